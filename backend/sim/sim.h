@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Inside one simulated process: the objects behind the driver's handles and who may touch
+ * them.
+ *
+ * Lock order: sim.lock (objects and tables), then sim.map_lock (which addresses are backed),
+ * then work.lock (streams), then the shared lock. A stream's thread holds map_lock for
+ * reading while it touches device memory, and never sim.lock.
+ */
+#ifndef GPUCR_SIM_SIM_H
+#define GPUCR_SIM_SIM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_api.h"
+#include "backend/sim/shared.h"
+#include "lib/cleanup.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+#define SIM_DRIVER_VERSION 13000
+/* Device memory has its addresses here: high as the real ones are, and inside what
+ * ThreadSanitizer accepts. */
+#define SIM_VA_START 0x7e8000000000ull
+#define SIM_VA_END 0x7f8000000000ull
+#define SIM_SUBALLOCATION_BYTES 512
+
+/* ---- process.c: cuInit, the gate every call passes, fork ---- */
+
+struct sim_process {
+	pthread_mutex_t lock;
+	pthread_rwlock_t map_lock;
+	bool initialized;
+	unsigned index; /* in shared->processes */
+	uint64_t generation;
+	int lock_fd, control_fd, uvm_fd;
+	unsigned device_count;
+	/* ordinal -> index in shared->gpus; CUDA_VISIBLE_DEVICES and a restore change it */
+	unsigned gpu_of_device[SIM_MAX_GPUS];
+	int device_fd[SIM_MAX_GPUS]; /* by ordinal */
+	uint64_t next_serial;
+};
+
+extern struct sim_process sim;
+
+struct sim_call {
+	CUresult result;
+	bool entered;
+};
+
+enum {
+	SIM_CALL_GATED = 0,
+	SIM_CALL_BEFORE_INIT = 1, /* may be called before cuInit, and while locked */
+	SIM_CALL_CHECKPOINT = 2,  /* acts on another process: not held up by this one's lock */
+};
+
+struct sim_call sim_enter(const char *name, int flags);
+void sim_leave(struct sim_call *call);
+
+/* First line of every entry point: counts the caller in, waits while the process is locked,
+ * applies injected faults. */
+#define SIM_ENTER_FLAGS(flags)                                                                     \
+	_cleanup_(sim_leave) struct sim_call sim_call_ = sim_enter(__func__, flags);               \
+	if (sim_call_.result)                                                                      \
+	return sim_call_.result
+#define SIM_ENTER() SIM_ENTER_FLAGS(SIM_CALL_GATED)
+
+/* Also needs a current context that has not failed. */
+#define SIM_ENTER_CONTEXT(variable)                                                                \
+	SIM_ENTER();                                                                               \
+	CUcontext variable = context_current();                                                    \
+	do {                                                                                       \
+		CUresult context_result_ = context_check(variable);                                \
+		if (context_result_)                                                               \
+			return context_result_;                                                    \
+	} while (0)
+
+/* Closes the gate and waits for calls and work to end; 0 = no timeout. */
+CUresult gate_close(unsigned timeout_ms);
+void gate_open(void);
+bool sim_on_callback_thread(void);
+void sim_set_callback_thread(void);
+int device_files_open(void);
+void device_files_close(void);
+CUresult sim_error_of(int error);
+uint64_t sim_now_ns(void);
+int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
+
+static inline void sim_unlockp(pthread_mutex_t **lock)
+{
+	if (*lock)
+		pthread_mutex_unlock(*lock);
+}
+
+static inline pthread_mutex_t *sim_lock_held(pthread_mutex_t *lock)
+{
+	pthread_mutex_lock(lock);
+	return lock;
+}
+
+#define SIM_LOCK(lock)                                                                             \
+	_cleanup_(sim_unlockp) __attribute__((unused)) pthread_mutex_t *sim_held_ =                \
+		sim_lock_held(lock)
+
+/* ---- fault.c ---- */
+
+enum fault_place { FAULT_TARGET, FAULT_CALLER };
+
+CUresult fault_check(const char *name, enum fault_place place);
+
+/* ---- context.c ---- */
+
+#define CONTEXT_MAGIC 0x43545831u
+
+struct CUctx_st {
+	unsigned magic;
+	struct CUctx_st *next;
+	int device;
+	unsigned flags;
+	unsigned api_version;
+	uint64_t id;
+	bool primary;
+	unsigned references; /* of the primary context */
+	_Atomic int failure; /* sticky CUresult */
+	size_t limits[CU_LIMIT_MAX];
+	CUfunc_cache cache;
+	uint64_t vram_bytes;
+	struct CUstream_st *legacy;
+	unsigned peers; /* bit per device */
+};
+
+CUcontext context_current(void);
+CUresult context_check(CUcontext context);
+bool context_valid(CUcontext context);
+/* The context whose device a call without a context of its own works on. */
+CUcontext context_first(int device);
+uint64_t context_vram_bytes(const struct CUctx_st *context);
+/* Enters what the contexts of this process need into the shared table: CUDA_SUCCESS or
+ * CUDA_ERROR_OUT_OF_MEMORY. The shared lock is held. */
+CUresult contexts_account(void);
+void contexts_unaccount(void);
+void contexts_fail(CUresult result);
+bool device_valid(int device);
+bool device_has_context(int device);
+
+/* ---- address.c: the address space, what is mapped where ---- */
+
+struct phys {
+	struct phys *next;
+	unsigned references; /* handles and mappings */
+	unsigned slot;       /* in shared->allocations */
+	uint64_t size_bytes;
+	int device;
+	bool imported;
+	bool exported;
+	bool ipc_opened;
+	bool lost; /* restored as private memory is impossible */
+	CUmemAllocationProp prop;
+	void *saved; /* the bytes, while checkpointed */
+};
+
+struct mapping {
+	CUdeviceptr start;
+	size_t size_bytes;
+	struct phys *phys; /* NULL: managed memory */
+	size_t offset;
+	int protection[SIM_MAX_GPUS];
+};
+
+enum allocation_kind {
+	ALLOCATION_DEVICE,  /* cuMemAlloc */
+	ALLOCATION_VMM,     /* one cuMemMap */
+	ALLOCATION_POOL,    /* cuMemAllocAsync */
+	ALLOCATION_MANAGED, /* cuMemAllocManaged, __managed__ */
+	ALLOCATION_IPC,     /* cuIpcOpenMemHandle */
+	ALLOCATION_HOST,    /* cuMemAllocHost */
+	ALLOCATION_REGISTERED,
+};
+
+/* What a pointer the program holds belongs to. */
+struct allocation {
+	CUdeviceptr start;
+	size_t size_bytes;
+	enum allocation_kind kind;
+	int device;
+	CUcontext context;
+	unsigned flags;
+	unsigned references; /* ALLOCATION_IPC */
+	uint64_t buffer_id;
+	int sync_memops;
+	struct block *block; /* DEVICE and POOL: where it is cut from */
+	struct CUmemPoolHandle_st *pool;
+	bool module_owned;
+	bool freeing; /* cuMemFreeAsync was called */
+};
+
+/* Sorted by start address. */
+struct span {
+	CUdeviceptr start;
+	size_t size_bytes;
+	void *object;
+};
+
+struct span_table {
+	struct span *items;
+	size_t count, capacity;
+};
+
+extern struct span_table ranges;      /* address space in use; sim.lock */
+extern struct span_table allocations; /* struct allocation; sim.lock */
+extern struct span_table mappings;    /* struct mapping; map_lock */
+extern struct phys *physes;           /* sim.lock */
+
+struct span *span_find(const struct span_table *table, CUdeviceptr address);
+int span_insert(struct span_table *table, CUdeviceptr start, size_t size_bytes, void *object);
+void span_remove(struct span_table *table, CUdeviceptr start);
+bool span_overlaps(const struct span_table *table, CUdeviceptr start, size_t size_bytes);
+
+/* Takes address space, inaccessible; `hint` is tried first. 0 if there is none. */
+CUdeviceptr range_reserve(size_t size_bytes, size_t alignment, CUdeviceptr hint);
+void range_release(CUdeviceptr start);
+
+CUresult phys_create(int device, size_t size_bytes, const CUmemAllocationProp *prop,
+		     struct phys **ret_phys);
+/* Adopts allocation `slot` of another process, which must be live. */
+struct phys *phys_adopt(unsigned slot, int device);
+void phys_unref(struct phys *phys);
+/* phys->references counts the mapping from here on. */
+CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, size_t offset,
+		     bool accessible);
+void mapping_remove(CUdeviceptr start);
+/* Puts the memory behind the addresses, or takes it away. map_lock is held for writing. */
+int mapping_attach(const struct mapping *mapping);
+void mapping_detach(const struct mapping *mapping);
+int mapping_protection(const struct mapping *mapping);
+/* map_lock is held. */
+bool memory_accessible(CUdeviceptr start, size_t size_bytes, bool write);
+bool memory_is_device(CUdeviceptr address);
+
+struct allocation *allocation_find(CUdeviceptr address);
+struct allocation *allocation_add(CUdeviceptr start, size_t size_bytes, enum allocation_kind kind,
+				  int device);
+void allocation_remove(struct allocation *allocation);
+
+/* ---- memory.c and pool.c: memory cut from blocks ---- */
+
+struct block {
+	struct block *next;
+	CUdeviceptr start;
+	size_t size_bytes;
+	size_t used_bytes;
+	struct span_table pieces;
+};
+
+#define POOL_MAGIC 0x504f4f4cu
+
+struct CUmemPoolHandle_st {
+	unsigned magic;
+	struct CUmemPoolHandle_st *next;
+	int device;
+	bool is_default;
+	bool destroyed;
+	CUmemPoolProps props;
+	struct block *blocks;
+	uint64_t release_threshold;
+	uint64_t reserved_bytes, reserved_high, used_bytes, used_high;
+	uint64_t attributes[4];
+};
+
+CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes, size_t block_bytes,
+		       struct block **ret_block, CUresult *ret_result);
+void block_give(struct block *block, CUdeviceptr start);
+/* Releases blocks nothing is cut from while more than `keep_bytes` are reserved. */
+uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
+CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer);
+CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
+			      CUdeviceptr *ret_pointer);
+CUresult device_memory_free(struct allocation *allocation);
+bool managed_memory_exists(void);
+void context_memory_free(CUcontext context);
+/* Called wherever the program synchronizes: pools give back what is above their threshold. */
+void pools_trim(void);
+void pool_free_finished(CUdeviceptr start);
+bool pool_free(struct allocation *allocation);
+CUmemoryPool pool_default(int device);
+
+/* ---- stream.c: ordered work ---- */
+
+struct fence {
+	atomic_uint references;
+	bool done; /* work.lock */
+	uint64_t time_ns;
+};
+
+enum work_kind {
+	WORK_NOTHING, /* waits, event records */
+	WORK_COPY,
+	WORK_SET,
+	WORK_KERNEL,
+	WORK_HOST_FUNCTION,
+	WORK_CALLBACK,
+	WORK_WAIT_VALUE,
+	WORK_WRITE_VALUE,
+	WORK_POOL_FREE,
+	WORK_GRAPH,
+	WORK_IPC_RECORD,
+	WORK_IPC_WAIT,
+};
+
+#define SIM_KERNEL_MAX_ARGUMENT_BYTES 64
+
+struct work {
+	enum work_kind kind;
+	union {
+		struct {
+			void *to;
+			const void *from;
+			size_t to_pitch, from_pitch, width, height;
+		} copy;
+		struct {
+			CUdeviceptr to;
+			size_t pitch, width, height; /* width in elements */
+			unsigned value, element_bytes;
+		} set;
+		struct {
+			const struct kernel *kernel;
+			unsigned char arguments[SIM_KERNEL_MAX_ARGUMENT_BYTES];
+		} kernel;
+		struct {
+			CUhostFn function;
+			void *data;
+		} host;
+		struct {
+			CUstreamCallback function;
+			CUstream stream;
+			void *data;
+		} callback;
+		struct {
+			CUdeviceptr address;
+			uint64_t value;
+			unsigned flags, bytes;
+		} value;
+		struct {
+			CUdeviceptr start;
+		} pool_free;
+		struct {
+			struct graph_program *program;
+		} graph;
+		struct {
+			unsigned slot;
+			uint64_t number;
+		} ipc;
+	};
+};
+
+#define STREAM_MAGIC 0x5354524du
+
+struct CUstream_st {
+	unsigned magic;
+	struct CUstream_st *next;
+	CUcontext context;
+	unsigned flags;
+	int priority;
+	uint64_t id;
+	bool legacy;
+	pthread_t thread;
+	struct operation *head, **tail;
+	bool busy;
+	bool closing;
+	struct fence *last; /* of the newest operation */
+	struct capture *capture;
+	bool unjoined; /* captured work the origin stream has not waited for */
+};
+
+struct fence *fence_ref(struct fence *fence);
+void fence_unref(struct fence *fence);
+bool fence_done(const struct fence *fence);
+void fence_wait(const struct fence *fence);
+
+/* What a stream argument means; NULL when it is not a live stream. */
+CUstream stream_resolve(CUcontext context, CUstream stream);
+CUstream stream_create(CUcontext context, unsigned flags, int priority, bool legacy);
+void streams_destroy(CUcontext context);
+/* Queues work, or captures it. `wait` (may be NULL) is waited for first. The operation's fence,
+ * with a reference, in *ret_fence unless that is NULL. */
+CUresult stream_submit(CUstream stream, const struct work *work, struct fence *wait,
+		       struct fence **ret_fence);
+CUresult stream_wait(CUstream stream);
+void context_wait(CUcontext context);
+/* Waits until no stream has work: false at the deadline (0 = none). */
+bool streams_idle_until(uint64_t deadline_ns);
+bool streams_idle(void);
+void work_execute(CUcontext context, const struct work *work);
+void work_fail(CUcontext context, CUresult result);
+
+/* ---- event.c ---- */
+
+#define EVENT_MAGIC 0x45564e54u
+
+struct CUevent_st {
+	unsigned magic;
+	struct CUevent_st *next;
+	CUcontext context;
+	unsigned flags;
+	struct fence *fence;
+	struct capture *capture; /* recorded in a capturing stream */
+	CUstream capture_stream;
+	int ipc_slot; /* -1, or in shared->events */
+	uint64_t ipc_id;
+};
+
+bool event_valid(CUevent event);
+CUevent event_make(CUcontext context, unsigned flags);
+bool events_shared_with_others(void);
+
+/* ---- graph.c: capture and replay ---- */
+
+#define GRAPH_MAGIC 0x47524148u
+
+struct graph_program {
+	atomic_uint references;
+	size_t count;
+	struct work items[];
+};
+
+struct CUgraphNode_st {
+	struct work work;
+};
+
+struct CUgraph_st {
+	unsigned magic;
+	struct CUgraphNode_st **nodes;
+	size_t count, capacity;
+};
+
+struct capture {
+	unsigned references;
+	uint64_t id;
+	CUstream origin;
+	CUgraph graph;
+	CUstreamCaptureMode mode;
+	pthread_t thread;
+	bool invalidated;
+	bool ended;
+};
+
+CUresult capture_append(struct capture *capture, const struct work *work);
+/* A call that may not happen while a capture is open: 0, or the error, and the capture is
+ * invalidated. */
+CUresult capture_forbids(CUstream stream);
+void capture_unref(struct capture *capture);
+struct capture *capture_ref(struct capture *capture);
+void graph_program_unref(struct graph_program *program);
+
+/* ---- module.c ---- */
+
+struct kernel {
+	const char *name;
+	unsigned argument_count;
+	unsigned argument_bytes[4];
+	/* false: it touched memory it may not */
+	bool (*run)(const void *arguments);
+};
+
+/* ---- vmm.c and ipc.c, for checkpoint.c ---- */
+
+bool ipc_live(void);
+
+/* ---- checkpoint ---- */
+
+/* checkpoint_server.c: the thread that serves requests about this process. */
+int checkpoint_server_start(void);
+/* checkpoint_state.c: what that thread does. */
+CUresult checkpoint_lock(unsigned timeout_ms);
+CUresult checkpoint_save(void);
+CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count);
+CUresult checkpoint_unlock(void);
+void checkpoint_register_again(void);
+
+#endif

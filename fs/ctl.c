@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/* Parser of what is written to ctl. It touches nothing but its arguments; a fuzz target eats it. */
+#include "fs/ctl.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+#include "lib/cleanup.h"
+
+/* What is left to parse. */
+struct cursor {
+	const char *at;
+	const char *end;
+};
+
+struct word {
+	const char *start;
+	size_t length;
+};
+
+static const struct gcr_command_option options[] = {
+	{GCR_VERB_FREEZE, "timeout", "SEC"},
+	{GCR_VERB_THAW, "timeout", "SEC"},
+	{GCR_VERB_THAW, "gpu", "OLD:NEW"},
+};
+
+const struct gcr_command_option *gcr_command_options(size_t *ret_count)
+{
+	*ret_count = GCR_ARRAY_SIZE(options);
+	return options;
+}
+
+static bool is_blank(char byte)
+{
+	return byte == ' ' || byte == '\t';
+}
+
+static bool next_word(struct cursor *cursor, struct word *ret_word)
+{
+	while (cursor->at < cursor->end && is_blank(*cursor->at))
+		cursor->at++;
+	ret_word->start = cursor->at;
+	while (cursor->at < cursor->end && !is_blank(*cursor->at))
+		cursor->at++;
+	ret_word->length = (size_t)(cursor->at - ret_word->start);
+	return ret_word->length > 0;
+}
+
+/* A decimal number without sign, up to @max. */
+static int parse_number(const char *start, size_t length, uint64_t max, uint64_t *ret_number)
+{
+	uint64_t number = 0;
+
+	if (!length)
+		return -EINVAL;
+	for (size_t i = 0; i < length; i++) {
+		if (!isdigit((unsigned char)start[i]))
+			return -EINVAL;
+		number = number * 10 + (uint64_t)(start[i] - '0');
+		if (number > max)
+			return -EINVAL;
+	}
+	*ret_number = number;
+	return 0;
+}
+
+static int parse_timeout(struct gcr_command *command, const char *value, size_t length,
+			 struct gcr_error *error)
+{
+	uint64_t seconds;
+
+	if (command->timeout_usec)
+		return gcr_error_set(error, EINVAL, "timeout= is given twice");
+	if (parse_number(value, length, GCR_COMMAND_TIMEOUT_SEC_MAX, &seconds) < 0 || !seconds)
+		return gcr_error_set(error, EINVAL, "timeout= takes whole seconds from 1 to %d",
+				     GCR_COMMAND_TIMEOUT_SEC_MAX);
+	command->timeout_usec = (int64_t)seconds * 1000000;
+	return 0;
+}
+
+static int parse_gpu_pair(struct gcr_command *command, const char *value, size_t length,
+			  struct gcr_error *error)
+{
+	const char *colon = memchr(value, ':', length);
+	uint64_t from;
+	uint64_t to;
+
+	if (!colon || parse_number(value, (size_t)(colon - value), GCR_GPUS_MAX - 1, &from) < 0 ||
+	    parse_number(colon + 1, length - (size_t)(colon + 1 - value), GCR_GPUS_MAX - 1, &to) <
+		    0)
+		return gcr_error_set(error, EINVAL, "gpu= takes two GPU indexes, as in gpu=0:1");
+	for (unsigned int i = 0; i < command->gpu_pairs_count; i++)
+		if (command->gpu_pairs[i].from == from || command->gpu_pairs[i].to == to)
+			return gcr_error_set(error, EINVAL, "gpu= names a GPU twice");
+	if (command->gpu_pairs_count == GCR_GPUS_MAX)
+		return gcr_error_set(error, EINVAL, "too many gpu= pairs");
+	command->gpu_pairs[command->gpu_pairs_count].from = (unsigned int)from;
+	command->gpu_pairs[command->gpu_pairs_count].to = (unsigned int)to;
+	command->gpu_pairs_count++;
+	return 0;
+}
+
+static int parse_option(struct gcr_command *command, struct word word, struct gcr_error *error)
+{
+	const char *equals = memchr(word.start, '=', word.length);
+	size_t key_length = equals ? (size_t)(equals - word.start) : word.length;
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(options); i++) {
+		const char *value;
+		size_t value_length;
+
+		if (options[i].verb != command->verb || strlen(options[i].key) != key_length ||
+		    memcmp(options[i].key, word.start, key_length) != 0)
+			continue;
+		if (!equals)
+			return gcr_error_set(error, EINVAL, "%s needs a value: %s=%s",
+					     options[i].key, options[i].key,
+					     options[i].value_words);
+		value = equals + 1;
+		value_length = word.length - key_length - 1;
+		if (!strcmp(options[i].key, "timeout"))
+			return parse_timeout(command, value, value_length, error);
+		return parse_gpu_pair(command, value, value_length, error);
+	}
+	return gcr_error_set(error, EINVAL, "%s has no option '%.*s'",
+			     gcr_verb_name(command->verb), (int)(word.length < 64 ? word.length : 64),
+			     word.start);
+}
+
+static int parse_pid(struct gcr_command *command, struct word word, struct gcr_error *error)
+{
+	uint64_t pid;
+
+	if (parse_number(word.start, word.length, INT32_MAX, &pid) < 0 || !pid)
+		return gcr_error_set(error, EINVAL, "'%.*s' is no process id",
+				     (int)(word.length < 64 ? word.length : 64), word.start);
+	for (unsigned int i = 0; i < command->pids_count; i++)
+		if (command->pids[i] == (pid_t)pid)
+			return 0;
+	if (command->pids_count == GCR_COMMAND_PIDS_MAX)
+		return gcr_error_set(error, E2BIG, "at most %d processes in one write",
+				     GCR_COMMAND_PIDS_MAX);
+	command->pids[command->pids_count++] = (pid_t)pid;
+	return 0;
+}
+
+int gcr_command_parse(const char *bytes, size_t length, bool with_pids,
+		      struct gcr_command *ret_command, struct gcr_error *error)
+{
+	struct gcr_command command = {0};
+	struct cursor cursor;
+	struct word word;
+	int result;
+
+	if (length > GCR_COMMAND_BYTES_MAX)
+		return gcr_error_set(error, E2BIG, "a write to ctl takes at most %d bytes",
+				     GCR_COMMAND_BYTES_MAX);
+	if (length && bytes[length - 1] == '\n')
+		length--;
+	for (size_t i = 0; i < length; i++) {
+		unsigned char byte = (unsigned char)bytes[i];
+
+		if (byte == '\n')
+			return gcr_error_set(error, EINVAL, "one write takes one verb, one line");
+		if ((byte < 0x20 && byte != '\t') || byte >= 0x7f)
+			return gcr_error_set(error, EINVAL, "byte 0x%02x does not belong in a verb",
+					     byte);
+	}
+	cursor = (struct cursor){.at = bytes, .end = bytes + length};
+	if (!next_word(&cursor, &word))
+		return gcr_error_set(error, EINVAL, "an empty line is no verb");
+	if (gcr_verb_parse(word.start, word.length, &command.verb) < 0)
+		return gcr_error_set(error, EINVAL, "'%.*s' is no verb",
+				     (int)(word.length < 64 ? word.length : 64), word.start);
+	while (next_word(&cursor, &word)) {
+		if (with_pids && isdigit((unsigned char)*word.start))
+			result = parse_pid(&command, word, error);
+		else
+			result = parse_option(&command, word, error);
+		if (result < 0)
+			return result;
+	}
+	if (with_pids && !command.pids_count)
+		return gcr_error_set(error, EINVAL, "%s at the root needs process ids",
+				     gcr_verb_name(command.verb));
+	*ret_command = command;
+	return 0;
+}

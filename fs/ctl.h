@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* The grammar of a write to a ctl file: `verb[ key[=value]]...[\n]`, parsed whole or not at all. */
+#ifndef GCR_FS_CTL_H
+#define GCR_FS_CTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "fs/state.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+#define GCR_COMMAND_BYTES_MAX 4096 /* of one write, its newline included */
+#define GCR_COMMAND_PIDS_MAX 512
+#define GCR_COMMAND_TIMEOUT_SEC_MAX (7 * 24 * 3600)
+
+struct gcr_command {
+	enum gcr_verb verb;
+	int64_t timeout_usec; /* `timeout=SEC`, 0 if it was not given */
+
+	/* `gpu=OLD:NEW` of thaw, by index */
+	unsigned int gpu_pairs_count;
+	struct {
+		unsigned int from;
+		unsigned int to;
+	} gpu_pairs[GCR_GPUS_MAX];
+
+	/* root ctl only: the processes, each once, in the order they were written */
+	unsigned int pids_count;
+	pid_t pids[GCR_COMMAND_PIDS_MAX];
+};
+
+/*
+ * Parse @length bytes. @with_pids: the write went to the root's ctl, which needs at least one
+ * process id; elsewhere an id is an error. Errors: -EINVAL, -E2BIG, with words.
+ */
+int gcr_command_parse(const char *bytes, size_t length, bool with_pids,
+		      struct gcr_command *ret_command, struct gcr_error *error);
+
+/* One option of a verb, for the parser and for the test of the manual pages. */
+struct gcr_command_option {
+	enum gcr_verb verb;
+	const char *key;
+	const char *value_words; /* "SEC" */
+};
+
+const struct gcr_command_option *gcr_command_options(size_t *ret_count);
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Helper processes seen from the daemon: starting them, talking to them, outliving them. A helper
+ * may crash, hang or be killed at any moment; nothing here waits longer than it was told to.
+ */
+#ifndef GCR_FS_HELPER_H
+#define GCR_FS_HELPER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "backend/backend.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+enum gcr_helper_kind {
+	GCR_HELPER_CONTROL, /* one verb, no GPU context */
+	GCR_HELPER_WORKER,  /* one GPU, holds a context */
+};
+
+struct gcr_helper;  /* one helper process; used by one thread at a time */
+struct gcr_helpers; /* what all of them share; thread-safe */
+
+struct gcr_helpers_config {
+	const struct gcr_backend *backend;
+	const char *helper_directory;	 /* where the programs are */
+	const char *simulator_directory; /* put first in LD_LIBRARY_PATH, NULL without -o sim */
+	int64_t idle_usec;		 /* a worker or a spare control helper goes after this */
+};
+
+/* Strings of @config are copied. Starts one thread that retires idle helpers and fills the spare. */
+int gcr_helpers_create(const struct gcr_helpers_config *config, struct gcr_helpers **ret_helpers);
+
+/* Kills what is left. Helpers taken by others must have been given back. NULL is allowed. */
+void gcr_helpers_destroy(struct gcr_helpers *helpers);
+
+/*
+ * cuInit takes 0.1-0.2 s (measured), so one initialised control helper is kept ready: while
+ * @wanted is true (some process is frozen: a thaw will come), and for idle_usec after the last
+ * helper was taken. An idle daemon without frozen processes keeps none.
+ */
+void gcr_helpers_keep_spare(struct gcr_helpers *helpers, bool wanted);
+
+/*
+ * Take a control helper that has said hello: the spare, or a new one (then waits for its hello up
+ * to @timeout_usec, or until @wake_fd, if not negative, is readable). It is used for one verb.
+ * Errors: -ETIMEDOUT, -EINTR, -EIO it died, or what its hello says (-ENODEV no GPU,
+ * -EOPNOTSUPP the driver is too old, ...), with words.
+ */
+int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, int wake_fd,
+			     struct gcr_helper **ret_helper, struct gcr_error *error);
+
+/* The worker of the GPU with this UUID, started if it is not there; others wait their turn. */
+int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			    int64_t timeout_usec, int wake_fd, struct gcr_helper **ret_helper,
+			    struct gcr_error *error);
+
+/*
+ * Give a helper back: a control helper ends (closing its socket; killed if it does not go within
+ * a second, never waited for), a worker becomes idle, or is killed if it is in the middle of a
+ * request. NULL is allowed.
+ */
+void gcr_helper_put(struct gcr_helper *helper);
+
+/* The hello of any helper so far: driver version and API version. False if there was none yet. */
+bool gcr_helpers_hello(struct gcr_helpers *helpers, struct gcr_hello *ret_hello);
+
+/* Is @pid one of our helpers (they hold device files too, but are no GPU processes)? */
+bool gcr_helpers_owns(struct gcr_helpers *helpers, pid_t pid);
+
+/* Send a request; its answer is fetched with gcr_helper_result(). -EPIPE: the helper is gone. */
+int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
+		       size_t payload_bytes, struct gcr_error *error);
+
+/*
+ * Wait for the answer to the last request. -ETIMEDOUT and -EINTR (@wake_fd readable) leave the
+ * request under way: call again. -EPIPE: the helper died. 0: *ret_result is filled; its `error`
+ * is not turned into a return value.
+ */
+int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+		      struct gcr_result *ret_result);
+
+/* gcr_helper_result() for GCR_MESSAGE_QUERY. */
+int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+		    struct gcr_gpus_reply *ret_reply);
+
+/* End it now: SIGKILL. What the driver has started inside the target goes on (measured). */
+void gcr_helper_kill(struct gcr_helper *helper);
+
+pid_t gcr_helper_pid(const struct gcr_helper *helper);
+
+#endif

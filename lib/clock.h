@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* Time as this project counts it: microseconds, monotonic for durations, real time for people. */
+#ifndef GCR_CLOCK_H
+#define GCR_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+#define GCR_USEC_PER_SEC INT64_C(1000000)
+#define GCR_USEC_PER_MSEC INT64_C(1000)
+
+static inline int64_t gcr_clock_read(clockid_t clock)
+{
+	struct timespec time;
+
+	clock_gettime(clock, &time);
+	return (int64_t)time.tv_sec * GCR_USEC_PER_SEC + time.tv_nsec / 1000;
+}
+
+static inline int64_t gcr_clock_usec(void)
+{
+	return gcr_clock_read(CLOCK_MONOTONIC);
+}
+
+static inline int64_t gcr_clock_real_usec(void)
+{
+	return gcr_clock_read(CLOCK_REALTIME);
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* struct gcr_error: filling it, and never letting foreign bytes forge a line. */
+#define _GNU_SOURCE
+#include "lib/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void make_one_line(char *words)
+{
+	for (unsigned char *byte = (unsigned char *)words; *byte; byte++)
+		if (*byte < 0x20 || *byte == 0x7f)
+			*byte = '?';
+}
+
+int gcr_error_set(struct gcr_error *error, int number, const char *format, ...)
+{
+	va_list arguments;
+
+	if (!error)
+		return -number;
+	error->number = number;
+	va_start(arguments, format);
+	vsnprintf(error->words, sizeof(error->words), format, arguments);
+	va_end(arguments);
+	make_one_line(error->words);
+	return -number;
+}
+
+void gcr_error_prefix(struct gcr_error *error, const char *format, ...)
+{
+	char old[GCR_ERROR_WORDS_MAX];
+	va_list arguments;
+	int length;
+
+	if (!error)
+		return;
+	memcpy(old, error->words, sizeof(old));
+	va_start(arguments, format);
+	length = vsnprintf(error->words, sizeof(error->words), format, arguments);
+	va_end(arguments);
+	if (length >= 0 && (size_t)length < sizeof(error->words))
+		snprintf(error->words + length, sizeof(error->words) - (size_t)length, ": %s", old);
+	make_one_line(error->words);
+}
+
+const char *gcr_error_name(int number)
+{
+	const char *name = strerrorname_np(number);
+
+	return name ? name : "E?";
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What /proc says about a process. A pid is only a name; every caller that keeps one also keeps
+ * the start time, and a pidfd where it must not be fooled.
+ */
+#ifndef GCR_PROCFS_H
+#define GCR_PROCFS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define GCR_COMM_BYTES 64 /* a task's name (16 in the kernel, 64 with workers' descriptions) */
+#define GCR_NS_PIDS_MAX 32 /* levels of pid namespaces (MAX_PID_NS_LEVEL) */
+
+struct gcr_proc_stat {
+	char comm[GCR_COMM_BYTES]; /* as it is, may hold any byte but NUL */
+	char state;		   /* R S D T t Z X I */
+	pid_t parent;
+	uint64_t start_ticks; /* since boot, in clock ticks: field 22 of /proc/PID/stat */
+};
+
+/* -ESRCH: no such process (or task). */
+int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
+
+/* Signal sets are those of /proc/TID/status: bit N-1 for signal N. */
+struct gcr_proc_status {
+	pid_t thread_group; /* Tgid: differs from the id asked for if that is a thread */
+	uid_t effective_uid;
+	pid_t ns_pids[GCR_NS_PIDS_MAX]; /* outermost (ours) first */
+	unsigned int ns_pids_count;
+	uint64_t signals_pending; /* SigPnd | ShdPnd */
+	uint64_t signals_blocked;
+	uint64_t rss_anon_bytes;
+};
+
+int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
+
+/* Owner of /proc/PID: root for a process that is not dumpable. -ESRCH. */
+int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid);
+
+/*
+ * Does @pid hold the file @path open (a device node: compared by the link's text)?
+ * 1 yes, 0 no, -ESRCH, -EACCES.
+ */
+int gcr_proc_holds_file(pid_t pid, const char *path);
+
+/* Calls @visit with the target of every link in /proc/PID/fd until it returns non-zero. */
+int gcr_proc_each_file(pid_t pid, int (*visit)(const char *target, void *data), void *data);
+
+/* Calls @visit with every distinct mapped file's path in /proc/PID/maps, likewise. */
+int gcr_proc_each_mapping(pid_t pid, int (*visit)(const char *path, void *data), void *data);
+
+/*
+ * The process's cgroup path as status shows it: the v2 path, else the v1 memory controller's.
+ * The string is the caller's.
+ */
+int gcr_proc_cgroup(pid_t pid, char **ret_path);
+
+/*
+ * Bytes that may still be allocated for @pid: the least of limit - current over its memory
+ * cgroup and all ancestors (v2 memory.max, v1 memory.limit_in_bytes), and MemAvailable.
+ * *ret_what names what is narrowest ("MemAvailable" or the cgroup's path) and is the caller's to free.
+ */
+int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what);
+
+/* Is the process's cgroup frozen (v2 cgroup.events frozen 1, v1 freezer.state)? 1, 0, -errno. */
+int gcr_proc_cgroup_frozen(pid_t pid);
+
+/* A pidfd for exactly this process: -ESRCH if the start time is not @start_ticks. */
+int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd);
+
+/*
+ * May a caller (task @caller) reach process @target by pid namespaces: is target's namespace the
+ * caller's or below it? 1, 0, -errno.
+ */
+int gcr_proc_namespace_reaches(pid_t caller, pid_t target);
+
+/* Value of NAME in /proc/PID/environ, for the caller to free; -ENOENT if unset, -EACCES. */
+int gcr_proc_environ(pid_t pid, const char *name, char **ret_value);
+
+#endif
