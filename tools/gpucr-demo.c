@@ -386,7 +386,7 @@ static int demo_check(struct demo *demo, uint64_t tick)
 			 buffer->managed ? "managed" : "device", buffer->pointer, buffer->sum,
 			 sums[i]);
 		explain(demo, i);
-		error = -EILSEQ;
+		error = -EBADMSG;
 	}
 	return error;
 }
@@ -509,8 +509,7 @@ static int parse_arguments(struct demo *demo, int argc, char **argv)
 			exit(EXIT_SUCCESS);
 		}
 		if (parse_number(optarg, &number) < 0 || number > options[found].max) {
-			complain("--%s: not a number that makes sense: %s", options[found].name,
-				 optarg);
+			complain("--%s: not a number it can take: %s", options[found].name, optarg);
 			return -EINVAL;
 		}
 		*(uint64_t *)(void *)((char *)demo + options[found].offset) = number;

@@ -4,8 +4,9 @@
  * them.
  *
  * Lock order: sim.lock (objects and tables), then sim.map_lock (which addresses are backed),
- * then work.lock (streams), then the shared lock. A stream's thread holds map_lock for
- * reading while it touches device memory, and never sim.lock.
+ * then work.lock (streams), then the shared lock. Nobody waits for a stream's work while
+ * holding one of them. A stream's thread holds map_lock for reading while it touches device
+ * memory.
  */
 #ifndef GPUCR_SIM_SIM_H
 #define GPUCR_SIM_SIM_H
@@ -20,7 +21,7 @@
 #include "backend/sim/shared.h"
 #include "lib/cleanup.h"
 
-#define EXPORT __attribute__((visibility("default")))
+
 
 #define SIM_DRIVER_VERSION 13000
 /* Device memory has its addresses here: high as the real ones are, and inside what
@@ -381,8 +382,18 @@ void fence_unref(struct fence *fence);
 bool fence_done(const struct fence *fence);
 void fence_wait(const struct fence *fence);
 
-/* What a stream argument means; NULL when it is not a live stream. */
-CUstream stream_resolve(CUcontext context, CUstream stream);
+/* What a stream argument means, and whether its context can be used. */
+CUresult stream_argument(CUstream handle, CUstream *ret_stream);
+#define SIM_ENTER_STREAM(variable, handle)                                                         \
+	SIM_ENTER();                                                                               \
+	CUstream variable;                                                                         \
+	do {                                                                                       \
+		CUresult stream_result_ = stream_argument(handle, &(variable));                    \
+		if (stream_result_)                                                                \
+			return stream_result_;                                                     \
+	} while (0)
+/* Set around a _ptsz or _ptds variant: stream 0 is the thread's own. */
+extern __thread bool per_thread_default;
 CUstream stream_create(CUcontext context, unsigned flags, int priority, bool legacy);
 void streams_destroy(CUcontext context);
 /* Queues work, or captures it. `wait` (may be NULL) is waited for first. The operation's fence,
@@ -438,13 +449,13 @@ struct CUgraph_st {
 };
 
 struct capture {
-	unsigned references;
+	atomic_uint references;
 	uint64_t id;
 	CUstream origin;
 	CUgraph graph;
 	CUstreamCaptureMode mode;
 	pthread_t thread;
-	bool invalidated;
+	_Atomic bool invalidated;
 	bool ended;
 };
 
@@ -452,6 +463,11 @@ CUresult capture_append(struct capture *capture, const struct work *work);
 /* A call that may not happen while a capture is open: 0, or the error, and the capture is
  * invalidated. */
 CUresult capture_forbids(CUstream stream);
+CUresult stream_capture_begin(CUstream stream, struct capture *capture);
+/* A stream waits for an event: it joins the event's capture, or the event's stream is joined. */
+CUresult stream_capture_join(CUstream stream, struct CUevent_st *event);
+/* With a reference in *ret_capture, also when the capture failed; not when there is none. */
+CUresult stream_capture_end(CUstream stream, struct capture **ret_capture);
 void capture_unref(struct capture *capture);
 struct capture *capture_ref(struct capture *capture);
 void graph_program_unref(struct graph_program *program);

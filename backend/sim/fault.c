@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Injected faults. Rules stand in the environment variable GPUCR_SIM_FAULTS and in the file
+ * `faults` of the state directory, which is read again when it changes; one rule a line or
+ * between semicolons, `#` starts a comment:
+ *
+ *   ENTRYPOINT [pid=N] [comm=NAME] [nth=N] [times=N] [delay_ms=N] [error=N|NAME]
+ *              [action=kill|abort|hang] [where=caller]
+ *
+ * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. `nth=3` lets two
+ * matching calls of a process pass; `times=2` applies the rule to two calls (default: one with
+ * nth, else all). First delay_ms passes, then the action, then the error is returned (a number or a CUDA_ERROR_
+ * name) and the call does nothing.
+ *
+ * For the cuCheckpointProcess calls a rule works inside the process that is operated on, before
+ * its state changes (pid and comm are that process's); with where=caller it works in the
+ * calling process before anything is sent.
+ */
+#include "backend/sim/sim.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct fault_rule {
+	struct fault_rule *next;
+	char name[80];
+	char comm[32];
+	int pid;
+	unsigned nth, times, seen;
+	unsigned delay_ms;
+	CUresult error;
+	enum { ACTION_NONE, ACTION_KILL, ACTION_ABORT, ACTION_HANG } action;
+	enum fault_place place;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct fault_rule *environment, *file;
+	bool environment_read;
+	struct timespec checked, modified;
+	ino_t inode;
+	off_t size_bytes;
+} faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void rules_free(struct fault_rule *rule)
+{
+	while (rule) {
+		struct fault_rule *next = rule->next;
+
+		free(rule);
+		rule = next;
+	}
+}
+
+/* The name without its version and its per-thread variant: `cuMemAlloc` of `cuMemAlloc_v2`. */
+static size_t base_length(const char *name)
+{
+	size_t length = strlen(name);
+
+	if (length > 5 && (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds")))
+		length -= 5;
+	if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v' &&
+	    isdigit((unsigned char)name[length - 1]))
+		length -= 3;
+	return length;
+}
+
+static bool name_matches(const char *rule, const char *name)
+{
+	size_t length = base_length(name);
+
+	return !strcmp(rule, "*") || !strcmp(rule, name) ||
+	       (strlen(rule) == length && !strncmp(rule, name, length));
+}
+
+static CUresult error_by_name(const char *text)
+{
+	char *end;
+	long number = strtol(text, &end, 0);
+	const char *name;
+
+	if (*text && !*end)
+		return (CUresult)number;
+	for (int i = 0; i < 1000; i++)
+		if (!cuGetErrorName((CUresult)i, &name) && !strcmp(name, text))
+			return (CUresult)i;
+	return CUDA_ERROR_UNKNOWN;
+}
+
+static struct fault_rule *rule_parse(char *text)
+{
+	struct fault_rule *rule;
+	char *save = NULL, *word = strtok_r(text, " \t\r", &save);
+
+	if (!word || *word == '#')
+		return NULL;
+	rule = calloc(1, sizeof(*rule));
+	if (!rule)
+		return NULL;
+	snprintf(rule->name, sizeof(rule->name), "%s", word);
+	/* Only the checkpoint calls have two places; every other call is its own caller. */
+	rule->place = strncmp(word, "cuCheckpointProcess", 19) ? FAULT_CALLER : FAULT_TARGET;
+	while ((word = strtok_r(NULL, " \t\r", &save))) {
+		char *value = strchr(word, '=');
+
+		if (!value)
+			continue;
+		*value++ = '\0';
+		if (!strcmp(word, "pid"))
+			rule->pid = atoi(value);
+		else if (!strcmp(word, "comm"))
+			snprintf(rule->comm, sizeof(rule->comm), "%s", value);
+		else if (!strcmp(word, "nth"))
+			rule->nth = (unsigned)atoi(value);
+		else if (!strcmp(word, "times"))
+			rule->times = (unsigned)atoi(value);
+		else if (!strcmp(word, "delay_ms"))
+			rule->delay_ms = (unsigned)atoi(value);
+		else if (!strcmp(word, "error"))
+			rule->error = error_by_name(value);
+		else if (!strcmp(word, "where") && !strcmp(value, "caller"))
+			rule->place = FAULT_CALLER;
+		else if (!strcmp(word, "action"))
+			rule->action = !strcmp(value, "kill")    ? ACTION_KILL
+				       : !strcmp(value, "abort") ? ACTION_ABORT
+				       : !strcmp(value, "hang")  ? ACTION_HANG
+								 : ACTION_NONE;
+	}
+	return rule;
+}
+
+static struct fault_rule *rules_parse(char *text)
+{
+	struct fault_rule *first = NULL, **tail = &first;
+	char *save = NULL;
+
+	for (char *line = strtok_r(text, ";\n", &save); line; line = strtok_r(NULL, ";\n", &save)) {
+		struct fault_rule *rule = rule_parse(line);
+
+		if (rule) {
+			*tail = rule;
+			tail = &rule->next;
+		}
+	}
+	return first;
+}
+
+static void environment_read(void)
+{
+	const char *value = getenv("GPUCR_SIM_FAULTS");
+
+	faults.environment_read = true;
+	if (value) {
+		_cleanup_free_ char *copy = strdup(value);
+
+		if (copy)
+			faults.environment = rules_parse(copy);
+	}
+}
+
+static void file_read(void)
+{
+	_cleanup_close_ int fd = -1;
+	_cleanup_free_ char *text = NULL;
+	char path[PATH_MAX];
+	struct stat status;
+	ssize_t length;
+
+	if (!shared)
+		return;
+	shared_path(path, "faults");
+	if (stat(path, &status) < 0) {
+		rules_free(faults.file);
+		faults.file = NULL;
+		faults.inode = 0;
+		return;
+	}
+	if (status.st_ino == faults.inode && status.st_size == faults.size_bytes &&
+	    !memcmp(&status.st_mtim, &faults.modified, sizeof(faults.modified)))
+		return;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	text = fd < 0 ? NULL : malloc((size_t)status.st_size + 1);
+	if (!text)
+		return;
+	length = read(fd, text, (size_t)status.st_size);
+	text[length < 0 ? 0 : length] = '\0';
+	rules_free(faults.file);
+	faults.file = rules_parse(text);
+	faults.inode = status.st_ino;
+	faults.size_bytes = status.st_size;
+	faults.modified = status.st_mtim;
+}
+
+static bool comm_matches(const char *name)
+{
+	_cleanup_close_ int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+	char comm[32] = "";
+	ssize_t length = fd < 0 ? 0 : read(fd, comm, sizeof(comm) - 1);
+
+	comm[length > 0 ? length : 0] = '\0';
+	comm[strcspn(comm, "\n")] = '\0';
+	return !strcmp(comm, name);
+}
+
+static bool rule_applies(struct fault_rule *rule, const char *name, enum fault_place place)
+{
+	unsigned first;
+
+	if (rule->place != place || !name_matches(rule->name, name))
+		return false;
+	if (rule->pid && rule->pid != getpid())
+		return false;
+	if (rule->comm[0] && !comm_matches(rule->comm))
+		return false;
+	rule->seen++;
+	first = rule->nth ? rule->nth : 1;
+	return rule->seen >= first &&
+	       (rule->times ? rule->seen < first + rule->times : !rule->nth || rule->seen == first);
+}
+
+CUresult fault_check(const char *name, enum fault_place place)
+{
+	struct fault_rule found = {0};
+	struct timespec delay;
+
+	pthread_mutex_lock(&faults.lock);
+	if (!faults.environment_read)
+		environment_read();
+	file_read();
+	for (int list = 0; list < 2 && !found.name[0]; list++)
+		for (struct fault_rule *rule = list ? faults.file : faults.environment; rule;
+		     rule = rule->next)
+			if (rule_applies(rule, name, place)) {
+				found = *rule;
+				break;
+			}
+	pthread_mutex_unlock(&faults.lock);
+	if (!found.name[0])
+		return CUDA_SUCCESS;
+
+	delay.tv_sec = found.delay_ms / 1000;
+	delay.tv_nsec = (long)(found.delay_ms % 1000) * 1000000;
+	while (nanosleep(&delay, &delay) < 0 && errno == EINTR)
+		;
+	switch (found.action) {
+	case ACTION_KILL:
+		kill(getpid(), SIGKILL);
+		break;
+	case ACTION_ABORT:
+		abort();
+	case ACTION_HANG:
+		for (;;)
+			pause();
+	case ACTION_NONE:
+		break;
+	}
+	return found.error;
+}

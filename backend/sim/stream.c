@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Streams. Each has a thread that runs its operations in order; an operation has a fence, and
+ * waits for the fences it depends on. One lock for all of it: this is a test double.
+ */
+#include "backend/sim/sim.h"
+
+#include <errno.h>
+#include <time.h>
+
+struct operation {
+	struct operation *next;
+	struct work work;
+	struct fence *fence;
+	size_t wait_count;
+	struct fence *waits[];
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* a fence is done, or a queue has more */
+	struct CUstream_st *streams;
+	uint64_t pending; /* operations queued or running */
+	uint64_t next_id;
+} work = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+#define PER_THREAD_STREAMS 8
+
+__thread bool per_thread_default;
+static __thread struct {
+	CUcontext context;
+	CUstream stream;
+} thread_streams[PER_THREAD_STREAMS];
+
+struct fence *fence_ref(struct fence *fence)
+{
+	if (fence)
+		atomic_fetch_add(&fence->references, 1);
+	return fence;
+}
+
+void fence_unref(struct fence *fence)
+{
+	if (fence && atomic_fetch_sub(&fence->references, 1) == 1)
+		free(fence);
+}
+
+bool fence_done(const struct fence *fence)
+{
+	SIM_LOCK(&work.lock);
+
+	return fence->done;
+}
+
+void fence_wait(const struct fence *fence)
+{
+	SIM_LOCK(&work.lock);
+
+	while (!fence->done)
+		pthread_cond_wait(&work.changed, &work.lock);
+}
+
+bool streams_idle(void)
+{
+	SIM_LOCK(&work.lock);
+
+	return work.pending == 0;
+}
+
+bool streams_idle_until(uint64_t deadline_ns)
+{
+	struct timespec deadline = {(time_t)(deadline_ns / 1000000000ull),
+				    (long)(deadline_ns % 1000000000ull)};
+	SIM_LOCK(&work.lock);
+	int r = 0;
+
+	while (work.pending && r != ETIMEDOUT) {
+		if (deadline_ns)
+			r = pthread_cond_clockwait(&work.changed, &work.lock, CLOCK_MONOTONIC,
+						   &deadline);
+		else
+			pthread_cond_wait(&work.changed, &work.lock);
+	}
+	return work.pending == 0;
+}
+
+void work_fail(CUcontext context, CUresult result)
+{
+	int none = CUDA_SUCCESS;
+
+	atomic_compare_exchange_strong(&context->failure, &none, (int)result);
+}
+
+static void *stream_thread(void *argument)
+{
+	CUstream stream = argument;
+
+	sim_set_callback_thread();
+	pthread_mutex_lock(&work.lock);
+	for (;;) {
+		struct operation *operation = stream->head;
+
+		if (!operation) {
+			if (stream->closing)
+				break;
+			pthread_cond_wait(&work.changed, &work.lock);
+			continue;
+		}
+		for (size_t i = 0; i < operation->wait_count; i++)
+			while (!operation->waits[i]->done)
+				pthread_cond_wait(&work.changed, &work.lock);
+		pthread_mutex_unlock(&work.lock);
+		if (!atomic_load(&stream->context->failure))
+			work_execute(stream->context, &operation->work);
+		if (operation->work.kind == WORK_GRAPH)
+			graph_program_unref(operation->work.graph.program);
+		pthread_mutex_lock(&work.lock);
+		stream->head = operation->next;
+		if (!stream->head)
+			stream->tail = &stream->head;
+		operation->fence->time_ns = sim_now_ns();
+		operation->fence->done = true;
+		work.pending--;
+		pthread_cond_broadcast(&work.changed);
+		for (size_t i = 0; i < operation->wait_count; i++)
+			fence_unref(operation->waits[i]);
+		fence_unref(operation->fence);
+		free(operation);
+	}
+	pthread_mutex_unlock(&work.lock);
+	fence_unref(stream->last);
+	free(stream);
+	return NULL;
+}
+
+CUstream stream_create(CUcontext context, unsigned flags, int priority, bool legacy)
+{
+	CUstream stream = calloc(1, sizeof(*stream));
+
+	if (!stream)
+		return NULL;
+	stream->magic = STREAM_MAGIC;
+	stream->context = context;
+	stream->flags = flags;
+	stream->priority = priority;
+	stream->legacy = legacy;
+	stream->tail = &stream->head;
+	if (sim_thread_start(&stream->thread, stream_thread, stream) < 0) {
+		free(stream);
+		return NULL;
+	}
+	pthread_detach(stream->thread);
+	pthread_mutex_lock(&work.lock);
+	stream->id = ++work.next_id;
+	stream->next = work.streams;
+	work.streams = stream;
+	pthread_mutex_unlock(&work.lock);
+	return stream;
+}
+
+/* The thread frees the stream when its queue is empty. work.lock is held. */
+static void stream_close(CUstream stream)
+{
+	for (struct CUstream_st **link = &work.streams; *link; link = &(*link)->next)
+		if (*link == stream) {
+			*link = stream->next;
+			break;
+		}
+	if (stream->capture) {
+		stream->capture->invalidated = true;
+		capture_unref(stream->capture);
+		stream->capture = NULL;
+	}
+	stream->magic = 0;
+	stream->closing = true;
+	pthread_cond_broadcast(&work.changed);
+}
+
+void streams_destroy(CUcontext context)
+{
+	CUstream next;
+	SIM_LOCK(&work.lock);
+
+	for (CUstream stream = work.streams; stream; stream = next) {
+		next = stream->next;
+		if (stream->context == context)
+			stream_close(stream);
+	}
+}
+
+static CUstream per_thread_stream(CUcontext context)
+{
+	unsigned free_slot = 0;
+
+	for (unsigned i = 0; i < PER_THREAD_STREAMS; i++) {
+		if (thread_streams[i].context == context)
+			return thread_streams[i].stream;
+		if (!thread_streams[i].context)
+			free_slot = i;
+	}
+	thread_streams[free_slot].context = context;
+	thread_streams[free_slot].stream = stream_create(context, CU_STREAM_DEFAULT, 0, false);
+	return thread_streams[free_slot].stream;
+}
+
+CUresult stream_argument(CUstream handle, CUstream *ret_stream)
+{
+	CUcontext context = context_current();
+	CUresult result;
+	CUstream stream;
+
+	if (!handle)
+		handle = per_thread_default ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+	if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+		result = context_check(context);
+		if (result)
+			return result;
+		*ret_stream = handle == CU_STREAM_LEGACY ? context->legacy :
+							   per_thread_stream(context);
+		return *ret_stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	pthread_mutex_lock(&work.lock);
+	for (stream = work.streams; stream; stream = stream->next)
+		if (stream == handle)
+			break;
+	pthread_mutex_unlock(&work.lock);
+	if (!stream)
+		return CUDA_ERROR_INVALID_HANDLE;
+	*ret_stream = stream;
+	return (CUresult)atomic_load(&stream->context->failure);
+}
+
+/* Whether an operation of `stream` has to wait for the newest one of `other`: the legacy default
+ * stream and the blocking streams of a context wait for each other. */
+static bool stream_orders(const struct CUstream_st *stream, const struct CUstream_st *other)
+{
+	if (other == stream || other->context != stream->context || !other->last)
+		return false;
+	if (stream->legacy)
+		return !(other->flags & CU_STREAM_NON_BLOCKING);
+	return other->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING);
+}
+
+static CUresult submit_locked(CUstream stream, const struct work *item, struct fence *wait,
+			      struct fence **ret_fence)
+{
+	struct operation *operation;
+	struct fence *fence;
+	size_t count = wait ? 1 : 0;
+
+	for (CUstream other = work.streams; other; other = other->next) {
+		if (stream->legacy && other->capture && other->context == stream->context &&
+		    !(other->flags & CU_STREAM_NON_BLOCKING)) {
+			other->capture->invalidated = true;
+			return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+		}
+		count += stream_orders(stream, other);
+	}
+	operation = calloc(1, sizeof(*operation) + count * sizeof(operation->waits[0]));
+	fence = calloc(1, sizeof(*fence));
+	if (!operation || !fence) {
+		free(operation);
+		free(fence);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	atomic_store(&fence->references, 2); /* the operation's and stream->last */
+	operation->work = *item;
+	operation->fence = fence;
+	if (wait)
+		operation->waits[operation->wait_count++] = fence_ref(wait);
+	for (CUstream other = work.streams; other; other = other->next)
+		if (stream_orders(stream, other))
+			operation->waits[operation->wait_count++] = fence_ref(other->last);
+	fence_unref(stream->last);
+	stream->last = fence;
+	*stream->tail = operation;
+	stream->tail = &operation->next;
+	work.pending++;
+	if (ret_fence)
+		*ret_fence = fence_ref(fence);
+	pthread_cond_broadcast(&work.changed);
+	return CUDA_SUCCESS;
+}
+
+CUresult stream_submit(CUstream stream, const struct work *item, struct fence *wait,
+		       struct fence **ret_fence)
+{
+	SIM_LOCK(&work.lock);
+
+	if (stream->capture) {
+		if (stream->capture->invalidated)
+			return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+		if (ret_fence)
+			*ret_fence = NULL;
+		stream->unjoined = true;
+		return item->kind == WORK_NOTHING ? CUDA_SUCCESS :
+						    capture_append(stream->capture, item);
+	}
+	return submit_locked(stream, item, wait, ret_fence);
+}
+
+CUresult stream_wait(CUstream stream)
+{
+	struct fence *fence;
+
+	pthread_mutex_lock(&work.lock);
+	fence = fence_ref(stream->last);
+	pthread_mutex_unlock(&work.lock);
+	if (fence)
+		fence_wait(fence);
+	fence_unref(fence);
+	return (CUresult)atomic_load(&stream->context->failure);
+}
+
+void context_wait(CUcontext context)
+{
+	for (;;) {
+		struct fence *fence = NULL;
+
+		pthread_mutex_lock(&work.lock);
+		for (CUstream stream = work.streams; stream && !fence; stream = stream->next)
+			if (stream->context == context && stream->last && !stream->last->done)
+				fence = fence_ref(stream->last);
+		pthread_mutex_unlock(&work.lock);
+		if (!fence)
+			return;
+		fence_wait(fence);
+		fence_unref(fence);
+	}
+}
+
+/* The capture a stream takes part in, with work.lock held by begin/join/end below. */
+CUresult capture_forbids(CUstream stream)
+{
+	SIM_LOCK(&work.lock);
+
+	for (CUstream other = work.streams; other; other = other->next) {
+		struct capture *capture = other->capture;
+		bool mine;
+
+		if (!capture)
+			continue;
+		mine = pthread_equal(capture->thread, pthread_self());
+		if (stream ? other == stream :
+			     capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL ||
+				     (capture->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && mine)) {
+			capture->invalidated = true;
+			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult stream_capture_begin(CUstream stream, struct capture *capture)
+{
+	SIM_LOCK(&work.lock);
+
+	if (stream->legacy)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (stream->capture)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	stream->capture = capture_ref(capture);
+	stream->unjoined = false;
+	return CUDA_SUCCESS;
+}
+
+CUresult stream_capture_join(CUstream stream, struct CUevent_st *event)
+{
+	SIM_LOCK(&work.lock);
+
+	if (!event->capture) {
+		if (!stream->capture)
+			return CUDA_SUCCESS;
+		stream->capture->invalidated = true;
+		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+	}
+	if (event->capture->ended)
+		return CUDA_ERROR_CAPTURED_EVENT;
+	if (stream->legacy)
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	if (stream->capture && stream->capture != event->capture) {
+		stream->capture->invalidated = event->capture->invalidated = true;
+		return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+	}
+	if (!stream->capture) {
+		stream->capture = capture_ref(event->capture);
+		stream->unjoined = true;
+	} else {
+		for (CUstream other = work.streams; other; other = other->next)
+			if (other == event->capture_stream && other != stream)
+				other->unjoined = false;
+	}
+	return CUDA_SUCCESS;
+}
+
+/* Ends the capture in all its streams. */
+CUresult stream_capture_end(CUstream stream, struct capture **ret_capture)
+{
+	struct capture *capture = stream->capture;
+	CUresult result = CUDA_SUCCESS;
+	SIM_LOCK(&work.lock);
+
+	if (!capture)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (capture->origin != stream)
+		return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+	if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+	    !pthread_equal(capture->thread, pthread_self()))
+		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	*ret_capture = capture_ref(capture);
+	capture->ended = true;
+	for (CUstream other = work.streams; other; other = other->next) {
+		if (other->capture != capture)
+			continue;
+		if (other != stream && other->unjoined)
+			result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+		other->capture = NULL;
+		capture_unref(capture);
+	}
+	if (capture->invalidated)
+		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	return result;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned flags, int priority)
+{
+	SIM_ENTER_CONTEXT(context);
+	if (!phStream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	*phStream = stream_create(context, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority,
+				  false);
+	return *phStream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuStreamCreate(CUstream *phStream, unsigned flags)
+{
+	return cuStreamCreateWithPriority(phStream, flags, 0);
+}
+
+CUresult cuStreamDestroy_v2(CUstream handle)
+{
+	SIM_ENTER();
+	SIM_LOCK(&work.lock);
+
+	if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+		return CUDA_ERROR_INVALID_HANDLE;
+	for (CUstream stream = work.streams; stream; stream = stream->next)
+		if (stream == handle && !stream->legacy) {
+			stream_close(stream);
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuStreamDestroy(CUstream handle)
+{
+	return cuStreamDestroy_v2(handle);
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	CUresult result = capture_forbids(stream);
+
+	if (result)
+		return result;
+	SIM_LOCK(&work.lock);
+	return stream->last && !stream->last->done ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	CUresult result = capture_forbids(stream);
+
+	if (result)
+		return result;
+	if (stream->legacy) {
+		/* It waits for the blocking streams, as an operation in it would. */
+		struct work nothing = {.kind = WORK_NOTHING};
+
+		result = stream_submit(stream, &nothing, NULL, NULL);
+		if (result)
+			return result;
+	}
+	result = stream_wait(stream);
+	pools_trim();
+	return result;
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *pctx)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	if (!pctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pctx = stream->context;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = stream->flags;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetPriority(CUstream handle, int *priority)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	if (!priority)
+		return CUDA_ERROR_INVALID_VALUE;
+	*priority = stream->priority;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	if (!id)
+		return CUDA_ERROR_INVALID_VALUE;
+	*id = stream->id;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	if (!device)
+		return CUDA_ERROR_INVALID_VALUE;
+	*device = stream->context->device;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *data, unsigned flags)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	struct work item = {.kind = WORK_CALLBACK};
+
+	if (!callback || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	item.callback.function = callback;
+	item.callback.stream = handle;
+	item.callback.data = data;
+	return stream_submit(stream, &item, NULL, NULL);
+}
+
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	struct work item = {.kind = WORK_HOST_FUNCTION};
+
+	if (!function)
+		return CUDA_ERROR_INVALID_VALUE;
+	item.host.function = function;
+	item.host.data = data;
+	return stream_submit(stream, &item, NULL, NULL);
+}
+
+CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t length, unsigned flags)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	return CUDA_SUCCESS;
+}
+
+static CUresult value_operation(CUstream handle, enum work_kind kind, CUdeviceptr address,
+				uint64_t value, unsigned flags, unsigned bytes)
+{
+	struct work item = {.kind = kind};
+	CUstream stream;
+	CUresult result = stream_argument(handle, &stream);
+
+	if (result)
+		return result;
+	if (!address || address % bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	item.value.address = address;
+	item.value.value = value;
+	item.value.flags = flags;
+	item.value.bytes = bytes;
+	return stream_submit(stream, &item, NULL, NULL);
+}
+
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags)
+{
+	SIM_ENTER();
+	return value_operation(stream, WORK_WAIT_VALUE, addr, value, flags, 4);
+}
+
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags)
+{
+	SIM_ENTER();
+	return value_operation(stream, WORK_WAIT_VALUE, addr, value, flags, 8);
+}
+
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags)
+{
+	SIM_ENTER();
+	return value_operation(stream, WORK_WRITE_VALUE, addr, value, flags, 4);
+}
+
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags)
+{
+	SIM_ENTER();
+	return value_operation(stream, WORK_WRITE_VALUE, addr, value, flags, 8);
+}

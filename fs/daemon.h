@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The daemon as a whole: what every part of fs/ can reach, who owns it, and the order of locks.
+ *
+ * Lock order: process table, then operation, then process, then one leaf (event log, GPU table,
+ * waiter list). No lock is held across a FUSE reply, a FUSE notification, a wait, a message to a
+ * helper or a call that may block on another process.
+ */
+#ifndef GCR_FS_DAEMON_H
+#define GCR_FS_DAEMON_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "backend/backend.h"
+
+struct fuse_session;
+struct gcr_event_log;
+struct gcr_gpus;
+struct gcr_helpers;
+struct gcr_loop;
+struct gcr_metrics;
+struct gcr_processes;
+struct gcr_registry;
+struct gcr_scan;
+struct gcr_waiters;
+
+/* What the command line says; see gpucrfs(8). Strings live as long as the daemon. */
+struct gcr_options {
+	char *mountpoint; /* absolute */
+	int foreground;
+	int simulator;		  /* -o sim */
+	char *simulator_state;	  /* -o sim=DIR: the simulator's state directory, else NULL */
+	char *runtime_directory;  /* -o runtime_dir=DIR */
+	unsigned int worker_idle; /* -o worker_idle=SEC */
+};
+
+struct gcr_daemon {
+	struct gcr_options options;
+	const struct gcr_backend *backend;
+	char *device_directory; /* "/dev", or the simulator's state directory */
+	int runtime_fd;		/* the runtime directory: records, socket, lock */
+	uid_t only_uid;		/* the one user we serve, (uid_t)-1 when running as root */
+	int64_t max_request_usec; /* the kernel's limit on one FUSE request, 0 for none */
+
+	struct gcr_event_log *events;
+	struct gcr_metrics *metrics;
+	struct gcr_loop *loop;
+	struct gcr_helpers *helpers;
+	struct gcr_gpus *gpus;
+	struct gcr_processes *processes;
+	struct gcr_waiters *waiters;
+	struct gcr_registry *registry;
+	struct gcr_scan *scan;
+	struct fuse_session *session;
+
+	atomic_bool stopping; /* no new verbs: the daemon is going */
+};
+
+#endif

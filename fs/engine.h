@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* How a process is frozen and thawed: the engines, chosen per process by what is there. */
+#ifndef GCR_FS_ENGINE_H
+#define GCR_FS_ENGINE_H
+
+#include "fs/operation.h"
+
+struct gcr_engine {
+	const char *name;
+
+	/*
+	 * Carry out the task's verb. 0: done. Otherwise -errno with words, and *ret_state is where
+	 * the process is now: normally where it came from; frozen after a failed freeze that could
+	 * not be rolled back; failed if it is lost. Both set *ret_state in every case.
+	 */
+	int (*freeze)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
+	int (*thaw)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
+
+	/* Find out where an earlier daemon left the process, and bring it to a settled state. */
+	int (*recover)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
+};
+
+/* The driver's own checkpoint, with the VRAM in the process's host memory. */
+extern const struct gcr_engine gcr_engine_driver;
+
+/* The engine for this process, and in *ret_reason (static) why not a better one. Never NULL. */
+const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What is known of the GPUs: names, UUIDs, memory, who uses how much. It is asked of a control
+ * helper when a reader wants it, at most once a second, and never waited for long. Also the
+ * admission to a GPU: one thaw at a time.
+ */
+#ifndef GCR_FS_GPUS_H
+#define GCR_FS_GPUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "fs/daemon.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+struct gcr_gpus;
+struct gcr_task;
+
+/* Asks for the first time: the errors are those of a machine without a usable GPU, with words. */
+int gcr_gpus_create(struct gcr_daemon *daemon, struct gcr_gpus **ret_gpus,
+		    struct gcr_error *error);
+void gcr_gpus_destroy(struct gcr_gpus *gpus);
+
+/*
+ * Call @ready(@data) once what is known is at most a second old, or cannot be had soon (0.3 s); on
+ * this thread or another. It must not block.
+ */
+void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void *data);
+
+/* A copy of what is known. About 13 KB: not for the stack of a deep call. */
+void gcr_gpus_snapshot(struct gcr_gpus *gpus, struct gcr_gpus_reply *ret_reply);
+
+/* What somebody else has just asked of a helper. */
+void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply);
+
+/* VRAM in use by @pid on all GPUs, as last known; 0 if none. */
+uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid);
+
+unsigned int gcr_gpus_count(struct gcr_gpus *gpus);
+
+/* Index of the GPU with this UUID, -ENODEV. */
+int gcr_gpus_index(struct gcr_gpus *gpus, const uint8_t uuid[GCR_UUID_BYTES]);
+
+/*
+ * Wait for the right to put memory on the GPUs of @mask (bit = index), alone. -ECANCELED when the
+ * task is to stop. Given back with gcr_gpus_leave().
+ */
+int gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask, struct gcr_task *task);
+void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask);
+
+/* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" as nvidia-smi prints it; @text holds 41 bytes. */
+void gcr_gpus_format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char *text);
+
+#endif

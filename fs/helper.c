@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One helper process: starting it and the conversation with it. What it says is not trusted; a
+ * helper that breaks the protocol is killed and counts as dead. No locks here: a helper is used
+ * by one thread at a time.
+ */
+#include "fs/helper_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/message.h"
+
+#define HELPER_SOCKET 3 /* where a helper finds its end */
+
+/* A process whose socket has closed is about to end: how long to wait for its exit status. */
+#define LAST_WORDS_USEC (200 * GCR_USEC_PER_MSEC)
+
+extern char **environ;
+
+GCR_DEFINE_CLEANUP(struct gcr_helper *, gcr_helper_free);
+
+static void free_environment(char **environment)
+{
+	for (char **entry = environment; *entry; entry++)
+		free(*entry);
+	free(environment);
+}
+GCR_DEFINE_CLEANUP(char **, free_environment);
+
+static bool is_variable(const char *entry, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+/*
+ * The daemon's environment, less what would load foreign code into a helper or hide GPUs from it.
+ */
+static char **make_environment(const char *simulator_directory)
+{
+	static const char *const unwanted[] = {"LD_PRELOAD", "CUDA_VISIBLE_DEVICES"};
+	_cleanup_(free_environment_cleanup) char **environment = NULL;
+	const char *library_path = getenv("LD_LIBRARY_PATH");
+	size_t count = 0, used = 0;
+
+	while (environ[count])
+		count++;
+	environment = calloc(count + 2, sizeof(*environment));
+	if (!environment)
+		return NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		bool skip = simulator_directory && is_variable(environ[i], "LD_LIBRARY_PATH");
+
+		for (size_t j = 0; j < GCR_ARRAY_SIZE(unwanted); j++)
+			skip = skip || is_variable(environ[i], unwanted[j]);
+		if (skip)
+			continue;
+		environment[used] = strdup(environ[i]);
+		if (!environment[used++])
+			return NULL;
+	}
+	if (simulator_directory) {
+		bool has_old = library_path && *library_path;
+
+		if (asprintf(&environment[used], "LD_LIBRARY_PATH=%s%s%s", simulator_directory,
+			     has_old ? ":" : "", has_old ? library_path : "") < 0) {
+			environment[used] = NULL;
+			return NULL;
+		}
+	}
+	return TAKE_PTR(environment);
+}
+
+static void format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char text[2 * GCR_UUID_BYTES + 1])
+{
+	for (size_t i = 0; i < GCR_UUID_BYTES; i++)
+		snprintf(text + 2 * i, 3, "%02x", uuid[i]);
+}
+
+/* Every signal as it is by default, a session of its own: Ctrl-C in our terminal is not its. */
+static int set_attributes(posix_spawnattr_t *attributes)
+{
+	sigset_t all, none;
+	int r;
+
+	sigfillset(&all);
+	sigemptyset(&none);
+	r = posix_spawnattr_setsigdefault(attributes, &all);
+	if (r == 0)
+		r = posix_spawnattr_setsigmask(attributes, &none);
+	if (r == 0)
+		r = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGDEF |
+								 POSIX_SPAWN_SETSIGMASK |
+								 POSIX_SPAWN_SETSID);
+	return r;
+}
+
+/* The socket goes first, it could be any number; stderr is left as it is. */
+static int set_file_actions(posix_spawn_file_actions_t *actions, int socket)
+{
+	int r;
+
+	r = posix_spawn_file_actions_adddup2(actions, socket, HELPER_SOCKET);
+	if (r == 0)
+		r = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0);
+	if (r == 0)
+		r = posix_spawn_file_actions_addopen(actions, 1, "/dev/null", O_WRONLY, 0);
+	if (r == 0)
+		r = posix_spawn_file_actions_addclosefrom_np(actions, HELPER_SOCKET + 1);
+	return r;
+}
+
+static int spawn(const char *path, char *const arguments[], char *const environment[], int socket,
+		 pid_t *ret_pid)
+{
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attributes;
+	int r;
+
+	r = posix_spawn_file_actions_init(&actions);
+	if (r != 0)
+		return -r;
+	r = posix_spawnattr_init(&attributes);
+	if (r != 0)
+		goto destroy_actions;
+	r = set_attributes(&attributes);
+	if (r == 0)
+		r = set_file_actions(&actions, socket);
+	if (r == 0)
+		r = posix_spawn(ret_pid, path, &actions, &attributes, arguments, environment);
+	posix_spawnattr_destroy(&attributes);
+destroy_actions:
+	posix_spawn_file_actions_destroy(&actions);
+	return -r;
+}
+
+int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_kind kind,
+		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error)
+{
+	const char *program = kind == GCR_HELPER_CONTROL ? config->backend->control_program
+							 : config->backend->worker_program;
+	_cleanup_(gcr_helper_free_cleanup) struct gcr_helper *helper = NULL;
+	_cleanup_(free_environment_cleanup) char **environment = NULL;
+	_cleanup_free_ char *path = NULL;
+	_cleanup_close_ int theirs = -1;
+	char gpu[2 * GCR_UUID_BYTES + 1];
+	char *arguments[3] = {NULL};
+	int pair[2];
+	int r;
+
+	helper = calloc(1, sizeof(*helper));
+	if (!helper)
+		return gcr_error_set(error, ENOMEM, "out of memory for a helper process");
+	helper->kind = kind;
+	helper->pidfd = -1;
+	helper->socket = -1;
+	helper->program = strdup(program);
+	environment = make_environment(config->simulator_directory);
+	if (!helper->program || !environment ||
+	    asprintf(&path, "%s/%s", config->helper_directory, program) < 0) {
+		path = NULL;
+		return gcr_error_set(error, ENOMEM, "out of memory for a helper process");
+	}
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return gcr_error_set(error, EIO, "no socket for %s: %s", program, strerror(errno));
+	helper->socket = pair[0];
+	theirs = pair[1];
+
+	arguments[0] = helper->program;
+	if (uuid) {
+		format_uuid(uuid, gpu);
+		arguments[1] = gpu;
+	}
+	r = spawn(path, arguments, environment, theirs, &helper->pid);
+	if (r < 0)
+		return gcr_error_set(error, r == -ENOMEM || r == -EAGAIN ? ENOMEM : EIO,
+				     "%s cannot be started: %s", path, strerror(-r));
+
+	helper->pidfd = (int)syscall(SYS_pidfd_open, helper->pid, 0);
+	if (helper->pidfd < 0) {
+		r = -errno;
+		/* It has only just begun, so it ends at once. */
+		kill(helper->pid, SIGKILL);
+		waitpid(helper->pid, NULL, 0);
+		return gcr_error_set(error, EIO, "no pidfd for %s: %s", program, strerror(-r));
+	}
+	*ret_helper = TAKE_PTR(helper);
+	return 0;
+}
+
+void gcr_helper_free(struct gcr_helper *helper)
+{
+	if (!helper)
+		return;
+	if (helper->socket >= 0)
+		close(helper->socket);
+	if (helper->pidfd >= 0)
+		close(helper->pidfd);
+	free(helper->program);
+	free(helper);
+}
+
+void gcr_helper_hang_up(struct gcr_helper *helper)
+{
+	if (helper->socket >= 0)
+		close(TAKE_FD(helper->socket));
+}
+
+bool gcr_helper_reap(struct gcr_helper *helper)
+{
+	pid_t pid;
+
+	if (helper->reaped)
+		return true;
+	pid = waitpid(helper->pid, &helper->wait_status, WNOHANG);
+	if (pid == 0)
+		return false;
+	if (pid < 0)
+		helper->wait_status = -1;
+	helper->reaped = true;
+	return true;
+}
+
+void gcr_helper_kill(struct gcr_helper *helper)
+{
+	/* By pidfd: the pid may be somebody else's once the pool has reaped the helper. */
+	syscall(SYS_pidfd_send_signal, helper->pidfd, SIGKILL, NULL, 0);
+}
+
+pid_t gcr_helper_pid(const struct gcr_helper *helper)
+{
+	return helper->pid;
+}
+
+bool gcr_helper_usable(const struct gcr_helper *helper)
+{
+	struct pollfd polls[2] = {
+		{.fd = helper->socket, .events = POLLIN},
+		{.fd = helper->pidfd, .events = POLLIN},
+	};
+
+	if (helper->dead || helper->pending || helper->socket < 0)
+		return false;
+	/* Nothing is due from it: whatever there is to read is the end, or garbage. */
+	return poll(polls, 2, 0) == 0;
+}
+
+/* How it ended, for a person. */
+static void describe_end(struct gcr_helper *helper, char words[static 64])
+{
+	struct pollfd end = {.fd = helper->pidfd, .events = POLLIN};
+	int status;
+
+	poll(&end, 1, (int)(LAST_WORDS_USEC / GCR_USEC_PER_MSEC));
+	if (!gcr_helpers_reap_one(helper, &status))
+		snprintf(words, 64, "it hung up");
+	else if (status == -1)
+		snprintf(words, 64, "it ended");
+	else if (WIFSIGNALED(status))
+		snprintf(words, 64, "killed by signal %d", WTERMSIG(status));
+	else
+		snprintf(words, 64, "exit status %d", WEXITSTATUS(status));
+}
+
+/*
+ * Receive one message of type @type. Everything but time running out is the helper's end:
+ * -EPIPE. -ETIMEDOUT, -EINTR as gcr_message_receive().
+ */
+static int receive(struct gcr_helper *helper, uint16_t type, uint32_t sequence,
+		   int64_t timeout_usec, int wake_fd, struct gcr_message *ret_message)
+{
+	int r;
+
+	if (helper->dead)
+		return -EPIPE;
+	r = gcr_message_receive(helper->socket, timeout_usec, wake_fd, ret_message);
+	if (r == -ETIMEDOUT || r == -EINTR)
+		return r;
+	if (r == 0) {
+		gcr_message_close_fds(ret_message); /* no answer carries any */
+		if (ret_message->header.type == type && ret_message->header.sequence == sequence)
+			return 0;
+	}
+	helper->dead = true;
+	gcr_helper_kill(helper);
+	return -EPIPE;
+}
+
+/* An errno from outside: 0, or something that strerror() knows. */
+static int32_t checked_errno(int32_t number)
+{
+	return number >= 0 && number < 4096 ? number : EIO;
+}
+
+int gcr_helper_greet(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+		     struct gcr_error *error)
+{
+	struct gcr_message message;
+	struct gcr_hello hello;
+	int r;
+
+	if (helper->said_hello)
+		return 0;
+	r = receive(helper, GCR_MESSAGE_HELLO, 0, timeout_usec, wake_fd, &message);
+	if (r == -ETIMEDOUT)
+		return gcr_error_set(error, ETIMEDOUT,
+				     "%s (pid %d) has not come up in time: does the GPU's driver "
+				     "answer?",
+				     helper->program, (int)helper->pid);
+	if (r == -EINTR)
+		return gcr_error_set(error, EINTR, "stopped while %s was starting",
+				     helper->program);
+	if (r < 0) {
+		char end[64];
+
+		describe_end(helper, end);
+		return gcr_error_set(error, EIO, "%s (pid %d) did not come up: %s", helper->program,
+				     (int)helper->pid, end);
+	}
+	gcr_message_payload(&message, &hello, sizeof(hello));
+	gcr_message_terminate(hello.driver_version);
+	gcr_message_terminate(hello.words);
+	hello.error = checked_errno(hello.error);
+	if (hello.error != 0) {
+		helper->dead = true;
+		return gcr_error_set(error, hello.error, "%s", hello.words);
+	}
+	helper->hello = hello;
+	helper->said_hello = true;
+	return 0;
+}
+
+int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
+		       size_t payload_bytes, struct gcr_error *error)
+{
+	int r = -EPIPE;
+
+	if (helper->pending)
+		return gcr_error_set(error, EBUSY, "%s (pid %d) has not answered the last request",
+				     helper->program, (int)helper->pid);
+	if (!helper->dead)
+		r = gcr_message_send(helper->socket, type, helper->sequence + 1, payload,
+				     payload_bytes, NULL, 0);
+	if (r == -EPIPE) {
+		char end[64];
+
+		helper->dead = true;
+		describe_end(helper, end);
+		return gcr_error_set(error, EPIPE, "%s (pid %d) is gone: %s", helper->program,
+				     (int)helper->pid, end);
+	}
+	if (r < 0)
+		return gcr_error_set(error, -r, "%s (pid %d) cannot be asked: %s", helper->program,
+				     (int)helper->pid, strerror(-r));
+	helper->sequence++;
+	helper->request_type = type;
+	helper->pending = true;
+	if (type == GCR_MESSAGE_RESERVE)
+		helper->has_reservation = true;
+	return 0;
+}
+
+/* The answer to the request under way. */
+static int receive_answer(struct gcr_helper *helper, uint16_t type, int64_t timeout_usec,
+			  int wake_fd, struct gcr_message *ret_message)
+{
+	int r;
+
+	if (!helper->pending)
+		return helper->dead ? -EPIPE : -EINVAL;
+	r = receive(helper, type, helper->sequence, timeout_usec, wake_fd, ret_message);
+	if (r == 0 || r == -EPIPE)
+		helper->pending = false;
+	return r;
+}
+
+int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+		      struct gcr_result *ret_result)
+{
+	struct gcr_message message;
+	int r;
+
+	r = receive_answer(helper, GCR_MESSAGE_RESULT, timeout_usec, wake_fd, &message);
+	if (r < 0)
+		return r;
+	gcr_message_payload(&message, ret_result, sizeof(*ret_result));
+	gcr_message_terminate(ret_result->words);
+	ret_result->error = checked_errno(ret_result->error);
+	if (ret_result->state > GCR_CONTROL_FAILED)
+		ret_result->state = GCR_CONTROL_UNKNOWN;
+	if (helper->request_type == GCR_MESSAGE_RELEASE && ret_result->error == 0)
+		helper->has_reservation = false;
+	return 0;
+}
+
+int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+		    struct gcr_gpus_reply *ret_reply)
+{
+	struct gcr_message message;
+	uint32_t kept = 0;
+	int r;
+
+	r = receive_answer(helper, GCR_MESSAGE_GPUS, timeout_usec, wake_fd, &message);
+	if (r < 0)
+		return r;
+	gcr_message_payload(&message, ret_reply, sizeof(*ret_reply));
+	gcr_message_terminate(ret_reply->words);
+	ret_reply->error = checked_errno(ret_reply->error);
+	if (ret_reply->gpus_count > GCR_GPUS_MAX)
+		ret_reply->gpus_count = GCR_GPUS_MAX;
+	if (ret_reply->processes_count > GCR_GPU_PROCESSES_MAX)
+		ret_reply->processes_count = GCR_GPU_PROCESSES_MAX;
+	for (uint32_t i = 0; i < ret_reply->gpus_count; i++)
+		gcr_message_terminate(ret_reply->gpus[i].name);
+	/* Users of the list index gpus[] with `gpu`. */
+	for (uint32_t i = 0; i < ret_reply->processes_count; i++)
+		if (ret_reply->processes[i].gpu < ret_reply->gpus_count)
+			ret_reply->processes[kept++] = ret_reply->processes[i];
+	ret_reply->processes_count = kept;
+	return 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One helper process as fs/helper.c (starting, talking) and fs/helpers.c (the pool) share it.
+ * Nobody else includes this.
+ */
+#ifndef GCR_FS_HELPER_PROCESS_H
+#define GCR_FS_HELPER_PROCESS_H
+
+#include <pthread.h>
+
+#include "fs/helper.h"
+
+enum helper_role {
+	HELPER_TAKEN,	/* somebody's: the pool only reaps it */
+	HELPER_SPARE,	/* a control helper for the next verb */
+	HELPER_IDLE,	/* a worker that waits for the next request */
+	HELPER_LEAVING, /* its socket is closed; killed at `deadline_usec` */
+};
+
+struct gcr_helper {
+	/* fixed from the start */
+	struct gcr_helpers *helpers;
+	enum gcr_helper_kind kind;
+	char *program; /* its name in words */
+	pid_t pid;
+	int pidfd;
+
+	/* the conversation: whoever has taken the helper, else the pool under its lock */
+	int socket; /* -1 once closed */
+	uint32_t sequence;
+	bool pending;	      /* a request is not answered yet */
+	bool said_hello;      /* and it was a good one */
+	bool dead;	      /* the socket has ended, or it was killed, or it talked garbage */
+	bool has_reservation; /* RESERVE was sent and no RELEASE succeeded since */
+	uint16_t request_type;
+	struct gcr_hello hello;
+
+	/* under the pool's lock */
+	struct gcr_helper *next;
+	enum helper_role role;
+	bool killed;	       /* by us, after it did not leave */
+	int64_t deadline_usec; /* IDLE: retire; LEAVING: kill */
+	bool reaped;
+	int wait_status; /* if reaped; -1 if the kernel did not tell */
+	struct worker_slot *slot;
+};
+
+/* Start the program. @uuid: the worker's GPU, NULL for a control helper. -EIO, -ENOMEM, with words.
+ */
+int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_kind kind,
+		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error);
+
+/* Wait for the hello, if it has not been heard. Errors as gcr_helpers_take_control(). */
+int gcr_helper_greet(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+		     struct gcr_error *error);
+
+/* Is a helper that nobody talks to still able to take requests? */
+bool gcr_helper_usable(const struct gcr_helper *helper);
+
+/* Close our end of the socket: the helper ends when it sees that. */
+void gcr_helper_hang_up(struct gcr_helper *helper);
+
+/*
+ * Collect its exit status if it has ended; never waits. True if it has been collected. The
+ * caller holds the pool's lock.
+ */
+bool gcr_helper_reap(struct gcr_helper *helper);
+
+/* gcr_helper_reap() for whoever has taken the helper: takes the pool's lock. */
+bool gcr_helpers_reap_one(struct gcr_helper *helper, int *ret_wait_status);
+
+/* Free the object; the process is not touched. */
+void gcr_helper_free(struct gcr_helper *helper);
+
+#endif

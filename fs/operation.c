@@ -1,0 +1,762 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Starting, joining, stopping and ending verbs. `operations.lock` makes the decisions "which verb
+ * is under way for which process" one at a time; operation->lock guards one operation's votes,
+ * stop reason and waiters. Waiters are answered and events written with no lock held.
+ */
+#include "fs/operation.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "fs/engine.h"
+#include "fs/log.h"
+#include "fs/metrics.h"
+#include "fs/waiter.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/*
+ * The default deadline: what the control state may take, and the bytes at a fifth of the rate of
+ * the driver's own copy out (2.7 GB/s measured on an H100).
+ */
+#define DEADLINE_BASE_USEC (60 * GCR_USEC_PER_SEC)
+#define DEADLINE_BYTES_PER_USEC 512
+/* How far below the kernel's own limit on a FUSE request we answer. */
+#define DEADLINE_MARGIN_USEC (5 * GCR_USEC_PER_SEC)
+
+/* The end of several operations that one `cancel` waits for. */
+struct cancellation {
+	atomic_int pending;
+	atomic_int too_late; /* some went through all the same */
+	struct gcr_waiter *waiter;
+};
+
+struct entry {
+	struct gcr_waiter *waiter;	  /* of the verb, or NULL */
+	struct cancellation *cancellation; /* of a `cancel`, or NULL */
+	bool abandoned;
+};
+
+struct gcr_operation {
+	atomic_int references;
+	struct gcr_daemon *daemon;
+	struct gcr_command command;
+	struct gcr_operation *next; /* guarded by operations.lock */
+
+	pthread_mutex_t lock;
+	pthread_cond_t decided; /* committed, or stop is set */
+	int stop;		/* positive errno: why it is to roll back */
+	bool committed;
+	unsigned int votes;
+	unsigned int ended;
+	struct gcr_error error; /* the first task's that failed */
+	bool detached;		/* wanted whoever waits: opened O_NONBLOCK */
+	bool answered;		/* the waiters have had ETIMEDOUT */
+	int64_t deadline_usec;	/* monotonic */
+	struct entry *entries;
+	size_t entries_count;
+
+	unsigned int count;
+	struct gcr_task tasks[];
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t none_left;
+	struct gcr_operation *list;
+} operations = {.lock = PTHREAD_MUTEX_INITIALIZER, .none_left = PTHREAD_COND_INITIALIZER};
+
+struct gcr_operation *gcr_operation_ref(struct gcr_operation *operation)
+{
+	atomic_fetch_add(&operation->references, 1);
+	return operation;
+}
+
+void gcr_operation_unref(struct gcr_operation *operation)
+{
+	if (!operation || atomic_fetch_sub(&operation->references, 1) != 1)
+		return;
+	for (unsigned int i = 0; i < operation->count; i++) {
+		if (operation->tasks[i].wake_fd >= 0)
+			close(operation->tasks[i].wake_fd);
+		gcr_process_unref(operation->tasks[i].process);
+	}
+	pthread_cond_destroy(&operation->decided);
+	pthread_mutex_destroy(&operation->lock);
+	free(operation->entries);
+	free(operation);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_operation *, gcr_operation_unref);
+
+static void wake(int fd)
+{
+	uint64_t one = 1;
+
+	if (write(fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full: it is awake */
+}
+
+/* Caller holds operation->lock. The first reason stays; after the commit there is none. */
+static void stop_locked(struct gcr_operation *operation, int reason)
+{
+	if (operation->committed || operation->stop)
+		return;
+	operation->stop = reason;
+	pthread_cond_broadcast(&operation->decided);
+	for (unsigned int i = 0; i < operation->count; i++)
+		wake(operation->tasks[i].wake_fd);
+}
+
+static void stop(struct gcr_operation *operation, int reason)
+{
+	pthread_mutex_lock(&operation->lock);
+	stop_locked(operation, reason);
+	pthread_mutex_unlock(&operation->lock);
+}
+
+static int64_t default_deadline(const struct gcr_operation *operation, uint64_t bytes)
+{
+	int64_t duration_usec = operation->command.timeout_usec;
+	int64_t most_usec = operation->daemon->max_request_usec;
+
+	if (!duration_usec)
+		duration_usec = DEADLINE_BASE_USEC + (int64_t)(bytes / DEADLINE_BYTES_PER_USEC);
+	if (most_usec) {
+		most_usec = most_usec > 2 * DEADLINE_MARGIN_USEC ? most_usec - DEADLINE_MARGIN_USEC :
+								   most_usec / 2;
+		if (duration_usec > most_usec)
+			duration_usec = most_usec;
+	}
+	return operation->tasks[0].started_usec + duration_usec;
+}
+
+/* Caller holds operation->lock. */
+static int add_entry_locked(struct gcr_operation *operation, struct gcr_waiter *waiter,
+			    struct cancellation *cancellation)
+{
+	struct entry *entries = reallocarray(operation->entries, operation->entries_count + 1,
+					     sizeof(*entries));
+
+	if (!entries)
+		return -ENOMEM;
+	operation->entries = entries;
+	entries[operation->entries_count++] = (struct entry){
+		.waiter = waiter ? gcr_waiter_ref(waiter) : NULL, .cancellation = cancellation};
+	return 0;
+}
+
+static void cancellation_end(struct cancellation *cancellation, bool too_late)
+{
+	if (too_late)
+		atomic_store(&cancellation->too_late, 1);
+	if (atomic_fetch_sub(&cancellation->pending, 1) != 1)
+		return;
+	gcr_waiter_answer(cancellation->waiter, atomic_load(&cancellation->too_late) ? EBUSY : 0);
+	gcr_waiter_unref(cancellation->waiter);
+	free(cancellation);
+}
+
+/* Answer those who wait for the verb itself, and forget them. */
+static void answer_waiters(struct gcr_operation *operation, int error_number)
+{
+	struct gcr_waiter *waiter;
+
+	do {
+		waiter = NULL;
+		pthread_mutex_lock(&operation->lock);
+		for (size_t i = 0; i < operation->entries_count && !waiter; i++)
+			waiter = TAKE_PTR(operation->entries[i].waiter);
+		pthread_mutex_unlock(&operation->lock);
+		if (waiter) {
+			gcr_waiter_answer(waiter, error_number);
+			gcr_waiter_unref(waiter);
+		}
+	} while (waiter);
+}
+
+static void answer_cancellations(struct gcr_operation *operation, bool too_late)
+{
+	_cleanup_free_ struct entry *entries = NULL;
+	size_t count;
+
+	pthread_mutex_lock(&operation->lock);
+	entries = TAKE_PTR(operation->entries);
+	count = operation->entries_count;
+	operation->entries_count = 0;
+	pthread_mutex_unlock(&operation->lock);
+	for (size_t i = 0; i < count; i++)
+		if (entries[i].cancellation)
+			cancellation_end(entries[i].cancellation, too_late);
+}
+
+/* All tasks have ended. */
+static void complete(struct gcr_operation *operation)
+{
+	struct gcr_operation **link;
+	int error_number;
+
+	pthread_mutex_lock(&operation->lock);
+	error_number = operation->error.number;
+	operation->answered = true;
+	pthread_mutex_unlock(&operation->lock);
+
+	answer_waiters(operation, error_number);
+	answer_cancellations(operation, error_number == 0);
+
+	pthread_mutex_lock(&operations.lock);
+	for (link = &operations.list; *link != operation; link = &(*link)->next)
+		;
+	*link = operation->next;
+	if (!operations.list)
+		pthread_cond_broadcast(&operations.none_left);
+	pthread_mutex_unlock(&operations.lock);
+	gcr_operation_unref(operation);
+}
+
+/* What the writer is told when a task ended because the operation was to stop. */
+static void explain_stop(const struct gcr_task *task, int reason, struct gcr_error *error)
+{
+	const char *verb = gcr_verb_name(task->command->verb);
+	char tail[GCR_ERROR_WORDS_MAX] = "";
+
+	/* The engine has words of its own only if something went wrong on the way back. */
+	if (error->words[0])
+		snprintf(tail, sizeof(tail), "; %.400s", error->words);
+	switch (reason) {
+	case EINTR:
+		gcr_error_set(error, EINTR, "%s was interrupted by a signal to the writer%s", verb,
+			      tail);
+		break;
+	case ETIMEDOUT:
+		gcr_error_set(error, ETIMEDOUT, "%s did not end in time (timeout=SEC allows more)%s",
+			      verb, tail);
+		break;
+	case ESHUTDOWN:
+		gcr_error_set(error, ECANCELED, "%s was rolled back: the daemon is stopping%s", verb,
+			      tail);
+		break;
+	case ECANCELED:
+		gcr_error_set(error, ECANCELED, "%s was cancelled%s", verb, tail);
+		break;
+	case ESRCH:
+		gcr_error_set(error, ESRCH, "process %d has ended", (int)task->process->pid);
+		break;
+	default: /* another process of the same operation failed */
+		gcr_error_set(error, reason,
+			      "%s was rolled back: it failed for another process of the same write%s",
+			      verb, tail);
+		break;
+	}
+}
+
+static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
+			struct gcr_error *error)
+{
+	struct gcr_operation *operation = task->operation;
+	struct gcr_process *process = task->process;
+	int64_t duration_usec = gcr_clock_usec() - task->started_usec;
+	enum gcr_verb verb = task->command->verb;
+	bool last;
+
+	if (gcr_process_state(process) == GCR_STATE_GONE)
+		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	pthread_mutex_lock(&process->lock);
+	if (!result && verb == GCR_VERB_FREEZE)
+		process->last_freeze_usec = duration_usec;
+	if (!result && verb == GCR_VERB_THAW)
+		process->last_thaw_usec = duration_usec;
+	pthread_mutex_unlock(&process->lock);
+
+	gcr_process_set_state(process, state);
+	if (!task->recovery || result < 0) {
+		gcr_process_report(process, gcr_verb_name(verb), error);
+		gcr_metrics_verb(operation->daemon->metrics, verb, error->number, duration_usec);
+	}
+
+	pthread_mutex_lock(&operations.lock);
+	pthread_mutex_lock(&process->lock);
+	process->task = NULL;
+	pthread_mutex_unlock(&process->lock);
+	pthread_mutex_unlock(&operations.lock);
+	gcr_helpers_keep_spare(operation->daemon->helpers,
+			       gcr_processes_any_frozen(operation->daemon->processes));
+
+	pthread_mutex_lock(&operation->lock);
+	if (result < 0) {
+		if (!operation->error.number)
+			operation->error = *error;
+		stop_locked(operation, error->number);
+	}
+	last = ++operation->ended == operation->count;
+	pthread_mutex_unlock(&operation->lock);
+	if (last)
+		complete(operation);
+}
+
+static void *run_task(void *data)
+{
+	struct gcr_task *task = data;
+	struct gcr_error error = {0};
+	enum gcr_state state = GCR_STATE_FAILED;
+	const struct gcr_engine *engine;
+	const char *reason;
+	int stop_reason;
+	int result;
+
+	engine = gcr_engine_choose(task->process, &reason);
+	if (task->recovery)
+		result = engine->recover(task, &state, &error);
+	else if (task->command->verb == GCR_VERB_FREEZE)
+		result = engine->freeze(task, &state, &error);
+	else
+		result = engine->thaw(task, &state, &error);
+
+	stop_reason = gcr_task_stopped(task);
+	if (result == -ECANCELED && stop_reason)
+		explain_stop(task, stop_reason, &error);
+	else if (!result)
+		error = (struct gcr_error){0};
+	finish_task(task, result, state, &error);
+	return NULL;
+}
+
+static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_command *command,
+				    size_t count)
+{
+	struct gcr_operation *operation;
+
+	operation = calloc(1, sizeof(*operation) + count * sizeof(struct gcr_task));
+	if (!operation)
+		return NULL;
+	atomic_init(&operation->references, 1);
+	operation->daemon = daemon;
+	operation->command = *command;
+	pthread_mutex_init(&operation->lock, NULL);
+	pthread_cond_init(&operation->decided, NULL);
+	return operation;
+}
+
+static int add_task(struct gcr_operation *operation, struct gcr_process *process)
+{
+	struct gcr_task *task = &operation->tasks[operation->count];
+
+	task->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (task->wake_fd < 0)
+		return -errno;
+	task->operation = operation;
+	task->process = gcr_process_ref(process);
+	task->command = &operation->command;
+	task->started_usec = gcr_clock_usec();
+	atomic_init(&task->phase, "start");
+	operation->count++;
+	return 0;
+}
+
+/*
+ * Start the threads of an operation that is in the list and in its processes' `task`. A thread
+ * that cannot be made counts as a task that failed; then the others roll back.
+ */
+static void launch(struct gcr_operation *operation)
+{
+	/* The last task to end drops the list's reference. */
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *held =
+		gcr_operation_ref(operation);
+
+	for (unsigned int i = 0; i < held->count; i++) {
+		struct gcr_task *task = &held->tasks[i];
+		enum gcr_state from = gcr_process_state(task->process);
+		const struct gcr_transition *transition =
+			gcr_transition_find(task->command->verb, from);
+		pthread_attr_t attributes;
+		pthread_t thread;
+		int result;
+
+		if (!task->recovery && transition)
+			gcr_process_set_state(task->process, transition->via);
+		pthread_attr_init(&attributes);
+		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+		result = pthread_create(&thread, &attributes, run_task, task);
+		pthread_attr_destroy(&attributes);
+		if (result) {
+			struct gcr_error error;
+
+			gcr_error_set(&error, ENOMEM, "cannot start a thread: %s",
+				      strerror(result));
+			finish_task(task, -ENOMEM, from, &error);
+		}
+	}
+}
+
+/* What forbids @verb for @process now; *ret_nothing: it is there already. Lock: operations.lock. */
+static int check_locked(struct gcr_process *process, enum gcr_verb verb, bool *ret_nothing,
+			struct gcr_error *error)
+{
+	int result = 0;
+
+	*ret_nothing = false;
+	pthread_mutex_lock(&process->lock);
+	if (process->state == GCR_STATE_GONE)
+		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	else if (process->task)
+		result = gcr_error_set(error, EBUSY, "%s: process %d is %s; wait, or write cancel",
+				       gcr_verb_name(verb), (int)process->pid,
+				       process->task->recovery ? "being recovered" :
+								 gcr_state_name(process->state));
+	else if (process->state == gcr_verb_goal(verb))
+		*ret_nothing = true;
+	else if (!gcr_transition_find(verb, process->state))
+		result = gcr_error_set(error, EBUSY, "%s leads to %s, but process %d is %s",
+				       gcr_verb_name(verb), gcr_state_name(gcr_verb_goal(verb)),
+				       (int)process->pid, gcr_state_name(process->state));
+	pthread_mutex_unlock(&process->lock);
+	return result;
+}
+
+/* The one operation that carries out @verb for exactly these processes now, or NULL. */
+static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
+						 struct gcr_process *const *processes, size_t count)
+{
+	struct gcr_operation *operation = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_operation *its = NULL;
+
+		pthread_mutex_lock(&processes[i]->lock);
+		if (processes[i]->task && !processes[i]->task->recovery)
+			its = processes[i]->task->operation;
+		pthread_mutex_unlock(&processes[i]->lock);
+		if (!its || (operation && its != operation))
+			return NULL;
+		operation = its;
+	}
+	return operation && operation->command.verb == verb ? operation : NULL;
+}
+
+/* Join unless it is being rolled back. */
+static int join_locked(struct gcr_operation *operation, struct gcr_waiter *waiter)
+{
+	int result = -EBUSY;
+
+	pthread_mutex_lock(&operation->lock);
+	if (!operation->stop && !operation->answered) {
+		result = 0;
+		if (waiter)
+			result = add_entry_locked(operation, waiter, NULL);
+		else
+			operation->detached = true;
+	}
+	pthread_mutex_unlock(&operation->lock);
+	return result;
+}
+
+int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *command,
+			struct gcr_process *const *processes, size_t count,
+			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error)
+{
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *joined = NULL;
+	int result = 0;
+
+	*ret_done = false;
+	operation = create(daemon, command, count);
+	if (!operation)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+
+	pthread_mutex_lock(&operations.lock);
+	if (atomic_load(&daemon->stopping)) {
+		pthread_mutex_unlock(&operations.lock);
+		return gcr_error_set(error, EBUSY, "the daemon is stopping");
+	}
+	joined = find_to_join_locked(command->verb, processes, count);
+	if (joined) {
+		gcr_operation_ref(joined);
+		result = join_locked(joined, waiter);
+		if (!result) {
+			pthread_mutex_unlock(&operations.lock);
+			if (waiter)
+				gcr_waiter_arm(waiter, joined);
+			return 0;
+		}
+	}
+	for (size_t i = 0; i < count; i++) {
+		bool nothing;
+
+		result = check_locked(processes[i], command->verb, &nothing, error);
+		if (!result && !nothing) {
+			result = add_task(operation, processes[i]);
+			if (result < 0)
+				gcr_error_set(error, -result, "cannot start: %s",
+					      strerror(-result));
+		}
+		if (result < 0) {
+			pthread_mutex_unlock(&operations.lock);
+			return result;
+		}
+	}
+	if (!operation->count) {
+		pthread_mutex_unlock(&operations.lock);
+		*ret_done = true;
+		return 0;
+	}
+	operation->deadline_usec = default_deadline(operation, 0);
+	operation->detached = !waiter;
+	if (waiter && add_entry_locked(operation, waiter, NULL) < 0) {
+		pthread_mutex_unlock(&operations.lock);
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	for (unsigned int i = 0; i < operation->count; i++) {
+		struct gcr_process *process = operation->tasks[i].process;
+
+		pthread_mutex_lock(&process->lock);
+		process->task = &operation->tasks[i];
+		pthread_mutex_unlock(&process->lock);
+	}
+	operation->next = operations.list;
+	operations.list = gcr_operation_ref(operation);
+	pthread_mutex_unlock(&operations.lock);
+
+	if (waiter)
+		gcr_waiter_arm(waiter, operation);
+	launch(operation);
+	return 0;
+}
+
+int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb)
+{
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
+	struct gcr_command command = {.verb = verb};
+	int result;
+
+	operation = create(process->daemon, &command, 1);
+	if (!operation)
+		return -ENOMEM;
+	result = add_task(operation, process);
+	if (result < 0)
+		return result;
+	operation->tasks[0].recovery = true;
+	operation->detached = true;
+	operation->deadline_usec = default_deadline(operation, 0);
+
+	pthread_mutex_lock(&operations.lock);
+	pthread_mutex_lock(&process->lock);
+	if (process->task)
+		result = -EBUSY;
+	else
+		process->task = &operation->tasks[0];
+	pthread_mutex_unlock(&process->lock);
+	if (result < 0) {
+		pthread_mutex_unlock(&operations.lock);
+		return result;
+	}
+	operation->next = operations.list;
+	operations.list = gcr_operation_ref(operation);
+	pthread_mutex_unlock(&operations.lock);
+	launch(operation);
+	return 0;
+}
+
+/* The operations under way for these processes, each once, with references. operations.lock held. */
+static int collect_locked(struct gcr_process *const *processes, size_t count,
+			  struct gcr_operation **ret_list)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_operation *operation = NULL;
+		size_t known = 0;
+
+		pthread_mutex_lock(&processes[i]->lock);
+		if (processes[i]->task && !processes[i]->task->recovery)
+			operation = processes[i]->task->operation;
+		pthread_mutex_unlock(&processes[i]->lock);
+		while (known < found && ret_list[known] != operation)
+			known++;
+		if (operation && known == found)
+			ret_list[found++] = gcr_operation_ref(operation);
+	}
+	return (int)found;
+}
+
+int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
+			 struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_operation **list = NULL;
+	struct cancellation *cancellation = NULL;
+	int found;
+
+	*ret_done = false;
+	list = calloc(count, sizeof(struct gcr_operation *));
+	cancellation = calloc(1, sizeof(*cancellation));
+	if (!list || !cancellation) {
+		free(cancellation);
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	pthread_mutex_lock(&operations.lock);
+	found = collect_locked(processes, count, list);
+	if (!found) {
+		pthread_mutex_unlock(&operations.lock);
+		free(cancellation);
+		return gcr_error_set(error, EBUSY, "cancel: no verb is under way; process %d is %s",
+				     (int)processes[0]->pid,
+				     gcr_state_name(gcr_process_shown_state(processes[0])));
+	}
+	/* One more than there are, so that it cannot end before we are done here. */
+	atomic_init(&cancellation->pending, 1);
+	atomic_init(&cancellation->too_late, 0);
+	cancellation->waiter = waiter ? gcr_waiter_ref(waiter) : NULL;
+	for (int i = 0; i < found; i++) {
+		pthread_mutex_lock(&list[i]->lock);
+		if (waiter && !add_entry_locked(list[i], NULL, cancellation))
+			atomic_fetch_add(&cancellation->pending, 1);
+		stop_locked(list[i], ECANCELED);
+		pthread_mutex_unlock(&list[i]->lock);
+	}
+	pthread_mutex_unlock(&operations.lock);
+	for (int i = 0; i < found; i++)
+		gcr_operation_unref(list[i]);
+	if (waiter) {
+		gcr_waiter_arm(waiter, NULL);
+		cancellation_end(cancellation, false);
+	} else {
+		free(cancellation);
+	}
+	return 0;
+}
+
+void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *waiter)
+{
+	struct gcr_waiter *answer = NULL;
+	bool wanted;
+
+	pthread_mutex_lock(&operation->lock);
+	wanted = operation->detached;
+	for (size_t i = 0; i < operation->entries_count; i++) {
+		struct entry *entry = &operation->entries[i];
+
+		if (entry->waiter == waiter)
+			entry->abandoned = true;
+		if (entry->waiter && !entry->abandoned)
+			wanted = true;
+	}
+	if (!wanted) {
+		stop_locked(operation, EINTR);
+	} else if (!operation->committed) {
+		/* Others want it to go on: this one alone is let go. */
+		for (size_t i = 0; i < operation->entries_count && !answer; i++)
+			if (operation->entries[i].waiter == waiter)
+				answer = TAKE_PTR(operation->entries[i].waiter);
+	}
+	pthread_mutex_unlock(&operation->lock);
+	if (answer) {
+		gcr_waiter_answer(answer, EINTR);
+		gcr_waiter_unref(answer);
+	}
+}
+
+void gcr_operation_process_gone(struct gcr_process *process)
+{
+	pthread_mutex_lock(&operations.lock);
+	pthread_mutex_lock(&process->lock);
+	if (process->task)
+		wake(process->task->wake_fd);
+	pthread_mutex_unlock(&process->lock);
+	pthread_mutex_unlock(&operations.lock);
+}
+
+void gcr_operations_stop(struct gcr_daemon *daemon)
+{
+	pthread_mutex_lock(&operations.lock);
+	atomic_store(&daemon->stopping, true);
+	for (struct gcr_operation *operation = operations.list; operation;
+	     operation = operation->next)
+		stop(operation, ESHUTDOWN);
+	while (operations.list)
+		pthread_cond_wait(&operations.none_left, &operations.lock);
+	pthread_mutex_unlock(&operations.lock);
+}
+
+int gcr_task_stopped(const struct gcr_task *task)
+{
+	struct gcr_operation *operation = task->operation;
+	int reason;
+
+	if (gcr_process_state(task->process) == GCR_STATE_GONE)
+		return ESRCH;
+	pthread_mutex_lock(&operation->lock);
+	if (!task->recovery && gcr_clock_usec() >= operation->deadline_usec)
+		stop_locked(operation, ETIMEDOUT);
+	reason = operation->stop;
+	pthread_mutex_unlock(&operation->lock);
+	return reason;
+}
+
+int64_t gcr_task_deadline_usec(const struct gcr_task *task)
+{
+	int64_t deadline_usec;
+
+	pthread_mutex_lock(&task->operation->lock);
+	deadline_usec = task->operation->deadline_usec;
+	pthread_mutex_unlock(&task->operation->lock);
+	return deadline_usec;
+}
+
+void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes)
+{
+	struct gcr_operation *operation = task->operation;
+	int64_t deadline_usec = default_deadline(operation, bytes * operation->count);
+
+	pthread_mutex_lock(&operation->lock);
+	if (deadline_usec > operation->deadline_usec)
+		operation->deadline_usec = deadline_usec;
+	pthread_mutex_unlock(&operation->lock);
+}
+
+void gcr_task_deadline_passed(struct gcr_task *task)
+{
+	struct gcr_operation *operation = task->operation;
+	const char *verb = gcr_verb_name(task->command->verb);
+	struct gcr_error error = {0};
+	bool first;
+
+	atomic_store(&task->control_pending, true);
+	pthread_mutex_lock(&operation->lock);
+	stop_locked(operation, ETIMEDOUT);
+	first = operation->stop == ETIMEDOUT && !operation->answered;
+	operation->answered = true;
+	pthread_mutex_unlock(&operation->lock);
+	if (!first)
+		return;
+	gcr_error_set(&error, ETIMEDOUT,
+		      "%s did not end in time; the driver's call cannot be taken back, the process "
+		      "is rolled back when it returns",
+		      verb);
+	gcr_process_report(task->process, verb, &error);
+	answer_waiters(operation, ETIMEDOUT);
+}
+
+int gcr_task_commit(struct gcr_task *task)
+{
+	struct gcr_operation *operation = task->operation;
+	int reason;
+
+	/* A deadline that has passed, or a process that has ended, counts until the last moment. */
+	if (gcr_task_stopped(task))
+		return -ECANCELED;
+	pthread_mutex_lock(&operation->lock);
+	operation->votes++;
+	if (operation->votes == operation->count && !operation->stop) {
+		operation->committed = true;
+		pthread_cond_broadcast(&operation->decided);
+	}
+	while (!operation->committed && !operation->stop)
+		pthread_cond_wait(&operation->decided, &operation->lock);
+	reason = operation->committed ? 0 : operation->stop;
+	pthread_mutex_unlock(&operation->lock);
+	return reason ? -ECANCELED : 0;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A verb being carried out. An operation is what was written: one verb for one or several
+ * processes, all or none, with those who wait for its end. It has one task per process, each with
+ * a thread of its own that alone changes that process's state; the tasks vote before the point of
+ * no return.
+ */
+#ifndef GCR_FS_OPERATION_H
+#define GCR_FS_OPERATION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fs/ctl.h"
+#include "fs/process.h"
+#include "lib/error.h"
+
+struct gcr_waiter;
+struct gcr_operation; /* reference-counted; fields are private to operation.c */
+
+struct gcr_task {
+	struct gcr_operation *operation;
+	struct gcr_process *process;
+	const struct gcr_command *command;
+	int wake_fd;		   /* readable once the operation is to stop */
+	int64_t started_usec;	   /* monotonic */
+	_Atomic(const char *) phase; /* what it is doing, one word, for status */
+	atomic_bool control_pending; /* the writer has its answer, the driver's call goes on */
+	bool recovery; /* no verb: settles what an earlier daemon left behind */
+};
+
+/*
+ * Start, join or refuse @command for @processes (references stay the caller's). On 0 the waiter
+ * (reference taken) is answered when the operation ends; with @waiter NULL nobody waits.
+ * *ret_done is true if there was nothing to do (they are in that state already): then nobody is
+ * answered, the caller does it. Errors, with words: -EBUSY, -ENOMEM, -ESRCH.
+ */
+int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *command,
+			struct gcr_process *const *processes, size_t count,
+			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error);
+
+/* `cancel`: stop what is under way on these processes and answer @waiter when it has rolled back. */
+int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
+			 struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error);
+
+/* Settle @process, left by an earlier daemon in the middle of @verb. */
+int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb);
+
+/* One waiter was interrupted or has died: it no longer wants the verb; the last one stops it. */
+void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *waiter);
+
+/* The target of one of its tasks has ended. Called with no lock held. */
+void gcr_operation_process_gone(struct gcr_process *process);
+
+/* The daemon stops: roll back what has not passed its point of no return; wait for all to end. */
+void gcr_operations_stop(struct gcr_daemon *daemon);
+
+struct gcr_operation *gcr_operation_ref(struct gcr_operation *operation);
+void gcr_operation_unref(struct gcr_operation *operation);
+
+/* For engines, on the task's own thread: */
+
+/* 0, or the positive errno because of which the operation is to stop (EINTR, ETIMEDOUT, ...). */
+int gcr_task_stopped(const struct gcr_task *task);
+
+/* When the operation has to be over, monotonic. */
+int64_t gcr_task_deadline_usec(const struct gcr_task *task);
+
+/* Set the deadline for @bytes to move, if the writer gave none. */
+void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes);
+
+/* The deadline has passed in a call that cannot be taken back: answer the writers, go on waiting. */
+void gcr_task_deadline_passed(struct gcr_task *task);
+
+/*
+ * The vote before the point of no return: wait until every task has got here. 0: all have, this
+ * one goes through with it whatever comes. Otherwise a negative errno: roll back.
+ */
+int gcr_task_commit(struct gcr_task *task);
+
+#endif

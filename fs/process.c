@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The process table and the life of one entry. table->lock guards the two hash chains and
+ * `in_table`; process->lock everything that changes in one process; events are written with
+ * neither held.
+ */
+#include "fs/process.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "fs/event.h"
+#include "fs/helper.h"
+#include "fs/log.h"
+#include "fs/loop.h"
+#include "fs/operation.h"
+#include "fs/scan.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+#define BUCKETS 1024
+
+struct gcr_processes {
+	struct gcr_daemon *daemon;
+	pthread_mutex_t lock;
+	uint32_t next_serial;
+	size_t count;
+	struct gcr_process *by_pid[BUCKETS];
+	struct gcr_process *by_serial[BUCKETS];
+};
+
+GCR_DEFINE_CLEANUP(struct gcr_process *, gcr_process_unref);
+
+struct gcr_process *gcr_process_ref(struct gcr_process *process)
+{
+	atomic_fetch_add(&process->references, 1);
+	return process;
+}
+
+void gcr_process_unref(struct gcr_process *process)
+{
+	if (!process || atomic_fetch_sub(&process->references, 1) != 1)
+		return;
+	if (process->pidfd >= 0)
+		close(process->pidfd);
+	gcr_event_log_unref(process->events);
+	pthread_mutex_destroy(&process->lock);
+	free(process);
+}
+
+/* Lock: table. */
+static void link_locked(struct gcr_processes *processes, struct gcr_process *process)
+{
+	struct gcr_process **by_pid = &processes->by_pid[(uint32_t)process->pid % BUCKETS];
+	struct gcr_process **by_serial = &processes->by_serial[process->serial % BUCKETS];
+
+	process->next_pid = *by_pid;
+	*by_pid = process;
+	process->next_serial = *by_serial;
+	*by_serial = process;
+	process->in_table = true;
+	processes->count++;
+	gcr_process_ref(process);
+}
+
+/* Lock: table. The table's reference goes to the caller. */
+static void unlink_locked(struct gcr_processes *processes, struct gcr_process *process)
+{
+	struct gcr_process **link;
+
+	for (link = &processes->by_pid[(uint32_t)process->pid % BUCKETS]; *link != process;
+	     link = &(*link)->next_pid)
+		;
+	*link = process->next_pid;
+	for (link = &processes->by_serial[process->serial % BUCKETS]; *link != process;
+	     link = &(*link)->next_serial)
+		;
+	*link = process->next_serial;
+	process->in_table = false;
+	processes->count--;
+}
+
+/* Take it out of the table; all that is left of it is what others hold. @what: for the event. */
+static void remove_process(struct gcr_processes *processes, struct gcr_process *process,
+			   const char *what)
+{
+	struct gcr_daemon *daemon = processes->daemon;
+	bool was_there;
+
+	pthread_mutex_lock(&processes->lock);
+	was_there = process->in_table;
+	if (was_there)
+		unlink_locked(processes, process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!was_there)
+		return;
+
+	gcr_loop_remove(daemon->loop, process->pidfd);
+	pthread_mutex_lock(&process->lock);
+	process->state = GCR_STATE_GONE;
+	process->state_since_usec = gcr_clock_real_usec();
+	process->held_bytes = 0;
+	pthread_mutex_unlock(&process->lock);
+	gcr_record_remove(daemon->runtime_fd, process->pid, process->start_ticks);
+	if (!process->launcher) {
+		gcr_event_log_append(process->events, "%d - gone %s", (int)process->pid, what);
+		gcr_event_log_append(daemon->events, "%d - gone %s", (int)process->pid, what);
+	}
+	gcr_operation_process_gone(process);
+	gcr_helpers_keep_spare(daemon->helpers, gcr_processes_any_frozen(processes));
+	gcr_process_unref(process);
+}
+
+/* The pidfd is readable. Runs on the loop's thread. */
+static void process_ended(void *context, uint32_t serial)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+
+	if (!gcr_processes_find_serial(context, serial, &process))
+		remove_process(context, process, "ended");
+}
+
+int gcr_processes_create(struct gcr_daemon *daemon, struct gcr_processes **ret_processes)
+{
+	struct gcr_processes *processes = calloc(1, sizeof(*processes));
+
+	if (!processes)
+		return -ENOMEM;
+	processes->daemon = daemon;
+	processes->next_serial = 1;
+	pthread_mutex_init(&processes->lock, NULL);
+	gcr_loop_handle(daemon->loop, GCR_LOOP_PROCESS, process_ended, processes);
+	*ret_processes = processes;
+	return 0;
+}
+
+void gcr_processes_destroy(struct gcr_processes *processes)
+{
+	if (!processes)
+		return;
+	for (size_t i = 0; i < BUCKETS; i++) {
+		while (processes->by_pid[i]) {
+			struct gcr_process *process = processes->by_pid[i];
+
+			unlink_locked(processes, process);
+			gcr_process_unref(process);
+		}
+	}
+	pthread_mutex_destroy(&processes->lock);
+	free(processes);
+}
+
+static bool has_ended(const struct gcr_process *process)
+{
+	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
+
+	return poll(&pidfd, 1, 0) == 1;
+}
+
+static struct gcr_process *find_locked(struct gcr_processes *processes, pid_t pid)
+{
+	struct gcr_process *process = processes->by_pid[(uint32_t)pid % BUCKETS];
+
+	while (process && process->pid != pid)
+		process = process->next_pid;
+	return process;
+}
+
+static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			  bool launcher, struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	struct gcr_proc_stat stat;
+	int result;
+
+	result = gcr_proc_stat(pid, &stat);
+	if (result < 0)
+		return result;
+	if (start_ticks && stat.start_ticks != start_ticks)
+		return -ESRCH;
+	process = calloc(1, sizeof(*process));
+	if (!process)
+		return -ENOMEM;
+	atomic_init(&process->references, 1);
+	process->pidfd = -1;
+	pthread_mutex_init(&process->lock, NULL);
+	process->daemon = processes->daemon;
+	process->pid = pid;
+	process->start_ticks = stat.start_ticks;
+	process->launcher = launcher;
+	process->state = GCR_STATE_RUNNING;
+	process->state_since_usec = gcr_clock_real_usec();
+	memcpy(process->comm, stat.comm, sizeof(process->comm));
+	result = gcr_event_log_create(&process->events);
+	if (result < 0)
+		return result;
+	result = gcr_proc_open(pid, stat.start_ticks, &process->pidfd);
+	if (result < 0)
+		return result;
+	*ret_process = TAKE_PTR(process);
+	return 0;
+}
+
+static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+		       bool launcher, struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *stale = NULL;
+	struct gcr_process *known;
+	int result;
+
+	result = create_process(processes, pid, start_ticks, launcher, &process);
+	if (result < 0)
+		return result;
+	for (;;) {
+		pthread_mutex_lock(&processes->lock);
+		known = find_locked(processes, pid);
+		if (known && known->start_ticks == process->start_ticks &&
+		    known->launcher == launcher) {
+			*ret_process = gcr_process_ref(known);
+			pthread_mutex_unlock(&processes->lock);
+			return 0;
+		}
+		if (!known)
+			break;
+		/* The pid's former holder, whose end we have not been told yet; or a launcher. */
+		stale = gcr_process_ref(known);
+		pthread_mutex_unlock(&processes->lock);
+		remove_process(processes, stale, "ended");
+		gcr_process_unref(TAKE_PTR(stale));
+	}
+	process->serial = processes->next_serial++;
+	link_locked(processes, process);
+	pthread_mutex_unlock(&processes->lock);
+
+	if (!launcher) {
+		gcr_event_log_append(process->events, "%d - found %s", (int)pid, process->comm);
+		gcr_event_log_append(processes->daemon->events, "%d - found %s", (int)pid,
+				     process->comm);
+	}
+	/* After this its end may be reported at any moment. */
+	result = gcr_loop_add(processes->daemon->loop, process->pidfd, GCR_LOOP_PROCESS,
+			      process->serial);
+	if (result < 0) {
+		remove_process(processes, process, "unwatched");
+		return result;
+	}
+	*ret_process = TAKE_PTR(process);
+	return 0;
+}
+
+/* May this daemon act on the process at all? */
+static bool is_ours(struct gcr_daemon *daemon, pid_t pid)
+{
+	uid_t uid;
+	gid_t gid;
+
+	if (gcr_helpers_owns(daemon->helpers, pid))
+		return false;
+	return daemon->only_uid == (uid_t)-1 ||
+	       (!gcr_proc_owner(pid, &uid, &gid) && uid == daemon->only_uid);
+}
+
+int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+		      struct gcr_process **ret_process)
+{
+	if (!is_ours(processes->daemon, pid))
+		return -ENOENT;
+	return add_process(processes, pid, start_ticks, false, ret_process);
+}
+
+/* The table's entry, if it still is the process of that pid. */
+static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid)
+{
+	struct gcr_process *process;
+
+	pthread_mutex_lock(&processes->lock);
+	process = find_locked(processes, pid);
+	if (process)
+		gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (process && has_ended(process)) {
+		remove_process(processes, process, "ended");
+		gcr_process_unref(process);
+		process = NULL;
+	}
+	return process;
+}
+
+/* A launcher is one only while there are GPU processes below it. */
+static int find_launcher(struct gcr_processes *processes, pid_t pid,
+			 struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+	int result;
+
+	process = find_alive(processes, pid);
+	if (!process) {
+		result = create_process(processes, pid, 0, true, &process);
+		if (result < 0)
+			return -ENOENT;
+	}
+	result = gcr_process_members(process, &members, &count);
+	gcr_processes_list_free(members, count);
+	if (result < 0)
+		return result;
+	if (!count) {
+		remove_process(processes, process, "alone");
+		return -ENOENT;
+	}
+	return add_process(processes, pid, process->start_ticks, true, ret_process);
+}
+
+int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
+		       struct gcr_process **ret_process)
+{
+	struct gcr_daemon *daemon = processes->daemon;
+	struct gcr_process *process = find_alive(processes, pid);
+	struct gcr_proc_status status;
+	int result;
+
+	if (process && !process->launcher) {
+		*ret_process = process;
+		return 0;
+	}
+	gcr_process_unref(process);
+	if (gcr_proc_status(pid, &status) < 0 || status.thread_group != pid ||
+	    !is_ours(daemon, pid))
+		return -ENOENT;
+	result = gcr_scan_probe(daemon->scan, pid);
+	if (result == 1)
+		result = add_process(processes, pid, 0, false, ret_process);
+	else
+		result = find_launcher(processes, pid, ret_process);
+	return result == -ESRCH ? -ENOENT : result;
+}
+
+int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
+			      struct gcr_process **ret_process)
+{
+	struct gcr_process *process;
+
+	pthread_mutex_lock(&processes->lock);
+	process = processes->by_serial[serial % BUCKETS];
+	while (process && process->serial != serial)
+		process = process->next_serial;
+	if (process)
+		gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!process)
+		return -ENOENT;
+	*ret_process = process;
+	return 0;
+}
+
+static int compare_pids(const void *left, const void *right)
+{
+	const struct gcr_process *const *a = left;
+	const struct gcr_process *const *b = right;
+
+	return ((*a)->pid > (*b)->pid) - ((*a)->pid < (*b)->pid);
+}
+
+int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***ret_list,
+		       size_t *ret_count)
+{
+	struct gcr_process **list;
+	size_t count = 0;
+
+	pthread_mutex_lock(&processes->lock);
+	list = calloc(processes->count + 1, sizeof(*list));
+	for (size_t i = 0; list && i < BUCKETS; i++)
+		for (struct gcr_process *process = processes->by_pid[i]; process;
+		     process = process->next_pid)
+			if (!process->launcher)
+				list[count++] = gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!list)
+		return -ENOMEM;
+	qsort(list, count, sizeof(*list), compare_pids);
+	*ret_list = list;
+	*ret_count = count;
+	return 0;
+}
+
+void gcr_processes_list_free(struct gcr_process **list, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		gcr_process_unref(list[i]);
+	free(list);
+}
+
+/* Is @ancestor among the parents of @pid? A bound stops a walk that races with exits. */
+static bool is_below(pid_t pid, pid_t ancestor)
+{
+	struct gcr_proc_stat stat;
+
+	for (int depth = 0; depth < 1000 && pid > 1; depth++) {
+		if (gcr_proc_stat(pid, &stat) < 0)
+			return false;
+		if (stat.parent == ancestor)
+			return true;
+		pid = stat.parent;
+	}
+	return false;
+}
+
+int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
+			size_t *ret_count)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	size_t kept = 0;
+	int result;
+
+	result = gcr_processes_list(process->daemon->processes, &list, &count);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < count; i++) {
+		if (is_below(list[i]->pid, process->pid))
+			list[kept++] = list[i];
+		else
+			gcr_process_unref(list[i]);
+	}
+	*ret_list = list;
+	*ret_count = kept;
+	return 0;
+}
+
+static bool is_holder(const struct gcr_scan_holder *holders, size_t count, pid_t pid)
+{
+	size_t low = 0;
+
+	while (low < count) {
+		size_t middle = low + (count - low) / 2;
+
+		if (holders[middle].pid == pid)
+			return true;
+		if (holders[middle].pid < pid)
+			low = middle + 1;
+		else
+			count = middle;
+	}
+	return false;
+}
+
+void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
+			  size_t count)
+{
+	struct gcr_process **list = NULL;
+	size_t known = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		int result = gcr_processes_add(processes, holders[i].pid, holders[i].start_ticks,
+					       &process);
+
+		if (result < 0 && result != -ESRCH && result != -ENOENT)
+			gcr_log(LOG_WARNING, holders[i].pid, "cannot be listed: %s",
+				strerror(-result));
+	}
+	if (gcr_processes_list(processes, &list, &known) < 0)
+		return;
+	for (size_t i = 0; i < known; i++) {
+		struct gcr_process *process = list[i];
+		bool settled;
+
+		if (is_holder(holders, count, process->pid))
+			continue;
+		/* Frozen processes hold no device. One that is registered is a GPU process anyhow. */
+		pthread_mutex_lock(&process->lock);
+		settled = process->state == GCR_STATE_RUNNING && !process->task &&
+			  !process->registrations;
+		pthread_mutex_unlock(&process->lock);
+		if (settled && gcr_scan_probe(processes->daemon->scan, process->pid) == 0)
+			remove_process(processes, process, "released the GPU");
+	}
+	gcr_processes_list_free(list, known);
+}
+
+void gcr_process_set_state(struct gcr_process *process, enum gcr_state state)
+{
+	char generation[sizeof(process->generation)];
+	enum gcr_state from;
+
+	pthread_mutex_lock(&process->lock);
+	from = process->state;
+	if (from != GCR_STATE_GONE && from != state) {
+		process->state = state;
+		process->state_since_usec = gcr_clock_real_usec();
+	}
+	memcpy(generation, process->generation, sizeof(generation));
+	pthread_mutex_unlock(&process->lock);
+	if (from == GCR_STATE_GONE || from == state)
+		return;
+	gcr_event_log_append(process->events, "%d %s state %s %s", (int)process->pid,
+			     *generation ? generation : "-", gcr_state_name(from),
+			     gcr_state_name(state));
+	gcr_event_log_append(process->daemon->events, "%d %s state %s %s", (int)process->pid,
+			     *generation ? generation : "-", gcr_state_name(from),
+			     gcr_state_name(state));
+}
+
+enum gcr_state gcr_process_state(struct gcr_process *process)
+{
+	enum gcr_state state;
+
+	pthread_mutex_lock(&process->lock);
+	state = process->state;
+	pthread_mutex_unlock(&process->lock);
+	return state;
+}
+
+void gcr_process_report(struct gcr_process *process, const char *verb,
+			const struct gcr_error *error)
+{
+	char generation[sizeof(process->generation)];
+	const char *name = error->number ? gcr_error_name(error->number) : "ok";
+
+	pthread_mutex_lock(&process->lock);
+	process->error = *error;
+	memcpy(generation, process->generation, sizeof(generation));
+	pthread_mutex_unlock(&process->lock);
+	gcr_event_log_append(process->events, "%d %s verb %s %s %s", (int)process->pid,
+			     *generation ? generation : "-", verb, name, error->words);
+	gcr_event_log_append(process->daemon->events, "%d %s verb %s %s %s", (int)process->pid,
+			     *generation ? generation : "-", verb, name, error->words);
+	if (error->number)
+		gcr_log(LOG_WARNING, process->pid, "%s: %s: %s", verb, name, error->words);
+	else
+		gcr_log(LOG_INFO, process->pid, "%s: done", verb);
+}
+
+bool gcr_processes_any_frozen(struct gcr_processes *processes)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	bool any = false;
+
+	if (gcr_processes_list(processes, &list, &count) < 0)
+		return false;
+	for (size_t i = 0; i < count && !any; i++) {
+		enum gcr_state state = gcr_process_state(list[i]);
+
+		any = state == GCR_STATE_FROZEN || state == GCR_STATE_FREEZING;
+	}
+	gcr_processes_list_free(list, count);
+	return any;
+}
+
+enum gcr_state gcr_process_shown_state(struct gcr_process *process)
+{
+	enum gcr_state shown = GCR_STATE_GONE;
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+
+	if (!process->launcher || gcr_process_members(process, &members, &count) < 0)
+		return gcr_process_state(process);
+	for (size_t i = 0; i < count; i++) {
+		enum gcr_state state = gcr_process_state(members[i]);
+
+		if (state < shown)
+			shown = state;
+	}
+	gcr_processes_list_free(members, count);
+	return shown;
+}

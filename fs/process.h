@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The processes that use a GPU, as directories of the mount: identity, state, who holds what.
+ * A process is known by pid and start time and held by a pidfd; `serial` names it for good.
+ */
+#ifndef GCR_FS_PROCESS_H
+#define GCR_FS_PROCESS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "fs/daemon.h"
+#include "fs/record.h"
+#include "fs/state.h"
+#include "lib/error.h"
+#include "lib/procfs.h"
+#include "lib/protocol.h"
+
+struct gcr_event_log;
+struct gcr_task;
+
+/* VRAM of one process on one GPU. */
+struct gcr_share {
+	uint8_t uuid[GCR_UUID_BYTES];
+	uint64_t bytes;
+};
+
+struct gcr_process {
+	/* fixed for life */
+	struct gcr_daemon *daemon;
+	atomic_int references;
+	uint32_t serial; /* never used again */
+	pid_t pid;
+	uint64_t start_ticks;
+	int pidfd;
+	struct gcr_event_log *events;
+	bool launcher; /* uses no GPU itself; stands for the GPU processes below it; not listed */
+
+	/* the table's, guarded by its lock */
+	struct gcr_process *next_pid;
+	struct gcr_process *next_serial;
+	bool in_table;
+
+	pthread_mutex_t lock; /* guards what follows */
+	enum gcr_state state;
+	int64_t state_since_usec;      /* real time */
+	char comm[GCR_COMM_BYTES];     /* as last seen: it outlives the process */
+	struct gcr_task *task;	       /* the verb under way, NULL if none; see fs/operation.h */
+	struct gcr_error error;	       /* the last failure; number 0: none */
+	char generation[37];	       /* UUID of the last freeze, "" if none */
+	char engine[16];	       /* the engine of the last freeze, "" if none */
+	unsigned int shares_count;     /* while frozen: VRAM that a thaw will need */
+	struct gcr_share shares[GCR_GPUS_MAX];
+	uint64_t held_bytes;	       /* VRAM contents held while frozen */
+	int64_t last_freeze_usec;      /* durations of the last that succeeded, 0 if none */
+	int64_t last_thaw_usec;
+	unsigned int registrations;    /* preload connections */
+};
+
+struct gcr_processes;
+
+int gcr_processes_create(struct gcr_daemon *daemon, struct gcr_processes **ret_processes);
+void gcr_processes_destroy(struct gcr_processes *processes);
+
+struct gcr_process *gcr_process_ref(struct gcr_process *process);
+void gcr_process_unref(struct gcr_process *process);
+
+/*
+ * Take @pid into the table if it is not there (@start_ticks 0: whatever it is now). A reference is
+ * returned; an event tells of a new one. -ESRCH it has ended; -ENOMEM, -EMFILE.
+ */
+int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+		      struct gcr_process **ret_process);
+
+/*
+ * The process with this pid: from the table, or probed just now (a process that opened a GPU a
+ * moment ago is found at once; so is one that has GPU processes below it). -ENOENT: no GPU process.
+ */
+int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
+		       struct gcr_process **ret_process);
+
+/* The process with this serial, if it is still there. -ENOENT. */
+int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
+			      struct gcr_process **ret_process);
+
+/* All listed processes (no launchers) in order of pid; references and array are the caller's. */
+int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***ret_list,
+		       size_t *ret_count);
+void gcr_processes_list_free(struct gcr_process **list, size_t count);
+
+/* The GPU processes that stand below @process (a launcher) in the process tree, likewise. */
+int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
+			size_t *ret_count);
+
+/* A complete pass over the machine: add these holders, remove who runs and holds no GPU any more. */
+struct gcr_scan_holder;
+void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
+			  size_t count);
+
+/* Change the state, with its event. Caller holds no lock. No-op if the process is gone. */
+void gcr_process_set_state(struct gcr_process *process, enum gcr_state state);
+enum gcr_state gcr_process_state(struct gcr_process *process);
+
+/*
+ * A verb has ended: keep its error (number 0: none) for the `error` file, tell both event logs
+ * `pid generation verb errno words`, and the log if it failed.
+ */
+void gcr_process_report(struct gcr_process *process, const char *verb,
+			const struct gcr_error *error);
+
+/* Is any process frozen, or on the way there? Then a thaw will come. */
+bool gcr_processes_any_frozen(struct gcr_processes *processes);
+
+/* The state a launcher shows: its members' if they agree, else that of the one least frozen. */
+enum gcr_state gcr_process_shown_state(struct gcr_process *process);
+
+#endif

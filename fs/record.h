@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Records: what the next daemon has to know about a process that this one froze, should this one
+ * die. A record is the small file processes/<pid>-<start_ticks> in the runtime directory, flat
+ * `key value` lines, replaced whole. It is written before the driver is touched and removed after
+ * the process runs again, so that no frozen process is ever without one.
+ */
+#ifndef GCR_FS_RECORD_H
+#define GCR_FS_RECORD_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "lib/procfs.h"
+#include "lib/protocol.h"
+
+enum gcr_record_state {
+	GCR_RECORD_FREEZING, /* the driver may have begun: ask it for the state */
+	GCR_RECORD_FROZEN,
+	GCR_RECORD_THAWING, /* likewise */
+};
+
+#define GCR_RECORD_GENERATION_BYTES 37 /* a UUID as text, with its NUL */
+#define GCR_RECORD_ENGINE_BYTES	    16
+
+struct gcr_record {
+	pid_t pid;
+	uint64_t start_ticks;
+	enum gcr_record_state state;
+	char generation[GCR_RECORD_GENERATION_BYTES]; /* lower case */
+	char engine[GCR_RECORD_ENGINE_BYTES];	      /* letters, digits, '_', '-' */
+	int64_t since_usec;			      /* CLOCK_REALTIME */
+	uint32_t gpus_count;
+	struct {
+		uint8_t uuid[GCR_UUID_BYTES];
+		uint64_t bytes; /* VRAM that must be free to thaw */
+	} gpus[GCR_GPUS_MAX];
+	char comm[GCR_COMM_BYTES];
+};
+
+/* "freezing", "frozen", "thawing" */
+const char *gcr_record_state_name(enum gcr_record_state state);
+
+/*
+ * Write or replace a record. @directory_fd is the runtime directory; `processes` in it is made if
+ * it is not there. One thread at a time for one process. -EINVAL: a field is not as above.
+ */
+int gcr_record_write(int directory_fd, const struct gcr_record *record);
+
+/* Remove it. 0 also if there was none. */
+int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks);
+
+/*
+ * Calls @visit with every record of this boot until it returns non-zero, and returns that, else 0
+ * or -errno. Content is not trusted: a file that is not a record, is not ours or does not hold what
+ * its name says is left where it is and told to @unreadable (may be NULL) with its name and a
+ * positive errno. Records of an earlier boot are passed over. @visit may write and remove records.
+ */
+int gcr_record_each(int directory_fd, int (*visit)(const struct gcr_record *record, void *data),
+		    void (*unreadable)(const char *name, int error, void *data), void *data);
+
+#endif

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The scan: walking /proc for holders of the device file, and the thread that knows when to.
+ * `lock` guards the numbers of passes and who is making one; a pass itself runs without it, and
+ * `last` belongs to whoever makes it. Nothing here opens the device file: that would wake us.
+ */
+#include "fs/scan.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/procfs.h"
+
+#define FIRST_USEC   (50 * GCR_USEC_PER_MSEC)
+#define BETWEEN_USEC (250 * GCR_USEC_PER_MSEC)
+#define SETTLED_USEC (300 * GCR_USEC_PER_MSEC)
+#define SAFETY_USEC  (30 * GCR_USEC_PER_SEC)
+#define NEVER	     INT64_MAX
+
+struct holders {
+	struct gcr_scan_holder *list;
+	size_t count;
+	size_t room;
+};
+
+struct gcr_scan {
+	struct gcr_scan_config config;
+	char *device_path;
+	char *directory;  /* of the device file */
+	const char *name; /* its name there */
+
+	pthread_mutex_t lock;
+	pthread_cond_t done; /* a pass has ended */
+	bool passing;
+	uint64_t begun; /* passes that look at everybody, the one under way included */
+	uint64_t ended; /* likewise */
+	int result;	/* of the last of these */
+
+	struct holders last; /* what the last pass reported */
+
+	pthread_t thread;
+	bool thread_runs;
+	int stop_fd;
+	int inotify_fd; /* -1: no watching, only safety passes */
+	int device_watch;
+	int directory_watch;
+};
+
+static void free_holders(struct holders *holders)
+{
+	free(holders->list);
+}
+
+static int add_holder(struct holders *holders, pid_t pid, uint64_t start_ticks)
+{
+	if (holders->count == holders->room) {
+		size_t room = holders->room ? holders->room * 2 : 64;
+		struct gcr_scan_holder *larger;
+
+		larger = reallocarray(holders->list, room, sizeof(*larger));
+		if (!larger)
+			return -ENOMEM;
+		holders->list = larger;
+		holders->room = room;
+	}
+	holders->list[holders->count++] = (struct gcr_scan_holder){pid, start_ticks};
+	return 0;
+}
+
+static int compare_holders(const void *a, const void *b)
+{
+	const struct gcr_scan_holder *left = a;
+	const struct gcr_scan_holder *right = b;
+
+	return left->pid < right->pid ? -1 : left->pid > right->pid;
+}
+
+static bool start_is(pid_t pid, uint64_t start_ticks)
+{
+	struct gcr_proc_stat stat;
+
+	return gcr_proc_stat(pid, &stat) == 0 && stat.start_ticks == start_ticks;
+}
+
+/*
+ * Does the process behind the directory @process_fd (/proc/PID) hold the device? 1, 0, -errno. The
+ * start time is read between two looks at that directory, which does not outlive its process.
+ */
+static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64_t *ret_start_ticks)
+{
+	struct gcr_proc_stat proc_stat;
+	char start_of_link[1];
+	struct stat status;
+	int r;
+
+	if (fstat(process_fd, &status) < 0)
+		return -errno;
+	if (scan->config.only_uid != (uid_t)-1 && status.st_uid != scan->config.only_uid)
+		return 0;
+	/* Kernel threads and zombies have no program and no files. */
+	if (readlinkat(process_fd, "exe", start_of_link, sizeof(start_of_link)) < 0 &&
+	    errno == ENOENT)
+		return 0;
+	r = gcr_proc_holds_file(pid, scan->device_path);
+	if (r <= 0)
+		return r;
+	if (scan->config.ignore && scan->config.ignore(pid, scan->config.data))
+		return 0;
+	r = gcr_proc_stat(pid, &proc_stat);
+	if (r < 0)
+		return r;
+	if (faccessat(process_fd, "stat", F_OK, 0) < 0)
+		return -ESRCH;
+	*ret_start_ticks = proc_stat.start_ticks;
+	return 1;
+}
+
+/* Look at everybody, or (@known) take over who was reported before, if it is still there. */
+static int walk(struct gcr_scan *scan, bool known, struct holders *found)
+{
+	_cleanup_closedir_ DIR *proc = opendir("/proc");
+
+	if (!proc)
+		return -errno;
+	for (;;) {
+		_cleanup_close_ int process_fd = -1;
+		struct gcr_scan_holder key = {};
+		const struct gcr_scan_holder *old = NULL;
+		struct dirent *entry;
+		uint64_t start_ticks;
+		int r;
+
+		errno = 0;
+		entry = readdir(proc);
+		if (!entry) {
+			if (errno)
+				return -errno;
+			break;
+		}
+		if (!isdigit((unsigned char)entry->d_name[0]))
+			continue;
+		key.pid = (pid_t)strtol(entry->d_name, NULL, 10);
+		if (known && scan->last.count)
+			old = bsearch(&key, scan->last.list, scan->last.count, sizeof(key),
+				      compare_holders);
+		if (old && start_is(key.pid, old->start_ticks)) {
+			r = add_holder(found, old->pid, old->start_ticks);
+			if (r < 0)
+				return r;
+			continue;
+		}
+		process_fd = openat(dirfd(proc), entry->d_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (process_fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+			return -errno;
+		if (process_fd < 0)
+			continue;
+		r = holds_device(scan, process_fd, key.pid, &start_ticks);
+		if (r == 1)
+			r = add_holder(found, key.pid, start_ticks);
+		/* Ended, or not ours to look at: no holder. Without descriptors or memory: no pass.
+		 */
+		if (r == -EMFILE || r == -ENFILE || r == -ENOMEM)
+			return r;
+	}
+	if (found->count)
+		qsort(found->list, found->count, sizeof(*found->list), compare_holders);
+	return 0;
+}
+
+/* Make a pass; the caller has set `passing`. */
+static int make_pass(struct gcr_scan *scan, bool known)
+{
+	_cleanup_(free_holders) struct holders found = {};
+	int r;
+
+	r = walk(scan, known, &found);
+	if (r < 0)
+		return r;
+	free_holders(&scan->last);
+	scan->last = found;
+	found = (struct holders){};
+	scan->config.pass(scan->last.list, scan->last.count, scan->config.data);
+	return 0;
+}
+
+/*
+ * Look at everybody (@known: at those not known yet). Waits for the pass under way; if meanwhile
+ * another thread has looked at everybody, having begun after this call, that is enough.
+ */
+static int pass_now(struct gcr_scan *scan, bool known)
+{
+	uint64_t wanted;
+	int r;
+
+	pthread_mutex_lock(&scan->lock);
+	wanted = scan->begun + 1;
+	while (scan->passing && scan->ended < wanted)
+		pthread_cond_wait(&scan->done, &scan->lock);
+	if (scan->ended >= wanted) {
+		r = scan->result;
+		pthread_mutex_unlock(&scan->lock);
+		return r;
+	}
+	scan->passing = true;
+	if (!known)
+		scan->begun++;
+	pthread_mutex_unlock(&scan->lock);
+
+	r = make_pass(scan, known);
+
+	pthread_mutex_lock(&scan->lock);
+	scan->passing = false;
+	if (!known) {
+		scan->ended = scan->begun;
+		scan->result = r;
+	}
+	pthread_cond_broadcast(&scan->done);
+	pthread_mutex_unlock(&scan->lock);
+	return r;
+}
+
+int gcr_scan_now(struct gcr_scan *scan)
+{
+	return pass_now(scan, false);
+}
+
+int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, uint64_t *ret_start_ticks)
+{
+	_cleanup_close_ int process_fd = -1;
+	struct gcr_proc_status status;
+	uint64_t start_ticks;
+	char path[32];
+	int r;
+
+	r = gcr_proc_status(pid, &status);
+	if (r < 0)
+		return r;
+	if (status.thread_group != pid)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+	process_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (process_fd < 0)
+		return errno == ENOENT ? -ESRCH : -errno;
+	r = holds_device(scan, process_fd, pid, &start_ticks);
+	if (r == 1 && ret_start_ticks)
+		*ret_start_ticks = start_ticks;
+	return r;
+}
+
+/* (Re)watch the device file and its directory, as far as they exist. True if the file is new. */
+static bool watch(struct gcr_scan *scan)
+{
+	int old = scan->device_watch;
+
+	if (scan->inotify_fd < 0)
+		return false;
+	/* Watching what is watched already is harmless and gives the same number. */
+	scan->directory_watch = inotify_add_watch(scan->inotify_fd, scan->directory,
+						  IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
+	scan->device_watch = inotify_add_watch(scan->inotify_fd, scan->device_path,
+					       IN_OPEN | IN_CLOSE | IN_MOVE_SELF | IN_DELETE_SELF);
+	if (old >= 0 && old != scan->device_watch)
+		inotify_rm_watch(scan->inotify_fd, old);
+	return scan->device_watch >= 0 && scan->device_watch != old;
+}
+
+/* Read what inotify has. True if the device file was opened, closed, made or replaced. */
+static bool read_events(struct gcr_scan *scan)
+{
+	char buffer[16384] __attribute__((aligned(__alignof__(struct inotify_event))));
+	bool relevant = false;
+	bool rewatch = false;
+	ssize_t got;
+
+	while ((got = read(scan->inotify_fd, buffer, sizeof(buffer))) > 0) {
+		const char *position = buffer;
+
+		while (position < buffer + got) {
+			const struct inotify_event *event = (const void *)position;
+
+			position += sizeof(*event) + event->len;
+			if (event->mask & IN_Q_OVERFLOW) {
+				relevant = rewatch = true;
+			} else if (event->wd == scan->directory_watch && event->len) {
+				rewatch |= strcmp(event->name, scan->name) == 0;
+			} else if (event->wd == scan->device_watch) {
+				relevant = true;
+				if (event->mask & IN_IGNORED)
+					scan->device_watch = -1;
+				if (event->mask & (IN_IGNORED | IN_MOVE_SELF))
+					rewatch = true;
+			}
+		}
+	}
+	if (rewatch)
+		relevant |= watch(scan);
+	return relevant;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t later_of(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static int milliseconds_until(int64_t time_usec)
+{
+	int64_t left_usec = time_usec - gcr_clock_usec();
+
+	return left_usec <= 0 ? 0 : (int)(left_usec / GCR_USEC_PER_MSEC) + 1;
+}
+
+static void *scan_thread(void *data)
+{
+	struct gcr_scan *scan = data;
+	struct pollfd fds[2] = {
+		{.fd = scan->stop_fd, .events = POLLIN},
+		{.fd = scan->inotify_fd, .events = POLLIN}, /* -1 is passed over */
+	};
+	int64_t due_usec = 0; /* the first pass */
+	int64_t settled_usec = NEVER;
+	int64_t safety_usec = NEVER;
+	int64_t began_usec = 0;
+
+	for (;;) {
+		int64_t next_usec = least(least(due_usec, settled_usec), safety_usec);
+		int64_t now_usec;
+
+		if (poll(fds, GCR_ARRAY_SIZE(fds), milliseconds_until(next_usec)) < 0 &&
+		    errno != EINTR)
+			return NULL;
+		if (fds[0].revents)
+			return NULL;
+		now_usec = gcr_clock_usec();
+		if (fds[1].revents && read_events(scan)) {
+			if (due_usec == NEVER)
+				due_usec =
+					later_of(now_usec + FIRST_USEC, began_usec + BETWEEN_USEC);
+			settled_usec = now_usec + SETTLED_USEC;
+		}
+		if (now_usec >= least(due_usec, settled_usec)) {
+			began_usec = now_usec;
+			if (now_usec >= settled_usec)
+				settled_usec = NEVER;
+			due_usec = NEVER;
+			pass_now(scan, false);
+		} else if (now_usec >= safety_usec) {
+			watch(scan);
+			began_usec = now_usec;
+			pass_now(scan, true);
+		} else {
+			continue;
+		}
+		safety_usec = gcr_clock_usec() + SAFETY_USEC;
+	}
+}
+
+static int start_watching(struct gcr_scan *scan)
+{
+	scan->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	/* The user's inotify instances are used up: slower to notice, but no reason not to serve.
+	 */
+	if (scan->inotify_fd < 0 && errno != EMFILE && errno != ENOSYS)
+		return -errno;
+	watch(scan);
+	return 0;
+}
+
+/* Signals are for the daemon's other threads. */
+static int start_thread(struct gcr_scan *scan)
+{
+	sigset_t all;
+	sigset_t old;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = -pthread_create(&scan->thread, NULL, scan_thread, scan);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	scan->thread_runs = r == 0;
+	return r;
+}
+
+int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_scan)
+{
+	struct gcr_scan *scan;
+	char *slash;
+	int r;
+
+	if (config->device_path[0] != '/')
+		return -EINVAL;
+	scan = calloc(1, sizeof(*scan));
+	if (!scan)
+		return -ENOMEM;
+	scan->config = *config;
+	scan->stop_fd = scan->inotify_fd = scan->device_watch = scan->directory_watch = -1;
+	pthread_mutex_init(&scan->lock, NULL);
+	pthread_cond_init(&scan->done, NULL);
+	r = -ENOMEM;
+	scan->device_path = strdup(config->device_path);
+	scan->directory = strdup(config->device_path);
+	if (!scan->device_path || !scan->directory)
+		goto fail;
+	scan->config.device_path = scan->device_path;
+	slash = strrchr(scan->directory, '/');
+	slash[slash == scan->directory] = '\0';
+	scan->name = strrchr(scan->device_path, '/') + 1;
+	scan->stop_fd = eventfd(0, EFD_CLOEXEC);
+	if (scan->stop_fd < 0) {
+		r = -errno;
+		goto fail;
+	}
+	r = start_watching(scan);
+	if (r < 0)
+		goto fail;
+	r = start_thread(scan);
+	if (r < 0)
+		goto fail;
+	*ret_scan = scan;
+	return 0;
+fail:
+	gcr_scan_destroy(scan);
+	return r;
+}
+
+void gcr_scan_destroy(struct gcr_scan *scan)
+{
+	if (!scan)
+		return;
+	if (scan->thread_runs) {
+		eventfd_write(scan->stop_fd, 1);
+		pthread_join(scan->thread, NULL);
+	}
+	if (scan->inotify_fd >= 0)
+		close(scan->inotify_fd);
+	if (scan->stop_fd >= 0)
+		close(scan->stop_fd);
+	pthread_cond_destroy(&scan->done);
+	pthread_mutex_destroy(&scan->lock);
+	free_holders(&scan->last);
+	free(scan->device_path);
+	free(scan->directory);
+	free(scan);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Finding the processes that use a GPU, without their cooperation: those that hold the device file
+ * open. The file is watched, so that a new one is seen a moment after it opened it.
+ */
+#ifndef GCR_FS_SCAN_H
+#define GCR_FS_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct gcr_scan;
+
+struct gcr_scan_holder {
+	pid_t pid;
+	uint64_t start_ticks;
+};
+
+struct gcr_scan_config {
+	const char *device_path; /* "/dev/nvidia-uvm"; copied; it need not exist yet */
+	uid_t only_uid;		 /* see no processes but this user's; (uid_t)-1: everybody's */
+
+	/* Not a GPU process although it holds the device (our own helpers). May be NULL. */
+	bool (*ignore)(pid_t pid, void *data);
+
+	/*
+	 * A pass over /proc is complete: all holders, in order of pid; whoever is missing did not
+	 * hold the device when it was looked at. (A process that the driver has checkpointed holds
+	 * no device file, and is missing.) Calls follow one another, from the thread of the scan
+	 * or from one in gcr_scan_now(); no lock of the scan's is held, but calling gcr_scan_now()
+	 * from here would wait for itself. The first may come before gcr_scan_create() returns. A
+	 * pass that failed is not reported.
+	 */
+	void (*pass)(const struct gcr_scan_holder *holders, size_t count, void *data);
+
+	void *data; /* of both */
+};
+
+/*
+ * Starts a thread, which makes a first pass at once. It sleeps but for: a change of the device
+ * file's holders (a pass after 50 ms, no more than one every 250 ms, and one 300 ms after the last
+ * change), and once in 30 s a pass that looks only at processes which the last did not report,
+ * for what cannot be watched (the same device under another node, in a container).
+ */
+int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_scan);
+
+/* Ends the thread. No other thread may be in a call. NULL is allowed. */
+void gcr_scan_destroy(struct gcr_scan *scan);
+
+/*
+ * Look at every process now; on return a pass that began after the call has been reported. Threads
+ * that call at the same time share one. -errno: /proc could not be read, or -ENOMEM.
+ */
+int gcr_scan_now(struct gcr_scan *scan);
+
+/*
+ * Is this a GPU process by the rules above? 1 (then *@ret_start_ticks is set, if not NULL), 0, or
+ * -ESRCH, -EACCES, ... A thread's id is none.
+ */
+int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, uint64_t *ret_start_ticks);
+
+#endif

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""Sum up one `meson test` run for tools/check.
+
+testlog.py BUILD BUILD-DIR EXPECTED-SKIPS COUNTS-FILE
+
+Prints a line per test, the output of those that failed and the reason of those that skipped;
+writes `PASSED FAILED SKIPPED` to COUNTS-FILE. Where CI=true, a skip that EXPECTED-SKIPS does not
+have is a failure.
+"""
+import fnmatch
+import json
+import os
+import sys
+
+OUTPUT_LINES_MAX = 200
+
+
+def read_expected(path, build):
+    """The patterns of this build: lines of `BUILD-PATTERN TEST-PATTERN`, # starts a comment."""
+    patterns = []
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            words = line.split("#")[0].split()
+            if len(words) == 2 and fnmatch.fnmatchcase(build, words[0]):
+                patterns.append(words[1])
+    return patterns
+
+
+def output_of(test):
+    text = (test.get("stdout") or "") + (test.get("stderr") or "")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def short_name(name):
+    """`gpucrfs:fs+slow / status` is `fs/status`, as meson test wants it less the project."""
+    suite, _, test = name.rpartition(" / ")
+    suite = suite.split(":")[-1].split("+")[0]
+    return f"{suite}/{test}" if suite else test
+
+
+def main():
+    build, directory, expected_path, counts_path = sys.argv[1:]
+    in_ci = os.environ.get("CI") == "true"
+    expected = read_expected(expected_path, build)
+    counts = {"ok": 0, "FAILED": 0, "skipped": 0}
+    failures = []
+
+    with open(counts_path, "w", encoding="utf-8"):
+        pass
+    with open(os.path.join(directory, "meson-logs", "testlog.json"), encoding="utf-8") as log:
+        tests = [json.loads(line) for line in log if line.strip()]
+    for test in sorted(tests, key=lambda test: test["name"]):
+        name = short_name(test["name"])
+        words = ""
+        if test["result"] in ("OK", "EXPECTEDFAIL"):
+            result = "ok"
+        elif test["result"] == "SKIP":
+            result = "skipped"
+            words = ": " + (output_of(test) or ["no reason given"])[-1].strip()
+            if in_ci and not any(fnmatch.fnmatchcase(name, pattern) for pattern in expected):
+                result = "FAILED"
+                words = ": skipped, which is not expected here" + words
+        else:
+            result = "FAILED"
+            words = f": {test['result'].lower()}, status {test['returncode']}"
+        if result == "FAILED":
+            failures.append((name, test))
+        counts[result] += 1
+        print(f"{result:8} {build}: {name}{words} ({test['duration']:.1f} s)")
+
+    for name, test in failures:
+        lines = output_of(test)
+        print(f"\n--- {build}: {name}: output", end="")
+        print(f", the last {OUTPUT_LINES_MAX} lines" if len(lines) > OUTPUT_LINES_MAX else "")
+        print("\n".join(lines[-OUTPUT_LINES_MAX:]))
+        print(f"--- end of {name}")
+
+    with open(counts_path, "w", encoding="utf-8") as file:
+        print(counts["ok"], counts["FAILED"], counts["skipped"], file=file)
+
+
+main()
