@@ -345,10 +345,14 @@ static void leave(struct drive *drive)
 	drive->admitted = 0;
 }
 
-/* Did a Restore end in the way that no other can follow? The process is lost then. */
+/*
+ * Did a Restore end so that no other can follow? The driver goes on calling the process
+ * checkpointed, but answers every later Restore with an error: out of memory, shared handles and
+ * legacy IPC all ended so (measured). Only "not in this state" (EBUSY) says nothing was tried.
+ */
 static bool is_lost(const struct gcr_result *answer)
 {
-	return answer->error == ENOMEM || answer->state == GCR_CONTROL_FAILED;
+	return answer->error != EBUSY;
 }
 
 static int lost(struct drive *drive, const struct gcr_result *answer, enum gcr_state *ret_state,

@@ -76,14 +76,18 @@ int gcr_loop_create(struct gcr_loop **ret_loop)
 	return 0;
 }
 
-void gcr_loop_destroy(struct gcr_loop *loop)
+void gcr_loop_stop(struct gcr_loop *loop)
 {
 	uint64_t one = 1;
 
-	if (!loop)
-		return;
 	if (write(loop->stop_fd, &one, sizeof(one)) == sizeof(one))
 		pthread_join(loop->thread, NULL);
+}
+
+void gcr_loop_destroy(struct gcr_loop *loop)
+{
+	if (!loop)
+		return;
 	close(loop->epoll_fd);
 	close(loop->stop_fd);
 	free(loop);

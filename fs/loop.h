@@ -22,7 +22,10 @@ typedef void gcr_loop_handler(void *context, uint32_t number);
 
 int gcr_loop_create(struct gcr_loop **ret_loop);
 
-/* Ends the thread. Afterwards no handler runs. NULL is allowed. */
+/* Ends the thread: afterwards no handler runs. Once, before gcr_loop_destroy(). */
+void gcr_loop_stop(struct gcr_loop *loop);
+
+/* NULL is allowed. */
 void gcr_loop_destroy(struct gcr_loop *loop);
 
 /* Set before the first descriptor of this source is added. Handlers run on the loop's thread. */

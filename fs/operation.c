@@ -14,6 +14,7 @@
 #include <sys/eventfd.h>
 
 #include "fs/engine.h"
+#include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
 #include "fs/waiter.h"
@@ -666,6 +667,20 @@ void gcr_operation_process_gone(struct gcr_process *process)
 	if (process->task)
 		wake(process->task->wake_fd);
 	pthread_mutex_unlock(&process->lock);
+	pthread_mutex_unlock(&operations.lock);
+}
+
+void gcr_operations_wait(int64_t timeout_usec)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+				 until_usec % GCR_USEC_PER_SEC * 1000};
+	int result = 0;
+
+	pthread_mutex_lock(&operations.lock);
+	while (operations.list && !result)
+		result = pthread_cond_clockwait(&operations.none_left, &operations.lock,
+						CLOCK_MONOTONIC, &until);
 	pthread_mutex_unlock(&operations.lock);
 }
 

@@ -54,6 +54,9 @@ void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *w
 /* The target of one of its tasks has ended. Called with no lock held. */
 void gcr_operation_process_gone(struct gcr_process *process);
 
+/* Wait until no operation is under way, at most this long. For the start, after recovery began. */
+void gcr_operations_wait(int64_t timeout_usec);
+
 /* The daemon stops: roll back what has not passed its point of no return; wait for all to end. */
 void gcr_operations_stop(struct gcr_daemon *daemon);
 

@@ -333,7 +333,7 @@ int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
 	if (gcr_proc_status(pid, &status) < 0 || status.thread_group != pid ||
 	    !is_ours(daemon, pid))
 		return -ENOENT;
-	result = gcr_scan_probe(daemon->scan, pid);
+	result = gcr_scan_probe(daemon->scan, pid, NULL);
 	if (result == 1)
 		result = add_process(processes, pid, 0, false, ret_process);
 	else
@@ -478,7 +478,7 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 		settled = process->state == GCR_STATE_RUNNING && !process->task &&
 			  !process->registrations;
 		pthread_mutex_unlock(&process->lock);
-		if (settled && gcr_scan_probe(processes->daemon->scan, process->pid) == 0)
+		if (settled && gcr_scan_probe(processes->daemon->scan, process->pid, NULL) == 0)
 			remove_process(processes, process, "released the GPU");
 	}
 	gcr_processes_list_free(list, known);

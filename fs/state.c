@@ -24,6 +24,7 @@ static const char *const verb_names[GCR_VERBS_COUNT] = {
 static const struct gcr_transition transitions[] = {
 	{GCR_VERB_FREEZE, GCR_STATE_RUNNING, GCR_STATE_FREEZING, GCR_STATE_FROZEN},
 	{GCR_VERB_THAW, GCR_STATE_FROZEN, GCR_STATE_THAWING, GCR_STATE_RUNNING},
+	{GCR_VERB_THAW, GCR_STATE_FAILED, GCR_STATE_THAWING, GCR_STATE_RUNNING},
 };
 
 const char *gcr_state_name(enum gcr_state state)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* struct gcr_error: filling it, and never letting foreign bytes forge a line. */
-#define _GNU_SOURCE
 #include "lib/error.h"
 
 #include <stdio.h>

@@ -8,6 +8,7 @@
 #define CONTEXT_STACK_DEPTH 32
 
 static struct CUctx_st *contexts; /* sim.lock */
+static struct CUctx_st *ended;    /* threads may still have these current */
 static struct CUctx_st *primary[SIM_MAX_GPUS];
 static unsigned primary_flags[SIM_MAX_GPUS];
 
@@ -157,7 +158,7 @@ static CUresult context_add(int device, unsigned flags, unsigned api_version, CU
 	return CUDA_SUCCESS;
 }
 
-/* Called without sim.lock; the object stays allocated, as threads may still have it current. */
+/* Called without sim.lock. */
 static void context_end(CUcontext context)
 {
 	if (!atomic_load(&context->failure))
@@ -170,6 +171,8 @@ static void context_end(CUcontext context)
 			*link = context->next;
 			break;
 		}
+	context->next = ended;
+	ended = context;
 	account();
 	device_files_open();
 }

@@ -190,7 +190,8 @@ struct allocation {
 	int device;
 	CUcontext context;
 	unsigned flags;
-	unsigned references; /* ALLOCATION_IPC */
+	unsigned references; /* ALLOCATION_IPC; which allocation it is, and where in its block */
+	uint64_t ipc_id, ipc_offset;
 	uint64_t buffer_id;
 	int sync_memops;
 	struct block *block; /* DEVICE and POOL: where it is cut from */
@@ -269,7 +270,7 @@ struct CUmemPoolHandle_st {
 	struct block *blocks;
 	uint64_t release_threshold;
 	uint64_t reserved_bytes, reserved_high, used_bytes, used_high;
-	uint64_t attributes[4];
+	uint64_t attributes[4]; /* the reuse flags, by attribute */
 };
 
 CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes, size_t block_bytes,
@@ -460,8 +461,10 @@ struct capture {
 };
 
 CUresult capture_append(struct capture *capture, const struct work *work);
-/* A call that may not happen while a capture is open: 0, or the error, and the capture is
- * invalidated. */
+/* How strictly this thread is held to what a capture forbids. */
+extern __thread CUstreamCaptureMode capture_thread_mode;
+/* A call that may not happen in a capturing stream, or (NULL) that may interact with an open
+ * capture in a way it cannot see: 0, or the error, and the capture is invalidated. */
 CUresult capture_forbids(CUstream stream);
 CUresult stream_capture_begin(CUstream stream, struct capture *capture);
 /* A stream waits for an event: it joins the event's capture, or the event's stream is joined. */
@@ -481,6 +484,8 @@ struct kernel {
 	/* false: it touched memory it may not */
 	bool (*run)(const void *arguments);
 };
+
+extern const struct kernel sim_kernels[]; /* work.c; the last has no name */
 
 /* ---- vmm.c and ipc.c, for checkpoint.c ---- */
 

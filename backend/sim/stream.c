@@ -27,6 +27,7 @@ static struct {
 #define PER_THREAD_STREAMS 8
 
 __thread bool per_thread_default;
+__thread CUstreamCaptureMode capture_thread_mode;
 static __thread struct {
 	CUcontext context;
 	CUstream stream;
@@ -329,7 +330,6 @@ void context_wait(CUcontext context)
 	}
 }
 
-/* The capture a stream takes part in, with work.lock held by begin/join/end below. */
 CUresult capture_forbids(CUstream stream)
 {
 	SIM_LOCK(&work.lock);
@@ -342,8 +342,11 @@ CUresult capture_forbids(CUstream stream)
 			continue;
 		mine = pthread_equal(capture->thread, pthread_self());
 		if (stream ? other == stream :
-			     capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL ||
-				     (capture->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && mine)) {
+			     capture_thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+				     capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+				     (mine || (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+					       capture_thread_mode ==
+						       CU_STREAM_CAPTURE_MODE_GLOBAL))) {
 			capture->invalidated = true;
 			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 		}
@@ -422,9 +425,8 @@ CUresult stream_capture_end(CUstream stream, struct capture **ret_capture)
 	return result;
 }
 
-CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned flags, int priority)
+static CUresult create(CUcontext context, CUstream *phStream, unsigned flags, int priority)
 {
-	SIM_ENTER_CONTEXT(context);
 	if (!phStream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
 	*phStream = stream_create(context, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority,
@@ -432,9 +434,16 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned flags, int prio
 	return *phStream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned flags, int priority)
+{
+	SIM_ENTER_CONTEXT(context);
+	return create(context, phStream, flags, priority);
+}
+
 CUresult cuStreamCreate(CUstream *phStream, unsigned flags)
 {
-	return cuStreamCreateWithPriority(phStream, flags, 0);
+	SIM_ENTER_CONTEXT(context);
+	return create(context, phStream, flags, 0);
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle)

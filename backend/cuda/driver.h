@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The CUDA driver as the helper programs use it: libcuda.so.1 opened at run time, so that
+ * nothing of ours is linked with it, and its result codes in errno and words.
+ */
+#ifndef GCR_CUDA_DRIVER_H
+#define GCR_CUDA_DRIVER_H
+
+#include <stdint.h>
+
+#include "backend/cuda/cuda_api.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+/* Every entry point by its exported, versioned name. */
+#define GCR_DRIVER_CALLS(X)              \
+	X(cuInit)                        \
+	X(cuDriverGetVersion)            \
+	X(cuGetErrorName)                \
+	X(cuGetErrorString)              \
+	X(cuDeviceGetCount)              \
+	X(cuDeviceGet)                   \
+	X(cuDeviceGetName)               \
+	X(cuDeviceGetUuid_v2)            \
+	X(cuDeviceTotalMem_v2)           \
+	X(cuDevicePrimaryCtxRetain)      \
+	X(cuDevicePrimaryCtxRelease_v2)  \
+	X(cuCtxSetCurrent)               \
+	X(cuMemGetInfo_v2)               \
+	X(cuMemGetAllocationGranularity) \
+	X(cuMemCreate)                   \
+	X(cuMemRelease)
+
+/* Drivers before 570 lack these: NULL then. */
+#define GCR_DRIVER_CHECKPOINT_CALLS(X)   \
+	X(cuCheckpointProcessGetState)   \
+	X(cuCheckpointProcessLock)       \
+	X(cuCheckpointProcessCheckpoint) \
+	X(cuCheckpointProcessRestore)    \
+	X(cuCheckpointProcessUnlock)
+
+struct gcr_driver {
+#define GCR_DRIVER_FIELD(name) __typeof__(name) *name;
+	GCR_DRIVER_CALLS(GCR_DRIVER_FIELD)
+	GCR_DRIVER_CHECKPOINT_CALLS(GCR_DRIVER_FIELD)
+#undef GCR_DRIVER_FIELD
+	int api_version; /* 1000 * major + 10 * minor */
+};
+
+/*
+ * Load the driver and initialise it: no context, no VRAM. It stays loaded until the process
+ * ends. Errors, with words: -ENODEV no driver or no GPU, -EOPNOTSUPP the driver lacks an entry
+ * point that every helper needs, or what cuInit says.
+ */
+int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error);
+
+/* Does the driver have the checkpoint calls? 0, or -EOPNOTSUPP with words. */
+int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_error *error);
+
+/*
+ * 0 if @result is success; else its errno, negative, and "CALL: NAME (NUMBER): description".
+ * OUT_OF_MEMORY is ENOMEM, NOT_SUPPORTED EOPNOTSUPP, NO_DEVICE ENODEV, NOT_READY ETIMEDOUT,
+ * ILLEGAL_STATE EBUSY, NOT_PERMITTED EACCES, INVALID_VALUE EINVAL, and what has no errno EIO.
+ */
+int gcr_driver_check(const struct gcr_driver *driver, CUresult result, const char *call,
+		     struct gcr_error *error);
+
+/* The device with this UUID: -ENODEV if the driver does not show it. */
+int gcr_driver_find(const struct gcr_driver *driver, const uint8_t uuid[GCR_UUID_BYTES],
+		    CUdevice *ret_device, struct gcr_error *error);
+
+#endif

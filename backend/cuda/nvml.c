@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/* libnvidia-ml.so.1, loaded when it is first needed and kept for the helper's life. One thread. */
+#include "backend/cuda/nvml.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/nvml_api.h"
+#include "lib/cleanup.h"
+
+#define NVML_CALLS(X)                    \
+	X(nvmlInit_v2)                   \
+	X(nvmlSystemGetDriverVersion)    \
+	X(nvmlDeviceGetCount_v2)         \
+	X(nvmlDeviceGetHandleByIndex_v2) \
+	X(nvmlDeviceGetUUID)             \
+	X(nvmlDeviceGetName)             \
+	X(nvmlDeviceGetMinorNumber)      \
+	X(nvmlDeviceGetMemoryInfo)       \
+	X(nvmlDeviceGetMemoryInfo_v2)    \
+	X(nvmlDeviceGetMigMode)          \
+	X(nvmlDeviceGetComputeRunningProcesses_v3)
+
+/* The version 2 calls came with driver 510, all others are older than what we need. */
+static struct {
+#define NVML_FIELD(name) __typeof__(name) *name;
+	NVML_CALLS(NVML_FIELD)
+#undef NVML_FIELD
+	bool tried;
+	bool ready;
+} nvml;
+
+static const struct {
+	const char *name;
+	size_t offset;
+} calls[] = {
+#define NVML_CALL(name) {#name, offsetof(__typeof__(nvml), name)},
+	NVML_CALLS(NVML_CALL)
+#undef NVML_CALL
+};
+
+/* Is NVML there? Tried once: a driver that is installed later finds a new helper. */
+static bool load(void)
+{
+	void *library;
+
+	if (nvml.tried)
+		return nvml.ready;
+	nvml.tried = true;
+	library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		return false;
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(calls); i++) {
+		void *symbol = dlsym(library, calls[i].name);
+
+		memcpy((char *)&nvml + calls[i].offset, &symbol, sizeof(symbol));
+	}
+	nvml.ready = nvml.nvmlInit_v2 && nvml.nvmlDeviceGetCount_v2 &&
+		     nvml.nvmlDeviceGetHandleByIndex_v2 && nvml.nvmlDeviceGetUUID &&
+		     nvml.nvmlInit_v2() == NVML_SUCCESS;
+	return nvml.ready;
+}
+
+int gcr_nvml_driver_version(char ret_version[GCR_NAME_BYTES])
+{
+	if (!load() || !nvml.nvmlSystemGetDriverVersion)
+		return -ENOENT;
+	if (nvml.nvmlSystemGetDriverVersion(ret_version, GCR_NAME_BYTES) != NVML_SUCCESS)
+		return -EIO;
+	return 0;
+}
+
+/* "GPU-6f1c2d3e-..." or the bare digits and dashes. */
+static int parse_uuid(const char *text, uint8_t ret_uuid[GCR_UUID_BYTES])
+{
+	size_t count = 0;
+
+	if (strncmp(text, "GPU-", 4) == 0)
+		text += 4;
+	while (*text) {
+		unsigned int byte;
+
+		if (*text == '-') {
+			text++;
+			continue;
+		}
+		if (count == GCR_UUID_BYTES || sscanf(text, "%2x", &byte) != 1 || !text[1])
+			return -EINVAL;
+		ret_uuid[count++] = (uint8_t)byte;
+		text += 2;
+	}
+	return count == GCR_UUID_BYTES ? 0 : -EINVAL;
+}
+
+static void read_memory(nvmlDevice_t device, struct gcr_gpu_info *gpu)
+{
+	nvmlMemory_v2_t memory = {.version = nvmlMemory_v2};
+	nvmlMemory_t old;
+
+	/* Version 2 does not count the driver's own reserve as used, as nvidia-smi does not. */
+	if (nvml.nvmlDeviceGetMemoryInfo_v2 &&
+	    nvml.nvmlDeviceGetMemoryInfo_v2(device, &memory) == NVML_SUCCESS) {
+		gpu->total_bytes = memory.total;
+		gpu->free_bytes = memory.free;
+		gpu->used_bytes = memory.used;
+		gpu->flags |= GCR_GPU_MEMORY;
+	} else if (nvml.nvmlDeviceGetMemoryInfo &&
+		   nvml.nvmlDeviceGetMemoryInfo(device, &old) == NVML_SUCCESS) {
+		gpu->total_bytes = old.total;
+		gpu->free_bytes = old.free;
+		gpu->used_bytes = old.used;
+		gpu->flags |= GCR_GPU_MEMORY;
+	}
+}
+
+static void read_processes(nvmlDevice_t device, uint32_t index, struct gcr_gpus_reply *reply)
+{
+	unsigned int count = GCR_GPU_PROCESSES_MAX;
+	_cleanup_free_ nvmlProcessInfo_t *list = calloc(count, sizeof(*list));
+	nvmlReturn_t result;
+
+	if (!list || !nvml.nvmlDeviceGetComputeRunningProcesses_v3)
+		return;
+	result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
+	if (result != NVML_SUCCESS)
+		return;
+	reply->gpus[index].flags |= GCR_GPU_PROCESSES;
+	for (unsigned int i = 0; i < count; i++) {
+		struct gcr_gpu_process *process;
+
+		if (reply->processes_count == GCR_GPU_PROCESSES_MAX)
+			return;
+		process = &reply->processes[reply->processes_count++];
+		process->pid = (int32_t)list[i].pid;
+		process->gpu = index;
+		process->bytes = list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE_U64
+					 ? 0
+					 : list[i].usedGpuMemory;
+	}
+}
+
+static int read_gpu(unsigned int index, struct gcr_gpus_reply *reply)
+{
+	struct gcr_gpu_info *gpu = &reply->gpus[reply->gpus_count];
+	unsigned int minor, mig, mig_pending;
+	char uuid[GCR_NAME_BYTES] = "";
+	nvmlDevice_t device;
+
+	memset(gpu, 0, sizeof(*gpu));
+	gpu->minor = -1;
+	if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS ||
+	    nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid)) != NVML_SUCCESS ||
+	    parse_uuid(uuid, gpu->uuid) < 0)
+		return -EIO;
+	if (nvml.nvmlDeviceGetName)
+		nvml.nvmlDeviceGetName(device, gpu->name, sizeof(gpu->name));
+	if (nvml.nvmlDeviceGetMinorNumber &&
+	    nvml.nvmlDeviceGetMinorNumber(device, &minor) == NVML_SUCCESS)
+		gpu->minor = (int32_t)minor;
+	if (nvml.nvmlDeviceGetMigMode &&
+	    nvml.nvmlDeviceGetMigMode(device, &mig, &mig_pending) == NVML_SUCCESS &&
+	    mig == NVML_DEVICE_MIG_ENABLE)
+		gpu->flags |= GCR_GPU_MIG;
+	read_memory(device, gpu);
+	read_processes(device, reply->gpus_count, reply);
+	reply->gpus_count++;
+	return 0;
+}
+
+int gcr_nvml_list(struct gcr_gpus_reply *ret_reply)
+{
+	unsigned int count;
+
+	if (!load())
+		return -ENOENT;
+	if (nvml.nvmlDeviceGetCount_v2(&count) != NVML_SUCCESS)
+		return -EIO;
+	ret_reply->gpus_count = 0;
+	ret_reply->processes_count = 0;
+	/* A GPU that has fallen off the bus is not listed, the others are. */
+	for (unsigned int i = 0; i < count && ret_reply->gpus_count < GCR_GPUS_MAX; i++)
+		read_gpu(i, ret_reply);
+	return 0;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A helper's side of the conversation, on the socket that the daemon left as descriptor 3. A
+ * helper is one thread; the daemon asks one thing at a time. When the daemon is gone, the call
+ * under way ends, its answer cannot be sent, and the helper goes.
+ */
+#include "backend/cuda/serve.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/nvml.h"
+#include "lib/cleanup.h"
+
+#define SOCKET 3
+
+static void copy_words(char to[static GCR_WORDS_BYTES], const struct gcr_error *error)
+{
+	snprintf(to, GCR_WORDS_BYTES, "%.*s", GCR_WORDS_BYTES - 1, error->words);
+}
+
+int gcr_serve_hello(const struct gcr_driver *driver, const struct gcr_error *error)
+{
+	struct gcr_hello hello = {
+		.error = error->number,
+		.api_version = (uint32_t)driver->api_version,
+	};
+
+	if (error->number)
+		copy_words(hello.words, error);
+	else
+		gcr_nvml_driver_version(hello.driver_version);
+	return gcr_message_send(SOCKET, GCR_MESSAGE_HELLO, 0, &hello, sizeof(hello), NULL, 0);
+}
+
+void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,
+		    const struct gcr_error *error)
+{
+	result->error = error->number;
+	result->driver_result = (int32_t)driver_result;
+	copy_words(result->words, error);
+}
+
+/* Without NVML: what the driver tells without a context. */
+static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *reply,
+			struct gcr_error *error)
+{
+	int count = 0;
+	int r;
+
+	r = gcr_driver_check(driver, driver->cuDeviceGetCount(&count), "cuDeviceGetCount", error);
+	if (r < 0)
+		return r;
+	for (int ordinal = 0; ordinal < count && reply->gpus_count < GCR_GPUS_MAX; ordinal++) {
+		struct gcr_gpu_info *gpu = &reply->gpus[reply->gpus_count];
+		size_t total_bytes = 0;
+		CUdevice device;
+		CUuuid uuid;
+
+		if (driver->cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
+		    driver->cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS)
+			continue;
+		memcpy(gpu->uuid, uuid.bytes, sizeof(gpu->uuid));
+		gpu->minor = -1;
+		driver->cuDeviceGetName(gpu->name, sizeof(gpu->name), device);
+		if (driver->cuDeviceTotalMem_v2(&total_bytes, device) == CUDA_SUCCESS)
+			gpu->total_bytes = total_bytes;
+		reply->gpus_count++;
+	}
+	return 0;
+}
+
+static int answer_query(const struct gcr_driver *driver, uint32_t sequence,
+			gcr_serve_complete *complete, void *data)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_error error = {0};
+
+	if (!reply)
+		return -ENOMEM;
+	if (gcr_nvml_list(reply) < 0) {
+		if (list_devices(driver, reply, &error) < 0) {
+			reply->error = error.number;
+			copy_words(reply->words, &error);
+		} else if (complete) {
+			complete(reply, data);
+		}
+	}
+	return gcr_message_send(SOCKET, GCR_MESSAGE_GPUS, sequence, reply, sizeof(*reply), NULL, 0);
+}
+
+void gcr_serve(const struct gcr_driver *driver, gcr_serve_handler *handler,
+	       gcr_serve_complete *complete, void *data)
+{
+	int r = 0;
+
+	while (r == 0) {
+		struct gcr_result result = {0};
+		struct gcr_message request;
+
+		r = gcr_message_receive(SOCKET, -1, -1, &request);
+		if (r < 0)
+			return;
+		gcr_message_close_fds(&request);
+		if (request.header.type == GCR_MESSAGE_QUERY) {
+			r = answer_query(driver, request.header.sequence, complete, data);
+			continue;
+		}
+		handler(&request, &result, data);
+		r = gcr_message_send(SOCKET, GCR_MESSAGE_RESULT, request.header.sequence, &result,
+				     sizeof(result), NULL, 0);
+	}
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* What the parts of libgpucr-preload.so know of each other. All of it is hidden outside. */
+#ifndef GCR_PRELOAD_H
+#define GCR_PRELOAD_H
+
+#include <features.h>
+
+/* Where dlsym.S knows the way, and the C library has dlvsym(3) to find the real one with. */
+#if defined(__GLIBC__) && (defined(__x86_64__) || defined(__aarch64__))
+#define GCR_PRELOAD_DLSYM 1
+#else
+#define GCR_PRELOAD_DLSYM 0
+#endif
+
+#ifndef __ASSEMBLER__
+
+#define GCR_PRELOAD_VERSION 1
+
+/* Tell the daemon, if there is one, that this process uses a GPU now. Once a process; keeps errno.
+ */
+void gcr_preload_register(void);
+
+/*
+ * Where dlsym(@handle, @name) has to go: a function that takes the same two arguments. Called by
+ * the assembly in dlsym.S, which then jumps there.
+ */
+void *gcr_preload_dlsym_target(void *handle, const char *name);
+
+#endif
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Host memory the driver knows: allocated by it (shared anonymous mappings, as the real one's
+ * are shared mappings of /dev/zero) or registered with it. A checkpoint leaves it alone.
+ */
+#include "backend/sim/sim.h"
+
+#include <sys/mman.h>
+
+static size_t page_up(size_t value)
+{
+	return (value + 4095) & ~(size_t)4095;
+}
+
+static CUresult host_alloc(CUcontext context, void **ret_pointer, size_t bytes, unsigned flags)
+{
+	SIM_LOCK(&sim.lock);
+	struct allocation *allocation;
+	void *memory;
+
+	if (!ret_pointer || !bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	memory = mmap(NULL, page_up(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	if (memory == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	allocation = allocation_add((CUdeviceptr)memory, bytes, ALLOCATION_HOST, context->device);
+	if (!allocation) {
+		munmap(memory, page_up(bytes));
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	allocation->context = context;
+	allocation->flags = flags;
+	*ret_pointer = memory;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
+{
+	SIM_ENTER_CONTEXT(context);
+	if (flags & ~7u)
+		return CUDA_ERROR_INVALID_VALUE;
+	return host_alloc(context, pointer, bytes, flags);
+}
+
+CUresult cuMemAllocHost_v2(void **pointer, size_t bytes)
+{
+	SIM_ENTER_CONTEXT(context);
+	return host_alloc(context, pointer, bytes, 0);
+}
+
+CUresult cuMemFreeHost(void *pointer)
+{
+	SIM_ENTER_CONTEXT(context);
+	struct allocation *allocation;
+
+	context_wait(context);
+	SIM_LOCK(&sim.lock);
+	allocation = allocation_find((CUdeviceptr)pointer);
+	if (!allocation || allocation->kind != ALLOCATION_HOST ||
+	    allocation->start != (CUdeviceptr)pointer)
+		return CUDA_ERROR_INVALID_VALUE;
+	munmap(pointer, page_up(allocation->size_bytes));
+	allocation_remove(allocation);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
+{
+	SIM_ENTER_CONTEXT(context);
+	SIM_LOCK(&sim.lock);
+	struct allocation *allocation;
+
+	if (!pointer || !bytes || flags & ~15u)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (span_overlaps(&allocations, (CUdeviceptr)pointer, bytes))
+		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	allocation = allocation_add((CUdeviceptr)pointer, bytes, ALLOCATION_REGISTERED,
+				    context->device);
+	if (!allocation)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	allocation->context = context;
+	allocation->flags = flags;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags)
+{
+	return cuMemHostRegister_v2(pointer, bytes, flags);
+}
+
+CUresult cuMemHostUnregister(void *pointer)
+{
+	SIM_ENTER_CONTEXT(context);
+	SIM_LOCK(&sim.lock);
+	struct allocation *allocation = allocation_find((CUdeviceptr)pointer);
+
+	if (!allocation || allocation->kind != ALLOCATION_REGISTERED ||
+	    allocation->start != (CUdeviceptr)pointer)
+		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	allocation_remove(allocation);
+	return CUDA_SUCCESS;
+}
+
+static struct allocation *host_find(const void *pointer)
+{
+	struct allocation *allocation = allocation_find((CUdeviceptr)pointer);
+
+	return allocation && (allocation->kind == ALLOCATION_HOST ||
+			      allocation->kind == ALLOCATION_REGISTERED) ?
+		       allocation :
+		       NULL;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_pointer, void *pointer, unsigned flags)
+{
+	SIM_ENTER_CONTEXT(context);
+	SIM_LOCK(&sim.lock);
+
+	if (!device_pointer || flags || !host_find(pointer))
+		return CUDA_ERROR_INVALID_VALUE;
+	*device_pointer = (CUdeviceptr)pointer;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
+{
+	SIM_ENTER_CONTEXT(context);
+	SIM_LOCK(&sim.lock);
+	struct allocation *allocation = host_find(pointer);
+
+	if (!flags || !allocation)
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = allocation->flags;
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuMemAlloc, managed memory, and the blocks that smaller pieces are cut from. As with the real
+ * driver, what is smaller than 2 MiB shares a block; the rest starts on a 2 MiB boundary.
+ */
+#include "backend/sim/sim.h"
+
+static struct block *small_blocks[SIM_MAX_GPUS]; /* sim.lock */
+static struct block *large_blocks[SIM_MAX_GPUS];
+
+static size_t round_up(size_t value, size_t to)
+{
+	return (value + to - 1) / to * to;
+}
+
+static struct block *block_new(int device, size_t size_bytes, CUresult *ret_result)
+{
+	struct block *block = calloc(1, sizeof(*block));
+	struct phys *phys;
+
+	*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!block)
+		return NULL;
+	block->size_bytes = size_bytes;
+	*ret_result = phys_create(device, size_bytes, NULL, &phys);
+	if (*ret_result) {
+		free(block);
+		return NULL;
+	}
+	block->start = range_reserve(size_bytes, 0, 0);
+	*ret_result = block->start ? mapping_add(block->start, size_bytes, phys, 0, true) :
+				     CUDA_ERROR_OUT_OF_MEMORY;
+	phys_unref(phys);
+	if (*ret_result) {
+		if (block->start)
+			range_release(block->start);
+		free(block);
+		return NULL;
+	}
+	return block;
+}
+
+static void block_free(struct block *block)
+{
+	mapping_remove(block->start);
+	range_release(block->start);
+	free(block->pieces.items);
+	free(block);
+}
+
+/* First fit between the pieces that are there; 0 if nothing fits. */
+static CUdeviceptr block_cut(struct block *block, size_t size_bytes)
+{
+	CUdeviceptr start = block->start;
+
+	for (size_t i = 0; i <= block->pieces.count; i++) {
+		CUdeviceptr end = i < block->pieces.count ? block->pieces.items[i].start :
+							    block->start + block->size_bytes;
+
+		if (end - start >= size_bytes) {
+			if (span_insert(&block->pieces, start, size_bytes, NULL))
+				return 0;
+			block->used_bytes += size_bytes;
+			return start;
+		}
+		if (i < block->pieces.count)
+			start = end + block->pieces.items[i].size_bytes;
+	}
+	return 0;
+}
+
+CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes, size_t block_bytes,
+		       struct block **ret_block, CUresult *ret_result)
+{
+	struct block *block, **tail = blocks;
+	CUdeviceptr start;
+
+	size_bytes = round_up(size_bytes, SIM_SUBALLOCATION_BYTES);
+	for (block = *blocks; block; block = block->next) {
+		start = block_cut(block, size_bytes);
+		if (start) {
+			*ret_block = block;
+			return start;
+		}
+		tail = &block->next;
+	}
+	block = block_new(device, round_up(size_bytes, block_bytes), ret_result);
+	if (!block)
+		return 0;
+	start = block_cut(block, size_bytes);
+	if (!start) {
+		block_free(block);
+		*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
+		return 0;
+	}
+	*tail = block;
+	*ret_block = block;
+	return start;
+}
+
+void block_give(struct block *block, CUdeviceptr start)
+{
+	struct span *piece = span_find(&block->pieces, start);
+
+	block->used_bytes -= piece->size_bytes;
+	span_remove(&block->pieces, start);
+}
+
+uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes)
+{
+	uint64_t reserved = 0;
+
+	for (struct block *block = *blocks; block; block = block->next)
+		reserved += block->size_bytes;
+	for (struct block **link = blocks; *link;) {
+		struct block *block = *link;
+
+		if (block->pieces.count || reserved - block->size_bytes < keep_bytes) {
+			link = &block->next;
+			continue;
+		}
+		*link = block->next;
+		reserved -= block->size_bytes;
+		block_free(block);
+	}
+	return reserved;
+}
+
+CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer)
+{
+	int device = context->device;
+	struct block **blocks = size_bytes < SIM_BLOCK_BYTES ? &small_blocks[device] :
+							       &large_blocks[device];
+	/* A large allocation has its block for itself. */
+	struct block *own = NULL, *block = NULL;
+	struct allocation *allocation;
+	CUresult result = CUDA_SUCCESS;
+	CUdeviceptr start;
+
+	if (!size_bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (size_bytes > SIM_VA_END - SIM_VA_START)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	start = block_take(size_bytes < SIM_BLOCK_BYTES ? blocks : &own, device, size_bytes,
+			   SIM_BLOCK_BYTES, &block, &result);
+	if (!start)
+		return result;
+	if (own) {
+		own->next = *blocks;
+		*blocks = own;
+	}
+	allocation = allocation_add(start, size_bytes, ALLOCATION_DEVICE, device);
+	if (!allocation) {
+		block_give(block, start);
+		blocks_trim(blocks, 0);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	allocation->block = block;
+	allocation->context = context;
+	*ret_pointer = start;
+	return CUDA_SUCCESS;
+}
+
+CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
+			      CUdeviceptr *ret_pointer)
+{
+	struct allocation *allocation;
+	CUresult result;
+	CUdeviceptr start = range_reserve(size_bytes, 0, 0);
+
+	if (!start)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = mapping_add(start, round_up(size_bytes, SIM_BLOCK_BYTES), NULL, 0, true);
+	if (result) {
+		range_release(start);
+		return result;
+	}
+	allocation = allocation_add(start, size_bytes, ALLOCATION_MANAGED, device);
+	if (!allocation) {
+		mapping_remove(start);
+		range_release(start);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	allocation->context = context_first(device);
+	allocation->flags = flags;
+	*ret_pointer = start;
+	return CUDA_SUCCESS;
+}
+
+CUresult device_memory_free(struct allocation *allocation)
+{
+	CUdeviceptr start = allocation->start;
+	int device = allocation->device;
+
+	switch (allocation->kind) {
+	case ALLOCATION_DEVICE:
+		block_give(allocation->block, start);
+		allocation_remove(allocation);
+		blocks_trim(&small_blocks[device], 0);
+		blocks_trim(&large_blocks[device], 0);
+		return CUDA_SUCCESS;
+	case ALLOCATION_MANAGED:
+	case ALLOCATION_IPC:
+		start -= allocation->ipc_offset;
+		allocation_remove(allocation);
+		mapping_remove(start);
+		range_release(start);
+		return CUDA_SUCCESS;
+	case ALLOCATION_POOL:
+		return pool_free(allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+bool managed_memory_exists(void)
+{
+	for (size_t i = 0; i < allocations.count; i++) {
+		const struct allocation *allocation = allocations.items[i].object;
+
+		if (allocation->kind == ALLOCATION_MANAGED)
+			return true;
+	}
+	return false;
+}
+
+void context_memory_free(CUcontext context)
+{
+	SIM_LOCK(&sim.lock);
+
+	for (size_t i = 0; i < allocations.count;) {
+		struct allocation *allocation = allocations.items[i].object;
+		bool mine = allocation->context == context;
+
+		if (mine && (allocation->kind == ALLOCATION_DEVICE ||
+			     allocation->kind == ALLOCATION_MANAGED ||
+			     allocation->kind == ALLOCATION_IPC))
+			device_memory_free(allocation);
+		else
+			i++;
+	}
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+	SIM_ENTER_CONTEXT(context);
+	unsigned gpu = sim.gpu_of_device[context->device];
+	uint64_t used;
+
+	if (!free_bytes || !total)
+		return CUDA_ERROR_INVALID_VALUE;
+	shared_lock();
+	shared_reclaim();
+	used = shared_gpu_used_bytes(gpu);
+	*total = shared->gpus[gpu].capacity_bytes;
+	shared_unlock();
+	*free_bytes = used < *total ? *total - used : 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+	SIM_ENTER_CONTEXT(context);
+	CUresult result = capture_forbids(NULL);
+	SIM_LOCK(&sim.lock);
+
+	if (result)
+		return result;
+	if (!pointer)
+		return CUDA_ERROR_INVALID_VALUE;
+	return device_memory_alloc(context, bytes, pointer);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+			    unsigned element_bytes)
+{
+	SIM_ENTER_CONTEXT(context);
+	CUresult result = capture_forbids(NULL);
+	SIM_LOCK(&sim.lock);
+
+	if (result)
+		return result;
+	if (!pointer || !pitch || !width || !height ||
+	    (element_bytes != 4 && element_bytes != 8 && element_bytes != 16))
+		return CUDA_ERROR_INVALID_VALUE;
+	*pitch = round_up(width, SIM_SUBALLOCATION_BYTES);
+	return device_memory_alloc(context, *pitch * height, pointer);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+{
+	SIM_ENTER_CONTEXT(context);
+	SIM_LOCK(&sim.lock);
+
+	if (!pointer || !bytes ||
+	    (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+	     flags != CU_MEM_ATTACH_SINGLE))
+		return CUDA_ERROR_INVALID_VALUE;
+	return managed_memory_alloc(context->device, bytes, flags, pointer);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+	SIM_ENTER_CONTEXT(current);
+	struct allocation *allocation;
+	CUcontext context = current;
+	CUresult result = capture_forbids(NULL);
+
+	if (result)
+		return result;
+	pthread_mutex_lock(&sim.lock);
+	allocation = allocation_find(pointer);
+	if (!allocation || allocation->start != pointer || allocation->module_owned ||
+	    (allocation->kind != ALLOCATION_DEVICE && allocation->kind != ALLOCATION_MANAGED &&
+	     allocation->kind != ALLOCATION_POOL)) {
+		pthread_mutex_unlock(&sim.lock);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (allocation->context)
+		context = allocation->context;
+	pthread_mutex_unlock(&sim.lock);
+	/* Memory is not taken from under work that was submitted before. */
+	context_wait(context);
+	SIM_LOCK(&sim.lock);
+	allocation = allocation_find(pointer);
+	return allocation && allocation->start == pointer ? device_memory_free(allocation) :
+							    CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size_bytes, CUdeviceptr pointer)
+{
+	SIM_ENTER();
+	SIM_LOCK(&sim.lock);
+	struct allocation *allocation = allocation_find(pointer);
+
+	if (!allocation)
+		return CUDA_ERROR_NOT_FOUND;
+	if (base)
+		*base = allocation->start;
+	if (size_bytes)
+		*size_bytes = allocation->size_bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAdvise(CUdeviceptr pointer, size_t count, CUmem_advise advice, CUdevice device)
+{
+	SIM_ENTER_CONTEXT(context);
+	SIM_LOCK(&sim.lock);
+	struct allocation *allocation = allocation_find(pointer);
+
+	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS :
+								       CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t count, CUmem_advise advice,
+			CUmemLocation location)
+{
+	return cuMemAdvise(pointer, count, advice, location.id);
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t count, CUdevice device, CUstream handle)
+{
+	SIM_ENTER_STREAM(stream, handle);
+	SIM_LOCK(&sim.lock);
+	struct allocation *allocation = allocation_find(pointer);
+
+	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS :
+								       CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t count, CUmemLocation location,
+			       unsigned flags, CUstream handle)
+{
+	return cuMemPrefetchAsync(pointer, count, location.id, handle);
+}

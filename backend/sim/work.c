@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a stream's thread does with one operation, and the built-in kernels. Every access to
+ * device memory happens under map_lock and is checked first, so that a wild pointer fails the
+ * context, as on a GPU, and does not kill the process.
+ */
+#include "backend/sim/sim.h"
+
+#include <time.h>
+
+static void pause_us(long us)
+{
+	struct timespec time = {0, us * 1000};
+
+	nanosleep(&time, NULL);
+}
+
+/* A pointer that is device memory has to be accessible all along; any other is the host's. */
+static bool span_usable(const void *address, size_t size_bytes, bool write)
+{
+	CUdeviceptr start = (CUdeviceptr)address;
+
+	return !size_bytes || !memory_is_device(start) ||
+	       memory_accessible(start, size_bytes, write);
+}
+
+static bool copy(const struct work *work)
+{
+	size_t width = work->copy.width, height = work->copy.height;
+
+	if (!width || !height)
+		return true;
+	if (!span_usable(work->copy.to, (height - 1) * work->copy.to_pitch + width, true) ||
+	    !span_usable(work->copy.from, (height - 1) * work->copy.from_pitch + width, false))
+		return false;
+	for (size_t y = 0; y < height; y++)
+		memmove((char *)work->copy.to + y * work->copy.to_pitch,
+			(const char *)work->copy.from + y * work->copy.from_pitch, width);
+	return true;
+}
+
+static bool set(const struct work *work)
+{
+	size_t element = work->set.element_bytes, row = work->set.width * element;
+
+	if (!row || !work->set.height)
+		return true;
+	if (!span_usable((void *)work->set.to, (work->set.height - 1) * work->set.pitch + row,
+			 true))
+		return false;
+	for (size_t y = 0; y < work->set.height; y++) {
+		char *line = (char *)(work->set.to + y * work->set.pitch);
+
+		if (element == 1) {
+			memset(line, (int)work->set.value, row);
+			continue;
+		}
+		for (size_t x = 0; x < work->set.width; x++)
+			memcpy(line + x * element, &work->set.value, element);
+	}
+	return true;
+}
+
+static bool wait_value(const struct work *work)
+{
+	uint64_t wanted = work->value.value;
+
+	for (;;) {
+		uint64_t value = 0;
+		bool reached, readable;
+
+		pthread_rwlock_rdlock(&sim.map_lock);
+		readable = span_usable((void *)work->value.address, work->value.bytes, false);
+		if (readable)
+			memcpy(&value, (void *)work->value.address, work->value.bytes);
+		pthread_rwlock_unlock(&sim.map_lock);
+		if (!readable)
+			return false;
+		switch (work->value.flags & 3) {
+		case CU_STREAM_WAIT_VALUE_GEQ:
+			reached = work->value.bytes == 4 ? (int32_t)(value - wanted) >= 0 :
+							   (int64_t)(value - wanted) >= 0;
+			break;
+		case CU_STREAM_WAIT_VALUE_EQ:
+			reached = value == wanted;
+			break;
+		case CU_STREAM_WAIT_VALUE_AND:
+			reached = (value & wanted) != 0;
+			break;
+		default:
+			reached = (~(value | wanted) &
+				   (work->value.bytes == 4 ? UINT32_MAX : UINT64_MAX)) != 0;
+		}
+		if (reached)
+			return true;
+		pause_us(200);
+	}
+}
+
+static void ipc_wait(const struct work *work)
+{
+	for (;;) {
+		const struct shared_event *event = &shared->events[work->ipc.slot];
+		bool reached;
+
+		shared_lock();
+		reached = event->completed >= work->ipc.number;
+		shared_unlock();
+		if (reached)
+			return;
+		pause_us(1000);
+	}
+}
+
+static void ipc_record(const struct work *work)
+{
+	struct shared_event *event = &shared->events[work->ipc.slot];
+
+	shared_lock();
+	if (event->completed < work->ipc.number)
+		event->completed = work->ipc.number;
+	shared_unlock();
+}
+
+void work_execute(CUcontext context, const struct work *work)
+{
+	bool good = true;
+
+	switch (work->kind) {
+	case WORK_NOTHING:
+		break;
+	case WORK_COPY:
+		pthread_rwlock_rdlock(&sim.map_lock);
+		good = copy(work);
+		pthread_rwlock_unlock(&sim.map_lock);
+		break;
+	case WORK_SET:
+		pthread_rwlock_rdlock(&sim.map_lock);
+		good = set(work);
+		pthread_rwlock_unlock(&sim.map_lock);
+		break;
+	case WORK_KERNEL:
+		good = work->kernel.kernel->run(work->kernel.arguments);
+		break;
+	case WORK_HOST_FUNCTION:
+		work->host.function(work->host.data);
+		break;
+	case WORK_CALLBACK:
+		work->callback.function(work->callback.stream,
+					(CUresult)atomic_load(&context->failure),
+					work->callback.data);
+		break;
+	case WORK_WAIT_VALUE:
+		good = wait_value(work);
+		break;
+	case WORK_WRITE_VALUE:
+		pthread_rwlock_rdlock(&sim.map_lock);
+		good = span_usable((void *)work->value.address, work->value.bytes, true);
+		if (good)
+			memcpy((void *)work->value.address, &work->value.value, work->value.bytes);
+		pthread_rwlock_unlock(&sim.map_lock);
+		break;
+	case WORK_POOL_FREE:
+		pool_free_finished(work->pool_free.start);
+		break;
+	case WORK_GRAPH:
+		for (size_t i = 0; i < work->graph.program->count; i++)
+			work_execute(context, &work->graph.program->items[i]);
+		break;
+	case WORK_IPC_RECORD:
+		ipc_record(work);
+		break;
+	case WORK_IPC_WAIT:
+		ipc_wait(work);
+		break;
+	}
+	if (!good)
+		work_fail(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+/* The arguments are packed as the PTX says: each aligned to its size. */
+
+static bool run_fill(const void *arguments)
+{
+	const struct {
+		uint64_t pointer, words;
+		uint32_t seed;
+	} *fill = arguments;
+	uint32_t *words = (uint32_t *)fill->pointer;
+	bool good;
+
+	pthread_rwlock_rdlock(&sim.map_lock);
+	good = span_usable(words, fill->words * 4, true);
+	for (uint64_t i = 0; good && i < fill->words; i++)
+		words[i] = fill->seed ^ (uint32_t)i * 2654435761u;
+	pthread_rwlock_unlock(&sim.map_lock);
+	return good;
+}
+
+static bool run_add(const void *arguments)
+{
+	const struct {
+		uint64_t pointer, first, count;
+		uint32_t value;
+	} *add = arguments;
+	uint32_t *words = (uint32_t *)add->pointer + add->first;
+	bool good;
+
+	pthread_rwlock_rdlock(&sim.map_lock);
+	good = span_usable(words, add->count * 4, true);
+	for (uint64_t i = 0; good && i < add->count; i++)
+		words[i] += add->value;
+	pthread_rwlock_unlock(&sim.map_lock);
+	return good;
+}
+
+static bool run_checksum(const void *arguments)
+{
+	const struct {
+		uint64_t pointer, words, result;
+	} *checksum = arguments;
+	const uint32_t *words = (const uint32_t *)checksum->pointer;
+	uint64_t sum = 0;
+	bool good;
+
+	pthread_rwlock_rdlock(&sim.map_lock);
+	good = span_usable(words, checksum->words * 4, false) &&
+	       span_usable((void *)checksum->result, 8, true);
+	for (uint64_t i = 0; good && i < checksum->words; i++)
+		sum += ((uint64_t)words[i] + 1) * (2 * i + 1);
+	if (good)
+		__atomic_fetch_add((uint64_t *)checksum->result, sum, __ATOMIC_RELAXED);
+	pthread_rwlock_unlock(&sim.map_lock);
+	return good;
+}
+
+/* A kernel polls plain memory that others write without any lock. */
+__attribute__((no_sanitize("thread"))) static bool run_spin(const void *arguments)
+{
+	uint64_t flag;
+
+	memcpy(&flag, arguments, sizeof(flag));
+	for (;;) {
+		uint32_t value = 0;
+		bool good;
+
+		/* The lock is let go in between, or unmapping would hang behind this kernel. */
+		pthread_rwlock_rdlock(&sim.map_lock);
+		good = span_usable((void *)flag, 4, false);
+		if (good)
+			value = __atomic_load_n((uint32_t *)flag, __ATOMIC_ACQUIRE);
+		pthread_rwlock_unlock(&sim.map_lock);
+		if (!good || value)
+			return good;
+		pause_us(200);
+	}
+}
+
+const struct kernel sim_kernels[] = {
+	{"gpucr_fill", 3, {8, 8, 4}, run_fill},
+	{"gpucr_add", 4, {8, 8, 8, 4}, run_add},
+	{"gpucr_checksum", 3, {8, 8, 8}, run_checksum},
+	{"gpucr_spin", 1, {8}, run_spin},
+	{NULL, 0, {0}, NULL},
+};

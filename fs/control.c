@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From the bytes of a write to a running operation. What is refused here is reported to the
+ * process's `error` file and the event logs like a verb that failed later.
+ */
+#include "fs/control.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/ctl.h"
+#include "fs/event.h"
+#include "fs/log.h"
+#include "fs/operation.h"
+#include "fs/tree.h"
+#include "fs/waiter.h"
+#include "lib/cleanup.h"
+
+/* The processes of one write, with references. */
+struct targets {
+	struct gcr_process **list;
+	size_t count;
+};
+
+static void targets_finish(struct targets *targets)
+{
+	gcr_processes_list_free(targets->list, targets->count);
+}
+
+/* Judged by who writes, not by who opened: root, or the owner of /proc/PID. */
+static int check_caller(const struct fuse_ctx *caller, struct gcr_process *process,
+			struct gcr_error *error)
+{
+	uid_t uid;
+	gid_t gid;
+
+	if (!gcr_tree_reaches(caller, process->pid) ||
+	    gcr_proc_owner(process->pid, &uid, &gid) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	if (caller->uid != 0 && caller->uid != uid)
+		return gcr_error_set(error, EPERM, "process %d belongs to another user",
+				     (int)process->pid);
+	return 0;
+}
+
+static int add_target(struct targets *targets, struct gcr_process *process)
+{
+	struct gcr_process **list;
+
+	for (size_t i = 0; i < targets->count; i++)
+		if (targets->list[i] == process)
+			return 0;
+	list = reallocarray(targets->list, targets->count + 1, sizeof(struct gcr_process *));
+	if (!list)
+		return -ENOMEM;
+	targets->list = list;
+	list[targets->count++] = gcr_process_ref(process);
+	return 0;
+}
+
+/* A launcher stands for the GPU processes below it. */
+static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
+		       struct gcr_process *process, struct gcr_error *error)
+{
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+	int result;
+
+	result = check_caller(caller, process, error);
+	if (result < 0)
+		return result;
+	if (!process->launcher) {
+		result = add_target(targets, process);
+		return result ? gcr_error_set(error, ENOMEM, "out of memory") : 0;
+	}
+	result = gcr_process_members(process, &members, &count);
+	if (!result && !count)
+		result = gcr_error_set(error, ESRCH, "there is no GPU process below %d any more",
+				       (int)process->pid);
+	for (size_t i = 0; i < count && !result; i++) {
+		result = check_caller(caller, members[i], error);
+		if (!result && add_target(targets, members[i]) < 0)
+			result = gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	gcr_processes_list_free(members, count);
+	return result;
+}
+
+/* One id of a write to the root's ctl. */
+static int find_target(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
+		       struct targets *targets, struct gcr_error *error)
+{
+	struct gcr_proc_status status;
+	struct gcr_process *process;
+	int result;
+
+	if (!gcr_tree_reaches(caller, pid) || gcr_proc_status(pid, &status) < 0)
+		return gcr_error_set(error, ESRCH, "there is no process %d", (int)pid);
+	if (status.thread_group != pid)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "%d is a thread of process %d; write that number", (int)pid,
+				     (int)status.thread_group);
+	result = gcr_processes_find(daemon->processes, pid, &process);
+	if (result == -ENOENT)
+		return gcr_error_set(error, ESRCH, "process %d does not use a GPU", (int)pid);
+	if (result < 0)
+		return gcr_error_set(error, -result, "process %d: %s", (int)pid,
+				     strerror(-result));
+	result = add_targets(targets, caller, process, error);
+	gcr_process_unref(process);
+	return result;
+}
+
+static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,
+		 const struct gcr_command *command, size_t length, bool nonblocking,
+		 struct gcr_error *error)
+{
+	_cleanup_(targets_finish) struct targets targets = {0};
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_waiter *waiter = NULL;
+	bool done;
+	int result = 0;
+
+	if (process)
+		result = add_targets(&targets, caller, process, error);
+	for (unsigned int i = 0; i < command->pids_count && !result; i++)
+		result = find_target(daemon, caller, command->pids[i], &targets, error);
+	if (!result && !nonblocking &&
+	    gcr_waiter_create(daemon->waiters, request, length, &waiter) < 0)
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	if (result < 0)
+		return result;
+
+	if (command->verb == GCR_VERB_CANCEL)
+		result = gcr_operation_cancel(targets.list, targets.count, waiter, &done, error);
+	else
+		result = gcr_operation_start(daemon, command, targets.list, targets.count, waiter,
+					     &done, error);
+	if (!result && (nonblocking || done))
+		fuse_reply_write(request, length);
+	gcr_waiter_unref(waiter);
+	return result;
+}
+
+void gcr_control_write(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,
+		       const char *bytes, size_t length, bool nonblocking)
+{
+	struct gcr_command command;
+	struct gcr_error error = {0};
+	const char *verb = "-";
+	int result;
+
+	result = gcr_command_parse(bytes, length, !process, &command, &error);
+	if (!result) {
+		verb = gcr_verb_name(command.verb);
+		result = start(daemon, request, process, &command, length, nonblocking, &error);
+	}
+	if (result >= 0)
+		return;
+	if (process) {
+		gcr_process_report(process, verb, &error);
+	} else {
+		gcr_event_log_append(daemon->events, "- - verb %s %s %s", verb,
+				     gcr_error_name(error.number), error.words);
+		gcr_log(LOG_WARNING, 0, "%s: %s: %s", verb, gcr_error_name(error.number),
+			error.words);
+	}
+	fuse_reply_err(request, -result);
+}

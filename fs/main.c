@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The daemon: putting its parts together in order, and taking them apart. Threads start only after
+ * it has gone to the background.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "config.h"
+#if HAVE_SYSTEMD
+#include <systemd/sd-daemon.h>
+#endif
+
+#include "fs/daemon.h"
+#include "fs/event.h"
+#include "fs/gpus.h"
+#include "fs/helper.h"
+#include "fs/log.h"
+#include "fs/loop.h"
+#include "fs/metrics.h"
+#include "fs/operation.h"
+#include "fs/options.h"
+#include "fs/process.h"
+#include "fs/recover.h"
+#include "fs/registry.h"
+#include "fs/scan.h"
+#include "fs/session.h"
+#include "fs/waiter.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* What recovery at start may hold up the mount; it goes on behind it. */
+#define RECOVERY_WAIT_USEC (10 * GCR_USEC_PER_SEC)
+
+/* The parent of a daemon that goes to the background hears through this pipe how it went. */
+static int ready_fd = -1;
+
+static int fail(const struct gcr_error *error)
+{
+	gcr_log(LOG_ERR, 0, "%s", error->words);
+	return EXIT_FAILURE;
+}
+
+/* fs.fuse.max_request_timeout (Linux 6.14): requests that take longer abort the whole mount. */
+static int64_t read_max_request(void)
+{
+	_cleanup_fclose_ FILE *file = fopen("/proc/sys/fs/fuse/max_request_timeout", "re");
+	long seconds;
+
+	if (!file || fscanf(file, "%ld", &seconds) != 1 || seconds <= 0)
+		return 0;
+	gcr_log(LOG_WARNING, 0,
+		"fs.fuse.max_request_timeout is %ld s: verbs that take longer are given up", seconds);
+	return seconds * GCR_USEC_PER_SEC;
+}
+
+static int open_runtime_directory(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	const char *path = daemon->options.runtime_directory;
+	_cleanup_close_ int fd = -1;
+	_cleanup_close_ int lock_fd = -1;
+	struct stat stat;
+
+	/* Others may connect to the socket in root's; nobody else may write there. */
+	if (mkdir(path, daemon->only_uid == (uid_t)-1 ? 0755 : 0700) < 0 && errno != EEXIST)
+		return gcr_error_set(error, errno, "cannot make %s: %s", path, strerror(errno));
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &stat) < 0)
+		return gcr_error_set(error, errno, "cannot open %s: %s", path, strerror(errno));
+	if (stat.st_uid != geteuid() || stat.st_mode & (S_IWGRP | S_IWOTH))
+		return gcr_error_set(error, EPERM,
+				     "%s belongs to somebody else or can be written by others", path);
+	lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (lock_fd < 0)
+		return gcr_error_set(error, errno, "cannot open %s/lock: %s", path,
+				     strerror(errno));
+	if (flock(lock_fd, LOCK_EX | LOCK_NB) < 0)
+		return gcr_error_set(error, EBUSY,
+				     "another gpucrfs runs with %s; -o runtime_dir=DIR makes a "
+				     "second one possible",
+				     path);
+	TAKE_FD(lock_fd); /* held until the daemon ends */
+	daemon->runtime_fd = TAKE_FD(fd);
+	return 0;
+}
+
+/* Where the device files are, and the simulator's own directory made for the helpers to find. */
+static int set_device_directory(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	const char *state = daemon->options.simulator_state;
+
+	if (!daemon->options.simulator) {
+		daemon->device_directory = strdup("/dev");
+		return daemon->device_directory ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	if (!state)
+		state = getenv("GPUCR_SIM_DIR");
+	if (state)
+		daemon->device_directory = strdup(state);
+	else if (asprintf(&daemon->device_directory, "/dev/shm/gpucr-sim-%u",
+			  (unsigned int)geteuid()) < 0)
+		daemon->device_directory = NULL;
+	if (!daemon->device_directory || setenv("GPUCR_SIM_DIR", daemon->device_directory, 1))
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	return 0;
+}
+
+static const char *from_environment(const char *name, const char *otherwise)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : otherwise;
+}
+
+static bool ignore_pid(pid_t pid, void *data)
+{
+	struct gcr_daemon *daemon = data;
+
+	return gcr_helpers_owns(daemon->helpers, pid);
+}
+
+static void pass_done(const struct gcr_scan_holder *holders, size_t count, void *data)
+{
+	struct gcr_daemon *daemon = data;
+
+	gcr_processes_update(daemon->processes, holders, count);
+}
+
+static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	struct gcr_helpers_config helpers = {
+		.backend = daemon->backend,
+		.helper_directory = from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
+		.idle_usec = (int64_t)daemon->options.worker_idle * GCR_USEC_PER_SEC,
+	};
+	_cleanup_free_ char *device_path = NULL;
+	int result;
+
+	if (daemon->options.simulator)
+		helpers.simulator_directory =
+			from_environment("GPUCR_SIM_LIBDIR", GCR_SIMULATOR_DIRECTORY);
+	result = gcr_event_log_create(&daemon->events);
+	if (!result)
+		result = gcr_metrics_create(&daemon->metrics);
+	if (!result)
+		result = gcr_loop_create(&daemon->loop);
+	if (!result)
+		result = gcr_helpers_create(&helpers, &daemon->helpers);
+	if (!result)
+		result = gcr_processes_create(daemon, &daemon->processes);
+	if (!result)
+		result = gcr_waiters_create(&daemon->waiters);
+	if (result < 0)
+		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
+
+	result = gcr_gpus_create(daemon, &daemon->gpus, error);
+	if (result == -ENODEV && !daemon->options.simulator)
+		return gcr_error_set(error, ENODEV, "%s; -o sim shows how it works without a GPU",
+				     daemon->backend->no_device_words);
+	if (!result)
+		result = gcr_registry_create(daemon, &daemon->registry, error);
+	if (result < 0)
+		return result;
+
+	if (asprintf(&device_path, "%s/%s", daemon->device_directory,
+		     daemon->backend->compute_device) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_scan_create(
+		&(struct gcr_scan_config){
+			.device_path = device_path,
+			.only_uid = daemon->only_uid,
+			.ignore = ignore_pid,
+			.pass = pass_done,
+			.data = daemon,
+		},
+		&daemon->scan);
+	if (result < 0)
+		return gcr_error_set(error, -result, "cannot watch %s: %s", device_path,
+				     strerror(-result));
+	return 0;
+}
+
+/* In reverse; each part is told only to parts that are still there. */
+static void stop_parts(struct gcr_daemon *daemon)
+{
+	if (daemon->loop)
+		gcr_loop_stop(daemon->loop);
+	gcr_scan_destroy(daemon->scan);
+	gcr_registry_destroy(daemon->registry);
+	gcr_gpus_destroy(daemon->gpus);
+	gcr_waiters_destroy(daemon->waiters);
+	gcr_session_destroy(daemon);
+	gcr_processes_destroy(daemon->processes);
+	gcr_helpers_destroy(daemon->helpers);
+	gcr_loop_destroy(daemon->loop);
+	gcr_metrics_destroy(daemon->metrics);
+	gcr_event_log_unref(daemon->events);
+}
+
+static void tell_ready(struct gcr_daemon *daemon)
+{
+	char byte = 0;
+
+	gcr_log(LOG_NOTICE, 0, "%s is mounted, %u GPU%s", daemon->options.mountpoint,
+		gcr_gpus_count(daemon->gpus), gcr_gpus_count(daemon->gpus) == 1 ? "" : "s");
+#if HAVE_SYSTEMD
+	sd_notify(0, "READY=1");
+#endif
+	if (ready_fd >= 0) {
+		_cleanup_close_ int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+		gcr_log_to_syslog();
+		dup2(null_fd, STDIN_FILENO);
+		dup2(null_fd, STDOUT_FILENO);
+		dup2(null_fd, STDERR_FILENO);
+		if (write(ready_fd, &byte, 1) == 1)
+			close(ready_fd);
+		ready_fd = -1;
+	}
+}
+
+/* Ready is when the mount answers, so ask it. Then wait for the signal to go. */
+static void *wait_for_signals(void *data)
+{
+	struct gcr_daemon *daemon = data;
+	struct stat stat_buffer;
+	sigset_t signals;
+	int number;
+
+	if (!stat(daemon->options.mountpoint, &stat_buffer))
+		tell_ready(daemon);
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGHUP);
+	while (sigwait(&signals, &number))
+		;
+	gcr_log(LOG_NOTICE, 0, "stopping; frozen processes stay frozen");
+#if HAVE_SYSTEMD
+	sd_notify(0, "STOPPING=1");
+#endif
+	gcr_operations_stop(daemon);
+	gcr_session_stop(daemon);
+	return NULL;
+}
+
+static void block_signals(void)
+{
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGHUP);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+/* A pidfd, an event reader or a task costs a descriptor: take all we may have. */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static int serve(struct gcr_daemon *daemon)
+{
+	struct gcr_error error = {0};
+	pthread_t signals;
+	int result;
+
+	result = open_runtime_directory(daemon, &error);
+	if (!result)
+		result = set_device_directory(daemon, &error);
+	if (!result)
+		result = start_parts(daemon, &error);
+	if (!result) {
+		result = gcr_recover(daemon);
+		if (result < 0)
+			gcr_error_set(&error, -result, "the records cannot be read: %s",
+				      strerror(-result));
+		gcr_operations_wait(RECOVERY_WAIT_USEC);
+	}
+	if (!result)
+		result = gcr_session_create(daemon, &error);
+	if (result < 0) {
+		stop_parts(daemon);
+		return fail(&error);
+	}
+	result = pthread_create(&signals, NULL, wait_for_signals, daemon);
+	if (!result) {
+		result = gcr_session_run(daemon);
+		/* It also ends when somebody unmounts: then the signal thread is woken to stop. */
+		pthread_kill(signals, SIGTERM);
+		pthread_join(signals, NULL);
+	}
+	stop_parts(daemon);
+	return result ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* The parent waits until the mount answers and exits with the daemon's word. */
+static int go_to_background(void)
+{
+	int pipe_fds[2];
+	char byte;
+	pid_t pid;
+
+	if (pipe2(pipe_fds, O_CLOEXEC) < 0 || (pid = fork()) < 0) {
+		fprintf(stderr, "gpucrfs: cannot go to the background: %s\n", strerror(errno));
+		return -EAGAIN;
+	}
+	if (pid) {
+		ssize_t length;
+
+		close(pipe_fds[1]);
+		do {
+			length = read(pipe_fds[0], &byte, 1);
+		} while (length < 0 && errno == EINTR);
+		_exit(length == 1 ? EXIT_SUCCESS : EXIT_FAILURE);
+	}
+	close(pipe_fds[0]);
+	ready_fd = pipe_fds[1];
+	setsid();
+	return chdir("/") < 0 ? -errno : 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct gcr_daemon daemon = {
+		.backend = &gcr_backend_cuda,
+		.runtime_fd = -1,
+		.only_uid = geteuid() == 0 ? (uid_t)-1 : geteuid(),
+	};
+	int result;
+
+	if (gcr_options_parse(argc, argv, &daemon.options) < 0) {
+		gcr_options_finish(&daemon.options);
+		return EXIT_FAILURE;
+	}
+	if (access("/dev/fuse", R_OK | W_OK) < 0) {
+		fprintf(stderr, "gpucrfs: /dev/fuse: %s\n", strerror(errno));
+		return EXIT_FAILURE;
+	}
+	if (!daemon.options.foreground && go_to_background() < 0)
+		return EXIT_FAILURE;
+	block_signals();
+	raise_descriptor_limit();
+	daemon.max_request_usec = read_max_request();
+	result = serve(&daemon);
+	if (daemon.runtime_fd >= 0)
+		close(daemon.runtime_fd);
+	free(daemon.device_directory);
+	gcr_options_finish(&daemon.options);
+	return result;
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT */
+/* Parsing with libfuse's option parser, and making sure the mountpoint can be mounted on. */
+#define FUSE_USE_VERSION 314
+#include "fs/options.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fuse_opt.h>
+#include <limits.h>
+#include <mntent.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "lib/cleanup.h"
+
+enum key {
+	KEY_HELP,
+	KEY_VERSION,
+};
+
+const struct gcr_option_words gcr_options_table[] = {
+	{"sim", NULL, "use the simulated GPU (its state is in $GPUCR_SIM_DIR)"},
+	{"sim", "DIR", "the same, with its state in DIR"},
+	{"worker_idle", "SEC", "end idle helper processes after SEC seconds (default 60)"},
+	{"runtime_dir", "DIR", "records and socket (default /run/gpucrfs)"},
+	{NULL, NULL, NULL},
+};
+
+#define OPTION(template, field, value) {template, offsetof(struct gcr_options, field), value}
+
+static const struct fuse_opt fuse_options[] = {
+	OPTION("-f", foreground, 1),
+	OPTION("sim", simulator, 1),
+	OPTION("sim=%s", simulator_state, 0),
+	OPTION("worker_idle=%u", worker_idle, 0),
+	OPTION("runtime_dir=%s", runtime_directory, 0),
+	FUSE_OPT_KEY("-h", KEY_HELP),
+	FUSE_OPT_KEY("--help", KEY_HELP),
+	FUSE_OPT_KEY("-V", KEY_VERSION),
+	FUSE_OPT_KEY("--version", KEY_VERSION),
+	FUSE_OPT_END,
+};
+
+static void print_help(void)
+{
+	printf("usage: gpucrfs [-f] [-o opt[,opt]...] MOUNTPOINT\n\n"
+	       "Every process that uses a GPU is a directory of MOUNTPOINT.\n\n"
+	       "    -f                     stay in the foreground, messages to stderr\n"
+	       "    -h, --help             print this\n"
+	       "    -V, --version          print the version\n");
+	for (const struct gcr_option_words *option = gcr_options_table; option->name; option++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "%s%s%s", option->name, option->value ? "=" : "",
+			 option->value ? option->value : "");
+		printf("    -o %-20s%s\n", name, option->words);
+	}
+}
+
+static int process_argument(void *data, const char *argument, int key, struct fuse_args *rest)
+{
+	struct gcr_options *options = data;
+
+	switch (key) {
+	case KEY_HELP:
+		print_help();
+		exit(EXIT_SUCCESS);
+	case KEY_VERSION:
+		printf("gpucrfs %s\n", GCR_VERSION);
+		exit(EXIT_SUCCESS);
+	case FUSE_OPT_KEY_NONOPT:
+		if (!options->mountpoint) {
+			options->mountpoint = strdup(argument);
+			return options->mountpoint ? 0 : -1;
+		}
+		fprintf(stderr, "gpucrfs: one mountpoint is enough: '%s' is too much\n", argument);
+		return -1;
+	default:
+		fprintf(stderr, "gpucrfs: unknown option '%s' (gpucrfs --help lists them)\n",
+			argument);
+		return -1;
+	}
+}
+
+/* Is something mounted exactly here? Its type, for the caller to free; NULL if not. */
+static char *mounted_type(const char *path)
+{
+	FILE *mounts = setmntent("/proc/self/mounts", "re");
+	char *type = NULL;
+	struct mntent *mount;
+
+	if (!mounts)
+		return NULL;
+	while ((mount = getmntent(mounts))) {
+		if (!strcmp(mount->mnt_dir, path)) {
+			free(type);
+			type = strdup(mount->mnt_type);
+		}
+	}
+	endmntent(mounts);
+	return type;
+}
+
+/* Absolute, without touching the last component: a stale mount cannot be resolved through. */
+static char *absolute_path(const char *path)
+{
+	_cleanup_free_ char *copy = strdup(path);
+	_cleanup_free_ char *parent = NULL;
+	char *result = realpath(path, NULL);
+	char *slash;
+
+	if (result || !copy)
+		return result;
+	while ((slash = strrchr(copy, '/')) && slash != copy && !slash[1])
+		*slash = '\0';
+	slash = strrchr(copy, '/');
+	if (slash)
+		*slash = '\0';
+	parent = realpath(!slash ? "." : *copy ? copy : "/", NULL);
+	if (!parent || asprintf(&result, "%s/%s", strcmp(parent, "/") ? parent : "",
+				slash ? slash + 1 : copy) < 0)
+		return NULL;
+	return result;
+}
+
+static int unmount_stale(const char *path)
+{
+	pid_t pid;
+	int status;
+
+	if (!umount2(path, MNT_DETACH))
+		return 0;
+	/* An ordinary user needs the helper of libfuse. */
+	pid = fork();
+	if (!pid) {
+		execlp("fusermount3", "fusermount3", "-u", "-z", path, (char *)NULL);
+		_exit(127);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) ||
+	    WEXITSTATUS(status))
+		return -EBUSY;
+	return 0;
+}
+
+static int check_empty(const char *path)
+{
+	_cleanup_closedir_ DIR *dir = opendir(path);
+	const struct dirent *entry;
+
+	if (!dir) {
+		fprintf(stderr, "gpucrfs: %s: %s\n", path, strerror(errno));
+		return -EINVAL;
+	}
+	while ((entry = readdir(dir))) {
+		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) {
+			fprintf(stderr, "gpucrfs: %s is not empty\n", path);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+static int check_mountpoint(struct gcr_options *options)
+{
+	_cleanup_free_ char *path = NULL;
+	_cleanup_free_ char *type = NULL;
+	struct stat stat_buffer;
+
+	path = absolute_path(options->mountpoint);
+	if (!path) {
+		fprintf(stderr, "gpucrfs: %s: %s\n", options->mountpoint, strerror(errno));
+		return -EINVAL;
+	}
+	type = mounted_type(path);
+	if (type && !strcmp(type, "fuse.gpucrfs") && stat(path, &stat_buffer) < 0 &&
+	    errno == ENOTCONN) {
+		if (unmount_stale(path) < 0) {
+			fprintf(stderr, "gpucrfs: the stale mount on %s cannot be removed\n", path);
+			return -EINVAL;
+		}
+		free(TAKE_PTR(type));
+		type = mounted_type(path);
+	}
+	if (type && strcmp(type, "autofs")) {
+		fprintf(stderr, "gpucrfs: something is mounted on %s already (%s)\n", path, type);
+		return -EINVAL;
+	}
+	free(options->mountpoint);
+	options->mountpoint = TAKE_PTR(path);
+	return check_empty(options->mountpoint);
+}
+
+static int set_runtime_directory(struct gcr_options *options)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	int length;
+
+	if (options->runtime_directory)
+		return 0;
+	if (geteuid() == 0)
+		length = asprintf(&options->runtime_directory, "/run/gpucrfs");
+	else if (runtime && *runtime == '/')
+		length = asprintf(&options->runtime_directory, "%s/gpucrfs", runtime);
+	else
+		length = asprintf(&options->runtime_directory, "/tmp/gpucrfs-%u",
+				  (unsigned int)geteuid());
+	return length < 0 ? -ENOMEM : 0;
+}
+
+int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
+{
+	struct fuse_args arguments = FUSE_ARGS_INIT(argc, argv);
+	int result;
+
+	*options = (struct gcr_options){.worker_idle = GCR_WORKER_IDLE_DEFAULT_SEC};
+	result = fuse_opt_parse(&arguments, options, fuse_options, process_argument);
+	fuse_opt_free_args(&arguments);
+	if (result < 0)
+		return -EINVAL;
+	if (!options->mountpoint) {
+		fprintf(stderr, "gpucrfs: where to mount? usage: gpucrfs [-f] [-o opt[,opt]...] "
+				"MOUNTPOINT\n");
+		return -EINVAL;
+	}
+	if (options->simulator_state)
+		options->simulator = 1;
+	if (set_runtime_directory(options) < 0)
+		return -ENOMEM;
+	return check_mountpoint(options);
+}
+
+void gcr_options_finish(struct gcr_options *options)
+{
+	free(options->mountpoint);
+	free(options->simulator_state);
+	free(options->runtime_directory);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/* Reading the records at start. The settling itself is the engine's, on a task of its own. */
+#include "fs/recover.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/helper.h"
+#include "fs/log.h"
+#include "fs/operation.h"
+#include "fs/process.h"
+#include "fs/record.h"
+#include "lib/cleanup.h"
+
+static void restore_fields(struct gcr_process *process, const struct gcr_record *record)
+{
+	pthread_mutex_lock(&process->lock);
+	memcpy(process->generation, record->generation, sizeof(process->generation));
+	memcpy(process->engine, record->engine, sizeof(process->engine));
+	process->shares_count = record->gpus_count;
+	process->held_bytes = 0;
+	for (uint32_t i = 0; i < record->gpus_count; i++) {
+		memcpy(process->shares[i].uuid, record->gpus[i].uuid, GCR_UUID_BYTES);
+		process->shares[i].bytes = record->gpus[i].bytes;
+		if (record->state != GCR_RECORD_FREEZING)
+			process->held_bytes += record->gpus[i].bytes;
+	}
+	pthread_mutex_unlock(&process->lock);
+}
+
+static int recover_one(const struct gcr_record *record, void *data)
+{
+	static const enum gcr_state states[] = {
+		[GCR_RECORD_FREEZING] = GCR_STATE_FREEZING,
+		[GCR_RECORD_FROZEN] = GCR_STATE_FROZEN,
+		[GCR_RECORD_THAWING] = GCR_STATE_THAWING,
+	};
+	struct gcr_daemon *daemon = data;
+	struct gcr_process *process;
+	int result;
+
+	result = gcr_processes_add(daemon->processes, record->pid, record->start_ticks, &process);
+	if (result == -ESRCH) {
+		gcr_record_remove(daemon->runtime_fd, record->pid, record->start_ticks);
+		return 0;
+	}
+	if (result < 0) {
+		gcr_log(LOG_ERR, record->pid, "has a record, but cannot be listed: %s",
+			strerror(-result));
+		return 0;
+	}
+	restore_fields(process, record);
+	gcr_process_set_state(process, states[record->state]);
+	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
+		gcr_record_state_name(record->state));
+	/* Also if it was frozen: somebody may have thawed it meanwhile. */
+	result = gcr_operation_recover(process, record->state == GCR_RECORD_THAWING ?
+							GCR_VERB_THAW :
+							GCR_VERB_FREEZE);
+	if (result < 0)
+		gcr_log(LOG_ERR, record->pid, "cannot be recovered now: %s", strerror(-result));
+	gcr_process_unref(process);
+	return 0;
+}
+
+static void unreadable(const char *name, int error, void *data)
+{
+	gcr_log(LOG_ERR, 0, "the record %s cannot be read (%s) and is left where it is", name,
+		strerror(error));
+}
+
+int gcr_recover(struct gcr_daemon *daemon)
+{
+	int result = gcr_record_each(daemon->runtime_fd, recover_one, unreadable, daemon);
+
+	gcr_helpers_keep_spare(daemon->helpers, gcr_processes_any_frozen(daemon->processes));
+	return result;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Connections of preload libraries. All of it runs on the loop's thread, so nothing is locked; a
+ * connection is an entry of a fixed table, its number names it.
+ */
+#include "fs/registry.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "fs/log.h"
+#include "fs/loop.h"
+#include "fs/process.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/message.h"
+
+#define CONNECTIONS_MAX 4096
+#define BACKLOG 64
+/* Complaints about peers, at most one in this time: a broken peer must not fill the log. */
+#define COMPLAIN_USEC (1 * GCR_USEC_PER_SEC)
+
+struct connection {
+	int fd; /* -1: free */
+	pid_t pid;
+	uid_t uid;
+	struct gcr_process *process; /* once registered */
+};
+
+struct gcr_registry {
+	struct gcr_daemon *daemon;
+	int listener;
+	int64_t complained_usec;
+	struct gcr_message message; /* large, and used by one thread only */
+	struct connection connections[CONNECTIONS_MAX];
+};
+
+static void complain(struct gcr_registry *registry, pid_t pid, const char *words)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (registry->complained_usec && now_usec - registry->complained_usec < COMPLAIN_USEC)
+		return;
+	registry->complained_usec = now_usec;
+	gcr_log(LOG_WARNING, pid, "connection dropped: %s", words);
+}
+
+static void drop(struct gcr_registry *registry, struct connection *connection)
+{
+	struct gcr_process *process = connection->process;
+
+	gcr_loop_remove(registry->daemon->loop, connection->fd);
+	close(connection->fd);
+	if (process) {
+		pthread_mutex_lock(&process->lock);
+		process->registrations--;
+		pthread_mutex_unlock(&process->lock);
+	}
+	gcr_process_unref(process);
+	*connection = (struct connection){.fd = -1};
+}
+
+static void register_process(struct gcr_registry *registry, struct connection *connection)
+{
+	struct gcr_process *process;
+	int result;
+
+	if (connection->process)
+		return;
+	result = gcr_processes_add(registry->daemon->processes, connection->pid, 0, &process);
+	if (result < 0) {
+		if (result != -ENOENT && result != -ESRCH)
+			complain(registry, connection->pid, strerror(-result));
+		drop(registry, connection);
+		return;
+	}
+	pthread_mutex_lock(&process->lock);
+	process->registrations++;
+	pthread_mutex_unlock(&process->lock);
+	connection->process = process;
+}
+
+static void handle_connection(void *context, uint32_t number)
+{
+	struct gcr_registry *registry = context;
+	struct connection *connection = &registry->connections[number];
+	int result;
+
+	if (connection->fd < 0)
+		return;
+	result = gcr_message_receive(connection->fd, 0, -1, &registry->message);
+	if (result == -ETIMEDOUT)
+		return;
+	if (!result)
+		gcr_message_close_fds(&registry->message);
+	if (result == -EPIPE) {
+		drop(registry, connection);
+	} else if (result < 0) {
+		complain(registry, connection->pid, "it does not speak our protocol");
+		drop(registry, connection);
+	} else if (registry->message.header.type != GCR_MESSAGE_REGISTER) {
+		complain(registry, connection->pid, "it sent an unexpected message");
+		drop(registry, connection);
+	} else {
+		register_process(registry, connection);
+	}
+}
+
+static void handle_listener(void *context, uint32_t number)
+{
+	struct gcr_registry *registry = context;
+	_cleanup_close_ int fd = accept4(registry->listener, NULL, NULL,
+					 SOCK_CLOEXEC | SOCK_NONBLOCK);
+	socklen_t size = sizeof(struct ucred);
+	struct ucred peer;
+
+	if (fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || !peer.pid)
+		return;
+	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
+		return;
+	for (uint32_t i = 0; i < CONNECTIONS_MAX; i++) {
+		struct connection *connection = &registry->connections[i];
+
+		if (connection->fd >= 0)
+			continue;
+		if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION, i) < 0)
+			return;
+		*connection = (struct connection){
+			.fd = TAKE_FD(fd), .pid = peer.pid, .uid = peer.uid};
+		return;
+	}
+	complain(registry, peer.pid, "too many connections");
+}
+
+static int listen_at(struct gcr_daemon *daemon, int *ret_listener)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	_cleanup_close_ int listener = -1;
+
+	/* Through the descriptor: the directory's path may be longer than sun_path. */
+	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/socket",
+		 daemon->runtime_fd);
+	unlinkat(daemon->runtime_fd, "socket", 0);
+	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (listener < 0 ||
+	    bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    fchmodat(daemon->runtime_fd, "socket",
+		     daemon->only_uid == (uid_t)-1 ? 0666 : 0600, 0) < 0 ||
+	    listen(listener, BACKLOG) < 0)
+		return -errno;
+	*ret_listener = TAKE_FD(listener);
+	return 0;
+}
+
+int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_registry,
+			struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_registry *registry = calloc(1, sizeof(*registry));
+	int result;
+
+	if (!registry)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	registry->daemon = daemon;
+	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
+		registry->connections[i].fd = -1;
+	result = listen_at(daemon, &registry->listener);
+	if (result < 0)
+		return gcr_error_set(error, -result, "cannot listen on the socket in %s: %s",
+				     daemon->options.runtime_directory, strerror(-result));
+	gcr_loop_handle(daemon->loop, GCR_LOOP_LISTENER, handle_listener, registry);
+	gcr_loop_handle(daemon->loop, GCR_LOOP_CONNECTION, handle_connection, registry);
+	result = gcr_loop_add(daemon->loop, registry->listener, GCR_LOOP_LISTENER, 0);
+	if (result < 0) {
+		close(registry->listener);
+		return gcr_error_set(error, -result, "cannot watch the socket");
+	}
+	*ret_registry = TAKE_PTR(registry);
+	return 0;
+}
+
+void gcr_registry_destroy(struct gcr_registry *registry)
+{
+	if (!registry)
+		return;
+	unlinkat(registry->daemon->runtime_fd, "socket", 0);
+	close(registry->listener);
+	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
+		if (registry->connections[i].fd >= 0)
+			drop(registry, &registry->connections[i]);
+	free(registry);
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Rendering of status and its siblings. A process's fields are copied under its lock first, so
+ * that one rendering never shows two states mixed.
+ */
+#include "fs/render.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "config.h"
+#include "fs/engine.h"
+#include "fs/gpus.h"
+#include "fs/helper.h"
+#include "fs/operation.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* What a rendering looks at: a copy of the process's changing fields, and of its task's. */
+struct view {
+	struct gcr_process *process;
+	enum gcr_state state;
+	int64_t state_since_usec;
+	char comm[GCR_COMM_BYTES];
+	char generation[37];
+	const char *verb; /* of the task, "-" if there is none */
+	const char *phase;
+	int64_t elapsed_usec;
+	bool control_pending;
+	unsigned int shares_count;
+	struct gcr_share shares[GCR_GPUS_MAX];
+	uint64_t held_bytes;
+	int64_t last_freeze_usec;
+	int64_t last_thaw_usec;
+	unsigned int registrations;
+};
+
+struct status_key {
+	const char *name;
+	void (*render)(const struct view *view, FILE *stream); /* the value, without newline */
+	bool of_launcher; /* a launcher has it too */
+};
+
+static void look(struct gcr_process *process, struct view *view)
+{
+	struct gcr_proc_stat stat;
+
+	*view = (struct view){.process = process, .verb = "-", .phase = "-"};
+	pthread_mutex_lock(&process->lock);
+	if (process->state != GCR_STATE_GONE && !gcr_proc_stat(process->pid, &stat) &&
+	    stat.start_ticks == process->start_ticks)
+		memcpy(process->comm, stat.comm, sizeof(process->comm));
+	view->state = process->state;
+	view->state_since_usec = process->state_since_usec;
+	memcpy(view->comm, process->comm, sizeof(view->comm));
+	memcpy(view->generation, process->generation, sizeof(view->generation));
+	if (process->task) {
+		view->verb = process->task->recovery ? "recover" :
+						       gcr_verb_name(process->task->command->verb);
+		view->phase = atomic_load(&process->task->phase);
+		view->elapsed_usec = gcr_clock_usec() - process->task->started_usec;
+		view->control_pending = atomic_load(&process->task->control_pending);
+	}
+	view->shares_count = process->shares_count;
+	memcpy(view->shares, process->shares, sizeof(view->shares));
+	view->held_bytes = process->held_bytes;
+	view->last_freeze_usec = process->last_freeze_usec;
+	view->last_thaw_usec = process->last_thaw_usec;
+	view->registrations = process->registrations;
+	pthread_mutex_unlock(&process->lock);
+	if (process->launcher)
+		view->state = gcr_process_shown_state(process);
+	for (char *byte = view->comm; *byte; byte++)
+		if ((unsigned char)*byte <= 0x20 || *byte == 0x7f)
+			*byte = '?';
+}
+
+static void render_pid(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%d", (int)view->process->pid);
+}
+
+static void render_ns_pid(const struct view *view, FILE *stream)
+{
+	struct gcr_proc_status status;
+
+	if (gcr_proc_status(view->process->pid, &status) < 0 || !status.ns_pids_count)
+		fputc('-', stream);
+	else
+		fprintf(stream, "%d", (int)status.ns_pids[status.ns_pids_count - 1]);
+}
+
+static void render_start_ticks(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%" PRIu64, view->process->start_ticks);
+}
+
+static void render_comm(const struct view *view, FILE *stream)
+{
+	fputs(view->comm, stream);
+}
+
+static void render_uid(const struct view *view, FILE *stream)
+{
+	struct gcr_proc_status status;
+
+	if (gcr_proc_status(view->process->pid, &status) < 0)
+		fputc('-', stream);
+	else
+		fprintf(stream, "%u", (unsigned int)status.effective_uid);
+}
+
+static void render_cgroup(const struct view *view, FILE *stream)
+{
+	_cleanup_free_ char *path = NULL;
+
+	if (gcr_proc_cgroup(view->process->pid, &path) < 0) {
+		fputc('-', stream);
+		return;
+	}
+	for (char *byte = path; *byte; byte++)
+		if ((unsigned char)*byte < 0x20 || *byte == 0x7f)
+			*byte = '?';
+	fputs(path, stream);
+}
+
+static void render_state(const struct view *view, FILE *stream)
+{
+	fputs(gcr_state_name(view->state), stream);
+}
+
+static void render_since(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%" PRId64, view->state_since_usec);
+}
+
+static void render_verbs(const struct view *view, FILE *stream)
+{
+	char verbs[128];
+
+	fputs(gcr_state_verbs(view->state, verbs, sizeof(verbs)) ? verbs : "-", stream);
+}
+
+static void render_verb(const struct view *view, FILE *stream)
+{
+	fputs(view->verb, stream);
+}
+
+static void render_phase(const struct view *view, FILE *stream)
+{
+	fputs(view->phase, stream);
+}
+
+static void render_elapsed(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%" PRId64, view->elapsed_usec);
+}
+
+static void render_pending(const struct view *view, FILE *stream)
+{
+	fputs(view->control_pending ? "yes" : "no", stream);
+}
+
+static void render_engine(const struct view *view, FILE *stream)
+{
+	const char *reason;
+
+	fputs(gcr_engine_choose(view->process, &reason)->name, stream);
+}
+
+static void render_engine_reason(const struct view *view, FILE *stream)
+{
+	const char *reason;
+
+	gcr_engine_choose(view->process, &reason);
+	fputs(reason, stream);
+}
+
+static void render_registered(const struct view *view, FILE *stream)
+{
+	fputs(view->registrations ? "yes" : "no", stream);
+}
+
+/* The GPUs a running process uses now, a frozen one's it came from. */
+static void render_gpus(const struct view *view, FILE *stream)
+{
+	struct gcr_gpus *gpus = view->process->daemon->gpus;
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	uint32_t mask = 0;
+
+	for (unsigned int i = 0; i < view->shares_count; i++) {
+		int index = gcr_gpus_index(gpus, view->shares[i].uuid);
+
+		if (index >= 0)
+			mask |= 1u << index;
+	}
+	reply = view->shares_count ? NULL : calloc(1, sizeof(*reply));
+	if (reply) {
+		gcr_gpus_snapshot(gpus, reply);
+		for (uint32_t i = 0; i < reply->processes_count; i++)
+			if (reply->processes[i].pid == view->process->pid)
+				mask |= 1u << reply->processes[i].gpu;
+	}
+	if (!mask)
+		fputc('-', stream);
+	for (unsigned int index = 0, count = 0; index < GCR_GPUS_MAX; index++)
+		if (mask & 1u << index)
+			fprintf(stream, "%s%u", count++ ? " " : "", index);
+}
+
+static void render_vram(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%" PRIu64,
+		gcr_gpus_process_bytes(view->process->daemon->gpus, view->process->pid));
+}
+
+static void render_held(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%" PRIu64, view->held_bytes);
+}
+
+static void render_generation(const struct view *view, FILE *stream)
+{
+	fputs(*view->generation ? view->generation : "-", stream);
+}
+
+static void render_last_freeze(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%" PRId64, view->last_freeze_usec);
+}
+
+static void render_last_thaw(const struct view *view, FILE *stream)
+{
+	fprintf(stream, "%" PRId64, view->last_thaw_usec);
+}
+
+/* The GPU processes below a launcher; a GPU process stands for itself. */
+static void render_members(const struct view *view, FILE *stream)
+{
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+
+	if (!view->process->launcher || gcr_process_members(view->process, &members, &count) < 0 ||
+	    !count)
+		fputc('-', stream);
+	for (size_t i = 0; i < count; i++)
+		fprintf(stream, "%s%d", i ? " " : "", (int)members[i]->pid);
+	gcr_processes_list_free(members, count);
+}
+
+static const struct status_key status_keys[] = {
+	{"pid", render_pid, true},
+	{"ns_pid", render_ns_pid, true},
+	{"start_ticks", render_start_ticks, true},
+	{"comm", render_comm, true},
+	{"uid", render_uid, true},
+	{"cgroup", render_cgroup, true},
+	{"state", render_state, true},
+	{"state_since_usec", render_since, false},
+	{"verbs", render_verbs, true},
+	{"verb", render_verb, false},
+	{"phase", render_phase, false},
+	{"verb_elapsed_usec", render_elapsed, false},
+	{"control_pending", render_pending, false},
+	{"engine", render_engine, false},
+	{"engine_reason", render_engine_reason, false},
+	{"registered", render_registered, false},
+	{"gpus", render_gpus, false},
+	{"vram_bytes", render_vram, false},
+	{"held_bytes", render_held, false},
+	{"generation", render_generation, false},
+	{"last_freeze_usec", render_last_freeze, false},
+	{"last_thaw_usec", render_last_thaw, false},
+	{"members", render_members, true},
+};
+
+const char *gcr_render_status_key(size_t index)
+{
+	return index < GCR_ARRAY_SIZE(status_keys) ? status_keys[index].name : NULL;
+}
+
+void gcr_render_status(struct gcr_process *process, FILE *stream)
+{
+	struct view view;
+
+	look(process, &view);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(status_keys); i++) {
+		if (process->launcher && !status_keys[i].of_launcher)
+			continue;
+		fprintf(stream, "%s ", status_keys[i].name);
+		status_keys[i].render(&view, stream);
+		fputc('\n', stream);
+	}
+}
+
+void gcr_render_error(struct gcr_process *process, FILE *stream)
+{
+	struct gcr_error error;
+
+	pthread_mutex_lock(&process->lock);
+	error = process->error;
+	pthread_mutex_unlock(&process->lock);
+	if (error.number)
+		fprintf(stream, "%s: %s\n", gcr_error_name(error.number), error.words);
+	else
+		fputs("ok\n", stream);
+}
+
+/*
+ * Without the preload library nobody but the driver knows the allocations: one line per GPU then,
+ * with `-` for what is not known.
+ */
+void gcr_render_maps(struct gcr_process *process, FILE *stream)
+{
+	struct gcr_gpus *gpus = process->daemon->gpus;
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct view view;
+
+	look(process, &view);
+	if (!reply)
+		return;
+	gcr_gpus_snapshot(gpus, reply);
+	for (uint32_t i = 0; i < reply->processes_count && view.state == GCR_STATE_RUNNING; i++)
+		if (reply->processes[i].pid == process->pid)
+			fprintf(stream, "- %u driver %" PRIu64 " 0 -\n", reply->processes[i].gpu,
+				reply->processes[i].bytes);
+	for (unsigned int i = 0; i < view.shares_count && view.held_bytes; i++)
+		fprintf(stream, "- %d driver %" PRIu64 " %" PRIu64 " -\n",
+			gcr_gpus_index(gpus, view.shares[i].uuid), view.shares[i].bytes,
+			view.shares[i].bytes);
+}
+
+const char *const gcr_render_root_keys[] = {
+	"version", "backend", "driver_version", "gpus", "simulator", "processes", "held_bytes", NULL,
+};
+
+void gcr_render_root_status(struct gcr_daemon *daemon, FILE *stream)
+{
+	struct gcr_process **list = NULL;
+	struct gcr_hello hello = {0};
+	uint64_t held_bytes = 0;
+	size_t count = 0;
+
+	if (gcr_processes_list(daemon->processes, &list, &count) < 0)
+		return;
+	for (size_t i = 0; i < count; i++) {
+		pthread_mutex_lock(&list[i]->lock);
+		held_bytes += list[i]->held_bytes;
+		pthread_mutex_unlock(&list[i]->lock);
+	}
+	gcr_helpers_hello(daemon->helpers, &hello);
+	fprintf(stream, "version %s\nbackend %s\ndriver_version %s\ngpus %u\nsimulator %s\n",
+		GCR_VERSION, daemon->backend->name,
+		*hello.driver_version ? hello.driver_version : "-", gcr_gpus_count(daemon->gpus),
+		daemon->options.simulator ? "yes" : "no");
+	fprintf(stream, "processes %zu\nheld_bytes %" PRIu64 "\n\n", count, held_bytes);
+	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",
+		"vram_bytes", "held_bytes");
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_proc_status status = {0};
+		struct view view;
+
+		look(list[i], &view);
+		gcr_proc_status(list[i]->pid, &status);
+		fprintf(stream, "%-8d %-6u %-16s %-9s %14" PRIu64 " %14" PRIu64 "\n",
+			(int)list[i]->pid, (unsigned int)status.effective_uid, view.comm,
+			gcr_state_name(view.state),
+			gcr_gpus_process_bytes(daemon->gpus, list[i]->pid), view.held_bytes);
+	}
+	gcr_processes_list_free(list, count);
+}
+
+/* One GPU's entry; false if it is not there. */
+static bool look_at_gpu(struct gcr_daemon *daemon, unsigned int index, struct gcr_gpu_info *ret)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+
+	if (!reply)
+		return false;
+	gcr_gpus_snapshot(daemon->gpus, reply);
+	if (index >= reply->gpus_count)
+		return false;
+	*ret = reply->gpus[index];
+	return true;
+}
+
+void gcr_render_gpu_uuid(struct gcr_daemon *daemon, unsigned int index, FILE *stream)
+{
+	struct gcr_gpu_info gpu;
+	char text[41];
+
+	if (!look_at_gpu(daemon, index, &gpu))
+		return;
+	gcr_gpus_format_uuid(gpu.uuid, text);
+	fprintf(stream, "%s\n", text);
+}
+
+void gcr_render_gpu_name(struct gcr_daemon *daemon, unsigned int index, FILE *stream)
+{
+	struct gcr_gpu_info gpu;
+
+	if (look_at_gpu(daemon, index, &gpu))
+		fprintf(stream, "%.*s\n", (int)sizeof(gpu.name) - 1, gpu.name);
+}
+
+const char *const gcr_render_gpu_keys[] = {
+	"minor", "mig", "vram_total_bytes", "vram_used_bytes", "vram_free_bytes", "pids", NULL,
+};
+
+void gcr_render_gpu_status(struct gcr_daemon *daemon, unsigned int index, FILE *stream)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	const struct gcr_gpu_info *gpu;
+	unsigned int count = 0;
+
+	if (!reply)
+		return;
+	gcr_gpus_snapshot(daemon->gpus, reply);
+	if (index >= reply->gpus_count)
+		return;
+	gpu = &reply->gpus[index];
+	fprintf(stream, "minor %d\nmig %s\n", gpu->minor, gpu->flags & GCR_GPU_MIG ? "on" : "off");
+	if (gpu->flags & GCR_GPU_MEMORY)
+		fprintf(stream,
+			"vram_total_bytes %" PRIu64 "\nvram_used_bytes %" PRIu64
+			"\nvram_free_bytes %" PRIu64 "\n",
+			gpu->total_bytes, gpu->used_bytes, gpu->free_bytes);
+	else
+		fputs("vram_total_bytes -\nvram_used_bytes -\nvram_free_bytes -\n", stream);
+	fputs("pids", stream);
+	for (uint32_t i = 0; i < reply->processes_count; i++)
+		if (reply->processes[i].gpu == index)
+			fprintf(stream, " %d", (int)reply->processes[i].pid), count++;
+	fputs(count ? "\n" : " -\n", stream);
+}

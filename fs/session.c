@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The low-level FUSE operations. They look up, read, parse and reply; nothing in here waits for a
+ * GPU. What can only be answered later (a verb, a status that wants fresh figures) is answered by
+ * the thread that gets to know it.
+ */
+#include "fs/session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/control.h"
+#include "fs/event.h"
+#include "fs/gpus.h"
+#include "fs/log.h"
+#include "fs/tree.h"
+#include "lib/cleanup.h"
+
+/* Interrupts the loop's sleep; its handler does nothing. */
+#define WAKE_SIGNAL SIGUSR1
+#define WAKE_EVERY_MSEC 50
+
+/* A directory's entries, as they were when opened. */
+struct entry {
+	fuse_ino_t node;
+	mode_t mode;
+	char name[24];
+};
+
+struct listing {
+	struct entry *entries;
+	size_t count;
+};
+
+/* An open file or directory. */
+struct file {
+	fuse_ino_t node;
+	struct gcr_process *process; /* NULL if it is not about one */
+	char *text;		     /* a control file, as it was when opened */
+	size_t size;
+	struct gcr_event_reader *reader; /* an events file */
+	struct entry *entries;		 /* a directory */
+	size_t entries_count;
+};
+
+static struct {
+	pthread_t thread;
+	atomic_bool running;
+} loop;
+
+static struct gcr_daemon *daemon_of(fuse_req_t request)
+{
+	return fuse_req_userdata(request);
+}
+
+static struct file *file_of(const struct fuse_file_info *info)
+{
+	return (struct file *)(uintptr_t)info->fh;
+}
+
+static void file_destroy(struct file *file)
+{
+	if (!file)
+		return;
+	gcr_event_reader_destroy(file->reader);
+	gcr_process_unref(file->process);
+	free(file->text);
+	free(file->entries);
+	free(file);
+}
+
+GCR_DEFINE_CLEANUP(struct file *, file_destroy);
+
+static void do_init(void *data, struct fuse_conn_info *connection)
+{
+	/* `>` on ctl: the truncation comes with the open, not as a request of its own. */
+	if (connection->capable & FUSE_CAP_ATOMIC_O_TRUNC)
+		connection->want |= FUSE_CAP_ATOMIC_O_TRUNC;
+}
+
+static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name)
+{
+	struct fuse_entry_param entry;
+	int result;
+
+	result = gcr_tree_lookup(daemon_of(request), fuse_req_ctx(request), parent, name, &entry);
+	if (result < 0)
+		fuse_reply_err(request, -result);
+	else
+		fuse_reply_entry(request, &entry);
+}
+
+static void do_forget(fuse_req_t request, fuse_ino_t node, uint64_t lookups)
+{
+	fuse_reply_none(request);
+}
+
+static void do_getattr(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	struct stat stat;
+	int result = gcr_tree_getattr(daemon_of(request), node, &stat);
+
+	if (result < 0)
+		fuse_reply_err(request, -result);
+	else
+		fuse_reply_attr(request, &stat, 0);
+}
+
+static void do_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, int valid,
+		       struct fuse_file_info *info)
+{
+	/* A truncated ctl is what it was; nothing else of a control file can be set. */
+	if (gcr_node_is_ctl(gcr_node_kind(node)) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
+	    !(valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+		do_getattr(request, node, info);
+	else
+		fuse_reply_err(request, EPERM);
+}
+
+static void do_readlink(fuse_req_t request, fuse_ino_t node)
+{
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_proc_status status;
+	char target[16];
+
+	if (gcr_node_kind(node) != GCR_NODE_SELF) {
+		fuse_reply_err(request, EINVAL);
+	} else if (!caller->pid || gcr_proc_status(caller->pid, &status) < 0) {
+		fuse_reply_err(request, ENOENT);
+	} else {
+		snprintf(target, sizeof(target), "%d", (int)status.thread_group);
+		fuse_reply_readlink(request, target);
+	}
+}
+
+static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file **ret_file)
+{
+	_cleanup_(file_destroy_cleanup) struct file *file = calloc(1, sizeof(*file));
+	enum gcr_node_kind kind = gcr_node_kind(node);
+	int result;
+
+	if (!file)
+		return -ENOMEM;
+	file->node = node;
+	result = gcr_tree_process(daemon, node, &file->process);
+	if (result < 0 && result != -EINVAL)
+		return result;
+	if (gcr_node_is_events(kind)) {
+		result = gcr_event_reader_create(file->process ? file->process->events :
+								 daemon->events,
+						 &file->reader);
+		if (result < 0)
+			return result;
+	}
+	*ret_file = TAKE_PTR(file);
+	return 0;
+}
+
+static int render(struct gcr_daemon *daemon, struct file *file)
+{
+	FILE *stream = open_memstream(&file->text, &file->size);
+
+	if (!stream)
+		return -ENOMEM;
+	gcr_tree_render(daemon, file->node, file->process, stream);
+	return fclose(stream) ? -ENOMEM : 0;
+}
+
+/* An open that waits for fresh figures. */
+struct pending_open {
+	fuse_req_t request;
+	struct fuse_file_info info;
+	struct file *file;
+};
+
+static void finish_open(void *data)
+{
+	_cleanup_free_ struct pending_open *pending = data;
+	_cleanup_(file_destroy_cleanup) struct file *file = pending->file;
+	int result = render(daemon_of(pending->request), file);
+
+	if (result < 0) {
+		fuse_reply_err(pending->request, -result);
+		return;
+	}
+	pending->info.fh = (uintptr_t)file;
+	if (!fuse_reply_open(pending->request, &pending->info))
+		TAKE_PTR(file); /* else the open was interrupted, and there is no release */
+}
+
+static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	struct gcr_daemon *daemon = daemon_of(request);
+	_cleanup_(file_destroy_cleanup) struct file *file = NULL;
+	enum gcr_node_kind kind = gcr_node_kind(node);
+	struct pending_open *pending;
+	int result;
+
+	if ((info->flags & O_ACCMODE) != O_RDONLY && !gcr_node_is_ctl(kind)) {
+		fuse_reply_err(request, EPERM);
+		return;
+	}
+	result = file_create(daemon, node, &file);
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	info->direct_io = 1;
+	pending = calloc(1, sizeof(*pending));
+	if (!pending) {
+		fuse_reply_err(request, ENOMEM);
+		return;
+	}
+	*pending = (struct pending_open){
+		.request = request, .info = *info, .file = TAKE_PTR(file)};
+	if (gcr_node_needs_gpus(kind))
+		gcr_gpus_when_fresh(daemon->gpus, finish_open, pending);
+	else
+		finish_open(pending);
+}
+
+static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
+		    struct fuse_file_info *info)
+{
+	struct file *file = file_of(info);
+	_cleanup_free_ char *buffer = NULL;
+
+	if (file->reader) {
+		buffer = malloc(size);
+		if (!buffer)
+			fuse_reply_err(request, ENOMEM);
+		else
+			fuse_reply_buf(request, buffer,
+				       gcr_event_reader_read(file->reader, (uint64_t)offset,
+							     buffer, size));
+		return;
+	}
+	if ((size_t)offset >= file->size)
+		fuse_reply_buf(request, NULL, 0);
+	else if (size > file->size - (size_t)offset)
+		fuse_reply_buf(request, file->text + offset, file->size - (size_t)offset);
+	else
+		fuse_reply_buf(request, file->text + offset, size);
+}
+
+static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, size_t size,
+		     off_t offset, struct fuse_file_info *info)
+{
+	struct file *file = file_of(info);
+
+	if (!gcr_node_is_ctl(gcr_node_kind(node)))
+		fuse_reply_err(request, EPERM);
+	else
+		gcr_control_write(daemon_of(request), request, file->process, bytes, size,
+				  info->flags & O_NONBLOCK);
+}
+
+static void do_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	file_destroy(file_of(info));
+	fuse_reply_err(request, 0);
+}
+
+static void do_poll(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info,
+		    struct fuse_pollhandle *handle)
+{
+	struct file *file = file_of(info);
+
+	if (!file->reader) {
+		if (handle)
+			fuse_pollhandle_destroy(handle);
+		fuse_reply_poll(request, POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM);
+		return;
+	}
+	fuse_reply_poll(request,
+			gcr_event_reader_poll(file->reader, handle) ? POLLIN | POLLRDNORM : 0);
+}
+
+static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
+{
+	struct listing *listing = data;
+	struct entry *entries;
+
+	/* Doubled at every power of two. */
+	if (!(listing->count & (listing->count - 1))) {
+		entries = reallocarray(listing->entries, listing->count ? 2 * listing->count : 1,
+				       sizeof(*entries));
+		if (!entries)
+			return -ENOMEM;
+		listing->entries = entries;
+	}
+	entries = &listing->entries[listing->count++];
+	*entries = (struct entry){.node = node, .mode = mode};
+	snprintf(entries->name, sizeof(entries->name), "%s", name);
+	return 0;
+}
+
+static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	struct gcr_daemon *daemon = daemon_of(request);
+	_cleanup_(file_destroy_cleanup) struct file *file = NULL;
+	struct listing listing = {0};
+	int result;
+
+	result = file_create(daemon, node, &file);
+	if (!result)
+		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry, &listing);
+	if (result < 0) {
+		free(listing.entries);
+		fuse_reply_err(request, -result);
+		return;
+	}
+	file->entries = listing.entries;
+	file->entries_count = listing.count;
+	info->fh = (uintptr_t)file;
+	if (!fuse_reply_open(request, info))
+		TAKE_PTR(file);
+}
+
+/* Offsets are indexes into the listing. */
+static void do_readdir(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
+		       struct fuse_file_info *info)
+{
+	struct file *file = file_of(info);
+	_cleanup_free_ char *buffer = malloc(size);
+	size_t length = 0;
+
+	if (!buffer) {
+		fuse_reply_err(request, ENOMEM);
+		return;
+	}
+	for (size_t i = (size_t)offset; i < file->entries_count; i++) {
+		const struct entry *entry = &file->entries[i];
+		struct stat stat = {.st_ino = entry->node, .st_mode = entry->mode};
+		size_t bytes = fuse_add_direntry(request, buffer + length, size - length,
+						 entry->name, &stat, (off_t)i + 1);
+
+		if (bytes > size - length)
+			break;
+		length += bytes;
+	}
+	fuse_reply_buf(request, buffer, length);
+}
+
+static void do_statfs(fuse_req_t request, fuse_ino_t node)
+{
+	struct statvfs statfs = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255};
+
+	fuse_reply_statfs(request, &statfs);
+}
+
+/* Nothing can be made, removed or renamed in here. */
+static void do_mknod(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
+		     dev_t device)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_unlink(fuse_req_t request, fuse_ino_t parent, const char *name)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_symlink(fuse_req_t request, const char *target, fuse_ino_t parent, const char *name)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
+		      fuse_ino_t new_parent, const char *new_name, unsigned int flags)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent,
+		    const char *new_name)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
+		      struct fuse_file_info *info)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static const struct fuse_lowlevel_ops operations = {
+	.init = do_init,
+	.lookup = do_lookup,
+	.forget = do_forget,
+	.getattr = do_getattr,
+	.setattr = do_setattr,
+	.readlink = do_readlink,
+	.mknod = do_mknod,
+	.mkdir = do_mkdir,
+	.unlink = do_unlink,
+	.rmdir = do_unlink,
+	.symlink = do_symlink,
+	.rename = do_rename,
+	.link = do_link,
+	.open = do_open,
+	.read = do_read,
+	.write = do_write,
+	.release = do_release,
+	.opendir = do_opendir,
+	.readdir = do_readdir,
+	.releasedir = do_release,
+	.statfs = do_statfs,
+	.create = do_create,
+	.poll = do_poll,
+};
+
+int gcr_session_create(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	struct fuse_args arguments = FUSE_ARGS_INIT(0, NULL);
+	int result = 0;
+
+	if (fuse_opt_add_arg(&arguments, "gpucrfs") ||
+	    fuse_opt_add_arg(&arguments, "-ofsname=gpucrfs,subtype=gpucrfs,default_permissions") ||
+	    (daemon->only_uid == (uid_t)-1 && fuse_opt_add_arg(&arguments, "-oallow_other")))
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	if (!result) {
+		daemon->session =
+			fuse_session_new(&arguments, &operations, sizeof(operations), daemon);
+		if (!daemon->session)
+			result = gcr_error_set(error, EIO, "cannot start a FUSE session");
+	}
+	fuse_opt_free_args(&arguments);
+	if (result < 0)
+		return result;
+	if (fuse_session_mount(daemon->session, daemon->options.mountpoint)) {
+		fuse_session_destroy(daemon->session);
+		daemon->session = NULL;
+		return gcr_error_set(error, EIO, "cannot mount on %s", daemon->options.mountpoint);
+	}
+	return 0;
+}
+
+void gcr_session_destroy(struct gcr_daemon *daemon)
+{
+	if (!daemon->session)
+		return;
+	fuse_session_unmount(daemon->session);
+	fuse_session_destroy(daemon->session);
+	daemon->session = NULL;
+}
+
+static void wake_handler(int signal_number)
+{
+}
+
+int gcr_session_run(struct gcr_daemon *daemon)
+{
+	const struct sigaction wake = {.sa_handler = wake_handler};
+	struct fuse_loop_config *config;
+	int result;
+
+	sigaction(WAKE_SIGNAL, &wake, NULL);
+	config = fuse_loop_cfg_create();
+	if (!config)
+		return -ENOMEM;
+	fuse_loop_cfg_set_max_threads(config, 16);
+	fuse_loop_cfg_set_idle_threads(config, 4);
+	loop.thread = pthread_self();
+	atomic_store(&loop.running, true);
+	result = fuse_session_loop_mt(daemon->session, config);
+	atomic_store(&loop.running, false);
+	fuse_loop_cfg_destroy(config);
+	return result < 0 ? result : 0;
+}
+
+void gcr_session_stop(struct gcr_daemon *daemon)
+{
+	fuse_session_exit(daemon->session);
+	/* libfuse sleeps on a semaphore that fuse_session_exit() does not post in every version. */
+	while (atomic_load(&loop.running)) {
+		pthread_kill(loop.thread, WAKE_SIGNAL);
+		poll(NULL, 0, WAKE_EVERY_MSEC);
+	}
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT */
+/* The shape of the mount, as a table, and what stat(2) and readdir(3) show of it. */
+#include "fs/tree.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "fs/event.h"
+#include "fs/gpus.h"
+#include "fs/log.h"
+#include "fs/metrics.h"
+#include "fs/render.h"
+#include "fs/scan.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+struct shape {
+	enum gcr_node_kind parent;
+	const char *name; /* NULL: named by pid or index */
+	mode_t mode;
+	bool not_of_launcher; /* a directory that stands for others' processes lacks it */
+};
+
+static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
+	[GCR_NODE_ROOT] = {GCR_NODE_NONE, NULL, S_IFDIR | 0755, false},
+	[GCR_NODE_ROOT_CTL] = {GCR_NODE_ROOT, "ctl", S_IFREG | 0222, false},
+	[GCR_NODE_ROOT_STATUS] = {GCR_NODE_ROOT, "status", S_IFREG | 0444, false},
+	[GCR_NODE_ROOT_EVENTS] = {GCR_NODE_ROOT, "events", S_IFREG | 0444, false},
+	[GCR_NODE_ROOT_METRICS] = {GCR_NODE_ROOT, "metrics", S_IFREG | 0444, false},
+	[GCR_NODE_SELF] = {GCR_NODE_ROOT, "self", S_IFLNK | 0777, false},
+	[GCR_NODE_GPUS] = {GCR_NODE_ROOT, "gpus", S_IFDIR | 0555, false},
+	[GCR_NODE_GPU] = {GCR_NODE_GPUS, NULL, S_IFDIR | 0555, false},
+	[GCR_NODE_GPU_UUID] = {GCR_NODE_GPU, "uuid", S_IFREG | 0444, false},
+	[GCR_NODE_GPU_NAME] = {GCR_NODE_GPU, "name", S_IFREG | 0444, false},
+	[GCR_NODE_GPU_STATUS] = {GCR_NODE_GPU, "status", S_IFREG | 0444, false},
+	[GCR_NODE_PROCESS] = {GCR_NODE_ROOT, NULL, S_IFDIR | 0700, false},
+	[GCR_NODE_CTL] = {GCR_NODE_PROCESS, "ctl", S_IFREG | 0200, false},
+	[GCR_NODE_STATUS] = {GCR_NODE_PROCESS, "status", S_IFREG | 0400, false},
+	[GCR_NODE_ERROR] = {GCR_NODE_PROCESS, "error", S_IFREG | 0400, false},
+	[GCR_NODE_EVENTS] = {GCR_NODE_PROCESS, "events", S_IFREG | 0400, false},
+	[GCR_NODE_MAPS] = {GCR_NODE_PROCESS, "maps", S_IFREG | 0400, true},
+};
+
+static atomic_uint ctl_lookups;
+
+static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
+{
+	return (fuse_ino_t)kind | (fuse_ino_t)number << 8;
+}
+
+bool gcr_node_is_ctl(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_CTL || kind == GCR_NODE_ROOT_CTL;
+}
+
+bool gcr_node_is_events(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_EVENTS || kind == GCR_NODE_ROOT_EVENTS;
+}
+
+bool gcr_node_needs_gpus(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_STATUS || kind == GCR_NODE_MAPS || kind == GCR_NODE_ROOT_STATUS ||
+	       kind == GCR_NODE_GPU_STATUS;
+}
+
+static bool is_of_process(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_PROCESS || shapes[kind].parent == GCR_NODE_PROCESS;
+}
+
+int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process)
+{
+	if (!is_of_process(gcr_node_kind(node)))
+		return -EINVAL;
+	return gcr_processes_find_serial(daemon->processes, gcr_node_number(node), ret_process) ?
+		       -ESRCH :
+		       0;
+}
+
+bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
+{
+	return caller->pid > 0 && gcr_proc_namespace_reaches(caller->pid, pid) == 1;
+}
+
+static void set_time(struct stat *stat, int64_t usec)
+{
+	stat->st_mtim.tv_sec = usec / GCR_USEC_PER_SEC;
+	stat->st_mtim.tv_nsec = usec % GCR_USEC_PER_SEC * 1000;
+	stat->st_ctim = stat->st_mtim;
+	stat->st_atim = stat->st_mtim;
+}
+
+static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
+{
+	struct gcr_process *process;
+	int result;
+
+	result = gcr_tree_process(daemon, node, &process);
+	if (result < 0)
+		return result;
+	result = gcr_proc_owner(process->pid, &stat->st_uid, &stat->st_gid);
+	pthread_mutex_lock(&process->lock);
+	set_time(stat, process->state_since_usec);
+	pthread_mutex_unlock(&process->lock);
+	if (gcr_node_kind(node) == GCR_NODE_EVENTS) {
+		uint64_t bytes;
+		int64_t mtime_usec;
+
+		gcr_event_log_stat(process->events, &bytes, &mtime_usec);
+		stat->st_size = (off_t)bytes;
+		set_time(stat, mtime_usec);
+	}
+	gcr_process_unref(process);
+	return result;
+}
+
+int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
+{
+	enum gcr_node_kind kind = gcr_node_kind(node);
+	struct stat stat = {0};
+	uint64_t bytes;
+	int64_t mtime_usec;
+	int result = 0;
+
+	if (kind == GCR_NODE_NONE)
+		return -ENOENT;
+	/* Without the counter of look-ups: to stat(2) a ctl file is one file. */
+	stat.st_ino = node & 0xffffffffff;
+	stat.st_mode = shapes[kind].mode;
+	stat.st_nlink = S_ISDIR(stat.st_mode) ? 2 : 1;
+	stat.st_blksize = 4096;
+	if (daemon->only_uid != (uid_t)-1) {
+		stat.st_uid = daemon->only_uid;
+		stat.st_gid = getgid();
+	}
+	if (is_of_process(kind)) {
+		result = stat_process(daemon, node, &stat);
+	} else if (kind == GCR_NODE_ROOT_EVENTS) {
+		gcr_event_log_stat(daemon->events, &bytes, &mtime_usec);
+		stat.st_size = (off_t)bytes;
+		set_time(&stat, mtime_usec);
+	}
+	stat.st_blocks = (stat.st_size + 511) / 512;
+	if (!result)
+		*ret_stat = stat;
+	return result;
+}
+
+/* A name of digits only, without leading zeros, as a number up to @max. */
+static int parse_index(const char *name, uint32_t max, uint32_t *ret_index)
+{
+	uint64_t index = 0;
+
+	if (!*name || (*name == '0' && name[1]))
+		return -ENOENT;
+	for (; *name; name++) {
+		if (!isdigit((unsigned char)*name))
+			return -ENOENT;
+		index = index * 10 + (uint64_t)(*name - '0');
+		if (index > max)
+			return -ENOENT;
+	}
+	*ret_index = (uint32_t)index;
+	return 0;
+}
+
+static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			  const char *name, fuse_ino_t *ret_node)
+{
+	struct gcr_process *process;
+	uint32_t pid;
+	int result;
+
+	result = parse_index(name, INT_MAX, &pid);
+	if (!result && (!pid || !gcr_tree_reaches(caller, (pid_t)pid)))
+		result = -ENOENT;
+	if (!result)
+		result = gcr_processes_find(daemon->processes, (pid_t)pid, &process);
+	if (result < 0)
+		return result;
+	*ret_node = make_node(GCR_NODE_PROCESS, process->serial);
+	gcr_process_unref(process);
+	return 0;
+}
+
+static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_node_kind kind)
+{
+	struct gcr_process *process;
+	bool has = true;
+
+	if (shapes[kind].not_of_launcher && !gcr_tree_process(daemon, parent, &process)) {
+		has = !process->launcher;
+		gcr_process_unref(process);
+	}
+	return has;
+}
+
+int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
+		    const char *name, struct fuse_entry_param *ret_entry)
+{
+	enum gcr_node_kind parent_kind = gcr_node_kind(parent);
+	struct fuse_entry_param entry = {0};
+	uint32_t index;
+	int result = 0;
+
+	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !entry.ino; kind++)
+		if (shapes[kind].parent == parent_kind && shapes[kind].name &&
+		    !strcmp(shapes[kind].name, name) &&
+		    has_entry(daemon, parent, (enum gcr_node_kind)kind))
+			entry.ino = make_node((enum gcr_node_kind)kind, gcr_node_number(parent));
+	if (!entry.ino && parent_kind == GCR_NODE_GPUS) {
+		result = parse_index(name, GCR_GPUS_MAX - 1, &index);
+		if (!result && index >= gcr_gpus_count(daemon->gpus))
+			result = -ENOENT;
+		if (!result)
+			entry.ino = make_node(GCR_NODE_GPU, index);
+	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
+		result = lookup_process(daemon, caller, name, &entry.ino);
+	} else if (!entry.ino) {
+		result = -ENOENT;
+	}
+	if (result < 0)
+		return result;
+	if (gcr_node_is_ctl(gcr_node_kind(entry.ino)))
+		entry.ino |= (fuse_ino_t)(atomic_fetch_add(&ctl_lookups, 1) & 0xffffff) << 40;
+	result = gcr_tree_getattr(daemon, entry.ino, &entry.attr);
+	if (result < 0)
+		return result == -ESRCH ? -ENOENT : result;
+	*ret_entry = entry;
+	return 0;
+}
+
+static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			  int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	struct gcr_process **list = NULL;
+	bool sees_all = gcr_tree_reaches(caller, getpid());
+	char name[16];
+	size_t count;
+	int result;
+
+	result = gcr_scan_now(daemon->scan);
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "/proc cannot be searched: %s", strerror(-result));
+	result = gcr_processes_list(daemon->processes, &list, &count);
+	for (size_t i = 0; i < count && !result; i++) {
+		if (!sees_all && !gcr_tree_reaches(caller, list[i]->pid))
+			continue;
+		snprintf(name, sizeof(name), "%d", (int)list[i]->pid);
+		result = add(data, name, make_node(GCR_NODE_PROCESS, list[i]->serial), S_IFDIR);
+	}
+	gcr_processes_list_free(list, count);
+	return result;
+}
+
+int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
+		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode), void *data)
+{
+	enum gcr_node_kind parent = gcr_node_kind(node);
+	uint32_t number = gcr_node_number(node);
+	char name[16];
+	int result;
+
+	if (!S_ISDIR(shapes[parent].mode))
+		return -ENOTDIR;
+	result = add(data, ".", node, S_IFDIR);
+	if (!result)
+		result = add(data, "..", FUSE_ROOT_ID, S_IFDIR);
+	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !result; kind++)
+		if (shapes[kind].parent == parent && shapes[kind].name &&
+		    has_entry(daemon, node, (enum gcr_node_kind)kind))
+			result = add(data, shapes[kind].name,
+				     make_node((enum gcr_node_kind)kind, number),
+				     shapes[kind].mode);
+	if (parent == GCR_NODE_GPUS) {
+		for (uint32_t i = 0; i < gcr_gpus_count(daemon->gpus) && !result; i++) {
+			snprintf(name, sizeof(name), "%u", i);
+			result = add(data, name, make_node(GCR_NODE_GPU, i), S_IFDIR);
+		}
+	}
+	if (parent == GCR_NODE_ROOT && !result)
+		result = list_processes(daemon, caller, add, data);
+	return result;
+}
+
+void gcr_tree_render(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process *process,
+		     FILE *stream)
+{
+	uint32_t number = gcr_node_number(node);
+
+	switch (gcr_node_kind(node)) {
+	case GCR_NODE_ROOT_STATUS:
+		gcr_render_root_status(daemon, stream);
+		break;
+	case GCR_NODE_ROOT_METRICS:
+		gcr_metrics_render(daemon, stream);
+		break;
+	case GCR_NODE_GPU_UUID:
+		gcr_render_gpu_uuid(daemon, number, stream);
+		break;
+	case GCR_NODE_GPU_NAME:
+		gcr_render_gpu_name(daemon, number, stream);
+		break;
+	case GCR_NODE_GPU_STATUS:
+		gcr_render_gpu_status(daemon, number, stream);
+		break;
+	case GCR_NODE_STATUS:
+		gcr_render_status(process, stream);
+		break;
+	case GCR_NODE_ERROR:
+		gcr_render_error(process, stream);
+		break;
+	case GCR_NODE_MAPS:
+		gcr_render_maps(process, stream);
+		break;
+	default: /* the others have no text */
+		break;
+	}
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The names of the mount. A node id says what it names (kind, process or GPU), so there is no
+ * table of inodes: forgetting is nothing, and a node whose process has gone is ESRCH.
+ */
+#ifndef GCR_FS_TREE_H
+#define GCR_FS_TREE_H
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "fs/daemon.h"
+#include "fs/process.h"
+
+enum gcr_node_kind {
+	GCR_NODE_NONE = 0,
+	GCR_NODE_ROOT = 1, /* so that its id is FUSE_ROOT_ID */
+	GCR_NODE_ROOT_CTL,
+	GCR_NODE_ROOT_STATUS,
+	GCR_NODE_ROOT_EVENTS,
+	GCR_NODE_ROOT_METRICS,
+	GCR_NODE_SELF,
+	GCR_NODE_GPUS,
+	GCR_NODE_GPU,
+	GCR_NODE_GPU_UUID,
+	GCR_NODE_GPU_NAME,
+	GCR_NODE_GPU_STATUS,
+	GCR_NODE_PROCESS,
+	GCR_NODE_CTL,
+	GCR_NODE_STATUS,
+	GCR_NODE_ERROR,
+	GCR_NODE_EVENTS,
+	GCR_NODE_MAPS,
+	GCR_NODE_KINDS_COUNT,
+};
+
+/* Node ids: bits 0-7 kind, 8-39 serial of the process or index of the GPU, 40-63 see below. */
+static inline enum gcr_node_kind gcr_node_kind(fuse_ino_t node)
+{
+	return (node & 0xff) < GCR_NODE_KINDS_COUNT ? (enum gcr_node_kind)(node & 0xff) :
+						      GCR_NODE_NONE;
+}
+
+static inline uint32_t gcr_node_number(fuse_ino_t node)
+{
+	return (uint32_t)(node >> 8);
+}
+
+/* Is it a ctl file? Each look-up of one returns a fresh id, counted in the upper 24 bits, because
+ * the kernel holds an inode's lock for as long as a write to it waits. */
+bool gcr_node_is_ctl(enum gcr_node_kind kind);
+bool gcr_node_is_events(enum gcr_node_kind kind);
+
+/* Does its text tell of VRAM, so that the GPUs should be asked before it is rendered? */
+bool gcr_node_needs_gpus(enum gcr_node_kind kind);
+
+/* Resolve @name below @parent for @caller. -ENOENT, -ENOTDIR, ... */
+int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
+		    const char *name, struct fuse_entry_param *ret_entry);
+
+int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat);
+
+/* The process a node is about; -ESRCH if it has ended. The reference is the caller's. */
+int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process);
+
+/* Calls @add for every entry of a directory; stops with its non-zero result. */
+int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
+		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
+		  void *data);
+
+/* Write a control file's text. @process is NULL for nodes that are not about one. */
+void gcr_tree_render(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process *process,
+		     FILE *stream);
+
+/* May @caller see @pid by pid namespaces? */
+bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid);
+
+#endif

@@ -1,0 +1,176 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# gpucr against a folder that looks like a mount: what it writes where, what it says and how it
+# ends. usage: test_gpucr.sh PATH-OF-GPUCR
+set -u
+
+gpucr=$1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+export GPUCR_MOUNT="$work/a mount"
+failures=0
+count=0
+
+mkdir "$GPUCR_MOUNT"
+: >"$GPUCR_MOUNT/ctl"
+
+# A process directory: make_process ID
+make_process() {
+    mkdir -p "$GPUCR_MOUNT/$1"
+    rm -f "$GPUCR_MOUNT/$1/ctl"
+    : >"$GPUCR_MOUNT/$1/ctl"
+    echo ok >"$GPUCR_MOUNT/$1/error"
+    printf 'state running\nengine vmm\n' >"$GPUCR_MOUNT/$1/status"
+}
+
+# Run gpucr and keep what came of it: run ARGUMENT...
+run() {
+    "$gpucr" "$@" >"$work/out" 2>"$work/err"
+    status=$?
+}
+
+check() {
+    count=$((count + 1))
+    if [ "$2" != "$3" ]; then
+        failures=$((failures + 1))
+        printf 'FAIL: %s: expected "%s", found "%s"\n' "$1" "$2" "$3"
+    fi
+}
+
+# Does the file have this text? check_has WHAT TEXT FILE
+check_has() {
+    count=$((count + 1))
+    if ! grep -q -F -e "$2" "$3"; then
+        failures=$((failures + 1))
+        printf 'FAIL: %s: no "%s" in: %s\n' "$1" "$2" "$(cat "$3")"
+    fi
+}
+
+make_process 123
+make_process 456
+make_process training
+
+run freeze 123
+check 'freeze one: status' 0 "$status"
+check 'freeze one: ctl' 'freeze' "$(cat "$GPUCR_MOUNT/123/ctl")"
+check 'freeze one: quiet' '' "$(cat "$work/out" "$work/err")"
+
+make_process 123
+run thaw gpu=0:1 timeout=30 123
+check 'arguments: status' 0 "$status"
+check 'arguments: ctl' 'thaw gpu=0:1 timeout=30' "$(cat "$GPUCR_MOUNT/123/ctl")"
+
+make_process 123
+run freeze 123 timeout=5 456
+check 'several: status' 0 "$status"
+check 'several: root ctl' 'freeze timeout=5 123 456' "$(cat "$GPUCR_MOUNT/ctl")"
+check 'several: own ctl' '' "$(cat "$GPUCR_MOUNT/123/ctl" "$GPUCR_MOUNT/456/ctl")"
+
+run thaw training
+check 'by name: status' 0 "$status"
+check 'by name: ctl' 'thaw' "$(cat "$GPUCR_MOUNT/training/ctl")"
+
+# A failed write(2), with and without words of the process.
+rm "$GPUCR_MOUNT/123/ctl"
+ln -s /dev/full "$GPUCR_MOUNT/123/ctl"
+run freeze 123
+check 'failure: status' 1 "$status"
+check 'failure: words' 'gpucr: freeze 123: No space left on device' "$(cat "$work/err")"
+echo 'the store is full: 3 GiB needed, 1 GiB there' >"$GPUCR_MOUNT/123/error"
+run freeze 123
+check 'failure: status' 1 "$status"
+check 'failure: words of error' \
+    'gpucr: freeze 123: the store is full: 3 GiB needed, 1 GiB there' "$(cat "$work/err")"
+
+# A ctl that cannot even be opened: then `error` is about something else.
+rm "$GPUCR_MOUNT/123/ctl"
+mkdir "$GPUCR_MOUNT/123/ctl"
+run freeze 123
+check 'open: status' 1 "$status"
+check 'open: words' 'gpucr: freeze 123: Is a directory' "$(cat "$work/err")"
+rmdir "$GPUCR_MOUNT/123/ctl"
+make_process 123
+
+run freeze 999999999
+check 'no process: status' 1 "$status"
+check_has 'no process: words' '999999999: no such process' "$work/err"
+run freeze $$
+check 'no GPU: status' 1 "$status"
+check_has 'no GPU: words' "$$: this process uses no GPU" "$work/err"
+run freeze
+check 'no id: status' 2 "$status"
+check_has 'no id: words' 'which process?' "$work/err"
+run freeze trainin
+check 'no such name: status' 2 "$status"
+check_has 'no such name: words' 'trainin' "$work/err"
+run freeze "123
+thaw"
+check 'newline: status' 2 "$status"
+run freeze ../123
+check 'path: status' 2 "$status"
+check 'path: ctl' '' "$(cat "$GPUCR_MOUNT/123/ctl")"
+run --frobnicate
+check 'bad option: status' 2 "$status"
+run
+check 'nothing: status' 2 "$status"
+
+run --help
+check 'help: status' 0 "$status"
+check_has 'help: text' 'Usage: gpucr VERB' "$work/out"
+run --version
+check 'version: status' 0 "$status"
+check_has 'version: text' 'gpucr ' "$work/out"
+
+run status 123
+check 'status: status' 0 "$status"
+check_has 'status: text' 'engine vmm' "$work/out"
+
+cat >"$GPUCR_MOUNT/status" <<'END'
+version 1
+processes 2
+
+id       user   comm             state         vram_bytes     held_bytes
+123      1000   train            running      17179869184              0
+456      0      serve            frozen                 0     1073741824
+END
+run ls
+check 'ls: status' 0 "$status"
+check 'ls: lines' 3 "$(wc -l <"$work/out")"
+check 'ls: a running one' '123 1000 train running 16.0 GiB -' \
+    "$(sed -n 2p "$work/out" | tr -s ' ')"
+check 'ls: a frozen one' '456 0 serve frozen - 1024 MiB' "$(sed -n 3p "$work/out" | tr -s ' ')"
+run ls -q
+check 'ls -q' '123 456' "$(xargs <"$work/out")"
+
+env GPUCR_MOUNT="$work/none" "$gpucr" freeze 1 >"$work/out" 2>"$work/err"
+check 'no mount: status' 1 $?
+check_has 'no mount: words' 'no gpucrfs is mounted there' "$work/err"
+
+# Ended while its write waits, here because the pipe is full: `cancel` follows the verb, and what
+# becomes of the verb is waited for.
+rm "$GPUCR_MOUNT/123/ctl"
+mkfifo "$GPUCR_MOUNT/123/ctl"
+exec 3<>"$GPUCR_MOUNT/123/ctl"
+filled=$(dd if=/dev/zero of=/dev/fd/3 bs=4096 oflag=nonblock 2>&1 |
+    sed -n 's/^\([0-9]*\) bytes.*/\1/p')
+"$gpucr" freeze 123 2>"$work/err" 3>&- &
+pid=$!
+# The trap is set before the writer starts, and only the writer has children of its own.
+writer_is_up() {
+    for child in $(cat "/proc/$pid/task/$pid/children"); do
+        [ -z "$(cat "/proc/$child/task/$child/children" 2>/dev/null)" ] || return 0
+    done
+    return 1
+}
+until writer_is_up; do
+    kill -0 "$pid" || break
+done
+kill -TERM "$pid"
+check 'cancel: what ctl got' 'cancel freeze' \
+    "$(head -c $((filled + 14)) <&3 | tr -d '\0' | sort | xargs)"
+exec 3>&-
+wait "$pid"
+check 'cancel: status of a verb that was done first' 0 $?
+
+printf '%s checks, %s failures\n' "$count" "$failures"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT */
+/* fs/scan.c: a temporary file stands for the device, children open and close it. */
+#include "fs/scan.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/procfs.h"
+#include "test/unit/test.h"
+
+/* Far beyond what a pass takes, for a machine under load. */
+#define PATIENCE_SEC 20
+
+static char directory[] = "/tmp/gcr-scan-XXXXXX";
+static char device[64];
+
+/* What the last pass said. */
+struct watcher {
+	pthread_mutex_t lock;
+	pthread_cond_t change;
+	struct gcr_scan_holder holders[256];
+	size_t count;
+	unsigned int passes;
+	atomic_int inside;
+	pid_t ignored;
+};
+
+static void pass(const struct gcr_scan_holder *holders, size_t count, void *data)
+{
+	struct watcher *watcher = data;
+
+	CHECK(atomic_fetch_add(&watcher->inside, 1) == 0); /* never two at once */
+	CHECK(count <= GCR_ARRAY_SIZE(watcher->holders));
+	for (size_t i = 1; i < count; i++)
+		CHECK(holders[i - 1].pid < holders[i].pid);
+	pthread_mutex_lock(&watcher->lock);
+	if (count)
+		memcpy(watcher->holders, holders, count * sizeof(*holders));
+	watcher->count = count;
+	watcher->passes++;
+	pthread_cond_broadcast(&watcher->change);
+	pthread_mutex_unlock(&watcher->lock);
+	atomic_fetch_sub(&watcher->inside, 1);
+}
+
+static bool ignore(pid_t pid, void *data)
+{
+	struct watcher *watcher = data;
+
+	return pid == watcher->ignored;
+}
+
+static bool holds(struct watcher *watcher, pid_t pid)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&watcher->lock);
+	for (size_t i = 0; i < watcher->count; i++)
+		found |= watcher->holders[i].pid == pid;
+	pthread_mutex_unlock(&watcher->lock);
+	return found;
+}
+
+static unsigned int passes(struct watcher *watcher)
+{
+	unsigned int count;
+
+	pthread_mutex_lock(&watcher->lock);
+	count = watcher->passes;
+	pthread_mutex_unlock(&watcher->lock);
+	return count;
+}
+
+static void wait_until(struct watcher *watcher, pid_t pid, bool held)
+{
+	struct timespec deadline;
+
+	clock_gettime(CLOCK_REALTIME, &deadline);
+	deadline.tv_sec += PATIENCE_SEC;
+	while (holds(watcher, pid) != held) {
+		pthread_mutex_lock(&watcher->lock);
+		CHECK(pthread_cond_timedwait(&watcher->change, &watcher->lock, &deadline) == 0);
+		pthread_mutex_unlock(&watcher->lock);
+	}
+}
+
+static struct gcr_scan *start(struct watcher *watcher, uid_t only_uid)
+{
+	struct gcr_scan_config config = {
+		.device_path = device,
+		.only_uid = only_uid,
+		.ignore = ignore,
+		.pass = pass,
+		.data = watcher,
+	};
+	struct gcr_scan *scan;
+
+	*watcher = (struct watcher){.lock = PTHREAD_MUTEX_INITIALIZER,
+				    .change = PTHREAD_COND_INITIALIZER};
+	CHECK(gcr_scan_create(&config, &scan) == 0);
+	return scan;
+}
+
+struct child {
+	pid_t pid;
+	int command; /* 'o' open the device, 'c' close it, 'e' end */
+	int answer;
+};
+
+static struct child start_child(void)
+{
+	struct child child;
+	int command[2];
+	int answer[2];
+
+	CHECK(pipe2(command, O_CLOEXEC) == 0 && pipe2(answer, O_CLOEXEC) == 0);
+	child.pid = fork();
+	CHECK(child.pid >= 0);
+	if (child.pid == 0) {
+		int fd = -1;
+		char byte;
+
+		close(command[1]);
+		close(answer[0]);
+		while (read(command[0], &byte, 1) == 1 && byte != 'e') {
+			if (byte == 'o')
+				fd = open(device, O_RDWR);
+			else
+				close(fd);
+			if (write(answer[1], &byte, 1) != 1)
+				break;
+		}
+		_exit(0);
+	}
+	close(command[0]);
+	close(answer[1]);
+	child.command = command[1];
+	child.answer = answer[0];
+	return child;
+}
+
+static void tell(struct child child, char command)
+{
+	CHECK(write(child.command, &command, 1) == 1);
+	CHECK(read(child.answer, &command, 1) == 1);
+}
+
+static void end_child(struct child child)
+{
+	CHECK(write(child.command, "e", 1) == 1);
+	close(child.command);
+	CHECK(waitpid(child.pid, NULL, 0) == child.pid);
+	close(child.answer);
+}
+
+static void make_device(void)
+{
+	close(open(device, O_CREAT | O_RDWR | O_CLOEXEC, 0666));
+}
+
+static void test_now(void)
+{
+	struct child child = start_child();
+	struct child other = start_child();
+	struct gcr_proc_stat stat;
+	struct watcher watcher;
+	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
+	uint64_t start_ticks = 0;
+
+	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(!holds(&watcher, child.pid));
+	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
+	tell(child, 'o');
+	CHECK(gcr_scan_probe(scan, child.pid, &start_ticks) == 1);
+	CHECK(gcr_proc_stat(child.pid, &stat) == 0 && stat.start_ticks == start_ticks);
+	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
+	CHECK(watcher.holders[0].start_ticks == start_ticks);
+
+	tell(other, 'o');
+	watcher.ignored = other.pid;
+	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
+	CHECK(gcr_scan_probe(scan, other.pid, NULL) == 0);
+
+	tell(child, 'c');
+	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(!holds(&watcher, child.pid));
+	end_child(child);
+	CHECK(gcr_scan_probe(scan, child.pid, NULL) == -ESRCH);
+	gcr_scan_destroy(scan);
+	end_child(other);
+}
+
+static void test_watch(void)
+{
+	struct child child = start_child();
+	struct watcher watcher;
+	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
+
+	CHECK(gcr_scan_now(scan) == 0);
+	tell(child, 'o');
+	wait_until(&watcher, child.pid, true);
+	tell(child, 'c');
+	wait_until(&watcher, child.pid, false);
+	tell(child, 'o');
+	wait_until(&watcher, child.pid, true);
+	end_child(child); /* closing by dying counts as well */
+	wait_until(&watcher, child.pid, false);
+	gcr_scan_destroy(scan);
+}
+
+static void test_replaced(void)
+{
+	struct child child = start_child();
+	struct watcher watcher;
+	struct gcr_scan *scan;
+
+	CHECK(unlink(device) == 0);
+	scan = start(&watcher, (uid_t)-1);
+	CHECK(gcr_scan_now(scan) == 0);
+	for (int round = 0; round < 2; round++) {
+		make_device();
+		tell(child, 'o');
+		wait_until(&watcher, child.pid, true);
+		tell(child, 'c');
+		wait_until(&watcher, child.pid, false);
+		CHECK(unlink(device) == 0);
+	}
+	make_device();
+	end_child(child);
+	gcr_scan_destroy(scan);
+}
+
+static void test_storm(void)
+{
+	struct child child = start_child();
+	struct watcher watcher;
+	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
+	int64_t end_usec;
+	unsigned int before;
+	unsigned int made;
+
+	CHECK(gcr_scan_now(scan) == 0);
+	before = passes(&watcher);
+	end_usec = gcr_clock_usec() + GCR_USEC_PER_SEC;
+	while (gcr_clock_usec() < end_usec) {
+		tell(child, 'o');
+		tell(child, 'c');
+	}
+	made = passes(&watcher) - before;
+	/* 250 ms apart at the least; that many only if this thread was not held up */
+	CHECK(made >= 1 && made <= 7);
+	tell(child, 'o');
+	wait_until(&watcher, child.pid, true);
+	gcr_scan_destroy(scan);
+	end_child(child);
+}
+
+static void *scan_often(void *data)
+{
+	for (int i = 0; i < 50; i++)
+		CHECK(gcr_scan_now(data) == 0);
+	return NULL;
+}
+
+static void test_sharing(void)
+{
+	struct child child = start_child();
+	struct watcher watcher;
+	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
+	pthread_t threads[8];
+	unsigned int before = passes(&watcher);
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
+		CHECK(pthread_create(&threads[i], NULL, scan_often, scan) == 0);
+	/* what was true before the call is always seen, whoever makes the pass */
+	for (int i = 0; i < 20; i++) {
+		tell(child, 'o');
+		CHECK(gcr_scan_now(scan) == 0);
+		CHECK(holds(&watcher, child.pid));
+		tell(child, 'c');
+		CHECK(gcr_scan_now(scan) == 0);
+		CHECK(!holds(&watcher, child.pid));
+	}
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
+		pthread_join(threads[i], NULL);
+	CHECK(passes(&watcher) - before <= 8 * 50 + 40 + 20);
+	gcr_scan_destroy(scan);
+	end_child(child);
+}
+
+static void test_user(void)
+{
+	struct child child = start_child();
+	struct watcher watcher;
+	struct gcr_scan *scan;
+
+	tell(child, 'o');
+	scan = start(&watcher, geteuid());
+	CHECK(gcr_scan_now(scan) == 0 && holds(&watcher, child.pid));
+	gcr_scan_destroy(scan);
+	scan = start(&watcher, geteuid() + 1);
+	CHECK(gcr_scan_now(scan) == 0 && !holds(&watcher, child.pid));
+	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
+	gcr_scan_destroy(scan);
+	end_child(child);
+}
+
+struct thread {
+	pthread_barrier_t ready;
+	pthread_mutex_t stay;
+	pid_t id;
+};
+
+static void *thread_main(void *data)
+{
+	struct thread *thread = data;
+
+	thread->id = (pid_t)syscall(SYS_gettid);
+	pthread_barrier_wait(&thread->ready);
+	pthread_mutex_lock(&thread->stay);
+	pthread_mutex_unlock(&thread->stay);
+	return NULL;
+}
+
+static void test_thread(void)
+{
+	struct thread thread = {.stay = PTHREAD_MUTEX_INITIALIZER};
+	struct watcher watcher;
+	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
+	pthread_t handle;
+	int fd;
+
+	pthread_barrier_init(&thread.ready, NULL, 2);
+	pthread_mutex_lock(&thread.stay);
+	CHECK(pthread_create(&handle, NULL, thread_main, &thread) == 0);
+	pthread_barrier_wait(&thread.ready);
+	fd = open(device, O_RDWR | O_CLOEXEC);
+	CHECK(gcr_scan_probe(scan, getpid(), NULL) == 1);
+	CHECK(gcr_scan_probe(scan, thread.id, NULL) == 0);
+	close(fd);
+	pthread_mutex_unlock(&thread.stay);
+	pthread_join(handle, NULL);
+	pthread_barrier_destroy(&thread.ready);
+	gcr_scan_destroy(scan);
+}
+
+static void test_create(void)
+{
+	struct gcr_scan_config config = {.device_path = "relative", .pass = pass};
+	struct watcher watcher;
+	struct gcr_scan *scan;
+
+	CHECK(gcr_scan_create(&config, &scan) == -EINVAL);
+	gcr_scan_destroy(NULL);
+	for (int i = 0; i < 20; i++)
+		gcr_scan_destroy(start(&watcher, (uid_t)-1));
+}
+
+int main(void)
+{
+	CHECK(mkdtemp(directory) && chmod(directory, 0755) == 0);
+	snprintf(device, sizeof(device), "%s/nvidia-uvm", directory);
+	make_device();
+	test_create();
+	test_now();
+	test_watch();
+	test_replaced();
+	test_storm();
+	test_sharing();
+	test_user();
+	test_thread();
+	CHECK(unlink(device) == 0 && rmdir(directory) == 0);
+	return 0;
+}
