@@ -525,9 +525,10 @@ static int take_stock(struct drive *drive, struct gcr_error *error)
 				     strerror(-result));
 	if (room < bytes + CONTROL_STATE_BYTES)
 		return gcr_error_set(error, ENOMEM,
-				     "the driver puts %" PRIu64 " MiB into the process's own memory, "
+				     "the driver puts %llu MiB into the process's own memory, "
 				     "but %s leaves %" PRIu64 " MiB",
-				     (bytes + CONTROL_STATE_BYTES) >> 20, what, room >> 20);
+				     (unsigned long long)(bytes + CONTROL_STATE_BYTES) >> 20, what,
+				     room >> 20);
 	return 0;
 }
 

@@ -495,7 +495,8 @@ int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, 
 		struct gcr_error spare_error;
 
 		r = greet(helpers, helper, deadline_usec, wake_fd, &spare_error);
-		if (r == 0) {
+		/* A hello may be left over from one that has died since. */
+		if (r == 0 && gcr_helper_usable(helper)) {
 			*ret_helper = helper;
 			return 0;
 		}

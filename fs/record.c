@@ -164,7 +164,7 @@ int gcr_record_write(int directory_fd, const struct gcr_record *record)
 	_cleanup_close_ int fd = -1;
 	char temporary[NAME_BYTES + 8];
 	char name[NAME_BYTES];
-	size_t bytes;
+	size_t bytes = 0;
 	int r;
 
 	r = print_record(record, &text, &bytes);

@@ -431,10 +431,13 @@ int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_
 	r = start_watching(scan);
 	if (r < 0)
 		goto fail;
-	r = start_thread(scan);
-	if (r < 0)
-		goto fail;
+	/* before the first pass, whose callback may want to probe */
 	*ret_scan = scan;
+	r = start_thread(scan);
+	if (r < 0) {
+		*ret_scan = NULL;
+		goto fail;
+	}
 	return 0;
 fail:
 	gcr_scan_destroy(scan);

@@ -30,8 +30,8 @@ struct gcr_scan_config {
 	 * hold the device when it was looked at. (A process that the driver has checkpointed holds
 	 * no device file, and is missing.) Calls follow one another, from the thread of the scan
 	 * or from one in gcr_scan_now(); no lock of the scan's is held, but calling gcr_scan_now()
-	 * from here would wait for itself. The first may come before gcr_scan_create() returns. A
-	 * pass that failed is not reported.
+	 * from here would wait for itself. The first may come before gcr_scan_create() returns, but
+	 * after it has set *ret_scan. A pass that failed is not reported.
 	 */
 	void (*pass)(const struct gcr_scan_holder *holders, size_t count, void *data);
 

@@ -38,8 +38,9 @@ void gcr_error_prefix(struct gcr_error *error, const char *format, ...)
 	va_start(arguments, format);
 	length = vsnprintf(error->words, sizeof(error->words), format, arguments);
 	va_end(arguments);
-	if (length >= 0 && (size_t)length < sizeof(error->words))
-		snprintf(error->words + length, sizeof(error->words) - (size_t)length, ": %s", old);
+	if (length >= 0 && length < GCR_ERROR_WORDS_MAX - 2)
+		snprintf(error->words + length, sizeof(error->words) - (size_t)length, ": %.*s",
+			 GCR_ERROR_WORDS_MAX - length - 3, old);
 	make_one_line(error->words);
 }
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GCR_COMM_BYTES 64 /* a task's name (16 in the kernel, 64 with workers' descriptions) */
+#define GCR_COMM_BYTES	64 /* a task's name (16 in the kernel, 64 with workers' descriptions) */
 #define GCR_NS_PIDS_MAX 32 /* levels of pid namespaces (MAX_PID_NS_LEVEL) */
 
 struct gcr_proc_stat {
@@ -45,22 +45,25 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid);
  */
 int gcr_proc_holds_file(pid_t pid, const char *path);
 
-/* Calls @visit with the target of every link in /proc/PID/fd until it returns non-zero. */
+/*
+ * Calls @visit with the target of every link in /proc/PID/fd until it returns non-zero, and returns
+ * that; else 0, -ESRCH, -EACCES.
+ */
 int gcr_proc_each_file(pid_t pid, int (*visit)(const char *target, void *data), void *data);
 
 /* Calls @visit with every distinct mapped file's path in /proc/PID/maps, likewise. */
 int gcr_proc_each_mapping(pid_t pid, int (*visit)(const char *path, void *data), void *data);
 
 /*
- * The process's cgroup path as status shows it: the v2 path, else the v1 memory controller's.
- * The string is the caller's.
+ * The process's cgroup path as status shows it: the v2 path, else (also if that is the root and
+ * memory is v1's) the v1 memory controller's. The string is the caller's. -ENOENT: neither.
  */
 int gcr_proc_cgroup(pid_t pid, char **ret_path);
 
 /*
  * Bytes that may still be allocated for @pid: the least of limit - current over its memory
  * cgroup and all ancestors (v2 memory.max, v1 memory.limit_in_bytes), and MemAvailable.
- * *ret_what names what is narrowest ("MemAvailable" or the cgroup's path) and is the caller's to free.
+ * *ret_what names what is narrowest ("MemAvailable" or the cgroup's path), for the caller to free.
  */
 int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what);
 

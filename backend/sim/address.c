@@ -81,7 +81,8 @@ void span_remove(struct span_table *table, CUdeviceptr start)
 static bool hold(CUdeviceptr start, size_t size_bytes)
 {
 	void *address = mmap((void *)start, size_bytes, PROT_NONE,
-			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+			     0);
 
 	if (address == MAP_FAILED)
 		return false;
@@ -236,8 +237,7 @@ int mapping_attach(const struct mapping *mapping)
 			       mapping_protection(mapping), MAP_SHARED | MAP_FIXED, fd,
 			       (off_t)mapping->offset);
 	} else {
-		address = mmap((void *)mapping->start, mapping->size_bytes,
-			       PROT_READ | PROT_WRITE,
+		address = mmap((void *)mapping->start, mapping->size_bytes, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	}
 	if (address == MAP_FAILED)

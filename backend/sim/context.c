@@ -8,7 +8,7 @@
 #define CONTEXT_STACK_DEPTH 32
 
 static struct CUctx_st *contexts; /* sim.lock */
-static struct CUctx_st *ended;    /* threads may still have these current */
+static struct CUctx_st *ended;	  /* threads may still have these current */
 static struct CUctx_st *primary[SIM_MAX_GPUS];
 static unsigned primary_flags[SIM_MAX_GPUS];
 
@@ -119,7 +119,8 @@ static CUresult account(void)
 	return result;
 }
 
-static CUresult context_add(int device, unsigned flags, unsigned api_version, CUcontext *ret_context)
+static CUresult context_add(int device, unsigned flags, unsigned api_version,
+			    CUcontext *ret_context)
 {
 	CUcontext context = calloc(1, sizeof(*context));
 	CUresult result;

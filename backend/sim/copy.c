@@ -32,8 +32,8 @@ static bool is_pinned(CUdeviceptr address)
 	SIM_LOCK(&sim.lock);
 
 	allocation = allocation_find(address);
-	return allocation && (allocation->kind == ALLOCATION_HOST ||
-			      allocation->kind == ALLOCATION_REGISTERED);
+	return allocation &&
+	       (allocation->kind == ALLOCATION_HOST || allocation->kind == ALLOCATION_REGISTERED);
 }
 
 static bool is_known(CUdeviceptr address)
@@ -96,10 +96,10 @@ static struct work copy_1d(CUdeviceptr to, CUdeviceptr from, size_t size_bytes)
 	return item;
 }
 
-#define COPY(stream, to, from, bytes, to_side, from_side, synchronous)                             \
-	({                                                                                         \
-		struct work item_ = copy_1d((CUdeviceptr)(to), (CUdeviceptr)(from), bytes);        \
-		copy_submit(stream, &item_, to_side, from_side, synchronous);                      \
+#define COPY(stream, to, from, bytes, to_side, from_side, synchronous)                      \
+	({                                                                                  \
+		struct work item_ = copy_1d((CUdeviceptr)(to), (CUdeviceptr)(from), bytes); \
+		copy_submit(stream, &item_, to_side, from_side, synchronous);               \
 	})
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
@@ -197,14 +197,16 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool synchro
 		return CUDA_ERROR_INVALID_VALUE;
 	result = side_2d(copy->srcMemoryType, copy->srcHost, copy->srcDevice, &from_side, &from);
 	if (!result)
-		result = side_2d(copy->dstMemoryType, copy->dstHost, copy->dstDevice, &to_side, &to);
+		result =
+			side_2d(copy->dstMemoryType, copy->dstHost, copy->dstDevice, &to_side, &to);
 	if (result)
 		return result;
 	item.copy.from_pitch = copy->srcPitch ? copy->srcPitch : copy->WidthInBytes;
 	item.copy.to_pitch = copy->dstPitch ? copy->dstPitch : copy->WidthInBytes;
 	if (item.copy.from_pitch < copy->WidthInBytes || item.copy.to_pitch < copy->WidthInBytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	item.copy.from = (const void *)(from + copy->srcY * item.copy.from_pitch + copy->srcXInBytes);
+	item.copy.from =
+		(const void *)(from + copy->srcY * item.copy.from_pitch + copy->srcXInBytes);
 	item.copy.to = (void *)(to + copy->dstY * item.copy.to_pitch + copy->dstXInBytes);
 	item.copy.width = copy->WidthInBytes;
 	item.copy.height = copy->Height;

@@ -199,8 +199,8 @@ CUresult cuEventQuery(CUevent event)
 	if (result)
 		return result;
 	if (event->ipc_slot >= 0)
-		return ipc_reached(event, ipc_recorded(event)) ? CUDA_SUCCESS :
-								 CUDA_ERROR_NOT_READY;
+		return ipc_reached(event, ipc_recorded(event)) ? CUDA_SUCCESS
+							       : CUDA_ERROR_NOT_READY;
 	fence = event_fence(event);
 	if (fence && !fence_done(fence))
 		result = CUDA_ERROR_NOT_READY;
@@ -242,11 +242,12 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
 	if (!event_listed(start) || !event_listed(end) || !start->fence || !end->fence ||
 	    (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
 		return CUDA_ERROR_INVALID_HANDLE;
-	result = fence_done(start->fence) && fence_done(end->fence) ? CUDA_SUCCESS :
-								      CUDA_ERROR_NOT_READY;
+	result = fence_done(start->fence) && fence_done(end->fence) ? CUDA_SUCCESS
+								    : CUDA_ERROR_NOT_READY;
 	if (!result)
 		*milliseconds =
-			(float)((double)(int64_t)(end->fence->time_ns - start->fence->time_ns) / 1e6);
+			(float)((double)(int64_t)(end->fence->time_ns - start->fence->time_ns) /
+				1e6);
 	return result;
 }
 

@@ -9,8 +9,8 @@
  *
  * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. `nth=3` lets two
  * matching calls of a process pass; `times=2` applies the rule to two calls (default: one with
- * nth, else all). First delay_ms passes, then the action, then the error is returned (a number or a CUDA_ERROR_
- * name) and the call does nothing.
+ * nth, else all). First delay_ms passes, then the action, then the error is returned (a number or a
+ * CUDA_ERROR_ name) and the call does nothing.
  *
  * For the cuCheckpointProcess calls a rule works inside the process that is operated on, before
  * its state changes (pid and comm are that process's); with where=caller it works in the
@@ -62,7 +62,8 @@ static size_t base_length(const char *name)
 {
 	size_t length = strlen(name);
 
-	if (length > 5 && (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds")))
+	if (length > 5 &&
+	    (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds")))
 		length -= 5;
 	if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v' &&
 	    isdigit((unsigned char)name[length - 1]))
@@ -126,9 +127,9 @@ static struct fault_rule *rule_parse(char *text)
 		else if (!strcmp(word, "where") && !strcmp(value, "caller"))
 			rule->place = FAULT_CALLER;
 		else if (!strcmp(word, "action"))
-			rule->action = !strcmp(value, "kill")    ? ACTION_KILL
+			rule->action = !strcmp(value, "kill")	 ? ACTION_KILL
 				       : !strcmp(value, "abort") ? ACTION_ABORT
-				       : !strcmp(value, "hang")  ? ACTION_HANG
+				       : !strcmp(value, "hang")	 ? ACTION_HANG
 								 : ACTION_NONE;
 	}
 	return rule;

@@ -136,8 +136,8 @@ static CUstreamCaptureStatus capture_status(const struct capture *capture)
 {
 	if (!capture)
 		return CU_STREAM_CAPTURE_STATUS_NONE;
-	return capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED :
-				      CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	return capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+				    : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
@@ -166,9 +166,9 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
 	if (count)
 		*count = capture->graph->count ? 1 : 0;
 	if (dependencies)
-		*dependencies = capture->graph->count ?
-					&capture->graph->nodes[capture->graph->count - 1] :
-					NULL;
+		*dependencies = capture->graph->count
+					? &capture->graph->nodes[capture->graph->count - 1]
+					: NULL;
 	return CUDA_SUCCESS;
 }
 

@@ -75,8 +75,8 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (span_overlaps(&allocations, (CUdeviceptr)pointer, bytes))
 		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-	allocation = allocation_add((CUdeviceptr)pointer, bytes, ALLOCATION_REGISTERED,
-				    context->device);
+	allocation =
+		allocation_add((CUdeviceptr)pointer, bytes, ALLOCATION_REGISTERED, context->device);
 	if (!allocation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	allocation->context = context;
@@ -107,9 +107,9 @@ static struct allocation *host_find(const void *pointer)
 	struct allocation *allocation = allocation_find((CUdeviceptr)pointer);
 
 	return allocation && (allocation->kind == ALLOCATION_HOST ||
-			      allocation->kind == ALLOCATION_REGISTERED) ?
-		       allocation :
-		       NULL;
+			      allocation->kind == ALLOCATION_REGISTERED)
+		       ? allocation
+		       : NULL;
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_pointer, void *pointer, unsigned flags)

@@ -17,7 +17,7 @@ struct event_handle {
 };
 
 #define MEMORY_HANDLE_MAGIC 0x6770756d656d6970ull
-#define EVENT_HANDLE_MAGIC 0x677075657674ull
+#define EVENT_HANDLE_MAGIC  0x677075657674ull
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 {
@@ -63,8 +63,8 @@ static CUresult memory_open(CUcontext context, const struct memory_handle *conte
 		return slot < 0 || device < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 	phys->ipc_opened = true;
 	start = range_reserve(phys->size_bytes, 0, 0);
-	result = start ? mapping_add(start, phys->size_bytes, phys, 0, true) :
-			 CUDA_ERROR_OUT_OF_MEMORY;
+	result = start ? mapping_add(start, phys->size_bytes, phys, 0, true)
+		       : CUDA_ERROR_OUT_OF_MEMORY;
 	phys_unref(phys);
 	if (result) {
 		if (start)
@@ -181,9 +181,8 @@ bool ipc_live(void)
 
 	shared_lock();
 	for (struct phys *phys = physes; phys && !live; phys = phys->next)
-		live = phys->ipc_opened ||
-		       (shared->allocations[phys->slot].legacy_ipc &&
-			shared_allocation_shared(phys->slot, sim.index));
+		live = phys->ipc_opened || (shared->allocations[phys->slot].legacy_ipc &&
+					    shared_allocation_shared(phys->slot, sim.index));
 	shared_unlock();
 	return live || events_shared_with_others();
 }

@@ -28,8 +28,8 @@ static struct block *block_new(int device, size_t size_bytes, CUresult *ret_resu
 		return NULL;
 	}
 	block->start = range_reserve(size_bytes, 0, 0);
-	*ret_result = block->start ? mapping_add(block->start, size_bytes, phys, 0, true) :
-				     CUDA_ERROR_OUT_OF_MEMORY;
+	*ret_result = block->start ? mapping_add(block->start, size_bytes, phys, 0, true)
+				   : CUDA_ERROR_OUT_OF_MEMORY;
 	phys_unref(phys);
 	if (*ret_result) {
 		if (block->start)
@@ -54,8 +54,8 @@ static CUdeviceptr block_cut(struct block *block, size_t size_bytes)
 	CUdeviceptr start = block->start;
 
 	for (size_t i = 0; i <= block->pieces.count; i++) {
-		CUdeviceptr end = i < block->pieces.count ? block->pieces.items[i].start :
-							    block->start + block->size_bytes;
+		CUdeviceptr end = i < block->pieces.count ? block->pieces.items[i].start
+							  : block->start + block->size_bytes;
 
 		if (end - start >= size_bytes) {
 			if (span_insert(&block->pieces, start, size_bytes, NULL))
@@ -129,8 +129,8 @@ uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes)
 CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer)
 {
 	int device = context->device;
-	struct block **blocks = size_bytes < SIM_BLOCK_BYTES ? &small_blocks[device] :
-							       &large_blocks[device];
+	struct block **blocks = size_bytes < SIM_BLOCK_BYTES ? &small_blocks[device]
+							     : &large_blocks[device];
 	/* A large allocation has its block for itself. */
 	struct block *own = NULL, *block = NULL;
 	struct allocation *allocation;
@@ -232,9 +232,9 @@ void context_memory_free(CUcontext context)
 		struct allocation *allocation = allocations.items[i].object;
 		bool mine = allocation->context == context;
 
-		if (mine && (allocation->kind == ALLOCATION_DEVICE ||
-			     allocation->kind == ALLOCATION_MANAGED ||
-			     allocation->kind == ALLOCATION_IPC))
+		if (mine &&
+		    (allocation->kind == ALLOCATION_DEVICE ||
+		     allocation->kind == ALLOCATION_MANAGED || allocation->kind == ALLOCATION_IPC))
 			device_memory_free(allocation);
 		else
 			i++;
@@ -323,8 +323,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	context_wait(context);
 	SIM_LOCK(&sim.lock);
 	allocation = allocation_find(pointer);
-	return allocation && allocation->start == pointer ? device_memory_free(allocation) :
-							    CUDA_ERROR_INVALID_VALUE;
+	return allocation && allocation->start == pointer ? device_memory_free(allocation)
+							  : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size_bytes, CUdeviceptr pointer)
@@ -348,8 +348,8 @@ CUresult cuMemAdvise(CUdeviceptr pointer, size_t count, CUmem_advise advice, CUd
 	SIM_LOCK(&sim.lock);
 	struct allocation *allocation = allocation_find(pointer);
 
-	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS :
-								       CUDA_ERROR_INVALID_VALUE;
+	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS
+								    : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t count, CUmem_advise advice,
@@ -364,8 +364,8 @@ CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t count, CUdevice device, 
 	SIM_LOCK(&sim.lock);
 	struct allocation *allocation = allocation_find(pointer);
 
-	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS :
-								       CUDA_ERROR_INVALID_VALUE;
+	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS
+								    : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t count, CUmemLocation location,

@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#define MODULE_MAGIC 0x4d4f4455u
-#define FUNCTION_MAGIC 0x46554e43u
-#define FATBIN_MAGIC 0xba55ed50u
+#define MODULE_MAGIC	     0x4d4f4455u
+#define FUNCTION_MAGIC	     0x46554e43u
+#define FATBIN_MAGIC	     0xba55ed50u
 #define FATBIN_WRAPPER_MAGIC 0x466243b1u
 
 struct CUfunc_st {
@@ -149,11 +149,11 @@ static CUresult variables_make(CUcontext context, CUmodule module)
 		if (!variable)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		*variable = parsed;
-		result = variable->managed ?
-				 managed_memory_alloc(context->device, variable->size_bytes,
-						      CU_MEM_ATTACH_GLOBAL, &variable->address) :
-				 device_memory_alloc(context, variable->size_bytes,
-						     &variable->address);
+		result = variable->managed
+				 ? managed_memory_alloc(context->device, variable->size_bytes,
+							CU_MEM_ATTACH_GLOBAL, &variable->address)
+				 : device_memory_alloc(context, variable->size_bytes,
+						       &variable->address);
 		if (result) {
 			free(variable);
 			return result;
@@ -449,8 +449,8 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
 {
 	SIM_ENTER();
-	return function && function->magic == FUNCTION_MAGIC ? CUDA_SUCCESS :
-							       CUDA_ERROR_INVALID_HANDLE;
+	return function && function->magic == FUNCTION_MAGIC ? CUDA_SUCCESS
+							     : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction function)

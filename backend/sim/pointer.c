@@ -21,9 +21,9 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		/* Memory that was mapped or stream-ordered belongs to no context. */
 		*(CUcontext *)data = allocation->kind == ALLOCATION_VMM ||
-						     allocation->kind == ALLOCATION_POOL ?
-					     NULL :
-					     allocation->context;
+						     allocation->kind == ALLOCATION_POOL
+					     ? NULL
+					     : allocation->context;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
 		*(unsigned *)data = is_host(allocation) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
@@ -63,16 +63,16 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		*(unsigned long long *)data =
-			allocation->kind == ALLOCATION_VMM && phys ?
-				(unsigned long long)phys->prop.requestedHandleTypes :
-				0;
+			allocation->kind == ALLOCATION_VMM && phys
+				? (unsigned long long)phys->prop.requestedHandleTypes
+				: 0;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		*(unsigned *)data = 0;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-		*(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+		*(unsigned *)data = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		*(CUmemoryPool *)data = allocation->pool;

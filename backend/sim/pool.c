@@ -339,3 +339,33 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	current_pool[device] = pool;
 	return CUDA_SUCCESS;
 }
+
+/* The attribute MEMPOOL_SUPPORTED_HANDLE_TYPES says that pools cannot be shared. */
+
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool,
+					  CUmemAllocationHandleType type, unsigned long long flags)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle,
+					    CUmemAllocationHandleType type,
+					    unsigned long long flags)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr pointer)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
+				CUmemPoolPtrExportData *data)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}

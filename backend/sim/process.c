@@ -156,8 +156,10 @@ static void fork_child(void)
 {
 	/* The stream threads and the restore thread do not exist here, and whoever held a lock
 	 * is gone; the inherited descriptors stay and keep the parent's memory in use. */
-	if (atomic_load(&initialized))
-		atomic_store(&forked, true);
+	if (!atomic_load(&initialized))
+		return;
+	atomic_store(&forked, true);
+	checkpoint_server_forked();
 }
 
 static int open_device(const char *name)
@@ -213,7 +215,8 @@ static int gpu_by_name(const char *text, size_t length)
 			const unsigned char *u = shared->gpus[i].uuid;
 
 			snprintf(uuid, sizeof(uuid),
-				 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+				 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%"
+				 "02x",
 				 u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
 				 u[11], u[12], u[13], u[14], u[15]);
 			if (!strncasecmp(uuid, text + 4, length - 4))

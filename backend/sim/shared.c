@@ -354,7 +354,8 @@ int shared_process_add(int *ret_fd)
 int shared_process_find(int pid)
 {
 	for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++)
-		if (shared->processes[i].pid == pid && shared_process_running(&shared->processes[i]))
+		if (shared->processes[i].pid == pid &&
+		    shared_process_running(&shared->processes[i]))
 			return (int)i;
 	return -ESRCH;
 }

@@ -16,12 +16,12 @@
 
 #include "lib/cleanup.h"
 
-#define SIM_MAX_GPUS 16
-#define SIM_MAX_PROCESSES 256
+#define SIM_MAX_GPUS	    16
+#define SIM_MAX_PROCESSES   256
 #define SIM_MAX_ALLOCATIONS 32768
-#define SIM_MAX_IPC_EVENTS 256
-#define SIM_HOLDER_WORDS (SIM_MAX_PROCESSES / 64)
-#define SIM_BLOCK_BYTES (2ull << 20)
+#define SIM_MAX_IPC_EVENTS  256
+#define SIM_HOLDER_WORDS    (SIM_MAX_PROCESSES / 64)
+#define SIM_BLOCK_BYTES	    (2ull << 20)
 
 struct shared_gpu {
 	unsigned char uuid[16];

@@ -21,13 +21,11 @@
 #include "backend/sim/shared.h"
 #include "lib/cleanup.h"
 
-
-
-#define SIM_DRIVER_VERSION 13000
+#define SIM_DRIVER_VERSION	13000
 /* Device memory has its addresses here: high as the real ones are, and inside what
  * ThreadSanitizer accepts. */
-#define SIM_VA_START 0x7e8000000000ull
-#define SIM_VA_END 0x7f8000000000ull
+#define SIM_VA_START		0x7e8000000000ull
+#define SIM_VA_END		0x7f8000000000ull
 #define SIM_SUBALLOCATION_BYTES 512
 
 /* ---- process.c: cuInit, the gate every call passes, fork ---- */
@@ -64,20 +62,20 @@ void sim_leave(struct sim_call *call);
 
 /* First line of every entry point: counts the caller in, waits while the process is locked,
  * applies injected faults. */
-#define SIM_ENTER_FLAGS(flags)                                                                     \
-	_cleanup_(sim_leave) struct sim_call sim_call_ = sim_enter(__func__, flags);               \
-	if (sim_call_.result)                                                                      \
+#define SIM_ENTER_FLAGS(flags)                                                       \
+	_cleanup_(sim_leave) struct sim_call sim_call_ = sim_enter(__func__, flags); \
+	if (sim_call_.result)                                                        \
 	return sim_call_.result
 #define SIM_ENTER() SIM_ENTER_FLAGS(SIM_CALL_GATED)
 
 /* Also needs a current context that has not failed. */
-#define SIM_ENTER_CONTEXT(variable)                                                                \
-	SIM_ENTER();                                                                               \
-	CUcontext variable = context_current();                                                    \
-	do {                                                                                       \
-		CUresult context_result_ = context_check(variable);                                \
-		if (context_result_)                                                               \
-			return context_result_;                                                    \
+#define SIM_ENTER_CONTEXT(variable)                                 \
+	SIM_ENTER();                                                \
+	CUcontext variable = context_current();                     \
+	do {                                                        \
+		CUresult context_result_ = context_check(variable); \
+		if (context_result_)                                \
+			return context_result_;                     \
 	} while (0)
 
 /* Closes the gate and waits for calls and work to end; 0 = no timeout. */
@@ -103,9 +101,9 @@ static inline pthread_mutex_t *sim_lock_held(pthread_mutex_t *lock)
 	return lock;
 }
 
-#define SIM_LOCK(lock)                                                                             \
-	_cleanup_(sim_unlockp) __attribute__((unused)) pthread_mutex_t *sim_held_ =                \
-		sim_lock_held(lock)
+#define SIM_LOCK(lock)                                 \
+	_cleanup_(sim_unlockp) __attribute__((unused)) \
+	pthread_mutex_t *sim_held_ = sim_lock_held(lock)
 
 /* ---- fault.c ---- */
 
@@ -153,7 +151,7 @@ bool device_has_context(int device);
 struct phys {
 	struct phys *next;
 	unsigned references; /* handles and mappings */
-	unsigned slot;       /* in shared->allocations */
+	unsigned slot;	     /* in shared->allocations */
 	uint64_t size_bytes;
 	int device;
 	bool imported;
@@ -174,10 +172,10 @@ struct mapping {
 
 enum allocation_kind {
 	ALLOCATION_DEVICE,  /* cuMemAlloc */
-	ALLOCATION_VMM,     /* one cuMemMap */
+	ALLOCATION_VMM,	    /* one cuMemMap */
 	ALLOCATION_POOL,    /* cuMemAllocAsync */
 	ALLOCATION_MANAGED, /* cuMemAllocManaged, __managed__ */
-	ALLOCATION_IPC,     /* cuIpcOpenMemHandle */
+	ALLOCATION_IPC,	    /* cuIpcOpenMemHandle */
 	ALLOCATION_HOST,    /* cuMemAllocHost */
 	ALLOCATION_REGISTERED,
 };
@@ -215,7 +213,7 @@ struct span_table {
 extern struct span_table ranges;      /* address space in use; sim.lock */
 extern struct span_table allocations; /* struct allocation; sim.lock */
 extern struct span_table mappings;    /* struct mapping; map_lock */
-extern struct phys *physes;           /* sim.lock */
+extern struct phys *physes;	      /* sim.lock */
 
 struct span *span_find(const struct span_table *table, CUdeviceptr address);
 int span_insert(struct span_table *table, CUdeviceptr start, size_t size_bytes, void *object);
@@ -385,13 +383,13 @@ void fence_wait(const struct fence *fence);
 
 /* What a stream argument means, and whether its context can be used. */
 CUresult stream_argument(CUstream handle, CUstream *ret_stream);
-#define SIM_ENTER_STREAM(variable, handle)                                                         \
-	SIM_ENTER();                                                                               \
-	CUstream variable;                                                                         \
-	do {                                                                                       \
-		CUresult stream_result_ = stream_argument(handle, &(variable));                    \
-		if (stream_result_)                                                                \
-			return stream_result_;                                                     \
+#define SIM_ENTER_STREAM(variable, handle)                                      \
+	SIM_ENTER();                                                            \
+	CUstream variable;                                                      \
+	do {                                                                    \
+		CUresult stream_result_ = stream_argument(handle, &(variable)); \
+		if (stream_result_)                                             \
+			return stream_result_;                                  \
 	} while (0)
 /* Set around a _ptsz or _ptds variant: stream 0 is the thread's own. */
 extern __thread bool per_thread_default;
@@ -495,6 +493,7 @@ bool ipc_live(void);
 
 /* checkpoint_server.c: the thread that serves requests about this process. */
 int checkpoint_server_start(void);
+void checkpoint_server_forked(void);
 /* checkpoint_state.c: what that thread does. */
 CUresult checkpoint_lock(unsigned timeout_ms);
 CUresult checkpoint_save(void);

@@ -216,8 +216,8 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream)
 		result = context_check(context);
 		if (result)
 			return result;
-		*ret_stream = handle == CU_STREAM_LEGACY ? context->legacy :
-							   per_thread_stream(context);
+		*ret_stream = handle == CU_STREAM_LEGACY ? context->legacy
+							 : per_thread_stream(context);
 		return *ret_stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	pthread_mutex_lock(&work.lock);
@@ -294,8 +294,8 @@ CUresult stream_submit(CUstream stream, const struct work *item, struct fence *w
 		if (ret_fence)
 			*ret_fence = NULL;
 		stream->unjoined = true;
-		return item->kind == WORK_NOTHING ? CUDA_SUCCESS :
-						    capture_append(stream->capture, item);
+		return item->kind == WORK_NOTHING ? CUDA_SUCCESS
+						  : capture_append(stream->capture, item);
 	}
 	return submit_locked(stream, item, wait, ret_fence);
 }
@@ -341,12 +341,12 @@ CUresult capture_forbids(CUstream stream)
 		if (!capture)
 			continue;
 		mine = pthread_equal(capture->thread, pthread_self());
-		if (stream ? other == stream :
-			     capture_thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+		if (stream ? other == stream
+			   : capture_thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
 				     capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-				     (mine || (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-					       capture_thread_mode ==
-						       CU_STREAM_CAPTURE_MODE_GLOBAL))) {
+				     (mine ||
+				      (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+				       capture_thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL))) {
 			capture->invalidated = true;
 			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 		}
@@ -429,7 +429,10 @@ static CUresult create(CUcontext context, CUstream *phStream, unsigned flags, in
 {
 	if (!phStream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
-	*phStream = stream_create(context, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority,
+	*phStream = stream_create(context, flags,
+				  priority < -5	 ? -5
+				  : priority > 0 ? 0
+						 : priority,
 				  false);
 	return *phStream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -603,13 +606,15 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t va
 	return value_operation(stream, WORK_WAIT_VALUE, addr, value, flags, 8);
 }
 
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags)
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+				 unsigned flags)
 {
 	SIM_ENTER();
 	return value_operation(stream, WORK_WRITE_VALUE, addr, value, flags, 4);
 }
 
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags)
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+				 unsigned flags)
 {
 	SIM_ENTER();
 	return value_operation(stream, WORK_WRITE_VALUE, addr, value, flags, 8);

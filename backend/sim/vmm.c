@@ -171,8 +171,7 @@ static size_t mappings_within(CUdeviceptr pointer, size_t size)
 		struct span *span = span_find(&mappings, at);
 		struct allocation *allocation = allocation_find(at);
 
-		if (!span || span->start != at || !allocation ||
-		    allocation->kind != ALLOCATION_VMM)
+		if (!span || span->start != at || !allocation || allocation->kind != ALLOCATION_VMM)
 			return 0;
 		at += span->size_bytes;
 		count++;
@@ -366,6 +365,49 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *number, void 
 /* dma-buf export needs hardware. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, size_t size,
 				       CUmemRangeHandleType type, unsigned long long flags)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* The attribute MULTICAST_SUPPORTED says no. */
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+			    CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+			    unsigned long long flags)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr memory,
+			     size_t size, unsigned long long flags)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+			   size_t size)
+{
+	SIM_ENTER();
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
+				   CUmulticastGranularity_flags option)
 {
 	SIM_ENTER();
 	return CUDA_ERROR_NOT_SUPPORTED;

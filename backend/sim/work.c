@@ -78,8 +78,8 @@ static bool wait_value(const struct work *work)
 			return false;
 		switch (work->value.flags & 3) {
 		case CU_STREAM_WAIT_VALUE_GEQ:
-			reached = work->value.bytes == 4 ? (int32_t)(value - wanted) >= 0 :
-							   (int64_t)(value - wanted) >= 0;
+			reached = work->value.bytes == 4 ? (int32_t)(value - wanted) >= 0
+							 : (int64_t)(value - wanted) >= 0;
 			break;
 		case CU_STREAM_WAIT_VALUE_EQ:
 			reached = value == wanted;

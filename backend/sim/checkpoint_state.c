@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Checkpoint and restore of this process, run by its restore thread. The bytes of device memory
+ * go to anonymous memory of the process, its address ranges stay held, and it lets go of
+ * everything that is the GPU's. What the real driver carries out and then cannot restore is
+ * carried out and lost here too (test/gpu and the comments say what was measured).
+ */
+#include "backend/sim/sim.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#define COPY_BYTES ((size_t)64 << 10)
+
+/* Only the restore thread writes it; the shared table has a copy for everybody. */
+static CUprocessState state;
+/* Why the next restore will fail, found out when checkpointing. */
+static CUresult lost;
+
+static void state_set(CUprocessState new_state)
+{
+	state = new_state;
+	shared_lock();
+	shared->processes[sim.index].state = (int)new_state;
+	shared_unlock();
+}
+
+CUresult checkpoint_lock(unsigned timeout_ms)
+{
+	CUresult result;
+
+	if (state != CU_PROCESS_STATE_RUNNING)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	result = gate_close(timeout_ms);
+	if (!result)
+		state_set(CU_PROCESS_STATE_LOCKED);
+	return result;
+}
+
+CUresult checkpoint_unlock(void)
+{
+	if (state != CU_PROCESS_STATE_LOCKED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	state_set(CU_PROCESS_STATE_RUNNING);
+	gate_open();
+	return CUDA_SUCCESS;
+}
+
+static CUresult phys_save(struct phys *phys)
+{
+	_cleanup_close_ int fd = shared_allocation_open(phys->slot, false);
+	size_t size_bytes = phys->size_bytes;
+	off_t data = 0;
+	char *saved;
+
+	if (fd < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	saved = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (saved == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	/* Holes were never written and read as zeros, as the fresh mapping does. */
+	while ((data = lseek(fd, data, SEEK_DATA)) >= 0 && (size_t)data < size_bytes) {
+		off_t hole = lseek(fd, data, SEEK_HOLE);
+
+		while (data < hole) {
+			ssize_t done = pread(fd, saved + data, (size_t)(hole - data), data);
+
+			if (done <= 0) {
+				munmap(saved, size_bytes);
+				return CUDA_ERROR_OPERATING_SYSTEM;
+			}
+			data += done;
+		}
+	}
+	phys->saved = saved;
+	return CUDA_SUCCESS;
+}
+
+static CUresult phys_load(struct phys *phys)
+{
+	static const char zeros[COPY_BYTES];
+	_cleanup_close_ int fd = shared_allocation_open(phys->slot, false);
+	const char *saved = phys->saved;
+
+	if (fd < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	for (size_t at = 0; at < phys->size_bytes; at += COPY_BYTES) {
+		if (!memcmp(saved + at, zeros, COPY_BYTES))
+			continue;
+		for (size_t done = 0; done < COPY_BYTES;) {
+			ssize_t written = pwrite(fd, saved + at + done, COPY_BYTES - done,
+						 (off_t)(at + done));
+
+			if (written <= 0)
+				return CUDA_ERROR_OPERATING_SYSTEM;
+			done += (size_t)written;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+static void phys_saved_free(struct phys *phys)
+{
+	if (phys->saved)
+		munmap(phys->saved, phys->size_bytes);
+	phys->saved = NULL;
+}
+
+/* Measured: the checkpoint of a process with memory shared through a descriptor succeeds and
+ * the restore says 801; with live legacy IPC the restore says 1. */
+static CUresult find_lost(void)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (ipc_live())
+		return CUDA_ERROR_INVALID_VALUE;
+	shared_lock();
+	for (struct phys *phys = physes; phys; phys = phys->next)
+		if (phys->imported ||
+		    (phys->exported && shared_allocation_shared(phys->slot, sim.index)))
+			result = CUDA_ERROR_NOT_SUPPORTED;
+	shared_unlock();
+	return result;
+}
+
+static void mappings_detach(void)
+{
+	pthread_rwlock_wrlock(&sim.map_lock);
+	for (size_t i = 0; i < mappings.count; i++) {
+		const struct mapping *mapping = mappings.items[i].object;
+
+		if (mapping->phys)
+			mapping_detach(mapping);
+	}
+	pthread_rwlock_unlock(&sim.map_lock);
+}
+
+static CUresult mappings_attach(void)
+{
+	int r = 0;
+
+	pthread_rwlock_wrlock(&sim.map_lock);
+	for (size_t i = 0; i < mappings.count && !r; i++) {
+		const struct mapping *mapping = mappings.items[i].object;
+
+		if (mapping->phys)
+			r = mapping_attach(mapping);
+	}
+	pthread_rwlock_unlock(&sim.map_lock);
+	return sim_error_of(r);
+}
+
+CUresult checkpoint_save(void)
+{
+	CUresult result = CUDA_SUCCESS;
+	SIM_LOCK(&sim.lock);
+
+	if (state != CU_PROCESS_STATE_LOCKED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	/* Measured: refused, and the process can be unlocked. */
+	if (managed_memory_exists())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	lost = find_lost();
+	for (struct phys *phys = physes; phys && !result; phys = phys->next)
+		result = phys_save(phys);
+	if (result) {
+		for (struct phys *phys = physes; phys; phys = phys->next)
+			phys_saved_free(phys);
+		return result;
+	}
+
+	mappings_detach();
+	shared_lock();
+	/* First, so that a kill at any point leaves nothing held by a slot that looks alive. */
+	shared->processes[sim.index].holds_no_file = 1;
+	for (struct phys *phys = physes; phys; phys = phys->next)
+		shared_allocation_drop(phys->slot, sim.index);
+	contexts_unaccount();
+	shared_unlock();
+	device_files_close();
+	if (sim.lock_fd >= 0)
+		close(TAKE_FD(sim.lock_fd));
+	state_set(CU_PROCESS_STATE_CHECKPOINTED);
+	return CUDA_SUCCESS;
+}
+
+static int gpu_by_uuid(const CUuuid *uuid)
+{
+	for (unsigned i = 0; i < shared->gpu_count; i++)
+		if (!memcmp(shared->gpus[i].uuid, uuid->bytes, sizeof(uuid->bytes)))
+			return (int)i;
+	return -1;
+}
+
+/* Every GPU of the machine has to be listed once, and get one place. */
+static CUresult remap(const CUcheckpointGpuPair *pairs, unsigned count, unsigned *new_gpu)
+{
+	unsigned from = 0, to = 0, all = (1u << shared->gpu_count) - 1;
+
+	for (unsigned i = 0; i < SIM_MAX_GPUS; i++)
+		new_gpu[i] = i;
+	if (!count)
+		return CUDA_SUCCESS;
+	for (unsigned i = 0; i < count; i++) {
+		int old_index = gpu_by_uuid(&pairs[i].oldUuid);
+		int new_index = gpu_by_uuid(&pairs[i].newUuid);
+
+		if (old_index < 0 || new_index < 0 || from >> old_index & 1 || to >> new_index & 1)
+			return CUDA_ERROR_INVALID_VALUE;
+		from |= 1u << old_index;
+		to |= 1u << new_index;
+		new_gpu[old_index] = (unsigned)new_index;
+	}
+	return from == all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* All of it or nothing. The shared lock is held. */
+static CUresult memory_take(void)
+{
+	CUresult result = contexts_account();
+	struct phys *end = NULL;
+
+	for (struct phys *phys = physes; phys && !result; phys = phys->next) {
+		int slot = shared_allocation_add(sim.index, sim.gpu_of_device[phys->device],
+						 phys->size_bytes);
+
+		end = phys;
+		if (slot < 0)
+			result = sim_error_of(slot);
+		else
+			phys->slot = (unsigned)slot;
+	}
+	if (!result)
+		return CUDA_SUCCESS;
+	for (struct phys *phys = physes; phys && phys != end; phys = phys->next)
+		shared_allocation_drop(phys->slot, sim.index);
+	contexts_unaccount();
+	return result;
+}
+
+static CUresult restore_memory(void)
+{
+	CUresult result;
+	int fd;
+
+	shared_lock();
+	fd = shared_process_lock_file(sim.index);
+	if (fd >= 0) {
+		sim.lock_fd = fd;
+		shared->processes[sim.index].holds_no_file = 0;
+	}
+	/* else a forked child still has the old description of it locked, and pid and start
+	 * time go on deciding */
+	result = memory_take();
+	shared_unlock();
+	if (result)
+		return result;
+	for (struct phys *phys = physes; phys && !result; phys = phys->next)
+		result = phys_load(phys);
+	if (!result)
+		result = mappings_attach();
+	if (!result)
+		result = sim_error_of(device_files_open());
+	return result;
+}
+
+CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count)
+{
+	unsigned new_gpu[SIM_MAX_GPUS];
+	CUresult result;
+	SIM_LOCK(&sim.lock);
+
+	/* Measured: after a restore that failed every other one says 304. */
+	if (state == CU_PROCESS_STATE_FAILED)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	if (state != CU_PROCESS_STATE_CHECKPOINTED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	result = remap(pairs, count, new_gpu);
+	if (result)
+		return result;
+	if (lost) {
+		state_set(CU_PROCESS_STATE_FAILED);
+		return lost;
+	}
+	for (unsigned i = 0; i < sim.device_count; i++)
+		sim.gpu_of_device[i] = new_gpu[sim.gpu_of_device[i]];
+	result = restore_memory();
+	if (result) {
+		state_set(CU_PROCESS_STATE_FAILED);
+		return result;
+	}
+	for (struct phys *phys = physes; phys; phys = phys->next)
+		phys_saved_free(phys);
+	state_set(CU_PROCESS_STATE_LOCKED);
+	return CUDA_SUCCESS;
+}
+
+/* A process that was dumped and restored by CRIU while checkpointed has another start time, and
+ * its slot may be gone. */
+void checkpoint_register_again(void)
+{
+	const struct shared_process *self = &shared->processes[sim.index];
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	if (state != CU_PROCESS_STATE_CHECKPOINTED && state != CU_PROCESS_STATE_FAILED)
+		return;
+	shared_lock();
+	if (self->generation != sim.generation || !shared_process_running(self) ||
+	    self->pid != getpid()) {
+		r = shared_process_add(&fd);
+		if (r >= 0) {
+			sim.index = (unsigned)r;
+			sim.generation = shared->processes[r].generation;
+			shared->processes[r].state = (int)state;
+			shared->processes[r].holds_no_file = 1;
+			shared->processes[r].restore_thread = gettid();
+		}
+	}
+	shared_unlock();
+}
