@@ -24,7 +24,7 @@ struct gcr_backend {
 
 	/*
 	 * The file, below the device directory ("/dev", or the simulator's), that a process holds
-	 * open when it uses a GPU for computing: opening it is watched, holders are listed.
+	 * open and mapped when it uses a GPU for computing: opening it is watched, those are listed.
 	 */
 	const char *compute_device;
 

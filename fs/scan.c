@@ -96,8 +96,13 @@ static bool start_is(pid_t pid, uint64_t start_ticks)
 	return gcr_proc_stat(pid, &stat) == 0 && stat.start_ticks == start_ticks;
 }
 
+static int is_path(const char *path, void *data)
+{
+	return strcmp(path, data) == 0;
+}
+
 /*
- * Does the process behind the directory @process_fd (/proc/PID) hold the device? 1, 0, -errno. The
+ * Does the process behind the directory @process_fd (/proc/PID) hold and map the device? 1, 0, -errno. The
  * start time is read between two looks at that directory, which does not outlive its process.
  */
 static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64_t *ret_start_ticks)
@@ -116,6 +121,10 @@ static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64
 	    errno == ENOENT)
 		return 0;
 	r = gcr_proc_holds_file(pid, scan->device_path);
+	if (r <= 0)
+		return r;
+	/* Who only asks NVML opens the device too, and a child inherits it; a context maps it. */
+	r = gcr_proc_each_mapping(pid, is_path, scan->device_path);
 	if (r <= 0)
 		return r;
 	if (scan->config.ignore && scan->config.ignore(pid, scan->config.data))
@@ -261,6 +270,26 @@ int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, uint64_t *ret_start_ticks)
 	return r;
 }
 
+/*
+ * A context may come long after cuInit opened the compute device: what is opened then is the GPU's
+ * own file, nvidia0 and so on. Their events say "look again", no more.
+ */
+static void watch_siblings(struct gcr_scan *scan)
+{
+	_cleanup_closedir_ DIR *directory = opendir(scan->directory);
+	struct dirent *entry;
+
+	while (directory && (entry = readdir(directory))) {
+		_cleanup_free_ char *path = NULL;
+
+		if (strncmp(entry->d_name, "nvidia", 6) ||
+		    !isdigit((unsigned char)entry->d_name[6]) ||
+		    asprintf(&path, "%s/%s", scan->directory, entry->d_name) < 0)
+			continue;
+		inotify_add_watch(scan->inotify_fd, path, IN_OPEN | IN_CLOSE);
+	}
+}
+
 /* (Re)watch the device file and its directory, as far as they exist. True if the file is new. */
 static bool watch(struct gcr_scan *scan)
 {
@@ -275,6 +304,7 @@ static bool watch(struct gcr_scan *scan)
 					       IN_OPEN | IN_CLOSE | IN_MOVE_SELF | IN_DELETE_SELF);
 	if (old >= 0 && old != scan->device_watch)
 		inotify_rm_watch(scan->inotify_fd, old);
+	watch_siblings(scan);
 	return scan->device_watch >= 0 && scan->device_watch != old;
 }
 
@@ -296,13 +326,16 @@ static bool read_events(struct gcr_scan *scan)
 			if (event->mask & IN_Q_OVERFLOW) {
 				relevant = rewatch = true;
 			} else if (event->wd == scan->directory_watch && event->len) {
-				rewatch |= strcmp(event->name, scan->name) == 0;
+				rewatch |= strcmp(event->name, scan->name) == 0 ||
+					   strncmp(event->name, "nvidia", 6) == 0;
 			} else if (event->wd == scan->device_watch) {
 				relevant = true;
 				if (event->mask & IN_IGNORED)
 					scan->device_watch = -1;
 				if (event->mask & (IN_IGNORED | IN_MOVE_SELF))
 					rewatch = true;
+			} else if (event->wd != scan->directory_watch) {
+				relevant = true; /* a sibling */
 			}
 		}
 	}

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Finding the processes that use a GPU, without their cooperation: those that hold the device file
- * open. The file is watched, so that a new one is seen a moment after it opened it.
+ * open and have it mapped (measured: a CUDA context does both; NVML's users, and children that
+ * inherited the descriptor, do not map it). The file is watched, so that a new one is seen a moment
+ * after it opened it.
  */
 #ifndef GCR_FS_SCAN_H
 #define GCR_FS_SCAN_H

@@ -138,9 +138,8 @@ static void read_processes(nvmlDevice_t device, uint32_t index, struct gcr_gpus_
 		process = &reply->processes[reply->processes_count++];
 		process->pid = (int32_t)list[i].pid;
 		process->gpu = index;
-		process->bytes = list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE_U64
-					 ? 0
-					 : list[i].usedGpuMemory;
+		if (list[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
+			process->bytes = list[i].usedGpuMemory;
 	}
 }
 

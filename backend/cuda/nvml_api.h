@@ -77,6 +77,7 @@ typedef enum nvmlComputeMode_enum {
 #define NVML_DEVICE_MIG_ENABLE	0x1
 
 /* Constants. */
+#define NVML_VALUE_NOT_AVAILABLE	       (-1)
 #define NVML_DEVICE_UUID_BUFFER_SIZE	       80
 #define NVML_DEVICE_UUID_V2_BUFFER_SIZE	       96
 #define NVML_DEVICE_NAME_BUFFER_SIZE	       64

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <strings.h>
+#include <sys/mman.h>
 #include <time.h>
 
 struct sim_process sim = {
@@ -170,8 +171,27 @@ static int open_device(const char *name)
 	return shared_open_file(path, O_RDWR);
 }
 
+/*
+ * A process with a context has one mapping of nvidia-uvm, which its children do not inherit
+ * (measured); it is what tells a process that computes from one that only asks NVML.
+ */
+static int uvm_map(bool wanted)
+{
+	if (wanted && !sim.uvm_mapping) {
+		void *mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, sim.uvm_fd, 0);
+
+		if (mapping == MAP_FAILED || madvise(mapping, 4096, MADV_DONTFORK) < 0)
+			return -EIO;
+		sim.uvm_mapping = mapping;
+	} else if (!wanted && sim.uvm_mapping) {
+		munmap(TAKE_PTR(sim.uvm_mapping), 4096);
+	}
+	return 0;
+}
+
 int device_files_open(void)
 {
+	bool any_context = false;
 	char name[32];
 
 	if (sim.control_fd < 0)
@@ -183,6 +203,7 @@ int device_files_open(void)
 	for (unsigned i = 0; i < sim.device_count; i++) {
 		bool wanted = device_has_context((int)i);
 
+		any_context = any_context || wanted;
 		if (wanted && sim.device_fd[i] < 0) {
 			snprintf(name, sizeof(name), "nvidia%u", sim.gpu_of_device[i]);
 			sim.device_fd[i] = open_device(name);
@@ -190,11 +211,12 @@ int device_files_open(void)
 			close(TAKE_FD(sim.device_fd[i]));
 		}
 	}
-	return 0;
+	return uvm_map(any_context);
 }
 
 void device_files_close(void)
 {
+	uvm_map(false);
 	for (unsigned i = 0; i < sim.device_count; i++)
 		if (sim.device_fd[i] >= 0)
 			close(TAKE_FD(sim.device_fd[i]));

@@ -37,6 +37,7 @@ struct sim_process {
 	unsigned index; /* in shared->processes */
 	uint64_t generation;
 	int lock_fd, control_fd, uvm_fd;
+	void *uvm_mapping; /* of nvidia-uvm, while there is a context */
 	unsigned device_count;
 	/* ordinal -> index in shared->gpus; CUDA_VISIBLE_DEVICES and a restore change it */
 	unsigned gpu_of_device[SIM_MAX_GPUS];

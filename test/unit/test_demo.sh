@@ -50,6 +50,7 @@ wait_for_line() {
 
 demo 0 --bytes 16M --ticks 5 --tick 1
 ticks_to 5
+[ "$failures" -eq 0 ] || exit 1
 # Sizes that are no multiple of anything, and more ticks than a buffer has blocks.
 demo 0 --bytes 10000003 --buffers 3 --ticks 12 --tick 0
 ticks_to 12

@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -104,6 +105,16 @@ static int be_fake_helper(const char *mode)
 }
 
 /* ---- what all tests use ---- */
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where)
+{
+	return remove(path);
+}
+
+static void remove_directory(const char *path)
+{
+	CHECK(nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0);
+}
 
 static struct gcr_helpers *make_pool(const char *directory, int64_t idle_usec)
 {
@@ -324,6 +335,7 @@ static void test_surroundings(void)
 	ssize_t length;
 	pid_t pid;
 
+	CHECK(leaked >= 0);
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGTERM);
 	pthread_sigmask(SIG_BLOCK, &blocked, &old);
@@ -865,6 +877,155 @@ static void test_idle_worker(const char *programs)
 	gcr_helpers_destroy(helpers);
 }
 
+/* Make the simulated driver misbehave; "" ends it. */
+static void set_faults(const char *rules)
+{
+	char path[128];
+	_cleanup_fclose_ FILE *file = NULL;
+
+	snprintf(path, sizeof(path), "%s/faults", getenv("GPUCR_SIM_DIR"));
+	file = fopen(path, "we");
+	CHECK(file && fputs(rules, file) >= 0);
+}
+
+/*
+ * The daemon dies, or the helper is killed, while the driver checkpoints: the operation goes on
+ * in the target, and another helper of another daemon brings it back.
+ */
+static void test_death_in_call(const char *programs, bool kill_helper)
+{
+	_cleanup_close_ int from = -1, to = -1, pidfd = -1;
+	struct gcr_helpers *helpers;
+	struct gcr_helper *helper;
+	struct gcr_result result;
+	int input, pipes[2], status;
+	pid_t daemon, pid, user = start_gpu_user(&input);
+
+	set_faults("cuCheckpointProcessCheckpoint delay_ms=200\n");
+	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
+	from = pipes[0];
+	to = pipes[1];
+	daemon = fork();
+	CHECK(daemon >= 0);
+	if (daemon == 0) {
+		struct gcr_control_request request = {.pid = user};
+
+		helper = take(make_pool(programs, 0));
+		expect(helper, GCR_MESSAGE_LOCK, user, GCR_CONTROL_LOCKED);
+		CHECK(gcr_helper_request(helper, GCR_MESSAGE_CHECKPOINT, &request, sizeof(request),
+					 NULL) == 0);
+		pid = gcr_helper_pid(helper);
+		CHECK(write(to, &pid, sizeof(pid)) == sizeof(pid));
+		for (;;)
+			pause();
+	}
+	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
+	pidfd = open_process(pid);
+	if (kill_helper) {
+		/* Once the call has begun: from then on it is the target's. */
+		usleep(100000);
+		CHECK(kill(pid, SIGKILL) == 0);
+	}
+	CHECK(kill(daemon, SIGKILL) == 0);
+	CHECK(waitpid(daemon, &status, 0) == daemon);
+	wait_end(pidfd);
+	CHECK(waitpid(pid, &status, 0) == pid);
+	if (!kill_helper)
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
+
+	set_faults("");
+	helpers = make_pool(programs, 0);
+	helper = take(helpers);
+	do
+		result = control(helper, GCR_MESSAGE_STATE, user);
+	while (result.error == 0 && result.state == GCR_CONTROL_LOCKED);
+	CHECK(result.error == 0 && result.state == GCR_CONTROL_CHECKPOINTED);
+	expect(helper, GCR_MESSAGE_RESTORE, user, GCR_CONTROL_LOCKED);
+	expect(helper, GCR_MESSAGE_UNLOCK, user, GCR_CONTROL_RUNNING);
+	gcr_helper_put(helper);
+	gcr_helpers_destroy(helpers);
+	end_gpu_user(user, input);
+}
+
+static void test_daemon_dies_in_call(const char *programs)
+{
+	test_death_in_call(programs, false);
+}
+
+static void test_helper_dies_in_call(const char *programs)
+{
+	test_death_in_call(programs, true);
+}
+
+/* What the driver says to cuInit is what the taker is told. */
+static void test_init_fails(const char *programs)
+{
+	struct gcr_helpers *helpers = make_pool(programs, 0);
+	struct gcr_helper *helper;
+	struct gcr_error error;
+
+	set_faults("cuInit error=CUDA_ERROR_NO_DEVICE\n");
+	CHECK(gcr_helpers_take_control(helpers, PATIENCE_USEC, -1, &helper, &error) == -ENODEV);
+	CHECK(strncmp(error.words, "cuInit: CUDA_ERROR_NO_DEVICE (100): ", 36) == 0);
+	set_faults("cuDevicePrimaryCtxRetain error=CUDA_ERROR_OUT_OF_MEMORY\n");
+	helper = take(helpers);
+	{
+		static struct gcr_gpus_reply reply;
+
+		list(helper, &reply);
+		gcr_helper_put(helper);
+		CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1,
+					      &helper, &error) == -ENOMEM);
+	}
+	set_faults("cuInit action=hang\n");
+	CHECK(gcr_helpers_take_control(helpers, 50 * GCR_USEC_PER_MSEC, -1, &helper, &error) ==
+	      -ETIMEDOUT);
+	gcr_helpers_destroy(helpers);
+	CHECK(find_child("gpucr-control") == 0);
+}
+
+/* Without NVML the driver's list, and the memory of the one GPU that has a context. */
+static void test_no_nvml(const char *programs)
+{
+	char *simulator = strdup(getenv("GPUCR_TEST_SIMULATOR"));
+	char only_cuda[] = "/tmp/gpucr-test-XXXXXX", from[4096], to[64];
+	static struct gcr_gpus_reply reply;
+	struct gcr_helpers *helpers;
+	struct gcr_helper *helper;
+	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+
+	CHECK(simulator);
+	if (nvml) {
+		/* This machine has one of its own that would be found. */
+		dlclose(nvml);
+		free(simulator);
+		return;
+	}
+	CHECK(mkdtemp(only_cuda));
+	snprintf(from, sizeof(from), "%s/libcuda.so.1", simulator);
+	snprintf(to, sizeof(to), "%s/libcuda.so.1", only_cuda);
+	CHECK(symlink(from, to) == 0);
+	CHECK(setenv("GPUCR_TEST_SIMULATOR", only_cuda, 1) == 0);
+	helpers = make_pool(programs, 0);
+	CHECK(setenv("GPUCR_TEST_SIMULATOR", simulator, 1) == 0);
+	free(simulator);
+
+	helper = take(helpers);
+	list(helper, &reply);
+	gcr_helper_put(helper);
+	CHECK(reply.gpus_count == 2 && reply.gpus[1].name[0] && reply.gpus[1].total_bytes > 0);
+	CHECK(reply.gpus[0].flags == 0 && reply.gpus[1].flags == 0 && reply.gpus[1].minor == -1);
+	helper = take_worker(helpers, &reply.gpus[1]);
+	list(helper, &reply);
+	CHECK(reply.gpus[0].flags == 0 && reply.gpus[1].flags == GCR_GPU_MEMORY);
+	CHECK(reply.gpus[1].used_bytes > 0 && reply.gpus[1].free_bytes > 0);
+	gcr_helper_put(helper);
+	gcr_helpers_destroy(helpers);
+	remove_directory(only_cuda);
+}
+
 /* ---- */
 
 static void make_fake_directory(void)
@@ -880,17 +1041,6 @@ static void make_fake_directory(void)
 		snprintf(path, sizeof(path), "%s/%s", fake_directory, names[i]);
 		CHECK(symlink(self, path) == 0);
 	}
-}
-
-static void remove_directory(const char *path)
-{
-	_cleanup_closedir_ DIR *dir = opendir(path);
-	struct dirent *entry;
-
-	CHECK(dir);
-	while ((entry = readdir(dir)))
-		unlinkat(dirfd(dir), entry->d_name, 0);
-	rmdir(path);
 }
 
 static void test_on_simulator(void (*test)(const char *programs), const char *programs)
@@ -933,5 +1083,10 @@ int main(int argc, char **argv)
 	test_on_simulator(test_silence, programs);
 	test_on_simulator(test_worker, programs);
 	test_on_simulator(test_idle_worker, programs);
+	test_on_simulator(test_daemon_dies_in_call, programs);
+	test_on_simulator(test_helper_dies_in_call, programs);
+	test_on_simulator(test_init_fails, programs);
+	CHECK(setenv("GPUCR_SIM_GPUS", "2", 1) == 0);
+	test_on_simulator(test_no_nvml, programs);
 	return 0;
 }

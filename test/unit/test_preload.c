@@ -6,10 +6,10 @@
  * GPUCR_TEST_PRELOAD and GPUCR_TEST_NEXT are the libraries, GPUCR_TEST_SIMULATOR is where the
  * simulator's are.
  */
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -214,12 +214,16 @@ static pid_t start(const char *way, const char *variable, const char *value)
 
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		char preload[8192];
+		const char *old_options = getenv("ASAN_OPTIONS");
+		char preload[8192], options[1024];
 
 		snprintf(preload, sizeof(preload), "%s:%s", getenv("GPUCR_TEST_PRELOAD"),
 			 getenv("GPUCR_TEST_NEXT"));
 		setenv("LD_LIBRARY_PATH", getenv("GPUCR_TEST_SIMULATOR"), 1);
-		setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
+		/* The preload library has to be before the sanitizer's. */
+		snprintf(options, sizeof(options), "%s:verify_asan_link_order=0",
+			 old_options ? old_options : "");
+		setenv("ASAN_OPTIONS", options, 1);
 		unsetenv("GPUCR_SOCKET");
 		unsetenv("XDG_RUNTIME_DIR");
 		setenv(variable, value, 1);
@@ -352,15 +356,14 @@ static void test_user_daemon(void)
 	rmdir(user_directory);
 }
 
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where)
+{
+	return remove(path);
+}
+
 static void remove_directory(const char *path)
 {
-	_cleanup_closedir_ DIR *dir = opendir(path);
-	struct dirent *entry;
-
-	CHECK(dir);
-	while ((entry = readdir(dir)))
-		unlinkat(dirfd(dir), entry->d_name, 0);
-	rmdir(path);
+	CHECK(nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0);
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -114,7 +115,7 @@ static struct gcr_scan *start(struct watcher *watcher, uid_t only_uid)
 
 struct child {
 	pid_t pid;
-	int command; /* 'o' open the device, 'c' close it, 'e' end */
+	int command; /* 'o' open and map the device, 'n' only open it, 'c' close it, 'e' end */
 	int answer;
 };
 
@@ -128,16 +129,23 @@ static struct child start_child(void)
 	child.pid = fork();
 	CHECK(child.pid >= 0);
 	if (child.pid == 0) {
+		void *mapping = MAP_FAILED;
 		int fd = -1;
 		char byte;
 
 		close(command[1]);
 		close(answer[0]);
 		while (read(command[0], &byte, 1) == 1 && byte != 'e') {
-			if (byte == 'o')
+			if (byte == 'o' || byte == 'n')
 				fd = open(device, O_RDWR);
-			else
+			if (byte == 'o')
+				mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0);
+			if (byte == 'c') {
+				if (mapping != MAP_FAILED)
+					munmap(mapping, 4096);
+				mapping = MAP_FAILED;
 				close(fd);
+			}
 			if (write(answer[1], &byte, 1) != 1)
 				break;
 		}
@@ -167,6 +175,26 @@ static void end_child(struct child child)
 static void make_device(void)
 {
 	close(open(device, O_CREAT | O_RDWR | O_CLOEXEC, 0666));
+}
+
+/* A process that only asks for figures (NVML) opens the device and never maps it. */
+static void test_open_is_not_enough(void)
+{
+	struct watcher watcher = {.lock = PTHREAD_MUTEX_INITIALIZER,
+				  .change = PTHREAD_COND_INITIALIZER};
+	struct child child = start_child();
+	struct gcr_scan *scan;
+
+	make_device();
+	scan = create(&watcher);
+	tell(child, 'n');
+	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
+	tell(child, 'c');
+	tell(child, 'o');
+	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 1);
+	end_child(child);
+	gcr_scan_destroy(scan);
+	CHECK(unlink(device) == 0);
 }
 
 static void test_now(void)
@@ -375,6 +403,7 @@ int main(void)
 	snprintf(device, sizeof(device), "%s/nvidia-uvm", directory);
 	make_device();
 	test_create();
+	test_open_is_not_enough();
 	test_now();
 	test_watch();
 	test_replaced();

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * For tests of the simulator: a state directory of the test's own, the simulator's entry points
+ * by name, and child processes to talk to. Children are started before the test itself calls
+ * cuInit, as a forked child of a process that did has no driver.
+ */
+#ifndef GPUCR_TEST_SIM_H
+#define GPUCR_TEST_SIM_H
+
+#include <dlfcn.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backend/cuda/cuda_api.h"
+#include "test/unit/test.h"
+
+#define MIB (1ull << 20)
+
+static char sim_state_directory[64];
+static pid_t sim_test_pid;
+
+static inline void *sim_symbol(const char *name)
+{
+	static void *library;
+	void *symbol;
+
+	if (!library)
+		library = dlopen(getenv("GPUCR_SIM_LIB"), RTLD_NOW | RTLD_LOCAL);
+	if (!library) {
+		fprintf(stderr, "GPUCR_SIM_LIB: %s\n", dlerror());
+		exit(1);
+	}
+	symbol = dlsym(library, name);
+	if (!symbol) {
+		fprintf(stderr, "no symbol %s\n", name);
+		exit(1);
+	}
+	return symbol;
+}
+
+/* An entry point by its exported name. */
+#define CU(name) ((__typeof__(name) *)sim_symbol(#name))
+
+#define RESULT(call, expected)                                                                     \
+	do {                                                                                       \
+		int result_ = (int)(call);                                                         \
+		if (result_ != (int)(expected)) {                                                  \
+			fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call,      \
+				result_, (int)(expected));                                         \
+			exit(1);                                                                   \
+		}                                                                                  \
+	} while (0)
+#define OK(call) RESULT(call, CUDA_SUCCESS)
+
+static inline int sim_remove(const char *path, const struct stat *status, int kind,
+			     struct FTW *where)
+{
+	return remove(path);
+}
+
+static inline void sim_end(void)
+{
+	if (getpid() == sim_test_pid)
+		nftw(sim_state_directory, sim_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static inline void sim_begin(const char *gpus, const char *vram)
+{
+	if (!getenv("GPUCR_SIM_LIB"))
+		SKIP("GPUCR_SIM_LIB is not set");
+	strcpy(sim_state_directory, "/dev/shm/gpucr-test-XXXXXX");
+	CHECK(mkdtemp(sim_state_directory));
+	sim_test_pid = getpid();
+	atexit(sim_end);
+	setenv("GPUCR_SIM_DIR", sim_state_directory, 1);
+	setenv("GPUCR_SIM_GPUS", gpus, 1);
+	setenv("GPUCR_SIM_VRAM", vram, 1);
+	setenv("GPUCR_SIM_CONTEXT_BYTES", "4M", 1);
+	unsetenv("GPUCR_SIM_FAULTS");
+	unsetenv("CUDA_VISIBLE_DEVICES");
+	signal(SIGPIPE, SIG_IGN);
+	alarm(60);
+}
+
+/* A child process running `body(socket)`. */
+struct child {
+	pid_t pid;
+	int fd;
+};
+
+static inline struct child child_start(void (*body)(int fd))
+{
+	struct child child;
+	int pair[2];
+
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+	child.pid = fork();
+	CHECK(child.pid >= 0);
+	if (child.pid == 0) {
+		close(pair[0]);
+		alarm(60);
+		body(pair[1]);
+		_exit(0);
+	}
+	close(pair[1]);
+	child.fd = pair[0];
+	return child;
+}
+
+static inline void child_kill(struct child *child)
+{
+	kill(child->pid, SIGKILL);
+	CHECK(waitpid(child->pid, NULL, 0) == child->pid);
+	close(child->fd);
+}
+
+/* The child has to end by itself, well. */
+static inline void child_finish(struct child *child)
+{
+	int status;
+
+	CHECK(waitpid(child->pid, &status, 0) == child->pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	close(child->fd);
+}
+
+static inline void say(int fd, const void *data, size_t size)
+{
+	CHECK(write(fd, data, size) == (ssize_t)size);
+}
+
+static inline void hear(int fd, void *data, size_t size)
+{
+	CHECK(recv(fd, data, size, MSG_WAITALL) == (ssize_t)size);
+}
+
+static inline void say_byte(int fd, char byte)
+{
+	say(fd, &byte, 1);
+}
+
+static inline char hear_byte(int fd)
+{
+	char byte;
+
+	hear(fd, &byte, 1);
+	return byte;
+}
+
+static inline void say_descriptor(int socket, int fd)
+{
+	char byte = 'd', control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec data = {&byte, 1};
+	struct msghdr message = {.msg_iov = &data,
+				 .msg_iovlen = 1,
+				 .msg_control = control,
+				 .msg_controllen = sizeof(control)};
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	CHECK(sendmsg(socket, &message, 0) == 1);
+}
+
+static inline int hear_descriptor(int socket)
+{
+	char byte, control[CMSG_SPACE(sizeof(int))];
+	struct iovec data = {&byte, 1};
+	struct msghdr message = {.msg_iov = &data,
+				 .msg_iovlen = 1,
+				 .msg_control = control,
+				 .msg_controllen = sizeof(control)};
+	int fd;
+
+	CHECK(recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1);
+	CHECK(CMSG_FIRSTHDR(&message));
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+	return fd;
+}
+
+static inline CUcontext sim_context(void)
+{
+	CUcontext context;
+
+	OK(CU(cuInit)(0));
+	OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+	OK(CU(cuCtxSetCurrent)(context));
+	return context;
+}
+
+static inline size_t sim_free_bytes(void)
+{
+	size_t free_bytes, total;
+
+	OK(CU(cuMemGetInfo_v2)(&free_bytes, &total));
+	return free_bytes;
+}
+
+static inline CUmemAllocationProp sim_prop(void)
+{
+	return (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+}
+
+/* Maps a handle somewhere, readable and writable. */
+static inline CUdeviceptr sim_map(CUmemGenericAllocationHandle handle, size_t size)
+{
+	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUdeviceptr pointer;
+
+	OK(CU(cuMemAddressReserve)(&pointer, size, 0, 0, 0));
+	OK(CU(cuMemMap)(pointer, size, 0, handle, 0));
+	OK(CU(cuMemSetAccess)(pointer, size, &access, 1));
+	return pointer;
+}
+
+static inline unsigned sim_word(CUdeviceptr pointer)
+{
+	unsigned word;
+
+	OK(CU(cuMemcpyDtoH_v2)(&word, pointer, sizeof(word)));
+	return word;
+}
+
+static const char sim_ptx[] = ".version 8.0\n.target sm_50\n.address_size 64\n"
+			      ".visible .global .align 4 .b8 table[64];\n"
+			      ".visible .entry gpucr_fill(.param .u64 a) { ret; }\n"
+			      ".visible .entry gpucr_add (.param .u64 a) { ret; }\n"
+			      ".visible .entry gpucr_checksum(.param .u64 a) { ret; }\n"
+			      ".visible .entry gpucr_spin(.param .u64 a) { ret; }\n";
+
+static inline CUfunction sim_kernel(const char *name)
+{
+	static CUmodule module;
+	CUfunction function;
+
+	if (!module)
+		OK(CU(cuModuleLoadData)(&module, sim_ptx));
+	OK(CU(cuModuleGetFunction)(&function, module, name));
+	return function;
+}
+
+static inline CUresult sim_launch(CUfunction function, CUstream stream, void **params)
+{
+	return CU(cuLaunchKernel)(function, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL);
+}
+
+#endif

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT */
+/* cuCheckpointProcess* across processes, with what the real driver refuses or loses. */
+#include "test/unit/sim.h"
+
+#include <dirent.h>
+#include <limits.h>
+
+#define WORDS (8 * MIB / 4)
+
+/* The target: commands are bytes, `v` answers whether the data is as it was. */
+static void target(int fd)
+{
+	CUdeviceptr large, small, mapped, asynchronous, pointer = 0;
+	CUmemAllocationProp prop = sim_prop();
+	CUmemGenericAllocationHandle handle;
+	unsigned pattern = 0x1000;
+	CUstream stream;
+	void *pinned;
+
+	sim_context();
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+	OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+	OK(CU(cuMemAlloc_v2)(&large, 8 * MIB));
+	OK(CU(cuMemAlloc_v2)(&small, 4096));
+	OK(CU(cuMemCreate)(&handle, 4 * MIB, &prop, 0));
+	mapped = sim_map(handle, 4 * MIB);
+	OK(CU(cuMemAllocAsync)(&asynchronous, 4096, stream));
+	OK(CU(cuMemAllocHost_v2)(&pinned, 4096));
+	strcpy(pinned, "pinned");
+	for (char command = 'w'; command != 'q'; command = hear_byte(fd)) {
+		bool good = true;
+		CUdeviceptr p[] = {large, small, mapped, asynchronous};
+		size_t words[] = {WORDS, 1024, MIB, 1024};
+
+		switch (command) {
+		case 'w':
+			for (unsigned i = 0; i < 4; i++)
+				OK(CU(cuMemsetD32Async)(p[i], pattern + i, words[i], stream));
+			OK(CU(cuStreamSynchronize)(stream));
+			break;
+		case 'v':
+			for (unsigned i = 0; i < 4; i++)
+				good = good && sim_word(p[i]) == pattern + i &&
+				       sim_word(p[i] + words[i] * 4 - 4) == pattern + i;
+			good = good && !strcmp(pinned, "pinned");
+			break;
+		case 'm':
+			OK(CU(cuMemAllocManaged)(&pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+			break;
+		case 'f':
+			OK(CU(cuMemFree_v2)(pointer));
+			break;
+		case 's': { /* a kernel that does not end */
+			CUfunction spin = sim_kernel("gpucr_spin");
+			void *params[] = {&pointer};
+
+			OK(CU(cuMemAlloc_v2)(&pointer, 4));
+			OK(CU(cuMemsetD32_v2)(pointer, 0, 1));
+			OK(CU(cuCtxSynchronize)());
+			OK(sim_launch(spin, stream, params));
+			break;
+		}
+		case 'e': { /* and its end, from another stream */
+			CUstream other;
+			OK(CU(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
+			OK(CU(cuMemsetD32Async)(pointer, 1, 1, other));
+			OK(CU(cuStreamSynchronize)(stream));
+			OK(CU(cuMemFree_v2)(pointer));
+			break;
+		}
+		}
+		say_byte(fd, good ? '+' : '-');
+	}
+}
+
+static void filler(int fd)
+{
+	CUdeviceptr pointer;
+
+	hear_byte(fd);
+	sim_context();
+	OK(CU(cuMemAlloc_v2)(&pointer, sim_free_bytes() - 2 * MIB));
+	say_byte(fd, 'r');
+	hear_byte(fd);
+	OK(CU(cuMemFree_v2)(pointer));
+	say_byte(fd, 'r');
+	hear_byte(fd);
+}
+
+/* Does one verb after the other for main, so that main never has to call cuInit itself. */
+struct verb {
+	char verb;
+	pid_t pid;
+	unsigned timeout_ms;
+	unsigned pair_count;
+	CUcheckpointGpuPair pairs[2];
+};
+
+static void controller(int fd)
+{
+	struct verb verb;
+
+	OK(CU(cuInit)(0));
+	while (recv(fd, &verb, sizeof(verb), MSG_WAITALL) == sizeof(verb)) {
+		CUcheckpointLockArgs lock = {.timeoutMs = verb.timeout_ms};
+		CUcheckpointRestoreArgs restore = {.gpuPairs = verb.pairs,
+						   .gpuPairsCount = verb.pair_count};
+		CUprocessState state;
+		CUuuid uuid;
+		int result;
+
+		switch (verb.verb) {
+		case 'L':
+			result = (int)CU(cuCheckpointProcessLock)(verb.pid, &lock);
+			break;
+		case 'C':
+			result = (int)CU(cuCheckpointProcessCheckpoint)(verb.pid, NULL);
+			break;
+		case 'R':
+			result = (int)CU(cuCheckpointProcessRestore)(verb.pid, &restore);
+			break;
+		case 'U':
+			result = (int)CU(cuCheckpointProcessUnlock)(verb.pid, NULL);
+			break;
+		case 'S':
+			result = (int)CU(cuCheckpointProcessGetState)(verb.pid, &state);
+			result = result ? -result : (int)state;
+			break;
+		case 'T':
+			if (CU(cuCheckpointProcessGetRestoreThreadId)(verb.pid, &result))
+				result = -1;
+			break;
+		default: /* the UUID of device 0 or 1 */
+			OK(CU(cuDeviceGetUuid_v2)(&uuid, verb.verb - '0'));
+			say(fd, &uuid, sizeof(uuid));
+			continue;
+		}
+		say(fd, &result, sizeof(result));
+	}
+}
+
+static struct child control;
+
+static void verb_send(const struct child *by, char verb, pid_t pid, unsigned timeout_ms)
+{
+	struct verb request = {.verb = verb, .pid = pid, .timeout_ms = timeout_ms};
+
+	say(by->fd, &request, sizeof(request));
+}
+
+static int verb_result(const struct child *by)
+{
+	int result;
+
+	hear(by->fd, &result, sizeof(result));
+	return result;
+}
+
+static int act(char verb, const struct child *child)
+{
+	verb_send(&control, verb, child->pid, 5000);
+	return verb_result(&control);
+}
+
+static char tell(const struct child *child, char command)
+{
+	say_byte(child->fd, command);
+	return hear_byte(child->fd);
+}
+
+static unsigned devices_open(pid_t pid)
+{
+	char path[64], link[PATH_MAX];
+	unsigned count = 0;
+	struct dirent *entry;
+	DIR *directory;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+	directory = opendir(path);
+	CHECK(directory);
+	while ((entry = readdir(directory))) {
+		ssize_t length = readlinkat(dirfd(directory), entry->d_name, link, sizeof(link) - 1);
+
+		link[length > 0 ? length : 0] = '\0';
+		count += strstr(link, "/nvidia") != NULL;
+	}
+	closedir(directory);
+	return count;
+}
+
+static void faults(const char *rules)
+{
+	char path[128], temporary[128];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/faults", sim_state_directory);
+	snprintf(temporary, sizeof(temporary), "%s/faults.new", sim_state_directory);
+	file = fopen(temporary, "w");
+	CHECK(file && fputs(rules, file) >= 0 && !fclose(file));
+	CHECK(!rename(temporary, path));
+}
+
+static void wait_state(const struct child *child, int state)
+{
+	for (int i = 0; act('S', child) != state; i++) {
+		CHECK(i < 5000);
+		usleep(1000);
+	}
+}
+
+static struct child target_start(void)
+{
+	struct child child = child_start(target);
+
+	CHECK(hear_byte(child.fd) == '+');
+	return child;
+}
+
+static void test_cycle(void)
+{
+	struct child t = target_start();
+	char byte = 'v';
+
+	CHECK(devices_open(t.pid) == 3);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_RUNNING);
+	CHECK(act('T', &t) > t.pid);
+	CHECK(act('U', &t) == CUDA_ERROR_ILLEGAL_STATE);
+	CHECK(act('C', &t) == CUDA_ERROR_ILLEGAL_STATE);
+	CHECK(act('R', &t) == CUDA_ERROR_ILLEGAL_STATE);
+	for (int round = 0; round < 2; round++) {
+		OK(act('L', &t));
+		CHECK(act('L', &t) == CUDA_ERROR_ILLEGAL_STATE);
+		CHECK(act('S', &t) == CU_PROCESS_STATE_LOCKED);
+		OK(act('C', &t));
+		CHECK(devices_open(t.pid) == 0);
+		CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
+		CHECK(act('U', &t) == CUDA_ERROR_ILLEGAL_STATE);
+		OK(act('R', &t));
+		/* again from locked, without unlock in between */
+		OK(act('C', &t));
+		OK(act('R', &t));
+		CHECK(devices_open(t.pid) == 3);
+		/* a call while locked waits */
+		say(t.fd, &byte, 1);
+		CHECK(recv(t.fd, &byte, 1, MSG_DONTWAIT) < 0);
+		OK(act('U', &t));
+		CHECK(hear_byte(t.fd) == '+');
+		CHECK(act('S', &t) == CU_PROCESS_STATE_RUNNING);
+	}
+	child_kill(&t);
+	CHECK(act('S', &t) == -(int)CUDA_ERROR_INVALID_VALUE);
+	CHECK(act('L', &t) == CUDA_ERROR_INVALID_VALUE);
+	t.pid = getpid();
+	CHECK(act('S', &t) == -(int)CUDA_ERROR_NOT_INITIALIZED);
+}
+
+static void test_out_of_memory(struct child *fill)
+{
+	struct child t = target_start(), u = target_start();
+
+	OK(act('L', &t));
+	OK(act('C', &t));
+	say_byte(fill->fd, 's');
+	CHECK(hear_byte(fill->fd) == 'r');
+	CHECK(act('R', &t) == CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_FAILED);
+	say_byte(fill->fd, 'f');
+	CHECK(hear_byte(fill->fd) == 'r');
+	CHECK(act('R', &t) == CUDA_ERROR_OPERATING_SYSTEM);
+	CHECK(act('U', &t) == CUDA_ERROR_ILLEGAL_STATE);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_FAILED);
+	/* nobody else is hurt */
+	CHECK(tell(&u, 'v') == '+');
+	child_kill(&t);
+	child_kill(&u);
+	child_kill(fill);
+}
+
+static void test_managed(void)
+{
+	struct child t = target_start();
+
+	CHECK(tell(&t, 'm') == '+');
+	OK(act('L', &t));
+	CHECK(act('C', &t) == CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_LOCKED);
+	OK(act('U', &t));
+	CHECK(tell(&t, 'v') == '+');
+	CHECK(tell(&t, 'f') == '+');
+	OK(act('L', &t));
+	OK(act('C', &t));
+	OK(act('R', &t));
+	OK(act('U', &t));
+	CHECK(tell(&t, 'v') == '+');
+	child_kill(&t);
+}
+
+static void sharer_create(int fd)
+{
+	CUmemAllocationProp prop = sim_prop();
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr pointer;
+	int shareable;
+
+	sim_context();
+	OK(CU(cuMemCreate)(&handle, 2 * MIB, &prop, 0));
+	pointer = sim_map(handle, 2 * MIB);
+	OK(CU(cuMemExportToShareableHandle)(&shareable, handle,
+					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	say_descriptor(fd, shareable);
+	close(shareable);
+	hear_byte(fd);
+	OK(CU(cuMemUnmap)(pointer, 2 * MIB));
+	OK(CU(cuMemRelease)(handle));
+	say_byte(fd, 'r');
+	hear_byte(fd);
+}
+
+static void sharer_import(int fd)
+{
+	int shareable = hear_descriptor(fd);
+	CUmemGenericAllocationHandle handle;
+
+	sim_context();
+	OK(CU(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)shareable,
+					      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(shareable);
+	sim_map(handle, 2 * MIB);
+	say_byte(fd, 'r');
+	hear_byte(fd);
+}
+
+/* With the exporter's own references still there, and after it has let go. */
+static void test_shared_handle(bool exporter_holds)
+{
+	struct child a = child_start(sharer_create), b = child_start(sharer_import);
+	int fd = hear_descriptor(a.fd);
+
+	say_descriptor(b.fd, fd);
+	close(fd);
+	CHECK(hear_byte(b.fd) == 'r');
+	if (!exporter_holds) {
+		say_byte(a.fd, 'x');
+		CHECK(hear_byte(a.fd) == 'r');
+	}
+	for (int i = 0; i < 2; i++) {
+		const struct child *t = i ? &a : &b;
+		bool is_lost = exporter_holds || t == &b;
+
+		OK(act('L', t));
+		OK(act('C', t));
+		CHECK(act('R', t) == (is_lost ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS));
+		CHECK(act('U', t) == (is_lost ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS));
+		/* The first to be checkpointed no longer shares with the second. */
+		if (exporter_holds)
+			break;
+	}
+	child_kill(&a);
+	child_kill(&b);
+}
+
+static void test_killed_controller(void)
+{
+	struct child t = target_start(), c[3];
+
+	for (int i = 0; i < 3; i++)
+		c[i] = child_start(controller);
+	/* killed in the middle: the target finishes */
+	OK(act('L', &t));
+	faults("cuCheckpointProcessCheckpoint delay_ms=300\n");
+	verb_send(&c[0], 'C', t.pid, 0);
+	usleep(100000);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_LOCKED);
+	child_kill(&c[0]);
+	wait_state(&t, CU_PROCESS_STATE_CHECKPOINTED);
+	/* several at once: one after the other */
+	faults("cuCheckpointProcessRestore delay_ms=100\n");
+	verb_send(&c[1], 'R', t.pid, 0);
+	usleep(20000);
+	verb_send(&c[2], 'R', t.pid, 0);
+	OK(verb_result(&c[1]));
+	CHECK(verb_result(&c[2]) == CUDA_ERROR_ILLEGAL_STATE);
+	/* an injected error changes nothing; where=caller comes before anything is sent */
+	faults("cuCheckpointProcessUnlock error=CUDA_ERROR_UNKNOWN\n");
+	CHECK(act('U', &t) == CUDA_ERROR_UNKNOWN);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_LOCKED);
+	faults("cuCheckpointProcessUnlock where=caller error=304\n");
+	CHECK(act('U', &t) == CUDA_ERROR_OPERATING_SYSTEM);
+	faults("");
+	OK(act('U', &t));
+	CHECK(tell(&t, 'v') == '+');
+	/* the target dies in the middle */
+	OK(act('L', &t));
+	faults("cuCheckpointProcessCheckpoint action=kill\n");
+	CHECK(act('C', &t) == CUDA_ERROR_INVALID_VALUE);
+	faults("");
+	child_kill(&t);
+	child_kill(&c[1]);
+	child_kill(&c[2]);
+}
+
+static void test_lock_timeout(void)
+{
+	struct child t = target_start();
+
+	CHECK(tell(&t, 's') == '+');
+	verb_send(&control, 'L', t.pid, 100);
+	CHECK(verb_result(&control) == CUDA_ERROR_NOT_READY);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_RUNNING);
+	CHECK(tell(&t, 'e') == '+');
+	CHECK(tell(&t, 'v') == '+');
+	OK(act('L', &t));
+	OK(act('U', &t));
+	/* a stopped target only answers when it is continued */
+	kill(t.pid, SIGSTOP);
+	verb_send(&control, 'L', t.pid, 5000);
+	usleep(50000);
+	CHECK(recv(control.fd, &(int){0}, sizeof(int), MSG_DONTWAIT) < 0);
+	kill(t.pid, SIGCONT);
+	OK(verb_result(&control));
+	OK(act('U', &t));
+	child_kill(&t);
+}
+
+static void test_remap(void)
+{
+	struct child t = target_start();
+	struct verb request = {.verb = 'R', .pid = t.pid, .pair_count = 2};
+	CUuuid uuid[2];
+
+	for (int i = 0; i < 2; i++) {
+		verb_send(&control, (char)('0' + i), 0, 0);
+		hear(control.fd, &uuid[i], sizeof(uuid[i]));
+	}
+	OK(act('L', &t));
+	OK(act('C', &t));
+	for (int i = 0; i < 2; i++) {
+		request.pairs[i].oldUuid = uuid[i];
+		request.pairs[i].newUuid = uuid[!i];
+	}
+	request.pair_count = 1;
+	say(control.fd, &request, sizeof(request));
+	CHECK(verb_result(&control) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
+	request.pair_count = 2;
+	say(control.fd, &request, sizeof(request));
+	OK(verb_result(&control));
+	OK(act('U', &t));
+	CHECK(tell(&t, 'v') == '+');
+	child_kill(&t);
+}
+
+int main(void)
+{
+	struct child fill;
+
+	sim_begin("2", "96M");
+	control = child_start(controller);
+	fill = child_start(filler);
+	test_cycle();
+	test_out_of_memory(&fill);
+	test_managed();
+	test_shared_handle(true);
+	test_shared_handle(false);
+	test_killed_controller();
+	test_lock_timeout();
+	test_remap();
+	child_kill(&control);
+	return 0;
+}
