@@ -18,7 +18,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-#define FRESH_USEC (1 * GCR_USEC_PER_SEC)
+#define FRESH_USEC (100 * GCR_USEC_PER_MSEC)
 #define READER_WAIT_USEC (300 * GCR_USEC_PER_MSEC)
 #define START_WAIT_USEC (30 * GCR_USEC_PER_SEC)
 #define QUERY_WAIT_USEC (5 * GCR_USEC_PER_SEC)
@@ -264,6 +264,13 @@ void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply)
 	pthread_mutex_lock(&gpus->lock);
 	gpus->reply = *reply;
 	gpus->known_usec = gcr_clock_usec();
+	pthread_mutex_unlock(&gpus->lock);
+}
+
+void gcr_gpus_expire(struct gcr_gpus *gpus)
+{
+	pthread_mutex_lock(&gpus->lock);
+	gpus->known_usec = 0;
 	pthread_mutex_unlock(&gpus->lock);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What is known of the GPUs: names, UUIDs, memory, who uses how much. It is asked of a control
- * helper when a reader wants it, at most once a second, and never waited for long. Also the
+ * helper when a reader wants it, at most ten times a second, and never waited for long. Also the
  * admission to a GPU: one thaw at a time.
  */
 #ifndef GCR_FS_GPUS_H
@@ -24,7 +24,7 @@ int gcr_gpus_create(struct gcr_daemon *daemon, struct gcr_gpus **ret_gpus,
 void gcr_gpus_destroy(struct gcr_gpus *gpus);
 
 /*
- * Call @ready(@data) once what is known is at most a second old, or cannot be had soon (0.3 s); on
+ * Call @ready(@data) once what is known is at most 0.1 s old, or cannot be had soon (0.3 s); on
  * this thread or another. It must not block.
  */
 void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void *data);
@@ -34,6 +34,9 @@ void gcr_gpus_snapshot(struct gcr_gpus *gpus, struct gcr_gpus_reply *ret_reply);
 
 /* What somebody else has just asked of a helper. */
 void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply);
+
+/* What is known has just become wrong: the next reader waits for new figures. */
+void gcr_gpus_expire(struct gcr_gpus *gpus);
 
 /* VRAM in use by @pid on all GPUs, as last known; 0 if none. */
 uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid);

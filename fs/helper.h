@@ -29,7 +29,8 @@ struct gcr_helpers_config {
 	int64_t idle_usec;		 /* a worker or a spare control helper goes after this */
 };
 
-/* Strings of @config are copied. Starts one thread that retires idle helpers and fills the spare. */
+/* Strings of @config are copied. Starts one thread that retires idle helpers and fills the spare.
+ */
 int gcr_helpers_create(const struct gcr_helpers_config *config, struct gcr_helpers **ret_helpers);
 
 /* Kills what is left. Helpers taken by others must have been given back. NULL is allowed. */

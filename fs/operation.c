@@ -14,6 +14,7 @@
 #include <sys/eventfd.h>
 
 #include "fs/engine.h"
+#include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
@@ -274,6 +275,7 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 		process->last_thaw_usec = duration_usec;
 	pthread_mutex_unlock(&process->lock);
 
+	gcr_gpus_expire(operation->daemon->gpus);
 	gcr_process_set_state(process, state);
 	if (!task->recovery || result < 0) {
 		gcr_process_report(process, gcr_verb_name(verb), error);

@@ -24,6 +24,31 @@ static bool span_usable(const void *address, size_t size_bytes, bool write)
 	       memory_accessible(start, size_bytes, write);
 }
 
+/* Host memory that a kernel can reach: what the driver allocated or was told of. */
+static bool is_pinned(CUdeviceptr start, size_t size_bytes)
+{
+	SIM_LOCK(&sim.lock);
+	const struct allocation *allocation = allocation_find(start);
+
+	return allocation &&
+	       (allocation->kind == ALLOCATION_HOST || allocation->kind == ALLOCATION_REGISTERED) &&
+	       start + size_bytes <= allocation->start + allocation->size_bytes;
+}
+
+/* Takes map_lock for reading and says whether a kernel may touch the memory. */
+static bool kernel_begin(CUdeviceptr start, size_t size_bytes, bool write)
+{
+	bool pinned = is_pinned(start, size_bytes);
+
+	pthread_rwlock_rdlock(&sim.map_lock);
+	return pinned || !size_bytes || memory_accessible(start, size_bytes, write);
+}
+
+static void kernel_end(void)
+{
+	pthread_rwlock_unlock(&sim.map_lock);
+}
+
 static bool copy(const struct work *work)
 {
 	size_t width = work->copy.width, height = work->copy.height;
@@ -187,13 +212,11 @@ static bool run_fill(const void *arguments)
 		uint32_t seed;
 	} *fill = arguments;
 	uint32_t *words = (uint32_t *)fill->pointer;
-	bool good;
+	bool good = kernel_begin(fill->pointer, fill->words * 4, true);
 
-	pthread_rwlock_rdlock(&sim.map_lock);
-	good = span_usable(words, fill->words * 4, true);
 	for (uint64_t i = 0; good && i < fill->words; i++)
 		words[i] = fill->seed ^ (uint32_t)i * 2654435761u;
-	pthread_rwlock_unlock(&sim.map_lock);
+	kernel_end();
 	return good;
 }
 
@@ -204,13 +227,11 @@ static bool run_add(const void *arguments)
 		uint32_t value;
 	} *add = arguments;
 	uint32_t *words = (uint32_t *)add->pointer + add->first;
-	bool good;
+	bool good = kernel_begin((CUdeviceptr)words, add->count * 4, true);
 
-	pthread_rwlock_rdlock(&sim.map_lock);
-	good = span_usable(words, add->count * 4, true);
 	for (uint64_t i = 0; good && i < add->count; i++)
 		words[i] += add->value;
-	pthread_rwlock_unlock(&sim.map_lock);
+	kernel_end();
 	return good;
 }
 
@@ -221,16 +242,17 @@ static bool run_checksum(const void *arguments)
 	} *checksum = arguments;
 	const uint32_t *words = (const uint32_t *)checksum->pointer;
 	uint64_t sum = 0;
-	bool good;
+	bool good = kernel_begin(checksum->pointer, checksum->words * 4, false);
 
-	pthread_rwlock_rdlock(&sim.map_lock);
-	good = span_usable(words, checksum->words * 4, false) &&
-	       span_usable((void *)checksum->result, 8, true);
 	for (uint64_t i = 0; good && i < checksum->words; i++)
 		sum += ((uint64_t)words[i] + 1) * (2 * i + 1);
+	kernel_end();
+	if (!good)
+		return false;
+	good = kernel_begin(checksum->result, 8, true);
 	if (good)
 		__atomic_fetch_add((uint64_t *)checksum->result, sum, __ATOMIC_RELAXED);
-	pthread_rwlock_unlock(&sim.map_lock);
+	kernel_end();
 	return good;
 }
 
@@ -241,15 +263,11 @@ __attribute__((no_sanitize("thread"))) static bool run_spin(const void *argument
 
 	memcpy(&flag, arguments, sizeof(flag));
 	for (;;) {
-		uint32_t value = 0;
-		bool good;
+		/* Not under one lock all the time, or unmapping would hang behind this kernel. */
+		bool good = kernel_begin(flag, 4, false);
+		uint32_t value = good ? __atomic_load_n((uint32_t *)flag, __ATOMIC_ACQUIRE) : 0;
 
-		/* The lock is let go in between, or unmapping would hang behind this kernel. */
-		pthread_rwlock_rdlock(&sim.map_lock);
-		good = span_usable((void *)flag, 4, false);
-		if (good)
-			value = __atomic_load_n((uint32_t *)flag, __ATOMIC_ACQUIRE);
-		pthread_rwlock_unlock(&sim.map_lock);
+		kernel_end();
 		if (!good || value)
 			return good;
 		pause_us(200);

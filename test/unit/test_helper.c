@@ -963,25 +963,24 @@ static void test_helper_dies_in_call(const char *programs)
 static void test_init_fails(const char *programs)
 {
 	struct gcr_helpers *helpers = make_pool(programs, 0);
+	static struct gcr_gpus_reply reply;
 	struct gcr_helper *helper;
 	struct gcr_error error;
 
-	set_faults("cuInit error=CUDA_ERROR_NO_DEVICE\n");
+	CHECK(setenv("GPUCR_SIM_FAULTS", "cuInit error=CUDA_ERROR_NO_DEVICE", 1) == 0);
 	CHECK(gcr_helpers_take_control(helpers, PATIENCE_USEC, -1, &helper, &error) == -ENODEV);
 	CHECK(strncmp(error.words, "cuInit: CUDA_ERROR_NO_DEVICE (100): ", 36) == 0);
-	set_faults("cuDevicePrimaryCtxRetain error=CUDA_ERROR_OUT_OF_MEMORY\n");
+	CHECK(setenv("GPUCR_SIM_FAULTS", "cuDevicePrimaryCtxRetain error=CUDA_ERROR_OUT_OF_MEMORY",
+		     1) == 0);
 	helper = take(helpers);
-	{
-		static struct gcr_gpus_reply reply;
-
-		list(helper, &reply);
-		gcr_helper_put(helper);
-		CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1,
-					      &helper, &error) == -ENOMEM);
-	}
-	set_faults("cuInit action=hang\n");
+	list(helper, &reply);
+	gcr_helper_put(helper);
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1, &helper,
+				      &error) == -ENOMEM);
+	CHECK(setenv("GPUCR_SIM_FAULTS", "cuInit action=hang", 1) == 0);
 	CHECK(gcr_helpers_take_control(helpers, 50 * GCR_USEC_PER_MSEC, -1, &helper, &error) ==
 	      -ETIMEDOUT);
+	unsetenv("GPUCR_SIM_FAULTS");
 	gcr_helpers_destroy(helpers);
 	CHECK(find_child("gpucr-control") == 0);
 }

@@ -413,6 +413,7 @@ static void test_lock_timeout(void)
 	OK(act('U', &t));
 	/* a stopped target only answers when it is continued */
 	kill(t.pid, SIGSTOP);
+	CHECK(waitpid(t.pid, NULL, WUNTRACED) == t.pid);
 	verb_send(&control, 'L', t.pid, 5000);
 	usleep(50000);
 	CHECK(recv(control.fd, &(int){0}, sizeof(int), MSG_DONTWAIT) < 0);

@@ -1,0 +1,646 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of the daemon share: a daemon on the simulated GPU, demo programs, writers.
+
+A test file holds functions named test_*, and ends with harness.main(globals()). Each test makes
+a Machine: a temporary directory with its own simulated GPU, runtime directory and mountpoint, so
+that tests run side by side. A Machine cleans up after itself whatever happens; when a test fails
+it first prints what the daemon, the mount and the programs said.
+
+Waiting is on events or on a condition with a deadline; a deadline that passes is a failure.
+"""
+import contextlib
+import errno
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+BUILD = os.environ.get('GPUCR_TEST_BUILD', '')
+SOURCE = os.path.dirname(os.path.abspath(__file__))
+SANITIZER = os.environ.get('GPUCR_TEST_SANITIZER', 'none')
+# Sanitizers make everything slower; so does a machine that runs other tests at the same time.
+SLOW = 1 if SANITIZER == 'none' else 5
+PATIENCE_SEC = 20 * SLOW
+REPORT = re.compile(r'ERROR: \w+Sanitizer|runtime error:|WARNING: \w+Sanitizer')
+MIB = 1 << 20
+NOBODY = 65534
+
+
+class Failure(Exception):
+    """The test found something wrong."""
+
+
+class Skip(Exception):
+    """Something that the test needs is not on this machine."""
+
+
+def check(condition, words):
+    if not condition:
+        raise Failure(words)
+
+
+def equal(found, expected, words=''):
+    if found != expected:
+        raise Failure(f'{words + ": " if words else ""}found {found!r}, expected {expected!r}')
+
+
+def wait_for(condition, words, seconds=None):
+    """Returns what the condition returned when it was true at last."""
+    deadline = time.monotonic() + (seconds or PATIENCE_SEC)
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise Failure(f'waited in vain for: {words}')
+        time.sleep(0.005)
+
+
+def name_of(number):
+    return errno.errorcode.get(number, str(number)) if number else 'ok'
+
+
+def is_root():
+    return os.geteuid() == 0
+
+
+def is_alive(pid):
+    """It exists and is no zombie."""
+    try:
+        with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as stat:
+            return stat.read().rpartition(')')[2].split()[0] not in 'ZX'
+    except OSError:
+        return False
+
+
+def mounts():
+    """Mountpoints and types, as /proc/self/mounts has them."""
+    with open('/proc/self/mounts', encoding='utf-8', errors='replace') as lines:
+        return [(line.split()[1], line.split()[2]) for line in lines]
+
+
+def try_kill(pid, number):
+    try:
+        os.kill(pid, number)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def read_file(path):
+    with open(path, encoding='utf-8', errors='replace') as file:
+        return file.read()
+
+
+def parse_keys(text):
+    """`key value` lines, up to the first empty line."""
+    keys = {}
+    for line in text.split('\n'):
+        if not line:
+            break
+        key, _, value = line.partition(' ')
+        keys[key] = value
+    return keys
+
+
+class Output:
+    """Reads a program's output line by line on a thread."""
+
+    def __init__(self, pipe):
+        self.lines = []
+        self.changed = threading.Condition()
+        self.ended = False
+        self.pipe = pipe
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        for line in self.pipe:
+            with self.changed:
+                self.lines.append(line.rstrip('\n'))
+                self.changed.notify_all()
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def wait(self, condition, words, seconds=None):
+        """Wait until condition(lines) is true."""
+        deadline = time.monotonic() + (seconds or PATIENCE_SEC)
+        with self.changed:
+            while not condition(self.lines):
+                left = deadline - time.monotonic()
+                if self.ended:
+                    raise Failure(f'its output ended before: {words}; {self.lines[-5:]}')
+                if left <= 0:
+                    raise Failure(f'waited in vain for: {words}; {self.lines[-5:]}')
+                self.changed.wait(left)
+
+
+class Demo:
+    """gpucr-demo: ticks, each of which says that all bytes in VRAM are right."""
+
+    def __init__(self, machine, arguments, env=None, uid=None, command=None, **options):
+        def become():
+            if uid is not None:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+
+        program = command or [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo']
+        self.machine = machine
+        self.errors = open(f'{machine.directory}/demo-{len(machine.demos)}', 'w+', encoding='utf-8')
+        self.popen = subprocess.Popen(program + [str(a) for a in arguments],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=self.errors, text=True, env={**machine.env, **(env or {})},
+                                      preexec_fn=become if uid is not None else None, **options)
+        self.output = Output(self.popen.stdout)
+        self.pid = self.popen.pid
+        self.is_to_end = False
+
+    def wait_ready(self, ticks=1):
+        self.output.wait(lambda lines: len(lines) > ticks, 'the first tick')
+        check(self.output.lines[0].startswith('pid '), self.output.lines[0])
+        self.pid = int(self.output.lines[0].split()[1])
+        return self
+
+    def ticks(self):
+        """The number of the last tick; everything up to it must be right and without a gap."""
+        lines = list(self.output.lines)
+        for number, line in enumerate(lines[1:], 1):
+            if line != f'tick {number} ok':
+                raise Failure(f'demo {self.pid}: line {number + 1} is {line!r}')
+        return len(lines) - 1
+
+    def wait_ticks(self, more=3, seconds=None):
+        """Wait for this many further ticks."""
+        goal = self.ticks() + more
+        self.output.wait(lambda lines: len(lines) - 1 >= goal, f'tick {goal} of {self.pid}', seconds)
+        return self.ticks()
+
+    def wait_standstill(self):
+        """It is frozen: after the line that was on its way nothing comes."""
+        last = -1
+        while last != self.ticks():
+            last = self.ticks()
+            time.sleep(0.1)
+        return last
+
+    def is_running(self):
+        return self.popen.poll() is None
+
+    def end(self, number=signal.SIGTERM):
+        self.is_to_end = True
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        try:
+            self.popen.wait(PATIENCE_SEC)
+        except subprocess.TimeoutExpired:
+            raise Failure(f'demo {self.pid} does not end') from None
+
+    def words(self):
+        return read_file(self.errors.name)
+
+    def finish(self):
+        self.is_to_end = True
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait()
+        if self.pid != self.popen.pid and is_alive(self.pid):
+            try_kill(self.pid, signal.SIGKILL)
+        self.output.thread.join(1)
+        self.errors.close()
+
+
+class Writer:
+    """A process that writes once to a ctl file and tells how that went."""
+
+    def __init__(self, path, text, flags=0, prepare=None, uid=None):
+        read_end, write_end = os.pipe()
+        self.started = time.monotonic()
+        self.pid = os.fork()
+        if not self.pid:
+            self._child(path, text, flags, prepare, uid, write_end)
+        os.close(write_end)
+        self.pipe = read_end
+        self.number = None
+        self.seconds = None
+
+    @staticmethod
+    def _child(path, text, flags, prepare, uid, pipe):
+        number = 255
+        try:
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(signal_number, signal.SIG_DFL)
+            if uid is not None:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+            if prepare:
+                prepare()
+            data = text if isinstance(text, bytes) else text.encode()
+            fd = os.open(path, os.O_WRONLY | flags)
+            number = 0 if os.write(fd, data) == len(data) else 254
+        except OSError as error:
+            number = error.errno
+        finally:
+            os.write(pipe, bytes([number]))
+            os._exit(0)
+
+    def is_waiting(self):
+        """It has not been answered yet."""
+        return self.number is None and not select.select([self.pipe], [], [], 0)[0]
+
+    def result(self, seconds=None):
+        """Its errno's name, 'ok', or 'killed'."""
+        if self.number is None:
+            if not select.select([self.pipe], [], [], seconds or PATIENCE_SEC)[0]:
+                raise Failure(f'the writer {self.pid} waits for ever')
+            self.seconds = time.monotonic() - self.started
+            byte = os.read(self.pipe, 1)
+            os.close(self.pipe)
+            os.waitpid(self.pid, 0)
+            self.number = byte[0] if byte else -1
+        return 'killed' if self.number < 0 else name_of(self.number)
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def finish(self):
+        if self.number is None:
+            try_kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(Failure):
+                self.result(2)
+
+
+class Events:
+    """An events file, followed with poll(2)."""
+
+    def __init__(self, path):
+        self.fd = os.open(path, os.O_RDONLY)
+        self.text = ''
+        self.poller = select.poll()
+        self.poller.register(self.fd, select.POLLIN)
+
+    def read(self):
+        while True:
+            data = os.read(self.fd, 65536)
+            if not data:
+                return self.text
+            self.text += data.decode(errors='replace')
+
+    def lines(self):
+        return self.read().split('\n')[:-1]
+
+    def wait(self, pattern, seconds=None, start=0):
+        """Wait for a line, from number `start` on, in which the pattern is found."""
+        deadline = time.monotonic() + (seconds or PATIENCE_SEC)
+        while True:
+            for line in self.lines()[start:]:
+                if re.search(pattern, line):
+                    return line
+            left = deadline - time.monotonic()
+            if left <= 0 or not self.poller.poll(left * 1000):
+                raise Failure(f'no event {pattern!r} in:\n{self.text}')
+
+    def close(self):
+        os.close(self.fd)
+
+
+class Machine:
+    """A simulated GPU, a daemon that serves it, and the programs that run on it."""
+
+    def __init__(self, vram='256M', gpus=1, options='', start=True, env=None, worker_idle=60):
+        if not os.access('/dev/fuse', os.R_OK | os.W_OK):
+            raise Skip('/dev/fuse cannot be opened')
+        if not BUILD:
+            raise Skip('GPUCR_TEST_BUILD does not name the build folder')
+        self.directory = tempfile.mkdtemp(prefix='gpucrfs-test-')
+        os.chmod(self.directory, 0o755)
+        self.mountpoint = f'{self.directory}/mnt'
+        self.runtime = f'{self.directory}/run'
+        self.simulator = f'{self.directory}/sim'
+        self.log_path = f'{self.directory}/log'
+        self.options = f',worker_idle={worker_idle}{options}'
+        os.mkdir(self.mountpoint)
+        self.env = {
+            **os.environ,
+            'GPUCR_HELPER_DIR': f'{BUILD}/backend/cuda',
+            'GPUCR_SIM_LIBDIR': f'{BUILD}/backend/sim',
+            'GPUCR_SIM_DIR': self.simulator,
+            'GPUCR_SIM_VRAM': vram,
+            'GPUCR_SIM_GPUS': str(gpus),
+            'GPUCR_SOCKET': f'{self.runtime}/socket',
+            **sanitizer_environment(),
+            **(env or {}),
+        }
+        self.demos = []
+        self.others = []
+        self.daemon = None
+        self.expects_clean_exit = True
+        if start:
+            try:
+                self.start()
+            except BaseException:
+                self.show()
+                self.finish()
+                raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        failed = kind is not None and not issubclass(kind, Skip)
+        problems = []
+        if failed:
+            self.show()
+        else:
+            problems = self.last_checks()
+        problems += self.finish()
+        if problems and not failed:
+            raise Failure('; '.join(problems))
+
+    # The daemon
+
+    def command(self, *more):
+        return [f'{BUILD}/fs/gpucrfs', '-f', '-o', f'sim,runtime_dir={self.runtime}{self.options}',
+                *more, self.mountpoint]
+
+    def start(self, env=None):
+        """Start the daemon and wait until the mount answers."""
+        with open(self.log_path, 'a', encoding='utf-8') as log:
+            self.daemon = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
+                                           stderr=log, env={**self.env, **(env or {})})
+        wait_for(lambda: self.answers() or self.daemon.poll() is not None, 'the mount')
+        if self.daemon.poll() is not None:
+            raise Failure(f'the daemon ended with {self.daemon.returncode}:\n{self.log()}')
+        return self
+
+    def answers(self):
+        if (self.mountpoint, 'fuse.gpucrfs') not in mounts():
+            return False
+        try:
+            return 'ctl' in os.listdir(self.mountpoint)
+        except OSError:
+            return False
+
+    def stop(self, number=signal.SIGTERM, seconds=None):
+        """End the daemon; returns its exit status."""
+        self.daemon.send_signal(number)
+        try:
+            return self.daemon.wait(seconds or PATIENCE_SEC)
+        except subprocess.TimeoutExpired:
+            raise Failure(f'the daemon does not end on signal {number}') from None
+
+    def log(self):
+        return read_file(self.log_path)
+
+    # The mount
+
+    def path(self, *parts):
+        return '/'.join([self.mountpoint, *[str(part) for part in parts]])
+
+    def read(self, *parts):
+        return read_file(self.path(*parts))
+
+    def status(self, pid):
+        return parse_keys(self.read(pid, 'status'))
+
+    def state(self, pid):
+        return self.status(pid)['state']
+
+    def gpu(self, index=0):
+        return parse_keys(self.read('gpus', index, 'status'))
+
+    def used(self, index=0):
+        return int(self.gpu(index)['vram_used_bytes'])
+
+    def free(self, index=0):
+        return int(self.gpu(index)['vram_free_bytes'])
+
+    def error(self, pid):
+        return self.read(pid, 'error').rstrip('\n')
+
+    def pids(self):
+        return sorted(int(name) for name in os.listdir(self.mountpoint) if name.isdigit())
+
+    def ctl(self, pid=None):
+        return self.path(pid, 'ctl') if pid else self.path('ctl')
+
+    def write(self, pid, text, flags=0):
+        """One write; returns 'ok' or the name of its errno."""
+        data = text if isinstance(text, bytes) else text.encode()
+        try:
+            fd = os.open(self.ctl(pid), os.O_WRONLY | flags)
+        except OSError as error:
+            return name_of(error.errno)
+        try:
+            return 'ok' if os.write(fd, data) == len(data) else 'short'
+        except OSError as error:
+            return name_of(error.errno)
+        finally:
+            os.close(fd)
+
+    def must(self, pid, text):
+        result = self.write(pid, text)
+        if result != 'ok':
+            words = self.error(pid) if pid else self.read('events')
+            raise Failure(f'{text!r} to {pid or "the root"}: {result}: {words}')
+
+    def writer(self, pid, text, **arguments):
+        """Write from a process of its own."""
+        writer = Writer(self.ctl(pid), text, **arguments)
+        self.others.append(writer)
+        return writer
+
+    def events(self, pid=None):
+        events = Events(self.path(pid, 'events') if pid else self.path('events'))
+        return events
+
+    def wait_state(self, pid, state, seconds=None):
+        """Wait until an event has told that the process is in this state."""
+        self.wait_status(pid, 'state', state, seconds)
+
+    def wait_status(self, pid, key, value, seconds=None):
+        wait_for(lambda: self.status(pid).get(key) == value, f'{key} {value} of {pid}', seconds)
+
+    # Programs
+
+    def demo(self, *arguments, **options):
+        defaults = {'--bytes': '8M', '--buffers': '4', '--tick': '20'}
+        given = list(arguments)
+        for name, value in defaults.items():
+            if name not in given:
+                given += [name, value]
+        demo = Demo(self, given, **options)
+        self.demos.append(demo)
+        return demo
+
+    def ready_demo(self, *arguments, **options):
+        return self.demo(*arguments, **options).wait_ready()
+
+    def faults(self, *rules):
+        """Replace the rules of injected faults."""
+        os.makedirs(self.simulator, exist_ok=True)
+        with open(f'{self.simulator}/faults.new', 'w', encoding='utf-8') as file:
+            file.write('\n'.join(rules) + '\n')
+        os.chmod(file.name, 0o644)
+        os.rename(file.name, f'{self.simulator}/faults')
+
+    def helpers(self):
+        """The daemon's children: pids by name."""
+        children = []
+        for name in os.listdir('/proc'):
+            if not name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                fields = read_file(f'/proc/{name}/stat')
+                comm = fields[fields.index('(') + 1:fields.rindex(')')]
+                state, parent = fields.rpartition(')')[2].split()[:2]
+                if int(parent) == self.daemon.pid and state not in 'ZX':
+                    children.append((int(name), comm))
+        return sorted(children)
+
+    # The end
+
+    def last_checks(self):
+        problems = []
+        for demo in self.demos:
+            try:
+                demo.ticks()
+            except Failure as failure:
+                problems.append(str(failure))
+            if not demo.is_to_end and not demo.is_running():
+                problems.append(f'demo {demo.pid} has ended: {demo.words().strip()}')
+        return problems
+
+    def show(self):
+        """Everything that may explain a failure, on stderr."""
+        def section(title, text):
+            sys.stderr.write(f'--- {title}\n{text.rstrip()}\n')
+
+        def show_file(*parts):
+            done = {}
+
+            def read():
+                try:
+                    done['text'] = self.read(*parts)
+                except OSError as error:
+                    done['text'] = str(error)
+
+            thread = threading.Thread(target=read, daemon=True)
+            thread.start()
+            thread.join(3)
+            section('/'.join(str(part) for part in parts), done.get('text', '(does not answer)'))
+
+        with contextlib.suppress(OSError):
+            section('daemon', self.log())
+        if self.daemon and self.daemon.poll() is None:
+            show_file('status')
+            show_file('events')
+            show_file('gpus', 0, 'status')
+        else:
+            section('daemon ended with', str(self.daemon and self.daemon.returncode))
+        for demo in self.demos:
+            section(f'demo {demo.pid}', '\n'.join(demo.output.lines[-3:]) + '\n' + demo.words())
+            if self.daemon and self.daemon.poll() is None and len(self.demos) < 6:
+                show_file(demo.pid, 'status')
+                show_file(demo.pid, 'error')
+        sys.stderr.flush()
+
+    def stop_at_end(self):
+        if self.daemon is None:
+            return []
+        if self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGTERM)
+            try:
+                self.daemon.wait(30 * SLOW)
+            except subprocess.TimeoutExpired:
+                show_threads(self.daemon.pid)
+                self.daemon.kill()
+                self.daemon.wait()
+                return ['the daemon did not end on SIGTERM']
+        if self.expects_clean_exit and self.daemon.returncode:
+            return [f'the daemon ended with status {self.daemon.returncode}']
+        return []
+
+    def finish(self):
+        """End everything and clean up; returns what went wrong."""
+        for other in self.others:
+            other.finish()
+        for demo in self.demos:
+            demo.finish()
+        problems = self.stop_at_end()
+        if any(path == self.mountpoint for path, _ in mounts()):
+            if self.expects_clean_exit and self.daemon is not None:
+                problems.append('the mount was left behind')
+            subprocess.run(['umount', '-l', self.mountpoint], check=False,
+                           stdin=subprocess.DEVNULL)
+        with contextlib.suppress(OSError):
+            reports = [line for line in self.log().split('\n') if REPORT.search(line)]
+            if reports:
+                sys.stderr.write(self.log())
+                problems.append(f'sanitizer: {reports[0]}')
+        for demo in self.demos:
+            if REPORT.search(demo.words()):
+                sys.stderr.write(demo.words())
+                problems.append('sanitizer report of a demo')
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return problems
+
+
+def show_threads(pid):
+    """Where every thread of a process that hangs is."""
+    for task in sorted(os.listdir(f'/proc/{pid}/task')):
+        with contextlib.suppress(OSError):
+            where = read_file(f'/proc/{pid}/task/{task}/wchan')
+            sys.stderr.write(f'thread {task}: {where}\n')
+    if shutil.which('gdb'):
+        subprocess.run(['gdb', '-p', str(pid), '-batch', '-ex', 'thread apply all bt 12'],
+                       stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=subprocess.DEVNULL,
+                       check=False)
+
+
+def sanitizer_environment():
+    """Options for instrumented programs: reports go to stderr, and one ends the program."""
+    if SANITIZER == 'none':
+        return {}
+    return {
+        # gpucr-run preloads a library of ours before the sanitizer's.
+        'ASAN_OPTIONS': 'verify_asan_link_order=0:detect_leaks=1:abort_on_error=0',
+        'UBSAN_OPTIONS': 'print_stacktrace=1',
+        'LSAN_OPTIONS': f'suppressions={SOURCE}/lsan.supp:print_suppressions=0',
+        'TSAN_OPTIONS': f'suppressions={SOURCE}/tsan.supp:second_deadlock_stack=1',
+    }
+
+
+def main(names):
+    """Run the test functions of a file (those named on the command line, or all)."""
+    wanted = sys.argv[1:]
+    tests = [(name, test) for name, test in names.items()
+             if name.startswith('test_') and callable(test) and (not wanted or name in wanted)]
+    failed = skipped = 0
+    for name, test in tests:
+        begun = time.monotonic()
+        try:
+            test()
+            word = 'ok'
+        except Skip as skip:
+            skipped += 1
+            word = f'skipped: {skip}'
+        except Exception:  # pylint: disable=broad-except
+            failed += 1
+            word = 'FAILED'
+            traceback.print_exc()
+        print(f'{name}: {word} ({time.monotonic() - begun:.1f} s)', flush=True)
+    if failed:
+        sys.exit(1)
+    if skipped and skipped == len(tests):
+        sys.exit(77)
+    sys.exit(0)
