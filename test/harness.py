@@ -64,7 +64,10 @@ def wait_for(condition, words, seconds=None):
 
 
 def name_of(number):
-    return errno.errorcode.get(number, str(number)) if number else 'ok'
+    """As the daemon names it: Python knows EOPNOTSUPP as ENOTSUP."""
+    if not number:
+        return 'ok'
+    return 'EOPNOTSUPP' if number == errno.EOPNOTSUPP else errno.errorcode.get(number, str(number))
 
 
 def is_root():

@@ -274,21 +274,20 @@ static int demo_open(struct demo *demo)
 	return CU(cuCtxSynchronize);
 }
 
-static int demo_close(struct demo *demo)
+/* After an @error the driver is left alone: it may hang, and the kernel frees all. */
+static int demo_close(struct demo *demo, int error)
 {
-	int error = 0;
-
 	for (uint64_t i = 0; i < demo->count && demo->buffers; i++) {
 		if (demo->buffers[i].pointer && !error)
 			error = CU(cuMemFree_v2, demo->buffers[i].pointer);
 		free(demo->buffers[i].blocks);
 	}
 	free(demo->buffers);
-	if (demo->sums && !error)
+	if (!error)
 		error = CU(cuMemFree_v2, demo->sums);
-	if (demo->module && !error)
+	if (!error)
 		error = CU(cuModuleUnload, demo->module);
-	if (demo->context && !error)
+	if (!error)
 		error = CU(cuDevicePrimaryCtxRelease_v2, demo->device);
 	return error;
 }
@@ -555,8 +554,6 @@ int main(int argc, char **argv)
 	error = demo_open(&demo);
 	if (!error)
 		error = demo_run(&demo);
-	/* After an error the driver is left alone: it may hang, and the kernel frees all. */
-	if (!error)
-		error = demo_close(&demo);
+	error = demo_close(&demo, error);
 	return error < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

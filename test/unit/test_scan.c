@@ -180,13 +180,10 @@ static void make_device(void)
 /* A process that only asks for figures (NVML) opens the device and never maps it. */
 static void test_open_is_not_enough(void)
 {
-	struct watcher watcher = {.lock = PTHREAD_MUTEX_INITIALIZER,
-				  .change = PTHREAD_COND_INITIALIZER};
+	struct watcher watcher;
 	struct child child = start_child();
-	struct gcr_scan *scan;
+	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
 
-	make_device();
-	scan = create(&watcher);
 	tell(child, 'n');
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
 	tell(child, 'c');
@@ -194,7 +191,6 @@ static void test_open_is_not_enough(void)
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 1);
 	end_child(child);
 	gcr_scan_destroy(scan);
-	CHECK(unlink(device) == 0);
 }
 
 static void test_now(void)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+"""A verb under way: what others may write and read meanwhile, joining it, cancelling it, and a
+deadline that passes."""
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import Machine, check, equal
+
+SLOW_FREEZE = 'cuCheckpointProcessCheckpoint delay_ms=3000'
+# An answer may take this long while a verb is under way, if nothing else keeps the machine busy.
+ANSWER_SEC = 0.1 * harness.SLOW
+
+
+def slow_freeze(machine, demo, text='freeze'):
+    """A writer whose freeze is inside the driver's Checkpoint."""
+    machine.faults(SLOW_FREEZE)
+    writer = machine.writer(demo.pid, text)
+    machine.wait_status(demo.pid, 'phase', 'checkpoint')
+    return writer
+
+
+def quickest(attempt, times=5):
+    """Seconds of the quickest of several attempts: other tests may keep the machine busy."""
+    seconds = []
+    for _ in range(times):
+        begun = time.monotonic()
+        attempt()
+        seconds.append(time.monotonic() - begun)
+    return min(seconds)
+
+
+def test_others_get_their_answer():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        writer = slow_freeze(machine, demo)
+
+        def by_python(text, flags, expected):
+            equal(machine.write(demo.pid, text, flags), expected)
+
+        def by_shell(redirection, shell):
+            found = subprocess.run([shell, '-c', f'echo x {redirection} {machine.ctl(demo.pid)}'],
+                                   capture_output=True, text=True, check=False)
+            check(found.returncode, 'the shell has no error')
+            check('Invalid argument' in found.stderr, found.stderr)
+
+        for flags in (0, os.O_TRUNC, os.O_APPEND):
+            took = quickest(lambda: by_python('thaw', flags, 'EBUSY'), 3)
+            check(took < ANSWER_SEC, f'EBUSY took {took:.3f} s')
+            took = quickest(lambda: by_python('x', flags, 'EINVAL'), 3)
+            check(took < ANSWER_SEC, f'EINVAL took {took:.3f} s')
+        for redirection in ('>', '>>'):
+            for shell in ('sh', 'bash'):
+                took = quickest(lambda: by_shell(redirection, shell), 2)
+                check(took < ANSWER_SEC, f'{shell} {redirection}: {took:.3f} s')
+        check(writer.is_waiting(), 'the freeze goes on')
+        equal(writer.result(), 'ok')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_reading_meanwhile():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        other = machine.ready_demo()
+        writer = slow_freeze(machine, demo)
+        for name in ('status', 'error', 'events', 'maps'):
+            took = quickest(lambda: machine.read(demo.pid, name))
+            check(took < 0.4 * harness.SLOW, f'{name}: {took:.3f} s')
+        status = machine.status(demo.pid)
+        equal([status[key] for key in ('state', 'verb', 'phase', 'verbs')],
+              ['freezing', 'freeze', 'checkpoint', 'cancel'])
+        check(int(status['verb_elapsed_usec']) > 0, 'verb_elapsed_usec')
+        check(demo.pid in machine.pids(), 'listed')
+        os.stat(machine.path(demo.pid))
+        machine.read('status')
+        machine.gpu()
+        check(writer.is_waiting(), 'the freeze goes on')
+        # Another process's verbs are its own; only the rule about the driver's calls is shared.
+        machine.must(other.pid, 'thaw')
+        equal(writer.result(), 'ok')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+
+
+def test_joining():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        first = slow_freeze(machine, demo)
+        second = machine.writer(demo.pid, 'freeze\n')
+        third = machine.writer(None, f'freeze {demo.pid}')
+        equal(first.result(), 'ok')
+        equal(second.result(), 'ok')
+        equal(third.result(), 'ok')
+        equal(machine.state(demo.pid), 'frozen')
+        check(second.seconds > 0.3, 'it has waited')
+        equal(machine.read(demo.pid, 'events').count('verb freeze ok'), 1, 'one freeze')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_joining_a_failure():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.faults('cuCheckpointProcessCheckpoint delay_ms=1000 error=CUDA_ERROR_UNKNOWN')
+        first = machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', 'checkpoint')
+        second = machine.writer(demo.pid, 'freeze')
+        equal([first.result(), second.result()], ['EIO', 'EIO'])
+        equal(machine.state(demo.pid), 'running')
+        demo.wait_ticks()
+
+
+def test_cancel():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        first = slow_freeze(machine, demo)
+        second = machine.writer(demo.pid, 'freeze')
+        cancel = machine.writer(demo.pid, 'cancel')
+        equal(cancel.result(), 'ok')
+        # When cancel returns, the process is where it came from.
+        equal(machine.state(demo.pid), 'running')
+        equal([first.result(), second.result()], ['ECANCELED', 'ECANCELED'])
+        check('cancelled' in machine.error(demo.pid), machine.error(demo.pid))
+        demo.wait_ticks()
+        machine.faults()
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_cancel_of_a_lock_that_waits():
+    """A kernel that does not end: nothing has been done to the process, so it ends at once."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.faults('cuMemcpyDtoH nth=1 delay_ms=4000')
+        demo.wait_ticks(0)
+        writer = machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', 'lock')
+        equal(machine.writer(demo.pid, 'cancel').result(), 'ok')
+        equal(writer.result(), 'ECANCELED')
+        equal(machine.state(demo.pid), 'running')
+        demo.wait_ticks()
+
+
+def test_cancel_of_a_thaw():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.must(demo.pid, 'freeze')
+        machine.faults('cuCheckpointProcessRestore delay_ms=1500')
+        thaw = machine.writer(demo.pid, 'thaw')
+        machine.wait_status(demo.pid, 'phase', 'restore')
+        equal(machine.write(None, f'cancel {demo.pid}'), 'ok')
+        equal(thaw.result(), 'ECANCELED')
+        equal(machine.state(demo.pid), 'frozen')
+        equal(machine.used(), 0, 'VRAM after the roll-back')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_cancel_without_a_verb():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        equal(machine.write(demo.pid, 'cancel'), 'EBUSY')
+        equal(machine.write(None, f'cancel {demo.pid}'), 'EBUSY')
+
+
+def test_deadline_in_the_driver():
+    """Checkpoint cannot be taken back: the writer is answered, the process rolled back later."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.faults(SLOW_FREEZE)
+        events = machine.events(demo.pid)
+        writer = machine.writer(demo.pid, 'freeze timeout=1')
+        equal(writer.result(), 'ETIMEDOUT')
+        check(0.9 < writer.seconds < 2.5 * harness.SLOW, f'after {writer.seconds:.2f} s')
+        status = machine.status(demo.pid)
+        equal([status['state'], status['control_pending']], ['freezing', 'yes'])
+        check(machine.error(demo.pid).startswith('ETIMEDOUT: '), machine.error(demo.pid))
+        # It is being rolled back: no verb can have it meanwhile.
+        equal(machine.write(demo.pid, 'freeze'), 'EBUSY')
+        equal(machine.write(demo.pid, 'thaw'), 'EBUSY')
+        events.wait('state freezing running')
+        events.close()
+        harness.wait_for(lambda: machine.status(demo.pid)['control_pending'] == 'no', 'settled')
+        demo.wait_ticks()
+        machine.faults()
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+
+
+def test_deadline_of_a_thaw():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.must(demo.pid, 'freeze')
+        machine.faults('cuCheckpointProcessRestore delay_ms=2500')
+        events = machine.events(demo.pid)
+        equal(machine.write(demo.pid, 'thaw timeout=1'), 'ETIMEDOUT')
+        equal(machine.status(demo.pid)['control_pending'], 'yes')
+        events.wait('state thawing frozen')
+        events.close()
+        machine.faults()
+        machine.wait_status(demo.pid, 'verb', '-')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_deadline_in_lock():
+    """GPU work that does not end in time: nothing had begun, so there is nothing to wait for."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.faults('cuMemcpyDtoH nth=1 delay_ms=4000')
+        demo.wait_ticks(0)
+        writer = machine.writer(demo.pid, 'freeze timeout=1')
+        equal(writer.result(), 'ETIMEDOUT')
+        check('GPU work' in machine.error(demo.pid), machine.error(demo.pid))
+        equal(machine.state(demo.pid), 'running')
+        demo.wait_ticks()
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+
+
+if __name__ == '__main__':
+    harness.main(globals())

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The manual pages against the code, both ways: what the code has is documented, and what a page
+documents is there. usage: test_man.py PRINT_TABLES SOURCE_ROOT
+
+PRINT_TABLES prints the tables that are data of the program. What has no table (file names and
+modes, error numbers, phases, metrics, environment variables, options of the tools) is looked for
+in the source text, in the one shape in which it is written there.
+"""
+import errno
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(sys.argv[2])
+failures = []
+checks = 0
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding='utf-8')
+
+
+def check(ok, what):
+    global checks
+    checks += 1
+    if not ok:
+        failures.append(what)
+
+
+def check_same(what, page, documented, code):
+    """Two collections of the same names; a name documented twice is wrong, too."""
+    documented = list(documented)
+    check(code, f'{what}: found none in the code: has its shape changed?')
+    for name in sorted(set(code) - set(documented)):
+        check(False, f'{page}: {what} {name} is missing')
+    for name in sorted(set(documented) - set(code)):
+        check(False, f'{page}: there is no {what} {name}')
+    for name in sorted({name for name in documented if documented.count(name) > 1}):
+        check(False, f'{page}: {what} {name} is there twice')
+    check(True, what)
+
+
+class Page:
+    def __init__(self, name):
+        self.name = name
+        self.text = read(f'man/{name}.scd')
+        self.sections = {}
+        title = None
+        for line in self.text.split('\n'):
+            if line.startswith('# '):
+                title = line[2:]
+                self.sections[title] = []
+            elif title:
+                self.sections[title].append(line)
+
+    def section(self, title):
+        check(title in self.sections, f'{self.name}: there is no section {title}')
+        return self.sections.get(title, [])
+
+    def terms(self, title, pattern=r'[^*]+'):
+        """What a section defines: bold words that begin a line followed by an indented text."""
+        lines = self.section(title)
+        found = []
+        for line, after in zip(lines, lines[1:] + ['']):
+            match = re.match(rf'\*({pattern})\*', line)
+            if match and after.startswith('\t') and not line.startswith('\t'):
+                found.append(match.group(1))
+        return found
+
+    def has(self, term):
+        return f'*{term}*' in self.text
+
+
+def tables():
+    output = subprocess.run([sys.argv[1]], check=True, capture_output=True, text=True).stdout
+    rows = {}
+    for line in output.splitlines():
+        table, *words = line.split(' ')
+        rows.setdefault(table, []).append(words)
+    return rows
+
+
+def check_tables(abi, daemon, rows):
+    def names(table):
+        return [words[0] for words in rows[table]]
+
+    check_same('state', abi.name, abi.terms('STATES'), names('state'))
+    check_same('verb', abi.name, abi.terms('VERBS', r'[a-z]+'), names('verb'))
+    for title, table in (('STATUS OF A PROCESS', 'status-key'),
+                         ('STATUS OF THE DAEMON', 'root-key'),
+                         ('STATUS OF A GPU', 'gpu-key')):
+        check_same('key', f'{abi.name}, {title}', abi.terms(title), names(table))
+        check(abi.terms(title) == names(table), f'{abi.name}, {title}: not in the order of the file')
+
+    # A table of scdoc: a cell a line, the headings first.
+    cells = re.findall(r'^(?:\[\[|\||:-?) +([^\n]+)$', '\n'.join(abi.section('VERBS')), re.M)
+    documented = [' '.join(cells[i:i + 4]) for i in range(4, len(cells), 4)]
+    check_same('transition', abi.name, documented,
+               [' '.join(words) for words in rows['transition']])
+
+    # *freeze* [*timeout=*_SEC_]
+    for verb in names('verb'):
+        lines = [line for line in abi.section('VERBS') if line.startswith(f'*{verb}*')]
+        documented = re.findall(r'\*([a-z_]+=?)\*((?:[_:A-Z]+)?)', lines[0].split('*', 2)[2])
+        options = [name + words.replace('_', '') for name, words in documented]
+        code = [key + ('' if words == '-' else '=' + words)
+                for its_verb, key, words in rows['verb-option'] if its_verb == verb]
+        if options or code:
+            check_same('option', f'{abi.name}, {verb}', options, code)
+
+    code = [name + ('' if value == '-' else '=' + value) for name, value in rows['mount-option']]
+    lines = [line for line in daemon.section('OPTIONS') if line.startswith('*-o ')]
+    documented = [re.sub(r'[*_]', '', line[4:]) for line in lines]
+    check_same('option -o', daemon.name, documented,
+               [name.replace('_', '') for name in code])
+
+
+def check_files(abi):
+    source = read('fs/tree.c')
+    rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("(\w+)"|NULL), (S_IF\w+)( \| (0\d+))',
+                      source)
+    titles = {'ROOT': 'FILES OF THE ROOT', 'GPU': 'FILES OF A GPU',
+              'PROCESS': 'FILES OF A PROCESS'}
+    code = {title: [] for title in titles.values()}
+    for parent, _, name, kind, _, mode in rows:
+        if parent not in titles or not name:
+            continue
+        words = 'symbolic link' if kind == 'S_IFLNK' else f'mode {mode}'
+        code[titles[parent]].append(f'{name} ({words})')
+    for title, files in code.items():
+        documented = [' '.join(match) for match in re.findall(r'^\*(\w+)\* (\([^)]*\))$',
+                                                              '\n'.join(abi.section(title)), re.M)]
+        check_same('file', f'{abi.name}, {title}', documented, files)
+    own = re.search(r'\[GCR_NODE_PROCESS\] = \{GCR_NODE_ROOT, NULL, S_IFDIR \| (0\d+)', source)
+    check(own and f'_pid_ (mode {own.group(1)})' in abi.text, f'{abi.name}: mode of _pid_')
+
+
+def check_errors(abi):
+    code = set()
+    for path in ('fs/control.c', 'fs/ctl.c', 'fs/operation.c', 'fs/engine_driver.c',
+                 'fs/session.c', 'backend/cuda/preflight.c'):
+        for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
+                               read(path)):
+            code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
+    for name in re.findall(r'\{CUDA_ERROR_\w+, (E[A-Z0-9]+)\}', read('backend/cuda/driver.c')):
+        code.add(name)
+    check(len(code) > 8, 'errors: found few in the code: has their shape changed?')
+    for name in sorted(code):
+        check(abi.has(name), f'{abi.name}: {name} is missing')
+    listed = abi.terms('ERRORS')
+    for name in listed:
+        check(hasattr(errno, name), f'{abi.name}: {name} is no error')
+        check(name in code, f'{abi.name}: nothing gives {name}')
+    check(listed == sorted(listed), f'{abi.name}: ERRORS is not in order')
+
+
+def check_words(abi, daemon):
+    phases = re.findall(r'set_phase\(drive, "(\w+)"\)', read('fs/engine_driver.c'))
+    phases += re.findall(r'task->phase, "(\w+)"', read('fs/operation.c'))
+    lines = '\n'.join(abi.section('STATUS OF A PROCESS'))
+    text = re.search(r'\*phase\*\n((?:\t.*\n)+)', lines)
+    check_same('phase', abi.name, re.findall(r'\*(\w+)\*', text.group(1)) if text else [],
+               set(phases))
+
+    metrics = re.findall(r'# TYPE (\w+) (\w+)\\n', read('fs/metrics.c'))
+    documented = re.findall(r'^\*(gpucrfs_\w+).*\((\w+)\)$', abi.text, re.M)
+    check_same('metric', abi.name, documented, metrics)
+
+    text = ' '.join(abi.section('FILES OF A PROCESS'))
+    keys = re.search(r'has only these keys: ([^.]*)\.', text)
+    code = re.findall(r'\{"(\w+)", render_\w+, true\}', read('fs/render.c'))
+    check_same('key of a launcher', abi.name,
+               re.findall(r'\*(\w+)\*', keys.group(1)) if keys else [], code)
+
+    # "%d - found %s": the kinds of events
+    kinds = set()
+    for path in ('fs/process.c', 'fs/control.c'):
+        kinds |= set(re.findall(r'"(?:%d|-) (?:%s|-) (\w+) ', read(path)))
+    check_same('event', abi.name, abi.terms('EVENTS', r'[a-z]+'), kinds)
+
+    for words in ('O_NONBLOCK', 'SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGALRM', 'SIGKILL'):
+        check(abi.has(words), f'{abi.name}: {words} is missing')
+    signals = re.findall(r'signal_bit\((SIG\w+)\)', read('fs/waiter.c'))
+    sentence = re.search(r'when it is sent ([^.]*?), or when it ends', abi.text.replace('\n', ' '))
+    check_same('signal', abi.name,
+               re.findall(r'\*(SIG\w+)\*', sentence.group(1)) if sentence else [], signals)
+
+    signals = re.findall(r'sigaddset\(&signals, (SIG\w+)\)', read('fs/main.c'))
+    documented = re.findall(r'\*(SIG\w+)\*', '\n'.join(
+        line for line in daemon.section('SIGNALS') if line.startswith('*')))
+    check_same('signal', daemon.name, documented, set(signals))
+
+    code = re.findall(r'(?:getenv|from_environment)\(\s*"(\w+)"',
+                      read('fs/main.c') + read('fs/options.c'))
+    check_same('variable', daemon.name, daemon.terms('ENVIRONMENT'), set(code))
+
+
+def check_tools(verbs, verb_options):
+    gpucr, run, demo = Page('gpucr.1'), Page('gpucr-run.1'), Page('gpucr-demo.1')
+
+    check_same('verb or command', gpucr.name, gpucr.terms('VERBS', '[a-z]+'),
+               verbs + ['ls', 'status'])
+    check_same('variable', gpucr.name, gpucr.terms('ENVIRONMENT'),
+               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr.in'))))
+    code = set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-run.in')))
+    code |= set(re.findall(r'getenv\("(GPUCR_\w+)"', read('backend/preload/register.c')))
+    for name in sorted(code):
+        check(name in run.terms('ENVIRONMENT'), f'{run.name}: variable {name} is missing')
+
+    rows = re.findall(r'\{"(\w+)", "\w+", offsetof', read('tools/gpucr-demo.c'))
+    check_same('option', demo.name, demo.terms('OPTIONS'),
+               [f'--{name}' for name in rows] + ['--help'])
+    for page, path in ((gpucr, 'tools/gpucr.in'), (run, 'tools/gpucr-run.in')):
+        heredoc = re.search(r"<<'HELP'\n(.*?)\nHELP\n", read(path), re.S).group(1)
+        for option in set(re.findall(r'(?<![\w-])--?[a-z]+', heredoc)):
+            check(page.has(option), f'{page.name}: option {option} is missing')
+
+    completion = read('tools/completions/gpucr')
+    words = set(re.findall(r'[\w=-]+', completion))
+    for verb in verbs:
+        check(verb in words, f'completions/gpucr: verb {verb} is missing')
+        line = re.search(rf"^    (?:\w+ \| )*{verb}(?: \| \w+)*\)(.*)$", completion, re.M)
+        options = [key + ('' if value == '-' else '=') for its, key, value in verb_options
+                   if its == verb]
+        for option in options:
+            check(line and option in line.group(1),
+                  f'completions/gpucr: {verb} has an option {option}')
+
+
+def main():
+    abi, daemon = Page('gpucrfs.5'), Page('gpucrfs.8')
+    rows = tables()
+
+    check_tables(abi, daemon, rows)
+    check_files(abi)
+    check_errors(abi)
+    check_words(abi, daemon)
+    check_tools([words[0] for words in rows['verb']], rows['verb-option'])
+
+    completion = re.findall(r'[\w=]+', read('tools/completions/gpucrfs'))
+    for name, value in rows['mount-option']:
+        name += '' if value == '-' else '='
+        check(name in completion, f'completions/gpucrfs: option {name} is missing')
+
+    for failure in failures:
+        print(failure)
+    print(f'{checks} checks, {len(failures)} failed')
+    sys.exit(1 if failures else 0)
+
+
+main()
