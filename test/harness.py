@@ -188,11 +188,11 @@ class Demo:
         return self.ticks()
 
     def wait_standstill(self):
-        """It is frozen: after the line that was on its way nothing comes."""
+        """It is held up in the driver: after the line that was on its way nothing comes."""
         last = -1
         while last != self.ticks():
             last = self.ticks()
-            time.sleep(0.1)
+            time.sleep(0.25 * SLOW)
         return last
 
     def is_running(self):
@@ -465,10 +465,6 @@ class Machine:
     def events(self, pid=None):
         events = Events(self.path(pid, 'events') if pid else self.path('events'))
         return events
-
-    def wait_state(self, pid, state, seconds=None):
-        """Wait until an event has told that the process is in this state."""
-        self.wait_status(pid, 'state', state, seconds)
 
     def wait_status(self, pid, key, value, seconds=None):
         wait_for(lambda: self.status(pid).get(key) == value, f'{key} {value} of {pid}', seconds)

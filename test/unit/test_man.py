@@ -92,7 +92,8 @@ def check_tables(abi, daemon, rows):
                          ('STATUS OF THE DAEMON', 'root-key'),
                          ('STATUS OF A GPU', 'gpu-key')):
         check_same('key', f'{abi.name}, {title}', abi.terms(title), names(table))
-        check(abi.terms(title) == names(table), f'{abi.name}, {title}: not in the order of the file')
+        check(abi.terms(title) == names(table),
+              f'{abi.name}, {title}: not in the order of the file')
 
     # A table of scdoc: a cell a line, the headings first.
     cells = re.findall(r'^(?:\[\[|\||:-?) +([^\n]+)$', '\n'.join(abi.section('VERBS')), re.M)

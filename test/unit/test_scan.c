@@ -365,6 +365,7 @@ static void test_thread(void)
 	struct watcher watcher;
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
 	pthread_t handle;
+	void *mapping;
 	int fd;
 
 	pthread_barrier_init(&thread.ready, NULL, 2);
@@ -372,8 +373,11 @@ static void test_thread(void)
 	CHECK(pthread_create(&handle, NULL, thread_main, &thread) == 0);
 	pthread_barrier_wait(&thread.ready);
 	fd = open(device, O_RDWR | O_CLOEXEC);
+	mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0);
+	CHECK(mapping != MAP_FAILED);
 	CHECK(gcr_scan_probe(scan, getpid(), NULL) == 1);
 	CHECK(gcr_scan_probe(scan, thread.id, NULL) == 0);
+	munmap(mapping, 4096);
 	close(fd);
 	pthread_mutex_unlock(&thread.stay);
 	pthread_join(handle, NULL);

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: MIT
+"""Signals to a writer that waits: those that mean "stop" cancel the verb, all others do not."""
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import Machine, Skip, check, equal
+
+DELAY_MS = 1500
+STOPPING = ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGALRM', 'SIGKILL')
+HARMLESS = ('SIGCHLD', 'SIGURG', 'SIGVTALRM', 'SIGPROF', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGIO')
+
+
+def slow(machine):
+    machine.faults(f'cuCheckpointProcessCheckpoint delay_ms={DELAY_MS}')
+
+
+def wait_checkpoint(machine, demo):
+    machine.wait_status(demo.pid, 'phase', 'checkpoint')
+
+
+def must_run_on(machine, demo, words):
+    """The freeze was rolled back, and a next one works."""
+    machine.wait_status(demo.pid, 'verb', '-')
+    equal(machine.state(demo.pid), 'running', words)
+    demo.wait_ticks()
+
+
+def no_core_dump():
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def test_stopping_signals():
+    """The default action: the writer dies of it, and the process runs on."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        for name in STOPPING:
+            writer = machine.writer(demo.pid, 'freeze', prepare=no_core_dump)
+            wait_checkpoint(machine, demo)
+            writer.signal(getattr(signal, name))
+            equal(writer.result(), 'killed', name)
+            must_run_on(machine, demo, name)
+            check(machine.error(demo.pid).startswith('EINTR: '), machine.error(demo.pid))
+        machine.faults()
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+
+
+def test_stopping_signals_with_a_handler():
+    """A writer that catches the signal is told EINTR."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        for name in STOPPING[:-1]:
+            writer = machine.writer(demo.pid, 'freeze',
+                                    prepare=lambda: catch(getattr(signal, name)))
+            wait_checkpoint(machine, demo)
+            writer.signal(getattr(signal, name))
+            equal(writer.result(), 'EINTR', name)
+            must_run_on(machine, demo, name)
+
+
+def catch(number):
+    """Python would try the call again after a handler that returns; one that raises ends it."""
+    def handler(*_):
+        raise InterruptedError(4, 'EINTR')
+    signal.signal(number, handler)
+
+
+def test_harmless_signals():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+
+        def prepare():
+            for name in HARMLESS:
+                signal.signal(getattr(signal, name), lambda *_: None)
+
+        writer = machine.writer(demo.pid, 'freeze', prepare=prepare)
+        wait_checkpoint(machine, demo)
+        while writer.is_waiting():
+            for name in HARMLESS:
+                if writer.is_waiting():
+                    writer.signal(getattr(signal, name))
+            time.sleep(0.01)
+        equal(writer.result(), 'ok')
+        equal(machine.state(demo.pid), 'frozen')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_ignored_and_blocked_signals():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+
+        def ignore():
+            for name in STOPPING[:-1]:
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+        def block():
+            signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, n) for n in STOPPING[:-1]])
+
+        for prepare in (ignore, block):
+            writer = machine.writer(demo.pid, 'freeze', prepare=prepare)
+            wait_checkpoint(machine, demo)
+            for name in STOPPING[:-1]:
+                writer.signal(getattr(signal, name))
+            equal(writer.result(), 'ok', prepare.__name__)
+            machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_harmless_first_then_stopping():
+    """FUSE tells of an interruption once: what comes later is seen all the same."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        writer = machine.writer(demo.pid, 'freeze',
+                                prepare=lambda: signal.signal(signal.SIGURG, lambda *_: None))
+        wait_checkpoint(machine, demo)
+        writer.signal(signal.SIGURG)
+        time.sleep(0.2)  # a moment between the two, not a wait for anything
+        writer.signal(signal.SIGTERM)
+        equal(writer.result(), 'killed')
+        must_run_on(machine, demo, 'SIGTERM after SIGURG')
+
+
+def test_stopped_and_continued():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        writer = machine.writer(demo.pid, 'freeze')
+        wait_checkpoint(machine, demo)
+        writer.signal(signal.SIGSTOP)
+        writer.signal(signal.SIGCONT)
+        equal(writer.result(), 'ok')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+
+
+def test_interval_timers():
+    """Timers that fire all the time, as a profiler's do."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+
+        def prepare():
+            for name, timer in (('SIGVTALRM', signal.ITIMER_VIRTUAL),
+                                ('SIGPROF', signal.ITIMER_PROF)):
+                signal.signal(getattr(signal, name), lambda *_: None)
+                signal.setitimer(timer, 0.001, 0.001)
+            threading.Thread(target=burn, daemon=True).start()
+
+        def burn():
+            while True:
+                sum(range(1000))
+
+        writer = machine.writer(demo.pid, 'freeze', prepare=prepare)
+        equal(writer.result(), 'ok')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+
+
+THREADED = '''
+import os, signal, sys, threading, time
+path, mode = sys.argv[1:]
+signal.signal(signal.SIGURG, lambda *_: None)
+answers = []
+def write():
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, b'freeze')
+        answers.append('ok')
+    except OSError as error:
+        answers.append(str(error))
+if mode == 'handled':
+    signal.signal(signal.SIGTERM, lambda *_: None)
+thread = threading.Thread(target=write)
+thread.start()
+while thread.is_alive():
+    signal.pthread_kill(thread.ident, signal.SIGURG)
+    time.sleep(0.005)
+print(*answers)
+'''
+
+
+def test_thread_with_preemption_signals():
+    """Go interrupts its threads with SIGURG, whatever they do."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        for mode in ('plain', 'handled'):
+            writer = subprocess.Popen([sys.executable, '-c', THREADED, machine.ctl(demo.pid), mode],
+                                      stdout=subprocess.PIPE, text=True)
+            wait_checkpoint(machine, demo)
+            if mode == 'handled':
+                # The program's main thread takes it: no business of the thread that writes.
+                writer.send_signal(signal.SIGTERM)
+            equal(writer.communicate(timeout=harness.PATIENCE_SEC)[0], 'ok\n', mode)
+            machine.must(demo.pid, 'thaw')
+        writer = subprocess.Popen([sys.executable, '-c', THREADED, machine.ctl(demo.pid), 'plain'],
+                                  stdout=subprocess.DEVNULL)
+        wait_checkpoint(machine, demo)
+        writer.send_signal(signal.SIGTERM)
+        equal(writer.wait(harness.PATIENCE_SEC), -signal.SIGTERM)
+        must_run_on(machine, demo, 'a program of several threads is ended')
+
+
+def shells():
+    found = [shell for shell in ('dash', 'bash') if shutil.which(shell)]
+    if not found:
+        raise Skip('neither dash nor bash')
+    return found
+
+
+def test_shell_with_children():
+    """SIGCHLD in a shell whose background job ends meanwhile."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        for shell in shells():
+            for trap in ('', 'trap "echo trapped" CHLD; '):
+                if trap and shell == 'dash':
+                    continue
+                script = f'{trap}sleep 0.3 & sleep 0.5 & echo freeze >{machine.ctl(demo.pid)}'
+                found = subprocess.run([shell, '-c', script], capture_output=True, text=True,
+                                       check=False, timeout=harness.PATIENCE_SEC)
+                equal((found.returncode, found.stderr), (0, ''), f'{shell} {trap}')
+                equal(machine.state(demo.pid), 'frozen')
+                machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_timeout_program():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.faults('cuCheckpointProcessCheckpoint delay_ms=2500')
+        for shell in shells():
+            found = subprocess.run(['timeout', '1', shell, '-c',
+                                    f'echo freeze > {machine.ctl(demo.pid)}'], check=False,
+                                   capture_output=True, timeout=harness.PATIENCE_SEC)
+            equal(found.returncode, 124, f'timeout 1 {shell}')
+            must_run_on(machine, demo, shell)
+
+
+def test_control_c():
+    """Ctrl-C at a terminal, where shell and job get SIGINT."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        for shell in shells():
+            pid, terminal = pty.fork()
+            if not pid:
+                os.execvp(shell, [shell, '-c', f'echo freeze > {machine.ctl(demo.pid)}; exit 0'])
+            wait_checkpoint(machine, demo)
+            os.write(terminal, b'\x03')
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            check(status in (-signal.SIGINT, 130), f'{shell} ended with {status}')
+            os.close(terminal)
+            must_run_on(machine, demo, shell)
+
+
+def test_hang_up_of_the_terminal():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        pid, terminal = pty.fork()
+        if not pid:
+            os.execvp('sh', ['sh', '-c', f'echo freeze > {machine.ctl(demo.pid)}'])
+        wait_checkpoint(machine, demo)
+        os.close(terminal)
+        os.waitpid(pid, 0)
+        must_run_on(machine, demo, 'hang-up')
+
+
+def test_one_of_two_is_interrupted():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        first = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGINT))
+        wait_checkpoint(machine, demo)
+        second = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGINT))
+        # The second waits when its own call has come in: only then can it be told by a signal.
+        harness.wait_for(lambda: waits_in_fuse(second.pid), 'the second writer')
+        first.signal(signal.SIGINT)
+        equal(first.result(), 'EINTR')
+        check(first.seconds < DELAY_MS / 1000, 'it need not wait for the others')
+        equal(second.result(), 'ok')
+        equal(machine.state(demo.pid), 'frozen')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+        # And when the last that wants it is gone, it is cancelled.
+        writers = [machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGINT))
+                   for _ in range(3)]
+        wait_checkpoint(machine, demo)
+        for writer in writers:
+            harness.wait_for(lambda: waits_in_fuse(writer.pid), 'a writer')
+            writer.signal(signal.SIGINT)
+        equal([writer.result() for writer in writers], ['EINTR'] * 3)
+        must_run_on(machine, demo, 'all three were interrupted')
+
+
+def waits_in_fuse(pid):
+    """Its state is S in a system call of write(2), as far as the kernel tells."""
+    try:
+        return harness.read_file(f'/proc/{pid}/syscall').split()[0] == '1'
+    except (OSError, IndexError):
+        return harness.read_file(f'/proc/{pid}/wchan') != ''
+
+
+def test_nonblocking_writer_may_go():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        equal(machine.writer(demo.pid, 'freeze', flags=os.O_NONBLOCK).result(), 'ok')
+        # Who joins and is interrupted does not stop what somebody else has asked for.
+        joined = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGTERM))
+        harness.wait_for(lambda: waits_in_fuse(joined.pid), 'the one who joins')
+        joined.signal(signal.SIGTERM)
+        equal(joined.result(), 'EINTR')
+        machine.wait_status(demo.pid, 'state', 'frozen')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+
+
+def test_cancel_writer_may_be_interrupted():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        freeze = machine.writer(demo.pid, 'freeze')
+        wait_checkpoint(machine, demo)
+        cancel = machine.writer(demo.pid, 'cancel', prepare=lambda: catch(signal.SIGINT))
+        harness.wait_for(lambda: waits_in_fuse(cancel.pid), 'the cancel')
+        cancel.signal(signal.SIGINT)
+        equal(cancel.result(), 'EINTR')
+        equal(freeze.result(), 'ECANCELED')
+        must_run_on(machine, demo, 'the cancel is under way')
+
+
+if __name__ == '__main__':
+    harness.main(globals())
