@@ -58,6 +58,8 @@ struct drive {
 	uint32_t admitted; /* GPUs we hold the admission of */
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
 	bool pending_answered;
+	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
+	uint64_t free_before[GCR_GPUS_MAX];
 };
 
 static void drive_init(struct drive *drive, struct gcr_task *task)
@@ -348,11 +350,12 @@ static void leave(struct drive *drive)
 /*
  * Did a Restore end so that no other can follow? The driver goes on calling the process
  * checkpointed, but answers every later Restore with an error: out of memory, shared handles and
- * legacy IPC all ended so (measured). Only "not in this state" (EBUSY) says nothing was tried.
+ * legacy IPC all ended so (measured). What the helper refused itself (no driver result), "not in
+ * this state" (EBUSY) and "not yours" (EACCES) say that nothing was tried.
  */
 static bool is_lost(const struct gcr_result *answer)
 {
-	return answer->error != EBUSY;
+	return answer->driver_result && answer->error != EBUSY && answer->error != EACCES;
 }
 
 static int lost(struct drive *drive, const struct gcr_result *answer, enum gcr_state *ret_state,
@@ -433,7 +436,9 @@ static int back_to_frozen(struct drive *drive, enum gcr_state *ret_state, struct
 			return result;
 		if (state == GCR_CONTROL_CHECKPOINTED) {
 			*ret_state = GCR_STATE_FROZEN;
-			return write_record(drive, GCR_RECORD_FROZEN, error);
+			if (write_record(drive, GCR_RECORD_FROZEN, error) < 0)
+				gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
+			return 0;
 		}
 		if (state == GCR_CONTROL_RUNNING) {
 			remove_record(drive);
@@ -481,6 +486,95 @@ static int stopped(struct gcr_error *error)
 	return -ECANCELED;
 }
 
+/* Free VRAM of a GPU: as NVML has it, else a worker is asked. */
+static int free_bytes(struct drive *drive, const struct gcr_gpu_info *gpu, uint64_t *ret_bytes,
+		      struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	struct gcr_helper *worker = NULL;
+	int result;
+
+	if (gpu->flags & GCR_GPU_MEMORY) {
+		*ret_bytes = gpu->free_bytes;
+		return 0;
+	}
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_helpers_take_worker(drive->daemon->helpers, gpu->uuid, HELPER_WAIT_USEC,
+					 drive->process->pidfd, &worker, error);
+	if (!result)
+		result = gcr_helper_request(worker, GCR_MESSAGE_QUERY, NULL, 0, error);
+	if (!result)
+		result = gcr_helper_gpus(worker, HELPER_WAIT_USEC, drive->process->pidfd, reply);
+	gcr_helper_put(worker);
+	for (uint32_t i = 0; i < reply->gpus_count && !result; i++) {
+		if (memcmp(reply->gpus[i].uuid, gpu->uuid, GCR_UUID_BYTES) ||
+		    !(reply->gpus[i].flags & GCR_GPU_MEMORY))
+			continue;
+		*ret_bytes = reply->gpus[i].free_bytes;
+		return 0;
+	}
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "the free VRAM of a GPU cannot be found out, so a thaw could not be "
+			     "admitted (is libnvidia-ml.so.1 missing?)");
+}
+
+/*
+ * After the checkpoint of a process that NVML does not list (in a container its pid is another):
+ * what became free is what a thaw will need. Somebody who freed memory meanwhile makes it more.
+ */
+static int measure_freed(struct drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	int result;
+
+	if (!drive->need_unknown)
+		return 0;
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = query(drive, reply, error);
+	for (uint32_t i = 0; i < reply->gpus_count && !result; i++) {
+		uint64_t now = 0;
+
+		result = free_bytes(drive, &reply->gpus[i], &now, error);
+		if (result < 0 || now <= drive->free_before[i])
+			continue;
+		pthread_mutex_lock(&process->lock);
+		memcpy(process->shares[process->shares_count].uuid, reply->gpus[i].uuid,
+		       GCR_UUID_BYTES);
+		process->shares[process->shares_count++].bytes = now - drive->free_before[i];
+		pthread_mutex_unlock(&process->lock);
+	}
+	return result;
+}
+
+/*
+ * A process found frozen without a note of its need (its daemon died before it could measure):
+ * no more than it holds in host memory, on whichever GPU.
+ */
+static void assume_need(struct drive *drive)
+{
+	struct gcr_process *process = drive->process;
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_proc_status status;
+
+	if (!reply || gcr_proc_status(process->pid, &status) < 0)
+		return;
+	gcr_gpus_snapshot(drive->daemon->gpus, reply);
+	pthread_mutex_lock(&process->lock);
+	if (process->shares_count)
+		reply->gpus_count = 0;
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		memcpy(process->shares[i].uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		process->shares[i].bytes = status.rss_anon_bytes;
+		process->shares_count++;
+	}
+	pthread_mutex_unlock(&process->lock);
+}
+
 /* What the process uses now is what a thaw will need. */
 static int take_stock(struct drive *drive, struct gcr_error *error)
 {
@@ -512,7 +606,13 @@ static int take_stock(struct drive *drive, struct gcr_error *error)
 		bytes += user->bytes;
 		mig = mig || (reply->gpus[user->gpu].flags & GCR_GPU_MIG);
 	}
+	drive->need_unknown = !process->shares_count;
 	pthread_mutex_unlock(&process->lock);
+	for (uint32_t i = 0; i < reply->gpus_count && drive->need_unknown; i++) {
+		result = free_bytes(drive, &reply->gpus[i], &drive->free_before[i], error);
+		if (result < 0)
+			return result;
+	}
 	if (mig)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the process uses a GPU in MIG mode, which the driver cannot "
@@ -609,7 +709,7 @@ static void new_generation(struct gcr_process *process)
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* Where the process is before a freeze. 1: the driver holds a checkpoint already. */
+/* Where the process is before a freeze: only one that runs can be frozen. */
 static int check_before_freeze(struct drive *drive, enum gcr_state *ret_state,
 			       struct gcr_error *error)
 {
@@ -621,32 +721,31 @@ static int check_before_freeze(struct drive *drive, enum gcr_state *ret_state,
 	switch (state) {
 	case GCR_CONTROL_RUNNING:
 		return 0;
-	case GCR_CONTROL_CHECKPOINTED:
-		return 1;
+	case GCR_CONTROL_CHECKPOINTED: /* and how much VRAM it needs, nobody can say */
 	case GCR_CONTROL_LOCKED:
 		return gcr_error_set(error, EBUSY,
-				     "another tool has locked the process (cuda-checkpoint?)");
+				     "another tool has locked or checkpointed the process "
+				     "(cuda-checkpoint?); let that tool restore it first");
 	default:
 		*ret_state = GCR_STATE_FAILED;
 		return gcr_error_set(error, EIO, "the driver says the process has failed");
 	}
 }
 
-static int set_frozen(struct drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+static void set_frozen(struct drive *drive, enum gcr_state *ret_state)
 {
 	struct gcr_process *process = drive->process;
-	int result;
+	struct gcr_error error;
 
-	result = write_record(drive, GCR_RECORD_FROZEN, error);
-	if (result < 0)
-		return result;
+	/* The record of the intent is there and leads a next daemon to the same end. */
+	if (write_record(drive, GCR_RECORD_FROZEN, &error) < 0)
+		gcr_log(LOG_WARNING, process->pid, "%s", error.words);
 	pthread_mutex_lock(&process->lock);
 	process->held_bytes = 0;
 	for (unsigned int i = 0; i < process->shares_count; i++)
 		process->held_bytes += process->shares[i].bytes;
 	pthread_mutex_unlock(&process->lock);
 	*ret_state = GCR_STATE_FROZEN;
-	return 0;
 }
 
 static int freeze(struct drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
@@ -670,9 +769,6 @@ static int freeze(struct drive *drive, enum gcr_state *ret_state, struct gcr_err
 	if (result < 0)
 		return result == -EPIPE ? -EIO : result;
 	new_generation(drive->process);
-	if (result == 1)
-		return set_frozen(drive, ret_state, error);
-
 	result = write_record(drive, GCR_RECORD_FREEZING, error);
 	if (result < 0)
 		return result;
@@ -682,11 +778,12 @@ static int freeze(struct drive *drive, enum gcr_state *ret_state, struct gcr_err
 	if (!result)
 		result = checkpoint(drive, error);
 	if (!result)
-		result = gcr_task_commit(drive->task) < 0 ? stopped(error) : 0;
+		result = measure_freed(drive, error);
 	if (!result)
-		result = set_frozen(drive, ret_state, error);
+		result = gcr_task_commit(drive->task) < 0 ? stopped(error) : 0;
 	if (result < 0)
 		return undo(drive, result, back_to_running, ret_state, error);
+	set_frozen(drive, ret_state);
 	return 0;
 }
 
@@ -828,8 +925,11 @@ static int recover(struct drive *drive, enum gcr_state *ret_state, struct gcr_er
 	result = ask_state(drive, &state, error);
 	if (result < 0)
 		return result;
-	if (state == GCR_CONTROL_CHECKPOINTED)
-		return set_frozen(drive, ret_state, error);
+	if (state == GCR_CONTROL_CHECKPOINTED) {
+		assume_need(drive);
+		set_frozen(drive, ret_state);
+		return 0;
+	}
 	return back_to_running(drive, ret_state, error);
 }
 

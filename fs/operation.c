@@ -264,6 +264,7 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	struct gcr_process *process = task->process;
 	int64_t duration_usec = gcr_clock_usec() - task->started_usec;
 	enum gcr_verb verb = task->command->verb;
+	bool told;
 	bool last;
 
 	if (gcr_process_state(process) == GCR_STATE_GONE)
@@ -277,7 +278,10 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 
 	gcr_gpus_expire(operation->daemon->gpus);
 	gcr_process_set_state(process, state);
-	if (!task->recovery || result < 0) {
+	/* A deadline that the writers have been told of already is not told twice. */
+	told = error->number == ETIMEDOUT && atomic_load(&task->control_pending) &&
+	       gcr_transition_find(verb, state);
+	if ((!task->recovery || result < 0) && !told) {
 		gcr_process_report(process, gcr_verb_name(verb), error);
 		gcr_metrics_verb(operation->daemon->metrics, verb, error->number, duration_usec);
 	}
@@ -407,8 +411,8 @@ static int check_locked(struct gcr_process *process, enum gcr_verb verb, bool *r
 	if (process->state == GCR_STATE_GONE)
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	else if (process->task)
-		result = gcr_error_set(error, EBUSY, "%s: process %d is %s; wait, or write cancel",
-				       gcr_verb_name(verb), (int)process->pid,
+		result = gcr_error_set(error, EBUSY, "process %d is %s; wait, or write cancel",
+				       (int)process->pid,
 				       process->task->recovery ? "being recovered" :
 								 gcr_state_name(process->state));
 	else if (process->state == gcr_verb_goal(verb))
@@ -441,13 +445,25 @@ static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 	return operation && operation->command.verb == verb ? operation : NULL;
 }
 
-/* Join unless it is being rolled back. */
-static int join_locked(struct gcr_operation *operation, struct gcr_waiter *waiter)
+static bool same_gpus(const struct gcr_command *left, const struct gcr_command *right)
+{
+	if (left->gpu_pairs_count != right->gpu_pairs_count)
+		return false;
+	for (unsigned int i = 0; i < left->gpu_pairs_count; i++)
+		if (left->gpu_pairs[i].from != right->gpu_pairs[i].from ||
+		    left->gpu_pairs[i].to != right->gpu_pairs[i].to)
+			return false;
+	return true;
+}
+
+/* Join unless it is being rolled back, or goes to other GPUs. */
+static int join_locked(struct gcr_operation *operation, const struct gcr_command *command,
+		       struct gcr_waiter *waiter)
 {
 	int result = -EBUSY;
 
 	pthread_mutex_lock(&operation->lock);
-	if (!operation->stop && !operation->answered) {
+	if (!operation->stop && !operation->answered && same_gpus(&operation->command, command)) {
 		result = 0;
 		if (waiter)
 			result = add_entry_locked(operation, waiter, NULL);
@@ -479,7 +495,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	joined = find_to_join_locked(command->verb, processes, count);
 	if (joined) {
 		gcr_operation_ref(joined);
-		result = join_locked(joined, waiter);
+		result = join_locked(joined, command, waiter);
 		if (!result) {
 			pthread_mutex_unlock(&operations.lock);
 			if (waiter)
@@ -605,7 +621,7 @@ int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 	if (!found) {
 		pthread_mutex_unlock(&operations.lock);
 		free(cancellation);
-		return gcr_error_set(error, EBUSY, "cancel: no verb is under way; process %d is %s",
+		return gcr_error_set(error, EBUSY, "no verb is under way; process %d is %s",
 				     (int)processes[0]->pid,
 				     gcr_state_name(gcr_process_shown_state(processes[0])));
 	}

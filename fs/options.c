@@ -195,6 +195,20 @@ static int check_mountpoint(struct gcr_options *options)
 	return check_empty(options->mountpoint);
 }
 
+/* A daemon in the background works in /, so no path may be relative. */
+static int make_absolute(char **path)
+{
+	char *absolute = *path ? absolute_path(*path) : NULL;
+
+	if (*path && !absolute) {
+		fprintf(stderr, "gpucrfs: %s: %s\n", *path, strerror(errno));
+		return -EINVAL;
+	}
+	free(*path);
+	*path = absolute;
+	return 0;
+}
+
 static int set_runtime_directory(struct gcr_options *options)
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -229,6 +243,9 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 	}
 	if (options->simulator_state)
 		options->simulator = 1;
+	if (make_absolute(&options->simulator_state) < 0 ||
+	    make_absolute(&options->runtime_directory) < 0)
+		return -EINVAL;
 	if (set_runtime_directory(options) < 0)
 		return -ENOMEM;
 	return check_mountpoint(options);

@@ -527,10 +527,12 @@ void gcr_process_report(struct gcr_process *process, const char *verb,
 	process->error = *error;
 	memcpy(generation, process->generation, sizeof(generation));
 	pthread_mutex_unlock(&process->lock);
-	gcr_event_log_append(process->events, "%d %s verb %s %s %s", (int)process->pid,
-			     *generation ? generation : "-", verb, name, error->words);
-	gcr_event_log_append(process->daemon->events, "%d %s verb %s %s %s", (int)process->pid,
-			     *generation ? generation : "-", verb, name, error->words);
+	gcr_event_log_append(process->events, "%d %s verb %s %s%s%s", (int)process->pid,
+			     *generation ? generation : "-", verb, name, *error->words ? " " : "",
+			     error->words);
+	gcr_event_log_append(process->daemon->events, "%d %s verb %s %s%s%s", (int)process->pid,
+			     *generation ? generation : "-", verb, name, *error->words ? " " : "",
+			     error->words);
 	if (error->number)
 		gcr_log(LOG_WARNING, process->pid, "%s: %s: %s", verb, name, error->words);
 	else
