@@ -34,8 +34,7 @@ static int check_caller(const struct fuse_ctx *caller, struct gcr_process *proce
 	uid_t uid;
 	gid_t gid;
 
-	if (!gcr_tree_reaches(caller, process->pid) ||
-	    gcr_proc_owner(process->pid, &uid, &gid) < 0)
+	if (!gcr_tree_reaches(caller, process->pid) || gcr_proc_owner(process->pid, &uid, &gid) < 0)
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	if (caller->uid != 0 && caller->uid != uid)
 		return gcr_error_set(error, EPERM, "process %d belongs to another user",
@@ -104,8 +103,7 @@ static int find_target(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 	if (result == -ENOENT)
 		return gcr_error_set(error, ESRCH, "process %d does not use a GPU", (int)pid);
 	if (result < 0)
-		return gcr_error_set(error, -result, "process %d: %s", (int)pid,
-				     strerror(-result));
+		return gcr_error_set(error, -result, "process %d: %s", (int)pid, strerror(-result));
 	result = add_targets(targets, caller, process, error);
 	gcr_process_unref(process);
 	return result;

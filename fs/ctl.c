@@ -123,9 +123,8 @@ static int parse_option(struct gcr_command *command, struct word word, struct gc
 			return parse_timeout(command, value, value_length, error);
 		return parse_gpu_pair(command, value, value_length, error);
 	}
-	return gcr_error_set(error, EINVAL, "%s has no option '%.*s'",
-			     gcr_verb_name(command->verb), (int)(word.length < 64 ? word.length : 64),
-			     word.start);
+	return gcr_error_set(error, EINVAL, "%s has no option '%.*s'", gcr_verb_name(command->verb),
+			     (int)(word.length < 64 ? word.length : 64), word.start);
 }
 
 static int parse_pid(struct gcr_command *command, struct word word, struct gcr_error *error)

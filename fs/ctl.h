@@ -12,8 +12,8 @@
 #include "lib/error.h"
 #include "lib/protocol.h"
 
-#define GCR_COMMAND_BYTES_MAX 4096 /* of one write, its newline included */
-#define GCR_COMMAND_PIDS_MAX 512
+#define GCR_COMMAND_BYTES_MAX	    4096 /* of one write, its newline included */
+#define GCR_COMMAND_PIDS_MAX	    512
 #define GCR_COMMAND_TIMEOUT_SEC_MAX (7 * 24 * 3600)
 
 struct gcr_command {

@@ -41,9 +41,9 @@ struct gcr_options {
 struct gcr_daemon {
 	struct gcr_options options;
 	const struct gcr_backend *backend;
-	char *device_directory; /* "/dev", or the simulator's state directory */
-	int runtime_fd;		/* the runtime directory: records, socket, lock */
-	uid_t only_uid;		/* the one user we serve, (uid_t)-1 when running as root */
+	char *device_directory;	  /* "/dev", or the simulator's state directory */
+	int runtime_fd;		  /* the runtime directory: records, socket, lock */
+	uid_t only_uid;		  /* the one user we serve, (uid_t)-1 when running as root */
 	int64_t max_request_usec; /* the kernel's limit on one FUSE request, 0 for none */
 
 	struct gcr_event_log *events;

@@ -108,8 +108,9 @@ static size_t format_line(char *line, int64_t now_usec, const char *format, va_l
 				   (int)(now_usec % GCR_USEC_PER_SEC));
 	written = vsnprintf(line + length, LINE_BYTES_MAX - length - 1, format, arguments);
 	if (written > 0)
-		length += (size_t)written < LINE_BYTES_MAX - length - 1 ? (size_t)written :
-									  LINE_BYTES_MAX - length - 2;
+		length += (size_t)written < LINE_BYTES_MAX - length - 1
+				  ? (size_t)written
+				  : LINE_BYTES_MAX - length - 2;
 	for (size_t i = 0; i < length; i++)
 		if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
 			line[i] = '?';

@@ -18,13 +18,13 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-#define FRESH_USEC (100 * GCR_USEC_PER_MSEC)
-#define READER_WAIT_USEC (300 * GCR_USEC_PER_MSEC)
-#define START_WAIT_USEC (30 * GCR_USEC_PER_SEC)
-#define QUERY_WAIT_USEC (5 * GCR_USEC_PER_SEC)
+#define FRESH_USEC	  (100 * GCR_USEC_PER_MSEC)
+#define READER_WAIT_USEC  (300 * GCR_USEC_PER_MSEC)
+#define START_WAIT_USEC	  (30 * GCR_USEC_PER_SEC)
+#define QUERY_WAIT_USEC	  (5 * GCR_USEC_PER_SEC)
 /* After a failed query readers get what is known at once, for this long. */
 #define FAILED_PAUSE_USEC (5 * GCR_USEC_PER_SEC)
-#define ADMIT_LOOK_MSEC 20
+#define ADMIT_LOOK_MSEC	  20
 
 struct reader {
 	void (*ready)(void *data);
@@ -41,9 +41,9 @@ struct gcr_gpus {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool stopping;
-	bool asking;	       /* a query is wanted or under way */
-	int64_t known_usec;    /* when `reply` was true, monotonic */
-	int64_t failed_usec;   /* when the last query failed, 0 if it did not */
+	bool asking;	     /* a query is wanted or under way */
+	int64_t known_usec;  /* when `reply` was true, monotonic */
+	int64_t failed_usec; /* when the last query failed, 0 if it did not */
 	struct reader *readers;
 	uint32_t admitted;
 	struct gcr_gpus_reply reply;

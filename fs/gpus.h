@@ -19,8 +19,7 @@ struct gcr_gpus;
 struct gcr_task;
 
 /* Asks for the first time: the errors are those of a machine without a usable GPU, with words. */
-int gcr_gpus_create(struct gcr_daemon *daemon, struct gcr_gpus **ret_gpus,
-		    struct gcr_error *error);
+int gcr_gpus_create(struct gcr_daemon *daemon, struct gcr_gpus **ret_gpus, struct gcr_error *error);
 void gcr_gpus_destroy(struct gcr_gpus *gpus);
 
 /*

@@ -10,7 +10,7 @@
 
 #include "lib/cleanup.h"
 
-#define STOP_SOURCE GCR_LOOP_SOURCES_COUNT
+#define STOP_SOURCE    GCR_LOOP_SOURCES_COUNT
 #define EVENTS_AT_ONCE 32
 
 struct gcr_loop {
@@ -47,8 +47,7 @@ static void *run(void *data)
 
 static int add(struct gcr_loop *loop, int fd, uint32_t source, uint32_t number)
 {
-	struct epoll_event event = {.events = EPOLLIN,
-				    .data.u64 = (uint64_t)source << 32 | number};
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)source << 32 | number};
 
 	return epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
 }

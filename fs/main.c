@@ -59,7 +59,8 @@ static int64_t read_max_request(void)
 	if (!file || fscanf(file, "%ld", &seconds) != 1 || seconds <= 0)
 		return 0;
 	gcr_log(LOG_WARNING, 0,
-		"fs.fuse.max_request_timeout is %ld s: verbs that take longer are given up", seconds);
+		"fs.fuse.max_request_timeout is %ld s: verbs that take longer are given up",
+		seconds);
 	return seconds * GCR_USEC_PER_SEC;
 }
 
@@ -78,7 +79,8 @@ static int open_runtime_directory(struct gcr_daemon *daemon, struct gcr_error *e
 		return gcr_error_set(error, errno, "cannot open %s: %s", path, strerror(errno));
 	if (stat.st_uid != geteuid() || stat.st_mode & (S_IWGRP | S_IWOTH))
 		return gcr_error_set(error, EPERM,
-				     "%s belongs to somebody else or can be written by others", path);
+				     "%s belongs to somebody else or can be written by others",
+				     path);
 	lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (lock_fd < 0)
 		return gcr_error_set(error, errno, "cannot open %s/lock: %s", path,

@@ -26,10 +26,10 @@
  * The default deadline: what the control state may take, and the bytes at a fifth of the rate of
  * the driver's own copy out (2.7 GB/s measured on an H100).
  */
-#define DEADLINE_BASE_USEC (60 * GCR_USEC_PER_SEC)
+#define DEADLINE_BASE_USEC	(60 * GCR_USEC_PER_SEC)
 #define DEADLINE_BYTES_PER_USEC 512
 /* How far below the kernel's own limit on a FUSE request we answer. */
-#define DEADLINE_MARGIN_USEC (5 * GCR_USEC_PER_SEC)
+#define DEADLINE_MARGIN_USEC	(5 * GCR_USEC_PER_SEC)
 
 /* The end of several operations that one `cancel` waits for. */
 struct cancellation {
@@ -39,7 +39,7 @@ struct cancellation {
 };
 
 struct entry {
-	struct gcr_waiter *waiter;	  /* of the verb, or NULL */
+	struct gcr_waiter *waiter;	   /* of the verb, or NULL */
 	struct cancellation *cancellation; /* of a `cancel`, or NULL */
 	bool abandoned;
 };
@@ -130,8 +130,8 @@ static int64_t default_deadline(const struct gcr_operation *operation, uint64_t 
 	if (!duration_usec)
 		duration_usec = DEADLINE_BASE_USEC + (int64_t)(bytes / DEADLINE_BYTES_PER_USEC);
 	if (most_usec) {
-		most_usec = most_usec > 2 * DEADLINE_MARGIN_USEC ? most_usec - DEADLINE_MARGIN_USEC :
-								   most_usec / 2;
+		most_usec = most_usec > 2 * DEADLINE_MARGIN_USEC ? most_usec - DEADLINE_MARGIN_USEC
+								 : most_usec / 2;
 		if (duration_usec > most_usec)
 			duration_usec = most_usec;
 	}
@@ -142,8 +142,8 @@ static int64_t default_deadline(const struct gcr_operation *operation, uint64_t 
 static int add_entry_locked(struct gcr_operation *operation, struct gcr_waiter *waiter,
 			    struct cancellation *cancellation)
 {
-	struct entry *entries = reallocarray(operation->entries, operation->entries_count + 1,
-					     sizeof(*entries));
+	struct entry *entries =
+		reallocarray(operation->entries, operation->entries_count + 1, sizeof(*entries));
 
 	if (!entries)
 		return -ENOMEM;
@@ -236,12 +236,12 @@ static void explain_stop(const struct gcr_task *task, int reason, struct gcr_err
 			      tail);
 		break;
 	case ETIMEDOUT:
-		gcr_error_set(error, ETIMEDOUT, "%s did not end in time (timeout=SEC allows more)%s",
-			      verb, tail);
+		gcr_error_set(error, ETIMEDOUT,
+			      "%s did not end in time (timeout=SEC allows more)%s", verb, tail);
 		break;
 	case ESHUTDOWN:
-		gcr_error_set(error, ECANCELED, "%s was rolled back: the daemon is stopping%s", verb,
-			      tail);
+		gcr_error_set(error, ECANCELED, "%s was rolled back: the daemon is stopping%s",
+			      verb, tail);
 		break;
 	case ECANCELED:
 		gcr_error_set(error, ECANCELED, "%s was cancelled%s", verb, tail);
@@ -250,9 +250,10 @@ static void explain_stop(const struct gcr_task *task, int reason, struct gcr_err
 		gcr_error_set(error, ESRCH, "process %d has ended", (int)task->process->pid);
 		break;
 	default: /* another process of the same operation failed */
-		gcr_error_set(error, reason,
-			      "%s was rolled back: it failed for another process of the same write%s",
-			      verb, tail);
+		gcr_error_set(
+			error, reason,
+			"%s was rolled back: it failed for another process of the same write%s",
+			verb, tail);
 		break;
 	}
 }
@@ -413,8 +414,8 @@ static int check_locked(struct gcr_process *process, enum gcr_verb verb, bool *r
 	else if (process->task)
 		result = gcr_error_set(error, EBUSY, "process %d is %s; wait, or write cancel",
 				       (int)process->pid,
-				       process->task->recovery ? "being recovered" :
-								 gcr_state_name(process->state));
+				       process->task->recovery ? "being recovered"
+							       : gcr_state_name(process->state));
 	else if (process->state == gcr_verb_goal(verb))
 		*ret_nothing = true;
 	else if (!gcr_transition_find(verb, process->state))
@@ -580,7 +581,8 @@ int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb)
 	return 0;
 }
 
-/* The operations under way for these processes, each once, with references. operations.lock held. */
+/* The operations under way for these processes, each once, with references. operations.lock held.
+ */
 static int collect_locked(struct gcr_process *const *processes, size_t count,
 			  struct gcr_operation **ret_list)
 {

@@ -24,11 +24,11 @@ struct gcr_task {
 	struct gcr_operation *operation;
 	struct gcr_process *process;
 	const struct gcr_command *command;
-	int wake_fd;		   /* readable once the operation is to stop */
-	int64_t started_usec;	   /* monotonic */
+	int wake_fd;		     /* readable once the operation is to stop */
+	int64_t started_usec;	     /* monotonic */
 	_Atomic(const char *) phase; /* what it is doing, one word, for status */
 	atomic_bool control_pending; /* the writer has its answer, the driver's call goes on */
-	bool recovery; /* no verb: settles what an earlier daemon left behind */
+	bool recovery;		     /* no verb: settles what an earlier daemon left behind */
 };
 
 /*
@@ -41,7 +41,8 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 			struct gcr_process *const *processes, size_t count,
 			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error);
 
-/* `cancel`: stop what is under way on these processes and answer @waiter when it has rolled back. */
+/* `cancel`: stop what is under way on these processes and answer @waiter when it has rolled back.
+ */
 int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 			 struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error);
 
@@ -74,7 +75,8 @@ int64_t gcr_task_deadline_usec(const struct gcr_task *task);
 /* Set the deadline for @bytes to move, if the writer gave none. */
 void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes);
 
-/* The deadline has passed in a call that cannot be taken back: answer the writers, go on waiting. */
+/* The deadline has passed in a call that cannot be taken back: answer the writers, go on waiting.
+ */
 void gcr_task_deadline_passed(struct gcr_task *task);
 
 /*

@@ -31,7 +31,10 @@ const struct gcr_option_words gcr_options_table[] = {
 	{NULL, NULL, NULL},
 };
 
-#define OPTION(template, field, value) {template, offsetof(struct gcr_options, field), value}
+#define OPTION(template, field, value)                               \
+	{                                                            \
+		template, offsetof(struct gcr_options, field), value \
+	}
 
 static const struct fuse_opt fuse_options[] = {
 	OPTION("-f", foreground, 1),
@@ -141,8 +144,7 @@ static int unmount_stale(const char *path)
 		execlp("fusermount3", "fusermount3", "-u", "-z", path, (char *)NULL);
 		_exit(127);
 	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) ||
-	    WEXITSTATUS(status))
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
 		return -EBUSY;
 	return 0;
 }

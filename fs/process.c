@@ -317,8 +317,7 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 	return add_process(processes, pid, process->start_ticks, true, ret_process);
 }
 
-int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
-		       struct gcr_process **ret_process)
+int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_process **ret_process)
 {
 	struct gcr_daemon *daemon = processes->daemon;
 	struct gcr_process *process = find_alive(processes, pid);
@@ -473,7 +472,8 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 
 		if (is_holder(holders, count, process->pid))
 			continue;
-		/* Frozen processes hold no device. One that is registered is a GPU process anyhow. */
+		/* Frozen processes hold no device. One that is registered is a GPU process anyhow.
+		 */
 		pthread_mutex_lock(&process->lock);
 		settled = process->state == GCR_STATE_RUNNING && !process->task &&
 			  !process->registrations;

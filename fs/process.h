@@ -47,18 +47,18 @@ struct gcr_process {
 
 	pthread_mutex_t lock; /* guards what follows */
 	enum gcr_state state;
-	int64_t state_since_usec;      /* real time */
-	char comm[GCR_COMM_BYTES];     /* as last seen: it outlives the process */
-	struct gcr_task *task;	       /* the verb under way, NULL if none; see fs/operation.h */
-	struct gcr_error error;	       /* the last failure; number 0: none */
-	char generation[37];	       /* UUID of the last freeze, "" if none */
-	char engine[16];	       /* the engine of the last freeze, "" if none */
-	unsigned int shares_count;     /* while frozen: VRAM that a thaw will need */
+	int64_t state_since_usec;  /* real time */
+	char comm[GCR_COMM_BYTES]; /* as last seen: it outlives the process */
+	struct gcr_task *task;	   /* the verb under way, NULL if none; see fs/operation.h */
+	struct gcr_error error;	   /* the last failure; number 0: none */
+	char generation[37];	   /* UUID of the last freeze, "" if none */
+	char engine[16];	   /* the engine of the last freeze, "" if none */
+	unsigned int shares_count; /* while frozen: VRAM that a thaw will need */
 	struct gcr_share shares[GCR_GPUS_MAX];
-	uint64_t held_bytes;	       /* VRAM contents held while frozen */
-	int64_t last_freeze_usec;      /* durations of the last that succeeded, 0 if none */
+	uint64_t held_bytes;	  /* VRAM contents held while frozen */
+	int64_t last_freeze_usec; /* durations of the last that succeeded, 0 if none */
 	int64_t last_thaw_usec;
-	unsigned int registrations;    /* preload connections */
+	unsigned int registrations; /* preload connections */
 };
 
 struct gcr_processes;
@@ -96,7 +96,8 @@ void gcr_processes_list_free(struct gcr_process **list, size_t count);
 int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
 			size_t *ret_count);
 
-/* A complete pass over the machine: add these holders, remove who runs and holds no GPU any more. */
+/* A complete pass over the machine: add these holders, remove who runs and holds no GPU any more.
+ */
 struct gcr_scan_holder;
 void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
 			  size_t count);

@@ -54,9 +54,8 @@ static int recover_one(const struct gcr_record *record, void *data)
 	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
 		gcr_record_state_name(record->state));
 	/* Also if it was frozen: somebody may have thawed it meanwhile. */
-	result = gcr_operation_recover(process, record->state == GCR_RECORD_THAWING ?
-							GCR_VERB_THAW :
-							GCR_VERB_FREEZE);
+	result = gcr_operation_recover(
+		process, record->state == GCR_RECORD_THAWING ? GCR_VERB_THAW : GCR_VERB_FREEZE);
 	if (result < 0)
 		gcr_log(LOG_ERR, record->pid, "cannot be recovered now: %s", strerror(-result));
 	gcr_process_unref(process);

@@ -21,9 +21,9 @@
 #include "lib/message.h"
 
 #define CONNECTIONS_MAX 4096
-#define BACKLOG 64
+#define BACKLOG		64
 /* Complaints about peers, at most one in this time: a broken peer must not fill the log. */
-#define COMPLAIN_USEC (1 * GCR_USEC_PER_SEC)
+#define COMPLAIN_USEC	(1 * GCR_USEC_PER_SEC)
 
 struct connection {
 	int fd; /* -1: free */
@@ -114,8 +114,8 @@ static void handle_connection(void *context, uint32_t number)
 static void handle_listener(void *context, uint32_t number)
 {
 	struct gcr_registry *registry = context;
-	_cleanup_close_ int fd = accept4(registry->listener, NULL, NULL,
-					 SOCK_CLOEXEC | SOCK_NONBLOCK);
+	_cleanup_close_ int fd =
+		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	socklen_t size = sizeof(struct ucred);
 	struct ucred peer;
 
@@ -130,8 +130,8 @@ static void handle_listener(void *context, uint32_t number)
 			continue;
 		if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION, i) < 0)
 			return;
-		*connection = (struct connection){
-			.fd = TAKE_FD(fd), .pid = peer.pid, .uid = peer.uid};
+		*connection =
+			(struct connection){.fd = TAKE_FD(fd), .pid = peer.pid, .uid = peer.uid};
 		return;
 	}
 	complain(registry, peer.pid, "too many connections");
@@ -147,10 +147,9 @@ static int listen_at(struct gcr_daemon *daemon, int *ret_listener)
 		 daemon->runtime_fd);
 	unlinkat(daemon->runtime_fd, "socket", 0);
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (listener < 0 ||
-	    bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-	    fchmodat(daemon->runtime_fd, "socket",
-		     daemon->only_uid == (uid_t)-1 ? 0666 : 0600, 0) < 0 ||
+	if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    fchmodat(daemon->runtime_fd, "socket", daemon->only_uid == (uid_t)-1 ? 0666 : 0600, 0) <
+		    0 ||
 	    listen(listener, BACKLOG) < 0)
 		return -errno;
 	*ret_listener = TAKE_FD(listener);

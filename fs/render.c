@@ -38,7 +38,7 @@ struct view {
 struct status_key {
 	const char *name;
 	void (*render)(const struct view *view, FILE *stream); /* the value, without newline */
-	bool of_launcher; /* a launcher has it too */
+	bool of_launcher;				       /* a launcher has it too */
 };
 
 static void look(struct gcr_process *process, struct view *view)
@@ -55,8 +55,8 @@ static void look(struct gcr_process *process, struct view *view)
 	memcpy(view->comm, process->comm, sizeof(view->comm));
 	memcpy(view->generation, process->generation, sizeof(view->generation));
 	if (process->task) {
-		view->verb = process->task->recovery ? "recover" :
-						       gcr_verb_name(process->task->command->verb);
+		view->verb = process->task->recovery ? "recover"
+						     : gcr_verb_name(process->task->command->verb);
 		view->phase = atomic_load(&process->task->phase);
 		view->elapsed_usec = gcr_clock_usec() - process->task->started_usec;
 		view->control_pending = atomic_load(&process->task->control_pending);
@@ -331,7 +331,8 @@ void gcr_render_maps(struct gcr_process *process, FILE *stream)
 }
 
 const char *const gcr_render_root_keys[] = {
-	"version", "backend", "driver_version", "gpus", "simulator", "processes", "held_bytes", NULL,
+	"version",   "backend",	  "driver_version", "gpus",
+	"simulator", "processes", "held_bytes",	    NULL,
 };
 
 void gcr_render_root_status(struct gcr_daemon *daemon, FILE *stream)

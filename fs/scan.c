@@ -102,8 +102,9 @@ static int is_path(const char *path, void *data)
 }
 
 /*
- * Does the process behind the directory @process_fd (/proc/PID) hold and map the device? 1, 0, -errno. The
- * start time is read between two looks at that directory, which does not outlive its process.
+ * Does the process behind the directory @process_fd (/proc/PID) hold and map the device? 1, 0,
+ * -errno. The start time is read between two looks at that directory, which does not outlive its
+ * process.
  */
 static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64_t *ret_start_ticks)
 {

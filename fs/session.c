@@ -21,7 +21,7 @@
 #include "lib/cleanup.h"
 
 /* Interrupts the loop's sleep; its handler does nothing. */
-#define WAKE_SIGNAL SIGUSR1
+#define WAKE_SIGNAL	SIGUSR1
 #define WAKE_EVERY_MSEC 50
 
 /* A directory's entries, as they were when opened. */
@@ -150,9 +150,8 @@ static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file *
 	if (result < 0 && result != -EINVAL)
 		return result;
 	if (gcr_node_is_events(kind)) {
-		result = gcr_event_reader_create(file->process ? file->process->events :
-								 daemon->events,
-						 &file->reader);
+		result = gcr_event_reader_create(
+			file->process ? file->process->events : daemon->events, &file->reader);
 		if (result < 0)
 			return result;
 	}
@@ -215,8 +214,7 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 		fuse_reply_err(request, ENOMEM);
 		return;
 	}
-	*pending = (struct pending_open){
-		.request = request, .info = *info, .file = TAKE_PTR(file)};
+	*pending = (struct pending_open){.request = request, .info = *info, .file = TAKE_PTR(file)};
 	if (gcr_node_needs_gpus(kind))
 		gcr_gpus_when_fresh(daemon->gpus, finish_open, pending);
 	else
@@ -235,8 +233,8 @@ static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
 			fuse_reply_err(request, ENOMEM);
 		else
 			fuse_reply_buf(request, buffer,
-				       gcr_event_reader_read(file->reader, (uint64_t)offset,
-							     buffer, size));
+				       gcr_event_reader_read(file->reader, (uint64_t)offset, buffer,
+							     size));
 		return;
 	}
 	if ((size_t)offset >= file->size)

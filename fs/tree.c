@@ -75,9 +75,9 @@ int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_proc
 {
 	if (!is_of_process(gcr_node_kind(node)))
 		return -EINVAL;
-	return gcr_processes_find_serial(daemon->processes, gcr_node_number(node), ret_process) ?
-		       -ESRCH :
-		       0;
+	return gcr_processes_find_serial(daemon->processes, gcr_node_number(node), ret_process)
+		       ? -ESRCH
+		       : 0;
 }
 
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
@@ -257,7 +257,8 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 }
 
 int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
-		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode), void *data)
+		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
+		  void *data)
 {
 	enum gcr_node_kind parent = gcr_node_kind(node);
 	uint32_t number = gcr_node_number(node);

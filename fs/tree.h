@@ -40,8 +40,8 @@ enum gcr_node_kind {
 /* Node ids: bits 0-7 kind, 8-39 serial of the process or index of the GPU, 40-63 see below. */
 static inline enum gcr_node_kind gcr_node_kind(fuse_ino_t node)
 {
-	return (node & 0xff) < GCR_NODE_KINDS_COUNT ? (enum gcr_node_kind)(node & 0xff) :
-						      GCR_NODE_NONE;
+	return (node & 0xff) < GCR_NODE_KINDS_COUNT ? (enum gcr_node_kind)(node & 0xff)
+						    : GCR_NODE_NONE;
 }
 
 static inline uint32_t gcr_node_number(fuse_ino_t node)

@@ -30,7 +30,8 @@ void gcr_waiter_unref(struct gcr_waiter *waiter);
  */
 void gcr_waiter_arm(struct gcr_waiter *waiter, struct gcr_operation *operation);
 
-/* Answer with success (0) or a positive errno. Only the first answer counts. No lock may be held. */
+/* Answer with success (0) or a positive errno. Only the first answer counts. No lock may be held.
+ */
 void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number);
 
 #endif

@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define GCR_DEFINE_CLEANUP(type, function)                                                         \
-	static inline void function##_cleanup(type *pointer)                                       \
-	{                                                                                          \
-		if (*pointer)                                                                      \
-			function(*pointer);                                                        \
-	}                                                                                          \
+#define GCR_DEFINE_CLEANUP(type, function)                   \
+	static inline void function##_cleanup(type *pointer) \
+	{                                                    \
+		if (*pointer)                                \
+			function(*pointer);                  \
+	}                                                    \
 	struct gcr_cleanup_needs_semicolon
 
 static inline void gcr_free_cleanup(void *pointer)
@@ -42,25 +42,25 @@ static inline void gcr_closedir_cleanup(DIR **dir)
 		closedir(*dir);
 }
 
-#define _cleanup_(f) __attribute__((cleanup(f)))
-#define _cleanup_free_ _cleanup_(gcr_free_cleanup)
-#define _cleanup_close_ _cleanup_(gcr_close_cleanup)
-#define _cleanup_fclose_ _cleanup_(gcr_fclose_cleanup)
+#define _cleanup_(f)	   __attribute__((cleanup(f)))
+#define _cleanup_free_	   _cleanup_(gcr_free_cleanup)
+#define _cleanup_close_	   _cleanup_(gcr_close_cleanup)
+#define _cleanup_fclose_   _cleanup_(gcr_fclose_cleanup)
 #define _cleanup_closedir_ _cleanup_(gcr_closedir_cleanup)
 
 /* Hand ownership to the caller: the variable is empty afterwards. */
-#define TAKE_PTR(pointer)                                                                          \
-	({                                                                                         \
-		__typeof__(pointer) take_ptr_ = (pointer);                                         \
-		(pointer) = NULL;                                                                  \
-		take_ptr_;                                                                         \
+#define TAKE_PTR(pointer)                                  \
+	({                                                 \
+		__typeof__(pointer) take_ptr_ = (pointer); \
+		(pointer) = NULL;                          \
+		take_ptr_;                                 \
 	})
 
-#define TAKE_FD(fd)                                                                                \
-	({                                                                                         \
-		int take_fd_ = (fd);                                                               \
-		(fd) = -1;                                                                         \
-		take_fd_;                                                                          \
+#define TAKE_FD(fd)                  \
+	({                           \
+		int take_fd_ = (fd); \
+		(fd) = -1;           \
+		take_fd_;            \
 	})
 
 #define GCR_ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#define GCR_USEC_PER_SEC INT64_C(1000000)
+#define GCR_USEC_PER_SEC  INT64_C(1000000)
 #define GCR_USEC_PER_MSEC INT64_C(1000)
 
 static inline int64_t gcr_clock_read(clockid_t clock)

@@ -10,7 +10,7 @@
 
 struct gcr_message {
 	struct gcr_message_header header;
-	size_t payload_bytes; /* what arrived, equals header.length */
+	size_t payload_bytes;	      /* what arrived, equals header.length */
 	int fds[GCR_MESSAGE_FDS_MAX]; /* owned by the receiver; close-on-exec */
 	size_t fds_count;
 	uint8_t payload[GCR_MESSAGE_PAYLOAD_MAX] __attribute__((aligned(16)));
@@ -30,7 +30,8 @@ int gcr_message_send(int socket, uint16_t type, uint32_t sequence, const void *p
  * Errors: -EPIPE the peer is gone, -ETIMEDOUT, -EINTR, -EPROTO bad magic, unknown version, or a
  * length that does not match what arrived (its descriptors are closed; the socket is still usable).
  */
-int gcr_message_receive(int socket, int64_t timeout_usec, int wake_fd, struct gcr_message *ret_message);
+int gcr_message_receive(int socket, int64_t timeout_usec, int wake_fd,
+			struct gcr_message *ret_message);
 
 /* Close the descriptors that came with @message and were not taken (set to -1). */
 void gcr_message_close_fds(struct gcr_message *message);

@@ -14,14 +14,14 @@
 
 #include <stdint.h>
 
-#define GCR_PROTOCOL_MAGIC 0x46524347u /* "GCRF" */
-#define GCR_PROTOCOL_VERSION 1
+#define GCR_PROTOCOL_MAGIC	0x46524347u /* "GCRF" */
+#define GCR_PROTOCOL_VERSION	1
 #define GCR_MESSAGE_PAYLOAD_MAX 65536 /* bytes */
-#define GCR_MESSAGE_FDS_MAX 64
+#define GCR_MESSAGE_FDS_MAX	64
 
-#define GCR_GPUS_MAX 32	    /* GPUs of one machine that we can tell apart */
-#define GCR_UUID_BYTES 16   /* CUuuid */
-#define GCR_NAME_BYTES 96   /* device and driver names, with their NUL */
+#define GCR_GPUS_MAX	32  /* GPUs of one machine that we can tell apart */
+#define GCR_UUID_BYTES	16  /* CUuuid */
+#define GCR_NAME_BYTES	96  /* device and driver names, with their NUL */
 #define GCR_WORDS_BYTES 384 /* an error in words, with its NUL */
 
 struct gcr_message_header {
@@ -59,7 +59,8 @@ enum gcr_message_type {
 	GCR_MESSAGE_REGISTER = 96, /* struct gcr_register */
 };
 
-/* What the driver says about a process (cuCheckpointProcessGetState), in the vendors' common words. */
+/* What the driver says about a process (cuCheckpointProcessGetState), in the vendors' common words.
+ */
 enum gcr_control_state {
 	GCR_CONTROL_UNKNOWN = 0, /* not asked, or the driver does not know this process */
 	GCR_CONTROL_RUNNING = 1,
@@ -69,7 +70,8 @@ enum gcr_control_state {
 };
 
 struct gcr_hello {
-	int32_t error; /* 0, or a positive errno: the helper is of no use (ENODEV, EOPNOTSUPP ...) */
+	int32_t error; /* 0, or a positive errno: the helper is of no use (ENODEV, EOPNOTSUPP ...)
+			*/
 	uint32_t api_version; /* the driver's API version, CUDA: 1000 * major + 10 * minor */
 	char driver_version[GCR_NAME_BYTES]; /* "580.159.04", "" if not known */
 	char words[GCR_WORDS_BYTES];	     /* what `error` is about */
@@ -81,8 +83,8 @@ struct gcr_gpu_pair {
 };
 
 struct gcr_control_request {
-	int32_t pid;	     /* in the helper's (= the daemon's) pid namespace */
-	uint32_t timeout_ms; /* GCR_MESSAGE_LOCK: 0 waits for ever */
+	int32_t pid;	      /* in the helper's (= the daemon's) pid namespace */
+	uint32_t timeout_ms;  /* GCR_MESSAGE_LOCK: 0 waits for ever */
 	uint32_t pairs_count; /* GCR_MESSAGE_RESTORE: 0 = same GPUs, else one pair for every GPU */
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
 };
@@ -96,21 +98,22 @@ struct gcr_result {
 	int32_t driver_result; /* the driver's own code (CUresult), 0 if it was not asked */
 	uint32_t state;	       /* enum gcr_control_state after the call, UNKNOWN if not asked */
 	uint32_t reserved;
-	uint64_t duration_usec; /* time inside the driver's call */
-	char words[GCR_WORDS_BYTES]; /* "cuCheckpointProcessLock: CUDA_ERROR_NOT_READY (600): ..." */
+	uint64_t duration_usec;	     /* time inside the driver's call */
+	char words[GCR_WORDS_BYTES]; /* "cuCheckpointProcessLock: CUDA_ERROR_NOT_READY (600): ..."
+				      */
 };
 
 struct gcr_gpu_info {
 	uint8_t uuid[GCR_UUID_BYTES];
-	int32_t minor; /* N of /dev/nvidiaN, -1 if not known */
+	int32_t minor;	      /* N of /dev/nvidiaN, -1 if not known */
 	uint32_t flags;	      /* GCR_GPU_* below */
 	uint64_t total_bytes; /* 0 if not known */
 	uint64_t free_bytes;  /* what a program could still allocate */
 	uint64_t used_bytes;
 	char name[GCR_NAME_BYTES];
 };
-#define GCR_GPU_MIG 0x1	     /* MIG mode is on */
-#define GCR_GPU_MEMORY 0x2   /* the three byte counts are known */
+#define GCR_GPU_MIG	  0x1 /* MIG mode is on */
+#define GCR_GPU_MEMORY	  0x2 /* the three byte counts are known */
 #define GCR_GPU_PROCESSES 0x4 /* the processes of this GPU are known */
 
 #define GCR_GPU_PROCESSES_MAX 512

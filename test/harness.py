@@ -31,6 +31,8 @@ PATIENCE_SEC = 20 * SLOW
 REPORT = re.compile(r'ERROR: \w+Sanitizer|runtime error:|WARNING: \w+Sanitizer')
 MIB = 1 << 20
 NOBODY = 65534
+SKIPPED = 77
+TEST_SEC = 120 * SLOW
 
 
 class Failure(Exception):
@@ -239,7 +241,7 @@ class Writer:
     def _child(path, text, flags, prepare, uid, pipe):
         number = 255
         try:
-            for signal_number in (signal.SIGINT, signal.SIGTERM):
+            for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
                 signal.signal(signal_number, signal.SIG_DFL)
             if uid is not None:
                 os.setgroups([])
@@ -619,27 +621,69 @@ def sanitizer_environment():
     }
 
 
-def main(names):
+def run_test(name, test):
+    """In a process of its own; its exit status says how it went."""
+    begun = time.monotonic()
+    status = 1
+
+    def give_up(number, _):
+        raise Failure(f'signal {number}: it took too long')
+
+    signal.signal(signal.SIGTERM, give_up)
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(TEST_SEC)
+    try:
+        test()
+        status, word = 0, 'ok'
+    except Skip as skip:
+        status, word = SKIPPED, f'skipped: {skip}'
+    except Exception:  # pylint: disable=broad-except
+        word = 'FAILED'
+        traceback.print_exc()
+    print(f'{name}: {word} ({time.monotonic() - begun:.1f} s)', flush=True)
+    return status
+
+
+def start_test(name, test):
+    """Returns its pid and a file with its output."""
+    output = tempfile.TemporaryFile()
+    pid = os.fork()
+    if not pid:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        try:
+            status = run_test(name, test)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    return pid, output
+
+
+def main(names, at_once=1):
     """Run the test functions of a file (those named on the command line, or all)."""
     wanted = sys.argv[1:]
     tests = [(name, test) for name, test in names.items()
              if name.startswith('test_') and callable(test) and (not wanted or name in wanted)]
-    failed = skipped = 0
-    for name, test in tests:
-        begun = time.monotonic()
-        try:
-            test()
-            word = 'ok'
-        except Skip as skip:
-            skipped += 1
-            word = f'skipped: {skip}'
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            word = 'FAILED'
-            traceback.print_exc()
-        print(f'{name}: {word} ({time.monotonic() - begun:.1f} s)', flush=True)
-    if failed:
+    running = {}
+    statuses = []
+
+    def pass_on(number, _):
+        for pid in running:
+            try_kill(pid, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, pass_on)
+    while tests or running:
+        while tests and len(running) < at_once:
+            pid, output = start_test(*tests.pop(0))
+            running[pid] = output
+        pid, status = os.wait()
+        output = running.pop(pid)
+        output.seek(0)
+        sys.stdout.write(output.read().decode(errors='replace'))
+        sys.stdout.flush()
+        statuses.append(os.waitstatus_to_exitcode(status))
+    if any(status not in (0, SKIPPED) for status in statuses):
         sys.exit(1)
-    if skipped and skipped == len(tests):
-        sys.exit(77)
-    sys.exit(0)
+    sys.exit(SKIPPED if statuses and all(status == SKIPPED for status in statuses) else 0)

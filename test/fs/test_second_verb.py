@@ -232,4 +232,4 @@ def test_deadline_in_lock():
 
 
 if __name__ == '__main__':
-    harness.main(globals())
+    harness.main(globals(), at_once=4)

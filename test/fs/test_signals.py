@@ -351,4 +351,4 @@ def test_cancel_writer_may_be_interrupted():
 
 
 if __name__ == '__main__':
-    harness.main(globals())
+    harness.main(globals(), at_once=4)

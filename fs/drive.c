@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/* The conversation of one task with the driver, through helpers that may die at any moment. */
+#include "fs/drive.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/engine.h"
+#include "fs/gpus.h"
+#include "fs/log.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* A daemon that is to stop waits this long for the driver; the next daemon goes on from there. */
+#define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
+
+void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task)
+{
+	*drive = (struct gcr_drive){
+		.task = task, .process = task->process, .daemon = task->process->daemon};
+}
+
+void gcr_drive_finish(struct gcr_drive *drive)
+{
+	gcr_helper_put(TAKE_PTR(drive->helper));
+	if (drive->admitted)
+		gcr_gpus_leave(drive->daemon->gpus, drive->admitted);
+	drive->admitted = 0;
+}
+
+void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase)
+{
+	atomic_store(&drive->task->phase, phase);
+}
+
+static bool is_gone(struct gcr_drive *drive)
+{
+	return gcr_process_state(drive->process) == GCR_STATE_GONE;
+}
+
+/* Only for a deadline or a process that ended: a wait that must go on is not cut short by a cancel.
+ */
+static bool must_leave(struct gcr_drive *drive)
+{
+	if (is_gone(drive))
+		return true;
+	if (!atomic_load(&drive->daemon->stopping))
+		return false;
+	if (!drive->stopping_usec)
+		drive->stopping_usec = gcr_clock_usec();
+	return gcr_clock_usec() > drive->stopping_usec + STOPPING_WAIT_USEC;
+}
+
+void gcr_drive_pause(struct gcr_drive *drive, int msec)
+{
+	struct pollfd pidfd = {.fd = drive->process->pidfd, .events = POLLIN};
+
+	poll(&pidfd, 1, msec);
+}
+
+int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error)
+{
+	if (drive->helper)
+		return 0;
+	return gcr_helpers_take_control(drive->daemon->helpers, GCR_DRIVE_HELPER_WAIT_USEC, -1,
+					&drive->helper, error);
+}
+
+static void drop_helper(struct gcr_drive *drive)
+{
+	if (!drive->helper)
+		return;
+	gcr_helper_kill(drive->helper);
+	gcr_helper_put(TAKE_PTR(drive->helper));
+}
+
+/*
+ * One call, waited for to its end: what the driver has begun cannot be taken back. When the
+ * deadline passes meanwhile, the writers get their answer. -EPIPE: the helper died, and the call's
+ * fate is to be asked of another; -ESRCH: the process has ended; -ECANCELED: the daemon must go.
+ * Otherwise 0 with the driver's answer in *ret.
+ */
+int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
+		   struct gcr_result *ret, struct gcr_error *error)
+{
+	struct gcr_control_request request = {.pid = drive->process->pid, .timeout_ms = timeout_ms};
+	int result;
+
+	if (type == GCR_MESSAGE_RESTORE) {
+		request.pairs_count = drive->pairs_count;
+		memcpy(request.pairs, drive->pairs, sizeof(request.pairs));
+	}
+	result = gcr_drive_need_helper(drive, error);
+	if (result < 0)
+		return result;
+	result = gcr_helper_request(drive->helper, type, &request, sizeof(request), error);
+	while (!result) {
+		/* The pidfd: a process that ends in the middle leaves a call that may never return.
+		 */
+		result = gcr_helper_result(drive->helper, 250 * GCR_USEC_PER_MSEC,
+					   drive->process->pidfd, ret);
+		if (!result)
+			return 0;
+		if (must_leave(drive))
+			result = is_gone(drive) ? -ESRCH : -ECANCELED;
+		else if (result == -EINTR)
+			/* It has ended, and the table is about to be told. */
+			result = -ESRCH;
+		else if (result == -ETIMEDOUT)
+			result = 0;
+		if (!result && !drive->pending_answered &&
+		    gcr_task_stopped(drive->task) == ETIMEDOUT) {
+			drive->pending_answered = true;
+			gcr_task_deadline_passed(drive->task);
+		}
+	}
+	drop_helper(drive);
+	if (result == -ESRCH)
+		gcr_error_set(error, ESRCH, "process %d has ended", (int)drive->process->pid);
+	else if (result == -ECANCELED)
+		gcr_error_set(error, EIO, "the daemon stopped before the driver had answered");
+	else
+		gcr_error_set(error, EIO, "the control helper died in the middle of the call");
+	return result;
+}
+
+/* The driver's view of the process; a helper that dies is replaced, a few times. */
+int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_state,
+			struct gcr_error *error)
+{
+	struct gcr_result answer;
+	int result = -EPIPE;
+
+	for (int attempt = 0; attempt < 5 && result == -EPIPE; attempt++)
+		result = gcr_drive_call(drive, GCR_MESSAGE_STATE, 0, &answer, error);
+	if (result < 0)
+		return result;
+	if (answer.error)
+		return gcr_error_set(error, answer.error, "%s", answer.words);
+	*ret_state = answer.state;
+	return 0;
+}
+
+int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
+			   struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	int result;
+
+	drive->record.pid = process->pid;
+	drive->record.start_ticks = process->start_ticks;
+	drive->record.state = state;
+	drive->record.since_usec = gcr_clock_real_usec();
+	pthread_mutex_lock(&process->lock);
+	memcpy(drive->record.generation, process->generation, sizeof(drive->record.generation));
+	memcpy(drive->record.comm, process->comm, sizeof(drive->record.comm));
+	drive->record.gpus_count = process->shares_count;
+	for (unsigned int i = 0; i < process->shares_count; i++) {
+		memcpy(drive->record.gpus[i].uuid, process->shares[i].uuid, GCR_UUID_BYTES);
+		drive->record.gpus[i].bytes = process->shares[i].bytes;
+	}
+	pthread_mutex_unlock(&process->lock);
+	snprintf(drive->record.engine, sizeof(drive->record.engine), "%s", gcr_engine_driver.name);
+	result = gcr_record_write(drive->daemon->runtime_fd, &drive->record);
+	if (result < 0)
+		return gcr_error_set(error, -result,
+				     "cannot write the record that a next daemon would need: %s",
+				     strerror(-result));
+	return 0;
+}
+
+void gcr_drive_remove_record(struct gcr_drive *drive)
+{
+	gcr_record_remove(drive->daemon->runtime_fd, drive->process->pid,
+			  drive->process->start_ticks);
+}
+
+int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error)
+{
+	int result = gcr_drive_need_helper(drive, error);
+
+	if (!result)
+		result = gcr_helper_request(drive->helper, GCR_MESSAGE_QUERY, NULL, 0, error);
+	if (!result)
+		result = gcr_helper_gpus(drive->helper, GCR_DRIVE_HELPER_WAIT_USEC,
+					 drive->process->pidfd, reply);
+	if (result < 0) {
+		drop_helper(drive);
+		return gcr_error_set(error, result == -EINTR ? ESRCH : EIO,
+				     "the GPUs cannot be asked for their memory: %s",
+				     strerror(-result));
+	}
+	if (reply->error)
+		return gcr_error_set(error, reply->error, "%s", reply->words);
+	gcr_gpus_update(drive->daemon->gpus, reply);
+	return 0;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A task in the hands of the driver engine: its conversation with the driver through a control
+ * helper (drive.c), and the VRAM and host memory it needs (drive_memory.c). All functions run on
+ * the task's thread and fill @error with words when they return a negative errno.
+ */
+#ifndef GCR_FS_DRIVE_H
+#define GCR_FS_DRIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fs/helper.h"
+#include "fs/operation.h"
+#include "fs/record.h"
+
+/* What a drive waits for a helper's hello, or for an answer that needs no GPU. */
+#define GCR_DRIVE_HELPER_WAIT_USEC (20 * GCR_USEC_PER_SEC)
+
+struct gcr_drive {
+	struct gcr_task *task;
+	struct gcr_process *process;
+	struct gcr_daemon *daemon;
+	struct gcr_helper *helper;
+	struct gcr_record record;
+	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
+	uint32_t pairs_count;
+	uint32_t admitted;     /* GPUs we hold the admission of */
+	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
+	bool pending_answered;
+	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
+	uint64_t free_before[GCR_GPUS_MAX];
+};
+
+void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task);
+void gcr_drive_finish(struct gcr_drive *drive);
+
+/* One word for status; a string constant. */
+void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase);
+
+/* Wait, but not for a process that has ended. */
+void gcr_drive_pause(struct gcr_drive *drive, int msec);
+
+int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error);
+
+/*
+ * One call, waited for to its end: what the driver has begun cannot be taken back. When the
+ * deadline passes meanwhile, the writers get their answer. 0: the driver's answer is in *ret.
+ * -EPIPE: the helper died, and the call's fate is to be asked of another; -ESRCH: the process has
+ * ended; -ECANCELED: the daemon must go.
+ */
+int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
+		   struct gcr_result *ret, struct gcr_error *error);
+
+/* The driver's view of the process; a helper that dies is replaced, a few times. */
+int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_state,
+			struct gcr_error *error);
+
+/* What a next daemon needs to know; written before the driver is touched. */
+int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
+			   struct gcr_error *error);
+void gcr_drive_remove_record(struct gcr_drive *drive);
+
+/* The GPUs as they are now. */
+int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error);
+
+/*
+ * Before a freeze: what the process uses now (a thaw will need it), and whether its host memory
+ * can take it. -ENOMEM, -EOPNOTSUPP.
+ */
+int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error);
+
+/* After the checkpoint of a process that NVML does not list: what became free is its need. */
+int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error);
+
+/* For a process found frozen without a note of its need: a bound from above. */
+void gcr_drive_assume_need(struct gcr_drive *drive);
+
+/*
+ * Before every Restore: alone on the GPUs concerned, and enough VRAM there (-ENOMEM with the
+ * figures). The admission is held until gcr_drive_leave() or gcr_drive_finish(). -ECANCELED: the
+ * operation is to stop.
+ */
+int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
+void gcr_drive_leave(struct gcr_drive *drive);
+
+/* gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once. -ENODEV. */
+int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error);
+
+#endif

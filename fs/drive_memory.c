@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/* What a freeze and a thaw need of host memory and VRAM, asked before the driver is. */
+#include "fs/drive.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/engine.h"
+#include "fs/gpus.h"
+#include "fs/log.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* Host memory for the control state: 546 MB in a context's default configuration (measured). */
+#define CONTROL_STATE_BYTES (600ull << 20)
+/*
+ * VRAM that Restore needs beyond what NVML counted for the process: 6 MiB was enough and 2 MiB was
+ * not for 2.5 GiB on an H100; Restore that fails is fatal, so more than that.
+ */
+#define THAW_MARGIN_BYTES   (64ull << 20)
+
+/* Free VRAM of a GPU that NVML does not tell: a worker takes @bytes and gives them back. */
+static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes,
+		      struct gcr_error *error)
+{
+	struct gcr_reserve_request request = {.bytes = bytes};
+	struct gcr_helper *worker = NULL;
+	struct gcr_result answer = {0};
+	int result;
+
+	result = gcr_helpers_take_worker(drive->daemon->helpers, uuid, GCR_DRIVE_HELPER_WAIT_USEC,
+					 drive->process->pidfd, &worker, error);
+	if (!result)
+		result = gcr_helper_request(worker, GCR_MESSAGE_RESERVE, &request, sizeof(request),
+					    error);
+	if (!result)
+		result = gcr_helper_result(worker, GCR_DRIVE_HELPER_WAIT_USEC,
+					   drive->process->pidfd, &answer);
+	if (!result && answer.error)
+		result = gcr_error_set(error, answer.error, "%s", answer.words);
+	else if (!result)
+		result = gcr_helper_request(worker, GCR_MESSAGE_RELEASE, NULL, 0, error);
+	if (!result)
+		result = gcr_helper_result(worker, GCR_DRIVE_HELPER_WAIT_USEC,
+					   drive->process->pidfd, &answer);
+	if (result < 0 && worker)
+		gcr_helper_kill(worker);
+	gcr_helper_put(worker);
+	if (result < 0 && !error->number)
+		gcr_error_set(error, -result, "the worker did not answer: %s", strerror(-result));
+	return result;
+}
+
+/* Where the contents of GPU @uuid go on thaw. */
+static const uint8_t *destination(const struct gcr_drive *drive, const uint8_t *uuid)
+{
+	for (uint32_t i = 0; i < drive->pairs_count; i++)
+		if (!memcmp(drive->pairs[i].from, uuid, GCR_UUID_BYTES))
+			return drive->pairs[i].to;
+	return uuid;
+}
+
+/* Is there room for @bytes on one GPU? -ENOMEM with the figures. */
+static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
+		      const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes, struct gcr_error *error)
+{
+	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+	const struct gcr_gpu_info *gpu;
+
+	if (index < 0 || (uint32_t)index >= reply->gpus_count)
+		return gcr_error_set(error, ENODEV, "a GPU that the process used is not here");
+	gpu = &reply->gpus[index];
+	bytes += THAW_MARGIN_BYTES;
+	if (!(gpu->flags & GCR_GPU_MEMORY))
+		return try_worker(drive, uuid, bytes, error);
+	if (gpu->free_bytes < bytes)
+		return gcr_error_set(error, ENOMEM,
+				     "GPU %d has %" PRIu64
+				     " MiB free and the process needs %" PRIu64
+				     " MiB; freeze or end another process, then try again",
+				     index, gpu->free_bytes >> 20, bytes >> 20);
+	return 0;
+}
+
+/*
+ * Before every Restore: alone on the GPUs concerned, and enough VRAM there. On success the
+ * admission is held until gcr_drive_finish() or gcr_drive_leave().
+ */
+int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_share shares[GCR_GPUS_MAX];
+	unsigned int count;
+	uint32_t mask = 0;
+	int result;
+
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	pthread_mutex_lock(&drive->process->lock);
+	count = drive->process->shares_count;
+	memcpy(shares, drive->process->shares, sizeof(shares));
+	pthread_mutex_unlock(&drive->process->lock);
+	for (unsigned int i = 0; i < count; i++) {
+		int index = gcr_gpus_index(drive->daemon->gpus, destination(drive, shares[i].uuid));
+
+		if (index >= 0)
+			mask |= 1u << index;
+	}
+	if (!drive->admitted && mask) {
+		result = gcr_gpus_admit(drive->daemon->gpus, mask, drive->task);
+		if (result < 0)
+			return result;
+		drive->admitted = mask;
+	}
+	result = gcr_drive_query(drive, reply, error);
+	for (unsigned int i = 0; i < count && !result; i++)
+		result = check_room(drive, reply, destination(drive, shares[i].uuid),
+				    shares[i].bytes, error);
+	return result;
+}
+
+void gcr_drive_leave(struct gcr_drive *drive)
+{
+	if (drive->admitted)
+		gcr_gpus_leave(drive->daemon->gpus, drive->admitted);
+	drive->admitted = 0;
+}
+
+/* Free VRAM of a GPU: as NVML has it, else a worker is asked. */
+static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, uint64_t *ret_bytes,
+		      struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	struct gcr_helper *worker = NULL;
+	int result;
+
+	if (gpu->flags & GCR_GPU_MEMORY) {
+		*ret_bytes = gpu->free_bytes;
+		return 0;
+	}
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_helpers_take_worker(drive->daemon->helpers, gpu->uuid,
+					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
+					 error);
+	if (!result)
+		result = gcr_helper_request(worker, GCR_MESSAGE_QUERY, NULL, 0, error);
+	if (!result)
+		result = gcr_helper_gpus(worker, GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd,
+					 reply);
+	gcr_helper_put(worker);
+	for (uint32_t i = 0; i < reply->gpus_count && !result; i++) {
+		if (memcmp(reply->gpus[i].uuid, gpu->uuid, GCR_UUID_BYTES) ||
+		    !(reply->gpus[i].flags & GCR_GPU_MEMORY))
+			continue;
+		*ret_bytes = reply->gpus[i].free_bytes;
+		return 0;
+	}
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "the free VRAM of a GPU cannot be found out, so a thaw could not be "
+			     "admitted (is libnvidia-ml.so.1 missing?)");
+}
+
+/*
+ * After the checkpoint of a process that NVML does not list (in a container its pid is another):
+ * what became free is what a thaw will need. Somebody who freed memory meanwhile makes it more.
+ */
+int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	int result;
+
+	if (!drive->need_unknown)
+		return 0;
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_drive_query(drive, reply, error);
+	for (uint32_t i = 0; i < reply->gpus_count && !result; i++) {
+		uint64_t now = 0;
+
+		result = free_bytes(drive, &reply->gpus[i], &now, error);
+		if (result < 0 || now <= drive->free_before[i])
+			continue;
+		pthread_mutex_lock(&process->lock);
+		memcpy(process->shares[process->shares_count].uuid, reply->gpus[i].uuid,
+		       GCR_UUID_BYTES);
+		process->shares[process->shares_count++].bytes = now - drive->free_before[i];
+		pthread_mutex_unlock(&process->lock);
+	}
+	return result;
+}
+
+/*
+ * A process found frozen without a note of its need (its daemon died before it could measure):
+ * no more than it holds in host memory, on whichever GPU.
+ */
+void gcr_drive_assume_need(struct gcr_drive *drive)
+{
+	struct gcr_process *process = drive->process;
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_proc_status status;
+
+	if (!reply || gcr_proc_status(process->pid, &status) < 0)
+		return;
+	gcr_gpus_snapshot(drive->daemon->gpus, reply);
+	pthread_mutex_lock(&process->lock);
+	if (process->shares_count)
+		reply->gpus_count = 0;
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		memcpy(process->shares[i].uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		process->shares[i].bytes = status.rss_anon_bytes;
+		process->shares_count++;
+	}
+	pthread_mutex_unlock(&process->lock);
+}
+
+/* What the process uses now is what a thaw will need. */
+int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_process *process = drive->process;
+	_cleanup_free_ char *what = NULL;
+	uint64_t bytes = 0;
+	uint64_t room;
+	bool mig = false;
+	int result;
+
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_drive_query(drive, reply, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	process->shares_count = 0;
+	for (uint32_t i = 0; i < reply->processes_count; i++) {
+		const struct gcr_gpu_process *user = &reply->processes[i];
+		struct gcr_share *share;
+
+		if (user->pid != process->pid || user->gpu >= reply->gpus_count ||
+		    process->shares_count == GCR_GPUS_MAX)
+			continue;
+		share = &process->shares[process->shares_count++];
+		memcpy(share->uuid, reply->gpus[user->gpu].uuid, GCR_UUID_BYTES);
+		share->bytes = user->bytes;
+		bytes += user->bytes;
+		mig = mig || (reply->gpus[user->gpu].flags & GCR_GPU_MIG);
+	}
+	drive->need_unknown = !process->shares_count;
+	pthread_mutex_unlock(&process->lock);
+	for (uint32_t i = 0; i < reply->gpus_count && drive->need_unknown; i++) {
+		result = free_bytes(drive, &reply->gpus[i], &drive->free_before[i], error);
+		if (result < 0)
+			return result;
+	}
+	if (mig)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the process uses a GPU in MIG mode, which the driver cannot "
+				     "checkpoint");
+	gcr_task_set_bytes(drive->task, bytes);
+
+	result = gcr_proc_memory_room(process->pid, &room, &what);
+	if (result < 0)
+		return gcr_error_set(error, -result, "its memory limits cannot be read: %s",
+				     strerror(-result));
+	if (room < bytes + CONTROL_STATE_BYTES)
+		return gcr_error_set(error, ENOMEM,
+				     "the driver puts %llu MiB into the process's own memory, "
+				     "but %s leaves %" PRIu64 " MiB",
+				     (unsigned long long)(bytes + CONTROL_STATE_BYTES) >> 20, what,
+				     room >> 20);
+	return 0;
+}
+
+/* gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once. */
+int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error)
+{
+	const struct gcr_command *command = drive->task->command;
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	uint32_t to[GCR_GPUS_MAX];
+
+	if (!command->gpu_pairs_count)
+		return 0;
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(drive->daemon->gpus, reply);
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		to[i] = i;
+	for (unsigned int i = 0; i < command->gpu_pairs_count; i++) {
+		uint32_t from = command->gpu_pairs[i].from;
+		uint32_t wanted = command->gpu_pairs[i].to;
+		uint32_t holder = 0;
+
+		if (from >= reply->gpus_count || wanted >= reply->gpus_count)
+			return gcr_error_set(error, ENODEV, "gpu=%u:%u: there are %u GPUs", from,
+					     wanted, reply->gpus_count);
+		while (to[holder] != wanted)
+			holder++;
+		to[holder] = to[from];
+		to[from] = wanted;
+	}
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		memcpy(drive->pairs[i].from, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		memcpy(drive->pairs[i].to, reply->gpus[to[i]].uuid, GCR_UUID_BYTES);
+	}
+	drive->pairs_count = reply->gpus_count;
+	return 0;
+}
