@@ -43,7 +43,7 @@ static bool is_gone(struct gcr_drive *drive)
 
 /* Only for a deadline or a process that ended: a wait that must go on is not cut short by a cancel.
  */
-static bool must_leave(struct gcr_drive *drive)
+bool gcr_drive_must_leave(struct gcr_drive *drive)
 {
 	if (is_gone(drive))
 		return true;
@@ -104,7 +104,7 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 					   drive->process->pidfd, ret);
 		if (!result)
 			return 0;
-		if (must_leave(drive))
+		if (gcr_drive_must_leave(drive))
 			result = is_gone(drive) ? -ESRCH : -ECANCELED;
 		else if (result == -EINTR)
 			/* It has ended, and the table is about to be told. */

@@ -28,6 +28,7 @@ struct gcr_drive {
 	uint32_t admitted;     /* GPUs we hold the admission of */
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
 	bool pending_answered;
+	bool rolling_back; /* what has to be undone is undone, whoever wants it to stop */
 	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
 	uint64_t free_before[GCR_GPUS_MAX];
 };
@@ -37,6 +38,9 @@ void gcr_drive_finish(struct gcr_drive *drive);
 
 /* One word for status; a string constant. */
 void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase);
+
+/* It has ended, or the daemon must go: even what is being undone has to be left as it is. */
+bool gcr_drive_must_leave(struct gcr_drive *drive);
 
 /* Wait, but not for a process that has ended. */
 void gcr_drive_pause(struct gcr_drive *drive, int msec);
@@ -79,7 +83,7 @@ void gcr_drive_assume_need(struct gcr_drive *drive);
 /*
  * Before every Restore: alone on the GPUs concerned, and enough VRAM there (-ENOMEM with the
  * figures). The admission is held until gcr_drive_leave() or gcr_drive_finish(). -ECANCELED: the
- * operation is to stop.
+ * operation is to stop; on the way back, the daemon or the process is.
  */
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
 void gcr_drive_leave(struct gcr_drive *drive);

@@ -21,6 +21,8 @@
  * not for 2.5 GiB on an H100; Restore that fails is fatal, so more than that.
  */
 #define THAW_MARGIN_BYTES   (64ull << 20)
+/* How often the turn to thaw is asked for. */
+#define ADMIT_LOOK_MSEC	    20
 
 /* Free VRAM of a GPU that NVML does not tell: a worker takes @bytes and gives them back. */
 static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes,
@@ -85,6 +87,20 @@ static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *repl
 	return 0;
 }
 
+/* Whoever is being rolled back waits its turn too: it must not be left frozen for that. */
+static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
+{
+	while (!gcr_gpus_admit(drive->daemon->gpus, mask)) {
+		if (drive->rolling_back ? gcr_drive_must_leave(drive)
+					: gcr_task_stopped(drive->task) != 0)
+			return gcr_error_set(error, ECANCELED,
+					     "it was stopped while others were thawed on its GPU");
+		gcr_drive_pause(drive, ADMIT_LOOK_MSEC);
+	}
+	drive->admitted = mask;
+	return 0;
+}
+
 /*
  * Before every Restore: alone on the GPUs concerned, and enough VRAM there. On success the
  * admission is held until gcr_drive_finish() or gcr_drive_leave().
@@ -110,10 +126,9 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 			mask |= 1u << index;
 	}
 	if (!drive->admitted && mask) {
-		result = gcr_gpus_admit(drive->daemon->gpus, mask, drive->task);
+		result = wait_admission(drive, mask, error);
 		if (result < 0)
 			return result;
-		drive->admitted = mask;
 	}
 	result = gcr_drive_query(drive, reply, error);
 	for (unsigned int i = 0; i < count && !result; i++)

@@ -62,6 +62,7 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	int attempts = 0;
 
 	gcr_drive_set_phase(drive, "rollback");
+	drive->rolling_back = true;
 	drive->pairs_count = 0;
 	for (;;) {
 		enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
@@ -110,6 +111,7 @@ static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 	int attempts = 0;
 
 	gcr_drive_set_phase(drive, "rollback");
+	drive->rolling_back = true;
 	gcr_drive_leave(drive);
 	for (;;) {
 		enum gcr_control_state state = GCR_CONTROL_UNKNOWN;

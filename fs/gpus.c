@@ -24,7 +24,6 @@
 #define QUERY_WAIT_USEC	  (5 * GCR_USEC_PER_SEC)
 /* After a failed query readers get what is known at once, for this long. */
 #define FAILED_PAUSE_USEC (5 * GCR_USEC_PER_SEC)
-#define ADMIT_LOOK_MSEC	  20
 
 struct reader {
 	void (*ready)(void *data);
@@ -308,23 +307,16 @@ int gcr_gpus_index(struct gcr_gpus *gpus, const uint8_t uuid[GCR_UUID_BYTES])
 	return index;
 }
 
-int gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask, struct gcr_task *task)
+bool gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask)
 {
-	for (;;) {
-		struct pollfd wake = {.fd = task->wake_fd, .events = POLLIN};
-		bool admitted;
+	bool admitted;
 
-		pthread_mutex_lock(&gpus->lock);
-		admitted = !(gpus->admitted & mask);
-		if (admitted)
-			gpus->admitted |= mask;
-		pthread_mutex_unlock(&gpus->lock);
-		if (admitted)
-			return 0;
-		if (gcr_task_stopped(task))
-			return -ECANCELED;
-		poll(&wake, 1, ADMIT_LOOK_MSEC);
-	}
+	pthread_mutex_lock(&gpus->lock);
+	admitted = !(gpus->admitted & mask);
+	if (admitted)
+		gpus->admitted |= mask;
+	pthread_mutex_unlock(&gpus->lock);
+	return admitted;
 }
 
 void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask)

@@ -46,10 +46,10 @@ unsigned int gcr_gpus_count(struct gcr_gpus *gpus);
 int gcr_gpus_index(struct gcr_gpus *gpus, const uint8_t uuid[GCR_UUID_BYTES]);
 
 /*
- * Wait for the right to put memory on the GPUs of @mask (bit = index), alone. -ECANCELED when the
- * task is to stop. Given back with gcr_gpus_leave().
+ * Take the right to put memory on the GPUs of @mask (bit = index), alone; false if somebody has
+ * it. Given back with gcr_gpus_leave().
  */
-int gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask, struct gcr_task *task);
+bool gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask);
 void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask);
 
 /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" as nvidia-smi prints it; @text holds 41 bytes. */

@@ -335,7 +335,8 @@ const char *const gcr_render_root_keys[] = {
 	"simulator", "processes", "held_bytes",	    NULL,
 };
 
-void gcr_render_root_status(struct gcr_daemon *daemon, FILE *stream)
+void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, const void *data),
+			    const void *data, FILE *stream)
 {
 	struct gcr_process **list = NULL;
 	struct gcr_hello hello = {0};
@@ -361,6 +362,8 @@ void gcr_render_root_status(struct gcr_daemon *daemon, FILE *stream)
 		struct gcr_proc_status status = {0};
 		struct view view;
 
+		if (!sees(list[i]->pid, data))
+			continue;
 		look(list[i], &view);
 		gcr_proc_status(list[i]->pid, &status);
 		fprintf(stream, "%-8d %-6u %-16s %-9s %14" PRIu64 " %14" PRIu64 "\n",

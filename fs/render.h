@@ -12,8 +12,9 @@ void gcr_render_status(struct gcr_process *process, FILE *stream);
 void gcr_render_error(struct gcr_process *process, FILE *stream);
 void gcr_render_maps(struct gcr_process *process, FILE *stream);
 
-/* The root's: keys, an empty line, and a table of the processes. */
-void gcr_render_root_status(struct gcr_daemon *daemon, FILE *stream);
+/* The root's: keys, an empty line, and a table of the processes that @sees says yes to. */
+void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, const void *data),
+			    const void *data, FILE *stream);
 
 void gcr_render_gpu_uuid(struct gcr_daemon *daemon, unsigned int index, FILE *stream);
 void gcr_render_gpu_name(struct gcr_daemon *daemon, unsigned int index, FILE *stream);

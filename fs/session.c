@@ -159,13 +159,13 @@ static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file *
 	return 0;
 }
 
-static int render(struct gcr_daemon *daemon, struct file *file)
+static int render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, struct file *file)
 {
 	FILE *stream = open_memstream(&file->text, &file->size);
 
 	if (!stream)
 		return -ENOMEM;
-	gcr_tree_render(daemon, file->node, file->process, stream);
+	gcr_tree_render(daemon, caller, file->node, file->process, stream);
 	return fclose(stream) ? -ENOMEM : 0;
 }
 
@@ -180,7 +180,7 @@ static void finish_open(void *data)
 {
 	_cleanup_free_ struct pending_open *pending = data;
 	_cleanup_(file_destroy_cleanup) struct file *file = pending->file;
-	int result = render(daemon_of(pending->request), file);
+	int result = render(daemon_of(pending->request), fuse_req_ctx(pending->request), file);
 
 	if (result < 0) {
 		fuse_reply_err(pending->request, -result);

@@ -287,14 +287,19 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	return result;
 }
 
-void gcr_tree_render(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process *process,
-		     FILE *stream)
+static bool sees(pid_t pid, const void *caller)
+{
+	return gcr_tree_reaches(caller, pid);
+}
+
+void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
+		     struct gcr_process *process, FILE *stream)
 {
 	uint32_t number = gcr_node_number(node);
 
 	switch (gcr_node_kind(node)) {
 	case GCR_NODE_ROOT_STATUS:
-		gcr_render_root_status(daemon, stream);
+		gcr_render_root_status(daemon, sees, caller, stream);
 		break;
 	case GCR_NODE_ROOT_METRICS:
 		gcr_metrics_render(daemon, stream);

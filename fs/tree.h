@@ -71,9 +71,9 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
 		  void *data);
 
-/* Write a control file's text. @process is NULL for nodes that are not about one. */
-void gcr_tree_render(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process *process,
-		     FILE *stream);
+/* Write a control file's text for @caller. @process is NULL for nodes that are not about one. */
+void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
+		     struct gcr_process *process, FILE *stream);
 
 /* May @caller see @pid by pid namespaces? */
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid);

@@ -32,6 +32,7 @@ REPORT = re.compile(r'ERROR: \w+Sanitizer|runtime error:|WARNING: \w+Sanitizer')
 MIB = 1 << 20
 NOBODY = 65534
 SKIPPED = 77
+WRITE_CALL = '1' if os.uname().machine == 'x86_64' else '64'  # write(2) in /proc/PID/syscall
 TEST_SEC = 120 * SLOW
 
 
@@ -261,6 +262,18 @@ class Writer:
     def is_waiting(self):
         """It has not been answered yet."""
         return self.number is None and not select.select([self.pipe], [], [], 0)[0]
+
+    def wait_waiting(self):
+        """Wait until its write has come to the daemon, or very nearly."""
+        def is_in_write():
+            try:
+                return read_file(f'/proc/{self.pid}/syscall').split()[0] == WRITE_CALL
+            except (OSError, IndexError):
+                return 'fuse' in read_file(f'/proc/{self.pid}/wchan')
+
+        wait_for(is_in_write, f'the writer {self.pid} to be waiting')
+        time.sleep(0.02 * SLOW)  # the way from there to the daemon cannot be seen
+        return self
 
     def result(self, seconds=None):
         """Its errno's name, 'ok', or 'killed'."""

@@ -75,6 +75,8 @@ static CUresult target_find(int pid, struct shared_process *ret_process)
 		int index;
 
 		shared_lock();
+		/* An entry whose process has called exec is of no use, though the pid lives. */
+		shared_reclaim();
 		index = shared_process_find(pid);
 		if (index >= 0)
 			*ret_process = shared->processes[index];

@@ -172,8 +172,6 @@ static void file_read(void)
 	struct stat status;
 	ssize_t length;
 
-	if (!shared)
-		return;
 	shared_path(path, "faults");
 	if (stat(path, &status) < 0) {
 		rules_free(faults.file);

@@ -26,13 +26,22 @@ static bool directory_is_given;
 
 const char *shared_directory(void)
 {
+	const char *given = getenv("GPUCR_SIM_DIR");
+
+	if (directory[0])
+		return directory;
+	directory_is_given = given && *given;
+	if (directory_is_given)
+		snprintf(directory, sizeof(directory), "%s", given);
+	else
+		snprintf(directory, sizeof(directory), "/dev/shm/gpucr-sim-%u", geteuid());
 	return directory;
 }
 
 void shared_path(char *path, const char *format, ...)
 {
+	size_t length = strlen(shared_directory());
 	va_list arguments;
-	size_t length = strlen(directory);
 
 	memcpy(path, directory, length);
 	path[length++] = '/';
@@ -67,10 +76,12 @@ static uint64_t environment_bytes(const char *name, uint64_t fallback)
 	switch (*end) {
 	case 'G':
 	case 'g':
-		bytes <<= 10; /* fall through */
+		bytes <<= 10;
+		__attribute__((fallthrough));
 	case 'M':
 	case 'm':
-		bytes <<= 10; /* fall through */
+		bytes <<= 10;
+		__attribute__((fallthrough));
 	case 'K':
 	case 'k':
 		bytes <<= 10;
@@ -148,7 +159,6 @@ int shared_open(void)
 {
 	_cleanup_close_ int lock = -1;
 	_cleanup_close_ int fd = -1;
-	const char *given = getenv("GPUCR_SIM_DIR");
 	char path[PATH_MAX];
 	struct shared_state *state;
 	struct stat status;
@@ -156,12 +166,7 @@ int shared_open(void)
 
 	if (shared)
 		return 0;
-	directory_is_given = given && *given;
-	if (directory_is_given)
-		snprintf(directory, sizeof(directory), "%s", given);
-	else
-		snprintf(directory, sizeof(directory), "/dev/shm/gpucr-sim-%u", geteuid());
-	r = make_directory(directory);
+	r = make_directory(shared_directory());
 	if (r < 0)
 		return r;
 	shared_path(path, "memory");

@@ -119,12 +119,12 @@ def test_wrong_state_is_told():
         machine.wait_status(demo.pid, 'state', 'freezing')
         equal(machine.write(demo.pid, 'thaw'), 'EBUSY')
         words = machine.error(demo.pid)
-        check('thaw' in words and 'freezing' in words, words)
+        check('freezing' in words, words)
         equal(writer.result(), 'ok')
         machine.faults()
         equal(machine.write(demo.pid, 'cancel'), 'EBUSY')
         words = machine.error(demo.pid)
-        check('cancel' in words and 'frozen' in words, words)
+        check('frozen' in words, words)
         machine.must(demo.pid, 'thaw')
 
 

@@ -127,7 +127,7 @@ def test_cancel():
     with Machine() as machine:
         demo = machine.ready_demo()
         first = slow_freeze(machine, demo)
-        second = machine.writer(demo.pid, 'freeze')
+        second = machine.writer(demo.pid, 'freeze').wait_waiting()
         cancel = machine.writer(demo.pid, 'cancel')
         equal(cancel.result(), 'ok')
         # When cancel returns, the process is where it came from.

@@ -292,8 +292,7 @@ def test_one_of_two_is_interrupted():
         first = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGINT))
         wait_checkpoint(machine, demo)
         second = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGINT))
-        # The second waits when its own call has come in: only then can it be told by a signal.
-        harness.wait_for(lambda: waits_in_fuse(second.pid), 'the second writer')
+        second.wait_waiting()
         first.signal(signal.SIGINT)
         equal(first.result(), 'EINTR')
         check(first.seconds < DELAY_MS / 1000, 'it need not wait for the others')
@@ -307,18 +306,10 @@ def test_one_of_two_is_interrupted():
                    for _ in range(3)]
         wait_checkpoint(machine, demo)
         for writer in writers:
-            harness.wait_for(lambda: waits_in_fuse(writer.pid), 'a writer')
+            writer.wait_waiting()
             writer.signal(signal.SIGINT)
         equal([writer.result() for writer in writers], ['EINTR'] * 3)
         must_run_on(machine, demo, 'all three were interrupted')
-
-
-def waits_in_fuse(pid):
-    """Its state is S in a system call of write(2), as far as the kernel tells."""
-    try:
-        return harness.read_file(f'/proc/{pid}/syscall').split()[0] == '1'
-    except (OSError, IndexError):
-        return harness.read_file(f'/proc/{pid}/wchan') != ''
 
 
 def test_nonblocking_writer_may_go():
@@ -328,7 +319,7 @@ def test_nonblocking_writer_may_go():
         equal(machine.writer(demo.pid, 'freeze', flags=os.O_NONBLOCK).result(), 'ok')
         # Who joins and is interrupted does not stop what somebody else has asked for.
         joined = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGTERM))
-        harness.wait_for(lambda: waits_in_fuse(joined.pid), 'the one who joins')
+        joined.wait_waiting()
         joined.signal(signal.SIGTERM)
         equal(joined.result(), 'EINTR')
         machine.wait_status(demo.pid, 'state', 'frozen')
@@ -343,7 +334,7 @@ def test_cancel_writer_may_be_interrupted():
         freeze = machine.writer(demo.pid, 'freeze')
         wait_checkpoint(machine, demo)
         cancel = machine.writer(demo.pid, 'cancel', prepare=lambda: catch(signal.SIGINT))
-        harness.wait_for(lambda: waits_in_fuse(cancel.pid), 'the cancel')
+        cancel.wait_waiting()
         cancel.signal(signal.SIGINT)
         equal(cancel.result(), 'EINTR')
         equal(freeze.result(), 'ECANCELED')

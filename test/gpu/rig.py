@@ -19,7 +19,7 @@ MIB = 1 << 20
 HERE = os.path.dirname(os.path.realpath(__file__))
 # What a file operation on the mount may take, and a program's start.
 LOOK_SEC = 15
-START_SEC = 90
+START_SEC = 120
 
 
 class Failure(Exception):
@@ -147,7 +147,7 @@ def wait_until(condition, timeout, what):
 class Program:
     """A program that prints `pid N` and then numbered lines, `tick K ok` or `step K ok`."""
 
-    def __init__(self, rig, name, command, word="tick"):
+    def __init__(self, rig, name, command, environment, word="tick"):
         self.name = name
         self.word = word
         self.count = 0
@@ -159,7 +159,7 @@ class Program:
         self.error_path = self.path + ".err"
         with open(self.path, "wb") as out, open(self.error_path, "wb") as err:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
-                                            stderr=err, env=rig.environment, cwd=rig.work)
+                                            stderr=err, env=environment, cwd=rig.work)
         self.pid = self.process.pid
         self.output = open(self.path, "rb")
 
@@ -225,7 +225,8 @@ class Bare:
     """The driver's own checkpoint, in a process of its own."""
 
     def __init__(self, rig):
-        self.process = subprocess.Popen(rig.simulated() + [rig.options.bare], env=rig.environment,
+        self.process = subprocess.Popen(rig.wrapper() + [rig.options.bare],
+                                        env=rig.program_environment(False),
                                         cwd=rig.work, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE)
         rig.others.append(self.process)
@@ -420,8 +421,6 @@ class Rig:
             GPUCR_HELPER_DIR=os.path.join(options.build, "backend", "cuda"),
             GPUCR_SIM_LIBDIR=os.path.join(options.build, "backend", "sim"),
             GPUCR_SOCKET=os.path.join(options.work, "run", "socket"))
-        if not options.preload:
-            self.environment["GPUCR_PRELOAD"] = ""
         if options.sim:
             self.simulator = os.path.join(options.work, "sim")
             os.mkdir(self.simulator, 0o700)
@@ -434,30 +433,31 @@ class Rig:
         self.number += 1
         return self.number
 
-    def simulated(self):
-        """What to put before a command so that it uses the simulator if we do."""
-        run = os.path.join(self.options.build, "tools", "gpucr-run")
-        return [run, "--sim"] if self.options.sim else []
-
     def wrapper(self):
         run = os.path.join(self.options.build, "tools", "gpucr-run")
-        return [run] + (["--sim"] if self.options.sim else [])
+        return [run, "--sim"] if self.options.sim else [run]
 
-    def start(self, name, command, word="tick"):
-        program = Program(self, name, self.wrapper() + command, word)
+    def program_environment(self, preload):
+        if preload:
+            return self.environment
+        return dict(self.environment, GPUCR_PRELOAD="")
+
+    def start(self, name, command, word="tick", preload=False):
+        environment = self.program_environment(preload or self.options.preload)
+        program = Program(self, name, self.wrapper() + command, environment, word)
         self.programs.append(program)
         return program
 
-    def demo(self, size, buffers=8, tick=100, managed=0, name="demo"):
+    def demo(self, size, buffers=8, tick=100, managed=0, name="demo", preload=False):
         program = os.path.join(self.options.build, "tools", "gpucr-demo")
         command = [program, "--bytes", str(size), "--buffers", str(buffers), "--tick", str(tick)]
         if managed:
             command += ["--managed", str(managed)]
-        return self.start(name, command)
+        return self.start(name, command, preload=preload)
 
-    def script(self, name, *arguments, word="tick"):
+    def script(self, name, *arguments, word="tick", preload=False):
         command = [sys.executable, os.path.join(HERE, name + ".py"), *arguments]
-        return self.start(name, command, word)
+        return self.start(name, command, word, preload)
 
     def slow_down(self, milliseconds):
         """Simulator only: let each Checkpoint and half as long each Restore take this long more."""

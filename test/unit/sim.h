@@ -47,14 +47,14 @@ static inline void *sim_symbol(const char *name)
 /* An entry point by its exported name. */
 #define CU(name) ((__typeof__(name) *)sim_symbol(#name))
 
-#define RESULT(call, expected)                                                                     \
-	do {                                                                                       \
-		int result_ = (int)(call);                                                         \
-		if (result_ != (int)(expected)) {                                                  \
-			fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call,      \
-				result_, (int)(expected));                                         \
-			exit(1);                                                                   \
-		}                                                                                  \
+#define RESULT(call, expected)                                                                \
+	do {                                                                                  \
+		int result_ = (int)(call);                                                    \
+		if (result_ != (int)(expected)) {                                             \
+			fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call, \
+				result_, (int)(expected));                                    \
+			exit(1);                                                              \
+		}                                                                             \
 	} while (0)
 #define OK(call) RESULT(call, CUDA_SUCCESS)
 
@@ -206,10 +206,10 @@ static inline size_t sim_free_bytes(void)
 
 static inline CUmemAllocationProp sim_prop(void)
 {
-	return (CUmemAllocationProp){
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+	return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				     .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+				     .requestedHandleTypes =
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 }
 
 /* Maps a handle somewhere, readable and writable. */

@@ -179,7 +179,8 @@ static unsigned devices_open(pid_t pid)
 	directory = opendir(path);
 	CHECK(directory);
 	while ((entry = readdir(directory))) {
-		ssize_t length = readlinkat(dirfd(directory), entry->d_name, link, sizeof(link) - 1);
+		ssize_t length =
+			readlinkat(dirfd(directory), entry->d_name, link, sizeof(link) - 1);
 
 		link[length > 0 ? length : 0] = '\0';
 		count += strstr(link, "/nvidia") != NULL;

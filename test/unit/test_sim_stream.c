@@ -42,8 +42,8 @@ static void test_kernels(void)
 	OK(CU(cuMemcpyDtoH_v2)(words, data, sizeof(words)));
 	OK(CU(cuMemcpyDtoH_v2)(&sum, result, sizeof(sum)));
 	for (uint32_t i = 0; i < WORDS; i++)
-		CHECK(words[i] == (seed ^ i * 2654435761u) +
-					  (i >= first && i < first + some ? value : 0));
+		CHECK(words[i] ==
+		      (seed ^ i * 2654435761u) + (i >= first && i < first + some ? value : 0));
 	CHECK(sum == expected_checksum(words, WORDS));
 
 	OK(CU(cuModuleLoadData)(&module, sim_ptx));

@@ -38,6 +38,12 @@ def short_name(name):
     return f"{suite}/{test}" if suite else test
 
 
+def is_expected(name, patterns):
+    """With one suite only, meson leaves its name out: patterns may do without it too."""
+    test = name.rpartition("/")[2]
+    return any(fnmatch.fnmatchcase(name, p) or fnmatch.fnmatchcase(test, p) for p in patterns)
+
+
 def main():
     build, directory, expected_path, counts_path = sys.argv[1:]
     in_ci = os.environ.get("CI") == "true"
@@ -57,7 +63,7 @@ def main():
         elif test["result"] == "SKIP":
             result = "skipped"
             words = ": " + (output_of(test) or ["no reason given"])[-1].strip()
-            if in_ci and not any(fnmatch.fnmatchcase(name, pattern) for pattern in expected):
+            if in_ci and not is_expected(name, expected):
                 result = "FAILED"
                 words = ": skipped, which is not expected here" + words
         else:
