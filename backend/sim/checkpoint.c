@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuCheckpointProcess*: the calling side. The state is read from the shared table at once, all
- * else is asked of the target's restore thread, for as long as that takes.
+ * cuCheckpointProcess*: the calling side. Everything is asked of the target's restore thread, one
+ * request after the other, for as long as that takes.
  */
 #include "backend/sim/checkpoint_message.h"
 
@@ -125,12 +125,16 @@ CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
 	SIM_ENTER_FLAGS(SIM_CALL_CHECKPOINT);
+	struct checkpoint_request nothing = {.verb = CHECKPOINT_VERB_NOTHING};
 	struct shared_process target;
 	CUresult result;
 
 	if (!state)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = target_find(pid, &target);
+	/* Measured: it waits for the call under way, and for a stopped target to go on. */
+	result = target_ask(pid, &nothing);
+	if (!result)
+		result = target_find(pid, &target);
 	if (!result)
 		*state = (CUprocessState)target.state;
 	return result;
