@@ -16,6 +16,11 @@
 
 /* A daemon that is to stop waits this long for the driver; the next daemon goes on from there. */
 #define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
+/* What a process that is being killed may take, with all its memory to free. */
+#define EXIT_WAIT_MSEC 5000
+/* How often the driver is asked for a state when helpers die of the question, and how far apart. */
+#define STATE_ATTEMPTS	 10
+#define STATE_RETRY_MSEC 100
 
 void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task)
 {
@@ -36,16 +41,11 @@ void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase)
 	atomic_store(&drive->task->phase, phase);
 }
 
-static bool is_gone(struct gcr_drive *drive)
-{
-	return gcr_process_state(drive->process) == GCR_STATE_GONE;
-}
-
 /* Only for a deadline or a process that ended: a wait that must go on is not cut short by a cancel.
  */
 bool gcr_drive_must_leave(struct gcr_drive *drive)
 {
-	if (is_gone(drive))
+	if (gcr_process_has_ended(drive->process))
 		return true;
 	if (!atomic_load(&drive->daemon->stopping))
 		return false;
@@ -78,11 +78,37 @@ static void drop_helper(struct gcr_drive *drive)
 }
 
 /*
- * One call, waited for to its end: what the driver has begun cannot be taken back. When the
- * deadline passes meanwhile, the writers get their answer. -EPIPE: the helper died, and the call's
- * fate is to be asked of another; -ESRCH: the process has ended; -ECANCELED: the daemon must go.
- * Otherwise 0 with the driver's answer in *ret.
+ * Is an error due to the end of the process, which the driver knows by other words? It answers no
+ * more as soon as that end has begun; we wait until it is over.
  */
+static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
+{
+	struct gcr_proc_stat stat;
+
+	if (!answer->error)
+		return false;
+	if (!gcr_proc_stat(drive->process->pid, &stat) && stat.is_exiting)
+		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
+	return gcr_process_has_ended(drive->process);
+}
+
+/*
+ * The deadline has passed: the writers get their answer. A helper that somebody has stopped will
+ * not answer; another one is asked then how the call ended.
+ */
+static void deadline_passed(struct gcr_drive *drive)
+{
+	struct gcr_proc_stat stat;
+
+	if (!drive->pending_answered && gcr_task_stopped(drive->task) == ETIMEDOUT) {
+		drive->pending_answered = true;
+		gcr_task_deadline_passed(drive->task);
+	}
+	if (!gcr_proc_stat(gcr_helper_pid(drive->helper), &stat) &&
+	    (stat.state == 'T' || stat.state == 't'))
+		gcr_helper_kill(drive->helper);
+}
+
 int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		   struct gcr_result *ret, struct gcr_error *error)
 {
@@ -102,20 +128,18 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		 */
 		result = gcr_helper_result(drive->helper, 250 * GCR_USEC_PER_MSEC,
 					   drive->process->pidfd, ret);
+		if (!result && is_dying(drive, ret))
+			result = -ESRCH;
 		if (!result)
 			return 0;
 		if (gcr_drive_must_leave(drive))
-			result = is_gone(drive) ? -ESRCH : -ECANCELED;
+			result = gcr_process_has_ended(drive->process) ? -ESRCH : -ECANCELED;
 		else if (result == -EINTR)
-			/* It has ended, and the table is about to be told. */
 			result = -ESRCH;
 		else if (result == -ETIMEDOUT)
 			result = 0;
-		if (!result && !drive->pending_answered &&
-		    gcr_task_stopped(drive->task) == ETIMEDOUT) {
-			drive->pending_answered = true;
-			gcr_task_deadline_passed(drive->task);
-		}
+		if (!result && gcr_clock_usec() >= gcr_task_deadline_usec(drive->task))
+			deadline_passed(drive);
 	}
 	drop_helper(drive);
 	if (result == -ESRCH)
@@ -134,10 +158,13 @@ int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_sta
 	struct gcr_result answer;
 	int result = -EPIPE;
 
-	for (int attempt = 0; attempt < 5 && result == -EPIPE; attempt++)
+	for (int attempt = 0; attempt < STATE_ATTEMPTS && result == -EPIPE; attempt++) {
+		if (attempt)
+			gcr_drive_pause(drive, STATE_RETRY_MSEC);
 		result = gcr_drive_call(drive, GCR_MESSAGE_STATE, 0, &answer, error);
+	}
 	if (result < 0)
-		return result;
+		return result == -EPIPE ? -EIO : result;
 	if (answer.error)
 		return gcr_error_set(error, answer.error, "%s", answer.words);
 	*ret_state = answer.state;
@@ -181,6 +208,7 @@ void gcr_drive_remove_record(struct gcr_drive *drive)
 int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error)
 {
 	int result = gcr_drive_need_helper(drive, error);
+	int64_t asked_usec = gcr_clock_usec();
 
 	if (!result)
 		result = gcr_helper_request(drive->helper, GCR_MESSAGE_QUERY, NULL, 0, error);
@@ -195,6 +223,6 @@ int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struc
 	}
 	if (reply->error)
 		return gcr_error_set(error, reply->error, "%s", reply->words);
-	gcr_gpus_update(drive->daemon->gpus, reply);
+	gcr_gpus_update(drive->daemon->gpus, reply, asked_usec);
 	return 0;
 }

@@ -36,8 +36,11 @@
  * legacy IPC all ended so (measured). What the helper refused itself (no driver result), "not in
  * this state" (EBUSY) and "not yours" (EACCES) say that nothing was tried.
  */
-static bool is_lost(const struct gcr_result *answer)
+static bool is_lost(const struct gcr_drive *drive, const struct gcr_result *answer)
 {
+	/* With gpu=OLD:NEW it also says that these GPUs cannot take each other's place. */
+	if (answer->error == EINVAL && drive->pairs_count)
+		return false;
 	return answer->driver_result && answer->error != EBUSY && answer->error != EACCES;
 }
 
@@ -89,7 +92,7 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 				return result;
 			}
 			result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
-			if (!result && answer.error && is_lost(&answer))
+			if (!result && answer.error && is_lost(drive, &answer))
 				return lost(drive, &answer, ret_state, error);
 		} else {
 			return gcr_error_set(error, EIO, "the driver says the process has failed");
@@ -350,7 +353,7 @@ static int restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 	}
 	if (result < 0 || !answer.error)
 		return result;
-	if (is_lost(&answer))
+	if (is_lost(drive, &answer))
 		return lost(drive, &answer, ret_state, error);
 	return gcr_error_set(error, EIO, "%s", answer.words);
 }

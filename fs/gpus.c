@@ -41,12 +41,24 @@ struct gcr_gpus {
 	pthread_cond_t changed;
 	bool stopping;
 	bool asking;	     /* a query is wanted or under way */
-	int64_t known_usec;  /* when `reply` was true, monotonic */
+	int64_t known_usec;  /* when `reply` was asked for, monotonic */
+	int64_t expired_usec; /* what was asked for before is wrong */
 	int64_t failed_usec; /* when the last query failed, 0 if it did not */
 	struct reader *readers;
 	uint32_t admitted;
 	struct gcr_gpus_reply reply;
 };
+
+/* Keep an answer to a question of @asked_usec, unless a later one is there. Lock held. */
+static void keep_locked(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply,
+			int64_t asked_usec)
+{
+	gpus->failed_usec = 0;
+	if (asked_usec < gpus->known_usec)
+		return;
+	gpus->reply = *reply;
+	gpus->known_usec = asked_usec;
+}
 
 static void wait_until(struct gcr_gpus *gpus, int64_t usec)
 {
@@ -110,12 +122,14 @@ static void *let_readers_go(void *data)
 	return NULL;
 }
 
+/* One question. *helper is kept for the next one, or NULL afterwards. */
 static int ask(struct gcr_gpus *gpus, struct gcr_helper **helper, int64_t start_wait_usec,
 	       struct gcr_gpus_reply *reply, struct gcr_error *error)
 {
+	bool is_new = !*helper;
 	int result = 0;
 
-	if (!*helper)
+	if (is_new)
 		result = gcr_helpers_take_control(gpus->daemon->helpers, start_wait_usec, -1,
 						  helper, error);
 	if (!result)
@@ -132,6 +146,9 @@ static int ask(struct gcr_gpus *gpus, struct gcr_helper **helper, int64_t start_
 		gcr_helper_kill(*helper);
 		gcr_helper_put(TAKE_PTR(*helper));
 	}
+	/* One that was kept may have died long ago. */
+	if (result == -EPIPE && !is_new)
+		return ask(gpus, helper, start_wait_usec, reply, error);
 	return result;
 }
 
@@ -146,6 +163,7 @@ static void *refresh(void *data)
 
 	pthread_mutex_lock(&gpus->lock);
 	while (!gpus->stopping && reply) {
+		int64_t asked_usec;
 		int result;
 
 		if (!gpus->asking) {
@@ -161,17 +179,18 @@ static void *refresh(void *data)
 			continue;
 		}
 		pthread_mutex_unlock(&gpus->lock);
+		asked_usec = gcr_clock_usec();
 		result = ask(gpus, &helper, QUERY_WAIT_USEC, reply, &error);
 		used_usec = gcr_clock_usec();
 		if (result < 0)
 			gcr_log(LOG_WARNING, 0, "the GPUs cannot be asked: %s", error.words);
 		pthread_mutex_lock(&gpus->lock);
-		gpus->failed_usec = result < 0 ? gcr_clock_usec() : 0;
-		if (!result) {
-			gpus->reply = *reply;
-			gpus->known_usec = gcr_clock_usec();
-		}
-		gpus->asking = false;
+		if (result < 0)
+			gpus->failed_usec = gcr_clock_usec();
+		else
+			keep_locked(gpus, reply, asked_usec);
+		/* What became wrong while it was asked for is asked for again. */
+		gpus->asking = !result && gpus->readers && gpus->known_usec <= gpus->expired_usec;
 		pthread_cond_broadcast(&gpus->changed);
 	}
 	pthread_mutex_unlock(&gpus->lock);
@@ -234,7 +253,8 @@ void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void 
 	struct reader *reader = NULL;
 
 	pthread_mutex_lock(&gpus->lock);
-	if (!gpus->stopping && now_usec - gpus->known_usec > FRESH_USEC &&
+	if (!gpus->stopping &&
+	    (gpus->known_usec <= gpus->expired_usec || now_usec - gpus->known_usec > FRESH_USEC) &&
 	    (!gpus->failed_usec || now_usec - gpus->failed_usec > FAILED_PAUSE_USEC))
 		reader = calloc(1, sizeof(*reader));
 	if (reader) {
@@ -258,18 +278,17 @@ void gcr_gpus_snapshot(struct gcr_gpus *gpus, struct gcr_gpus_reply *ret_reply)
 	pthread_mutex_unlock(&gpus->lock);
 }
 
-void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply)
+void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply, int64_t asked_usec)
 {
 	pthread_mutex_lock(&gpus->lock);
-	gpus->reply = *reply;
-	gpus->known_usec = gcr_clock_usec();
+	keep_locked(gpus, reply, asked_usec);
 	pthread_mutex_unlock(&gpus->lock);
 }
 
 void gcr_gpus_expire(struct gcr_gpus *gpus)
 {
 	pthread_mutex_lock(&gpus->lock);
-	gpus->known_usec = 0;
+	gpus->expired_usec = gcr_clock_usec();
 	pthread_mutex_unlock(&gpus->lock);
 }
 

@@ -31,8 +31,8 @@ void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void 
 /* A copy of what is known. About 13 KB: not for the stack of a deep call. */
 void gcr_gpus_snapshot(struct gcr_gpus *gpus, struct gcr_gpus_reply *ret_reply);
 
-/* What somebody else has just asked of a helper. */
-void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply);
+/* What somebody else has asked of a helper at @asked_usec (monotonic). */
+void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply, int64_t asked_usec);
 
 /* What is known has just become wrong: the next reader waits for new figures. */
 void gcr_gpus_expire(struct gcr_gpus *gpus);

@@ -268,7 +268,7 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	bool told;
 	bool last;
 
-	if (gcr_process_state(process) == GCR_STATE_GONE)
+	if (gcr_process_has_ended(process))
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	pthread_mutex_lock(&process->lock);
 	if (!result && verb == GCR_VERB_FREEZE)

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 
 #include "fs/event.h"
+#include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/loop.h"
@@ -107,6 +108,7 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 	pthread_mutex_unlock(&process->lock);
 	gcr_record_remove(daemon->runtime_fd, process->pid, process->start_ticks);
 	if (!process->launcher) {
+		gcr_gpus_expire(daemon->gpus);
 		gcr_event_log_append(process->events, "%d - gone %s", (int)process->pid, what);
 		gcr_event_log_append(daemon->events, "%d - gone %s", (int)process->pid, what);
 	}
@@ -159,6 +161,16 @@ static bool has_ended(const struct gcr_process *process)
 	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
 
 	return poll(&pidfd, 1, 0) == 1;
+}
+
+bool gcr_process_has_ended(struct gcr_process *process)
+{
+	if (gcr_process_state(process) == GCR_STATE_GONE)
+		return true;
+	if (!has_ended(process))
+		return false;
+	remove_process(process->daemon->processes, process, "ended");
+	return true;
 }
 
 static struct gcr_process *find_locked(struct gcr_processes *processes, pid_t pid)
@@ -238,6 +250,7 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 	pthread_mutex_unlock(&processes->lock);
 
 	if (!launcher) {
+		gcr_gpus_expire(processes->daemon->gpus);
 		gcr_event_log_append(process->events, "%d - found %s", (int)pid, process->comm);
 		gcr_event_log_append(processes->daemon->events, "%d - found %s", (int)pid,
 				     process->comm);

@@ -90,6 +90,8 @@ static int read_file(const char *path, char **ret_text, size_t *ret_bytes)
 	return 0;
 }
 
+#define PF_EXITING 0x4ul /* linux/sched.h; it stands in /proc/PID/stat as it is */
+
 static int read_proc_file(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes)
 {
 	char path[PROC_PATH_BYTES];
@@ -155,11 +157,13 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat)
 		return -EPROTO;
 	stat.parent = parent;
 	field += used;
-	/* now behind field 4; field 22 is the start time */
+	/* now behind field 4; field 9 has the flags, field 22 is the start time */
 	for (int number = 5; number <= 22; number++) {
 		field += strspn(field, " ");
 		if (number == 22)
 			break;
+		if (number == 9)
+			stat.is_exiting = strtoul(field, NULL, 10) & PF_EXITING;
 		field += strcspn(field, " ");
 	}
 	if (sscanf(field, "%" SCNu64, &stat.start_ticks) != 1)

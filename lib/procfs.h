@@ -17,6 +17,7 @@ struct gcr_proc_stat {
 	char comm[GCR_COMM_BYTES]; /* as it is, may hold any byte but NUL */
 	char state;		   /* R S D T t Z X I */
 	pid_t parent;
+	bool is_exiting; /* PF_EXITING: on its way out, soon or already a zombie */
 	uint64_t start_ticks; /* since boot, in clock ticks: field 22 of /proc/PID/stat */
 };
 

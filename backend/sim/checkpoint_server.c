@@ -95,7 +95,7 @@ static void connection_serve(int connection)
 
 	if (recv(fd, &request, sizeof(request), MSG_WAITALL) != sizeof(request) || peer_gone(fd))
 		return;
-	reply.result = peer_permitted(fd) ? (int32_t)serve(&request) : CUDA_ERROR_NOT_PERMITTED;
+	reply.result = peer_permitted(fd) ? (int32_t)serve(&request) : CUDA_ERROR_OPERATING_SYSTEM;
 	send(fd, &reply, sizeof(reply), MSG_NOSIGNAL);
 }
 

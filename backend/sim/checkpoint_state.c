@@ -14,6 +14,8 @@
 
 /* Only the restore thread writes it; the shared table has a copy for everybody. */
 static CUprocessState state;
+/* A restore has failed. Measured: the state goes on being "checkpointed", and nothing works. */
+static bool failed;
 /* Why the next restore will fail, found out when checkpointing. */
 static CUresult lost;
 
@@ -272,7 +274,7 @@ CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count)
 	SIM_LOCK(&sim.lock);
 
 	/* Measured: after a restore that failed every other one says 304. */
-	if (state == CU_PROCESS_STATE_FAILED)
+	if (failed)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	if (state != CU_PROCESS_STATE_CHECKPOINTED)
 		return CUDA_ERROR_ILLEGAL_STATE;
@@ -280,14 +282,14 @@ CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count)
 	if (result)
 		return result;
 	if (lost) {
-		state_set(CU_PROCESS_STATE_FAILED);
+		failed = true;
 		return lost;
 	}
 	for (unsigned i = 0; i < sim.device_count; i++)
 		sim.gpu_of_device[i] = new_gpu[sim.gpu_of_device[i]];
 	result = restore_memory();
 	if (result) {
-		state_set(CU_PROCESS_STATE_FAILED);
+		failed = true;
 		return result;
 	}
 	for (struct phys *phys = physes; phys; phys = phys->next)
@@ -304,7 +306,7 @@ void checkpoint_register_again(void)
 	_cleanup_close_ int fd = -1;
 	int r;
 
-	if (state != CU_PROCESS_STATE_CHECKPOINTED && state != CU_PROCESS_STATE_FAILED)
+	if (state != CU_PROCESS_STATE_CHECKPOINTED)
 		return;
 	shared_lock();
 	if (self->generation != sim.generation || !shared_process_running(self) ||

@@ -31,6 +31,8 @@ class Stuck(Failure):
 
 
 def errno_name(number):
+    if number == errno.EOPNOTSUPP:
+        return "EOPNOTSUPP"  # not its other name, ENOTSUP
     return errno.errorcode.get(number, str(number)) if number else "success"
 
 

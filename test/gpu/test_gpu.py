@@ -36,6 +36,7 @@ class Sizes:
         self.cycles = 2 if options.quick else 20
         self.freeze_kills = [200, 1000] if options.quick else [50, 200, 500, 1000, 2000]
         self.thaw_kills = [50, 200] if options.quick else [50, 200, 350, 500, 1000]
+        self.successors = 3 if options.quick else 10
         unit = 16 * MIB if options.sim else GIB
         # of the table: bytes, repetitions
         self.table = [(unit, 3), (4 * unit, 3), (16 * unit, 3)]
@@ -428,7 +429,7 @@ class Suite:
         return True
 
     def part_daemon(self):
-        """the daemon killed: in the middle of a freeze and of a thaw, and with a frozen process"""
+        """the daemon killed: in a freeze, in a thaw, and with a frozen process"""
         self.rig.slow_down(1500)
         demo = self.rig.demo(self.sizes.demo)
         demo.wait_for(3)
@@ -436,10 +437,14 @@ class Suite:
         self.kill_daemon(demo, "thaw", 250)
         self.rig.slow_down(0)
         self.bring(demo, "freeze", "frozen")
-        self.daemon.kill()
-        self.daemon.start()
-        self.check_state(demo, "frozen")
-        self.need_verb(demo, "thaw", "thaw by the next daemon")
+        for successor in range(1, self.sizes.successors + 1):
+            self.daemon.kill()
+            self.daemon.start()
+            state = self.daemon.settled(demo.pid)
+            if state != "frozen":
+                self.results.need(False, f"successor {successor} finds it frozen", str(state))
+        self.results.check(True, f"{self.sizes.successors} daemons in turn find it frozen")
+        self.need_verb(demo, "thaw", "thaw by the last of them")
         self.check_goes_on(demo)
 
     def bring(self, demo, verb, goal):
@@ -566,14 +571,17 @@ def parse_arguments():
     parser.add_argument("--sim", action="store_true", help="use the simulated GPU")
     parser.add_argument("--quick", action="store_true", help="a few checks of each kind")
     parser.add_argument("--full", action="store_true", help="larger sizes, more repetitions")
-    parser.add_argument("--preload", action="store_true", help="all programs have the preload library")
-    parser.add_argument("--limit", type=int, default=360, help="start nothing new after SEC")
+    parser.add_argument("--preload", action="store_true",
+                        help="all programs have the preload library")
+    parser.add_argument("--limit", type=int, help="start nothing new after SEC (360, full: 500)")
     parser.add_argument("--only", default=",".join(Suite.PARTS), help="PART[,PART]...")
     options = parser.parse_args()
     options.only = options.only.split(",")
     for part in options.only:
         if part not in Suite.PARTS:
             parser.error(f"there is no part '{part}'")
+    if options.limit is None:
+        options.limit = 500 if options.full else 360
     options.vram = 2 * GIB
     return options
 

@@ -6,19 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(condition)                                                                           \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__,           \
-				#condition);                                                       \
-			exit(1);                                                                   \
-		}                                                                                  \
+#define CHECK(condition)                                                                 \
+	do {                                                                             \
+		if (!(condition)) {                                                      \
+			fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, \
+				#condition);                                             \
+			exit(1);                                                         \
+		}                                                                        \
 	} while (0)
 
-#define SKIP(reason)                                                                               \
-	do {                                                                                       \
-		fprintf(stderr, "skipped: %s\n", reason);                                          \
-		exit(77);                                                                          \
+#define SKIP(reason)                                      \
+	do {                                              \
+		fprintf(stderr, "skipped: %s\n", reason); \
+		exit(77);                                 \
 	} while (0)
 
 #endif

@@ -201,14 +201,6 @@ static void faults(const char *rules)
 	CHECK(!rename(temporary, path));
 }
 
-static void wait_state(const struct child *child, int state)
-{
-	for (int i = 0; act('S', child) != state; i++) {
-		CHECK(i < 5000);
-		usleep(1000);
-	}
-}
-
 static struct child target_start(void)
 {
 	struct child child = child_start(target);
@@ -249,8 +241,8 @@ static void test_cycle(void)
 		CHECK(act('S', &t) == CU_PROCESS_STATE_RUNNING);
 	}
 	child_kill(&t);
-	CHECK(act('S', &t) == -(int)CUDA_ERROR_INVALID_VALUE);
-	CHECK(act('L', &t) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(act('S', &t) == -(int)CUDA_ERROR_OPERATING_SYSTEM);
+	CHECK(act('L', &t) == CUDA_ERROR_OPERATING_SYSTEM);
 	t.pid = getpid();
 	CHECK(act('S', &t) == -(int)CUDA_ERROR_NOT_INITIALIZED);
 }
@@ -264,12 +256,12 @@ static void test_out_of_memory(struct child *fill)
 	say_byte(fill->fd, 's');
 	CHECK(hear_byte(fill->fd) == 'r');
 	CHECK(act('R', &t) == CUDA_ERROR_OUT_OF_MEMORY);
-	CHECK(act('S', &t) == CU_PROCESS_STATE_FAILED);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
 	say_byte(fill->fd, 'f');
 	CHECK(hear_byte(fill->fd) == 'r');
 	CHECK(act('R', &t) == CUDA_ERROR_OPERATING_SYSTEM);
 	CHECK(act('U', &t) == CUDA_ERROR_ILLEGAL_STATE);
-	CHECK(act('S', &t) == CU_PROCESS_STATE_FAILED);
+	CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
 	/* nobody else is hurt */
 	CHECK(tell(&u, 'v') == '+');
 	child_kill(&t);
@@ -371,9 +363,9 @@ static void test_killed_controller(void)
 	faults("cuCheckpointProcessCheckpoint delay_ms=300\n");
 	verb_send(&c[0], 'C', t.pid, 0);
 	usleep(100000);
-	CHECK(act('S', &t) == CU_PROCESS_STATE_LOCKED);
 	child_kill(&c[0]);
-	wait_state(&t, CU_PROCESS_STATE_CHECKPOINTED);
+	/* asked meanwhile: the answer comes when the call has ended */
+	CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
 	/* several at once: one after the other */
 	faults("cuCheckpointProcessRestore delay_ms=100\n");
 	verb_send(&c[1], 'R', t.pid, 0);
@@ -393,7 +385,7 @@ static void test_killed_controller(void)
 	/* the target dies in the middle */
 	OK(act('L', &t));
 	faults("cuCheckpointProcessCheckpoint action=kill\n");
-	CHECK(act('C', &t) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(act('C', &t) == CUDA_ERROR_OPERATING_SYSTEM);
 	faults("");
 	child_kill(&t);
 	child_kill(&c[1]);

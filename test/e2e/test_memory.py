@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: MIT
+"""Too little memory, on the GPU or in the host: refused in time, never half done."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import MIB, Machine, Skip, check, equal, wait_for
+
+
+def test_no_room_to_thaw():
+    with Machine(vram='256M') as machine:
+        demo = machine.ready_demo('--bytes', '100M')
+        machine.must(demo.pid, 'freeze')
+        generation = machine.status(demo.pid)['generation']
+        other = machine.ready_demo('--bytes', '150M')
+        for _ in range(3):
+            equal(machine.write(demo.pid, 'thaw'), 'ENOMEM')
+            words = machine.error(demo.pid)
+            check('MiB free' in words and 'GPU 0' in words, words)
+            status = machine.status(demo.pid)
+            equal([status['state'], status['generation']], ['frozen', generation])
+            check(int(status['held_bytes']) >= 100 * MIB, status['held_bytes'])
+        other.wait_ticks()
+        other.end()
+        wait_for(lambda: machine.used() == 0, 'its VRAM to be free')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_two_thaws_of_which_one_fits():
+    """Each alone would fit. Both at once would be the end of one of them."""
+    with Machine(vram='256M') as machine:
+        demos = []
+        for _ in range(2):
+            demo = machine.ready_demo('--bytes', '130M')
+            machine.must(demo.pid, 'freeze')
+            demos.append(demo)
+        for _ in range(3):
+            machine.faults('cuCheckpointProcessRestore delay_ms=300')
+            writers = [machine.writer(demo.pid, 'thaw') for demo in demos]
+            results = [writer.result() for writer in writers]
+            equal(sorted(results), ['ENOMEM', 'ok'])
+            winner = demos[results.index('ok')]
+            winner.wait_ticks()
+            equal(machine.state(demos[results.index('ENOMEM')].pid), 'frozen')
+            machine.must(winner.pid, 'freeze')
+        # As a group it is all or none.
+        machine.faults()
+        equal(machine.write(None, f'thaw {demos[0].pid} {demos[1].pid}'), 'ENOMEM')
+        equal([machine.state(demo.pid) for demo in demos], ['frozen'] * 2)
+        equal(machine.used(), 0)
+        for demo in demos:
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+            machine.must(demo.pid, 'freeze')
+        machine.must(demos[0].pid, 'thaw')
+
+
+def test_waiting_for_the_turn_can_be_ended():
+    with Machine() as machine:
+        first, second = machine.ready_demo(), machine.ready_demo()
+        machine.must(None, f'freeze {first.pid} {second.pid}')
+        machine.faults(f'cuCheckpointProcessRestore pid={first.pid} delay_ms=3000')
+        slow = machine.writer(first.pid, 'thaw')
+        machine.wait_status(first.pid, 'phase', 'restore')
+        waiting = machine.writer(second.pid, 'thaw')
+        machine.wait_status(second.pid, 'phase', 'admission')
+        machine.must(second.pid, 'cancel')
+        equal(waiting.result(), 'ECANCELED')
+        equal(machine.state(second.pid), 'frozen')
+        equal(machine.write(second.pid, 'thaw timeout=1'), 'ETIMEDOUT')
+        equal(machine.state(second.pid), 'frozen')
+        check(slow.is_waiting(), 'the first is still thawed')
+        equal(slow.result(), 'ok')
+        machine.must(second.pid, 'thaw')
+        first.wait_ticks()
+        second.wait_ticks()
+
+
+def test_other_gpus_need_not_wait():
+    with Machine(gpus=2) as machine:
+        zero = machine.ready_demo('--gpu', 0)
+        one = machine.ready_demo('--gpu', 1)
+        machine.must(None, f'freeze {zero.pid} {one.pid}')
+        machine.faults(f'cuCheckpointProcessRestore pid={zero.pid} delay_ms=3000')
+        slow = machine.writer(zero.pid, 'thaw')
+        machine.wait_status(zero.pid, 'phase', 'restore')
+        machine.must(one.pid, 'thaw')
+        one.wait_ticks()
+        check(slow.is_waiting(), 'the first is still thawed')
+        equal(slow.result(), 'ok')
+        zero.wait_ticks()
+
+
+def test_vram_taken_before_a_roll_back():
+    """One of two cannot be frozen; when the other is to go back, its VRAM is somebody else's."""
+    with Machine(vram='256M') as machine:
+        good = machine.ready_demo('--bytes', '100M')
+        bad = machine.ready_demo('--bytes', '4M')
+        machine.faults(f'cuCheckpointProcessCheckpoint pid={bad.pid} delay_ms={2000 * harness.SLOW}'
+                       ' error=CUDA_ERROR_UNKNOWN')
+        writer = machine.writer(None, f'freeze {good.pid} {bad.pid}')
+        wait_for(lambda: machine.used() < 100 * MIB, 'the VRAM of the good one to be free')
+        thief = machine.ready_demo('--bytes', '150M')
+        equal(writer.result(), 'EIO')
+        equal(machine.state(bad.pid), 'running')
+        bad.wait_ticks()
+        status = machine.status(good.pid)
+        equal(status['state'], 'frozen')
+        check(int(status['held_bytes']) >= 100 * MIB, status['held_bytes'])
+        words = machine.error(good.pid)
+        check('stays frozen, intact' in words and 'MiB free' in words, words)
+        thief.wait_ticks()
+        equal(machine.write(good.pid, 'thaw'), 'ENOMEM')
+        thief.end()
+        wait_for(lambda: machine.used() < 100 * MIB, 'the VRAM to be free again')
+        machine.faults()
+        # A daemon that dies in this state leaves nothing behind either.
+        machine.daemon.kill()
+        machine.daemon.wait()
+        machine.start()
+        machine.wait_status(good.pid, 'verb', '-')
+        equal(machine.state(good.pid), 'frozen')
+        machine.must(good.pid, 'thaw')
+        good.wait_ticks()
+
+
+def test_vram_taken_before_a_cancelled_freeze_is_rolled_back():
+    with Machine(vram='256M') as machine:
+        demo = machine.ready_demo('--bytes', '100M')
+        other = machine.ready_demo('--bytes', '4M')
+        machine.faults(f'cuCheckpointProcessCheckpoint pid={other.pid} delay_ms={2000 * harness.SLOW}')
+        writer = machine.writer(None, f'freeze {demo.pid} {other.pid}')
+        wait_for(lambda: machine.used() < 100 * MIB, 'its VRAM to be free')
+        thief = machine.ready_demo('--bytes', '150M')
+        machine.must(None, f'cancel {demo.pid}')
+        equal(writer.result(), 'ECANCELED')
+        equal(machine.state(demo.pid), 'frozen')
+        check('stays frozen' in machine.error(demo.pid), machine.error(demo.pid))
+        other.wait_ticks()
+        thief.end()
+        wait_for(lambda: machine.used() < 100 * MIB, 'the VRAM to be free again')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+class MemoryCgroup:
+    """A memory cgroup of version 1 or 2, if this machine lets us make one."""
+
+    def __init__(self, limit):
+        name = f'gpucrfs-test-{os.getpid()}'
+        self.path = None
+        for parent, file in (('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'),
+                             ('/sys/fs/cgroup', 'memory.max')):
+            path = f'{parent}/{name}'
+            try:
+                os.mkdir(path)
+            except OSError:
+                continue
+            if os.path.exists(f'{path}/{file}'):
+                self.path, self.file = path, f'{path}/{file}'
+                break
+            os.rmdir(path)
+        if not self.path:
+            raise Skip('no memory cgroup can be made here')
+        self.set_limit(limit)
+
+    def set_limit(self, limit):
+        with open(self.file, 'w', encoding='ascii') as file:
+            file.write(str(limit))
+
+    def add(self, pid):
+        with open(f'{self.path}/cgroup.procs', 'w', encoding='ascii') as file:
+            file.write(str(pid))
+
+    def remove(self):
+        for pid in harness.read_file(f'{self.path}/cgroup.procs').split():
+            with open(f'{os.path.dirname(self.path)}/cgroup.procs', 'w', encoding='ascii') as file:
+                file.write(pid)
+        os.rmdir(self.path)
+
+
+def test_no_room_in_the_host():
+    """The driver puts VRAM into the program's own memory, where its cgroup's limit counts."""
+    cgroup = MemoryCgroup(400 * MIB)
+    try:
+        with Machine() as machine:
+            demo = machine.ready_demo()
+            cgroup.add(demo.pid)
+            equal(machine.write(demo.pid, 'freeze'), 'ENOMEM')
+            words = machine.error(demo.pid)
+            check(os.path.basename(cgroup.path) in words and 'MiB' in words, words)
+            equal(machine.state(demo.pid), 'running')
+            check(os.path.basename(cgroup.path) in machine.status(demo.pid)['cgroup'],
+                  machine.status(demo.pid)['cgroup'])
+            demo.wait_ticks()
+            cgroup.set_limit(2048 * MIB)
+            machine.must(demo.pid, 'freeze')
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+    finally:
+        cgroup.remove()
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
