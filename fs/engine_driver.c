@@ -281,17 +281,11 @@ static int check_before_freeze(struct gcr_drive *drive, enum gcr_state *ret_stat
 
 static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
 {
-	struct gcr_process *process = drive->process;
 	struct gcr_error error;
 
 	/* The record of the intent is there and leads a next daemon to the same end. */
 	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &error) < 0)
-		gcr_log(LOG_WARNING, process->pid, "%s", error.words);
-	pthread_mutex_lock(&process->lock);
-	process->held_bytes = 0;
-	for (unsigned int i = 0; i < process->shares_count; i++)
-		process->held_bytes += process->shares[i].bytes;
-	pthread_mutex_unlock(&process->lock);
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", error.words);
 	*ret_state = GCR_STATE_FROZEN;
 }
 
@@ -445,11 +439,15 @@ static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 	return back_to_running(drive, ret_state, error);
 }
 
-static void forget_held(struct gcr_process *process)
+/* However the verb ended: a frozen process holds what it used, a running one nothing. */
+static void set_held(struct gcr_process *process, enum gcr_state state)
 {
 	pthread_mutex_lock(&process->lock);
+	if (state == GCR_STATE_RUNNING)
+		process->shares_count = 0;
 	process->held_bytes = 0;
-	process->shares_count = 0;
+	for (unsigned int i = 0; i < process->shares_count; i++)
+		process->held_bytes += process->shares[i].bytes;
 	pthread_mutex_unlock(&process->lock);
 }
 
@@ -466,8 +464,7 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 	gcr_drive_init(drive, task);
 	result = verb(drive, ret_state, error);
 	gcr_drive_finish(drive);
-	if (*ret_state == GCR_STATE_RUNNING)
-		forget_held(task->process);
+	set_held(task->process, *ret_state);
 	return result;
 }
 

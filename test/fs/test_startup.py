@@ -1,0 +1,3 @@
+#!/usr/bin/env python3
+"""Draft."""
+raise SystemExit(77)
