@@ -173,6 +173,12 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return result;
 
+	/* Before the first pass: to the scan a frozen process is one that has let go of the GPU. */
+	result = gcr_recover(daemon);
+	if (result < 0)
+		return gcr_error_set(error, -result, "the records cannot be read: %s",
+				     strerror(-result));
+
 	if (asprintf(&device_path, "%s/%s", daemon->device_directory,
 		     daemon->backend->compute_device) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
@@ -289,13 +295,8 @@ static int serve(struct gcr_daemon *daemon)
 		result = set_device_directory(daemon, &error);
 	if (!result)
 		result = start_parts(daemon, &error);
-	if (!result) {
-		result = gcr_recover(daemon);
-		if (result < 0)
-			gcr_error_set(&error, -result, "the records cannot be read: %s",
-				      strerror(-result));
+	if (!result)
 		gcr_operations_wait(RECOVERY_WAIT_USEC);
-	}
 	if (!result)
 		result = gcr_session_create(daemon, &error);
 	if (result < 0) {
