@@ -337,7 +337,8 @@ static int restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 
 	gcr_drive_set_phase(drive, "restore");
 	result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
-	if (result == -EPIPE) {
+	/* "Not in this state" (EBUSY): an earlier Restore, whose end nobody heard of, did it. */
+	if (result == -EPIPE || (!result && answer.error == EBUSY)) {
 		result = gcr_drive_ask_state(drive, &state, error);
 		if (!result && state != GCR_CONTROL_LOCKED)
 			result = gcr_error_set(error, EIO,
