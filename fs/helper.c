@@ -110,8 +110,11 @@ static int set_attributes(posix_spawnattr_t *attributes)
 	return r;
 }
 
-/* The socket goes first, it could be any number; stderr is left as it is. */
-static int set_file_actions(posix_spawn_file_actions_t *actions, int socket)
+/*
+ * The socket goes first, it could be any number. A daemon in the background must not leave its
+ * starter's stderr open in helpers: who reads it from a pipe would wait for their end.
+ */
+static int set_file_actions(posix_spawn_file_actions_t *actions, int socket, bool keep_stderr)
 {
 	int r;
 
@@ -120,13 +123,15 @@ static int set_file_actions(posix_spawn_file_actions_t *actions, int socket)
 		r = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0);
 	if (r == 0)
 		r = posix_spawn_file_actions_addopen(actions, 1, "/dev/null", O_WRONLY, 0);
+	if (r == 0 && !keep_stderr)
+		r = posix_spawn_file_actions_addopen(actions, 2, "/dev/null", O_WRONLY, 0);
 	if (r == 0)
 		r = posix_spawn_file_actions_addclosefrom_np(actions, HELPER_SOCKET + 1);
 	return r;
 }
 
 static int spawn(const char *path, char *const arguments[], char *const environment[], int socket,
-		 pid_t *ret_pid)
+		 bool keep_stderr, pid_t *ret_pid)
 {
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attributes;
@@ -140,7 +145,7 @@ static int spawn(const char *path, char *const arguments[], char *const environm
 		goto destroy_actions;
 	r = set_attributes(&attributes);
 	if (r == 0)
-		r = set_file_actions(&actions, socket);
+		r = set_file_actions(&actions, socket, keep_stderr);
 	if (r == 0)
 		r = posix_spawn(ret_pid, path, &actions, &attributes, arguments, environment);
 	posix_spawnattr_destroy(&attributes);
@@ -187,7 +192,7 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 		format_uuid(uuid, gpu);
 		arguments[1] = gpu;
 	}
-	r = spawn(path, arguments, environment, theirs, &helper->pid);
+	r = spawn(path, arguments, environment, theirs, config->keep_stderr, &helper->pid);
 	if (r < 0)
 		return gcr_error_set(error, r == -ENOMEM || r == -EAGAIN ? ENOMEM : EIO,
 				     "%s cannot be started: %s", path, strerror(-r));

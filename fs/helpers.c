@@ -306,6 +306,7 @@ static int copy_config(struct gcr_helpers *helpers, const struct gcr_helpers_con
 	helpers->config.idle_usec = config->idle_usec < IDLE_MAX_USEC ? config->idle_usec
 								      : IDLE_MAX_USEC;
 	helpers->config.backend = config->backend;
+	helpers->config.keep_stderr = config->keep_stderr;
 	if (!helpers->config.helper_directory ||
 	    (config->simulator_directory && !helpers->config.simulator_directory))
 		return -ENOMEM;

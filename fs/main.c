@@ -142,6 +142,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	struct gcr_helpers_config helpers = {
 		.backend = daemon->backend,
 		.helper_directory = from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
+		.keep_stderr = daemon->options.foreground,
 		.idle_usec = (int64_t)daemon->options.worker_idle * GCR_USEC_PER_SEC,
 	};
 	_cleanup_free_ char *device_path = NULL;

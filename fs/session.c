@@ -38,6 +38,7 @@ struct listing {
 
 /* An open file or directory. */
 struct file {
+	atomic_int references; /* the open file's, and those of reads being answered */
 	fuse_ino_t node;
 	struct gcr_process *process; /* NULL if it is not about one */
 	char *text;		     /* a control file, as it was when opened */
@@ -62,9 +63,9 @@ static struct file *file_of(const struct fuse_file_info *info)
 	return (struct file *)(uintptr_t)info->fh;
 }
 
-static void file_destroy(struct file *file)
+static void file_unref(struct file *file)
 {
-	if (!file)
+	if (!file || atomic_fetch_sub(&file->references, 1) != 1)
 		return;
 	gcr_event_reader_destroy(file->reader);
 	gcr_process_unref(file->process);
@@ -73,7 +74,7 @@ static void file_destroy(struct file *file)
 	free(file);
 }
 
-GCR_DEFINE_CLEANUP(struct file *, file_destroy);
+GCR_DEFINE_CLEANUP(struct file *, file_unref);
 
 static void do_init(void *data, struct fuse_conn_info *connection)
 {
@@ -139,12 +140,13 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 
 static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file **ret_file)
 {
-	_cleanup_(file_destroy_cleanup) struct file *file = calloc(1, sizeof(*file));
+	_cleanup_(file_unref_cleanup) struct file *file = calloc(1, sizeof(*file));
 	enum gcr_node_kind kind = gcr_node_kind(node);
 	int result;
 
 	if (!file)
 		return -ENOMEM;
+	atomic_init(&file->references, 1);
 	file->node = node;
 	result = gcr_tree_process(daemon, node, &file->process);
 	if (result < 0 && result != -EINVAL)
@@ -179,7 +181,7 @@ struct pending_open {
 static void finish_open(void *data)
 {
 	_cleanup_free_ struct pending_open *pending = data;
-	_cleanup_(file_destroy_cleanup) struct file *file = pending->file;
+	_cleanup_(file_unref_cleanup) struct file *file = pending->file;
 	int result = render(daemon_of(pending->request), fuse_req_ctx(pending->request), file);
 
 	if (result < 0) {
@@ -194,7 +196,7 @@ static void finish_open(void *data)
 static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	struct gcr_daemon *daemon = daemon_of(request);
-	_cleanup_(file_destroy_cleanup) struct file *file = NULL;
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
 	enum gcr_node_kind kind = gcr_node_kind(node);
 	struct pending_open *pending;
 	int result;
@@ -224,17 +226,19 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
 		    struct fuse_file_info *info)
 {
-	struct file *file = file_of(info);
+	/* Answered, the file may be closed, and released by another thread, at once. */
+	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
 	_cleanup_free_ char *buffer = NULL;
 
+	atomic_fetch_add(&file->references, 1);
 	if (file->reader) {
 		buffer = malloc(size);
 		if (!buffer)
 			fuse_reply_err(request, ENOMEM);
 		else
 			fuse_reply_buf(request, buffer,
-				       gcr_event_reader_read(file->reader, (uint64_t)offset, buffer,
-							     size));
+				       gcr_event_reader_read(file->reader, (uint64_t)offset,
+							     buffer, size));
 		return;
 	}
 	if ((size_t)offset >= file->size)
@@ -259,7 +263,7 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 
 static void do_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
-	file_destroy(file_of(info));
+	file_unref(file_of(info));
 	fuse_reply_err(request, 0);
 }
 
@@ -300,7 +304,7 @@ static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
 static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	struct gcr_daemon *daemon = daemon_of(request);
-	_cleanup_(file_destroy_cleanup) struct file *file = NULL;
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
 	struct listing listing = {0};
 	int result;
 

@@ -734,6 +734,14 @@ int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 	return 0;
 }
 
+/* A process without a pid in a namespace below ours is in ours. Its status is everybody's to read. */
+static bool in_our_namespace(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return gcr_proc_status(pid, &status) == 0 && status.ns_pids_count == 1;
+}
+
 int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
 {
 	_cleanup_close_ int namespace = -1;
@@ -744,8 +752,13 @@ int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
 	if (caller <= 0 || target <= 0)
 		return -ESRCH;
 	proc_path(path, caller, "ns/pid");
-	if (stat(path, &callers) < 0)
-		return proc_error(errno);
+	if (stat(path, &callers) < 0) {
+		/* Not dumpable, and we are not root. */
+		if (errno != EACCES || !in_our_namespace(caller))
+			return proc_error(errno);
+		proc_path(path, target, "stat");
+		return access(path, F_OK) < 0 ? proc_error(errno) : 1;
+	}
 	proc_path(path, target, "ns/pid");
 	namespace = open(path, O_RDONLY | O_CLOEXEC);
 	if (namespace < 0)

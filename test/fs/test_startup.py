@@ -1,3 +1,389 @@
-#!/usr/bin/env python3
-"""Draft."""
-raise SystemExit(77)
+# SPDX-License-Identifier: MIT
+"""How the daemon starts, in the foreground and in the background, how it refuses to, and that it
+leaves nothing behind when it ends."""
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import Failure, Machine, Skip, check, equal, wait_for
+
+TYPE = 'fuse.gpucrfs'
+
+
+class Bare(Machine):
+    """A machine whose daemons the test starts itself; it ends those that are left."""
+
+    def __init__(self, **arguments):
+        super().__init__(start=False, **arguments)
+
+    def run(self, *words, **options):
+        """Run the program until its parent process ends and its stderr is closed."""
+        try:
+            return subprocess.run([f'{harness.BUILD}/fs/gpucrfs', *words], check=False, text=True,
+                                  stdin=subprocess.DEVNULL, capture_output=True,
+                                  timeout=harness.PATIENCE_SEC,
+                                  **{'env': self.env, 'cwd': '/', **options})
+        except subprocess.TimeoutExpired as expired:
+            raise Failure(f'{words}: neither ends nor closes its stderr: {expired.stderr}') \
+                from None
+
+    def sim(self, more=''):
+        return f'sim,runtime_dir={self.runtime}{self.options}{more}'
+
+    def daemons(self):
+        """The pids of daemons for this machine's directory, also of those in the background."""
+        found = []
+        for name in os.listdir('/proc'):
+            if not name.isdigit() or not harness.is_alive(int(name)):
+                continue
+            try:
+                words = harness.read_file(f'/proc/{name}/cmdline').split('\0')
+                directory = os.readlink(f'/proc/{name}/cwd')
+            except OSError:
+                continue
+            if words[0].endswith('/fs/gpucrfs') and (
+                    any(self.directory in word for word in words) or
+                    directory == self.directory or self.directory in
+                    harness.read_file(f'/proc/{name}/environ')):
+                found.append(int(name))
+        return found
+
+    def finish(self):
+        for pid in self.daemons():
+            if not self.daemon or pid != self.daemon.pid:
+                harness.try_kill(pid, signal.SIGTERM)
+                wait_for(lambda ended=pid: not harness.is_alive(ended), f'{pid} to end')
+        return super().finish()
+
+
+def is_mounted(machine, mountpoint=None):
+    return (mountpoint or machine.mountpoint, TYPE) in harness.mounts()
+
+
+def refused(machine, result, pattern):
+    """One clear line on stderr, status 1, nothing mounted and nobody left."""
+    lines = result.stderr.splitlines()
+    equal(result.returncode, 1, result.stderr)
+    check(len(lines) == 1 and lines[0].startswith('gpucrfs: '), result.stderr)
+    check(re.search(pattern, lines[0]), f'{lines[0]!r} lacks {pattern!r}')
+    equal(result.stdout, '')
+    check(not [path for path, _ in harness.mounts() if path.startswith(machine.directory)],
+          f'something is mounted after {lines[0]}')
+    equal(machine.daemons(), [], lines[0])
+
+
+def test_mountpoint_refused():
+    with Bare() as machine:
+        missing = f'{machine.directory}/missing'
+        file = f'{machine.directory}/file'
+        full = f'{machine.directory}/full'
+        os.mkdir(full)
+        for path in (file, f'{full}/.hidden'):
+            with open(path, 'w', encoding='utf-8'):
+                pass
+        for mode in ('-f',), ():
+            def attempt(*words, mode=mode):
+                return machine.run(*mode, '-o', machine.sim(), *words)
+
+            refused(machine, attempt(missing), 'missing: No such file or directory')
+            refused(machine, attempt(f'{missing}/deeper'), 'No such file or directory')
+            refused(machine, attempt(file), 'file: Not a directory')
+            refused(machine, attempt(full), 'full is not empty')
+            refused(machine, attempt(''), 'No such file or directory')
+            refused(machine, attempt(), 'where to mount')
+            refused(machine, attempt(machine.mountpoint, full), 'one mountpoint')
+        check(not os.path.exists(missing), 'it makes no mountpoint')
+
+
+def test_options_refused():
+    with Bare() as machine:
+        mountpoint = machine.mountpoint
+        file = f'{machine.directory}/file'
+        with open(file, 'w', encoding='utf-8'):
+            pass
+        open_to_all = f'{machine.directory}/open'
+        os.mkdir(open_to_all)
+        os.chmod(open_to_all, 0o777)
+        for mode in ('-f',), ():
+            def attempt(options, *words, mode=mode):
+                return machine.run(*mode, '-o', options, *words, mountpoint)
+
+            refused(machine, attempt(machine.sim(',nonsense')), "unknown option 'nonsense'")
+            refused(machine, attempt(machine.sim(',allow_other')), 'unknown option')
+            refused(machine, attempt(machine.sim(), '-d'), "unknown option '-d'")
+            refused(machine, attempt(machine.sim(), '--nonsense'), 'unknown option')
+            refused(machine, attempt(f'sim,runtime_dir={machine.directory}/a/b'),
+                    'No such file or directory')
+            refused(machine, attempt(f'sim,runtime_dir={file}'), 'file: Not a directory')
+            refused(machine, attempt(f'sim,runtime_dir={open_to_all}'), 'written by others')
+            refused(machine, attempt('sim,runtime_dir='), 'No such file or directory')
+            refused(machine, attempt(f'sim=,runtime_dir={machine.runtime}'),
+                    'No such file or directory')
+        check(not os.path.exists(machine.runtime), 'nothing was begun')
+        result = machine.run('-f', '-o', machine.sim(',worker_idle=soon'), mountpoint)
+        check(result.returncode == 1 and 'worker_idle=soon' in result.stderr, result.stderr)
+
+
+def test_something_is_mounted_already():
+    with Bare() as machine:
+        machine.start()
+        again = machine.run('-o', f'sim,runtime_dir={machine.directory}/other', machine.mountpoint)
+        equal(again.returncode, 1)
+        check(re.fullmatch(rf'gpucrfs: something is mounted on {machine.mountpoint} already '
+                           rf'\({TYPE}\)\n', again.stderr), again.stderr)
+        check(machine.answers(), 'the first one goes on')
+        equal(machine.stop(), 0)
+        if not harness.is_root():
+            return
+        subprocess.run(['mount', '-t', 'tmpfs', 'none', machine.mountpoint], check=True)
+        try:
+            again = machine.run('-f', '-o', machine.sim(), machine.mountpoint)
+            check(re.fullmatch(r'gpucrfs: something is mounted on .* \(tmpfs\)\n', again.stderr),
+                  again.stderr)
+            equal(again.returncode, 1)
+        finally:
+            subprocess.run(['umount', machine.mountpoint], check=True)
+
+
+def test_second_daemon():
+    """One runtime directory, one daemon."""
+    with Bare() as machine:
+        machine.start()
+        other = f'{machine.directory}/other'
+        os.mkdir(other)
+        for mode in ('-f',), ():
+            result = machine.run(*mode, '-o', machine.sim(), other)
+            equal(result.returncode, 1)
+            check(re.fullmatch(rf'gpucrfs: another gpucrfs runs with {machine.runtime}; .*\n',
+                               result.stderr), result.stderr)
+            check(not is_mounted(machine, other), 'it is mounted')
+        demo = machine.ready_demo()
+        equal(machine.status(demo.pid)['registered'], 'yes', 'the socket is still the first one\'s')
+        # With a runtime directory of its own it is welcome.
+        result = machine.run('-o', f'sim,runtime_dir={machine.directory}/run2', other)
+        equal(result.returncode, 0, result.stderr)
+        check(str(demo.pid) in os.listdir(other), 'both see the process')
+        equal(os.spawnlp(os.P_WAIT, 'fusermount3', 'fusermount3', '-u', other), 0)
+        wait_for(lambda: machine.daemons() == [machine.daemon.pid], 'the second one to end')
+        demo.wait_ticks()
+
+
+def test_without_fuse():
+    """/dev without fuse."""
+    if not harness.is_root():
+        raise Skip('only root can hide /dev/fuse')
+    with Bare() as machine:
+        probe = subprocess.run(['unshare', '-m', 'mount', '-t', 'tmpfs', 'none', '/dev'],
+                               capture_output=True, check=False)
+        if probe.returncode:
+            raise Skip('no mount namespace of its own')
+        for mode in '-f', '':
+            result = subprocess.run(
+                ['unshare', '-m', 'sh', '-c',
+                 'mount -t tmpfs none /dev && exec "$@"', 'sh', f'{harness.BUILD}/fs/gpucrfs',
+                 *([mode] if mode else []), '-o', machine.sim(), machine.mountpoint],
+                capture_output=True, text=True, check=False, env=machine.env,
+                timeout=harness.PATIENCE_SEC)
+            refused(machine, result, '/dev/fuse: No such file or directory')
+
+
+def test_without_gpu():
+    if os.path.exists('/dev/nvidia-uvm') or os.path.exists('/dev/nvidiactl'):
+        raise Skip('this machine has a GPU')
+    with Bare() as machine:
+        for mode in ('-f',), ():
+            result = machine.run(*mode, '-o', f'runtime_dir={machine.runtime}', machine.mountpoint)
+            refused(machine, result, '(?i)no nvidia gpu.*-o sim')
+
+
+def test_without_helpers():
+    """The programs that talk to the driver are not there, or of no use."""
+    with Bare() as machine:
+        nothing = f'{machine.directory}/nothing'
+        os.mkdir(nothing)
+        for mode in ('-f',), ():
+            result = machine.run(*mode, '-o', machine.sim(), machine.mountpoint,
+                                 env={**machine.env, 'GPUCR_HELPER_DIR': nothing})
+            refused(machine, result, f'{nothing}/gpucr-control cannot be started')
+            result = machine.run(*mode, '-o', machine.sim(), machine.mountpoint,
+                                 env={**machine.env, 'GPUCR_SIM_LIBDIR': nothing})
+            refused(machine, result, 'libcuda.so.1')
+
+
+def test_help_and_version():
+    with Bare() as machine:
+        for option in '--help', '-h':
+            result = machine.run(option)
+            equal((result.returncode, result.stderr), (0, ''))
+            check(result.stdout.startswith('usage: gpucrfs '), result.stdout)
+            for word in ('-f', '--help', '--version', 'sim=DIR', 'worker_idle=SEC',
+                         'runtime_dir=DIR'):
+                check(f' {word}' in result.stdout, word)
+            for line in result.stdout.splitlines():
+                check(len(line) <= 80, line)
+        for option in '--version', '-V':
+            result = machine.run(option)
+            equal((result.returncode, result.stderr), (0, ''))
+            check(re.fullmatch(r'gpucrfs \d+\.\d+\.\d+\n', result.stdout), result.stdout)
+
+
+def test_background():
+    """It is back when the mount answers, and holds nothing of who started it."""
+    with Bare() as machine:
+        result = machine.run('-o', machine.sim(), machine.mountpoint)
+        check(is_mounted(machine), 'it is mounted')
+        check('ctl' in os.listdir(machine.mountpoint), 'the mount answers')
+        equal(result.returncode, 0, result.stderr)
+        check(len(result.stderr.splitlines()) <= 1, result.stderr)
+        (daemon,) = machine.daemons()
+        equal(os.readlink(f'/proc/{daemon}/cwd'), '/')
+        check(os.getsid(daemon) != os.getsid(0), 'a session of its own')
+        for number in range(3):
+            equal(os.readlink(f'/proc/{daemon}/fd/{number}'), '/dev/null')
+        demo = machine.ready_demo()
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+        os.kill(daemon, signal.SIGTERM)
+        wait_for(lambda: not harness.is_alive(daemon), 'the daemon to end')
+        check(not is_mounted(machine), 'it has unmounted')
+
+
+def test_relative_paths():
+    """The daemon in the background works in another directory than it was started in."""
+    with Bare() as machine:
+        del machine.env['GPUCR_SIM_DIR']
+        for mountpoint in 'mnt', './mnt/', '../' + os.path.basename(machine.directory) + '/mnt':
+            result = machine.run('-o', f'sim=sim,runtime_dir=run{machine.options}', mountpoint,
+                                 cwd=machine.directory)
+            equal(result.returncode, 0, result.stderr)
+            check(os.path.exists(f'{machine.simulator}/nvidia-uvm'), 'the simulator\'s state')
+            check(os.path.exists(f'{machine.runtime}/socket'), 'the runtime directory')
+            demo = machine.ready_demo(env={'GPUCR_SIM_DIR': machine.simulator})
+            machine.must(demo.pid, 'freeze')
+            machine.must(demo.pid, 'thaw')
+            demo.end()
+            equal(os.spawnlp(os.P_WAIT, 'fusermount3', 'fusermount3', '-u', machine.mountpoint), 0)
+            wait_for(lambda: not machine.daemons(), 'the daemon to end')
+
+
+def test_ready_is_told_when_the_mount_answers():
+    if '#define HAVE_SYSTEMD 1' not in harness.read_file(f'{harness.BUILD}/config.h'):
+        raise Skip('built without libsystemd')
+    with Bare() as machine:
+        path = f'{machine.directory}/notify'
+        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notify.bind(path)
+        notify.settimeout(harness.PATIENCE_SEC)
+        machine.env['NOTIFY_SOCKET'] = path
+        # One that cannot start is never ready.
+        os.mkdir(f'{machine.mountpoint}/x')
+        equal(machine.run('-f', '-o', machine.sim(), machine.mountpoint).returncode, 1)
+        os.rmdir(f'{machine.mountpoint}/x')
+        notify.setblocking(False)
+        try:
+            raise Failure(f'it said {notify.recv(1000)}')
+        except BlockingIOError:
+            notify.settimeout(harness.PATIENCE_SEC)
+        with open(machine.log_path, 'w', encoding='utf-8') as log:
+            machine.daemon = subprocess.Popen(machine.command(), stdin=subprocess.DEVNULL,
+                                              stdout=log, stderr=log, env=machine.env)
+        equal(notify.recv(1000), b'READY=1')
+        check(is_mounted(machine) and 'ctl' in os.listdir(machine.mountpoint), 'the mount answers')
+        equal(machine.stop(), 0)
+        equal(notify.recv(1000), b'STOPPING=1')
+        notify.close()
+
+
+def test_stale_mount():
+    with Bare() as machine:
+        for start in 'foreground', 'background', 'relative':
+            machine.start()
+            machine.daemon.send_signal(signal.SIGKILL)
+            machine.daemon.wait()
+            check(is_mounted(machine), 'the mount is left')
+            try:
+                os.listdir(machine.mountpoint)
+                raise Failure('the mount answers without a daemon')
+            except OSError as error:
+                equal(harness.name_of(error.errno), 'ENOTCONN')
+            if start == 'foreground':
+                machine.start()
+                check(machine.answers(), 'the new mount')
+                equal(machine.stop(), 0)
+            else:
+                result = machine.run('-o', machine.sim(), machine.mountpoint
+                                     if start == 'background' else 'mnt/', cwd=machine.directory)
+                equal(result.returncode, 0, result.stderr)
+                check('ctl' in os.listdir(machine.mountpoint), 'the new mount')
+                equal(harness.mounts().count((machine.mountpoint, TYPE)), 1)
+                (daemon,) = machine.daemons()
+                os.kill(daemon, signal.SIGTERM)
+                wait_for(lambda ended=daemon: not harness.is_alive(ended), 'the daemon to end')
+            check(not is_mounted(machine), 'nothing is left')
+
+
+def test_a_mountpoint_with_blanks():
+    with Bare() as machine:
+        odd = f'{machine.directory}/a b\t\\c,d'
+        os.mkdir(odd)
+        for again in False, True:
+            result = machine.run('-o', machine.sim(), odd)
+            equal(result.returncode, 0, result.stderr)
+            check('ctl' in os.listdir(odd), 'it is mounted')
+            (daemon,) = machine.daemons()
+            if not again:
+                os.kill(daemon, signal.SIGKILL)
+                wait_for(lambda: not machine.daemons(), 'the daemon to end')
+                continue
+            os.kill(daemon, signal.SIGTERM)
+            wait_for(lambda: not machine.daemons(), 'the daemon to end')
+        equal(os.listdir(odd), [])
+
+
+def test_unmounted_from_outside():
+    commands = [['fusermount3', '-u']]
+    if harness.is_root():
+        commands += [['umount'], ['umount', '-l']]
+    with Bare() as machine:
+        for command in commands:
+            machine.start()
+            helpers = machine.helpers()
+            equal(subprocess.run([*command, machine.mountpoint], check=False).returncode, 0)
+            equal(machine.daemon.wait(harness.PATIENCE_SEC), 0, ' '.join(command))
+            check(not any(harness.is_alive(pid) for pid, _ in helpers), 'a helper is left')
+            check(not os.path.exists(f'{machine.runtime}/socket'), 'the socket is left')
+        # A lazy one goes when nobody has a file of it open any more.
+        machine.start()
+        fd = os.open(machine.path('status'), os.O_RDONLY)
+        command = ['umount', '-l'] if harness.is_root() else ['fusermount3', '-u', '-z']
+        equal(subprocess.run([*command, machine.mountpoint], check=False).returncode, 0)
+        check(os.read(fd, 100).startswith(b'version '), 'an open file is still there')
+        equal(machine.daemon.poll(), None)
+        os.close(fd)
+        equal(machine.daemon.wait(harness.PATIENCE_SEC), 0, 'lazily, with a file open')
+
+
+def test_signals_while_it_starts():
+    """Told to go before it is ready: it goes, with nothing left mounted."""
+    with Bare() as machine:
+        for tenths in range(0, 8):
+            daemon = subprocess.Popen(machine.command(), stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                      env=machine.env)
+            try:
+                daemon.wait(tenths * 0.015 * harness.SLOW)
+            except subprocess.TimeoutExpired:
+                pass
+            daemon.send_signal(signal.SIGTERM)
+            check(daemon.wait(harness.PATIENCE_SEC) in (0, -signal.SIGTERM), 'its exit status')
+            check(not is_mounted(machine), 'it is mounted')
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=4)
