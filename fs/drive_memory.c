@@ -167,8 +167,15 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 	if (!result)
 		result = gcr_helper_gpus(worker, GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd,
 					 reply);
+	if (result < 0 && worker)
+		gcr_helper_kill(worker);
 	gcr_helper_put(worker);
-	for (uint32_t i = 0; i < reply->gpus_count && !result; i++) {
+	if (result < 0)
+		return error->number ? result
+				     : gcr_error_set(error, -result,
+						     "the worker did not answer: %s",
+						     strerror(-result));
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		if (memcmp(reply->gpus[i].uuid, gpu->uuid, GCR_UUID_BYTES) ||
 		    !(reply->gpus[i].flags & GCR_GPU_MEMORY))
 			continue;

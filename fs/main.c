@@ -219,6 +219,8 @@ static void tell_ready(struct gcr_daemon *daemon)
 {
 	char byte = 0;
 
+	if (ready_fd >= 0)
+		gcr_log_to_syslog();
 	gcr_log(LOG_NOTICE, 0, "%s is mounted, %u GPU%s", daemon->options.mountpoint,
 		gcr_gpus_count(daemon->gpus), gcr_gpus_count(daemon->gpus) == 1 ? "" : "s");
 #if HAVE_SYSTEMD
@@ -227,7 +229,6 @@ static void tell_ready(struct gcr_daemon *daemon)
 	if (ready_fd >= 0) {
 		_cleanup_close_ int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-		gcr_log_to_syslog();
 		dup2(null_fd, STDIN_FILENO);
 		dup2(null_fd, STDOUT_FILENO);
 		dup2(null_fd, STDERR_FILENO);

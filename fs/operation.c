@@ -227,6 +227,10 @@ static void explain_stop(const struct gcr_task *task, int reason, struct gcr_err
 	const char *verb = gcr_verb_name(task->command->verb);
 	char tail[GCR_ERROR_WORDS_MAX] = "";
 
+	if (gcr_process_has_ended(task->process)) {
+		gcr_error_set(error, ESRCH, "process %d has ended", (int)task->process->pid);
+		return;
+	}
 	/* The engine has words of its own only if something went wrong on the way back. */
 	if (error->words[0])
 		snprintf(tail, sizeof(tail), "; %.400s", error->words);
@@ -246,10 +250,7 @@ static void explain_stop(const struct gcr_task *task, int reason, struct gcr_err
 	case ECANCELED:
 		gcr_error_set(error, ECANCELED, "%s was cancelled%s", verb, tail);
 		break;
-	case ESRCH:
-		gcr_error_set(error, ESRCH, "process %d has ended", (int)task->process->pid);
-		break;
-	default: /* another process of the same operation failed */
+	default: /* another process of the same operation failed, or ended */
 		gcr_error_set(
 			error, reason,
 			"%s was rolled back: it failed for another process of the same write%s",

@@ -117,7 +117,7 @@ static char *absolute_path(const char *path)
 	char *result = realpath(path, NULL);
 	char *slash;
 
-	if (result || !copy)
+	if (result || !copy || !*path)
 		return result;
 	while ((slash = strrchr(copy, '/')) && slash != copy && !slash[1])
 		*slash = '\0';

@@ -213,6 +213,9 @@ static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t s
 	result = gcr_proc_open(pid, stat.start_ticks, &process->pidfd);
 	if (result < 0)
 		return result;
+	/* A zombie, which a scan that began before has seen alive. */
+	if (has_ended(process))
+		return -ESRCH;
 	*ret_process = TAKE_PTR(process);
 	return 0;
 }

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -35,6 +36,8 @@ struct connection {
 struct gcr_registry {
 	struct gcr_daemon *daemon;
 	int listener;
+	int spare_fd;	    /* given up for a moment when no other descriptor is left */
+	uint32_t most;	    /* connections at a time: descriptors have other uses too */
 	int64_t complained_usec;
 	struct gcr_message message; /* large, and used by one thread only */
 	struct connection connections[CONNECTIONS_MAX];
@@ -111,6 +114,19 @@ static void handle_connection(void *context, uint32_t number)
 	}
 }
 
+/* A connection that cannot be accepted would be offered again at once, for ever. */
+static void turn_away(struct gcr_registry *registry)
+{
+	int fd;
+
+	close(registry->spare_fd);
+	fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		close(fd);
+	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	complain(registry, 0, "no descriptor is left");
+}
+
 static void handle_listener(void *context, uint32_t number)
 {
 	struct gcr_registry *registry = context;
@@ -119,11 +135,13 @@ static void handle_listener(void *context, uint32_t number)
 	socklen_t size = sizeof(struct ucred);
 	struct ucred peer;
 
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+		turn_away(registry);
 	if (fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || !peer.pid)
 		return;
 	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
 		return;
-	for (uint32_t i = 0; i < CONNECTIONS_MAX; i++) {
+	for (uint32_t i = 0; i < registry->most; i++) {
 		struct connection *connection = &registry->connections[i];
 
 		if (connection->fd >= 0)
@@ -160,11 +178,16 @@ int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_reg
 			struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_registry *registry = calloc(1, sizeof(*registry));
+	struct rlimit limit;
 	int result;
 
 	if (!registry)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	registry->daemon = daemon;
+	registry->most = CONNECTIONS_MAX;
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur / 4 < registry->most)
+		registry->most = (uint32_t)(limit.rlim_cur / 4);
+	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
 		registry->connections[i].fd = -1;
 	result = listen_at(daemon, &registry->listener);
@@ -176,6 +199,7 @@ int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_reg
 	result = gcr_loop_add(daemon->loop, registry->listener, GCR_LOOP_LISTENER, 0);
 	if (result < 0) {
 		close(registry->listener);
+		close(registry->spare_fd);
 		return gcr_error_set(error, -result, "cannot watch the socket");
 	}
 	*ret_registry = TAKE_PTR(registry);
@@ -188,6 +212,7 @@ void gcr_registry_destroy(struct gcr_registry *registry)
 		return;
 	unlinkat(registry->daemon->runtime_fd, "socket", 0);
 	close(registry->listener);
+	close(registry->spare_fd);
 	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
 		if (registry->connections[i].fd >= 0)
 			drop(registry, &registry->connections[i]);

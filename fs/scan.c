@@ -102,14 +102,25 @@ static int is_path(const char *path, void *data)
 }
 
 /*
+ * Kernel threads and zombies have no program and no files. A process that ends loses its mappings
+ * at the same moment as its program, and its descriptors after that.
+ */
+static bool has_program(int process_fd)
+{
+	char start_of_link[1];
+
+	return readlinkat(process_fd, "exe", start_of_link, sizeof(start_of_link)) >= 0 ||
+	       errno != ENOENT;
+}
+
+/*
  * Does the process behind the directory @process_fd (/proc/PID) hold and map the device? 1, 0,
- * -errno. The start time is read between two looks at that directory, which does not outlive its
- * process.
+ * -errno (-ESRCH: it has ended or is about to). The start time is read between two looks at that
+ * directory, which does not outlive its process.
  */
 static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64_t *ret_start_ticks)
 {
 	struct gcr_proc_stat proc_stat;
-	char start_of_link[1];
 	struct stat status;
 	int r;
 
@@ -117,15 +128,14 @@ static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64
 		return -errno;
 	if (scan->config.only_uid != (uid_t)-1 && status.st_uid != scan->config.only_uid)
 		return 0;
-	/* Kernel threads and zombies have no program and no files. */
-	if (readlinkat(process_fd, "exe", start_of_link, sizeof(start_of_link)) < 0 &&
-	    errno == ENOENT)
-		return 0;
+	if (!has_program(process_fd))
+		return -ESRCH;
 	r = gcr_proc_holds_file(pid, scan->device_path);
-	if (r <= 0)
-		return r;
 	/* Who only asks NVML opens the device too, and a child inherits it; a context maps it. */
-	r = gcr_proc_each_mapping(pid, is_path, scan->device_path);
+	if (r > 0)
+		r = gcr_proc_each_mapping(pid, is_path, scan->device_path);
+	if (!r && !has_program(process_fd))
+		return -ESRCH;
 	if (r <= 0)
 		return r;
 	if (scan->config.ignore && scan->config.ignore(pid, scan->config.data))

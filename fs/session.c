@@ -76,13 +76,6 @@ static void file_unref(struct file *file)
 
 GCR_DEFINE_CLEANUP(struct file *, file_unref);
 
-static void do_init(void *data, struct fuse_conn_info *connection)
-{
-	/* `>` on ctl: the truncation comes with the open, not as a request of its own. */
-	if (connection->capable & FUSE_CAP_ATOMIC_O_TRUNC)
-		connection->want |= FUSE_CAP_ATOMIC_O_TRUNC;
-}
-
 static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name)
 {
 	struct fuse_entry_param entry;
@@ -396,7 +389,6 @@ static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, m
 }
 
 static const struct fuse_lowlevel_ops operations = {
-	.init = do_init,
 	.lookup = do_lookup,
 	.forget = do_forget,
 	.getattr = do_getattr,

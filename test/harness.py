@@ -256,8 +256,10 @@ class Writer:
         except OSError as error:
             number = error.errno
         finally:
-            os.write(pipe, bytes([number]))
-            os._exit(0)
+            try:  # a handler of prepare's may raise something even here
+                os.write(pipe, bytes([number]))
+            finally:
+                os._exit(0)
 
     def is_waiting(self):
         """It has not been answered yet."""
@@ -390,11 +392,12 @@ class Machine:
         return [f'{BUILD}/fs/gpucrfs', '-f', '-o', f'sim,runtime_dir={self.runtime}{self.options}',
                 *more, self.mountpoint]
 
-    def start(self, env=None):
+    def start(self, env=None, preexec_fn=None):
         """Start the daemon and wait until the mount answers."""
         with open(self.log_path, 'a', encoding='utf-8') as log:
             self.daemon = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
-                                           stderr=log, env={**self.env, **(env or {})})
+                                           stderr=log, env={**self.env, **(env or {})},
+                                           preexec_fn=preexec_fn)
         wait_for(lambda: self.answers() or self.daemon.poll() is not None, 'the mount')
         if self.daemon.poll() is not None:
             raise Failure(f'the daemon ended with {self.daemon.returncode}:\n{self.log()}')

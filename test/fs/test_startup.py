@@ -77,29 +77,6 @@ def refused(machine, result, pattern):
     equal(machine.daemons(), [], lines[0])
 
 
-def test_mountpoint_refused():
-    with Bare() as machine:
-        missing = f'{machine.directory}/missing'
-        file = f'{machine.directory}/file'
-        full = f'{machine.directory}/full'
-        os.mkdir(full)
-        for path in (file, f'{full}/.hidden'):
-            with open(path, 'w', encoding='utf-8'):
-                pass
-        for mode in ('-f',), ():
-            def attempt(*words, mode=mode):
-                return machine.run(*mode, '-o', machine.sim(), *words)
-
-            refused(machine, attempt(missing), 'missing: No such file or directory')
-            refused(machine, attempt(f'{missing}/deeper'), 'No such file or directory')
-            refused(machine, attempt(file), 'file: Not a directory')
-            refused(machine, attempt(full), 'full is not empty')
-            refused(machine, attempt(''), 'No such file or directory')
-            refused(machine, attempt(), 'where to mount')
-            refused(machine, attempt(machine.mountpoint, full), 'one mountpoint')
-        check(not os.path.exists(missing), 'it makes no mountpoint')
-
-
 def test_options_refused():
     with Bare() as machine:
         mountpoint = machine.mountpoint
@@ -129,27 +106,6 @@ def test_options_refused():
         check(result.returncode == 1 and 'worker_idle=soon' in result.stderr, result.stderr)
 
 
-def test_something_is_mounted_already():
-    with Bare() as machine:
-        machine.start()
-        again = machine.run('-o', f'sim,runtime_dir={machine.directory}/other', machine.mountpoint)
-        equal(again.returncode, 1)
-        check(re.fullmatch(rf'gpucrfs: something is mounted on {machine.mountpoint} already '
-                           rf'\({TYPE}\)\n', again.stderr), again.stderr)
-        check(machine.answers(), 'the first one goes on')
-        equal(machine.stop(), 0)
-        if not harness.is_root():
-            return
-        subprocess.run(['mount', '-t', 'tmpfs', 'none', machine.mountpoint], check=True)
-        try:
-            again = machine.run('-f', '-o', machine.sim(), machine.mountpoint)
-            check(re.fullmatch(r'gpucrfs: something is mounted on .* \(tmpfs\)\n', again.stderr),
-                  again.stderr)
-            equal(again.returncode, 1)
-        finally:
-            subprocess.run(['umount', machine.mountpoint], check=True)
-
-
 def test_second_daemon():
     """One runtime directory, one daemon."""
     with Bare() as machine:
@@ -173,34 +129,6 @@ def test_second_daemon():
         demo.wait_ticks()
 
 
-def test_without_fuse():
-    """/dev without fuse."""
-    if not harness.is_root():
-        raise Skip('only root can hide /dev/fuse')
-    with Bare() as machine:
-        probe = subprocess.run(['unshare', '-m', 'mount', '-t', 'tmpfs', 'none', '/dev'],
-                               capture_output=True, check=False)
-        if probe.returncode:
-            raise Skip('no mount namespace of its own')
-        for mode in '-f', '':
-            result = subprocess.run(
-                ['unshare', '-m', 'sh', '-c',
-                 'mount -t tmpfs none /dev && exec "$@"', 'sh', f'{harness.BUILD}/fs/gpucrfs',
-                 *([mode] if mode else []), '-o', machine.sim(), machine.mountpoint],
-                capture_output=True, text=True, check=False, env=machine.env,
-                timeout=harness.PATIENCE_SEC)
-            refused(machine, result, '/dev/fuse: No such file or directory')
-
-
-def test_without_gpu():
-    if os.path.exists('/dev/nvidia-uvm') or os.path.exists('/dev/nvidiactl'):
-        raise Skip('this machine has a GPU')
-    with Bare() as machine:
-        for mode in ('-f',), ():
-            result = machine.run(*mode, '-o', f'runtime_dir={machine.runtime}', machine.mountpoint)
-            refused(machine, result, '(?i)no nvidia gpu.*-o sim')
-
-
 def test_without_helpers():
     """The programs that talk to the driver are not there, or of no use."""
     with Bare() as machine:
@@ -213,45 +141,6 @@ def test_without_helpers():
             result = machine.run(*mode, '-o', machine.sim(), machine.mountpoint,
                                  env={**machine.env, 'GPUCR_SIM_LIBDIR': nothing})
             refused(machine, result, 'libcuda.so.1')
-
-
-def test_help_and_version():
-    with Bare() as machine:
-        for option in '--help', '-h':
-            result = machine.run(option)
-            equal((result.returncode, result.stderr), (0, ''))
-            check(result.stdout.startswith('usage: gpucrfs '), result.stdout)
-            for word in ('-f', '--help', '--version', 'sim=DIR', 'worker_idle=SEC',
-                         'runtime_dir=DIR'):
-                check(f' {word}' in result.stdout, word)
-            for line in result.stdout.splitlines():
-                check(len(line) <= 80, line)
-        for option in '--version', '-V':
-            result = machine.run(option)
-            equal((result.returncode, result.stderr), (0, ''))
-            check(re.fullmatch(r'gpucrfs \d+\.\d+\.\d+\n', result.stdout), result.stdout)
-
-
-def test_background():
-    """It is back when the mount answers, and holds nothing of who started it."""
-    with Bare() as machine:
-        result = machine.run('-o', machine.sim(), machine.mountpoint)
-        check(is_mounted(machine), 'it is mounted')
-        check('ctl' in os.listdir(machine.mountpoint), 'the mount answers')
-        equal(result.returncode, 0, result.stderr)
-        check(len(result.stderr.splitlines()) <= 1, result.stderr)
-        (daemon,) = machine.daemons()
-        equal(os.readlink(f'/proc/{daemon}/cwd'), '/')
-        check(os.getsid(daemon) != os.getsid(0), 'a session of its own')
-        for number in range(3):
-            equal(os.readlink(f'/proc/{daemon}/fd/{number}'), '/dev/null')
-        demo = machine.ready_demo()
-        machine.must(demo.pid, 'freeze')
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
-        os.kill(daemon, signal.SIGTERM)
-        wait_for(lambda: not harness.is_alive(daemon), 'the daemon to end')
-        check(not is_mounted(machine), 'it has unmounted')
 
 
 def test_relative_paths():

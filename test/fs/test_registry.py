@@ -1,3 +1,0 @@
-#!/usr/bin/env python3
-"""Draft."""
-raise SystemExit(77)

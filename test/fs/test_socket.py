@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT
+"""The socket of the preload library: whatever comes in there is dropped, and nobody else notices."""
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import NOBODY, Machine, Skip, check, equal, wait_for
+
+MAGIC, VERSION = 0x46524347, 1
+HELLO, STATE, RESULT, REGISTER = 1, 16, 64, 96
+
+
+def message(kind=REGISTER, payload=b'\1\0\0\0\0\0\0\0', magic=MAGIC, version=VERSION, length=None):
+    return struct.pack('=IHHII', magic, version, kind, 1,
+                       len(payload) if length is None else length) + payload
+
+
+def connect(machine):
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.connect(f'{machine.runtime}/socket')
+    peer.settimeout(harness.PATIENCE_SEC)
+    return peer
+
+
+def is_dropped(peer):
+    try:
+        return peer.recv(100) == b''
+    except ConnectionResetError:
+        return True
+
+
+GARBAGE = [
+    b'\0', b'x' * 3, b'x' * 16, b'x' * 60000, os.urandom(20), b'GCRF',
+    message()[:8], message()[:15],
+    message(magic=MAGIC + 1), message(version=0), message(version=VERSION + 1),
+    message(version=65535), message(length=0), message(length=9), message(length=4294967295),
+    message(kind=0), message(kind=HELLO), message(kind=STATE), message(kind=RESULT),
+    message(kind=65535), message() + b'more', message(payload=b'x' * 65536) + b'x',
+]
+
+
+def test_garbage():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.wait_status(demo.pid, 'registered', 'yes')
+        for bytes_sent in GARBAGE:
+            peer = connect(machine)
+            peer.send(bytes_sent)
+            check(is_dropped(peer), repr(bytes_sent[:30]))
+            peer.close()
+        source = random.Random(1)
+        for _ in range(200):
+            peer = connect(machine)
+            data = bytearray(message())
+            for _ in range(source.randrange(1, 4)):
+                data[source.randrange(len(data))] = source.randrange(256)
+            peer.send(data[:source.randrange(1, len(data) + 1)])
+            peer.close()
+        equal(machine.status(demo.pid)['registered'], 'yes')
+        complaints = machine.log().count('connection dropped')
+        check(1 <= complaints <= 10 * harness.SLOW, f'{complaints} complaints')
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+
+
+def test_descriptors_are_closed():
+    """What comes with a message is closed again, however many there are."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        before = len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
+        null = os.open('/dev/null', os.O_RDONLY)
+        for count in (1, 63, 64, 65, 250):
+            for data in (message(), b'garbage'):
+                peer = connect(machine)
+                socket.send_fds(peer, [data], [null] * count)
+                peer.close()
+        os.close(null)
+        wait_for(lambda: len(os.listdir(f'/proc/{machine.daemon.pid}/fd')) < before + 8,
+                 'hardly more descriptors than before')
+
+
+def test_messages_of_a_later_version():
+    """A payload may have grown at its end, or be an older, shorter one."""
+    with Machine() as machine:
+        for payload in (b'', b'\1\0\0\0', b'\1' + b'\0' * 4000):
+            peer = connect(machine)
+            peer.send(message(payload=payload))
+            wait_for(lambda: os.getpid() in machine.pids(), 'us in the list')
+            equal(machine.status('self')['registered'], 'yes')
+            peer.close()
+            wait_for(lambda: os.getpid() not in machine.pids(), 'us to be gone')
+
+
+def test_who_registers_without_a_gpu():
+    with Machine() as machine:
+        peer = connect(machine)
+        peer.send(message())
+        peer.send(message())
+        wait_for(lambda: os.getpid() in machine.pids(), 'us in the list')
+        result = machine.write(os.getpid(), 'freeze')
+        check(result in ('EOPNOTSUPP', 'EIO'), result)
+        equal(machine.state(os.getpid()), 'running')
+        peer.close()
+        wait_for(lambda: os.getpid() not in machine.pids(), 'us to be gone')
+
+
+def test_silent_connections():
+    with Machine() as machine:
+        peers = [connect(machine) for _ in range(300)]
+        demo = machine.ready_demo()
+        machine.wait_status(demo.pid, 'registered', 'yes')
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        equal(machine.log().count('dropped'), 0)
+        for peer in peers:
+            peer.close()
+
+
+def cpu_ticks(pid):
+    fields = harness.read_file(f'/proc/{pid}/stat').rpartition(')')[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_too_many_connections():
+    """5,000 of them: some are dropped, and the mount works on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 6000:
+        raise Skip('not so many descriptors are allowed')
+    resource.setrlimit(resource.RLIMIT_NOFILE, (6000 if soft < 6000 else soft, hard))
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.wait_status(demo.pid, 'registered', 'yes')
+        peers = [connect(machine) for _ in range(5000)]
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        late = machine.ready_demo()
+        machine.must(late.pid, 'freeze')
+        machine.must(late.pid, 'thaw')
+        equal(machine.status(demo.pid)['registered'], 'yes')
+        complaints = machine.log().count('too many connections')
+        check(1 <= complaints <= 30 * harness.SLOW, f'{complaints} complaints')
+        for peer in peers:
+            peer.close()
+        last = machine.ready_demo()
+        machine.wait_status(last.pid, 'registered', 'yes')
+
+
+def test_few_descriptors():
+    """Connections cannot use up the descriptors that verbs need."""
+    with Machine(start=False) as machine:
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+        machine.start(preexec_fn=limit)
+        demo = machine.ready_demo()
+        peers = [connect(machine) for _ in range(400)]
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        begun = cpu_ticks(machine.daemon.pid)
+        time.sleep(1)
+        check(cpu_ticks(machine.daemon.pid) - begun < 30, 'it does not spin')
+        for peer in peers:
+            peer.close()
+
+
+def test_other_users_may_register():
+    if not harness.is_root():
+        raise Skip('only root can become another user')
+    with Machine() as machine:
+        demo = machine.ready_demo(uid=NOBODY)
+        machine.wait_status(demo.pid, 'registered', 'yes')
+
+
+def test_registration_ends_with_the_program():
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.wait_status(demo.pid, 'registered', 'yes')
+        before = len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
+        for _ in range(8):
+            other = machine.ready_demo()
+            machine.wait_status(other.pid, 'registered', 'yes')
+            other.end()
+        # Each had two of the daemon's descriptors; a spare helper may have come meanwhile.
+        wait_for(lambda: len(os.listdir(f'/proc/{machine.daemon.pid}/fd')) < before + 8,
+                 'hardly more descriptors than before')
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
