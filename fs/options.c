@@ -167,11 +167,21 @@ static int check_empty(const char *path)
 	return 0;
 }
 
+/*
+ * Does nobody serve the mount any more? ECONNABORTED: the last descriptor of it was closed while we
+ * asked; a daemon that is killed as it starts a helper leaves one behind for a moment.
+ */
+static bool is_dead(const char *path)
+{
+	struct stat stat_buffer;
+
+	return stat(path, &stat_buffer) < 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+}
+
 static int check_mountpoint(struct gcr_options *options)
 {
 	_cleanup_free_ char *path = NULL;
 	_cleanup_free_ char *type = NULL;
-	struct stat stat_buffer;
 
 	path = absolute_path(options->mountpoint);
 	if (!path) {
@@ -179,8 +189,7 @@ static int check_mountpoint(struct gcr_options *options)
 		return -EINVAL;
 	}
 	type = mounted_type(path);
-	if (type && !strcmp(type, "fuse.gpucrfs") && stat(path, &stat_buffer) < 0 &&
-	    errno == ENOTCONN) {
+	if (type && !strcmp(type, "fuse.gpucrfs") && is_dead(path)) {
 		if (unmount_stale(path) < 0) {
 			fprintf(stderr, "gpucrfs: the stale mount on %s cannot be removed\n", path);
 			return -EINVAL;

@@ -32,6 +32,7 @@ REPORT = re.compile(r'ERROR: \w+Sanitizer|runtime error:|WARNING: \w+Sanitizer')
 MIB = 1 << 20
 NOBODY = 65534
 SKIPPED = 77
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # by the tests themselves
 WRITE_CALL = '1' if os.uname().machine == 'x86_64' else '64'  # write(2) in /proc/PID/syscall
 TEST_SEC = 120 * SLOW
 
@@ -230,20 +231,24 @@ class Writer:
     def __init__(self, path, text, flags=0, prepare=None, uid=None):
         read_end, write_end = os.pipe()
         self.started = time.monotonic()
+        # Until the child has handlers of its own, it must not run ours.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         self.pid = os.fork()
         if not self.pid:
-            self._child(path, text, flags, prepare, uid, write_end)
+            self._child(path, text, flags, prepare, uid, write_end, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(write_end)
         self.pipe = read_end
         self.number = None
         self.seconds = None
 
     @staticmethod
-    def _child(path, text, flags, prepare, uid, pipe):
+    def _child(path, text, flags, prepare, uid, pipe, mask):
         number = 255
         try:
-            for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            for signal_number in HANDLED:
                 signal.signal(signal_number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if uid is not None:
                 os.setgroups([])
                 os.setgid(uid)

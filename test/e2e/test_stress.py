@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -29,7 +30,7 @@ CALLS = ('cuCheckpointProcessLock', 'cuCheckpointProcessCheckpoint',
          'cuCheckpointProcessRestore', 'cuCheckpointProcessUnlock')
 USUAL_DELAY_MSEC = 250
 LONG_DELAY_MSEC = 1500  # longer than the writers' timeout
-PAUSE_SEC = 0.5
+PAUSE_MOST_SEC = 0.8
 GPUS = 2
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGKILL, signal.SIGHUP)
@@ -55,7 +56,6 @@ class Stress:
         for demo in self.live:
             demo.wait_ready()
         self.was_killed = {'daemon': 0.0, 'helper': 0.0, 'demo': 0.0}
-        self.paused = []  # (helper, until)
         self.counts = collections.Counter()
         self.answers = collections.Counter()
         self.helpers_seen = set()
@@ -110,20 +110,15 @@ class Stress:
             self.counts['helpers killed'] += 1
 
     def pause_helper(self):
+        """It may hold up whoever waits for it, or for a lock that it has."""
         helpers = self.machine.helpers()
         if helpers:
             pid, _ = self.random.choice(helpers)
-            harness.try_kill(pid, signal.SIGSTOP)
             self.was_killed['helper'] = time.monotonic()  # the daemon may kill it for that
-            self.paused.append((pid, time.monotonic() + PAUSE_SEC))
+            harness.try_kill(pid, signal.SIGSTOP)
+            threading.Timer(self.random.uniform(0, PAUSE_MOST_SEC), harness.try_kill,
+                            (pid, signal.SIGCONT)).start()
             self.counts['helpers paused'] += 1
-
-    def resume_helpers(self, all_of_them=False):
-        now = time.monotonic()
-        for pid, until in list(self.paused):
-            if all_of_them or now > until:
-                harness.try_kill(pid, signal.SIGCONT)
-                self.paused.remove((pid, until))
 
     def kill_demo(self):
         if self.counts['demos killed'] == DEATHS_MAX:
@@ -142,7 +137,6 @@ class Stress:
         self.helpers_seen.update(pid for pid, _ in self.machine.helpers())
         self.was_killed['daemon'] = time.monotonic()
         if self.random.random() < 0.5:
-            self.resume_helpers(all_of_them=True)  # it waits for their answers
             equal(self.machine.stop(), 0, 'the daemon that was told to go')
         else:
             self.machine.daemon.kill()
@@ -177,7 +171,6 @@ class Stress:
 
     def step(self):
         self.collect()
-        self.resume_helpers()
         if len(self.writers) >= WRITERS_MAX:
             time.sleep(0.02)
             return
@@ -219,7 +212,6 @@ class Stress:
 
     def wait_settled(self):
         """No verb is under way, and each live program is known and in a settled state."""
-        self.resume_helpers(all_of_them=True)
         self.collect(wait=True)
         self.machine.faults()
         states = {}

@@ -106,6 +106,15 @@ static int be_fake_helper(const char *mode)
 
 /* ---- what all tests use ---- */
 
+/*
+ * For a child that would not end by itself: go when the test has failed. One that stays keeps
+ * our stderr open, and who reads that from a pipe waits for it.
+ */
+static void end_with_parent(void)
+{
+	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+}
+
 static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where)
 {
 	return remove(path);
@@ -487,13 +496,16 @@ static void test_daemon_dies(void)
 	daemon = fork();
 	CHECK(daemon >= 0);
 	if (daemon == 0) {
-		struct gcr_helper *helper = take(make_fake_pool("wild", 0));
+		struct gcr_helper *helper;
 
+		end_with_parent();
+		helper = take(make_fake_pool("wild", 0));
 		pid = gcr_helper_pid(helper);
 		CHECK(write(to, &pid, sizeof(pid)) == sizeof(pid));
 		for (;;)
 			pause();
 	}
+	close(TAKE_FD(to));
 	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
 	pidfd = open_process(pid);
 	CHECK(is_running(pidfd));
@@ -590,6 +602,7 @@ static pid_t start_gpu_user(int *ret_input)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
+		end_with_parent();
 		dup2(input[0], STDIN_FILENO);
 		dup2(output[1], STDOUT_FILENO);
 		setenv("LD_LIBRARY_PATH", getenv("GPUCR_TEST_SIMULATOR"), 1);
@@ -899,7 +912,7 @@ static void test_death_in_call(const char *programs, bool kill_helper)
 	struct gcr_helper *helper;
 	struct gcr_result result;
 	int input, pipes[2], status;
-	pid_t daemon, pid, user = start_gpu_user(&input);
+	pid_t daemon, pid, ended, user = start_gpu_user(&input);
 
 	set_faults("cuCheckpointProcessCheckpoint delay_ms=200\n");
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
@@ -911,6 +924,7 @@ static void test_death_in_call(const char *programs, bool kill_helper)
 	if (daemon == 0) {
 		struct gcr_control_request request = {.pid = user};
 
+		end_with_parent();
 		helper = take(make_pool(programs, 0));
 		expect(helper, GCR_MESSAGE_LOCK, user, GCR_CONTROL_LOCKED);
 		CHECK(gcr_helper_request(helper, GCR_MESSAGE_CHECKPOINT, &request, sizeof(request),
@@ -920,6 +934,7 @@ static void test_death_in_call(const char *programs, bool kill_helper)
 		for (;;)
 			pause();
 	}
+	close(TAKE_FD(to));
 	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
 	pidfd = open_process(pid);
 	if (kill_helper) {
@@ -930,18 +945,25 @@ static void test_death_in_call(const char *programs, bool kill_helper)
 	CHECK(kill(daemon, SIGKILL) == 0);
 	CHECK(waitpid(daemon, &status, 0) == daemon);
 	wait_end(pidfd);
-	CHECK(waitpid(pid, &status, 0) == pid);
-	if (!kill_helper)
-		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	/* Ours to reap, unless the daemon's pool has seen its helper die before it was killed. */
+	ended = waitpid(pid, &status, 0);
+	if (kill_helper)
+		CHECK(ended == pid || (ended < 0 && errno == ECHILD));
+	else
+		CHECK(ended == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
 
 	set_faults("");
 	helpers = make_pool(programs, 0);
 	helper = take(helpers);
-	do
-		result = control(helper, GCR_MESSAGE_STATE, user);
-	while (result.error == 0 && result.state == GCR_CONTROL_LOCKED);
-	CHECK(result.error == 0 && result.state == GCR_CONTROL_CHECKPOINTED);
+	/* It waits for the call under way. */
+	result = control(helper, GCR_MESSAGE_STATE, user);
+	CHECK(result.error == 0);
+	/* On a busy machine the helper was killed before the target had heard of the call. */
+	if (kill_helper && result.state == GCR_CONTROL_LOCKED)
+		expect(helper, GCR_MESSAGE_CHECKPOINT, user, GCR_CONTROL_CHECKPOINTED);
+	else
+		CHECK(result.state == GCR_CONTROL_CHECKPOINTED);
 	expect(helper, GCR_MESSAGE_RESTORE, user, GCR_CONTROL_LOCKED);
 	expect(helper, GCR_MESSAGE_UNLOCK, user, GCR_CONTROL_RUNNING);
 	gcr_helper_put(helper);
