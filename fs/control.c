@@ -65,6 +65,8 @@ static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
 	size_t count = 0;
 	int result;
 
+	if (gcr_process_has_ended(process))
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	result = check_caller(caller, process, error);
 	if (result < 0)
 		return result;

@@ -17,10 +17,10 @@
 /* A daemon that is to stop waits this long for the driver; the next daemon goes on from there. */
 #define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
 /* What a process that is being killed may take, with all its memory to free. */
-#define EXIT_WAIT_MSEC 5000
+#define EXIT_WAIT_MSEC	   5000
 /* How often the driver is asked for a state when helpers die of the question, and how far apart. */
-#define STATE_ATTEMPTS	 10
-#define STATE_RETRY_MSEC 100
+#define STATE_ATTEMPTS	   10
+#define STATE_RETRY_MSEC   100
 
 void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task)
 {
@@ -92,19 +92,16 @@ static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 	return gcr_process_has_ended(drive->process);
 }
 
-/*
- * The deadline has passed: the writers get their answer. A helper that somebody has stopped will
- * not answer; another one is asked then how the call ended.
- */
-static void deadline_passed(struct gcr_drive *drive)
+void gcr_drive_check_deadline(struct gcr_drive *drive)
 {
 	struct gcr_proc_stat stat;
 
-	if (!drive->pending_answered && gcr_task_stopped(drive->task) == ETIMEDOUT) {
-		drive->pending_answered = true;
-		gcr_task_deadline_passed(drive->task);
-	}
-	if (!gcr_proc_stat(gcr_helper_pid(drive->helper), &stat) &&
+	if (gcr_clock_usec() < gcr_task_deadline_usec(drive->task))
+		return;
+	gcr_task_deadline_passed(drive->task);
+	/* A helper that somebody has stopped will not answer; another is asked then how it ended.
+	 */
+	if (drive->helper && !gcr_proc_stat(gcr_helper_pid(drive->helper), &stat) &&
 	    (stat.state == 'T' || stat.state == 't'))
 		gcr_helper_kill(drive->helper);
 }
@@ -138,8 +135,8 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 			result = -ESRCH;
 		else if (result == -ETIMEDOUT)
 			result = 0;
-		if (!result && gcr_clock_usec() >= gcr_task_deadline_usec(drive->task))
-			deadline_passed(drive);
+		if (!result)
+			gcr_drive_check_deadline(drive);
 	}
 	drop_helper(drive);
 	if (result == -ESRCH)

@@ -27,10 +27,10 @@ struct gcr_drive {
 	uint32_t pairs_count;
 	uint32_t admitted;     /* GPUs we hold the admission of */
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
-	bool pending_answered;
-	bool rolling_back; /* what has to be undone is undone, whoever wants it to stop */
+	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
 	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
 	uint64_t free_before[GCR_GPUS_MAX];
+	uint64_t anonymous_before; /* bytes of its host memory before the checkpoint */
 };
 
 void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task);
@@ -41,6 +41,9 @@ void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase);
 
 /* It has ended, or the daemon must go: even what is being undone has to be left as it is. */
 bool gcr_drive_must_leave(struct gcr_drive *drive);
+
+/* In a wait that has to go on: when the deadline has passed, the writers get their answer. */
+void gcr_drive_check_deadline(struct gcr_drive *drive);
 
 /* Wait, but not for a process that has ended. */
 void gcr_drive_pause(struct gcr_drive *drive, int msec);

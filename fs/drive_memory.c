@@ -95,6 +95,8 @@ static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_err
 					: gcr_task_stopped(drive->task) != 0)
 			return gcr_error_set(error, ECANCELED,
 					     "it was stopped while others were thawed on its GPU");
+		if (drive->rolling_back)
+			gcr_drive_check_deadline(drive);
 		gcr_drive_pause(drive, ADMIT_LOOK_MSEC);
 	}
 	drive->admitted = mask;
@@ -115,6 +117,7 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_drive_assume_need(drive);
 	pthread_mutex_lock(&drive->process->lock);
 	count = drive->process->shares_count;
 	memcpy(shares, drive->process->shares, sizeof(shares));
@@ -171,10 +174,10 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 		gcr_helper_kill(worker);
 	gcr_helper_put(worker);
 	if (result < 0)
-		return error->number ? result
-				     : gcr_error_set(error, -result,
-						     "the worker did not answer: %s",
-						     strerror(-result));
+		return error->number
+			       ? result
+			       : gcr_error_set(error, -result, "the worker did not answer: %s",
+					       strerror(-result));
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		if (memcmp(reply->gpus[i].uuid, gpu->uuid, GCR_UUID_BYTES) ||
 		    !(reply->gpus[i].flags & GCR_GPU_MEMORY))
@@ -187,14 +190,26 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 			     "admitted (is libnvidia-ml.so.1 missing?)");
 }
 
+/* What the driver has put VRAM into: anonymous memory, swapped out or not. 0 if not known. */
+static uint64_t anonymous_bytes(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return gcr_proc_status(pid, &status) < 0 ? 0 : status.rss_anon_bytes + status.swap_bytes;
+}
+
 /*
  * After the checkpoint of a process that NVML does not list (in a container its pid is another):
- * what became free is what a thaw will need. Somebody who freed memory meanwhile makes it more.
+ * what became free is what a thaw will need, unless others took memory meanwhile. What its host
+ * memory has grown by is the same sum; if less became free, that sum is asked of every GPU.
  */
 int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	uint64_t freed[GCR_GPUS_MAX] = {0};
+	uint64_t grown;
+	uint64_t sum = 0;
 	int result;
 
 	if (!drive->need_unknown)
@@ -207,15 +222,28 @@ int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
 		uint64_t now = 0;
 
 		result = free_bytes(drive, &reply->gpus[i], &now, error);
-		if (result < 0 || now <= drive->free_before[i])
-			continue;
-		pthread_mutex_lock(&process->lock);
-		memcpy(process->shares[process->shares_count].uuid, reply->gpus[i].uuid,
-		       GCR_UUID_BYTES);
-		process->shares[process->shares_count++].bytes = now - drive->free_before[i];
-		pthread_mutex_unlock(&process->lock);
+		if (!result && now > drive->free_before[i])
+			freed[i] = now - drive->free_before[i];
+		sum += freed[i];
 	}
-	return result;
+	if (result < 0)
+		return result;
+	grown = anonymous_bytes(process->pid);
+	grown = grown > drive->anonymous_before ? grown - drive->anonymous_before : 0;
+	pthread_mutex_lock(&process->lock);
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		struct gcr_share *share = &process->shares[process->shares_count];
+
+		if (sum < grown && freed[i] < grown)
+			freed[i] = grown;
+		if (!freed[i])
+			continue;
+		memcpy(share->uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		share->bytes = freed[i];
+		process->shares_count++;
+	}
+	pthread_mutex_unlock(&process->lock);
+	return 0;
 }
 
 /*
@@ -226,9 +254,9 @@ void gcr_drive_assume_need(struct gcr_drive *drive)
 {
 	struct gcr_process *process = drive->process;
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
-	struct gcr_proc_status status;
+	uint64_t bytes = anonymous_bytes(process->pid);
 
-	if (!reply || gcr_proc_status(process->pid, &status) < 0)
+	if (!reply)
 		return;
 	gcr_gpus_snapshot(drive->daemon->gpus, reply);
 	pthread_mutex_lock(&process->lock);
@@ -236,7 +264,7 @@ void gcr_drive_assume_need(struct gcr_drive *drive)
 		reply->gpus_count = 0;
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		memcpy(process->shares[i].uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
-		process->shares[i].bytes = status.rss_anon_bytes;
+		process->shares[i].bytes = bytes;
 		process->shares_count++;
 	}
 	pthread_mutex_unlock(&process->lock);
@@ -279,7 +307,11 @@ int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
 		result = free_bytes(drive, &reply->gpus[i], &drive->free_before[i], error);
 		if (result < 0)
 			return result;
+		/* At most all that is in use is its. */
+		if (reply->gpus[i].total_bytes > drive->free_before[i])
+			bytes += reply->gpus[i].total_bytes - drive->free_before[i];
 	}
+	drive->anonymous_before = anonymous_bytes(process->pid);
 	if (mig)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the process uses a GPU in MIG mode, which the driver cannot "

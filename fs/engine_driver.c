@@ -28,7 +28,9 @@
 #define LOCK_MOST_MSEC	8000
 
 /* Pause before a call that failed is tried again on the way back. */
-#define RETRY_MSEC 100
+#define RETRY_MSEC    100
+/* A way back is tried for so long after its first step failed. */
+#define ROLLBACK_USEC (120 * GCR_USEC_PER_SEC)
 
 /*
  * Did a Restore end so that no other can follow? The driver goes on calling the process
@@ -47,11 +49,60 @@ static bool is_lost(const struct gcr_drive *drive, const struct gcr_result *answ
 static int lost(struct gcr_drive *drive, const struct gcr_result *answer, enum gcr_state *ret_state,
 		struct gcr_error *error)
 {
+	struct gcr_error record_error;
+
 	*ret_state = GCR_STATE_FAILED;
+	if (gcr_drive_write_record(drive, GCR_RECORD_FAILED, &record_error) < 0)
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", record_error.words);
 	return gcr_error_set(error, EIO,
 			     "the driver could not restore the process and cannot try again (%s); "
 			     "all that is left is to end it",
 			     answer->words);
+}
+
+/*
+ * Is a way back to be given up, after a step that ended with @result? It is tried again for as long
+ * as there is hope: a process that stays locked is stuck.
+ */
+static bool is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec)
+{
+	return result == -ESRCH || result == -ECANCELED || gcr_drive_must_leave(drive) ||
+	       gcr_clock_usec() > since_usec + ROLLBACK_USEC;
+}
+
+/* The words when a way back was given up. */
+static int stuck(enum gcr_control_state state, int result, struct gcr_error *error)
+{
+	static const char *const names[] = {
+		[GCR_CONTROL_UNKNOWN] = "unknown", [GCR_CONTROL_RUNNING] = "running",
+		[GCR_CONTROL_LOCKED] = "locked",   [GCR_CONTROL_CHECKPOINTED] = "checkpointed",
+		[GCR_CONTROL_FAILED] = "failed",
+	};
+
+	if (result == -ESRCH)
+		return result;
+	gcr_error_prefix(error,
+			 "it could not be rolled back; to the driver it is %s; thaw tries again",
+			 names[state]);
+	return result ? result : -EIO;
+}
+
+/* One step towards running from @state; 0 also if the driver said no, with words. */
+static int step_to_running(struct gcr_drive *drive, enum gcr_control_state state,
+			   enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_result answer = {0};
+	int result;
+
+	if (state == GCR_CONTROL_LOCKED)
+		result = gcr_drive_call(drive, GCR_MESSAGE_UNLOCK, 0, &answer, error);
+	else
+		result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
+	if (result < 0 || !answer.error)
+		return result;
+	if (state != GCR_CONTROL_LOCKED && is_lost(drive, &answer))
+		return lost(drive, &answer, ret_state, error);
+	return gcr_error_set(error, EAGAIN, "%s", answer.words);
 }
 
 /*
@@ -62,48 +113,39 @@ static int lost(struct gcr_drive *drive, const struct gcr_result *answer, enum g
 static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			   struct gcr_error *error)
 {
-	int attempts = 0;
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec = gcr_clock_usec();
 
 	gcr_drive_set_phase(drive, "rollback");
 	drive->rolling_back = true;
 	drive->pairs_count = 0;
 	for (;;) {
-		enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
-		struct gcr_result answer = {0};
 		int result = gcr_drive_ask_state(drive, &state, error);
 
 		*ret_state = GCR_STATE_FAILED;
-		if (result < 0)
-			return result;
-		if (state == GCR_CONTROL_RUNNING) {
+		if (!result && state == GCR_CONTROL_RUNNING) {
 			gcr_drive_remove_record(drive);
 			*ret_state = GCR_STATE_RUNNING;
 			return 0;
 		}
-		if (state == GCR_CONTROL_LOCKED) {
-			result = gcr_drive_call(drive, GCR_MESSAGE_UNLOCK, 0, &answer, error);
-		} else if (state == GCR_CONTROL_CHECKPOINTED) {
+		if (!result && state == GCR_CONTROL_CHECKPOINTED) {
 			*ret_state = GCR_STATE_FROZEN;
 			result = gcr_drive_admit(drive, error);
-			if (result < 0) {
-				gcr_error_prefix(error,
-						 "it could not be rolled back and stays frozen, "
-						 "intact");
+			if (result == -ENOMEM || result == -ECANCELED) {
+				gcr_error_prefix(error, "it could not be rolled back and stays "
+							"frozen, intact");
 				return result;
 			}
-			result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
-			if (!result && answer.error && is_lost(drive, &answer))
-				return lost(drive, &answer, ret_state, error);
-		} else {
-			return gcr_error_set(error, EIO, "the driver says the process has failed");
 		}
-		if (result < 0 && result != -EPIPE)
-			return result;
-		if ((result || answer.error) && ++attempts > 20)
-			return gcr_error_set(error, EIO, "the driver does not let it go: %s",
-					     answer.words);
-		if (result || answer.error)
-			gcr_drive_pause(drive, RETRY_MSEC);
+		if (!result)
+			result = step_to_running(drive, state, ret_state, error);
+		if (!result)
+			continue;
+		if (*ret_state == GCR_STATE_FAILED && state == GCR_CONTROL_CHECKPOINTED)
+			return result; /* lost */
+		if (is_hopeless(drive, result, since_usec))
+			return stuck(state, result, error);
+		gcr_drive_pause(drive, RETRY_MSEC);
 	}
 }
 
@@ -111,40 +153,37 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 			  struct gcr_error *error)
 {
-	int attempts = 0;
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec = gcr_clock_usec();
 
 	gcr_drive_set_phase(drive, "rollback");
 	drive->rolling_back = true;
 	gcr_drive_leave(drive);
 	for (;;) {
-		enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 		struct gcr_result answer = {0};
 		int result = gcr_drive_ask_state(drive, &state, error);
 
 		*ret_state = GCR_STATE_FAILED;
-		if (result < 0)
-			return result;
-		if (state == GCR_CONTROL_CHECKPOINTED) {
+		if (!result && state == GCR_CONTROL_CHECKPOINTED) {
 			*ret_state = GCR_STATE_FROZEN;
 			if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error) < 0)
 				gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
 			return 0;
 		}
-		if (state == GCR_CONTROL_RUNNING) {
+		if (!result && state == GCR_CONTROL_RUNNING) {
 			gcr_drive_remove_record(drive);
 			*ret_state = GCR_STATE_RUNNING;
 			return 0;
 		}
-		if (state != GCR_CONTROL_LOCKED)
-			return gcr_error_set(error, EIO, "the driver says the process has failed");
-		result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
-		if (result < 0 && result != -EPIPE)
-			return result;
-		if ((result || answer.error) && ++attempts > 20)
-			return gcr_error_set(error, EIO, "the driver does not freeze it again: %s",
-					     answer.words);
-		if (result || answer.error)
-			gcr_drive_pause(drive, RETRY_MSEC);
+		if (!result)
+			result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+		if (!result && !answer.error)
+			continue;
+		if (answer.error)
+			result = gcr_error_set(error, EIO, "%s", answer.words);
+		if (is_hopeless(drive, result, since_usec))
+			return stuck(state, result, error);
+		gcr_drive_pause(drive, RETRY_MSEC);
 	}
 }
 
@@ -383,7 +422,7 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	int result;
 
-	*ret_state = GCR_STATE_FROZEN;
+	*ret_state = drive->task->from;
 	gcr_drive_set_phase(drive, "admission");
 	result = gcr_drive_make_pairs(drive, error);
 	if (!result)
@@ -428,7 +467,8 @@ static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 	int result;
 
 	gcr_drive_set_phase(drive, "recovery");
-	*ret_state = gcr_process_state(drive->process);
+	/* A verb's state must not stay: then no verb would apply, and thaw may yet help. */
+	*ret_state = drive->task->from == GCR_STATE_FROZEN ? GCR_STATE_FROZEN : GCR_STATE_FAILED;
 	result = gcr_drive_ask_state(drive, &state, error);
 	if (result < 0)
 		return result;
@@ -458,8 +498,7 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 	_cleanup_free_ struct gcr_drive *drive = malloc(sizeof(*drive));
 	int result;
 
-	*ret_state = gcr_transition_find(task->command->verb, GCR_STATE_RUNNING) ? GCR_STATE_RUNNING
-										 : GCR_STATE_FROZEN;
+	*ret_state = gcr_state_is_transition(task->from) ? GCR_STATE_FAILED : task->from;
 	if (!drive)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_drive_init(drive, task);

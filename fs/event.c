@@ -131,18 +131,13 @@ static struct fuse_pollhandle *take_poller(struct gcr_event_log *log)
 	return poller;
 }
 
-void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
+static void put(struct gcr_event_log *log, const char *format, va_list arguments)
 {
 	int64_t now_usec = gcr_clock_real_usec();
-	struct fuse_pollhandle *poller;
 	char line[LINE_BYTES_MAX];
-	va_list arguments;
 	size_t length;
 
-	va_start(arguments, format);
 	length = format_line(line, now_usec, format, arguments);
-	va_end(arguments);
-
 	pthread_mutex_lock(&log->lock);
 	if (!reserve(log, length)) {
 		memcpy(log->bytes + log->size, line, length);
@@ -150,11 +145,35 @@ void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
 		log->mtime_usec = now_usec;
 	}
 	pthread_mutex_unlock(&log->lock);
+}
+
+void gcr_event_log_put(struct gcr_event_log *log, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, format, arguments);
+	va_end(arguments);
+}
+
+void gcr_event_log_notify(struct gcr_event_log *log)
+{
+	struct fuse_pollhandle *poller;
 
 	while ((poller = take_poller(log))) {
 		fuse_lowlevel_notify_poll(poller);
 		fuse_pollhandle_destroy(poller);
 	}
+}
+
+void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, format, arguments);
+	va_end(arguments);
+	gcr_event_log_notify(log);
 }
 
 void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t *ret_mtime_usec)

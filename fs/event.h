@@ -29,6 +29,11 @@ void gcr_event_log_unref(struct gcr_event_log *log);
 void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
+/* The two halves of it: the line, under any lock; and waking the pollers, under none. */
+void gcr_event_log_put(struct gcr_event_log *log, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+void gcr_event_log_notify(struct gcr_event_log *log);
+
 void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t *ret_mtime_usec);
 
 /* A reader holds a reference to the log. */

@@ -40,10 +40,10 @@ struct gcr_gpus {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool stopping;
-	bool asking;	     /* a query is wanted or under way */
-	int64_t known_usec;  /* when `reply` was asked for, monotonic */
+	bool asking;	      /* a query is wanted or under way */
+	int64_t known_usec;   /* when `reply` was asked for, monotonic */
 	int64_t expired_usec; /* what was asked for before is wrong */
-	int64_t failed_usec; /* when the last query failed, 0 if it did not */
+	int64_t failed_usec;  /* when the last query failed, 0 if it did not */
 	struct reader *readers;
 	uint32_t admitted;
 	struct gcr_gpus_reply reply;

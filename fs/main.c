@@ -41,6 +41,9 @@
 /* What recovery at start may hold up the mount; it goes on behind it. */
 #define RECOVERY_WAIT_USEC (10 * GCR_USEC_PER_SEC)
 
+#define LOCK_ATTEMPTS	25
+#define LOCK_RETRY_MSEC 20
+
 /* The parent of a daemon that goes to the background hears through this pipe how it went. */
 static int ready_fd = -1;
 
@@ -64,6 +67,20 @@ static int64_t read_max_request(void)
 	return seconds * GCR_USEC_PER_SEC;
 }
 
+/*
+ * A daemon that was killed as it started a helper leaves the lock to that process, until it has
+ * become the helper: a moment.
+ */
+static int take_lock(int fd)
+{
+	for (int attempt = 0; attempt < LOCK_ATTEMPTS; attempt++) {
+		if (!flock(fd, LOCK_EX | LOCK_NB))
+			return 0;
+		poll(NULL, 0, LOCK_RETRY_MSEC);
+	}
+	return -EBUSY;
+}
+
 static int open_runtime_directory(struct gcr_daemon *daemon, struct gcr_error *error)
 {
 	const char *path = daemon->options.runtime_directory;
@@ -85,7 +102,7 @@ static int open_runtime_directory(struct gcr_daemon *daemon, struct gcr_error *e
 	if (lock_fd < 0)
 		return gcr_error_set(error, errno, "cannot open %s/lock: %s", path,
 				     strerror(errno));
-	if (flock(lock_fd, LOCK_EX | LOCK_NB) < 0)
+	if (take_lock(lock_fd) < 0)
 		return gcr_error_set(error, EBUSY,
 				     "another gpucrfs runs with %s; -o runtime_dir=DIR makes a "
 				     "second one possible",
@@ -201,6 +218,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 /* In reverse; each part is told only to parts that are still there. */
 static void stop_parts(struct gcr_daemon *daemon)
 {
+	/* None are left after a regular end; at a failed start recovery may be under way. */
+	gcr_operations_stop(daemon);
 	if (daemon->loop)
 		gcr_loop_stop(daemon->loop);
 	gcr_scan_destroy(daemon->scan);
@@ -308,6 +327,9 @@ static int serve(struct gcr_daemon *daemon)
 	result = pthread_create(&signals, NULL, wait_for_signals, daemon);
 	if (!result) {
 		result = gcr_session_run(daemon);
+		/* The other thread may be waiting for a mount that nobody serves. */
+		if (result < 0)
+			gcr_session_unmount(daemon);
 		/* It also ends when somebody unmounts: then the signal thread is woken to stop. */
 		pthread_kill(signals, SIGTERM);
 		pthread_join(signals, NULL);

@@ -34,7 +34,7 @@
 /* The end of several operations that one `cancel` waits for. */
 struct cancellation {
 	atomic_int pending;
-	atomic_int too_late; /* some went through all the same */
+	atomic_int error; /* EBUSY: a verb went through all the same; EIO: it could not be undone */
 	struct gcr_waiter *waiter;
 };
 
@@ -58,7 +58,8 @@ struct gcr_operation {
 	unsigned int ended;
 	struct gcr_error error; /* the first task's that failed */
 	bool detached;		/* wanted whoever waits: opened O_NONBLOCK */
-	bool answered;		/* the waiters have had ETIMEDOUT */
+	bool answered;		/* the waiters have had their answer */
+	bool astray;		/* some process is neither where it was nor where it was to go */
 	int64_t deadline_usec;	/* monotonic */
 	struct entry *entries;
 	size_t entries_count;
@@ -83,11 +84,8 @@ void gcr_operation_unref(struct gcr_operation *operation)
 {
 	if (!operation || atomic_fetch_sub(&operation->references, 1) != 1)
 		return;
-	for (unsigned int i = 0; i < operation->count; i++) {
-		if (operation->tasks[i].wake_fd >= 0)
-			close(operation->tasks[i].wake_fd);
+	for (unsigned int i = 0; i < operation->count; i++)
 		gcr_process_unref(operation->tasks[i].process);
-	}
 	pthread_cond_destroy(&operation->decided);
 	pthread_mutex_destroy(&operation->lock);
 	free(operation->entries);
@@ -96,14 +94,6 @@ void gcr_operation_unref(struct gcr_operation *operation)
 
 GCR_DEFINE_CLEANUP(struct gcr_operation *, gcr_operation_unref);
 
-static void wake(int fd)
-{
-	uint64_t one = 1;
-
-	if (write(fd, &one, sizeof(one)) < 0)
-		return; /* the counter is full: it is awake */
-}
-
 /* Caller holds operation->lock. The first reason stays; after the commit there is none. */
 static void stop_locked(struct gcr_operation *operation, int reason)
 {
@@ -111,8 +101,6 @@ static void stop_locked(struct gcr_operation *operation, int reason)
 		return;
 	operation->stop = reason;
 	pthread_cond_broadcast(&operation->decided);
-	for (unsigned int i = 0; i < operation->count; i++)
-		wake(operation->tasks[i].wake_fd);
 }
 
 static void stop(struct gcr_operation *operation, int reason)
@@ -153,13 +141,13 @@ static int add_entry_locked(struct gcr_operation *operation, struct gcr_waiter *
 	return 0;
 }
 
-static void cancellation_end(struct cancellation *cancellation, bool too_late)
+static void cancellation_end(struct cancellation *cancellation, int error_number)
 {
-	if (too_late)
-		atomic_store(&cancellation->too_late, 1);
+	if (error_number)
+		atomic_store(&cancellation->error, error_number);
 	if (atomic_fetch_sub(&cancellation->pending, 1) != 1)
 		return;
-	gcr_waiter_answer(cancellation->waiter, atomic_load(&cancellation->too_late) ? EBUSY : 0);
+	gcr_waiter_answer(cancellation->waiter, atomic_load(&cancellation->error));
 	gcr_waiter_unref(cancellation->waiter);
 	free(cancellation);
 }
@@ -182,7 +170,7 @@ static void answer_waiters(struct gcr_operation *operation, int error_number)
 	} while (waiter);
 }
 
-static void answer_cancellations(struct gcr_operation *operation, bool too_late)
+static void answer_cancellations(struct gcr_operation *operation, int error_number)
 {
 	_cleanup_free_ struct entry *entries = NULL;
 	size_t count;
@@ -194,7 +182,7 @@ static void answer_cancellations(struct gcr_operation *operation, bool too_late)
 	pthread_mutex_unlock(&operation->lock);
 	for (size_t i = 0; i < count; i++)
 		if (entries[i].cancellation)
-			cancellation_end(entries[i].cancellation, too_late);
+			cancellation_end(entries[i].cancellation, error_number);
 }
 
 /* All tasks have ended. */
@@ -202,14 +190,16 @@ static void complete(struct gcr_operation *operation)
 {
 	struct gcr_operation **link;
 	int error_number;
+	bool astray;
 
 	pthread_mutex_lock(&operation->lock);
 	error_number = operation->error.number;
+	astray = operation->astray;
 	operation->answered = true;
 	pthread_mutex_unlock(&operation->lock);
 
 	answer_waiters(operation, error_number);
-	answer_cancellations(operation, error_number == 0);
+	answer_cancellations(operation, astray ? EIO : error_number ? 0 : EBUSY);
 
 	pthread_mutex_lock(&operations.lock);
 	for (link = &operations.list; *link != operation; link = &(*link)->next)
@@ -269,30 +259,19 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	bool told;
 	bool last;
 
-	if (gcr_process_has_ended(process))
+	if (gcr_process_has_ended(process)) {
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
-	pthread_mutex_lock(&process->lock);
-	if (!result && verb == GCR_VERB_FREEZE)
-		process->last_freeze_usec = duration_usec;
-	if (!result && verb == GCR_VERB_THAW)
-		process->last_thaw_usec = duration_usec;
-	pthread_mutex_unlock(&process->lock);
-
+		gcr_record_remove(operation->daemon->runtime_fd, process->pid,
+				  process->start_ticks);
+	}
 	gcr_gpus_expire(operation->daemon->gpus);
-	gcr_process_set_state(process, state);
 	/* A deadline that the writers have been told of already is not told twice. */
 	told = error->number == ETIMEDOUT && atomic_load(&task->control_pending) &&
 	       gcr_transition_find(verb, state);
-	if ((!task->recovery || result < 0) && !told) {
-		gcr_process_report(process, gcr_verb_name(verb), error);
+	if (!task->recovery)
 		gcr_metrics_verb(operation->daemon->metrics, verb, error->number, duration_usec);
-	}
-
-	pthread_mutex_lock(&operations.lock);
-	pthread_mutex_lock(&process->lock);
-	process->task = NULL;
-	pthread_mutex_unlock(&process->lock);
-	pthread_mutex_unlock(&operations.lock);
+	gcr_process_settle(process, state, !result && !task->recovery ? duration_usec : 0,
+			   (!task->recovery || result < 0) && !told ? error : NULL);
 	gcr_helpers_keep_spare(operation->daemon->helpers,
 			       gcr_processes_any_frozen(operation->daemon->processes));
 
@@ -300,6 +279,8 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	if (result < 0) {
 		if (!operation->error.number)
 			operation->error = *error;
+		if (error->number != ESRCH && !gcr_transition_find(verb, state))
+			operation->astray = true;
 		stop_locked(operation, error->number);
 	}
 	last = ++operation->ended == operation->count;
@@ -351,20 +332,16 @@ static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_
 	return operation;
 }
 
-static int add_task(struct gcr_operation *operation, struct gcr_process *process)
+static void add_task(struct gcr_operation *operation, struct gcr_process *process)
 {
 	struct gcr_task *task = &operation->tasks[operation->count];
 
-	task->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (task->wake_fd < 0)
-		return -errno;
 	task->operation = operation;
 	task->process = gcr_process_ref(process);
 	task->command = &operation->command;
 	task->started_usec = gcr_clock_usec();
 	atomic_init(&task->phase, "start");
 	operation->count++;
-	return 0;
 }
 
 /*
@@ -379,13 +356,13 @@ static void launch(struct gcr_operation *operation)
 
 	for (unsigned int i = 0; i < held->count; i++) {
 		struct gcr_task *task = &held->tasks[i];
-		enum gcr_state from = gcr_process_state(task->process);
-		const struct gcr_transition *transition =
-			gcr_transition_find(task->command->verb, from);
+		const struct gcr_transition *transition;
 		pthread_attr_t attributes;
 		pthread_t thread;
 		int result;
 
+		task->from = gcr_process_state(task->process);
+		transition = gcr_transition_find(task->command->verb, task->from);
 		if (!task->recovery && transition)
 			gcr_process_set_state(task->process, transition->via);
 		pthread_attr_init(&attributes);
@@ -397,7 +374,10 @@ static void launch(struct gcr_operation *operation)
 
 			gcr_error_set(&error, ENOMEM, "cannot start a thread: %s",
 				      strerror(result));
-			finish_task(task, -ENOMEM, from, &error);
+			finish_task(task, -ENOMEM,
+				    gcr_state_is_transition(task->from) ? GCR_STATE_FAILED
+									: task->from,
+				    &error);
 		}
 	}
 }
@@ -427,7 +407,7 @@ static int check_locked(struct gcr_process *process, enum gcr_verb verb, bool *r
 	return result;
 }
 
-/* The one operation that carries out @verb for exactly these processes now, or NULL. */
+/* The one operation that carries out @verb for these processes (and others?) now, or NULL. */
 static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 						 struct gcr_process *const *processes, size_t count)
 {
@@ -509,12 +489,8 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 		bool nothing;
 
 		result = check_locked(processes[i], command->verb, &nothing, error);
-		if (!result && !nothing) {
-			result = add_task(operation, processes[i]);
-			if (result < 0)
-				gcr_error_set(error, -result, "cannot start: %s",
-					      strerror(-result));
-		}
+		if (!result && !nothing)
+			add_task(operation, processes[i]);
 		if (result < 0) {
 			pthread_mutex_unlock(&operations.lock);
 			return result;
@@ -552,14 +528,12 @@ int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb)
 {
 	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
 	struct gcr_command command = {.verb = verb};
-	int result;
+	int result = 0;
 
 	operation = create(process->daemon, &command, 1);
 	if (!operation)
 		return -ENOMEM;
-	result = add_task(operation, process);
-	if (result < 0)
-		return result;
+	add_task(operation, process);
 	operation->tasks[0].recovery = true;
 	operation->detached = true;
 	operation->deadline_usec = default_deadline(operation, 0);
@@ -630,7 +604,7 @@ int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 	}
 	/* One more than there are, so that it cannot end before we are done here. */
 	atomic_init(&cancellation->pending, 1);
-	atomic_init(&cancellation->too_late, 0);
+	atomic_init(&cancellation->error, 0);
 	cancellation->waiter = waiter ? gcr_waiter_ref(waiter) : NULL;
 	for (int i = 0; i < found; i++) {
 		pthread_mutex_lock(&list[i]->lock);
@@ -644,7 +618,7 @@ int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 		gcr_operation_unref(list[i]);
 	if (waiter) {
 		gcr_waiter_arm(waiter, NULL);
-		cancellation_end(cancellation, false);
+		cancellation_end(cancellation, 0);
 	} else {
 		free(cancellation);
 	}
@@ -683,11 +657,16 @@ void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *w
 
 void gcr_operation_process_gone(struct gcr_process *process)
 {
+	struct gcr_operation *operation = NULL;
+
 	pthread_mutex_lock(&operations.lock);
 	pthread_mutex_lock(&process->lock);
 	if (process->task)
-		wake(process->task->wake_fd);
+		operation = process->task->operation;
 	pthread_mutex_unlock(&process->lock);
+	/* All or none: what can no longer be done for this one is not done for the others. */
+	if (operation)
+		stop(operation, ESRCH);
 	pthread_mutex_unlock(&operations.lock);
 }
 
@@ -758,27 +737,32 @@ void gcr_task_deadline_passed(struct gcr_task *task)
 	struct gcr_operation *operation = task->operation;
 	const char *verb = gcr_verb_name(task->command->verb);
 	struct gcr_error error = {0};
+	bool committed;
 	bool first;
+	int reason;
 
-	atomic_store(&task->control_pending, true);
+	if (task->recovery || atomic_exchange(&task->control_pending, true))
+		return;
 	pthread_mutex_lock(&operation->lock);
 	stop_locked(operation, ETIMEDOUT);
-	first = operation->stop == ETIMEDOUT && !operation->answered;
+	reason = operation->stop ? operation->stop : ETIMEDOUT;
+	committed = operation->committed;
+	first = !operation->answered;
 	operation->answered = true;
 	pthread_mutex_unlock(&operation->lock);
-	if (!first)
-		return;
 	gcr_error_set(&error, ETIMEDOUT,
 		      "%s did not end in time; the driver's call cannot be taken back, the process "
-		      "is rolled back when it returns",
-		      verb);
+		      "%s when it returns",
+		      verb, committed ? "goes on" : "is rolled back");
 	gcr_process_report(task->process, verb, &error);
-	answer_waiters(operation, ETIMEDOUT);
+	if (first)
+		answer_waiters(operation, reason == ESHUTDOWN ? ECANCELED : reason);
 }
 
 int gcr_task_commit(struct gcr_task *task)
 {
 	struct gcr_operation *operation = task->operation;
+	struct timespec until;
 	int reason;
 
 	/* A deadline that has passed, or a process that has ended, counts until the last moment. */
@@ -786,12 +770,19 @@ int gcr_task_commit(struct gcr_task *task)
 		return -ECANCELED;
 	pthread_mutex_lock(&operation->lock);
 	operation->votes++;
+	for (unsigned int i = 0; i < operation->count; i++)
+		if (gcr_process_has_ended(operation->tasks[i].process))
+			stop_locked(operation, ESRCH);
 	if (operation->votes == operation->count && !operation->stop) {
 		operation->committed = true;
 		pthread_cond_broadcast(&operation->decided);
 	}
+	until = (struct timespec){operation->deadline_usec / GCR_USEC_PER_SEC,
+				  operation->deadline_usec % GCR_USEC_PER_SEC * 1000};
 	while (!operation->committed && !operation->stop)
-		pthread_cond_wait(&operation->decided, &operation->lock);
+		if (pthread_cond_clockwait(&operation->decided, &operation->lock, CLOCK_MONOTONIC,
+					   &until) == ETIMEDOUT)
+			stop_locked(operation, ETIMEDOUT);
 	reason = operation->committed ? 0 : operation->stop;
 	pthread_mutex_unlock(&operation->lock);
 	return reason ? -ECANCELED : 0;

@@ -24,7 +24,7 @@ struct gcr_task {
 	struct gcr_operation *operation;
 	struct gcr_process *process;
 	const struct gcr_command *command;
-	int wake_fd;		     /* readable once the operation is to stop */
+	enum gcr_state from;	     /* the state it was in before the verb */
 	int64_t started_usec;	     /* monotonic */
 	_Atomic(const char *) phase; /* what it is doing, one word, for status */
 	atomic_bool control_pending; /* the writer has its answer, the driver's call goes on */
@@ -75,7 +75,9 @@ int64_t gcr_task_deadline_usec(const struct gcr_task *task);
 /* Set the deadline for @bytes to move, if the writer gave none. */
 void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes);
 
-/* The deadline has passed in a call that cannot be taken back: answer the writers, go on waiting.
+/*
+ * The deadline has passed, or the writers have given up, in a call that cannot be taken back:
+ * answer them and go on waiting. Once per task; more calls do nothing.
  */
 void gcr_task_deadline_passed(struct gcr_task *task);
 

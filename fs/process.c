@@ -85,27 +85,40 @@ static void unlink_locked(struct gcr_processes *processes, struct gcr_process *p
 	processes->count--;
 }
 
-/* Take it out of the table; all that is left of it is what others hold. @what: for the event. */
+/*
+ * May it be taken for one that has let go of the GPU? Not while a verb has taken the GPU from it.
+ * Lock: process.
+ */
+static bool is_idle_locked(const struct gcr_process *process)
+{
+	return process->state == GCR_STATE_RUNNING && !process->task && !process->registrations;
+}
+
+/*
+ * Take it out of the table; all that is left of it is what others hold. @what: for the event.
+ * @only_idle: not if a verb was started, or its library registered, meanwhile.
+ */
 static void remove_process(struct gcr_processes *processes, struct gcr_process *process,
-			   const char *what)
+			   const char *what, bool only_idle)
 {
 	struct gcr_daemon *daemon = processes->daemon;
-	bool was_there;
+	bool removed;
 
 	pthread_mutex_lock(&processes->lock);
-	was_there = process->in_table;
-	if (was_there)
+	pthread_mutex_lock(&process->lock);
+	removed = process->in_table && !(only_idle && !is_idle_locked(process));
+	if (removed) {
 		unlink_locked(processes, process);
+		process->state = GCR_STATE_GONE;
+		process->state_since_usec = gcr_clock_real_usec();
+		process->held_bytes = 0;
+	}
+	pthread_mutex_unlock(&process->lock);
 	pthread_mutex_unlock(&processes->lock);
-	if (!was_there)
+	if (!removed)
 		return;
 
 	gcr_loop_remove(daemon->loop, process->pidfd);
-	pthread_mutex_lock(&process->lock);
-	process->state = GCR_STATE_GONE;
-	process->state_since_usec = gcr_clock_real_usec();
-	process->held_bytes = 0;
-	pthread_mutex_unlock(&process->lock);
 	gcr_record_remove(daemon->runtime_fd, process->pid, process->start_ticks);
 	if (!process->launcher) {
 		gcr_gpus_expire(daemon->gpus);
@@ -123,7 +136,7 @@ static void process_ended(void *context, uint32_t serial)
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 
 	if (!gcr_processes_find_serial(context, serial, &process))
-		remove_process(context, process, "ended");
+		remove_process(context, process, "ended", false);
 }
 
 int gcr_processes_create(struct gcr_daemon *daemon, struct gcr_processes **ret_processes)
@@ -169,7 +182,7 @@ bool gcr_process_has_ended(struct gcr_process *process)
 		return true;
 	if (!has_ended(process))
 		return false;
-	remove_process(process->daemon->processes, process, "ended");
+	remove_process(process->daemon->processes, process, "ended", false);
 	return true;
 }
 
@@ -245,7 +258,7 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 		/* The pid's former holder, whose end we have not been told yet; or a launcher. */
 		stale = gcr_process_ref(known);
 		pthread_mutex_unlock(&processes->lock);
-		remove_process(processes, stale, "ended");
+		remove_process(processes, stale, "ended", false);
 		gcr_process_unref(TAKE_PTR(stale));
 	}
 	process->serial = processes->next_serial++;
@@ -262,7 +275,7 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 	result = gcr_loop_add(processes->daemon->loop, process->pidfd, GCR_LOOP_PROCESS,
 			      process->serial);
 	if (result < 0) {
-		remove_process(processes, process, "unwatched");
+		remove_process(processes, process, "unwatched", false);
 		return result;
 	}
 	*ret_process = TAKE_PTR(process);
@@ -300,7 +313,7 @@ static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid
 		gcr_process_ref(process);
 	pthread_mutex_unlock(&processes->lock);
 	if (process && has_ended(process)) {
-		remove_process(processes, process, "ended");
+		remove_process(processes, process, "ended", false);
 		gcr_process_unref(process);
 		process = NULL;
 	}
@@ -317,6 +330,11 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 	int result;
 
 	process = find_alive(processes, pid);
+	if (process && !process->launcher) {
+		/* It has been found to use a GPU since we looked. */
+		*ret_process = TAKE_PTR(process);
+		return 0;
+	}
 	if (!process) {
 		result = create_process(processes, pid, 0, true, &process);
 		if (result < 0)
@@ -327,7 +345,7 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 	if (result < 0)
 		return result;
 	if (!count) {
-		remove_process(processes, process, "alone");
+		remove_process(processes, process, "alone", false);
 		return -ENOENT;
 	}
 	return add_process(processes, pid, process->start_ticks, true, ret_process);
@@ -484,43 +502,97 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 		return;
 	for (size_t i = 0; i < known; i++) {
 		struct gcr_process *process = list[i];
-		bool settled;
+		bool idle;
 
 		if (is_holder(holders, count, process->pid))
 			continue;
 		/* Frozen processes hold no device. One that is registered is a GPU process anyhow.
 		 */
 		pthread_mutex_lock(&process->lock);
-		settled = process->state == GCR_STATE_RUNNING && !process->task &&
-			  !process->registrations;
+		idle = is_idle_locked(process);
 		pthread_mutex_unlock(&process->lock);
-		if (settled && gcr_scan_probe(processes->daemon->scan, process->pid, NULL) == 0)
-			remove_process(processes, process, "released the GPU");
+		if (idle && gcr_scan_probe(processes->daemon->scan, process->pid, NULL) == 0)
+			remove_process(processes, process, "released the GPU", true);
 	}
 	gcr_processes_list_free(list, known);
 }
 
-void gcr_process_set_state(struct gcr_process *process, enum gcr_state state)
+/* Change the state; its event is appended here, in order, and told by tell(). Lock: process. */
+static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 {
-	char generation[sizeof(process->generation)];
-	enum gcr_state from;
+	const char *generation = *process->generation ? process->generation : "-";
+	enum gcr_state from = process->state;
 
-	pthread_mutex_lock(&process->lock);
-	from = process->state;
-	if (from != GCR_STATE_GONE && from != state) {
-		process->state = state;
-		process->state_since_usec = gcr_clock_real_usec();
-	}
-	memcpy(generation, process->generation, sizeof(generation));
-	pthread_mutex_unlock(&process->lock);
 	if (from == GCR_STATE_GONE || from == state)
 		return;
-	gcr_event_log_append(process->events, "%d %s state %s %s", (int)process->pid,
-			     *generation ? generation : "-", gcr_state_name(from),
-			     gcr_state_name(state));
-	gcr_event_log_append(process->daemon->events, "%d %s state %s %s", (int)process->pid,
-			     *generation ? generation : "-", gcr_state_name(from),
-			     gcr_state_name(state));
+	process->state = state;
+	process->state_since_usec = gcr_clock_real_usec();
+	gcr_event_log_put(process->events, "%d %s state %s %s", (int)process->pid, generation,
+			  gcr_state_name(from), gcr_state_name(state));
+	gcr_event_log_put(process->daemon->events, "%d %s state %s %s", (int)process->pid,
+			  generation, gcr_state_name(from), gcr_state_name(state));
+}
+
+/* Lock: process. */
+static void report_locked(struct gcr_process *process, const char *verb,
+			  const struct gcr_error *error)
+{
+	const char *generation = *process->generation ? process->generation : "-";
+	const char *name = error->number ? gcr_error_name(error->number) : "ok";
+	const char *blank = *error->words ? " " : "";
+
+	process->error = *error;
+	gcr_event_log_put(process->events, "%d %s verb %s %s%s%s", (int)process->pid, generation,
+			  verb, name, blank, error->words);
+	gcr_event_log_put(process->daemon->events, "%d %s verb %s %s%s%s", (int)process->pid,
+			  generation, verb, name, blank, error->words);
+}
+
+/* Wake who polls the logs. No lock. */
+static void tell(struct gcr_process *process)
+{
+	gcr_event_log_notify(process->events);
+	gcr_event_log_notify(process->daemon->events);
+}
+
+static void log_report(struct gcr_process *process, const char *verb, const struct gcr_error *error)
+{
+	if (error->number)
+		gcr_log(LOG_WARNING, process->pid, "%s: %s: %s", verb,
+			gcr_error_name(error->number), error->words);
+	else
+		gcr_log(LOG_INFO, process->pid, "%s: done", verb);
+}
+
+void gcr_process_set_state(struct gcr_process *process, enum gcr_state state)
+{
+	pthread_mutex_lock(&process->lock);
+	set_state_locked(process, state);
+	pthread_mutex_unlock(&process->lock);
+	tell(process);
+}
+
+void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64_t duration_usec,
+			const struct gcr_error *error)
+{
+	enum gcr_verb verb = GCR_VERB_FREEZE;
+
+	pthread_mutex_lock(&process->lock);
+	if (process->task)
+		verb = process->task->command->verb;
+	if (duration_usec && verb == GCR_VERB_FREEZE)
+		process->last_freeze_usec = duration_usec;
+	else if (duration_usec)
+		process->last_thaw_usec = duration_usec;
+	set_state_locked(process, state);
+	if (error)
+		report_locked(process, gcr_verb_name(verb), error);
+	/* Who reads of the new state in the events can write the next verb. */
+	process->task = NULL;
+	pthread_mutex_unlock(&process->lock);
+	tell(process);
+	if (error)
+		log_report(process, gcr_verb_name(verb), error);
 }
 
 enum gcr_state gcr_process_state(struct gcr_process *process)
@@ -536,23 +608,11 @@ enum gcr_state gcr_process_state(struct gcr_process *process)
 void gcr_process_report(struct gcr_process *process, const char *verb,
 			const struct gcr_error *error)
 {
-	char generation[sizeof(process->generation)];
-	const char *name = error->number ? gcr_error_name(error->number) : "ok";
-
 	pthread_mutex_lock(&process->lock);
-	process->error = *error;
-	memcpy(generation, process->generation, sizeof(generation));
+	report_locked(process, verb, error);
 	pthread_mutex_unlock(&process->lock);
-	gcr_event_log_append(process->events, "%d %s verb %s %s%s%s", (int)process->pid,
-			     *generation ? generation : "-", verb, name, *error->words ? " " : "",
-			     error->words);
-	gcr_event_log_append(process->daemon->events, "%d %s verb %s %s%s%s", (int)process->pid,
-			     *generation ? generation : "-", verb, name, *error->words ? " " : "",
-			     error->words);
-	if (error->number)
-		gcr_log(LOG_WARNING, process->pid, "%s: %s: %s", verb, name, error->words);
-	else
-		gcr_log(LOG_INFO, process->pid, "%s: done", verb);
+	tell(process);
+	log_report(process, verb, error);
 }
 
 bool gcr_processes_any_frozen(struct gcr_processes *processes)

@@ -29,6 +29,7 @@ static const char *const state_names[] = {
 	[GCR_RECORD_FREEZING] = "freezing",
 	[GCR_RECORD_FROZEN] = "frozen",
 	[GCR_RECORD_THAWING] = "thawing",
+	[GCR_RECORD_FAILED] = "failed",
 };
 
 const char *gcr_record_state_name(enum gcr_record_state state)

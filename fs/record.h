@@ -18,6 +18,7 @@ enum gcr_record_state {
 	GCR_RECORD_FREEZING, /* the driver may have begun: ask it for the state */
 	GCR_RECORD_FROZEN,
 	GCR_RECORD_THAWING, /* likewise */
+	GCR_RECORD_FAILED,  /* a Restore has failed; the driver goes on calling it checkpointed */
 };
 
 #define GCR_RECORD_GENERATION_BYTES 37 /* a UUID as text, with its NUL */
@@ -38,7 +39,7 @@ struct gcr_record {
 	char comm[GCR_COMM_BYTES];
 };
 
-/* "freezing", "frozen", "thawing" */
+/* "freezing", "frozen", "thawing", "failed" */
 const char *gcr_record_state_name(enum gcr_record_state state);
 
 /*

@@ -34,8 +34,10 @@ static int recover_one(const struct gcr_record *record, void *data)
 		[GCR_RECORD_FREEZING] = GCR_STATE_FREEZING,
 		[GCR_RECORD_FROZEN] = GCR_STATE_FROZEN,
 		[GCR_RECORD_THAWING] = GCR_STATE_THAWING,
+		[GCR_RECORD_FAILED] = GCR_STATE_FAILED,
 	};
 	struct gcr_daemon *daemon = data;
+	struct gcr_error error = {0};
 	struct gcr_process *process;
 	int result;
 
@@ -54,10 +56,19 @@ static int recover_one(const struct gcr_record *record, void *data)
 	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
 		gcr_record_state_name(record->state));
 	/* Also if it was frozen: somebody may have thawed it meanwhile. */
-	result = gcr_operation_recover(
-		process, record->state == GCR_RECORD_THAWING ? GCR_VERB_THAW : GCR_VERB_FREEZE);
-	if (result < 0)
-		gcr_log(LOG_ERR, record->pid, "cannot be recovered now: %s", strerror(-result));
+	if (record->state == GCR_RECORD_FAILED)
+		gcr_error_set(&error, EIO, "an earlier daemon could not restore it");
+	else
+		result = gcr_operation_recover(process, record->state == GCR_RECORD_THAWING
+								? GCR_VERB_THAW
+								: GCR_VERB_FREEZE);
+	if (result < 0) {
+		gcr_process_set_state(process, GCR_STATE_FAILED);
+		gcr_error_set(&error, -result, "cannot be recovered now: %s; thaw tries again",
+			      strerror(-result));
+	}
+	if (error.number)
+		gcr_process_report(process, "recover", &error);
 	gcr_process_unref(process);
 	return 0;
 }

@@ -36,8 +36,8 @@ struct connection {
 struct gcr_registry {
 	struct gcr_daemon *daemon;
 	int listener;
-	int spare_fd;	    /* given up for a moment when no other descriptor is left */
-	uint32_t most;	    /* connections at a time: descriptors have other uses too */
+	int spare_fd;  /* given up for a moment when no other descriptor is left */
+	uint32_t most; /* connections at a time: descriptors have other uses too */
 	int64_t complained_usec;
 	struct gcr_message message; /* large, and used by one thread only */
 	struct connection connections[CONNECTIONS_MAX];
@@ -75,17 +75,25 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 
 	if (connection->process)
 		return;
-	result = gcr_processes_add(registry->daemon->processes, connection->pid, 0, &process);
-	if (result < 0) {
-		if (result != -ENOENT && result != -ESRCH)
-			complain(registry, connection->pid, strerror(-result));
-		drop(registry, connection);
-		return;
+	/* Between the two steps a pass of the scan may take it for one that has let go. */
+	while (!connection->process) {
+		result = gcr_processes_add(registry->daemon->processes, connection->pid, 0,
+					   &process);
+		if (result < 0) {
+			if (result != -ENOENT && result != -ESRCH)
+				complain(registry, connection->pid, strerror(-result));
+			drop(registry, connection);
+			return;
+		}
+		pthread_mutex_lock(&process->lock);
+		if (process->state != GCR_STATE_GONE) {
+			process->registrations++;
+			connection->process = process;
+		}
+		pthread_mutex_unlock(&process->lock);
+		if (!connection->process)
+			gcr_process_unref(process);
 	}
-	pthread_mutex_lock(&process->lock);
-	process->registrations++;
-	pthread_mutex_unlock(&process->lock);
-	connection->process = process;
 }
 
 static void handle_connection(void *context, uint32_t number)

@@ -230,8 +230,8 @@ static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
 			fuse_reply_err(request, ENOMEM);
 		else
 			fuse_reply_buf(request, buffer,
-				       gcr_event_reader_read(file->reader, (uint64_t)offset,
-							     buffer, size));
+				       gcr_event_reader_read(file->reader, (uint64_t)offset, buffer,
+							     size));
 		return;
 	}
 	if ((size_t)offset >= file->size)
@@ -437,6 +437,11 @@ int gcr_session_create(struct gcr_daemon *daemon, struct gcr_error *error)
 		return gcr_error_set(error, EIO, "cannot mount on %s", daemon->options.mountpoint);
 	}
 	return 0;
+}
+
+void gcr_session_unmount(struct gcr_daemon *daemon)
+{
+	fuse_session_unmount(daemon->session);
 }
 
 void gcr_session_destroy(struct gcr_daemon *daemon)

@@ -10,6 +10,9 @@
 int gcr_session_create(struct gcr_daemon *daemon, struct gcr_error *error);
 void gcr_session_destroy(struct gcr_daemon *daemon);
 
+/* Take the mount away; who waits for it gets an error. The session stays. */
+void gcr_session_unmount(struct gcr_daemon *daemon);
+
 /* Serve until gcr_session_stop() or an unmount from outside. */
 int gcr_session_run(struct gcr_daemon *daemon);
 

@@ -239,7 +239,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	struct gcr_process **list = NULL;
 	bool sees_all = gcr_tree_reaches(caller, getpid());
 	char name[16];
-	size_t count;
+	size_t count = 0;
 	int result;
 
 	result = gcr_scan_now(daemon->scan);

@@ -221,6 +221,8 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 			status.signals_blocked = strtoull(value, NULL, 16);
 		} else if (strcmp(line, "RssAnon") == 0) {
 			status.rss_anon_bytes = strtoull(value, NULL, 10) * 1024;
+		} else if (strcmp(line, "VmSwap") == 0) {
+			status.swap_bytes = strtoull(value, NULL, 10) * 1024;
 		}
 	}
 	if (status.thread_group == 0)
@@ -734,7 +736,8 @@ int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 	return 0;
 }
 
-/* A process without a pid in a namespace below ours is in ours. Its status is everybody's to read. */
+/* A process without a pid in a namespace below ours is in ours. Its status is everybody's to read.
+ */
 static bool in_our_namespace(pid_t pid)
 {
 	struct gcr_proc_status status;

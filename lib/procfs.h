@@ -17,7 +17,7 @@ struct gcr_proc_stat {
 	char comm[GCR_COMM_BYTES]; /* as it is, may hold any byte but NUL */
 	char state;		   /* R S D T t Z X I */
 	pid_t parent;
-	bool is_exiting; /* PF_EXITING: on its way out, soon or already a zombie */
+	bool is_exiting;      /* PF_EXITING: on its way out, soon or already a zombie */
 	uint64_t start_ticks; /* since boot, in clock ticks: field 22 of /proc/PID/stat */
 };
 
@@ -33,6 +33,7 @@ struct gcr_proc_status {
 	uint64_t signals_pending; /* SigPnd | ShdPnd */
 	uint64_t signals_blocked;
 	uint64_t rss_anon_bytes;
+	uint64_t swap_bytes; /* of anonymous memory */
 };
 
 int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);

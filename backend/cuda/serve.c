@@ -7,6 +7,8 @@
 #include "backend/cuda/serve.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +93,17 @@ static int answer_query(const struct gcr_driver *driver, uint32_t sequence,
 	return gcr_message_send(SOCKET, GCR_MESSAGE_GPUS, sequence, reply, sizeof(*reply), NULL, 0);
 }
 
+/*
+ * A request of a daemon that has died meanwhile: the next one may have looked at the process by
+ * now, and would not expect a call any more.
+ */
+static bool is_orphan(void)
+{
+	struct pollfd daemon = {.fd = SOCKET};
+
+	return poll(&daemon, 1, 0) == 1 && daemon.revents & (POLLHUP | POLLERR);
+}
+
 void gcr_serve(const struct gcr_driver *driver, gcr_serve_handler *handler,
 	       gcr_serve_complete *complete, void *data)
 {
@@ -104,6 +117,8 @@ void gcr_serve(const struct gcr_driver *driver, gcr_serve_handler *handler,
 		if (r < 0)
 			return;
 		gcr_message_close_fds(&request);
+		if (is_orphan())
+			return;
 		if (request.header.type == GCR_MESSAGE_QUERY) {
 			r = answer_query(driver, request.header.sequence, complete, data);
 			continue;

@@ -129,7 +129,7 @@ int checkpoint_server_start(void)
 	_cleanup_close_ int fd = -1;
 	struct sockaddr_un address;
 	pthread_t thread;
-	int r = checkpoint_address(getpid(), &address, &directory_fd);
+	int r = checkpoint_address(process_own_pid(), &address, &directory_fd);
 
 	if (r < 0)
 		return r;

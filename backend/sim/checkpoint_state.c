@@ -310,7 +310,7 @@ void checkpoint_register_again(void)
 		return;
 	shared_lock();
 	if (self->generation != sim.generation || !shared_process_running(self) ||
-	    self->pid != getpid()) {
+	    self->pid != process_own_pid()) {
 		r = shared_process_add(&fd);
 		if (r >= 0) {
 			sim.index = (unsigned)r;

@@ -219,6 +219,17 @@ void shared_unlock(void)
 	pthread_mutex_unlock(&shared->lock);
 }
 
+int process_own_pid(void)
+{
+	char text[16];
+	ssize_t length = readlink("/proc/self", text, sizeof(text) - 1);
+
+	if (length <= 0)
+		return getpid();
+	text[length] = '\0';
+	return (int)strtol(text, NULL, 10);
+}
+
 /* Field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process. */
 uint64_t process_start_time(int pid)
 {
@@ -347,9 +358,9 @@ int shared_process_add(int *ret_fd)
 			continue;
 		memset(process, 0, sizeof(*process));
 		process->uid = geteuid();
-		process->start_time = process_start_time(getpid());
+		process->start_time = process_start_time(process_own_pid());
 		process->generation = shared->next_id++;
-		__atomic_store_n(&process->pid, getpid(), __ATOMIC_RELEASE);
+		__atomic_store_n(&process->pid, process_own_pid(), __ATOMIC_RELEASE);
 		*ret_fd = fd;
 		return (int)i;
 	}

@@ -120,6 +120,8 @@ int shared_allocation_open(unsigned slot, bool locked);
 
 int shared_event_add(unsigned index);
 
+/* The pid of this process in the pid namespace that /proc shows, where it may be another one. */
+int process_own_pid(void);
 uint64_t process_start_time(int pid);
 
 static inline bool holder_test(const uint64_t *holders, unsigned index)

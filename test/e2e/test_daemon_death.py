@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The daemon dies, or is told to go, at any moment: the next one finds everything and goes on."""
+import ctypes
 import os
 import signal
 import sys
+import threading
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
@@ -10,6 +12,7 @@ from harness import Machine, check, equal, wait_for
 
 CALL = {'lock': 'cuCheckpointProcessLock', 'checkpoint': 'cuCheckpointProcessCheckpoint',
         'restore': 'cuCheckpointProcessRestore', 'unlock': 'cuCheckpointProcessUnlock'}
+SYS_PIDFD_GETFD = 438
 VERB = {'lock': 'freeze', 'checkpoint': 'freeze', 'restore': 'thaw', 'unlock': 'thaw'}
 
 
@@ -46,6 +49,24 @@ def test_killed_with_a_frozen_process():
         equal(records(machine), [])
         machine.must(running.pid, 'freeze')
         machine.must(running.pid, 'thaw')
+
+
+def test_killed_while_it_starts_a_helper():
+    """The child has the daemon's descriptors for a moment: the mount is stale only after that."""
+    with Machine() as machine:
+        def is_connection(fd):
+            return os.readlink(f'/proc/{machine.daemon.pid}/fd/{fd}') == '/dev/fuse'
+
+        pidfd = os.pidfd_open(machine.daemon.pid)
+        numbers = [int(fd) for fd in os.listdir(f'/proc/{machine.daemon.pid}/fd')
+                   if is_connection(fd)]
+        held = [ctypes.CDLL(None).syscall(SYS_PIDFD_GETFD, pidfd, number, 0) for number in numbers]
+        os.close(pidfd)
+        if -1 in held:
+            raise harness.Skip('pidfd_getfd is not allowed')
+        kill_daemon(machine)
+        threading.Timer(0.3 * harness.SLOW, lambda: [os.close(fd) for fd in held]).start()
+        machine.start()
 
 
 def test_killed_in_a_verb():

@@ -43,13 +43,12 @@ class Bare(Machine):
                 continue
             try:
                 words = harness.read_file(f'/proc/{name}/cmdline').split('\0')
-                directory = os.readlink(f'/proc/{name}/cwd')
+                places = [*words, os.readlink(f'/proc/{name}/cwd'),
+                          harness.read_file(f'/proc/{name}/environ')]
             except OSError:
                 continue
-            if words[0].endswith('/fs/gpucrfs') and (
-                    any(self.directory in word for word in words) or
-                    directory == self.directory or self.directory in
-                    harness.read_file(f'/proc/{name}/environ')):
+            if words[0].endswith('/fs/gpucrfs') and any(self.directory in place
+                                                        for place in places):
                 found.append(int(name))
         return found
 

@@ -902,19 +902,18 @@ static void set_faults(const char *rules)
 }
 
 /*
- * The daemon dies, or the helper is killed, while the driver checkpoints: the operation goes on
- * in the target, and another helper of another daemon brings it back.
+ * A daemon has a helper checkpoint @user, and is killed @wait_ms later, after its helper if
+ * @kill_helper. Returns when both have ended.
  */
-static void test_death_in_call(const char *programs, bool kill_helper)
+static void die_in_call(const char *programs, bool kill_helper, pid_t user, unsigned int wait_ms)
 {
 	_cleanup_close_ int from = -1, to = -1, pidfd = -1;
-	struct gcr_helpers *helpers;
-	struct gcr_helper *helper;
-	struct gcr_result result;
-	int input, pipes[2], status;
-	pid_t daemon, pid, ended, user = start_gpu_user(&input);
+	pid_t daemon, pid, ended;
+	int pipes[2], status;
+	char rules[64];
 
-	set_faults("cuCheckpointProcessCheckpoint delay_ms=200\n");
+	snprintf(rules, sizeof(rules), "cuCheckpointProcessCheckpoint delay_ms=%u\n", 3 * wait_ms);
+	set_faults(rules);
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
 	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
 	from = pipes[0];
@@ -923,6 +922,7 @@ static void test_death_in_call(const char *programs, bool kill_helper)
 	CHECK(daemon >= 0);
 	if (daemon == 0) {
 		struct gcr_control_request request = {.pid = user};
+		struct gcr_helper *helper;
 
 		end_with_parent();
 		helper = take(make_pool(programs, 0));
@@ -937,33 +937,49 @@ static void test_death_in_call(const char *programs, bool kill_helper)
 	close(TAKE_FD(to));
 	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
 	pidfd = open_process(pid);
-	if (kill_helper) {
-		/* Once the call has begun: from then on it is the target's. */
-		usleep(100000);
+	/* Once the call has begun: from then on it is the target's. */
+	usleep(wait_ms * 1000);
+	if (kill_helper)
 		CHECK(kill(pid, SIGKILL) == 0);
-	}
 	CHECK(kill(daemon, SIGKILL) == 0);
 	CHECK(waitpid(daemon, &status, 0) == daemon);
 	wait_end(pidfd);
-	/* Ours to reap, unless the daemon's pool has seen its helper die before it was killed. */
+	/* Ours to reap, unless the daemon's pool has reaped its helper before it was killed. */
 	ended = waitpid(pid, &status, 0);
 	if (kill_helper)
 		CHECK(ended == pid || (ended < 0 && errno == ECHILD));
 	else
 		CHECK(ended == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
-
 	set_faults("");
-	helpers = make_pool(programs, 0);
-	helper = take(helpers);
-	/* It waits for the call under way. */
-	result = control(helper, GCR_MESSAGE_STATE, user);
-	CHECK(result.error == 0);
-	/* On a busy machine the helper was killed before the target had heard of the call. */
-	if (kill_helper && result.state == GCR_CONTROL_LOCKED)
-		expect(helper, GCR_MESSAGE_CHECKPOINT, user, GCR_CONTROL_CHECKPOINTED);
-	else
-		CHECK(result.state == GCR_CONTROL_CHECKPOINTED);
+}
+
+/*
+ * The daemon dies, or the helper is killed, while the driver checkpoints: the operation goes on
+ * in the target, and another helper of another daemon brings it back.
+ */
+static void test_death_in_call(const char *programs, bool kill_helper)
+{
+	struct gcr_helpers *helpers;
+	struct gcr_helper *helper;
+	struct gcr_result result;
+	int input;
+	pid_t user = start_gpu_user(&input);
+
+	for (unsigned int wait_ms = 100;; wait_ms *= 4) {
+		die_in_call(programs, kill_helper, user, wait_ms);
+		helpers = make_pool(programs, 0);
+		helper = take(helpers);
+		/* This waits for the call under way. */
+		result = control(helper, GCR_MESSAGE_STATE, user);
+		if (result.error || result.state != GCR_CONTROL_LOCKED || wait_ms > 1000)
+			break;
+		/* On a busy machine the call had not begun by then. */
+		expect(helper, GCR_MESSAGE_UNLOCK, user, GCR_CONTROL_RUNNING);
+		gcr_helper_put(helper);
+		gcr_helpers_destroy(helpers);
+	}
+	CHECK(result.error == 0 && result.state == GCR_CONTROL_CHECKPOINTED);
 	expect(helper, GCR_MESSAGE_RESTORE, user, GCR_CONTROL_LOCKED);
 	expect(helper, GCR_MESSAGE_UNLOCK, user, GCR_CONTROL_RUNNING);
 	gcr_helper_put(helper);

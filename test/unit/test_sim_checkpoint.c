@@ -352,27 +352,41 @@ static void test_shared_handle(bool exporter_holds)
 	child_kill(&b);
 }
 
+/* A controller is killed @wait_ms after it was told to checkpoint. Returns the state then. */
+static int killed_in_checkpoint(const struct child *target, unsigned wait_ms)
+{
+	struct child by = child_start(controller);
+	char rules[64];
+
+	snprintf(rules, sizeof(rules), "cuCheckpointProcessCheckpoint delay_ms=%u\n", 3 * wait_ms);
+	faults(rules);
+	verb_send(&by, 'C', target->pid, 0);
+	usleep(wait_ms * 1000);
+	child_kill(&by);
+	/* asked meanwhile: the answer comes when the call has ended */
+	return act('S', target);
+}
+
 static void test_killed_controller(void)
 {
-	struct child t = target_start(), c[3];
+	struct child t = target_start(), c[2];
+	int state = CU_PROCESS_STATE_LOCKED, results[2];
 
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 2; i++)
 		c[i] = child_start(controller);
-	/* killed in the middle: the target finishes */
+	/* killed in the middle: the target finishes; a busy machine may take longer to begin */
 	OK(act('L', &t));
-	faults("cuCheckpointProcessCheckpoint delay_ms=300\n");
-	verb_send(&c[0], 'C', t.pid, 0);
-	usleep(100000);
-	child_kill(&c[0]);
-	/* asked meanwhile: the answer comes when the call has ended */
-	CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
-	/* several at once: one after the other */
+	for (unsigned ms = 100; ms < 5000 && state == CU_PROCESS_STATE_LOCKED; ms *= 4)
+		state = killed_in_checkpoint(&t, ms);
+	CHECK(state == CU_PROCESS_STATE_CHECKPOINTED);
+	/* several at once: one after the other, whichever comes first */
 	faults("cuCheckpointProcessRestore delay_ms=100\n");
-	verb_send(&c[1], 'R', t.pid, 0);
-	usleep(20000);
-	verb_send(&c[2], 'R', t.pid, 0);
-	OK(verb_result(&c[1]));
-	CHECK(verb_result(&c[2]) == CUDA_ERROR_ILLEGAL_STATE);
+	for (int i = 0; i < 2; i++)
+		verb_send(&c[i], 'R', t.pid, 0);
+	for (int i = 0; i < 2; i++)
+		results[i] = verb_result(&c[i]);
+	CHECK(results[0] == CUDA_SUCCESS || results[1] == CUDA_SUCCESS);
+	CHECK(results[0] + results[1] == CUDA_ERROR_ILLEGAL_STATE);
 	/* an injected error changes nothing; where=caller comes before anything is sent */
 	faults("cuCheckpointProcessUnlock error=CUDA_ERROR_UNKNOWN\n");
 	CHECK(act('U', &t) == CUDA_ERROR_UNKNOWN);
@@ -388,8 +402,8 @@ static void test_killed_controller(void)
 	CHECK(act('C', &t) == CUDA_ERROR_OPERATING_SYSTEM);
 	faults("");
 	child_kill(&t);
-	child_kill(&c[1]);
-	child_kill(&c[2]);
+	for (int i = 0; i < 2; i++)
+		child_kill(&c[i]);
 }
 
 static void test_lock_timeout(void)
