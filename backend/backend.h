@@ -24,7 +24,8 @@ struct gcr_backend {
 
 	/*
 	 * The file, below the device directory ("/dev", or the simulator's), that a process holds
-	 * open and mapped when it uses a GPU for computing: opening it is watched, those are listed.
+	 * open and mapped when it uses a GPU for computing: opening it is watched, those are
+	 * listed.
 	 */
 	const char *compute_device;
 

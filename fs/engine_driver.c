@@ -102,7 +102,7 @@ static int step_to_running(struct gcr_drive *drive, enum gcr_control_state state
 		return result;
 	if (state != GCR_CONTROL_LOCKED && is_lost(drive, &answer))
 		return lost(drive, &answer, ret_state, error);
-	return gcr_error_set(error, EAGAIN, "%s", answer.words);
+	return gcr_error_set(error, EIO, "%s", answer.words);
 }
 
 /*
@@ -120,8 +120,10 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	drive->rolling_back = true;
 	drive->pairs_count = 0;
 	for (;;) {
-		int result = gcr_drive_ask_state(drive, &state, error);
+		int result;
 
+		state = GCR_CONTROL_UNKNOWN;
+		result = gcr_drive_ask_state(drive, &state, error);
 		*ret_state = GCR_STATE_FAILED;
 		if (!result && state == GCR_CONTROL_RUNNING) {
 			gcr_drive_remove_record(drive);
@@ -437,6 +439,7 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 		if (gcr_task_stopped(drive->task))
 			return stopped(error);
 		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
+		*ret_state = GCR_STATE_FROZEN;
 		if (!result)
 			result = restore(drive, ret_state, error);
 		gcr_drive_leave(drive);

@@ -379,10 +379,13 @@ int main(int argc, char **argv)
 	}
 	if (access("/dev/fuse", R_OK | W_OK) < 0) {
 		fprintf(stderr, "gpucrfs: /dev/fuse: %s\n", strerror(errno));
+		gcr_options_finish(&daemon.options);
 		return EXIT_FAILURE;
 	}
-	if (!daemon.options.foreground && go_to_background() < 0)
+	if (!daemon.options.foreground && go_to_background() < 0) {
+		gcr_options_finish(&daemon.options);
 		return EXIT_FAILURE;
+	}
 	block_signals();
 	raise_descriptor_limit();
 	daemon.max_request_usec = read_max_request();

@@ -29,7 +29,9 @@ class WithoutNvml(Machine):
                                    env={**os.environ, 'LD_LIBRARY_PATH': self.libraries})
             if not found.returncode:
                 raise Skip('this machine has NVML')
-            super().__init__(env={'GPUCR_SIM_LIBDIR': self.libraries}, **arguments)
+            # The test runner may have put the simulator's real folder into the path.
+            super().__init__(env={'GPUCR_SIM_LIBDIR': self.libraries, 'LD_LIBRARY_PATH': ''},
+                             **arguments)
         except BaseException:
             shutil.rmtree(self.libraries)
             raise

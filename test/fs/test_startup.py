@@ -138,7 +138,8 @@ def test_without_helpers():
                                  env={**machine.env, 'GPUCR_HELPER_DIR': nothing})
             refused(machine, result, f'{nothing}/gpucr-control cannot be started')
             result = machine.run(*mode, '-o', machine.sim(), machine.mountpoint,
-                                 env={**machine.env, 'GPUCR_SIM_LIBDIR': nothing})
+                                 env={**machine.env, 'GPUCR_SIM_LIBDIR': nothing,
+                                      'LD_LIBRARY_PATH': ''})
             refused(machine, result, 'libcuda.so.1')
 
 

@@ -142,7 +142,7 @@ static void test_bad_fields(void)
 	record.generation[0] = 'G';
 	CHECK(gcr_record_write(directory_fd, &record) == -EINVAL);
 	record = sample(1);
-	record.state = 3;
+	record.state = GCR_RECORD_FAILED + 1;
 	CHECK(gcr_record_write(directory_fd, &record) == -EINVAL);
 	CHECK(each().count == 0);
 }
