@@ -64,9 +64,19 @@ def is_mounted(machine, mountpoint=None):
     return (mountpoint or machine.mountpoint, TYPE) in harness.mounts()
 
 
+def unmount(path, *command):
+    """Busy at first is no failure: the daemon looks at its own mount when that is new."""
+    def try_it():
+        return not subprocess.run([*(command or ('fusermount3', '-u')), path], check=False,
+                                  stderr=subprocess.DEVNULL).returncode
+
+    wait_for(try_it, f'{path} to be unmounted')
+
+
 def refused(machine, result, pattern):
     """One clear line on stderr, status 1, nothing mounted and nobody left."""
-    lines = result.stderr.splitlines()
+    # A leak check may note that a thread was just ending.
+    lines = [line for line in result.stderr.splitlines() if 'get registers from thread' not in line]
     equal(result.returncode, 1, result.stderr)
     check(len(lines) == 1 and lines[0].startswith('gpucrfs: '), result.stderr)
     check(re.search(pattern, lines[0]), f'{lines[0]!r} lacks {pattern!r}')
@@ -123,7 +133,7 @@ def test_second_daemon():
         result = machine.run('-o', f'sim,runtime_dir={machine.directory}/run2', other)
         equal(result.returncode, 0, result.stderr)
         check(str(demo.pid) in os.listdir(other), 'both see the process')
-        equal(os.spawnlp(os.P_WAIT, 'fusermount3', 'fusermount3', '-u', other), 0)
+        unmount(other)
         wait_for(lambda: machine.daemons() == [machine.daemon.pid], 'the second one to end')
         demo.wait_ticks()
 
@@ -157,7 +167,7 @@ def test_relative_paths():
             machine.must(demo.pid, 'freeze')
             machine.must(demo.pid, 'thaw')
             demo.end()
-            equal(os.spawnlp(os.P_WAIT, 'fusermount3', 'fusermount3', '-u', machine.mountpoint), 0)
+            unmount(machine.mountpoint)
             wait_for(lambda: not machine.daemons(), 'the daemon to end')
 
 
@@ -239,7 +249,7 @@ def test_unmounted_from_outside():
         for command in commands:
             machine.start()
             helpers = machine.helpers()
-            equal(subprocess.run([*command, machine.mountpoint], check=False).returncode, 0)
+            unmount(machine.mountpoint, *command)
             equal(machine.daemon.wait(harness.PATIENCE_SEC), 0, ' '.join(command))
             check(not any(harness.is_alive(pid) for pid, _ in helpers), 'a helper is left')
             check(not os.path.exists(f'{machine.runtime}/socket'), 'the socket is left')
@@ -247,7 +257,7 @@ def test_unmounted_from_outside():
         machine.start()
         fd = os.open(machine.path('status'), os.O_RDONLY)
         command = ['umount', '-l'] if harness.is_root() else ['fusermount3', '-u', '-z']
-        equal(subprocess.run([*command, machine.mountpoint], check=False).returncode, 0)
+        unmount(machine.mountpoint, *command)
         check(os.read(fd, 100).startswith(b'version '), 'an open file is still there')
         equal(machine.daemon.poll(), None)
         os.close(fd)
