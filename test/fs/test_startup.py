@@ -106,7 +106,8 @@ def test_options_refused():
                     'No such file or directory')
             refused(machine, attempt(f'sim,runtime_dir={file}'), 'file: Not a directory')
             refused(machine, attempt(f'sim,runtime_dir={open_to_all}'), 'written by others')
-            refused(machine, machine.run(*mode, '-o', machine.sim(), ''), 'No such file or directory')
+            refused(machine, machine.run(*mode, '-o', machine.sim(), ''),
+                    'No such file or directory')
             refused(machine, attempt('sim,runtime_dir='), 'No such file or directory')
             refused(machine, attempt(f'sim=,runtime_dir={machine.runtime}'),
                     'No such file or directory')

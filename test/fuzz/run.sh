@@ -43,4 +43,4 @@ done
 mkdir "$directory/found"
 TMPDIR=$directory "$directory/target" -max_total_time="$seconds" -max_len=70000 -len_control=20 \
 	-artifact_prefix="fuzz-$name-" -print_final_stats=1 -verbosity=0 \
-	"$directory/found" "$source/test/fuzz/corpus/$name"
+	"$directory/found" "$source/test/fuzz/corpus/$name" || exit 1 # libFuzzer's own code is 77
