@@ -37,6 +37,8 @@ static void send_packet(int socket, size_t bytes, size_t fds_count)
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int) * FDS_MAX)];
 	} control = {.space = {0}};
+	/* Not a socket: the kernel may hold those a moment longer, to look for cycles. */
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	struct iovec part = {.iov_base = packet, .iov_len = bytes};
 	struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
 
@@ -49,9 +51,11 @@ static void send_packet(int socket, size_t bytes, size_t fds_count)
 		rights->cmsg_type = SCM_RIGHTS;
 		rights->cmsg_len = CMSG_LEN(sizeof(int) * fds_count);
 		for (size_t i = 0; i < fds_count; i++)
-			memcpy(CMSG_DATA(rights) + i * sizeof(int), &socket, sizeof(socket));
+			memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(fd));
 	}
+	CHECK(fd >= 0);
 	CHECK(sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes);
+	close(fd);
 }
 
 /* A struct of @bytes is filled to its end and not beyond: its last byte is the heap's last. */
