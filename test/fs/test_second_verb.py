@@ -29,14 +29,17 @@ def keep_gpu_busy(machine, demo):
     demo.wait_standstill()
 
 
-def quickest(attempt, times=5):
-    """Seconds of the quickest of several attempts: other tests may keep the machine busy."""
-    seconds = []
+def quickest(act, times=8):
+    """The shortest time of so many tries; no more of them than it takes to be quick enough."""
+    shortest = None
     for _ in range(times):
-        begun = time.monotonic()
-        attempt()
-        seconds.append(time.monotonic() - begun)
-    return min(seconds)
+        started = time.monotonic()
+        act()
+        took = time.monotonic() - started
+        shortest = took if shortest is None else min(shortest, took)
+        if shortest < ANSWER_SEC:
+            break
+    return shortest
 
 
 def test_others_get_their_answer():
@@ -55,13 +58,13 @@ def test_others_get_their_answer():
             check('Invalid argument' in found.stderr or 'I/O error' in found.stderr, found.stderr)
 
         for flags in (0, os.O_TRUNC, os.O_APPEND):
-            took = quickest(lambda: by_python('thaw', flags, 'EBUSY'), 3)
+            took = quickest(lambda: by_python('thaw', flags, 'EBUSY'))
             check(took < ANSWER_SEC, f'EBUSY took {took:.3f} s')
-            took = quickest(lambda: by_python('x', flags, 'EINVAL'), 3)
+            took = quickest(lambda: by_python('x', flags, 'EINVAL'))
             check(took < ANSWER_SEC, f'EINVAL took {took:.3f} s')
         for redirection in ('>', '>>'):
             for shell in ('sh', 'bash'):
-                took = quickest(lambda: by_shell(redirection, shell), 2)
+                took = quickest(lambda: by_shell(redirection, shell))
                 check(took < ANSWER_SEC, f'{shell} {redirection}: {took:.3f} s')
         check(writer.is_waiting(), 'the freeze goes on')
         equal(writer.result(), 'ok')
