@@ -165,7 +165,8 @@ class Demo:
         self.errors = open(f'{machine.directory}/demo-{len(machine.demos)}', 'w+', encoding='utf-8')
         self.popen = subprocess.Popen(program + [str(a) for a in arguments],
                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                      stderr=self.errors, text=True, env={**machine.env, **(env or {})},
+                                      stderr=self.errors, text=True,
+                                      env={**machine.env, **(env or {})},
                                       preexec_fn=become if uid is not None else None, **options)
         self.output = Output(self.popen.stdout)
         self.pid = self.popen.pid
@@ -188,7 +189,8 @@ class Demo:
     def wait_ticks(self, more=3, seconds=None):
         """Wait for this many further ticks."""
         goal = self.ticks() + more
-        self.output.wait(lambda lines: len(lines) - 1 >= goal, f'tick {goal} of {self.pid}', seconds)
+        self.output.wait(lambda lines: len(lines) - 1 >= goal, f'tick {goal} of {self.pid}',
+                         seconds)
         return self.ticks()
 
     def wait_standstill(self):

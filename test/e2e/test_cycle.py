@@ -136,7 +136,8 @@ def test_all_or_none():
         equal(machine.write(None, f'thaw {good[0].pid} 999999999'), 'ESRCH')
         equal(machine.read('events').count(' state '), before)
         # A thaw that fails for one leaves all frozen.
-        machine.faults(f'cuCheckpointProcessUnlock pid={good[1].pid} error=CUDA_ERROR_UNKNOWN times=1')
+        machine.faults(f'cuCheckpointProcessUnlock pid={good[1].pid} error=CUDA_ERROR_UNKNOWN '
+                       'times=1')
         machine.must(None, f'thaw {" ".join(str(demo.pid) for demo in good)}')
         machine.faults(f'cuCheckpointProcessLock pid={good[1].pid} error=CUDA_ERROR_UNKNOWN')
         equal(machine.write(None, f'freeze {" ".join(str(demo.pid) for demo in good)}'), 'EIO')

@@ -141,7 +141,7 @@ def test_helpers_killed_again_and_again():
 
 
 def test_helper_stopped():
-    """A helper that does not answer: the deadline answers the writer, and another helper goes on."""
+    """A helper that does not answer: the deadline answers the writer, another helper goes on."""
     with Machine() as machine:
         demo = machine.ready_demo()
         for step, call in CALL.items():

@@ -184,7 +184,7 @@ def test_deadline_in_the_driver():
     """Checkpoint cannot be taken back: the writer is answered, the process rolled back later."""
     with Machine() as machine:
         demo = machine.ready_demo()
-        machine.faults(SLOW_FREEZE)
+        machine.faults(f'cuCheckpointProcessCheckpoint delay_ms={4000 * harness.SLOW}')
         events = machine.events(demo.pid)
         writer = machine.writer(demo.pid, 'freeze timeout=1')
         equal(writer.result(), 'ETIMEDOUT')
@@ -208,7 +208,7 @@ def test_deadline_of_a_thaw():
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
-        machine.faults('cuCheckpointProcessRestore delay_ms=2500')
+        machine.faults(f'cuCheckpointProcessRestore delay_ms={2500 * harness.SLOW}')
         events = machine.events(demo.pid)
         equal(machine.write(demo.pid, 'thaw timeout=1'), 'ETIMEDOUT')
         equal(machine.status(demo.pid)['control_pending'], 'yes')

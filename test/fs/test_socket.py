@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The socket of the preload library: whatever comes in there is dropped, and nobody else notices."""
+"""The socket of the preload library: garbage that comes in there is dropped, and nobody notices."""
 import os
 import random
 import resource

@@ -33,8 +33,8 @@ def mount(source, target, kind=None, flags=0):
 def refuse(command, words, env):
     """It must end with status 1 and one line that has these words."""
     null = os.open('/dev/null', os.O_RDWR) if os.path.exists('/dev/null') else subprocess.PIPE
-    found = subprocess.run(command, stdin=null, capture_output=True, text=True, check=False, env=env,
-                           timeout=harness.PATIENCE_SEC)
+    found = subprocess.run(command, stdin=null, capture_output=True, text=True, check=False,
+                           env=env, timeout=harness.PATIENCE_SEC)
     equal(found.stdout, '')
     lines = found.stderr.splitlines()
     check(len(lines) == 1 and lines[0].startswith('gpucrfs: ') and words in lines[0],

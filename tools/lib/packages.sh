@@ -12,9 +12,9 @@ build  command:meson            meson
 build  command:ninja            ninja-build
 build  command:pkg-config       pkg-config
 build  pkgconfig:fuse3          libfuse3-dev
-build  command:fusermount3      fuse3
-build  command:scdoc            scdoc
-build  pkgconfig:libsystemd     libsystemd-dev
+user   command:fusermount3      fuse3
+full   command:scdoc            scdoc
+full   pkgconfig:libsystemd     libsystemd-dev
 test   command:python3          python3
 test   command:clang-format-14  (clang-format-14)
 test   command:clang            clang
