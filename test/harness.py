@@ -9,6 +9,7 @@ it first prints what the daemon, the mount and the programs said.
 Waiting is on events or on a condition with a deadline; a deadline that passes is a failure.
 """
 import contextlib
+import ctypes
 import errno
 import os
 import re
@@ -35,6 +36,20 @@ SKIPPED = 77
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # by the tests themselves
 WRITE_CALL = '1' if os.uname().machine == 'x86_64' else '64'  # write(2) in /proc/PID/syscall
 TEST_SEC = 120 * SLOW
+
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_us(number, prepare=None):
+    """For preexec_fn: a program that ends when the test does, even if that is killed."""
+    def prepare_child():
+        if prepare:
+            prepare()
+        LIBC.prctl(PR_SET_PDEATHSIG, number)
+
+    return prepare_child
 
 
 class Failure(Exception):
@@ -167,7 +182,7 @@ class Demo:
                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                       stderr=self.errors, text=True,
                                       env={**machine.env, **(env or {})},
-                                      preexec_fn=become if uid is not None else None, **options)
+                                      preexec_fn=end_with_us(signal.SIGKILL, become), **options)
         self.output = Output(self.popen.stdout)
         self.pid = self.popen.pid
         self.is_to_end = False
@@ -404,7 +419,8 @@ class Machine:
         with open(self.log_path, 'a', encoding='utf-8') as log:
             self.daemon = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
                                            stderr=log, env={**self.env, **(env or {})},
-                                           preexec_fn=preexec_fn)
+                                           preexec_fn=end_with_us(signal.SIGTERM, preexec_fn),
+                                           start_new_session=True)
         wait_for(lambda: self.answers() or self.daemon.poll() is not None, 'the mount')
         if self.daemon.poll() is not None:
             raise Failure(f'the daemon ended with {self.daemon.returncode}:\n{self.log()}')
