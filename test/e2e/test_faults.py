@@ -155,7 +155,8 @@ def test_helper_stopped():
             # An unlock that has begun cannot be taken back: the thaw may succeed late.
             check(result == 'ETIMEDOUT' or (step == 'unlock' and result == 'ok'),
                   f'{step}: {result}')
-            machine.wait_status(demo.pid, 'verb', '-')
+            # The spare helper may be stopped too, and is waited for before another is taken.
+            machine.wait_status(demo.pid, 'verb', '-', 4 * harness.PATIENCE_SEC)
             check(machine.state(demo.pid) in ('running', 'frozen'), machine.state(demo.pid))
             if machine.state(demo.pid) == 'running':
                 demo.wait_ticks()
