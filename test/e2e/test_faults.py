@@ -181,6 +181,22 @@ def test_helper_that_cannot_start():
         demo.wait_ticks()
 
 
+def test_no_helper_comes_up_for_a_while():
+    """The way back must not be given up for that."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        machine.faults('cuCheckpointProcessCheckpoint delay_ms=500')
+        writer = machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', 'checkpoint')
+        machine.faults('cuInit comm=gpucr-control error=CUDA_ERROR_UNKNOWN')
+        kill_helpers(machine)
+        machine.wait_status(demo.pid, 'phase', 'rollback')
+        machine.faults()
+        equal(writer.result(), 'EIO')
+        equal(machine.state(demo.pid), 'running')
+        must_cycle(machine, demo)
+
+
 def test_target_killed():
     """In the middle of each call: ESRCH, the directory goes, and so does its VRAM."""
     with Machine() as machine:

@@ -131,7 +131,7 @@ def test_vram_taken_before_a_cancelled_freeze_is_rolled_back():
         demo = machine.ready_demo('--bytes', '100M')
         other = machine.ready_demo('--bytes', '4M')
         machine.faults(f'cuCheckpointProcessCheckpoint pid={other.pid} '
-                       f'delay_ms={2000 * harness.SLOW}')
+                       f'delay_ms={4000 * harness.SLOW}')
         writer = machine.writer(None, f'freeze {demo.pid} {other.pid}')
         wait_for(lambda: machine.used() < 100 * MIB, 'its VRAM to be free')
         thief = machine.ready_demo('--bytes', '150M')
