@@ -55,8 +55,38 @@ enum gcr_message_type {
 
 	GCR_MESSAGE_RESULT = 64, /* struct gcr_result */
 
+	/*
+	 * daemon -> worker, a session: the memory of one process on that GPU, on its way out or in.
+	 * It begins with OUT or IN and ends with END; each is answered by GCR_MESSAGE_RESULT.
+	 */
+	GCR_MESSAGE_SESSION_OUT = 50, /* struct gcr_session; fds: table, directory; see below */
+	GCR_MESSAGE_SESSION_IN = 51,  /* the same */
+	GCR_MESSAGE_IMPORT = 52,      /* struct gcr_range + that many handle descriptors */
+	GCR_MESSAGE_CREATE = 53,      /* no payload: take the VRAM of all extents; ENOMEM */
+	GCR_MESSAGE_COPY = 54,	      /* no payload: answered when every byte has been copied */
+	GCR_MESSAGE_EXPORT = 55,      /* struct gcr_range; the result carries that many descriptors */
+	GCR_MESSAGE_END = 56,	      /* no payload: let go of everything of the session */
+
 	/* preload library -> daemon; not answered */
-	GCR_MESSAGE_REGISTER = 96, /* struct gcr_register */
+	GCR_MESSAGE_REGISTER = 96, /* struct gcr_register; fd: the page (struct gcr_page) */
+
+	/*
+	 * daemon -> preload library; each is answered by GCR_MESSAGE_RESULT of the same sequence
+	 * (`state` is the enum gcr_preload_phase reached). Phases: see there.
+	 */
+	GCR_MESSAGE_GATE_CLOSE = 100, /* struct gcr_gate_request */
+	GCR_MESSAGE_GATE_OPEN = 101,  /* no payload */
+	GCR_MESSAGE_LIST = 102,	      /* no payload; result carries the table's descriptor */
+	GCR_MESSAGE_FILES = 103,      /* struct gcr_range + one descriptor each: managed memory's */
+	GCR_MESSAGE_HAND_OVER = 104,  /* struct gcr_hand_over; first come GCR_MESSAGE_HANDLES */
+	GCR_MESSAGE_COMMIT = 105,     /* no payload */
+	GCR_MESSAGE_TAKE_BACK = 106,  /* no payload */
+	GCR_MESSAGE_RECEIVE = 107,    /* struct gcr_range + that many handle descriptors */
+	GCR_MESSAGE_SETTLE = 108,     /* no payload */
+	GCR_MESSAGE_LET_GO = 109,     /* no payload */
+
+	/* preload library -> daemon, while it works on HAND_OVER; same sequence; not answered */
+	GCR_MESSAGE_HANDLES = 112, /* struct gcr_range + that many handle descriptors */
 };
 
 /* What the driver says about a process (cuCheckpointProcessGetState), in the vendors' common words.
@@ -134,9 +164,129 @@ struct gcr_gpus_reply {
 	struct gcr_gpu_process processes[GCR_GPU_PROCESSES_MAX];
 };
 
+/* ---- the memory of a process: extents ---- */
+
+enum gcr_memory_kind {
+	GCR_MEMORY_DEVICE = 1,	/* has a shareable handle: goes through the worker */
+	GCR_MEMORY_MANAGED = 2, /* cuMemAllocManaged: the program itself reads and writes it */
+};
+
+#define GCR_EXTENTS_MAX 262144
+
+/*
+ * One piece of memory that is moved as one file. A table of these, as LIST answers and as a
+ * session begins with, travels as a memfd: GCR_EXTENTS_MAX of them at most, nothing before,
+ * between or behind. The order of LIST's table is that of all ranges until the gate opens again;
+ * device memory comes first, ordered by GPU, then managed memory.
+ */
+struct gcr_extent {
+	uint64_t address; /* in the program, where its first byte is mapped; 0: not mapped */
+	uint64_t bytes;	  /* mapped size; DEVICE: a multiple of 2 MiB, MANAGED: of 4 KiB */
+	uint64_t id;	  /* of this process, never used again */
+	uint8_t gpu[GCR_UUID_BYTES]; /* MANAGED: the GPU that was current when it was made */
+	uint32_t kind;		     /* enum gcr_memory_kind */
+	uint32_t gpu_index;	     /* filled in by the daemon: its index of `gpu` */
+	uint32_t flags;		     /* GCR_EXTENT_* */
+	uint32_t reserved[3];
+};
+#define GCR_EXTENT_PROGRAM_HANDLE 0x1 /* the program made it with cuMemCreate */
+
+struct gcr_range {
+	uint32_t first;
+	uint32_t count; /* at most GCR_MESSAGE_FDS_MAX where descriptors go along */
+};
+
+/*
+ * A session in a worker. Descriptors: a memfd with the table of the extents that are this GPU's
+ * (ranges count in this table), and the directory with a file for each, named by
+ * gcr_extent_name(), already of the right size; sparse where nothing has been written.
+ * OUT: IMPORT (in batches, in order; what has arrived is copied meanwhile), COPY, END.
+ * IN: CREATE, COPY, EXPORT (in batches), END. RESERVE and RELEASE work in a session too.
+ */
+struct gcr_session {
+	uint32_t count; /* extents in the table */
+	uint32_t copies_in_flight; /* at most so many at a time towards the GPU; 0: as it likes */
+};
+
+/* ---- the preload library ---- */
+
+/*
+ * Where the memory of a program is.
+ *
+ *   RUNNING --GATE_CLOSE--> GATED --HAND_OVER--> HANDED --COMMIT--> OUT
+ *      ^                    | ^ ^                  |                | ^
+ *      +-----GATE_OPEN------+ | +----TAKE_BACK-----+        RECEIVE | | LET_GO
+ *                             +-----------SETTLE--------- INCOMING <+ |
+ *                                                             +-------+
+ *
+ * A message that asks for the phase it is in already succeeds. When the daemon's socket ends, the
+ * library goes back to RUNNING by itself from GATED at once, and from HANDED (it still has the
+ * descriptors) unless another daemon is there in GCR_PRELOAD_GRACE_USEC; in OUT and INCOMING it
+ * waits for one for ever.
+ */
+enum gcr_preload_phase {
+	GCR_PRELOAD_RUNNING = 1,
+	GCR_PRELOAD_GATED = 2,	  /* no call gets through and the GPU is idle */
+	GCR_PRELOAD_HANDED = 3,	  /* unmapped and released; descriptors kept */
+	GCR_PRELOAD_OUT = 4,	  /* no descriptor either: the bytes are in the store only */
+	GCR_PRELOAD_INCOMING = 5, /* some of it is mapped again */
+};
+
+#define GCR_PRELOAD_GRACE_USEC 10000000
+
 struct gcr_register {
 	uint32_t preload_version;
-	uint32_t reserved;
+	uint32_t phase;		  /* enum gcr_preload_phase */
+	char generation[40];	  /* as the last HAND_OVER had it, "" if there was none */
 };
+
+struct gcr_gate_request {
+	/*
+	 * Wait so long for captures to end, calls to return and the GPU to be idle; ETIMEDOUT then,
+	 * with words that name what it waits for. The gate stays closed if it could be closed:
+	 * ask again, or open it.
+	 */
+	uint32_t timeout_ms;
+};
+
+struct gcr_hand_over {
+	char generation[40]; /* UUID as text */
+};
+
+/*
+ * What the program shows of itself without being asked: a memfd that it maps for writing and the
+ * daemon for reading, F_SEAL_SHRINK | F_SEAL_GROW set. The daemon trusts nothing in it.
+ */
+#define GCR_PAGE_MAGIC	 0x50524347u /* "GCRP" */
+#define GCR_PAGE_VERSION 1
+#define GCR_PAGE_SLOTS	 8192
+
+/* One thread. A slot is its thread's own cache line. */
+struct gcr_page_slot {
+	uint32_t tid;	 /* 0: free */
+	uint32_t inside; /* 1 + the entry point it is in, 0: none */
+	uint64_t submissions; /* calls that gave the GPU work */
+	uint64_t reserved[6];
+};
+
+struct gcr_page {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t phase; /* enum gcr_preload_phase */
+	uint32_t flags; /* GCR_PAGE_* */
+	uint64_t table_changes; /* counts up whenever LIST would answer something else */
+	uint64_t device_bytes;	/* of DEVICE extents */
+	uint64_t managed_bytes;
+	uint32_t extents;
+	uint32_t sharings; /* memory shared with other processes now: no freeze */
+	uint32_t captures; /* stream captures open */
+	uint32_t slots_count; /* those from here on were never used */
+	char incomplete[64];  /* an entry point or library that goes around the gate, "" if none */
+	char obstacle[128];   /* what else forbids a freeze by this engine, in words, "" if none */
+	uint64_t reserved[8];
+	struct gcr_page_slot slots[GCR_PAGE_SLOTS];
+};
+#define GCR_PAGE_VMM	  0x1 /* memory is made so that it can be handed over */
+#define GCR_PAGE_IMPORTED 0x2 /* some of its handles were imported: never the driver engine */
 
 #endif

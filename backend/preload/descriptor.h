@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* Descriptors of ours in somebody else's program: out of its way, and known to be still ours. */
+#ifndef GCR_PRELOAD_DESCRIPTOR_H
+#define GCR_PRELOAD_DESCRIPTOR_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* A descriptor and what it was when we got it: a program may close all it does not know. */
+struct gcr_descriptor {
+	int fd; /* -1: none */
+	dev_t device;
+	ino_t inode;
+};
+
+/*
+ * Move @fd to a high number, close-on-exec: above what select(2) can hold, and above the soft limit
+ * if the hard one allows (it is raised for the moment of the dup; numbers above the limit stay
+ * valid). Takes @fd, also on failure: -EMFILE, -EBADF.
+ */
+int gcr_descriptor_keep(int fd, struct gcr_descriptor *ret_descriptor);
+
+/* Is it still the same file? */
+bool gcr_descriptor_valid(const struct gcr_descriptor *descriptor);
+
+/* Close it if it is still ours. */
+void gcr_descriptor_close(struct gcr_descriptor *descriptor);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The gate that every call of the driver passes which can give the GPU work or change state. Open,
+ * it costs a few ns: a thread writes "inside" into its own slot and reads a flag; who closes the
+ * gate sets the flag, makes every running thread see it (membarrier(2)) and then reads the slots.
+ */
+#ifndef GCR_PRELOAD_GATE_H
+#define GCR_PRELOAD_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/preload/entry_points.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+/* What a call had to do to get in; leave() undoes it. */
+struct gcr_gate_pass {
+	bool outermost; /* a nested call, or one of a driver callback, is let through */
+};
+
+/*
+ * For a hand-written wrapper of entry point GCR_ENTRY_<name>: holds the thread up while the gate
+ * is closed, and is inside until the end of the block.
+ */
+#define GCR_GATE(name)                                                  \
+	_cleanup_(gcr_gate_leave) struct gcr_gate_pass gate_pass_ = \
+		gcr_gate_enter(GCR_ENTRY_##name)
+
+struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry);
+void gcr_gate_leave(struct gcr_gate_pass *pass);
+
+/*
+ * For the agent thread. Close the gate and wait until no call is inside, no capture is open and
+ * every context is idle. -ETIMEDOUT with words that name what it waits for: the gate stays closed,
+ * except where a capture is open. -EINTR: @wake_fd became readable, likewise. Closed already: waits
+ * again for what is missing.
+ */
+int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error);
+void gcr_gate_open(void);
+
+/* Calls of this thread pass a closed gate: the agent's. */
+void gcr_gate_exempt_thread(void);
+
+/* The page that the daemon looks at; made at the first call, NULL if it cannot be. */
+struct gcr_page *gcr_gate_page(void);
+int gcr_gate_page_fd(void); /* -1 if there is none */
+
+/* In the child of a fork: nothing of the parent's is ours. Async-signal-safe. */
+void gcr_gate_forget(void);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A process's preload library, seen from a task: requests and answers over its registered
+ * connection (fs/registry.c accepts it). One thread at a time has the link; the loop watches the
+ * connection while nobody does.
+ */
+#ifndef GCR_FS_LINK_H
+#define GCR_FS_LINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fs/process.h"
+#include "lib/error.h"
+#include "lib/message.h"
+#include "lib/protocol.h"
+
+struct gcr_link;
+
+/* What its page says, copied and made safe: strings end, enums are in range. */
+struct gcr_link_facts {
+	enum gcr_preload_phase phase;
+	uint32_t flags; /* GCR_PAGE_* */
+	uint64_t table_changes;
+	uint64_t device_bytes;
+	uint64_t managed_bytes;
+	uint32_t extents;
+	uint32_t sharings;
+	uint32_t captures;
+	uint64_t submissions; /* of all threads */
+	char incomplete[64];
+	char obstacle[128];
+};
+
+/* -ENOTCONN: the process has no preload library, or it has not (re)connected. Any thread. */
+int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts);
+
+/* Milliseconds since the count of submissions last changed, as sampled; -1 if not known. */
+int64_t gcr_link_idle_msec(struct gcr_process *process);
+
+/*
+ * Take the link; waits up to @timeout_usec for a library that has yet to reconnect. -ENOTCONN,
+ * -EBUSY somebody has it, -ESRCH the process has ended; with words.
+ */
+int gcr_link_take(struct gcr_process *process, int64_t timeout_usec, struct gcr_link **ret_link,
+		  struct gcr_error *error);
+void gcr_link_put(struct gcr_link *link);
+
+/* Send a request; at most one is under way. Descriptors stay the caller's. -EPIPE. */
+int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
+		     size_t payload_bytes, const int *fds, size_t fds_count,
+		     struct gcr_error *error);
+
+/*
+ * The next message that belongs to the request: GCR_MESSAGE_RESULT ends it. -ETIMEDOUT leaves it
+ * under way; -EPIPE the library is gone; -EINTR the process has ended; -EPROTO. The descriptors in
+ * @ret_message are the caller's.
+ */
+int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_message *ret_message);
+
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The store: memory-backed files that hold what frozen processes had in VRAM. A tmpfs of its own
+ * (huge=always, noswap where known) on `store` in the runtime directory, mounted where it outlives
+ * the daemon; a daemon without the privilege uses a directory of the shared memory file system.
+ * A snapshot is the directory of one process in it; it is known by pid, start time and generation.
+ */
+#ifndef GCR_FS_STORE_H
+#define GCR_FS_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "fs/daemon.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+struct gcr_store;    /* thread-safe */
+struct gcr_snapshot; /* reference-counted, thread-safe */
+
+int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
+		     struct gcr_error *error);
+/* Leaves the files where they are if any process is frozen, so that the next daemon finds them. */
+void gcr_store_destroy(struct gcr_store *store);
+
+struct gcr_store_figures {
+	uint64_t size_bytes; /* the limit */
+	uint64_t used_bytes; /* snapshots, pool and what is promised */
+	uint64_t pool_bytes; /* of these: kept warm */
+	bool survives_restart;
+};
+void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures);
+
+/*
+ * Room for @extents (gpu_index filled in; copied): a directory with a sparse file of the right
+ * size for each, or one of the process's pool that has its pages already. Either all the room is
+ * there and promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), with figures.
+ */
+int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+			const char *generation, const struct gcr_extent *extents, size_t count,
+			struct gcr_snapshot **ret_snapshot, struct gcr_error *error);
+
+/*
+ * What an earlier daemon has left: -ENOENT, or -EPROTO if the files are not what its table says.
+ */
+int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		      const char *generation, struct gcr_snapshot **ret_snapshot,
+		      struct gcr_error *error);
+
+/* Remove what belongs to none of the snapshots opened since the start. After recovery. */
+void gcr_store_sweep(struct gcr_store *store);
+
+/*
+ * Start threads that fault the pages in, ahead of whoever writes them; returns at once. They end
+ * by themselves; a page that cannot be had is left to the writer to find out.
+ */
+void gcr_snapshot_populate(struct gcr_snapshot *snapshot);
+
+/* The directory that holds the files; stays the snapshot's. */
+int gcr_snapshot_directory(const struct gcr_snapshot *snapshot);
+
+size_t gcr_snapshot_count(const struct gcr_snapshot *snapshot);
+const struct gcr_extent *gcr_snapshot_extent(const struct gcr_snapshot *snapshot, size_t index);
+/* st_size, st_blocks, times of one file: 0 or -errno. */
+int gcr_snapshot_stat(const struct gcr_snapshot *snapshot, size_t index, struct stat *ret_stat);
+/* A descriptor for reading (or also writing: the managed files'); the caller's. */
+int gcr_snapshot_open_file(const struct gcr_snapshot *snapshot, size_t index, bool writable);
+uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
+
+/*
+ * The snapshot is no longer needed: its files go back to the process's pool as far as -o pool=
+ * allows, the others are unlinked by a thread of the store (16 GiB take a while). Open files stay
+ * readable; their bytes count until they are closed. Drops the caller's reference.
+ */
+void gcr_snapshot_discard(struct gcr_snapshot *snapshot);
+
+struct gcr_snapshot *gcr_snapshot_ref(struct gcr_snapshot *snapshot);
+void gcr_snapshot_unref(struct gcr_snapshot *snapshot); /* NULL is allowed; the files stay */
+
+/*
+ * A running process has these allocations now: have files of those sizes ready for it, pages
+ * faulted in, within -o pool= (0: nothing is kept). In the background; never another user's pages.
+ */
+void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		    const struct gcr_extent *extents, size_t count);
+/* It has ended. */
+void gcr_store_pool_drop(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
+
+#endif

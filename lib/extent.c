@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/* Extents as files and in memfds. What is read may come from a program that lies. */
+#include "lib/extent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+
+#define DEVICE_ALIGNMENT  (2ull << 20)
+#define MANAGED_ALIGNMENT 4096ull
+
+void gcr_extent_name(const struct gcr_extent *extent, char ret_name[GCR_EXTENT_NAME_BYTES])
+{
+	if (extent->kind == GCR_MEMORY_MANAGED)
+		snprintf(ret_name, GCR_EXTENT_NAME_BYTES, "managed-%" PRIx64, extent->address);
+	else if (extent->address)
+		snprintf(ret_name, GCR_EXTENT_NAME_BYTES, "gpu%" PRIu32 "-%" PRIx64,
+			 extent->gpu_index, extent->address);
+	else
+		snprintf(ret_name, GCR_EXTENT_NAME_BYTES, "gpu%" PRIu32 "-unmapped-%" PRIu64,
+			 extent->gpu_index, extent->id);
+}
+
+static int compare_places(const void *left, const void *right)
+{
+	const struct gcr_extent *a = *(const struct gcr_extent *const *)left;
+	const struct gcr_extent *b = *(const struct gcr_extent *const *)right;
+
+	if (a->address != b->address)
+		return (a->address > b->address) - (a->address < b->address);
+	return (a->id > b->id) - (a->id < b->id);
+}
+
+/* No two pieces of memory are at the same place, nor two unmapped ones the same. */
+static int check_places(const struct gcr_extent *extents, size_t count, struct gcr_error *error)
+{
+	_cleanup_free_ const struct gcr_extent **sorted = calloc(count, sizeof(*sorted));
+
+	if (!sorted)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++)
+		sorted[i] = &extents[i];
+	qsort(sorted, count, sizeof(*sorted), compare_places);
+	for (size_t i = 1; i < count; i++) {
+		const struct gcr_extent *before = sorted[i - 1];
+
+		if (before->address ? sorted[i]->address - before->address < before->bytes
+				    : !sorted[i]->address && sorted[i]->id == before->id)
+			return gcr_error_set(error, EPROTO, "two allocations are at one place");
+	}
+	return 0;
+}
+
+static int check_one(const struct gcr_extent *extent, struct gcr_error *error)
+{
+	bool managed = extent->kind == GCR_MEMORY_MANAGED;
+	uint64_t alignment = managed ? MANAGED_ALIGNMENT : DEVICE_ALIGNMENT;
+	uint64_t end;
+
+	if ((extent->kind != GCR_MEMORY_DEVICE && !managed) || !extent->bytes ||
+	    extent->bytes % alignment || extent->address % MANAGED_ALIGNMENT ||
+	    (managed && !extent->address) ||
+	    __builtin_add_overflow(extent->address, extent->bytes, &end) || end > INT64_MAX)
+		return gcr_error_set(error, EPROTO, "the table of allocations makes no sense");
+	return 0;
+}
+
+int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_extent *extents = NULL;
+	uint64_t sum = 0;
+	size_t bytes;
+	int result = 0;
+
+	if (count > GCR_EXTENTS_MAX)
+		return gcr_error_set(error, E2BIG, "there are more than %d allocations",
+				     GCR_EXTENTS_MAX);
+	if (!count) {
+		*ret_extents = NULL;
+		return 0;
+	}
+	bytes = count * sizeof(*extents);
+	extents = malloc(bytes);
+	if (!extents)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t done = 0; done < bytes;) {
+		ssize_t length = pread(fd, (char *)extents + done, bytes - done, (off_t)done);
+
+		if (length <= 0)
+			return gcr_error_set(error, EPROTO, "the table of allocations is short");
+		done += (size_t)length;
+	}
+	for (size_t i = 0; i < count && !result; i++) {
+		result = check_one(&extents[i], error);
+		if (!result && i && extents[i].kind < extents[i - 1].kind)
+			result = gcr_error_set(error, EPROTO,
+					       "the table of allocations is in disorder");
+		if (!result && __builtin_add_overflow(sum, extents[i].bytes, &sum))
+			result = gcr_error_set(error, EPROTO,
+					       "the table of allocations makes no sense");
+	}
+	if (!result)
+		result = check_places(extents, count, error);
+	if (result < 0)
+		return result;
+	*ret_extents = TAKE_PTR(extents);
+	return 0;
+}
+
+int gcr_extents_write(const struct gcr_extent *extents, size_t count)
+{
+	_cleanup_close_ int fd = memfd_create("gpucr-extents", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	size_t bytes = count * sizeof(*extents);
+
+	if (fd < 0)
+		return -errno;
+	for (size_t done = 0; done < bytes;) {
+		ssize_t length =
+			pwrite(fd, (const char *)extents + done, bytes - done, (off_t)done);
+
+		if (length < 0)
+			return -errno;
+		done += (size_t)length;
+	}
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0)
+		return -errno;
+	return TAKE_FD(fd);
+}
