@@ -54,6 +54,9 @@ int gcr_memory_let_go(struct gcr_error *error);
 /* In the child of a fork: close every descriptor, forget the table. */
 void gcr_memory_forget(void);
 
+/* A context has been destroyed or reset, and with it the memory allocated in it. */
+void gcr_memory_context_gone(void *context);
+
 /* Is the pointer ours (memory or managed)? For others' wrappers: cuMemFree asks the table first. */
 bool gcr_memory_owns(unsigned long long address);
 
