@@ -26,6 +26,7 @@ struct gcr_metrics;
 struct gcr_processes;
 struct gcr_registry;
 struct gcr_scan;
+struct gcr_store;
 struct gcr_waiters;
 
 /* What the command line says; see gpucrfs(8). Strings live as long as the daemon. */
@@ -55,6 +56,7 @@ struct gcr_daemon {
 	struct gcr_waiters *waiters;
 	struct gcr_registry *registry;
 	struct gcr_scan *scan;
+	struct gcr_store *store;
 	struct fuse_session *session;
 
 	atomic_bool stopping; /* no new verbs: the daemon is going */

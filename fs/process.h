@@ -21,12 +21,23 @@
 #include "lib/protocol.h"
 
 struct gcr_event_log;
+struct gcr_snapshot;
 struct gcr_task;
 
 /* VRAM of one process on one GPU. */
 struct gcr_share {
 	uint8_t uuid[GCR_UUID_BYTES];
 	uint64_t bytes;
+};
+
+/* What a freeze or thaw moved, and how long its parts took; parts overlap. 0: not known. */
+struct gcr_verb_timing {
+	uint64_t bytes;
+	int64_t gate_usec;     /* until no call was inside and the GPU idle; open again */
+	int64_t handover_usec; /* descriptors to the worker, or back to the program */
+	int64_t copy_usec;     /* VRAM to the store or back */
+	int64_t control_usec;  /* the driver's checkpoint or restore */
+	int64_t map_usec;      /* VRAM taken and mapped by the program again */
 };
 
 struct gcr_process {
@@ -58,6 +69,9 @@ struct gcr_process {
 	uint64_t held_bytes;	  /* VRAM contents held while frozen */
 	int64_t last_freeze_usec; /* durations of the last that succeeded, 0 if none */
 	int64_t last_thaw_usec;
+	struct gcr_verb_timing last_freeze; /* of the same */
+	struct gcr_verb_timing last_thaw;
+	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
 	unsigned int registrations; /* preload connections */
 };
 
