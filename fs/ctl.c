@@ -20,6 +20,7 @@ struct word {
 };
 
 static const struct gcr_command_option options[] = {
+	{GCR_VERB_FREEZE, "data", NULL},
 	{GCR_VERB_FREEZE, "timeout", "SEC"},
 	{GCR_VERB_THAW, "timeout", "SEC"},
 	{GCR_VERB_THAW, "gpu", "OLD:NEW"},
@@ -113,6 +114,13 @@ static int parse_option(struct gcr_command *command, struct word word, struct gc
 		if (options[i].verb != command->verb || strlen(options[i].key) != key_length ||
 		    memcmp(options[i].key, word.start, key_length) != 0)
 			continue;
+		if (!options[i].value_words) {
+			if (equals || command->data)
+				return gcr_error_set(error, EINVAL, "%s stands alone, once",
+						     options[i].key);
+			command->data = true;
+			return 0;
+		}
 		if (!equals)
 			return gcr_error_set(error, EINVAL, "%s needs a value: %s=%s",
 					     options[i].key, options[i].key,

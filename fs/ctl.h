@@ -19,6 +19,7 @@
 struct gcr_command {
 	enum gcr_verb verb;
 	int64_t timeout_usec; /* `timeout=SEC`, 0 if it was not given */
+	bool data;	      /* `data` of freeze: VRAM out, the driver's context stays */
 
 	/* `gpu=OLD:NEW` of thaw, by index */
 	unsigned int gpu_pairs_count;
@@ -43,7 +44,7 @@ int gcr_command_parse(const char *bytes, size_t length, bool with_pids,
 struct gcr_command_option {
 	enum gcr_verb verb;
 	const char *key;
-	const char *value_words; /* "SEC" */
+	const char *value_words; /* "SEC"; NULL: the key stands alone */
 };
 
 const struct gcr_command_option *gcr_command_options(size_t *ret_count);

@@ -22,10 +22,12 @@
 #define STATE_ATTEMPTS	   10
 #define STATE_RETRY_MSEC   100
 
-void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task)
+void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *engine)
 {
-	*drive = (struct gcr_drive){
-		.task = task, .process = task->process, .daemon = task->process->daemon};
+	*drive = (struct gcr_drive){.task = task,
+				    .process = task->process,
+				    .daemon = task->process->daemon,
+				    .engine = engine};
 }
 
 void gcr_drive_finish(struct gcr_drive *drive)
@@ -187,7 +189,7 @@ int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
 		drive->record.gpus[i].bytes = process->shares[i].bytes;
 	}
 	pthread_mutex_unlock(&process->lock);
-	snprintf(drive->record.engine, sizeof(drive->record.engine), "%s", gcr_engine_driver.name);
+	snprintf(drive->record.engine, sizeof(drive->record.engine), "%s", drive->engine);
 	result = gcr_record_write(drive->daemon->runtime_fd, &drive->record);
 	if (result < 0)
 		return gcr_error_set(error, -result,

@@ -21,6 +21,7 @@ struct gcr_drive {
 	struct gcr_task *task;
 	struct gcr_process *process;
 	struct gcr_daemon *daemon;
+	const char *engine; /* its name, for records */
 	struct gcr_helper *helper;
 	struct gcr_record record;
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
@@ -30,10 +31,11 @@ struct gcr_drive {
 	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
 	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
 	uint64_t free_before[GCR_GPUS_MAX];
+	uint64_t bytes;		   /* of VRAM that a checkpoint would put into its host memory */
 	uint64_t anonymous_before; /* bytes of its host memory before the checkpoint */
 };
 
-void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task);
+void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *engine);
 void gcr_drive_finish(struct gcr_drive *drive);
 
 /* One word for status; a string constant. */
@@ -71,11 +73,14 @@ void gcr_drive_remove_record(struct gcr_drive *drive);
 /* The GPUs as they are now. */
 int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error);
 
-/*
- * Before a freeze: what the process uses now (a thaw will need it), and whether its host memory
- * can take it. -ENOMEM, -EOPNOTSUPP.
- */
+/* Before a freeze: what the process uses now; a thaw will need it. -EOPNOTSUPP. */
 int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error);
+
+/* Of what it uses, @bytes on one GPU are not left to the driver. */
+void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes);
+
+/* Can the process's host memory take what is left to the driver? -ENOMEM with the figures. */
+int gcr_drive_check_host_room(struct gcr_drive *drive, struct gcr_error *error);
 
 /* After the checkpoint of a process that NVML does not list: what became free is its need. */
 int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error);
@@ -91,7 +96,50 @@ void gcr_drive_assume_need(struct gcr_drive *drive);
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
 void gcr_drive_leave(struct gcr_drive *drive);
 
+/* Free VRAM on the GPUs concerned is not looked at: who waits for its turn has taken it. */
+int gcr_drive_wait_turn(struct gcr_drive *drive, struct gcr_error *error);
+
+/* Where the contents of GPU @uuid go on thaw: another GPU if gpu=OLD:NEW says so. */
+const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
+				     const uint8_t uuid[GCR_UUID_BYTES]);
+
 /* gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once. -ENODEV. */
 int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error);
+
+/* ---- drive_control.c: the driver's steps ---- */
+
+/* Pause before a call that failed is tried again on the way back. */
+#define GCR_DRIVE_RETRY_MSEC 100
+
+/* A new generation, and the engine, into the process. */
+void gcr_drive_new_generation(struct gcr_drive *drive);
+
+/* Only a process that runs can be frozen: -EBUSY, -EIO with *ret_state failed. */
+int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
+			    struct gcr_error *error);
+
+/* Lock in slices until the GPU is idle, the deadline has passed or the operation is to stop. */
+int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error);
+
+/* A helper that dies in these is replaced, and the driver asked how the call ended. */
+int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error);
+int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error);
+int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error);
+
+/*
+ * From wherever the driver is back to running. It takes as long as it takes; only the end of the
+ * process, of the daemon, or a lack of VRAM stops it. On failure *ret_state tells where the process
+ * is left, and words why. The record stays.
+ */
+int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
+			 struct gcr_error *error);
+
+/* Is a way back to be given up, after a step that ended with @result? */
+bool gcr_drive_is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec);
+/* The words then. */
+int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *error);
+
+/* -ECANCELED; words are left empty: who stopped the operation explains it. */
+int gcr_drive_stopped(struct gcr_error *error);
 
 #endif

@@ -56,8 +56,8 @@ static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES
 	return result;
 }
 
-/* Where the contents of GPU @uuid go on thaw. */
-static const uint8_t *destination(const struct gcr_drive *drive, const uint8_t *uuid)
+const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
+				     const uint8_t uuid[GCR_UUID_BYTES])
 {
 	for (uint32_t i = 0; i < drive->pairs_count; i++)
 		if (!memcmp(drive->pairs[i].from, uuid, GCR_UUID_BYTES))
@@ -103,39 +103,52 @@ static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_err
 	return 0;
 }
 
-/*
- * Before every Restore: alone on the GPUs concerned, and enough VRAM there. On success the
- * admission is held until gcr_drive_finish() or gcr_drive_leave().
- */
+/* What a thaw needs on each GPU, as it is noted. */
+static unsigned int copy_shares(struct gcr_drive *drive, struct gcr_share shares[GCR_GPUS_MAX])
+{
+	unsigned int count;
+
+	pthread_mutex_lock(&drive->process->lock);
+	count = drive->process->shares_count;
+	memcpy(shares, drive->process->shares, count * sizeof(*shares));
+	pthread_mutex_unlock(&drive->process->lock);
+	return count;
+}
+
+int gcr_drive_wait_turn(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_share shares[GCR_GPUS_MAX];
+	unsigned int count;
+	uint32_t mask = 0;
+
+	gcr_drive_assume_need(drive);
+	count = copy_shares(drive, shares);
+	for (unsigned int i = 0; i < count; i++) {
+		int index = gcr_gpus_index(drive->daemon->gpus,
+					   gcr_drive_destination(drive, shares[i].uuid));
+
+		if (index >= 0)
+			mask |= 1u << index;
+	}
+	return drive->admitted || !mask ? 0 : wait_admission(drive, mask, error);
+}
+
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
 	struct gcr_share shares[GCR_GPUS_MAX];
 	unsigned int count;
-	uint32_t mask = 0;
 	int result;
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	gcr_drive_assume_need(drive);
-	pthread_mutex_lock(&drive->process->lock);
-	count = drive->process->shares_count;
-	memcpy(shares, drive->process->shares, sizeof(shares));
-	pthread_mutex_unlock(&drive->process->lock);
-	for (unsigned int i = 0; i < count; i++) {
-		int index = gcr_gpus_index(drive->daemon->gpus, destination(drive, shares[i].uuid));
-
-		if (index >= 0)
-			mask |= 1u << index;
-	}
-	if (!drive->admitted && mask) {
-		result = wait_admission(drive, mask, error);
-		if (result < 0)
-			return result;
-	}
+	result = gcr_drive_wait_turn(drive, error);
+	if (result < 0)
+		return result;
 	result = gcr_drive_query(drive, reply, error);
+	count = copy_shares(drive, shares);
 	for (unsigned int i = 0; i < count && !result; i++)
-		result = check_room(drive, reply, destination(drive, shares[i].uuid),
+		result = check_room(drive, reply, gcr_drive_destination(drive, shares[i].uuid),
 				    shares[i].bytes, error);
 	return result;
 }
@@ -275,9 +288,7 @@ int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
 	struct gcr_process *process = drive->process;
-	_cleanup_free_ char *what = NULL;
 	uint64_t bytes = 0;
-	uint64_t room;
 	bool mig = false;
 	int result;
 
@@ -316,9 +327,34 @@ int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the process uses a GPU in MIG mode, which the driver cannot "
 				     "checkpoint");
+	drive->bytes = bytes;
 	gcr_task_set_bytes(drive->task, bytes);
+	return 0;
+}
 
-	result = gcr_proc_memory_room(process->pid, &room, &what);
+void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes)
+{
+	struct gcr_process *process = drive->process;
+
+	drive->bytes -= bytes < drive->bytes ? bytes : drive->bytes;
+	pthread_mutex_lock(&process->lock);
+	for (unsigned int i = 0; i < process->shares_count; i++) {
+		struct gcr_share *share = &process->shares[i];
+
+		if (!memcmp(share->uuid, uuid, GCR_UUID_BYTES))
+			share->bytes -= bytes < share->bytes ? bytes : share->bytes;
+	}
+	pthread_mutex_unlock(&process->lock);
+}
+
+int gcr_drive_check_host_room(struct gcr_drive *drive, struct gcr_error *error)
+{
+	_cleanup_free_ char *what = NULL;
+	uint64_t bytes = drive->bytes;
+	uint64_t room;
+	int result;
+
+	result = gcr_proc_memory_room(drive->process->pid, &room, &what);
 	if (result < 0)
 		return gcr_error_set(error, -result, "its memory limits cannot be read: %s",
 				     strerror(-result));

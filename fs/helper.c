@@ -297,11 +297,10 @@ static int receive(struct gcr_helper *helper, uint16_t type, uint32_t sequence,
 	r = gcr_message_receive(helper->socket, timeout_usec, wake_fd, ret_message);
 	if (r == -ETIMEDOUT || r == -EINTR)
 		return r;
-	if (r == 0) {
-		gcr_message_close_fds(ret_message); /* no answer carries any */
-		if (ret_message->header.type == type && ret_message->header.sequence == sequence)
-			return 0;
-	}
+	if (r == 0 && ret_message->header.type == type && ret_message->header.sequence == sequence)
+		return 0;
+	if (r == 0)
+		gcr_message_close_fds(ret_message);
 	helper->dead = true;
 	gcr_helper_kill(helper);
 	return -EPIPE;
@@ -338,6 +337,7 @@ int gcr_helper_greet(struct gcr_helper *helper, int64_t timeout_usec, int wake_f
 		return gcr_error_set(error, EIO, "%s (pid %d) did not come up: %s", helper->program,
 				     (int)helper->pid, end);
 	}
+	gcr_message_close_fds(&message);
 	gcr_message_payload(&message, &hello, sizeof(hello));
 	gcr_message_terminate(hello.driver_version);
 	gcr_message_terminate(hello.words);
@@ -354,6 +354,13 @@ int gcr_helper_greet(struct gcr_helper *helper, int64_t timeout_usec, int wake_f
 int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
 		       size_t payload_bytes, struct gcr_error *error)
 {
+	return gcr_helper_request_fds(helper, type, payload, payload_bytes, NULL, 0, error);
+}
+
+int gcr_helper_request_fds(struct gcr_helper *helper, uint16_t type, const void *payload,
+			   size_t payload_bytes, const int *fds, size_t fds_count,
+			   struct gcr_error *error)
+{
 	int r = -EPIPE;
 
 	if (helper->pending)
@@ -361,7 +368,7 @@ int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *pay
 				     helper->program, (int)helper->pid);
 	if (!helper->dead)
 		r = gcr_message_send(helper->socket, type, helper->sequence + 1, payload,
-				     payload_bytes, NULL, 0);
+				     payload_bytes, fds, fds_count);
 	if (r == -EPIPE) {
 		char end[64];
 
@@ -378,6 +385,8 @@ int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *pay
 	helper->pending = true;
 	if (type == GCR_MESSAGE_RESERVE)
 		helper->has_reservation = true;
+	if (type == GCR_MESSAGE_SESSION_OUT || type == GCR_MESSAGE_SESSION_IN)
+		helper->in_session = true;
 	return 0;
 }
 
@@ -398,12 +407,28 @@ static int receive_answer(struct gcr_helper *helper, uint16_t type, int64_t time
 int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		      struct gcr_result *ret_result)
 {
+	int fds[GCR_MESSAGE_FDS_MAX];
+	size_t fds_count = 0;
+	int r = gcr_helper_result_fds(helper, timeout_usec, wake_fd, ret_result, fds, &fds_count);
+
+	/* None was asked for. */
+	for (size_t i = 0; !r && i < fds_count; i++)
+		close(fds[i]);
+	return r;
+}
+
+int gcr_helper_result_fds(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+			  struct gcr_result *ret_result, int ret_fds[GCR_MESSAGE_FDS_MAX],
+			  size_t *ret_fds_count)
+{
 	struct gcr_message message;
 	int r;
 
 	r = receive_answer(helper, GCR_MESSAGE_RESULT, timeout_usec, wake_fd, &message);
 	if (r < 0)
 		return r;
+	memcpy(ret_fds, message.fds, message.fds_count * sizeof(*ret_fds));
+	*ret_fds_count = message.fds_count;
 	gcr_message_payload(&message, ret_result, sizeof(*ret_result));
 	gcr_message_terminate(ret_result->words);
 	ret_result->error = checked_errno(ret_result->error);
@@ -411,6 +436,8 @@ int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_
 		ret_result->state = GCR_CONTROL_UNKNOWN;
 	if (helper->request_type == GCR_MESSAGE_RELEASE && ret_result->error == 0)
 		helper->has_reservation = false;
+	if (helper->request_type == GCR_MESSAGE_END && ret_result->error == 0)
+		helper->in_session = false;
 	return 0;
 }
 
@@ -424,6 +451,7 @@ int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd
 	r = receive_answer(helper, GCR_MESSAGE_GPUS, timeout_usec, wake_fd, &message);
 	if (r < 0)
 		return r;
+	gcr_message_close_fds(&message);
 	gcr_message_payload(&message, ret_reply, sizeof(*ret_reply));
 	gcr_message_terminate(ret_reply->words);
 	ret_reply->error = checked_errno(ret_reply->error);

@@ -71,9 +71,20 @@ bool gcr_helpers_hello(struct gcr_helpers *helpers, struct gcr_hello *ret_hello)
 /* Is @pid one of our helpers (they hold device files too, but are no GPU processes)? */
 bool gcr_helpers_owns(struct gcr_helpers *helpers, pid_t pid);
 
+/*
+ * Start the worker of this GPU if none is there, and do not wait for it: its start takes as long as
+ * much of a freeze. It is found by the next gcr_helpers_take_worker(). Failures are that call's.
+ */
+void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
+
 /* Send a request; its answer is fetched with gcr_helper_result(). -EPIPE: the helper is gone. */
 int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
 		       size_t payload_bytes, struct gcr_error *error);
+
+/* The same with descriptors, which stay the caller's. */
+int gcr_helper_request_fds(struct gcr_helper *helper, uint16_t type, const void *payload,
+			   size_t payload_bytes, const int *fds, size_t fds_count,
+			   struct gcr_error *error);
 
 /*
  * Wait for the answer to the last request. -ETIMEDOUT and -EINTR (@wake_fd readable) leave the
@@ -82,6 +93,14 @@ int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *pay
  */
 int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		      struct gcr_result *ret_result);
+
+/*
+ * gcr_helper_result() for an answer that carries descriptors: up to GCR_MESSAGE_FDS_MAX, the
+ * caller's from then on.
+ */
+int gcr_helper_result_fds(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
+			  struct gcr_result *ret_result, int ret_fds[GCR_MESSAGE_FDS_MAX],
+			  size_t *ret_fds_count);
 
 /* gcr_helper_result() for GCR_MESSAGE_QUERY. */
 int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,

@@ -32,6 +32,7 @@ struct gcr_helper {
 	bool said_hello;      /* and it was a good one */
 	bool dead;	      /* the socket has ended, or it was killed, or it talked garbage */
 	bool has_reservation; /* RESERVE was sent and no RELEASE succeeded since */
+	bool in_session;      /* likewise SESSION_OUT or SESSION_IN and END */
 	uint16_t request_type;
 	struct gcr_hello hello;
 

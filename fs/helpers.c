@@ -557,7 +557,7 @@ static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 	int r;
 
 	note_taking(helpers);
-	if (helper && !gcr_helper_usable(helper)) {
+	if (helper && helper->said_hello && !gcr_helper_usable(helper)) {
 		helper->slot = NULL;
 		leave(TAKE_PTR(helper), gcr_clock_usec());
 		wake(helpers);
@@ -627,11 +627,38 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 	return 0;
 }
 
+void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
+{
+	struct worker_slot *slot = join_slot(helpers, uuid);
+	struct gcr_helper *helper = NULL;
+	struct gcr_error error;
+	eventfd_t count;
+
+	if (!slot)
+		return;
+	/* Whoever has the turn has a worker, or is about to start one. */
+	if (eventfd_read(slot->turn_fd, &count) < 0) {
+		leave_slot(helpers, slot, false);
+		return;
+	}
+	pthread_mutex_lock(&helpers->lock);
+	if (!slot->idle &&
+	    !start(helpers, GCR_HELPER_WORKER, slot->uuid, HELPER_IDLE, &helper, &error)) {
+		helper->slot = slot;
+		helper->deadline_usec = gcr_clock_usec() + helpers->config.idle_usec;
+		slot->idle = helper;
+	}
+	pthread_mutex_unlock(&helpers->lock);
+	leave_slot(helpers, slot, true);
+	wake(helpers);
+}
+
 /* Could the next one who wants this GPU's worker go on with it as it is? */
 static bool keep_worker(const struct gcr_helper *helper)
 {
 	/* VRAM that somebody forgot to release must not stay away from the programs. */
-	return helper->said_hello && !helper->has_reservation && gcr_helper_usable(helper);
+	return helper->said_hello && !helper->has_reservation && !helper->in_session &&
+	       gcr_helper_usable(helper);
 }
 
 void gcr_helper_put(struct gcr_helper *helper)

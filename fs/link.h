@@ -17,6 +17,27 @@
 
 struct gcr_link;
 
+/*
+ * For the registry. A connection has registered: @fd and @page_fd are taken (also on failure);
+ * @number is the connection's in the loop. The process's link is this one from now on. -EPROTO:
+ * its page is none (then it can only be frozen by the driver), -ENOMEM.
+ */
+int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
+		    const struct gcr_register *registration, int page_fd,
+		    struct gcr_link **ret_link);
+
+/* For the registry: the connection has ended. The reference is given up. */
+void gcr_link_end(struct gcr_link *link);
+
+/*
+ * For the registry, when the connection is readable: its end, or a message nobody asked for.
+ * 0: there was nothing, or somebody has the link and reads for itself.
+ */
+int gcr_link_look(struct gcr_link *link, struct gcr_message *message);
+
+struct gcr_link *gcr_link_ref(struct gcr_link *link);
+void gcr_link_unref(struct gcr_link *link);
+
 /* What its page says, copied and made safe: strings end, enums are in range. */
 struct gcr_link_facts {
 	enum gcr_preload_phase phase;
@@ -35,8 +56,8 @@ struct gcr_link_facts {
 /* -ENOTCONN: the process has no preload library, or it has not (re)connected. Any thread. */
 int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts);
 
-/* Milliseconds since the count of submissions last changed, as sampled; -1 if not known. */
-int64_t gcr_link_idle_msec(struct gcr_process *process);
+/* The generation of its last hand-over as it registered, "" if none; -ENOTCONN. */
+int gcr_link_generation(struct gcr_process *process, char ret_generation[40]);
 
 /*
  * Take the link; waits up to @timeout_usec for a library that has yet to reconnect. -ENOTCONN,

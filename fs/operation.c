@@ -427,9 +427,9 @@ static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 	return operation && operation->command.verb == verb ? operation : NULL;
 }
 
-static bool same_gpus(const struct gcr_command *left, const struct gcr_command *right)
+static bool same_way(const struct gcr_command *left, const struct gcr_command *right)
 {
-	if (left->gpu_pairs_count != right->gpu_pairs_count)
+	if (left->data != right->data || left->gpu_pairs_count != right->gpu_pairs_count)
 		return false;
 	for (unsigned int i = 0; i < left->gpu_pairs_count; i++)
 		if (left->gpu_pairs[i].from != right->gpu_pairs[i].from ||
@@ -438,14 +438,14 @@ static bool same_gpus(const struct gcr_command *left, const struct gcr_command *
 	return true;
 }
 
-/* Join unless it is being rolled back, or goes to other GPUs. */
+/* Join unless it is being rolled back, takes other things along, or goes to other GPUs. */
 static int join_locked(struct gcr_operation *operation, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
 {
 	int result = -EBUSY;
 
 	pthread_mutex_lock(&operation->lock);
-	if (!operation->stop && !operation->answered && same_gpus(&operation->command, command)) {
+	if (!operation->stop && !operation->answered && same_way(&operation->command, command)) {
 		result = 0;
 		if (waiter)
 			result = add_entry_locked(operation, waiter, NULL);

@@ -21,6 +21,7 @@
 #include "lib/protocol.h"
 
 struct gcr_event_log;
+struct gcr_link;
 struct gcr_snapshot;
 struct gcr_task;
 
@@ -73,6 +74,9 @@ struct gcr_process {
 	struct gcr_verb_timing last_thaw;
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
 	unsigned int registrations; /* preload connections */
+	struct gcr_link *link;	    /* the preload library's, NULL if there is none */
+	uint64_t submissions;	    /* as last sampled */
+	int64_t active_usec;	    /* monotonic: when they last changed, 0 if not known */
 };
 
 struct gcr_processes;

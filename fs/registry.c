@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "fs/link.h"
 #include "fs/log.h"
 #include "fs/loop.h"
 #include "fs/process.h"
@@ -31,6 +32,7 @@ struct connection {
 	pid_t pid;
 	uid_t uid;
 	struct gcr_process *process; /* once registered */
+	struct gcr_link *link;	     /* then, unless its library is too old for one: owns `fd` */
 };
 
 struct gcr_registry {
@@ -58,7 +60,10 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 	struct gcr_process *process = connection->process;
 
 	gcr_loop_remove(registry->daemon->loop, connection->fd);
-	close(connection->fd);
+	if (connection->link)
+		gcr_link_end(connection->link);
+	else
+		close(connection->fd);
 	if (process) {
 		pthread_mutex_lock(&process->lock);
 		process->registrations--;
@@ -96,6 +101,33 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 	}
 }
 
+/* Now that it is known whose connection this is: a library that can be talked to. */
+static void make_link(struct gcr_registry *registry, struct connection *connection)
+{
+	struct gcr_message *message = &registry->message;
+	struct gcr_register registration;
+	int fd;
+
+	if (connection->link || message->fds_count != 1)
+		return;
+	gcr_message_payload(message, &registration, sizeof(registration));
+	fd = fcntl(connection->fd, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	if (gcr_link_create(connection->process, fd, (uint32_t)(connection - registry->connections),
+			    &registration, TAKE_FD(message->fds[0]), &connection->link) < 0) {
+		complain(registry, connection->pid, "its page is not as it should be");
+		return;
+	}
+	/* The link's descriptor from here on. */
+	gcr_loop_remove(registry->daemon->loop, connection->fd);
+	close(connection->fd);
+	connection->fd = fd;
+	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION,
+			 (uint32_t)(connection - registry->connections)) < 0)
+		drop(registry, connection);
+}
+
 static void handle_connection(void *context, uint32_t number)
 {
 	struct gcr_registry *registry = context;
@@ -104,11 +136,19 @@ static void handle_connection(void *context, uint32_t number)
 
 	if (connection->fd < 0)
 		return;
-	result = gcr_message_receive(connection->fd, 0, -1, &registry->message);
-	if (result == -ETIMEDOUT)
+	registry->message.fds_count = 0;
+	registry->message.header.type = GCR_MESSAGE_NONE;
+	if (connection->link)
+		result = gcr_link_look(connection->link, &registry->message);
+	else
+		result = gcr_message_receive(connection->fd, 0, -1, &registry->message);
+	if (result == -ETIMEDOUT || (!result && !registry->message.header.type))
 		return;
-	if (!result)
+	if (!result && connection->link) {
+		/* The answer to a request that was given up. */
 		gcr_message_close_fds(&registry->message);
+		return;
+	}
 	if (result == -EPIPE) {
 		drop(registry, connection);
 	} else if (result < 0) {
@@ -119,7 +159,11 @@ static void handle_connection(void *context, uint32_t number)
 		drop(registry, connection);
 	} else {
 		register_process(registry, connection);
+		if (connection->process)
+			make_link(registry, connection);
 	}
+	if (!result)
+		gcr_message_close_fds(&registry->message);
 }
 
 /* A connection that cannot be accepted would be offered again at once, for ever. */

@@ -64,8 +64,8 @@ enum gcr_message_type {
 	GCR_MESSAGE_IMPORT = 52,      /* struct gcr_range + that many handle descriptors */
 	GCR_MESSAGE_CREATE = 53,      /* no payload: take the VRAM of all extents; ENOMEM */
 	GCR_MESSAGE_COPY = 54,	      /* no payload: answered when every byte has been copied */
-	GCR_MESSAGE_EXPORT = 55,      /* struct gcr_range; the result carries that many descriptors */
-	GCR_MESSAGE_END = 56,	      /* no payload: let go of everything of the session */
+	GCR_MESSAGE_EXPORT = 55, /* struct gcr_range; the result carries that many descriptors */
+	GCR_MESSAGE_END = 56,	 /* no payload: let go of everything of the session */
 
 	/* preload library -> daemon; not answered */
 	GCR_MESSAGE_REGISTER = 96, /* struct gcr_register; fd: the page (struct gcr_page) */
@@ -204,7 +204,7 @@ struct gcr_range {
  * IN: CREATE, COPY, EXPORT (in batches), END. RESERVE and RELEASE work in a session too.
  */
 struct gcr_session {
-	uint32_t count; /* extents in the table */
+	uint32_t count;		   /* extents in the table */
 	uint32_t copies_in_flight; /* at most so many at a time towards the GPU; 0: as it likes */
 };
 
@@ -236,8 +236,8 @@ enum gcr_preload_phase {
 
 struct gcr_register {
 	uint32_t preload_version;
-	uint32_t phase;		  /* enum gcr_preload_phase */
-	char generation[40];	  /* as the last HAND_OVER had it, "" if there was none */
+	uint32_t phase;	     /* enum gcr_preload_phase */
+	char generation[40]; /* as the last HAND_OVER had it, "" if there was none */
 };
 
 struct gcr_gate_request {
@@ -263,8 +263,8 @@ struct gcr_hand_over {
 
 /* One thread. A slot is its thread's own cache line. */
 struct gcr_page_slot {
-	uint32_t tid;	 /* 0: free */
-	uint32_t inside; /* 1 + the entry point it is in, 0: none */
+	uint32_t tid;	      /* 0: free */
+	uint32_t inside;      /* 1 + the entry point it is in, 0: none */
 	uint64_t submissions; /* calls that gave the GPU work */
 	uint64_t reserved[6];
 };
@@ -272,14 +272,14 @@ struct gcr_page_slot {
 struct gcr_page {
 	uint32_t magic;
 	uint32_t version;
-	uint32_t phase; /* enum gcr_preload_phase */
-	uint32_t flags; /* GCR_PAGE_* */
+	uint32_t phase;		/* enum gcr_preload_phase */
+	uint32_t flags;		/* GCR_PAGE_* */
 	uint64_t table_changes; /* counts up whenever LIST would answer something else */
 	uint64_t device_bytes;	/* of DEVICE extents */
 	uint64_t managed_bytes;
 	uint32_t extents;
-	uint32_t sharings; /* memory shared with other processes now: no freeze */
-	uint32_t captures; /* stream captures open */
+	uint32_t sharings;    /* memory shared with other processes now: no freeze */
+	uint32_t captures;    /* stream captures open */
 	uint32_t slots_count; /* those from here on were never used */
 	char incomplete[64];  /* an entry point or library that goes around the gate, "" if none */
 	char obstacle[128];   /* what else forbids a freeze by this engine, in words, "" if none */

@@ -23,9 +23,8 @@ struct gcr_gate_pass {
  * For a hand-written wrapper of entry point GCR_ENTRY_<name>: holds the thread up while the gate
  * is closed, and is inside until the end of the block.
  */
-#define GCR_GATE(name)                                                  \
-	_cleanup_(gcr_gate_leave) struct gcr_gate_pass gate_pass_ = \
-		gcr_gate_enter(GCR_ENTRY_##name)
+#define GCR_GATE(name) \
+	_cleanup_(gcr_gate_leave) struct gcr_gate_pass gate_pass_ = gcr_gate_enter(GCR_ENTRY_##name)
 
 struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry);
 void gcr_gate_leave(struct gcr_gate_pass *pass);

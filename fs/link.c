@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Talking to preload libraries. link->lock guards `taken`, `dead` and reading by the loop; who has
+ * taken the link reads and writes without it. Nothing that comes from a library is trusted: it is
+ * part of somebody's program.
+ */
+#include "fs/link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/loop.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* How often a library that is to reconnect is looked for. */
+#define TAKE_LOOK_MSEC 10
+
+struct gcr_link {
+	atomic_int references;
+	struct gcr_process *process;
+	int fd;
+	uint32_t number;
+	const struct gcr_page *page;
+	char generation[40];
+
+	pthread_mutex_t lock;
+	bool taken;
+	bool dead;
+
+	uint32_t sequence; /* of the request under way; whoever has taken the link */
+};
+
+struct gcr_link *gcr_link_ref(struct gcr_link *link)
+{
+	atomic_fetch_add(&link->references, 1);
+	return link;
+}
+
+void gcr_link_unref(struct gcr_link *link)
+{
+	if (!link || atomic_fetch_sub(&link->references, 1) != 1)
+		return;
+	if (link->page)
+		munmap((void *)(uintptr_t)link->page, sizeof(*link->page));
+	close(link->fd);
+	pthread_mutex_destroy(&link->lock);
+	gcr_process_unref(link->process);
+	free(link);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_link *, gcr_link_unref);
+
+/* A page that its owner can cut off would be our SIGBUS. */
+static int map_page(int fd, const struct gcr_page **ret_page)
+{
+	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat status;
+	void *page;
+
+	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
+	    status.st_size < (off_t)sizeof(struct gcr_page))
+		return -EPROTO;
+	page = mmap(NULL, sizeof(struct gcr_page), PROT_READ, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		return -errno;
+	*ret_page = page;
+	if ((*ret_page)->magic != GCR_PAGE_MAGIC || (*ret_page)->version != GCR_PAGE_VERSION) {
+		munmap(page, sizeof(struct gcr_page));
+		return -EPROTO;
+	}
+	return 0;
+}
+
+/* A generation is told of in events: only what a UUID is made of. */
+static void copy_generation(char to[40], const char from[40])
+{
+	memcpy(to, from, 40);
+	to[39] = '\0';
+	if (to[strspn(to, "0123456789abcdef-")])
+		to[0] = '\0';
+}
+
+int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
+		    const struct gcr_register *registration, int page_fd,
+		    struct gcr_link **ret_link)
+{
+	_cleanup_close_ int socket = fd;
+	_cleanup_close_ int page = page_fd;
+	struct gcr_link *link;
+	struct gcr_link *before;
+	int result;
+
+	link = calloc(1, sizeof(*link));
+	if (!link)
+		return -ENOMEM;
+	result = map_page(page, &link->page);
+	if (result < 0) {
+		free(link);
+		return result;
+	}
+	atomic_init(&link->references, 2); /* the connection's and the process's */
+	pthread_mutex_init(&link->lock, NULL);
+	link->process = gcr_process_ref(process);
+	link->fd = TAKE_FD(socket);
+	link->number = number;
+	copy_generation(link->generation, registration->generation);
+	pthread_mutex_lock(&process->lock);
+	before = process->link;
+	process->link = link;
+	pthread_mutex_unlock(&process->lock);
+	gcr_link_unref(before);
+	*ret_link = link;
+	return 0;
+}
+
+void gcr_link_end(struct gcr_link *link)
+{
+	struct gcr_process *process;
+	bool was_current;
+
+	if (!link)
+		return;
+	process = link->process;
+	pthread_mutex_lock(&link->lock);
+	link->dead = true;
+	pthread_mutex_unlock(&link->lock);
+	pthread_mutex_lock(&process->lock);
+	was_current = process->link == link;
+	if (was_current)
+		process->link = NULL;
+	pthread_mutex_unlock(&process->lock);
+	if (was_current)
+		gcr_link_unref(link);
+	gcr_link_unref(link);
+}
+
+int gcr_link_look(struct gcr_link *link, struct gcr_message *message)
+{
+	int result = 0;
+
+	pthread_mutex_lock(&link->lock);
+	if (!link->taken)
+		result = gcr_message_receive(link->fd, 0, -1, message);
+	pthread_mutex_unlock(&link->lock);
+	return result == -ETIMEDOUT ? 0 : result;
+}
+
+/* The process's link, with a reference; NULL if there is none. */
+static struct gcr_link *current(struct gcr_process *process)
+{
+	struct gcr_link *link;
+
+	pthread_mutex_lock(&process->lock);
+	link = process->link ? gcr_link_ref(process->link) : NULL;
+	pthread_mutex_unlock(&process->lock);
+	return link;
+}
+
+/* Words that go into status lines: one line, printable. */
+static void copy_words(char *to, const char *from, size_t size)
+{
+	memcpy(to, from, size);
+	to[size - 1] = '\0';
+	for (char *byte = to; *byte; byte++)
+		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
+			*byte = '?';
+}
+
+int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+	const struct gcr_page *page;
+	uint32_t slots;
+	uint32_t phase;
+
+	if (!link)
+		return -ENOTCONN;
+	page = link->page;
+	*ret_facts = (struct gcr_link_facts){
+		.flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED),
+		.table_changes = __atomic_load_n(&page->table_changes, __ATOMIC_RELAXED),
+		.device_bytes = __atomic_load_n(&page->device_bytes, __ATOMIC_RELAXED),
+		.managed_bytes = __atomic_load_n(&page->managed_bytes, __ATOMIC_RELAXED),
+		.extents = __atomic_load_n(&page->extents, __ATOMIC_RELAXED),
+		.sharings = __atomic_load_n(&page->sharings, __ATOMIC_RELAXED),
+		.captures = __atomic_load_n(&page->captures, __ATOMIC_RELAXED),
+	};
+	phase = __atomic_load_n(&page->phase, __ATOMIC_RELAXED);
+	if (phase < GCR_PRELOAD_RUNNING || phase > GCR_PRELOAD_INCOMING)
+		phase = GCR_PRELOAD_RUNNING;
+	ret_facts->phase = (enum gcr_preload_phase)phase;
+	copy_words(ret_facts->incomplete, page->incomplete, sizeof(ret_facts->incomplete));
+	copy_words(ret_facts->obstacle, page->obstacle, sizeof(ret_facts->obstacle));
+	slots = __atomic_load_n(&page->slots_count, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < slots && i < GCR_PAGE_SLOTS; i++)
+		ret_facts->submissions +=
+			__atomic_load_n(&page->slots[i].submissions, __ATOMIC_RELAXED);
+	return 0;
+}
+
+int gcr_link_generation(struct gcr_process *process, char ret_generation[40])
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+
+	if (!link)
+		return -ENOTCONN;
+	memcpy(ret_generation, link->generation, sizeof(link->generation));
+	return 0;
+}
+
+/* Ours, unless somebody has it (-EBUSY) or it has ended (-ENOTCONN). */
+static int try_take(struct gcr_process *process, struct gcr_link **ret_link)
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+	int result = 0;
+
+	if (!link)
+		return -ENOTCONN;
+	pthread_mutex_lock(&link->lock);
+	if (link->dead)
+		result = -ENOTCONN;
+	else if (link->taken)
+		result = -EBUSY;
+	else
+		link->taken = true;
+	pthread_mutex_unlock(&link->lock);
+	if (result < 0)
+		return result;
+	gcr_loop_remove(process->daemon->loop, link->fd);
+	*ret_link = TAKE_PTR(link);
+	return 0;
+}
+
+int gcr_link_take(struct gcr_process *process, int64_t timeout_usec, struct gcr_link **ret_link,
+		  struct gcr_error *error)
+{
+	int64_t deadline_usec = gcr_clock_usec() + timeout_usec;
+	int result;
+
+	for (;;) {
+		struct pollfd end = {.fd = process->pidfd, .events = POLLIN};
+
+		result = try_take(process, ret_link);
+		if (!result)
+			return 0;
+		if (gcr_clock_usec() >= deadline_usec)
+			break;
+		if (poll(&end, 1, TAKE_LOOK_MSEC) == 1)
+			return gcr_error_set(error, ESRCH, "process %d has ended",
+					     (int)process->pid);
+	}
+	if (result == -EBUSY)
+		return gcr_error_set(error, EBUSY, "its preload library is busy");
+	return gcr_error_set(error, ENOTCONN, "its preload library is not connected");
+}
+
+void gcr_link_put(struct gcr_link *link)
+{
+	if (!link)
+		return;
+	pthread_mutex_lock(&link->lock);
+	link->taken = false;
+	pthread_mutex_unlock(&link->lock);
+	/* What came meanwhile, or its end, is seen at once: the loop is level-triggered. */
+	gcr_loop_add(link->process->daemon->loop, link->fd, GCR_LOOP_CONNECTION, link->number);
+	gcr_link_unref(link);
+}
+
+int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
+		     size_t payload_bytes, const int *fds, size_t fds_count,
+		     struct gcr_error *error)
+{
+	int result = gcr_message_send(link->fd, type, ++link->sequence, payload, payload_bytes, fds,
+				      fds_count);
+
+	if (result == -EPIPE)
+		return gcr_error_set(error, EPIPE, "its preload library is gone");
+	if (result < 0)
+		return gcr_error_set(error, -result, "its preload library cannot be asked: %s",
+				     strerror(-result));
+	return 0;
+}
+
+int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_message *ret_message)
+{
+	int64_t deadline_usec = gcr_clock_usec() + timeout_usec;
+
+	for (;;) {
+		int64_t left_usec = deadline_usec - gcr_clock_usec();
+		int result;
+
+		result = gcr_message_receive(link->fd, left_usec > 0 ? left_usec : 0,
+					     link->process->pidfd, ret_message);
+		if (result < 0)
+			return result;
+		if (ret_message->header.sequence == link->sequence)
+			return 0;
+		/* The answer to a request that was given up. */
+		gcr_message_close_fds(ret_message);
+	}
+}
