@@ -18,6 +18,10 @@ failures = []
 checks = 0
 
 
+# Where verbs are carried out.
+ENGINES = ('fs/drive_control.c', 'fs/engine_driver.c')
+
+
 def read(path):
     return (ROOT / path).read_text(encoding='utf-8')
 
@@ -140,8 +144,8 @@ def check_files(abi):
 
 def check_errors(abi):
     code = set()
-    for path in ('fs/control.c', 'fs/ctl.c', 'fs/operation.c', 'fs/engine_driver.c',
-                 'fs/session.c', 'backend/cuda/preflight.c'):
+    for path in ('fs/control.c', 'fs/ctl.c', 'fs/operation.c', *ENGINES, 'fs/session.c',
+                 'backend/cuda/preflight.c'):
         for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
                                read(path)):
             code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
@@ -158,7 +162,8 @@ def check_errors(abi):
 
 
 def check_words(abi, daemon):
-    phases = re.findall(r'set_phase\(drive, "(\w+)"\)', read('fs/engine_driver.c'))
+    phases = [phase for path in ENGINES
+              for phase in re.findall(r'set_phase\(\w+, "(\w+)"\)', read(path))]
     phases += re.findall(r'task->phase, "(\w+)"', read('fs/operation.c'))
     lines = '\n'.join(abi.section('STATUS OF A PROCESS'))
     text = re.search(r'\*phase\*\n((?:\t.*\n)+)', lines)
