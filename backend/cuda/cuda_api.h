@@ -379,6 +379,17 @@ typedef enum CUmem_advise_enum {
 	CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6
 } CUmem_advise;
 
+typedef enum CUmem_range_attribute_enum {
+	CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1,
+	CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION = 2,
+	CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY = 3,
+	CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION = 4,
+	CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE = 5,
+	CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID = 6,
+	CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE = 7,
+	CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID = 8
+} CUmem_range_attribute;
+
 typedef enum CUjit_option_enum {
 	CU_JIT_MAX_REGISTERS = 0,
 	CU_JIT_THREADS_PER_BLOCK = 1,
@@ -864,6 +875,8 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config);
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version);
 CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority);
 CUresult cuCtxResetPersistingL2Cache(void);
+CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
+CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent);
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags);
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext);
 
@@ -1016,6 +1029,10 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation l
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device);
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
 			CUmemLocation location);
+CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute,
+				CUdeviceptr devPtr, size_t count);
+CUresult cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
+				 size_t numAttributes, CUdeviceptr devPtr, size_t count);
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
 				void **data, CUdeviceptr ptr);
@@ -1185,6 +1202,8 @@ typedef __typeof__(cuCtxSetCacheConfig) *PFN_cuCtxSetCacheConfig_v3020;
 typedef __typeof__(cuCtxGetApiVersion) *PFN_cuCtxGetApiVersion_v3020;
 typedef __typeof__(cuCtxGetStreamPriorityRange) *PFN_cuCtxGetStreamPriorityRange_v5050;
 typedef __typeof__(cuCtxResetPersistingL2Cache) *PFN_cuCtxResetPersistingL2Cache_v11000;
+typedef __typeof__(cuCtxRecordEvent) *PFN_cuCtxRecordEvent_v12050;
+typedef __typeof__(cuCtxWaitEvent) *PFN_cuCtxWaitEvent_v12050;
 typedef __typeof__(cuCtxEnablePeerAccess) *PFN_cuCtxEnablePeerAccess_v4000;
 typedef __typeof__(cuCtxDisablePeerAccess) *PFN_cuCtxDisablePeerAccess_v4000;
 typedef __typeof__(cuModuleLoad) *PFN_cuModuleLoad_v2000;
@@ -1286,6 +1305,8 @@ typedef __typeof__(cuMemPrefetchAsync) *PFN_cuMemPrefetchAsync_v8000;
 typedef __typeof__(cuMemPrefetchAsync_v2) *PFN_cuMemPrefetchAsync_v12020;
 typedef __typeof__(cuMemAdvise) *PFN_cuMemAdvise_v8000;
 typedef __typeof__(cuMemAdvise_v2) *PFN_cuMemAdvise_v12020;
+typedef __typeof__(cuMemRangeGetAttribute) *PFN_cuMemRangeGetAttribute_v8000;
+typedef __typeof__(cuMemRangeGetAttributes) *PFN_cuMemRangeGetAttributes_v8000;
 typedef __typeof__(cuPointerSetAttribute) *PFN_cuPointerSetAttribute_v6000;
 typedef __typeof__(cuPointerGetAttributes) *PFN_cuPointerGetAttributes_v7000;
 typedef __typeof__(cuStreamCreate) *PFN_cuStreamCreate_v2000;

@@ -154,6 +154,28 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags)
 	return event_record(event, stream);
 }
 
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
+{
+	SIM_ENTER();
+	struct fence *fence = NULL;
+	CUresult result = context_check(context);
+
+	if (result)
+		return result;
+	if (!event_valid(event) || event->context != context || event->ipc_slot >= 0)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = context_fence(context, &fence);
+	if (result)
+		return result;
+	SIM_LOCK(&sim.lock);
+	fence_unref(event->fence);
+	event->fence = fence;
+	if (event->capture)
+		capture_unref(event->capture);
+	event->capture = NULL;
+	return CUDA_SUCCESS;
+}
+
 static struct fence *event_fence(CUevent event)
 {
 	SIM_LOCK(&sim.lock);
@@ -277,6 +299,28 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
 	if (!fence)
 		return CUDA_SUCCESS;
 	result = stream_submit(stream, &item, fence, NULL);
+	fence_unref(fence);
+	return result;
+}
+
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
+{
+	SIM_ENTER();
+	CUresult result = context_check(context);
+	struct fence *fence;
+
+	if (result)
+		return result;
+	if (!event_valid(event) || event->ipc_slot >= 0)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (event->capture) {
+		event->capture->invalidated = true;
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	fence = event_fence(event);
+	if (!fence)
+		return CUDA_SUCCESS;
+	result = context_wait_fence(context, fence);
 	fence_unref(fence);
 	return result;
 }

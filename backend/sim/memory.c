@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuMemAlloc, managed memory, and the blocks that smaller pieces are cut from. As with the real
- * driver, what is smaller than 2 MiB shares a block; the rest starts on a 2 MiB boundary.
+ * cuMemAlloc, and the blocks that smaller pieces are cut from. As with the real driver, what is
+ * smaller than 2 MiB shares a block; the rest starts on a 2 MiB boundary.
  */
 #include "backend/sim/sim.h"
 
@@ -161,32 +161,6 @@ CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *
 	return CUDA_SUCCESS;
 }
 
-CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
-			      CUdeviceptr *ret_pointer)
-{
-	struct allocation *allocation;
-	CUresult result;
-	CUdeviceptr start = range_reserve(size_bytes, 0, 0);
-
-	if (!start)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = mapping_add(start, round_up(size_bytes, SIM_BLOCK_BYTES), NULL, 0, true);
-	if (result) {
-		range_release(start);
-		return result;
-	}
-	allocation = allocation_add(start, size_bytes, ALLOCATION_MANAGED, device);
-	if (!allocation) {
-		mapping_remove(start);
-		range_release(start);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	allocation->context = context_first(device);
-	allocation->flags = flags;
-	*ret_pointer = start;
-	return CUDA_SUCCESS;
-}
-
 CUresult device_memory_free(struct allocation *allocation)
 {
 	CUdeviceptr start = allocation->start;
@@ -200,6 +174,8 @@ CUresult device_memory_free(struct allocation *allocation)
 		blocks_trim(&large_blocks[device], 0);
 		return CUDA_SUCCESS;
 	case ALLOCATION_MANAGED:
+		managed_memory_free(allocation);
+		return CUDA_SUCCESS;
 	case ALLOCATION_IPC:
 		start -= allocation->ipc_offset;
 		allocation_remove(allocation);
@@ -211,17 +187,6 @@ CUresult device_memory_free(struct allocation *allocation)
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-}
-
-bool managed_memory_exists(void)
-{
-	for (size_t i = 0; i < allocations.count; i++) {
-		const struct allocation *allocation = allocations.items[i].object;
-
-		if (allocation->kind == ALLOCATION_MANAGED)
-			return true;
-	}
-	return false;
 }
 
 void context_memory_free(CUcontext context)
@@ -287,18 +252,6 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
 	return device_memory_alloc(context, *pitch * height, pointer);
 }
 
-CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
-{
-	SIM_ENTER_CONTEXT(context);
-	SIM_LOCK(&sim.lock);
-
-	if (!pointer || !bytes ||
-	    (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
-	     flags != CU_MEM_ATTACH_SINGLE))
-		return CUDA_ERROR_INVALID_VALUE;
-	return managed_memory_alloc(context->device, bytes, flags, pointer);
-}
-
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
 	SIM_ENTER_CONTEXT(current);
@@ -340,36 +293,4 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size_bytes, CUdevice
 	if (size_bytes)
 		*size_bytes = allocation->size_bytes;
 	return CUDA_SUCCESS;
-}
-
-CUresult cuMemAdvise(CUdeviceptr pointer, size_t count, CUmem_advise advice, CUdevice device)
-{
-	SIM_ENTER_CONTEXT(context);
-	SIM_LOCK(&sim.lock);
-	struct allocation *allocation = allocation_find(pointer);
-
-	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS
-								    : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t count, CUmem_advise advice,
-			CUmemLocation location)
-{
-	return cuMemAdvise(pointer, count, advice, location.id);
-}
-
-CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t count, CUdevice device, CUstream handle)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	SIM_LOCK(&sim.lock);
-	struct allocation *allocation = allocation_find(pointer);
-
-	return allocation && allocation->kind == ALLOCATION_MANAGED ? CUDA_SUCCESS
-								    : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t count, CUmemLocation location,
-			       unsigned flags, CUstream handle)
-{
-	return cuMemPrefetchAsync(pointer, count, location.id, handle);
 }

@@ -130,7 +130,8 @@ struct CUctx_st {
 	CUfunc_cache cache;
 	uint64_t vram_bytes;
 	struct CUstream_st *legacy;
-	unsigned peers; /* bit per device */
+	unsigned peers;	       /* bit per device */
+	struct fence *barrier; /* work.lock: waited for by all that is submitted; NULL: nothing */
 };
 
 CUcontext context_current(void);
@@ -196,7 +197,9 @@ struct allocation {
 	struct block *block; /* DEVICE and POOL: where it is cut from */
 	struct CUmemPoolHandle_st *pool;
 	bool module_owned;
-	bool freeing; /* cuMemFreeAsync was called */
+	bool freeing;		  /* cuMemFreeAsync was called */
+	struct policy *policies;  /* MANAGED: what holds for its pages */
+	uint64_t attached_stream; /* MANAGED with CU_MEM_ATTACH_SINGLE: the stream's id */
 };
 
 /* Sorted by start address. */
@@ -278,10 +281,7 @@ void block_give(struct block *block, CUdeviceptr start);
 /* Releases blocks nothing is cut from while more than `keep_bytes` are reserved. */
 uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
 CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer);
-CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
-			      CUdeviceptr *ret_pointer);
 CUresult device_memory_free(struct allocation *allocation);
-bool managed_memory_exists(void);
 void context_memory_free(CUcontext context);
 /* Called wherever the program synchronizes: pools give back what is above their threshold. */
 void pools_trim(void);
@@ -289,12 +289,22 @@ void pool_free_finished(CUdeviceptr start);
 bool pool_free(struct allocation *allocation);
 CUmemoryPool pool_default(int device);
 
+/* ---- managed.c ---- */
+
+CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
+			      CUdeviceptr *ret_pointer);
+void managed_memory_free(struct allocation *allocation);
+bool managed_memory_exists(void);
+
 /* ---- stream.c: ordered work ---- */
 
+/* work.lock. Without an operation of its own it is done when all its parts are. */
 struct fence {
 	atomic_uint references;
-	bool done; /* work.lock */
+	bool done;
 	uint64_t time_ns;
+	size_t part_count;
+	struct fence **parts;
 };
 
 enum work_kind {
@@ -379,8 +389,8 @@ struct CUstream_st {
 
 struct fence *fence_ref(struct fence *fence);
 void fence_unref(struct fence *fence);
-bool fence_done(const struct fence *fence);
-void fence_wait(const struct fence *fence);
+bool fence_done(struct fence *fence);
+void fence_wait(struct fence *fence);
 
 /* What a stream argument means, and whether its context can be used. */
 CUresult stream_argument(CUstream handle, CUstream *ret_stream);
@@ -401,6 +411,11 @@ void streams_destroy(CUcontext context);
 CUresult stream_submit(CUstream stream, const struct work *work, struct fence *wait,
 		       struct fence **ret_fence);
 CUresult stream_wait(CUstream stream);
+/* All work of a context so far; NULL if there is none. 900 and the captures are invalidated if one
+ * of its streams is capturing, 2 without memory. */
+CUresult context_fence(CUcontext context, struct fence **ret_fence);
+/* Everything submitted to the context from here on waits for `fence` first. */
+CUresult context_wait_fence(CUcontext context, struct fence *fence);
 void context_wait(CUcontext context);
 /* Waits until no stream has work: false at the deadline (0 = none). */
 bool streams_idle_until(uint64_t deadline_ns);

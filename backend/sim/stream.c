@@ -42,22 +42,58 @@ struct fence *fence_ref(struct fence *fence)
 
 void fence_unref(struct fence *fence)
 {
-	if (fence && atomic_fetch_sub(&fence->references, 1) == 1)
-		free(fence);
+	if (!fence || atomic_fetch_sub(&fence->references, 1) != 1)
+		return;
+	for (size_t i = 0; i < fence->part_count; i++)
+		fence_unref(fence->parts[i]);
+	free(fence->parts);
+	free(fence);
 }
 
-bool fence_done(const struct fence *fence)
+/* work.lock is held. */
+static bool fence_reached(struct fence *fence)
+{
+	if (fence->done || !fence->part_count)
+		return fence->done;
+	for (size_t i = 0; i < fence->part_count; i++) {
+		if (!fence_reached(fence->parts[i]))
+			return false;
+		if (fence->time_ns < fence->parts[i]->time_ns)
+			fence->time_ns = fence->parts[i]->time_ns;
+	}
+	fence->done = true;
+	return true;
+}
+
+/* One for several that there are; takes over `parts` and its references, also on failure. */
+static struct fence *fence_join(struct fence **parts, size_t count)
+{
+	struct fence *fence = calloc(1, sizeof(*fence));
+
+	if (!fence) {
+		for (size_t i = 0; i < count; i++)
+			fence_unref(parts[i]);
+		free(parts);
+		return NULL;
+	}
+	atomic_store(&fence->references, 1);
+	fence->parts = parts;
+	fence->part_count = count;
+	return fence;
+}
+
+bool fence_done(struct fence *fence)
 {
 	SIM_LOCK(&work.lock);
 
-	return fence->done;
+	return fence_reached(fence);
 }
 
-void fence_wait(const struct fence *fence)
+void fence_wait(struct fence *fence)
 {
 	SIM_LOCK(&work.lock);
 
-	while (!fence->done)
+	while (!fence_reached(fence))
 		pthread_cond_wait(&work.changed, &work.lock);
 }
 
@@ -108,7 +144,7 @@ static void *stream_thread(void *argument)
 			continue;
 		}
 		for (size_t i = 0; i < operation->wait_count; i++)
-			while (!operation->waits[i]->done)
+			while (!fence_reached(operation->waits[i]))
 				pthread_cond_wait(&work.changed, &work.lock);
 		pthread_mutex_unlock(&work.lock);
 		if (!atomic_load(&stream->context->failure))
@@ -128,6 +164,11 @@ static void *stream_thread(void *argument)
 		fence_unref(operation->fence);
 		free(operation);
 	}
+	for (struct CUstream_st **link = &work.streams; *link; link = &(*link)->next)
+		if (*link == stream) {
+			*link = stream->next;
+			break;
+		}
 	pthread_mutex_unlock(&work.lock);
 	fence_unref(stream->last);
 	free(stream);
@@ -159,20 +200,15 @@ CUstream stream_create(CUcontext context, unsigned flags, int priority, bool leg
 	return stream;
 }
 
-/* The thread frees the stream when its queue is empty. work.lock is held. */
+/* The thread frees the stream when its queue is empty; until then the rest of its work counts as
+ * the context's. work.lock is held. */
 static void stream_close(CUstream stream)
 {
-	for (struct CUstream_st **link = &work.streams; *link; link = &(*link)->next)
-		if (*link == stream) {
-			*link = stream->next;
-			break;
-		}
 	if (stream->capture) {
 		stream->capture->invalidated = true;
 		capture_unref(stream->capture);
 		stream->capture = NULL;
 	}
-	stream->magic = 0;
 	stream->closing = true;
 	pthread_cond_broadcast(&work.changed);
 }
@@ -184,7 +220,7 @@ void streams_destroy(CUcontext context)
 
 	for (CUstream stream = work.streams; stream; stream = next) {
 		next = stream->next;
-		if (stream->context == context)
+		if (stream->context == context && !stream->closing)
 			stream_close(stream);
 	}
 }
@@ -222,7 +258,7 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream)
 	}
 	pthread_mutex_lock(&work.lock);
 	for (stream = work.streams; stream; stream = stream->next)
-		if (stream == handle)
+		if (stream == handle && !stream->closing)
 			break;
 	pthread_mutex_unlock(&work.lock);
 	if (!stream)
@@ -242,12 +278,22 @@ static bool stream_orders(const struct CUstream_st *stream, const struct CUstrea
 	return other->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING);
 }
 
+static struct fence *context_barrier(CUcontext context)
+{
+	if (context->barrier && fence_reached(context->barrier)) {
+		fence_unref(context->barrier);
+		context->barrier = NULL;
+	}
+	return context->barrier;
+}
+
 static CUresult submit_locked(CUstream stream, const struct work *item, struct fence *wait,
 			      struct fence **ret_fence)
 {
 	struct operation *operation;
 	struct fence *fence;
-	size_t count = wait ? 1 : 0;
+	struct fence *barrier = context_barrier(stream->context);
+	size_t count = (wait ? 1 : 0) + (barrier ? 1 : 0);
 
 	for (CUstream other = work.streams; other; other = other->next) {
 		if (stream->legacy && other->capture && other->context == stream->context &&
@@ -269,6 +315,8 @@ static CUresult submit_locked(CUstream stream, const struct work *item, struct f
 	operation->fence = fence;
 	if (wait)
 		operation->waits[operation->wait_count++] = fence_ref(wait);
+	if (barrier)
+		operation->waits[operation->wait_count++] = fence_ref(barrier);
 	for (CUstream other = work.streams; other; other = other->next)
 		if (stream_orders(stream, other))
 			operation->waits[operation->wait_count++] = fence_ref(other->last);
@@ -328,6 +376,64 @@ void context_wait(CUcontext context)
 		fence_wait(fence);
 		fence_unref(fence);
 	}
+}
+
+CUresult context_fence(CUcontext context, struct fence **ret_fence)
+{
+	struct fence **parts, *fence;
+	CUresult result = CUDA_SUCCESS;
+	size_t count = 0;
+	SIM_LOCK(&work.lock);
+
+	for (CUstream stream = work.streams; stream; stream = stream->next) {
+		if (stream->context != context)
+			continue;
+		count += stream->last != NULL;
+		if (stream->capture) {
+			stream->capture->invalidated = true;
+			result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	}
+	if (result)
+		return result;
+	*ret_fence = NULL;
+	if (!count)
+		return CUDA_SUCCESS;
+	parts = calloc(count, sizeof(*parts));
+	if (!parts)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	count = 0;
+	for (CUstream stream = work.streams; stream; stream = stream->next)
+		if (stream->context == context && stream->last)
+			parts[count++] = fence_ref(stream->last);
+	fence = fence_join(parts, count);
+	*ret_fence = fence;
+	return fence ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult context_wait_fence(CUcontext context, struct fence *fence)
+{
+	struct fence **parts, *barrier;
+	size_t count = 0;
+	SIM_LOCK(&work.lock);
+
+	for (CUstream stream = work.streams; stream; stream = stream->next)
+		if (stream->context == context && stream->capture) {
+			stream->capture->invalidated = true;
+			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	parts = calloc(2, sizeof(*parts));
+	if (!parts)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	parts[count++] = fence_ref(fence);
+	if (context->barrier && !fence_reached(context->barrier))
+		parts[count++] = fence_ref(context->barrier);
+	barrier = fence_join(parts, count);
+	if (!barrier)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	fence_unref(context->barrier);
+	context->barrier = barrier;
+	return CUDA_SUCCESS;
 }
 
 CUresult capture_forbids(CUstream stream)
@@ -457,7 +563,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 	if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
 		return CUDA_ERROR_INVALID_HANDLE;
 	for (CUstream stream = work.streams; stream; stream = stream->next)
-		if (stream == handle && !stream->legacy) {
+		if (stream == handle && !stream->legacy && !stream->closing) {
 			stream_close(stream);
 			return CUDA_SUCCESS;
 		}
@@ -568,12 +674,6 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 	item.host.function = function;
 	item.host.data = data;
 	return stream_submit(stream, &item, NULL, NULL);
-}
-
-CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t length, unsigned flags)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	return CUDA_SUCCESS;
 }
 
 static CUresult value_operation(CUstream handle, enum work_kind kind, CUdeviceptr address,

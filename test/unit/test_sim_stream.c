@@ -312,6 +312,66 @@ static void test_illegal_address(void)
 	OK(CU(cuCtxSynchronize)());
 }
 
+/* An event of all streams of a context at once, and a context that waits. */
+static void test_context_events(void)
+{
+	CUcontext context;
+	CUdeviceptr flag, other;
+	CUstream spinning, idle, gone;
+	CUstreamCaptureStatus status;
+	CUgraph graph;
+	CUevent all, foreign;
+	CUcontext second;
+	void *spin[] = {&flag};
+
+	OK(CU(cuCtxGetCurrent)(&context));
+	OK(CU(cuStreamCreate)(&spinning, CU_STREAM_NON_BLOCKING));
+	OK(CU(cuStreamCreate)(&idle, CU_STREAM_NON_BLOCKING));
+	OK(CU(cuStreamCreate)(&gone, CU_STREAM_NON_BLOCKING));
+	OK(CU(cuEventCreate)(&all, CU_EVENT_DISABLE_TIMING));
+	OK(CU(cuMemAlloc_v2)(&flag, 4));
+	OK(CU(cuMemAlloc_v2)(&other, 4));
+	OK(CU(cuMemsetD32_v2)(flag, 0, 1));
+	OK(CU(cuMemsetD32_v2)(other, 0, 1));
+	OK(CU(cuCtxSynchronize)());
+	OK(CU(cuCtxRecordEvent)(context, all));
+	OK(CU(cuEventQuery)(all));
+
+	OK(sim_launch(sim_kernel("gpucr_spin"), spinning, spin));
+	OK(sim_launch(sim_kernel("gpucr_spin"), gone, spin));
+	OK(CU(cuStreamDestroy_v2)(gone)); /* its work counts on */
+	OK(CU(cuCtxRecordEvent)(context, all));
+	RESULT(CU(cuEventQuery)(all), CUDA_ERROR_NOT_READY);
+	OK(CU(cuStreamQuery)(idle));
+	OK(CU(cuCtxWaitEvent)(context, all));
+	OK(CU(cuMemsetD32Async)(other, 5, 1, idle));
+	RESULT(CU(cuStreamQuery)(idle), CUDA_ERROR_NOT_READY);
+	/* A write that does not wait for the spinning kernels. */
+	*(volatile unsigned *)flag = 1;
+	OK(CU(cuEventSynchronize)(all));
+	OK(CU(cuStreamSynchronize)(idle));
+	CHECK(sim_word(other) == 5);
+
+	OK(CU(cuStreamBeginCapture_v2)(idle, CU_STREAM_CAPTURE_MODE_RELAXED));
+	RESULT(CU(cuCtxRecordEvent)(context, all), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	OK(CU(cuStreamIsCapturing)(idle, &status));
+	CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+	RESULT(CU(cuStreamEndCapture)(idle, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+	OK(CU(cuCtxCreate_v4)(&second, NULL, 0, 0));
+	OK(CU(cuEventCreate)(&foreign, 0));
+	RESULT(CU(cuCtxRecordEvent)(context, foreign), CUDA_ERROR_INVALID_HANDLE);
+	OK(CU(cuCtxRecordEvent)(second, foreign));
+	OK(CU(cuCtxWaitEvent)(second, all));
+	OK(CU(cuCtxDestroy_v2)(second));
+	OK(CU(cuCtxSetCurrent)(context));
+	OK(CU(cuEventDestroy_v2)(all));
+	OK(CU(cuStreamDestroy_v2)(spinning));
+	OK(CU(cuStreamDestroy_v2)(idle));
+	OK(CU(cuMemFree_v2)(flag));
+	OK(CU(cuMemFree_v2)(other));
+}
+
 int main(void)
 {
 	sim_begin("1", "64M");
@@ -321,6 +381,7 @@ int main(void)
 	test_capture();
 	test_copies();
 	test_pools();
+	test_context_events();
 	test_illegal_address();
 	return 0;
 }
