@@ -47,9 +47,18 @@ struct sim_process {
 
 extern struct sim_process sim;
 
+/* An injected fault that is still to come, after the call: fault.c. */
+enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG };
+
+struct fault {
+	unsigned delay_ms;
+	enum fault_action action;
+};
+
 struct sim_call {
 	CUresult result;
 	bool entered;
+	struct fault after;
 };
 
 enum {
@@ -110,7 +119,9 @@ static inline pthread_mutex_t *sim_lock_held(pthread_mutex_t *lock)
 
 enum fault_place { FAULT_TARGET, FAULT_CALLER };
 
-CUresult fault_check(const char *name, enum fault_place place);
+/* What the rules say of this call: an error, or SUCCESS and perhaps something in *ret_after. */
+CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
+void fault_act(const struct fault *fault);
 
 /* ---- context.c ---- */
 
