@@ -255,7 +255,7 @@ void mapping_detach(const struct mapping *mapping)
 }
 
 CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, size_t offset,
-		     bool accessible)
+		     enum mapping_access access)
 {
 	struct mapping *mapping = calloc(1, sizeof(*mapping));
 	int r;
@@ -266,7 +266,8 @@ CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, si
 	mapping->size_bytes = size_bytes;
 	mapping->phys = phys;
 	mapping->offset = offset;
-	for (unsigned i = 0; accessible && i < sim.device_count; i++)
+	mapping->peers = access == ACCESS_PEERS;
+	for (unsigned i = 0; access != ACCESS_NOBODY && i < sim.device_count; i++)
 		if (!phys || (int)i == phys->device)
 			mapping->protection[i] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	pthread_rwlock_wrlock(&sim.map_lock);
@@ -310,7 +311,19 @@ bool memory_is_device(CUdeviceptr address)
 	return span_find(&mappings, address) != NULL;
 }
 
-bool memory_accessible(CUdeviceptr start, size_t size_bytes, bool write)
+static bool mapping_allows(const struct mapping *mapping, const struct accessor *by, bool write)
+{
+	int wanted = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+
+	if (!mapping->phys || (mapping->peers && by->peers >> mapping->phys->device & 1))
+		return true;
+	for (unsigned i = 0; i < sim.device_count; i++)
+		if (by->devices >> i & 1 && (mapping->protection[i] & wanted) == wanted)
+			return true;
+	return false;
+}
+
+bool memory_accessible(const struct accessor *by, CUdeviceptr start, size_t size_bytes, bool write)
 {
 	CUdeviceptr end = start + size_bytes;
 
@@ -318,12 +331,8 @@ bool memory_accessible(CUdeviceptr start, size_t size_bytes, bool write)
 		return false;
 	while (start < end) {
 		const struct span *span = span_find(&mappings, start);
-		int protection;
 
-		if (!span)
-			return false;
-		protection = mapping_protection(span->object);
-		if (!(protection & (write ? PROT_WRITE : PROT_READ)))
+		if (!span || !mapping_allows(span->object, by, write))
 			return false;
 		start = span->start + span->size_bytes;
 	}

@@ -46,7 +46,7 @@ CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
 		free(policy);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	result = mapping_add(start, pages_bytes, NULL, 0, true);
+	result = mapping_add(start, pages_bytes, NULL, 0, ACCESS_PEERS);
 	if (result) {
 		free(policy);
 		range_release(start);
