@@ -242,9 +242,8 @@ int mapping_attach(const struct mapping *mapping)
 	}
 	if (address == MAP_FAILED)
 		return -errno;
-	/* A child has no device memory in its address space. */
-	if (mapping->phys)
-		madvise(address, mapping->size_bytes, MADV_DONTFORK);
+	/* A child has no device memory in its address space, and no managed memory either. */
+	madvise(address, mapping->size_bytes, MADV_DONTFORK);
 	return 0;
 }
 
@@ -301,6 +300,7 @@ void mapping_remove(CUdeviceptr start)
 	pthread_rwlock_unlock(&sim.map_lock);
 	if (!mapping)
 		return;
+	mapping_reside(mapping, -1);
 	if (mapping->phys)
 		phys_unref(mapping->phys);
 	free(mapping);
@@ -309,6 +309,26 @@ void mapping_remove(CUdeviceptr start)
 bool memory_is_device(CUdeviceptr address)
 {
 	return span_find(&mappings, address) != NULL;
+}
+
+void mapping_reside(struct mapping *mapping, int gpu)
+{
+	struct shared_process *self = &shared->processes[sim.index];
+	int before;
+
+	if (mapping->phys || atomic_load(&mapping->resident) == gpu + 1)
+		return;
+	shared_lock();
+	/* What does not fit stays where it is, and the GPU reaches it there. */
+	if (gpu < 0 || shared_gpu_used_bytes((unsigned)gpu) + mapping->size_bytes <=
+			       shared->gpus[gpu].capacity_bytes) {
+		before = atomic_exchange(&mapping->resident, gpu + 1);
+		if (before)
+			self->managed_bytes[before - 1] -= mapping->size_bytes;
+		if (gpu >= 0)
+			self->managed_bytes[gpu] += mapping->size_bytes;
+	}
+	shared_unlock();
 }
 
 static bool mapping_allows(const struct mapping *mapping, const struct accessor *by, bool write)
@@ -334,6 +354,8 @@ bool memory_accessible(const struct accessor *by, CUdeviceptr start, size_t size
 
 		if (!span || !mapping_allows(span->object, by, write))
 			return false;
+		if (by->moves)
+			mapping_reside(span->object, by->gpu);
 		start = span->start + span->size_bytes;
 	}
 	return true;

@@ -17,7 +17,7 @@ static bool is_device(CUdeviceptr address)
 
 static bool is_accessible(unsigned devices, CUdeviceptr address, size_t size_bytes, bool write)
 {
-	const struct accessor by = {devices, ACCESSOR_COPY_PEERS};
+	const struct accessor by = {.devices = devices, .peers = ACCESSOR_COPY_PEERS};
 	bool accessible;
 
 	pthread_rwlock_rdlock(&sim.map_lock);

@@ -186,7 +186,8 @@ struct mapping {
 	size_t size_bytes;
 	struct phys *phys; /* NULL: managed memory */
 	size_t offset;
-	bool peers; /* ACCESS_PEERS */
+	bool peers;	     /* ACCESS_PEERS */
+	atomic_int resident; /* managed memory: 1 + the GPU it is on, 0: the host */
 	int protection[SIM_MAX_GPUS];
 };
 
@@ -194,6 +195,8 @@ struct mapping {
 struct accessor {
 	unsigned devices; /* bit per device: one of them has to have access */
 	unsigned peers;	  /* bit per device whose cuMemAlloc memory may be touched too */
+	bool moves;	  /* managed memory comes to `gpu` */
+	int gpu;
 };
 #define ACCESSOR_COPY_PEERS UINT32_MAX /* copies reach what cuMemAlloc made on any GPU */
 
@@ -266,6 +269,8 @@ void mapping_remove(CUdeviceptr start);
 int mapping_attach(const struct mapping *mapping);
 void mapping_detach(const struct mapping *mapping);
 int mapping_protection(const struct mapping *mapping);
+/* Managed memory goes to a GPU of the machine, or to the host (-1), and is accounted there. */
+void mapping_reside(struct mapping *mapping, int gpu);
 /* map_lock is held. */
 bool memory_accessible(const struct accessor *by, CUdeviceptr start, size_t size_bytes, bool write);
 bool memory_is_device(CUdeviceptr address);
@@ -320,6 +325,9 @@ CUmemoryPool pool_default(int device);
 CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
 			      CUdeviceptr *ret_pointer);
 void managed_memory_free(struct allocation *allocation);
+/* managed_address.c: an accessible range, and its end. */
+CUresult managed_address_take(size_t size_bytes, CUdeviceptr *ret_start);
+void managed_address_give(CUdeviceptr start);
 bool managed_memory_exists(void);
 
 /* ---- stream.c: ordered work ---- */

@@ -39,7 +39,8 @@ static bool is_pinned(CUdeviceptr start, size_t size_bytes)
 /* Takes map_lock for reading and says whether a kernel may touch the memory. */
 static bool kernel_begin(CUcontext context, CUdeviceptr start, size_t size_bytes, bool write)
 {
-	const struct accessor by = {1u << context->device, context->peers};
+	const struct accessor by = {1u << context->device, context->peers, true,
+				    (int)sim.gpu_of_device[context->device]};
 	bool pinned = is_pinned(start, size_bytes);
 
 	pthread_rwlock_rdlock(&sim.map_lock);
@@ -53,7 +54,7 @@ static void kernel_end(void)
 
 static bool copy(const struct work *work)
 {
-	const struct accessor by = {work->copy.devices, ACCESSOR_COPY_PEERS};
+	const struct accessor by = {.devices = work->copy.devices, .peers = ACCESSOR_COPY_PEERS};
 	size_t width = work->copy.width, height = work->copy.height;
 
 	if (!width || !height)
@@ -69,7 +70,8 @@ static bool copy(const struct work *work)
 
 static bool set(CUcontext context, const struct work *work)
 {
-	const struct accessor by = {1u << context->device, ACCESSOR_COPY_PEERS};
+	const struct accessor by = {1u << context->device, ACCESSOR_COPY_PEERS, true,
+				    (int)sim.gpu_of_device[context->device]};
 	size_t element = work->set.element_bytes, row = work->set.width * element;
 
 	if (!row || !work->set.height)
@@ -92,7 +94,7 @@ static bool set(CUcontext context, const struct work *work)
 
 static bool wait_value(CUcontext context, const struct work *work)
 {
-	const struct accessor by = {1u << context->device, context->peers};
+	const struct accessor by = {.devices = 1u << context->device, .peers = context->peers};
 	uint64_t wanted = work->value.value;
 
 	for (;;) {
@@ -154,7 +156,7 @@ static void ipc_record(const struct work *work)
 
 void work_execute(CUcontext context, const struct work *work)
 {
-	const struct accessor by = {1u << context->device, context->peers};
+	const struct accessor by = {.devices = 1u << context->device, .peers = context->peers};
 	bool good = true;
 
 	switch (work->kind) {
