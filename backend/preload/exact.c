@@ -8,12 +8,19 @@
 #include "backend/preload/gate.h"
 #include "lib/cleanup.h"
 
-/* From the time of texture references; not in cuda_api.h. */
+/* Not in cuda_api.h: from the time of texture references, and one of Tegra's. */
 typedef struct CUtexref_st *CUtexref;
 CUresult cuParamSetf(CUfunction hfunc, int offset, float value);
 CUresult cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias);
 CUresult cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp,
 				     float maxMipmapLevelClamp);
+
+/* CUeglFrame of cudaEGL.h, as it is passed: 60 bytes, aligned as pointers are. */
+typedef struct {
+	void *planes[3];
+	uint32_t rest[9];
+} CUeglFrame;
+CUresult cuEGLStreamProducerPresentFrame(void *conn, CUeglFrame eglframe, CUstream *pStream);
 
 #define EXACT(symbol, parameters, arguments)                 \
 	GCR_OWN(symbol);                                     \
@@ -27,6 +34,8 @@ CUresult cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp
 		return real arguments;                       \
 	}
 
+EXACT(cuEGLStreamProducerPresentFrame, (void *connection, CUeglFrame frame, CUstream *stream),
+      (connection, frame, stream))
 EXACT(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle))
 EXACT(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags),
       (pointer, handle, flags))

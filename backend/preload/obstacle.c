@@ -30,6 +30,7 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 	[GCR_OBSTACLE_EXTERNAL_SEMAPHORE] = "a semaphore imported from a graphics API",
 	[GCR_OBSTACLE_GRAPHICS] = "a resource of a graphics API",
 	[GCR_OBSTACLE_MANAGED] = "managed memory that could not be noted",
+	[GCR_OBSTACLE_GREEN_CONTEXT] = "a green context: whether it is idle cannot be told",
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
 #include "lib/cleanup.h"
@@ -38,10 +39,10 @@ enum page_state {
 static struct {
 	_Atomic(enum page_state) state;
 	struct gcr_page *memory;
-	int fd;
+	struct gcr_descriptor descriptor;
 	pid_t pid;
 	int fence; /* what membarrier(2) is asked for, 0: no slots */
-} page = {.fd = -1};
+} page = {.descriptor = {.fd = -1}};
 
 static _Atomic(uint32_t) counted; /* threads inside without a slot */
 
@@ -81,13 +82,11 @@ static void give_slot_back(void *slot)
 static int make_memfd(void)
 {
 	_cleanup_close_ int fd = memfd_create("gpucr-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int high;
 
 	if (fd < 0 || ftruncate(fd, sizeof(struct gcr_page)) < 0 ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -1;
-	high = fcntl(fd, F_DUPFD_CLOEXEC, 512);
-	return high >= 0 ? high : TAKE_FD(fd);
+	return TAKE_FD(fd);
 }
 
 static bool make_page(void)
@@ -106,7 +105,7 @@ static bool make_page(void)
 			return false;
 		}
 		atomic_store(&has_slot_key, true);
-		pthread_atfork(NULL, NULL, gcr_gate_forget);
+		gcr_preload_expect_fork();
 	}
 	memory->magic = GCR_PAGE_MAGIC;
 	memory->version = GCR_PAGE_VERSION;
@@ -115,7 +114,8 @@ static bool make_page(void)
 	memory->slots_count = 1;
 	page.fence = choose_fence();
 	page.memory = memory;
-	page.fd = TAKE_FD(fd);
+	if (fd >= 0)
+		gcr_descriptor_keep_anywhere(TAKE_FD(fd), &page.descriptor);
 	page.pid = getpid();
 	return true;
 }
@@ -136,7 +136,7 @@ struct gcr_page *gcr_gate_page(void)
 
 int gcr_gate_page_fd(void)
 {
-	return gcr_gate_page() ? page.fd : -1;
+	return gcr_gate_page() && gcr_descriptor_valid(&page.descriptor) ? page.descriptor.fd : -1;
 }
 
 void gcr_gate_incomplete(const char *name)
@@ -159,11 +159,10 @@ void gcr_gate_forget(void)
 	atomic_store(&page.state, PAGE_NONE);
 	if (had) {
 		munmap(page.memory, sizeof(*page.memory));
-		if (page.fd >= 0)
-			close(page.fd);
+		gcr_descriptor_close(&page.descriptor);
 	}
 	page.memory = NULL;
-	page.fd = -1;
+	page.descriptor.fd = -1;
 }
 
 /* A child made by clone(2) itself has not come by the handlers of fork(2). */
@@ -171,7 +170,7 @@ static void expect_own_page(void)
 {
 	if (atomic_load_explicit(&page.state, memory_order_acquire) == PAGE_MADE &&
 	    page.pid != getpid())
-		gcr_gate_forget();
+		gcr_preload_forget();
 }
 
 /* ---- the slots ---- */

