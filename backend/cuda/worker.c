@@ -69,19 +69,21 @@ static int open_gpu(struct worker *worker, struct gcr_error *error)
  * Ring and threads of the copy path, on the GPU's node. Nobody waits for them before the first
  * session, so they are made while the daemon goes on.
  */
-static int create_copier(struct worker *worker, struct gcr_error *error)
+static int create_copier(struct worker *worker, CUresult *ret_driver_result,
+			 struct gcr_error *error)
 {
 	struct gcr_copier_config config;
 
 	gcr_copier_config_default(&config);
 	return gcr_copier_create(&worker->gpu.driver, worker->gpu.context, &config,
-				 &worker->gpu.copier, error);
+				 &worker->gpu.copier, ret_driver_result, error);
 }
 
 static void *prepare(void *data)
 {
 	struct worker *worker = data;
 	const struct gcr_driver *driver = &worker->gpu.driver;
+	CUresult ignored;
 	char bus_id[32];
 	int node = -ENOENT;
 
@@ -92,7 +94,7 @@ static void *prepare(void *data)
 	if (node >= 0)
 		gcr_numa_bind(SYSFS, node);
 	/* Whoever needs it and finds none tries again, and tells. */
-	create_copier(worker, NULL);
+	create_copier(worker, &ignored, NULL);
 	return NULL;
 }
 
@@ -190,7 +192,7 @@ static int on_begin(struct worker *worker, struct gcr_message *request, struct g
 		return gcr_error_set(error, EPROTO, "a session begins with two descriptors");
 	wait_prepared(worker);
 	if (!worker->gpu.copier) {
-		r = create_copier(worker, error);
+		r = create_copier(worker, ret_driver_result, error);
 		if (r < 0)
 			return r;
 	}
@@ -340,10 +342,7 @@ static void raise_descriptor_limit(void)
 
 static void close_gpu(struct worker *worker)
 {
-	CUresult ignored;
-
 	wait_prepared(worker);
-	gcr_worker_session_end(worker->session, &ignored, NULL);
 	gcr_copier_destroy(worker->gpu.copier);
 	release(worker);
 	free(worker->reserved);
@@ -374,6 +373,9 @@ int main(int argc, char **argv)
 						.complete = complete,
 						.between = between,
 						.data = &worker});
+		/* In the middle of a session the driver may be busy, or stuck: no waiting. */
+		if (worker.session)
+			_exit(0);
 	}
 	close_gpu(&worker);
 	return error.number ? 1 : 0;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The copy path. One thread talks to the GPU: it queues copies between VRAM and the slots of the
- * ring, in order, and waits for the oldest. Several threads move pieces of 2 MiB, a huge page of
- * the store, between slots and files; all of them work on the same few slots, so that the last
- * slot is through as soon as the first. One lock guards the job; it is never held across a call
- * of the driver or an access to a file.
+ * ring, in order, and waits for the oldest. Several threads move what is in the slots to files, or
+ * from there, a slot at a time. One lock guards the job; it is never held across a call of the
+ * driver or an access to a file.
  */
 #include "backend/cuda/worker_copy.h"
 
@@ -22,16 +21,24 @@
 
 #define PIECE		GCR_SPACE_PIECE_BYTES
 #define DEFAULT_THREADS 8
-#define DEFAULT_SLOTS	8
-#define DEFAULT_SLOT	(16ull << 20)
+#define DEFAULT_SLOTS	16
+#define DEFAULT_SLOT	(8ull << 20)
+#define DEFAULT_LANES	16
 #define SLOT_PIECES_MAX 64 /* bits of slot.holes */
 
 struct slot {
 	char *memory;
 	CUevent event;
-	unsigned int pending; /* pieces that threads have not done with */
-	bool filled;	      /* IN: and the GPU has not done with */
-	uint64_t holes;	      /* IN: pieces that are zeros and were not read */
+	uint64_t offset; /* in the space */
+	size_t bytes;
+	bool full;	/* OUT: a thread has to empty it; IN: the GPU has to */
+	uint64_t holes; /* IN: pieces that are zeros and were not read */
+};
+
+/* A part of the space that has arrived at once. */
+struct run {
+	uint64_t offset;
+	uint64_t bytes;
 };
 
 struct gcr_copier {
@@ -61,14 +68,16 @@ struct gcr_copier {
 	bool going; /* false once it has ended; those who are busy with it are counted below */
 	bool ended;
 	struct gcr_copy_job job;
-	uint64_t bytes;	    /* of the space */
-	uint64_t transfers; /* slots full of it, the last one may be shorter */
-	uint64_t arrived;   /* bytes */
-	uint64_t submitted; /* transfers the GPU was given */
-	uint64_t completed; /* and has done */
-	uint64_t host_next; /* the transfer of which threads take the next piece */
-	unsigned int host_piece;
-	uint64_t pieces_left;
+	struct run *runs;
+	size_t runs_count;
+	size_t run;	      /* where the next transfer comes from */
+	uint64_t run_step;    /* in the order of next_range() */
+	uint64_t arrived;     /* bytes */
+	uint64_t cut;	      /* bytes of transfers made so far */
+	uint64_t bytes_left;  /* not copied */
+	uint64_t submitted;   /* transfers the GPU was given */
+	uint64_t completed;   /* and has done */
+	uint64_t host_next;   /* the next for a thread */
 	unsigned int holders; /* threads that have a file open */
 	bool device_busy;
 	CUresult driver_result;
@@ -94,18 +103,6 @@ static pthread_mutex_t *locked(pthread_mutex_t *lock)
 static struct slot *slot_of(const struct gcr_copier *copier, uint64_t transfer)
 {
 	return &copier->slots[transfer % copier->config.slots];
-}
-
-static size_t transfer_bytes(const struct gcr_copier *copier, uint64_t transfer)
-{
-	uint64_t left = copier->bytes - transfer * copier->config.slot_bytes;
-
-	return left < copier->config.slot_bytes ? left : copier->config.slot_bytes;
-}
-
-static unsigned int transfer_pieces(const struct gcr_copier *copier, uint64_t transfer)
-{
-	return (unsigned int)(transfer_bytes(copier, transfer) / PIECE);
 }
 
 /* ---- under the lock ---- */
@@ -138,77 +135,92 @@ static void fail(struct gcr_copier *copier, CUresult driver_result, const struct
 	end(copier);
 }
 
-static bool is_complete(const struct gcr_copier *copier)
+static void bytes_done(struct gcr_copier *copier, size_t bytes)
 {
-	return copier->job.direction == GCR_COPY_OUT ? copier->pieces_left == 0
-						     : copier->completed == copier->transfers;
+	copier->bytes_left -= bytes;
+	if (copier->going && !copier->bytes_left)
+		end(copier);
+}
+
+static uint64_t divide_up(uint64_t number, uint64_t by)
+{
+	return (number + by - 1) / by;
+}
+
+/*
+ * Cut the next transfer from what has arrived, of which there is some. A run is divided into
+ * lanes, and each has its turn: so threads that are at work at the same time are in different
+ * files, if the run has several.
+ */
+static void next_range(struct gcr_copier *copier, struct slot *slot)
+{
+	for (;;) {
+		const struct run *run = &copier->runs[copier->run];
+		uint64_t parts = divide_up(run->bytes, copier->config.slot_bytes);
+		uint64_t lanes = parts < copier->config.lanes ? parts : copier->config.lanes;
+		uint64_t depth = divide_up(parts, lanes);
+
+		while (copier->run_step < lanes * depth) {
+			uint64_t step = copier->run_step++;
+			uint64_t at =
+				(step % lanes * depth + step / lanes) * copier->config.slot_bytes;
+
+			if (at >= run->bytes)
+				continue;
+			slot->offset = run->offset + at;
+			slot->bytes = run->bytes - at < copier->config.slot_bytes
+					      ? run->bytes - at
+					      : copier->config.slot_bytes;
+			copier->cut += slot->bytes;
+			return;
+		}
+		copier->run++;
+		copier->run_step = 0;
+	}
 }
 
 /* Can the GPU be given the next transfer? */
 static bool can_submit(const struct gcr_copier *copier)
 {
-	const struct slot *slot = slot_of(copier, copier->submitted);
 	uint64_t in_flight = copier->submitted - copier->completed;
+	bool full = slot_of(copier, copier->submitted)->full;
 
-	if (copier->submitted == copier->transfers || in_flight == copier->config.slots)
+	if (in_flight == copier->config.slots)
 		return false;
-	if (copier->job.direction == GCR_COPY_IN)
-		return slot->filled &&
-		       (!copier->job.in_flight || in_flight < copier->job.in_flight);
-	return slot->pending == 0 && copier->submitted * copier->config.slot_bytes +
-						     transfer_bytes(copier, copier->submitted) <=
-					     copier->arrived;
+	if (copier->job.direction == GCR_COPY_OUT)
+		return !full && copier->cut < copier->arrived;
+	return full && (!copier->job.in_flight || in_flight < copier->job.in_flight);
 }
 
-/* Take the next piece for a thread, if there is one. */
-static bool claim(struct gcr_copier *copier, uint64_t *ret_transfer, unsigned int *ret_piece)
+/* Take the next transfer for a thread, if there is one. */
+static struct slot *claim(struct gcr_copier *copier)
 {
-	uint64_t transfer = copier->host_next;
-	struct slot *slot = slot_of(copier, transfer);
+	struct slot *slot = slot_of(copier, copier->host_next);
 
-	if (!copier->going || transfer == copier->transfers)
-		return false;
+	if (!copier->going)
+		return NULL;
 	if (copier->job.direction == GCR_COPY_OUT) {
-		if (transfer >= copier->completed)
-			return false;
-	} else if (copier->host_piece == 0) {
-		if (transfer >= copier->completed + copier->config.slots ||
-		    copier->arrived != copier->bytes)
-			return false;
-		slot->pending = transfer_pieces(copier, transfer);
-		slot->holes = 0;
+		if (copier->host_next == copier->completed)
+			return NULL;
+	} else {
+		if (copier->host_next == copier->completed + copier->config.slots ||
+		    copier->cut == copier->arrived)
+			return NULL;
+		next_range(copier, slot);
 	}
-	*ret_transfer = transfer;
-	*ret_piece = copier->host_piece++;
-	if (copier->host_piece == transfer_pieces(copier, transfer)) {
-		copier->host_piece = 0;
-		copier->host_next++;
-	}
-	return true;
-}
-
-static void piece_done(struct gcr_copier *copier, uint64_t transfer, unsigned int piece, bool hole)
-{
-	struct slot *slot = slot_of(copier, transfer);
-
-	if (hole)
-		slot->holes |= UINT64_C(1) << piece;
-	copier->pieces_left--;
-	if (--slot->pending > 0)
-		return;
-	slot->filled = copier->job.direction == GCR_COPY_IN;
-	pthread_cond_signal(&copier->device_wake);
-	if (copier->going && is_complete(copier))
-		end(copier);
+	copier->host_next++;
+	return slot;
 }
 
 /* ---- the thread that talks to the GPU ---- */
 
-/* A slot full towards VRAM: runs of data and runs of zeros. */
-static CUresult submit_in(const struct gcr_copier *copier, const struct slot *slot, CUdeviceptr to,
-			  unsigned int pieces, const char **ret_call)
+/* A slot towards VRAM: runs of data and runs of zeros. */
+static CUresult submit_in(const struct gcr_copier *copier, const struct slot *slot,
+			  const char **ret_call)
 {
 	const struct gcr_driver *driver = copier->driver;
+	CUdeviceptr to = copier->job.base + slot->offset;
+	unsigned int pieces = (unsigned int)(slot->bytes / PIECE);
 	CUresult result = CUDA_SUCCESS;
 
 	for (unsigned int first = 0, next; first < pieces && result == CUDA_SUCCESS; first = next) {
@@ -229,20 +241,17 @@ static CUresult submit_in(const struct gcr_copier *copier, const struct slot *sl
 	return result;
 }
 
-static CUresult submit(struct gcr_copier *copier, uint64_t transfer, const char **ret_call)
+static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char **ret_call)
 {
 	const struct gcr_driver *driver = copier->driver;
-	struct slot *slot = slot_of(copier, transfer);
-	CUdeviceptr address = copier->job.base + transfer * copier->config.slot_bytes;
 	CUresult result;
 
 	if (copier->job.direction == GCR_COPY_IN) {
-		result = submit_in(copier, slot, address, transfer_pieces(copier, transfer),
-				   ret_call);
+		result = submit_in(copier, slot, ret_call);
 	} else {
 		*ret_call = "cuMemcpyDtoHAsync";
-		result = driver->cuMemcpyDtoHAsync_v2(
-			slot->memory, address, transfer_bytes(copier, transfer), copier->stream);
+		result = driver->cuMemcpyDtoHAsync_v2(slot->memory, copier->job.base + slot->offset,
+						      slot->bytes, copier->stream);
 	}
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -250,11 +259,23 @@ static CUresult submit(struct gcr_copier *copier, uint64_t transfer, const char 
 	return driver->cuEventRecord(slot->event, copier->stream);
 }
 
+/* The GPU is through with the oldest transfer. */
+static void complete(struct gcr_copier *copier)
+{
+	struct slot *slot = slot_of(copier, copier->completed++);
+
+	slot->full = copier->job.direction == GCR_COPY_OUT;
+	if (copier->job.direction == GCR_COPY_IN)
+		bytes_done(copier, slot->bytes);
+	pthread_cond_signal(&copier->host_wake);
+}
+
 /* One step; false if there is nothing to do. The lock is given away meanwhile. */
 static bool device_step(struct gcr_copier *copier)
 {
 	const char *call = "cuEventSynchronize";
 	struct gcr_error error;
+	struct slot *slot;
 	CUresult result;
 	bool submitting;
 
@@ -263,14 +284,16 @@ static bool device_step(struct gcr_copier *copier)
 	submitting = copier->going && can_submit(copier);
 	if (!submitting && copier->submitted == copier->completed)
 		return false;
+	slot = slot_of(copier, submitting ? copier->submitted : copier->completed);
+	if (submitting && copier->job.direction == GCR_COPY_OUT)
+		next_range(copier, slot);
 
 	copier->device_busy = true;
 	pthread_mutex_unlock(&copier->lock);
 	if (submitting)
-		result = submit(copier, copier->submitted, &call);
+		result = submit(copier, slot, &call);
 	else
-		result = copier->driver->cuEventSynchronize(
-			slot_of(copier, copier->completed)->event);
+		result = copier->driver->cuEventSynchronize(slot->event);
 	if (result != CUDA_SUCCESS)
 		/* What was queued before may still be on its way. */
 		copier->driver->cuStreamSynchronize(copier->stream);
@@ -284,15 +307,7 @@ static bool device_step(struct gcr_copier *copier)
 	} else if (submitting) {
 		copier->submitted++;
 	} else {
-		struct slot *slot = slot_of(copier, copier->completed);
-
-		if (copier->job.direction == GCR_COPY_OUT)
-			slot->pending = transfer_pieces(copier, copier->completed);
-		slot->filled = false;
-		copier->completed++;
-		if (copier->going && is_complete(copier))
-			end(copier);
-		pthread_cond_broadcast(&copier->host_wake);
+		complete(copier);
 	}
 	check_ended(copier);
 	return true;
@@ -317,16 +332,13 @@ static void *run_device(void *data)
 
 /* ---- the threads that copy between ring and files ---- */
 
-static int copy_piece(struct gcr_copier *copier, struct gcr_space_cursor *cursor, uint64_t transfer,
-		      unsigned int piece, bool *ret_hole, struct gcr_error *error)
+/* A thread is through with its transfer. */
+static void host_done(struct gcr_copier *copier, struct slot *slot)
 {
-	uint64_t offset = transfer * copier->config.slot_bytes + piece * PIECE;
-	char *memory = slot_of(copier, transfer)->memory + piece * PIECE;
-
-	*ret_hole = false;
+	slot->full = copier->job.direction == GCR_COPY_IN;
 	if (copier->job.direction == GCR_COPY_OUT)
-		return gcr_space_write(cursor, offset, memory, PIECE, error);
-	return gcr_space_read(cursor, offset, memory, PIECE, ret_hole, error);
+		bytes_done(copier, slot->bytes);
+	pthread_cond_signal(&copier->device_wake);
 }
 
 static void *run_host(void *data)
@@ -337,25 +349,28 @@ static void *run_host(void *data)
 
 	pthread_mutex_lock(&copier->lock);
 	for (;;) {
+		struct slot *slot = claim(copier);
 		struct gcr_error error;
-		unsigned int piece;
-		uint64_t transfer;
-		bool hole;
 		int r;
 
-		if (claim(copier, &transfer, &piece)) {
+		if (slot) {
 			if (!holding) {
 				gcr_space_cursor_init(&cursor, copier->job.space);
 				copier->holders++;
 				holding = true;
 			}
 			pthread_mutex_unlock(&copier->lock);
-			r = copy_piece(copier, &cursor, transfer, piece, &hole, &error);
+			if (copier->job.direction == GCR_COPY_OUT)
+				r = gcr_space_write(&cursor, slot->offset, slot->memory,
+						    slot->bytes, &error);
+			else
+				r = gcr_space_read(&cursor, slot->offset, slot->memory, slot->bytes,
+						   &slot->holes, &error);
 			pthread_mutex_lock(&copier->lock);
 			if (r < 0)
 				fail(copier, CUDA_SUCCESS, &error);
 			else
-				piece_done(copier, transfer, piece, hole);
+				host_done(copier, slot);
 		} else if (holding && !copier->going) {
 			pthread_mutex_unlock(&copier->lock);
 			gcr_space_cursor_finish(&cursor);
@@ -383,15 +398,17 @@ void gcr_copier_config_default(struct gcr_copier_config *ret_config)
 		.threads = cpus < DEFAULT_THREADS ? cpus : DEFAULT_THREADS,
 		.slots = DEFAULT_SLOTS,
 		.slot_bytes = DEFAULT_SLOT,
+		.lanes = DEFAULT_LANES,
 	};
 }
 
 GCR_DEFINE_CLEANUP(struct gcr_copier *, gcr_copier_destroy);
 
-static int create_ring(struct gcr_copier *copier, struct gcr_error *error)
+static int create_ring(struct gcr_copier *copier, CUresult *ret_driver_result,
+		       struct gcr_error *error)
 {
 	const struct gcr_driver *driver = copier->driver;
-	int r;
+	CUresult result;
 
 	copier->ring_bytes = copier->config.slots * copier->config.slot_bytes;
 	copier->ring = aligned_alloc(PIECE, copier->ring_bytes);
@@ -400,25 +417,25 @@ static int create_ring(struct gcr_copier *copier, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory for %zu MiB to copy through",
 				     copier->ring_bytes >> 20);
 	madvise(copier->ring, copier->ring_bytes, MADV_HUGEPAGE);
-	r = gcr_driver_check(driver,
-			     driver->cuMemHostRegister_v2(copier->ring, copier->ring_bytes,
-							  CU_MEMHOSTREGISTER_PORTABLE),
-			     "cuMemHostRegister", error);
-	if (r < 0)
-		return r;
+	*ret_driver_result = result = driver->cuMemHostRegister_v2(copier->ring, copier->ring_bytes,
+								   CU_MEMHOSTREGISTER_PORTABLE);
+	if (result != CUDA_SUCCESS)
+		return gcr_driver_check(driver, result, "cuMemHostRegister", error);
 	copier->registered = true;
-	r = gcr_driver_check(driver,
-			     driver->cuStreamCreate(&copier->stream, CU_STREAM_NON_BLOCKING),
-			     "cuStreamCreate", error);
-	for (unsigned int i = 0; i < copier->config.slots && r == 0; i++) {
+	*ret_driver_result = result =
+		driver->cuStreamCreate(&copier->stream, CU_STREAM_NON_BLOCKING);
+	if (result != CUDA_SUCCESS)
+		return gcr_driver_check(driver, result, "cuStreamCreate", error);
+	for (unsigned int i = 0; i < copier->config.slots; i++) {
 		struct slot *slot = &copier->slots[i];
 
 		slot->memory = copier->ring + i * copier->config.slot_bytes;
-		r = gcr_driver_check(driver,
-				     driver->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING),
-				     "cuEventCreate", error);
+		*ret_driver_result = result =
+			driver->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING);
+		if (result != CUDA_SUCCESS)
+			return gcr_driver_check(driver, result, "cuEventCreate", error);
 	}
-	return r;
+	return 0;
 }
 
 static int start_threads(struct gcr_copier *copier, struct gcr_error *error)
@@ -443,13 +460,14 @@ static int start_threads(struct gcr_copier *copier, struct gcr_error *error)
 
 int gcr_copier_create(const struct gcr_driver *driver, CUcontext context,
 		      const struct gcr_copier_config *config, struct gcr_copier **ret_copier,
-		      struct gcr_error *error)
+		      CUresult *ret_driver_result, struct gcr_error *error)
 {
 	_cleanup_(gcr_copier_destroy_cleanup) struct gcr_copier *copier = NULL;
 	int r;
 
 	if (config->slot_bytes == 0 || config->slot_bytes % PIECE ||
-	    config->slot_bytes / PIECE > SLOT_PIECES_MAX || !config->slots || !config->threads)
+	    config->slot_bytes / PIECE > SLOT_PIECES_MAX || !config->slots || !config->threads ||
+	    !config->lanes)
 		return gcr_error_set(error, EINVAL, "no such ring to copy through");
 	copier = calloc(1, sizeof(*copier));
 	if (!copier)
@@ -464,7 +482,7 @@ int gcr_copier_create(const struct gcr_driver *driver, CUcontext context,
 	copier->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (copier->event_fd < 0)
 		return gcr_error_set(error, ENOMEM, "no eventfd: %s", strerror(errno));
-	r = create_ring(copier, error);
+	r = create_ring(copier, ret_driver_result, error);
 	if (r < 0)
 		return r;
 	r = start_threads(copier, error);
@@ -489,6 +507,7 @@ void gcr_copier_destroy(struct gcr_copier *copier)
 	for (unsigned int i = 0; i < copier->threads_count; i++)
 		pthread_join(copier->threads[i], NULL);
 	free(copier->threads);
+	free(copier->runs);
 
 	for (unsigned int i = 0; copier->slots && i < copier->config.slots; i++)
 		if (copier->slots[i].event)
@@ -515,36 +534,43 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 	LOCK_SCOPE(copier);
 
 	copier->job = *job;
-	copier->bytes = gcr_space_bytes(job->space);
-	copier->transfers =
-		(copier->bytes + copier->config.slot_bytes - 1) / copier->config.slot_bytes;
-	copier->pieces_left = copier->bytes / PIECE;
+	copier->bytes_left = gcr_space_bytes(job->space);
+	copier->runs_count = 0;
+	copier->run = 0;
+	copier->run_step = 0;
 	copier->arrived = 0;
+	copier->cut = 0;
 	copier->submitted = 0;
 	copier->completed = 0;
 	copier->host_next = 0;
-	copier->host_piece = 0;
 	copier->driver_result = CUDA_SUCCESS;
 	copier->error.number = 0;
-	for (unsigned int i = 0; i < copier->config.slots; i++) {
-		copier->slots[i].pending = 0;
-		copier->slots[i].filled = false;
-	}
+	for (unsigned int i = 0; i < copier->config.slots; i++)
+		copier->slots[i].full = false;
 	copier->has_job = true;
 	copier->going = true;
 	copier->ended = false;
-	if (is_complete(copier))
+	if (!copier->bytes_left)
 		end(copier);
 }
 
-void gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes)
+int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error)
 {
+	struct run *longer;
 	LOCK_SCOPE(copier);
 
+	if (bytes == copier->arrived)
+		return 0;
+	longer = reallocarray(copier->runs, copier->runs_count + 1, sizeof(*longer));
+	if (!longer)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	copier->runs = longer;
+	longer[copier->runs_count++] = (struct run){copier->arrived, bytes - copier->arrived};
 	copier->arrived = bytes;
 	pthread_cond_signal(&copier->device_wake);
 	if (copier->job.direction == GCR_COPY_IN)
 		pthread_cond_broadcast(&copier->host_wake);
+	return 0;
 }
 
 int gcr_copier_event(const struct gcr_copier *copier)

@@ -20,6 +20,7 @@ struct gcr_copier_config {
 	unsigned int threads; /* that copy between ring and files */
 	unsigned int slots;   /* of the ring */
 	size_t slot_bytes;    /* one copy of the GPU's; a multiple of GCR_SPACE_PIECE_BYTES */
+	unsigned int lanes;   /* parts of what has arrived that are copied side by side */
 };
 
 /* What was measured to be best, with no more threads than the calling one may use CPUs. */
@@ -27,11 +28,11 @@ void gcr_copier_config_default(struct gcr_copier_config *ret_config);
 
 /*
  * Ring and threads, which inherit CPUs and memory policy of the caller. @driver is kept.
- * Errors, with words: -ENOMEM, or what the driver says.
+ * Errors, with words: -ENOMEM, or what the driver says; *ret_driver_result is its last answer.
  */
 int gcr_copier_create(const struct gcr_driver *driver, CUcontext context,
 		      const struct gcr_copier_config *config, struct gcr_copier **ret_copier,
-		      struct gcr_error *error);
+		      CUresult *ret_driver_result, struct gcr_error *error);
 /* Stops a job. NULL is allowed. */
 void gcr_copier_destroy(struct gcr_copier *copier);
 
@@ -50,8 +51,8 @@ struct gcr_copy_job {
 /* Begin. Nothing is copied before it has arrived. */
 void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job);
 
-/* The first @bytes of the space can be copied now. */
-void gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes);
+/* The first @bytes of the space can be copied now. -ENOMEM. */
+int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error);
 
 /* Readable when the job has ended: everything is copied, it has failed or was stopped. */
 int gcr_copier_event(const struct gcr_copier *copier);

@@ -216,11 +216,13 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 	}
 	if (r == 0)
 		r = set_access(session, first, session->arrived, ret_driver_result, error);
+	if (r == 0)
+		r = gcr_copier_arrived(session->gpu->copier,
+				       session->space->starts[session->arrived], error);
 	if (r < 0) {
 		session->failed = true;
 		return r;
 	}
-	gcr_copier_arrived(session->gpu->copier, session->space->starts[session->arrived]);
 	/* Whatever has gone wrong so far, the sooner it is known the better. */
 	r = gcr_copier_check(session->gpu->copier, &copier_result, error);
 	if (r < 0)
@@ -321,9 +323,8 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error
 	if (session->copying)
 		return 0;
 	gcr_copier_start(session->gpu->copier, &job);
-	gcr_copier_arrived(session->gpu->copier, gcr_space_bytes(session->space));
 	session->copying = true;
-	return 0;
+	return gcr_copier_arrived(session->gpu->copier, gcr_space_bytes(session->space), error);
 }
 
 int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,

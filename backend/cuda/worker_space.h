@@ -7,6 +7,7 @@
 #ifndef GCR_CUDA_WORKER_SPACE_H
 #define GCR_CUDA_WORKER_SPACE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,12 +15,13 @@
 #include "lib/error.h"
 #include "lib/protocol.h"
 
-/* Every extent is a multiple of this: no piece of the space belongs to two files. */
+/* Every extent is a multiple of this, a huge page: no piece of the space belongs to two files. */
 #define GCR_SPACE_PIECE_BYTES (2ull << 20)
 
 struct gcr_space {
 	struct gcr_extent *extents;
-	uint64_t *starts; /* of each extent, and the end: count + 1 */
+	uint64_t *starts;     /* of each extent, and the end: count + 1 */
+	atomic_flag *writers; /* of each extent: somebody is in write(2) */
 	size_t count;
 	int directory;
 };
@@ -50,22 +52,22 @@ void gcr_space_cursor_init(struct gcr_space_cursor *cursor, const struct gcr_spa
 void gcr_space_cursor_finish(struct gcr_space_cursor *cursor);
 
 /*
- * Write @bytes, all within one piece, to the file at @offset. Errors, with words: -ENOSPC the
- * store is full, -EIO the file is not there, has another size, or cannot be written.
+ * Write @bytes to the files at @offset. Errors, with words: -ENOSPC the store is full, -EIO a file
+ * is not there, has another size, or cannot be written.
  */
 int gcr_space_write(struct gcr_space_cursor *cursor, uint64_t offset, const void *from,
 		    size_t bytes, struct gcr_error *error);
 
 /*
- * Read likewise. Where the file has a hole nothing is read, *ret_hole is true and @to is left as
- * it is; pages that are not there stay so. -EIO.
+ * Read likewise, at most 64 pieces. A piece that is a hole in its file is not read: its bit in
+ * *ret_holes is set and @to is left as it is there; pages that are not there stay so. -EIO.
  */
 int gcr_space_read(struct gcr_space_cursor *cursor, uint64_t offset, void *to, size_t bytes,
-		   bool *ret_hole, struct gcr_error *error);
+		   uint64_t *ret_holes, struct gcr_error *error);
 
 /*
- * Turn SIGBUS, which a file cut short or a page with a memory error raises while it is written,
- * into an error of gcr_space_write(). Once a process.
+ * Turn SIGBUS, which a file cut short or a page with a memory error raises while it is
+ * used, into an error of reading or writing. Once a process.
  */
 void gcr_space_catch_bus_errors(void);
 
