@@ -34,20 +34,6 @@ static void make_store(void)
 		    !mount("gpucr-test", store, "tmpfs", 0, "size=1g,huge=always");
 }
 
-static size_t free_of(int gpu)
-{
-	CUcontext context, before;
-	size_t bytes;
-
-	OK(CU(cuCtxGetCurrent)(&before));
-	OK(CU(cuDevicePrimaryCtxRetain)(&context, gpu));
-	OK(CU(cuCtxSetCurrent)(context));
-	bytes = sim_free_bytes();
-	OK(CU(cuCtxSetCurrent)(before));
-	OK(CU(cuDevicePrimaryCtxRelease_v2)(gpu));
-	return bytes;
-}
-
 static void go_out(struct worker *worker, struct process *process)
 {
 	DONE(session_begin(worker, GCR_MESSAGE_SESSION_OUT, process, 0));
@@ -717,7 +703,9 @@ int main(int argc, char **argv)
 	sim_begin("2", "512M");
 	alarm(200);
 	make_store();
-	sim_context();
+	OK(CU(cuInit)(0));
+	use_gpu(1);
+	use_gpu(0);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(tests); i++) {
 		if (argc > 1 && strcmp(argv[1], tests[i].name))
 			continue;

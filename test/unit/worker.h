@@ -199,6 +199,22 @@ static inline bool process_same(const struct process *process, size_t index, con
 	return true;
 }
 
+/* Go on with a context of that GPU. */
+static inline void use_gpu(int gpu)
+{
+	static CUcontext contexts[2];
+
+	if (!contexts[gpu])
+		OK(CU(cuDevicePrimaryCtxRetain)(&contexts[gpu], gpu));
+	OK(CU(cuCtxSetCurrent)(contexts[gpu]));
+}
+
+static inline size_t free_of(int gpu)
+{
+	use_gpu(gpu);
+	return sim_free_bytes();
+}
+
 static inline CUmemAllocationProp process_properties(int gpu)
 {
 	CUmemAllocationProp properties = sim_prop();
@@ -214,6 +230,7 @@ static inline CUdeviceptr process_map(int gpu, CUmemGenericAllocationHandle hand
 				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	CUdeviceptr pointer;
 
+	use_gpu(gpu);
 	OK(CU(cuMemAddressReserve)(&pointer, bytes, 0, 0, 0));
 	OK(CU(cuMemMap)(pointer, bytes, 0, handle, 0));
 	OK(CU(cuMemSetAccess)(pointer, bytes, &access, 1));
