@@ -144,14 +144,22 @@ static inline CUmemAccessDesc device_access(int device)
 				 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
+/* Those of simulated memory. */
 static inline unsigned open_descriptors(void)
 {
 	_cleanup_closedir_ DIR *directory = opendir("/proc/self/fd");
+	const struct dirent *entry;
 	unsigned count = 0;
+	char target[256];
 
 	CHECK(directory);
-	while (readdir(directory))
-		count++;
+	while ((entry = readdir(directory))) {
+		ssize_t length =
+			readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1);
+
+		target[length > 0 ? length : 0] = '\0';
+		count += strstr(target, "/memory/") != NULL;
+	}
 	return count;
 }
 
@@ -168,11 +176,10 @@ enum worker_verb {
 	WORKER_TAKE = GCR_MESSAGE_IMPORT, /* pieces + descriptors: import, copy out */
 	WORKER_DROP = GCR_MESSAGE_END,	  /* let go of all memory; what was copied out stays */
 	WORKER_GIVE = GCR_MESSAGE_EXPORT, /* gcr_range: make, copy in, and send descriptors */
+	WORKER_CHECKPOINT = GCR_MESSAGE_CHECKPOINT, /* of the program, by the driver */
+	WORKER_RESTORE = GCR_MESSAGE_RESTORE,
 	WORKER_DONE = GCR_MESSAGE_RESULT,
 };
-
-/* Only so much of each piece is copied: simulated memory that nobody touches costs nothing. */
-#define WORKER_MOST_BYTES (8 * MIB)
 
 struct worker_piece {
 	struct piece piece;
@@ -181,9 +188,13 @@ struct worker_piece {
 	CUdeviceptr start;
 };
 
+/* TEST_COPY_BYTES of each at most: simulated memory that nobody touches costs nothing. */
 static inline size_t copied_bytes(const struct worker_piece *piece)
 {
-	return piece->piece.bytes < WORKER_MOST_BYTES ? piece->piece.bytes : WORKER_MOST_BYTES;
+	const char *most = getenv("TEST_COPY_BYTES");
+
+	return most && piece->piece.bytes > strtoull(most, NULL, 10) ? strtoull(most, NULL, 10)
+								     : piece->piece.bytes;
 }
 
 static inline void worker_map(struct worker_piece *piece)
@@ -260,6 +271,15 @@ static inline int worker_main(int socket)
 			gcr_message_payload(&message, &range, sizeof(range));
 			if (range.first == UINT32_MAX)
 				count = 0;
+		} else if (message.header.type == WORKER_CHECKPOINT) {
+			CUcheckpointLockArgs lock = {.timeoutMs = 10000};
+
+			OK(CU(cuInit)(0));
+			OK(CU(cuCheckpointProcessLock)(getppid(), &lock));
+			OK(CU(cuCheckpointProcessCheckpoint)(getppid(), NULL));
+		} else if (message.header.type == WORKER_RESTORE) {
+			OK(CU(cuCheckpointProcessRestore)(getppid(), NULL));
+			OK(CU(cuCheckpointProcessUnlock)(getppid(), NULL));
 		} else {
 			gcr_message_payload(&message, &range, sizeof(range));
 			for (size_t i = 0; i < range.count; i++)
@@ -472,6 +492,18 @@ struct subject {
 	const char *faults;	 /* GPUCR_SIM_FAULTS, or NULL */
 };
 
+static inline void set_environment(const char *assignment, bool there)
+{
+	char name[64];
+	const char *value = strchr(assignment, '=') + 1;
+
+	snprintf(name, sizeof(name), "%.*s", (int)(value - 1 - assignment), assignment);
+	if (there)
+		setenv(name, value, 1);
+	else
+		unsetenv(name);
+}
+
 /* Each by itself, in a process and a state of the simulator of its own. */
 static inline void run_all(const struct subject *subjects, size_t count)
 {
@@ -482,12 +514,13 @@ static inline void run_all(const struct subject *subjects, size_t count)
 		new_state(subject->gpus ? subject->gpus : "1",
 			  subject->vram ? subject->vram : "256M");
 		if (subject->environment)
-			putenv(strdup(subject->environment));
+			set_environment(subject->environment, true);
 		if (subject->faults)
 			setenv("GPUCR_SIM_FAULTS", subject->faults, 1);
 		expect_success(subject->name, start(subject->name, true, -1));
 		unsetenv("GPUCR_SIM_FAULTS");
-		unsetenv("GPUCR_PRELOAD_VMM");
+		if (subject->environment)
+			set_environment(subject->environment, false);
 		remove_state();
 	}
 }
