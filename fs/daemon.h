@@ -37,6 +37,11 @@ struct gcr_options {
 	char *simulator_state;	  /* -o sim=DIR: the simulator's state directory, else NULL */
 	char *runtime_directory;  /* -o runtime_dir=DIR */
 	unsigned int worker_idle; /* -o worker_idle=SEC */
+	char *store_size;	  /* -o store_size=SIZE, as written; NULL: not given */
+	char *pool;		  /* -o pool=SIZE, likewise */
+	uint64_t store_bytes;	  /* what they mean */
+	uint64_t pool_bytes;
+	int swap; /* -o swap */
 };
 
 struct gcr_daemon {

@@ -34,6 +34,7 @@
 #include "fs/registry.h"
 #include "fs/scan.h"
 #include "fs/session.h"
+#include "fs/store.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -187,6 +188,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		return gcr_error_set(error, ENODEV, "%s; -o sim shows how it works without a GPU",
 				     daemon->backend->no_device_words);
 	if (!result)
+		result = gcr_store_create(daemon, &daemon->store, error);
+	if (!result)
 		result = gcr_registry_create(daemon, &daemon->registry, error);
 	if (result < 0)
 		return result;
@@ -228,6 +231,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_waiters_destroy(daemon->waiters);
 	gcr_session_destroy(daemon);
 	gcr_processes_destroy(daemon->processes);
+	gcr_store_destroy(daemon->store);
 	gcr_helpers_destroy(daemon->helpers);
 	gcr_loop_destroy(daemon->loop);
 	gcr_metrics_destroy(daemon->metrics);

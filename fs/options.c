@@ -18,6 +18,13 @@
 #include "config.h"
 #include "lib/cleanup.h"
 
+/*
+ * The store takes memory only for what is held, and each freeze looks at what the machine has left:
+ * so the limit is rather large than small.
+ */
+#define STORE_SIZE_DEFAULT "80%"
+#define STORE_UNIT_BYTES   (UINT64_C(2) << 20)
+
 enum key {
 	KEY_HELP,
 	KEY_VERSION,
@@ -28,6 +35,9 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"sim", "DIR", "the same, with its state in DIR"},
 	{"worker_idle", "SEC", "end idle helper processes after SEC seconds (default 60)"},
 	{"runtime_dir", "DIR", "records and socket (default /run/gpucrfs)"},
+	{"store_size", "SIZE", "hold at most this much VRAM: 64G, 80% (default 80% of memory)"},
+	{"pool", "SIZE", "keep so much memory ready for freezes (default 0)"},
+	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
 	{NULL, NULL, NULL},
 };
 
@@ -42,6 +52,9 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("sim=%s", simulator_state, 0),
 	OPTION("worker_idle=%u", worker_idle, 0),
 	OPTION("runtime_dir=%s", runtime_directory, 0),
+	OPTION("store_size=%s", store_size, 0),
+	OPTION("pool=%s", pool, 0),
+	OPTION("swap", swap, 1),
 	FUSE_OPT_KEY("-h", KEY_HELP),
 	FUSE_OPT_KEY("--help", KEY_HELP),
 	FUSE_OPT_KEY("-V", KEY_VERSION),
@@ -237,6 +250,61 @@ static int set_runtime_directory(struct gcr_options *options)
 	return length < 0 ? -ENOMEM : 0;
 }
 
+/*
+ * Bytes, with a suffix K, M, G or T for powers of 1024, or a percentage of the machine's memory;
+ * down to a whole number of huge pages.
+ */
+static int parse_size(const char *name, const char *text, uint64_t *ret_bytes)
+{
+	static const char suffixes[] = "KMGT";
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	const char *suffix;
+	uint64_t bytes;
+	char *end;
+
+	errno = 0;
+	bytes = strtoull(text, &end, 10);
+	suffix = *end && !end[1] ? strchr(suffixes, *end) : NULL;
+	if (*text < '0' || *text > '9' || errno)
+		goto bad;
+	if (!strcmp(end, "%")) {
+		if (bytes > 100)
+			goto bad;
+		bytes = memory / 100 * bytes;
+	} else if (suffix) {
+		unsigned int shift = 10 * (unsigned int)(suffix - suffixes + 1);
+
+		if (bytes > (uint64_t)INT64_MAX >> shift)
+			goto bad;
+		bytes <<= shift;
+	} else if (*end || bytes > INT64_MAX) {
+		goto bad;
+	}
+	*ret_bytes = bytes / STORE_UNIT_BYTES * STORE_UNIT_BYTES;
+	return 0;
+bad:
+	fprintf(stderr, "gpucrfs: %s=%s: this is no size such as 64G or 80%%\n", name, text);
+	return -EINVAL;
+}
+
+static int set_store(struct gcr_options *options)
+{
+	if (parse_size("store_size", options->store_size ? options->store_size : STORE_SIZE_DEFAULT,
+		       &options->store_bytes) < 0 ||
+	    parse_size("pool", options->pool ? options->pool : "0", &options->pool_bytes) < 0)
+		return -EINVAL;
+	if (!options->store_bytes) {
+		fprintf(stderr, "gpucrfs: store_size=%s: it has to be at least 2M\n",
+			options->store_size);
+		return -EINVAL;
+	}
+	if (options->pool_bytes > options->store_bytes) {
+		fprintf(stderr, "gpucrfs: pool=%s is more than the store's size\n", options->pool);
+		return -EINVAL;
+	}
+	return 0;
+}
+
 int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 {
 	struct fuse_args arguments = FUSE_ARGS_INIT(argc, argv);
@@ -259,6 +327,8 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 		return -EINVAL;
 	if (set_runtime_directory(options) < 0)
 		return -ENOMEM;
+	if (set_store(options) < 0)
+		return -EINVAL;
 	return check_mountpoint(options);
 }
 
@@ -267,4 +337,6 @@ void gcr_options_finish(struct gcr_options *options)
 	free(options->mountpoint);
 	free(options->simulator_state);
 	free(options->runtime_directory);
+	free(options->store_size);
+	free(options->pool);
 }

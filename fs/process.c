@@ -20,6 +20,7 @@
 #include "fs/loop.h"
 #include "fs/operation.h"
 #include "fs/scan.h"
+#include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -49,6 +50,7 @@ void gcr_process_unref(struct gcr_process *process)
 	if (process->pidfd >= 0)
 		close(process->pidfd);
 	gcr_event_log_unref(process->events);
+	gcr_snapshot_unref(process->snapshot);
 	pthread_mutex_destroy(&process->lock);
 	free(process);
 }
@@ -94,6 +96,13 @@ static bool is_idle_locked(const struct gcr_process *process)
 	return process->state == GCR_STATE_RUNNING && !process->task && !process->registrations;
 }
 
+static bool has_ended(const struct gcr_process *process)
+{
+	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
+
+	return poll(&pidfd, 1, 0) == 1;
+}
+
 /*
  * Take it out of the table; all that is left of it is what others hold. @what: for the event.
  * @only_idle: not if a verb was started, or its library registered, meanwhile.
@@ -102,6 +111,7 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 			   const char *what, bool only_idle)
 {
 	struct gcr_daemon *daemon = processes->daemon;
+	struct gcr_snapshot *snapshot = NULL;
 	bool removed;
 
 	pthread_mutex_lock(&processes->lock);
@@ -112,12 +122,20 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 		process->state = GCR_STATE_GONE;
 		process->state_since_usec = gcr_clock_real_usec();
 		process->held_bytes = 0;
+		snapshot = TAKE_PTR(process->snapshot);
 	}
 	pthread_mutex_unlock(&process->lock);
 	pthread_mutex_unlock(&processes->lock);
 	if (!removed)
 		return;
 
+	/* Nobody can use its bytes any more, unless it lives and is merely no longer watched. */
+	if (has_ended(process))
+		gcr_snapshot_discard(snapshot);
+	else
+		gcr_snapshot_unref(snapshot);
+	if (daemon->store)
+		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
 	gcr_loop_remove(daemon->loop, process->pidfd);
 	gcr_record_remove(daemon->runtime_fd, process->pid, process->start_ticks);
 	if (!process->launcher) {
@@ -167,13 +185,6 @@ void gcr_processes_destroy(struct gcr_processes *processes)
 	}
 	pthread_mutex_destroy(&processes->lock);
 	free(processes);
-}
-
-static bool has_ended(const struct gcr_process *process)
-{
-	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
-
-	return poll(&pidfd, 1, 0) == 1;
 }
 
 bool gcr_process_has_ended(struct gcr_process *process)

@@ -73,10 +73,10 @@ struct gcr_process {
 	struct gcr_verb_timing last_freeze; /* of the same */
 	struct gcr_verb_timing last_thaw;
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
-	unsigned int registrations; /* preload connections */
-	struct gcr_link *link;	    /* the preload library's, NULL if there is none */
-	uint64_t submissions;	    /* as last sampled */
-	int64_t active_usec;	    /* monotonic: when they last changed, 0 if not known */
+	unsigned int registrations;    /* preload connections */
+	struct gcr_link *link;	       /* the preload library's, NULL if there is none */
+	uint64_t submissions;	       /* as last sampled */
+	int64_t active_usec;	       /* monotonic: when they last changed, 0 if not known */
 };
 
 struct gcr_processes;

@@ -11,15 +11,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "fs/daemon.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
 
-struct gcr_store;    /* thread-safe */
-struct gcr_snapshot; /* reference-counted, thread-safe */
+struct gcr_store;	    /* thread-safe */
+struct gcr_snapshot;	    /* reference-counted, thread-safe */
+struct gcr_snapshot_reader; /* one open file of a snapshot */
 
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error);
@@ -27,17 +28,19 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 void gcr_store_destroy(struct gcr_store *store);
 
 struct gcr_store_figures {
-	uint64_t size_bytes; /* the limit */
-	uint64_t used_bytes; /* snapshots, pool and what is promised */
-	uint64_t pool_bytes; /* of these: kept warm */
+	uint64_t size_bytes;	/* the limit */
+	uint64_t used_bytes;	/* snapshots, pool and what is promised */
+	uint64_t pool_bytes;	/* of these: kept warm */
+	uint64_t pending_bytes; /* of these: no memory taken yet, MemAvailable still has them */
 	bool survives_restart;
 };
 void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures);
 
 /*
  * Room for @extents (gpu_index filled in; copied): a directory with a sparse file of the right
- * size for each, or one of the process's pool that has its pages already. Either all the room is
- * there and promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), with figures.
+ * size for each, or one of the process's pool that has its pages already, and in them whatever this
+ * process had in VRAM before: every byte has to be written. Either all the room is there and
+ * promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), with figures.
  */
 int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 			const char *generation, const struct gcr_extent *extents, size_t count,
@@ -69,6 +72,23 @@ int gcr_snapshot_stat(const struct gcr_snapshot *snapshot, size_t index, struct 
 /* A descriptor for reading (or also writing: the managed files'); the caller's. */
 int gcr_snapshot_open_file(const struct gcr_snapshot *snapshot, size_t index, bool writable);
 uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
+/* Of what the daemon has had, this is the how manieth; never 0. */
+uint32_t gcr_snapshot_number(const struct gcr_snapshot *snapshot);
+/* The file of this name: -ENOENT. */
+int gcr_snapshot_find(struct gcr_snapshot *snapshot, const char *name, size_t *ret_index);
+
+/*
+ * One file, opened for somebody outside. What he reads does not change any more, whatever happens
+ * to the snapshot: who publishes a snapshot has written it.
+ */
+int gcr_snapshot_reader_open(struct gcr_snapshot *snapshot, size_t index,
+			     struct gcr_snapshot_reader **ret_reader);
+void gcr_snapshot_reader_close(struct gcr_snapshot_reader *reader); /* NULL is allowed */
+/* How many bytes there are at @offset, at most @bytes, and where; valid until it is closed. */
+size_t gcr_snapshot_reader_read(struct gcr_snapshot_reader *reader, uint64_t offset, size_t bytes,
+				const void **ret_bytes);
+/* lseek(2) with SEEK_DATA or SEEK_HOLE; -errno. */
+int64_t gcr_snapshot_reader_seek(struct gcr_snapshot_reader *reader, int64_t offset, int whence);
 
 /*
  * The snapshot is no longer needed: its files go back to the process's pool as far as -o pool=

@@ -75,6 +75,15 @@ static int check_one(const struct gcr_extent *extent, struct gcr_error *error)
 
 int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents, struct gcr_error *error)
 {
+	/* Only memory can be read without waiting for somebody; nothing else has seals. */
+	if (fcntl(fd, F_GET_SEALS) < 0)
+		return gcr_error_set(error, EPROTO, "the table of allocations is no memory file");
+	return gcr_extents_read_at(fd, 0, count, ret_extents, error);
+}
+
+int gcr_extents_read_at(int fd, uint64_t offset, size_t count, struct gcr_extent **ret_extents,
+			struct gcr_error *error)
+{
 	_cleanup_free_ struct gcr_extent *extents = NULL;
 	uint64_t sum = 0;
 	size_t bytes;
@@ -92,8 +101,11 @@ int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents, stru
 	if (!extents)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t done = 0; done < bytes;) {
-		ssize_t length = pread(fd, (char *)extents + done, bytes - done, (off_t)done);
+		ssize_t length =
+			pread(fd, (char *)extents + done, bytes - done, (off_t)(offset + done));
 
+		if (length < 0 && errno == EINTR)
+			continue;
 		if (length <= 0)
 			return gcr_error_set(error, EPROTO, "the table of allocations is short");
 		done += (size_t)length;
@@ -103,7 +115,8 @@ int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents, stru
 		if (!result && i && extents[i].kind < extents[i - 1].kind)
 			result = gcr_error_set(error, EPROTO,
 					       "the table of allocations is in disorder");
-		if (!result && __builtin_add_overflow(sum, extents[i].bytes, &sum))
+		if (!result &&
+		    (__builtin_add_overflow(sum, extents[i].bytes, &sum) || sum > INT64_MAX))
 			result = gcr_error_set(error, EPROTO,
 					       "the table of allocations makes no sense");
 	}
@@ -126,6 +139,8 @@ int gcr_extents_write(const struct gcr_extent *extents, size_t count)
 		ssize_t length =
 			pwrite(fd, (const char *)extents + done, bytes - done, (off_t)done);
 
+		if (length < 0 && errno == EINTR)
+			continue;
 		if (length < 0)
 			return -errno;
 		done += (size_t)length;

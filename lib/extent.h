@@ -26,6 +26,10 @@ void gcr_extent_name(const struct gcr_extent *extent, char ret_name[GCR_EXTENT_N
 int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents,
 		     struct gcr_error *error);
 
+/* The same from @offset of any file on. */
+int gcr_extents_read_at(int fd, uint64_t offset, size_t count, struct gcr_extent **ret_extents,
+			struct gcr_error *error);
+
 /* A sealed memfd with the table; -errno. */
 int gcr_extents_write(const struct gcr_extent *extents, size_t count);
 

@@ -622,6 +622,10 @@ class Machine:
                 problems.append('the mount was left behind')
             subprocess.run(['umount', '-l', self.mountpoint], check=False,
                            stdin=subprocess.DEVNULL)
+        store = f'{self.runtime}/store'
+        if any(path == store for path, _ in mounts()):
+            # A daemon that was killed cannot take it away, nor one that leaves a process frozen.
+            subprocess.run(['umount', '-l', store], check=False, stdin=subprocess.DEVNULL)
         with contextlib.suppress(OSError):
             reports = [line for line in self.log().split('\n') if REPORT.search(line)]
             if reports:

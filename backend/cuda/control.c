@@ -130,9 +130,8 @@ static void explain(CUresult driver_result, const struct gcr_control_request *as
 	}
 }
 
-static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
+static void handle(const struct gcr_message *request, struct gcr_result *result, void *data)
 {
-	struct gcr_result *result = &answer->result;
 	const struct verb *verb = find_verb(request->header.type);
 	const struct gcr_driver *driver = data;
 	struct gcr_control_request asked;
@@ -163,7 +162,6 @@ int main(void)
 	struct gcr_driver driver = {0};
 	struct gcr_error error = {0};
 
-	gcr_serve_prepare();
 	if (gcr_driver_open(&driver, &error) == 0)
 		gcr_driver_check_checkpoint(&driver, &error);
 	if (gcr_serve_hello(&driver, &error) < 0) {
@@ -172,6 +170,6 @@ int main(void)
 	}
 	if (error.number)
 		return 1;
-	gcr_serve(&(struct gcr_service){.driver = &driver, .handle = handle, .data = &driver});
+	gcr_serve(&driver, handle, NULL, &driver);
 	return 0;
 }

@@ -48,7 +48,6 @@ static const char *const verb_names[] = {
 
 static CUresult serve(const struct checkpoint_request *request)
 {
-	struct fault after = {0};
 	CUresult result;
 
 	if (request->verb > CHECKPOINT_VERB_NOTHING || request->pair_count > SIM_MAX_GPUS)
@@ -56,24 +55,19 @@ static CUresult serve(const struct checkpoint_request *request)
 	checkpoint_register_again();
 	if (request->verb == CHECKPOINT_VERB_NOTHING)
 		return CUDA_SUCCESS;
-	result = fault_check(verb_names[request->verb], FAULT_TARGET, &after);
+	result = fault_check(verb_names[request->verb], FAULT_TARGET);
 	if (result)
 		return result;
 	switch (request->verb) {
 	case CHECKPOINT_VERB_LOCK:
-		result = checkpoint_lock(request->timeout_ms);
-		break;
+		return checkpoint_lock(request->timeout_ms);
 	case CHECKPOINT_VERB_CHECKPOINT:
-		result = checkpoint_save();
-		break;
+		return checkpoint_save();
 	case CHECKPOINT_VERB_RESTORE:
-		result = checkpoint_restore(request->pairs, request->pair_count);
-		break;
+		return checkpoint_restore(request->pairs, request->pair_count);
 	default:
-		result = checkpoint_unlock();
+		return checkpoint_unlock();
 	}
-	fault_act(&after);
-	return result;
 }
 
 static bool peer_permitted(int fd)

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Snapshots: making their files, opening what an earlier daemon has left, and giving them up. A
+ * directory appears under its name only when it is complete.
+ */
+#include "fs/store_private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/extent.h"
+#include "lib/procfs.h"
+
+static void snapshot_free(struct gcr_snapshot *snapshot)
+{
+	if (snapshot->files_fd >= 0)
+		close(snapshot->files_fd);
+	pthread_mutex_destroy(&snapshot->names_lock);
+	free(snapshot->extents);
+	free(snapshot->files);
+	free(snapshot->groups);
+	free(snapshot->names);
+	free(snapshot->by_name);
+	free(snapshot);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, snapshot_free);
+
+/* The generation becomes part of a path. */
+static bool is_generation(const char *text)
+{
+	size_t length = strlen(text);
+
+	return length && length < sizeof(((struct gcr_snapshot *)0)->generation) &&
+	       strspn(text, "0123456789abcdef-") == length;
+}
+
+static int snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+			const char *generation, struct gcr_snapshot **ret_snapshot,
+			struct gcr_error *error)
+{
+	struct gcr_snapshot *snapshot;
+
+	if (pid <= 0 || !is_generation(generation))
+		return gcr_error_set(error, EINVAL, "no snapshot can be of this generation");
+	snapshot = calloc(1, sizeof(*snapshot));
+	if (!snapshot)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	atomic_init(&snapshot->references, 1);
+	pthread_mutex_init(&snapshot->names_lock, NULL);
+	snapshot->store = store;
+	snapshot->pid = pid;
+	snapshot->start_ticks = start_ticks;
+	snapshot->files_fd = -1;
+	snprintf(snapshot->generation, sizeof(snapshot->generation), "%s", generation);
+	snprintf(snapshot->name, sizeof(snapshot->name), "%d-%" PRIu64 "-%s", (int)pid, start_ticks,
+		 generation);
+	*ret_snapshot = snapshot;
+	return 0;
+}
+
+/* With its extents known. */
+static int set_cost(struct gcr_snapshot *snapshot)
+{
+	snapshot->files = calloc(snapshot->count ? snapshot->count : 1, sizeof(*snapshot->files));
+	if (!snapshot->files)
+		return -ENOMEM;
+	snapshot->cost_bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	for (size_t i = 0; i < snapshot->count; i++) {
+		snapshot->bytes += snapshot->extents[i].bytes;
+		snapshot->cost_bytes += gcr_store_cost(snapshot->extents[i].bytes);
+	}
+	return 0;
+}
+
+uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	uint64_t bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	struct stat stat;
+
+	for (size_t i = 0; i < snapshot->count; i++) {
+		gcr_extent_name(&snapshot->extents[i], name);
+		if (snapshot->files_fd >= 0 &&
+		    !fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW))
+			bytes += (uint64_t)stat.st_blocks * 512;
+	}
+	return bytes;
+}
+
+/* Lock: store. */
+static void list_locked(struct gcr_snapshot *snapshot)
+{
+	struct gcr_store *store = snapshot->store;
+
+	if (!++store->last_number)
+		store->last_number++;
+	snapshot->number = store->last_number;
+	snapshot->next = store->snapshots;
+	store->snapshots = snapshot;
+}
+
+/* Lock: store. */
+static void unlist_locked(struct gcr_snapshot *snapshot)
+{
+	struct gcr_snapshot **link = &snapshot->store->snapshots;
+
+	while (*link && *link != snapshot)
+		link = &(*link)->next;
+	if (*link)
+		*link = snapshot->next;
+}
+
+/* ---- making one ---- */
+
+static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_file *const *files,
+			  bool with_pages)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < snapshot->count; i++) {
+		uint64_t cost = files[i] ? gcr_store_cost(files[i]->bytes) : 0;
+
+		if (with_pages && (!files[i] || !files[i]->has_pages))
+			continue;
+		/* Of one that is too large, the rest is cut off. */
+		if (with_pages && cost > gcr_store_cost(snapshot->extents[i].bytes))
+			cost = gcr_store_cost(snapshot->extents[i].bytes);
+		bytes += cost;
+	}
+	return bytes;
+}
+
+/*
+ * Promise it the room. What is there for other processes, or for this one and does not fit, goes
+ * first; then what is being removed is waited for.
+ */
+static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
+		   struct gcr_error *error)
+{
+	struct gcr_store *store = snapshot->store;
+	struct gcr_pool_file *given_up;
+	uint64_t taken;
+	int result;
+
+	pthread_mutex_lock(&store->lock);
+	gcr_store_take_from_pool_locked(snapshot, files);
+	taken = sum_taken(snapshot, files, false);
+	for (;;) {
+		uint64_t reused = sum_taken(snapshot, files, true);
+		uint64_t more = snapshot->cost_bytes > taken ? snapshot->cost_bytes - taken : 0;
+		uint64_t missing = 0;
+
+		result = gcr_store_check_room_locked(store, more, snapshot->cost_bytes - reused,
+						     &missing, error);
+		if (!result)
+			break;
+		given_up = gcr_store_shrink_pool_locked(store, missing);
+		if (given_up) {
+			pthread_mutex_unlock(&store->lock);
+			gcr_store_remove_pool_files(store, given_up);
+			pthread_mutex_lock(&store->lock);
+		} else if (store->removals || store->removing) {
+			pthread_cond_wait(&store->changed, &store->lock);
+		} else {
+			gcr_store_return_to_pool_locked(snapshot, files);
+			pthread_mutex_unlock(&store->lock);
+			return result;
+		}
+	}
+	store->pool_bytes -= taken;
+	store->snapshots_bytes += snapshot->cost_bytes;
+	list_locked(snapshot);
+	pthread_mutex_unlock(&store->lock);
+	return 0;
+}
+
+static int make_file(struct gcr_snapshot *snapshot, size_t index,
+		     const struct gcr_pool_file *from_pool)
+{
+	const struct gcr_extent *extent = &snapshot->extents[index];
+	struct gcr_store *store = snapshot->store;
+	char name[GCR_EXTENT_NAME_BYTES];
+	_cleanup_close_ int fd = -1;
+	char pool_name[GCR_POOL_NAME_BYTES];
+
+	gcr_extent_name(extent, name);
+	if (from_pool) {
+		gcr_store_pool_file_name(from_pool, pool_name);
+		if (renameat(store->pool_fd, pool_name, snapshot->files_fd, name) < 0)
+			return -errno;
+		/* Its content is new. */
+		if (utimensat(snapshot->files_fd, name, NULL, AT_SYMLINK_NOFOLLOW) < 0)
+			return -errno;
+		if (from_pool->bytes == extent->bytes) {
+			snapshot->files[index].has_pages = from_pool->has_pages;
+			return 0;
+		}
+	}
+	fd = openat(snapshot->files_fd, name,
+		    O_RDWR | O_NOFOLLOW | O_CLOEXEC | (from_pool ? 0 : O_CREAT | O_EXCL), 0600);
+	if (fd < 0 || ftruncate(fd, (off_t)extent->bytes) < 0)
+		return -errno;
+	snapshot->files[index].has_pages = from_pool && from_pool->has_pages &&
+					   from_pool->bytes > extent->bytes;
+	return 0;
+}
+
+/* The directory, the files, the table, and then its name. */
+static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
+		      struct gcr_pool_file *const *files)
+{
+	struct gcr_store *store = snapshot->store;
+	_cleanup_close_ int fd = -1;
+	bool has_pages = true;
+	int result = 0;
+
+	if (mkdirat(store->fd, temporary, 0700) < 0)
+		return -errno;
+	fd = openat(store->fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || mkdirat(fd, "vram", 0700) < 0)
+		return -errno;
+	/* Other freezes look at what is resident. */
+	pthread_mutex_lock(&store->lock);
+	snapshot->files_fd = openat(fd, "vram", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	result = snapshot->files_fd < 0 ? -errno : 0;
+	pthread_mutex_unlock(&store->lock);
+	for (size_t i = 0; i < snapshot->count && !result; i++) {
+		result = make_file(snapshot, i, files[i]);
+		has_pages &= snapshot->files[i].has_pages;
+	}
+	if (!result)
+		result = gcr_store_write_table(fd, snapshot);
+	if (!result &&
+	    renameat2(store->fd, temporary, store->fd, snapshot->name, RENAME_NOREPLACE) < 0)
+		result = -errno;
+	if (!result) {
+		pthread_mutex_lock(&store->lock);
+		snapshot->has_pages = has_pages;
+		pthread_mutex_unlock(&store->lock);
+	}
+	return result;
+}
+
+int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+			const char *generation, const struct gcr_extent *extents, size_t count,
+			struct gcr_snapshot **ret_snapshot, struct gcr_error *error)
+{
+	_cleanup_(snapshot_free_cleanup) struct gcr_snapshot *snapshot = NULL;
+	_cleanup_free_ struct gcr_pool_file **files = NULL;
+	char temporary[GCR_STORE_NAME_BYTES];
+	int result;
+
+	result = snapshot_new(store, pid, start_ticks, generation, &snapshot, error);
+	if (result < 0)
+		return result;
+	files = calloc(count ? count : 1, sizeof(*files));
+	snapshot->extents = calloc(count ? count : 1, sizeof(*extents));
+	snapshot->count = count;
+	if (!files || !snapshot->extents)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (count)
+		memcpy(snapshot->extents, extents, count * sizeof(*extents));
+	if (set_cost(snapshot) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = reserve(snapshot, files, error);
+	if (result < 0)
+		return result;
+
+	snprintf(temporary, sizeof(temporary), ".new-%s", snapshot->name);
+	result = make_files(snapshot, temporary, files);
+	for (size_t i = 0; i < count; i++) {
+		if (result < 0 && files[i])
+			gcr_store_unlink_pool_file(store, files[i]);
+		free(files[i]);
+	}
+	if (result < 0) {
+		gcr_store_remove_directory(store->fd, temporary);
+		pthread_mutex_lock(&store->lock);
+		unlist_locked(snapshot);
+		store->snapshots_bytes -= snapshot->cost_bytes;
+		pthread_mutex_unlock(&store->lock);
+		return gcr_error_set(error, -result, "the store's files cannot be made: %s",
+				     strerror(-result));
+	}
+	*ret_snapshot = TAKE_PTR(snapshot);
+	return 0;
+}
+
+/* ---- opening one ---- */
+
+/* As many files as extents, each as its extent says. */
+static int check_files(struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	_cleanup_closedir_ DIR *dir = NULL;
+	size_t entries = 0;
+	int fd;
+
+	fd = openat(snapshot->files_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir = fd < 0 ? NULL : fdopendir(fd);
+	if (!dir)
+		return gcr_error_set(error, errno, "its files cannot be listed: %s",
+				     strerror(errno));
+	while (readdir(dir))
+		entries++;
+	if (entries != snapshot->count + 2)
+		return gcr_error_set(error, EPROTO, "it has other files than its table says");
+	for (size_t i = 0; i < snapshot->count; i++) {
+		char name[GCR_EXTENT_NAME_BYTES];
+		struct stat stat;
+
+		gcr_extent_name(&snapshot->extents[i], name);
+		if (fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+			return gcr_error_set(error, EPROTO, "its file %s is missing", name);
+		if (!S_ISREG(stat.st_mode) || stat.st_uid != geteuid() ||
+		    (stat.st_mode & 07777) != 0600 || stat.st_nlink != 1 ||
+		    (uint64_t)stat.st_size != snapshot->extents[i].bytes)
+			return gcr_error_set(error, EPROTO,
+					     "its file %s is not what its table says", name);
+	}
+	return 0;
+}
+
+static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	struct gcr_store *store = snapshot->store;
+	_cleanup_close_ int fd =
+		openat(store->fd, snapshot->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	struct stat stat;
+	int result;
+
+	if (fd < 0)
+		return gcr_error_set(error, errno == ENOENT ? ENOENT : EPROTO,
+				     "the store has no %s: %s", snapshot->name, strerror(errno));
+	if (fstat(fd, &stat) < 0 || stat.st_uid != geteuid() || (stat.st_mode & 07777) != 0700)
+		return gcr_error_set(error, EPROTO, "%s in the store is not ours", snapshot->name);
+	result = gcr_store_read_table(fd, snapshot, error);
+	if (result < 0)
+		return result;
+	if (set_cost(snapshot) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	snapshot->files_fd = openat(fd, "vram", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (snapshot->files_fd < 0)
+		return gcr_error_set(error, EPROTO, "%s in the store has no files", snapshot->name);
+	return check_files(snapshot, error);
+}
+
+bool gcr_snapshot_try_ref(struct gcr_snapshot *snapshot)
+{
+	int references = atomic_load(&snapshot->references);
+
+	while (references &&
+	       !atomic_compare_exchange_weak(&snapshot->references, &references, references + 1))
+		;
+	return references;
+}
+
+/* One that this daemon has open already. Lock: store. */
+static struct gcr_snapshot *find_open_locked(struct gcr_store *store, const char *name)
+{
+	struct gcr_snapshot *snapshot = store->snapshots;
+
+	while (snapshot && strcmp(snapshot->name, name) != 0)
+		snapshot = snapshot->next;
+	return snapshot && gcr_snapshot_try_ref(snapshot) ? snapshot : NULL;
+}
+
+int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		      const char *generation, struct gcr_snapshot **ret_snapshot,
+		      struct gcr_error *error)
+{
+	_cleanup_(snapshot_free_cleanup) struct gcr_snapshot *snapshot = NULL;
+	struct gcr_store_leftover **link;
+	struct gcr_store_leftover *leftover;
+	struct gcr_snapshot *open;
+	int result;
+
+	result = snapshot_new(store, pid, start_ticks, generation, &snapshot, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&store->lock);
+	open = find_open_locked(store, snapshot->name);
+	pthread_mutex_unlock(&store->lock);
+	if (open) {
+		*ret_snapshot = open;
+		return 0;
+	}
+	result = read_directory(snapshot, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&store->lock);
+	for (link = &store->leftovers; *link && strcmp((*link)->name, snapshot->name) != 0;
+	     link = &(*link)->next)
+		;
+	leftover = *link;
+	if (leftover) {
+		*link = leftover->next;
+		store->snapshots_bytes += snapshot->cost_bytes - leftover->cost_bytes;
+		list_locked(snapshot);
+	}
+	pthread_mutex_unlock(&store->lock);
+	if (!leftover)
+		return gcr_error_set(error, ENOENT, "%s in the store is being removed",
+				     snapshot->name);
+	free(leftover);
+	*ret_snapshot = TAKE_PTR(snapshot);
+	return 0;
+}
+
+/* ---- holding one ---- */
+
+struct gcr_snapshot *gcr_snapshot_ref(struct gcr_snapshot *snapshot)
+{
+	atomic_fetch_add(&snapshot->references, 1);
+	return snapshot;
+}
+
+void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
+{
+	struct gcr_store_leftover *leftover;
+	struct gcr_store *store;
+
+	if (!snapshot || atomic_fetch_sub(&snapshot->references, 1) != 1)
+		return;
+	store = snapshot->store;
+	pthread_mutex_lock(&store->lock);
+	if (!snapshot->discarded) {
+		/* Its files stay, and count. */
+		unlist_locked(snapshot);
+		gcr_store_stop_populating_locked(snapshot);
+		leftover = calloc(1, sizeof(*leftover));
+		if (leftover) {
+			snprintf(leftover->name, sizeof(leftover->name), "%s", snapshot->name);
+			leftover->cost_bytes = snapshot->cost_bytes;
+			leftover->claimed = true;
+			leftover->next = store->leftovers;
+			store->leftovers = leftover;
+		}
+	}
+	pthread_mutex_unlock(&store->lock);
+	snapshot_free(snapshot);
+}
+
+void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
+{
+	struct gcr_store_removal *removal;
+	struct gcr_store *store;
+
+	if (!snapshot)
+		return;
+	store = snapshot->store;
+	removal = calloc(1, sizeof(*removal));
+	pthread_mutex_lock(&store->lock);
+	if (snapshot->discarded || !removal) {
+		/* Without memory for that, the next daemon's sweep finds it. */
+		pthread_mutex_unlock(&store->lock);
+		free(removal);
+		gcr_snapshot_unref(snapshot);
+		return;
+	}
+	snapshot->discarded = true;
+	unlist_locked(snapshot);
+	gcr_store_stop_populating_locked(snapshot);
+	store->snapshots_bytes -= snapshot->cost_bytes;
+	store->going_bytes += snapshot->cost_bytes;
+	pthread_mutex_unlock(&store->lock);
+
+	gcr_store_recycle(snapshot);
+	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, snapshot->number);
+	if (renameat(store->fd, snapshot->name, store->fd, removal->name) < 0)
+		snprintf(removal->name, sizeof(removal->name), "%s", snapshot->name);
+	removal->snapshot = snapshot; /* with the caller's reference */
+	removal->cost_bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	pthread_mutex_lock(&store->lock);
+	gcr_store_remove_later_locked(store, removal);
+	pthread_mutex_unlock(&store->lock);
+}
+
+int gcr_snapshot_directory(const struct gcr_snapshot *snapshot)
+{
+	return snapshot->files_fd;
+}
+
+size_t gcr_snapshot_count(const struct gcr_snapshot *snapshot)
+{
+	return snapshot->count;
+}
+
+const struct gcr_extent *gcr_snapshot_extent(const struct gcr_snapshot *snapshot, size_t index)
+{
+	return &snapshot->extents[index];
+}
+
+uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot)
+{
+	return snapshot->bytes;
+}
+
+uint32_t gcr_snapshot_number(const struct gcr_snapshot *snapshot)
+{
+	return snapshot->number;
+}
+
+int gcr_snapshot_stat(const struct gcr_snapshot *snapshot, size_t index, struct stat *ret_stat)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct stat stat;
+
+	gcr_extent_name(&snapshot->extents[index], name);
+	if (fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		return -errno;
+	*ret_stat = stat;
+	return 0;
+}
+
+int gcr_snapshot_open_file(const struct gcr_snapshot *snapshot, size_t index, bool writable)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	int fd;
+
+	gcr_extent_name(&snapshot->extents[index], name);
+	fd = openat(snapshot->files_fd, name,
+		    (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The store as a whole: its life, its accounts, and what earlier daemons have left in it. What a
+ * snapshot is promised is counted before a file of it is made, so that freezes that go on at the
+ * same time cannot be promised the same room.
+ */
+#include "fs/store_private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+
+#include "fs/log.h"
+#include "lib/procfs.h"
+
+/* More threads than this do not fault pages in any faster (measured). */
+#define POPULATORS_MAX 12
+
+static unsigned int count_processors(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return 1;
+	return CPU_COUNT(&set) > 0 ? (unsigned int)CPU_COUNT(&set) : 1;
+}
+
+/* What the snapshot in the directory @name may take at most; 0 if it is no snapshot. */
+static uint64_t directory_cost(struct gcr_store *store, const char *name)
+{
+	char path[GCR_STORE_NAME_BYTES + sizeof("/vram")];
+	_cleanup_closedir_ DIR *dir = NULL;
+	const struct dirent *entry;
+	struct stat stat;
+	uint64_t bytes;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/table", name);
+	if (fstatat(store->fd, path, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0;
+	bytes = gcr_store_cost((uint64_t)stat.st_size);
+	snprintf(path, sizeof(path), "%s/vram", name);
+	fd = openat(store->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	dir = fd < 0 ? NULL : fdopendir(fd);
+	if (!dir)
+		return 0;
+	while ((entry = readdir(dir)))
+		if (entry->d_type == DT_REG &&
+		    !fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW))
+			bytes += gcr_store_cost((uint64_t)stat.st_size);
+	return bytes;
+}
+
+static int add_leftover(struct gcr_store *store, const char *name)
+{
+	struct gcr_store_leftover *leftover = calloc(1, sizeof(*leftover));
+
+	if (!leftover)
+		return -ENOMEM;
+	snprintf(leftover->name, sizeof(leftover->name), "%s", name);
+	leftover->cost_bytes = directory_cost(store, name);
+	leftover->next = store->leftovers;
+	store->leftovers = leftover;
+	store->snapshots_bytes += leftover->cost_bytes;
+	return 0;
+}
+
+/*
+ * Count what is there. A pool is of no use to another daemon than its own, nor is what one has
+ * begun to make or to remove.
+ */
+static int take_stock(struct gcr_store *store)
+{
+	_cleanup_closedir_ DIR *dir = NULL;
+	const struct dirent *entry;
+	int result = 0;
+	int fd;
+
+	fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir = fd < 0 ? NULL : fdopendir(fd);
+	if (!dir)
+		return -errno;
+	while (!result && (entry = readdir(dir))) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		if (*entry->d_name == '.' || !strcmp(entry->d_name, GCR_STORE_POOL))
+			result = gcr_store_remove_directory(store->fd, entry->d_name);
+		else if (strlen(entry->d_name) < GCR_STORE_NAME_BYTES)
+			result = add_leftover(store, entry->d_name);
+	}
+	return result;
+}
+
+static void store_free(struct gcr_store *store)
+{
+	while (store->leftovers) {
+		struct gcr_store_leftover *leftover = store->leftovers;
+
+		store->leftovers = leftover->next;
+		free(leftover);
+	}
+	if (store->fd >= 0)
+		close(store->fd);
+	if (store->pool_fd >= 0)
+		close(store->pool_fd);
+	pthread_cond_destroy(&store->changed);
+	pthread_mutex_destroy(&store->lock);
+	free(store->mountpoint);
+	free(store->path);
+	free(store);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_store *, store_free);
+
+/* Nothing of value is in it. */
+static void detach(struct gcr_store *store)
+{
+	if (store->pool_fd >= 0)
+		close(TAKE_FD(store->pool_fd));
+	unlinkat(store->fd, GCR_STORE_POOL, AT_REMOVEDIR);
+	gcr_store_detach(store);
+}
+
+int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
+		     struct gcr_error *error)
+{
+	_cleanup_(store_free_cleanup) struct gcr_store *store = calloc(1, sizeof(*store));
+	unsigned int processors = count_processors();
+	int result;
+
+	if (!store)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	store->fd = -1;
+	store->pool_fd = -1;
+	store->removals_end = &store->removals;
+	store->pool_limit_bytes = daemon->options.pool_bytes;
+	store->threads_max = processors < POPULATORS_MAX ? processors : POPULATORS_MAX;
+	pthread_mutex_init(&store->lock, NULL);
+	pthread_cond_init(&store->changed, NULL);
+	result = gcr_store_attach(daemon, store, error);
+	if (result < 0)
+		return result;
+	result = take_stock(store);
+	if (!result && mkdirat(store->fd, GCR_STORE_POOL, 0700) < 0)
+		result = -errno;
+	if (!result)
+		store->pool_fd = openat(store->fd, GCR_STORE_POOL,
+					O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (!result && store->pool_fd < 0)
+		result = -errno;
+	if (!result)
+		result = gcr_store_start_remover(store);
+	if (!result && store->pool_limit_bytes)
+		result = gcr_store_start_filler(store);
+	if (result < 0) {
+		gcr_store_stop_remover(store);
+		gcr_error_set(error, -result, "the store in %s: %s", store->path,
+			      strerror(-result));
+		if (!store->leftovers)
+			detach(store);
+		return result;
+	}
+	*ret_store = TAKE_PTR(store);
+	return 0;
+}
+
+void gcr_store_destroy(struct gcr_store *store)
+{
+	bool empty;
+
+	if (!store)
+		return;
+	gcr_store_stop_filler(store);
+	pthread_mutex_lock(&store->lock);
+	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot; snapshot = snapshot->next)
+		gcr_store_stop_populating_locked(snapshot);
+	while (store->populators)
+		pthread_cond_wait(&store->changed, &store->lock);
+	empty = !store->snapshots && !store->leftovers;
+	pthread_mutex_unlock(&store->lock);
+	gcr_store_stop_remover(store);
+	if (empty)
+		detach(store);
+	store_free(store);
+}
+
+/* Promised, and not taken from the machine's memory yet. Lock: store. */
+static uint64_t pending_locked(const struct gcr_store *store)
+{
+	uint64_t pending = 0;
+
+	for (const struct gcr_snapshot *snapshot = store->snapshots; snapshot;
+	     snapshot = snapshot->next) {
+		uint64_t resident;
+
+		if (snapshot->has_pages)
+			continue;
+		resident = gcr_snapshot_resident_bytes(snapshot);
+		if (resident < snapshot->cost_bytes)
+			pending += snapshot->cost_bytes - resident;
+	}
+	return pending;
+}
+
+static uint64_t used_locked(const struct gcr_store *store)
+{
+	return store->snapshots_bytes + store->going_bytes + store->pool_bytes;
+}
+
+void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
+{
+	pthread_mutex_lock(&store->lock);
+	*ret_figures = (struct gcr_store_figures){
+		.size_bytes = store->size_bytes,
+		.used_bytes = used_locked(store),
+		.pool_bytes = store->pool_bytes,
+		.pending_bytes = pending_locked(store),
+		.survives_restart = store->survives_restart,
+	};
+	pthread_mutex_unlock(&store->lock);
+}
+
+/* What the file system itself has left, beyond what is promised. Lock: store. */
+static uint64_t file_system_room_locked(const struct gcr_store *store, uint64_t pending)
+{
+	struct statfs statfs;
+	uint64_t free_bytes;
+
+	if (fstatfs(store->fd, &statfs) < 0 || !statfs.f_blocks)
+		return UINT64_MAX;
+	free_bytes = (uint64_t)statfs.f_bavail * (uint64_t)statfs.f_bsize;
+	return free_bytes > pending ? free_bytes - pending : 0;
+}
+
+int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
+				uint64_t *ret_missing, struct gcr_error *error)
+{
+	uint64_t used = used_locked(store);
+	uint64_t pending = pending_locked(store);
+	uint64_t room = used < store->size_bytes ? store->size_bytes - used : 0;
+	uint64_t memory = UINT64_MAX;
+	_cleanup_free_ char *what = NULL;
+
+	if (bytes > room) {
+		*ret_missing = bytes - room;
+		return gcr_error_set(error, ENOSPC,
+				     "the store is full: %llu MiB more are needed, %llu of its "
+				     "%llu MiB are free (see store_size in gpucrfs(8))",
+				     (unsigned long long)bytes >> 20,
+				     (unsigned long long)room >> 20,
+				     (unsigned long long)store->size_bytes >> 20);
+	}
+	/* Somebody else may use the file system too, or have a file open that we have removed. */
+	room = file_system_room_locked(store, pending);
+	if (fresh_bytes > room) {
+		*ret_missing = fresh_bytes - room;
+		return gcr_error_set(error, ENOSPC,
+				     "%s is full: %llu MiB more are needed, %llu MiB are free",
+				     store->path, (unsigned long long)fresh_bytes >> 20,
+				     (unsigned long long)room >> 20);
+	}
+	/* The pages are charged to whoever touches them first: us, or a helper of ours. */
+	if (gcr_proc_memory_room(getpid(), &memory, &what) < 0)
+		return 0;
+	pending += GCR_STORE_MEMORY_MARGIN_BYTES;
+	memory = memory > pending ? memory - pending : 0;
+	if (fresh_bytes > memory) {
+		*ret_missing = fresh_bytes - memory;
+		return gcr_error_set(error, ENOMEM,
+				     "the store would take %llu MiB more of the host's memory, "
+				     "but %s leaves %llu MiB",
+				     (unsigned long long)fresh_bytes >> 20, what,
+				     (unsigned long long)memory >> 20);
+	}
+	return 0;
+}
+
+void gcr_store_sweep(struct gcr_store *store)
+{
+	struct gcr_store_leftover **link;
+
+	pthread_mutex_lock(&store->lock);
+	for (link = &store->leftovers; *link;) {
+		struct gcr_store_leftover *leftover = *link;
+		struct gcr_store_removal *removal;
+
+		removal = leftover->claimed ? NULL : calloc(1, sizeof(*removal));
+		if (!removal) {
+			link = &leftover->next;
+			continue;
+		}
+		gcr_log(LOG_NOTICE, 0, "%s in the store belongs to nobody and is removed",
+			leftover->name);
+		*link = leftover->next;
+		memcpy(removal->name, leftover->name, sizeof(removal->name));
+		removal->cost_bytes = leftover->cost_bytes;
+		store->snapshots_bytes -= leftover->cost_bytes;
+		store->going_bytes += leftover->cost_bytes;
+		gcr_store_remove_later_locked(store, removal);
+		free(leftover);
+	}
+	pthread_mutex_unlock(&store->lock);
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the files of the store share: its objects and who does what to them. store->lock guards
+ * everything that changes; it is a leaf and is not held while files are made, filled or removed.
+ */
+#ifndef GCR_FS_STORE_PRIVATE_H
+#define GCR_FS_STORE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fs/store.h"
+#include "lib/extent.h"
+#include "lib/cleanup.h"
+
+#define GCR_STORE_PAGE_BYTES  (2ull << 20)  /* a huge page: what a byte of a file may cost */
+#define GCR_STORE_PIECE_BYTES (32ull << 20) /* faulted in at once, in some 5 ms */
+
+/* Of the host's memory the store leaves so much to others. */
+#define GCR_STORE_MEMORY_MARGIN_BYTES (256ull << 20)
+
+#define GCR_SNAPSHOT_NAME_BYTES 80 /* "<pid>-<start_ticks>-<generation>" and NUL */
+#define GCR_STORE_NAME_BYTES	96 /* the same with a prefix */
+#define GCR_STORE_POOL		"pool"
+
+/* Memory that a file of @bytes may take. */
+static inline uint64_t gcr_store_cost(uint64_t bytes)
+{
+	return (bytes + GCR_STORE_PAGE_BYTES - 1) / GCR_STORE_PAGE_BYTES * GCR_STORE_PAGE_BYTES;
+}
+
+/* Files of a snapshot that are of one GPU and one kind; populated side by side with the others. */
+struct gcr_store_group {
+	size_t next; /* the file that is populated now */
+	size_t end;
+	uint64_t offset; /* and from where */
+};
+
+struct gcr_snapshot_file {
+	uint32_t readers;
+	bool has_pages; /* it came from the pool with them */
+	bool unlinked;	/* or gone to the pool */
+};
+
+struct gcr_snapshot {
+	/* fixed for life */
+	struct gcr_store *store;
+	atomic_int references;
+	uint32_t number;
+	pid_t pid;
+	uint64_t start_ticks;
+	char generation[40];
+	char name[GCR_SNAPSHOT_NAME_BYTES]; /* of its directory */
+	int files_fd;			    /* the directory `vram` in it */
+	struct gcr_extent *extents;
+	size_t count;
+	uint64_t bytes;
+	uint64_t cost_bytes; /* of files and table */
+
+	pthread_mutex_t names_lock; /* guards the index of names, made when first asked for */
+	char (*names)[GCR_EXTENT_NAME_BYTES];
+	uint32_t *by_name;
+
+	/* the store's, guarded by its lock */
+	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
+	struct gcr_snapshot_file *files;
+	bool discarded;
+	bool has_pages; /* all of its files */
+
+	/* populating: likewise */
+	struct gcr_snapshot *next_job;
+	struct gcr_store_group *groups;
+	size_t groups_count;
+	size_t next_group;
+	unsigned int pieces_under_way;
+	bool populating;
+};
+
+/* A snapshot of an earlier daemon, or of this one, that nobody holds now. */
+struct gcr_store_leftover {
+	struct gcr_store_leftover *next;
+	uint64_t cost_bytes;
+	bool claimed; /* somebody has held it: not to be swept */
+	char name[GCR_STORE_NAME_BYTES];
+};
+
+/* To be removed by the store's thread: a snapshot, or else a directory by its name. */
+struct gcr_store_removal {
+	struct gcr_store_removal *next;
+	struct gcr_snapshot *snapshot;
+	uint64_t cost_bytes;
+	char name[GCR_STORE_NAME_BYTES];
+};
+
+struct gcr_pool_file {
+	struct gcr_pool_file *next;
+	uint64_t bytes;
+	uint64_t number; /* its name, if it has been made */
+	bool made;
+	bool has_pages;
+};
+
+/* The files that are ready for one process. */
+struct gcr_pool {
+	struct gcr_pool *next;
+	pid_t pid;
+	uint64_t start_ticks;
+	struct gcr_pool_file *files;
+	uint64_t *wanted; /* sizes, those that matter most first; NULL: it stays as it is */
+	size_t wanted_count;
+};
+
+struct gcr_store {
+	/* fixed for life */
+	char *path;
+	char *mountpoint; /* a tmpfs of our own is mounted there; else NULL */
+	int fd;
+	int pool_fd;
+	bool survives_restart;
+	uint64_t pool_limit_bytes;
+	unsigned int threads_max;
+
+	pthread_mutex_t lock;	/* guards what follows */
+	pthread_cond_t changed; /* there is something to do, or to be had */
+	bool stopping;
+	uint64_t size_bytes;
+	uint64_t snapshots_bytes; /* of snapshots and leftovers */
+	uint64_t going_bytes;	  /* discarded, and not yet unlinked or still open */
+	uint64_t pool_bytes;
+	uint32_t last_number;
+	uint64_t last_pool_number;
+	struct gcr_snapshot *snapshots;
+	struct gcr_store_leftover *leftovers;
+
+	struct gcr_store_removal *removals;
+	struct gcr_store_removal **removals_end;
+	bool removing;
+	bool remover_started;
+	pthread_t remover;
+
+	struct gcr_snapshot *jobs; /* to be populated */
+	unsigned int populators;
+
+	struct gcr_pool *pools;
+	struct gcr_pool_file *given_up; /* to be removed; still count */
+	bool pools_changed;		/* what is wanted, or the room for it */
+	struct gcr_pool_file *filling;	/* the thread of the pool is at it; NULL when taken away */
+	bool filler_started;
+	pthread_t filler;
+};
+
+/*
+ * store.c: may @bytes more be promised, @fresh_bytes of which have no memory yet? If not, -ENOSPC
+ * or -ENOMEM with figures, and so much is missing. Lock: store.
+ */
+int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
+				uint64_t *ret_missing, struct gcr_error *error);
+
+/* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
+int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);
+/* Takes the mount or the directory away, which has to be empty but for files that are open. */
+void gcr_store_detach(struct gcr_store *store);
+
+/* store_remove.c */
+/* Remove the directory @name and what is in it, two levels deep. 0 if there is none. */
+int gcr_store_remove_directory(int parent_fd, const char *name);
+/* Have the thread do it. Takes @removal. Lock: store. */
+void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal);
+int gcr_store_start_remover(struct gcr_store *store);
+/* All that was given to it is removed first. */
+void gcr_store_stop_remover(struct gcr_store *store);
+
+/* store_populate.c */
+/* Fault in a piece of a file. -errno. */
+int gcr_store_populate_piece(int fd, uint64_t offset, uint64_t bytes);
+void gcr_store_stop_populating_locked(struct gcr_snapshot *snapshot);
+
+/* store_table.c */
+int gcr_store_write_table(int directory_fd, const struct gcr_snapshot *snapshot);
+uint64_t gcr_store_table_bytes(size_t count);
+/* Fills extents and count of @snapshot, whose identity must be what the table says. */
+int gcr_store_read_table(int directory_fd, struct gcr_snapshot *snapshot, struct gcr_error *error);
+
+/* store_pool.c */
+#define GCR_POOL_NAME_BYTES 24
+void gcr_store_pool_file_name(const struct gcr_pool_file *file, char ret_name[GCR_POOL_NAME_BYTES]);
+/* The files of a pool, the largest first; NULL if there are none. The array is the caller's. */
+struct gcr_pool_file **gcr_store_sort_pool(const struct gcr_pool *pool, size_t *ret_count);
+/* To be removed by the thread. Lock: store. */
+void gcr_store_give_up_locked(struct gcr_store *store, struct gcr_pool_file *file);
+void gcr_store_drop_pool_locked(struct gcr_store *store, struct gcr_pool **link);
+/*
+ * For each extent of a snapshot that is being made, a file of the pool of its process, or NULL: of
+ * the same size, else of the nearest that is left. They leave the pool, but not its sum of bytes.
+ * Lock: store.
+ */
+void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_pool_file **files);
+/* They go back. Lock: store. */
+void gcr_store_return_to_pool_locked(struct gcr_snapshot *snapshot, struct gcr_pool_file **files);
+/*
+ * Take files of at least @bytes out of the pools, or all that there are, to be removed by
+ * gcr_store_remove_pool_files(). NULL: there are none. Lock: store.
+ */
+struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint64_t bytes);
+/* Unlink and free these; then their bytes are free. No lock. */
+void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *files);
+void gcr_store_unlink_pool_file(struct gcr_store *store, const struct gcr_pool_file *file);
+/* Move files of a discarded snapshot to the pool of its process. No lock. */
+void gcr_store_recycle(struct gcr_snapshot *snapshot);
+
+/* store_fill.c */
+int gcr_store_start_filler(struct gcr_store *store);
+/* Removes all pools. */
+void gcr_store_stop_filler(struct gcr_store *store);
+
+/* snapshot.c */
+/* Memory that the files have taken. Lock: store, or nobody else knows it. */
+uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot);
+/* A reference, unless the last one is just being dropped. Lock: store. */
+bool gcr_snapshot_try_ref(struct gcr_snapshot *snapshot);
+
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
+
+#endif

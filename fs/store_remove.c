@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Removing what is no longer needed, on a thread: to free the pages of 16 GiB takes a while. The
+ * bytes of a file count until it is unlinked and nobody reads it any more.
+ */
+#include "fs/store_private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "fs/log.h"
+
+#define DEPTH_MAX 3
+
+static int remove_below(int parent_fd, const char *name, int depth)
+{
+	_cleanup_closedir_ DIR *dir = NULL;
+	const struct dirent *entry;
+	int result = 0;
+	int fd;
+
+	if (!unlinkat(parent_fd, name, AT_REMOVEDIR) || errno == ENOENT)
+		return 0;
+	if (errno == ENOTDIR)
+		return unlinkat(parent_fd, name, 0) < 0 ? -errno : 0;
+	if (errno != ENOTEMPTY || !depth)
+		return -errno;
+	fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	dir = fd < 0 ? NULL : fdopendir(fd);
+	if (!dir)
+		return -errno;
+	while (!result && (entry = readdir(dir)))
+		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+			result = remove_below(dirfd(dir), entry->d_name, depth - 1);
+	if (!result && unlinkat(parent_fd, name, AT_REMOVEDIR) < 0)
+		result = -errno;
+	return result;
+}
+
+int gcr_store_remove_directory(int parent_fd, const char *name)
+{
+	return remove_below(parent_fd, name, DEPTH_MAX);
+}
+
+void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
+{
+	removal->next = NULL;
+	*store->removals_end = removal;
+	store->removals_end = &removal->next;
+	pthread_cond_broadcast(&store->changed);
+}
+
+/* The files one by one, so that each one's bytes are free as soon as it is gone. */
+static void remove_files(struct gcr_snapshot *snapshot)
+{
+	struct gcr_store *store = snapshot->store;
+
+	for (size_t i = 0; i < snapshot->count; i++) {
+		struct gcr_snapshot_file *file = &snapshot->files[i];
+		char name[GCR_EXTENT_NAME_BYTES];
+
+		pthread_mutex_lock(&store->lock);
+		if (file->unlinked) { /* it went to the pool */
+			pthread_mutex_unlock(&store->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&store->lock);
+		gcr_extent_name(&snapshot->extents[i], name);
+		unlinkat(snapshot->files_fd, name, 0);
+		pthread_mutex_lock(&store->lock);
+		file->unlinked = true;
+		if (!file->readers)
+			store->going_bytes -= gcr_store_cost(snapshot->extents[i].bytes);
+		pthread_cond_broadcast(&store->changed);
+		pthread_mutex_unlock(&store->lock);
+	}
+}
+
+static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
+{
+	int result;
+
+	if (removal->snapshot)
+		remove_files(removal->snapshot);
+	result = gcr_store_remove_directory(store->fd, removal->name);
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
+			strerror(-result));
+	pthread_mutex_lock(&store->lock);
+	store->going_bytes -= removal->cost_bytes;
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+	gcr_snapshot_unref(removal->snapshot);
+	free(removal);
+}
+
+static void *remove_all(void *data)
+{
+	struct gcr_store *store = data;
+
+	pthread_mutex_lock(&store->lock);
+	for (;;) {
+		struct gcr_store_removal *removal = store->removals;
+
+		if (!removal && store->stopping)
+			break;
+		if (!removal) {
+			pthread_cond_wait(&store->changed, &store->lock);
+			continue;
+		}
+		store->removals = removal->next;
+		if (!store->removals)
+			store->removals_end = &store->removals;
+		store->removing = true;
+		pthread_mutex_unlock(&store->lock);
+		carry_out(store, removal);
+		pthread_mutex_lock(&store->lock);
+		store->removing = false;
+		pthread_cond_broadcast(&store->changed);
+	}
+	pthread_mutex_unlock(&store->lock);
+	return NULL;
+}
+
+int gcr_store_start_remover(struct gcr_store *store)
+{
+	int result = pthread_create(&store->remover, NULL, remove_all, store);
+
+	store->remover_started = !result;
+	return -result;
+}
+
+void gcr_store_stop_remover(struct gcr_store *store)
+{
+	if (!store->remover_started)
+		return;
+	pthread_mutex_lock(&store->lock);
+	store->stopping = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+	pthread_join(store->remover, NULL);
+	store->remover_started = false;
+}
