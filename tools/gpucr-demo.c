@@ -4,157 +4,20 @@
  * with a kernel every tick and checks all of it on the GPU every tick, against sums worked out on
  * the CPU without looking at the GPU's bytes. Frozen and thawed, it ticks on or says what changed.
  *
- * One thread, one context, the CUDA driver API only (looked up at run time).
+ * Here: the ticks and the command line. The CUDA driver API only (looked up at run time).
  */
-#include <dlfcn.h>
+#include "tools/demo.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/cuda/cuda_api.h"
-#include "lib/cleanup.h"
-#include "tools/demo_kernels.h"
-
-/* A tick changes one block of each buffer; the CPU keeps one sum and one number for each block. */
-#define BLOCK_WORDS (UINT64_C(1) << 18)
-
-#define GRID_BLOCKS	1024
-#define GRID_THREADS	256
 #define SUM_THREADS_MAX 64
-
-#define DRIVER_FUNCTIONS(X)             \
-	X(cuInit)                       \
-	X(cuGetErrorName)               \
-	X(cuDeviceGet)                  \
-	X(cuDevicePrimaryCtxRetain)     \
-	X(cuDevicePrimaryCtxRelease_v2) \
-	X(cuCtxSetCurrent)              \
-	X(cuCtxSynchronize)             \
-	X(cuModuleLoadData)             \
-	X(cuModuleUnload)               \
-	X(cuModuleGetFunction)          \
-	X(cuMemAlloc_v2)                \
-	X(cuMemAllocManaged)            \
-	X(cuMemFree_v2)                 \
-	X(cuMemsetD32_v2)               \
-	X(cuMemcpyDtoH_v2)              \
-	X(cuLaunchKernel)
-
-#define MEMBER(name) __typeof__(name) *name;
-static struct {
-	DRIVER_FUNCTIONS(MEMBER)
-} driver;
-
-struct block {
-	uint32_t added; /* sum of all values added to each word since the fill */
-	uint64_t sum;	/* what gpucr_checksum adds up for this block */
-};
-
-struct buffer {
-	CUdeviceptr pointer;
-	uint32_t seed;
-	bool managed;
-	struct block *blocks;
-	uint64_t sum; /* of all blocks */
-};
-
-struct demo {
-	/* as asked for */
-	uint64_t bytes, buffer_count, managed_count, tick_msec, ticks;
-	uint64_t gpu;
-
-	/* geometry, the same for each buffer */
-	uint64_t words, block_count;
-
-	CUdevice device;
-	CUcontext context;
-	CUmodule module;
-	CUfunction fill, add, checksum;
-	CUdeviceptr sums; /* one 64-bit sum for each buffer */
-	struct buffer *buffers;
-	uint64_t count;
-};
-
-static void __attribute__((format(printf, 1, 2))) complain(const char *format, ...)
-{
-	va_list arguments;
-
-	fputs("gpucr-demo: ", stderr);
-	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-}
-
-static int driver_error(const char *call, CUresult result)
-{
-	const char *name = NULL;
-
-	if (driver.cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
-		name = "unknown error";
-	complain("%s: %s (%d)", call, name, (int)result);
-	return -EIO;
-}
-
-/* 0, or -EIO with the call and the driver's name for what went wrong on stderr. */
-#define CU(name, ...)                                                             \
-	({                                                                        \
-		CUresult cu_result_ = driver.name(__VA_ARGS__);                   \
-		cu_result_ == CUDA_SUCCESS ? 0 : driver_error(#name, cu_result_); \
-	})
-
-static int driver_open(void)
-{
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-
-	if (!library) {
-		complain("%s (no GPU driver here? `gpucr-run --sim gpucr-demo` uses the simulator)",
-			 dlerror());
-		return -ENOENT;
-	}
-#define LOOK_UP(name)                                                             \
-	driver.name = (__typeof__(name) *)dlsym(library, #name);                  \
-	if (!driver.name) {                                                       \
-		complain("libcuda.so.1 has no %s: the driver is too old", #name); \
-		return -ENOSYS;                                                   \
-	}
-	DRIVER_FUNCTIONS(LOOK_UP)
-	return 0;
-}
-
-static uint64_t block_words(const struct demo *demo, uint64_t block)
-{
-	uint64_t left = demo->words - block * BLOCK_WORDS;
-
-	return left < BLOCK_WORDS ? left : BLOCK_WORDS;
-}
-
-static uint32_t expected_word(const struct buffer *buffer, uint64_t word, uint32_t added)
-{
-	return (buffer->seed ^ (uint32_t)word * GCR_DEMO_MULTIPLIER) + added;
-}
-
-static void block_sum(const struct demo *demo, const struct buffer *buffer, uint64_t block)
-{
-	uint32_t added = buffer->blocks[block].added;
-	uint64_t i = block * BLOCK_WORDS;
-	uint64_t end = i + block_words(demo, block);
-	uint64_t sum = 0;
-
-	for (; i < end; i++)
-		sum += ((uint64_t)expected_word(buffer, i, added) + 1) * (2 * i + 1);
-	buffer->blocks[block].sum = sum;
-}
 
 /* The first sums are those of all words: shared out among threads that end before the first tick.
  */
@@ -164,13 +27,30 @@ struct sum_share {
 	pthread_t thread;
 };
 
+static void part_sum(const struct buffer *buffer, uint64_t part)
+{
+	uint32_t added = buffer->parts[part].added;
+	uint64_t i = part * PART_WORDS;
+	uint64_t end = i + part_words(buffer, part);
+	uint64_t sum = 0;
+
+	for (; i < end; i++)
+		sum += ((uint64_t)expected_word(buffer, i, added) + 1) * (2 * i + 1);
+	buffer->parts[part].sum = sum;
+}
+
 static void *sum_thread(void *argument)
 {
 	const struct sum_share *share = argument;
-	const struct demo *demo = share->demo;
+	uint64_t number = 0;
 
-	for (uint64_t i = share->first; i < demo->count * demo->block_count; i += share->step)
-		block_sum(demo, &demo->buffers[i / demo->block_count], i % demo->block_count);
+	for (uint64_t i = 0; i < share->demo->count; i++) {
+		const struct buffer *buffer = &share->demo->buffers[i];
+
+		for (uint64_t part = 0; part < buffer->part_count; part++)
+			if (number++ % share->step == share->first)
+				part_sum(buffer, part);
+	}
 	return NULL;
 }
 
@@ -201,115 +81,199 @@ static int sum_all(struct demo *demo)
 	for (uint64_t i = 0; i < demo->count; i++) {
 		struct buffer *buffer = &demo->buffers[i];
 
-		for (uint64_t block = 0; block < demo->block_count; block++)
-			buffer->sum += buffer->blocks[block].sum;
+		for (uint64_t part = 0; part < buffer->part_count; part++)
+			buffer->sum += buffer->parts[part].sum;
 	}
 	return 0;
 }
 
-static int launch(CUfunction function, void **arguments)
+static int gpu_open(struct demo *demo, uint64_t index)
 {
-	return CU(cuLaunchKernel, function, GRID_BLOCKS, 1, 1, GRID_THREADS, 1, 1, 0, NULL,
-		  arguments, NULL);
-}
-
-static int buffer_create(struct demo *demo, uint64_t index)
-{
-	struct buffer *buffer = &demo->buffers[index];
+	struct gpu *gpu = &demo->gpus[index];
 	int error;
 
-	buffer->managed = index >= demo->buffer_count;
-	buffer->seed = (uint32_t)(index + 1) * 0x9e3779b9u;
-	buffer->blocks = calloc(demo->block_count, sizeof(*buffer->blocks));
-	if (!buffer->blocks) {
-		complain("out of memory");
-		return -ENOMEM;
-	}
-	if (buffer->managed)
-		error = CU(cuMemAllocManaged, &buffer->pointer, demo->words * sizeof(uint32_t),
-			   CU_MEM_ATTACH_GLOBAL);
-	else
-		error = CU(cuMemAlloc_v2, &buffer->pointer, demo->words * sizeof(uint32_t));
-	if (error < 0) {
-		complain("no memory for buffer %" PRIu64 " of %" PRIu64 ", %" PRIu64 " bytes each",
-			 index, demo->count, demo->words * sizeof(uint32_t));
+	if ((error = CU(cuDeviceGet, &gpu->device, (int)(demo->first_gpu + index))) < 0 ||
+	    (error = CU(cuDevicePrimaryCtxRetain, &gpu->context, gpu->device)) < 0 ||
+	    (error = CU(cuCtxSetCurrent, gpu->context)) < 0 ||
+	    (error = CU(cuModuleLoadData, &gpu->module, gcr_demo_ptx)) < 0 ||
+	    (error = CU(cuModuleGetFunction, &gpu->fill, gpu->module, "gpucr_fill")) < 0 ||
+	    (error = CU(cuModuleGetFunction, &gpu->add, gpu->module, "gpucr_add")) < 0 ||
+	    (error = CU(cuModuleGetFunction, &gpu->checksum, gpu->module, "gpucr_checksum")) < 0 ||
+	    (error = CU(cuModuleGetFunction, &gpu->spin, gpu->module, "gpucr_spin")) < 0)
 		return error;
+	return CU(cuMemAlloc_v2, &gpu->sums, (demo->count + 1) * sizeof(uint64_t));
+}
+
+/* Each GPU may touch the memory of the one before it, where the machine can do that. */
+static int peers_open(struct demo *demo)
+{
+	for (uint64_t i = 0; i < demo->gpu_count && demo->gpu_count > 1; i++) {
+		const struct gpu *other = &demo->gpus[(i + demo->gpu_count - 1) % demo->gpu_count];
+		struct gpu *gpu = &demo->gpus[i];
+		int can, error = CU(cuDeviceCanAccessPeer, &can, gpu->device, other->device);
+
+		if (!error && !can)
+			continue;
+		if (error < 0 || (error = gpu_use(demo, gpu)) < 0 ||
+		    (error = CU(cuCtxEnablePeerAccess, other->context, 0)) < 0 ||
+		    (error = CU(cuMemAlloc_v2, &gpu->scratch, PART_WORDS * sizeof(uint32_t))) < 0)
+			return error;
 	}
-	return launch(demo->fill, (void *[]){&buffer->pointer, &demo->words, &buffer->seed});
+	return 0;
+}
+
+static int buffers_create(struct demo *demo)
+{
+	const struct {
+		enum buffer_kind kind;
+		uint64_t count, bytes;
+	} groups[] = {
+		{BUFFER_DEVICE, demo->buffer_count, demo->bytes},
+		{BUFFER_MANAGED, demo->managed_count, demo->bytes},
+		{BUFFER_VMM, demo->vmm_count, demo->bytes},
+		{BUFFER_PITCH, demo->pitch_count, demo->bytes},
+		{BUFFER_ASYNC, demo->async_count, demo->bytes},
+		{BUFFER_DEVICE, demo->block_count, demo->block_bytes},
+	};
+	uint64_t index = 0;
+
+	for (size_t group = 0; group < GCR_ARRAY_SIZE(groups); group++)
+		for (uint64_t i = 0; i < groups[group].count; i++, index++) {
+			struct buffer *buffer = &demo->buffers[index];
+			int error;
+
+			buffer->kind = groups[group].kind;
+			buffer->gpu = (unsigned)(index % demo->gpu_count);
+			error = buffer_create(demo, index, groups[group].bytes);
+			if (error < 0)
+				return error;
+			if (demo->list)
+				fprintf(stderr,
+					"buffer %" PRIu64 " %s gpu %d address 0x%llx bytes %" PRIu64
+					" seed 0x%08" PRIx32 "\n",
+					index, buffer_kind_name(buffer),
+					demo->gpus[buffer->gpu].device, buffer->pointer,
+					buffer->words * sizeof(uint32_t), buffer->seed);
+		}
+	return 0;
+}
+
+/* The default streams: a kernel that never ends in another stream does not matter to them. */
+static int demo_wait(const struct demo *demo)
+{
+	int error = 0;
+
+	for (uint64_t i = 0; i < demo->gpu_count && !error; i++) {
+		error = gpu_use(demo, &demo->gpus[i]);
+		if (!error)
+			error = CU(cuStreamSynchronize, NULL);
+	}
+	return error;
 }
 
 static int demo_open(struct demo *demo)
 {
 	int error;
 
-	error = driver_open();
-	if (error < 0)
-		return error;
-	if ((error = CU(cuInit, 0)) < 0 ||
-	    (error = CU(cuDeviceGet, &demo->device, (int)demo->gpu)) < 0 ||
-	    (error = CU(cuDevicePrimaryCtxRetain, &demo->context, demo->device)) < 0 ||
-	    (error = CU(cuCtxSetCurrent, demo->context)) < 0 ||
-	    (error = CU(cuModuleLoadData, &demo->module, gcr_demo_ptx)) < 0 ||
-	    (error = CU(cuModuleGetFunction, &demo->fill, demo->module, "gpucr_fill")) < 0 ||
-	    (error = CU(cuModuleGetFunction, &demo->add, demo->module, "gpucr_add")) < 0 ||
-	    (error = CU(cuModuleGetFunction, &demo->checksum, demo->module, "gpucr_checksum")) < 0)
-		return error;
-
 	demo->buffers = calloc(demo->count, sizeof(*demo->buffers));
 	if (!demo->buffers) {
 		complain("out of memory");
 		return -ENOMEM;
 	}
-	error = CU(cuMemAlloc_v2, &demo->sums, demo->count * sizeof(uint64_t));
-	if (error < 0)
+	if ((error = driver_open()) < 0 || (error = CU(cuInit, 0)) < 0)
 		return error;
-	for (uint64_t i = 0; i < demo->count; i++) {
-		error = buffer_create(demo, i);
+	for (uint64_t i = 0; i < demo->gpu_count; i++) {
+		error = gpu_open(demo, i);
 		if (error < 0)
 			return error;
 	}
-	error = sum_all(demo);
-	if (error < 0)
+	if ((error = gpu_use(demo, &demo->gpus[0])) < 0 ||
+	    (error = CU(cuStreamCreate, &demo->stream, CU_STREAM_DEFAULT)) < 0 ||
+	    (error = peers_open(demo)) < 0 || (error = buffers_create(demo)) < 0 ||
+	    (error = sum_all(demo)) < 0 || (error = demo_wait(demo)) < 0)
 		return error;
-	return CU(cuCtxSynchronize);
+	return threads_start(demo);
+}
+
+static int gpu_close(const struct demo *demo, const struct gpu *gpu)
+{
+	int error;
+
+	if ((error = gpu_use(demo, gpu)) < 0 || (error = CU(cuMemFree_v2, gpu->sums)) < 0 ||
+	    (gpu->scratch && (error = CU(cuMemFree_v2, gpu->scratch)) < 0) ||
+	    (error = CU(cuModuleUnload, gpu->module)) < 0)
+		return error;
+	return CU(cuDevicePrimaryCtxRelease_v2, gpu->device);
 }
 
 /* After an @error the driver is left alone: it may hang, and the kernel frees all. */
 static int demo_close(struct demo *demo, int error)
 {
-	for (uint64_t i = 0; i < demo->count && demo->buffers; i++) {
+	spin_stop();
+	if (!error)
+		error = threads_stop(demo);
+	for (uint64_t i = 0; demo->buffers && i < demo->count; i++) {
 		if (demo->buffers[i].pointer && !error)
-			error = CU(cuMemFree_v2, demo->buffers[i].pointer);
-		free(demo->buffers[i].blocks);
+			error = buffer_free(demo, &demo->buffers[i]);
+		free(demo->buffers[i].parts);
+		free(demo->buffers[i].segments);
 	}
 	free(demo->buffers);
-	if (!error)
-		error = CU(cuMemFree_v2, demo->sums);
-	if (!error)
-		error = CU(cuModuleUnload, demo->module);
-	if (!error)
-		error = CU(cuDevicePrimaryCtxRelease_v2, demo->device);
+	for (uint64_t i = 0; i < demo->gpu_count && !error; i++)
+		error = gpu_close(demo, &demo->gpus[i]);
 	return error;
 }
 
-/* Each buffer's block for this tick grows by a value that no other tick adds. */
+static int part_add(struct demo *demo, struct buffer *buffer, uint64_t part, uint32_t value,
+		    bool captured)
+{
+	uint64_t first = part * PART_WORDS;
+	uint64_t words = part_words(buffer, part);
+	int error = gpu_use(demo, &demo->gpus[buffer->gpu]);
+
+	if (error < 0)
+		return error;
+	error = captured ? captured_add(demo, buffer, first, words, value)
+			 : launch(demo->gpus[buffer->gpu].add, NULL,
+				  (void *[]){&buffer->pointer, &first, &words, &value});
+	if (error < 0)
+		return error;
+	buffer->sum -= buffer->parts[part].sum;
+	buffer->parts[part].added += value;
+	part_sum(buffer, part);
+	buffer->sum += buffer->parts[part].sum;
+	return 0;
+}
+
+/* Each buffer's part for this tick grows by a value that no other tick adds. */
 static int demo_change(struct demo *demo, uint64_t tick)
 {
-	uint64_t block = (tick - 1) % demo->block_count;
-	uint64_t first = block * BLOCK_WORDS;
-	uint64_t words = block_words(demo, block);
 	uint32_t value = (uint32_t)tick * GCR_DEMO_MULTIPLIER;
 
 	for (uint64_t i = 0; i < demo->count; i++) {
 		struct buffer *buffer = &demo->buffers[i];
-		int error = launch(demo->add, (void *[]){&buffer->pointer, &first, &words, &value});
+		uint64_t part = (tick - 1) % buffer->part_count;
+		int error = part_add(demo, buffer, part, value, false);
+
+		if (!error && i == 0 && demo->capture_msec)
+			error = part_add(demo, buffer, part, value, true);
+		if (error < 0)
+			return error;
+	}
+	if (demo->gpu_count > 1) {
+		int error = demo_wait(demo);
 
 		if (error < 0)
 			return error;
-		buffer->sum -= buffer->blocks[block].sum;
-		buffer->blocks[block].added += value;
-		block_sum(demo, buffer, block);
-		buffer->sum += buffer->blocks[block].sum;
+	}
+	for (uint64_t i = 0; i < demo->count; i++) {
+		struct buffer *buffer = &demo->buffers[i];
+		int error = gpu_use(demo, &demo->gpus[buffer->gpu]);
+
+		if (!error)
+			error = buffer_exercise(demo, buffer, tick);
+		if (error < 0)
+			return error;
 	}
 	return 0;
 }
@@ -318,22 +282,21 @@ static int demo_change(struct demo *demo, uint64_t tick)
 static void explain(struct demo *demo, uint64_t index)
 {
 	const struct buffer *buffer = &demo->buffers[index];
-	_cleanup_free_ uint32_t *words = malloc(BLOCK_WORDS * sizeof(*words));
+	_cleanup_free_ uint32_t *words = malloc(PART_WORDS * sizeof(*words));
 	uint64_t wrong = 0, where = 0;
 	uint32_t expected = 0, found = 0;
 
-	if (!words)
+	if (!words || gpu_use(demo, &demo->gpus[buffer->gpu]) < 0)
 		return;
-	for (uint64_t block = 0; block < demo->block_count; block++) {
-		uint64_t first = block * BLOCK_WORDS;
-		uint64_t count = block_words(demo, block);
+	for (uint64_t part = 0; part < buffer->part_count; part++) {
+		uint64_t first = part * PART_WORDS;
+		uint64_t count = part_words(buffer, part);
 
 		if (CU(cuMemcpyDtoH_v2, words, buffer->pointer + first * sizeof(*words),
 		       count * sizeof(*words)) < 0)
 			return;
 		for (uint64_t i = 0; i < count; i++) {
-			uint32_t word =
-				expected_word(buffer, first + i, buffer->blocks[block].added);
+			uint32_t word = expected_word(buffer, first + i, buffer->parts[part].added);
 
 			if (words[i] == word)
 				continue;
@@ -347,46 +310,105 @@ static void explain(struct demo *demo, uint64_t index)
 	if (wrong)
 		complain("buffer %" PRIu64 ": %" PRIu64 " of %" PRIu64 " words differ, the first at"
 			 " byte %" PRIu64 ": expected 0x%08" PRIx32 ", found 0x%08" PRIx32,
-			 index, wrong, demo->words, where * sizeof(*words), expected, found);
+			 index, wrong, buffer->words, where * sizeof(*words), expected, found);
 	else
 		complain("buffer %" PRIu64 ": read back, every word is as expected", index);
+}
+
+static int sum_check(struct demo *demo, uint64_t tick, uint64_t index, uint64_t found)
+{
+	const struct buffer *buffer = &demo->buffers[index];
+
+	if (found == buffer->sum)
+		return 0;
+	complain("tick %" PRIu64 ": buffer %" PRIu64 " (%" PRIu64 " bytes of %s memory at"
+		 " 0x%llx): expected sum 0x%016" PRIx64 ", found 0x%016" PRIx64,
+		 tick, index, buffer->words * sizeof(uint32_t), buffer_kind_name(buffer),
+		 buffer->pointer, buffer->sum, found);
+	explain(demo, index);
+	return -EBADMSG;
+}
+
+/* Every other tick it is another GPU that looks at a buffer, where that can. */
+static uint64_t checking_gpu(const struct demo *demo, const struct buffer *buffer, uint64_t tick)
+{
+	uint64_t next = (buffer->gpu + 1) % demo->gpu_count;
+	bool shared = buffer->kind != BUFFER_ASYNC;
+
+	return tick % 2 || !shared || !demo->gpus[next].scratch ? buffer->gpu : next;
+}
+
+static int gpu_check(struct demo *demo, uint64_t index, uint64_t tick, uint64_t *sums)
+{
+	const struct gpu *gpu = &demo->gpus[index];
+	int error = gpu_use(demo, gpu);
+
+	if (!error)
+		error = CU(cuMemsetD32_v2, gpu->sums, 0,
+			   demo->count * (sizeof(uint64_t) / sizeof(uint32_t)));
+	for (uint64_t i = 0; i < demo->count && !error; i++) {
+		struct buffer *buffer = &demo->buffers[i];
+		CUdeviceptr result = gpu->sums + i * sizeof(uint64_t);
+
+		if (checking_gpu(demo, buffer, tick) == index)
+			error = launch(gpu->checksum, NULL,
+				       (void *[]){&buffer->pointer, &buffer->words, &result});
+	}
+	if (!error)
+		error = CU(cuMemcpyDtoH_v2, sums, gpu->sums, demo->count * sizeof(*sums));
+	for (uint64_t i = 0; i < demo->count && !error; i++)
+		if (checking_gpu(demo, &demo->buffers[i], tick) == index)
+			error = sum_check(demo, tick, i, sums[i]);
+	return error;
+}
+
+/* The part that has changed, copied from a buffer of the GPU before, is the same here. */
+static int peer_check(struct demo *demo, uint64_t index, uint64_t tick)
+{
+	const struct gpu *gpu = &demo->gpus[index];
+	uint64_t from = (index + demo->gpu_count - 1) % demo->gpu_count;
+	CUdeviceptr result = gpu->sums + demo->count * sizeof(uint64_t);
+	CUdeviceptr scratch = gpu->scratch;
+	const struct buffer *buffer = &demo->buffers[from];
+	uint64_t part, words, sum, expected;
+	int error;
+
+	if (!scratch || from >= demo->count)
+		return 0;
+	part = (tick - 1) % buffer->part_count;
+	words = part_words(buffer, part);
+	if ((error = gpu_use(demo, gpu)) < 0 ||
+	    (error = CU(cuMemcpyPeer, scratch, gpu->context,
+			buffer->pointer + part * PART_WORDS * sizeof(uint32_t),
+			demo->gpus[from].context, words * sizeof(uint32_t))) < 0 ||
+	    (error = CU(cuMemsetD32_v2, result, 0, 2)) < 0 ||
+	    (error = launch(gpu->checksum, NULL, (void *[]){&scratch, &words, &result})) < 0 ||
+	    (error = CU(cuMemcpyDtoH_v2, &sum, result, sizeof(sum))) < 0)
+		return error;
+	expected = expected_sum(buffer, part * PART_WORDS, words, buffer->parts[part].added);
+	if (sum == expected)
+		return 0;
+	complain("tick %" PRIu64 ": copied from GPU %d to GPU %d: expected sum 0x%016" PRIx64
+		 ", found 0x%016" PRIx64,
+		 tick, demo->gpus[from].device, gpu->device, expected, sum);
+	return -EBADMSG;
 }
 
 static int demo_check(struct demo *demo, uint64_t tick)
 {
 	_cleanup_free_ uint64_t *sums = malloc(demo->count * sizeof(*sums));
-	int error;
+	int error = 0;
 
 	if (!sums) {
 		complain("out of memory");
 		return -ENOMEM;
 	}
-	error = CU(cuMemsetD32_v2, demo->sums, 0,
-		   demo->count * (sizeof(uint64_t) / sizeof(uint32_t)));
-	for (uint64_t i = 0; i < demo->count && !error; i++) {
-		CUdeviceptr result = demo->sums + i * sizeof(uint64_t);
-
-		error = launch(demo->checksum,
-			       (void *[]){&demo->buffers[i].pointer, &demo->words, &result});
-	}
-	if (!error)
-		error = CU(cuMemcpyDtoH_v2, sums, demo->sums, demo->count * sizeof(*sums));
-	if (error < 0)
-		return error;
-
-	for (uint64_t i = 0; i < demo->count; i++) {
-		const struct buffer *buffer = &demo->buffers[i];
-
-		if (sums[i] == buffer->sum)
-			continue;
-		complain("tick %" PRIu64 ": buffer %" PRIu64 " (%" PRIu64 " bytes of %s memory at"
-			 " 0x%llx): expected sum 0x%016" PRIx64 ", found 0x%016" PRIx64,
-			 tick, i, demo->words * sizeof(uint32_t),
-			 buffer->managed ? "managed" : "device", buffer->pointer, buffer->sum,
-			 sums[i]);
-		explain(demo, i);
-		error = -EBADMSG;
-	}
+	for (uint64_t i = 0; i < demo->gpu_count && !error; i++)
+		error = gpu_check(demo, i, tick, sums);
+	for (uint64_t i = 0; i < demo->gpu_count && demo->gpu_count > 1 && !error; i++)
+		error = peer_check(demo, i, tick);
+	for (uint64_t i = 0; i < demo->count && !error; i++)
+		error = buffer_look(&demo->buffers[i], tick);
 	return error;
 }
 
@@ -396,21 +418,26 @@ static int demo_run(struct demo *demo)
 		.tv_sec = (time_t)(demo->tick_msec / 1000),
 		.tv_nsec = (long)(demo->tick_msec % 1000) * 1000000,
 	};
-	int error;
+	int error = 0;
 
+	if (demo->fork_tick == 0)
+		error = children_start(demo);
 	printf("pid %ld\n", (long)getpid());
-	for (uint64_t tick = 1; !demo->ticks || tick <= demo->ticks; tick++) {
+	for (uint64_t tick = 1; !error && (!demo->ticks || tick <= demo->ticks); tick++) {
 		if (tick > 1)
 			nanosleep(&pause, NULL);
-		error = demo_change(demo, tick);
+		if (tick == demo->fork_tick)
+			error = children_start(demo);
+		if (!error && tick == demo->spin_tick)
+			error = spin_start(demo);
+		if (!error)
+			error = demo_change(demo, tick);
 		if (!error)
 			error = demo_check(demo, tick);
-		if (error < 0)
-			return error;
-		if (printf("tick %" PRIu64 " ok\n", tick) < 0)
-			return -EPIPE;
+		if (!error && printf("tick %" PRIu64 " ok\n", tick) < 0)
+			error = -EPIPE;
 	}
-	return 0;
+	return error;
 }
 
 /*
@@ -460,12 +487,41 @@ static const struct {
 	 "VRAM to fill, all buffers together (default 64M)"},
 	{"buffers", "N", offsetof(struct demo, buffer_count), 4096, "share it out (default 4)"},
 	{"managed", "N", offsetof(struct demo, managed_count), 4096,
-	 "further buffers, of the same size, in managed memory (default 0)"},
+	 "further buffers, of the same size, in managed memory"},
+	{"own-vmm", "N", offsetof(struct demo, vmm_count), 4096,
+	 "... of segments mapped by the program itself"},
+	{"pitch", "N", offsetof(struct demo, pitch_count), 4096, "... with rows (cuMemAllocPitch)"},
+	{"async", "N", offsetof(struct demo, async_count), 4096,
+	 "... of stream-ordered memory (cuMemAllocAsync)"},
+	{"blocks", "N", offsetof(struct demo, block_count), 65536,
+	 "further buffers of a size of their own"},
+	{"block-bytes", "N", offsetof(struct demo, block_bytes), UINT64_C(1) << 40,
+	 "their size (default 64K)"},
 	{"tick", "MS", offsetof(struct demo, tick_msec), 86400000,
 	 "pause between ticks, in ms (default 500)"},
 	{"ticks", "N", offsetof(struct demo, ticks), UINT64_MAX,
 	 "end after this many ticks (default 0: never)"},
-	{"gpu", "N", offsetof(struct demo, gpu), INT_MAX, "the GPU to use (default 0)"},
+	{"gpu", "N", offsetof(struct demo, first_gpu), INT_MAX, "the GPU to use (default 0)"},
+	{"gpus", "N", offsetof(struct demo, gpu_count), DEMO_GPUS_MAX,
+	 "use so many, from that one on (default 1)"},
+	{"threads", "N", offsetof(struct demo, thread_count), DEMO_THREADS_MAX,
+	 "threads that submit work without pause"},
+	{"capture", "MS", offsetof(struct demo, capture_msec), 86400000,
+	 "hold a stream capture open so long in each tick"},
+	{"spin", "K", offsetof(struct demo, spin_tick), UINT64_MAX,
+	 "start a kernel at tick K that ends with SIGUSR1"},
+	{"children", "N", offsetof(struct demo, child_count), 64, "fork children that do nothing"},
+	{"fork-at", "K", offsetof(struct demo, fork_tick), UINT64_MAX,
+	 "at tick K, not before the first"},
+};
+
+static const struct {
+	const char *name;
+	size_t offset;
+	const char *help;
+} flags[] = {
+	{"clone", offsetof(struct demo, clone), "children by clone(2), not fork(3)"},
+	{"list", offsetof(struct demo, list), "describe each buffer on stderr"},
 };
 
 static void usage(FILE *stream)
@@ -475,9 +531,11 @@ static void usage(FILE *stream)
 	      "\n",
 	      stream);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(options); i++)
-		fprintf(stream, "  --%-7s %-4s %s\n", options[i].name, options[i].argument,
+		fprintf(stream, "  --%-11s %-4s %s\n", options[i].name, options[i].argument,
 			options[i].help);
-	fputs("  --help         print this\n"
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++)
+		fprintf(stream, "  --%-16s %s\n", flags[i].name, flags[i].help);
+	fputs("  --help             print this\n"
 	      "\n"
 	      "N may end in K, M or G (powers of 1024). Prints `pid N` when the VRAM is filled, "
 	      "then\n"
@@ -485,15 +543,35 @@ static void usage(FILE *stream)
 	      stream);
 }
 
+static int parse_option(struct demo *demo, const char *name, size_t index)
+{
+	uint64_t number;
+
+	if (index >= GCR_ARRAY_SIZE(options)) {
+		*(bool *)((char *)demo + flags[index - GCR_ARRAY_SIZE(options)].offset) = true;
+		return 0;
+	}
+	if (parse_number(optarg, &number) < 0 || number > options[index].max) {
+		complain("--%s: not a number it can take: %s", name, optarg);
+		return -EINVAL;
+	}
+	*(uint64_t *)(void *)((char *)demo + options[index].offset) = number;
+	return 0;
+}
+
 static int parse_arguments(struct demo *demo, int argc, char **argv)
 {
-	enum { HELP = GCR_ARRAY_SIZE(options) };
-	struct option longs[GCR_ARRAY_SIZE(options) + 2] = {{0}};
-	uint64_t number;
+	enum {
+		FLAGS = GCR_ARRAY_SIZE(options),
+		HELP = FLAGS + GCR_ARRAY_SIZE(flags),
+	};
+	struct option longs[HELP + 2] = {{0}};
 	int found;
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(options); i++)
 		longs[i] = (struct option){options[i].name, required_argument, NULL, 0};
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++)
+		longs[FLAGS + i].name = flags[i].name;
 	longs[HELP].name = "help";
 
 	for (;;) {
@@ -507,39 +585,38 @@ static int parse_arguments(struct demo *demo, int argc, char **argv)
 			usage(stdout);
 			exit(EXIT_SUCCESS);
 		}
-		if (parse_number(optarg, &number) < 0 || number > options[found].max) {
-			complain("--%s: not a number it can take: %s", options[found].name, optarg);
+		if (parse_option(demo, longs[found].name, (size_t)found) < 0)
 			return -EINVAL;
-		}
-		*(uint64_t *)(void *)((char *)demo + options[found].offset) = number;
 	}
 	if (optind < argc) {
 		complain("unexpected argument: %s", argv[optind]);
 		return -EINVAL;
 	}
 
-	demo->count = demo->buffer_count + demo->managed_count;
-	if (!demo->count) {
+	demo->count = demo->buffer_count + demo->managed_count + demo->vmm_count +
+		      demo->pitch_count + demo->async_count + demo->block_count;
+	if (!demo->count || !demo->gpu_count) {
 		complain("no buffers");
 		return -EINVAL;
 	}
-	demo->words = demo->bytes / (demo->buffer_count ? demo->buffer_count : demo->count) /
-		      sizeof(uint32_t);
-	if (!demo->words) {
+	/* From here on the size of one. */
+	demo->bytes /= demo->buffer_count ? demo->buffer_count : demo->count;
+	if (demo->bytes < sizeof(uint32_t) || demo->block_bytes < sizeof(uint32_t)) {
 		complain("--bytes: a buffer has at least 4 bytes");
 		return -EINVAL;
 	}
-	demo->block_count = (demo->words + BLOCK_WORDS - 1) / BLOCK_WORDS;
 	return 0;
 }
 
 int main(int argc, char **argv)
 {
 	struct sigaction action = {.sa_handler = stop};
-	struct demo demo = {
+	static struct demo demo = {
 		.bytes = UINT64_C(64) << 20,
 		.buffer_count = 4,
+		.block_bytes = UINT64_C(64) << 10,
 		.tick_msec = 500,
+		.gpu_count = 1,
 	};
 	int error;
 

@@ -130,8 +130,9 @@ static void explain(CUresult driver_result, const struct gcr_control_request *as
 	}
 }
 
-static void handle(const struct gcr_message *request, struct gcr_result *result, void *data)
+static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
 {
+	struct gcr_result *result = &answer->result;
 	const struct verb *verb = find_verb(request->header.type);
 	const struct gcr_driver *driver = data;
 	struct gcr_control_request asked;
@@ -162,6 +163,7 @@ int main(void)
 	struct gcr_driver driver = {0};
 	struct gcr_error error = {0};
 
+	gcr_serve_prepare();
 	if (gcr_driver_open(&driver, &error) == 0)
 		gcr_driver_check_checkpoint(&driver, &error);
 	if (gcr_serve_hello(&driver, &error) < 0) {
@@ -170,6 +172,6 @@ int main(void)
 	}
 	if (error.number)
 		return 1;
-	gcr_serve(&driver, handle, NULL, &driver);
+	gcr_serve(&(struct gcr_service){.driver = &driver, .handle = handle, .data = &driver});
 	return 0;
 }

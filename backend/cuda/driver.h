@@ -13,23 +13,45 @@
 #include "lib/protocol.h"
 
 /* Every entry point by its exported, versioned name. */
-#define GCR_DRIVER_CALLS(X)              \
-	X(cuInit)                        \
-	X(cuDriverGetVersion)            \
-	X(cuGetErrorName)                \
-	X(cuGetErrorString)              \
-	X(cuDeviceGetCount)              \
-	X(cuDeviceGet)                   \
-	X(cuDeviceGetName)               \
-	X(cuDeviceGetUuid_v2)            \
-	X(cuDeviceTotalMem_v2)           \
-	X(cuDevicePrimaryCtxRetain)      \
-	X(cuDevicePrimaryCtxRelease_v2)  \
-	X(cuCtxSetCurrent)               \
-	X(cuMemGetInfo_v2)               \
-	X(cuMemGetAllocationGranularity) \
-	X(cuMemCreate)                   \
-	X(cuMemRelease)
+#define GCR_DRIVER_CALLS(X)                       \
+	X(cuInit)                                 \
+	X(cuDriverGetVersion)                     \
+	X(cuGetErrorName)                         \
+	X(cuGetErrorString)                       \
+	X(cuDeviceGetCount)                       \
+	X(cuDeviceGet)                            \
+	X(cuDeviceGetName)                        \
+	X(cuDeviceGetUuid_v2)                     \
+	X(cuDeviceTotalMem_v2)                    \
+	X(cuDeviceGetAttribute)                   \
+	X(cuDeviceGetPCIBusId)                    \
+	X(cuDevicePrimaryCtxRetain)               \
+	X(cuDevicePrimaryCtxRelease_v2)           \
+	X(cuCtxSetCurrent)                        \
+	X(cuMemGetInfo_v2)                        \
+	X(cuMemHostRegister_v2)                   \
+	X(cuMemHostUnregister)                    \
+	X(cuMemcpyDtoHAsync_v2)                   \
+	X(cuMemcpyHtoDAsync_v2)                   \
+	X(cuMemsetD8Async)                        \
+	X(cuStreamCreate)                         \
+	X(cuStreamSynchronize)                    \
+	X(cuStreamDestroy_v2)                     \
+	X(cuEventCreate)                          \
+	X(cuEventRecord)                          \
+	X(cuEventSynchronize)                     \
+	X(cuEventDestroy_v2)                      \
+	X(cuMemAddressReserve)                    \
+	X(cuMemAddressFree)                       \
+	X(cuMemGetAllocationGranularity)          \
+	X(cuMemGetAllocationPropertiesFromHandle) \
+	X(cuMemCreate)                            \
+	X(cuMemRelease)                           \
+	X(cuMemMap)                               \
+	X(cuMemUnmap)                             \
+	X(cuMemSetAccess)                         \
+	X(cuMemExportToShareableHandle)           \
+	X(cuMemImportFromShareableHandle)
 
 /* Drivers before 570 lack these: NULL then. */
 #define GCR_DRIVER_CHECKPOINT_CALLS(X)   \

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A helper's side of the conversation, on the socket that the daemon left as descriptor 3. A
- * helper is one thread; the daemon asks one thing at a time. When the daemon is gone, the call
+ * A helper's side of the conversation, on the socket that the daemon left as descriptor 3. One
+ * thread has it; the daemon asks one thing at a time. When the daemon is gone, the call
  * under way ends, its answer cannot be sent, and the helper goes.
  */
 #include "backend/cuda/serve.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/cuda/nvml.h"
 #include "lib/cleanup.h"
@@ -23,6 +25,23 @@ static void copy_words(char to[static GCR_WORDS_BYTES], const struct gcr_error *
 	snprintf(to, GCR_WORDS_BYTES, "%.*s", GCR_WORDS_BYTES - 1, error->words);
 }
 
+static struct {
+	pthread_t thread;
+	bool started;
+	char driver_version[GCR_NAME_BYTES];
+} preparation;
+
+static void *look_up_version(void *unused)
+{
+	gcr_nvml_driver_version(preparation.driver_version);
+	return NULL;
+}
+
+void gcr_serve_prepare(void)
+{
+	preparation.started = pthread_create(&preparation.thread, NULL, look_up_version, NULL) == 0;
+}
+
 int gcr_serve_hello(const struct gcr_driver *driver, const struct gcr_error *error)
 {
 	struct gcr_hello hello = {
@@ -30,10 +49,11 @@ int gcr_serve_hello(const struct gcr_driver *driver, const struct gcr_error *err
 		.api_version = (uint32_t)driver->api_version,
 	};
 
+	if (preparation.started)
+		pthread_join(preparation.thread, NULL);
+	memcpy(hello.driver_version, preparation.driver_version, sizeof(hello.driver_version));
 	if (error->number)
 		copy_words(hello.words, error);
-	else
-		gcr_nvml_driver_version(hello.driver_version);
 	return gcr_message_send(SOCKET, GCR_MESSAGE_HELLO, 0, &hello, sizeof(hello), NULL, 0);
 }
 
@@ -74,8 +94,7 @@ static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *
 	return 0;
 }
 
-static int answer_query(const struct gcr_driver *driver, uint32_t sequence,
-			gcr_serve_complete *complete, void *data)
+static int answer_query(const struct gcr_service *service, uint32_t sequence)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
 	struct gcr_error error = {0};
@@ -83,11 +102,11 @@ static int answer_query(const struct gcr_driver *driver, uint32_t sequence,
 	if (!reply)
 		return -ENOMEM;
 	if (gcr_nvml_list(reply) < 0) {
-		if (list_devices(driver, reply, &error) < 0) {
+		if (list_devices(service->driver, reply, &error) < 0) {
 			reply->error = error.number;
 			copy_words(reply->words, &error);
-		} else if (complete) {
-			complete(reply, data);
+		} else if (service->complete) {
+			service->complete(reply, service->data);
 		}
 	}
 	return gcr_message_send(SOCKET, GCR_MESSAGE_GPUS, sequence, reply, sizeof(*reply), NULL, 0);
@@ -104,27 +123,55 @@ static bool is_orphan(void)
 	return poll(&daemon, 1, 0) == 1 && daemon.revents & (POLLHUP | POLLERR);
 }
 
-void gcr_serve(const struct gcr_driver *driver, gcr_serve_handler *handler,
-	       gcr_serve_complete *complete, void *data)
+int gcr_serve_wait(int fd)
 {
+	struct pollfd polls[2] = {
+		{.fd = fd, .events = POLLIN}, {.fd = SOCKET}, /* hanging up is always told */
+	};
+
+	for (;;) {
+		if (poll(polls, 2, -1) < 0)
+			continue;
+		if (polls[0].revents)
+			return 0;
+		return -EPIPE;
+	}
+}
+
+static int answer_request(const struct gcr_service *service, struct gcr_message *request,
+			  bool *ret_last)
+{
+	struct gcr_answer answer = {0};
+	int r;
+
+	service->handle(request, &answer, service->data);
+	r = gcr_message_send(SOCKET, GCR_MESSAGE_RESULT, request->header.sequence, &answer.result,
+			     sizeof(answer.result), answer.fds, answer.fds_count);
+	for (size_t i = 0; i < answer.fds_count; i++)
+		close(answer.fds[i]);
+	*ret_last = answer.last;
+	return r;
+}
+
+void gcr_serve(const struct gcr_service *service)
+{
+	bool last = false;
 	int r = 0;
 
-	while (r == 0) {
-		struct gcr_result result = {0};
+	while (r == 0 && !last) {
 		struct gcr_message request;
 
 		r = gcr_message_receive(SOCKET, -1, -1, &request);
 		if (r < 0)
 			return;
-		gcr_message_close_fds(&request);
 		if (is_orphan())
-			return;
-		if (request.header.type == GCR_MESSAGE_QUERY) {
-			r = answer_query(driver, request.header.sequence, complete, data);
-			continue;
-		}
-		handler(&request, &result, data);
-		r = gcr_message_send(SOCKET, GCR_MESSAGE_RESULT, request.header.sequence, &result,
-				     sizeof(result), NULL, 0);
+			r = -EPIPE;
+		else if (request.header.type == GCR_MESSAGE_QUERY)
+			r = answer_query(service, request.header.sequence);
+		else
+			r = answer_request(service, &request, &last);
+		gcr_message_close_fds(&request);
+		if (r == 0 && !last && service->between)
+			service->between(service->data);
 	}
 }

@@ -4,22 +4,32 @@
  * when the daemon closes its socket, and everything it holds goes with it.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "backend/cuda/driver.h"
 #include "backend/cuda/serve.h"
+#include "backend/cuda/worker_copy.h"
+#include "backend/cuda/worker_numa.h"
+#include "backend/cuda/worker_session.h"
+#include "lib/cleanup.h"
 #include "lib/clock.h"
 
+#define SYSFS "/sys"
+
 struct worker {
-	struct gcr_driver driver;
+	struct gcr_worker_gpu gpu;
 	uint8_t uuid[GCR_UUID_BYTES];
-	CUdevice device;
-	bool has_context;
 	CUmemGenericAllocationHandle *reserved;
 	size_t reserved_count;
+	struct gcr_worker_session *session;
+	pthread_t preparing; /* makes the copier */
+	bool has_preparing;
 };
 
 static int parse_uuid(const char *text, uint8_t ret_uuid[GCR_UUID_BYTES])
@@ -36,22 +46,63 @@ static int parse_uuid(const char *text, uint8_t ret_uuid[GCR_UUID_BYTES])
 
 static int open_gpu(struct worker *worker, struct gcr_error *error)
 {
-	const struct gcr_driver *driver = &worker->driver;
+	struct gcr_worker_gpu *gpu = &worker->gpu;
+	const struct gcr_driver *driver = &gpu->driver;
 	CUcontext context;
 	int r;
 
-	r = gcr_driver_open(&worker->driver, error);
+	r = gcr_driver_open(&gpu->driver, error);
 	if (r < 0)
 		return r;
-	r = gcr_driver_find(driver, worker->uuid, &worker->device, error);
+	r = gcr_driver_find(driver, worker->uuid, &gpu->device, error);
 	if (r < 0)
 		return r;
-	r = gcr_driver_check(driver, driver->cuDevicePrimaryCtxRetain(&context, worker->device),
+	r = gcr_driver_check(driver, driver->cuDevicePrimaryCtxRetain(&context, gpu->device),
 			     "cuDevicePrimaryCtxRetain", error);
 	if (r < 0)
 		return r;
-	worker->has_context = true;
+	gpu->context = context;
 	return gcr_driver_check(driver, driver->cuCtxSetCurrent(context), "cuCtxSetCurrent", error);
+}
+
+/*
+ * Ring and threads of the copy path, on the GPU's node. Nobody waits for them before the first
+ * session, so they are made while the daemon goes on.
+ */
+static int create_copier(struct worker *worker, CUresult *ret_driver_result,
+			 struct gcr_error *error)
+{
+	struct gcr_copier_config config;
+
+	gcr_copier_config_default(&config);
+	return gcr_copier_create(&worker->gpu.driver, worker->gpu.context, &config,
+				 &worker->gpu.copier, ret_driver_result, error);
+}
+
+static void *prepare(void *data)
+{
+	struct worker *worker = data;
+	const struct gcr_driver *driver = &worker->gpu.driver;
+	CUresult ignored;
+	char bus_id[32];
+	int node = -ENOENT;
+
+	driver->cuCtxSetCurrent(worker->gpu.context);
+	if (driver->cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), worker->gpu.device) == CUDA_SUCCESS)
+		node = gcr_numa_node(SYSFS, bus_id);
+	/* Farther away it is slower, and works. */
+	if (node >= 0)
+		gcr_numa_bind(SYSFS, node);
+	/* Whoever needs it and finds none tries again, and tells. */
+	create_copier(worker, &ignored, NULL);
+	return NULL;
+}
+
+static void wait_prepared(struct worker *worker)
+{
+	if (worker->has_preparing)
+		pthread_join(worker->preparing, NULL);
+	worker->has_preparing = false;
 }
 
 static CUresult release(struct worker *worker)
@@ -60,7 +111,7 @@ static CUresult release(struct worker *worker)
 
 	while (worker->reserved_count > 0) {
 		CUresult result =
-			worker->driver.cuMemRelease(worker->reserved[--worker->reserved_count]);
+			worker->gpu.driver.cuMemRelease(worker->reserved[--worker->reserved_count]);
 
 		if (first == CUDA_SUCCESS)
 			first = result;
@@ -68,33 +119,26 @@ static CUresult release(struct worker *worker)
 	return first;
 }
 
-static void close_gpu(struct worker *worker)
-{
-	release(worker);
-	free(worker->reserved);
-	if (worker->has_context)
-		worker->driver.cuDevicePrimaryCtxRelease_v2(worker->device);
-}
-
 /* Physical memory without an address: all that a reservation is for. */
 static CUresult create(const struct worker *worker, uint64_t bytes,
 		       CUmemGenericAllocationHandle *ret_handle)
 {
+	const struct gcr_driver *driver = &worker->gpu.driver;
 	CUmemAllocationProp properties = {
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = worker->device},
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = worker->gpu.device},
 	};
 	size_t granularity, rounded;
 	CUresult result;
 
-	result = worker->driver.cuMemGetAllocationGranularity(&granularity, &properties,
-							      CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+	result = driver->cuMemGetAllocationGranularity(&granularity, &properties,
+						       CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (__builtin_add_overflow(bytes, granularity - 1, &rounded))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	rounded -= rounded % granularity;
-	return worker->driver.cuMemCreate(ret_handle, rounded, &properties, 0);
+	return driver->cuMemCreate(ret_handle, rounded, &properties, 0);
 }
 
 static CUresult reserve(struct worker *worker, uint64_t bytes)
@@ -114,33 +158,155 @@ static CUresult reserve(struct worker *worker, uint64_t bytes)
 	return result;
 }
 
-static void handle(const struct gcr_message *request, struct gcr_result *result, void *data)
+/* ---- requests: 0 or -errno with words; *ret_driver_result if it was the driver ---- */
+
+static int on_reserve(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		      CUresult *ret_driver_result, struct gcr_error *error)
+{
+	struct gcr_reserve_request asked;
+
+	gcr_message_payload(request, &asked, sizeof(asked));
+	*ret_driver_result = reserve(worker, asked.bytes);
+	return gcr_driver_check(&worker->gpu.driver, *ret_driver_result, "cuMemCreate", error);
+}
+
+static int on_release(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		      CUresult *ret_driver_result, struct gcr_error *error)
+{
+	*ret_driver_result = release(worker);
+	return gcr_driver_check(&worker->gpu.driver, *ret_driver_result, "cuMemRelease", error);
+}
+
+static int on_begin(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		    CUresult *ret_driver_result, struct gcr_error *error)
+{
+	enum gcr_copy_direction direction =
+		request->header.type == GCR_MESSAGE_SESSION_OUT ? GCR_COPY_OUT : GCR_COPY_IN;
+	struct gcr_session asked;
+	int r;
+
+	gcr_message_payload(request, &asked, sizeof(asked));
+	if (worker->session)
+		return gcr_error_set(error, EBUSY, "the worker has not ended its last session");
+	if (request->fds_count != 2)
+		return gcr_error_set(error, EPROTO, "a session begins with two descriptors");
+	wait_prepared(worker);
+	if (!worker->gpu.copier) {
+		r = create_copier(worker, ret_driver_result, error);
+		if (r < 0)
+			return r;
+	}
+	r = gcr_worker_session_begin(&worker->gpu, direction, &asked, request->fds[0],
+				     request->fds[1], &worker->session, ret_driver_result, error);
+	if (r == 0)
+		request->fds[1] = -1;
+	return r;
+}
+
+static int on_import(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		     CUresult *ret_driver_result, struct gcr_error *error)
+{
+	struct gcr_range range;
+
+	gcr_message_payload(request, &range, sizeof(range));
+	return gcr_worker_session_import(worker->session, &range, request->fds, request->fds_count,
+					 ret_driver_result, error);
+}
+
+static int on_create(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		     CUresult *ret_driver_result, struct gcr_error *error)
+{
+	return gcr_worker_session_create(worker->session, ret_driver_result, error);
+}
+
+static int on_copy(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		   CUresult *ret_driver_result, struct gcr_error *error)
+{
+	int r;
+
+	r = gcr_worker_session_copy(worker->session, error);
+	if (r < 0)
+		return r;
+	/* Without the daemon nobody knows what these files are: no need to finish them. */
+	if (gcr_serve_wait(gcr_copier_event(worker->gpu.copier)) < 0)
+		_exit(1);
+	return gcr_worker_session_copied(worker->session, ret_driver_result, error);
+}
+
+static int on_export(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		     CUresult *ret_driver_result, struct gcr_error *error)
+{
+	struct gcr_range range;
+	int r;
+
+	gcr_message_payload(request, &range, sizeof(range));
+	r = gcr_worker_session_export(worker->session, &range, answer->fds, ret_driver_result,
+				      error);
+	if (r == 0)
+		answer->fds_count = range.count;
+	return r;
+}
+
+static int on_end(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		  CUresult *ret_driver_result, struct gcr_error *error)
+{
+	int r = gcr_worker_session_end(TAKE_PTR(worker->session), ret_driver_result, error);
+
+	answer->last = r < 0;
+	return r;
+}
+
+static const struct verb {
+	uint16_t type;
+	bool needs_session;
+	int (*run)(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		   CUresult *ret_driver_result, struct gcr_error *error);
+} verbs[] = {
+	{GCR_MESSAGE_RESERVE, false, on_reserve},
+	{GCR_MESSAGE_RELEASE, false, on_release},
+	{GCR_MESSAGE_SESSION_OUT, false, on_begin},
+	{GCR_MESSAGE_SESSION_IN, false, on_begin},
+	{GCR_MESSAGE_IMPORT, true, on_import},
+	{GCR_MESSAGE_CREATE, true, on_create},
+	{GCR_MESSAGE_COPY, true, on_copy},
+	{GCR_MESSAGE_EXPORT, true, on_export},
+	{GCR_MESSAGE_END, true, on_end},
+};
+
+static int run(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+	       CUresult *ret_driver_result, struct gcr_error *error)
+{
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(verbs); i++) {
+		if (verbs[i].type != request->header.type)
+			continue;
+		if (verbs[i].needs_session && !worker->session)
+			return gcr_error_set(error, EINVAL, "the worker has no session");
+		return verbs[i].run(worker, request, answer, ret_driver_result, error);
+	}
+	return gcr_error_set(error, EOPNOTSUPP, "gpucr-worker does not know this request");
+}
+
+static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
+{
+	CUresult driver_result = CUDA_SUCCESS;
+	int64_t start_usec = gcr_clock_usec();
+	struct worker *worker = data;
+	struct gcr_error error;
+	int r;
+
+	r = run(worker, request, answer, &driver_result, &error);
+	answer->result.duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
+	if (r < 0)
+		gcr_serve_fail(&answer->result, driver_result, &error);
+}
+
+/* The daemon waits for the control state now, and will want the end of the session quickly. */
+static void between(void *data)
 {
 	struct worker *worker = data;
-	struct gcr_reserve_request asked;
-	CUresult driver_result;
-	struct gcr_error error;
-	int64_t start_usec = gcr_clock_usec();
-	const char *call;
 
-	switch (request->header.type) {
-	case GCR_MESSAGE_RESERVE:
-		gcr_message_payload(request, &asked, sizeof(asked));
-		call = "cuMemCreate";
-		driver_result = reserve(worker, asked.bytes);
-		break;
-	case GCR_MESSAGE_RELEASE:
-		call = "cuMemRelease";
-		driver_result = release(worker);
-		break;
-	default:
-		gcr_error_set(&error, EOPNOTSUPP, "gpucr-worker does not know this request");
-		gcr_serve_fail(result, CUDA_SUCCESS, &error);
-		return;
-	}
-	result->duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
-	if (gcr_driver_check(&worker->driver, driver_result, call, &error) < 0)
-		gcr_serve_fail(result, driver_result, &error);
+	if (worker->session)
+		gcr_worker_session_tidy(worker->session);
 }
 
 /* Without NVML only a context tells how much memory is free, and we have one here. */
@@ -149,7 +315,7 @@ static void complete(struct gcr_gpus_reply *reply, void *data)
 	const struct worker *worker = data;
 	size_t free_bytes, total_bytes;
 
-	if (worker->driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS)
+	if (worker->gpu.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS)
 		return;
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		struct gcr_gpu_info *gpu = &reply->gpus[i];
@@ -163,6 +329,27 @@ static void complete(struct gcr_gpus_reply *reply, void *data)
 	}
 }
 
+/* Every allocation under way has a descriptor here; nothing of ours uses select(2). */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static void close_gpu(struct worker *worker)
+{
+	wait_prepared(worker);
+	gcr_copier_destroy(worker->gpu.copier);
+	release(worker);
+	free(worker->reserved);
+	if (worker->gpu.context)
+		worker->gpu.driver.cuDevicePrimaryCtxRelease_v2(worker->gpu.device);
+}
+
 int main(int argc, char **argv)
 {
 	struct gcr_error error = {0};
@@ -172,11 +359,24 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: gpucr-worker UUID (32 hexadecimal digits)\n");
 		return 2;
 	}
+	gcr_serve_prepare();
+	raise_descriptor_limit();
+	gcr_space_catch_bus_errors();
 	open_gpu(&worker, &error);
-	if (gcr_serve_hello(&worker.driver, &error) < 0)
+	if (gcr_serve_hello(&worker.gpu.driver, &error) < 0) {
 		fprintf(stderr, "gpucr-worker: only gpucrfs starts this program\n");
-	else if (!error.number)
-		gcr_serve(&worker.driver, handle, complete, &worker);
+	} else if (!error.number) {
+		worker.has_preparing = pthread_create(&worker.preparing, NULL, prepare, &worker) ==
+				       0;
+		gcr_serve(&(struct gcr_service){.driver = &worker.gpu.driver,
+						.handle = handle,
+						.complete = complete,
+						.between = between,
+						.data = &worker});
+		/* In the middle of a session the driver may be busy, or stuck: no waiting. */
+		if (worker.session)
+			_exit(0);
+	}
 	close_gpu(&worker);
 	return error.number ? 1 : 0;
 }

@@ -20,10 +20,17 @@ struct gcr_descriptor {
  */
 int gcr_descriptor_keep(int fd, struct gcr_descriptor *ret_descriptor);
 
+/* The same for the few that have to be: lower where the limits leave nothing there. */
+int gcr_descriptor_keep_anywhere(int fd, struct gcr_descriptor *ret_descriptor);
+
 /* Is it still the same file? */
 bool gcr_descriptor_valid(const struct gcr_descriptor *descriptor);
 
 /* Close it if it is still ours. */
 void gcr_descriptor_close(struct gcr_descriptor *descriptor);
+
+/* Around a fork, in the thread that forks and then in the child: the limit and the lock. */
+void gcr_descriptor_before_fork(void);
+void gcr_descriptor_forget(void);
 
 #endif

@@ -29,6 +29,9 @@ struct gcr_gate_pass {
 struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry);
 void gcr_gate_leave(struct gcr_gate_pass *pass);
 
+/* The call that is inside gives the GPU work. */
+void gcr_gate_submitted(void);
+
 /*
  * For the agent thread. Close the gate and wait until no call is inside, no capture is open and
  * every context is idle. -ETIMEDOUT with words that name what it waits for: the gate stays closed,
@@ -44,6 +47,9 @@ void gcr_gate_exempt_thread(void);
 /* The page that the daemon looks at; made at the first call, NULL if it cannot be. */
 struct gcr_page *gcr_gate_page(void);
 int gcr_gate_page_fd(void); /* -1 if there is none */
+
+/* Something of the driver that goes around the gate; the first such name stays in the page. */
+void gcr_gate_incomplete(const char *name);
 
 /* In the child of a fork: nothing of the parent's is ours. Async-signal-safe. */
 void gcr_gate_forget(void);

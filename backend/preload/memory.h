@@ -15,6 +15,12 @@
 #include "lib/protocol.h"
 
 /*
+ * Is memory made so that it can be handed over? Not if GPUCR_PRELOAD_VMM=0 says so. The page's
+ * GCR_PAGE_VMM is for who makes the page.
+ */
+bool gcr_memory_converts(void);
+
+/*
  * Append the DEVICE extents, ordered by GPU, to @extents (at most @room of them; NULL with 0 to
  * count). Returns how many there are. The order stands until the gate opens. Safe at any time.
  */

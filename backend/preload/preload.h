@@ -20,6 +20,12 @@
  */
 void gcr_preload_register(void);
 
+/* Have gcr_preload_forget() called in the children of fork(2), from now on. */
+void gcr_preload_expect_fork(void);
+
+/* In a child: nothing of the parent's is ours. */
+void gcr_preload_forget(void);
+
 /*
  * Where dlsym(@handle, @name) has to go: a function that takes the same two arguments. Called by
  * the assembly in dlsym.S, which then jumps there.

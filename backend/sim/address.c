@@ -242,9 +242,8 @@ int mapping_attach(const struct mapping *mapping)
 	}
 	if (address == MAP_FAILED)
 		return -errno;
-	/* A child has no device memory in its address space. */
-	if (mapping->phys)
-		madvise(address, mapping->size_bytes, MADV_DONTFORK);
+	/* A child has no device memory in its address space, and no managed memory either. */
+	madvise(address, mapping->size_bytes, MADV_DONTFORK);
 	return 0;
 }
 
@@ -255,7 +254,7 @@ void mapping_detach(const struct mapping *mapping)
 }
 
 CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, size_t offset,
-		     bool accessible)
+		     enum mapping_access access)
 {
 	struct mapping *mapping = calloc(1, sizeof(*mapping));
 	int r;
@@ -266,7 +265,8 @@ CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, si
 	mapping->size_bytes = size_bytes;
 	mapping->phys = phys;
 	mapping->offset = offset;
-	for (unsigned i = 0; accessible && i < sim.device_count; i++)
+	mapping->peers = access == ACCESS_PEERS;
+	for (unsigned i = 0; access != ACCESS_NOBODY && i < sim.device_count; i++)
 		if (!phys || (int)i == phys->device)
 			mapping->protection[i] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	pthread_rwlock_wrlock(&sim.map_lock);
@@ -300,6 +300,7 @@ void mapping_remove(CUdeviceptr start)
 	pthread_rwlock_unlock(&sim.map_lock);
 	if (!mapping)
 		return;
+	mapping_reside(mapping, -1);
 	if (mapping->phys)
 		phys_unref(mapping->phys);
 	free(mapping);
@@ -310,7 +311,39 @@ bool memory_is_device(CUdeviceptr address)
 	return span_find(&mappings, address) != NULL;
 }
 
-bool memory_accessible(CUdeviceptr start, size_t size_bytes, bool write)
+void mapping_reside(struct mapping *mapping, int gpu)
+{
+	struct shared_process *self = &shared->processes[sim.index];
+	int before;
+
+	if (mapping->phys || atomic_load(&mapping->resident) == gpu + 1)
+		return;
+	shared_lock();
+	/* What does not fit stays where it is, and the GPU reaches it there. */
+	if (gpu < 0 || shared_gpu_used_bytes((unsigned)gpu) + mapping->size_bytes <=
+			       shared->gpus[gpu].capacity_bytes) {
+		before = atomic_exchange(&mapping->resident, gpu + 1);
+		if (before)
+			self->managed_bytes[before - 1] -= mapping->size_bytes;
+		if (gpu >= 0)
+			self->managed_bytes[gpu] += mapping->size_bytes;
+	}
+	shared_unlock();
+}
+
+static bool mapping_allows(const struct mapping *mapping, const struct accessor *by, bool write)
+{
+	int wanted = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+
+	if (!mapping->phys || (mapping->peers && by->peers >> mapping->phys->device & 1))
+		return true;
+	for (unsigned i = 0; i < sim.device_count; i++)
+		if (by->devices >> i & 1 && (mapping->protection[i] & wanted) == wanted)
+			return true;
+	return false;
+}
+
+bool memory_accessible(const struct accessor *by, CUdeviceptr start, size_t size_bytes, bool write)
 {
 	CUdeviceptr end = start + size_bytes;
 
@@ -318,13 +351,11 @@ bool memory_accessible(CUdeviceptr start, size_t size_bytes, bool write)
 		return false;
 	while (start < end) {
 		const struct span *span = span_find(&mappings, start);
-		int protection;
 
-		if (!span)
+		if (!span || !mapping_allows(span->object, by, write))
 			return false;
-		protection = mapping_protection(span->object);
-		if (!(protection & (write ? PROT_WRITE : PROT_READ)))
-			return false;
+		if (by->moves)
+			mapping_reside(span->object, by->gpu);
 		start = span->start + span->size_bytes;
 	}
 	return true;

@@ -48,6 +48,7 @@ static const char *const verb_names[] = {
 
 static CUresult serve(const struct checkpoint_request *request)
 {
+	struct fault after = {0};
 	CUresult result;
 
 	if (request->verb > CHECKPOINT_VERB_NOTHING || request->pair_count > SIM_MAX_GPUS)
@@ -55,19 +56,24 @@ static CUresult serve(const struct checkpoint_request *request)
 	checkpoint_register_again();
 	if (request->verb == CHECKPOINT_VERB_NOTHING)
 		return CUDA_SUCCESS;
-	result = fault_check(verb_names[request->verb], FAULT_TARGET);
+	result = fault_check(verb_names[request->verb], FAULT_TARGET, &after);
 	if (result)
 		return result;
 	switch (request->verb) {
 	case CHECKPOINT_VERB_LOCK:
-		return checkpoint_lock(request->timeout_ms);
+		result = checkpoint_lock(request->timeout_ms);
+		break;
 	case CHECKPOINT_VERB_CHECKPOINT:
-		return checkpoint_save();
+		result = checkpoint_save();
+		break;
 	case CHECKPOINT_VERB_RESTORE:
-		return checkpoint_restore(request->pairs, request->pair_count);
+		result = checkpoint_restore(request->pairs, request->pair_count);
+		break;
 	default:
-		return checkpoint_unlock();
+		result = checkpoint_unlock();
 	}
+	fault_act(&after);
+	return result;
 }
 
 static bool peer_permitted(int fd)

@@ -15,12 +15,13 @@ static bool is_device(CUdeviceptr address)
 	return device;
 }
 
-static bool is_accessible(CUdeviceptr address, size_t size_bytes, bool write)
+static bool is_accessible(unsigned devices, CUdeviceptr address, size_t size_bytes, bool write)
 {
+	const struct accessor by = {.devices = devices, .peers = ACCESSOR_COPY_PEERS};
 	bool accessible;
 
 	pthread_rwlock_rdlock(&sim.map_lock);
-	accessible = memory_accessible(address, size_bytes, write);
+	accessible = memory_accessible(&by, address, size_bytes, write);
 	pthread_rwlock_unlock(&sim.map_lock);
 	return accessible;
 }
@@ -44,16 +45,18 @@ static bool is_known(CUdeviceptr address)
 enum copy_side { SIDE_ANY, SIDE_HOST, SIDE_DEVICE };
 
 /* A device pointer must be known along its whole length when the copy is queued. */
-static bool side_valid(enum copy_side side, CUdeviceptr address, size_t size_bytes, bool write)
+static bool side_valid(enum copy_side side, unsigned devices, CUdeviceptr address,
+		       size_t size_bytes, bool write)
 {
 	if (!address)
 		return false;
 	if (is_device(address))
-		return is_accessible(address, size_bytes, write);
+		return is_accessible(devices, address, size_bytes, write);
 	return side != SIDE_DEVICE || is_pinned(address);
 }
 
-static CUresult copy_submit(CUstream handle, const struct work *item, enum copy_side to_side,
+/* The GPU of the stream copies, and those in item->copy.devices may. */
+static CUresult copy_submit(CUstream handle, struct work *item, enum copy_side to_side,
 			    enum copy_side from_side, bool synchronous)
 {
 	size_t width = item->copy.width, height = item->copy.height;
@@ -71,8 +74,11 @@ static CUresult copy_submit(CUstream handle, const struct work *item, enum copy_
 	}
 	if (!width || !height)
 		return CUDA_SUCCESS;
-	if (!side_valid(to_side, to, (height - 1) * item->copy.to_pitch + width, true) ||
-	    !side_valid(from_side, from, (height - 1) * item->copy.from_pitch + width, false))
+	item->copy.devices |= 1u << stream->context->device;
+	if (!side_valid(to_side, item->copy.devices, to, (height - 1) * item->copy.to_pitch + width,
+			true) ||
+	    !side_valid(from_side, item->copy.devices, from,
+			(height - 1) * item->copy.from_pitch + width, false))
 		return CUDA_ERROR_INVALID_VALUE;
 	/* A copy from or to pageable memory returns when it is done with it. */
 	if (!stream->capture && (!is_known(to) || !is_known(from)))
@@ -150,22 +156,30 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CU
 	return COPY(stream, dst, src, bytes, SIDE_DEVICE, SIDE_DEVICE, false);
 }
 
+static CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+			  CUcontext from_context, size_t size_bytes, CUstream stream,
+			  bool synchronous)
+{
+	struct work item = copy_1d(to, from, size_bytes);
+
+	if (!context_valid(to_context) || !context_valid(from_context))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	item.copy.devices = 1u << to_context->device | 1u << from_context->device;
+	return copy_submit(stream, &item, SIDE_DEVICE, SIDE_DEVICE, synchronous);
+}
+
 CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
 		      CUcontext src_context, size_t bytes)
 {
 	SIM_ENTER();
-	if (!context_valid(dst_context) || !context_valid(src_context))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	return COPY(NULL, dst, src, bytes, SIDE_DEVICE, SIDE_DEVICE, true);
+	return copy_peer(dst, dst_context, src, src_context, bytes, NULL, true);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
 			   CUcontext src_context, size_t bytes, CUstream stream)
 {
 	SIM_ENTER();
-	if (!context_valid(dst_context) || !context_valid(src_context))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	return COPY(stream, dst, src, bytes, SIDE_DEVICE, SIDE_DEVICE, false);
+	return copy_peer(dst, dst_context, src, src_context, bytes, stream, false);
 }
 
 static CUresult side_2d(CUmemorytype type, const void *host, CUdeviceptr device,
@@ -243,7 +257,8 @@ static CUresult set(CUstream handle, CUdeviceptr to, size_t pitch, unsigned valu
 	if (!width || !height)
 		return CUDA_SUCCESS;
 	if (to % element_bytes || (height > 1 && pitch < width * element_bytes) ||
-	    !side_valid(SIDE_DEVICE, to, (height - 1) * pitch + width * element_bytes, true))
+	    !side_valid(SIDE_DEVICE, 1u << stream->context->device, to,
+			(height - 1) * pitch + width * element_bytes, true))
 		return CUDA_ERROR_INVALID_VALUE;
 	item.set.to = to;
 	item.set.pitch = pitch;

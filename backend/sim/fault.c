@@ -4,13 +4,18 @@
  * `faults` of the state directory, which is read again when it changes; one rule a line or
  * between semicolons, `#` starts a comment:
  *
- *   ENTRYPOINT [pid=N] [comm=NAME] [nth=N] [times=N] [delay_ms=N] [error=N|NAME]
- *              [action=kill|abort|hang] [where=caller]
+ *   ENTRYPOINT [pid=N] [comm=NAME] [thread=NAME] [nth=N] [times=N] [delay_ms=N]
+ *              [error=N|NAME] [action=kill|stop|abort|hang] [when=after] [where=caller]
  *
- * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. `nth=3` lets two
+ * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. comm is the process's
+ * name (gpucr-worker, gpucr-control, the program's), thread the calling thread's. `nth=3` lets two
  * matching calls of a process pass; `times=2` applies the rule to two calls (default: one with
- * nth, else all). First delay_ms passes, then the action, then the error is returned (a number or a
- * CUDA_ERROR_ name) and the call does nothing.
+ * nth, else all). First delay_ms passes, then the action (kill and stop are SIGKILL and SIGSTOP),
+ * then the error is returned (a number or a CUDA_ERROR_ name) and the call does nothing. With
+ * when=after the call is carried out first, and its own result is returned.
+ *
+ * Each call that a rule applies to is a line `PID COMM ENTRYPOINT` in the file `faults.log`, if
+ * there is one, written before anything else happens.
  *
  * For the cuCheckpointProcess calls a rule works inside the process that is operated on, before
  * its state changes (pid and comm are that process's); with where=caller it works in the
@@ -29,12 +34,13 @@
 struct fault_rule {
 	struct fault_rule *next;
 	char name[80];
-	char comm[32];
+	char comm[32], thread[32];
 	int pid;
 	unsigned nth, times, seen;
 	unsigned delay_ms;
 	CUresult error;
-	enum { ACTION_NONE, ACTION_KILL, ACTION_ABORT, ACTION_HANG } action;
+	enum fault_action action;
+	bool after;
 	enum fault_place place;
 };
 
@@ -116,6 +122,10 @@ static struct fault_rule *rule_parse(char *text)
 			rule->pid = atoi(value);
 		else if (!strcmp(word, "comm"))
 			snprintf(rule->comm, sizeof(rule->comm), "%s", value);
+		else if (!strcmp(word, "thread"))
+			snprintf(rule->thread, sizeof(rule->thread), "%s", value);
+		else if (!strcmp(word, "when"))
+			rule->after = !strcmp(value, "after");
 		else if (!strcmp(word, "nth"))
 			rule->nth = (unsigned)atoi(value);
 		else if (!strcmp(word, "times"))
@@ -127,10 +137,11 @@ static struct fault_rule *rule_parse(char *text)
 		else if (!strcmp(word, "where") && !strcmp(value, "caller"))
 			rule->place = FAULT_CALLER;
 		else if (!strcmp(word, "action"))
-			rule->action = !strcmp(value, "kill")	 ? ACTION_KILL
-				       : !strcmp(value, "abort") ? ACTION_ABORT
-				       : !strcmp(value, "hang")	 ? ACTION_HANG
-								 : ACTION_NONE;
+			rule->action = !strcmp(value, "kill")	 ? FAULT_KILL
+				       : !strcmp(value, "stop")	 ? FAULT_STOP
+				       : !strcmp(value, "abort") ? FAULT_ABORT
+				       : !strcmp(value, "hang")	 ? FAULT_HANG
+								 : FAULT_NOTHING;
 	}
 	return rule;
 }
@@ -195,15 +206,37 @@ static void file_read(void)
 	faults.modified = status.st_mtim;
 }
 
-static bool comm_matches(const char *name)
+static void comm_read(const char *path, char comm[32])
 {
-	_cleanup_close_ int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
-	char comm[32] = "";
-	ssize_t length = fd < 0 ? 0 : read(fd, comm, sizeof(comm) - 1);
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t length = fd < 0 ? 0 : read(fd, comm, 31);
 
 	comm[length > 0 ? length : 0] = '\0';
 	comm[strcspn(comm, "\n")] = '\0';
+}
+
+static bool comm_matches(const char *path, const char *name)
+{
+	char comm[32];
+
+	comm_read(path, comm);
 	return !strcmp(comm, name);
+}
+
+static void log_hit(const char *name)
+{
+	_cleanup_close_ int fd = -1;
+	char path[PATH_MAX], comm[32], line[160];
+	int length;
+
+	shared_path(path, "faults.log");
+	fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	comm_read("/proc/self/comm", comm);
+	length = snprintf(line, sizeof(line), "%d %s %s\n", process_own_pid(), comm, name);
+	if (write(fd, line, (size_t)length) < 0)
+		return;
 }
 
 static bool rule_applies(struct fault_rule *rule, const char *name, enum fault_place place)
@@ -214,7 +247,9 @@ static bool rule_applies(struct fault_rule *rule, const char *name, enum fault_p
 		return false;
 	if (rule->pid && rule->pid != getpid())
 		return false;
-	if (rule->comm[0] && !comm_matches(rule->comm))
+	if (rule->comm[0] && !comm_matches("/proc/self/comm", rule->comm))
+		return false;
+	if (rule->thread[0] && !comm_matches("/proc/thread-self/comm", rule->thread))
 		return false;
 	rule->seen++;
 	first = rule->nth ? rule->nth : 1;
@@ -222,10 +257,33 @@ static bool rule_applies(struct fault_rule *rule, const char *name, enum fault_p
 	       (rule->times ? rule->seen < first + rule->times : !rule->nth || rule->seen == first);
 }
 
-CUresult fault_check(const char *name, enum fault_place place)
+void fault_act(const struct fault *fault)
+{
+	struct timespec delay = {fault->delay_ms / 1000, (long)(fault->delay_ms % 1000) * 1000000};
+
+	while (fault->delay_ms && nanosleep(&delay, &delay) < 0 && errno == EINTR)
+		;
+	switch (fault->action) {
+	case FAULT_KILL:
+		kill(getpid(), SIGKILL);
+		break;
+	case FAULT_STOP:
+		kill(getpid(), SIGSTOP);
+		break;
+	case FAULT_ABORT:
+		abort();
+	case FAULT_HANG:
+		for (;;)
+			pause();
+	case FAULT_NOTHING:
+		break;
+	}
+}
+
+CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after)
 {
 	struct fault_rule found = {0};
-	struct timespec delay;
+	struct fault fault;
 
 	pthread_mutex_lock(&faults.lock);
 	if (!faults.environment_read)
@@ -241,22 +299,12 @@ CUresult fault_check(const char *name, enum fault_place place)
 	pthread_mutex_unlock(&faults.lock);
 	if (!found.name[0])
 		return CUDA_SUCCESS;
-
-	delay.tv_sec = found.delay_ms / 1000;
-	delay.tv_nsec = (long)(found.delay_ms % 1000) * 1000000;
-	while (nanosleep(&delay, &delay) < 0 && errno == EINTR)
-		;
-	switch (found.action) {
-	case ACTION_KILL:
-		kill(getpid(), SIGKILL);
-		break;
-	case ACTION_ABORT:
-		abort();
-	case ACTION_HANG:
-		for (;;)
-			pause();
-	case ACTION_NONE:
-		break;
+	log_hit(name);
+	fault = (struct fault){found.delay_ms, found.action};
+	if (found.after) {
+		*ret_after = fault;
+		return CUDA_SUCCESS;
 	}
+	fault_act(&fault);
 	return found.error;
 }

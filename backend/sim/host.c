@@ -7,9 +7,11 @@
 
 #include <sys/mman.h>
 
+#define PAGE_BYTES ((size_t)4096)
+
 static size_t page_up(size_t value)
 {
-	return (value + 4095) & ~(size_t)4095;
+	return (value + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
 }
 
 static CUresult host_alloc(CUcontext context, void **ret_pointer, size_t bytes, unsigned flags)
@@ -65,13 +67,31 @@ CUresult cuMemFreeHost(void *pointer)
 	return CUDA_SUCCESS;
 }
 
+/* All of it has to be there: memory of any kind, files mapped too. */
+static bool is_mapped(const void *pointer, size_t bytes)
+{
+	uintptr_t start = (uintptr_t)pointer / PAGE_BYTES * PAGE_BYTES;
+	size_t pages = page_up((uintptr_t)pointer + bytes - start) / PAGE_BYTES;
+	unsigned char present[1024];
+
+	while (pages) {
+		size_t step = pages < sizeof(present) ? pages : sizeof(present);
+
+		if (mincore((void *)start, step * PAGE_BYTES, present) < 0)
+			return false;
+		start += step * PAGE_BYTES;
+		pages -= step;
+	}
+	return true;
+}
+
 CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 {
 	SIM_ENTER_CONTEXT(context);
 	SIM_LOCK(&sim.lock);
 	struct allocation *allocation;
 
-	if (!pointer || !bytes || flags & ~15u)
+	if (!pointer || !bytes || flags & ~15u || !is_mapped(pointer, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (span_overlaps(&allocations, (CUdeviceptr)pointer, bytes))
 		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;

@@ -63,7 +63,7 @@ static CUresult memory_open(CUcontext context, const struct memory_handle *conte
 		return slot < 0 || device < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 	phys->ipc_opened = true;
 	start = range_reserve(phys->size_bytes, 0, 0);
-	result = start ? mapping_add(start, phys->size_bytes, phys, 0, true)
+	result = start ? mapping_add(start, phys->size_bytes, phys, 0, ACCESS_PEERS)
 		       : CUDA_ERROR_OUT_OF_MEMORY;
 	phys_unref(phys);
 	if (result) {
@@ -79,6 +79,8 @@ static CUresult memory_open(CUcontext context, const struct memory_handle *conte
 		range_release(start);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	if (device != context->device)
+		context->peers |= 1u << device; /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */
 	allocation->context = context;
 	allocation->references = 1;
 	allocation->ipc_id = content->id;

@@ -2,7 +2,8 @@
 /*
  * Managed memory: allocation, and what the program has said about its pages (advice, prefetches),
  * kept for each page range and told again when asked. The pages themselves are plain host memory:
- * the CPU and the kernels reach them at the same address.
+ * the CPU and the kernels reach them at the same address. They count as VRAM in use from when a
+ * kernel, a memset or a prefetch takes them to a GPU until a prefetch takes them to the host.
  */
 #include "backend/sim/sim.h"
 
@@ -36,31 +37,25 @@ static void policies_free(struct policy *policy)
 CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
 			      CUdeviceptr *ret_pointer)
 {
-	size_t pages_bytes = round_up(size_bytes, SIM_BLOCK_BYTES);
 	struct policy *policy = calloc(1, sizeof(*policy));
-	struct allocation *allocation;
-	CUresult result;
-	CUdeviceptr start = policy ? range_reserve(size_bytes, 0, 0) : 0;
+	struct allocation *allocation = NULL;
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	CUdeviceptr start;
 
-	if (!start) {
-		free(policy);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	result = mapping_add(start, pages_bytes, NULL, 0, true);
+	if (policy)
+		result = managed_address_take(size_bytes, &start);
 	if (result) {
 		free(policy);
-		range_release(start);
 		return result;
 	}
 	allocation = allocation_add(start, size_bytes, ALLOCATION_MANAGED, device);
 	if (!allocation) {
 		free(policy);
-		mapping_remove(start);
-		range_release(start);
+		managed_address_give(start);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	policy->start = start;
-	policy->end = start + pages_bytes;
+	policy->start = start / PAGE_BYTES * PAGE_BYTES;
+	policy->end = round_up(start + size_bytes, PAGE_BYTES);
 	allocation->policies = policy;
 	allocation->context = context_first(device);
 	allocation->flags = flags;
@@ -74,8 +69,7 @@ void managed_memory_free(struct allocation *allocation)
 
 	policies_free(allocation->policies);
 	allocation_remove(allocation);
-	mapping_remove(start);
-	range_release(start);
+	managed_address_give(start);
 }
 
 bool managed_memory_exists(void)
@@ -245,6 +239,18 @@ CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t count, CUmem_advise advice,
 	return advise(pointer, count, advice, location);
 }
 
+static void residency_set(CUdeviceptr pointer, size_t count, int gpu)
+{
+	pthread_rwlock_rdlock(&sim.map_lock);
+	for (CUdeviceptr at = pointer; at < pointer + count;) {
+		struct span *span = span_find(&mappings, at);
+
+		mapping_reside(span->object, gpu);
+		at = span->start + span->size_bytes;
+	}
+	pthread_rwlock_unlock(&sim.map_lock);
+}
+
 static CUresult prefetch(CUdeviceptr pointer, size_t count, CUmemLocation location, CUstream stream)
 {
 	struct work nothing = {.kind = WORK_NOTHING};
@@ -260,6 +266,11 @@ static CUresult prefetch(CUdeviceptr pointer, size_t count, CUmemLocation locati
 		result = policies_of(pointer, count, &policy, &end);
 	for (; !result && policy && policy->start < end; policy = policy->next)
 		policy->prefetched = location;
+	if (!result)
+		residency_set(pointer, count,
+			      location.type == CU_MEM_LOCATION_TYPE_DEVICE
+				      ? (int)sim.gpu_of_device[location.id]
+				      : -1);
 	pthread_mutex_unlock(&sim.lock);
 	return result ? result : stream_submit(stream, &nothing, NULL, NULL);
 }

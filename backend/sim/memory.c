@@ -13,7 +13,8 @@ static size_t round_up(size_t value, size_t to)
 	return (value + to - 1) / to * to;
 }
 
-static struct block *block_new(int device, size_t size_bytes, CUresult *ret_result)
+static struct block *block_new(int device, size_t size_bytes, enum mapping_access access,
+			       CUresult *ret_result)
 {
 	struct block *block = calloc(1, sizeof(*block));
 	struct phys *phys;
@@ -28,7 +29,7 @@ static struct block *block_new(int device, size_t size_bytes, CUresult *ret_resu
 		return NULL;
 	}
 	block->start = range_reserve(size_bytes, 0, 0);
-	*ret_result = block->start ? mapping_add(block->start, size_bytes, phys, 0, true)
+	*ret_result = block->start ? mapping_add(block->start, size_bytes, phys, 0, access)
 				   : CUDA_ERROR_OUT_OF_MEMORY;
 	phys_unref(phys);
 	if (*ret_result) {
@@ -69,8 +70,8 @@ static CUdeviceptr block_cut(struct block *block, size_t size_bytes)
 	return 0;
 }
 
-CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes, size_t block_bytes,
-		       struct block **ret_block, CUresult *ret_result)
+CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes,
+		       enum mapping_access access, struct block **ret_block, CUresult *ret_result)
 {
 	struct block *block, **tail = blocks;
 	CUdeviceptr start;
@@ -84,7 +85,7 @@ CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes, siz
 		}
 		tail = &block->next;
 	}
-	block = block_new(device, round_up(size_bytes, block_bytes), ret_result);
+	block = block_new(device, round_up(size_bytes, SIM_BLOCK_BYTES), access, ret_result);
 	if (!block)
 		return 0;
 	start = block_cut(block, size_bytes);
@@ -142,7 +143,7 @@ CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *
 	if (size_bytes > SIM_VA_END - SIM_VA_START)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	start = block_take(size_bytes < SIM_BLOCK_BYTES ? blocks : &own, device, size_bytes,
-			   SIM_BLOCK_BYTES, &block, &result);
+			   ACCESS_PEERS, &block, &result);
 	if (!start)
 		return result;
 	if (own) {

@@ -86,6 +86,18 @@ void pool_free_finished(CUdeviceptr start)
 		pool_free(allocation);
 }
 
+static void pool_apply_access(const struct CUmemPoolHandle_st *pool, const struct block *block)
+{
+	struct mapping *mapping;
+
+	pthread_rwlock_wrlock(&sim.map_lock);
+	mapping = span_find(&mappings, block->start)->object;
+	for (unsigned i = 0; i < sim.device_count; i++)
+		if ((int)i != pool->device)
+			mapping->protection[i] = (int)pool->access[i];
+	pthread_rwlock_unlock(&sim.map_lock);
+}
+
 static CUresult pool_alloc(CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	struct allocation *allocation;
@@ -95,15 +107,16 @@ static CUresult pool_alloc(CUmemoryPool pool, CUcontext context, size_t bytes, C
 
 	if (!pointer || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	start = block_take(&pool->blocks, pool->device, bytes, SIM_BLOCK_BYTES, &block, &result);
+	start = block_take(&pool->blocks, pool->device, bytes, ACCESS_OWNER, &block, &result);
 	if (!start && result == CUDA_ERROR_OUT_OF_MEMORY) {
 		for (CUmemoryPool other = pools; other; other = other->next)
 			pool_trim(other, 0);
-		start = block_take(&pool->blocks, pool->device, bytes, SIM_BLOCK_BYTES, &block,
+		start = block_take(&pool->blocks, pool->device, bytes, ACCESS_OWNER, &block,
 				   &result);
 	}
 	if (!start)
 		return result;
+	pool_apply_access(pool, block);
 	allocation = allocation_add(start, bytes, ALLOCATION_POOL, pool->device);
 	if (!allocation) {
 		block_give(block, start);
@@ -287,7 +300,24 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
 	SIM_ENTER();
 	SIM_LOCK(&sim.lock);
 
-	return pool_valid(pool) && map && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!pool_valid(pool) || !map || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < count; i++) {
+		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+		    (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+		     map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+			return CUDA_ERROR_INVALID_VALUE;
+		if (!device_valid(map[i].location.id))
+			return CUDA_ERROR_INVALID_DEVICE;
+		/* The GPU the memory is on always has access. */
+		if (map[i].location.id == pool->device && !map[i].flags)
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	for (size_t i = 0; i < count; i++)
+		pool->access[map[i].location.id] = map[i].flags;
+	for (struct block *block = pool->blocks; block; block = block->next)
+		pool_apply_access(pool, block);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
@@ -295,9 +325,13 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLo
 	SIM_ENTER();
 	SIM_LOCK(&sim.lock);
 
-	if (!flags || !location || !pool_valid(pool))
+	if (!flags || !location || !pool_valid(pool) ||
+	    location->type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_INVALID_VALUE;
-	*flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	if (!device_valid(location->id))
+		return CUDA_ERROR_INVALID_DEVICE;
+	*flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+					      : pool->access[location->id];
 	return CUDA_SUCCESS;
 }
 

@@ -78,7 +78,7 @@ void sim_set_callback_thread(void)
 
 struct sim_call sim_enter(const char *name, int flags)
 {
-	struct sim_call call = {CUDA_SUCCESS, false};
+	struct sim_call call = {.result = CUDA_SUCCESS};
 
 	if (atomic_load(&forked) || (!(flags & SIM_CALL_BEFORE_INIT) && !atomic_load(&initialized)))
 		call.result = CUDA_ERROR_NOT_INITIALIZED;
@@ -96,7 +96,7 @@ struct sim_call sim_enter(const char *name, int flags)
 		call.entered = true;
 	}
 	/* Inside the gate: a call that hangs is one that Lock has to wait for. */
-	call.result = fault_check(name, FAULT_CALLER);
+	call.result = fault_check(name, FAULT_CALLER, &call.after);
 	if (call.result)
 		sim_leave(&call);
 	return call;
@@ -104,6 +104,7 @@ struct sim_call sim_enter(const char *name, int flags)
 
 void sim_leave(struct sim_call *call)
 {
+	fault_act(&call->after);
 	if (!call->entered)
 		return;
 	call->entered = false;

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SHARED_MAGIC 0x67707563722d7332ull
+#define SHARED_MAGIC 0x67707563722d7333ull
 
 struct shared_state *shared;
 
@@ -307,6 +307,8 @@ static void process_remove(unsigned index)
 	}
 	memset(shared->processes[index].context_bytes, 0,
 	       sizeof(shared->processes[index].context_bytes));
+	memset(shared->processes[index].managed_bytes, 0,
+	       sizeof(shared->processes[index].managed_bytes));
 	shared->processes[index].pid = 0;
 }
 
@@ -382,7 +384,8 @@ uint64_t shared_gpu_used_bytes(unsigned gpu)
 
 	for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++)
 		if (shared->processes[i].pid)
-			used += shared->processes[i].context_bytes[gpu];
+			used += shared->processes[i].context_bytes[gpu] +
+				shared->processes[i].managed_bytes[gpu];
 	for (unsigned i = 0; i < shared->allocation_high; i++)
 		if (shared->allocations[i].id && shared->allocations[i].gpu == gpu)
 			used += shared->allocations[i].size_bytes;
@@ -391,7 +394,8 @@ uint64_t shared_gpu_used_bytes(unsigned gpu)
 
 uint64_t shared_process_used_bytes(unsigned index, unsigned gpu)
 {
-	uint64_t used = shared->processes[index].context_bytes[gpu];
+	uint64_t used = shared->processes[index].context_bytes[gpu] +
+			shared->processes[index].managed_bytes[gpu];
 
 	for (unsigned i = 0; i < shared->allocation_high; i++) {
 		const struct shared_allocation *allocation = &shared->allocations[i];

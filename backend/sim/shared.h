@@ -41,6 +41,7 @@ struct shared_process {
 	int restore_thread;
 	int holds_no_file;
 	uint64_t context_bytes[SIM_MAX_GPUS];
+	uint64_t managed_bytes[SIM_MAX_GPUS]; /* managed memory that is on the GPU */
 };
 
 /* Physical memory: the file memory/<id>. In use while a live process is among the holders, or

@@ -47,9 +47,18 @@ struct sim_process {
 
 extern struct sim_process sim;
 
+/* An injected fault that is still to come, after the call: fault.c. */
+enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG };
+
+struct fault {
+	unsigned delay_ms;
+	enum fault_action action;
+};
+
 struct sim_call {
 	CUresult result;
 	bool entered;
+	struct fault after;
 };
 
 enum {
@@ -110,7 +119,9 @@ static inline pthread_mutex_t *sim_lock_held(pthread_mutex_t *lock)
 
 enum fault_place { FAULT_TARGET, FAULT_CALLER };
 
-CUresult fault_check(const char *name, enum fault_place place);
+/* What the rules say of this call: an error, or SUCCESS and perhaps something in *ret_after. */
+CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
+void fault_act(const struct fault *fault);
 
 /* ---- context.c ---- */
 
@@ -130,8 +141,8 @@ struct CUctx_st {
 	CUfunc_cache cache;
 	uint64_t vram_bytes;
 	struct CUstream_st *legacy;
-	unsigned peers;	       /* bit per device */
-	struct fence *barrier; /* work.lock: waited for by all that is submitted; NULL: nothing */
+	_Atomic unsigned peers; /* bit per device */
+	struct fence *barrier;	/* work.lock: waited for by all that is submitted; NULL: nothing */
 };
 
 CUcontext context_current(void);
@@ -164,13 +175,30 @@ struct phys {
 	void *saved; /* the bytes, while checkpointed */
 };
 
+enum mapping_access {
+	ACCESS_NOBODY, /* cuMemMap: until cuMemSetAccess */
+	ACCESS_OWNER,  /* a pool's: the GPU it is on, others with cuMemPoolSetAccess */
+	ACCESS_PEERS,  /* cuMemAlloc's: also contexts with cuCtxEnablePeerAccess */
+};
+
 struct mapping {
 	CUdeviceptr start;
 	size_t size_bytes;
 	struct phys *phys; /* NULL: managed memory */
 	size_t offset;
+	bool peers;	     /* ACCESS_PEERS */
+	atomic_int resident; /* managed memory: 1 + the GPU it is on, 0: the host */
 	int protection[SIM_MAX_GPUS];
 };
+
+/* Who reaches for memory: a kernel of a context, or a copy that may involve two GPUs. */
+struct accessor {
+	unsigned devices; /* bit per device: one of them has to have access */
+	unsigned peers;	  /* bit per device whose cuMemAlloc memory may be touched too */
+	bool moves;	  /* managed memory comes to `gpu` */
+	int gpu;
+};
+#define ACCESSOR_COPY_PEERS UINT32_MAX /* copies reach what cuMemAlloc made on any GPU */
 
 enum allocation_kind {
 	ALLOCATION_DEVICE,  /* cuMemAlloc */
@@ -235,14 +263,16 @@ struct phys *phys_adopt(unsigned slot, int device);
 void phys_unref(struct phys *phys);
 /* phys->references counts the mapping from here on. */
 CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, size_t offset,
-		     bool accessible);
+		     enum mapping_access access);
 void mapping_remove(CUdeviceptr start);
 /* Puts the memory behind the addresses, or takes it away. map_lock is held for writing. */
 int mapping_attach(const struct mapping *mapping);
 void mapping_detach(const struct mapping *mapping);
 int mapping_protection(const struct mapping *mapping);
+/* Managed memory goes to a GPU of the machine, or to the host (-1), and is accounted there. */
+void mapping_reside(struct mapping *mapping, int gpu);
 /* map_lock is held. */
-bool memory_accessible(CUdeviceptr start, size_t size_bytes, bool write);
+bool memory_accessible(const struct accessor *by, CUdeviceptr start, size_t size_bytes, bool write);
 bool memory_is_device(CUdeviceptr address);
 
 struct allocation *allocation_find(CUdeviceptr address);
@@ -272,11 +302,12 @@ struct CUmemPoolHandle_st {
 	struct block *blocks;
 	uint64_t release_threshold;
 	uint64_t reserved_bytes, reserved_high, used_bytes, used_high;
-	uint64_t attributes[4]; /* the reuse flags, by attribute */
+	uint64_t attributes[4];			/* the reuse flags, by attribute */
+	CUmemAccess_flags access[SIM_MAX_GPUS]; /* of the other GPUs */
 };
 
-CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes, size_t block_bytes,
-		       struct block **ret_block, CUresult *ret_result);
+CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes,
+		       enum mapping_access access, struct block **ret_block, CUresult *ret_result);
 void block_give(struct block *block, CUdeviceptr start);
 /* Releases blocks nothing is cut from while more than `keep_bytes` are reserved. */
 uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
@@ -294,6 +325,9 @@ CUmemoryPool pool_default(int device);
 CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
 			      CUdeviceptr *ret_pointer);
 void managed_memory_free(struct allocation *allocation);
+/* managed_address.c: an accessible range, and its end. */
+CUresult managed_address_take(size_t size_bytes, CUdeviceptr *ret_start);
+void managed_address_give(CUdeviceptr start);
 bool managed_memory_exists(void);
 
 /* ---- stream.c: ordered work ---- */
@@ -331,6 +365,7 @@ struct work {
 			void *to;
 			const void *from;
 			size_t to_pitch, from_pitch, width, height;
+			unsigned devices; /* see struct accessor */
 		} copy;
 		struct {
 			CUdeviceptr to;
@@ -496,7 +531,7 @@ struct kernel {
 	unsigned argument_count;
 	unsigned argument_bytes[4];
 	/* false: it touched memory it may not */
-	bool (*run)(const void *arguments);
+	bool (*run)(CUcontext context, const void *arguments);
 };
 
 extern const struct kernel sim_kernels[]; /* work.c; the last has no name */

@@ -150,7 +150,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
 	if (!reservation || pointer + size > reservation->start + reservation->size_bytes ||
 	    span_overlaps(&mappings, pointer, size))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = mapping_add(pointer, size, handle->phys, offset, false);
+	result = mapping_add(pointer, size, handle->phys, offset, ACCESS_NOBODY);
 	if (result)
 		return result;
 	allocation = allocation_add(pointer, size, ALLOCATION_VMM, handle->phys->device);

@@ -16,12 +16,13 @@ static void pause_us(long us)
 }
 
 /* A pointer that is device memory has to be accessible all along; any other is the host's. */
-static bool span_usable(const void *address, size_t size_bytes, bool write)
+static bool span_usable(const struct accessor *by, const void *address, size_t size_bytes,
+			bool write)
 {
 	CUdeviceptr start = (CUdeviceptr)address;
 
 	return !size_bytes || !memory_is_device(start) ||
-	       memory_accessible(start, size_bytes, write);
+	       memory_accessible(by, start, size_bytes, write);
 }
 
 /* Host memory that a kernel can reach: what the driver allocated or was told of. */
@@ -36,12 +37,14 @@ static bool is_pinned(CUdeviceptr start, size_t size_bytes)
 }
 
 /* Takes map_lock for reading and says whether a kernel may touch the memory. */
-static bool kernel_begin(CUdeviceptr start, size_t size_bytes, bool write)
+static bool kernel_begin(CUcontext context, CUdeviceptr start, size_t size_bytes, bool write)
 {
+	const struct accessor by = {1u << context->device, context->peers, true,
+				    (int)sim.gpu_of_device[context->device]};
 	bool pinned = is_pinned(start, size_bytes);
 
 	pthread_rwlock_rdlock(&sim.map_lock);
-	return pinned || !size_bytes || memory_accessible(start, size_bytes, write);
+	return pinned || !size_bytes || memory_accessible(&by, start, size_bytes, write);
 }
 
 static void kernel_end(void)
@@ -51,12 +54,13 @@ static void kernel_end(void)
 
 static bool copy(const struct work *work)
 {
+	const struct accessor by = {.devices = work->copy.devices, .peers = ACCESSOR_COPY_PEERS};
 	size_t width = work->copy.width, height = work->copy.height;
 
 	if (!width || !height)
 		return true;
-	if (!span_usable(work->copy.to, (height - 1) * work->copy.to_pitch + width, true) ||
-	    !span_usable(work->copy.from, (height - 1) * work->copy.from_pitch + width, false))
+	if (!span_usable(&by, work->copy.to, (height - 1) * work->copy.to_pitch + width, true) ||
+	    !span_usable(&by, work->copy.from, (height - 1) * work->copy.from_pitch + width, false))
 		return false;
 	for (size_t y = 0; y < height; y++)
 		memmove((char *)work->copy.to + y * work->copy.to_pitch,
@@ -64,13 +68,15 @@ static bool copy(const struct work *work)
 	return true;
 }
 
-static bool set(const struct work *work)
+static bool set(CUcontext context, const struct work *work)
 {
+	const struct accessor by = {1u << context->device, ACCESSOR_COPY_PEERS, true,
+				    (int)sim.gpu_of_device[context->device]};
 	size_t element = work->set.element_bytes, row = work->set.width * element;
 
 	if (!row || !work->set.height)
 		return true;
-	if (!span_usable((void *)work->set.to, (work->set.height - 1) * work->set.pitch + row,
+	if (!span_usable(&by, (void *)work->set.to, (work->set.height - 1) * work->set.pitch + row,
 			 true))
 		return false;
 	for (size_t y = 0; y < work->set.height; y++) {
@@ -86,8 +92,9 @@ static bool set(const struct work *work)
 	return true;
 }
 
-static bool wait_value(const struct work *work)
+static bool wait_value(CUcontext context, const struct work *work)
 {
+	const struct accessor by = {.devices = 1u << context->device, .peers = context->peers};
 	uint64_t wanted = work->value.value;
 
 	for (;;) {
@@ -95,7 +102,7 @@ static bool wait_value(const struct work *work)
 		bool reached, readable;
 
 		pthread_rwlock_rdlock(&sim.map_lock);
-		readable = span_usable((void *)work->value.address, work->value.bytes, false);
+		readable = span_usable(&by, (void *)work->value.address, work->value.bytes, false);
 		if (readable)
 			memcpy(&value, (void *)work->value.address, work->value.bytes);
 		pthread_rwlock_unlock(&sim.map_lock);
@@ -149,6 +156,7 @@ static void ipc_record(const struct work *work)
 
 void work_execute(CUcontext context, const struct work *work)
 {
+	const struct accessor by = {.devices = 1u << context->device, .peers = context->peers};
 	bool good = true;
 
 	switch (work->kind) {
@@ -161,11 +169,11 @@ void work_execute(CUcontext context, const struct work *work)
 		break;
 	case WORK_SET:
 		pthread_rwlock_rdlock(&sim.map_lock);
-		good = set(work);
+		good = set(context, work);
 		pthread_rwlock_unlock(&sim.map_lock);
 		break;
 	case WORK_KERNEL:
-		good = work->kernel.kernel->run(work->kernel.arguments);
+		good = work->kernel.kernel->run(context, work->kernel.arguments);
 		break;
 	case WORK_HOST_FUNCTION:
 		work->host.function(work->host.data);
@@ -176,11 +184,11 @@ void work_execute(CUcontext context, const struct work *work)
 					work->callback.data);
 		break;
 	case WORK_WAIT_VALUE:
-		good = wait_value(work);
+		good = wait_value(context, work);
 		break;
 	case WORK_WRITE_VALUE:
 		pthread_rwlock_rdlock(&sim.map_lock);
-		good = span_usable((void *)work->value.address, work->value.bytes, true);
+		good = span_usable(&by, (void *)work->value.address, work->value.bytes, true);
 		if (good)
 			memcpy((void *)work->value.address, &work->value.value, work->value.bytes);
 		pthread_rwlock_unlock(&sim.map_lock);
@@ -205,14 +213,14 @@ void work_execute(CUcontext context, const struct work *work)
 
 /* The arguments are packed as the PTX says: each aligned to its size. */
 
-static bool run_fill(const void *arguments)
+static bool run_fill(CUcontext context, const void *arguments)
 {
 	const struct {
 		uint64_t pointer, words;
 		uint32_t seed;
 	} *fill = arguments;
 	uint32_t *words = (uint32_t *)fill->pointer;
-	bool good = kernel_begin(fill->pointer, fill->words * 4, true);
+	bool good = kernel_begin(context, fill->pointer, fill->words * 4, true);
 
 	for (uint64_t i = 0; good && i < fill->words; i++)
 		words[i] = fill->seed ^ (uint32_t)i * 2654435761u;
@@ -220,14 +228,14 @@ static bool run_fill(const void *arguments)
 	return good;
 }
 
-static bool run_add(const void *arguments)
+static bool run_add(CUcontext context, const void *arguments)
 {
 	const struct {
 		uint64_t pointer, first, count;
 		uint32_t value;
 	} *add = arguments;
 	uint32_t *words = (uint32_t *)add->pointer + add->first;
-	bool good = kernel_begin((CUdeviceptr)words, add->count * 4, true);
+	bool good = kernel_begin(context, (CUdeviceptr)words, add->count * 4, true);
 
 	for (uint64_t i = 0; good && i < add->count; i++)
 		words[i] += add->value;
@@ -235,21 +243,21 @@ static bool run_add(const void *arguments)
 	return good;
 }
 
-static bool run_checksum(const void *arguments)
+static bool run_checksum(CUcontext context, const void *arguments)
 {
 	const struct {
 		uint64_t pointer, words, result;
 	} *checksum = arguments;
 	const uint32_t *words = (const uint32_t *)checksum->pointer;
 	uint64_t sum = 0;
-	bool good = kernel_begin(checksum->pointer, checksum->words * 4, false);
+	bool good = kernel_begin(context, checksum->pointer, checksum->words * 4, false);
 
 	for (uint64_t i = 0; good && i < checksum->words; i++)
 		sum += ((uint64_t)words[i] + 1) * (2 * i + 1);
 	kernel_end();
 	if (!good)
 		return false;
-	good = kernel_begin(checksum->result, 8, true);
+	good = kernel_begin(context, checksum->result, 8, true);
 	if (good)
 		__atomic_fetch_add((uint64_t *)checksum->result, sum, __ATOMIC_RELAXED);
 	kernel_end();
@@ -257,14 +265,15 @@ static bool run_checksum(const void *arguments)
 }
 
 /* A kernel polls plain memory that others write without any lock. */
-__attribute__((no_sanitize("thread"))) static bool run_spin(const void *arguments)
+__attribute__((no_sanitize("thread"))) static bool run_spin(CUcontext context,
+							    const void *arguments)
 {
 	uint64_t flag;
 
 	memcpy(&flag, arguments, sizeof(flag));
 	for (;;) {
 		/* Not under one lock all the time, or unmapping would hang behind this kernel. */
-		bool good = kernel_begin(flag, 4, false);
+		bool good = kernel_begin(context, flag, 4, false);
 		uint32_t value = good ? __atomic_load_n((uint32_t *)flag, __ATOMIC_ACQUIRE) : 0;
 
 		kernel_end();

@@ -59,6 +59,18 @@ ticks_to 3
 demo 0 --bytes 8M --buffers 2 --managed 2 --ticks 3 --tick 0
 ticks_to 3
 
+demo 0 --bytes 10M --buffers 2 --own-vmm 2 --pitch 2 --async 2 --managed 1 --blocks 50 \
+    --block-bytes 5000 --ticks 13 --tick 0
+ticks_to 13
+demo 0 --bytes 4M --buffers 2 --threads 4 --capture 1 --children 2 --clone --ticks 20 --tick 1
+ticks_to 20
+demo 0 --bytes 4M --buffers 2 --spin 2 --children 1 --fork-at 3 --ticks 5 --tick 1
+ticks_to 5
+demo 0 --bytes 12K --buffers 2 --managed 1 --ticks 1 --list
+grep -q -x 'buffer 1 device gpu 0 address 0x[0-9a-f]* bytes 6144 seed 0x3c6ef372' "$work/err" ||
+    fail 'no description of buffer 1'
+grep -q '^buffer 2 managed gpu 0 ' "$work/err" || fail 'no description of buffer 2'
+
 demo 1 --bytes 1G --buffers 1
 has_error 'cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY'
 demo 1 --gpu 99
@@ -71,6 +83,16 @@ demo 2 --buffers 0
 demo 2 --frobnicate
 demo 2 stray
 demo 0 --help
+
+# Two GPUs, in a machine of their own.
+GPUCR_SIM_DIR="$work/sim2" GPUCR_SIM_GPUS=2
+export GPUCR_SIM_GPUS
+mkdir "$GPUCR_SIM_DIR"
+demo 0 --bytes 10M --buffers 3 --own-vmm 2 --managed 2 --async 2 --gpus 2 --threads 2 --ticks 8 --tick 0
+ticks_to 8
+demo 1 --gpus 3
+has_error 'cuDeviceGet: CUDA_ERROR_INVALID_DEVICE'
+GPUCR_SIM_DIR="$work/sim"
 
 # SIGTERM ends it at once and well.
 "$run" --sim "$demo" --bytes 4M --tick 100000 >"$work/out" 2>"$work/err" &

@@ -215,7 +215,7 @@ def check_tools(verbs, verb_options):
     for name in sorted(code):
         check(name in run.terms('ENVIRONMENT'), f'{run.name}: variable {name} is missing')
 
-    rows = re.findall(r'\{"(\w+)", "\w+", offsetof', read('tools/gpucr-demo.c'))
+    rows = re.findall(r'\{"([\w-]+)",(?: "\w+",)? offsetof', read('tools/gpucr-demo.c'))
     check_same('option', demo.name, demo.terms('OPTIONS'),
                [f'--{name}' for name in rows] + ['--help'])
     for page, path in ((gpucr, 'tools/gpucr.in'), (run, 'tools/gpucr-run.in')):

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* How the simulator's entry points are found, device queries, and injected faults. */
+#include <pthread.h>
+
 #include "test/unit/sim.h"
 
 #include <time.h>
@@ -161,6 +163,61 @@ static void test_faults(void)
 	unlink(path);
 }
 
+static void write_file(const char *name, const char *text)
+{
+	char path[128];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", sim_state_directory, name);
+	file = fopen(path, "w");
+	CHECK(file);
+	fputs(text, file);
+	fclose(file);
+}
+
+static void *named_thread(void *context)
+{
+	CUdeviceptr pointer;
+
+	CHECK(!pthread_setname_np(pthread_self(), "agent"));
+	OK(CU(cuCtxSetCurrent)(context));
+	RESULT(CU(cuMemAlloc_v2)(&pointer, 16), CUDA_ERROR_OUT_OF_MEMORY);
+	return NULL;
+}
+
+/* By thread, after the call, and told in the log. */
+static void test_faults_more(void)
+{
+	char path[128], line[128] = "";
+	struct timespec before, after;
+	pthread_t thread;
+	CUcontext context;
+	CUdeviceptr pointer;
+	FILE *log;
+
+	write_file("faults.log", "");
+	write_file("faults", "cuMemAlloc thread=agent error=2\n"
+			     "cuMemFree when=after delay_ms=30 error=2\n");
+	OK(CU(cuCtxGetCurrent)(&context));
+	CHECK(!pthread_create(&thread, NULL, named_thread, context));
+	CHECK(!pthread_join(thread, NULL));
+	OK(CU(cuMemAlloc_v2)(&pointer, 16));
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	OK(CU(cuMemFree_v2)(pointer));
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	CHECK((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 >=
+	      29);
+	snprintf(path, sizeof(path), "%s/faults.log", sim_state_directory);
+	log = fopen(path, "r");
+	CHECK(log);
+	CHECK(fgets(line, sizeof(line), log) && strstr(line, " test_sim_entry cuMemAlloc_v2\n"));
+	CHECK(atoi(line) == getpid());
+	CHECK(fgets(line, sizeof(line), log) && strstr(line, " test_sim_entry cuMemFree_v2\n"));
+	CHECK(!fgets(line, sizeof(line), log));
+	fclose(log);
+	write_file("faults", "");
+}
+
 int main(void)
 {
 	sim_begin("3", "64M");
@@ -170,5 +227,6 @@ int main(void)
 	test_contexts();
 	test_proc_address();
 	test_faults();
+	test_faults_more();
 	return 0;
 }

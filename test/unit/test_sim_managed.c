@@ -97,6 +97,46 @@ static void test_attach(CUdeviceptr pointer, size_t size)
 	OK(CU(cuStreamDestroy_v2)(stream));
 }
 
+/* Chunks of 32 MiB, pieces on 2 MiB, small ones cut from a block of that size. */
+static void test_addresses(void)
+{
+	static const size_t sizes[] = {3 << 20, 4096, 40 << 20, 200000};
+	CUdeviceptr pointers[4], again[4];
+
+	for (int i = 0; i < 4; i++)
+		OK(CU(cuMemAllocManaged)(&pointers[i], sizes[i], CU_MEM_ATTACH_GLOBAL));
+	CHECK(pointers[0] % (32 * MIB) == 0 && pointers[2] % (32 * MIB) == 0);
+	CHECK(pointers[1] == pointers[0] + 4 * MIB && pointers[3] == pointers[1] + 4096);
+	for (int i = 0; i < 4; i++)
+		OK(CU(cuMemFree_v2)(pointers[i]));
+	for (int i = 0; i < 4; i++) {
+		OK(CU(cuMemAllocManaged)(&again[i], sizes[i], CU_MEM_ATTACH_GLOBAL));
+		CHECK(again[i] == pointers[i]);
+	}
+	for (int i = 0; i < 4; i++)
+		OK(CU(cuMemFree_v2)(again[i]));
+}
+
+/* In use on the GPU only while it is there. */
+static void test_accounting(void)
+{
+	size_t all = sim_free_bytes();
+	CUdeviceptr pointer;
+
+	OK(CU(cuMemAllocManaged)(&pointer, 8 * MIB, CU_MEM_ATTACH_GLOBAL));
+	memset((void *)pointer, 1, 8 * MIB);
+	CHECK(sim_free_bytes() == all);
+	OK(CU(cuMemsetD8_v2)(pointer, 2, 16));
+	OK(CU(cuCtxSynchronize)());
+	CHECK(sim_free_bytes() == all - 8 * MIB);
+	OK(CU(cuMemPrefetchAsync)(pointer, 8 * MIB, CU_DEVICE_CPU, NULL));
+	CHECK(sim_free_bytes() == all);
+	OK(CU(cuMemPrefetchAsync)(pointer, 8 * MIB, 0, NULL));
+	CHECK(sim_free_bytes() == all - 8 * MIB);
+	OK(CU(cuMemFree_v2)(pointer));
+	CHECK(sim_free_bytes() == all);
+}
+
 int main(void)
 {
 	const size_t size = 3 * PAGE;
@@ -111,5 +151,7 @@ int main(void)
 	test_advice(pointer, size);
 	test_attach(pointer, size);
 	OK(CU(cuMemFree_v2)(pointer));
+	test_addresses();
+	test_accounting();
 	return 0;
 }

@@ -184,6 +184,7 @@ static void test_host(void)
 	OK(CU(cuMemHostGetDevicePointer_v2)(&mapped, buffer + 1, 0));
 	CHECK(mapped == (CUdeviceptr)(buffer + 1));
 	OK(CU(cuMemHostUnregister)(buffer));
+	RESULT(CU(cuMemHostRegister_v2)((void *)4096, 4096, 0), CUDA_ERROR_INVALID_VALUE);
 	RESULT(CU(cuMemHostUnregister)(buffer), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 	OK(CU(cuMemHostAlloc)(&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
 	OK(CU(cuMemHostGetFlags)(&flags, pinned));

@@ -1,0 +1,627 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The copy path. One thread talks to the GPU: it queues copies between VRAM and the slots of the
+ * ring, in order, and waits for the oldest. Several threads move what is in the slots to files, or
+ * from there, a slot at a time. One lock guards the job; it is never held across a call of the
+ * driver or an access to a file.
+ */
+#include "backend/cuda/worker_copy.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/cuda/worker_numa.h"
+#include "lib/cleanup.h"
+
+#define PIECE		GCR_SPACE_PIECE_BYTES
+#define DEFAULT_THREADS 8
+#define DEFAULT_SLOTS	16
+#define DEFAULT_SLOT	(8ull << 20)
+#define DEFAULT_LANES	16
+#define SLOT_PIECES_MAX 64 /* bits of slot.holes */
+
+struct slot {
+	char *memory;
+	CUevent event;
+	uint64_t offset; /* in the space */
+	size_t bytes;
+	bool full;	/* OUT: a thread has to empty it; IN: the GPU has to */
+	uint64_t holes; /* IN: pieces that are zeros and were not read */
+};
+
+/* A part of the space that has arrived at once. */
+struct run {
+	uint64_t offset;
+	uint64_t bytes;
+};
+
+struct gcr_copier {
+	/* fixed */
+	const struct gcr_driver *driver;
+	CUcontext context;
+	struct gcr_copier_config config;
+	size_t ring_bytes;
+	char *ring;
+	bool registered;
+	CUstream stream;
+	struct slot *slots; /* transfer N of a job uses slot N modulo config.slots */
+	pthread_t device_thread;
+	bool has_device_thread;
+	pthread_t *threads;
+	unsigned int threads_count;
+	int event_fd;
+
+	pthread_mutex_t lock;
+	pthread_cond_t device_wake;
+	pthread_cond_t host_wake;
+	pthread_cond_t ended_wake;
+	bool leaving;
+
+	/* the job */
+	bool has_job;
+	bool going; /* false once it has ended; those who are busy with it are counted below */
+	bool ended;
+	struct gcr_copy_job job;
+	struct run *runs;
+	size_t runs_count;
+	size_t run;	      /* where the next transfer comes from */
+	uint64_t run_step;    /* in the order of next_range() */
+	uint64_t arrived;     /* bytes */
+	uint64_t cut;	      /* bytes of transfers made so far */
+	uint64_t bytes_left;  /* not copied */
+	uint64_t submitted;   /* transfers the GPU was given */
+	uint64_t completed;   /* and has done */
+	uint64_t host_next;   /* the next for a thread */
+	unsigned int holders; /* threads that have a file open */
+	bool device_busy;
+	CUresult driver_result;
+	struct gcr_error error;
+};
+
+static void unlock(pthread_mutex_t *lock)
+{
+	pthread_mutex_unlock(lock);
+}
+GCR_DEFINE_CLEANUP(pthread_mutex_t *, unlock);
+
+static pthread_mutex_t *locked(pthread_mutex_t *lock)
+{
+	pthread_mutex_lock(lock);
+	return lock;
+}
+
+#define LOCK_SCOPE(copier)                                \
+	_cleanup_(unlock_cleanup) __attribute__((unused)) \
+	pthread_mutex_t *held_ = locked(&(copier)->lock)
+
+static struct slot *slot_of(const struct gcr_copier *copier, uint64_t transfer)
+{
+	return &copier->slots[transfer % copier->config.slots];
+}
+
+/* ---- under the lock ---- */
+
+/* Tell whoever waits if nobody is busy with a job that has ended. */
+static void check_ended(struct gcr_copier *copier)
+{
+	if (!copier->has_job || copier->going || copier->ended || copier->holders ||
+	    copier->device_busy || copier->submitted != copier->completed)
+		return;
+	copier->ended = true;
+	pthread_cond_broadcast(&copier->ended_wake);
+	eventfd_write(copier->event_fd, 1);
+}
+
+static void end(struct gcr_copier *copier)
+{
+	copier->going = false;
+	pthread_cond_broadcast(&copier->device_wake);
+	pthread_cond_broadcast(&copier->host_wake);
+	check_ended(copier);
+}
+
+static void fail(struct gcr_copier *copier, CUresult driver_result, const struct gcr_error *error)
+{
+	if (!copier->going)
+		return;
+	copier->driver_result = driver_result;
+	copier->error = *error;
+	end(copier);
+}
+
+static void bytes_done(struct gcr_copier *copier, size_t bytes)
+{
+	copier->bytes_left -= bytes;
+	if (copier->going && !copier->bytes_left)
+		end(copier);
+}
+
+static uint64_t divide_up(uint64_t number, uint64_t by)
+{
+	return (number + by - 1) / by;
+}
+
+/*
+ * Cut the next transfer from what has arrived, of which there is some. A run is divided into
+ * lanes, and each has its turn: so threads that are at work at the same time are in different
+ * files, if the run has several.
+ */
+static void next_range(struct gcr_copier *copier, struct slot *slot)
+{
+	for (;;) {
+		const struct run *run = &copier->runs[copier->run];
+		uint64_t parts = divide_up(run->bytes, copier->config.slot_bytes);
+		uint64_t lanes = parts < copier->config.lanes ? parts : copier->config.lanes;
+		uint64_t depth = divide_up(parts, lanes);
+
+		while (copier->run_step < lanes * depth) {
+			uint64_t step = copier->run_step++;
+			uint64_t at =
+				(step % lanes * depth + step / lanes) * copier->config.slot_bytes;
+
+			if (at >= run->bytes)
+				continue;
+			slot->offset = run->offset + at;
+			slot->bytes = run->bytes - at < copier->config.slot_bytes
+					      ? run->bytes - at
+					      : copier->config.slot_bytes;
+			copier->cut += slot->bytes;
+			return;
+		}
+		copier->run++;
+		copier->run_step = 0;
+	}
+}
+
+/* Can the GPU be given the next transfer? */
+static bool can_submit(const struct gcr_copier *copier)
+{
+	uint64_t in_flight = copier->submitted - copier->completed;
+	bool full = slot_of(copier, copier->submitted)->full;
+
+	if (in_flight == copier->config.slots)
+		return false;
+	if (copier->job.direction == GCR_COPY_OUT)
+		return !full && copier->cut < copier->arrived;
+	return full && (!copier->job.in_flight || in_flight < copier->job.in_flight);
+}
+
+/* Take the next transfer for a thread, if there is one. */
+static struct slot *claim(struct gcr_copier *copier)
+{
+	struct slot *slot = slot_of(copier, copier->host_next);
+
+	if (!copier->going)
+		return NULL;
+	if (copier->job.direction == GCR_COPY_OUT) {
+		if (copier->host_next == copier->completed)
+			return NULL;
+	} else {
+		if (copier->host_next == copier->completed + copier->config.slots ||
+		    copier->cut == copier->arrived)
+			return NULL;
+		next_range(copier, slot);
+	}
+	copier->host_next++;
+	return slot;
+}
+
+/* ---- the thread that talks to the GPU ---- */
+
+/* A slot towards VRAM: runs of data and runs of zeros. */
+static CUresult submit_in(const struct gcr_copier *copier, const struct slot *slot,
+			  const char **ret_call)
+{
+	const struct gcr_driver *driver = copier->driver;
+	CUdeviceptr to = copier->job.base + slot->offset;
+	unsigned int pieces = (unsigned int)(slot->bytes / PIECE);
+	CUresult result = CUDA_SUCCESS;
+
+	for (unsigned int first = 0, next; first < pieces && result == CUDA_SUCCESS; first = next) {
+		bool hole = slot->holes >> first & 1;
+
+		for (next = first + 1; next < pieces; next++)
+			if ((slot->holes >> next & 1) != hole)
+				break;
+		*ret_call = hole ? "cuMemsetD8Async" : "cuMemcpyHtoDAsync";
+		if (hole)
+			result = driver->cuMemsetD8Async(to + first * PIECE, 0,
+							 (next - first) * PIECE, copier->stream);
+		else
+			result = driver->cuMemcpyHtoDAsync_v2(
+				to + first * PIECE, slot->memory + first * PIECE,
+				(next - first) * PIECE, copier->stream);
+	}
+	return result;
+}
+
+static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char **ret_call)
+{
+	const struct gcr_driver *driver = copier->driver;
+	CUresult result;
+
+	if (copier->job.direction == GCR_COPY_IN) {
+		result = submit_in(copier, slot, ret_call);
+	} else {
+		*ret_call = "cuMemcpyDtoHAsync";
+		result = driver->cuMemcpyDtoHAsync_v2(slot->memory, copier->job.base + slot->offset,
+						      slot->bytes, copier->stream);
+	}
+	if (result != CUDA_SUCCESS)
+		return result;
+	*ret_call = "cuEventRecord";
+	return driver->cuEventRecord(slot->event, copier->stream);
+}
+
+/* The GPU is through with the oldest transfer. */
+static void complete(struct gcr_copier *copier)
+{
+	struct slot *slot = slot_of(copier, copier->completed++);
+
+	slot->full = copier->job.direction == GCR_COPY_OUT;
+	if (copier->job.direction == GCR_COPY_IN)
+		bytes_done(copier, slot->bytes);
+	pthread_cond_signal(&copier->host_wake);
+}
+
+/* One step; false if there is nothing to do. The lock is given away meanwhile. */
+static bool device_step(struct gcr_copier *copier)
+{
+	const char *call = "cuEventSynchronize";
+	struct gcr_error error;
+	struct slot *slot;
+	CUresult result;
+	bool submitting;
+
+	if (!copier->has_job)
+		return false;
+	submitting = copier->going && can_submit(copier);
+	if (!submitting && copier->submitted == copier->completed)
+		return false;
+	slot = slot_of(copier, submitting ? copier->submitted : copier->completed);
+	if (submitting && copier->job.direction == GCR_COPY_OUT)
+		next_range(copier, slot);
+
+	copier->device_busy = true;
+	pthread_mutex_unlock(&copier->lock);
+	if (submitting)
+		result = submit(copier, slot, &call);
+	else
+		result = copier->driver->cuEventSynchronize(slot->event);
+	if (result != CUDA_SUCCESS)
+		/* What was queued before may still be on its way. */
+		copier->driver->cuStreamSynchronize(copier->stream);
+	pthread_mutex_lock(&copier->lock);
+	copier->device_busy = false;
+
+	if (result != CUDA_SUCCESS) {
+		gcr_driver_check(copier->driver, result, call, &error);
+		copier->completed = copier->submitted;
+		fail(copier, result, &error);
+	} else if (submitting) {
+		copier->submitted++;
+	} else {
+		complete(copier);
+	}
+	check_ended(copier);
+	return true;
+}
+
+static void *run_device(void *data)
+{
+	struct gcr_copier *copier = data;
+
+	copier->driver->cuCtxSetCurrent(copier->context);
+	pthread_mutex_lock(&copier->lock);
+	for (;;) {
+		if (device_step(copier))
+			continue;
+		if (copier->leaving)
+			break;
+		pthread_cond_wait(&copier->device_wake, &copier->lock);
+	}
+	pthread_mutex_unlock(&copier->lock);
+	return NULL;
+}
+
+/* ---- the threads that copy between ring and files ---- */
+
+/* A thread is through with its transfer. */
+static void host_done(struct gcr_copier *copier, struct slot *slot)
+{
+	slot->full = copier->job.direction == GCR_COPY_IN;
+	if (copier->job.direction == GCR_COPY_OUT)
+		bytes_done(copier, slot->bytes);
+	pthread_cond_signal(&copier->device_wake);
+}
+
+static void *run_host(void *data)
+{
+	struct gcr_copier *copier = data;
+	struct gcr_space_cursor cursor;
+	bool holding = false;
+
+	pthread_mutex_lock(&copier->lock);
+	for (;;) {
+		struct slot *slot = claim(copier);
+		struct gcr_error error;
+		int r;
+
+		if (slot) {
+			if (!holding) {
+				gcr_space_cursor_init(&cursor, copier->job.space);
+				copier->holders++;
+				holding = true;
+			}
+			pthread_mutex_unlock(&copier->lock);
+			if (copier->job.direction == GCR_COPY_OUT)
+				r = gcr_space_write(&cursor, slot->offset, slot->memory,
+						    slot->bytes, &error);
+			else
+				r = gcr_space_read(&cursor, slot->offset, slot->memory, slot->bytes,
+						   &slot->holes, &error);
+			pthread_mutex_lock(&copier->lock);
+			if (r < 0)
+				fail(copier, CUDA_SUCCESS, &error);
+			else
+				host_done(copier, slot);
+		} else if (holding && !copier->going) {
+			pthread_mutex_unlock(&copier->lock);
+			gcr_space_cursor_finish(&cursor);
+			pthread_mutex_lock(&copier->lock);
+			copier->holders--;
+			holding = false;
+			check_ended(copier);
+		} else if (copier->leaving) {
+			break;
+		} else {
+			pthread_cond_wait(&copier->host_wake, &copier->lock);
+		}
+	}
+	pthread_mutex_unlock(&copier->lock);
+	return NULL;
+}
+
+/* ---- making and ending one ---- */
+
+void gcr_copier_config_default(struct gcr_copier_config *ret_config)
+{
+	unsigned int cpus = gcr_numa_cpus();
+
+	*ret_config = (struct gcr_copier_config){
+		.threads = cpus < DEFAULT_THREADS ? cpus : DEFAULT_THREADS,
+		.slots = DEFAULT_SLOTS,
+		.slot_bytes = DEFAULT_SLOT,
+		.lanes = DEFAULT_LANES,
+	};
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_copier *, gcr_copier_destroy);
+
+static int create_ring(struct gcr_copier *copier, CUresult *ret_driver_result,
+		       struct gcr_error *error)
+{
+	const struct gcr_driver *driver = copier->driver;
+	CUresult result;
+
+	copier->ring_bytes = copier->config.slots * copier->config.slot_bytes;
+	copier->ring = aligned_alloc(PIECE, copier->ring_bytes);
+	copier->slots = calloc(copier->config.slots, sizeof(*copier->slots));
+	if (!copier->ring || !copier->slots)
+		return gcr_error_set(error, ENOMEM, "out of memory for %zu MiB to copy through",
+				     copier->ring_bytes >> 20);
+	madvise(copier->ring, copier->ring_bytes, MADV_HUGEPAGE);
+	*ret_driver_result = result = driver->cuMemHostRegister_v2(copier->ring, copier->ring_bytes,
+								   CU_MEMHOSTREGISTER_PORTABLE);
+	if (result != CUDA_SUCCESS)
+		return gcr_driver_check(driver, result, "cuMemHostRegister", error);
+	copier->registered = true;
+	*ret_driver_result = result =
+		driver->cuStreamCreate(&copier->stream, CU_STREAM_NON_BLOCKING);
+	if (result != CUDA_SUCCESS)
+		return gcr_driver_check(driver, result, "cuStreamCreate", error);
+	for (unsigned int i = 0; i < copier->config.slots; i++) {
+		struct slot *slot = &copier->slots[i];
+
+		slot->memory = copier->ring + i * copier->config.slot_bytes;
+		*ret_driver_result = result =
+			driver->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING);
+		if (result != CUDA_SUCCESS)
+			return gcr_driver_check(driver, result, "cuEventCreate", error);
+	}
+	return 0;
+}
+
+static int start_threads(struct gcr_copier *copier, struct gcr_error *error)
+{
+	int r;
+
+	copier->threads = calloc(copier->config.threads, sizeof(*copier->threads));
+	if (!copier->threads)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	r = pthread_create(&copier->device_thread, NULL, run_device, copier);
+	copier->has_device_thread = r == 0;
+	while (r == 0 && copier->threads_count < copier->config.threads) {
+		r = pthread_create(&copier->threads[copier->threads_count], NULL, run_host, copier);
+		if (r == 0)
+			copier->threads_count++;
+	}
+	/* With some of them it is slower, and works. */
+	if (copier->has_device_thread && copier->threads_count > 0)
+		return 0;
+	return gcr_error_set(error, ENOMEM, "no thread: %s", strerror(r));
+}
+
+int gcr_copier_create(const struct gcr_driver *driver, CUcontext context,
+		      const struct gcr_copier_config *config, struct gcr_copier **ret_copier,
+		      CUresult *ret_driver_result, struct gcr_error *error)
+{
+	_cleanup_(gcr_copier_destroy_cleanup) struct gcr_copier *copier = NULL;
+	int r;
+
+	if (config->slot_bytes == 0 || config->slot_bytes % PIECE ||
+	    config->slot_bytes / PIECE > SLOT_PIECES_MAX || !config->slots || !config->threads ||
+	    !config->lanes)
+		return gcr_error_set(error, EINVAL, "no such ring to copy through");
+	copier = calloc(1, sizeof(*copier));
+	if (!copier)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	copier->driver = driver;
+	copier->context = context;
+	copier->config = *config;
+	pthread_mutex_init(&copier->lock, NULL);
+	pthread_cond_init(&copier->device_wake, NULL);
+	pthread_cond_init(&copier->host_wake, NULL);
+	pthread_cond_init(&copier->ended_wake, NULL);
+	copier->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (copier->event_fd < 0)
+		return gcr_error_set(error, ENOMEM, "no eventfd: %s", strerror(errno));
+	r = create_ring(copier, ret_driver_result, error);
+	if (r < 0)
+		return r;
+	r = start_threads(copier, error);
+	if (r < 0)
+		return r;
+	*ret_copier = TAKE_PTR(copier);
+	return 0;
+}
+
+void gcr_copier_destroy(struct gcr_copier *copier)
+{
+	if (!copier)
+		return;
+	gcr_copier_stop(copier);
+	pthread_mutex_lock(&copier->lock);
+	copier->leaving = true;
+	pthread_cond_broadcast(&copier->device_wake);
+	pthread_cond_broadcast(&copier->host_wake);
+	pthread_mutex_unlock(&copier->lock);
+	if (copier->has_device_thread)
+		pthread_join(copier->device_thread, NULL);
+	for (unsigned int i = 0; i < copier->threads_count; i++)
+		pthread_join(copier->threads[i], NULL);
+	free(copier->threads);
+	free(copier->runs);
+
+	for (unsigned int i = 0; copier->slots && i < copier->config.slots; i++)
+		if (copier->slots[i].event)
+			copier->driver->cuEventDestroy_v2(copier->slots[i].event);
+	free(copier->slots);
+	if (copier->stream)
+		copier->driver->cuStreamDestroy_v2(copier->stream);
+	if (copier->registered)
+		copier->driver->cuMemHostUnregister(copier->ring);
+	free(copier->ring);
+	if (copier->event_fd >= 0)
+		close(copier->event_fd);
+	pthread_cond_destroy(&copier->ended_wake);
+	pthread_cond_destroy(&copier->host_wake);
+	pthread_cond_destroy(&copier->device_wake);
+	pthread_mutex_destroy(&copier->lock);
+	free(copier);
+}
+
+/* ---- jobs ---- */
+
+void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
+{
+	LOCK_SCOPE(copier);
+
+	copier->job = *job;
+	copier->bytes_left = gcr_space_bytes(job->space);
+	copier->runs_count = 0;
+	copier->run = 0;
+	copier->run_step = 0;
+	copier->arrived = 0;
+	copier->cut = 0;
+	copier->submitted = 0;
+	copier->completed = 0;
+	copier->host_next = 0;
+	copier->driver_result = CUDA_SUCCESS;
+	copier->error.number = 0;
+	for (unsigned int i = 0; i < copier->config.slots; i++)
+		copier->slots[i].full = false;
+	copier->has_job = true;
+	copier->going = true;
+	copier->ended = false;
+	if (!copier->bytes_left)
+		end(copier);
+}
+
+int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error)
+{
+	struct run *longer;
+	LOCK_SCOPE(copier);
+
+	if (bytes == copier->arrived)
+		return 0;
+	longer = reallocarray(copier->runs, copier->runs_count + 1, sizeof(*longer));
+	if (!longer)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	copier->runs = longer;
+	longer[copier->runs_count++] = (struct run){copier->arrived, bytes - copier->arrived};
+	copier->arrived = bytes;
+	pthread_cond_signal(&copier->device_wake);
+	if (copier->job.direction == GCR_COPY_IN)
+		pthread_cond_broadcast(&copier->host_wake);
+	return 0;
+}
+
+int gcr_copier_event(const struct gcr_copier *copier)
+{
+	return copier->event_fd;
+}
+
+static int take_error(const struct gcr_copier *copier, CUresult *ret_driver_result,
+		      struct gcr_error *error)
+{
+	*ret_driver_result = copier->driver_result;
+	if (!copier->error.number)
+		return 0;
+	return gcr_error_set(error, copier->error.number, "%s", copier->error.words);
+}
+
+int gcr_copier_check(struct gcr_copier *copier, CUresult *ret_driver_result,
+		     struct gcr_error *error)
+{
+	LOCK_SCOPE(copier);
+
+	return take_error(copier, ret_driver_result, error);
+}
+
+/* The lock is held. */
+static void wait_ended(struct gcr_copier *copier)
+{
+	eventfd_t count;
+
+	while (!copier->ended)
+		pthread_cond_wait(&copier->ended_wake, &copier->lock);
+	eventfd_read(copier->event_fd, &count);
+	copier->has_job = false;
+}
+
+int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
+		      struct gcr_error *error)
+{
+	LOCK_SCOPE(copier);
+
+	wait_ended(copier);
+	return take_error(copier, ret_driver_result, error);
+}
+
+void gcr_copier_stop(struct gcr_copier *copier)
+{
+	LOCK_SCOPE(copier);
+
+	if (!copier->has_job)
+		return;
+	if (copier->going)
+		end(copier);
+	wait_ended(copier);
+}

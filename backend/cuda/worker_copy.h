@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The copy path: bytes between VRAM and the files of a space (worker_space.h), through a ring of
+ * pinned memory. A copier is made once for a context; it does one job at a time.
+ */
+#ifndef GCR_CUDA_WORKER_COPY_H
+#define GCR_CUDA_WORKER_COPY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/worker_space.h"
+#include "lib/error.h"
+
+struct gcr_copier;
+
+struct gcr_copier_config {
+	unsigned int threads; /* that copy between ring and files */
+	unsigned int slots;   /* of the ring */
+	size_t slot_bytes;    /* one copy of the GPU's; a multiple of GCR_SPACE_PIECE_BYTES */
+	unsigned int lanes;   /* parts of what has arrived that are copied side by side */
+};
+
+/* What was measured to be best, with no more threads than the calling one may use CPUs. */
+void gcr_copier_config_default(struct gcr_copier_config *ret_config);
+
+/*
+ * Ring and threads, which inherit CPUs and memory policy of the caller. @driver is kept.
+ * Errors, with words: -ENOMEM, or what the driver says; *ret_driver_result is its last answer.
+ */
+int gcr_copier_create(const struct gcr_driver *driver, CUcontext context,
+		      const struct gcr_copier_config *config, struct gcr_copier **ret_copier,
+		      CUresult *ret_driver_result, struct gcr_error *error);
+/* Stops a job. NULL is allowed. */
+void gcr_copier_destroy(struct gcr_copier *copier);
+
+enum gcr_copy_direction {
+	GCR_COPY_OUT, /* VRAM to files */
+	GCR_COPY_IN,
+};
+
+struct gcr_copy_job {
+	enum gcr_copy_direction direction;
+	const struct gcr_space *space; /* the caller's, until the job has ended */
+	CUdeviceptr base;	       /* where offset 0 is in VRAM */
+	unsigned int in_flight;	       /* IN: at most so many copies queued; 0: as many as fit */
+};
+
+/* Begin. Nothing is copied before it has arrived. */
+void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job);
+
+/* The first @bytes of the space can be copied now. -ENOMEM. */
+int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error);
+
+/* Readable when the job has ended: everything is copied, it has failed or was stopped. */
+int gcr_copier_event(const struct gcr_copier *copier);
+
+/* Has it failed already? 0, or the error that gcr_copier_finish() will return. */
+int gcr_copier_check(struct gcr_copier *copier, CUresult *ret_driver_result,
+		     struct gcr_error *error);
+
+/*
+ * Wait for the end of the job and forget it. Every thread and the GPU are through with its space
+ * then. Errors, with words: as gcr_space_write(), or what the driver says, whose code is
+ * *ret_driver_result then (else CUDA_SUCCESS).
+ */
+int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
+		      struct gcr_error *error);
+
+/* Do not go on with the job; then gcr_copier_finish() without its error. No job: nothing. */
+void gcr_copier_stop(struct gcr_copier *copier);
+
+#endif

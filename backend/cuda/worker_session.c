@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A session's descriptors, handles and mappings. One thread; the copier has threads of its own,
+ * which see nothing of this but the range of addresses. What is mapped is always the first extents
+ * of the table: those of which a handle is held.
+ */
+#include "backend/cuda/worker_session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/extent.h"
+
+/* Descriptors that this process uses for anything else: the driver has a few dozen. */
+#define OTHER_DESCRIPTORS 512
+
+struct gcr_worker_session {
+	struct gcr_worker_gpu *gpu;
+	enum gcr_copy_direction direction;
+	unsigned int in_flight;
+	struct gcr_space *space;
+	CUdeviceptr base; /* 0: no addresses are reserved */
+	CUmemGenericAllocationHandle *handles;
+	int *fds;	/* OUT: of the first `arrived` */
+	size_t arrived; /* extents: imported or created */
+	size_t held;	/* of these: handles held and mapped; 0 once tidied */
+	bool failed;	/* an import did: some of what has arrived may not be accessible */
+	bool copying;	/* the copier has a job of ours */
+	bool copied;
+};
+
+/* gcr_driver_check() that also tells the code. */
+static int check(const struct gcr_worker_gpu *gpu, CUresult result, const char *call,
+		 CUresult *ret_driver_result, struct gcr_error *error)
+{
+	if (result != CUDA_SUCCESS)
+		*ret_driver_result = result;
+	return gcr_driver_check(&gpu->driver, result, call, error);
+}
+
+static void prefix_extent(const struct gcr_worker_session *session, size_t index,
+			  struct gcr_error *error)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(&session->space->extents[index], name);
+	gcr_error_prefix(error, "%s", name);
+}
+
+/* A descriptor for each extent has to fit; a privileged process may have more than its limit. */
+static int check_descriptors(size_t count, struct gcr_error *error)
+{
+	rlim_t needed = count + OTHER_DESCRIPTORS;
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= needed)
+		return 0;
+	if (limit.rlim_max < needed)
+		limit.rlim_max = needed;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
+		return 0;
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "%zu allocations on one GPU are more than the limit of open files "
+			     "allows; raise LimitNOFILE of the gpucrfs service",
+			     count);
+}
+
+static int reserve_addresses(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			     struct gcr_error *error)
+{
+	uint64_t bytes = gcr_space_bytes(session->space);
+
+	if (!bytes)
+		return 0;
+	return check(session->gpu,
+		     session->gpu->driver.cuMemAddressReserve(&session->base, bytes, 0, 0, 0),
+		     "cuMemAddressReserve", ret_driver_result, error);
+}
+
+static void end_cleanup(struct gcr_worker_session *session)
+{
+	CUresult driver_result;
+
+	gcr_worker_session_end(session, &driver_result, NULL);
+}
+GCR_DEFINE_CLEANUP(struct gcr_worker_session *, end_cleanup);
+
+int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction direction,
+			     const struct gcr_session *asked, int table_fd, int directory_fd,
+			     struct gcr_worker_session **ret_session, CUresult *ret_driver_result,
+			     struct gcr_error *error)
+{
+	_cleanup_(end_cleanup_cleanup) struct gcr_worker_session *session = NULL;
+	struct gcr_copy_job job = {.direction = direction, .in_flight = asked->copies_in_flight};
+	int r;
+
+	session = calloc(1, sizeof(*session));
+	if (!session)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	session->gpu = gpu;
+	session->direction = direction;
+	session->in_flight = asked->copies_in_flight;
+	r = gcr_space_create(table_fd, asked->count, directory_fd, &session->space, error);
+	if (r < 0)
+		return r;
+	r = check_descriptors(asked->count, error);
+	if (r == 0 && asked->count > 0) {
+		session->handles = calloc(asked->count, sizeof(*session->handles));
+		session->fds = calloc(asked->count, sizeof(*session->fds));
+		if (!session->handles || !session->fds)
+			r = gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	if (r == 0)
+		r = reserve_addresses(session, ret_driver_result, error);
+	if (r < 0) {
+		session->space->directory = -1; /* stays the caller's */
+		return r;
+	}
+	job.space = session->space;
+	job.base = session->base;
+	if (direction == GCR_COPY_OUT) {
+		gcr_copier_start(gpu->copier, &job);
+		session->copying = true;
+	}
+	*ret_session = TAKE_PTR(session);
+	return 0;
+}
+
+static int set_access(struct gcr_worker_session *session, size_t first, size_t end,
+		      CUresult *ret_driver_result, struct gcr_error *error)
+{
+	const uint64_t *starts = session->space->starts;
+	CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = session->gpu->device},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+
+	if (first == end)
+		return 0;
+	return check(session->gpu,
+		     session->gpu->driver.cuMemSetAccess(session->base + starts[first],
+							 starts[end] - starts[first], &access, 1),
+		     "cuMemSetAccess", ret_driver_result, error);
+}
+
+/* Map the next extent; its handle is the session's from now on. */
+static int map(struct gcr_worker_session *session, CUmemGenericAllocationHandle handle,
+	       CUresult *ret_driver_result, struct gcr_error *error)
+{
+	const struct gcr_driver *driver = &session->gpu->driver;
+	const struct gcr_space *space = session->space;
+	int r;
+
+	r = check(session->gpu,
+		  driver->cuMemMap(session->base + space->starts[session->held],
+				   space->extents[session->held].bytes, 0, handle, 0),
+		  "cuMemMap", ret_driver_result, error);
+	if (r < 0) {
+		driver->cuMemRelease(handle);
+		return r;
+	}
+	session->handles[session->held++] = handle;
+	return 0;
+}
+
+static int import(struct gcr_worker_session *session, int fd, CUresult *ret_driver_result,
+		  struct gcr_error *error)
+{
+	const struct gcr_driver *driver = &session->gpu->driver;
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp properties;
+	int r;
+
+	r = check(session->gpu,
+		  driver->cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+							 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+		  "cuMemImportFromShareableHandle", ret_driver_result, error);
+	if (r < 0)
+		return r;
+	r = check(session->gpu, driver->cuMemGetAllocationPropertiesFromHandle(&properties, handle),
+		  "cuMemGetAllocationPropertiesFromHandle", ret_driver_result, error);
+	if (r == 0 && (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+		       properties.location.id != session->gpu->device))
+		r = gcr_error_set(error, EINVAL, "this is no memory of this GPU");
+	if (r < 0) {
+		driver->cuMemRelease(handle);
+		return r;
+	}
+	return map(session, handle, ret_driver_result, error);
+}
+
+int gcr_worker_session_import(struct gcr_worker_session *session, const struct gcr_range *range,
+			      int *fds, size_t fds_count, CUresult *ret_driver_result,
+			      struct gcr_error *error)
+{
+	size_t first = session->arrived;
+	CUresult copier_result;
+	int r = 0;
+
+	if (session->direction != GCR_COPY_OUT || !session->copying || session->failed ||
+	    range->first != first || range->count != fds_count ||
+	    range->count > session->space->count - first)
+		return gcr_error_set(error, EINVAL, "these are not the next allocations");
+	for (size_t i = 0; i < fds_count && r == 0; i++) {
+		r = import(session, fds[i], ret_driver_result, error);
+		if (r == 0)
+			session->fds[session->arrived++] = TAKE_FD(fds[i]);
+		else
+			prefix_extent(session, session->arrived, error);
+	}
+	if (r == 0)
+		r = set_access(session, first, session->arrived, ret_driver_result, error);
+	if (r == 0)
+		r = gcr_copier_arrived(session->gpu->copier,
+				       session->space->starts[session->arrived], error);
+	if (r < 0) {
+		session->failed = true;
+		return r;
+	}
+	/* Whatever has gone wrong so far, the sooner it is known the better. */
+	r = gcr_copier_check(session->gpu->copier, &copier_result, error);
+	if (r < 0)
+		*ret_driver_result = copier_result;
+	return r;
+}
+
+/* Unmap and release all that is held. The first thing that went wrong. */
+static int let_go(struct gcr_worker_session *session, CUresult *ret_driver_result,
+		  struct gcr_error *error)
+{
+	const struct gcr_driver *driver = &session->gpu->driver;
+	int first = 0, r;
+
+	if (session->held > 0)
+		first = check(
+			session->gpu,
+			driver->cuMemUnmap(session->base, session->space->starts[session->held]),
+			"cuMemUnmap", ret_driver_result, error);
+	while (session->held > 0) {
+		r = check(session->gpu, driver->cuMemRelease(session->handles[--session->held]),
+			  "cuMemRelease", ret_driver_result, first < 0 ? NULL : error);
+		if (first == 0)
+			first = r;
+	}
+	return first;
+}
+
+static CUmemAllocationProp properties_of(const struct gcr_worker_gpu *gpu)
+{
+	CUmemAllocationProp properties = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu->device},
+	};
+	int supported = 0;
+
+	/* Memory of cuMemAlloc can be registered with a network card; so can this be then. */
+	if (gpu->driver.cuDeviceGetAttribute(
+		    &supported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+		    gpu->device) == CUDA_SUCCESS)
+		properties.allocFlags.gpuDirectRDMACapable = supported != 0;
+	return properties;
+}
+
+static int no_memory(const struct gcr_worker_session *session, size_t free_bytes,
+		     struct gcr_error *error)
+{
+	gcr_error_prefix(error, "%" PRIu64 " MiB of VRAM are needed and %zu MiB are free",
+			 gcr_space_bytes(session->space) >> 20, free_bytes >> 20);
+	return -ENOMEM;
+}
+
+int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			      struct gcr_error *error)
+{
+	const struct gcr_driver *driver = &session->gpu->driver;
+	CUmemAllocationProp properties = properties_of(session->gpu);
+	size_t free_bytes = 0, total_bytes;
+	CUresult ignored;
+	int r = 0;
+
+	if (session->direction != GCR_COPY_IN || session->arrived > 0)
+		return gcr_error_set(error, EINVAL, "this is no time to take memory");
+	driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
+	for (size_t i = 0; i < session->space->count && r == 0; i++) {
+		CUmemGenericAllocationHandle handle;
+
+		r = check(session->gpu,
+			  driver->cuMemCreate(&handle, session->space->extents[i].bytes,
+					      &properties, 0),
+			  "cuMemCreate", ret_driver_result, error);
+		if (r == 0)
+			r = map(session, handle, ret_driver_result, error);
+	}
+	if (r == 0)
+		r = set_access(session, 0, session->held, ret_driver_result, error);
+	if (r < 0) {
+		let_go(session, &ignored, NULL);
+		return r == -ENOMEM ? no_memory(session, free_bytes, error) : r;
+	}
+	session->arrived = session->held;
+	return 0;
+}
+
+int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error)
+{
+	struct gcr_copy_job job = {
+		.direction = session->direction,
+		.space = session->space,
+		.base = session->base,
+		.in_flight = session->in_flight,
+	};
+
+	if (session->copied || session->failed || session->arrived < session->space->count)
+		return gcr_error_set(error, EINVAL, "%zu of %zu allocations are there to be copied",
+				     session->arrived, session->space->count);
+	if (session->copying)
+		return 0;
+	gcr_copier_start(session->gpu->copier, &job);
+	session->copying = true;
+	return gcr_copier_arrived(session->gpu->copier, gcr_space_bytes(session->space), error);
+}
+
+int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			      struct gcr_error *error)
+{
+	CUresult copier_result;
+	int r;
+
+	r = gcr_copier_finish(session->gpu->copier, &copier_result, error);
+	session->copying = false;
+	session->copied = r == 0;
+	if (r < 0)
+		*ret_driver_result = copier_result;
+	return r;
+}
+
+int gcr_worker_session_export(struct gcr_worker_session *session, const struct gcr_range *range,
+			      int ret_fds[GCR_MESSAGE_FDS_MAX], CUresult *ret_driver_result,
+			      struct gcr_error *error)
+{
+	const struct gcr_driver *driver = &session->gpu->driver;
+	int fds[GCR_MESSAGE_FDS_MAX];
+	uint32_t count = 0;
+	int r = 0;
+
+	if (session->direction != GCR_COPY_IN || !session->copied ||
+	    range->count > GCR_MESSAGE_FDS_MAX || range->first > session->held ||
+	    range->count > session->held - range->first)
+		return gcr_error_set(error, EINVAL, "there are no such allocations to export");
+	while (count < range->count && r == 0) {
+		r = check(session->gpu,
+			  driver->cuMemExportToShareableHandle(
+				  &fds[count], session->handles[range->first + count],
+				  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+			  "cuMemExportToShareableHandle", ret_driver_result, error);
+		if (r == 0)
+			count++;
+	}
+	if (r < 0) {
+		while (count > 0)
+			close(fds[--count]);
+		return r;
+	}
+	memcpy(ret_fds, fds, count * sizeof(*fds));
+	return 0;
+}
+
+void gcr_worker_session_tidy(struct gcr_worker_session *session)
+{
+	CUresult ignored;
+
+	/* An error stays: END will say so, as it meets it again at the addresses. */
+	if (session->direction == GCR_COPY_OUT && session->copied)
+		let_go(session, &ignored, NULL);
+}
+
+int gcr_worker_session_end(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			   struct gcr_error *error)
+{
+	int first, r = 0;
+
+	if (!session)
+		return 0;
+	if (session->copying)
+		gcr_copier_stop(session->gpu->copier);
+	first = let_go(session, ret_driver_result, error);
+	if (session->base)
+		r = check(session->gpu,
+			  session->gpu->driver.cuMemAddressFree(session->base,
+								gcr_space_bytes(session->space)),
+			  "cuMemAddressFree", ret_driver_result, first < 0 ? NULL : error);
+	for (size_t i = 0; session->direction == GCR_COPY_OUT && i < session->arrived; i++)
+		close(session->fds[i]);
+	free(session->fds);
+	free(session->handles);
+	gcr_space_destroy(session->space);
+	free(session);
+	return first < 0 ? first : r;
+}

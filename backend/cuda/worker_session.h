@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A session in the worker: the memory of one process on its way out of VRAM or back in (see struct
+ * gcr_session in lib/protocol.h). All extents are mapped back to back in one range of device
+ * addresses, so that how many there are, and how large, makes no difference to copying.
+ */
+#ifndef GCR_CUDA_WORKER_SESSION_H
+#define GCR_CUDA_WORKER_SESSION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/worker_copy.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+struct gcr_worker_session;
+
+/* What a session works with; outlives it. The context is the calling thread's. */
+struct gcr_worker_gpu {
+	struct gcr_driver driver;
+	CUdevice device;
+	CUcontext context;
+	struct gcr_copier *copier;
+};
+
+/*
+ * Begin with the table in @table_fd; @directory_fd is taken on success. The files are not looked
+ * at before they are copied. Errors of all functions here come with words; *ret_driver_result is
+ * the driver's code if it was the driver (else it is left alone).
+ * -EPROTO a table that makes no sense, -EOPNOTSUPP more extents than descriptors can be open.
+ */
+int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction direction,
+			     const struct gcr_session *asked, int table_fd, int directory_fd,
+			     struct gcr_worker_session **ret_session, CUresult *ret_driver_result,
+			     struct gcr_error *error);
+
+/*
+ * OUT: map the memory behind @fds, which are the next @range of the table, and start to copy it.
+ * Each descriptor is taken (set to -1) when its memory has been imported, and kept to the end.
+ * -EINVAL not the next ones, or a descriptor of something else; or what copying has met so far.
+ */
+int gcr_worker_session_import(struct gcr_worker_session *session, const struct gcr_range *range,
+			      int *fds, size_t fds_count, CUresult *ret_driver_result,
+			      struct gcr_error *error);
+
+/*
+ * IN: take the VRAM of all extents. -ENOMEM with the figures, and nothing is held then: it can be
+ * asked for again.
+ */
+int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			      struct gcr_error *error);
+
+/*
+ * See to it that everything is being copied; gcr_copier_event() tells when it is through, then
+ * gcr_worker_session_copied() how it went. -EINVAL some of it is not there.
+ */
+int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error);
+int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			      struct gcr_error *error);
+
+/* IN, after all is copied: a descriptor for each of @range, the caller's. */
+int gcr_worker_session_export(struct gcr_worker_session *session, const struct gcr_range *range,
+			      int ret_fds[GCR_MESSAGE_FDS_MAX], CUresult *ret_driver_result,
+			      struct gcr_error *error);
+
+/* OUT, after all is copied: unmap what END would have to. Nothing that could be missed. */
+void gcr_worker_session_tidy(struct gcr_worker_session *session);
+
+/*
+ * Let go of everything; @session is gone, whatever is returned. NULL is allowed. An error means
+ * that the driver may still hold memory: only the end of this process helps.
+ */
+int gcr_worker_session_end(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			   struct gcr_error *error);
+
+#endif

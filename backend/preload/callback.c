@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Functions that the program gives the driver to run in the order of a stream. What they call
+ * passes a closed gate, or the stream would wait for the function, the function for the gate, and
+ * the gate for the stream.
+ */
+#include <stdlib.h>
+
+#include "backend/cuda/cuda_api.h"
+#include "backend/preload/capture.h"
+#include "backend/preload/entry_points.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/thread.h"
+#include "lib/cleanup.h"
+
+struct callback {
+	CUhostFn host;
+	CUstreamCallback stream;
+	void *data;
+};
+
+static void run_host(void *argument)
+{
+	struct callback callback = *(struct callback *)argument;
+
+	free(argument);
+	gcr_thread.exempt++;
+	callback.host(callback.data);
+	gcr_thread.exempt--;
+}
+
+static void run_stream(CUstream stream, CUresult status, void *argument)
+{
+	struct callback callback = *(struct callback *)argument;
+
+	free(argument);
+	gcr_thread.exempt++;
+	callback.stream(stream, status, callback.data);
+	gcr_thread.exempt--;
+}
+
+/*
+ * NULL: the function is handed on as it is. In a capture it becomes part of a graph, can be asked
+ * for there, and may run any number of times. If the driver refuses, the few bytes stay behind: its
+ * error may be an older one's, and the function be run all the same.
+ */
+static struct callback *make(CUstream stream, bool per_thread, struct callback what)
+{
+	struct callback *callback;
+
+	if ((!what.host && !what.stream) || gcr_captures_has(stream, per_thread))
+		return NULL;
+	callback = malloc(sizeof(*callback));
+	if (callback)
+		*callback = what;
+	return callback;
+}
+
+static CUresult launch(__typeof__(cuLaunchHostFunc) *real, bool per_thread, CUstream stream,
+		       CUhostFn function, void *data)
+{
+	struct callback *callback =
+		make(stream, per_thread, (struct callback){.host = function, .data = data});
+
+	gcr_thread_submitted();
+	return callback ? real(stream, run_host, callback) : real(stream, function, data);
+}
+
+static CUresult add(__typeof__(cuStreamAddCallback) *real, bool per_thread, CUstream stream,
+		    CUstreamCallback function, void *data, unsigned int flags)
+{
+	struct callback *callback =
+		make(stream, per_thread, (struct callback){.stream = function, .data = data});
+
+	gcr_thread_submitted();
+	return callback ? real(stream, run_stream, callback, flags)
+			: real(stream, function, data, flags);
+}
+
+#define LAUNCH(symbol, per_thread)                                                \
+	GCR_OWN_AS(symbol, cuLaunchHostFunc);                                     \
+	CUresult gcr_own_##symbol(CUstream stream, CUhostFn function, void *data) \
+	{                                                                         \
+		__typeof__(cuLaunchHostFunc) *real =                              \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY_##symbol);     \
+                                                                                  \
+		if (!real)                                                        \
+			return CUDA_ERROR_NOT_FOUND;                              \
+		GCR_GATE(symbol);                                                 \
+		return launch(real, per_thread, stream, function, data);          \
+	}
+
+#define ADD(symbol, per_thread)                                                           \
+	GCR_OWN_AS(symbol, cuStreamAddCallback);                                          \
+	CUresult gcr_own_##symbol(CUstream stream, CUstreamCallback function, void *data, \
+				  unsigned int flags)                                     \
+	{                                                                                 \
+		__typeof__(cuStreamAddCallback) *real =                                   \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY_##symbol);             \
+                                                                                          \
+		if (!real)                                                                \
+			return CUDA_ERROR_NOT_FOUND;                                      \
+		GCR_GATE(symbol);                                                         \
+		return add(real, per_thread, stream, function, data, flags);              \
+	}
+
+LAUNCH(cuLaunchHostFunc, false)
+LAUNCH(cuLaunchHostFunc_ptsz, true)
+ADD(cuStreamAddCallback, false)
+ADD(cuStreamAddCallback_ptsz, true)

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The streams in which a capture was begun and has not ended. `lock` holds the list; no call of
+ * the driver is made under it.
+ */
+#include "backend/preload/capture.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backend/preload/entry_points.h"
+#include "backend/preload/gate.h"
+#include "lib/cleanup.h"
+
+#define CAPTURES_MAX 256
+
+struct capture {
+	CUstream stream; /* CU_STREAM_PER_THREAD: the default one of the thread */
+	pid_t thread;	 /* that began it */
+	CUcontext context;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct capture list[CAPTURES_MAX];
+	uint32_t count;
+	uint64_t changes;
+} captures = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void unlock(pthread_mutex_t **lock)
+{
+	pthread_mutex_unlock(*lock);
+}
+
+static pthread_mutex_t *lock_it(pthread_mutex_t *lock)
+{
+	pthread_mutex_lock(lock);
+	return lock;
+}
+
+#define LOCK() \
+	_cleanup_(unlock) pthread_mutex_t *lock_ __attribute__((unused)) = lock_it(&captures.lock)
+
+static uint32_t count(void)
+{
+	return __atomic_load_n(&captures.count, __ATOMIC_ACQUIRE);
+}
+
+/* captures.lock is held. */
+static void set_count(uint32_t now)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	captures.changes++;
+	__atomic_store_n(&captures.count, now, __ATOMIC_RELEASE);
+	if (page)
+		__atomic_store_n(&page->captures, now, __ATOMIC_RELAXED);
+}
+
+/* captures.lock is held. */
+static void remove_at(uint32_t i)
+{
+	captures.list[i] = captures.list[captures.count - 1];
+	set_count(captures.count - 1);
+}
+
+static CUstream plain(CUstream stream, bool per_thread)
+{
+	if (stream)
+		return stream;
+	return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+/* captures.lock is held. The default stream of one thread is not that of another. */
+static bool is_same(const struct capture *capture, CUstream stream)
+{
+	return capture->stream == stream &&
+	       (stream != CU_STREAM_PER_THREAD || capture->thread == gettid());
+}
+
+static void add(CUstream stream)
+{
+	__typeof__(cuStreamGetCtx) *get_context = GCR_REAL(cuStreamGetCtx);
+	struct capture capture = {.stream = stream, .thread = gettid()};
+
+	if (get_context)
+		get_context(stream, &capture.context);
+	LOCK();
+	for (uint32_t i = 0; i < captures.count; i++)
+		if (is_same(&captures.list[i], stream))
+			remove_at(i--);
+	if (captures.count < CAPTURES_MAX) {
+		captures.list[captures.count] = capture;
+		set_count(captures.count + 1);
+	}
+}
+
+static void remove_stream(CUstream stream)
+{
+	if (count() == 0)
+		return;
+	LOCK();
+	for (uint32_t i = 0; i < captures.count; i++)
+		if (is_same(&captures.list[i], stream))
+			remove_at(i--);
+}
+
+static bool is_capturing(CUstream stream)
+{
+	__typeof__(cuStreamIsCapturing) *ask = GCR_REAL(cuStreamIsCapturing);
+	CUstreamCaptureStatus status;
+
+	return ask && ask(stream, &status) == CUDA_SUCCESS &&
+	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool gcr_captures_has(CUstream stream, bool per_thread)
+{
+	return count() != 0 && is_capturing(plain(stream, per_thread));
+}
+
+bool gcr_captures_open(void)
+{
+	return count() != 0;
+}
+
+uint32_t gcr_captures_thread(void)
+{
+	LOCK();
+	return captures.count ? (uint32_t)captures.list[0].thread : 0;
+}
+
+void gcr_captures_context_gone(CUcontext context)
+{
+	if (count() == 0)
+		return;
+	LOCK();
+	for (uint32_t i = 0; i < captures.count; i++)
+		if (captures.list[i].context == context)
+			remove_at(i--);
+}
+
+/* Has this capture ended? The default stream of another thread cannot be asked from here. */
+static bool has_ended(const struct capture *capture)
+{
+	__typeof__(cuCtxPushCurrent_v2) *push = GCR_REAL(cuCtxPushCurrent_v2);
+	__typeof__(cuCtxPopCurrent_v2) *pop = GCR_REAL(cuCtxPopCurrent_v2);
+	CUcontext context;
+	bool ended;
+
+	if (capture->stream == CU_STREAM_PER_THREAD)
+		return syscall(SYS_tgkill, getpid(), capture->thread, 0) < 0 && errno == ESRCH;
+	if (!capture->context || !push || !pop || push(capture->context) != CUDA_SUCCESS)
+		return false;
+	ended = !is_capturing(capture->stream);
+	pop(&context);
+	return ended;
+}
+
+static bool get(uint32_t i, struct capture *ret_capture, uint64_t *ret_changes)
+{
+	LOCK();
+	if (i >= captures.count)
+		return false;
+	*ret_capture = captures.list[i];
+	*ret_changes = captures.changes;
+	return true;
+}
+
+void gcr_captures_verify(void)
+{
+	struct capture capture;
+	uint64_t changes;
+
+	for (uint32_t i = 0; get(i, &capture, &changes); i++) {
+		if (!has_ended(&capture))
+			continue;
+		LOCK();
+		/* If anything has changed meanwhile the next look will see. */
+		if (captures.changes != changes)
+			return;
+		remove_at(i--);
+	}
+}
+
+void gcr_captures_forget(void)
+{
+	captures.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	captures.count = 0;
+}
+
+/* ---- the driver's functions ---- */
+
+/* Not in cuda_api.h. */
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+				     const CUgraphNode *dependencies,
+				     const CUgraphEdgeData *dependencyData, size_t numDependencies,
+				     CUstreamCaptureMode mode);
+
+#define BEGIN(symbol, like, per_thread, parameters, arguments)                                   \
+	GCR_OWN_AS(symbol, like);                                                                \
+	CUresult gcr_own_##symbol parameters                                                     \
+	{                                                                                        \
+		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY_##symbol); \
+		CUresult result;                                                                 \
+                                                                                                 \
+		if (!real)                                                                       \
+			return CUDA_ERROR_NOT_FOUND;                                             \
+		GCR_GATE(symbol);                                                                \
+		result = real arguments;                                                         \
+		if (result == CUDA_SUCCESS)                                                      \
+			add(plain(stream, per_thread));                                          \
+		return result;                                                                   \
+	}
+#define BEGIN_TO_GRAPH(symbol, per_thread)                                                        \
+	BEGIN(symbol, cuStreamBeginCaptureToGraph, per_thread,                                    \
+	      (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,                   \
+	       const CUgraphEdgeData *data, size_t dependencies_count, CUstreamCaptureMode mode), \
+	      (stream, graph, dependencies, data, dependencies_count, mode))
+
+BEGIN(cuStreamBeginCapture, cuStreamBeginCapture, false, (CUstream stream), (stream))
+BEGIN(cuStreamBeginCapture_ptsz, cuStreamBeginCapture, true, (CUstream stream), (stream))
+BEGIN(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2, false,
+      (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+BEGIN(cuStreamBeginCapture_v2_ptsz, cuStreamBeginCapture_v2, true,
+      (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph, false)
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz, true)
+
+/* A capture that was broken ends too, and one ended from the wrong thread does not. */
+#define END(symbol, per_thread)                                                         \
+	GCR_OWN_AS(symbol, cuStreamEndCapture);                                         \
+	CUresult gcr_own_##symbol(CUstream stream, CUgraph *graph)                      \
+	{                                                                               \
+		__typeof__(cuStreamEndCapture) *real =                                  \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY_##symbol);           \
+		CUresult result;                                                        \
+                                                                                        \
+		if (!real)                                                              \
+			return CUDA_ERROR_NOT_FOUND;                                    \
+		GCR_GATE(symbol);                                                       \
+		result = real(stream, graph);                                           \
+		if (result == CUDA_SUCCESS || !is_capturing(plain(stream, per_thread))) \
+			remove_stream(plain(stream, per_thread));                       \
+		return result;                                                          \
+	}
+
+END(cuStreamEndCapture, false)
+END(cuStreamEndCapture_ptsz, true)
+
+#define DESTROY(symbol)                                      \
+	GCR_OWN(symbol);                                     \
+	CUresult gcr_own_##symbol(CUstream stream)           \
+	{                                                    \
+		__typeof__(symbol) *real = GCR_REAL(symbol); \
+		CUresult result;                             \
+                                                             \
+		if (!real)                                   \
+			return CUDA_ERROR_NOT_FOUND;         \
+		GCR_GATE(symbol);                            \
+		result = real(stream);                       \
+		if (result == CUDA_SUCCESS)                  \
+			remove_stream(stream);               \
+		return result;                               \
+	}
+
+DESTROY(cuStreamDestroy)
+DESTROY(cuStreamDestroy_v2)

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Contexts: which there are, and telling the tables of what was made in them when they go. A handle
+ * may be used again for another context: so nobody gets a new one with the handle of one that is
+ * still going. `lock` holds the list, and no call of the driver is made under it; primary_locks
+ * hold a device's primary context while its reference count changes.
+ */
+#include "backend/preload/context.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "backend/preload/capture.h"
+#include "backend/preload/entry_points.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/memory.h"
+#include "backend/preload/obstacle.h"
+#include "lib/cleanup.h"
+
+#define DEVICES_MAX 64
+
+struct context {
+	CUcontext handle;
+	CUdevice primary_of;   /* a device, or CU_DEVICE_INVALID */
+	unsigned int attached; /* cuCtxAttach: so many cuCtxDetach more before it goes */
+	bool going;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t gone;
+	struct context *list;
+	size_t count, room;
+} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER, .gone = PTHREAD_COND_INITIALIZER};
+
+static pthread_mutex_t primary_locks[DEVICES_MAX] = {[0 ... DEVICES_MAX - 1] =
+							     PTHREAD_MUTEX_INITIALIZER};
+
+static void unlock(pthread_mutex_t **lock)
+{
+	if (*lock)
+		pthread_mutex_unlock(*lock);
+}
+
+static pthread_mutex_t *lock_it(pthread_mutex_t *lock)
+{
+	pthread_mutex_lock(lock);
+	return lock;
+}
+
+#define LOCK(lock) _cleanup_(unlock) pthread_mutex_t *lock_ __attribute__((unused)) = lock_it(lock)
+
+static pthread_mutex_t *lock_primary(CUdevice device)
+{
+	return device >= 0 && device < DEVICES_MAX ? lock_it(&primary_locks[device]) : NULL;
+}
+
+#define LOCK_PRIMARY(device) \
+	_cleanup_(unlock) pthread_mutex_t *lock_ __attribute__((unused)) = lock_primary(device)
+
+/* ---- the list ---- */
+
+static struct context *find(CUcontext handle)
+{
+	for (size_t i = 0; i < contexts.count; i++)
+		if (contexts.list[i].handle == handle)
+			return &contexts.list[i];
+	return NULL;
+}
+
+static struct context *find_primary(CUdevice device)
+{
+	for (size_t i = 0; i < contexts.count; i++)
+		if (contexts.list[i].primary_of == device)
+			return &contexts.list[i];
+	return NULL;
+}
+
+static void add(CUcontext handle, CUdevice primary_of)
+{
+	LOCK(&contexts.lock);
+	struct context *context;
+
+	while ((context = find(handle)) && context->going)
+		pthread_cond_wait(&contexts.gone, &contexts.lock);
+	if (!context && contexts.count == contexts.room) {
+		size_t room = contexts.room ? 2 * contexts.room : 16;
+		struct context *list = realloc(contexts.list, room * sizeof(*list));
+
+		/* Its work cannot be waited for. */
+		if (!list) {
+			gcr_gate_incomplete("a context that is not known");
+			return;
+		}
+		contexts.list = list;
+		contexts.room = room;
+	}
+	if (!context)
+		context = &contexts.list[contexts.count++];
+	*context = (struct context){.handle = handle, .primary_of = primary_of};
+}
+
+static void set_going(CUcontext handle, bool going)
+{
+	LOCK(&contexts.lock);
+	struct context *context = find(handle);
+
+	if (context)
+		context->going = going;
+	pthread_cond_broadcast(&contexts.gone);
+}
+
+static void remove_it(CUcontext handle)
+{
+	LOCK(&contexts.lock);
+	struct context *context = find(handle);
+
+	if (context)
+		*context = contexts.list[--contexts.count];
+	pthread_cond_broadcast(&contexts.gone);
+}
+
+/* What was made in the context went with it. */
+static void tell(CUcontext handle)
+{
+	gcr_captures_context_gone(handle);
+	gcr_memory_context_gone(handle);
+}
+
+/* ---- contexts of the program's own ---- */
+
+#define CREATE(symbol, like, parameters, arguments)             \
+	GCR_OWN_AS(symbol, like);                               \
+	CUresult gcr_own_##symbol parameters                    \
+	{                                                       \
+		__typeof__(like) *real = REAL_AS(symbol, like); \
+		CUresult result;                                \
+                                                                \
+		if (!real)                                      \
+			return CUDA_ERROR_NOT_FOUND;            \
+		GCR_GATE(symbol);                               \
+		result = real arguments;                        \
+		if (result == CUDA_SUCCESS)                     \
+			add(*context, CU_DEVICE_INVALID);       \
+		return result;                                  \
+	}
+#define REAL_AS(symbol, like) ((__typeof__(like) *)gcr_entry_real(GCR_ENTRY_##symbol))
+
+CREATE(cuCtxCreate, cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+       (context, flags, device))
+CREATE(cuCtxCreate_v2, cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+       (context, flags, device))
+CREATE(cuCtxCreate_v3, cuCtxCreate_v3,
+       (CUcontext * context, CUexecAffinityParam *parameters, int count, unsigned int flags,
+	CUdevice device),
+       (context, parameters, count, flags, device))
+CREATE(cuCtxCreate_v4, cuCtxCreate_v4,
+       (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
+       (context, parameters, flags, device))
+
+static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext handle)
+{
+	CUresult result;
+
+	set_going(handle, true);
+	result = real(handle);
+	if (result != CUDA_SUCCESS) {
+		set_going(handle, false);
+		return result;
+	}
+	tell(handle);
+	remove_it(handle);
+	return result;
+}
+
+#define DESTROY(symbol)                                      \
+	GCR_OWN(symbol);                                     \
+	CUresult gcr_own_##symbol(CUcontext handle)          \
+	{                                                    \
+		__typeof__(symbol) *real = GCR_REAL(symbol); \
+                                                             \
+		if (!real)                                   \
+			return CUDA_ERROR_NOT_FOUND;         \
+		GCR_GATE(symbol);                            \
+		return destroy(real, handle);                \
+	}
+
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
+
+/* From before there were primary contexts; not in cuda_api.h. */
+CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags);
+CUresult cuCtxDetach(CUcontext ctx);
+
+GCR_OWN(cuCtxAttach);
+CUresult gcr_own_cuCtxAttach(CUcontext *handle, unsigned int flags)
+{
+	__typeof__(cuCtxAttach) *real = GCR_REAL(cuCtxAttach);
+	struct context *context;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuCtxAttach);
+	result = real(handle, flags);
+	if (result == CUDA_SUCCESS) {
+		LOCK(&contexts.lock);
+
+		context = find(*handle);
+		if (context)
+			context->attached++;
+	}
+	return result;
+}
+
+static bool detach_one(CUcontext handle)
+{
+	LOCK(&contexts.lock);
+	struct context *context = find(handle);
+
+	return context && context->attached && context->attached--;
+}
+
+GCR_OWN(cuCtxDetach);
+CUresult gcr_own_cuCtxDetach(CUcontext handle)
+{
+	__typeof__(cuCtxDetach) *real = GCR_REAL(cuCtxDetach);
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuCtxDetach);
+	return detach_one(handle) ? real(handle) : destroy(real, handle);
+}
+
+/* ---- primary contexts ---- */
+
+static CUcontext known_primary(CUdevice device)
+{
+	LOCK(&contexts.lock);
+	struct context *context = find_primary(device);
+
+	return context ? context->handle : NULL;
+}
+
+static bool is_active(CUdevice device)
+{
+	__typeof__(cuDevicePrimaryCtxGetState) *get_state = GCR_REAL(cuDevicePrimaryCtxGetState);
+	unsigned int flags;
+	int active = 0;
+
+	return get_state && get_state(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+GCR_OWN(cuDevicePrimaryCtxRetain);
+CUresult gcr_own_cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
+{
+	__typeof__(cuDevicePrimaryCtxRetain) *real = GCR_REAL(cuDevicePrimaryCtxRetain);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuDevicePrimaryCtxRetain);
+	LOCK_PRIMARY(device);
+	result = real(handle, device);
+	if (result == CUDA_SUCCESS && known_primary(device) != *handle)
+		add(*handle, device);
+	return result;
+}
+
+static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
+{
+	LOCK_PRIMARY(device);
+	CUcontext handle = known_primary(device);
+	CUresult result = real(device);
+
+	if (result == CUDA_SUCCESS && handle && !is_active(device)) {
+		tell(handle);
+		remove_it(handle);
+	}
+	return result;
+}
+
+/* Whoever has retained it may go on using it; what was in it has gone. */
+static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
+{
+	LOCK_PRIMARY(device);
+	CUcontext handle = known_primary(device);
+	CUresult result = real(device);
+
+	if (result == CUDA_SUCCESS && handle) {
+		tell(handle);
+		if (!is_active(device))
+			remove_it(handle);
+	}
+	return result;
+}
+
+#define PRIMARY(symbol, action)                              \
+	GCR_OWN(symbol);                                     \
+	CUresult gcr_own_##symbol(CUdevice device)           \
+	{                                                    \
+		__typeof__(symbol) *real = GCR_REAL(symbol); \
+                                                             \
+		if (!real)                                   \
+			return CUDA_ERROR_NOT_FOUND;         \
+		GCR_GATE(symbol);                            \
+		return action(real, device);                 \
+	}
+
+PRIMARY(cuDevicePrimaryCtxRelease, release)
+PRIMARY(cuDevicePrimaryCtxRelease_v2, release)
+PRIMARY(cuDevicePrimaryCtxReset, reset)
+PRIMARY(cuDevicePrimaryCtxReset_v2, reset)
+
+/* ---- green contexts: whether their work is done cannot be asked as for others ---- */
+
+/* Not in cuda_api.h. */
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
+CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+			  unsigned int flags);
+CUresult cuGreenCtxDestroy(CUgreenCtx hCtx);
+
+GCR_OWN(cuGreenCtxCreate);
+CUresult gcr_own_cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdevice device,
+				  unsigned int flags)
+{
+	__typeof__(cuGreenCtxCreate) *real = GCR_REAL(cuGreenCtxCreate);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuGreenCtxCreate);
+	result = real(handle, resources, device, flags);
+	if (result == CUDA_SUCCESS)
+		gcr_obstacle_add(GCR_OBSTACLE_GREEN_CONTEXT, 1);
+	return result;
+}
+
+GCR_OWN(cuGreenCtxDestroy);
+CUresult gcr_own_cuGreenCtxDestroy(CUgreenCtx handle)
+{
+	__typeof__(cuGreenCtxDestroy) *real = GCR_REAL(cuGreenCtxDestroy);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuGreenCtxDestroy);
+	result = real(handle);
+	if (result == CUDA_SUCCESS)
+		gcr_obstacle_add(GCR_OBSTACLE_GREEN_CONTEXT, -1);
+	return result;
+}
+
+/* ---- for the agent ---- */
+
+static void update_primary(CUdevice device)
+{
+	__typeof__(cuDevicePrimaryCtxRetain) *retain = GCR_REAL(cuDevicePrimaryCtxRetain);
+	__typeof__(cuDevicePrimaryCtxRelease_v2) *let_go = GCR_REAL(cuDevicePrimaryCtxRelease_v2);
+	CUcontext known = known_primary(device), handle;
+
+	if (!is_active(device)) {
+		if (known)
+			remove_it(known);
+		return;
+	}
+	if (known || !retain || !let_go || retain(&handle, device) != CUDA_SUCCESS)
+		return;
+	let_go(device);
+	add(handle, device);
+}
+
+size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)
+{
+	__typeof__(cuDeviceGetCount) *get_count = GCR_REAL(cuDeviceGetCount);
+	int devices = 0;
+
+	if (get_count)
+		get_count(&devices);
+	for (CUdevice device = 0; device < devices; device++)
+		update_primary(device);
+	LOCK(&contexts.lock);
+	for (size_t i = 0; i < contexts.count && i < room; i++)
+		ret_contexts[i] = contexts.list[i].handle;
+	return contexts.count;
+}
+
+void gcr_contexts_forget(void)
+{
+	/* Somebody may have held them when the process was forked; the memory is the parent's. */
+	contexts.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	contexts.gone = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+	for (size_t i = 0; i < DEVICES_MAX; i++)
+		primary_locks[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	contexts.list = NULL;
+	contexts.count = contexts.room = 0;
+}

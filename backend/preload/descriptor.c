@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Descriptors of ours in somebody else's program. Any thread may call this; the lock is held for
+ * three system calls at most. The child of a fork has gcr_descriptor_forget().
+ */
+#include "backend/preload/descriptor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+
+/*
+ * Numbers are not higher than it takes: the kernel's table reaches up to the highest, and every
+ * fork copies it (8 bytes each).
+ */
+#define START_MAX 65536
+
+/*
+ * Raising the soft limit, one thread at a time. A child forked in that moment would keep it: the
+ * kernel copies the limits before it copies the memory, so the child sees whether any raise was
+ * under way since before the fork, and undoes the last one.
+ */
+static struct {
+	pthread_mutex_t lock;
+	atomic_uint started, finished;
+	struct rlimit before, wide;
+} raised = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static __thread unsigned finished_before_fork;
+
+static bool same_limit(const struct rlimit *one, const struct rlimit *other)
+{
+	return one->rlim_cur == other->rlim_cur && one->rlim_max == other->rlim_max;
+}
+
+/* Back to what it was, unless the program has set one of its own meanwhile. */
+static void lower(void)
+{
+	struct rlimit now;
+
+	if (getrlimit(RLIMIT_NOFILE, &now) == 0 && same_limit(&now, &raised.wide))
+		setrlimit(RLIMIT_NOFILE, &raised.before);
+}
+
+/* F_DUPFD_CLOEXEC from @start on; the soft limit makes way if it stands there. Locked. */
+static int duplicate(int fd, rlim_t start, const struct rlimit *limit)
+{
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, (int)start);
+
+	/* EINVAL: the start is not below the limit. EMFILE: nothing is free below it. */
+	if (high >= 0 || (errno != EINVAL && errno != EMFILE))
+		return high < 0 ? -errno : high;
+	if (limit->rlim_max <= limit->rlim_cur)
+		return -EMFILE;
+	raised.before = *limit;
+	raised.wide = (struct rlimit){.rlim_cur = limit->rlim_max, .rlim_max = limit->rlim_max};
+	atomic_fetch_add(&raised.started, 1);
+	if (setrlimit(RLIMIT_NOFILE, &raised.wide) < 0)
+		high = -errno;
+	else if ((high = fcntl(fd, F_DUPFD_CLOEXEC, (int)start)) < 0)
+		high = errno == EINVAL ? -EMFILE : -errno;
+	lower();
+	atomic_fetch_add(&raised.finished, 1);
+	return high;
+}
+
+/* Where to look for a free number first. */
+static rlim_t first_choice(const struct rlimit *limit)
+{
+	rlim_t soft = limit->rlim_cur;
+
+	if (limit->rlim_max <= soft || soft > START_MAX)
+		soft = soft > START_MAX ? START_MAX : soft - soft / 16;
+	return soft > FD_SETSIZE ? soft : FD_SETSIZE;
+}
+
+static int duplicate_high(int fd)
+{
+	struct rlimit limit;
+	int high;
+
+	/* What the limit is can be told only while nobody raises it. */
+	pthread_mutex_lock(&raised.lock);
+	high = getrlimit(RLIMIT_NOFILE, &limit) < 0 ? -errno : 0;
+	if (!high)
+		high = duplicate(fd, first_choice(&limit), &limit);
+	if (high == -EMFILE)
+		high = duplicate(fd, FD_SETSIZE, &limit);
+	pthread_mutex_unlock(&raised.lock);
+	return high;
+}
+
+/* As high as it goes where the limits leave nothing above FD_SETSIZE. */
+static int duplicate_anywhere(int fd)
+{
+	struct rlimit limit;
+	int high = duplicate_high(fd);
+
+	if (high != -EMFILE || getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return high;
+	if (limit.rlim_cur > FD_SETSIZE)
+		limit.rlim_cur = FD_SETSIZE;
+	high = fcntl(fd, F_DUPFD_CLOEXEC, (int)(limit.rlim_cur - limit.rlim_cur / 16));
+	return high < 0 ? -EMFILE : high;
+}
+
+static int keep(int fd, int high, struct gcr_descriptor *ret_descriptor)
+{
+	_cleanup_close_ int old = fd;
+	_cleanup_close_ int kept = high;
+	struct stat status;
+
+	if (high < 0)
+		return high;
+	if (fstat(kept, &status) < 0)
+		return -errno;
+	*ret_descriptor = (struct gcr_descriptor){
+		.fd = TAKE_FD(kept), .device = status.st_dev, .inode = status.st_ino};
+	return 0;
+}
+
+int gcr_descriptor_keep(int fd, struct gcr_descriptor *ret_descriptor)
+{
+	return keep(fd, duplicate_high(fd), ret_descriptor);
+}
+
+int gcr_descriptor_keep_anywhere(int fd, struct gcr_descriptor *ret_descriptor)
+{
+	return keep(fd, duplicate_anywhere(fd), ret_descriptor);
+}
+
+bool gcr_descriptor_valid(const struct gcr_descriptor *descriptor)
+{
+	struct stat status;
+
+	return descriptor->fd >= 0 && fstat(descriptor->fd, &status) == 0 &&
+	       status.st_dev == descriptor->device && status.st_ino == descriptor->inode;
+}
+
+void gcr_descriptor_close(struct gcr_descriptor *descriptor)
+{
+	if (gcr_descriptor_valid(descriptor))
+		close(descriptor->fd);
+	descriptor->fd = -1;
+}
+
+void gcr_descriptor_before_fork(void)
+{
+	finished_before_fork = atomic_load(&raised.finished);
+}
+
+void gcr_descriptor_forget(void)
+{
+	unsigned started = atomic_load(&raised.started);
+
+	if (started != finished_before_fork)
+		lower();
+	atomic_store(&raised.finished, started);
+	raised.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}

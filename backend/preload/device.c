@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* What the memory functions need to know of each GPU. */
+#include "backend/preload/device.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "backend/preload/gate.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct gcr_device devices[GCR_GPUS_MAX];
+static bool known[GCR_GPUS_MAX];
+
+static bool attribute(CUdevice_attribute which, int ordinal)
+{
+	int value = 0;
+
+	return GCR_REAL(cuDeviceGetAttribute) &&
+	       GCR_REAL(cuDeviceGetAttribute)(&value, which, ordinal) == CUDA_SUCCESS && value;
+}
+
+static bool ask_uuid(int ordinal, uint8_t ret_uuid[GCR_UUID_BYTES])
+{
+	CUuuid uuid;
+
+	if (!GCR_REAL(cuDeviceGetUuid_v2) ||
+	    GCR_REAL(cuDeviceGetUuid_v2)(&uuid, ordinal) != CUDA_SUCCESS)
+		return false;
+	memcpy(ret_uuid, uuid.bytes, GCR_UUID_BYTES);
+	return true;
+}
+
+/* Drivers before CUDA 10.2 have no cuMemCreate, those before 11.0 no cuMemRetain...: 570 is new
+ * enough for all, so one question stands for the others. */
+static bool has_functions(void)
+{
+	return GCR_REAL(cuMemCreate) && GCR_REAL(cuMemRelease) && GCR_REAL(cuMemAddressReserve) &&
+	       GCR_REAL(cuMemAddressFree) && GCR_REAL(cuMemMap) && GCR_REAL(cuMemUnmap) &&
+	       GCR_REAL(cuMemSetAccess) && GCR_REAL(cuMemExportToShareableHandle) &&
+	       GCR_REAL(cuMemImportFromShareableHandle);
+}
+
+const struct gcr_device *gcr_device_get(int ordinal)
+{
+	struct gcr_device device = {0};
+
+	if (ordinal < 0 || ordinal >= GCR_GPUS_MAX)
+		return NULL;
+	if (__atomic_load_n(&known[ordinal], __ATOMIC_ACQUIRE))
+		return &devices[ordinal];
+	if (!ask_uuid(ordinal, device.uuid))
+		return NULL;
+	device.exportable =
+		has_functions() &&
+		attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) &&
+		attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal);
+	device.rdma =
+		attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, ordinal);
+	pthread_mutex_lock(&lock);
+	if (!known[ordinal])
+		devices[ordinal] = device;
+	__atomic_store_n(&known[ordinal], true, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&lock);
+	return &devices[ordinal];
+}
+
+void gcr_device_refresh(void)
+{
+	uint8_t uuid[GCR_UUID_BYTES];
+
+	for (int i = 0; i < GCR_GPUS_MAX; i++)
+		if (__atomic_load_n(&known[i], __ATOMIC_ACQUIRE) && ask_uuid(i, uuid))
+			memcpy(devices[i].uuid, uuid, sizeof(uuid));
+}
+
+void gcr_device_forget(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	memset(known, 0, sizeof(known));
+}

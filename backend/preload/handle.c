@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The program's own use of the virtual memory functions. Plain device memory is made exportable
+ * without the program's knowledge, and the program holds a number of ours for it, as the driver's
+ * handle is another one after a thaw. All else passes through unchanged, with the driver's own
+ * handles; it is watched for what it forbids.
+ *
+ * Addresses are reserved and freed without us.
+ */
+#include <errno.h>
+#include <fcntl.h>
+
+#include "backend/preload/allocation.h"
+#include "backend/preload/device.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/memory.h"
+
+/* cuda.h: CU_MEM_HANDLE_TYPE_FABRIC may be asked for along with others. */
+#define KNOWN_TYPES ((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+
+/* ---- making it ---- */
+
+/* Can it be made exportable, moved and made anew without a difference? */
+static bool joins(const CUmemAllocationProp *prop, size_t bytes, unsigned long long flags)
+{
+	const struct gcr_device *device;
+
+	if (!prop || flags || !bytes || bytes % GCR_MEMORY_GRANULARITY || !gcr_memory_converts())
+		return false;
+	if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+	    ((unsigned)prop->requestedHandleTypes & ~KNOWN_TYPES) ||
+	    prop->allocFlags.compressionType || prop->allocFlags.usage)
+		return false;
+	device = gcr_device_get(prop->location.id);
+	return device && device->exportable;
+}
+
+static enum gcr_obstacle obstacle_of(const CUmemAllocationProp *prop)
+{
+	if ((unsigned)prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+		return GCR_OBSTACLE_FABRIC;
+	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return GCR_OBSTACLE_HOST_MEMORY;
+	if (prop->allocFlags.compressionType)
+		return GCR_OBSTACLE_COMPRESSIBLE;
+	if (prop->allocFlags.usage)
+		return GCR_OBSTACLE_SPECIAL_USE;
+	return GCR_OBSTACLE_NONE;
+}
+
+/*
+ * Watch what the driver calls @value. It may be known already: the driver may have one handle for
+ * what was imported twice. Without memory for that the program goes on unwatched, but for
+ * @obstacle and the sharing, which then stay for good.
+ */
+static void watch(CUmemGenericAllocationHandle value, int device, size_t bytes,
+		  enum gcr_obstacle obstacle, bool shared)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_memory *memory = gcr_table_find_handle(value);
+	struct gcr_memory *dead = NULL;
+	bool known = memory != NULL;
+
+	if (!known)
+		memory = gcr_table_add_memory(GCR_MEMORY_APART, device, bytes, value);
+	if (!memory || gcr_table_add_handle(memory, value) < 0) {
+		gcr_obstacle_add(obstacle, 1);
+		gcr_sharing_add(shared);
+	} else {
+		if (obstacle)
+			gcr_table_obstruct(memory, obstacle);
+		if (shared)
+			gcr_table_share(memory);
+	}
+	/* Memory that is apart has nothing that would have to be buried outside the lock. */
+	if (memory && !known)
+		gcr_table_unref(memory, &dead);
+	gcr_table_bury(dead);
+}
+
+static CUresult create_joined(CUmemGenericAllocationHandle *handle, size_t bytes,
+			      const CUmemAllocationProp *asked)
+{
+	CUmemAllocationProp prop = *asked;
+	CUmemGenericAllocationHandle real;
+	struct gcr_memory *memory, *dead = NULL;
+	CUresult result;
+
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	result = GCR_REAL(cuMemCreate)(&real, bytes, &prop, 0);
+	if (result)
+		return result;
+	gcr_table_lock();
+	memory = gcr_table_add_memory(GCR_MEMORY_CREATED, asked->location.id, bytes, real);
+	if (memory) {
+		memory->asked = *asked;
+		if (gcr_table_add_handle(memory, gcr_table_number(memory)) == 0)
+			*handle = gcr_table_number(memory);
+		else
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+		gcr_table_unref(memory, &dead);
+	} else {
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	gcr_table_unlock();
+	gcr_table_bury(dead);
+	if (!memory)
+		GCR_REAL(cuMemRelease)(real);
+	return result;
+}
+
+GCR_OWN(cuMemCreate);
+CUresult gcr_own_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+			     const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	__typeof__(cuMemCreate) *real = GCR_REAL(cuMemCreate);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemCreate);
+	if (handle && joins(prop, bytes, flags)) {
+		result = create_joined(handle, bytes, prop);
+		if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY)
+			return result;
+	}
+	result = real(handle, bytes, prop, flags);
+	if (result == CUDA_SUCCESS)
+		watch(*handle, prop->location.id, bytes, obstacle_of(prop), false);
+	return result;
+}
+
+GCR_OWN(cuMemRelease);
+CUresult gcr_own_cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	__typeof__(cuMemRelease) *real = GCR_REAL(cuMemRelease);
+	struct gcr_memory *memory, *dead = NULL;
+	bool passes;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemRelease);
+	gcr_table_lock();
+	memory = gcr_table_find_handle(handle);
+	passes = !memory || memory->origin == GCR_MEMORY_APART;
+	if (memory)
+		gcr_table_drop_handle(handle, &dead);
+	gcr_table_unlock();
+	gcr_table_bury(dead);
+	return passes ? real(handle) : CUDA_SUCCESS;
+}
+
+/*
+ * The memory that @handle stands for, with a reference, and what the driver calls it. NULL: the
+ * table does not know it.
+ */
+static struct gcr_memory *get(CUmemGenericAllocationHandle handle,
+			      CUmemGenericAllocationHandle *ret_real)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_memory *memory = gcr_table_find_handle(handle);
+
+	*ret_real = handle;
+	if (!memory)
+		return NULL;
+	if (memory->origin != GCR_MEMORY_APART)
+		*ret_real = memory->real;
+	memory->references++;
+	return memory;
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_memory *, gcr_table_put);
+
+/* ---- mapping it ---- */
+
+GCR_OWN(cuMemMap);
+CUresult gcr_own_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
+			  CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	__typeof__(cuMemMap) *real = GCR_REAL(cuMemMap);
+	_cleanup_(gcr_table_free_mapping_cleanup) struct gcr_mapping *mapping = NULL;
+	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
+	CUmemGenericAllocationHandle real_handle;
+	struct gcr_memory *dead = NULL;
+	CUresult result;
+	int r;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemMap);
+	memory = get(handle, &real_handle);
+	if (!memory)
+		return real(pointer, bytes, offset, handle, flags);
+	mapping = gcr_table_new_mapping(pointer, bytes, offset);
+	if (!mapping)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	mapping->memory = memory;
+	result = real(pointer, bytes, offset, real_handle, flags);
+	if (result)
+		return result;
+	gcr_table_lock();
+	r = gcr_table_add_mapping(mapping, &dead);
+	gcr_table_unlock();
+	gcr_table_bury(dead);
+	if (r < 0) {
+		GCR_REAL(cuMemUnmap)(pointer, bytes);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	mapping = NULL;
+	return CUDA_SUCCESS;
+}
+
+/* To the driver, memory of cuMemAlloc is not mapped. */
+static bool is_allocation(CUdeviceptr pointer, size_t bytes)
+{
+	GCR_TABLE_LOCK();
+
+	return gcr_table_has_allocation(pointer, bytes);
+}
+
+GCR_OWN(cuMemUnmap);
+CUresult gcr_own_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
+{
+	__typeof__(cuMemUnmap) *real = GCR_REAL(cuMemUnmap);
+	struct gcr_mapping *mapping;
+	struct gcr_memory *dead = NULL;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemUnmap);
+	if (is_allocation(pointer, bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = real(pointer, bytes);
+	if (result)
+		return result;
+	gcr_table_lock();
+	while ((mapping = gcr_table_next_mapping(pointer)) && mapping->start - pointer < bytes &&
+	       mapping->start >= pointer)
+		gcr_table_drop_mapping(mapping, &dead);
+	gcr_table_unlock();
+	gcr_table_bury(dead);
+	return CUDA_SUCCESS;
+}
+
+/* Every mapping in the range: @what is done with it. */
+static int for_each_mapping(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *access,
+			    size_t count,
+			    int (*what)(struct gcr_mapping *mapping, const CUmemAccessDesc *access,
+					size_t count))
+{
+	GCR_TABLE_LOCK();
+	struct gcr_mapping *mapping;
+	CUdeviceptr at = start;
+	int r = 0;
+
+	while (r == 0 && (mapping = gcr_table_next_mapping(at)) && mapping->start >= at &&
+	       mapping->start - start < bytes) {
+		r = what(mapping, access, count);
+		at = mapping->start + mapping->bytes;
+	}
+	return r;
+}
+
+static int make_room(struct gcr_mapping *mapping, const CUmemAccessDesc *access, size_t count)
+{
+	return gcr_table_room_for_access(mapping, count);
+}
+
+static int note_access(struct gcr_mapping *mapping, const CUmemAccessDesc *access, size_t count)
+{
+	gcr_table_set_access(mapping, access, count);
+	return 0;
+}
+
+GCR_OWN(cuMemSetAccess);
+CUresult gcr_own_cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access,
+				size_t count)
+{
+	__typeof__(cuMemSetAccess) *real = GCR_REAL(cuMemSetAccess);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemSetAccess);
+	if (is_allocation(pointer, bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* The driver refuses more than there are locations; so do we before taking room. */
+	if (access && count && count <= 4096 &&
+	    for_each_mapping(pointer, bytes, access, count, make_room) < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = real(pointer, bytes, access, count);
+	if (result == CUDA_SUCCESS)
+		for_each_mapping(pointer, bytes, access, count, note_access);
+	return result;
+}
+
+GCR_OWN(cuMemAddressFree);
+CUresult gcr_own_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
+{
+	__typeof__(cuMemAddressFree) *real = GCR_REAL(cuMemAddressFree);
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemAddressFree);
+	return is_allocation(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : real(pointer, bytes);
+}
+
+/* ---- asking about it ---- */
+
+GCR_OWN(cuMemGetAllocationPropertiesFromHandle);
+CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+							CUmemGenericAllocationHandle handle)
+{
+	__typeof__(cuMemGetAllocationPropertiesFromHandle) *real =
+		GCR_REAL(cuMemGetAllocationPropertiesFromHandle);
+	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
+	CUmemGenericAllocationHandle real_handle;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemGetAllocationPropertiesFromHandle);
+	memory = get(handle, &real_handle);
+	if (!memory || memory->origin == GCR_MEMORY_APART || !prop)
+		return real(prop, real_handle);
+	*prop = memory->asked;
+	return CUDA_SUCCESS;
+}
+
+/* One more handle of the program for what is mapped at @address. false: the driver knows better. */
+static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *handle,
+			  CUresult *ret_result)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_mapping *mapping = gcr_table_find_mapping(address);
+
+	if (!mapping || mapping->memory->origin != GCR_MEMORY_CREATED)
+		return false;
+	*ret_result = CUDA_SUCCESS;
+	if (gcr_table_add_handle(mapping->memory, gcr_table_number(mapping->memory)) < 0)
+		*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
+	else
+		*handle = gcr_table_number(mapping->memory);
+	return true;
+}
+
+/* What is watched is kept watched: its new handle counts as the old one does. */
+static void note_retained(CUdeviceptr address, CUmemGenericAllocationHandle handle)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_mapping *mapping = gcr_table_find_mapping(address);
+
+	if (mapping && mapping->memory->origin == GCR_MEMORY_APART)
+		gcr_table_add_handle(mapping->memory, handle);
+}
+
+GCR_OWN(cuMemRetainAllocationHandle);
+CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+	__typeof__(cuMemRetainAllocationHandle) *real = GCR_REAL(cuMemRetainAllocationHandle);
+	CUdeviceptr pointer = (CUdeviceptr)(uintptr_t)address, companion;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemRetainAllocationHandle);
+	if (is_allocation(pointer, 1)) {
+		/* Memory of cuMemAlloc has no handle that one could get hold of. */
+		if (!gcr_allocation_companion(pointer, &companion))
+			return CUDA_ERROR_INVALID_VALUE;
+		result = real(handle, (void *)(uintptr_t)companion);
+		if (result)
+			return result;
+		GCR_REAL(cuMemRelease)(*handle);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (handle && retain_joined(pointer, handle, &result))
+		return result;
+	result = real(handle, address);
+	if (result == CUDA_SUCCESS)
+		note_retained(pointer, *handle);
+	return result;
+}
+
+/* ---- sharing it ---- */
+
+/* What was imported, after a thaw, cannot be exported; but there is the descriptor it came by. */
+static CUresult export_kept(struct gcr_memory *memory, int *ret_fd)
+{
+	int fd;
+
+	if (!gcr_descriptor_valid(&memory->descriptor))
+		return CUDA_ERROR_INVALID_VALUE;
+	fd = fcntl(memory->descriptor.fd, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	*ret_fd = fd;
+	return CUDA_SUCCESS;
+}
+
+GCR_OWN(cuMemExportToShareableHandle);
+CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+					      CUmemAllocationHandleType type,
+					      unsigned long long flags)
+{
+	__typeof__(cuMemExportToShareableHandle) *real = GCR_REAL(cuMemExportToShareableHandle);
+	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
+	CUmemGenericAllocationHandle real_handle;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemExportToShareableHandle);
+	memory = get(handle, &real_handle);
+	/* Exportable to us only, if the program did not ask for it. */
+	if (memory && memory->origin == GCR_MEMORY_CREATED &&
+	    !(memory->asked.requestedHandleTypes & type))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (memory && memory->imported && shareable && !flags)
+		result = export_kept(memory, shareable);
+	else
+		result = real(shareable, real_handle, type, flags);
+	if (result)
+		return result;
+	gcr_table_lock();
+	if (memory)
+		gcr_table_share(memory);
+	gcr_table_unlock();
+	if (!memory)
+		gcr_sharing_add(1);
+	return CUDA_SUCCESS;
+}
+
+GCR_OWN(cuMemImportFromShareableHandle);
+CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+						void *shareable, CUmemAllocationHandleType type)
+{
+	__typeof__(cuMemImportFromShareableHandle) *real = GCR_REAL(cuMemImportFromShareableHandle);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMemImportFromShareableHandle);
+	result = real(handle, shareable, type);
+	if (result == CUDA_SUCCESS)
+		watch(*handle, 0, 0, GCR_OBSTACLE_NONE, true);
+	return result;
+}
+
+/* ---- multicast objects ---- */
+
+GCR_OWN(cuMulticastCreate);
+CUresult gcr_own_cuMulticastCreate(CUmemGenericAllocationHandle *handle,
+				   const CUmulticastObjectProp *prop)
+{
+	__typeof__(cuMulticastCreate) *real = GCR_REAL(cuMulticastCreate);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMulticastCreate);
+	result = real(handle, prop);
+	if (result == CUDA_SUCCESS)
+		watch(*handle, 0, prop->size, GCR_OBSTACLE_MULTICAST, false);
+	return result;
+}
+
+GCR_OWN(cuMulticastBindMem);
+CUresult gcr_own_cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
+				    CUmemGenericAllocationHandle handle, size_t memory_offset,
+				    size_t bytes, unsigned long long flags)
+{
+	__typeof__(cuMulticastBindMem) *real = GCR_REAL(cuMulticastBindMem);
+	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
+	CUmemGenericAllocationHandle real_handle;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuMulticastBindMem);
+	memory = get(handle, &real_handle);
+	return real(multicast, offset, real_handle, memory_offset, bytes, flags);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What forbids a freeze, counted by kind. The page shows the words of the first kind that is
+ * there; who reads them meanwhile may see two kinds mixed, and reads again.
+ */
+#include "backend/preload/obstacle.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "backend/preload/gate.h"
+
+/* Each at most 127 bytes, the room in the page. */
+static const char *const words[GCR_OBSTACLE_COUNT] = {
+	[GCR_OBSTACLE_NONE] = "",
+	[GCR_OBSTACLE_DMA_BUF] =
+		"a dma-buf export of GPU memory: a device would go on writing to its old pages",
+	[GCR_OBSTACLE_MULTICAST] = "a multicast object: it cannot be taken apart and made again",
+	[GCR_OBSTACLE_FABRIC] = "memory with a fabric handle: other machines may have it mapped",
+	[GCR_OBSTACLE_HOST_MEMORY] =
+		"host memory made by cuMemCreate: the driver does not bring it back",
+	[GCR_OBSTACLE_COMPRESSIBLE] =
+		"compressible memory: it would come back as memory of another kind",
+	[GCR_OBSTACLE_SPECIAL_USE] =
+		"memory made by cuMemCreate for a special use: it would come back without it",
+	[GCR_OBSTACLE_SPARSE_ARRAY] = "memory mapped into a sparse array: it cannot be unmapped",
+	[GCR_OBSTACLE_POOL] = "a memory pool shared with another process",
+	[GCR_OBSTACLE_EVENT] = "an event shared with another process",
+	[GCR_OBSTACLE_EXTERNAL_MEMORY] = "memory imported from a graphics API",
+	[GCR_OBSTACLE_EXTERNAL_SEMAPHORE] = "a semaphore imported from a graphics API",
+	[GCR_OBSTACLE_GRAPHICS] = "a resource of a graphics API",
+	[GCR_OBSTACLE_MANAGED] = "managed memory that could not be noted",
+	[GCR_OBSTACLE_GREEN_CONTEXT] = "a green context: whether it is idle cannot be told",
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int counts[GCR_OBSTACLE_COUNT];
+
+void gcr_obstacle_add(enum gcr_obstacle obstacle, int count)
+{
+	struct gcr_page *page = gcr_gate_page();
+	enum gcr_obstacle first = GCR_OBSTACLE_NONE;
+
+	if (obstacle == GCR_OBSTACLE_NONE)
+		return;
+	pthread_mutex_lock(&lock);
+	counts[obstacle] += count;
+	for (int i = GCR_OBSTACLE_COUNT - 1; i > GCR_OBSTACLE_NONE; i--)
+		if (counts[i] > 0)
+			first = (enum gcr_obstacle)i;
+	if (page)
+		strncpy(page->obstacle, words[first], sizeof(page->obstacle) - 1);
+	pthread_mutex_unlock(&lock);
+}
+
+void gcr_sharing_add(int count)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	if (page)
+		__atomic_add_fetch(&page->sharings, (uint32_t)count, __ATOMIC_SEQ_CST);
+}
+
+void gcr_obstacle_forget(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	memset(counts, 0, sizeof(counts));
+}

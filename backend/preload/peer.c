@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuCtxEnablePeerAccess lets the contexts of one device use all memory that was allocated in a
+ * context of another, now and later. Mapped memory knows nothing of it: access is granted to each
+ * allocation of ours by itself. The program's own mappings are its own business, as without us.
+ *
+ * Locks: the one of this file, then the table's. The driver's cuMemSetAccess is called with it
+ * held, which waits for nothing of the program's.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "backend/preload/allocation.h"
+#include "backend/preload/gate.h"
+#include "lib/protocol.h"
+
+/* @user may use what was allocated in @owner. */
+struct peer {
+	CUcontext user, owner;
+	int device; /* of the user */
+};
+
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct peer *peers;
+static size_t peer_count, peer_room;
+
+void gcr_peer_hold(void)
+{
+	pthread_rwlock_rdlock(&lock);
+}
+
+void gcr_peer_let_go(void)
+{
+	pthread_rwlock_unlock(&lock);
+}
+
+static bool uses(int device, CUcontext owner)
+{
+	for (size_t i = 0; i < peer_count; i++)
+		if (peers[i].device == device && peers[i].owner == owner)
+			return true;
+	return false;
+}
+
+size_t gcr_peer_devices(CUcontext owner, int device, int *ret_devices)
+{
+	size_t count = 0;
+
+	for (int i = 0; i < GCR_GPUS_MAX; i++)
+		if (i != device && uses(i, owner))
+			ret_devices[count++] = i;
+	return count;
+}
+
+/* The next allocation of @owner behind @address, and room to note one more right. */
+static bool next_of(CUcontext owner, CUdeviceptr *address, size_t *ret_bytes)
+{
+	struct gcr_mapping *mapping;
+
+	GCR_TABLE_LOCK();
+	for (mapping = gcr_table_next_mapping(*address); mapping;
+	     mapping = gcr_table_next_mapping(mapping->start + mapping->bytes))
+		if (mapping->allocation && mapping->allocation->context == owner &&
+		    gcr_table_room_for_access(mapping, 1) == 0) {
+			*address = mapping->start;
+			*ret_bytes = mapping->bytes;
+			return true;
+		}
+	return false;
+}
+
+static void note(CUdeviceptr start, const CUmemAccessDesc *access)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_mapping *mapping = gcr_table_find_mapping(start);
+
+	if (mapping)
+		gcr_table_set_access(mapping, access, 1);
+}
+
+/* The lock is held for writing: no allocation comes or goes. */
+static CUresult change(CUcontext owner, int device, CUmemAccess_flags flags)
+{
+	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+				  .flags = flags};
+	CUresult first = CUDA_SUCCESS;
+	CUdeviceptr start = 0;
+	size_t bytes;
+
+	for (; next_of(owner, &start, &bytes); start += bytes) {
+		CUresult result = GCR_REAL(cuMemSetAccess)(start, bytes, &access, 1);
+
+		if (result == CUDA_SUCCESS)
+			note(start, &access);
+		else if (!first)
+			first = result;
+	}
+	return first;
+}
+
+static void unlock(pthread_rwlock_t **held)
+{
+	pthread_rwlock_unlock(*held);
+}
+
+#define PEER_LOCK()                                        \
+	_cleanup_(unlock) pthread_rwlock_t *held_ = &lock; \
+	pthread_rwlock_wrlock(held_)
+
+static CUresult add(CUcontext user, int device, CUcontext owner)
+{
+	CUresult result;
+
+	PEER_LOCK();
+	if (peer_count == peer_room) {
+		size_t room = peer_room ? 2 * peer_room : 16;
+		struct peer *longer = realloc(peers, room * sizeof(*peers));
+
+		if (!longer)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		peers = longer;
+		peer_room = room;
+	}
+	result = change(owner, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	if (result) {
+		if (!uses(device, owner))
+			change(owner, device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+		return result;
+	}
+	peers[peer_count++] = (struct peer){user, owner, device};
+	return CUDA_SUCCESS;
+}
+
+/* NULL stands for any context. */
+static void drop(CUcontext user, CUcontext owner)
+{
+	PEER_LOCK();
+	for (size_t i = 0; i < peer_count;) {
+		struct peer peer = peers[i];
+
+		if ((user && peer.user != user) || (owner && peer.owner != owner)) {
+			i++;
+			continue;
+		}
+		peers[i] = peers[--peer_count];
+		if (!uses(peer.device, peer.owner))
+			change(peer.owner, peer.device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	}
+}
+
+GCR_OWN(cuCtxEnablePeerAccess);
+CUresult gcr_own_cuCtxEnablePeerAccess(CUcontext owner, unsigned int flags)
+{
+	__typeof__(cuCtxEnablePeerAccess) *real = GCR_REAL(cuCtxEnablePeerAccess);
+	CUcontext user;
+	CUdevice device;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuCtxEnablePeerAccess);
+	result = real(owner, flags);
+	if (result)
+		return result;
+	result = GCR_REAL(cuCtxGetCurrent)(&user);
+	if (!result)
+		result = GCR_REAL(cuCtxGetDevice)(&device);
+	if (!result)
+		result = add(user, device, owner);
+	if (result)
+		GCR_REAL(cuCtxDisablePeerAccess)(owner);
+	return result;
+}
+
+GCR_OWN(cuCtxDisablePeerAccess);
+CUresult gcr_own_cuCtxDisablePeerAccess(CUcontext owner)
+{
+	__typeof__(cuCtxDisablePeerAccess) *real = GCR_REAL(cuCtxDisablePeerAccess);
+	CUcontext user = NULL;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuCtxDisablePeerAccess);
+	result = real(owner);
+	if (result == CUDA_SUCCESS && GCR_REAL(cuCtxGetCurrent)(&user) == CUDA_SUCCESS && user)
+		drop(user, owner);
+	return result;
+}
+
+void gcr_peer_context_gone(CUcontext context)
+{
+	drop(context, NULL);
+	drop(NULL, context);
+}
+
+void gcr_peer_forget(void)
+{
+	pthread_rwlock_init(&lock, NULL);
+	peer_count = 0;
+}

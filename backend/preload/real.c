@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Where the driver's own functions are. Runs inside any program at any time, before main() too: no
+ * constructor, no lock. Every thread that needs it looks for itself, and all find the same.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "backend/preload/entry_points.h"
+#include "backend/preload/preload.h"
+#include "lib/cleanup.h"
+
+#define DRIVER_LIBRARY "libcuda.so.1"
+
+_Atomic(void *) gcr_reals[GCR_ENTRIES];
+
+static _Atomic(bool) found;  /* gcr_reals[] is filled in */
+static _Atomic(bool) pinned; /* and will not change */
+
+#if GCR_PRELOAD_DLSYM
+
+gcr_dlsym_function *gcr_real_dlsym(void)
+{
+	static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
+	static _Atomic(void *) known;
+	void *real = atomic_load(&known);
+
+	for (size_t i = 0; !real && i < GCR_ARRAY_SIZE(versions); i++)
+		real = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+	atomic_store(&known, real);
+	return (gcr_dlsym_function *)real;
+}
+
+#else
+
+gcr_dlsym_function *gcr_real_dlsym(void)
+{
+	return dlsym;
+}
+
+#endif
+
+static bool is_ours(const void *function)
+{
+	Dl_info info, own;
+
+	return dladdr(function, &info) && dladdr((void *)gcr_reals_find, &own) &&
+	       info.dli_fbase == own.dli_fbase;
+}
+
+/* A handle of the driver's library, to be closed; NULL if it is not loaded. */
+static void *open_driver(void *function, int flags)
+{
+	void *library = dlopen(DRIVER_LIBRARY, RTLD_LAZY | RTLD_NOLOAD | flags);
+	Dl_info info;
+
+	/* One that does not call itself so: by one of its functions. */
+	if (!library && !function)
+		function = gcr_real_dlsym()(RTLD_NEXT, "cuInit");
+	if (!library && function && !is_ours(function) && dladdr(function, &info))
+		library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | flags);
+	return library;
+}
+
+/* What dlerror() says afterwards is not ours. */
+static void find(void *function, int flags)
+{
+	gcr_dlsym_function *look_up = gcr_real_dlsym();
+	int saved_errno = errno;
+	void *library, *init;
+
+	if (!look_up)
+		return;
+	library = open_driver(function, flags);
+	init = library ? look_up(library, "cuInit") : NULL;
+	if (init && !is_ours(init)) {
+		for (size_t i = 0; i < GCR_ENTRIES; i++) {
+			void *real = look_up(library, gcr_entry_points[i].symbol);
+
+			if (real)
+				atomic_store_explicit(&gcr_reals[i], real, memory_order_relaxed);
+		}
+		atomic_store_explicit(&found, true, memory_order_release);
+	}
+	if (library)
+		dlclose(library);
+	dlerror();
+	errno = saved_errno;
+}
+
+void gcr_reals_find(void *function)
+{
+	if (!atomic_load_explicit(&found, memory_order_acquire))
+		find(function, 0);
+}
+
+void gcr_reals_pin(void)
+{
+	if (atomic_load_explicit(&pinned, memory_order_relaxed))
+		return;
+	find(atomic_load(&gcr_reals[GCR_ENTRY_cuInit]), RTLD_NODELETE);
+	atomic_store_explicit(&pinned, true, memory_order_relaxed);
+}
+
+void *gcr_entry_real(enum gcr_entry entry)
+{
+	void *real = atomic_load_explicit(&gcr_reals[entry], memory_order_relaxed);
+
+	if (real)
+		return real;
+	gcr_reals_find(NULL);
+	return atomic_load_explicit(&gcr_reals[entry], memory_order_relaxed);
+}
+
+void *gcr_entry_wrap(enum gcr_entry entry, void *function)
+{
+	const struct gcr_entry_point *point = &gcr_entry_points[entry];
+	void *library, *now;
+
+	if (!function || !point->wrapper)
+		return function;
+	gcr_reals_find(function);
+	if (function == atomic_load_explicit(&gcr_reals[entry], memory_order_relaxed))
+		return point->wrapper;
+	/* A program may have closed the library and opened it again, elsewhere. A second driver in
+	 * one program (a stub, say) is left alone. */
+	if (atomic_load_explicit(&pinned, memory_order_relaxed))
+		return function;
+	library = open_driver(NULL, 0);
+	now = library ? gcr_real_dlsym()(library, point->symbol) : NULL;
+	if (now == function)
+		find(function, 0);
+	if (library)
+		dlclose(library);
+	dlerror();
+	return now == function ? point->wrapper : function;
+}
+
+enum gcr_entry gcr_entry_find(const char *symbol)
+{
+	size_t first = 0, end = GCR_ENTRIES;
+
+	while (first < end) {
+		size_t middle = first + (end - first) / 2;
+		int order = strcmp(symbol, gcr_entry_points[middle].symbol);
+
+		if (order == 0)
+			return (enum gcr_entry)middle;
+		if (order < 0)
+			end = middle;
+		else
+			first = middle + 1;
+	}
+	return GCR_ENTRIES;
+}

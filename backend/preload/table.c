@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The table of device memory: mappings sorted by address, handles by number, and all memory. A
+ * program has thousands of each at most, so arrays do. Calls the driver only to release what
+ * nobody has any more, without the lock.
+ */
+#include "backend/preload/table.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "backend/preload/gate.h"
+#include "lib/protocol.h"
+
+/*
+ * Numbers of ours for the program's handles begin here: the driver's own are addresses of the
+ * program's or small numbers.
+ */
+#define HANDLE_NUMBERS 0x6763720000000000ull
+
+struct handle {
+	CUmemGenericAllocationHandle value;
+	struct gcr_memory *memory;
+	unsigned count;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct {
+	struct gcr_mapping **mappings; /* by address; they do not overlap */
+	size_t mapping_count, mapping_room;
+	struct handle *handles; /* by value */
+	size_t handle_count, handle_room;
+	struct gcr_memory **memories;
+	size_t memory_count, memory_room;
+	uint64_t last_id;
+	uint64_t changes;
+	uint64_t device_bytes;
+	uint32_t extents, imported;
+} table;
+
+/* ---- the lock, which is nobody's in the child of a fork ---- */
+
+void gcr_table_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void gcr_table_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+static void reset_lock(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
+/* A child has to find the descriptors that it closes: no fork while the table changes. */
+static void watch_forks(void)
+{
+	pthread_atfork(gcr_table_lock, gcr_table_unlock, reset_lock);
+}
+
+static int make_room(void **array, size_t *room, size_t count, size_t size)
+{
+	size_t more = *room ? 2 * *room : 64;
+	void *longer;
+
+	if (count < *room)
+		return 0;
+	longer = realloc(*array, more * size);
+	if (!longer)
+		return -ENOMEM;
+	*array = longer;
+	*room = more;
+	return 0;
+}
+
+/* ---- what the page shows ---- */
+
+static void publish(void)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	if (!page)
+		return;
+	page->device_bytes = table.device_bytes;
+	page->extents = table.extents;
+	if (table.imported)
+		__atomic_or_fetch(&page->flags, GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
+	else
+		__atomic_and_fetch(&page->flags, ~(uint32_t)GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&page->table_changes, table.changes, __ATOMIC_SEQ_CST);
+}
+
+/* An extent has come, gone or moved. */
+static void changed(void)
+{
+	table.changes++;
+	publish();
+}
+
+uint64_t gcr_table_changes(void)
+{
+	return table.changes;
+}
+
+/* ---- memory ---- */
+
+struct gcr_memory *gcr_table_add_memory(enum gcr_memory_origin origin, int device, uint64_t bytes,
+					CUmemGenericAllocationHandle real)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	_cleanup_free_ struct gcr_memory *memory = calloc(1, sizeof(*memory));
+
+	pthread_once(&once, watch_forks);
+	if (!memory || make_room((void **)&table.memories, &table.memory_room, table.memory_count,
+				 sizeof(table.memories[0])) < 0)
+		return NULL;
+	memory->id = ++table.last_id;
+	memory->origin = origin;
+	memory->device = device;
+	memory->bytes = bytes;
+	memory->real = origin == GCR_MEMORY_APART ? 0 : real;
+	memory->descriptor.fd = -1;
+	memory->references = 1;
+	memory->index = table.memory_count;
+	table.memories[table.memory_count++] = memory;
+	if (origin != GCR_MEMORY_APART) {
+		table.device_bytes += bytes;
+		table.extents++;
+		changed();
+	}
+	return TAKE_PTR(memory);
+}
+
+void gcr_table_share(struct gcr_memory *memory)
+{
+	if (memory->shared)
+		return;
+	memory->shared = true;
+	gcr_sharing_add(1);
+}
+
+void gcr_table_obstruct(struct gcr_memory *memory, enum gcr_obstacle obstacle)
+{
+	gcr_obstacle_add(memory->obstacle, -1);
+	memory->obstacle = obstacle;
+	gcr_obstacle_add(obstacle, 1);
+}
+
+void gcr_table_set_imported(struct gcr_memory *memory)
+{
+	if (memory->imported)
+		return;
+	memory->imported = true;
+	table.imported++;
+	publish();
+}
+
+void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead)
+{
+	if (--memory->references)
+		return;
+	table.memories[memory->index] = table.memories[--table.memory_count];
+	table.memories[memory->index]->index = memory->index;
+	if (memory->shared)
+		gcr_sharing_add(-1);
+	gcr_obstacle_add(memory->obstacle, -1);
+	if (memory->origin != GCR_MEMORY_APART) {
+		table.device_bytes -= memory->bytes;
+		table.extents--;
+		table.imported -= memory->imported;
+		changed();
+	}
+	memory->next_dead = *dead;
+	*dead = memory;
+}
+
+void gcr_table_bury(struct gcr_memory *dead)
+{
+	while (dead) {
+		struct gcr_memory *memory = dead;
+
+		dead = memory->next_dead;
+		if (memory->real)
+			GCR_REAL(cuMemRelease)(memory->real);
+		/* A descriptor keeps the VRAM in use as well as a handle does. */
+		gcr_descriptor_close(&memory->descriptor);
+		free(memory);
+	}
+}
+
+void gcr_table_put(struct gcr_memory *memory)
+{
+	struct gcr_memory *dead = NULL;
+
+	gcr_table_lock();
+	gcr_table_unref(memory, &dead);
+	gcr_table_unlock();
+	gcr_table_bury(dead);
+}
+
+struct gcr_memory *const *gcr_table_all(size_t *ret_count)
+{
+	*ret_count = table.memory_count;
+	return table.memories;
+}
+
+/* ---- handles ---- */
+
+/* Where @value is, or would be. */
+static size_t handle_index(CUmemGenericAllocationHandle value)
+{
+	size_t low = 0, high = table.handle_count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (table.handles[middle].value < value)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static struct handle *find_handle(CUmemGenericAllocationHandle value)
+{
+	size_t i = handle_index(value);
+
+	return i < table.handle_count && table.handles[i].value == value ? &table.handles[i] : NULL;
+}
+
+CUmemGenericAllocationHandle gcr_table_number(const struct gcr_memory *memory)
+{
+	return HANDLE_NUMBERS + memory->id;
+}
+
+int gcr_table_add_handle(struct gcr_memory *memory, CUmemGenericAllocationHandle value)
+{
+	struct handle *handle = find_handle(value);
+	size_t i = handle_index(value);
+
+	if (handle && handle->memory == memory) {
+		handle->count++;
+		memory->references++;
+		return 0;
+	}
+	if (handle)
+		return -EEXIST;
+	if (make_room((void **)&table.handles, &table.handle_room, table.handle_count,
+		      sizeof(table.handles[0])) < 0)
+		return -ENOMEM;
+	memmove(&table.handles[i + 1], &table.handles[i],
+		(table.handle_count - i) * sizeof(table.handles[0]));
+	table.handles[i] = (struct handle){value, memory, 1};
+	table.handle_count++;
+	memory->references++;
+	return 0;
+}
+
+struct gcr_memory *gcr_table_find_handle(CUmemGenericAllocationHandle value)
+{
+	struct handle *handle = find_handle(value);
+
+	return handle ? handle->memory : NULL;
+}
+
+void gcr_table_drop_handle(CUmemGenericAllocationHandle value, struct gcr_memory **dead)
+{
+	struct handle *handle = find_handle(value);
+	struct gcr_memory *memory;
+	size_t i;
+
+	if (!handle)
+		return;
+	memory = handle->memory;
+	if (--handle->count == 0) {
+		i = (size_t)(handle - table.handles);
+		table.handle_count--;
+		memmove(handle, handle + 1, (table.handle_count - i) * sizeof(*handle));
+	}
+	gcr_table_unref(memory, dead);
+}
+
+/* ---- mappings ---- */
+
+struct gcr_mapping *gcr_table_new_mapping(CUdeviceptr start, size_t bytes, size_t offset)
+{
+	struct gcr_mapping *mapping = calloc(1, sizeof(*mapping));
+
+	if (!mapping)
+		return NULL;
+	mapping->start = start;
+	mapping->bytes = bytes;
+	mapping->offset = offset;
+	mapping->mapped = true;
+	return mapping;
+}
+
+void gcr_table_free_mapping(struct gcr_mapping *mapping)
+{
+	if (!mapping)
+		return;
+	free(mapping->allocation);
+	free(mapping->access);
+	free(mapping);
+}
+
+/* The first that ends above @address. */
+static size_t mapping_index(CUdeviceptr address)
+{
+	size_t low = 0, high = table.mapping_count;
+
+	while (low < high) {
+		const struct gcr_mapping *middle = table.mappings[(low + high) / 2];
+
+		if (middle->start + middle->bytes <= address)
+			low = (low + high) / 2 + 1;
+		else
+			high = (low + high) / 2;
+	}
+	return low;
+}
+
+struct gcr_mapping *gcr_table_next_mapping(CUdeviceptr address)
+{
+	size_t i = mapping_index(address);
+
+	return i < table.mapping_count ? table.mappings[i] : NULL;
+}
+
+struct gcr_mapping *gcr_table_find_mapping(CUdeviceptr address)
+{
+	struct gcr_mapping *mapping = gcr_table_next_mapping(address);
+
+	return mapping && mapping->start <= address ? mapping : NULL;
+}
+
+struct gcr_mapping *gcr_table_find_allocation(CUdeviceptr address)
+{
+	struct gcr_mapping *mapping = gcr_table_find_mapping(address);
+
+	return mapping && mapping->allocation &&
+			       address - mapping->start < mapping->allocation->bytes
+		       ? mapping
+		       : NULL;
+}
+
+bool gcr_table_has_allocation(CUdeviceptr start, size_t bytes)
+{
+	for (struct gcr_mapping *mapping = gcr_table_next_mapping(start);
+	     mapping && (mapping->start <= start || mapping->start - start < bytes);
+	     mapping = gcr_table_next_mapping(mapping->start + mapping->bytes))
+		if (mapping->allocation)
+			return true;
+	return false;
+}
+
+int gcr_table_add_mapping(struct gcr_mapping *mapping, struct gcr_memory **dead)
+{
+	struct gcr_mapping *stale;
+	size_t i;
+
+	if (make_room((void **)&table.mappings, &table.mapping_room, table.mapping_count,
+		      sizeof(table.mappings[0])) < 0)
+		return -ENOMEM;
+	/* The driver maps nothing twice: what stands there has gone behind our back. */
+	while ((stale = gcr_table_next_mapping(mapping->start)) &&
+	       stale->start < mapping->start + mapping->bytes)
+		gcr_table_drop_mapping(stale, dead);
+	i = mapping_index(mapping->start);
+	memmove(&table.mappings[i + 1], &table.mappings[i],
+		(table.mapping_count - i) * sizeof(table.mappings[0]));
+	table.mappings[i] = mapping;
+	table.mapping_count++;
+	mapping->next = mapping->memory->mappings;
+	mapping->memory->mappings = mapping;
+	mapping->memory->references++;
+	if (mapping->memory->origin != GCR_MEMORY_APART)
+		changed();
+	return 0;
+}
+
+void gcr_table_drop_mapping(struct gcr_mapping *mapping, struct gcr_memory **dead)
+{
+	struct gcr_memory *memory = mapping->memory;
+	size_t i = mapping_index(mapping->start);
+
+	table.mapping_count--;
+	memmove(&table.mappings[i], &table.mappings[i + 1],
+		(table.mapping_count - i) * sizeof(table.mappings[0]));
+	for (struct gcr_mapping **link = &memory->mappings; *link; link = &(*link)->next)
+		if (*link == mapping) {
+			*link = mapping->next;
+			break;
+		}
+	if (memory->origin != GCR_MEMORY_APART)
+		changed();
+	gcr_table_free_mapping(mapping);
+	gcr_table_unref(memory, dead);
+}
+
+/* ---- access rights ---- */
+
+int gcr_table_room_for_access(struct gcr_mapping *mapping, size_t count)
+{
+	size_t room = mapping->access_count + count;
+	CUmemAccessDesc *access;
+
+	if (room <= mapping->access_room)
+		return 0;
+	access = realloc(mapping->access, room * sizeof(*access));
+	if (!access)
+		return -ENOMEM;
+	mapping->access = access;
+	mapping->access_room = room;
+	return 0;
+}
+
+static CUmemAccessDesc *find_access(struct gcr_mapping *mapping, const CUmemLocation *location)
+{
+	for (size_t i = 0; i < mapping->access_count; i++)
+		if (mapping->access[i].location.type == location->type &&
+		    mapping->access[i].location.id == location->id)
+			return &mapping->access[i];
+	return NULL;
+}
+
+void gcr_table_set_access(struct gcr_mapping *mapping, const CUmemAccessDesc *access, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		CUmemAccessDesc *known = find_access(mapping, &access[i].location);
+
+		if (known)
+			known->flags = access[i].flags;
+		else if (mapping->access_count < mapping->access_room)
+			mapping->access[mapping->access_count++] = access[i];
+	}
+}
+
+/* ---- fork ---- */
+
+void gcr_table_forget(void)
+{
+	reset_lock();
+	for (size_t i = 0; i < table.memory_count; i++)
+		gcr_descriptor_close(&table.memories[i]->descriptor);
+	/* The rest is left to the end of the child: malloc may be somebody else's. */
+	memset(&table, 0, sizeof(table));
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The page that the daemon looks at, and the slots of the program's threads in it. A thread gets
+ * its slot at its first call of the driver and gives it back as it ends. No lock: threads come
+ * and go at any time, also inside destructors of their own data.
+ */
+#include "backend/preload/thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backend/preload/descriptor.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/preload.h"
+#include "lib/cleanup.h"
+
+#define TRIES_APART 256 /* calls of a thread without a slot before it looks for one again */
+
+_Thread_local struct gcr_thread gcr_thread;
+uint32_t gcr_gate_closed;
+
+enum page_state {
+	PAGE_NONE,
+	PAGE_BEING_MADE,
+	PAGE_MADE,
+	PAGE_IMPOSSIBLE,
+};
+
+static struct {
+	_Atomic(enum page_state) state;
+	struct gcr_page *memory;
+	struct gcr_descriptor descriptor;
+	pid_t pid;
+	int fence; /* what membarrier(2) is asked for, 0: no slots */
+} page = {.descriptor = {.fd = -1}};
+
+static _Atomic(uint32_t) counted; /* threads inside without a slot */
+
+static pthread_key_t slot_key; /* its destructor gives the slot back */
+static _Atomic(bool) has_slot_key;
+
+/* ---- the page ---- */
+
+static int membarrier(int command)
+{
+	return (int)syscall(SYS_membarrier, command, 0, 0);
+}
+
+static int choose_fence(void)
+{
+	int known = membarrier(MEMBARRIER_CMD_QUERY);
+
+	if (known > 0 && known & MEMBARRIER_CMD_PRIVATE_EXPEDITED &&
+	    membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0)
+		return MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+	if (known > 0 && known & MEMBARRIER_CMD_GLOBAL)
+		return MEMBARRIER_CMD_GLOBAL;
+	return 0;
+}
+
+static void give_slot_back(void *slot)
+{
+	struct gcr_page_slot *own = slot;
+
+	if (gcr_thread.slot != own)
+		return;
+	gcr_thread.slot = NULL;
+	__atomic_store_n(&own->inside, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&own->tid, 0, __ATOMIC_RELEASE);
+}
+
+static int make_memfd(void)
+{
+	_cleanup_close_ int fd = memfd_create("gpucr-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0 || ftruncate(fd, sizeof(struct gcr_page)) < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -1;
+	return TAKE_FD(fd);
+}
+
+static bool make_page(void)
+{
+	_cleanup_close_ int fd = make_memfd();
+	struct gcr_page *memory;
+
+	/* Without a descriptor nobody but us sees it; the gate needs it all the same. */
+	memory = mmap(NULL, sizeof(*memory), PROT_READ | PROT_WRITE,
+		      fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+	if (memory == MAP_FAILED)
+		return false;
+	if (!atomic_load(&has_slot_key)) {
+		if (pthread_key_create(&slot_key, give_slot_back) != 0) {
+			munmap(memory, sizeof(*memory));
+			return false;
+		}
+		atomic_store(&has_slot_key, true);
+		gcr_preload_expect_fork();
+	}
+	memory->magic = GCR_PAGE_MAGIC;
+	memory->version = GCR_PAGE_VERSION;
+	memory->phase = GCR_PRELOAD_RUNNING;
+	/* The first is for the calls of threads that have none. */
+	memory->slots_count = 1;
+	page.fence = choose_fence();
+	page.memory = memory;
+	if (fd >= 0)
+		gcr_descriptor_keep_anywhere(TAKE_FD(fd), &page.descriptor);
+	page.pid = getpid();
+	return true;
+}
+
+struct gcr_page *gcr_gate_page(void)
+{
+	enum page_state state = atomic_load_explicit(&page.state, memory_order_acquire);
+	int saved_errno = errno;
+
+	if (state == PAGE_NONE &&
+	    atomic_compare_exchange_strong(&page.state, &state, PAGE_BEING_MADE)) {
+		state = make_page() ? PAGE_MADE : PAGE_IMPOSSIBLE;
+		atomic_store_explicit(&page.state, state, memory_order_release);
+		errno = saved_errno;
+	}
+	return state == PAGE_MADE ? page.memory : NULL;
+}
+
+int gcr_gate_page_fd(void)
+{
+	return gcr_gate_page() && gcr_descriptor_valid(&page.descriptor) ? page.descriptor.fd : -1;
+}
+
+void gcr_gate_incomplete(const char *name)
+{
+	struct gcr_page *memory = gcr_gate_page();
+
+	if (memory && !memory->incomplete[0])
+		strncpy(memory->incomplete, name, sizeof(memory->incomplete) - 1);
+}
+
+void gcr_gate_forget(void)
+{
+	bool had = atomic_load(&page.state) == PAGE_MADE;
+
+	gcr_thread.slot = NULL;
+	gcr_thread.counted = 0;
+	gcr_thread.exempt = 0;
+	atomic_store(&counted, 0);
+	__atomic_store_n(&gcr_gate_closed, 0, __ATOMIC_RELEASE);
+	atomic_store(&page.state, PAGE_NONE);
+	if (had) {
+		munmap(page.memory, sizeof(*page.memory));
+		gcr_descriptor_close(&page.descriptor);
+	}
+	page.memory = NULL;
+	page.descriptor.fd = -1;
+}
+
+/* A child made by clone(2) itself has not come by the handlers of fork(2). */
+static void expect_own_page(void)
+{
+	if (atomic_load_explicit(&page.state, memory_order_acquire) == PAGE_MADE &&
+	    page.pid != getpid())
+		gcr_preload_forget();
+}
+
+/* ---- the slots ---- */
+
+static bool is_dead(pid_t tid)
+{
+	return syscall(SYS_tgkill, page.pid, tid, 0) < 0 && errno == ESRCH;
+}
+
+static bool take_slot(struct gcr_page_slot *slot, uint32_t from, uint32_t tid)
+{
+	if (!__atomic_compare_exchange_n(&slot->tid, &from, tid, false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_RELAXED))
+		return false;
+	__atomic_store_n(&slot->inside, 0, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* One that was given back, one of a thread with our id (so it is dead), a new one, a dead one's. */
+static struct gcr_page_slot *find_slot(struct gcr_page *memory, uint32_t tid)
+{
+	uint32_t count = __atomic_load_n(&memory->slots_count, __ATOMIC_ACQUIRE);
+	uint32_t owner;
+
+	for (uint32_t i = 1; i < count; i++)
+		if (take_slot(&memory->slots[i], tid, tid))
+			return &memory->slots[i];
+	for (uint32_t i = 1; i < count; i++)
+		if (!__atomic_load_n(&memory->slots[i].tid, __ATOMIC_RELAXED) &&
+		    take_slot(&memory->slots[i], 0, tid))
+			return &memory->slots[i];
+	while (count < GCR_PAGE_SLOTS) {
+		if (!__atomic_compare_exchange_n(&memory->slots_count, &count, count + 1, false,
+						 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			continue;
+		if (take_slot(&memory->slots[count], 0, tid))
+			return &memory->slots[count];
+		count++;
+	}
+	for (uint32_t i = 1; i < count; i++) {
+		owner = __atomic_load_n(&memory->slots[i].tid, __ATOMIC_RELAXED);
+		if (owner && is_dead((pid_t)owner) && take_slot(&memory->slots[i], owner, tid))
+			return &memory->slots[i];
+	}
+	return NULL;
+}
+
+static struct gcr_page_slot *get_slot(void)
+{
+	static _Thread_local uint32_t tries;
+	struct gcr_page *memory = gcr_gate_page();
+	struct gcr_page_slot *slot;
+
+	if (!memory || !page.fence || tries++ % TRIES_APART != 0)
+		return NULL;
+	slot = find_slot(memory, (uint32_t)gettid());
+	if (!slot)
+		return NULL;
+	/* Where this fails the slot is found by the next who looks for one of a dead thread. */
+	pthread_setspecific(slot_key, slot);
+	tries = 0;
+	gcr_thread.slot = slot;
+	return slot;
+}
+
+/* ---- the slow ways ---- */
+
+static void enter_counted(enum gcr_entry entry)
+{
+	struct gcr_page *memory = gcr_gate_page();
+
+	gcr_thread.counted = 1;
+	atomic_fetch_add(&counted, 1);
+	if (memory)
+		__atomic_store_n(&memory->slots[0].inside, 1 + (uint32_t)entry, __ATOMIC_RELAXED);
+}
+
+void gcr_thread_leave_counted(void)
+{
+	/* In a child that was forked inside a call nothing is counted. */
+	if (!gcr_thread.counted)
+		return;
+	gcr_thread.counted = 0;
+	atomic_fetch_sub(&counted, 1);
+}
+
+void gcr_thread_submitted_counted(void)
+{
+	struct gcr_page *memory = gcr_gate_page();
+
+	if (memory)
+		__atomic_fetch_add(&memory->slots[0].submissions, 1, __ATOMIC_RELAXED);
+}
+
+/*
+ * Is this a thread of the driver's, which runs callbacks of the program? It must get through, or
+ * the stream that waits for the callback will never be idle.
+ */
+static bool is_driver_thread(void)
+{
+	char name[16] = "";
+
+	return prctl(PR_GET_NAME, name) == 0 && strncmp(name, "cuda", strlen("cuda")) == 0 &&
+	       (name[4] == '-' || (name[4] >= '0' && name[4] <= '9'));
+}
+
+static bool enter(enum gcr_entry entry)
+{
+	struct gcr_page_slot *slot;
+
+	expect_own_page();
+	slot = gcr_thread.slot;
+	if (gcr_thread.counted || (slot && __atomic_load_n(&slot->inside, __ATOMIC_RELAXED)))
+		return false;
+	if (!slot)
+		slot = get_slot();
+	for (;;) {
+		if (slot)
+			__atomic_store_n(&slot->inside, 1 + (uint32_t)entry, __ATOMIC_RELAXED);
+		else
+			enter_counted(entry);
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		if (!__atomic_load_n(&gcr_gate_closed, __ATOMIC_ACQUIRE))
+			return true;
+		if (slot)
+			__atomic_store_n(&slot->inside, 0, __ATOMIC_RELEASE);
+		else
+			gcr_thread_leave_counted();
+		if (gcr_thread.exempt || is_driver_thread())
+			return false;
+		syscall(SYS_futex, &gcr_gate_closed, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+	}
+}
+
+bool gcr_thread_enter_slowly(enum gcr_entry entry)
+{
+	int saved_errno = errno;
+	bool outermost = enter(entry);
+
+	errno = saved_errno;
+	return outermost;
+}
+
+/* ---- for who closes the gate ---- */
+
+void gcr_threads_fence(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (gcr_gate_page() && page.fence)
+		membarrier(page.fence);
+}
+
+bool gcr_threads_inside(enum gcr_entry *ret_entry, uint32_t *ret_tid)
+{
+	struct gcr_page *memory = gcr_gate_page();
+	uint32_t count, inside, tid;
+
+	if (!memory)
+		return atomic_load(&counted) != 0;
+	count = __atomic_load_n(&memory->slots_count, __ATOMIC_ACQUIRE);
+	for (uint32_t i = 1; i < count && i < GCR_PAGE_SLOTS; i++) {
+		struct gcr_page_slot *slot = &memory->slots[i];
+
+		inside = __atomic_load_n(&slot->inside, __ATOMIC_ACQUIRE);
+		tid = __atomic_load_n(&slot->tid, __ATOMIC_RELAXED);
+		if (!inside || (tid && is_dead((pid_t)tid)))
+			continue;
+		*ret_entry = (enum gcr_entry)(inside - 1);
+		*ret_tid = tid;
+		return true;
+	}
+	if (atomic_load(&counted) == 0)
+		return false;
+	inside = __atomic_load_n(&memory->slots[0].inside, __ATOMIC_RELAXED);
+	*ret_entry = inside ? (enum gcr_entry)(inside - 1) : GCR_ENTRIES;
+	*ret_tid = 0;
+	return true;
+}

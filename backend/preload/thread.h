@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The way through the gate that every call of the driver takes, inlined into its wrapper. What a
+ * thread is doing stands in its slot of the page; the rest is in thread.c.
+ *
+ * An open gate costs 1.6 ns a call, 2.7 ns for cuLaunchKernel and its 11 arguments: wrapper and
+ * all, around an empty function (AMD EPYC, gcc 12 -O2; median of 21 times 5 million calls).
+ */
+#ifndef GCR_PRELOAD_THREAD_H
+#define GCR_PRELOAD_THREAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/preload/entry_points.h"
+#include "lib/protocol.h"
+
+struct gcr_thread {
+	struct gcr_page_slot *slot; /* NULL: it has none (yet), and is counted instead */
+	uint32_t exempt;	    /* not 0: passes a closed gate */
+	uint32_t counted;	    /* 1: inside without a slot */
+};
+
+extern _Thread_local struct gcr_thread gcr_thread __attribute__((tls_model("initial-exec")));
+
+/* 0: open, 1: closed. Threads that wait sleep on it (futex(2)). */
+extern uint32_t gcr_gate_closed;
+
+/* All but the ordinary: no slot, a nested call, a closed gate. Keeps errno. */
+bool gcr_thread_enter_slowly(enum gcr_entry entry);
+void gcr_thread_leave_counted(void);
+void gcr_thread_submitted_counted(void);
+
+/*
+ * For who closes the gate. After gcr_threads_fence() a thread that did not see the gate closed is
+ * seen by gcr_threads_inside(), which says what one of those is in that are inside (thread 0: not
+ * known).
+ */
+void gcr_threads_fence(void);
+bool gcr_threads_inside(enum gcr_entry *ret_entry, uint32_t *ret_tid);
+
+#define gcr_likely(condition) __builtin_expect(!!(condition), 1)
+
+/*
+ * Is this the outermost call of the thread? The store to `inside` and the load of the gate may
+ * change places in the processor: who closes the gate orders them, for all threads, by
+ * membarrier(2). A thread for which that is not to be had has no slot.
+ */
+static inline __attribute__((always_inline)) bool gcr_thread_enter(enum gcr_entry entry)
+{
+	struct gcr_page_slot *slot = gcr_thread.slot;
+
+	if (gcr_likely(slot) && gcr_likely(!__atomic_load_n(&slot->inside, __ATOMIC_RELAXED))) {
+		__atomic_store_n(&slot->inside, 1 + (uint32_t)entry, __ATOMIC_RELAXED);
+		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		if (gcr_likely(!__atomic_load_n(&gcr_gate_closed, __ATOMIC_ACQUIRE)))
+			return true;
+		__atomic_store_n(&slot->inside, 0, __ATOMIC_RELEASE);
+	}
+	return gcr_thread_enter_slowly(entry);
+}
+
+static inline __attribute__((always_inline)) void gcr_thread_leave(bool outermost)
+{
+	struct gcr_page_slot *slot = gcr_thread.slot;
+
+	if (!gcr_likely(outermost))
+		return;
+	if (gcr_likely(slot))
+		__atomic_store_n(&slot->inside, 0, __ATOMIC_RELEASE);
+	else
+		gcr_thread_leave_counted();
+}
+
+/* The call gives the GPU work. */
+static inline __attribute__((always_inline)) void gcr_thread_submitted(void)
+{
+	struct gcr_page_slot *slot = gcr_thread.slot;
+
+	if (gcr_likely(slot))
+		__atomic_store_n(&slot->submissions,
+				 __atomic_load_n(&slot->submissions, __ATOMIC_RELAXED) + 1,
+				 __ATOMIC_RELAXED);
+	else
+		gcr_thread_submitted_counted();
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Linked into a copy of the preload library for tests: what the agent would call, for a test
+ * program to be its own agent.
+ */
+#include "test/unit/preload_memory.h"
+
+#include "backend/preload/device.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/memory.h"
+
+static const struct preload_memory functions = {
+	.converts = gcr_memory_converts,
+	.describe = gcr_memory_describe,
+	.export = gcr_memory_export,
+	.unmap = gcr_memory_unmap,
+	.take_back = gcr_memory_take_back,
+	.commit = gcr_memory_commit,
+	.receive = gcr_memory_receive,
+	.complete = gcr_memory_complete,
+	.let_go = gcr_memory_let_go,
+	.forget = gcr_memory_forget,
+	.context_gone = gcr_memory_context_gone,
+	.owns = gcr_memory_owns,
+	.page = gcr_gate_page,
+};
+
+__attribute__((visibility("default"))) const struct preload_memory *gcr_test_memory(void)
+{
+	return &functions;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * For tests of the preload library's memory: the agent's half by name, a program that is started
+ * again with the library preloaded, and a process that plays the worker.
+ *
+ * GPUCR_TEST_PRELOAD is the library with the test's door in it, GPUCR_TEST_SIMULATOR where the
+ * simulator's are.
+ */
+#ifndef GPUCR_TEST_PRELOAD_MEMORY_H
+#define GPUCR_TEST_PRELOAD_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+struct preload_memory {
+	bool (*converts)(void);
+	size_t (*describe)(struct gcr_extent *extents, size_t room);
+	int (*export)(size_t first, size_t count, int *ret_fds, struct gcr_error *error);
+	int (*unmap)(struct gcr_error *error);
+	int (*take_back)(struct gcr_error *error);
+	void (*commit)(void);
+	int (*receive)(size_t first, size_t count, const int *fds, struct gcr_error *error);
+	bool (*complete)(struct gcr_error *error);
+	int (*let_go)(struct gcr_error *error);
+	void (*forget)(void);
+	void (*context_gone)(void *context);
+	bool (*owns)(unsigned long long address);
+	struct gcr_page *(*page)(void);
+};
+
+const struct preload_memory *gcr_test_memory(void);
+
+#endif

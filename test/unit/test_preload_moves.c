@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Device memory handed over to a worker and taken back by a program with libgpucr-preload.so: the
+ * bytes are the same afterwards, and after every failure on the way.
+ */
+#include "test/unit/preload_program.h"
+
+/* Allocations of all sorts, each with bytes of its own. */
+static const size_t sizes[] = {512, MIB - 512, MIB, 2 * MIB, 3 * MIB, 5 * MIB + 4, 8 * MIB};
+static CUdeviceptr pointers[GCR_ARRAY_SIZE(sizes)];
+
+static void allocate(unsigned seed)
+{
+	for (unsigned i = 0; i < GCR_ARRAY_SIZE(sizes); i++) {
+		OK(CU(cuMemAlloc_v2)(&pointers[i], sizes[i]));
+		fill(pointers[i], sizes[i], seed + i);
+	}
+}
+
+static void expect_all(unsigned seed)
+{
+	for (unsigned i = 0; i < GCR_ARRAY_SIZE(sizes); i++)
+		expect(pointers[i], sizes[i], seed + i);
+}
+
+static void fill_all(unsigned seed)
+{
+	for (unsigned i = 0; i < GCR_ARRAY_SIZE(sizes); i++)
+		fill(pointers[i], sizes[i], seed + i);
+}
+
+static void free_all(void)
+{
+	for (unsigned i = 0; i < GCR_ARRAY_SIZE(sizes); i++)
+		OK(CU(cuMemFree_v2)(pointers[i]));
+}
+
+static bool imported(void)
+{
+	return memory()->page()->flags & GCR_PAGE_IMPORTED;
+}
+
+/* Freed as if nothing had been: no VRAM, no descriptor is left. */
+static void expect_nothing_left(size_t before, unsigned descriptors)
+{
+	CHECK(free_bytes() == before);
+	CHECK(open_descriptors() == descriptors);
+	CHECK(memory()->page()->extents == 0 && memory()->page()->device_bytes == 0);
+	CHECK(!imported());
+}
+
+static void ask(enum worker_verb verb)
+{
+	worker_ask(verb, NULL, 0, NULL, 0, &answer);
+}
+
+/* Out and in, three times, with the driver's own checkpoint at the same time. */
+static void cycle(void)
+{
+	size_t before, with_worker, used;
+	unsigned descriptors;
+
+	use_device(0);
+	worker_start();
+	ask(WORKER_DROP);
+	before = free_bytes();
+	descriptors = open_descriptors();
+	allocate(100);
+	used = before - free_bytes();
+	CHECK(!imported());
+	for (unsigned round = 0; round < 3; round++) {
+		hand_over();
+		CHECK(extents_count == 5);
+		ask(WORKER_CHECKPOINT);
+		memory()->commit();
+		worker_drop(false);
+		ask(WORKER_RESTORE);
+		CHECK(open_descriptors() == descriptors);
+		/* What is left is small, and the worker's context. */
+		with_worker = free_bytes();
+		CHECK(before - with_worker <= used - 22 * MIB + 4 * MIB);
+		thaw();
+		CHECK(imported());
+		CHECK(open_descriptors() == descriptors + 5);
+		expect_all(100 + round);
+		fill_all(101 + round);
+	}
+	worker_stop();
+	expect_all(103);
+	free_all();
+	expect_nothing_left(before, descriptors);
+}
+
+/* The hand-over is undone: from created handles, then from imported ones. */
+static void undone(void)
+{
+	unsigned descriptors;
+	size_t before;
+
+	use_device(0);
+	worker_start();
+	ask(WORKER_DROP);
+	before = free_bytes();
+	descriptors = open_descriptors();
+	allocate(7);
+	for (unsigned round = 0; round < 3; round++) {
+		hand_over();
+		DONE(memory()->take_back(&failure));
+		CHECK(memory()->complete(&failure));
+		worker_drop(true);
+		expect_all(7 + round);
+		CHECK(imported());
+		fill_all(8 + round);
+		/* It asks for what it has. */
+		DONE(memory()->take_back(&failure));
+	}
+	freeze();
+	thaw();
+	expect_all(10);
+	worker_stop();
+	free_all();
+	expect_nothing_left(before, descriptors);
+}
+
+/* Exported, but not unmapped, and given up. */
+static void only_exported(void)
+{
+	unsigned descriptors;
+	int fds[5];
+
+	use_device(0);
+	allocate(7);
+	descriptors = open_descriptors();
+	look();
+	DONE(memory()->export(0, 5, fds, &failure));
+	CHECK(open_descriptors() == descriptors + 5);
+	for (int i = 0; i < 5; i++)
+		CHECK(fds[i] > 1000);
+	DONE(memory()->take_back(&failure));
+	CHECK(open_descriptors() == descriptors && !imported());
+	CHECK(memory()->export(0, 6, fds, &failure) == -EINVAL);
+	CHECK(memory()->export(6, 1, fds, &failure) == -EINVAL);
+	expect_all(7);
+}
+
+#define MANY 2000
+
+static void many(void)
+{
+	static CUdeviceptr many_pointers[MANY];
+	unsigned descriptors;
+	size_t before;
+
+	use_device(0);
+	worker_start();
+	ask(WORKER_DROP);
+	before = free_bytes();
+	descriptors = open_descriptors();
+	for (unsigned i = 0; i < MANY; i++) {
+		OK(CU(cuMemAlloc_v2)(&many_pointers[i], MIB + i));
+		OK(CU(cuMemsetD32_v2)(many_pointers[i], i, 1));
+	}
+	for (unsigned round = 0; round < 2; round++) {
+		freeze();
+		CHECK(extents_count == MANY);
+		thaw();
+		for (unsigned i = 0; i < MANY; i++) {
+			unsigned word;
+
+			OK(CU(cuMemcpyDtoH_v2)(&word, many_pointers[i], 4));
+			CHECK(word == i);
+		}
+	}
+	worker_stop();
+	for (unsigned i = 0; i < MANY; i++)
+		OK(CU(cuMemFree_v2)(many_pointers[(i * 7) % MANY]));
+	expect_nothing_left(before, descriptors);
+}
+
+/* One descriptor for each piece of memory is more than the program may have. */
+static void no_descriptors(void)
+{
+	struct rlimit limit = {.rlim_cur = 1040, .rlim_max = 1040};
+	CUdeviceptr some[64];
+	unsigned descriptors;
+	int fds[64];
+
+	use_device(0);
+	for (unsigned i = 0; i < 64; i++) {
+		OK(CU(cuMemAlloc_v2)(&some[i], MIB));
+		OK(CU(cuMemsetD32_v2)(some[i], i, 1));
+	}
+	descriptors = open_descriptors();
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	look();
+	CHECK(memory()->export(0, 64, fds, &failure) == -EMFILE);
+	CHECK(strstr(failure.words, "limit of open files"));
+	CHECK(open_descriptors() == descriptors);
+	/* And with no number left at all. */
+	limit.rlim_cur = 3;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	CHECK(memory()->export(0, 64, fds, &failure) == -EMFILE);
+	CHECK(strstr(failure.words, "no free file descriptor") ||
+	      strstr(failure.words, "limit of open files"));
+	for (unsigned i = 0; i < 64; i++) {
+		unsigned word;
+
+		OK(CU(cuMemcpyDtoH_v2)(&word, some[i], 4));
+		CHECK(word == i);
+	}
+}
+
+/* ---- failures: the words name the call, and the bytes are there ---- */
+
+static void expect_failure(int result, int number, const char *words)
+{
+	if (result != -number || !strstr(failure.words, words))
+		fprintf(stderr, "%d: %s\n", result, failure.words);
+	CHECK(result == -number && strstr(failure.words, words));
+}
+
+static void export_fails(void)
+{
+	unsigned descriptors;
+	int fds[5];
+
+	use_device(0);
+	allocate(1);
+	descriptors = open_descriptors();
+	look();
+	expect_failure(memory()->export(0, 5, fds, &failure), EIO,
+		       "cuMemExportToShareableHandle: CUDA_ERROR_UNKNOWN");
+	CHECK(open_descriptors() == descriptors && !imported());
+	expect_all(1);
+	worker_start();
+	freeze();
+	thaw();
+	expect_all(1);
+	worker_stop();
+}
+
+/* Any step of it: all is mapped again. */
+static void unmap_fails(void)
+{
+	const char *call = getenv("TEST_CALL");
+	unsigned descriptors;
+	int fds[5];
+
+	use_device(0);
+	allocate(1);
+	descriptors = open_descriptors();
+	look();
+	DONE(memory()->export(0, 5, fds, &failure));
+	expect_failure(memory()->unmap(&failure), EIO, call);
+	CHECK(memory()->complete(&failure));
+	expect_all(1);
+	fill_all(2);
+	/* After a release of some, those are imported. */
+	CHECK(imported() == (strcmp(call, "cuMemRelease") == 0));
+	CHECK(open_descriptors() == descriptors + 2 * imported());
+	worker_start();
+	freeze();
+	thaw();
+	expect_all(2);
+	worker_stop();
+}
+
+static void unmap_fails_twice(void)
+{
+	int fds[5];
+
+	use_device(0);
+	allocate(1);
+	look();
+	DONE(memory()->export(0, 5, fds, &failure));
+	expect_failure(memory()->unmap(&failure), ENOTRECOVERABLE, "cuMemMap");
+	CHECK(strstr(failure.words, "cuMemUnmap"));
+	CHECK(!memory()->complete(&failure));
+	/* The descriptors are still there: it can be tried again. */
+	DONE(memory()->take_back(&failure));
+	expect_all(1);
+}
+
+static void take_back_fails(void)
+{
+	const char *call = getenv("TEST_CALL");
+
+	use_device(0);
+	allocate(1);
+	worker_start();
+	hand_over();
+	expect_failure(memory()->take_back(&failure), EIO, call);
+	CHECK(!memory()->complete(&failure));
+	DONE(memory()->take_back(&failure));
+	CHECK(memory()->complete(&failure));
+	worker_drop(true);
+	expect_all(1);
+	freeze();
+	thaw();
+	expect_all(1);
+	worker_stop();
+}
+
+/* What was received before stays until it is let go; then all can come again. */
+static void receive_fails(void)
+{
+	const char *call = getenv("TEST_CALL");
+	unsigned descriptors;
+
+	use_device(0);
+	allocate(1);
+	worker_start();
+	ask(WORKER_DROP);
+	descriptors = open_descriptors();
+	freeze();
+	CHECK(open_descriptors() == descriptors);
+	DONE(come_in(0, 2));
+	expect_failure(come_in(2, 3), EIO, call);
+	CHECK(!memory()->complete(&failure));
+	CHECK(open_descriptors() == descriptors + 3);
+	DONE(memory()->let_go(&failure));
+	DONE(memory()->let_go(&failure));
+	CHECK(open_descriptors() == descriptors);
+	worker_drop(false);
+	thaw();
+	expect_all(1);
+	worker_stop();
+}
+
+/* Twice the same, or more than there is. */
+static void receive_refuses(void)
+{
+	unsigned descriptors;
+
+	use_device(0);
+	allocate(1);
+	worker_start();
+	freeze();
+	DONE(come_in(0, 2));
+	descriptors = open_descriptors();
+	expect_failure(come_in(1, 1), EEXIST, "is here already");
+	expect_failure(memory()->receive(4, 2, (int[]){dup(0), dup(0)}, &failure), EINVAL,
+		       "there are only 5");
+	/* No memory of the driver's at all. */
+	expect_failure(memory()->receive(2, 1, (int[]){dup(0)}, &failure), EIO,
+		       "cuMemImportFromShareableHandle");
+	CHECK(open_descriptors() == descriptors);
+	DONE(come_in(2, 3));
+	CHECK(memory()->complete(&failure));
+	worker_drop(true);
+	expect_all(1);
+	worker_stop();
+}
+
+static void let_go_fails(void)
+{
+	const char *call = getenv("TEST_CALL");
+
+	use_device(0);
+	allocate(1);
+	worker_start();
+	freeze();
+	DONE(come_in(0, 5));
+	expect_failure(memory()->let_go(&failure), EIO, call);
+	/* That one is here still; the others have gone. */
+	CHECK(!memory()->complete(&failure));
+	DONE(memory()->let_go(&failure));
+	worker_drop(false);
+	thaw();
+	expect_all(1);
+	worker_stop();
+}
+
+/* The program closes every descriptor that it does not know, as some do. */
+static void descriptors_closed(void)
+{
+	int fds[5];
+
+	use_device(0);
+	allocate(1);
+	look();
+	DONE(memory()->export(0, 5, fds, &failure));
+	close(fds[3]);
+	expect_failure(memory()->unmap(&failure), EIO, "closed the descriptor");
+	CHECK(memory()->complete(&failure) && !imported());
+	expect_all(1);
+	worker_start();
+	freeze();
+	thaw();
+	expect_all(1);
+	/* Imported now: without it the memory cannot be handed over any more. */
+	look();
+	DONE(memory()->export(0, 5, fds, &failure));
+	close(fds[2]);
+	expect_failure(memory()->export(0, 5, fds, &failure), EIO, "closed the descriptor");
+	expect_all(1);
+	worker_stop();
+}
+
+/* A child of fork has none of it. */
+static void forked(void)
+{
+	unsigned descriptors;
+	int status;
+	pid_t pid;
+
+	use_device(0);
+	allocate(1);
+	worker_start();
+	descriptors = open_descriptors();
+	hand_over();
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		memory()->forget();
+		if (open_descriptors() != descriptors || memory()->describe(NULL, 0))
+			_exit(1);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	DONE(memory()->take_back(&failure));
+	worker_drop(true);
+	expect_all(1);
+	worker_stop();
+}
+
+/* The memory of two GPUs, which use each other's. */
+static void two_gpus(void)
+{
+	CUcontext contexts[2];
+	CUdeviceptr mine[2];
+
+	for (int i = 0; i < 2; i++) {
+		contexts[i] = use_device(i);
+		OK(CU(cuMemAlloc_v2)(&mine[i], 6 * MIB));
+		fill(mine[i], 6 * MIB, 40 + (unsigned)i);
+	}
+	OK(CU(cuCtxEnablePeerAccess)(contexts[0], 0));
+	worker_start();
+	for (int round = 0; round < 2; round++) {
+		freeze();
+		CHECK(extents_count == 2);
+		CHECK(device_of(&extents[0]) == 0 && device_of(&extents[1]) == 1);
+		CHECK(extents[0].address == mine[0] && extents[1].address == mine[1]);
+		thaw();
+		OK(CU(cuCtxSetCurrent)(contexts[1]));
+		expect(mine[1], 6 * MIB, 41);
+		/* From the other GPU. */
+		OK(CU(cuMemcpyDtoDAsync_v2)(mine[1], mine[0], 6 * MIB, NULL));
+		OK(CU(cuStreamSynchronize)(NULL));
+		expect(mine[1], 6 * MIB, 40);
+		fill(mine[1], 6 * MIB, 41);
+	}
+	worker_stop();
+}
+
+/* What was said about the memory is said of what replaces it. */
+static void attributes_stay(void)
+{
+	unsigned long long id, id_after;
+	CUdeviceptr pointer;
+	int yes = 1, got = 0;
+
+	use_device(0);
+	OK(CU(cuMemAlloc_v2)(&pointer, 4 * MIB));
+	OK(CU(cuPointerSetAttribute)(&yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer));
+	OK(CU(cuPointerGetAttribute)(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer));
+	worker_start();
+	freeze();
+	thaw();
+	OK(CU(cuPointerGetAttribute)(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer));
+	CHECK(got == 1);
+	OK(CU(cuPointerGetAttribute)(&id_after, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer));
+	CHECK(id == id_after);
+	worker_stop();
+}
+
+#define FAULT(what, function, entry, position)                                    \
+	{                                                                         \
+		.name = what, .run = function, .environment = "TEST_CALL=" entry, \
+		.faults = entry " nth=" position " error=CUDA_ERROR_UNKNOWN"      \
+	}
+
+/* Five pieces of memory are mapped and unmapped. cuMemSetAccess of allocate() comes before. */
+static const struct subject subjects[] = {
+	{.name = "cycle", .run = cycle},
+	{.name = "undone", .run = undone},
+	{.name = "only exported", .run = only_exported},
+	{.name = "many", .run = many, .vram = "8G", .environment = "TEST_COPY_BYTES=4096"},
+	{.name = "no descriptors", .run = no_descriptors},
+	FAULT("export fails first", export_fails, "cuMemExportToShareableHandle", "1"),
+	FAULT("export fails last", export_fails, "cuMemExportToShareableHandle", "5"),
+	FAULT("unmap fails first", unmap_fails, "cuMemUnmap", "1"),
+	FAULT("unmap fails last", unmap_fails, "cuMemUnmap", "5"),
+	FAULT("release fails", unmap_fails, "cuMemRelease", "3"),
+	{.name = "unmap fails twice",
+	 .run = unmap_fails_twice,
+	 .faults = "cuMemUnmap nth=3 error=CUDA_ERROR_UNKNOWN; cuMemMap nth=7 error=1"},
+	FAULT("take back: import fails", take_back_fails, "cuMemImportFromShareableHandle", "3"),
+	FAULT("take back: map fails", take_back_fails, "cuMemMap", "8"),
+	FAULT("take back: access fails", take_back_fails, "cuMemSetAccess", "8"),
+	FAULT("receive: import fails", receive_fails, "cuMemImportFromShareableHandle", "4"),
+	FAULT("receive: map fails", receive_fails, "cuMemMap", "9"),
+	FAULT("receive: access fails", receive_fails, "cuMemSetAccess", "9"),
+	{.name = "receive refuses", .run = receive_refuses},
+	FAULT("let go: unmap fails", let_go_fails, "cuMemUnmap", "7"),
+	FAULT("let go: release fails", let_go_fails, "cuMemRelease", "7"),
+	{.name = "descriptors closed", .run = descriptors_closed},
+	{.name = "forked", .run = forked},
+	{.name = "two gpus", .run = two_gpus, .gpus = "2"},
+	{.name = "attributes stay", .run = attributes_stay},
+};
+
+int main(int argc, char **argv)
+{
+	if (run_one(argc, argv, subjects, GCR_ARRAY_SIZE(subjects)))
+		return 0;
+	run_all(subjects, GCR_ARRAY_SIZE(subjects));
+	return 0;
+}

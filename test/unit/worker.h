@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * For tests of gpucr-worker: this program is its daemon, with a store, and the process whose
+ * memory is moved, on the simulator. GPUCR_TEST_HELPERS is where the worker is.
+ */
+#ifndef GPUCR_TEST_WORKER_H
+#define GPUCR_TEST_WORKER_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+#include "lib/message.h"
+#include "test/unit/sim.h"
+
+#define PATIENCE_USEC (60 * GCR_USEC_PER_SEC) /* for what must happen; never waited for in vain */
+#define ADDRESS	      0x7f0000000000ull	      /* where the first piece is in the process */
+
+/* ---- the worker ---- */
+
+struct worker {
+	pid_t pid;
+	int socket;
+	uint32_t sequence;
+};
+
+struct worker_options {
+	const char *faults;
+	int gpu;
+	rlim_t descriptors; /* hard limit that it cannot raise; 0: as ours */
+};
+
+static inline void worker_uuid(int gpu, char ret_text[33])
+{
+	CUdevice device;
+	CUuuid uuid;
+
+	OK(CU(cuDeviceGet)(&device, gpu));
+	OK(CU(cuDeviceGetUuid_v2)(&uuid, device));
+	for (size_t i = 0; i < sizeof(uuid.bytes); i++)
+		snprintf(ret_text + 2 * i, 3, "%02x", (unsigned char)uuid.bytes[i]);
+}
+
+/* In the child: nothing that allocates memory. */
+static inline void worker_become(const struct worker_options *options, const char *path, char *uuid,
+				 int socket)
+{
+	char *arguments[] = {(char *)(uintptr_t) "gpucr-worker", uuid, NULL};
+
+	if (dup2(socket, 3) != 3 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+		_exit(126);
+	if (options->descriptors) {
+		struct rlimit limit = {options->descriptors, options->descriptors};
+
+		prctl(PR_CAPBSET_DROP, 24 /* CAP_SYS_RESOURCE */);
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+	execv(path, arguments);
+	_exit(127);
+}
+
+static inline struct worker worker_start(const struct worker_options *options)
+{
+	struct worker worker = {0};
+	struct gcr_message message;
+	struct gcr_hello hello;
+	char path[4096], uuid[33];
+	int pair[2];
+
+	worker_uuid(options->gpu, uuid);
+	snprintf(path, sizeof(path), "%s/gpucr-worker", getenv("GPUCR_TEST_HELPERS"));
+	if (options->faults)
+		setenv("GPUCR_SIM_FAULTS", options->faults, 1);
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
+	worker.pid = fork();
+	CHECK(worker.pid >= 0);
+	if (worker.pid == 0)
+		worker_become(options, path, uuid, pair[1]);
+	unsetenv("GPUCR_SIM_FAULTS");
+	close(pair[1]);
+	worker.socket = pair[0];
+	CHECK(!gcr_message_receive(worker.socket, PATIENCE_USEC, -1, &message));
+	CHECK(message.header.type == GCR_MESSAGE_HELLO);
+	gcr_message_payload(&message, &hello, sizeof(hello));
+	if (hello.error)
+		fprintf(stderr, "the worker says: %s\n", hello.words);
+	CHECK(!hello.error && hello.driver_version[0]);
+	return worker;
+}
+
+static inline void worker_ask(struct worker *worker, uint16_t type, const void *payload,
+			      size_t bytes, const int *fds, size_t fds_count)
+{
+	CHECK(!gcr_message_send(worker->socket, type, ++worker->sequence, payload, bytes, fds,
+				fds_count));
+}
+
+/* The errno of the answer; *ret_fds has GCR_MESSAGE_FDS_MAX places, and may be NULL. */
+static inline int worker_hear(struct worker *worker, struct gcr_result *ret_result, int *ret_fds,
+			      size_t *ret_fds_count)
+{
+	static struct gcr_message message;
+
+	CHECK(!gcr_message_receive(worker->socket, PATIENCE_USEC, -1, &message));
+	CHECK(message.header.type == GCR_MESSAGE_RESULT);
+	CHECK(message.header.sequence == worker->sequence);
+	gcr_message_payload(&message, ret_result, sizeof(*ret_result));
+	CHECK((ret_result->error == 0) == (ret_result->words[0] == '\0'));
+	CHECK(ret_fds || message.fds_count == 0);
+	if (ret_fds) {
+		memcpy(ret_fds, message.fds, message.fds_count * sizeof(int));
+		*ret_fds_count = message.fds_count;
+	}
+	return ret_result->error;
+}
+
+static struct gcr_result worker_result; /* the last answer */
+
+static inline int worker_do_fds(struct worker *worker, uint16_t type, const void *payload,
+				size_t bytes, const int *fds, size_t fds_count)
+{
+	worker_ask(worker, type, payload, bytes, fds, fds_count);
+	return worker_hear(worker, &worker_result, NULL, NULL);
+}
+
+static inline int worker_do(struct worker *worker, uint16_t type)
+{
+	return worker_do_fds(worker, type, NULL, 0, NULL, 0);
+}
+
+/* An answer of 0, or its words on stderr. */
+#define DONE(call)                                                                    \
+	do {                                                                          \
+		if ((call) != 0) {                                                    \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+				worker_result.words);                                 \
+			exit(1);                                                      \
+		}                                                                     \
+	} while (0)
+
+/* An answer of @number, with @text among its words. */
+#define REFUSED(call, number, text)                                                                \
+	do {                                                                                       \
+		int number_ = (call);                                                              \
+		if (number_ != (number) || !strstr(worker_result.words, text)) {                   \
+			fprintf(stderr, "%s:%d: %s: %d: %s\n", __FILE__, __LINE__, #call, number_, \
+				worker_result.words);                                              \
+			exit(1);                                                                   \
+		}                                                                                  \
+	} while (0)
+
+/* It ends by itself when we hang up. */
+static inline int worker_leaves(struct worker *worker)
+{
+	int status;
+
+	close(worker->socket);
+	CHECK(waitpid(worker->pid, &status, 0) == worker->pid);
+	CHECK(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* ---- the process: its memory, its table, its files ---- */
+
+struct process {
+	struct gcr_extent *extents;
+	CUmemGenericAllocationHandle *handles;
+	int *fds;
+	size_t count;
+	int gpu;
+	int directory;
+	char path[128];
+};
+
+static inline uint64_t process_word(const struct process *process, size_t index, uint64_t offset)
+{
+	return (process->extents[index].id << 40) ^ (offset * 0x9e3779b97f4a7c15ull);
+}
+
+static inline void process_fill(const struct process *process, size_t index, uint64_t *words)
+{
+	for (uint64_t offset = 0; offset < process->extents[index].bytes; offset += 8)
+		words[offset / 8] = process_word(process, index, offset);
+}
+
+static inline bool process_same(const struct process *process, size_t index, const uint64_t *words)
+{
+	for (uint64_t offset = 0; offset < process->extents[index].bytes; offset += 8)
+		if (words[offset / 8] != process_word(process, index, offset))
+			return false;
+	return true;
+}
+
+/* Go on with a context of that GPU. */
+static inline void use_gpu(int gpu)
+{
+	static CUcontext contexts[2];
+
+	if (!contexts[gpu])
+		OK(CU(cuDevicePrimaryCtxRetain)(&contexts[gpu], gpu));
+	OK(CU(cuCtxSetCurrent)(contexts[gpu]));
+}
+
+static inline size_t free_of(int gpu)
+{
+	use_gpu(gpu);
+	return sim_free_bytes();
+}
+
+static inline CUmemAllocationProp process_properties(int gpu)
+{
+	CUmemAllocationProp properties = sim_prop();
+
+	properties.location.id = gpu;
+	return properties;
+}
+
+/* Map @handle for a moment: where it is. */
+static inline CUdeviceptr process_map(int gpu, CUmemGenericAllocationHandle handle, size_t bytes)
+{
+	CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu},
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUdeviceptr pointer;
+
+	use_gpu(gpu);
+	OK(CU(cuMemAddressReserve)(&pointer, bytes, 0, 0, 0));
+	OK(CU(cuMemMap)(pointer, bytes, 0, handle, 0));
+	OK(CU(cuMemSetAccess)(pointer, bytes, &access, 1));
+	return pointer;
+}
+
+static inline void process_unmap(CUdeviceptr pointer, size_t bytes)
+{
+	OK(CU(cuMemUnmap)(pointer, bytes));
+	OK(CU(cuMemAddressFree)(pointer, bytes));
+}
+
+/* Does the memory behind @handle have what process_fill() makes? */
+static inline bool process_check_handle(const struct process *process, size_t index,
+					CUmemGenericAllocationHandle handle)
+{
+	size_t bytes = process->extents[index].bytes;
+	CUdeviceptr pointer = process_map(process->gpu, handle, bytes);
+	uint64_t *words = malloc(bytes);
+	bool same;
+
+	OK(CU(cuMemcpyDtoH_v2)(words, pointer, bytes));
+	same = process_same(process, index, words);
+	process_unmap(pointer, bytes);
+	free(words);
+	return same;
+}
+
+/*
+ * A table of pieces of @bytes each, and their files in a new directory below @store, sparse. @base
+ * tells processes apart.
+ */
+static inline struct process process_create(const char *store, uint64_t base, int gpu,
+					    const uint64_t *bytes, size_t count)
+{
+	struct process process = {.count = count, .gpu = gpu};
+	uint64_t address = ADDRESS + base * (1ull << 36);
+
+	process.extents = calloc(count, sizeof(*process.extents));
+	process.handles = calloc(count, sizeof(*process.handles));
+	process.fds = calloc(count, sizeof(*process.fds));
+	snprintf(process.path, sizeof(process.path), "%s/%u", store, (unsigned int)base);
+	CHECK(!mkdir(process.path, 0700));
+	process.directory = open(process.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(process.directory >= 0);
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_extent *extent = &process.extents[i];
+		char name[GCR_EXTENT_NAME_BYTES];
+		int fd;
+
+		extent->address = i % 7 == 3 ? 0 : address; /* some are mapped nowhere */
+		extent->bytes = bytes[i];
+		extent->id = base * 100000 + i + 1;
+		extent->kind = GCR_MEMORY_DEVICE;
+		extent->gpu_index = (uint32_t)gpu;
+		address += bytes[i] + 2 * MIB;
+		gcr_extent_name(extent, name);
+		fd = openat(process.directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		CHECK(fd >= 0 && !ftruncate(fd, (off_t)bytes[i]));
+		close(fd);
+		process.fds[i] = -1;
+	}
+	return process;
+}
+
+/* Give it VRAM with its own bytes, and a descriptor of each piece; unmapped again. */
+static inline void process_allocate(struct process *process)
+{
+	CUmemAllocationProp properties = process_properties(process->gpu);
+
+	for (size_t i = 0; i < process->count; i++) {
+		size_t bytes = process->extents[i].bytes;
+		uint64_t *words = malloc(bytes);
+		CUdeviceptr pointer;
+
+		process_fill(process, i, words);
+		OK(CU(cuMemCreate)(&process->handles[i], bytes, &properties, 0));
+		pointer = process_map(process->gpu, process->handles[i], bytes);
+		OK(CU(cuMemcpyHtoD_v2)(pointer, words, bytes));
+		process_unmap(pointer, bytes);
+		OK(CU(cuMemExportToShareableHandle)(&process->fds[i], process->handles[i],
+						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+		free(words);
+	}
+}
+
+/* Release all; its VRAM is in use as long as anybody has a descriptor. */
+static inline void process_release(struct process *process, bool close_fds)
+{
+	for (size_t i = 0; i < process->count; i++) {
+		if (process->handles[i])
+			OK(CU(cuMemRelease)(process->handles[i]));
+		process->handles[i] = 0;
+		if (close_fds && process->fds[i] >= 0)
+			close(TAKE_FD(process->fds[i]));
+	}
+}
+
+static inline int process_open(const struct process *process, size_t index)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	int fd;
+
+	gcr_extent_name(&process->extents[index], name);
+	fd = openat(process->directory, name, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static inline bool process_check_file(const struct process *process, size_t index)
+{
+	size_t bytes = process->extents[index].bytes;
+	uint64_t *words = malloc(bytes);
+	int fd = process_open(process, index);
+	bool same;
+
+	CHECK(pread(fd, words, bytes, 0) == (ssize_t)bytes);
+	same = process_same(process, index, words);
+	close(fd);
+	free(words);
+	return same;
+}
+
+static inline void process_destroy(struct process *process)
+{
+	process_release(process, true);
+	close(process->directory);
+	nftw(process->path, sim_remove, 16, FTW_DEPTH | FTW_PHYS);
+	free(process->extents);
+	free(process->handles);
+	free(process->fds);
+}
+
+/* ---- sessions ---- */
+
+static inline int session_begin(struct worker *worker, uint16_t type, const struct process *process,
+				uint32_t copies_in_flight)
+{
+	struct gcr_session asked = {.count = (uint32_t)process->count,
+				    .copies_in_flight = copies_in_flight};
+	int table = gcr_extents_write(process->extents, process->count);
+	int r;
+
+	CHECK(table >= 0);
+	r = worker_do_fds(worker, type, &asked, sizeof(asked), (int[]){table, process->directory},
+			  2);
+	close(table);
+	return r;
+}
+
+static inline int session_import(struct worker *worker, const struct process *process)
+{
+	int r = 0;
+
+	for (size_t first = 0; first < process->count && !r;) {
+		size_t count = process->count - first;
+		struct gcr_range range;
+
+		if (count > GCR_MESSAGE_FDS_MAX)
+			count = GCR_MESSAGE_FDS_MAX;
+		range = (struct gcr_range){(uint32_t)first, (uint32_t)count};
+		r = worker_do_fds(worker, GCR_MESSAGE_IMPORT, &range, sizeof(range),
+				  process->fds + first, count);
+		first += count;
+	}
+	return r;
+}
+
+/* Get a descriptor of each piece into process->fds. */
+static inline int session_export(struct worker *worker, struct process *process)
+{
+	for (size_t first = 0; first < process->count;) {
+		int fds[GCR_MESSAGE_FDS_MAX];
+		size_t count = process->count - first, fds_count;
+		struct gcr_range range;
+
+		if (count > GCR_MESSAGE_FDS_MAX)
+			count = GCR_MESSAGE_FDS_MAX;
+		range = (struct gcr_range){(uint32_t)first, (uint32_t)count};
+		worker_ask(worker, GCR_MESSAGE_EXPORT, &range, sizeof(range), NULL, 0);
+		if (worker_hear(worker, &worker_result, fds, &fds_count)) {
+			CHECK(fds_count == 0);
+			return worker_result.error;
+		}
+		CHECK(fds_count == count);
+		memcpy(process->fds + first, fds, count * sizeof(int));
+		first += count;
+	}
+	return 0;
+}
+
+/* The process takes what was exported; do they have its bytes? */
+static inline void process_receive(struct process *process)
+{
+	for (size_t i = 0; i < process->count; i++) {
+		OK(CU(cuMemImportFromShareableHandle)(&process->handles[i],
+						      (void *)(intptr_t)process->fds[i],
+						      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+		CHECK(process_check_handle(process, i, process->handles[i]));
+	}
+}
+
+#endif
