@@ -12,6 +12,7 @@ build  command:meson            meson
 build  command:ninja            ninja-build
 build  command:pkg-config       pkg-config
 build  pkgconfig:fuse3          libfuse3-dev
+build  pkgconfig:jansson        libjansson-dev
 user   command:fusermount3      fuse3
 full   command:scdoc            scdoc
 full   pkgconfig:libsystemd     libsystemd-dev

@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""gpucr-bench on the simulated GPU: its figures, what it finds wrong, and that nothing is left
+behind. usage: test_bench.py PATH-OF-GPUCR-BENCH SOURCE-ROOT
+"""
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+BENCH = os.path.abspath(sys.argv[1])
+TOOLS = os.path.dirname(BENCH)
+BUILD = os.path.dirname(TOOLS)
+ROOT = sys.argv[2]
+MIB = 1 << 20
+RUN_SEC = 300
+
+work = None
+
+
+def check(condition, words):
+    if not condition:
+        raise AssertionError(words)
+
+
+def near(found, expected, words):
+    check(expected and abs(found / expected - 1) < 1e-6, f'{words}: {found}, expected {expected}')
+
+
+def read(path):
+    with open(path, encoding='utf-8', errors='replace') as stream:
+        return stream.read()
+
+
+def below_work():
+    """Mounts and processes that have to do with our directory."""
+    found = [line.split()[1] for line in read('/proc/self/mounts').splitlines()
+             if line.split()[1].startswith(work + '/')]
+    for name in os.listdir('/proc'):
+        try:
+            environment = read(f'/proc/{name}/environ') if name.isdigit() else ''
+            if int(name or 0) != os.getpid() and f'TMPDIR={work}\0' in environment:
+                found.append(f'process {name}: ' + read(f'/proc/{name}/cmdline').replace('\0', ' '))
+        except (OSError, ValueError):
+            pass
+    return found
+
+
+def environment(**more):
+    """With a state directory of its own for what is no bench: programs that the tests start."""
+    values = {name: value for name, value in os.environ.items()
+              if not name.startswith('GPUCR_')}
+    values.update(TMPDIR=work, GPUCR_SIM_VRAM='256M', PATH=f"{TOOLS}:{os.environ['PATH']}")
+    values.update(more)
+    return values
+
+
+def bench(*arguments, status=0, **more):
+    """Run it; (stdout, stderr), having made sure that nothing is left."""
+    done = subprocess.run([BENCH, *arguments], capture_output=True, text=True, check=False,
+                          stdin=subprocess.DEVNULL, timeout=RUN_SEC, env=environment(**more))
+    check(done.returncode == status, f'{" ".join(arguments)}: status {done.returncode}, expected '
+          f'{status}\n{done.stdout}\n{done.stderr}')
+    check(not below_work(), f'{" ".join(arguments)}: left behind: {below_work()}')
+    left = [name for name in os.listdir(work) if name.startswith('gpucr-bench.')]
+    check(not left, f'{" ".join(arguments)}: left behind: {left}')
+    return done.stdout, done.stderr
+
+
+def results(*arguments, **more):
+    path = os.path.join(work, 'results.json')
+    out, _ = bench('--sim', *arguments, '--json', path, **more)
+    found = json.loads(read(path))
+    check(found['simulated'] and 'these figures mean nothing' in out, 'it does not say simulated')
+    return found, out
+
+
+def has_fuse():
+    return os.access('/dev/fuse', os.R_OK | os.W_OK)
+
+
+# ---- the tests
+
+def test_arguments():
+    """Options as the manual and the completion have them; what is none."""
+    out, _ = bench('--help')
+    listed = re.findall(r'^  (--[a-z-]+)', out, re.M)
+    check(len(listed) > 10, f'few options: {listed}')
+    page = read(os.path.join(ROOT, 'man', 'gpucr-bench.1.scd'))
+    documented = re.findall(r'^\*(--[a-z-]+)\*', page, re.M)
+    check(listed == documented, f'options {listed}, documented {documented}')
+    completion = read(os.path.join(ROOT, 'tools', 'completions', 'gpucr-bench'))
+    for option in listed:
+        check(re.search(rf'{option}[ )\n\']', completion), f'completion: no {option}')
+    check(bench('--version')[0].startswith('gpucr-bench '), '--version')
+    for wrong in (['--nonsense'], ['more'], ['--sizes', '1'], ['--sizes', '1G,'], ['--runs', '0'],
+                  ['--rows', 'fast'], ['--rows', 'vmm,'], ['--limit', 'x'], ['--sizes', '1T'],
+                  ['--mount', '/', '--rows', 'vmm-cold']):
+        bench(*wrong, status=2)
+
+
+def test_no_driver():
+    """A machine without a GPU."""
+    try:
+        ctypes.CDLL('libcuda.so.1')
+        return
+    except OSError:
+        pass
+    _, err = bench(status=1)
+    check('there is no NVIDIA driver here' in err, err)
+
+
+def bare_rows():
+    found, out = results('--sizes', '8M,16M', '--runs', '3', '--slow-runs', '2', '--rows', 'bare')
+    check([(row['row'], row['bytes']) for row in found['rows']] ==
+          [('bare', 8 * MIB), ('bare', 16 * MIB)], 'rows')
+    return found, out
+
+
+def test_bare():
+    """The peer, the limits and the cost of calls need no daemon's mount but for the last."""
+    if has_fuse():
+        found, _ = bare_rows()
+        for name, call in found['calls'].items():
+            check(len(call['with_ns']['values']) == 3 and call['without_ns']['min'] > 0, name)
+    found, out = results('--sizes', '8M', '--runs', '3', '--slow-runs', '2', '--rows', 'bare',
+                         '--no-calls')
+    row = found['rows'][0]
+    check(len(row['freeze_usec']['values']) == 2 and len(row['thaw_usec']['values']) == 2, 'runs')
+    check(len(found['control_freeze_usec']['values']) == 3, 'runs of the control state')
+    near(row['freeze_times_faster'], 1, 'the peer next to itself')
+    for verb, rate in (('freeze', 'out'), ('thaw', 'in')):
+        limit = max(8 * MIB * 1e6 / found[f'pinned_{rate}_bytes_per_second'],
+                    found[f'control_{verb}_usec']['median'])
+        near(row[f'{verb}_limit_usec'], limit, f'limit of {verb}')
+        near(row[f'{verb}_of_limit'], row[f'{verb}_usec']['median'] / limit, 'its ratio')
+        values = sorted(row[f'{verb}_usec']['values'])
+        near(row[f'{verb}_usec']['median'], sum(values) / 2, 'median')
+        near(row[f'{verb}_usec']['min'], values[0], 'min')
+        near(row[f'{verb}_usec']['max'], values[1], 'max')
+    check(row['frozen_vram_bytes']['max'] == 0, 'VRAM of the frozen program')
+    check(re.search(r'^\| 8 MiB +\| bare cuCheckpoint ', out, re.M), out)
+    check(not found['failures'], str(found['failures']))
+
+
+def test_driver():
+    """Rows with daemons: cold, warm, compared with the peer."""
+    found, out = results('--sizes', '16M', '--runs', '2', '--rows', 'bare,driver', '--no-calls')
+    check([row['row'] for row in found['rows']] == ['bare', 'driver-cold', 'driver-warm'], out)
+    peer = found['rows'][0]
+    for row in found['rows'][1:]:
+        check(len(row['thaw_usec']['values']) == 2, row['row'])
+        near(row['freeze_times_faster'],
+             peer['freeze_usec']['median'] / row['freeze_usec']['median'], 'ratio')
+        check(row['moved_bytes']['min'] >= 16 * MIB, 'bytes')
+        check(row['frozen_vram_bytes']['max'] == 0, 'VRAM of the frozen program')
+        check(row['daemon_host_bytes']['min'] > 0, 'host memory of the daemon')
+    cold = found['rows'][1]
+    check(cold['start'] == 'cold' and cold['idle_vram_bytes']['max'] == 0 and
+          cold['idle_more_vram_bytes']['max'] <= 0, 'VRAM after the idle time')
+    check(not found['failures'] and not found['notes'], out)
+
+
+def test_too_large():
+    """A size that does not fit is left out, and said."""
+    found, out = results('--sizes', '1G,8M', '--runs', '1', '--rows', 'bare', '--no-calls')
+    check([row['bytes'] for row in found['rows']] == [8 * MIB], out)
+    check(re.search(r'^note: 1 GiB: left out: needs \d+ MiB of VRAM, \d+ MiB are free$', out, re.M),
+          out)
+
+
+def test_failing_freeze():
+    """A verb that fails is a failure, and the bench goes on to the next row."""
+    out, _ = bench('--sim', '--sizes', '8M,16M', '--runs', '3', '--rows', 'bare', '--no-calls',
+                   '--busy', status=1,
+                   GPUCR_SIM_FAULTS='cuCheckpointProcessCheckpoint error=CUDA_ERROR_UNKNOWN')
+    check(len(re.findall(r'^FAILED: (?:8|16) MiB bare cuCheckpoint: run 1: '
+                         r'cuCheckpointProcessCheckpoint: CUDA_ERROR_UNKNOWN', out, re.M)) == 2, out)
+
+
+def test_command():
+    """Somebody else's program: measured like ours; one that ends after a thaw has lost something."""
+    demo = 'gpucr-demo --bytes 16M --tick 20'
+    found, out = results('--command', demo, '--ready', 'tick 2 ok', '--check', 'ok', '--runs', '2',
+                         '--rows', 'bare,driver-warm' if has_fuse() else 'bare', '--no-calls')
+    check(len(found['rows']) == 1 + has_fuse() and all(row['command'] for row in found['rows']),
+          out)
+    for row in found['rows']:
+        check(row['bytes'] is None and row['moved_bytes']['min'] >= 16 * MIB, 'bytes')
+        check(row['freeze_of_limit'] > 0, 'limit')
+    out, _ = bench('--sim', '--command', demo + ' --ticks 25', '--ready', 'tick 2 ok', '--runs', '1',
+                   '--rows', 'bare', '--no-calls', status=1)
+    check(re.search(r'FAILED: command bare.*WRONG CONTENT: after the thaw: it has ended', out), out)
+    out, _ = bench('--sim', '--command', 'echo ready; sleep 60', '--runs', '1', '--rows', 'bare',
+                   '--no-calls', status=1)
+    check('has 0 processes that use GPU 0' in out, out)
+
+
+def spoil(pid, pattern):
+    """Change a byte of a process's memory where these bytes are."""
+    for line in read(f'/proc/{pid}/maps').splitlines():
+        words = line.split()
+        start, end = (int(number, 16) for number in words[0].split('-'))
+        if not words[1].startswith('rw'):
+            continue
+        with open(f'/proc/{pid}/mem', 'r+b', buffering=0) as memory:
+            try:
+                memory.seek(start)
+                data = memory.read(end - start)
+            except OSError:
+                continue
+            where = data.find(pattern)
+            if where >= 0:
+                memory.seek(start + where + 5)
+                memory.write(bytes([data[where + 5] ^ 0x40]))
+                return True
+    return False
+
+
+def word(seed, index):
+    return ((seed ^ index * 2654435761) & 0xffffffff).to_bytes(4, 'little')
+
+
+def test_contents():
+    """A byte of VRAM that changes is found, and where it is."""
+    state = os.path.join(work, 'sim-contents')
+    os.mkdir(state)
+    target = subprocess.Popen(
+        [os.path.join(TOOLS, 'gpucr-run'), '--sim', BENCH, '--role', 'target', '0', str(8 * MIB),
+         '64', '7', '0'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        env=environment(GPUCR_SIM_DIR=state, GPUCR_PRELOAD=''))
+
+    def ask():
+        target.stdin.write('verify\n')
+        return target.stdout.readline()
+
+    try:
+        check(target.stdout.readline() == 'ok\n', 'it does not start')
+        check(ask() == 'ok\n', 'it is not right in the beginning')
+        check(ask() == 'ok\n', 'it is not right after its own change')
+        # Piece 20 has been changed twice: each time every word grew by a number of its own.
+        seed = 7 + 20 * 0x9e3779b9
+        grown = 2 * (2654435761 + 20)
+        pattern = b''.join(((int.from_bytes(word(seed, index), 'little') + grown) & 0xffffffff)
+                           .to_bytes(4, 'little') for index in range(64))
+        check(spoil(target.pid, pattern), 'the bytes are not found')
+        answer = ask()
+        check(re.match(r'error content piece 20 \(131072 bytes at 0x[0-9a-f]+\) has changed, first '
+                       r'at byte 4: expected 0x[0-9a-f]{8}, found 0x', answer), answer)
+    finally:
+        target.kill()
+        target.wait()
+        target.stdin.close()
+        target.stdout.close()
+
+
+def test_limit():
+    """When the time is up, what there is is printed."""
+    path = os.path.join(work, 'limit.json')
+    bench('--sim', '--sizes', '8M', '--runs', '100', '--rows', 'bare', '--no-calls', '--limit', '1',
+          '--json', path)
+    found = json.loads(read(path))
+    check(len(found['rows']) < 2, 'rows')
+    check('the time is up' in str(found['notes']) or
+          len(found['rows'][0]['freeze_usec']['values']) == 100, str(found['notes']))
+
+
+def test_interrupt():
+    """^C in the middle: nothing is left, and it is no success."""
+    process = subprocess.Popen([BENCH, '--sim', '--sizes', '16M', '--runs', '20', '--rows', 'driver',
+                                '--progress'],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment())
+    for line in process.stderr:
+        if 'driver, cold, run 1' in line:
+            break
+    process.send_signal(signal.SIGINT)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    check(process.returncode == 1 and 'interrupted' in err, f'{process.returncode} {err}')
+    check(not below_work(), f'left behind: {below_work()}')
+
+
+def test_mount():
+    """A gpucrfs that is there."""
+    mount, runtime, state = (os.path.join(work, name) for name in ('mnt', 'run', 'sim-mount'))
+    for path in (mount, runtime, state):
+        os.mkdir(path, 0o700)
+    its = environment(GPUCR_SIM_DIR=state, GPUCR_HELPER_DIR=f'{BUILD}/backend/cuda',
+                      GPUCR_SIM_LIBDIR=f'{BUILD}/backend/sim')
+    # A TMPDIR of its own, for it is not the bench's.
+    its['TMPDIR'] = '/tmp'
+    daemon = subprocess.Popen([f'{BUILD}/fs/gpucrfs', '-f', '-o', f'runtime_dir={runtime},sim',
+                               mount], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=its)
+    try:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(f'{mount}/ctl'):
+            check(daemon.poll() is None and time.monotonic() < deadline, 'no mount')
+            time.sleep(0.01)
+        path = os.path.join(work, 'mount.json')
+        done = subprocess.run([BENCH, '--sim', '--mount', mount, '--sizes', '8M', '--runs', '2',
+                               '--rows', 'bare,driver', '--no-calls', '--json', path], check=False,
+                              capture_output=True, text=True, timeout=RUN_SEC,
+                              env=environment(GPUCR_SIM_DIR=state,
+                                              GPUCR_SOCKET=f'{runtime}/socket'))
+        check(done.returncode == 0, done.stdout + done.stderr)
+        found = json.loads(read(path))
+        check([row['row'] for row in found['rows']] == ['bare', 'driver'], done.stdout)
+        check(found['rows'][1]['start'] == 'as it is', 'start')
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=60)
+    check(daemon.returncode == 0, 'the daemon ended badly')
+    bench('--sim', '--mount', work, '--sizes', '8M', '--rows', 'driver', '--no-calls',
+          GPUCR_SIM_DIR=state)
+
+
+NEED_FUSE = (test_driver, test_interrupt, test_mount)
+
+
+def main():
+    global work
+    failed = 0
+    tests = [value for name, value in globals().items() if name.startswith('test_')]
+    for test in tests:
+        if test in NEED_FUSE and not has_fuse():
+            continue
+        with tempfile.TemporaryDirectory(prefix='gpucr-test-bench.') as work:
+            started = time.monotonic()
+            try:
+                test()
+            except Exception:
+                failed += 1
+                print(f'FAILED {test.__name__}: {traceback.format_exc()}')
+            else:
+                print(f'ok     {test.__name__} ({time.monotonic() - started:.1f} s)')
+    if not failed and not has_fuse():
+        print('skipped: /dev/fuse is not there, so no row with a daemon was tested')
+        sys.exit(77)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* The same as JSON, with every single value: for whoever keeps or compares results. */
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "config.h"
+#include "tools/bench.h"
+
+/* {"median", "min", "max", "values"}; null if there are none. */
+static json_t *series_json(const struct bench_series *series)
+{
+	json_t *values;
+
+	if (!series->count)
+		return json_null();
+	values = json_array();
+	for (unsigned int i = 0; i < series->count; i++)
+		json_array_append_new(values, json_real(series->values[i]));
+	return json_pack("{s:f, s:f, s:f, s:o}", "median", bench_series_median(series), "min",
+			 bench_series_min(series), "max", bench_series_max(series), "values",
+			 values);
+}
+
+static json_t *number_json(double number)
+{
+	return number > 0 ? json_real(number) : json_null();
+}
+
+static void add_ratios(const struct bench *bench, const struct bench_row *row, json_t *object)
+{
+	const struct bench_row *peer = bench_peer(bench, row);
+	double freeze = bench_series_median(&row->freeze_usec);
+	double thaw = bench_series_median(&row->thaw_usec);
+	double freeze_limit = bench_limit_usec(bench, row, false);
+	double thaw_limit = bench_limit_usec(bench, row, true);
+
+	json_object_set_new(object, "freeze_times_faster",
+			    number_json(peer && freeze > 0
+						? bench_series_median(&peer->freeze_usec) / freeze
+						: 0));
+	json_object_set_new(
+		object, "thaw_times_faster",
+		number_json(peer && thaw > 0 ? bench_series_median(&peer->thaw_usec) / thaw : 0));
+	json_object_set_new(object, "freeze_limit_usec", number_json(freeze_limit));
+	json_object_set_new(object, "thaw_limit_usec", number_json(thaw_limit));
+	json_object_set_new(object, "freeze_of_limit",
+			    number_json(freeze_limit > 0 ? freeze / freeze_limit : 0));
+	json_object_set_new(object, "thaw_of_limit",
+			    number_json(thaw_limit > 0 ? thaw / thaw_limit : 0));
+}
+
+static json_t *row_json(const struct bench *bench, const struct bench_row *row)
+{
+	static const char *const starts[] = {
+		[BENCH_AS_IT_IS] = "as it is",
+		[BENCH_COLD] = "cold",
+		[BENCH_WARM] = "warm",
+	};
+	static const char *const engines[] = {
+		[BENCH_BARE] = "bare",
+		[BENCH_DRIVER] = "driver",
+		[BENCH_VMM] = "vmm",
+		[BENCH_DATA] = "vmm data",
+	};
+	json_t *object = json_pack("{s:s, s:s, s:s, s:b}", "row", row->kind->name, "engine",
+				   engines[row->kind->engine], "start", starts[row->kind->start],
+				   "command", row->is_command);
+
+	json_object_set_new(object, "bytes",
+			    row->bytes ? json_integer((json_int_t)row->bytes) : json_null());
+	json_object_set_new(object, "freeze_usec", series_json(&row->freeze_usec));
+	json_object_set_new(object, "thaw_usec", series_json(&row->thaw_usec));
+	add_ratios(bench, row, object);
+	for (size_t part = 0; part < BENCH_PARTS; part++)
+		json_object_set_new(object, bench_parts[part].key,
+				    series_json(&row->parts_usec[part]));
+	json_object_set_new(object, "moved_bytes", series_json(&row->moved_bytes));
+	json_object_set_new(object, "frozen_vram_bytes", series_json(&row->frozen_vram));
+	json_object_set_new(object, "helpers_vram_bytes", series_json(&row->helpers_vram));
+	json_object_set_new(object, "idle_vram_bytes", series_json(&row->idle_vram));
+	json_object_set_new(object, "idle_more_vram_bytes", series_json(&row->idle_more_vram));
+	json_object_set_new(object, "daemon_host_bytes", series_json(&row->daemon_host));
+	json_object_set_new(object, "store_host_bytes", series_json(&row->store_host));
+	return object;
+}
+
+static json_t *calls_json(const struct bench *bench)
+{
+	json_t *object = json_object();
+
+	for (size_t call = 0; call < BENCH_CALLS; call++)
+		json_object_set_new(object, bench_calls[call].name,
+				    json_pack("{s:o, s:o}", "without_ns",
+					      series_json(&bench->calls_without_ns[call]),
+					      "with_ns", series_json(&bench->calls_with_ns[call])));
+	return object;
+}
+
+static json_t *remarks_json(const struct bench_remark *remarks, unsigned int count)
+{
+	json_t *array = json_array();
+
+	for (unsigned int i = 0; i < count; i++)
+		json_array_append_new(array, json_pack("{s:s, s:s}", "what", remarks[i].what,
+						       "words", remarks[i].words));
+	return array;
+}
+
+int bench_print_json(const struct bench *bench, FILE *stream)
+{
+	const struct bench_machine *machine = &bench->machine;
+	struct utsname system;
+	json_t *object, *rows;
+	int result;
+
+	uname(&system);
+	rows = json_array();
+	for (size_t i = 0; i < bench->rows_count; i++)
+		json_array_append_new(rows, row_json(bench, &bench->rows[i]));
+	object = json_pack("{s:s, s:b, s:{s:s, s:s, s:s, s:I, s:I, s:I}}", "version", GCR_VERSION,
+			   "simulated", bench->options.simulator, "machine", "gpu", machine->gpu,
+			   "driver", machine->driver, "kernel", system.release, "processors",
+			   (json_int_t)machine->processors, "memory_bytes",
+			   (json_int_t)machine->host_bytes, "vram_bytes",
+			   (json_int_t)machine->vram_bytes);
+	json_object_set_new(object, "pinned_out_bytes_per_second", number_json(bench->rate_out));
+	json_object_set_new(object, "pinned_in_bytes_per_second", number_json(bench->rate_in));
+	json_object_set_new(object, "control_freeze_usec",
+			    series_json(&bench->control_freeze_usec));
+	json_object_set_new(object, "control_thaw_usec", series_json(&bench->control_thaw_usec));
+	json_object_set_new(object, "command",
+			    bench->options.command ? json_string(bench->options.command)
+						   : json_null());
+	json_object_set_new(object, "rows", rows);
+	json_object_set_new(object, "calls", calls_json(bench));
+	json_object_set_new(object, "notes", remarks_json(bench->notes, bench->notes_count));
+	json_object_set_new(object, "failures",
+			    remarks_json(bench->failures, bench->failures_count));
+	result = object ? json_dumpf(object, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : -1;
+	json_decref(object);
+	if (result < 0 || fputc('\n', stream) == EOF || fflush(stream) == EOF)
+		return -EIO;
+	return 0;
+}
