@@ -76,8 +76,9 @@ static int check_one(const struct gcr_extent *extent, struct gcr_error *error)
 int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents, struct gcr_error *error)
 {
 	/* Only memory can be read without waiting for somebody; nothing else has seals. */
-	if (fcntl(fd, F_GET_SEALS) < 0)
-		return gcr_error_set(error, EPROTO, "the table of allocations is no memory file");
+	if (count && count <= GCR_EXTENTS_MAX && fcntl(fd, F_GET_SEALS) < 0)
+		return gcr_error_set(error, EPROTO,
+				     "the table of allocations is short, or no memory file");
 	return gcr_extents_read_at(fd, 0, count, ret_extents, error);
 }
 
