@@ -484,6 +484,51 @@ static inline void expect_success(const char *what, pid_t pid)
 	}
 }
 
+static inline size_t read_all(int fd, char *buffer, size_t room)
+{
+	size_t length = 0;
+	ssize_t got;
+
+	while ((got = read(fd, buffer + length, room - length)) > 0)
+		length += (size_t)got;
+	return length;
+}
+
+/* "show" says the same with the library and without it. */
+static inline void test_same(void)
+{
+	static char with[1 << 20], without[1 << 20];
+	size_t with_length, without_length;
+	int pipes[2];
+
+	for (int preloaded = 0; preloaded < 2; preloaded++) {
+		pid_t pid;
+
+		new_state("1", "128M");
+		CHECK(pipe(pipes) == 0);
+		pid = start("show", preloaded, pipes[1]);
+		close(pipes[1]);
+		if (preloaded)
+			with_length = read_all(pipes[0], with, sizeof(with));
+		else
+			without_length = read_all(pipes[0], without, sizeof(without));
+		close(pipes[0]);
+		expect_success("show", pid);
+		remove_state();
+	}
+	if (with_length == without_length && memcmp(with, without, with_length) == 0)
+		return;
+	for (size_t i = 0, line = 0; i < with_length && i < without_length; i++) {
+		if (with[i] == '\n')
+			line = i + 1;
+		if (with[i] == without[i])
+			continue;
+		fprintf(stderr, "without:\n%.400s\nwith:\n%.400s\n", without + line, with + line);
+		break;
+	}
+	CHECK(!"the same output");
+}
+
 struct subject {
 	const char *name;
 	void (*run)(void);
