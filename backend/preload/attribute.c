@@ -43,7 +43,11 @@ static struct subject describe(CUdeviceptr pointer)
 	return subject;
 }
 
-/* Who knows an attribute of an allocation of ours. */
+/*
+ * Who knows an attribute of an allocation of ours. As a driver (580.159) was seen to answer for
+ * memory of cuMemAlloc and for mapped memory: they differ in CONTEXT, the handle types, legacy IPC,
+ * which the companion knows; RDMA is alike if mapped memory is made for it.
+ */
 enum source {
 	SOURCE_COMPANION, /* what tells cuMemAlloc's memory from mapped memory */
 	SOURCE_POINTER,	  /* what is true of the memory itself */
@@ -55,13 +59,16 @@ static enum source source_of(CUpointer_attribute attribute)
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
 		return SOURCE_TABLE;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 	case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* else a device would reach the companion */
 	case CU_POINTER_ATTRIBUTE_MAPPED:
+	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: /* a multiple of 2 MiB for both */
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: /* many companions are in one block */
+	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		return SOURCE_POINTER;
 	default:
 		return SOURCE_COMPANION;
@@ -71,8 +78,7 @@ static enum source source_of(CUpointer_attribute attribute)
 static void answer_from_table(const struct subject *subject, CUpointer_attribute attribute,
 			      void *data)
 {
-	if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
-	    attribute == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)
+	if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
 		memcpy(data, &subject->start, sizeof(subject->start));
 	else
 		memcpy(data, &subject->bytes, sizeof(subject->bytes));
@@ -143,23 +149,16 @@ CUresult gcr_own_cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
 	return result;
 }
 
-/* Remembered, since new memory at the same address knows nothing of it. */
-static void note_sync_memops(CUdeviceptr pointer, int value)
-{
-	GCR_TABLE_LOCK();
-	struct gcr_mapping *mapping = gcr_table_find_mapping(pointer);
-
-	if (mapping)
-		mapping->sync_memops = value;
-}
-
+/*
+ * The one attribute that can be set, SYNC_MEMOPS, is always on for mapped memory, and setting it is
+ * refused (801); so the companion takes it, which is what the program will read.
+ */
 GCR_OWN(cuPointerSetAttribute);
 CUresult gcr_own_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 				       CUdeviceptr pointer)
 {
 	__typeof__(cuPointerSetAttribute) *real = GCR_REAL(cuPointerSetAttribute);
 	struct subject subject;
-	CUresult result;
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
@@ -167,14 +166,7 @@ CUresult gcr_own_cuPointerSetAttribute(const void *value, CUpointer_attribute at
 	subject = describe(pointer);
 	if (subject.behind)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* The companion gives the answer, and gives it again when the program asks. */
-	result = real(value, attribute, subject.allocated ? subject.companion : pointer);
-	if (result || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
-		return result;
-	if (subject.allocated)
-		real(value, attribute, pointer);
-	note_sync_memops(pointer, *(const int *)value);
-	return CUDA_SUCCESS;
+	return real(value, attribute, subject.allocated ? subject.companion : pointer);
 }
 
 GCR_OWN(cuMemGetAddressRange_v2);

@@ -233,7 +233,6 @@ int gcr_memory_export(size_t first, size_t count, int *ret_fds, struct gcr_error
 
 static int map_one(struct gcr_mapping *mapping, struct gcr_error *error)
 {
-	const int yes = 1;
 	CUresult result = GCR_REAL(cuMemMap)(mapping->start, mapping->bytes, mapping->offset,
 					     mapping->memory->real, 0);
 
@@ -246,10 +245,6 @@ static int map_one(struct gcr_mapping *mapping, struct gcr_error *error)
 		GCR_REAL(cuMemUnmap)(mapping->start, mapping->bytes);
 		return driver_error(error, "cuMemSetAccess", result);
 	}
-	/* Only devices of others see the difference, and those forbid a freeze. */
-	if (mapping->sync_memops && GCR_REAL(cuPointerSetAttribute))
-		GCR_REAL(cuPointerSetAttribute)
-	(&yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, mapping->start);
 	mapping->mapped = true;
 	return 0;
 }

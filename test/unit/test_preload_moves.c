@@ -6,7 +6,7 @@
 #include "test/unit/preload_program.h"
 
 /* Allocations of all sorts, each with bytes of its own. */
-static const size_t sizes[] = {512, MIB - 512, MIB, 2 * MIB, 3 * MIB, 5 * MIB + 4, 8 * MIB};
+static const size_t sizes[] = {512, MIB, MIB + 4, 2 * MIB, 3 * MIB, 5 * MIB + 4, 8 * MIB};
 static CUdeviceptr pointers[GCR_ARRAY_SIZE(sizes)];
 
 static void allocate(unsigned seed)
@@ -157,7 +157,7 @@ static void many(void)
 	before = free_bytes();
 	descriptors = open_descriptors();
 	for (unsigned i = 0; i < MANY; i++) {
-		OK(CU(cuMemAlloc_v2)(&many_pointers[i], MIB + i));
+		OK(CU(cuMemAlloc_v2)(&many_pointers[i], MIB + 1 + i));
 		OK(CU(cuMemsetD32_v2)(many_pointers[i], i, 1));
 	}
 	for (unsigned round = 0; round < 2; round++) {
@@ -187,7 +187,7 @@ static void no_descriptors(void)
 
 	use_device(0);
 	for (unsigned i = 0; i < 64; i++) {
-		OK(CU(cuMemAlloc_v2)(&some[i], MIB));
+		OK(CU(cuMemAlloc_v2)(&some[i], MIB + 1));
 		OK(CU(cuMemsetD32_v2)(some[i], i, 1));
 	}
 	descriptors = open_descriptors();
