@@ -14,6 +14,7 @@
 
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 
 /*
@@ -288,14 +289,18 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	struct gcr_mapping *mapping;
 	CUdeviceptr companion;
 	CUresult result;
+	int managed_result;
 	bool ours;
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE(cuMemFree_v2);
 	mapping = begin_free(pointer, &companion, &ours);
+	if (!mapping && !ours)
+		return gcr_managed_free(pointer, &managed_result) ? (CUresult)managed_result
+								  : real(pointer);
 	if (!mapping)
-		return ours ? CUDA_ERROR_INVALID_VALUE : real(pointer);
+		return CUDA_ERROR_INVALID_VALUE;
 	result = real(companion);
 	if (result)
 		abandon_free(mapping);

@@ -14,6 +14,7 @@
 
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/managed.h"
 #include "lib/cleanup.h"
 
 #define CAPTURES_MAX 256
@@ -263,8 +264,10 @@ END(cuStreamEndCapture_ptsz, true)
 			return CUDA_ERROR_NOT_FOUND;         \
 		GCR_GATE(symbol);                            \
 		result = real(stream);                       \
-		if (result == CUDA_SUCCESS)                  \
+		if (result == CUDA_SUCCESS) {                \
 			remove_stream(stream);               \
+			gcr_managed_stream_gone(stream);     \
+		}                                            \
 		return result;                               \
 	}
 

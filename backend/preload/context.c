@@ -14,6 +14,7 @@
 #include "backend/preload/capture.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/obstacle.h"
 #include "lib/cleanup.h"
@@ -126,6 +127,7 @@ static void tell(CUcontext handle)
 {
 	gcr_captures_context_gone(handle);
 	gcr_memory_context_gone(handle);
+	gcr_managed_context_gone(handle);
 }
 
 /* ---- contexts of the program's own ---- */

@@ -40,6 +40,15 @@ static bool same_limit(const struct rlimit *one, const struct rlimit *other)
 	return one->rlim_cur == other->rlim_cur && one->rlim_max == other->rlim_max;
 }
 
+/* Locked, as lower(). */
+static int raise_to_hard(const struct rlimit *limit)
+{
+	raised.before = *limit;
+	raised.wide = (struct rlimit){.rlim_cur = limit->rlim_max, .rlim_max = limit->rlim_max};
+	atomic_fetch_add(&raised.started, 1);
+	return setrlimit(RLIMIT_NOFILE, &raised.wide) < 0 ? -errno : 0;
+}
+
 /* Back to what it was, unless the program has set one of its own meanwhile. */
 static void lower(void)
 {
@@ -59,12 +68,8 @@ static int duplicate(int fd, rlim_t start, const struct rlimit *limit)
 		return high < 0 ? -errno : high;
 	if (limit->rlim_max <= limit->rlim_cur)
 		return -EMFILE;
-	raised.before = *limit;
-	raised.wide = (struct rlimit){.rlim_cur = limit->rlim_max, .rlim_max = limit->rlim_max};
-	atomic_fetch_add(&raised.started, 1);
-	if (setrlimit(RLIMIT_NOFILE, &raised.wide) < 0)
-		high = -errno;
-	else if ((high = fcntl(fd, F_DUPFD_CLOEXEC, (int)start)) < 0)
+	high = raise_to_hard(limit);
+	if (high == 0 && (high = fcntl(fd, F_DUPFD_CLOEXEC, (int)start)) < 0)
 		high = errno == EINVAL ? -EMFILE : -errno;
 	lower();
 	atomic_fetch_add(&raised.finished, 1);
@@ -149,6 +154,24 @@ void gcr_descriptor_close(struct gcr_descriptor *descriptor)
 	if (gcr_descriptor_valid(descriptor))
 		close(descriptor->fd);
 	descriptor->fd = -1;
+}
+
+void gcr_descriptor_raise_limit(void)
+{
+	struct rlimit limit;
+
+	pthread_mutex_lock(&raised.lock);
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+		raise_to_hard(&limit);
+	else
+		atomic_fetch_add(&raised.started, 1);
+}
+
+void gcr_descriptor_lower_limit(void)
+{
+	lower();
+	atomic_fetch_add(&raised.finished, 1);
+	pthread_mutex_unlock(&raised.lock);
 }
 
 void gcr_descriptor_before_fork(void)

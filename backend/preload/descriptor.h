@@ -29,6 +29,13 @@ bool gcr_descriptor_valid(const struct gcr_descriptor *descriptor);
 /* Close it if it is still ours. */
 void gcr_descriptor_close(struct gcr_descriptor *descriptor);
 
+/*
+ * In between, descriptors may have any number that the hard limit allows. Short, and with no other
+ * of these functions called by the same thread.
+ */
+void gcr_descriptor_raise_limit(void);
+void gcr_descriptor_lower_limit(void);
+
 /* Around a fork, in the thread that forks and then in the child: the limit and the lock. */
 void gcr_descriptor_before_fork(void);
 void gcr_descriptor_forget(void);

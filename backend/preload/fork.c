@@ -6,10 +6,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "backend/preload/agent.h"
 #include "backend/preload/capture.h"
 #include "backend/preload/context.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/preload.h"
 
@@ -19,6 +21,8 @@ void gcr_preload_forget(void)
 	gcr_captures_forget();
 	gcr_contexts_forget();
 	gcr_memory_forget();
+	gcr_managed_forget();
+	gcr_agent_forget();
 	gcr_descriptor_forget();
 }
 

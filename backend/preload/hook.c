@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "backend/preload/agent.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
@@ -82,7 +83,7 @@ CUresult gcr_own_cuInit(unsigned int flags)
 	result = real(flags);
 	if (result == CUDA_SUCCESS) {
 		gcr_reals_pin();
-		gcr_preload_register();
+		gcr_agent_start();
 	}
 	return result;
 }

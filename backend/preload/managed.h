@@ -23,6 +23,9 @@ size_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
  */
 int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_error *error);
 
+/* The gate opens: they are not needed any more. */
+void gcr_managed_close_files(void);
+
 /*
  * All contents into the files, then all freed and the addresses held, after a trial has shown that
  * they can be had again. A CPU thread that touches a held address sleeps until it is back. On
@@ -38,6 +41,12 @@ int gcr_managed_let_go(struct gcr_error *error);
 
 /* cuMemFree of @address, if it is managed memory that we know; false: it is not. */
 bool gcr_managed_free(unsigned long long address, int *ret_result);
+
+/* Is the pointer in managed memory that we know? */
+bool gcr_managed_owns(unsigned long long address);
+
+/* What was attached to a stream that has been destroyed. */
+void gcr_managed_stream_gone(void *stream);
 
 /* What was made in a context that has gone. */
 void gcr_managed_context_gone(void *context);

@@ -14,11 +14,7 @@
 
 #ifndef __ASSEMBLER__
 
-#define GCR_PRELOAD_VERSION 1
-
-/* Tell the daemon, if there is one, that this process uses a GPU now. Once a process; keeps errno.
- */
-void gcr_preload_register(void);
+#define GCR_PRELOAD_VERSION 2
 
 /* Have gcr_preload_forget() called in the children of fork(2), from now on. */
 void gcr_preload_expect_fork(void);

@@ -92,7 +92,8 @@ static void publish(void)
 		__atomic_or_fetch(&page->flags, GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
 	else
 		__atomic_and_fetch(&page->flags, ~(uint32_t)GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&page->table_changes, table.changes, __ATOMIC_SEQ_CST);
+	/* Managed memory counts here too. */
+	__atomic_add_fetch(&page->table_changes, 1, __ATOMIC_SEQ_CST);
 }
 
 /* An extent has come, gone or moved. */

@@ -211,7 +211,7 @@ def check_tools(verbs, verb_options):
     check_same('variable', gpucr.name, gpucr.terms('ENVIRONMENT'),
                set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr.in'))))
     code = set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-run.in')))
-    code |= set(re.findall(r'getenv\("(GPUCR_\w+)"', read('backend/preload/register.c')))
+    code |= set(re.findall(r'getenv\("(GPUCR_\w+)"', read('backend/preload/connection.c')))
     for name in sorted(code):
         check(name in run.terms('ENVIRONMENT'), f'{run.name}: variable {name} is missing')
 

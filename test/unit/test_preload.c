@@ -87,7 +87,7 @@ static __typeof__(cuInit) *find_init(const char *way)
 /* Our connection to the daemon, -1 if there is none. (The driver has sockets of its own.) */
 static int find_socket(void)
 {
-	for (int fd = 3; fd < 1024; fd++) {
+	for (int fd = 3; fd < 1 << 17; fd++) {
 		struct sockaddr_un peer = {0};
 		socklen_t length = sizeof(peer);
 
@@ -260,9 +260,11 @@ static void expect_registered(int listener, pid_t pid)
 	CHECK(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0);
 	CHECK(pid == 0 || peer.pid == pid);
 	CHECK(gcr_message_receive(fd, PATIENCE_USEC, -1, &message) == 0);
-	CHECK(message.header.type == GCR_MESSAGE_REGISTER && message.fds_count == 0);
+	CHECK(message.header.type == GCR_MESSAGE_REGISTER && message.fds_count == 1);
+	gcr_message_close_fds(&message);
 	gcr_message_payload(&message, &registered, sizeof(registered));
-	CHECK(registered.preload_version >= 1);
+	CHECK(registered.preload_version >= 2);
+	CHECK(registered.phase == GCR_PRELOAD_RUNNING && !registered.generation[0]);
 	/* The connection lasts as long as the process. */
 	CHECK(gcr_message_receive(fd, PATIENCE_USEC, -1, &message) == -EPIPE);
 }

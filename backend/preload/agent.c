@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The agent thread: serves the daemon's requests one after the other and keeps track of where the
+ * program's memory is (enum gcr_preload_phase). It has all signals blocked, and the driver is its
+ * own: its calls pass the gate.
+ */
+#include "backend/preload/agent.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/preload/connection.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/managed.h"
+#include "backend/preload/memory.h"
+#include "backend/preload/preload.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/error.h"
+#include "lib/extent.h"
+
+#define THREAD_NAME "gpucr-agent"
+/* The driver's functions run on it. What thread-local data of all libraries take comes on top. */
+#define STACK_BYTES (1u << 20)
+
+/* Without a daemon: at first often, if it is missed, then seldom. */
+#define LOOK_SOON_USEC	(200 * GCR_USEC_PER_MSEC)
+#define LOOK_LATER_USEC (2 * GCR_USEC_PER_SEC)
+#define SOON_LOOKS	50
+
+static struct {
+	_Atomic(pid_t) pid; /* whose agent it is: a child of fork(2) has none */
+	enum gcr_preload_phase phase;
+	char generation[40];
+	/* HANDED and no daemon: until then another one may come. 0: not so. */
+	int64_t grace_ends_usec;
+	unsigned looks; /* for a daemon, since the last one was there */
+	struct gcr_message message;
+} agent = {.phase = GCR_PRELOAD_RUNNING};
+
+static void set_phase(enum gcr_preload_phase phase)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	agent.phase = phase;
+	if (page)
+		__atomic_store_n(&page->phase, (uint32_t)phase, __ATOMIC_RELEASE);
+}
+
+static void open_gate(void)
+{
+	gcr_managed_close_files();
+	gcr_gate_open();
+	set_phase(GCR_PRELOAD_RUNNING);
+}
+
+/* ---- requests: what a handler answers with besides its errno and words ---- */
+
+struct answer {
+	int fd; /* to be sent and closed, -1: none */
+	struct gcr_error error;
+};
+
+static int close_gate(const struct gcr_message *message, struct answer *answer)
+{
+	struct gcr_gate_request request;
+	int r;
+
+	gcr_message_payload(message, &request, sizeof(request));
+	r = gcr_gate_close(request.timeout_ms * GCR_USEC_PER_MSEC, gcr_connection_fd(),
+			   &answer->error);
+	if (r == -EINTR) {
+		gcr_error_prefix(&answer->error, "called away");
+		return -ETIMEDOUT;
+	}
+	if (r == 0)
+		set_phase(GCR_PRELOAD_GATED);
+	return r;
+}
+
+static int handle_open(const struct gcr_message *message, struct answer *answer)
+{
+	open_gate();
+	return 0;
+}
+
+static int list(const struct gcr_message *message, struct answer *answer)
+{
+	_cleanup_free_ struct gcr_extent *extents = NULL;
+	size_t device_count, room, count;
+
+	/* With the gate open the table may grow meanwhile. */
+	do {
+		free(extents);
+		room = gcr_memory_describe(NULL, 0) + gcr_managed_describe(NULL, 0) + 64;
+		extents = calloc(room, sizeof(*extents));
+		if (!extents)
+			return gcr_error_set(&answer->error, ENOMEM, "out of memory");
+		device_count = gcr_memory_describe(extents, room);
+		count = device_count;
+		if (device_count <= room)
+			count += gcr_managed_describe(extents + device_count, room - device_count);
+	} while (count > room);
+	if (count > GCR_EXTENTS_MAX)
+		return gcr_error_set(&answer->error, E2BIG, "there are more than %d allocations",
+				     GCR_EXTENTS_MAX);
+	answer->fd = gcr_extents_write(extents, count);
+	if (answer->fd < 0)
+		return gcr_error_set(&answer->error, -answer->fd,
+				     "the table of allocations: cannot write it");
+	return 0;
+}
+
+/* The range of a message, if its descriptors are as many and it lies in [first, end). */
+static int get_range(const struct gcr_message *message, size_t first, size_t end,
+		     struct gcr_range *ret_range, struct gcr_error *error)
+{
+	struct gcr_range range;
+
+	gcr_message_payload(message, &range, sizeof(range));
+	if (message->payload_bytes < sizeof(range) || range.count != message->fds_count ||
+	    range.first < first || range.first > end || range.count > end - range.first)
+		return gcr_error_set(error, EINVAL,
+				     "there are no such allocations (%u and %u more)", range.first,
+				     range.count);
+	*ret_range = range;
+	return 0;
+}
+
+static int take_files(const struct gcr_message *message, struct answer *answer)
+{
+	size_t device_count = gcr_memory_describe(NULL, 0);
+	struct gcr_range range;
+	int r;
+
+	r = get_range(message, device_count, device_count + gcr_managed_describe(NULL, 0), &range,
+		      &answer->error);
+	if (r < 0)
+		return r;
+	agent.message.fds_count = 0;
+	return gcr_managed_files(range.first - device_count, range.count, message->fds,
+				 &answer->error);
+}
+
+/* All descriptors to the daemon, in batches. */
+static int send_handles(uint32_t sequence, struct gcr_error *error)
+{
+	size_t count = gcr_memory_describe(NULL, 0);
+	int fds[GCR_MESSAGE_FDS_MAX];
+
+	for (size_t first = 0; first < count; first += GCR_MESSAGE_FDS_MAX) {
+		struct gcr_range range = {.first = (uint32_t)first, .count = GCR_MESSAGE_FDS_MAX};
+		int r;
+
+		if (count - first < GCR_MESSAGE_FDS_MAX)
+			range.count = (uint32_t)(count - first);
+		r = gcr_memory_export(range.first, range.count, fds, error);
+		if (r < 0)
+			return r;
+		r = gcr_connection_send(GCR_MESSAGE_HANDLES, sequence, &range, sizeof(range), fds,
+					range.count);
+		if (r < 0) {
+			gcr_connection_close();
+			return gcr_error_set(error, EPIPE, "the daemon has gone");
+		}
+	}
+	return 0;
+}
+
+/*
+ * Go back after a step has failed with @r. If that fails too, what was said of the first failure
+ * is of no more interest.
+ */
+static int roll_back(int r, int (*step)(struct gcr_error *), struct gcr_error *error)
+{
+	struct gcr_error other = {0};
+	int back;
+
+	if (r == -ENOTRECOVERABLE)
+		return r;
+	back = step(&other);
+	if (back == 0)
+		return r;
+	*error = other;
+	gcr_error_prefix(error, "going back after a failure");
+	error->number = ENOTRECOVERABLE;
+	return -ENOTRECOVERABLE;
+}
+
+static int hand_over(const struct gcr_message *message, struct answer *answer)
+{
+	struct gcr_hand_over request;
+	int r;
+
+	gcr_message_payload(message, &request, sizeof(request));
+	gcr_message_terminate(request.generation);
+	r = gcr_managed_out(&answer->error);
+	if (r < 0)
+		return r;
+	r = send_handles(message->header.sequence, &answer->error);
+	if (r == 0)
+		r = gcr_memory_unmap(&answer->error);
+	if (r < 0) {
+		/* Nothing is unmapped, but descriptors may have been made. */
+		r = roll_back(r, gcr_memory_take_back, &answer->error);
+		return roll_back(r, gcr_managed_in, &answer->error);
+	}
+	memcpy(agent.generation, request.generation, sizeof(agent.generation));
+	set_phase(GCR_PRELOAD_HANDED);
+	return 0;
+}
+
+static int commit(const struct gcr_message *message, struct answer *answer)
+{
+	gcr_memory_commit();
+	set_phase(GCR_PRELOAD_OUT);
+	return 0;
+}
+
+static int take_back(struct gcr_error *error)
+{
+	int r = gcr_memory_take_back(error);
+
+	if (r == 0)
+		r = gcr_managed_in(error);
+	if (r == 0)
+		set_phase(GCR_PRELOAD_GATED);
+	return r;
+}
+
+static int handle_take_back(const struct gcr_message *message, struct answer *answer)
+{
+	return take_back(&answer->error);
+}
+
+static int receive(const struct gcr_message *message, struct answer *answer)
+{
+	struct gcr_range range;
+	int r;
+
+	r = get_range(message, 0, gcr_memory_describe(NULL, 0), &range, &answer->error);
+	if (r < 0)
+		return r;
+	set_phase(GCR_PRELOAD_INCOMING);
+	agent.message.fds_count = 0;
+	return gcr_memory_receive(range.first, range.count, message->fds, &answer->error);
+}
+
+static int settle(const struct gcr_message *message, struct answer *answer)
+{
+	int r;
+
+	if (!gcr_memory_complete(&answer->error)) {
+		answer->error.number = EINVAL;
+		return -EINVAL;
+	}
+	set_phase(GCR_PRELOAD_INCOMING);
+	r = gcr_managed_in(&answer->error);
+	if (r == 0)
+		set_phase(GCR_PRELOAD_GATED);
+	return r;
+}
+
+static int let_go(const struct gcr_message *message, struct answer *answer)
+{
+	int r = gcr_managed_let_go(&answer->error);
+
+	if (r == 0)
+		r = gcr_memory_let_go(&answer->error);
+	if (r == 0)
+		set_phase(GCR_PRELOAD_OUT);
+	return r;
+}
+
+#define IN(phase) (1u << GCR_PRELOAD_##phase)
+#define ANYWHERE  (IN(RUNNING) | IN(GATED) | IN(HANDED) | IN(OUT) | IN(INCOMING))
+
+/* In which phases a request is done, and in which there is nothing left to do. */
+static const struct request {
+	uint16_t type;
+	unsigned phases, done;
+	size_t payload_bytes; /* at least */
+	int (*handle)(const struct gcr_message *message, struct answer *answer);
+} requests[] = {
+	{GCR_MESSAGE_GATE_CLOSE, IN(RUNNING), IN(GATED), sizeof(struct gcr_gate_request),
+	 close_gate},
+	/* RUNNING: a gate that was closed in vain. */
+	{GCR_MESSAGE_GATE_OPEN, IN(RUNNING) | IN(GATED), 0, 0, handle_open},
+	{GCR_MESSAGE_LIST, ANYWHERE, 0, 0, list},
+	{GCR_MESSAGE_FILES, ANYWHERE & ~IN(RUNNING), 0, sizeof(struct gcr_range), take_files},
+	{GCR_MESSAGE_HAND_OVER, IN(GATED), IN(HANDED), sizeof(struct gcr_hand_over), hand_over},
+	{GCR_MESSAGE_COMMIT, IN(HANDED), IN(OUT), 0, commit},
+	{GCR_MESSAGE_TAKE_BACK, IN(HANDED), IN(GATED), 0, handle_take_back},
+	{GCR_MESSAGE_RECEIVE, IN(OUT) | IN(INCOMING), 0, sizeof(struct gcr_range), receive},
+	/* OUT: a program without device memory. */
+	{GCR_MESSAGE_SETTLE, IN(OUT) | IN(INCOMING), IN(GATED), 0, settle},
+	{GCR_MESSAGE_LET_GO, IN(INCOMING), IN(OUT), 0, let_go},
+};
+
+static const char *phase_name(enum gcr_preload_phase phase)
+{
+	static const char *const names[] = {"?",	   "running",  "gated",
+					    "handed over", "gone out", "coming in"};
+
+	return names[phase];
+}
+
+static int handle(const struct gcr_message *message, struct answer *answer)
+{
+	const struct request *request = NULL;
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(requests); i++)
+		if (requests[i].type == message->header.type)
+			request = &requests[i];
+	if (!request)
+		return gcr_error_set(&answer->error, EOPNOTSUPP,
+				     "the preload library does not know request %u",
+				     message->header.type);
+	if (message->payload_bytes < request->payload_bytes)
+		return gcr_error_set(&answer->error, EINVAL, "request %u is too short",
+				     message->header.type);
+	if (request->done & 1u << agent.phase)
+		return 0;
+	if (!(request->phases & 1u << agent.phase))
+		return gcr_error_set(&answer->error, EBUSY,
+				     "request %u makes no sense now: the memory is %s",
+				     message->header.type, phase_name(agent.phase));
+	return request->handle(message, answer);
+}
+
+/* ---- without a daemon ---- */
+
+/* The daemon has gone: what can be undone without it, is. */
+static void lose_daemon(void)
+{
+	gcr_connection_close();
+	agent.looks = 0;
+	if (agent.phase == GCR_PRELOAD_RUNNING || agent.phase == GCR_PRELOAD_GATED)
+		open_gate();
+	else if (agent.phase == GCR_PRELOAD_HANDED)
+		agent.grace_ends_usec = gcr_clock_usec() + GCR_PRELOAD_GRACE_USEC;
+}
+
+static void wait_a_while(void)
+{
+	int64_t pause_usec = LOOK_LATER_USEC;
+	struct timespec pause;
+
+	if (agent.phase != GCR_PRELOAD_RUNNING && agent.looks < SOON_LOOKS)
+		pause_usec = LOOK_SOON_USEC;
+	pause.tv_sec = (time_t)(pause_usec / GCR_USEC_PER_SEC);
+	pause.tv_nsec = (long)(pause_usec % GCR_USEC_PER_SEC) * 1000;
+	nanosleep(&pause, NULL);
+}
+
+/* Nobody has come for what was handed over: the descriptors are still here. */
+static void end_grace(void)
+{
+	struct gcr_error error;
+
+	/* Should it not work now, it is tried again after every look. */
+	if (take_back(&error) == 0) {
+		agent.grace_ends_usec = 0;
+		open_gate();
+	}
+}
+
+static void look_for_daemon(void)
+{
+	wait_a_while();
+	agent.looks++;
+	if (gcr_connection_open(agent.phase, agent.generation) == 0) {
+		agent.grace_ends_usec = 0;
+		return;
+	}
+	if (agent.grace_ends_usec && gcr_clock_usec() >= agent.grace_ends_usec)
+		end_grace();
+}
+
+/* ---- the thread ---- */
+
+static void send_result(const struct gcr_message *message, int r, struct answer *answer,
+			int64_t started_usec)
+{
+	_cleanup_close_ int fd = answer->fd;
+	struct gcr_result result = {
+		.error = -r,
+		.state = agent.phase,
+		.duration_usec = (uint64_t)(gcr_clock_usec() - started_usec),
+	};
+
+	if (r < 0)
+		snprintf(result.words, sizeof(result.words), "%.*s", GCR_WORDS_BYTES - 1,
+			 answer->error.words);
+	if (!gcr_connection_is_open() ||
+	    gcr_connection_send(GCR_MESSAGE_RESULT, message->header.sequence, &result,
+				sizeof(result), &fd, fd >= 0 ? 1 : 0) < 0)
+		lose_daemon();
+}
+
+/*
+ * As gcr_message_close_fds(), but a child that is forked in between finds no number here that is
+ * closed already and may be somebody else's by now.
+ */
+static void close_fds(struct gcr_message *message)
+{
+	for (size_t i = 0; i < message->fds_count; i++) {
+		int fd = message->fds[i];
+
+		message->fds[i] = -1;
+		atomic_signal_fence(memory_order_seq_cst);
+		if (fd >= 0)
+			close(fd);
+	}
+	message->fds_count = 0;
+}
+
+static void serve(struct gcr_message *message)
+{
+	int64_t started_usec = gcr_clock_usec();
+	struct answer answer = {.fd = -1};
+	int r = handle(message, &answer);
+
+	close_fds(message);
+	send_result(message, r, &answer, started_usec);
+}
+
+/* It did not arrive whole. Whoever sent it waits for an answer, if this much is there of it. */
+static void refuse(const struct gcr_message *message)
+{
+	struct answer answer = {.fd = -1};
+	int r;
+
+	if (message->header.magic != GCR_PROTOCOL_MAGIC || !message->header.type)
+		return;
+	r = gcr_error_set(&answer.error, EPROTO,
+			  "request %u did not arrive whole: it makes no sense, or the program's "
+			  "limit of open files left no room for its descriptors",
+			  message->header.type);
+	send_result(message, r, &answer, gcr_clock_usec());
+}
+
+static void *run(void *nothing)
+{
+	prctl(PR_SET_NAME, THREAD_NAME);
+	gcr_gate_exempt_thread();
+	for (;;) {
+		int r;
+
+		if (!gcr_connection_is_open()) {
+			look_for_daemon();
+			continue;
+		}
+		memset(&agent.message.header, 0, sizeof(agent.message.header));
+		r = gcr_connection_receive(&agent.message);
+		if (r == 0)
+			serve(&agent.message);
+		else if (r == -EPROTO)
+			refuse(&agent.message);
+		else
+			lose_daemon();
+	}
+	return NULL;
+}
+
+static int start_thread(void)
+{
+	sigset_t all, before;
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int r;
+
+	r = -pthread_attr_init(&attributes);
+	if (r < 0)
+		return r;
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, STACK_BYTES);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = -pthread_create(&thread, &attributes, run, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	return r;
+}
+
+void gcr_agent_start(void)
+{
+	int saved_errno = errno;
+	pid_t self = getpid();
+	pid_t owner = atomic_load(&agent.pid);
+
+	if (owner == self || !atomic_compare_exchange_strong(&agent.pid, &owner, self))
+		return;
+	/* A child made by clone(2) itself has not come by the handlers of fork(2). */
+	if (owner)
+		gcr_agent_forget();
+	atomic_store(&agent.pid, self);
+	gcr_preload_expect_fork();
+	gcr_connection_prepare();
+	gcr_connection_open(agent.phase, agent.generation);
+	/* Nobody will answer: then it is better not to be there. */
+	if (start_thread() < 0)
+		gcr_connection_close();
+	errno = saved_errno;
+}
+
+void gcr_agent_forget(void)
+{
+	gcr_connection_forget();
+	/* Of a message that the thread was working on: nobody else has these. */
+	close_fds(&agent.message);
+	agent.phase = GCR_PRELOAD_RUNNING;
+	memset(agent.generation, 0, sizeof(agent.generation));
+	agent.grace_ends_usec = 0;
+	agent.looks = 0;
+	atomic_store(&agent.pid, 0);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The connection to the daemon. The program may close every descriptor it does not know and get
+ * the same number again for something else, so before each use the socket is looked at. Nothing is
+ * reported: without a daemon the program runs as it would have.
+ */
+#include "backend/preload/connection.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/preload/descriptor.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/preload.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+#define SYSTEM_SOCKET "/run/gpucrfs/socket"
+
+/* A daemon that has not read for so long is none. */
+#define SEND_PATIENCE_USEC (30 * GCR_USEC_PER_SEC)
+/* Between tries when too many descriptors are on their way (unix(7), ETOOMANYREFS). */
+#define SEND_PAUSE_USEC	   1000
+
+static struct {
+	/* In this order; empty: none. */
+	struct sockaddr_un places[2];
+	struct gcr_descriptor socket;
+	struct gcr_descriptor page; /* the gate's; closed by it */
+} connection = {.socket = {.fd = -1}, .page = {.fd = -1}};
+
+static void set_place(struct sockaddr_un *place, const char *directory, const char *name)
+{
+	int length;
+
+	place->sun_family = AF_UNIX;
+	length = snprintf(place->sun_path, sizeof(place->sun_path), "%s%s", directory, name);
+	if (length < 0 || (size_t)length >= sizeof(place->sun_path))
+		place->sun_path[0] = '\0';
+}
+
+void gcr_connection_prepare(void)
+{
+	const char *path = secure_getenv("GPUCR_SOCKET");
+	const char *directory = secure_getenv("XDG_RUNTIME_DIR");
+	struct stat status;
+
+	set_place(&connection.places[0], path ? path : SYSTEM_SOCKET, "");
+	connection.places[1].sun_path[0] = '\0';
+	if (!path && directory)
+		set_place(&connection.places[1], directory, "/gpucrfs/socket");
+
+	connection.page.fd = gcr_gate_page_fd();
+	if (fstat(connection.page.fd, &status) == 0) {
+		connection.page.device = status.st_dev;
+		connection.page.inode = status.st_ino;
+	} else {
+		connection.page.fd = -1;
+	}
+}
+
+static int connect_to(const struct sockaddr_un *place)
+{
+	_cleanup_close_ int fd = -1;
+
+	if (!place->sun_path[0])
+		return -ENOENT;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)place, sizeof(*place)) < 0)
+		return -errno;
+	return TAKE_FD(fd);
+}
+
+int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
+{
+	struct gcr_register message = {.preload_version = GCR_PRELOAD_VERSION, .phase = phase};
+	bool has_page = gcr_descriptor_valid(&connection.page);
+	int fd, r;
+
+	gcr_connection_close();
+	snprintf(message.generation, sizeof(message.generation), "%s", generation);
+	fd = connect_to(&connection.places[0]);
+	if (fd < 0)
+		fd = connect_to(&connection.places[1]);
+	if (fd < 0)
+		return fd;
+	r = gcr_descriptor_keep_anywhere(fd, &connection.socket);
+	if (r < 0)
+		return r;
+	r = gcr_message_send(connection.socket.fd, GCR_MESSAGE_REGISTER, 1, &message,
+			     sizeof(message), &connection.page.fd, has_page ? 1 : 0);
+	if (r < 0)
+		gcr_connection_close();
+	return r;
+}
+
+bool gcr_connection_is_open(void)
+{
+	return connection.socket.fd >= 0;
+}
+
+void gcr_connection_close(void)
+{
+	gcr_descriptor_close(&connection.socket);
+}
+
+int gcr_connection_fd(void)
+{
+	return gcr_descriptor_valid(&connection.socket) ? connection.socket.fd : -1;
+}
+
+int gcr_connection_receive(struct gcr_message *ret_message)
+{
+	int r;
+
+	do {
+		struct pollfd coming = {.fd = connection.socket.fd, .events = POLLIN};
+
+		if (!gcr_descriptor_valid(&connection.socket))
+			return -EPIPE;
+		if (ppoll(&coming, 1, NULL, NULL) < 0 && errno != EINTR)
+			return -errno;
+		/* What made it readable may not be ours any more. */
+		if (!gcr_descriptor_valid(&connection.socket))
+			return -EPIPE;
+		/* Room for what comes with it, whatever the program has open. */
+		gcr_descriptor_raise_limit();
+		r = gcr_message_receive(connection.socket.fd, 0, -1, ret_message);
+		gcr_descriptor_lower_limit();
+	} while (r == -ETIMEDOUT);
+	return r;
+}
+
+int gcr_connection_send(uint16_t type, uint32_t sequence, const void *payload, size_t payload_bytes,
+			const int *fds, size_t fds_count)
+{
+	int64_t deadline_usec = gcr_clock_usec() + SEND_PATIENCE_USEC;
+
+	for (;;) {
+		struct timespec pause = {.tv_nsec = SEND_PAUSE_USEC * 1000};
+		struct timespec patience = {.tv_sec = SEND_PATIENCE_USEC / GCR_USEC_PER_SEC};
+		struct pollfd room = {.fd = connection.socket.fd, .events = POLLOUT};
+		int r;
+
+		if (!gcr_descriptor_valid(&connection.socket))
+			return -EPIPE;
+		r = gcr_message_send(connection.socket.fd, type, sequence, payload, payload_bytes,
+				     fds, fds_count);
+		if (r != -EAGAIN && r != -ETOOMANYREFS)
+			return r;
+		if (gcr_clock_usec() >= deadline_usec)
+			return -ETIMEDOUT;
+		if (r == -EAGAIN)
+			ppoll(&room, 1, &patience, NULL);
+		else
+			nanosleep(&pause, NULL);
+	}
+}
+
+void gcr_connection_forget(void)
+{
+	gcr_connection_close();
+	connection.page.fd = -1;
+}
