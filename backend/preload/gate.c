@@ -214,6 +214,10 @@ static int wait_for_context(CUcontext context, struct patience *patience, struct
 	result = record(context, event);
 	if (result == CUDA_SUCCESS)
 		r = wait_for_event(event, device, patience, error);
+	else if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+		r = gcr_error_set(error, EOPNOTSUPP,
+				  "a stream of GPU %d is in a capture whose beginning was not seen",
+				  (int)device);
 	else
 		r = say_driver("cuCtxRecordEvent", result, error);
 	destroy(event);

@@ -289,11 +289,10 @@ static bool enter(enum gcr_entry entry)
 		slot = get_slot();
 	for (;;) {
 		if (slot)
-			__atomic_store_n(&slot->inside, 1 + (uint32_t)entry, __ATOMIC_RELAXED);
+			__atomic_store_n(&slot->inside, 1 + (uint32_t)entry, __ATOMIC_SEQ_CST);
 		else
 			enter_counted(entry);
-		__atomic_thread_fence(__ATOMIC_SEQ_CST);
-		if (!__atomic_load_n(&gcr_gate_closed, __ATOMIC_ACQUIRE))
+		if (!__atomic_load_n(&gcr_gate_closed, __ATOMIC_SEQ_CST))
 			return true;
 		if (slot)
 			__atomic_store_n(&slot->inside, 0, __ATOMIC_RELEASE);
@@ -318,7 +317,6 @@ bool gcr_thread_enter_slowly(enum gcr_entry entry)
 
 void gcr_threads_fence(void)
 {
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (gcr_gate_page() && page.fence)
 		membarrier(page.fence);
 }
