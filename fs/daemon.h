@@ -25,6 +25,7 @@ struct gcr_loop;
 struct gcr_metrics;
 struct gcr_processes;
 struct gcr_registry;
+struct gcr_sampler;
 struct gcr_scan;
 struct gcr_store;
 struct gcr_waiters;
@@ -60,6 +61,7 @@ struct gcr_daemon {
 	struct gcr_processes *processes;
 	struct gcr_waiters *waiters;
 	struct gcr_registry *registry;
+	struct gcr_sampler *sampler;
 	struct gcr_scan *scan;
 	struct gcr_store *store;
 	struct fuse_session *session;

@@ -27,6 +27,7 @@ struct gcr_drive {
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
 	uint32_t pairs_count;
 	uint32_t admitted;     /* GPUs we hold the admission of */
+	uint32_t ballast;      /* of these: VRAM for a Restore is held, no need to look for it */
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
 	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
 	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
@@ -96,8 +97,11 @@ void gcr_drive_assume_need(struct gcr_drive *drive);
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
 void gcr_drive_leave(struct gcr_drive *drive);
 
-/* Free VRAM on the GPUs concerned is not looked at: who waits for its turn has taken it. */
-int gcr_drive_wait_turn(struct gcr_drive *drive, struct gcr_error *error);
+/* The GPUs that a Restore will need VRAM of, as a mask of indexes. */
+uint32_t gcr_drive_need_mask(struct gcr_drive *drive);
+
+/* Only the first half of gcr_drive_admit(): to be alone on the GPUs of @mask. */
+int gcr_drive_wait_turn(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error);
 
 /* Where the contents of GPU @uuid go on thaw: another GPU if gpu=OLD:NEW says so. */
 const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
@@ -125,6 +129,9 @@ int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error);
 int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error);
 int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error);
 int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error);
+
+/* From wherever the driver is to checkpointed, however often it takes. The record stays. */
+int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
  * From wherever the driver is back to running. It takes as long as it takes; only the end of the

@@ -140,6 +140,32 @@ int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	}
 }
 
+int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec = gcr_clock_usec();
+
+	for (;;) {
+		struct gcr_result answer = {0};
+		int result = gcr_drive_ask_state(drive, &state, error);
+
+		if (!result && state == GCR_CONTROL_CHECKPOINTED)
+			return 0;
+		if (!result && state == GCR_CONTROL_RUNNING)
+			result = gcr_drive_call(drive, GCR_MESSAGE_LOCK, LOCK_MOST_MSEC, &answer,
+						error);
+		else if (!result)
+			result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+		if (!result && !answer.error)
+			continue;
+		if (answer.error)
+			result = gcr_error_set(error, EIO, "%s", answer.words);
+		if (gcr_drive_is_hopeless(drive, result, since_usec))
+			return gcr_drive_stuck(state, result, error);
+		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+	}
+}
+
 /* Words are left empty: who stopped the operation explains it. */
 int gcr_drive_stopped(struct gcr_error *error)
 {

@@ -115,7 +115,7 @@ static unsigned int copy_shares(struct gcr_drive *drive, struct gcr_share shares
 	return count;
 }
 
-int gcr_drive_wait_turn(struct gcr_drive *drive, struct gcr_error *error)
+uint32_t gcr_drive_need_mask(struct gcr_drive *drive)
 {
 	struct gcr_share shares[GCR_GPUS_MAX];
 	unsigned int count;
@@ -130,6 +130,11 @@ int gcr_drive_wait_turn(struct gcr_drive *drive, struct gcr_error *error)
 		if (index >= 0)
 			mask |= 1u << index;
 	}
+	return mask;
+}
+
+int gcr_drive_wait_turn(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
+{
 	return drive->admitted || !mask ? 0 : wait_admission(drive, mask, error);
 }
 
@@ -142,14 +147,18 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_drive_wait_turn(drive, error);
+	result = gcr_drive_wait_turn(drive, gcr_drive_need_mask(drive), error);
 	if (result < 0)
 		return result;
 	result = gcr_drive_query(drive, reply, error);
 	count = copy_shares(drive, shares);
-	for (unsigned int i = 0; i < count && !result; i++)
-		result = check_room(drive, reply, gcr_drive_destination(drive, shares[i].uuid),
-				    shares[i].bytes, error);
+	for (unsigned int i = 0; i < count && !result; i++) {
+		const uint8_t *uuid = gcr_drive_destination(drive, shares[i].uuid);
+		int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+
+		if (index < 0 || !(drive->ballast & 1u << index))
+			result = check_room(drive, reply, uuid, shares[i].bytes, error);
+	}
 	return result;
 }
 

@@ -2,8 +2,58 @@
 /* Which engine a process gets. */
 #include "fs/engine.h"
 
+#include <string.h>
+
+#include "fs/link.h"
+#include "lib/cleanup.h"
+
+static const struct gcr_engine *const engines[] = {&gcr_engine_driver, &gcr_engine_vmm};
+
+const struct gcr_engine *gcr_engine_of(struct gcr_process *process)
+{
+	char name[sizeof(process->engine)];
+
+	pthread_mutex_lock(&process->lock);
+	memcpy(name, process->engine, sizeof(name));
+	pthread_mutex_unlock(&process->lock);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(engines); i++)
+		if (!strcmp(engines[i]->name, name))
+			return engines[i];
+	return &gcr_engine_driver;
+}
+
+/* For one that runs: by what its preload library says. */
+static const struct gcr_engine *choose(struct gcr_process *process, const char **ret_reason)
+{
+	struct gcr_link_facts facts;
+	bool is_registered;
+
+	if (gcr_link_facts(process, &facts) < 0) {
+		pthread_mutex_lock(&process->lock);
+		is_registered = process->registrations > 0;
+		pthread_mutex_unlock(&process->lock);
+		*ret_reason = is_registered ? "its preload library is of another version"
+					    : "it runs without the preload library (gpucr-run)";
+		return &gcr_engine_driver;
+	}
+	if (!(facts.flags & GCR_PAGE_VMM)) {
+		*ret_reason = "its memory is not made so that it can be handed over (--no-vmm)";
+		return &gcr_engine_driver;
+	}
+	if (*facts.incomplete) {
+		*ret_reason = "the gate is incomplete: something in it calls the driver past it";
+		return &gcr_engine_driver;
+	}
+	*ret_reason = "-";
+	return &gcr_engine_vmm;
+}
+
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason)
 {
-	*ret_reason = "no other engine in this version";
-	return &gcr_engine_driver;
+	enum gcr_state state = gcr_process_state(process);
+
+	if (state == GCR_STATE_RUNNING || state == GCR_STATE_FREEZING)
+		return choose(process, ret_reason);
+	*ret_reason = "it was frozen by it";
+	return gcr_engine_of(process);
 }

@@ -23,6 +23,12 @@ struct gcr_engine {
 /* The driver's own checkpoint, with the VRAM in the process's host memory. */
 extern const struct gcr_engine gcr_engine_driver;
 
+/* VRAM handed over to workers and copied into the store, the rest by the driver. */
+extern const struct gcr_engine gcr_engine_vmm;
+
+/* The engine that the process was frozen by. Never NULL. */
+const struct gcr_engine *gcr_engine_of(struct gcr_process *process);
+
 /* The engine for this process, and in *ret_reason (static) why not a better one. Never NULL. */
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason);
 

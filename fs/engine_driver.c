@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "fs/drive.h"
+#include "fs/link.h"
 #include "fs/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -103,6 +104,38 @@ static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
 	*ret_state = GCR_STATE_FROZEN;
 }
 
+/* What this engine cannot do, or must not. */
+static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_link_facts facts = {0};
+	bool was_handed_over;
+	const char *reason;
+
+	gcr_engine_choose(process, &reason);
+	if (drive->task->command->data)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the driver alone cannot leave the context where it is: %s",
+				     reason);
+	pthread_mutex_lock(&process->lock);
+	was_handed_over = process->was_handed_over;
+	pthread_mutex_unlock(&process->lock);
+	if (!gcr_link_facts(process, &facts) && facts.flags & GCR_PAGE_IMPORTED)
+		was_handed_over = true;
+	/* The driver would checkpoint shared handles and never be able to restore them (measured).
+	 */
+	if (was_handed_over)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "its memory was handed over before, and now only the vmm "
+				     "engine can freeze it, but: %s",
+				     reason);
+	if (facts.sharings)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "it shares GPU memory with another process (CUDA IPC, or a "
+				     "memory handle given away or taken)");
+	return 0;
+}
+
 static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = drive->daemon;
@@ -111,7 +144,9 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 
 	*ret_state = GCR_STATE_RUNNING;
 	gcr_drive_set_phase(drive, "preflight");
-	result = gcr_drive_need_helper(drive, error);
+	result = check_engine(drive, error);
+	if (!result)
+		result = gcr_drive_need_helper(drive, error);
 	if (result < 0)
 		return result;
 	gcr_helpers_hello(daemon->helpers, &hello);

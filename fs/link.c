@@ -143,13 +143,13 @@ void gcr_link_end(struct gcr_link *link)
 
 int gcr_link_look(struct gcr_link *link, struct gcr_message *message)
 {
-	int result = 0;
+	int result = -ETIMEDOUT;
 
 	pthread_mutex_lock(&link->lock);
 	if (!link->taken)
 		result = gcr_message_receive(link->fd, 0, -1, message);
 	pthread_mutex_unlock(&link->lock);
-	return result == -ETIMEDOUT ? 0 : result;
+	return result;
 }
 
 /* The process's link, with a reference; NULL if there is none. */

@@ -31,7 +31,7 @@ void gcr_link_end(struct gcr_link *link);
 
 /*
  * For the registry, when the connection is readable: its end, or a message nobody asked for.
- * 0: there was nothing, or somebody has the link and reads for itself.
+ * -ETIMEDOUT: there was nothing, or somebody has the link and reads for itself.
  */
 int gcr_link_look(struct gcr_link *link, struct gcr_message *message);
 

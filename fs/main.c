@@ -32,6 +32,7 @@
 #include "fs/process.h"
 #include "fs/recover.h"
 #include "fs/registry.h"
+#include "fs/sampler.h"
 #include "fs/scan.h"
 #include "fs/session.h"
 #include "fs/store.h"
@@ -194,6 +195,10 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return result;
 
+	result = gcr_sampler_create(daemon, &daemon->sampler);
+	if (result < 0)
+		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
+
 	/* Before the first pass: to the scan a frozen process is one that has let go of the GPU. */
 	result = gcr_recover(daemon);
 	if (result < 0)
@@ -223,6 +228,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 {
 	/* None are left after a regular end; at a failed start recovery may be under way. */
 	gcr_operations_stop(daemon);
+	gcr_sampler_destroy(daemon->sampler);
 	if (daemon->loop)
 		gcr_loop_stop(daemon->loop);
 	gcr_scan_destroy(daemon->scan);

@@ -299,7 +299,10 @@ static void *run_task(void *data)
 	int stop_reason;
 	int result;
 
-	engine = gcr_engine_choose(task->process, &reason);
+	if (task->recovery || task->command->verb != GCR_VERB_FREEZE)
+		engine = gcr_engine_of(task->process);
+	else
+		engine = gcr_engine_choose(task->process, &reason);
 	if (task->recovery)
 		result = engine->recover(task, &state, &error);
 	else if (task->command->verb == GCR_VERB_FREEZE)

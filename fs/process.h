@@ -74,9 +74,12 @@ struct gcr_process {
 	struct gcr_verb_timing last_thaw;
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
 	unsigned int registrations;    /* preload connections */
+	bool was_handed_over;	       /* it has imported handles since a thaw by the vmm engine */
 	struct gcr_link *link;	       /* the preload library's, NULL if there is none */
 	uint64_t submissions;	       /* as last sampled */
 	int64_t active_usec;	       /* monotonic: when they last changed, 0 if not known */
+	uint64_t table_changes;	       /* likewise, of its allocations */
+	unsigned int steady_samples;   /* how often they were the same since */
 };
 
 struct gcr_processes;

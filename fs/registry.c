@@ -18,6 +18,7 @@
 #include "fs/log.h"
 #include "fs/loop.h"
 #include "fs/process.h"
+#include "fs/sampler.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
@@ -119,6 +120,7 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 		complain(registry, connection->pid, "its page is not as it should be");
 		return;
 	}
+	gcr_sampler_wake(registry->daemon->sampler);
 	/* The link's descriptor from here on. */
 	gcr_loop_remove(registry->daemon->loop, connection->fd);
 	close(connection->fd);
@@ -136,13 +138,11 @@ static void handle_connection(void *context, uint32_t number)
 
 	if (connection->fd < 0)
 		return;
-	registry->message.fds_count = 0;
-	registry->message.header.type = GCR_MESSAGE_NONE;
 	if (connection->link)
 		result = gcr_link_look(connection->link, &registry->message);
 	else
 		result = gcr_message_receive(connection->fd, 0, -1, &registry->message);
-	if (result == -ETIMEDOUT || (!result && !registry->message.header.type))
+	if (result == -ETIMEDOUT)
 		return;
 	if (!result && connection->link) {
 		/* The answer to a request that was given up. */

@@ -19,7 +19,7 @@ checks = 0
 
 
 # Where verbs are carried out.
-ENGINES = ('fs/drive_control.c', 'fs/engine_driver.c')
+ENGINES = ('fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_vmm.c')
 
 
 def read(path):
@@ -163,7 +163,7 @@ def check_errors(abi):
 
 def check_words(abi, daemon):
     phases = [phase for path in ENGINES
-              for phase in re.findall(r'set_phase\(\w+, "(\w+)"\)', read(path))]
+              for phase in re.findall(r'set_phase\([&\w>-]+, "(\w+)"\)', read(path))]
     phases += re.findall(r'task->phase, "(\w+)"', read('fs/operation.c'))
     lines = '\n'.join(abi.section('STATUS OF A PROCESS'))
     text = re.search(r'\*phase\*\n((?:\t.*\n)+)', lines)

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* Comparing a program's descriptors with its descendants', by kcmp(2). Blocks only on /proc. */
+#include "fs/children.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/procfs.h"
+
+/*
+ * The preload library keeps its descriptors at high numbers, out of select(2)'s way or near the
+ * limit; the driver's own, which children may share without harm, are low.
+ */
+#define LOWEST_KEPT 200
+
+#define DEPTH_MAX 100
+
+struct kept {
+	int *fds;
+	size_t count;
+};
+
+/* Numbers in the names of a directory of /proc. */
+static int each_number(const char *path, int (*visit)(int number, void *data), void *data)
+{
+	_cleanup_closedir_ DIR *directory = opendir(path);
+	struct dirent *entry;
+	int result = 0;
+
+	while (directory && !result && (entry = readdir(directory))) {
+		char *end;
+		long number = strtol(entry->d_name, &end, 10);
+
+		if (end != entry->d_name && !*end && number >= 0)
+			result = visit((int)number, data);
+	}
+	return result;
+}
+
+struct search {
+	pid_t pid;
+	const char *device_directory;
+	struct kept kept;
+	pid_t ancestor; /* whose children are looked at now */
+	unsigned int depth;
+	struct gcr_error *error;
+};
+
+static int note_fd(int fd, void *data)
+{
+	struct search *search = data;
+	size_t prefix = strlen(search->device_directory);
+	char path[64];
+	char target[256];
+	ssize_t length;
+	int *longer;
+
+	if (fd < LOWEST_KEPT)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)search->pid, fd);
+	length = readlink(path, target, sizeof(target) - 1);
+	if (length <= (ssize_t)prefix || memcmp(target, search->device_directory, prefix) != 0 ||
+	    target[prefix] != '/')
+		return 0;
+	longer = reallocarray(search->kept.fds, search->kept.count + 1, sizeof(*longer));
+	if (!longer)
+		return -ENOMEM;
+	search->kept.fds = longer;
+	longer[search->kept.count++] = fd;
+	return 0;
+}
+
+static int check_process(int number, void *data);
+
+/* The children that one thread has made, by the kernel's list of them. */
+static int check_thread(int thread, void *data)
+{
+	struct search *search = data;
+	_cleanup_fclose_ FILE *file = NULL;
+	char path[64];
+	int child;
+	int result = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)search->ancestor, thread);
+	file = fopen(path, "re");
+	while (file && !result && fscanf(file, "%d", &child) == 1)
+		result = check_process(child, search);
+	return result;
+}
+
+static int check_children_of(struct search *search, pid_t pid)
+{
+	pid_t before = search->ancestor;
+	char path[32];
+	int result = 0;
+
+	/* A bound for what changes while we look. */
+	if (search->depth == DEPTH_MAX)
+		return 0;
+	search->ancestor = pid;
+	search->depth++;
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	result = each_number(path, check_thread, search);
+	search->depth--;
+	search->ancestor = before;
+	return result;
+}
+
+/* A forked child has its parent's numbers. */
+static int check_process(int number, void *data)
+{
+	struct search *search = data;
+	struct gcr_proc_stat stat;
+
+	for (size_t i = 0; i < search->kept.count; i++) {
+		unsigned long fd = (unsigned long)search->kept.fds[i];
+
+		if (syscall(SYS_kcmp, search->pid, number, KCMP_FILE, fd, fd) != 0 ||
+		    gcr_proc_stat(number, &stat) < 0)
+			continue;
+		return gcr_error_set(search->error, EOPNOTSUPP,
+				     "its child %d (%s) holds descriptors of its GPU memory, which "
+				     "would stay in use; end that process first",
+				     number, stat.comm);
+	}
+	return check_children_of(search, number);
+}
+
+int gcr_children_check(pid_t pid, const char *device_directory, struct gcr_error *error)
+{
+	struct search search = {.pid = pid, .device_directory = device_directory, .error = error};
+	char path[32];
+	int result;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	result = each_number(path, note_fd, &search);
+	if (result < 0)
+		gcr_error_set(error, -result, "out of memory");
+	else if (search.kept.count)
+		result = check_children_of(&search, pid);
+	free(search.kept.fds);
+	return result;
+}

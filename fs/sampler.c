@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The sampling thread. sampler->lock guards what it is woken by; it holds no other lock while it
+ * talks to a library, and takes a link only where no verb has it.
+ */
+#include "fs/sampler.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/gpus.h"
+#include "fs/link.h"
+#include "fs/log.h"
+#include "fs/store.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+
+/* A table that has not changed for so many samples is worth having files for. */
+#define STEADY_SAMPLES 3
+/* What a running program's agent may take for an answer that needs no GPU. */
+#define ANSWER_USEC    (1 * GCR_USEC_PER_SEC)
+
+struct gcr_sampler {
+	struct gcr_daemon *daemon;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool woken;
+	bool stopping;
+};
+
+/* One request to a library that is no verb's. The answer's descriptors are the caller's. */
+static int ask(struct gcr_process *process, uint16_t type, struct gcr_message *message)
+{
+	struct gcr_link *link = NULL;
+	struct gcr_error error;
+	int result;
+
+	result = gcr_link_take(process, 0, &link, &error);
+	if (result < 0)
+		return result;
+	result = gcr_link_request(link, type, NULL, 0, NULL, 0, &error);
+	if (!result)
+		result = gcr_link_receive(link, ANSWER_USEC, message);
+	gcr_link_put(link);
+	if (!result && message->header.type != GCR_MESSAGE_RESULT) {
+		gcr_message_close_fds(message);
+		result = -EPROTO;
+	}
+	return result;
+}
+
+/* Files for the memory that it has now. */
+static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *process,
+			 struct gcr_message *message)
+{
+	_cleanup_free_ struct gcr_extent *extents = NULL;
+	struct gcr_error error;
+	struct stat status;
+	size_t count = 0;
+
+	if (ask(process, GCR_MESSAGE_LIST, message) < 0)
+		return;
+	if (message->fds_count == 1 && !fstat(message->fds[0], &status) && status.st_size >= 0 &&
+	    (uint64_t)status.st_size <= GCR_EXTENTS_MAX * sizeof(*extents)) {
+		count = (size_t)status.st_size / sizeof(*extents);
+		if (gcr_extents_read(message->fds[0], count, &extents, &error) < 0)
+			count = 0;
+	}
+	gcr_message_close_fds(message);
+	for (size_t i = 0; i < count; i++) {
+		int index = gcr_gpus_index(sampler->daemon->gpus, extents[i].gpu);
+
+		if (index < 0)
+			return;
+		extents[i].gpu_index = (uint32_t)index;
+	}
+	gcr_store_pool(sampler->daemon->store, process->pid, process->start_ticks, extents, count);
+}
+
+/* Frozen, says the record, and the library has not heard of it: its VRAM is not free yet. */
+static void tell_commit(struct gcr_process *process, struct gcr_message *message)
+{
+	bool is_frozen;
+
+	pthread_mutex_lock(&process->lock);
+	is_frozen = process->state == GCR_STATE_FROZEN && !process->task && process->snapshot;
+	pthread_mutex_unlock(&process->lock);
+	if (is_frozen && !ask(process, GCR_MESSAGE_COMMIT, message))
+		gcr_message_close_fds(message);
+}
+
+static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
+		   struct gcr_message *message)
+{
+	struct gcr_link_facts facts;
+	bool refresh = false;
+
+	if (gcr_link_facts(process, &facts) < 0)
+		return;
+	pthread_mutex_lock(&process->lock);
+	if (!process->active_usec || process->submissions != facts.submissions) {
+		process->submissions = facts.submissions;
+		process->active_usec = gcr_clock_usec();
+	}
+	if (process->table_changes != facts.table_changes) {
+		process->table_changes = facts.table_changes;
+		process->steady_samples = 0;
+	} else if (process->steady_samples < STEADY_SAMPLES) {
+		refresh = ++process->steady_samples == STEADY_SAMPLES &&
+			  process->state == GCR_STATE_RUNNING && !process->task;
+	}
+	pthread_mutex_unlock(&process->lock);
+	if (facts.phase == GCR_PRELOAD_HANDED)
+		tell_commit(process, message);
+	if (refresh && sampler->daemon->options.pool_bytes && facts.flags & GCR_PAGE_VMM)
+		refresh_pool(sampler, process, message);
+}
+
+/* True if there is any library to look at. */
+static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	bool any = false;
+
+	if (gcr_processes_list(sampler->daemon->processes, &list, &count) < 0)
+		return true;
+	for (size_t i = 0; i < count; i++) {
+		pthread_mutex_lock(&list[i]->lock);
+		any = any || list[i]->link;
+		pthread_mutex_unlock(&list[i]->lock);
+		sample(sampler, list[i], message);
+	}
+	gcr_processes_list_free(list, count);
+	return any;
+}
+
+static void *run(void *data)
+{
+	struct gcr_sampler *sampler = data;
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	bool any = false;
+
+	if (!message)
+		return NULL;
+	pthread_mutex_lock(&sampler->lock);
+	while (!sampler->stopping) {
+		struct timespec until;
+
+		sampler->woken = false;
+		pthread_mutex_unlock(&sampler->lock);
+		any = sample_all(sampler, message);
+		pthread_mutex_lock(&sampler->lock);
+		if (!any) {
+			while (!sampler->woken && !sampler->stopping)
+				pthread_cond_wait(&sampler->changed, &sampler->lock);
+			continue;
+		}
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += GCR_SAMPLE_MSEC * 1000000L;
+		until.tv_sec += until.tv_nsec / 1000000000L;
+		until.tv_nsec %= 1000000000L;
+		while (!sampler->stopping &&
+		       !pthread_cond_timedwait(&sampler->changed, &sampler->lock, &until))
+			;
+	}
+	pthread_mutex_unlock(&sampler->lock);
+	return NULL;
+}
+
+int gcr_sampler_create(struct gcr_daemon *daemon, struct gcr_sampler **ret_sampler)
+{
+	_cleanup_free_ struct gcr_sampler *sampler = calloc(1, sizeof(*sampler));
+	int result;
+
+	if (!sampler)
+		return -ENOMEM;
+	sampler->daemon = daemon;
+	pthread_mutex_init(&sampler->lock, NULL);
+	pthread_cond_init(&sampler->changed, NULL);
+	result = pthread_create(&sampler->thread, NULL, run, sampler);
+	if (result)
+		return -result;
+	*ret_sampler = TAKE_PTR(sampler);
+	return 0;
+}
+
+void gcr_sampler_destroy(struct gcr_sampler *sampler)
+{
+	if (!sampler)
+		return;
+	pthread_mutex_lock(&sampler->lock);
+	sampler->stopping = true;
+	pthread_cond_broadcast(&sampler->changed);
+	pthread_mutex_unlock(&sampler->lock);
+	pthread_join(sampler->thread, NULL);
+	pthread_cond_destroy(&sampler->changed);
+	pthread_mutex_destroy(&sampler->lock);
+	free(sampler);
+}
+
+void gcr_sampler_wake(struct gcr_sampler *sampler)
+{
+	if (!sampler)
+		return;
+	pthread_mutex_lock(&sampler->lock);
+	sampler->woken = true;
+	pthread_cond_broadcast(&sampler->changed);
+	pthread_mutex_unlock(&sampler->lock);
+}
+
+int64_t gcr_sampler_idle_msec(struct gcr_process *process)
+{
+	int64_t active_usec;
+
+	pthread_mutex_lock(&process->lock);
+	active_usec = process->active_usec;
+	pthread_mutex_unlock(&process->lock);
+	return active_usec ? (gcr_clock_usec() - active_usec) / GCR_USEC_PER_MSEC : -1;
+}

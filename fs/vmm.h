@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A task in the hands of the vmm engine: its requests to the process's preload library
+ * (vmm_link.c) and to the workers of its GPUs (vmm_worker.c). All functions run on the task's
+ * thread and fill @error with words when they return a negative errno.
+ */
+#ifndef GCR_FS_VMM_H
+#define GCR_FS_VMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fs/drive.h"
+#include "fs/link.h"
+#include "fs/store.h"
+
+/* The worker of one GPU, and which extents are its. */
+struct gcr_vmm_worker {
+	uint8_t uuid[GCR_UUID_BYTES];
+	uint32_t first;
+	uint32_t count;
+	struct gcr_helper *helper; /* NULL: not taken */
+	bool is_copying;	   /* COPY is not answered yet */
+};
+
+struct gcr_vmm {
+	struct gcr_drive drive;
+	struct gcr_link *link;	       /* NULL: not taken */
+	enum gcr_preload_phase phase;  /* the library's, as it last said */
+	struct gcr_snapshot *snapshot; /* NULL: none */
+	const struct gcr_extent *extents;
+	struct gcr_extent *own_extents; /* what `extents` points to before there is a snapshot */
+	size_t count;
+	size_t device_count; /* of these, the first */
+	struct gcr_vmm_worker workers[GCR_GPUS_MAX];
+	unsigned int workers_count;
+	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
+	struct gcr_verb_timing timing;
+};
+
+void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task);
+void gcr_vmm_finish(struct gcr_vmm *vmm);
+
+/* ---- vmm_link.c ---- */
+
+/* Take the link; on success the phase is known. */
+int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error);
+
+/*
+ * One request without descriptors, waited for to its end; 0: done, and the phase is what it says.
+ * -ENOTCONN: the library is gone, -ESRCH: the process, -ECANCELED: the daemon must go.
+ */
+int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
+
+/* Close the gate; ends with the deadline or when the operation is to stop. */
+int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* The table of its memory into vmm->extents, with the daemon's GPU indexes. */
+int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* The files of its managed memory. */
+int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* HAND_OVER, with what comes passed on to the workers. */
+int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* Give vmm->handles to the program. */
+int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* ---- vmm_worker.c ---- */
+
+/* Which GPUs' workers the extents need: vmm->workers, none taken yet. */
+void gcr_vmm_assign(struct gcr_vmm *vmm);
+
+/* The GPUs of vmm->workers, as a mask of indexes. */
+uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm);
+
+/* Take the workers and begin a session of @type in each. */
+int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in_flight,
+			  struct gcr_error *error);
+
+/* Descriptors of the extents [first, first + count), for whichever workers they belong to. */
+int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const int *fds,
+		   struct gcr_error *error);
+
+/* CREATE in every session: VRAM for all. -ENOMEM. */
+int gcr_vmm_create(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* Hold as much VRAM as the driver will need on each GPU, or give it back. */
+int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error);
+int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* Begin to copy, and wait until all is copied. Stops early when the operation is to stop. */
+int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error);
+int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* Descriptors of all extents into vmm->handles. */
+int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* END every session and give the workers back. Failures end the worker: nothing of it stays. */
+void gcr_vmm_close_sessions(struct gcr_vmm *vmm);
+
+#endif

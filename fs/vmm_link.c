@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT */
+/* What the vmm engine asks of a preload library, which may die, lie or not answer. */
+#include "fs/vmm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/gpus.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+
+#define SLICE_USEC	(250 * GCR_USEC_PER_MSEC)
+/* One GATE_CLOSE waits this long at first, then longer, so that a cancel soon gets its turn. */
+#define GATE_FIRST_MSEC 200
+#define GATE_MOST_MSEC	2000
+
+int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
+{
+	struct gcr_link_facts facts;
+	int result;
+
+	if (vmm->link)
+		return 0;
+	result = gcr_link_take(vmm->drive.process, timeout_usec, &vmm->link, error);
+	if (result < 0)
+		return result;
+	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
+		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	vmm->phase = facts.phase;
+	return 0;
+}
+
+static void disconnect(struct gcr_vmm *vmm)
+{
+	gcr_link_put(TAKE_PTR(vmm->link));
+}
+
+/* What a message means for the wait: 0 goes on waiting. */
+static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr_error *error)
+{
+	int result = gcr_link_receive(vmm->link, SLICE_USEC, message);
+
+	if (!result)
+		return 1;
+	if (result == -EINTR)
+		return gcr_error_set(error, ESRCH, "process %d has ended",
+				     (int)vmm->drive.process->pid);
+	if (result != -ETIMEDOUT) {
+		disconnect(vmm);
+		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	}
+	if (gcr_drive_must_leave(&vmm->drive))
+		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
+	gcr_drive_check_deadline(&vmm->drive);
+	return 0;
+}
+
+/* Read an answer; 0 if it says that the request was done. */
+static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
+		       struct gcr_error *error)
+{
+	struct gcr_result answer;
+
+	gcr_message_payload(message, &answer, sizeof(answer));
+	gcr_message_terminate(answer.words);
+	if (answer.state >= GCR_PRELOAD_RUNNING && answer.state <= GCR_PRELOAD_INCOMING)
+		vmm->phase = (enum gcr_preload_phase)answer.state;
+	if (!answer.error)
+		return 0;
+	for (char *byte = answer.words; *byte; byte++)
+		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
+			*byte = '?';
+	if (answer.error < 0 || answer.error > 4095)
+		answer.error = EIO;
+	return gcr_error_set(error, answer.error, "%s", answer.words);
+}
+
+/*
+ * Send a request and wait for its answer, which is left in @message (its descriptors are the
+ * caller's). HANDLES on the way go to the workers; the first of them that fails does not end the
+ * conversation.
+ */
+static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+		    const int *fds, size_t fds_count, struct gcr_message *message,
+		    struct gcr_error *error)
+{
+	struct gcr_error import_error = {0};
+	int import_result = 0;
+	int result;
+
+	message->fds_count = 0;
+	if (!vmm->link)
+		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	result = gcr_link_request(vmm->link, type, payload, bytes, fds, fds_count, error);
+	if (result == -EPIPE) {
+		disconnect(vmm);
+		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	}
+	if (result < 0)
+		return result;
+	for (;;) {
+		struct gcr_range range;
+
+		result = wait_one(vmm, message, error);
+		if (result < 0)
+			return result;
+		if (!result)
+			continue;
+		if (message->header.type == GCR_MESSAGE_RESULT)
+			break;
+		gcr_message_payload(message, &range, sizeof(range));
+		if (message->header.type == GCR_MESSAGE_HANDLES &&
+		    range.count == message->fds_count) {
+			if (!import_result)
+				import_result = gcr_vmm_import(vmm, range.first, range.count,
+							       message->fds, &import_error);
+		} else if (!import_result) {
+			import_result = gcr_error_set(&import_error, EPROTO,
+						      "its preload library does not speak our "
+						      "protocol");
+		}
+		gcr_message_close_fds(message);
+	}
+	result = take_answer(vmm, message, error);
+	if (!result && import_result < 0) {
+		*error = import_error;
+		result = import_result;
+	}
+	return result;
+}
+
+static int ask_with(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+		    const int *fds, size_t fds_count, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = converse(vmm, type, payload, bytes, fds, fds_count, message, error);
+	gcr_message_close_fds(message);
+	return result;
+}
+
+int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
+{
+	return ask_with(vmm, type, NULL, 0, NULL, 0, error);
+}
+
+int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_gate_request request = {.timeout_ms = GATE_FIRST_MSEC};
+	struct gcr_drive *drive = &vmm->drive;
+
+	for (;;) {
+		int64_t left_msec;
+		int result;
+
+		if (gcr_task_stopped(drive->task))
+			return gcr_drive_stopped(error);
+		left_msec = (gcr_task_deadline_usec(drive->task) - gcr_clock_usec()) /
+			    GCR_USEC_PER_MSEC;
+		if (left_msec < request.timeout_ms)
+			request.timeout_ms = left_msec > 10 ? (uint32_t)left_msec : 10;
+		result = ask_with(vmm, GCR_MESSAGE_GATE_CLOSE, &request, sizeof(request), NULL, 0,
+				  error);
+		if (result != -ETIMEDOUT)
+			return result;
+		if (gcr_task_stopped(drive->task) == ETIMEDOUT) {
+			gcr_error_prefix(error, "it did not come to rest in time (timeout=SEC "
+						"allows more)");
+			return -ETIMEDOUT;
+		}
+		if (request.timeout_ms < GATE_MOST_MSEC)
+			request.timeout_ms *= 2;
+	}
+}
+
+int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	struct gcr_gpus *gpus = vmm->drive.daemon->gpus;
+	struct stat status;
+	size_t count = 0;
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = converse(vmm, GCR_MESSAGE_LIST, NULL, 0, NULL, 0, message, error);
+	if (!result &&
+	    (message->fds_count != 1 || fstat(message->fds[0], &status) < 0 || status.st_size < 0 ||
+	     (uint64_t)status.st_size > GCR_EXTENTS_MAX * sizeof(struct gcr_extent)))
+		result = gcr_error_set(error, EPROTO, "its table of allocations cannot be read");
+	if (!result) {
+		count = (size_t)status.st_size / sizeof(struct gcr_extent);
+		result = gcr_extents_read(message->fds[0], count, &vmm->own_extents, error);
+	}
+	gcr_message_close_fds(message);
+	if (result < 0)
+		return result;
+	vmm->count = count;
+	vmm->extents = vmm->own_extents;
+	vmm->device_count = 0;
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_extent *extent = &vmm->own_extents[i];
+		int index = gcr_gpus_index(gpus, extent->gpu);
+
+		if (index < 0)
+			return gcr_error_set(error, ENODEV,
+					     "it has memory on a GPU that is not known here");
+		if (extent->kind == GCR_MEMORY_DEVICE)
+			vmm->device_count++;
+		extent->gpu_index = (uint32_t)index;
+	}
+	return 0;
+}
+
+int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	size_t managed_count = vmm->count - vmm->device_count;
+	int result = 0;
+
+	for (size_t first = 0; first < managed_count && !result; first += GCR_MESSAGE_FDS_MAX) {
+		struct gcr_range range = {.first = (uint32_t)first};
+		int fds[GCR_MESSAGE_FDS_MAX];
+
+		while (range.count < GCR_MESSAGE_FDS_MAX &&
+		       range.first + range.count < managed_count && !result) {
+			int fd = gcr_snapshot_open_file(
+				vmm->snapshot, vmm->device_count + range.first + range.count, true);
+
+			if (fd < 0)
+				result = gcr_error_set(error, -fd,
+						       "a file of the store cannot be opened: %s",
+						       strerror(-fd));
+			else
+				fds[range.count++] = fd;
+		}
+		if (!result)
+			result = ask_with(vmm, GCR_MESSAGE_FILES, &range, sizeof(range), fds,
+					  range.count, error);
+		for (uint32_t i = 0; i < range.count; i++)
+			close(fds[i]);
+	}
+	return result;
+}
+
+int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_hand_over request = {0};
+
+	pthread_mutex_lock(&process->lock);
+	snprintf(request.generation, sizeof(request.generation), "%s", process->generation);
+	pthread_mutex_unlock(&process->lock);
+	return ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
+}
+
+int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_range range = {0};
+	int result = 0;
+
+	while (range.first < vmm->device_count && !result) {
+		size_t left = vmm->device_count - range.first;
+
+		range.count = left < GCR_MESSAGE_FDS_MAX ? (uint32_t)left : GCR_MESSAGE_FDS_MAX;
+		result = ask_with(vmm, GCR_MESSAGE_RECEIVE, &range, sizeof(range),
+				  &vmm->handles[range.first], range.count, error);
+		for (uint32_t i = 0; i < range.count; i++) {
+			close(vmm->handles[range.first + i]);
+			vmm->handles[range.first + i] = -1;
+		}
+		range.first += range.count;
+	}
+	return result;
+}

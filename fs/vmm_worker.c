@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sessions in the workers of a process's GPUs. A worker may be killed at any moment: until the
+ * commit of a freeze the program has descriptors of its own, on thaw the store has the bytes.
+ */
+#include "fs/vmm.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/gpus.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+
+#define SLICE_USEC	     (100 * GCR_USEC_PER_MSEC)
+/* VRAM that a restore takes beyond what NVML counted; see drive_memory.c. */
+#define BALLAST_MARGIN_BYTES (64ull << 20)
+
+static void drop(struct gcr_vmm_worker *worker)
+{
+	if (!worker->helper)
+		return;
+	gcr_helper_kill(worker->helper);
+	gcr_helper_put(TAKE_PTR(worker->helper));
+	worker->is_copying = false;
+}
+
+static int gpu_index(struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
+{
+	return gcr_gpus_index(vmm->drive.daemon->gpus, worker->uuid);
+}
+
+static int died(struct gcr_vmm_worker *worker, struct gcr_error *error)
+{
+	drop(worker);
+	return gcr_error_set(error, EIO, "the GPU's worker died");
+}
+
+/*
+ * Wait for a worker's answer. @stops: it may be given up (the worker is ended) when the operation
+ * is to stop.
+ */
+static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, bool stops,
+		 struct gcr_result *answer, int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count,
+		 struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+
+	for (;;) {
+		int result = gcr_helper_result_fds(worker->helper, SLICE_USEC,
+						   drive->process->pidfd, answer, fds, fds_count);
+
+		if (!result && answer->error)
+			return gcr_error_set(error, answer->error, "%s", answer->words);
+		if (!result)
+			return 0;
+		if (result == -EINTR) {
+			drop(worker);
+			return gcr_error_set(error, ESRCH, "process %d has ended",
+					     (int)drive->process->pid);
+		}
+		if (result != -ETIMEDOUT)
+			return died(worker, error);
+		if (gcr_drive_must_leave(drive) || (stops && gcr_task_stopped(drive->task))) {
+			drop(worker);
+			return gcr_drive_stopped(error);
+		}
+		gcr_drive_check_deadline(drive);
+	}
+}
+
+static void close_all(int *fds, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		close(fds[i]);
+}
+
+static int ask(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type,
+	       const void *payload, size_t bytes, const int *fds, size_t fds_count,
+	       struct gcr_error *error)
+{
+	int extra[GCR_MESSAGE_FDS_MAX];
+	struct gcr_result answer;
+	size_t extra_count = 0;
+	int result;
+
+	if (!worker->helper)
+		return gcr_error_set(error, EIO, "the GPU's worker died");
+	result =
+		gcr_helper_request_fds(worker->helper, type, payload, bytes, fds, fds_count, error);
+	if (result < 0)
+		return died(worker, error);
+	result = await(vmm, worker, true, &answer, extra, &extra_count, error);
+	close_all(extra, extra_count);
+	return result;
+}
+
+void gcr_vmm_assign(struct gcr_vmm *vmm)
+{
+	struct gcr_vmm_worker *worker = NULL;
+
+	vmm->workers_count = 0;
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		const uint8_t *uuid = gcr_drive_destination(&vmm->drive, vmm->extents[i].gpu);
+
+		if (!worker || memcmp(worker->uuid, uuid, GCR_UUID_BYTES)) {
+			if (vmm->workers_count == GCR_GPUS_MAX)
+				return;
+			worker = &vmm->workers[vmm->workers_count++];
+			*worker = (struct gcr_vmm_worker){.first = (uint32_t)i};
+			memcpy(worker->uuid, uuid, GCR_UUID_BYTES);
+		}
+		worker->count++;
+	}
+}
+
+uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm)
+{
+	uint32_t mask = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		int index = gpu_index(vmm, &vmm->workers[i]);
+
+		if (index >= 0)
+			mask |= 1u << index;
+	}
+	return mask;
+}
+
+static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type,
+			uint32_t copies_in_flight, struct gcr_error *error)
+{
+	struct gcr_session session = {.count = worker->count, .copies_in_flight = copies_in_flight};
+	_cleanup_close_ int table = gcr_extents_write(&vmm->extents[worker->first], worker->count);
+	int fds[2] = {table, gcr_snapshot_directory(vmm->snapshot)};
+
+	if (table < 0)
+		return gcr_error_set(error, -table, "a table for the worker cannot be made: %s",
+				     strerror(-table));
+	return ask(vmm, worker, type, &session, sizeof(session), fds, 2, error);
+}
+
+/* Take one worker, waiting for those who have it; the operation may be stopped meanwhile. */
+static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
+
+	for (;;) {
+		int result = gcr_helpers_take_worker(drive->daemon->helpers, worker->uuid,
+						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
+						     drive->process->pidfd, &worker->helper, error);
+
+		if (result != -ETIMEDOUT)
+			return result;
+		if (gcr_task_stopped(drive->task) || gcr_drive_must_leave(drive))
+			return gcr_drive_stopped(error);
+		/* Others' copies may take long: they have deadlines of their own. */
+		if (gcr_clock_usec() > until_usec)
+			gcr_drive_check_deadline(drive);
+	}
+}
+
+int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in_flight,
+			  struct gcr_error *error)
+{
+	unsigned int gpus_count = gcr_gpus_count(vmm->drive.daemon->gpus);
+	int result = 0;
+
+	/* In the order of the GPUs' indexes for everybody: so nobody waits in a circle. */
+	for (unsigned int index = 0; index < gpus_count && !result; index++)
+		for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+			struct gcr_vmm_worker *worker = &vmm->workers[i];
+
+			if (gpu_index(vmm, worker) != (int)index)
+				continue;
+			result = take(vmm, worker, error);
+			if (!result)
+				result = open_session(vmm, worker, type, copies_in_flight, error);
+		}
+	return result;
+}
+
+int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const int *fds,
+		   struct gcr_error *error)
+{
+	int result = 0;
+
+	if (first > vmm->device_count || count > vmm->device_count - first)
+		return gcr_error_set(error, EPROTO, "descriptors of memory that it does not have");
+	for (unsigned int i = 0; i < vmm->workers_count && !result && count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		struct gcr_range range = {.first = first - worker->first, .count = count};
+
+		if (first < worker->first || first >= worker->first + worker->count)
+			continue;
+		if (range.count > worker->count - range.first)
+			range.count = worker->count - range.first;
+		result = ask(vmm, worker, GCR_MESSAGE_IMPORT, &range, sizeof(range), fds,
+			     range.count, error);
+		first += range.count;
+		count -= range.count;
+		fds += range.count;
+	}
+	return result;
+}
+
+int gcr_vmm_create(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++)
+		result = ask(vmm, &vmm->workers[i], GCR_MESSAGE_CREATE, NULL, 0, NULL, 0, error);
+	return result;
+}
+
+int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		struct gcr_reserve_request request = {0};
+
+		pthread_mutex_lock(&process->lock);
+		for (unsigned int j = 0; j < process->shares_count; j++)
+			if (!memcmp(gcr_drive_destination(&vmm->drive, process->shares[j].uuid),
+				    worker->uuid, GCR_UUID_BYTES))
+				request.bytes += process->shares[j].bytes + BALLAST_MARGIN_BYTES;
+		pthread_mutex_unlock(&process->lock);
+		if (!request.bytes)
+			continue;
+		result = ask(vmm, worker, GCR_MESSAGE_RESERVE, &request, sizeof(request), NULL, 0,
+			     error);
+		if (result == -ENOMEM)
+			gcr_error_set(error, ENOMEM,
+				      "beside the contents the driver needs %" PRIu64
+				      " MiB on GPU %d, which are not free; freeze or end another "
+				      "process, then try again",
+				      request.bytes >> 20, gpu_index(vmm, worker));
+		if (!result)
+			vmm->drive.ballast |= 1u << gpu_index(vmm, worker);
+	}
+	return result;
+}
+
+int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++)
+		result = ask(vmm, &vmm->workers[i], GCR_MESSAGE_RELEASE, NULL, 0, NULL, 0, error);
+	vmm->drive.ballast = 0;
+	return result;
+}
+
+int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+
+		if (!worker->helper ||
+		    gcr_helper_request(worker->helper, GCR_MESSAGE_COPY, NULL, 0, error) < 0)
+			return died(worker, error);
+		worker->is_copying = true;
+	}
+	return 0;
+}
+
+int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		int extra[GCR_MESSAGE_FDS_MAX];
+		size_t extra_count = 0;
+		struct gcr_result answer = {0};
+
+		if (!worker->helper)
+			return gcr_error_set(error, EIO, "the GPU's worker died");
+		if (!worker->is_copying)
+			continue;
+		result = await(vmm, worker, true, &answer, extra, &extra_count, error);
+		close_all(extra, extra_count);
+		worker->is_copying = false;
+		if ((int64_t)answer.duration_usec > vmm->timing.copy_usec)
+			vmm->timing.copy_usec = (int64_t)answer.duration_usec;
+	}
+	return result;
+}
+
+/* The descriptors of one worker's extents. */
+static int export_one(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
+{
+	struct gcr_range range = {0};
+	int result = 0;
+
+	while (range.first < worker->count && !result) {
+		int fds[GCR_MESSAGE_FDS_MAX];
+		size_t fds_count = 0;
+		struct gcr_result answer;
+
+		range.count = worker->count - range.first;
+		if (range.count > GCR_MESSAGE_FDS_MAX)
+			range.count = GCR_MESSAGE_FDS_MAX;
+		if (!worker->helper || gcr_helper_request(worker->helper, GCR_MESSAGE_EXPORT,
+							  &range, sizeof(range), error) < 0)
+			return died(worker, error);
+		result = await(vmm, worker, false, &answer, fds, &fds_count, error);
+		if (!result && fds_count != range.count)
+			result = gcr_error_set(error, EIO,
+					       "the GPU's worker did not give every handle: is the "
+					       "daemon's limit on descriptors too low?");
+		if (result < 0) {
+			close_all(fds, fds_count);
+			return result;
+		}
+		memcpy(&vmm->handles[worker->first + range.first], fds, fds_count * sizeof(*fds));
+		range.first += range.count;
+	}
+	return result;
+}
+
+int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (!vmm->handles) {
+		vmm->handles = malloc((vmm->device_count + 1) * sizeof(*vmm->handles));
+		if (!vmm->handles)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+		for (size_t i = 0; i < vmm->device_count; i++)
+			vmm->handles[i] = -1;
+	}
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++)
+		result = export_one(vmm, &vmm->workers[i], error);
+	return result;
+}
+
+void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
+{
+	struct gcr_error error;
+
+	/* All at once: letting go of much memory takes a while. */
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+
+		if (worker->is_copying)
+			drop(worker);
+		if (worker->helper &&
+		    gcr_helper_request(worker->helper, GCR_MESSAGE_END, NULL, 0, &error) < 0)
+			drop(worker);
+	}
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		struct gcr_result answer;
+
+		if (worker->helper && (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC,
+							 -1, &answer) < 0 ||
+				       answer.error))
+			drop(worker);
+		gcr_helper_put(TAKE_PTR(worker->helper));
+	}
+}
