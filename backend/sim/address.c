@@ -265,6 +265,7 @@ CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, si
 	mapping->size_bytes = size_bytes;
 	mapping->phys = phys;
 	mapping->offset = offset;
+	mapping->id = ++sim.next_serial;
 	mapping->peers = access == ACCESS_PEERS;
 	for (unsigned i = 0; access != ACCESS_NOBODY && i < sim.device_count; i++)
 		if (!phys || (int)i == phys->device)
@@ -380,6 +381,7 @@ struct allocation *allocation_add(CUdeviceptr start, size_t size_bytes, enum all
 	allocation->kind = kind;
 	allocation->device = device;
 	allocation->buffer_id = ++sim.next_serial;
+	allocation->sync_memops = 1;
 	if (span_insert(&allocations, start, size_bytes, allocation)) {
 		free(allocation);
 		return NULL;

@@ -107,6 +107,7 @@ static void connection_serve(int connection)
 
 static void *server_thread(void *argument)
 {
+	sim_thread_name(SIM_SERVER_THREAD_NAME);
 	shared_lock();
 	shared->processes[sim.index].restore_thread = gettid();
 	shared_unlock();

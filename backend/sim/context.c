@@ -165,6 +165,7 @@ static void context_end(CUcontext context)
 	if (!atomic_load(&context->failure))
 		context_wait(context);
 	streams_destroy(context);
+	callbacks_end(context);
 	context_memory_free(context);
 	SIM_LOCK(&sim.lock);
 	for (struct CUctx_st **link = &contexts; *link; link = &(*link)->next)
@@ -434,7 +435,7 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id)
 
 static CUresult context_synchronize(CUcontext context)
 {
-	CUresult result = capture_forbids(NULL);
+	CUresult result = context_ends_captures(context);
 
 	if (result)
 		return result;
@@ -457,21 +458,35 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 	return context_synchronize(ctx);
 }
 
-CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+static CUresult limit_set(CUcontext context, CUlimit limit, size_t value)
 {
-	SIM_ENTER_CONTEXT(context);
 	SIM_LOCK(&sim.lock);
-	size_t before;
+	size_t before = context->limits[limit];
 	CUresult result;
 
-	if (limit >= CU_LIMIT_MAX)
-		return CUDA_ERROR_UNSUPPORTED_LIMIT;
-	before = context->limits[limit];
 	context->limits[limit] = value;
 	result = account();
 	if (result)
 		context->limits[limit] = before;
 	return result;
+}
+
+/* Measured: a stack is rounded up to 16 bytes, and changing it waits for the GPU. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	SIM_ENTER_CONTEXT(context);
+	CUresult result = capture_forbids(NULL);
+
+	if (result)
+		return result;
+	if (limit >= CU_LIMIT_MAX)
+		return CUDA_ERROR_UNSUPPORTED_LIMIT;
+	if (limit == CU_LIMIT_STACK_SIZE) {
+		value = (value + 15) / 16 * 16;
+		if (value != context->limits[limit])
+			context_wait(context);
+	}
+	return limit_set(context, limit, value);
 }
 
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)

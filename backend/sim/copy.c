@@ -67,11 +67,6 @@ static CUresult copy_submit(CUstream handle, struct work *item, enum copy_side t
 
 	if (result)
 		return result;
-	if (synchronous) {
-		result = capture_forbids(NULL);
-		if (result)
-			return result;
-	}
 	if (!width || !height)
 		return CUDA_SUCCESS;
 	item->copy.devices |= 1u << stream->context->device;

@@ -203,12 +203,18 @@ static uint64_t ipc_recorded(const struct CUevent_st *event)
 	return recorded;
 }
 
+/* Measured: asking for any event, however old, is one of the calls that captures forbid. */
 static CUresult event_usable(CUevent event)
 {
+	CUresult result;
+
 	if (!event_valid(event))
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (event->capture)
 		return CUDA_ERROR_CAPTURED_EVENT;
+	result = capture_forbids(NULL);
+	if (result)
+		return result;
 	return (CUresult)atomic_load(&event->context->failure);
 }
 

@@ -16,10 +16,13 @@ static size_t page_up(size_t value)
 
 static CUresult host_alloc(CUcontext context, void **ret_pointer, size_t bytes, unsigned flags)
 {
+	CUresult result = capture_forbids(NULL);
 	SIM_LOCK(&sim.lock);
 	struct allocation *allocation;
 	void *memory;
 
+	if (result)
+		return result;
 	if (!ret_pointer || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	memory = mmap(NULL, page_up(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
@@ -54,8 +57,11 @@ CUresult cuMemAllocHost_v2(void **pointer, size_t bytes)
 CUresult cuMemFreeHost(void *pointer)
 {
 	SIM_ENTER_CONTEXT(context);
+	CUresult result = capture_forbids(NULL);
 	struct allocation *allocation;
 
+	if (result)
+		return result;
 	context_wait(context);
 	SIM_LOCK(&sim.lock);
 	allocation = allocation_find((CUdeviceptr)pointer);
@@ -88,9 +94,12 @@ static bool is_mapped(const void *pointer, size_t bytes)
 CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 {
 	SIM_ENTER_CONTEXT(context);
+	CUresult result = capture_forbids(NULL);
 	SIM_LOCK(&sim.lock);
 	struct allocation *allocation;
 
+	if (result)
+		return result;
 	if (!pointer || !bytes || flags & ~15u || !is_mapped(pointer, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (span_overlaps(&allocations, (CUdeviceptr)pointer, bytes))
@@ -112,9 +121,12 @@ CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags)
 CUresult cuMemHostUnregister(void *pointer)
 {
 	SIM_ENTER_CONTEXT(context);
+	CUresult result = capture_forbids(NULL);
 	SIM_LOCK(&sim.lock);
 	struct allocation *allocation = allocation_find((CUdeviceptr)pointer);
 
+	if (result)
+		return result;
 	if (!allocation || allocation->kind != ALLOCATION_REGISTERED ||
 	    allocation->start != (CUdeviceptr)pointer)
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;

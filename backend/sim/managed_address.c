@@ -25,7 +25,7 @@ struct small_block {
 	struct span_table pieces;
 };
 
-static struct chunk *chunks;
+static struct chunk *chunks; /* the newest first: it is looked at first */
 
 static size_t round_up(size_t value, size_t to)
 {
@@ -49,7 +49,7 @@ static CUdeviceptr gap_find(const struct span_table *pieces, CUdeviceptr start, 
 
 static struct chunk *chunk_new(size_t size_bytes)
 {
-	struct chunk *chunk = calloc(1, sizeof(*chunk)), **tail = &chunks;
+	struct chunk *chunk = calloc(1, sizeof(*chunk));
 	size_t room = round_up(size_bytes, CHUNK_BYTES) + CHUNK_BYTES - PAGE_BYTES;
 	CUdeviceptr at, end;
 	void *address;
@@ -70,9 +70,8 @@ static struct chunk *chunk_new(size_t size_bytes)
 	if (end > chunk->start + chunk->size_bytes)
 		munmap((void *)(chunk->start + chunk->size_bytes),
 		       end - chunk->start - chunk->size_bytes);
-	while (*tail)
-		tail = &(*tail)->next;
-	*tail = chunk;
+	chunk->next = chunks;
+	chunks = chunk;
 	return chunk;
 }
 

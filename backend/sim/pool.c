@@ -137,15 +137,22 @@ static CUresult pool_alloc(CUmemoryPool pool, CUcontext context, size_t bytes, C
 	return CUDA_SUCCESS;
 }
 
+/* Memory nodes in graphs are not simulated; in another stream, a capture forbids it by its mode. */
+static CUresult pool_forbidden(CUstream stream)
+{
+	return stream->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_forbids(NULL);
+}
+
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream handle)
 {
 	SIM_ENTER_STREAM(stream, handle);
+	CUresult result = pool_forbidden(stream);
 	SIM_LOCK(&sim.lock);
 	CUmemoryPool pool;
 	int device = stream->context->device;
 
-	if (stream->capture)
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (result)
+		return result;
 	pool = current_pool[device] ? current_pool[device] : pool_default(device);
 	return pool ? pool_alloc(pool, stream->context, bytes, pointer) : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -154,10 +161,11 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
 				 CUstream handle)
 {
 	SIM_ENTER_STREAM(stream, handle);
+	CUresult result = pool_forbidden(stream);
 	SIM_LOCK(&sim.lock);
 
-	if (stream->capture)
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (result)
+		return result;
 	if (!pool_valid(pool))
 		return CUDA_ERROR_INVALID_VALUE;
 	return pool_alloc(pool, stream->context, bytes, pointer);
@@ -167,10 +175,11 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
 {
 	SIM_ENTER_STREAM(stream, handle);
 	struct work item = {.kind = WORK_POOL_FREE};
+	CUresult result = pool_forbidden(stream);
 	struct allocation *allocation;
 
-	if (stream->capture)
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (result)
+		return result;
 	pthread_mutex_lock(&sim.lock);
 	allocation = allocation_find(pointer);
 	if (!allocation || allocation->start != pointer || allocation->kind != ALLOCATION_POOL ||

@@ -66,6 +66,11 @@ int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *arg
 	return -r;
 }
 
+void sim_thread_name(const char *name)
+{
+	pthread_setname_np(pthread_self(), name);
+}
+
 bool sim_on_callback_thread(void)
 {
 	return callback_thread;

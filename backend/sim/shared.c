@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SHARED_MAGIC 0x67707563722d7333ull
+#define SHARED_MAGIC 0x67707563722d7334ull
 
 struct shared_state *shared;
 

@@ -52,6 +52,7 @@ struct shared_allocation {
 	unsigned gpu;
 	int exported;
 	int legacy_ipc;
+	unsigned char rdma_capable; /* allocFlags.gpuDirectRDMACapable, for who imports it */
 	uint64_t holders[SIM_HOLDER_WORDS];
 };
 

@@ -98,6 +98,10 @@ void device_files_close(void);
 CUresult sim_error_of(int error);
 uint64_t sim_now_ns(void);
 int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
+/* Names the calling thread as the real driver's are named. */
+void sim_thread_name(const char *name);
+#define SIM_SERVER_THREAD_NAME "cuda00001400006"
+#define SIM_STREAM_THREAD_NAME "cuda-EvtHandlr"
 
 static inline void sim_unlockp(pthread_mutex_t **lock)
 {
@@ -142,7 +146,8 @@ struct CUctx_st {
 	uint64_t vram_bytes;
 	struct CUstream_st *legacy;
 	_Atomic unsigned peers; /* bit per device */
-	struct fence *barrier;	/* work.lock: waited for by all that is submitted; NULL: nothing */
+	struct callbacks *callbacks;
+	struct fence *barrier; /* work.lock: waited for by all that is submitted; NULL: nothing */
 };
 
 CUcontext context_current(void);
@@ -188,6 +193,7 @@ struct mapping {
 	size_t offset;
 	bool peers;	     /* ACCESS_PEERS */
 	atomic_int resident; /* managed memory: 1 + the GPU it is on, 0: the host */
+	uint64_t id;	     /* CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID */
 	int protection[SIM_MAX_GPUS];
 };
 
@@ -458,6 +464,14 @@ bool streams_idle(void);
 void work_execute(CUcontext context, const struct work *work);
 void work_fail(CUcontext context, CUresult result);
 
+/* ---- callback.c ---- */
+
+/* Makes the thread that runs the host functions of a context, if there is none yet. */
+CUresult callbacks_start(CUcontext context);
+/* Has a host function or callback run there, and waits for its end. */
+void callback_run(CUcontext context, const struct work *item);
+void callbacks_end(CUcontext context);
+
 /* ---- event.c ---- */
 
 #define EVENT_MAGIC 0x45564e54u
@@ -515,6 +529,8 @@ extern __thread CUstreamCaptureMode capture_thread_mode;
 /* A call that may not happen in a capturing stream, or (NULL) that may interact with an open
  * capture in a way it cannot see: 0, or the error, and the capture is invalidated. */
 CUresult capture_forbids(CUstream stream);
+/* A call that ends every capture in the context, whatever its mode: 900 if there is one. */
+CUresult context_ends_captures(CUcontext context);
 CUresult stream_capture_begin(CUstream stream, struct capture *capture);
 /* A stream waits for an event: it joins the event's capture, or the event's stream is joined. */
 CUresult stream_capture_join(CUstream stream, struct CUevent_st *event);
@@ -536,7 +552,10 @@ struct kernel {
 
 extern const struct kernel sim_kernels[]; /* work.c; the last has no name */
 
-/* ---- vmm.c and ipc.c, for checkpoint.c ---- */
+/* ---- vmm.c and ipc.c ---- */
+
+/* The reservation that the address is in, or NULL. sim.lock is held. */
+const struct span *reservation_find(CUdeviceptr address);
 
 bool ipc_live(void);
 

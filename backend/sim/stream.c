@@ -133,6 +133,7 @@ static void *stream_thread(void *argument)
 	CUstream stream = argument;
 
 	sim_set_callback_thread();
+	sim_thread_name(SIM_STREAM_THREAD_NAME);
 	pthread_mutex_lock(&work.lock);
 	for (;;) {
 		struct operation *operation = stream->head;
@@ -378,24 +379,36 @@ void context_wait(CUcontext context)
 	}
 }
 
+/* Was there one? work.lock is held. */
+static bool captures_end(CUcontext context)
+{
+	bool found = false;
+
+	for (CUstream stream = work.streams; stream; stream = stream->next)
+		if (stream->context == context && stream->capture) {
+			stream->capture->invalidated = true;
+			found = true;
+		}
+	return found;
+}
+
+CUresult context_ends_captures(CUcontext context)
+{
+	SIM_LOCK(&work.lock);
+
+	return captures_end(context) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
 CUresult context_fence(CUcontext context, struct fence **ret_fence)
 {
 	struct fence **parts, *fence;
-	CUresult result = CUDA_SUCCESS;
 	size_t count = 0;
 	SIM_LOCK(&work.lock);
 
-	for (CUstream stream = work.streams; stream; stream = stream->next) {
-		if (stream->context != context)
-			continue;
-		count += stream->last != NULL;
-		if (stream->capture) {
-			stream->capture->invalidated = true;
-			result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-		}
-	}
-	if (result)
-		return result;
+	if (captures_end(context))
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	for (CUstream stream = work.streams; stream; stream = stream->next)
+		count += stream->context == context && stream->last;
 	*ret_fence = NULL;
 	if (!count)
 		return CUDA_SUCCESS;
@@ -417,11 +430,8 @@ CUresult context_wait_fence(CUcontext context, struct fence *fence)
 	size_t count = 0;
 	SIM_LOCK(&work.lock);
 
-	for (CUstream stream = work.streams; stream; stream = stream->next)
-		if (stream->context == context && stream->capture) {
-			stream->capture->invalidated = true;
-			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-		}
+	if (captures_end(context))
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	parts = calloc(2, sizeof(*parts));
 	if (!parts)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -580,6 +590,8 @@ CUresult cuStreamQuery(CUstream handle)
 	SIM_ENTER_STREAM(stream, handle);
 	CUresult result = capture_forbids(stream);
 
+	if (!result)
+		result = capture_forbids(NULL);
 	if (result)
 		return result;
 	SIM_LOCK(&work.lock);
@@ -591,6 +603,8 @@ CUresult cuStreamSynchronize(CUstream handle)
 	SIM_ENTER_STREAM(stream, handle);
 	CUresult result = capture_forbids(stream);
 
+	if (!result)
+		result = capture_forbids(NULL);
 	if (result)
 		return result;
 	if (stream->legacy) {
@@ -655,25 +669,29 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *d
 {
 	SIM_ENTER_STREAM(stream, handle);
 	struct work item = {.kind = WORK_CALLBACK};
+	CUresult result;
 
 	if (!callback || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	item.callback.function = callback;
 	item.callback.stream = handle;
 	item.callback.data = data;
-	return stream_submit(stream, &item, NULL, NULL);
+	result = callbacks_start(stream->context);
+	return result ? result : stream_submit(stream, &item, NULL, NULL);
 }
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 {
 	SIM_ENTER_STREAM(stream, handle);
 	struct work item = {.kind = WORK_HOST_FUNCTION};
+	CUresult result;
 
 	if (!function)
 		return CUDA_ERROR_INVALID_VALUE;
 	item.host.function = function;
 	item.host.data = data;
-	return stream_submit(stream, &item, NULL, NULL);
+	result = callbacks_start(stream->context);
+	return result ? result : stream_submit(stream, &item, NULL, NULL);
 }
 
 static CUresult value_operation(CUstream handle, enum work_kind kind, CUdeviceptr address,

@@ -46,6 +46,11 @@ static CUresult handle_new(struct phys *phys, CUmemGenericAllocationHandle *ret_
 	return CUDA_SUCCESS;
 }
 
+const struct span *reservation_find(CUdeviceptr address)
+{
+	return span_find(&reservations, address);
+}
+
 static bool granular(uint64_t value)
 {
 	return value % SIM_BLOCK_BYTES == 0;
@@ -227,12 +232,17 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 {
 	SIM_ENTER();
 	SIM_LOCK(&sim.lock);
+	struct allocation *allocation = allocation_find(pointer);
 	struct span *span = span_find(&mappings, pointer);
 
-	if (!flags || !location || !span || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-	    !device_valid(location->id))
+	if (!flags || !location || !span || !allocation ||
+	    location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
 		return CUDA_ERROR_INVALID_VALUE;
-	*flags = (unsigned long long)((struct mapping *)span->object)->protection[location->id];
+	/* Measured: none, for memory that was not mapped by cuMemMap. */
+	*flags = allocation->kind == ALLOCATION_VMM
+			 ? (unsigned long long)((struct mapping *)span->object)
+				   ->protection[location->id]
+			 : 0;
 	return CUDA_SUCCESS;
 }
 
@@ -254,6 +264,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 		return CUDA_ERROR_INVALID_VALUE;
 	shared_lock();
 	shared->allocations[handle->phys->slot].exported = 1;
+	shared->allocations[handle->phys->slot].rdma_capable =
+		handle->phys->prop.allocFlags.gpuDirectRDMACapable;
 	fd = shared_allocation_open(handle->phys->slot, true);
 	shared_unlock();
 	if (fd < 0)
@@ -318,6 +330,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	phys->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	phys->prop.location.id = device;
 	phys->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	phys->prop.allocFlags.gpuDirectRDMACapable = shared->allocations[slot].rdma_capable;
 	return handle_new(phys, handle);
 }
 

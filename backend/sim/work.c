@@ -176,12 +176,8 @@ void work_execute(CUcontext context, const struct work *work)
 		good = work->kernel.kernel->run(context, work->kernel.arguments);
 		break;
 	case WORK_HOST_FUNCTION:
-		work->host.function(work->host.data);
-		break;
 	case WORK_CALLBACK:
-		work->callback.function(work->callback.stream,
-					(CUresult)atomic_load(&context->failure),
-					work->callback.data);
+		callback_run(context, work);
 		break;
 	case WORK_WAIT_VALUE:
 		good = wait_value(context, work);
