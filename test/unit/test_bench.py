@@ -207,7 +207,8 @@ def spoil(pid, pattern):
     for line in read(f'/proc/{pid}/maps').splitlines():
         words = line.split()
         start, end = (int(number, 16) for number in words[0].split('-'))
-        if not words[1].startswith('rw'):
+        # Not a sanitizer's shadow memory, which is huge.
+        if not words[1].startswith('rw') or end - start > 256 * MIB:
             continue
         with open(f'/proc/{pid}/mem', 'r+b', buffering=0) as memory:
             try:
