@@ -19,7 +19,7 @@
 #define BENCH_RUNS_MAX	  100
 #define BENCH_SIZES_MAX	  16
 #define BENCH_REMARKS_MAX 64
-#define BENCH_CHUNKS	  64 /* allocations that a size is shared out to, as a model's layers are */
+#define BENCH_CHUNKS	  64 /* allocations at most that a size is shared out to, as a model's are */
 
 /* The same thing measured several times. */
 struct bench_series {

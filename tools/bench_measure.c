@@ -232,8 +232,8 @@ static void choose_sizes(struct bench *bench)
 	if (options->sizes_given || options->command)
 		return;
 	if (options->simulator) {
-		options->sizes[options->sizes_count++] = 16 * MIB;
-		options->sizes[options->sizes_count++] = 128 * MIB;
+		options->sizes[options->sizes_count++] = 64 * MIB;
+		options->sizes[options->sizes_count++] = 256 * MIB;
 		return;
 	}
 	vram -= vram < VRAM_MARGIN_BYTES ? vram : VRAM_MARGIN_BYTES;

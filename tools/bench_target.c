@@ -23,6 +23,7 @@
 #define SMALL_CHUNKS 8
 #define SMALL_BYTES  65536
 
+#define PIECE_BYTES   (UINT64_C(2) << 20)
 #define BUSY_WORDS    (UINT64_C(1) << 18)
 #define EXPLAIN_BYTES (UINT64_C(4) << 20)
 
@@ -153,11 +154,14 @@ static int verify(struct target *target)
 	return result;
 }
 
-static int create(struct target *target, uint64_t bytes, size_t count, uint32_t seed)
+/* Large pieces of whole 2 MiB, the last one being what is left. */
+static int create(struct target *target, uint64_t bytes, uint64_t pieces, uint32_t seed)
 {
+	uint64_t piece = (bytes / pieces + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
+	size_t large = bytes ? (bytes + piece - 1) / piece : 0;
 	int result;
 
-	target->count = (bytes ? count : 0) + SMALL_CHUNKS;
+	target->count = SMALL_CHUNKS + large;
 	target->chunks = calloc(target->count, sizeof(*target->chunks));
 	if (!target->chunks)
 		return bench_role_fail("out of memory");
@@ -170,8 +174,9 @@ static int create(struct target *target, uint64_t bytes, size_t count, uint32_t 
 		return result;
 	for (size_t i = 0; i < target->count; i++) {
 		struct chunk *chunk = &target->chunks[i];
+		uint64_t left = i < SMALL_CHUNKS ? SMALL_BYTES : bytes - (i - SMALL_CHUNKS) * piece;
 
-		chunk->words = (i < SMALL_CHUNKS ? SMALL_BYTES : bytes / count) / sizeof(uint32_t);
+		chunk->words = (left < piece || i < SMALL_CHUNKS ? left : piece) / sizeof(uint32_t);
 		chunk->seed = seed + (uint32_t)i * 0x9e3779b9u;
 		result = BENCH_CU(cuMemAlloc_v2, &chunk->pointer, chunk->words * sizeof(uint32_t));
 		if (!result)

@@ -109,10 +109,9 @@ static int parse_sizes(const char *text, struct bench_options *options)
 		size_t length = strcspn(text, ",");
 		uint64_t *size = &options->sizes[options->sizes_count];
 
-		/* Whole chunks, and none of them of a size that is treated in another way. */
+		/* What is handed over is handed over in units of this. */
 		if (options->sizes_count == BENCH_SIZES_MAX ||
-		    parse_bytes(text, length, size) < 0 || *size < (UINT64_C(4) << 20) ||
-		    *size % (BENCH_CHUNKS * 4096))
+		    parse_bytes(text, length, size) < 0 || !*size || *size % (UINT64_C(2) << 20))
 			return -EINVAL;
 		options->sizes_count++;
 		if (!text[length])
