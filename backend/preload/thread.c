@@ -22,6 +22,7 @@
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
+#include "backend/preload/memory.h"
 #include "lib/cleanup.h"
 
 #define TRIES_APART 256 /* calls of a thread without a slot before it looks for one again */
@@ -110,6 +111,7 @@ static bool make_page(void)
 	memory->magic = GCR_PAGE_MAGIC;
 	memory->version = GCR_PAGE_VERSION;
 	memory->phase = GCR_PRELOAD_RUNNING;
+	memory->flags = gcr_memory_converts() ? GCR_PAGE_VMM : 0;
 	/* The first is for the calls of threads that have none. */
 	memory->slots_count = 1;
 	page.fence = choose_fence();
