@@ -249,7 +249,7 @@ class Launcher:
 
 
 def test_launcher():
-    with Machine() as machine:
+    with Machine(worker_idle=1) as machine:
         launcher = Launcher(machine)
         try:
             children = sorted(launcher.children)
@@ -262,7 +262,7 @@ def test_launcher():
             machine.must(launcher.pid, 'freeze')
             equal([machine.state(child) for child in children], ['frozen'] * 2)
             equal(machine.state(launcher.pid), 'frozen')
-            equal(machine.used(), 0)
+            wait_for(lambda: machine.used() == 0, 'the worker leaves the GPU too')
             machine.must(children[0], 'thaw')
             equal(machine.state(launcher.pid), 'running', 'the least frozen counts')
             machine.must(launcher.pid, 'thaw')
