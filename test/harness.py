@@ -356,9 +356,13 @@ class Events:
 
 
 class Machine:
-    """A simulated GPU, a daemon that serves it, and the programs that run on it."""
+    """
+    A simulated GPU, a daemon that serves it, and the programs that run on it. Those that run with
+    our library get the driver engine, unless @vmm.
+    """
 
-    def __init__(self, vram='256M', gpus=1, options='', start=True, env=None, worker_idle=60):
+    def __init__(self, vram='256M', gpus=1, options='', start=True, env=None, worker_idle=60,
+                 vmm=False):
         if not os.access('/dev/fuse', os.R_OK | os.W_OK):
             raise Skip('/dev/fuse cannot be opened')
         if not BUILD:
@@ -379,6 +383,7 @@ class Machine:
             'GPUCR_SIM_VRAM': vram,
             'GPUCR_SIM_GPUS': str(gpus),
             'GPUCR_SOCKET': f'{self.runtime}/socket',
+            'GPUCR_PRELOAD_VMM': '1' if vmm else '0',
             **sanitizer_environment(),
             **(env or {}),
         }
