@@ -14,6 +14,7 @@
 
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 
@@ -42,6 +43,11 @@ bool gcr_allocation_companion(CUdeviceptr address, CUdeviceptr *ret_companion)
 		return false;
 	*ret_companion = mapping->allocation->companion;
 	return true;
+}
+
+CUresult gcr_allocation_new_companion(CUdeviceptr *ret_companion)
+{
+	return GCR_REAL(cuMemAlloc_v2)(ret_companion, COMPANION_BYTES);
 }
 
 bool gcr_memory_owns(unsigned long long address)
@@ -268,7 +274,8 @@ static struct gcr_mapping *begin_free(CUdeviceptr address, CUdeviceptr *ret_comp
 	struct gcr_mapping *mapping = gcr_table_find_allocation(address);
 
 	*ret_ours = mapping != NULL;
-	if (!mapping || mapping->start != address || mapping->allocation->freeing)
+	if (!mapping || mapping->start != address || mapping->allocation->freeing ||
+	    mapping->memory->origin != GCR_MEMORY_ALLOCATED)
 		return NULL;
 	mapping->allocation->freeing = true;
 	*ret_companion = mapping->allocation->companion;
@@ -296,11 +303,14 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE(cuMemFree_v2);
 	mapping = begin_free(pointer, &companion, &ours);
-	if (!mapping && !ours)
-		return gcr_managed_free(pointer, &managed_result) ? (CUresult)managed_result
-								  : real(pointer);
-	if (!mapping)
-		return CUDA_ERROR_INVALID_VALUE;
+	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
+		return (CUresult)managed_result;
+	if (!mapping) {
+		result = ours ? CUDA_ERROR_INVALID_VALUE : real(pointer);
+		if (result == CUDA_SUCCESS)
+			gcr_ipc_freed(pointer);
+		return result;
+	}
 	result = real(companion);
 	if (result)
 		abandon_free(mapping);
@@ -360,6 +370,41 @@ CUresult gcr_own_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 	return free_async(real, synchronize, pointer, stream);
 }
 
+/* Once less: the mapping, if it was the last time. */
+static CUresult begin_close(CUdeviceptr pointer, struct gcr_mapping **ret_mapping)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_mapping *mapping = gcr_table_find_allocation(pointer);
+
+	if (!mapping || mapping->start != pointer || mapping->allocation->freeing ||
+	    mapping->memory->origin != GCR_MEMORY_OPENED)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (--mapping->allocation->opened == 0) {
+		mapping->allocation->freeing = true;
+		*ret_mapping = mapping;
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult gcr_allocation_close(CUdeviceptr pointer)
+{
+	struct gcr_mapping *mapping = NULL;
+	CUresult result = begin_close(pointer, &mapping);
+
+	if (!mapping)
+		return result;
+	result = GCR_REAL(cuMemFree_v2)(mapping->allocation->companion);
+	if (result == CUDA_SUCCESS) {
+		finish(mapping);
+		return CUDA_SUCCESS;
+	}
+	gcr_table_lock();
+	mapping->allocation->opened = 1;
+	mapping->allocation->freeing = false;
+	gcr_table_unlock();
+	return result;
+}
+
 /* The next allocation of @context at or behind @address, as begin_free(). */
 static struct gcr_mapping *take_from(CUcontext context, CUdeviceptr *address)
 {
@@ -386,4 +431,5 @@ void gcr_memory_context_gone(void *context)
 	while ((mapping = take_from((CUcontext)context, &address)))
 		finish(mapping);
 	gcr_peer_context_gone((CUcontext)context);
+	gcr_ipc_context_gone((CUcontext)context);
 }

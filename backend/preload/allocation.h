@@ -9,6 +9,12 @@
 /* The real memory that answers for the allocation at @address; false: it is none of ours. */
 bool gcr_allocation_companion(CUdeviceptr address, CUdeviceptr *ret_companion);
 
+/* A companion in the current context. */
+CUresult gcr_allocation_new_companion(CUdeviceptr *ret_companion);
+
+/* cuIpcCloseMemHandle of what gcr_memory_owns(). */
+CUresult gcr_allocation_close(CUdeviceptr pointer);
+
 /*
  * Contexts that may use each other's memory (cuCtxEnablePeerAccess). Held for reading while an
  * allocation gets its access rights, so that none is missed; see peer.c.

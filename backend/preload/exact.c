@@ -36,11 +36,6 @@ CUresult cuEGLStreamProducerPresentFrame(void *conn, CUeglFrame eglframe, CUstre
 
 EXACT(cuEGLStreamProducerPresentFrame, (void *connection, CUeglFrame frame, CUstream *stream),
       (connection, frame, stream))
-EXACT(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle))
-EXACT(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags),
-      (pointer, handle, flags))
-EXACT(cuIpcOpenMemHandle_v2, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags),
-      (pointer, handle, flags))
 EXACT(cuParamSetf, (CUfunction function, int offset, float value), (function, offset, value))
 EXACT(cuTexRefSetMipmapLevelBias, (CUtexref reference, float bias), (reference, bias))
 EXACT(cuTexRefSetMipmapLevelClamp, (CUtexref reference, float least, float most),

@@ -26,6 +26,7 @@
 #include "backend/preload/allocation.h"
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/ipc.h"
 
 /* ---- is it on? ---- */
 
@@ -96,7 +97,7 @@ static int make_order(void)
 	}
 	order.count = 0;
 	for (size_t i = 0; i < count; i++)
-		if (all[i]->origin != GCR_MEMORY_APART)
+		if (gcr_memory_joins(all[i]))
 			order.memories[order.count++] = all[i];
 	qsort(order.memories, order.count, sizeof(order.memories[0]), compare);
 	order.changes = gcr_table_changes();
@@ -468,5 +469,6 @@ void gcr_memory_forget(void)
 	gcr_device_forget();
 	gcr_obstacle_forget();
 	gcr_peer_forget();
+	gcr_ipc_forget();
 	memset(&order, 0, sizeof(order));
 }

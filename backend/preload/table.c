@@ -129,7 +129,7 @@ struct gcr_memory *gcr_table_add_memory(enum gcr_memory_origin origin, int devic
 	memory->references = 1;
 	memory->index = table.memory_count;
 	table.memories[table.memory_count++] = memory;
-	if (origin != GCR_MEMORY_APART) {
+	if (gcr_memory_joins(memory)) {
 		table.device_bytes += bytes;
 		table.extents++;
 		changed();
@@ -170,7 +170,7 @@ void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead)
 	if (memory->shared)
 		gcr_sharing_add(-1);
 	gcr_obstacle_add(memory->obstacle, -1);
-	if (memory->origin != GCR_MEMORY_APART) {
+	if (gcr_memory_joins(memory)) {
 		table.device_bytes -= memory->bytes;
 		table.extents--;
 		table.imported -= memory->imported;
@@ -381,7 +381,7 @@ int gcr_table_add_mapping(struct gcr_mapping *mapping, struct gcr_memory **dead)
 	mapping->next = mapping->memory->mappings;
 	mapping->memory->mappings = mapping;
 	mapping->memory->references++;
-	if (mapping->memory->origin != GCR_MEMORY_APART)
+	if (gcr_memory_joins(mapping->memory))
 		changed();
 	return 0;
 }
@@ -399,7 +399,7 @@ void gcr_table_drop_mapping(struct gcr_mapping *mapping, struct gcr_memory **dea
 			*link = mapping->next;
 			break;
 		}
-	if (memory->origin != GCR_MEMORY_APART)
+	if (gcr_memory_joins(memory))
 		changed();
 	gcr_table_free_mapping(mapping);
 	gcr_table_unref(memory, dead);

@@ -26,6 +26,7 @@ enum gcr_memory_origin {
 	GCR_MEMORY_ALLOCATED = 1, /* made by us, for a cuMemAlloc */
 	GCR_MEMORY_CREATED = 2,	  /* the program's cuMemCreate, exportable without its knowledge */
 	GCR_MEMORY_APART = 3,	  /* not ours to hand over; watched for what it forbids */
+	GCR_MEMORY_OPENED = 4,	  /* another process's, mapped by us for cuIpcOpenMemHandle */
 };
 
 /* Physical memory, alive while it has handles, mappings, or a call is busy with it. */
@@ -39,7 +40,7 @@ struct gcr_memory {
 	/* What the driver calls it; APART: the program's own business. 0: released, frozen. */
 	CUmemGenericAllocationHandle real;
 	bool imported; /* `real` was imported: it cannot be exported, the descriptor is kept */
-	struct gcr_descriptor descriptor;
+	struct gcr_descriptor descriptor; /* OPENED: the connection that tells the exporter */
 
 	bool shared;		    /* counted in the page's sharings */
 	enum gcr_obstacle obstacle; /* counted as such */
@@ -55,7 +56,14 @@ struct gcr_allocation {
 	CUcontext context;
 	size_t bytes; /* as asked for */
 	bool freeing;
+	unsigned opened; /* OPENED: so many times */
 };
+
+/* Is it one of the extents? */
+static inline bool gcr_memory_joins(const struct gcr_memory *memory)
+{
+	return memory->origin == GCR_MEMORY_ALLOCATED || memory->origin == GCR_MEMORY_CREATED;
+}
 
 struct gcr_mapping {
 	CUdeviceptr start;

@@ -23,6 +23,9 @@ static const struct preload_memory functions = {
 	.context_gone = gcr_memory_context_gone,
 	.owns = gcr_memory_owns,
 	.page = gcr_gate_page,
+	.gate_close = gcr_gate_close,
+	.gate_open = gcr_gate_open,
+	.exempt = gcr_gate_exempt_thread,
 };
 
 __attribute__((visibility("default"))) const struct preload_memory *gcr_test_memory(void)

@@ -29,6 +29,9 @@ struct preload_memory {
 	void (*context_gone)(void *context);
 	bool (*owns)(unsigned long long address);
 	struct gcr_page *(*page)(void);
+	int (*gate_close)(int64_t timeout_usec, int wake_fd, struct gcr_error *error);
+	void (*gate_open)(void);
+	void (*exempt)(void);
 };
 
 const struct preload_memory *gcr_test_memory(void);

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Legacy CUDA IPC. The driver knows nothing of it for mapped memory; so a handle for an allocation
+ * of ours is a token, which another process with this library takes to the exporter's socket and
+ * gets a descriptor for. Handles of the driver's own memory are the driver's business. Either way
+ * the page says, on both sides, how much is shared.
+ */
+#include "backend/preload/ipc.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "backend/preload/allocation.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/memory.h"
+
+/* How long an exporter may take to answer: it may be frozen, or stopped. */
+#define ANSWER_MSEC 30000
+
+/* ---- what of the driver's own memory is shared ---- */
+
+/*
+ * Memory of the driver's that is exported, until it is freed, since nobody can tell who has it; and
+ * such memory of others that is opened here, as often as it is.
+ */
+struct driver_memory {
+	CUdeviceptr start;
+	CUcontext context;
+	unsigned opened; /* 0: exported */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* One piece of memory is opened at a time; held while the exporter is asked. */
+static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct driver_memory *shared;
+static size_t shared_count, shared_room;
+
+static struct driver_memory *find_shared(CUdeviceptr start)
+{
+	for (size_t i = 0; i < shared_count; i++)
+		if (shared[i].start == start)
+			return &shared[i];
+	return NULL;
+}
+
+static void note_shared(CUdeviceptr start, bool opened)
+{
+	struct driver_memory *known;
+	CUcontext context = NULL;
+
+	GCR_REAL(cuCtxGetCurrent)(&context);
+	pthread_mutex_lock(&lock);
+	known = find_shared(start);
+	if (known) {
+		known->opened += opened;
+	} else {
+		/* Without memory for the note it stays counted for good. */
+		gcr_sharing_add(1);
+		if (shared_count == shared_room) {
+			size_t room = shared_room ? 2 * shared_room : 16;
+			struct driver_memory *longer = realloc(shared, room * sizeof(*shared));
+
+			if (longer) {
+				shared = longer;
+				shared_room = room;
+			}
+		}
+		if (shared_count < shared_room)
+			shared[shared_count++] = (struct driver_memory){start, context, opened};
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+static void forget_shared(struct driver_memory *known)
+{
+	*known = shared[--shared_count];
+	gcr_sharing_add(-1);
+}
+
+static void note_closed(CUdeviceptr start)
+{
+	struct driver_memory *known;
+
+	pthread_mutex_lock(&lock);
+	known = find_shared(start);
+	if (known && known->opened && --known->opened == 0)
+		forget_shared(known);
+	pthread_mutex_unlock(&lock);
+}
+
+void gcr_ipc_freed(CUdeviceptr address)
+{
+	struct driver_memory *known;
+
+	/* Programs that share nothing pay nothing. */
+	if (!__atomic_load_n(&shared_count, __ATOMIC_RELAXED))
+		return;
+	pthread_mutex_lock(&lock);
+	known = find_shared(address);
+	if (known && !known->opened)
+		forget_shared(known);
+	pthread_mutex_unlock(&lock);
+}
+
+void gcr_ipc_context_gone(CUcontext context)
+{
+	pthread_mutex_lock(&lock);
+	for (size_t i = shared_count; i-- > 0;)
+		if (shared[i].context == context)
+			forget_shared(&shared[i]);
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- exporting ---- */
+
+static bool fill_token(CUdeviceptr pointer, struct gcr_ipc_token *token)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_mapping *mapping = gcr_table_find_allocation(pointer);
+
+	if (!mapping || mapping->memory->origin != GCR_MEMORY_ALLOCATED)
+		return false;
+	token->id = mapping->memory->id;
+	token->address = mapping->start;
+	token->bytes = mapping->allocation->bytes;
+	return true;
+}
+
+static void note_exported(CUdeviceptr pointer)
+{
+	CUdeviceptr start = pointer;
+
+	if (GCR_REAL(cuMemGetAddressRange_v2))
+		GCR_REAL(cuMemGetAddressRange_v2)(&start, NULL, pointer);
+	note_shared(start, false);
+}
+
+GCR_OWN(cuIpcGetMemHandle);
+CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
+{
+	__typeof__(cuIpcGetMemHandle) *real = GCR_REAL(cuIpcGetMemHandle);
+	struct gcr_ipc_token token = {.magic = GCR_IPC_MAGIC, .pid = getpid()};
+	CUdevice device;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuIpcGetMemHandle);
+	if (!fill_token(pointer, &token)) {
+		result = real(handle, pointer);
+		if (result == CUDA_SUCCESS)
+			note_exported(pointer);
+		return result;
+	}
+	if (!handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = GCR_REAL(cuCtxGetDevice)(&device);
+	if (result)
+		return result;
+	if (gcr_ipc_listen(token.process) < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	memcpy(handle, &token, sizeof(token));
+	return CUDA_SUCCESS;
+}
+
+/* ---- asking the exporter ---- */
+
+static int receive_answer(int socket, struct gcr_ipc_answer *ret_answer)
+{
+	struct pollfd polled = {.fd = socket, .events = POLLIN};
+	struct iovec data = {.iov_base = ret_answer, .iov_len = sizeof(*ret_answer)};
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr message = {.msg_iov = &data,
+				 .msg_iovlen = 1,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
+	struct cmsghdr *header;
+	ssize_t length;
+	int fd;
+
+	while (poll(&polled, 1, ANSWER_MSEC) < 0)
+		if (errno != EINTR)
+			return -errno;
+	length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	if (length < 0)
+		return -errno;
+	header = CMSG_FIRSTHDR(&message);
+	if (length != sizeof(*ret_answer) || ret_answer->error)
+		return -EIDRM;
+	if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+		return -EPROTO;
+	memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	return fd;
+}
+
+/* The descriptor of the memory, and the connection that says that we have it. */
+static int ask_exporter(const struct gcr_ipc_token *token, int *ret_connection,
+			struct gcr_ipc_answer *ret_answer)
+{
+	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct timeval timeout = {.tv_sec = ANSWER_MSEC / 1000};
+	struct sockaddr_un address;
+	unsigned int length = gcr_ipc_address(token->process, &address);
+	int memory_fd;
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+	if (connect(fd, (struct sockaddr *)&address, length) < 0)
+		return -errno;
+	if (gcr_ipc_trusted(fd) < 0)
+		return -EPERM;
+	if (send(fd, token, sizeof(*token), MSG_NOSIGNAL) < 0)
+		return -errno;
+	memory_fd = receive_answer(fd, ret_answer);
+	if (memory_fd >= 0)
+		*ret_connection = TAKE_FD(fd);
+	return memory_fd;
+}
+
+/* ---- opening ---- */
+
+/* What has been opened here, so that it is not mapped twice in one context. */
+struct opened {
+	struct gcr_ipc_token token;
+	CUcontext context;
+	uint64_t memory_id;
+	CUdeviceptr start;
+};
+
+/* With the table's lock. */
+static struct opened *opened;
+static size_t opened_count, opened_room;
+
+/* Its mapping, if it is there still. The table's lock is held. */
+static struct gcr_mapping *mapping_of(const struct opened *entry)
+{
+	struct gcr_mapping *mapping = gcr_table_find_allocation(entry->start);
+
+	return mapping && mapping->memory->id == entry->memory_id && !mapping->allocation->freeing
+		       ? mapping
+		       : NULL;
+}
+
+static bool open_again(const struct gcr_ipc_token *token, CUcontext context, CUdeviceptr *pointer)
+{
+	GCR_TABLE_LOCK();
+
+	for (size_t i = 0; i < opened_count; i++) {
+		struct gcr_mapping *mapping = mapping_of(&opened[i]);
+
+		if (!mapping || opened[i].context != context ||
+		    memcmp(&opened[i].token, token, sizeof(*token)) != 0)
+			continue;
+		mapping->allocation->opened++;
+		*pointer = mapping->start;
+		return true;
+	}
+	return false;
+}
+
+static void remember(const struct opened *entry)
+{
+	GCR_TABLE_LOCK();
+
+	for (size_t i = opened_count; i-- > 0;)
+		if (!mapping_of(&opened[i]))
+			opened[i] = opened[--opened_count];
+	if (opened_count == opened_room) {
+		size_t room = opened_room ? 2 * opened_room : 16;
+		struct opened *longer = realloc(opened, room * sizeof(*opened));
+
+		/* Then it is mapped once more when it is opened again. */
+		if (!longer)
+			return;
+		opened = longer;
+		opened_room = room;
+	}
+	opened[opened_count++] = *entry;
+}
+
+/* The memory's own GPU has access, and the one whose context opens it. */
+static CUresult map_opened(CUmemGenericAllocationHandle handle, CUdevice user, size_t bytes,
+			   CUdeviceptr *ret_start)
+{
+	CUmemAccessDesc access[2] = {{.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+				     {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+	CUmemAllocationProp prop;
+	CUdeviceptr start;
+	CUresult result = GCR_REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle);
+
+	if (result == CUDA_SUCCESS)
+		result = GCR_REAL(cuMemAddressReserve)(&start, bytes, 0, 0, 0);
+	if (result)
+		return result;
+	access[0].location = prop.location;
+	access[1].location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = user};
+	result = GCR_REAL(cuMemMap)(start, bytes, 0, handle, 0);
+	if (result == CUDA_SUCCESS) {
+		result = GCR_REAL(cuMemSetAccess)(start, bytes, access,
+						  prop.location.id == user ? 1 : 2);
+		if (result)
+			GCR_REAL(cuMemUnmap)(start, bytes);
+	}
+	if (result)
+		GCR_REAL(cuMemAddressFree)(start, bytes);
+	else
+		*ret_start = start;
+	return result;
+}
+
+/* All that an opened piece of memory consists of, into the table. */
+static CUresult enter_opened(const struct gcr_mapping *model, CUmemGenericAllocationHandle handle,
+			     int connection, struct opened *entry)
+{
+	_cleanup_(gcr_table_free_mapping_cleanup) struct gcr_mapping *mapping =
+		gcr_table_new_mapping(model->start, model->bytes, 0);
+	struct gcr_descriptor kept = {.fd = -1};
+	struct gcr_memory *memory, *dead = NULL;
+	bool entered = false;
+
+	if (mapping)
+		mapping->allocation = malloc(sizeof(*mapping->allocation));
+	if (gcr_descriptor_keep_anywhere(connection, &kept) < 0 || !mapping ||
+	    !mapping->allocation) {
+		gcr_descriptor_close(&kept);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*mapping->allocation = *model->allocation;
+	gcr_table_lock();
+	memory = gcr_table_add_memory(GCR_MEMORY_OPENED, 0, model->bytes, handle);
+	if (memory) {
+		memory->descriptor = kept;
+		mapping->memory = memory;
+		entry->memory_id = memory->id;
+		entry->start = mapping->start;
+		gcr_table_share(memory);
+		entered = gcr_table_add_mapping(mapping, &dead) == 0;
+		if (entered)
+			mapping = NULL;
+		else
+			memory->real = 0;
+		gcr_table_unref(memory, &dead);
+	}
+	gcr_table_unlock();
+	gcr_table_bury(dead);
+	if (!memory)
+		gcr_descriptor_close(&kept);
+	return entered ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The descriptors are the caller's, but that of the connection. */
+static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd, int connection,
+			 size_t bytes, CUdeviceptr *pointer)
+{
+	struct opened entry = {.token = *token};
+	struct gcr_allocation allocation = {.bytes = token->bytes, .opened = 1};
+	struct gcr_mapping model = {.bytes = bytes, .allocation = &allocation};
+	_cleanup_close_ int connected = connection;
+	CUmemGenericAllocationHandle handle;
+	CUdevice device;
+	CUresult result;
+
+	if (GCR_REAL(cuCtxGetDevice)(&device) || GCR_REAL(cuCtxGetCurrent)(&entry.context))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	allocation.context = entry.context;
+	result = gcr_allocation_new_companion(&allocation.companion);
+	if (result)
+		return result;
+	result = GCR_REAL(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)memory_fd,
+							  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (result == CUDA_SUCCESS) {
+		result = map_opened(handle, device, bytes, &model.start);
+		if (result == CUDA_SUCCESS) {
+			result = enter_opened(&model, handle, TAKE_FD(connected), &entry);
+			if (result) {
+				GCR_REAL(cuMemUnmap)(model.start, bytes);
+				GCR_REAL(cuMemAddressFree)(model.start, bytes);
+			}
+		}
+		if (result)
+			GCR_REAL(cuMemRelease)(handle);
+	}
+	if (result) {
+		GCR_REAL(cuMemFree_v2)(allocation.companion);
+		return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_MAP_FAILED;
+	}
+	remember(&entry);
+	*pointer = entry.start;
+	return CUDA_SUCCESS;
+}
+
+/* Nobody else is opening the same meanwhile. The exporter is asked outside the gate: it may have
+ * to wait behind its own. */
+static CUresult open_token(enum gcr_entry name, const struct gcr_ipc_token *token,
+			   CUdeviceptr *pointer)
+{
+	_cleanup_(gcr_gate_leave) struct gcr_gate_pass pass = {0};
+	_cleanup_close_ int memory_fd = -1;
+	struct gcr_ipc_answer answer = {0};
+	CUcontext context = NULL;
+	int connection = -1;
+
+	if (GCR_REAL(cuCtxGetCurrent)(&context) || !context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (gcr_ipc_is_own(token->process))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (open_again(token, context, pointer))
+		return CUDA_SUCCESS;
+	memory_fd = ask_exporter(token, &connection, &answer);
+	if (memory_fd < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	pass = gcr_gate_enter(name);
+	return open_new(token, memory_fd, connection, answer.mapped_bytes, pointer);
+}
+
+static CUresult open_handle(enum gcr_entry name, __typeof__(cuIpcOpenMemHandle_v2) *real,
+			    CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
+{
+	struct gcr_ipc_token token;
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	memcpy(&token, &handle, sizeof(token));
+	if (token.magic == GCR_IPC_MAGIC) {
+		if (!pointer || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+			return CUDA_ERROR_INVALID_VALUE;
+		pthread_mutex_lock(&opened_lock);
+		result = open_token(name, &token, pointer);
+		pthread_mutex_unlock(&opened_lock);
+		return result;
+	}
+	_cleanup_(gcr_gate_leave) struct gcr_gate_pass pass = gcr_gate_enter(name);
+
+	result = real(pointer, handle, flags);
+	if (result == CUDA_SUCCESS)
+		note_shared(*pointer, true);
+	return result;
+}
+
+GCR_OWN(cuIpcOpenMemHandle);
+CUresult gcr_own_cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
+{
+	return open_handle(GCR_ENTRY_cuIpcOpenMemHandle, GCR_REAL(cuIpcOpenMemHandle), pointer,
+			   handle, flags);
+}
+
+GCR_OWN(cuIpcOpenMemHandle_v2);
+CUresult gcr_own_cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle,
+				       unsigned int flags)
+{
+	return open_handle(GCR_ENTRY_cuIpcOpenMemHandle_v2, GCR_REAL(cuIpcOpenMemHandle_v2),
+			   pointer, handle, flags);
+}
+
+GCR_OWN(cuIpcCloseMemHandle);
+CUresult gcr_own_cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+	__typeof__(cuIpcCloseMemHandle) *real = GCR_REAL(cuIpcCloseMemHandle);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE(cuIpcCloseMemHandle);
+	if (gcr_memory_owns(pointer))
+		return gcr_allocation_close(pointer);
+	result = real(pointer);
+	if (result == CUDA_SUCCESS)
+		note_closed(pointer);
+	return result;
+}
+
+void gcr_ipc_forget(void)
+{
+	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	opened_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	shared_count = shared_room = 0;
+	shared = NULL;
+	opened_count = opened_room = 0;
+	opened = NULL;
+	gcr_ipc_server_forget();
+}

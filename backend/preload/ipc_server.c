@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The exporter's half of legacy IPC: a thread that gives out descriptors of our allocations, and
+ * counts who has them. It exists only in programs that call cuIpcGetMemHandle, sleeps until
+ * somebody connects, and passes the gate as the program's threads do.
+ */
+#include "backend/preload/ipc.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "backend/preload/gate.h"
+#include "backend/preload/table.h"
+
+/* Importers of one process; NCCL has one a GPU pair, a loader of training data a few tens. */
+#define CONNECTIONS_MAX 1024
+
+/* Taken by gcr_ipc_listen(), which starts the thread; the rest is the thread's. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	uint8_t process[16];
+	bool named;
+	struct gcr_descriptor listener;
+} server = {.listener = {.fd = -1}};
+
+struct connection {
+	struct gcr_descriptor descriptor;
+	bool has_memory;
+};
+
+static struct connection connections[CONNECTIONS_MAX];
+static size_t connections_count;
+
+unsigned int gcr_ipc_address(const uint8_t process[16], struct sockaddr_un *ret_address)
+{
+	int length;
+
+	/* Abstract: nothing is left behind, whatever way the process ends. */
+	*ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
+	length = snprintf(ret_address->sun_path + 1, sizeof(ret_address->sun_path) - 1,
+			  "gpucr-ipc-");
+	for (size_t i = 0; i < 16; i++)
+		length += snprintf(ret_address->sun_path + 1 + length,
+				   sizeof(ret_address->sun_path) - 1 - (size_t)length, "%02x",
+				   process[i]);
+	return (unsigned int)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+int gcr_ipc_trusted(int socket)
+{
+	struct ucred peer;
+	socklen_t length = sizeof(peer);
+
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+		return -errno;
+	return peer.uid == 0 || peer.uid == geteuid() ? 0 : -EPERM;
+}
+
+/* ---- answering ---- */
+
+/* A descriptor of the memory that the token is about; it is the caller's. */
+static int export_memory(struct gcr_memory *memory)
+{
+	int fd = -1;
+
+	/* After a thaw the handle is an imported one; but there is what it was imported from. */
+	if (memory->imported)
+		fd = gcr_descriptor_valid(&memory->descriptor) ? dup(memory->descriptor.fd) : -1;
+	else if (GCR_REAL(cuMemExportToShareableHandle)(
+			 &fd, memory->real, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+		fd = -1;
+	return fd < 0 ? -EIO : fd;
+}
+
+static struct gcr_memory *find(const struct gcr_ipc_token *token)
+{
+	GCR_TABLE_LOCK();
+	struct gcr_mapping *mapping = gcr_table_find_allocation(token->address);
+
+	if (token->magic != GCR_IPC_MAGIC || !mapping || mapping->memory->id != token->id ||
+	    mapping->memory->origin != GCR_MEMORY_ALLOCATED)
+		return NULL;
+	mapping->memory->references++;
+	return mapping->memory;
+}
+
+static int send_answer(int socket, const struct gcr_ipc_answer *answer, int fd)
+{
+	struct iovec data = {.iov_base = (void *)(uintptr_t)answer, .iov_len = sizeof(*answer)};
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+
+	if (fd >= 0) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof(control);
+		control.header.cmsg_level = SOL_SOCKET;
+		control.header.cmsg_type = SCM_RIGHTS;
+		control.header.cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+	}
+	return sendmsg(socket, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* While the gate is closed, whoever asks has to wait, as for every call of the driver. */
+static int answer_request(struct connection *connection, const struct gcr_ipc_token *token)
+{
+	GCR_GATE(cuMemExportToShareableHandle);
+	struct gcr_memory *memory = find(token);
+	struct gcr_ipc_answer answer = {.error = EIDRM};
+	_cleanup_close_ int fd = -1;
+
+	if (memory) {
+		fd = export_memory(memory);
+		answer.error = fd < 0 ? -fd : 0;
+		answer.mapped_bytes = memory->bytes;
+		gcr_table_put(memory);
+	}
+	/* From here on it is shared, even if the importer dies of the answer. */
+	if (fd >= 0) {
+		connection->has_memory = true;
+		gcr_sharing_add(1);
+	}
+	return send_answer(connection->descriptor.fd, &answer, fd);
+}
+
+/* Anything but one token is the end of it: the other end has closed, or does not belong here. */
+static int read_request(struct connection *connection)
+{
+	struct gcr_ipc_token token;
+	ssize_t length = recv(connection->descriptor.fd, &token, sizeof(token), MSG_DONTWAIT);
+
+	if (length < 0 && (errno == EAGAIN || errno == EINTR))
+		return 0;
+	if (length != sizeof(token) || connection->has_memory)
+		return -EPIPE;
+	return answer_request(connection, &token);
+}
+
+static void drop(struct connection *connection)
+{
+	gcr_descriptor_close(&connection->descriptor);
+	if (connection->has_memory)
+		gcr_sharing_add(-1);
+	*connection = connections[--connections_count];
+}
+
+static void welcome(int fd)
+{
+	struct connection *connection = &connections[connections_count];
+
+	if (fd < 0)
+		return;
+	if (connections_count == CONNECTIONS_MAX || gcr_ipc_trusted(fd) < 0) {
+		close(fd);
+		return;
+	}
+	*connection = (struct connection){0};
+	if (gcr_descriptor_keep_anywhere(fd, &connection->descriptor) == 0)
+		connections_count++;
+}
+
+/* ---- the thread ---- */
+
+/* Until the program has closed the listener. */
+static void *serve(void *unused)
+{
+	static struct pollfd polled[1 + CONNECTIONS_MAX];
+
+	pthread_setname_np(pthread_self(), "gpucr-ipc");
+	while (gcr_descriptor_valid(&server.listener)) {
+		size_t count = connections_count;
+
+		polled[0] = (struct pollfd){.fd = server.listener.fd, .events = POLLIN};
+		for (size_t i = 0; i < count; i++)
+			polled[1 + i] = (struct pollfd){.fd = connections[i].descriptor.fd,
+							.events = POLLIN};
+		if (poll(polled, 1 + count, -1) < 0 && errno != EINTR)
+			break;
+		/* Backwards, since a dropped one is replaced by the last. */
+		for (size_t i = count; i-- > 0;)
+			if (polled[1 + i].revents && read_request(&connections[i]) < 0)
+				drop(&connections[i]);
+		if (polled[0].revents & POLLIN)
+			welcome(accept4(server.listener.fd, NULL, NULL, SOCK_CLOEXEC));
+	}
+	while (connections_count)
+		drop(&connections[0]);
+	pthread_mutex_lock(&lock);
+	server.listener.fd = -1;
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+/* With none of the program's signals. */
+static int start_thread(void)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(&thread, NULL, serve, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (r == 0)
+		pthread_detach(thread);
+	return -r;
+}
+
+static int listen_now(void)
+{
+	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un address;
+	unsigned int length = gcr_ipc_address(server.process, &address);
+	int r;
+
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, 128) < 0)
+		return -errno;
+	r = gcr_descriptor_keep_anywhere(TAKE_FD(fd), &server.listener);
+	if (r == 0)
+		r = start_thread();
+	if (r < 0)
+		gcr_descriptor_close(&server.listener);
+	return r;
+}
+
+int gcr_ipc_listen(uint8_t ret_process[16])
+{
+	int r = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!server.named) {
+		if (getrandom(server.process, sizeof(server.process), 0) != sizeof(server.process))
+			r = -EAGAIN;
+		server.named = r == 0;
+	}
+	if (r == 0 && server.listener.fd < 0)
+		r = listen_now();
+	memcpy(ret_process, server.process, sizeof(server.process));
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+bool gcr_ipc_is_own(const uint8_t process[16])
+{
+	bool own;
+
+	pthread_mutex_lock(&lock);
+	own = server.named && memcmp(process, server.process, sizeof(server.process)) == 0;
+	pthread_mutex_unlock(&lock);
+	return own;
+}
+
+void gcr_ipc_server_forget(void)
+{
+	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	gcr_descriptor_close(&server.listener);
+	/* A change that was under way at the fork leaves an entry that is there twice, or not yet.
+	 */
+	for (size_t i = 0; i < connections_count && i < CONNECTIONS_MAX; i++)
+		gcr_descriptor_close(&connections[i].descriptor);
+	connections_count = 0;
+	server.named = false;
+}
