@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT */
+/* What a daemon leaves in the store: the next one finds it, and believes no lies about it. */
+#include <stddef.h>
+
+#include "test/unit/store.h"
+
+/* In the environment: whoever is killed need not write anything. */
+#define WITHOUT_BYTES "GPUCR_TEST_WITHOUT_BYTES"
+
+static void leave_one(void)
+{
+	struct gcr_snapshot *snapshot;
+
+	start(256 * MIB, 64 * MIB);
+	snapshot = create(4711, GENERATION);
+	for (size_t i = 0; i < COUNT && !getenv(WITHOUT_BYTES); i++)
+		write_pattern(snapshot, i, (unsigned char)(i + 40));
+	create(4712, GENERATION);
+	gcr_store_pool(store, 4711, 77, gcr_snapshot_extent(snapshot, 0), 3);
+}
+
+static void test_reopen(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_snapshot *again;
+	struct gcr_error error = {0};
+
+	in_killed_daemon();
+	start(256 * MIB, 0);
+	CHECK(figures().used_bytes == 2 * COST && figures().pool_bytes == 0);
+	CHECK(gcr_snapshot_open(store, 4711, 78, GENERATION, &snapshot, &error) == -ENOENT);
+	CHECK(gcr_snapshot_open(store, 4711, 77, GENERATION2, &snapshot, &error) == -ENOENT);
+	CHECK(gcr_snapshot_open(store, 4711, 77, "../x", &snapshot, &error) == -EINVAL);
+	CHECK(gcr_snapshot_open(store, 4711, 77, "", &snapshot, &error) == -EINVAL);
+	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
+	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &again, &error) && again == snapshot);
+	gcr_snapshot_unref(again);
+	for (size_t i = 0; i < COUNT; i++) {
+		struct gcr_extent expected[COUNT];
+
+		fill_extents(expected);
+		CHECK(!memcmp(gcr_snapshot_extent(snapshot, i), &expected[i], sizeof(*expected)));
+		check_pattern(snapshot, i, (unsigned char)(i + 40));
+	}
+	CHECK(figures().used_bytes == 2 * COST);
+	/* Held no more, it is still there and counts. */
+	gcr_snapshot_unref(snapshot);
+	CHECK(figures().used_bytes == 2 * COST);
+	gcr_store_sweep(store);
+	wait_used(COST);
+	CHECK(gcr_snapshot_open(store, 4712, 77, GENERATION, &snapshot, &error) == -ENOENT);
+	stop();
+
+	/* A clean stop leaves it too. The size may be another one. */
+	start(128 * MIB, 0);
+	CHECK(figures().size_bytes == 128 * MIB && figures().used_bytes == COST);
+	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
+	check_pattern(snapshot, 2, 42);
+	CHECK(figures().used_bytes == COST);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+static char place[256]; /* of the snapshot 4711, absolute */
+
+static void find_place(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+	char link[64];
+	ssize_t length;
+
+	start(256 * MIB, 0);
+	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", gcr_snapshot_directory(snapshot));
+	length = readlink(link, place, sizeof(place) - 1);
+	CHECK(length > 5);
+	place[length - 5] = '\0'; /* "/vram" */
+	gcr_snapshot_unref(snapshot);
+	stop();
+}
+
+static const char *at(const char *name)
+{
+	static char path[2][400];
+	static int turn;
+
+	turn = !turn;
+	snprintf(path[turn], sizeof(path[turn]), "%s/%s", place, name);
+	return path[turn];
+}
+
+static void lie_no_table(void)
+{
+	CHECK(!unlink(at("table")));
+}
+
+static void lie_short_table(void)
+{
+	CHECK(!truncate(at("table"), 200));
+}
+
+static void lie_empty_table(void)
+{
+	CHECK(!truncate(at("table"), 0));
+}
+
+static void lie_long_table(void)
+{
+	CHECK(!truncate(at("table"), 10000));
+}
+
+static void lie_table_is_link(void)
+{
+	CHECK(!rename(at("table"), at("../elsewhere")) && !symlink("../elsewhere", at("table")));
+}
+
+static void lie_table_is_directory(void)
+{
+	CHECK(!unlink(at("table")) && !mkdir(at("table"), 0700));
+}
+
+static void lie_no_files(void)
+{
+	CHECK(!rename(at("vram"), at("ram")));
+}
+
+static void lie_missing_file(void)
+{
+	CHECK(!unlink(at("vram/gpu0-unmapped-2")));
+}
+
+static void lie_other_file(void)
+{
+	CHECK(!rename(at("vram/gpu0-unmapped-2"), at("vram/gpu0-unmapped-3")));
+}
+
+static void lie_further_file(void)
+{
+	CHECK(!mkdir(at("vram/gpu0-unmapped-3"), 0700));
+}
+
+static void lie_file_size(void)
+{
+	CHECK(!truncate(at("vram/gpu0-unmapped-2"), 1234));
+}
+
+static void lie_file_mode(void)
+{
+	CHECK(!chmod(at("vram/gpu0-unmapped-2"), 0644));
+}
+
+static void lie_file_is_link(void)
+{
+	CHECK(!rename(at("vram/gpu0-unmapped-2"), at("../elsewhere")));
+	CHECK(!symlink("../../elsewhere", at("vram/gpu0-unmapped-2")));
+}
+
+static void lie_file_has_two_names(void)
+{
+	CHECK(!link(at("vram/gpu0-unmapped-2"), at("../elsewhere")));
+}
+
+static void lie_directory_mode(void)
+{
+	CHECK(!chmod(place, 0755));
+}
+
+static void lie_directory_is_link(void)
+{
+	CHECK(!rename(place, at("../elsewhere")) && !symlink("elsewhere", place));
+}
+
+/* Change the byte at @offset of the table. */
+static void change(off_t offset)
+{
+	_cleanup_close_ int fd = open(at("table"), O_RDWR);
+	unsigned char byte;
+
+	CHECK(fd >= 0 && pread(fd, &byte, 1, offset) == 1);
+	byte ^= 0x41;
+	CHECK(pwrite(fd, &byte, 1, offset) == 1);
+}
+
+static void (*const lies[])(void) = {
+	lie_no_table,	   lie_short_table,	   lie_empty_table,    lie_long_table,
+	lie_table_is_link, lie_table_is_directory, lie_no_files,       lie_missing_file,
+	lie_other_file,	   lie_further_file,	   lie_file_size,      lie_file_mode,
+	lie_file_is_link,  lie_file_has_two_names, lie_directory_mode, lie_directory_is_link,
+};
+
+/* Bytes of the table: of its header, then of the first extent. */
+#define HEADER_BYTES 80
+static const off_t changes[] = {
+	3,  /* magic */
+	16, /* size of an extent */
+	20, /* pid */
+	24, /* start time */
+	32, /* count */
+	38, /* count, a large one */
+	41, /* generation */
+	HEADER_BYTES + offsetof(struct gcr_extent, address) + 3,
+	HEADER_BYTES + offsetof(struct gcr_extent, bytes) + 3,
+	HEADER_BYTES + offsetof(struct gcr_extent, kind),
+	HEADER_BYTES + offsetof(struct gcr_extent, gpu_index) + 2,
+};
+
+static void test_one_lie(size_t number)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+	int result;
+
+	in_killed_daemon();
+	find_place();
+	if (number < GCR_ARRAY_SIZE(lies))
+		lies[number]();
+	else
+		change(changes[number - GCR_ARRAY_SIZE(lies)]);
+	start(256 * MIB, 0);
+	result = gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error);
+	if (result != -EPROTO || !*error.words)
+		fprintf(stderr, "lie %zu: %d %s\n", number, result, error.words);
+	CHECK(result == -EPROTO && *error.words && error.number == EPROTO);
+	/* It is no obstacle to anything, and goes. */
+	gcr_store_sweep(store);
+	wait_used(0);
+	snapshot = create(4711, GENERATION);
+	gcr_snapshot_discard(snapshot);
+	stop();
+	start(256 * MIB, 0);
+	CHECK(figures().used_bytes == 0);
+	stop();
+}
+
+static void test_all(void)
+{
+	unsetenv(WITHOUT_BYTES);
+	test_reopen();
+	setenv(WITHOUT_BYTES, "1", 1);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(lies) + GCR_ARRAY_SIZE(changes); i++)
+		test_one_lie(i);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	return run_tests(argv, test_all, leave_one);
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/* The pool of the store: whose files are ready, when they go, and that the sums are right. */
+#include <dirent.h>
+
+#include "test/unit/store.h"
+
+static void wait_pool(uint64_t bytes)
+{
+	int64_t deadline = gcr_clock_usec() + PATIENCE_USEC;
+
+	while (figures().pool_bytes != bytes) {
+		CHECK(gcr_clock_usec() < deadline);
+		usleep(1000);
+	}
+}
+
+/* Wait until the pool's files have all their pages: then a snapshot made of them has, too. */
+static void wait_filled(struct gcr_snapshot *any, uint64_t bytes)
+{
+	int64_t deadline = gcr_clock_usec() + PATIENCE_USEC;
+	uint64_t found = 0;
+
+	while (found < bytes) {
+		int fd = openat(gcr_snapshot_directory(any), "../../pool", O_RDONLY | O_DIRECTORY);
+		_cleanup_closedir_ DIR *dir = fdopendir(fd);
+		const struct dirent *entry;
+		struct stat stat;
+
+		CHECK(dir && gcr_clock_usec() < deadline);
+		found = 0;
+		while ((entry = readdir(dir)))
+			if (entry->d_type == DT_REG && !fstatat(fd, entry->d_name, &stat, 0))
+				found += (uint64_t)stat.st_blocks * 512;
+		usleep(1000);
+	}
+}
+
+static void test_pool(void)
+{
+	struct gcr_extent extents[COUNT];
+	struct gcr_snapshot *snapshot;
+	struct gcr_snapshot *other;
+	struct gcr_snapshot_reader *reader;
+	struct gcr_error error;
+	struct stat stat;
+
+	fill_extents(extents);
+	start(256 * MIB, 128 * MIB);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
+	wait_pool(FILES_COST);
+	CHECK(figures().used_bytes == FILES_COST);
+	/* The same again changes nothing. */
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
+	CHECK(figures().pool_bytes == FILES_COST);
+	/* Another process's freeze takes none of them. */
+	other = create(4711, GENERATION);
+	CHECK(figures().used_bytes == FILES_COST + COST && resident(other) == 0);
+	wait_filled(other, FILES_COST - PAGE + 12288);
+	gcr_snapshot_discard(other);
+	wait_used(FILES_COST);
+	/* Its own takes all. */
+	snapshot = create(getpid(), GENERATION);
+	CHECK(figures().pool_bytes == 0 && figures().used_bytes == COST);
+	CHECK(resident(snapshot) >= gcr_snapshot_bytes(snapshot));
+	gcr_snapshot_populate(snapshot);
+	wait_populated(snapshot);
+	for (size_t i = 0; i < COUNT; i++)
+		write_pattern(snapshot, i, (unsigned char)i);
+	/* One file is read as the process thaws; that one does not come back. */
+	CHECK(!gcr_snapshot_reader_open(snapshot, 0, &reader));
+	gcr_snapshot_discard(snapshot);
+	wait_pool(FILES_COST - 8 * MIB);
+	wait_used(FILES_COST);
+	/* The next freeze takes them at once: cut, stretched, as they are. */
+	extents[0].bytes = 16 * MIB;
+	extents[3].bytes = 2 * MIB;
+	CHECK(!gcr_snapshot_create(store, getpid(), our_ticks, GENERATION2, extents, COUNT,
+				   &snapshot, &error));
+	CHECK(figures().pool_bytes == 0);
+	wait_used(COST + 8 * MIB - 2 * MIB + 8 * MIB); /* with what is read */
+	for (size_t i = 0; i < COUNT; i++) {
+		CHECK(!gcr_snapshot_stat(snapshot, i, &stat));
+		CHECK((uint64_t)stat.st_size == extents[i].bytes);
+	}
+	gcr_snapshot_populate(snapshot);
+	wait_populated(snapshot);
+	CHECK(has_pattern(reader, 8 * MIB, 0));
+	gcr_snapshot_reader_close(reader);
+	gcr_snapshot_discard(snapshot);
+
+	/* The program has changed: what no longer fits goes. */
+	gcr_store_pool(store, getpid(), our_ticks, extents, 2);
+	wait_pool(16 * MIB + 2 * MIB);
+	wait_used(18 * MIB);
+	/* It has more than -o pool= allows: the first ones that do. */
+	for (size_t i = 0; i < COUNT; i++)
+		extents[i].bytes = 60 * MIB;
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
+	wait_pool(120 * MIB);
+	/* The store is short: the pool goes first, that of others, too. */
+	CHECK(!try_create(4711, 200 * MIB, &other, &error));
+	CHECK(figures().pool_bytes <= 54 * MIB && figures().used_bytes <= 256 * MIB);
+	CHECK(try_create(4712, 60 * MIB, &snapshot, &error) == -ENOSPC);
+	CHECK(figures().pool_bytes == 0);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
+	CHECK(figures().pool_bytes == 0); /* there is no room */
+	gcr_snapshot_discard(other);
+	/* But then there is. */
+	wait_pool(120 * MIB);
+	gcr_store_pool_drop(store, getpid(), our_ticks);
+	wait_used(0);
+	gcr_store_pool_drop(store, getpid(), our_ticks);
+	/* Of a process that has ended nothing comes back. */
+	snapshot = create(4711, GENERATION);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	CHECK(figures().pool_bytes == 0);
+	/* Left to the end. */
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
+	stop();
+}
+
+/* Pools that change, freezes and thaws, all at once; the sums are right in the end. */
+static void *freeze_and_thaw(void *data)
+{
+	const char *generation = data;
+
+	for (int round = 0; round < 30; round++) {
+		struct gcr_snapshot *snapshot;
+		struct gcr_extent extent = {
+			.address = PAGE,
+			.bytes = (uint64_t)(round % 7 + 1) * 4 * MIB,
+			.kind = GCR_MEMORY_DEVICE,
+		};
+		struct gcr_error error;
+
+		if (gcr_snapshot_create(store, getpid(), our_ticks, generation, &extent, 1,
+					&snapshot, &error) < 0)
+			continue;
+		gcr_snapshot_populate(snapshot);
+		write_pattern(snapshot, 0, (unsigned char)round);
+		check_pattern(snapshot, 0, (unsigned char)round);
+		gcr_snapshot_discard(snapshot);
+	}
+	return NULL;
+}
+
+static void test_pool_in_parallel(void)
+{
+	static char generations[3][40] = {GENERATION, GENERATION2, "2"};
+	pthread_t threads[3];
+
+	start(96 * MIB, 64 * MIB);
+	for (int i = 0; i < 3; i++)
+		CHECK(!pthread_create(&threads[i], NULL, freeze_and_thaw, generations[i]));
+	for (int round = 0; round < 200; round++) {
+		struct gcr_extent extents[4] = {0};
+
+		for (size_t i = 0; i < 4; i++)
+			extents[i].bytes = ((i + (size_t)round) % 5 + 1) * 4 * MIB;
+		gcr_store_pool(store, getpid(), our_ticks, extents, (size_t)round % 5);
+		if (round % 20 == 19)
+			gcr_store_pool_drop(store, getpid(), our_ticks);
+		CHECK(figures().used_bytes <= 96 * MIB);
+		usleep(1000);
+	}
+	for (int i = 0; i < 3; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	gcr_store_pool_drop(store, getpid(), our_ticks);
+	wait_used(0);
+	stop();
+}
+
+static void test_all(void)
+{
+	test_pool();
+	test_pool_in_parallel();
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	return run_tests(argv, test_all, NULL);
+}
