@@ -73,11 +73,22 @@ void *gcr_entry_real(enum gcr_entry entry);
 /* Look the driver's functions up, if it is loaded. @function is one of them, or NULL. */
 void gcr_reals_find(void *function);
 
+/* Is this a function of the driver's library? */
+bool gcr_reals_has(void *function);
+
 /* From here on the driver stays where it is: cuInit has succeeded. */
 void gcr_reals_pin(void);
 
 /* What a caller gets that has found @function under the name of @entry: our wrapper, or itself. */
 void *gcr_entry_wrap(enum gcr_entry entry, void *function);
+
+/*
+ * What a caller gets instead of @function of the driver, which is none of the entry points: a
+ * wrapper that passes the gate as number GCR_ENTRIES + N, and has the page say so when it is
+ * called. gcr_unknown_name(N) is what it was first asked for as; NULL if there is no such wrapper.
+ */
+void *gcr_unknown_wrap(const char *name, void *function);
+const char *gcr_unknown_name(unsigned int number);
 
 /* The driver's functions, NULL where not yet found; see gcr_entry_real(). */
 extern _Atomic(void *) gcr_reals[GCR_ENTRIES];

@@ -88,15 +88,30 @@ static void set_closed(uint32_t closed)
 
 /* ---- calls and captures ---- */
 
+static const char *name_of(uint32_t inside)
+{
+	const char *name = NULL;
+
+	if (inside > GCR_ENTRIES)
+		name = gcr_unknown_name(inside - 1 - GCR_ENTRIES);
+	else if (inside > 0)
+		name = gcr_entry_points[inside - 1].symbol;
+	return name ? name : "a call of the driver";
+}
+
+static bool is_waiting(uint32_t inside)
+{
+	return inside > 0 && inside <= GCR_ENTRIES &&
+	       gcr_entry_points[inside - 1].class == GCR_ENTRY_WAIT;
+}
+
 static int say_inside(int r, struct gcr_error *error)
 {
-	enum gcr_entry entry = GCR_ENTRIES;
-	uint32_t tid = 0;
+	uint32_t inside = 0, tid = 0;
 
-	gcr_threads_inside(&entry, &tid);
-	return gcr_error_set(
-		error, -r, "%s has not returned (thread %u)",
-		entry < GCR_ENTRIES ? gcr_entry_points[entry].symbol : "a call of the driver", tid);
+	gcr_threads_inside(&inside, &tid);
+	return gcr_error_set(error, -r, "%s has not returned (thread %u)%s", name_of(inside), tid,
+			     is_waiting(inside) ? ": the GPU has not finished its work" : "");
 }
 
 static bool is_closed(void)
@@ -131,8 +146,7 @@ static int wait_for_captures(struct patience *patience, struct gcr_error *error)
  */
 static int close_between_captures(struct patience *patience, struct gcr_error *error)
 {
-	enum gcr_entry entry;
-	uint32_t tid;
+	uint32_t inside, tid;
 	int r;
 
 	for (;;) {
@@ -143,7 +157,7 @@ static int close_between_captures(struct patience *patience, struct gcr_error *e
 		do {
 			if (gcr_captures_open())
 				break;
-			if (!gcr_threads_inside(&entry, &tid) && !gcr_captures_open())
+			if (!gcr_threads_inside(&inside, &tid) && !gcr_captures_open())
 				return 0;
 			r = pause_a_little(patience);
 		} while (r == 0);

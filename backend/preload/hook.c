@@ -18,6 +18,12 @@
 #include "backend/preload/preload.h"
 #include "lib/cleanup.h"
 
+/* cuMemAlloc is; cudaMalloc and cublasCreate are not. */
+static bool is_drivers_name(const char *name)
+{
+	return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
 /* ---- dlsym ---- */
 
 #if GCR_PRELOAD_DLSYM
@@ -44,9 +50,22 @@ static void *answer_wrapped(void *handle, const char *name)
 	return gcr_entry_wrap(entry, found);
 }
 
+/* A name of the driver's that came after entry_points.def, or anybody's. */
+static void *answer_unknown(void *handle, const char *name)
+{
+	void *found = gcr_real_dlsym()(handle, name);
+
+	return found && gcr_reals_has(found) ? gcr_unknown_wrap(name, found) : found;
+}
+
 static void *answer_nothing(void *handle, const char *name)
 {
 	return NULL;
+}
+
+static bool may_be_unknown(void *handle, const char *name)
+{
+	return handle != RTLD_DEFAULT && handle != RTLD_NEXT && is_drivers_name(name);
 }
 
 void *gcr_preload_dlsym_target(void *handle, const char *name)
@@ -59,7 +78,9 @@ void *gcr_preload_dlsym_target(void *handle, const char *name)
 	if (!name || name[0] != 'c' || name[1] != 'u')
 		return (void *)real;
 	entry = gcr_entry_find(name);
-	if (entry == GCR_ENTRIES || !gcr_entry_points[entry].wrapper)
+	if (entry == GCR_ENTRIES)
+		return may_be_unknown(handle, name) ? (void *)answer_unknown : (void *)real;
+	if (!gcr_entry_points[entry].wrapper)
 		return (void *)real;
 	if (handle != RTLD_DEFAULT && handle != RTLD_NEXT)
 		return (void *)answer_wrapped;
@@ -142,26 +163,50 @@ static bool is_exported(void *function)
 	return dladdr(function, &info) && info.dli_sname && info.dli_saddr == function;
 }
 
+/* Was it the same one in the version that entry_points.def knows? */
+static bool is_as_before(const char *name, const void *function, cuuint64_t flags)
+{
+	__typeof__(cuGetProcAddress_v2) *get_v2 = GCR_REAL(cuGetProcAddress_v2);
+	__typeof__(cuGetProcAddress) *get = GCR_REAL(cuGetProcAddress);
+	CUdriverProcAddressQueryResult status;
+	void *before = NULL;
+
+	if (get_v2)
+		get_v2(name, &before, CUDA_VERSION, flags, &status);
+	else if (get)
+		get(name, &before, CUDA_VERSION, flags);
+	return before == function;
+}
+
+/* One that the driver hands out though it does not export it. */
+static enum gcr_entry find_unexported(const char *name, void *function, int version,
+				      cuuint64_t flags)
+{
+	enum gcr_entry entry;
+	void *none = NULL;
+
+	if (is_exported(function) ||
+	    (version > CUDA_VERSION && !is_as_before(name, function, flags)))
+		return GCR_ENTRIES;
+	entry = find_version(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+	/* It may be to be had in this way only. */
+	if (entry != GCR_ENTRIES)
+		atomic_compare_exchange_strong(&gcr_reals[entry], &none, function);
+	return entry;
+}
+
 static void substitute(const char *name, void **function, int version, cuuint64_t flags)
 {
 	enum gcr_entry entry;
 
-	if (!name || !function || !*function)
+	if (!name || !function || !*function || !is_drivers_name(name))
 		return;
 	gcr_reals_find(*function);
 	entry = find_function(*function, name);
-	if (entry == GCR_ENTRIES && !is_exported(*function) && version <= CUDA_VERSION) {
-		entry = find_version(name, version,
-				     flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-		if (entry != GCR_ENTRIES && gcr_entry_points[entry].wrapper) {
-			void *none = NULL;
-
-			/* It is only to be had this way. */
-			atomic_compare_exchange_strong(&gcr_reals[entry], &none, *function);
-		}
-	}
 	if (entry == GCR_ENTRIES)
-		gcr_gate_incomplete(name);
+		entry = find_unexported(name, *function, version, flags);
+	if (entry == GCR_ENTRIES)
+		*function = gcr_unknown_wrap(name, *function);
 	else if (gcr_entry_points[entry].wrapper)
 		*function = gcr_entry_points[entry].wrapper;
 }

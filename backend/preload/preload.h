@@ -12,6 +12,16 @@
 #define GCR_PRELOAD_DLSYM 0
 #endif
 
+/* Wrappers of functions that are not in entry_points.def: where unknown.S knows the registers. */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define GCR_PRELOAD_UNKNOWN 1
+#else
+#define GCR_PRELOAD_UNKNOWN 0
+#endif
+#define GCR_UNKNOWN_MAX	       128
+#define GCR_UNKNOWN_BYTES      16 /* of code for each */
+#define GCR_UNKNOWN_NAME_BYTES 64
+
 #ifndef __ASSEMBLER__
 
 #define GCR_PRELOAD_VERSION 2

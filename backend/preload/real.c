@@ -96,6 +96,15 @@ void gcr_reals_find(void *function)
 		find(function, 0);
 }
 
+bool gcr_reals_has(void *function)
+{
+	void *init = gcr_entry_real(GCR_ENTRY_cuInit);
+	Dl_info info, driver;
+
+	return init && dladdr(init, &driver) && dladdr(function, &info) &&
+	       info.dli_fbase == driver.dli_fbase;
+}
+
 void gcr_reals_pin(void)
 {
 	if (atomic_load_explicit(&pinned, memory_order_relaxed))

@@ -323,29 +323,23 @@ void gcr_threads_fence(void)
 		membarrier(page.fence);
 }
 
-bool gcr_threads_inside(enum gcr_entry *ret_entry, uint32_t *ret_tid)
+bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid)
 {
 	struct gcr_page *memory = gcr_gate_page();
-	uint32_t count, inside, tid;
+	uint32_t count = memory ? __atomic_load_n(&memory->slots_count, __ATOMIC_ACQUIRE) : 0;
 
-	if (!memory)
-		return atomic_load(&counted) != 0;
-	count = __atomic_load_n(&memory->slots_count, __ATOMIC_ACQUIRE);
 	for (uint32_t i = 1; i < count && i < GCR_PAGE_SLOTS; i++) {
 		struct gcr_page_slot *slot = &memory->slots[i];
+		uint32_t inside = __atomic_load_n(&slot->inside, __ATOMIC_ACQUIRE);
+		uint32_t tid = __atomic_load_n(&slot->tid, __ATOMIC_RELAXED);
 
-		inside = __atomic_load_n(&slot->inside, __ATOMIC_ACQUIRE);
-		tid = __atomic_load_n(&slot->tid, __ATOMIC_RELAXED);
 		if (!inside || (tid && is_dead((pid_t)tid)))
 			continue;
-		*ret_entry = (enum gcr_entry)(inside - 1);
+		*ret_inside = inside;
 		*ret_tid = tid;
 		return true;
 	}
-	if (atomic_load(&counted) == 0)
-		return false;
-	inside = __atomic_load_n(&memory->slots[0].inside, __ATOMIC_RELAXED);
-	*ret_entry = inside ? (enum gcr_entry)(inside - 1) : GCR_ENTRIES;
+	*ret_inside = memory ? __atomic_load_n(&memory->slots[0].inside, __ATOMIC_RELAXED) : 0;
 	*ret_tid = 0;
-	return true;
+	return atomic_load(&counted) != 0;
 }

@@ -33,11 +33,11 @@ void gcr_thread_submitted_counted(void);
 
 /*
  * For who closes the gate. After gcr_threads_fence() a thread that did not see the gate closed is
- * seen by gcr_threads_inside(), which says what one of those is in that are inside (thread 0: not
- * known).
+ * seen by gcr_threads_inside(), which says of one of those that are inside what it is in, as in
+ * its slot, and its id (0: not known).
  */
 void gcr_threads_fence(void);
-bool gcr_threads_inside(enum gcr_entry *ret_entry, uint32_t *ret_tid);
+bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid);
 
 #define gcr_likely(condition) __builtin_expect(!!(condition), 1)
 

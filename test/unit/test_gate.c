@@ -494,10 +494,9 @@ static void *synchronize(void *argument)
 
 static bool somebody_inside(void)
 {
-	enum gcr_entry entry;
-	uint32_t tid;
+	uint32_t inside, tid;
 
-	return gcr_threads_inside(&entry, &tid) && entry == GCR_ENTRY_cuStreamSynchronize;
+	return gcr_threads_inside(&inside, &tid) && inside == 1 + GCR_ENTRY_cuStreamSynchronize;
 }
 
 static void test_waiting_call(void)
@@ -512,6 +511,7 @@ static void test_waiting_call(void)
 	thread = start(synchronize, arguments);
 	wait_until(somebody_inside);
 	expect_timeout("cuStreamSynchronize has not returned");
+	CHECK(strstr(failure.words, "the GPU has not finished its work"));
 	CHECK(is_closed());
 	__atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
 	CLOSES();

@@ -211,7 +211,8 @@ def check_tools(verbs, verb_options):
     check_same('variable', gpucr.name, gpucr.terms('ENVIRONMENT'),
                set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr.in'))))
     code = set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-run.in')))
-    code |= set(re.findall(r'getenv\("(GPUCR_\w+)"', read('backend/preload/connection.c')))
+    for path in ('backend/preload/connection.c', 'backend/preload/memory.c'):
+        code |= set(re.findall(r'getenv\("(GPUCR_\w+)"', read(path)))
     for name in sorted(code):
         check(name in run.terms('ENVIRONMENT'), f'{run.name}: variable {name} is missing')
 
@@ -220,7 +221,7 @@ def check_tools(verbs, verb_options):
                [f'--{name}' for name in rows] + ['--help'])
     for page, path in ((gpucr, 'tools/gpucr.in'), (run, 'tools/gpucr-run.in')):
         heredoc = re.search(r"<<'HELP'\n(.*?)\nHELP\n", read(path), re.S).group(1)
-        for option in set(re.findall(r'(?<![\w-])--?[a-z]+', heredoc)):
+        for option in set(re.findall(r'(?<![\w-])--?[a-z]+(?:-[a-z]+)*', heredoc)):
             check(page.has(option), f'{page.name}: option {option} is missing')
 
     completion = read('tools/completions/gpucr')
