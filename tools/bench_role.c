@@ -223,11 +223,15 @@ static void freeze(int pid)
 {
 	CUcheckpointLockArgs lock = {.timeoutMs = LOCK_TIMEOUT_MSEC};
 	CUcheckpointCheckpointArgs checkpoint = {0};
+	CUcheckpointUnlockArgs unlock = {0};
 	int64_t started_usec = gcr_clock_usec();
 
-	if (BENCH_CU(cuCheckpointProcessLock, pid, &lock) < 0 ||
-	    BENCH_CU(cuCheckpointProcessCheckpoint, pid, &checkpoint) < 0)
+	if (BENCH_CU(cuCheckpointProcessLock, pid, &lock) < 0)
 		return;
+	if (BENCH_CU(cuCheckpointProcessCheckpoint, pid, &checkpoint) < 0) {
+		bench_driver.cuCheckpointProcessUnlock(pid, &unlock);
+		return;
+	}
 	printf("ok usec %" PRId64 "\n", gcr_clock_usec() - started_usec);
 }
 

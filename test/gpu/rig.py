@@ -224,16 +224,17 @@ class Program:
 
 
 class Bare:
-    """The driver's own checkpoint, in a process of its own."""
+    """The driver's own checkpoint, in a process of its own: gpucr-bench's peer."""
 
     def __init__(self, rig):
-        self.process = subprocess.Popen(rig.wrapper() + [rig.options.bare],
+        program = os.path.join(rig.options.build, "tools", "gpucr-bench")
+        self.process = subprocess.Popen(rig.wrapper() + [program, "--role", "peer"],
                                         env=rig.program_environment(False),
                                         cwd=rig.work, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE)
         rig.others.append(self.process)
-        if self._line(START_SEC) != "ready":
-            raise Failure("bare does not start")
+        if self._line(START_SEC) != "ok":
+            raise Failure("the peer does not start")
 
     def _line(self, timeout):
         line = b""
@@ -249,11 +250,9 @@ class Bare:
         return line.decode().strip()
 
     def call(self, verb, pid, timeout):
+        """What it answers: `ok usec N` or `error WORDS`."""
         os.write(self.process.stdin.fileno(), f"{verb} {pid}\n".encode())
-        words = self._line(timeout).split()
-        if words[0] != "ok":
-            raise Failure(f"bare {verb}: {' '.join(words)}")
-        return float(words[1])
+        return self._line(timeout)
 
     def close(self):
         self.process.stdin.close()
@@ -313,11 +312,13 @@ class Daemon:
         self.runtime = os.path.join(rig.work, "run")
         self.log = os.path.join(rig.work, "daemon.log")
         self.process = None
+        self.more = ""  # options besides, as "pool=1G"
         os.makedirs(self.mount, mode=0o700)
         os.makedirs(self.runtime, mode=0o755)
 
     def start(self):
-        options = f"runtime_dir={self.runtime}" + (",sim" if self.rig.options.sim else "")
+        options = f"runtime_dir={self.runtime}" + (",sim" if self.rig.options.sim else "") \
+            + ("," + self.more if self.more else "")
         program = os.path.join(self.rig.options.build, "fs", "gpucrfs")
         with open(self.log, "ab") as log:
             log.write(f"---- daemon started at {time.strftime('%H:%M:%S')}\n".encode())
@@ -351,6 +352,13 @@ class Daemon:
             self.process.kill()
             return False
 
+    def restart(self, more=""):
+        """Anew, with other options."""
+        if not self.stop():
+            raise Failure("the daemon does not end when asked to")
+        self.more = more
+        self.start()
+
     def unmount(self):
         """True if it was not mounted any more."""
         if not any(line.split()[1] == self.mount for line in
@@ -359,13 +367,13 @@ class Daemon:
         subprocess.run(["umount", "-l", self.mount], check=False, timeout=30)
         return False
 
-    def helpers(self):
-        """Pids of our control helpers that run."""
+    def helpers(self, program="gpucr-control"):
+        """Pids of our helpers that run this."""
         found = []
         for name in os.listdir("/proc"):
             stat = process_stat(name) if name.isdigit() else None
             if stat and stat[2] == self.process.pid and stat[1] != "Z" and \
-                    stat[0].startswith("gpucr-control"):
+                    stat[0].startswith(program):
                 found.append(int(name))
         return found
 
@@ -426,7 +434,7 @@ class Rig:
         if options.sim:
             self.simulator = os.path.join(options.work, "sim")
             os.mkdir(self.simulator, 0o700)
-            self.environment.update(GPUCR_SIM_DIR=self.simulator,
+            self.environment.update(GPUCR_SIM_DIR=self.simulator, GPUCR_SIM_GPUS="2",
                                     GPUCR_SIM_VRAM=str(options.vram))
         self.daemon = Daemon(self)
         self.gpu = SimulatedGpu(self) if options.sim else NvidiaGpu(self)
@@ -444,22 +452,23 @@ class Rig:
             return self.environment
         return dict(self.environment, GPUCR_PRELOAD="")
 
-    def start(self, name, command, word="tick", preload=False):
+    def start(self, name, command, word="tick", preload=False, **variables):
         environment = self.program_environment(preload or self.options.preload)
-        program = Program(self, name, self.wrapper() + command, environment, word)
+        program = Program(self, name, self.wrapper() + command, {**environment, **variables}, word)
         self.programs.append(program)
         return program
 
-    def demo(self, size, buffers=8, tick=100, managed=0, name="demo", preload=False):
-        program = os.path.join(self.options.build, "tools", "gpucr-demo")
-        command = [program, "--bytes", str(size), "--buffers", str(buffers), "--tick", str(tick)]
-        if managed:
-            command += ["--managed", str(managed)]
+    def tool(self, name):
+        return os.path.join(self.options.build, "tools", name)
+
+    def demo(self, size, *arguments, buffers=8, tick=100, name="demo", preload=False):
+        command = [self.tool("gpucr-demo"), "--bytes", str(size), "--buffers", str(buffers),
+                   "--tick", str(tick), *arguments]
         return self.start(name, command, preload=preload)
 
-    def script(self, name, *arguments, word="tick", preload=False):
-        command = [sys.executable, os.path.join(HERE, name + ".py"), *arguments]
-        return self.start(name, command, word, preload)
+    def script(self, script, *arguments, name=None, word="tick", preload=False, **variables):
+        command = [sys.executable, os.path.join(HERE, script + ".py"), *arguments]
+        return self.start(name or script, command, word, preload, **variables)
 
     def slow_down(self, milliseconds):
         """Simulator only: let each Checkpoint and half as long each Restore take this long more."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """gpucrfs on a real GPU and driver: freezing, thawing, and everything that may go wrong.
 
-Started by test/gpu/run. Prints a line for each check, then the table of times, then
+Started by test/gpu/run. Prints a line for each check, then what gpucr-bench printed, then
 `N passed, N failed`. The exit status is 0 if nothing failed.
 """
 import argparse
@@ -10,15 +10,13 @@ import importlib.util
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
 
-from rig import (MIB, Bare, Failure, Rig, Stuck, errno_name, finish_verb, guarded, is_alive,
+from fast import GIB, FastParts
+from rig import (MIB, Failure, Rig, Stuck, errno_name, finish_verb, guarded, is_alive,
                  process_stat, wait_until)
-
-GIB = 1 << 30
 
 # How much VRAM may still be in use by others than the frozen process: a control helper is seen
 # with 3 MiB (580.159).
@@ -33,24 +31,21 @@ class Sizes:
         self.small = 32 * MIB if options.sim else 256 * MIB
         self.left_free = 128 * MIB if options.sim else 2 * GIB
         self.layers = 8
-        self.cycles = 2 if options.quick else 20
-        self.freeze_kills = [200, 1000] if options.quick else [50, 200, 500, 1000, 2000]
-        self.thaw_kills = [50, 200] if options.quick else [50, 200, 350, 500, 1000]
-        self.successors = 3 if options.quick else 10
-        unit = 16 * MIB if options.sim else GIB
-        # of the table: bytes, repetitions
-        self.table = [(unit, 3), (4 * unit, 3), (16 * unit, 3)]
-        if options.quick:
-            self.table = [(unit, 1)]
-        elif options.full:
-            self.table = [(unit, 5), (4 * unit, 5), (16 * unit, 5)]
-            if not options.sim:
-                self.table.append((40 * unit, 3))
+        self.cycles = 20 if options.full else 2 if options.quick else 6
+        self.freeze_kills = [50, 200, 500, 1000, 2000] if options.full else [200, 1000]
+        self.thaw_kills = [50, 200, 350, 500, 1000] if options.full else [50, 200]
+        self.successors = 10 if options.full else 3
+        self.kinds = 2 if options.quick else 10
+        self.torch_cycles = 5 if options.quick else 100
+        self.managed_cycles = 3 if options.quick else 20
+        self.array_cycles = 2 if options.quick else 10
+        self.worker_kills = [20, 100] if options.quick else [2, 10, 30, 60, 100, 150, 250]
 
 
 class Results:
-    def __init__(self, path):
+    def __init__(self, path, limit):
         self.started = time.monotonic()
+        self.limit = limit
         self.passed = 0
         self.failed = 0
         self.skipped = 0
@@ -59,6 +54,10 @@ class Results:
 
     def seconds(self):
         return time.monotonic() - self.started
+
+    def is_late(self):
+        """Nothing new, and no further round."""
+        return self.seconds() > self.limit
 
     def say(self, words):
         line = f"{time.strftime('%H:%M:%S')} {self.seconds():6.1f} {words}"
@@ -85,15 +84,15 @@ class Results:
         self.say(f"SKIP {self.part}: {name} ({why})")
 
 
-class Suite:
+class Suite(FastParts):
     def __init__(self, options):
         self.options = options
         self.sizes = Sizes(options)
-        self.results = Results(os.path.join(options.output, "test.log"))
+        self.results = Results(os.path.join(options.output, "test.log"), options.limit)
         self.rig = Rig(options)
         self.daemon = self.rig.daemon
         self.gpu = self.rig.gpu
-        self.rows = []
+        self.bench_text = ""
         self.has_torch = not options.sim and importlib.util.find_spec("torch") is not None
 
     # ---- what the parts are made of
@@ -268,7 +267,10 @@ class Suite:
         self.list_nvidia_smi()
 
     def refuse_managed(self):
-        demo = self.rig.demo(64 * MIB, buffers=1, managed=1, name="managed")
+        if self.options.preload:
+            self.results.skip("managed memory", "with the preload library it is no obstacle")
+            return
+        demo = self.rig.demo(64 * MIB, "--managed", "1", buffers=1, name="managed")
         demo.wait_for(3)
         self.verb(demo, "freeze", errno.EOPNOTSUPP, "freeze with managed memory")
         self.check_state(demo, "running")
@@ -347,49 +349,6 @@ class Suite:
         self.need_verb(demo, "thaw", "thaw afterwards")
         self.check_goes_on(demo)
 
-    def part_table(self):
-        """the driver's own calls and gpucrfs, timed"""
-        others = self.gpu.pids()
-        if others:
-            self.results.say(f"     table: the GPU is not idle: processes {others}")
-        for size, repetitions in self.sizes.table:
-            times = {"bare": [], "gpucrfs": []}
-            for repetition in range(repetitions):
-                # Each goes first in turn, on a process of its own and an idle GPU.
-                order = ["bare", "gpucrfs"] if repetition % 2 == 0 else ["gpucrfs", "bare"]
-                for kind in order:
-                    if self.results.seconds() > self.options.limit and times["gpucrfs"] \
-                            and times["bare"]:
-                        self.results.skip(f"{size // MIB} MiB", "no time for more")
-                        break
-                    times[kind].append(self.measure(kind, size))
-            self.rows.append((size, times))
-
-    def measure(self, kind, size):
-        demo = self.rig.demo(size, tick=200)
-        demo.wait_for(3)
-        if kind == "bare":
-            bare = Bare(self.rig)
-            frozen = bare.call("freeze", demo.pid, 120)
-            thawed = bare.call("thaw", demo.pid, 120)
-            bare.close()
-        else:
-            frozen = self.timed(demo, "freeze")
-            thawed = self.timed(demo, "thaw")
-        demo.wait_more(3, 60)
-        if not demo.stop():
-            raise Stuck("the demo does not end")
-        self.rig.programs.remove(demo)
-        self.results.say(f"     table: {size // MIB} MiB {kind:7} freeze {frozen:.3f} s, "
-                         f"thaw {thawed:.3f} s")
-        return frozen, thawed
-
-    def timed(self, program, verb):
-        number, seconds = self.daemon.verb(program.pid, verb)
-        if number:
-            raise Failure(f"{verb}: {errno_name(number)}, {self.error_text(program)}")
-        return seconds
-
     def part_kill(self):
         """control helpers killed in the middle of a verb"""
         self.rig.slow_down(1500)
@@ -400,11 +359,11 @@ class Suite:
             self.kill_helpers(demo, "thaw", "running", thaw_msec)
             self.check_goes_on(demo)
 
-    def kill_helpers(self, demo, verb, goal, milliseconds):
-        """Afterwards the process is where the verb was to bring it."""
+    def kill_helpers(self, demo, verb, goal, milliseconds, helper="gpucr-control"):
+        """Afterwards the process is where the verb was to bring it, or where it was."""
         task = self.daemon.begin(demo.pid, verb)
         time.sleep(max(0, task.started + milliseconds / 1000 - time.monotonic()))
-        helpers = self.daemon.helpers()
+        helpers = self.daemon.helpers(helper)
         for pid in helpers:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -415,7 +374,7 @@ class Suite:
         good = number in (0, errno.EIO) and state in ("running", "frozen") \
             and (number or state == goal)
         self.results.need(good and self.behaves(demo, state),
-                          f"{len(helpers)} helpers killed {milliseconds} ms into a {verb}",
+                          f"{len(helpers)} {helper} killed {milliseconds} ms into a {verb}",
                           f"{errno_name(number)} after {seconds:.3f} s, {state}"
                           + (f"; {self.error_text(demo)}" if number else ""))
         if state != goal:
@@ -474,14 +433,16 @@ class Suite:
 
     # ---- all of them
 
-    PARTS = ["demo", "transformer", "cycles", "full", "refuse", "interrupt", "table", "kill",
-             "daemon"]
+    # The most telling first: when the time is up, the last ones are left out.
+    PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
+             "files", "store", "worker", "two", "sanitizer", "steps", "cycles", "full", "refuse",
+             "interrupt", "kill", "daemon"]
 
     def run_part(self, name):
         self.results.part = name
         method = getattr(self, "part_" + name)
-        if self.results.seconds() > self.options.limit:
-            self.results.check(False, "started", f"the {self.options.limit} s are over")
+        if self.results.is_late():
+            self.results.skip("not started", f"the {self.options.limit} s are over")
             return
         self.results.say(f"---- {name}: {method.__doc__}")
         try:
@@ -496,6 +457,7 @@ class Suite:
 
     def revive(self):
         """The next part is to find a daemon, whatever this one did to it."""
+        self.daemon.more = ""
         if self.daemon.process.poll() is None:
             try:
                 self.daemon.text("status")
@@ -507,36 +469,14 @@ class Suite:
         self.daemon.unmount()
         self.daemon.start()
 
-    def table(self):
-        def median(pairs, index):
-            return statistics.median(pair[index] for pair in pairs)
-
-        lines = ["| VRAM | driver alone: freeze | gpucrfs: freeze | ratio | driver alone: thaw | "
-                 "gpucrfs: thaw | ratio |", "|---|---|---|---|---|---|---|"]
-        for size, times in self.rows:
-            cells = [f"{size // GIB} GiB" if size % GIB == 0 else f"{size // MIB} MiB"]
-            for index in (0, 1):
-                bare = median(times["bare"], index)
-                ours = median(times["gpucrfs"], index)
-                cells += [f"{bare:.3f} s", f"{ours:.3f} s", f"{ours / bare:.2f}"]
-            lines.append("| " + " | ".join(cells) + " |")
-        counts = {len(pairs) for _, times in self.rows for pairs in times.values()}
-        lines.append(f"{self.gpu.name}; Linux {os.uname().release}; medians of "
-                     + "-".join(str(count) for count in sorted({min(counts), max(counts)})))
-        return "\n".join(lines)
-
     def finish(self):
         self.results.part = "end"
         self.rig.stop_programs()
         self.results.check(self.daemon.stop(), "the daemon ends when asked to")
         self.results.check(self.daemon.unmount(), "nothing stays mounted")
         self.rig.keep_logs(self.options.output)
-        if self.rows:
-            text = self.table()
-            print("\n" + text)
-            with open(os.path.join(self.options.output, "table.md"), "w",
-                      encoding="utf-8") as out:
-                out.write(text + "\n")
+        if self.bench_text:
+            print("\n" + self.bench_text)
         words = f"{self.results.passed} passed, {self.results.failed} failed"
         if self.results.skipped:
             words += f", {self.results.skipped} skipped"
@@ -552,7 +492,7 @@ class Suite:
         except (Failure, OSError) as problem:
             self.results.check(False, "set up", str(problem))
         except KeyboardInterrupt:
-            self.results.check(False, "not interrupted")
+            self.results.check(False, "carried out", "the time is up, or it was interrupted")
         finally:
             signal.alarm(0)
             self.finish()
@@ -565,23 +505,24 @@ def parse_arguments():
         epilog="parts:\n" + "\n".join(f"  {name:12} {getattr(Suite, 'part_' + name).__doc__}"
                                       for name in Suite.PARTS))
     parser.add_argument("--build", required=True, help="the build directory")
-    parser.add_argument("--bare", required=True, help="the program made from bare.c")
+    parser.add_argument("--managed", required=True, help="the program made from managed.c")
     parser.add_argument("--work", required=True, help="an empty directory to work in")
-    parser.add_argument("--output", required=True, help="where logs and the table go")
+    parser.add_argument("--output", required=True, help="where logs and tables go")
     parser.add_argument("--sim", action="store_true", help="use the simulated GPU")
     parser.add_argument("--quick", action="store_true", help="a few checks of each kind")
     parser.add_argument("--full", action="store_true", help="larger sizes, more repetitions")
     parser.add_argument("--preload", action="store_true",
                         help="all programs have the preload library")
-    parser.add_argument("--limit", type=int, help="start nothing new after SEC (360, full: 500)")
+    parser.add_argument("--limit", type=int, default=430,
+                        help="start nothing new after SEC (430); all ends half a minute later")
+    parser.add_argument("--bench", metavar="OPTIONS",
+                        help="gpucr-bench with these instead of what is usual here")
     parser.add_argument("--only", default=",".join(Suite.PARTS), help="PART[,PART]...")
     options = parser.parse_args()
     options.only = options.only.split(",")
     for part in options.only:
         if part not in Suite.PARTS:
             parser.error(f"there is no part '{part}'")
-    if options.limit is None:
-        options.limit = 500 if options.full else 360
     options.vram = 2 * GIB
     return options
 
@@ -595,7 +536,7 @@ def main():
     # Not as inherited: who starts us in the background may have SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, interrupted)
-    signal.alarm(options.limit + 120)
+    signal.alarm(options.limit + 30)
     return Suite(options).run()
 
 

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""How long a step of a PyTorch loop takes: steps.py SECONDS
+
+A transformer's layers, run eagerly (thousands of calls of the driver a step) and as a CUDA graph.
+Prints `eager USEC` and `graph USEC`, the medians.
+"""
+import statistics
+import sys
+import time
+
+import torch
+
+from transformer import Model, TOKENS, WIDTH
+
+
+def measure(function, seconds):
+    for _ in range(5):
+        function()
+    torch.cuda.synchronize()
+    times = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until or len(times) < 20:
+        started = time.perf_counter()
+        function()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1e6
+
+
+def main():
+    seconds = float(sys.argv[1])
+    with torch.inference_mode():
+        model = Model(8)
+        x = torch.zeros(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)
+        small = [torch.zeros(64, 64, device="cuda") for _ in range(64)]
+
+        def eager():
+            y = x
+            for layer in model.layers:
+                y = layer.run(y)
+            # Calls that give the GPU next to nothing to do: what they cost shows.
+            for _ in range(8):
+                for tensor in small:
+                    tensor.add_(1)
+
+        print("eager", round(measure(eager, seconds), 2), flush=True)
+        print("graph", round(measure(model.graph.replay, seconds), 2), flush=True)
+
+
+if __name__ == "__main__":
+    main()
