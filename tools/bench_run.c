@@ -378,6 +378,9 @@ int bench_run(struct bench *bench, struct bench_row *row, const struct bench_mou
 		bench_fail(bench, run.what, "out of memory");
 		return -ENOMEM;
 	}
+	/* What an earlier run's helpers have is not what was there before. */
+	if (run.mount && row->kind->start == BENCH_COLD)
+		wait_for_no_helpers(run.mount, NULL);
 	if (!bench_vram_read(bench, &vram))
 		run.used_before = vram.used_bytes;
 	result = bench_subject_start(bench, row->bytes, row->is_command, needs_preload(row),

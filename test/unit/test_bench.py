@@ -167,6 +167,29 @@ def test_driver():
     check(not found['failures'] and not found['notes'], out)
 
 
+def test_vmm():
+    """The fast engine: cold without anything kept, warm with pages and a worker."""
+    found, out = results('--sizes', '32M', '--runs', '2', '--rows', 'bare,vmm,data', '--no-calls')
+    check([row['row'] for row in found['rows']] ==
+          ['bare', 'vmm-cold', 'vmm-warm', 'data-cold', 'data-warm'], out)
+    for row in found['rows'][1:]:
+        check(len(row['thaw_usec']['values']) == 2, row['row'])
+        if row['engine'] == 'vmm':
+            check(row['frozen_vram_bytes']['max'] == 0, 'VRAM of the frozen program')
+        else:
+            check(0 < row['frozen_vram_bytes']['max'] < 32 * MIB, 'VRAM of its context')
+            near(row['freeze_limit_usec'], 32 * MIB * 1e6 / found['pinned_out_bytes_per_second'],
+                 'limit of data')
+        if row['start'] == 'cold':
+            check(row['idle_vram_bytes']['max'] == 0, 'VRAM after the idle time')
+            check(row['store_host_bytes']['max'] < MIB, 'pages are kept')
+        else:
+            check(row['store_host_bytes']['min'] >= 32 * MIB, 'the pool is not filled')
+        if row['row'] == 'vmm-cold':
+            check(row['idle_more_vram_bytes']['max'] <= 0, 'VRAM after the idle time')
+    check(not found['failures'] and not found['notes'], out)
+
+
 def test_too_large():
     """A size that does not fit is left out, and said."""
     found, out = results('--sizes', '1G,8M', '--runs', '1', '--rows', 'bare', '--no-calls')
@@ -324,7 +347,7 @@ def test_mount():
           GPUCR_SIM_DIR=state)
 
 
-NEED_FUSE = (test_driver, test_interrupt, test_mount)
+NEED_FUSE = (test_driver, test_vmm, test_interrupt, test_mount)
 
 
 def main():
