@@ -457,6 +457,39 @@ static void falls_back(void)
 	OK(CU(cuMemRelease)(handle));
 }
 
+/* ---- memory that cannot be made again as it was ---- */
+
+static void obstacles(void)
+{
+	CUmemAllocationProp prop = device_prop(0);
+	CUmemGenericAllocationHandle special, compressible, again;
+	const char *words = memory()->page()->obstacle;
+	CUdeviceptr start;
+
+	use_device(0);
+	CHECK(words[0] == '\0');
+	prop.allocFlags.usage = 2;
+	OK(CU(cuMemCreate)(&special, 2 * MIB, &prop, 0));
+	CHECK(strstr(words, "special use"));
+	prop.allocFlags.usage = 0;
+	prop.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
+	OK(CU(cuMemCreate)(&compressible, 2 * MIB, &prop, 0));
+	CHECK(words[0]);
+	OK(CU(cuMemRelease)(special));
+	CHECK(strstr(words, "compressible"));
+	/* It lives as long as it is mapped. */
+	start = reserve(2 * MIB);
+	map(start, 2 * MIB, 0, compressible);
+	fill(start, 2 * MIB, 1);
+	OK(CU(cuMemRetainAllocationHandle)(&again, (void *)start));
+	OK(CU(cuMemRelease)(compressible));
+	OK(CU(cuMemRelease)(again));
+	CHECK(strstr(words, "compressible"));
+	expect_page(0, 0, 0);
+	OK(CU(cuMemUnmap)(start, 2 * MIB));
+	CHECK(words[0] == '\0');
+}
+
 /* ---- many threads, each with its own part of one reservation ---- */
 
 #define PART (8 * MIB)
@@ -509,6 +542,7 @@ static const struct subject subjects[] = {
 	{.name = "falls back",
 	 .run = falls_back,
 	 .faults = "cuMemCreate nth=1 error=CUDA_ERROR_NOT_SUPPORTED"},
+	{.name = "obstacles", .run = obstacles},
 	{.name = "threads", .run = threads},
 };
 

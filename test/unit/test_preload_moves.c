@@ -352,6 +352,34 @@ static void receive_refuses(void)
 	worker_stop();
 }
 
+/* The program has lowered its limit meanwhile. */
+static void receive_without_room(void)
+{
+	struct rlimit limit, low;
+
+	use_device(0);
+	allocate(1);
+	worker_start();
+	freeze();
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	low = (struct rlimit){.rlim_cur = 1026, .rlim_max = 1026};
+	worker_ask(WORKER_GIVE, &(struct gcr_range){0, 5}, sizeof(struct gcr_range), NULL, 0,
+		   &answer);
+	CHECK(prlimit(0, RLIMIT_NOFILE, &low, NULL) == 0);
+	expect_failure(memory()->receive(0, 5, answer.fds, &failure), EMFILE,
+		       "limit of open files");
+	CHECK(open_descriptors() == 2);
+	DONE(memory()->let_go(&failure));
+	CHECK(open_descriptors() == 0);
+	/* As root. */
+	if (prlimit(0, RLIMIT_NOFILE, &limit, NULL) < 0)
+		return;
+	worker_drop(false);
+	thaw();
+	expect_all(1);
+	worker_stop();
+}
+
 static void let_go_fails(void)
 {
 	const char *call = getenv("TEST_CALL");
@@ -504,6 +532,7 @@ static const struct subject subjects[] = {
 	FAULT("receive: map fails", receive_fails, "cuMemMap", "9"),
 	FAULT("receive: access fails", receive_fails, "cuMemSetAccess", "9"),
 	{.name = "receive refuses", .run = receive_refuses},
+	{.name = "receive without room", .run = receive_without_room},
 	FAULT("let go: unmap fails", let_go_fails, "cuMemUnmap", "7"),
 	FAULT("let go: release fails", let_go_fails, "cuMemRelease", "7"),
 	{.name = "descriptors closed", .run = descriptors_closed},
