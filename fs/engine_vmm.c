@@ -490,6 +490,29 @@ static void use_snapshot(struct gcr_vmm *vmm)
 }
 
 static int recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error);
+static int recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
+			      struct gcr_error *error);
+
+/*
+ * Connect to a library that may have been without a daemon for long: then it takes its memory back
+ * by itself, and where the driver has the process checkpointed it is held up in that. It can only
+ * be reached when the driver lets go; what has no memory to take back is reached all the same.
+ */
+static int reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	enum gcr_state state;
+	int result = gcr_vmm_connect(vmm, RECONNECT_USEC, error);
+
+	if (result != -ENOTCONN || *control != GCR_CONTROL_CHECKPOINTED)
+		return result;
+	if (gcr_drive_to_running(drive, &state, error) < 0)
+		return -EIO;
+	gcr_drive_leave(drive);
+	drive->rolling_back = false;
+	*control = GCR_CONTROL_RUNNING;
+	return gcr_vmm_connect(vmm, RECONNECT_USEC, error);
+}
 
 static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
@@ -514,11 +537,15 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	if (!result && control == GCR_CONTROL_FAILED)
 		result = gcr_error_set(error, EIO, "the driver says the process has failed");
 	if (!result)
-		result = gcr_vmm_connect(vmm, RECONNECT_USEC, error);
+		result = reach(vmm, &control, error);
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
 		result = insist(vmm, GCR_MESSAGE_COMMIT, error);
+	if (!result && vmm->phase == GCR_PRELOAD_INCOMING)
+		result = insist(vmm, GCR_MESSAGE_LET_GO, error);
 	if (result < 0)
 		return outward(result, error);
+	if (vmm->phase != GCR_PRELOAD_OUT)
+		return recover_to_running(vmm, ret_state, error);
 	result = take_vram(vmm, control, error);
 	if (!result && gcr_task_stopped(drive->task))
 		result = gcr_drive_stopped(error);
@@ -605,10 +632,10 @@ static int recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 		control = GCR_CONTROL_RUNNING;
 	}
 	if (!result)
-		result = gcr_vmm_connect(vmm, RECONNECT_USEC, error);
+		result = reach(vmm, &control, error);
 	if (result < 0)
 		return outward(result, error);
-	if (vmm->phase == GCR_PRELOAD_INCOMING && control == GCR_CONTROL_RUNNING)
+	if (vmm->phase == GCR_PRELOAD_INCOMING)
 		result = insist(vmm, GCR_MESSAGE_LET_GO, error);
 	if (!result && !is_freezing && vmm->phase == GCR_PRELOAD_HANDED)
 		result = insist(vmm, GCR_MESSAGE_COMMIT, error);

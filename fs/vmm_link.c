@@ -221,17 +221,17 @@ int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 
 int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	size_t managed_count = vmm->count - vmm->device_count;
 	int result = 0;
 
-	for (size_t first = 0; first < managed_count && !result; first += GCR_MESSAGE_FDS_MAX) {
+	for (size_t first = vmm->device_count; first < vmm->count && !result;
+	     first += GCR_MESSAGE_FDS_MAX) {
 		struct gcr_range range = {.first = (uint32_t)first};
 		int fds[GCR_MESSAGE_FDS_MAX];
 
 		while (range.count < GCR_MESSAGE_FDS_MAX &&
-		       range.first + range.count < managed_count && !result) {
-			int fd = gcr_snapshot_open_file(
-				vmm->snapshot, vmm->device_count + range.first + range.count, true);
+		       range.first + range.count < vmm->count && !result) {
+			int fd = gcr_snapshot_open_file(vmm->snapshot, range.first + range.count,
+							true);
 
 			if (fd < 0)
 				result = gcr_error_set(error, -fd,
