@@ -132,7 +132,8 @@ static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 		if (!result)
 			result = insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
 	}
-	if (!result && vmm->phase != GCR_PRELOAD_RUNNING)
+	/* Also if it is running: a gate that was closed in vain stays closed. */
+	if (!result)
 		result = insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
 	return result;
 }

@@ -538,6 +538,22 @@ class Machine:
         os.chmod(file.name, 0o644)
         os.rename(file.name, f'{self.simulator}/faults')
 
+    def watch_faults(self):
+        """From now on the calls that a rule applies to are listed; what was listed is forgotten."""
+        os.makedirs(self.simulator, exist_ok=True)
+        with open(f'{self.simulator}/faults.log', 'w', encoding='utf-8') as file:
+            os.chmod(file.name, 0o666)
+
+    def faulted(self):
+        """These calls: (pid, comm, entry point)."""
+        with contextlib.suppress(OSError):
+            lines = read_file(f'{self.simulator}/faults.log').split('\n')[:-1]
+            return [(int(pid), comm, call) for pid, comm, call in (line.split() for line in lines)]
+        return []
+
+    def wait_faulted(self, count=1, seconds=None):
+        wait_for(lambda: len(self.faulted()) >= count, f'{count} calls with faults', seconds)
+
     def helpers(self):
         """The daemon's children: pids by name."""
         children = []

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of the fast engine share: programs it serves, and what their memory has to be."""
+import array
+import errno
+import os
+import re
+
+import harness
+from harness import Failure, check, equal
+
+MULTIPLIER = 2654435761
+MASK = 0xffffffff
+PART_WORDS = 1 << 18
+HELD_BYTES = 1 << 20  # cuMemAlloc of more than this is the engine's, the rest stays with the driver
+BUFFER = re.compile(r'buffer (\d+) (\S+) gpu (\d+) address 0x([0-9a-f]+) bytes (\d+)'
+                    r' seed 0x([0-9a-f]+)')
+
+
+class Buffer:
+    """One line of gpucr-demo --list."""
+
+    def __init__(self, match):
+        self.number = int(match.group(1))
+        self.kind = match.group(2)
+        self.gpu = int(match.group(3))
+        self.address = int(match.group(4), 16)
+        self.bytes = int(match.group(5))
+        self.seed = int(match.group(6), 16)
+        self.parts = (self.bytes // 4 + PART_WORDS - 1) // PART_WORDS
+
+    def is_moved(self):
+        """It is the engine's, not the driver's."""
+        return self.kind in ('managed', 'own-vmm') or (
+            self.kind in ('device', 'pitch') and self.bytes > HELD_BYTES)
+
+    def added(self, part, ticks):
+        """What the first ticks have added to the words of a part."""
+        return sum(tick * MULTIPLIER for tick in range(part + 1, ticks + 1, self.parts)) & MASK
+
+    def check(self, data, start, ticks):
+        """data are its bytes from `start`, a multiple of a part. The tick that follows may have
+        changed its part already."""
+        words = array.array('I')
+        words.frombytes(data[:len(data) // 4 * 4])
+        for first in range(0, len(words), PART_WORDS):
+            index = start // 4 + first
+            part = index // PART_WORDS
+            base = self.seed ^ (index * MULTIPLIER & MASK)
+            added = (words[first] - base) & MASK
+            check(added in (self.added(part, ticks), self.added(part, ticks + 1)),
+                  f'buffer {self.number}, part {part}: word {words[first]:#x}')
+            count = min(PART_WORDS, len(words) - first)
+            expected = array.array('I', [((self.seed ^ (i * MULTIPLIER & MASK)) + added) & MASK
+                                         for i in range(index, index + count)])
+            check(words[first:first + count] == expected,
+                  f'buffer {self.number}, part {part}: its words')
+
+
+def machine(**options):
+    """A Machine whose programs are made for the engine."""
+    return harness.Machine(vmm=True, **options)
+
+
+def buffers(demo):
+    return [Buffer(match) for match in map(BUFFER.match, demo.words().split('\n')) if match]
+
+
+def demo(machine, *arguments, **options):
+    """A program that the fast engine serves, ticking."""
+    program = machine.ready_demo('--list', *arguments, **options)
+    harness.wait_for(lambda: machine.status(program.pid).get('engine') == 'vmm',
+                     f'the engine of {program.pid}: {machine.status(program.pid)}')
+    return program
+
+
+def vram(machine, pid):
+    path = machine.path(pid, 'snapshot', 'vram')
+    if not os.path.exists(path):
+        import glob
+        path = glob.glob(f'{machine.runtime}/store/{pid}-*/vram')[0]
+    return path
+
+
+def files(machine, pid):
+    """The files of a frozen program: name to size."""
+    directory = vram(machine, pid)
+    return {name: os.stat(f'{directory}/{name}').st_size for name in os.listdir(directory)}
+
+
+def check_files(machine, program):
+    """Byte by byte what the program wrote; returns how many bytes were compared."""
+    ticks = program.wait_standstill()
+    spans = []
+    for name, size in files(machine, program.pid).items():
+        match = re.fullmatch(r'(?:gpu\d+|managed)-([0-9a-f]+)', name)
+        check(match, f'the name of {name}')
+        spans.append((int(match.group(1), 16), size, name))
+    compared = 0
+    for buffer in buffers(program):
+        if not buffer.is_moved():
+            continue
+        covered = 0
+        for address, size, name in spans:
+            start = max(address, buffer.address)
+            end = min(address + size, buffer.address + buffer.bytes)
+            if start >= end:
+                continue
+            with open(f'{vram(machine, program.pid)}/{name}', 'rb') as file:
+                file.seek(start - address)
+                data = file.read(end - start)
+            equal(len(data), end - start, name)
+            buffer.check(data, start - buffer.address, ticks)
+            covered += end - start
+        equal(covered, buffer.bytes, f'bytes of buffer {buffer.number} ({buffer.kind}) in files')
+        compared += covered
+    return compared
+
+
+def idle(machine, index=0):
+    """Wait until our own workers have ended and say what is in use then."""
+    harness.wait_for(lambda: not any(comm == 'gpucr-worker' for _, comm in machine.helpers()),
+                     'the workers to end')
+    return machine.used(index)
+
+
+def cycle(machine, program, freeze='freeze'):
+    machine.must(program.pid, freeze)
+    machine.must(program.pid, 'thaw')
+    program.wait_ticks()
+
+
+def is_frozen(machine, pid):
+    return machine.state(pid) == 'frozen'
+
+
+def settle(machine, program):
+    """Wherever it is now: the verb ends, the program ends up ticking, and can do it again."""
+    machine.wait_status(program.pid, 'verb', '-')
+    state = machine.state(program.pid)
+    if state not in ('running', 'frozen'):
+        raise Failure(f'{program.pid} is {state}: {machine.error(program.pid)}')
+    if state == 'frozen':
+        machine.must(program.pid, 'thaw')
+    program.wait_ticks(2)
+    return state
+
+
+# Who makes which calls: rules of injected faults that single out one of the three.
+ROLES = {
+    'program': 'thread=gpucr-agent',
+    'worker': 'comm=gpucr-worker',
+    'control': 'comm=gpucr-control where=caller',
+}
+
+
+def calls(machine, program, role, verb):
+    """The entry points that a role calls during a verb, in the order of their first calls."""
+    machine.watch_faults()
+    machine.faults(f'* {ROLES[role]}')
+    machine.must(program.pid, verb)
+    machine.faults()
+    return list(dict.fromkeys(call for _, _, call in machine.faulted()))
+
+
+def other(verb):
+    return 'thaw' if verb == 'freeze' else 'freeze'
+
+
+def name(number):
+    return errno.errorcode[number]
