@@ -202,6 +202,8 @@ static void no_descriptors(void)
 	CHECK(memory()->export(0, 64, fds, &failure) == -EMFILE);
 	CHECK(strstr(failure.words, "no free file descriptor") ||
 	      strstr(failure.words, "limit of open files"));
+	limit.rlim_cur = limit.rlim_max;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	for (unsigned i = 0; i < 64; i++) {
 		unsigned word;
 
