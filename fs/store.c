@@ -189,18 +189,19 @@ void gcr_store_destroy(struct gcr_store *store)
 }
 
 /* Promised, and not taken from the machine's memory yet. Lock: store. */
-static uint64_t pending_locked(const struct gcr_store *store)
+static uint64_t pending_locked(struct gcr_store *store)
 {
 	uint64_t pending = 0;
 
-	for (const struct gcr_snapshot *snapshot = store->snapshots; snapshot;
+	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot;
 	     snapshot = snapshot->next) {
 		uint64_t resident;
 
 		if (snapshot->has_pages)
 			continue;
-		resident = gcr_snapshot_resident_bytes(snapshot);
-		if (resident < snapshot->cost_bytes)
+		/* Pages do not go before their file does: once there, it need not be looked at. */
+		resident = gcr_snapshot_resident_bytes(snapshot, &snapshot->has_pages);
+		if (!snapshot->has_pages && resident < snapshot->cost_bytes)
 			pending += snapshot->cost_bytes - resident;
 	}
 	return pending;

@@ -217,8 +217,8 @@ int gcr_store_start_filler(struct gcr_store *store);
 void gcr_store_stop_filler(struct gcr_store *store);
 
 /* snapshot.c */
-/* Memory that the files have taken. Lock: store, or nobody else knows it. */
-uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot);
+/* Memory that the files have taken; is it all that they can take? Lock: store. */
+uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete);
 /* A reference, unless the last one is just being dropped. Lock: store. */
 bool gcr_snapshot_try_ref(struct gcr_snapshot *snapshot);
 

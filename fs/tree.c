@@ -13,8 +13,12 @@
 #include "fs/metrics.h"
 #include "fs/render.h"
 #include "fs/scan.h"
+#include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/extent.h"
+
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
 struct shape {
 	enum gcr_node_kind parent;
@@ -41,7 +45,18 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_ERROR] = {GCR_NODE_PROCESS, "error", S_IFREG | 0400, false},
 	[GCR_NODE_EVENTS] = {GCR_NODE_PROCESS, "events", S_IFREG | 0400, false},
 	[GCR_NODE_MAPS] = {GCR_NODE_PROCESS, "maps", S_IFREG | 0400, true},
+	[GCR_NODE_SNAPSHOT] = {GCR_NODE_PROCESS, "snapshot", S_IFDIR | 0700, true},
+	[GCR_NODE_VRAM] = {GCR_NODE_SNAPSHOT, "vram", S_IFDIR | 0700, true},
+	[GCR_NODE_VRAM_FILE] = {GCR_NODE_VRAM, NULL, S_IFREG | 0400, true},
 };
+
+#define EXTRA_SHIFT 40
+#define INDEX_BITS  18
+#define NUMBER_MASK 63u
+_Static_assert(GCR_EXTENTS_MAX <= 1 << INDEX_BITS, "an index of an extent has its place in a node");
+
+/* A read of a large block is one request. */
+#define VRAM_BLOCK_BYTES (1 << 20)
 
 static atomic_uint ctl_lookups;
 
@@ -68,7 +83,9 @@ bool gcr_node_needs_gpus(enum gcr_node_kind kind)
 
 static bool is_of_process(enum gcr_node_kind kind)
 {
-	return kind == GCR_NODE_PROCESS || shapes[kind].parent == GCR_NODE_PROCESS;
+	while (kind != GCR_NODE_PROCESS && kind != GCR_NODE_NONE)
+		kind = shapes[kind].parent;
+	return kind == GCR_NODE_PROCESS;
 }
 
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process)
@@ -78,6 +95,39 @@ int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_proc
 	return gcr_processes_find_serial(daemon->processes, gcr_node_number(node), ret_process)
 		       ? -ESRCH
 		       : 0;
+}
+
+/* The reference is the caller's; NULL if there is none. */
+static struct gcr_snapshot *snapshot_of(struct gcr_process *process)
+{
+	struct gcr_snapshot *snapshot;
+
+	pthread_mutex_lock(&process->lock);
+	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+	pthread_mutex_unlock(&process->lock);
+	return snapshot;
+}
+
+static fuse_ino_t make_file_node(const struct gcr_snapshot *snapshot, uint32_t serial, size_t index)
+{
+	fuse_ino_t extra = index | (fuse_ino_t)(gcr_snapshot_number(snapshot) & NUMBER_MASK)
+					   << INDEX_BITS;
+
+	return make_node(GCR_NODE_VRAM_FILE, serial) | extra << EXTRA_SHIFT;
+}
+
+int gcr_tree_snapshot_file(struct gcr_process *process, fuse_ino_t node,
+			   struct gcr_snapshot **ret_snapshot, size_t *ret_index)
+{
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = snapshot_of(process);
+	size_t index = node >> EXTRA_SHIFT & ((1u << INDEX_BITS) - 1);
+
+	if (!snapshot || index >= gcr_snapshot_count(snapshot) ||
+	    make_file_node(snapshot, gcr_node_number(node), index) != node)
+		return -ESTALE;
+	*ret_snapshot = TAKE_PTR(snapshot);
+	*ret_index = index;
+	return 0;
 }
 
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
@@ -91,6 +141,27 @@ static void set_time(struct stat *stat, int64_t usec)
 	stat->st_mtim.tv_nsec = usec % GCR_USEC_PER_SEC * 1000;
 	stat->st_ctim = stat->st_mtim;
 	stat->st_atim = stat->st_mtim;
+}
+
+static int stat_file(struct gcr_process *process, fuse_ino_t node, struct stat *stat)
+{
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	struct stat file;
+	size_t index;
+	int result;
+
+	result = gcr_tree_snapshot_file(process, node, &snapshot, &index);
+	if (!result)
+		result = gcr_snapshot_stat(snapshot, index, &file);
+	if (result < 0)
+		return -ESTALE;
+	stat->st_size = file.st_size;
+	stat->st_blocks = file.st_blocks;
+	stat->st_blksize = VRAM_BLOCK_BYTES;
+	stat->st_atim = file.st_mtim;
+	stat->st_mtim = file.st_mtim;
+	stat->st_ctim = file.st_mtim;
+	return 0;
 }
 
 static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
@@ -113,6 +184,9 @@ static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat 
 		stat->st_size = (off_t)bytes;
 		set_time(stat, mtime_usec);
 	}
+	stat->st_blocks = (stat->st_size + 511) / 512;
+	if (!result && gcr_node_kind(node) == GCR_NODE_VRAM_FILE)
+		result = stat_file(process, node, stat);
 	gcr_process_unref(process);
 	return result;
 }
@@ -128,7 +202,7 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 	if (kind == GCR_NODE_NONE)
 		return -ENOENT;
 	/* Without the counter of look-ups: to stat(2) a ctl file is one file. */
-	stat.st_ino = node & 0xffffffffff;
+	stat.st_ino = gcr_node_is_ctl(kind) ? node & ((UINT64_C(1) << EXTRA_SHIFT) - 1) : node;
 	stat.st_mode = shapes[kind].mode;
 	stat.st_nlink = S_ISDIR(stat.st_mode) ? 2 : 1;
 	stat.st_blksize = 4096;
@@ -141,9 +215,9 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 	} else if (kind == GCR_NODE_ROOT_EVENTS) {
 		gcr_event_log_stat(daemon->events, &bytes, &mtime_usec);
 		stat.st_size = (off_t)bytes;
+		stat.st_blocks = (stat.st_size + 511) / 512;
 		set_time(&stat, mtime_usec);
 	}
-	stat.st_blocks = (stat.st_size + 511) / 512;
 	if (!result)
 		*ret_stat = stat;
 	return result;
@@ -186,6 +260,25 @@ static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	return 0;
 }
 
+static int lookup_file(struct gcr_daemon *daemon, fuse_ino_t parent, const char *name,
+		       fuse_ino_t *ret_node)
+{
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	struct gcr_process *process;
+	size_t index;
+	int result;
+
+	result = gcr_tree_process(daemon, parent, &process);
+	if (result < 0)
+		return -ENOENT;
+	snapshot = snapshot_of(process);
+	gcr_process_unref(process);
+	result = snapshot ? gcr_snapshot_find(snapshot, name, &index) : -ENOENT;
+	if (!result)
+		*ret_node = make_file_node(snapshot, gcr_node_number(parent), index);
+	return result;
+}
+
 static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_node_kind kind)
 {
 	struct gcr_process *process;
@@ -219,16 +312,19 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 			entry.ino = make_node(GCR_NODE_GPU, index);
 	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
 		result = lookup_process(daemon, caller, name, &entry.ino);
+	} else if (!entry.ino && parent_kind == GCR_NODE_VRAM) {
+		result = lookup_file(daemon, parent, name, &entry.ino);
 	} else if (!entry.ino) {
 		result = -ENOENT;
 	}
 	if (result < 0)
 		return result;
 	if (gcr_node_is_ctl(gcr_node_kind(entry.ino)))
-		entry.ino |= (fuse_ino_t)(atomic_fetch_add(&ctl_lookups, 1) & 0xffffff) << 40;
+		entry.ino |= (fuse_ino_t)(atomic_fetch_add(&ctl_lookups, 1) & 0xffffff)
+			     << EXTRA_SHIFT;
 	result = gcr_tree_getattr(daemon, entry.ino, &entry.attr);
 	if (result < 0)
-		return result == -ESRCH ? -ENOENT : result;
+		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;
 	*ret_entry = entry;
 	return 0;
 }
@@ -253,6 +349,28 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 		result = add(data, name, make_node(GCR_NODE_PROCESS, list[i]->serial), S_IFDIR);
 	}
 	gcr_processes_list_free(list, count);
+	return result;
+}
+
+static int list_files(struct gcr_daemon *daemon, fuse_ino_t node,
+		      int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	struct gcr_process *process;
+	int result;
+
+	result = gcr_tree_process(daemon, node, &process);
+	if (result < 0)
+		return result;
+	snapshot = snapshot_of(process);
+	gcr_process_unref(process);
+	for (size_t i = 0; snapshot && i < gcr_snapshot_count(snapshot) && !result; i++) {
+		char name[GCR_EXTENT_NAME_BYTES];
+
+		gcr_extent_name(gcr_snapshot_extent(snapshot, i), name);
+		result = add(data, name, make_file_node(snapshot, gcr_node_number(node), i),
+			     S_IFREG);
+	}
 	return result;
 }
 
@@ -284,6 +402,8 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	}
 	if (parent == GCR_NODE_ROOT && !result)
 		result = list_processes(daemon, caller, add, data);
+	if (parent == GCR_NODE_VRAM && !result)
+		result = list_files(daemon, node, add, data);
 	return result;
 }
 

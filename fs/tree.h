@@ -34,10 +34,17 @@ enum gcr_node_kind {
 	GCR_NODE_ERROR,
 	GCR_NODE_EVENTS,
 	GCR_NODE_MAPS,
+	GCR_NODE_SNAPSHOT,
+	GCR_NODE_VRAM,
+	GCR_NODE_VRAM_FILE,
 	GCR_NODE_KINDS_COUNT,
 };
 
-/* Node ids: bits 0-7 kind, 8-39 serial of the process or index of the GPU, 40-63 see below. */
+/*
+ * Node ids: bits 0-7 kind, 8-39 serial of the process or index of the GPU, 40-63 by the kind: a
+ * ctl's see below; a file's of a snapshot are its index there (18 bits) and the snapshot's number
+ * (the lower 6 bits of it), since what is open outlives the snapshot, and another one may follow.
+ */
 static inline enum gcr_node_kind gcr_node_kind(fuse_ino_t node)
 {
 	return (node & 0xff) < GCR_NODE_KINDS_COUNT ? (enum gcr_node_kind)(node & 0xff)
@@ -65,6 +72,11 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 
 /* The process a node is about; -ESRCH if it has ended. The reference is the caller's. */
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process);
+
+/* The file of a snapshot that a node is about; -ESTALE if it is not there any more. */
+struct gcr_snapshot;
+int gcr_tree_snapshot_file(struct gcr_process *process, fuse_ino_t node,
+			   struct gcr_snapshot **ret_snapshot, size_t *ret_index);
 
 /* Calls @add for every entry of a directory; stops with its non-zero result. */
 int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,

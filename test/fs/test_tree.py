@@ -15,6 +15,7 @@ from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, wait_for
 
 ROOT = {'ctl': 0o222, 'status': 0o444, 'events': 0o444, 'metrics': 0o444}
 PROCESS = {'ctl': 0o200, 'status': 0o400, 'error': 0o400, 'events': 0o400, 'maps': 0o400}
+DIRECTORIES = ['snapshot']
 GPU = {'uuid': 0o444, 'name': 0o444, 'status': 0o444}
 STATUS_KEYS = ('pid ns_pid start_ticks comm uid cgroup state state_since_usec verbs verb phase '
                'verb_elapsed_usec control_pending engine engine_reason registered gpus vram_bytes '
@@ -91,7 +92,7 @@ def test_process_directory():
         directory = machine.path(demo.pid)
         equal(oct(mode_of(directory)), oct(0o700))
         equal(os.stat(directory).st_uid, os.geteuid())
-        equal(sorted(os.listdir(directory)), sorted(PROCESS))
+        equal(sorted(os.listdir(directory)), sorted([*PROCESS, *DIRECTORIES]))
         for name, mode in PROCESS.items():
             equal(oct(mode_of(machine.path(demo.pid, name))), oct(mode), name)
         equal(machine.read(demo.pid, 'error'), 'ok\n')
@@ -176,7 +177,7 @@ def test_nothing_can_be_made():
                       f'{what}: {harness.name_of(error.errno)}')
             else:
                 raise Failure(f'{what} succeeded')
-        equal(sorted(os.listdir(machine.path(pid))), sorted(PROCESS))
+        equal(sorted(os.listdir(machine.path(pid))), sorted([*PROCESS, *DIRECTORIES]))
 
 
 def test_names_that_are_no_process():
