@@ -94,10 +94,12 @@ static void add(CUstream stream)
 	for (uint32_t i = 0; i < captures.count; i++)
 		if (is_same(&captures.list[i], stream))
 			remove_at(i--);
-	if (captures.count < CAPTURES_MAX) {
-		captures.list[captures.count] = capture;
-		set_count(captures.count + 1);
+	if (captures.count == CAPTURES_MAX) {
+		gcr_gate_incomplete("more stream captures than can be watched");
+		return;
 	}
+	captures.list[captures.count] = capture;
+	set_count(captures.count + 1);
 }
 
 static void remove_stream(CUstream stream)

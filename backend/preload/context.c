@@ -395,7 +395,7 @@ void gcr_contexts_forget(void)
 	contexts.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	contexts.gone = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 	for (size_t i = 0; i < DEVICES_MAX; i++)
-		primary_locks[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+		primary_locks[i] = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	contexts.list = NULL;
 	contexts.count = contexts.room = 0;
 }

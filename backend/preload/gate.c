@@ -77,13 +77,23 @@ static int pause_a_little(struct patience *patience)
 	return 0;
 }
 
-static void set_closed(uint32_t closed)
+void gcr_gate_open(void)
 {
-	__atomic_store_n(&gcr_gate_closed, closed, __ATOMIC_SEQ_CST);
-	if (closed)
-		gcr_threads_fence();
-	else
-		syscall(SYS_futex, &gcr_gate_closed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	__atomic_store_n(&gcr_gate_closed, 0, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &gcr_gate_closed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static int close_gate(struct gcr_error *error)
+{
+	int r;
+
+	__atomic_store_n(&gcr_gate_closed, 1, __ATOMIC_SEQ_CST);
+	r = gcr_threads_fence();
+	if (r == 0)
+		return 0;
+	gcr_gate_open();
+	return gcr_error_set(error, EOPNOTSUPP, "membarrier(2) does not work any more: %s",
+			     gcr_error_name(-r));
 }
 
 /* ---- calls and captures ---- */
@@ -129,7 +139,7 @@ static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 			return 0;
 		/* Begun by a call that was inside for long. */
 		if (is_closed())
-			set_closed(0);
+			gcr_gate_open();
 		patience->looks = YIELDS;
 		r = pause_a_little(patience);
 		if (r < 0)
@@ -153,7 +163,9 @@ static int close_between_captures(struct patience *patience, struct gcr_error *e
 		r = wait_for_captures(patience, error);
 		if (r < 0)
 			return r;
-		set_closed(1);
+		r = close_gate(error);
+		if (r < 0)
+			return r;
 		do {
 			if (gcr_captures_open())
 				break;
@@ -162,7 +174,7 @@ static int close_between_captures(struct patience *patience, struct gcr_error *e
 			r = pause_a_little(patience);
 		} while (r == 0);
 		if (r == 0) {
-			set_closed(0);
+			gcr_gate_open();
 			continue;
 		}
 		return say_inside(r, error);
@@ -275,9 +287,4 @@ int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
 	int r = close_between_captures(&patience, error);
 
 	return r < 0 ? r : wait_for_contexts(&patience, error);
-}
-
-void gcr_gate_open(void)
-{
-	set_closed(0);
 }

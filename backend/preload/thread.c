@@ -317,10 +317,13 @@ bool gcr_thread_enter_slowly(enum gcr_entry entry)
 
 /* ---- for who closes the gate ---- */
 
-void gcr_threads_fence(void)
+int gcr_threads_fence(void)
 {
-	if (gcr_gate_page() && page.fence)
-		membarrier(page.fence);
+	if (!gcr_gate_page() || !page.fence || membarrier(page.fence) == 0)
+		return 0;
+	/* A process that was restored from files is not registered any more. */
+	choose_fence();
+	return membarrier(page.fence) < 0 ? -errno : 0;
 }
 
 bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid)

@@ -34,9 +34,9 @@ void gcr_thread_submitted_counted(void);
 /*
  * For who closes the gate. After gcr_threads_fence() a thread that did not see the gate closed is
  * seen by gcr_threads_inside(), which says of one of those that are inside what it is in, as in
- * its slot, and its id (0: not known).
+ * its slot, and its id (0: not known). -errno: there is no such fence.
  */
-void gcr_threads_fence(void);
+int gcr_threads_fence(void);
 bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid);
 
 #define gcr_likely(condition) __builtin_expect(!!(condition), 1)

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/* What the gate has to know of the program: captures that are open, contexts that are alive. */
+#include "backend/preload/capture.h"
+#include "backend/preload/context.h"
+#include "backend/preload/managed.h"
+#include "backend/preload/memory.h"
+#include "test/unit/test_gate.h"
+
+/* ---- captures ---- */
+
+static CUstream captured;
+static CUgraph graph_of_thread;
+
+static void *hold_capture(void *argument)
+{
+	void **arguments = argument;
+	CUdeviceptr memory = (CUdeviceptr)(uintptr_t)arguments[1];
+
+	CHECK(cuCtxSetCurrent(arguments[0]) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+	      CUDA_SUCCESS);
+	atomic_store(&is_inside, true);
+	while (!atomic_load(&may_return))
+		sched_yield();
+	CHECK(cuMemsetD8Async(memory, 1, 4096, captured) == CUDA_SUCCESS);
+	CHECK(cuStreamEndCapture(captured, &graph_of_thread) == CUDA_SUCCESS);
+	return NULL;
+}
+
+static void *let_return(void *argument)
+{
+	struct gcr_page *page = argument;
+
+	/* The closer has been here: it opens the gate for the capture, and waits. */
+	while (!__atomic_load_n(&page->captures, __ATOMIC_SEQ_CST))
+		sched_yield();
+	atomic_store(&may_return, true);
+	return NULL;
+}
+
+static void test_captures(void)
+{
+	CUcontext context = use_gpu();
+	struct gcr_page *page = gcr_gate_page();
+	pthread_t thread, other;
+	void *arguments[2];
+	CUdeviceptr memory;
+	CUstream stream;
+	CUgraph graph;
+
+	CHECK(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+	CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	arguments[0] = context;
+	arguments[1] = (void *)(uintptr_t)memory;
+	thread = start(hold_capture, arguments);
+	wait_until(inside_now);
+	expect_timeout("a stream capture is open");
+	CHECK(!is_closed() && page->captures == 1);
+	other = start(let_return, page);
+	CLOSES();
+	CHECK(page->captures == 0);
+	end(other);
+	gcr_gate_open();
+	end(thread);
+	/* Nothing of ours has broken it. */
+	CHECK(cuGraphDestroy(graph_of_thread) == CUDA_SUCCESS);
+
+	/* One that is ended by nobody: its stream is destroyed. */
+	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	CHECK(page->captures == 1);
+	CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+	CHECK(page->captures == 0);
+
+	/* ... or ends without our knowledge. */
+	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	CHECK(GCR_REAL(cuStreamEndCapture)(stream, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+	CHECK(page->captures == 1);
+	CLOSES();
+	CHECK(page->captures == 0);
+	gcr_gate_open();
+
+	/* ... or its context goes. */
+	CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	CHECK(page->captures == 1);
+	CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+	CHECK(page->captures == 0);
+}
+
+/* The thread's own default stream: a name that means another stream in every thread. */
+extern __typeof__(cuStreamBeginCapture_v2) cuStreamBeginCapture_v2_ptsz;
+extern __typeof__(cuStreamEndCapture) cuStreamEndCapture_ptsz;
+
+static void *capture_own(void *context)
+{
+	CUgraph graph;
+
+	CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2_ptsz(NULL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+	      CUDA_SUCCESS);
+	atomic_store(&is_inside, true);
+	while (!atomic_load(&may_return))
+		sched_yield();
+	CHECK(cuStreamEndCapture_ptsz(NULL, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+	return NULL;
+}
+
+static void *begin_own_and_end(void *context)
+{
+	CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2_ptsz(NULL, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	return NULL;
+}
+
+static void test_own_stream_captures(void)
+{
+	CUcontext context = use_gpu();
+	struct gcr_page *page = gcr_gate_page();
+	pthread_t thread = start(capture_own, context);
+	CUgraph graph;
+
+	wait_until(inside_now);
+	CHECK(cuStreamBeginCapture_v2(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+	      CUDA_SUCCESS);
+	CHECK(page->captures == 2);
+	CHECK(cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+	CHECK(page->captures == 1);
+	expect_timeout("a stream capture is open");
+	CHECK(!is_closed());
+	atomic_store(&may_return, true);
+	CLOSES();
+	gcr_gate_open();
+	end(thread);
+	CHECK(page->captures == 0);
+
+	/* A thread that ends without ending it. */
+	end(start(begin_own_and_end, context));
+	CHECK(page->captures == 1);
+	gcr_captures_verify();
+	CHECK(page->captures == 0);
+}
+
+/* A capture that a call on its way in begins, with the gate closing behind it. */
+static CUresult slow_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+	atomic_store(&is_inside, true);
+	wait_until(is_closed);
+	return CUDA_SUCCESS;
+}
+
+static void *begin_slowly(void *argument)
+{
+	CUgraph graph;
+
+	CHECK(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	/* Passes only if the gate has opened again. */
+	CHECK(cuStreamEndCapture(captured, &graph) != CUDA_SUCCESS);
+	return NULL;
+}
+
+static void test_capture_on_its_way(void)
+{
+	pthread_t thread;
+
+	use_gpu();
+	CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamBeginCapture_v2], (void *)slow_begin);
+	thread = start(begin_slowly, NULL);
+	wait_until(inside_now);
+	CLOSES();
+	gcr_gate_open();
+	end(thread);
+}
+
+/* ---- contexts ---- */
+
+static bool is_alive(CUcontext context)
+{
+	CUcontext contexts[16];
+	size_t count = gcr_contexts_alive(contexts, GCR_ARRAY_SIZE(contexts));
+
+	for (size_t i = 0; i < count && i < GCR_ARRAY_SIZE(contexts); i++)
+		if (contexts[i] == context)
+			return true;
+	return false;
+}
+
+static void test_contexts(void)
+{
+	CUcontext one, two, primary, again;
+	uint32_t *flag;
+	CUstream stream;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS);
+	CHECK(gcr_contexts_alive(NULL, 0) == 0);
+	CLOSES();
+	gcr_gate_open();
+	CHECK(cuCtxCreate_v2(&one, 0, 0) == CUDA_SUCCESS);
+	CHECK(cuCtxCreate_v3(&two, NULL, 0, 0, 1) == CUDA_SUCCESS);
+	CHECK(gcr_contexts_alive(NULL, 0) == 2 && is_alive(one) && is_alive(two));
+	CHECK(cuCtxDestroy_v2(NULL) != CUDA_SUCCESS);
+	CHECK(cuCtxDestroy_v2(one) == CUDA_SUCCESS);
+	CHECK(gcr_contexts_alive(NULL, 0) == 1 && is_alive(two));
+	CHECK(cuCtxCreate_v4(&one, NULL, 0, 0) == CUDA_SUCCESS);
+
+	/* Every one of them is waited for, whichever is current. */
+	flag = make_flag(&stream);
+	spin(flag, stream);
+	CHECK(cuCtxSetCurrent(two) == CUDA_SUCCESS);
+	expect_timeout("GPU 0 has not finished");
+	gcr_gate_open();
+	__atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+	CLOSES();
+	gcr_gate_open();
+
+	CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS);
+	CHECK(cuDevicePrimaryCtxRetain(&again, 1) == CUDA_SUCCESS && again == primary);
+	CHECK(gcr_contexts_alive(NULL, 0) == 3 && is_alive(primary));
+	CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS && is_alive(primary));
+	CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
+	CHECK(gcr_contexts_alive(NULL, 0) == 2);
+	CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS && is_alive(primary));
+	CHECK(cuDevicePrimaryCtxReset_v2(1) == CUDA_SUCCESS);
+	CHECK(gcr_contexts_alive(NULL, 0) == 2);
+
+	/* One that came and one that went without our knowledge. */
+	CHECK(GCR_REAL(cuDevicePrimaryCtxRetain)(&primary, 0) == CUDA_SUCCESS);
+	CHECK(is_alive(primary));
+	CHECK(GCR_REAL(cuDevicePrimaryCtxRelease_v2)(0) == CUDA_SUCCESS);
+	CHECK(gcr_contexts_alive(NULL, 0) == 2);
+
+	CHECK(cuCtxDestroy_v2(one) == CUDA_SUCCESS && cuCtxDestroy_v2(two) == CUDA_SUCCESS);
+	CHECK(gcr_contexts_alive(NULL, 0) == 0);
+}
+
+static void allocate(void)
+{
+	CUdeviceptr memory, managed;
+
+	CHECK(cuMemAlloc_v2(&memory, 8 * MIB) == CUDA_SUCCESS);
+	CHECK(cuMemAllocManaged(&managed, 8 * MIB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+	CHECK(gcr_memory_describe(NULL, 0) == 1 && gcr_managed_describe(NULL, 0) == 1);
+}
+
+static void expect_nothing(void)
+{
+	CHECK(gcr_memory_describe(NULL, 0) == 0 && gcr_managed_describe(NULL, 0) == 0);
+}
+
+/* What was made in a context goes with it, whichever way it goes. */
+static void test_memory_of_contexts(void)
+{
+	CUcontext context;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS);
+	CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+	allocate();
+	CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+	expect_nothing();
+
+	use_gpu();
+	allocate();
+	CHECK(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+	expect_nothing();
+
+	context = use_gpu();
+	CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+	allocate();
+	CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+	CHECK(gcr_memory_describe(NULL, 0) == 1);
+	CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+	expect_nothing();
+}
+
+static _Atomic(CUcontext) dying;
+
+static CUresult slow_destroy(CUcontext context)
+{
+	atomic_store(&dying, context);
+	while (!atomic_load(&may_return))
+		sched_yield();
+	return CUDA_SUCCESS;
+}
+
+static CUresult create_same(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	*context = atomic_load(&dying);
+	return CUDA_SUCCESS;
+}
+
+static void *destroy(void *context)
+{
+	CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+	return NULL;
+}
+
+static void *create(void *argument)
+{
+	CUcontext context;
+
+	atomic_store(&at_gate, gettid());
+	CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+	atomic_store(&passed, true);
+	return NULL;
+}
+
+/* Nobody gets a new context with the handle of one whose tables are still being cleared. */
+static void test_context_handle_again(void)
+{
+	CUcontext context;
+	pthread_t one, other;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuCtxDestroy_v2], (void *)slow_destroy);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuCtxCreate_v2], (void *)create_same);
+	one = start(destroy, context);
+	while (!atomic_load(&dying))
+		sched_yield();
+	other = start(create, NULL);
+	wait_until(waits_at_gate);
+	CHECK(!atomic_load(&passed));
+	atomic_store(&may_return, true);
+	end(one);
+	end(other);
+	CHECK(is_alive(context));
+	atomic_store(&gcr_reals[GCR_ENTRY_cuCtxDestroy_v2], NULL);
+}
+
+static const struct gate_test tests[] = {
+	{"captures", test_captures},
+	{"own stream captures", test_own_stream_captures},
+	{"capture on its way", test_capture_on_its_way},
+	{"contexts", test_contexts},
+	{"memory of contexts", test_memory_of_contexts},
+	{"context handle again", test_context_handle_again},
+};
+
+int main(int argc, char **argv)
+{
+	return run_tests(tests, GCR_ARRAY_SIZE(tests), argv[1]);
+}
