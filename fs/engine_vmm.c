@@ -313,6 +313,7 @@ static void commit(struct gcr_vmm *vmm)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
 	pthread_mutex_lock(&process->lock);
 	process->snapshot = TAKE_PTR(vmm->snapshot);
+	process->is_pinned = false;
 	process->last_freeze = vmm->timing;
 	/* What stays in VRAM need not find room there again. */
 	if (vmm->drive.task->command->data)
@@ -470,6 +471,7 @@ static void set_running(struct gcr_vmm *vmm)
 	pthread_mutex_lock(&process->lock);
 	snapshot = TAKE_PTR(process->snapshot);
 	process->last_thaw = vmm->timing;
+	process->is_pinned = false;
 	process->was_handed_over = true;
 	pthread_mutex_unlock(&process->lock);
 	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));

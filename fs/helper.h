@@ -77,6 +77,13 @@ bool gcr_helpers_owns(struct gcr_helpers *helpers, pid_t pid);
  */
 void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
 
+/*
+ * The worker of this GPU if it is running and nobody uses it, for something that can wait: -EAGAIN
+ * if not. Never starts one.
+ */
+int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			      struct gcr_helper **ret_helper);
+
 /* Send a request; its answer is fetched with gcr_helper_result(). -EPIPE: the helper is gone. */
 int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
 		       size_t payload_bytes, struct gcr_error *error);

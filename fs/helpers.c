@@ -653,6 +653,28 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	wake(helpers);
 }
 
+int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			      struct gcr_helper **ret_helper)
+{
+	struct gcr_helper *helper = NULL;
+	struct worker_slot *slot;
+	eventfd_t count;
+
+	pthread_mutex_lock(&helpers->lock);
+	slot = find_slot(helpers, uuid);
+	if (slot && slot->idle && slot->idle->said_hello && gcr_helper_usable(slot->idle) &&
+	    !eventfd_read(slot->turn_fd, &count)) {
+		helper = TAKE_PTR(slot->idle);
+		helper->role = HELPER_TAKEN;
+		slot->users++;
+	}
+	pthread_mutex_unlock(&helpers->lock);
+	if (!helper)
+		return -EAGAIN;
+	*ret_helper = helper;
+	return 0;
+}
+
 /* Could the next one who wants this GPU's worker go on with it as it is? */
 static bool keep_worker(const struct gcr_helper *helper)
 {

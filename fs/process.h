@@ -80,6 +80,9 @@ struct gcr_process {
 	int64_t active_usec;	       /* monotonic: when they last changed, 0 if not known */
 	uint64_t table_changes;	       /* likewise, of its allocations */
 	unsigned int steady_samples;   /* how often they were the same since */
+	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
+	bool has_pool_gpu;
+	bool is_pinned; /* the worker has been told of the files, its snapshot's or its pool's */
 };
 
 struct gcr_processes;

@@ -106,6 +106,12 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot); /* NULL is allowed; the 
  */
 void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		    const struct gcr_extent *extents, size_t count);
+/*
+ * Descriptors of its files that are ready, when all are: *ret_fds (free) and each of them are the
+ * caller's. -EAGAIN: some are not yet, or there are none.
+ */
+int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_ticks, int **ret_fds,
+			 size_t *ret_count);
 /* It has ended. */
 void gcr_store_pool_drop(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 

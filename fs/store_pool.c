@@ -6,6 +6,7 @@
  */
 #include "fs/store_private.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -345,4 +346,37 @@ void gcr_store_recycle(struct gcr_snapshot *snapshot)
 	pthread_mutex_lock(&store->lock);
 	gcr_store_return_to_pool_locked(snapshot, files);
 	pthread_mutex_unlock(&store->lock);
+}
+
+int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_ticks, int **ret_fds,
+			 size_t *ret_count)
+{
+	_cleanup_free_ int *fds = NULL;
+	struct gcr_pool *pool;
+	size_t count = 0;
+	size_t opened = 0;
+	bool ready = true;
+
+	pthread_mutex_lock(&store->lock);
+	pool = *find_pool_locked(store, pid, start_ticks);
+	for (struct gcr_pool_file *file = pool ? pool->files : NULL; file; file = file->next) {
+		ready = ready && file->has_pages;
+		count++;
+	}
+	fds = calloc(count + 1, sizeof(*fds));
+	for (struct gcr_pool_file *file = fds && count && ready ? pool->files : NULL; file;
+	     file = file->next) {
+		char name[GCR_POOL_NAME_BYTES];
+
+		gcr_store_pool_file_name(file, name);
+		fds[opened] = openat(store->pool_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+		if (fds[opened] >= 0)
+			opened++;
+	}
+	pthread_mutex_unlock(&store->lock);
+	if (!opened)
+		return -EAGAIN;
+	*ret_fds = TAKE_PTR(fds);
+	*ret_count = opened;
+	return 0;
 }

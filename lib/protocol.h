@@ -67,6 +67,12 @@ enum gcr_message_type {
 	GCR_MESSAGE_EXPORT = 55, /* struct gcr_range; the result carries that many descriptors */
 	GCR_MESSAGE_END = 56,	 /* no payload: let go of everything of the session */
 
+	/*
+	 * daemon -> worker, answered at once: descriptors of files that sessions to come will use
+	 * (all their pages are there); they are made ready for the GPU in the background.
+	 */
+	GCR_MESSAGE_PIN = 57,
+
 	/* preload library -> daemon; not answered */
 	GCR_MESSAGE_REGISTER = 96, /* struct gcr_register; fd: the page (struct gcr_page) */
 

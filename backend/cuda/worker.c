@@ -256,6 +256,17 @@ static int on_end(struct worker *worker, struct gcr_message *request, struct gcr
 	return r;
 }
 
+static int on_pin(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		  CUresult *ret_driver_result, struct gcr_error *error)
+{
+	if (!worker->gpu.pins &&
+	    gcr_pins_create(&worker->gpu.driver, worker->gpu.context, &worker->gpu.pins) < 0)
+		return gcr_error_set(error, ENOMEM, "no thread");
+	for (size_t i = 0; i < request->fds_count; i++)
+		gcr_pins_add(worker->gpu.pins, TAKE_FD(request->fds[i]));
+	return 0;
+}
+
 static const struct verb {
 	uint16_t type;
 	bool needs_session;
@@ -271,6 +282,7 @@ static const struct verb {
 	{GCR_MESSAGE_COPY, true, on_copy},
 	{GCR_MESSAGE_EXPORT, true, on_export},
 	{GCR_MESSAGE_END, true, on_end},
+	{GCR_MESSAGE_PIN, false, on_pin},
 };
 
 static int run(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
@@ -343,6 +355,7 @@ static void raise_descriptor_limit(void)
 static void close_gpu(struct worker *worker)
 {
 	wait_prepared(worker);
+	gcr_pins_destroy(worker->gpu.pins);
 	gcr_copier_destroy(worker->gpu.copier);
 	release(worker);
 	free(worker->reserved);

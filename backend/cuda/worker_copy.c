@@ -33,6 +33,7 @@ struct slot {
 	size_t bytes;
 	bool full;	/* OUT: a thread has to empty it; IN: the GPU has to */
 	uint64_t holes; /* IN: pieces that are zeros and were not read */
+	char *direct;	/* in a registered file: nothing to do for the threads; NULL: use memory */
 };
 
 /* A part of the space that has arrived at once. */
@@ -171,6 +172,8 @@ static void next_range(struct gcr_copier *copier, struct slot *slot)
 			slot->bytes = run->bytes - at < copier->config.slot_bytes
 					      ? run->bytes - at
 					      : copier->config.slot_bytes;
+			slot->direct =
+				gcr_space_pinned(copier->job.space, slot->offset, slot->bytes);
 			copier->cut += slot->bytes;
 			return;
 		}
@@ -214,6 +217,12 @@ static struct slot *claim(struct gcr_copier *copier)
 
 /* ---- the thread that talks to the GPU ---- */
 
+/* Where the GPU copies from or to. */
+static char *slot_memory(const struct slot *slot)
+{
+	return slot->direct ? slot->direct : slot->memory;
+}
+
 /* A slot towards VRAM: runs of data and runs of zeros. */
 static CUresult submit_in(const struct gcr_copier *copier, const struct slot *slot,
 			  const char **ret_call)
@@ -235,7 +244,7 @@ static CUresult submit_in(const struct gcr_copier *copier, const struct slot *sl
 							 (next - first) * PIECE, copier->stream);
 		else
 			result = driver->cuMemcpyHtoDAsync_v2(
-				to + first * PIECE, slot->memory + first * PIECE,
+				to + first * PIECE, slot_memory(slot) + first * PIECE,
 				(next - first) * PIECE, copier->stream);
 	}
 	return result;
@@ -250,8 +259,9 @@ static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char 
 		result = submit_in(copier, slot, ret_call);
 	} else {
 		*ret_call = "cuMemcpyDtoHAsync";
-		result = driver->cuMemcpyDtoHAsync_v2(slot->memory, copier->job.base + slot->offset,
-						      slot->bytes, copier->stream);
+		result = driver->cuMemcpyDtoHAsync_v2(slot_memory(slot),
+						      copier->job.base + slot->offset, slot->bytes,
+						      copier->stream);
 	}
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -353,7 +363,10 @@ static void *run_host(void *data)
 		struct gcr_error error;
 		int r;
 
-		if (slot) {
+		if (slot && slot->direct) {
+			slot->holes = 0;
+			host_done(copier, slot);
+		} else if (slot) {
 			if (!holding) {
 				gcr_space_cursor_init(&cursor, copier->job.space);
 				copier->holders++;

@@ -32,6 +32,7 @@ struct gcr_worker_session {
 	bool failed;	/* an import did: some of what has arrived may not be accessible */
 	bool copying;	/* the copier has a job of ours */
 	bool copied;
+	bool pinned; /* the registered files are held as they are */
 };
 
 /* gcr_driver_check() that also tells the code. */
@@ -122,6 +123,9 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 		session->space->directory = -1; /* stays the caller's */
 		return r;
 	}
+	gcr_pins_begin(gpu->pins);
+	session->pinned = true;
+	gcr_space_find_pinned(session->space, gpu->pins);
 	job.space = session->space;
 	job.base = session->base;
 	if (direction == GCR_COPY_OUT) {
@@ -398,6 +402,8 @@ int gcr_worker_session_end(struct gcr_worker_session *session, CUresult *ret_dri
 			  "cuMemAddressFree", ret_driver_result, first < 0 ? NULL : error);
 	for (size_t i = 0; session->direction == GCR_COPY_OUT && i < session->arrived; i++)
 		close(session->fds[i]);
+	if (session->pinned)
+		gcr_pins_end(session->gpu->pins);
 	free(session->fds);
 	free(session->handles);
 	gcr_space_destroy(session->space);

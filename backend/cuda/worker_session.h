@@ -13,6 +13,7 @@
 
 #include "backend/cuda/driver.h"
 #include "backend/cuda/worker_copy.h"
+#include "backend/cuda/worker_pin.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
 
@@ -24,6 +25,7 @@ struct gcr_worker_gpu {
 	CUdevice device;
 	CUcontext context;
 	struct gcr_copier *copier;
+	struct gcr_pins *pins; /* NULL: no file is registered */
 };
 
 /*

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/nontemporal.h"
+#include "backend/cuda/worker_pin.h"
 #include "lib/cleanup.h"
 #include "lib/extent.h"
 
@@ -45,7 +46,8 @@ int gcr_space_create(int table_fd, size_t count, int directory_fd, struct gcr_sp
 		return r;
 	space->starts = calloc(count + 1, sizeof(*space->starts));
 	space->writers = calloc(count + 1, sizeof(*space->writers));
-	if (!space->starts || !space->writers)
+	space->pinned = calloc(count + 1, sizeof(*space->pinned));
+	if (!space->starts || !space->writers || !space->pinned)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < count; i++) {
 		if (space->extents[i].kind != GCR_MEMORY_DEVICE)
@@ -66,6 +68,7 @@ void gcr_space_destroy(struct gcr_space *space)
 		return;
 	if (space->directory >= 0)
 		close(space->directory);
+	free(space->pinned);
 	free(space->writers);
 	free(space->starts);
 	free(space->extents);
@@ -86,6 +89,29 @@ static size_t find(const struct gcr_space *space, uint64_t offset)
 			high = middle;
 	}
 	return low;
+}
+
+void gcr_space_find_pinned(struct gcr_space *space, struct gcr_pins *pins)
+{
+	for (size_t i = 0; i < space->count && pins; i++) {
+		_cleanup_close_ int fd = -1;
+		char name[GCR_EXTENT_NAME_BYTES];
+
+		gcr_extent_name(&space->extents[i], name);
+		fd = openat(space->directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+		if (fd >= 0)
+			space->pinned[i] = gcr_pins_find(pins, fd, space->extents[i].bytes);
+	}
+}
+
+char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, uint64_t bytes)
+{
+	size_t index = find(space, offset);
+	uint64_t at = offset - space->starts[index];
+
+	if (!space->pinned[index] || bytes > space->extents[index].bytes - at)
+		return NULL;
+	return space->pinned[index] + at;
 }
 
 void gcr_space_cursor_init(struct gcr_space_cursor *cursor, const struct gcr_space *space)

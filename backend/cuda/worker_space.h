@@ -22,6 +22,7 @@ struct gcr_space {
 	struct gcr_extent *extents;
 	uint64_t *starts;     /* of each extent, and the end: count + 1 */
 	atomic_flag *writers; /* of each extent: somebody is in write(2) */
+	char **pinned; /* of each extent: its file, registered with the driver; NULL: it is not */
 	size_t count;
 	int directory;
 };
@@ -33,6 +34,14 @@ struct gcr_space {
 int gcr_space_create(int table_fd, size_t count, int directory_fd, struct gcr_space **ret_space,
 		     struct gcr_error *error);
 void gcr_space_destroy(struct gcr_space *space); /* NULL is allowed */
+
+struct gcr_pins;
+
+/* Look up which files are registered: those are not copied through the ring. */
+void gcr_space_find_pinned(struct gcr_space *space, struct gcr_pins *pins);
+
+/* Where [offset, offset + bytes) is in a registered file; NULL if it is not, or not in one. */
+char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, uint64_t bytes);
 
 static inline uint64_t gcr_space_bytes(const struct gcr_space *space)
 {

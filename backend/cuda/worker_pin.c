@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT */
+/* The registering thread. pins->lock guards the lists; it is not held across a driver's call. */
+#include "backend/cuda/worker_pin.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+
+/* How often it is looked for files that have been unlinked. */
+#define SWEEP_SEC 1
+
+struct pin {
+	struct pin *next;
+	int fd;
+	dev_t device;
+	ino_t inode;
+	uint64_t bytes;
+	char *map; /* NULL: not registered yet */
+};
+
+struct gcr_pins {
+	const struct gcr_driver *driver;
+	CUcontext context;
+	pthread_t thread;
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct pin *list;    /* registered */
+	struct pin *pending; /* in the order they came */
+	unsigned int sessions;
+	bool working; /* the thread is in a call of the driver */
+	bool leaving;
+};
+
+static void pin_free(struct gcr_pins *pins, struct pin *pin)
+{
+	if (pin->map) {
+		pins->driver->cuMemHostUnregister(pin->map);
+		munmap(pin->map, pin->bytes);
+	}
+	close(pin->fd);
+	free(pin);
+}
+
+/* Map and register; false if that cannot be. */
+static bool pin_register(struct gcr_pins *pins, struct pin *pin)
+{
+	void *map = mmap(NULL, pin->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pin->fd, 0);
+
+	if (map == MAP_FAILED)
+		return false;
+	if (pins->driver->cuMemHostRegister_v2(map, pin->bytes, CU_MEMHOSTREGISTER_PORTABLE) !=
+	    CUDA_SUCCESS) {
+		munmap(map, pin->bytes);
+		return false;
+	}
+	pin->map = map;
+	return true;
+}
+
+/* Take the first file that is no longer linked out of a list. The lock is held. */
+static struct pin *take_unlinked(struct pin **list)
+{
+	for (struct pin **link = list; *link; link = &(*link)->next) {
+		struct pin *pin = *link;
+		struct stat status;
+
+		if (fstat(pin->fd, &status) == 0 && status.st_nlink > 0)
+			continue;
+		*link = pin->next;
+		return pin;
+	}
+	return NULL;
+}
+
+/* One thing to do; false if there is none. The lock is given away meanwhile. */
+static bool step(struct gcr_pins *pins)
+{
+	struct pin *gone = NULL;
+	struct pin *pin = NULL;
+	bool registered = false;
+
+	if (pins->sessions)
+		return false;
+	gone = take_unlinked(&pins->list);
+	if (!gone)
+		gone = take_unlinked(&pins->pending);
+	if (!gone && pins->pending) {
+		pin = pins->pending;
+		pins->pending = pin->next;
+	}
+	if (!gone && !pin)
+		return false;
+	pins->working = true;
+	pthread_mutex_unlock(&pins->lock);
+	if (gone)
+		pin_free(pins, gone);
+	else
+		registered = pin_register(pins, pin);
+	pthread_mutex_lock(&pins->lock);
+	pins->working = false;
+	pthread_cond_broadcast(&pins->changed);
+	if (registered) {
+		pin->next = pins->list;
+		pins->list = pin;
+	} else if (pin) {
+		pin_free(pins, pin);
+	}
+	return true;
+}
+
+static void *run(void *data)
+{
+	struct gcr_pins *pins = data;
+
+	pins->driver->cuCtxSetCurrent(pins->context);
+	pthread_mutex_lock(&pins->lock);
+	while (!pins->leaving) {
+		struct timespec until;
+
+		if (step(pins))
+			continue;
+		if (!pins->list || pins->sessions) {
+			pthread_cond_wait(&pins->changed, &pins->lock);
+			continue;
+		}
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += SWEEP_SEC;
+		pthread_cond_timedwait(&pins->changed, &pins->lock, &until);
+	}
+	pthread_mutex_unlock(&pins->lock);
+	return NULL;
+}
+
+int gcr_pins_create(const struct gcr_driver *driver, CUcontext context, struct gcr_pins **ret_pins)
+{
+	_cleanup_free_ struct gcr_pins *pins = calloc(1, sizeof(*pins));
+
+	if (!pins)
+		return -ENOMEM;
+	pins->driver = driver;
+	pins->context = context;
+	pthread_mutex_init(&pins->lock, NULL);
+	pthread_cond_init(&pins->changed, NULL);
+	if (pthread_create(&pins->thread, NULL, run, pins))
+		return -ENOMEM;
+	*ret_pins = TAKE_PTR(pins);
+	return 0;
+}
+
+void gcr_pins_destroy(struct gcr_pins *pins)
+{
+	if (!pins)
+		return;
+	pthread_mutex_lock(&pins->lock);
+	pins->leaving = true;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+	pthread_join(pins->thread, NULL);
+	while (pins->list || pins->pending) {
+		struct pin **list = pins->list ? &pins->list : &pins->pending;
+		struct pin *pin = *list;
+
+		*list = pin->next;
+		pin_free(pins, pin);
+	}
+	pthread_cond_destroy(&pins->changed);
+	pthread_mutex_destroy(&pins->lock);
+	free(pins);
+}
+
+static bool has(const struct pin *list, const struct stat *status)
+{
+	for (; list; list = list->next)
+		if (list->device == status->st_dev && list->inode == status->st_ino)
+			return true;
+	return false;
+}
+
+void gcr_pins_add(struct gcr_pins *pins, int fd)
+{
+	_cleanup_close_ int file = fd;
+	struct stat status;
+	struct pin **link;
+	struct pin *pin;
+
+	if (fstat(file, &status) < 0 || !S_ISREG(status.st_mode) || status.st_size <= 0 ||
+	    status.st_blocks * 512 < status.st_size)
+		return;
+	pin = calloc(1, sizeof(*pin));
+	if (!pin)
+		return;
+	pin->device = status.st_dev;
+	pin->inode = status.st_ino;
+	pin->bytes = (uint64_t)status.st_size;
+	pthread_mutex_lock(&pins->lock);
+	if (has(pins->list, &status) || has(pins->pending, &status)) {
+		pthread_mutex_unlock(&pins->lock);
+		free(pin);
+		return;
+	}
+	pin->fd = TAKE_FD(file);
+	for (link = &pins->pending; *link; link = &(*link)->next)
+		;
+	*link = pin;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+}
+
+void gcr_pins_begin(struct gcr_pins *pins)
+{
+	if (!pins)
+		return;
+	pthread_mutex_lock(&pins->lock);
+	pins->sessions++;
+	/* What it is about to register or give up must not be half so for the session. */
+	while (pins->working)
+		pthread_cond_wait(&pins->changed, &pins->lock);
+	pthread_mutex_unlock(&pins->lock);
+}
+
+void gcr_pins_end(struct gcr_pins *pins)
+{
+	if (!pins)
+		return;
+	pthread_mutex_lock(&pins->lock);
+	pins->sessions--;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+}
+
+char *gcr_pins_find(struct gcr_pins *pins, int fd, uint64_t bytes)
+{
+	struct stat status;
+	char *map = NULL;
+
+	if (!pins || fstat(fd, &status) < 0)
+		return NULL;
+	pthread_mutex_lock(&pins->lock);
+	for (const struct pin *pin = pins->list; pin && !map; pin = pin->next)
+		if (pin->device == status.st_dev && pin->inode == status.st_ino &&
+		    pin->bytes == bytes && (uint64_t)status.st_size == bytes)
+			map = pin->map;
+	pthread_mutex_unlock(&pins->lock);
+	return map;
+}
