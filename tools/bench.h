@@ -86,9 +86,9 @@ struct bench_row {
 
 /* What is measured with and without the preload library. */
 enum bench_call {
-	BENCH_CALL_GET,	    /* cuCtxGetCurrent */
-	BENCH_CALL_REFUSED, /* cuLaunchKernel that the driver refuses at once */
-	BENCH_CALL_LAUNCH,  /* cuLaunchKernel of a kernel that does nothing */
+	BENCH_CALL_GET,	   /* cuCtxGetCurrent */
+	BENCH_CALL_SET,	   /* cuCtxSetCurrent, of what is current */
+	BENCH_CALL_LAUNCH, /* cuLaunchKernel of a kernel that does nothing */
 	BENCH_CALL_ALLOC_SMALL,
 	BENCH_CALL_FREE_SMALL,
 	BENCH_CALL_ALLOC_LARGE,

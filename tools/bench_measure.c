@@ -366,15 +366,16 @@ static void compare_calls(struct bench *bench, const struct bench_mount *mount)
 	char gpu[16], line[BENCH_LINE_MAX];
 	struct gcr_error error;
 
+	unsigned int runs = 4 * bench->options.runs;
+
 	snprintf(gpu, sizeof(gpu), "%d", bench->options.gpu);
-	for (unsigned int run = 0; run < 2 * bench->options.runs && !bench_interrupted; run++) {
-		bool preload = run % 2;
+	for (unsigned int run = 0; run < runs && !bench_interrupted; run++) {
+		bool preload = run % 4 == 1 || run % 4 == 2; /* A B B A */
 		struct bench_series *series = preload ? bench->calls_with_ns
 						      : bench->calls_without_ns;
 
 		if (is_late(bench)) {
-			bench_note(bench, "calls", "%u of %u runs: the time is up", run / 2,
-				   bench->options.runs);
+			bench_note(bench, "calls", "%u of %u runs: the time is up", run, runs);
 			return;
 		}
 		bench_progress(bench, "calls, %s preload library", preload ? "with" : "without");

@@ -15,7 +15,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-#define COLD_IDLE_SEC	 1
+#define COLD_IDLE_SEC	 0
 #define WARM_IDLE_SEC	 3600
 #define WARM_UP_BYTES	 (64 * MIB)
 #define SLACK_BYTES	 (1024 * MIB) /* of the store: the program's small change, pages half used */

@@ -128,7 +128,7 @@ def test_bare():
     if has_fuse():
         found, _ = bare_rows()
         for name, call in found['calls'].items():
-            check(len(call['with_ns']['values']) == 3 and call['without_ns']['min'] > 0, name)
+            check(len(call['with_ns']['values']) == 6 and call['without_ns']['min'] > 0, name)
     found, out = results('--sizes', '8M', '--runs', '3', '--slow-runs', '2', '--rows', 'bare',
                          '--no-calls')
     row = found['rows'][0]
