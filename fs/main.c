@@ -204,6 +204,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
 				     strerror(-result));
+	gcr_store_sweep(daemon->store);
 
 	if (asprintf(&device_path, "%s/%s", daemon->device_directory,
 		     daemon->backend->compute_device) < 0)

@@ -40,6 +40,13 @@ static bool is_generation(const char *text)
 	       strspn(text, "0123456789abcdef-") == length;
 }
 
+void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,
+		       char ret_name[GCR_SNAPSHOT_NAME_BYTES])
+{
+	snprintf(ret_name, GCR_SNAPSHOT_NAME_BYTES, "%d-%" PRIu64 "-%s", (int)pid, start_ticks,
+		 generation);
+}
+
 static int snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 			const char *generation, struct gcr_snapshot **ret_snapshot,
 			struct gcr_error *error)
@@ -58,8 +65,7 @@ static int snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	snapshot->start_ticks = start_ticks;
 	snapshot->files_fd = -1;
 	snprintf(snapshot->generation, sizeof(snapshot->generation), "%s", generation);
-	snprintf(snapshot->name, sizeof(snapshot->name), "%d-%" PRIu64 "-%s", (int)pid, start_ticks,
-		 generation);
+	gcr_snapshot_name(pid, start_ticks, generation, snapshot->name);
 	*ret_snapshot = snapshot;
 	return 0;
 }

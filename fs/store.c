@@ -15,6 +15,7 @@
 #include <sys/statfs.h>
 
 #include "fs/log.h"
+#include "fs/record.h"
 #include "lib/procfs.h"
 
 /* More threads than this do not fault pages in any faster (measured). */
@@ -137,6 +138,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	store->fd = -1;
 	store->pool_fd = -1;
 	store->removals_end = &store->removals;
+	store->runtime_fd = daemon->runtime_fd;
 	store->pool_limit_bytes = daemon->options.pool_bytes;
 	store->threads_max = processors < POPULATORS_MAX ? processors : POPULATORS_MAX;
 	pthread_mutex_init(&store->lock, NULL);
@@ -280,12 +282,41 @@ int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_
 	return 0;
 }
 
+/* Lock: store. */
+static void keep_locked(struct gcr_store *store, const char *prefix)
+{
+	for (struct gcr_store_leftover *leftover = store->leftovers; leftover;
+	     leftover = leftover->next)
+		if (!strncmp(leftover->name, prefix, strlen(prefix)))
+			leftover->claimed = true;
+}
+
+static int keep_recorded(const struct gcr_record *record, void *data)
+{
+	char name[GCR_SNAPSHOT_NAME_BYTES];
+
+	gcr_snapshot_name(record->pid, record->start_ticks, record->generation, name);
+	keep_locked(data, name);
+	return 0;
+}
+
+/* Whatever it says: all that is of this process. */
+static void keep_unreadable(const char *record_name, int error, void *data)
+{
+	char prefix[GCR_SNAPSHOT_NAME_BYTES];
+
+	if (snprintf(prefix, sizeof(prefix), "%s-", record_name) < (int)sizeof(prefix))
+		keep_locked(data, prefix);
+}
+
 void gcr_store_sweep(struct gcr_store *store)
 {
 	struct gcr_store_leftover **link;
+	int result;
 
 	pthread_mutex_lock(&store->lock);
-	for (link = &store->leftovers; *link;) {
+	result = gcr_record_each(store->runtime_fd, keep_recorded, keep_unreadable, store);
+	for (link = &store->leftovers; *link && result >= 0;) {
 		struct gcr_store_leftover *leftover = *link;
 		struct gcr_store_removal *removal;
 

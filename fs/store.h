@@ -53,7 +53,7 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		      const char *generation, struct gcr_snapshot **ret_snapshot,
 		      struct gcr_error *error);
 
-/* Remove what belongs to none of the snapshots opened since the start. After recovery. */
+/* Remove what earlier daemons have left and no process has a record of. Once, at the start. */
 void gcr_store_sweep(struct gcr_store *store);
 
 /*

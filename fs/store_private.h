@@ -83,7 +83,7 @@ struct gcr_snapshot {
 struct gcr_store_leftover {
 	struct gcr_store_leftover *next;
 	uint64_t cost_bytes;
-	bool claimed; /* somebody has held it: not to be swept */
+	bool claimed; /* somebody has held it, or will: not to be swept */
 	char name[GCR_STORE_NAME_BYTES];
 };
 
@@ -119,6 +119,7 @@ struct gcr_store {
 	char *mountpoint; /* a tmpfs of our own is mounted there; else NULL */
 	int fd;
 	int pool_fd;
+	int runtime_fd; /* the daemon's */
 	bool survives_restart;
 	uint64_t pool_limit_bytes;
 	unsigned int threads_max;
@@ -217,6 +218,8 @@ int gcr_store_start_filler(struct gcr_store *store);
 void gcr_store_stop_filler(struct gcr_store *store);
 
 /* snapshot.c */
+void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,
+		       char ret_name[GCR_SNAPSHOT_NAME_BYTES]);
 /* Memory that the files have taken; is it all that they can take? Lock: store. */
 uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete);
 /* A reference, unless the last one is just being dropped. Lock: store. */

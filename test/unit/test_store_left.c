@@ -2,6 +2,7 @@
 /* What a daemon leaves in the store: the next one finds it, and believes no lies about it. */
 #include <stddef.h>
 
+#include "fs/record.h"
 #include "test/unit/store.h"
 
 /* In the environment: whoever is killed need not write anything. */
@@ -59,6 +60,49 @@ static void test_reopen(void)
 	CHECK(figures().used_bytes == COST);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
+	stop();
+}
+
+/* What a process has a record of stays, be the record readable or not. */
+static void test_sweep(void)
+{
+	struct gcr_record record = {
+		.pid = 4711,
+		.start_ticks = 77,
+		.state = GCR_RECORD_FROZEN,
+		.generation = GENERATION,
+		.engine = "vmm",
+	};
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+	int fd;
+
+	in_killed_daemon();
+	CHECK(!gcr_record_write(daemon_.runtime_fd, &record));
+	start(256 * MIB, 0);
+	CHECK(figures().used_bytes == 2 * COST);
+	gcr_store_sweep(store);
+	wait_used(COST);
+	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
+	gcr_snapshot_unref(snapshot);
+	stop();
+
+	fd = openat(daemon_.runtime_fd, "processes/4711-77", O_WRONLY | O_TRUNC | O_CLOEXEC);
+	CHECK(fd >= 0);
+	close(fd);
+	start(256 * MIB, 0);
+	gcr_store_sweep(store);
+	CHECK(figures().used_bytes == COST);
+	stop();
+
+	/* A record of another freeze is none of this one. */
+	snprintf(record.generation, sizeof(record.generation), GENERATION2);
+	CHECK(!gcr_record_write(daemon_.runtime_fd, &record));
+	start(256 * MIB, 0);
+	gcr_store_sweep(store);
+	wait_used(0);
+	CHECK(!gcr_record_remove(daemon_.runtime_fd, 4711, 77));
+	CHECK(!unlinkat(daemon_.runtime_fd, "processes", AT_REMOVEDIR));
 	stop();
 }
 
@@ -238,6 +282,7 @@ static void test_all(void)
 {
 	unsetenv(WITHOUT_BYTES);
 	test_reopen();
+	test_sweep();
 	setenv(WITHOUT_BYTES, "1", 1);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(lies) + GCR_ARRAY_SIZE(changes); i++)
 		test_one_lie(i);
