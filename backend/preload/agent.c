@@ -272,10 +272,8 @@ static int settle(const struct gcr_message *message, struct answer *answer)
 
 static int let_go(const struct gcr_message *message, struct answer *answer)
 {
-	int r = gcr_managed_let_go(&answer->error);
+	int r = gcr_memory_let_go(&answer->error);
 
-	if (r == 0)
-		r = gcr_memory_let_go(&answer->error);
 	if (r == 0)
 		set_phase(GCR_PRELOAD_OUT);
 	return r;

@@ -14,6 +14,7 @@
 #include "backend/preload/gate.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/obstacle.h"
+#include "backend/preload/steer.h"
 #include "lib/cleanup.h"
 
 #define PAGE_BYTES 4096ull
@@ -288,7 +289,10 @@ CUresult gcr_own_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE(cuMemAllocManaged);
+	gcr_steer_begin();
+	gcr_steer_watch();
 	result = real(pointer, bytes, flags);
+	gcr_steer_watched();
 	if (result == CUDA_SUCCESS)
 		note(*pointer, bytes, flags);
 	return result;
@@ -311,7 +315,9 @@ bool gcr_managed_free(unsigned long long address, int *ret_result)
 	if (!managed)
 		return false;
 	/* Out of the table first: once it is free another thread may get the address. */
+	gcr_steer_watch();
 	*ret_result = GCR_REAL(cuMemFree_v2)(address);
+	gcr_steer_watched();
 	if (*ret_result != CUDA_SUCCESS) {
 		TABLE_LOCK();
 
@@ -453,6 +459,7 @@ CUresult gcr_own_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointe
 
 void gcr_managed_forget(void)
 {
+	gcr_managed_move_forget();
 	pthread_mutex_init(&lock, NULL);
 	for (size_t i = 0; i < table.piece_count; i++)
 		gcr_descriptor_close(&table.pieces[i].file);

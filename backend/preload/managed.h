@@ -33,11 +33,12 @@ void gcr_managed_close_files(void);
  */
 int gcr_managed_out(struct gcr_error *error);
 
-/* All allocated again at the old addresses, contents, advice and attachment as before. */
+/*
+ * All allocated again at the old addresses, contents, advice and attachment as before; then those
+ * who sleep go on. On failure (-EADDRNOTAVAIL, -ENOMEM, -EIO) the addresses are held again, or
+ * -ENOTRECOVERABLE. Nothing to do if nothing is out.
+ */
 int gcr_managed_in(struct gcr_error *error);
-
-/* Undo what gcr_managed_in() has done so far: the addresses are held again. */
-int gcr_managed_let_go(struct gcr_error *error);
 
 /* cuMemFree of @address, if it is managed memory that we know; false: it is not. */
 bool gcr_managed_free(unsigned long long address, int *ret_result);

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A hold is private anonymous memory without pages, registered with userfaultfd(2) before anybody
+ * can see it and then moved to its place by mremap(2), which takes away what was there in the same
+ * step. The kernel reports such a move and waits until the report has been read (that is how the
+ * memory stays registered): a thread does that while ranges are being held.
+ */
+#include "backend/preload/hold.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backend/preload/descriptor.h"
+#include "lib/cleanup.h"
+
+/* linux/userfaultfd.h since Linux 6.1. */
+#ifndef USERFAULTFD_IOC_NEW
+#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
+#endif
+
+#define THREAD_NAME "gpucr-hold"
+
+static struct {
+	struct gcr_descriptor descriptor; /* the userfaultfd */
+	/* The thread that reads reports. */
+	bool is_read;
+	pthread_t reader;
+	int stop; /* eventfd(2) */
+	/* What is held, by address; neighbours are one. */
+	struct gcr_hold_range *ranges;
+	size_t count, room;
+	/* All that was ever held is between these. */
+	uintptr_t lowest, highest;
+} hold = {.descriptor = {.fd = -1}, .stop = -1};
+
+/* ---- the list ---- */
+
+static int make_room(void)
+{
+	size_t room = hold.room ? 2 * hold.room : 16;
+	struct gcr_hold_range *longer;
+
+	/* Taking a piece out of a range makes two of it. */
+	if (hold.count + 2 <= hold.room)
+		return 0;
+	longer = realloc(hold.ranges, room * sizeof(*longer));
+	if (!longer)
+		return -ENOMEM;
+	hold.ranges = longer;
+	hold.room = room;
+	return 0;
+}
+
+static void insert_at(size_t index, uintptr_t start, uintptr_t end)
+{
+	if (start >= end || hold.count == hold.room)
+		return;
+	memmove(&hold.ranges[index + 1], &hold.ranges[index],
+		(hold.count - index) * sizeof(hold.ranges[0]));
+	hold.ranges[index] = (struct gcr_hold_range){.start = start, .bytes = end - start};
+	hold.count++;
+}
+
+static void remove_at(size_t index)
+{
+	hold.count--;
+	memmove(&hold.ranges[index], &hold.ranges[index + 1],
+		(hold.count - index) * sizeof(hold.ranges[0]));
+}
+
+static void subtract(uintptr_t start, uintptr_t end)
+{
+	size_t i = 0;
+
+	while (i < hold.count && hold.ranges[i].start + hold.ranges[i].bytes <= start)
+		i++;
+	while (i < hold.count && hold.ranges[i].start < end) {
+		uintptr_t old_start = hold.ranges[i].start;
+		uintptr_t old_end = old_start + hold.ranges[i].bytes;
+
+		remove_at(i);
+		if (old_end > end)
+			insert_at(i, end, old_end);
+		if (old_start < start) {
+			insert_at(i, old_start, start);
+			i++;
+		}
+		if (old_end > end)
+			break;
+	}
+}
+
+/* There is room for two more. */
+static void add(uintptr_t start, uintptr_t end)
+{
+	size_t i = 0;
+
+	subtract(start, end);
+	while (i < hold.count && hold.ranges[i].start + hold.ranges[i].bytes < start)
+		i++;
+	while (i < hold.count && hold.ranges[i].start <= end) {
+		if (hold.ranges[i].start < start)
+			start = hold.ranges[i].start;
+		if (hold.ranges[i].start + hold.ranges[i].bytes > end)
+			end = hold.ranges[i].start + hold.ranges[i].bytes;
+		remove_at(i);
+	}
+	insert_at(i, start, end);
+	if (!hold.lowest || start < hold.lowest)
+		hold.lowest = start;
+	if (end > hold.highest)
+		hold.highest = end;
+}
+
+/* ---- userfaultfd ---- */
+
+static int open_userfaultfd(struct gcr_error *error)
+{
+	_cleanup_close_ int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	_cleanup_close_ int device = -1;
+	struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_EVENT_REMAP};
+	int r;
+
+	if (fd < 0)
+		device = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+	if (device >= 0)
+		fd = ioctl(device, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return gcr_error_set(
+			error, EOPNOTSUPP,
+			"it uses managed memory, and a thread that touches that while it is away "
+			"could not be held up: that takes CAP_SYS_PTRACE, access to "
+			"/dev/userfaultfd or vm.unprivileged_userfaultfd=1");
+	if (ioctl(fd, UFFDIO_API, &api) < 0)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "it uses managed memory, and this kernel's userfaultfd lacks "
+				     "what that takes: %s",
+				     strerror(errno));
+	r = gcr_descriptor_keep_anywhere(TAKE_FD(fd), &hold.descriptor);
+	if (r < 0)
+		return gcr_error_set(error, -r, "no room for a descriptor: %s", strerror(-r));
+	return 0;
+}
+
+/* Faults are reported too; whoever has them sleeps on. */
+static void *read_reports(void *nothing)
+{
+	struct pollfd polls[2] = {
+		{.fd = hold.stop, .events = POLLIN},
+		{.fd = hold.descriptor.fd, .events = POLLIN},
+	};
+	struct uffd_msg messages[16];
+
+	prctl(PR_SET_NAME, THREAD_NAME);
+	while (!polls[0].revents) {
+		if (polls[1].revents & POLLIN &&
+		    read(polls[1].fd, messages, sizeof(messages)) < 0 && errno != EAGAIN &&
+		    errno != EINTR)
+			break;
+		/* The descriptor is not ours any more: whoever waits for us would wait for ever. */
+		if (polls[1].revents & (POLLERR | POLLNVAL))
+			break;
+		ppoll(polls, 2, NULL, NULL);
+	}
+	return NULL;
+}
+
+static int start_reader(void)
+{
+	sigset_t all, before;
+	int r;
+
+	hold.stop = eventfd(0, EFD_CLOEXEC);
+	if (hold.stop < 0)
+		return -errno;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = -pthread_create(&hold.reader, NULL, read_reports, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (r < 0)
+		close(TAKE_FD(hold.stop));
+	return r;
+}
+
+int gcr_hold_begin(struct gcr_error *error)
+{
+	int r = 0;
+
+	if (hold.is_read)
+		return 0;
+	if (hold.descriptor.fd < 0)
+		r = open_userfaultfd(error);
+	else if (!gcr_descriptor_valid(&hold.descriptor))
+		r = gcr_error_set(error, EIO, "the program has closed a descriptor of ours");
+	if (r < 0)
+		return r;
+	r = start_reader();
+	if (r < 0)
+		return gcr_error_set(error, -r, "cannot start a thread: %s", strerror(-r));
+	hold.is_read = true;
+	return 0;
+}
+
+void gcr_hold_pause(void)
+{
+	const uint64_t one = 1;
+
+	if (!hold.is_read)
+		return;
+	while (write(hold.stop, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+	pthread_join(hold.reader, NULL);
+	close(TAKE_FD(hold.stop));
+	hold.is_read = false;
+}
+
+/* ---- holding ---- */
+
+/*
+ * Registered memory without pages, somewhere. No child inherits it: it would not sleep there. Were
+ * the program to lock all it maps (mlockall(2)), pages would come at once.
+ */
+static void *make_hold(size_t bytes)
+{
+	struct uffdio_register registration = {.range = {.len = bytes},
+					       .mode = UFFDIO_REGISTER_MODE_MISSING};
+	void *memory =
+		mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		return NULL;
+	registration.range.start = (uintptr_t)memory;
+	munlock(memory, bytes);
+	if (madvise(memory, bytes, MADV_DONTFORK) == 0 &&
+	    mprotect(memory, bytes, PROT_READ | PROT_WRITE) == 0 &&
+	    ioctl(hold.descriptor.fd, UFFDIO_REGISTER, &registration) == 0)
+		return memory;
+	munmap(memory, bytes);
+	return NULL;
+}
+
+int gcr_hold(uintptr_t start, size_t bytes)
+{
+	void *memory;
+	int r = make_room();
+
+	if (r < 0)
+		return r;
+	if (!hold.is_read || !gcr_descriptor_valid(&hold.descriptor))
+		return -EBADF;
+	memory = make_hold(bytes);
+	if (!memory)
+		return -ENOMEM;
+	if (mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)start) ==
+	    MAP_FAILED) {
+		r = -errno;
+		munmap(memory, bytes);
+		return r;
+	}
+	add(start, start + bytes);
+	return 0;
+}
+
+void gcr_hold_replaced(uintptr_t start, size_t bytes)
+{
+	make_room();
+	subtract(start, start + bytes);
+}
+
+bool gcr_hold_covers(uintptr_t start, size_t bytes)
+{
+	for (size_t i = 0; i < hold.count; i++)
+		if (hold.ranges[i].start <= start &&
+		    start + bytes <= hold.ranges[i].start + hold.ranges[i].bytes)
+			return true;
+	return false;
+}
+
+bool gcr_hold_first(struct gcr_hold_range *ret_range)
+{
+	if (!hold.count)
+		return false;
+	*ret_range = hold.ranges[0];
+	return true;
+}
+
+void gcr_hold_end(void)
+{
+	struct uffdio_range all = {.start = hold.lowest, .len = hold.highest - hold.lowest};
+
+	gcr_hold_pause();
+	/* Not by closing alone: a child may share the descriptor for a moment yet. */
+	if (all.len && gcr_descriptor_valid(&hold.descriptor))
+		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &all);
+	gcr_descriptor_close(&hold.descriptor);
+	hold.count = 0;
+	hold.lowest = 0;
+	hold.highest = 0;
+}
+
+void gcr_hold_forget(void)
+{
+	gcr_descriptor_close(&hold.descriptor);
+	if (hold.is_read)
+		close(hold.stop);
+	hold.stop = -1;
+	hold.is_read = false;
+	hold.count = 0;
+	hold.lowest = 0;
+	hold.highest = 0;
+}
