@@ -226,20 +226,15 @@ int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_err
 		result = gcr_error_set(error, EINVAL, "there are only %zu pieces of managed memory",
 				       table.piece_count);
 	for (size_t i = 0; i < count; i++) {
-		struct gcr_descriptor file;
-
 		if (result < 0) {
 			close(fds[i]);
 			continue;
 		}
-		result = gcr_descriptor_keep(fds[i], &file);
-		if (result < 0) {
+		gcr_descriptor_close(&table.pieces[first + i].file);
+		result = gcr_descriptor_keep(fds[i], &table.pieces[first + i].file);
+		if (result < 0)
 			gcr_error_set(error, -result, "no room for a descriptor: %s",
 				      strerror(-result));
-			continue;
-		}
-		gcr_descriptor_close(&table.pieces[first + i].file);
-		table.pieces[first + i].file = file;
 	}
 	return result;
 }

@@ -9,8 +9,8 @@
  *
  * What can fail, and what is left then:
  *   trial         it would not come back, or no privilege: nothing has happened
- *   contents out  a copy, a full store: what is out already comes back, from the files
- *   free          the same
+ *   contents out  a copy, a full store, a thread that writes all the time: nothing has happened
+ *   free          what is out already comes back, from the files
  *   in            an allocation, its address, a copy: all is freed and held again; the files stay
  */
 #include "backend/preload/managed.h"
@@ -358,26 +358,28 @@ static int copy_one(const struct bounce *bounce, const struct gcr_place *place,
 	return r;
 }
 
+static int copy_chunk(const struct bounce *bounce, const struct gcr_place_chunk *chunk,
+		      enum direction direction, bool *changed, struct gcr_error *error)
+{
+	int r = 0;
+
+	for (size_t i = chunk->first; i < chunk->first + chunk->count && r == 0; i++)
+		r = copy_one(bounce, &move.places[i], direction, changed, error);
+	return r;
+}
+
 /*
- * The contents of a chunk, as they are when this returns: unless every thread has slept meanwhile
- * they are compared, and copied again where a thread has written to them. One that never stops
- * writing cannot be followed.
+ * Copy again what has changed since it was copied, until nothing has. What never stops changing
+ * cannot be saved.
  */
-static int save_chunk(const struct bounce *bounce, const struct gcr_place_chunk *chunk,
-		      struct gcr_error *error)
+static int settle_chunk(const struct bounce *bounce, const struct gcr_place_chunk *chunk,
+			struct gcr_error *error)
 {
 	for (int round = 0; round < ROUNDS; round++) {
-		struct gcr_quiet before;
-		bool changed = round == 0, is_quiet;
-		int r = 0;
+		bool changed = false;
+		int r = copy_chunk(bounce, chunk, CONTENTS_COMPARED, &changed, error);
 
-		gcr_quiet_look(&before);
-		for (size_t i = chunk->first; i < chunk->first + chunk->count && r == 0; i++)
-			r = copy_one(bounce, &move.places[i],
-				     round ? CONTENTS_COMPARED : CONTENTS_OUT, &changed, error);
-		is_quiet = gcr_quiet_since(&before);
-		gcr_quiet_free(&before);
-		if (r < 0 || is_quiet || !changed)
+		if (r < 0 || !changed)
 			return r;
 	}
 	return gcr_error_set(error, EBUSY,
@@ -476,14 +478,31 @@ static void finish(void)
 	forget_plan();
 }
 
-static int take_out(const struct bounce *bounce, struct gcr_error *error)
+/* All contents, before anything is freed; *@before is from before that. */
+static int save_all(const struct bounce *bounce, struct gcr_quiet *before, struct gcr_error *error)
 {
 	int r = 0;
+
+	gcr_quiet_look(before);
+	for (size_t i = 0; i < move.chunk_count && r == 0; i++)
+		r = copy_chunk(bounce, &move.chunks[i], CONTENTS_OUT, NULL, error);
+	for (size_t i = 0; i < move.chunk_count && r == 0 && !gcr_quiet_since(before); i++)
+		r = settle_chunk(bounce, &move.chunks[i], error);
+	return r;
+}
+
+/* From where every thread has slept since its contents were copied, or they are compared again. */
+static int take_out(const struct bounce *bounce, struct gcr_error *error)
+{
+	_cleanup_(gcr_quiet_free) struct gcr_quiet before = {0};
+	int r = save_all(bounce, &before, error);
 
 	for (size_t i = 0; i < move.chunk_count && r == 0; i++) {
 		struct gcr_place_chunk *chunk = &move.chunks[i];
 
-		r = save_chunk(bounce, chunk, error);
+		before.is_quiet = gcr_quiet_since(&before);
+		if (!before.is_quiet)
+			r = settle_chunk(bounce, chunk, error);
 		if (r < 0)
 			break;
 		move.is_out = true;

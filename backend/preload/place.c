@@ -19,6 +19,7 @@
 /* Small memory is cut in steps of a power of 2 between these. */
 #define PIECE_BYTES	512
 #define PIECE_MAX_BYTES (64u << 10)
+#define PROBES		8
 /* Gaps elsewhere that one allocation may fall into, before all of them are filled. */
 #define TRIES		16
 
@@ -85,6 +86,14 @@ static int unmake(CUcontext context, CUdeviceptr start, struct gcr_error *error)
 	return result ? driver_error(error, "cuMemFree", result) : 0;
 }
 
+/* Where there is no way but this one, a second try costs nothing. */
+static int unmake_surely(CUcontext context, CUdeviceptr start, struct gcr_error *error)
+{
+	int r = unmake(context, start, error);
+
+	return r < 0 ? unmake(context, start, error) : 0;
+}
+
 /* ---- extras ---- */
 
 static int keep(struct extras *extras, CUdeviceptr start, struct gcr_error *error)
@@ -107,7 +116,8 @@ static int free_extras(struct extras *extras, CUcontext context, struct gcr_erro
 	int result = 0;
 
 	while (extras->count) {
-		int r = unmake(context, extras->list[--extras->count], result ? NULL : error);
+		int r = unmake_surely(context, extras->list[--extras->count],
+				      result ? NULL : error);
 
 		if (!result)
 			result = r;
@@ -142,26 +152,30 @@ static int plug(struct placing *placing, size_t bytes)
 	return 0;
 }
 
-/* The step in which the driver cuts small memory: how far apart two small ones are. */
+/*
+ * The step in which the driver cuts small memory: how far apart the smallest lie. Those that fell
+ * into gaps say nothing.
+ */
 static int measure_pieces(struct placing *placing)
 {
-	CUdeviceptr first, second;
+	CUdeviceptr before = 0, got;
 	unsigned chunks;
-	int r = make(placing->context, 1, CU_MEM_ATTACH_GLOBAL, &first, &chunks, placing->error);
 
-	if (r == 0)
-		r = keep(&placing->plugs, first, placing->error);
-	if (r == 0)
-		r = make(placing->context, 1, CU_MEM_ATTACH_GLOBAL, &second, &chunks,
-			 placing->error);
-	if (r == 0)
-		r = keep(&placing->plugs, second, placing->error);
-	if (r < 0)
-		return r;
-	placing->piece_bytes = PIECE_BYTES;
-	if (second > first && second - first <= PIECE_MAX_BYTES &&
-	    (second - first) % PIECE_BYTES == 0)
-		placing->piece_bytes = second - first;
+	placing->piece_bytes = PIECE_MAX_BYTES;
+	for (int i = 0; i < PROBES; i++) {
+		int r = make(placing->context, 1, CU_MEM_ATTACH_GLOBAL, &got, &chunks,
+			     placing->error);
+
+		if (r == 0)
+			r = keep(&placing->plugs, got, placing->error);
+		if (r < 0)
+			return r;
+		if (got > before && got - before < placing->piece_bytes)
+			placing->piece_bytes = got - before;
+		before = got;
+	}
+	if (placing->piece_bytes < PIECE_BYTES || placing->piece_bytes & (placing->piece_bytes - 1))
+		placing->piece_bytes = PIECE_BYTES;
 	return 0;
 }
 
@@ -316,14 +330,14 @@ static int undo_chunk(struct placing *placing, const struct gcr_place_chunk *chu
 			i++;
 			continue;
 		}
-		r = unmake(placing->context, plugs->list[i], &second);
+		r = unmake_surely(placing->context, plugs->list[i], &second);
 		plugs->list[i] = plugs->list[--plugs->count];
 	}
 	for (size_t i = chunk->first; i < chunk->first + chunk->count && r == 0; i++) {
 		struct gcr_place *place = &placing->places[i];
 
 		if (place->is_there && !was_there[i]) {
-			r = unmake(place->context, place->start, &second);
+			r = unmake_surely(place->context, place->start, &second);
 			place->is_there = false;
 		}
 	}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* Linked into a copy of the preload library for tests, beside preload_memory.c. */
+#include "test/unit/preload_managed.h"
+
+#include "backend/preload/gate.h"
+#include "backend/preload/managed.h"
+
+static const struct preload_managed functions = {
+	.describe = gcr_managed_describe,
+	.files = gcr_managed_files,
+	.close_files = gcr_managed_close_files,
+	.out = gcr_managed_out,
+	.in = gcr_managed_in,
+	.exempt_thread = gcr_gate_exempt_thread,
+};
+
+__attribute__((visibility("default"))) const struct preload_managed *gcr_test_managed(void)
+{
+	return &functions;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* As preload_memory.h, for managed memory: the agent's half by name, for a test to be the agent. */
+#ifndef GPUCR_TEST_PRELOAD_MANAGED_H
+#define GPUCR_TEST_PRELOAD_MANAGED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+struct preload_managed {
+	size_t (*describe)(struct gcr_extent *extents, size_t room);
+	int (*files)(size_t first, size_t count, const int *fds, struct gcr_error *error);
+	void (*close_files)(void);
+	int (*out)(struct gcr_error *error);
+	int (*in)(struct gcr_error *error);
+	void (*exempt_thread)(void);
+};
+
+const struct preload_managed *gcr_test_managed(void);
+
+#endif
