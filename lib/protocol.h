@@ -257,7 +257,9 @@ struct gcr_gate_request {
 
 struct gcr_hand_over {
 	char generation[40]; /* UUID as text */
+	uint32_t flags;	     /* GCR_HAND_OVER_* */
 };
+#define GCR_HAND_OVER_SHRINK 0x1 /* also give up the VRAM of kernels' stacks until SETTLE */
 
 /*
  * What the program shows of itself without being asked: a memfd that it maps for writing and the

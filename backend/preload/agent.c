@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 
 #include "backend/preload/connection.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/limit.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/preload.h"
@@ -214,6 +216,8 @@ static int hand_over(const struct gcr_message *message, struct answer *answer)
 		r = roll_back(r, gcr_memory_take_back, &answer->error);
 		return roll_back(r, gcr_managed_in, &answer->error);
 	}
+	if (request.flags & GCR_HAND_OVER_SHRINK)
+		gcr_limits_shrink();
 	memcpy(agent.generation, request.generation, sizeof(agent.generation));
 	set_phase(GCR_PRELOAD_HANDED);
 	return 0;
@@ -228,8 +232,11 @@ static int commit(const struct gcr_message *message, struct answer *answer)
 
 static int take_back(struct gcr_error *error)
 {
-	int r = gcr_memory_take_back(error);
+	/* First what others may have taken the room of. */
+	int r = gcr_limits_restore(error);
 
+	if (r == 0)
+		r = gcr_memory_take_back(error);
 	if (r == 0)
 		r = gcr_managed_in(error);
 	if (r == 0)
@@ -264,7 +271,9 @@ static int settle(const struct gcr_message *message, struct answer *answer)
 		return -EINVAL;
 	}
 	set_phase(GCR_PRELOAD_INCOMING);
-	r = gcr_managed_in(&answer->error);
+	r = gcr_limits_restore(&answer->error);
+	if (r == 0)
+		r = gcr_managed_in(&answer->error);
 	if (r == 0)
 		set_phase(GCR_PRELOAD_GATED);
 	return r;
@@ -295,7 +304,8 @@ static const struct request {
 	{GCR_MESSAGE_GATE_OPEN, IN(RUNNING) | IN(GATED), 0, 0, handle_open},
 	{GCR_MESSAGE_LIST, ANYWHERE, 0, 0, list},
 	{GCR_MESSAGE_FILES, ANYWHERE & ~IN(RUNNING), 0, sizeof(struct gcr_range), take_files},
-	{GCR_MESSAGE_HAND_OVER, IN(GATED), IN(HANDED), sizeof(struct gcr_hand_over), hand_over},
+	{GCR_MESSAGE_HAND_OVER, IN(GATED), IN(HANDED), offsetof(struct gcr_hand_over, flags),
+	 hand_over},
 	{GCR_MESSAGE_COMMIT, IN(HANDED), IN(OUT), 0, commit},
 	{GCR_MESSAGE_TAKE_BACK, IN(HANDED), IN(GATED), 0, handle_take_back},
 	{GCR_MESSAGE_RECEIVE, IN(OUT) | IN(INCOMING), 0, sizeof(struct gcr_range), receive},

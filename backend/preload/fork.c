@@ -11,6 +11,7 @@
 #include "backend/preload/context.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/limit.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/preload.h"
@@ -20,6 +21,7 @@ void gcr_preload_forget(void)
 	gcr_gate_forget();
 	gcr_captures_forget();
 	gcr_contexts_forget();
+	gcr_limits_forget();
 	gcr_memory_forget();
 	gcr_managed_forget();
 	gcr_agent_forget();
