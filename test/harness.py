@@ -461,6 +461,9 @@ class Machine:
     def status(self, pid):
         return parse_keys(self.read(pid, 'status'))
 
+    def status_of_all(self):
+        return parse_keys(self.read('status'))
+
     def state(self, pid):
         return self.status(pid)['state']
 

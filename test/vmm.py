@@ -137,9 +137,9 @@ def settle(machine, program):
     """Wherever it is now: the verb ends, the program ends up ticking, and can do it again."""
     machine.wait_status(program.pid, 'verb', '-')
     state = machine.state(program.pid)
-    if state not in ('running', 'frozen'):
+    if state not in ('running', 'frozen', 'failed'):
         raise Failure(f'{program.pid} is {state}: {machine.error(program.pid)}')
-    if state == 'frozen':
+    if state != 'running':
         machine.must(program.pid, 'thaw')
     program.wait_ticks(2)
     return state

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: MIT
+"""The fast engine when somebody dies, or has enough, in the middle of any call of the driver: the
+worker, the control helper, the program, the daemon, the one who wrote the verb."""
+import os
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vmm
+from harness import check, equal, wait_for
+
+SMALL = ('--bytes', '4M', '--buffers', 2, '--own-vmm', 1, '--tick', 5)
+DELAY_MSEC = 300 * harness.SLOW
+
+
+def each_call(machine, demo, role, verb):
+    """The calls of a verb, one after the other, with the program where the verb can begin."""
+    machine.must(demo.pid, vmm.other(verb))
+    for call in vmm.calls(machine, demo, role, verb):
+        machine.wait_status(demo.pid, 'verb', '-')
+        machine.must(demo.pid, vmm.other(verb))
+        machine.watch_faults()
+        yield call
+        machine.faults()
+        vmm.settle(machine, demo)
+
+
+def check_state(machine, demo, verb, result, words):
+    machine.wait_status(demo.pid, 'verb', '-', 2 * harness.PATIENCE_SEC)
+    before, after = ('running', 'frozen') if verb == 'freeze' else ('frozen', 'running')
+    state = machine.state(demo.pid)
+    equal(state, after if result == 'ok' else before,
+          f'{words}: {result}: {machine.error(demo.pid)}')
+
+
+def helper_dies(role, verb):
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        vmm.cycle(machine, demo)
+        for call in each_call(machine, demo, role, verb):
+            machine.faults(f'{call} {vmm.ROLES[role]} times=1 action=kill')
+            result = machine.write(demo.pid, verb)
+            check(result in ('ok', 'EIO', 'ENODEV', 'ENOMEM'), f'{call}: {result}')
+            check_state(machine, demo, verb, result, f'{role} killed in {call}')
+
+
+def test_worker_dies_in_freeze():
+    helper_dies('worker', 'freeze')
+
+
+def test_worker_dies_in_thaw():
+    helper_dies('worker', 'thaw')
+
+
+def test_control_helper_dies_in_freeze():
+    helper_dies('control', 'freeze')
+
+
+def test_control_helper_dies_in_thaw():
+    helper_dies('control', 'thaw')
+
+
+def test_worker_dies_after_the_call():
+    """What it had done is done: descriptors and memory go with it."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for verb, calls in (('freeze', ('cuMemImportFromShareableHandle', 'cuMemcpyDtoHAsync',
+                                        'cuEventSynchronize', 'cuMemRelease')),
+                            ('thaw', ('cuMemCreate', 'cuMemcpyHtoDAsync', 'cuEventSynchronize',
+                                      'cuMemExportToShareableHandle', 'cuMemRelease'))):
+            for call in calls:
+                machine.must(demo.pid, vmm.other(verb))
+                machine.faults(f'{call} comm=gpucr-worker times=1 action=kill when=after')
+                result = machine.write(demo.pid, verb)
+                machine.faults()
+                check_state(machine, demo, verb, result, f'worker killed after {call}')
+                vmm.settle(machine, demo)
+
+
+def program_dies(verb):
+    with vmm.machine(worker_idle=1) as machine:
+        demo = vmm.demo(machine, *SMALL)
+        machine.must(demo.pid, vmm.other(verb))
+        calls = vmm.calls(machine, demo, 'program', verb)
+        demo.end(signal.SIGKILL)
+        for call in calls:
+            demo = vmm.demo(machine, *SMALL)
+            machine.must(demo.pid, vmm.other(verb))
+            machine.faults(f'{call} {vmm.ROLES["program"]} action=kill')
+            demo.is_to_end = True
+            result = machine.write(demo.pid, verb)
+            machine.faults()
+            if result == 'ok':  # that call was not needed this time
+                demo.end(signal.SIGKILL)
+            else:
+                equal(result, 'ESRCH', call)
+            wait_for(lambda: not os.path.lexists(machine.path(demo.pid)), 'its directory to go')
+            equal(os.listdir(f'{machine.runtime}/processes'), [])
+        equal(vmm.idle(machine), 0, 'VRAM in use')
+        equal(machine.status_of_all()['held_bytes'], '0')
+        equal(sorted(os.listdir(f'{machine.runtime}/store')), ['pool'], 'files left in the store')
+
+
+def test_program_dies_in_freeze():
+    program_dies('freeze')
+
+
+def test_program_dies_in_thaw():
+    program_dies('thaw')
+
+
+def test_program_dies_while_others_work_on_it():
+    """In the calls of the worker and of the control helper."""
+    with vmm.machine(worker_idle=1) as machine:
+        for verb, role, call in (('freeze', 'worker', 'cuMemcpyDtoHAsync'),
+                                 ('freeze', 'control', 'cuCheckpointProcessCheckpoint'),
+                                 ('thaw', 'worker', 'cuMemcpyHtoDAsync'),
+                                 ('thaw', 'worker', 'cuMemExportToShareableHandle'),
+                                 ('thaw', 'control', 'cuCheckpointProcessRestore')):
+            demo = vmm.demo(machine, *SMALL)
+            machine.must(demo.pid, vmm.other(verb))
+            machine.watch_faults()
+            machine.faults(f'{call} {vmm.ROLES[role]} times=1 delay_ms={DELAY_MSEC}')
+            writer = machine.writer(demo.pid, verb)
+            machine.wait_faulted()
+            demo.end(signal.SIGKILL)
+            equal(writer.result(), 'ESRCH', call)
+            machine.faults()
+            wait_for(lambda: not os.path.lexists(machine.path(demo.pid)), 'its directory to go')
+        equal(vmm.idle(machine), 0, 'VRAM in use')
+
+
+def cancelled(role, verb):
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for call in each_call(machine, demo, role, verb):
+            machine.faults(f'{call} {vmm.ROLES[role]} times=1 delay_ms={DELAY_MSEC}')
+            writer = machine.writer(demo.pid, verb)
+            wait_for(lambda: machine.faulted() or not writer.is_waiting(), 'the call')
+            machine.write(demo.pid, 'cancel')
+            result = writer.result()
+            check(result in ('ok', 'ECANCELED'), f'{call}: {result}')
+            check_state(machine, demo, verb, result, f'cancelled in {call}')
+
+
+def test_cancel_in_the_programs_calls():
+    cancelled('program', 'freeze')
+    cancelled('program', 'thaw')
+
+
+def test_cancel_in_the_workers_freeze():
+    cancelled('worker', 'freeze')
+
+
+def test_cancel_in_the_workers_thaw():
+    cancelled('worker', 'thaw')
+
+
+def test_cancel_in_the_control_helpers_calls():
+    cancelled('control', 'freeze')
+    cancelled('control', 'thaw')
+
+
+def test_writer_killed():
+    """As good as a cancel, at any step."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for verb, role, call in (('freeze', 'program', 'cuMemUnmap'),
+                                 ('freeze', 'worker', 'cuMemcpyDtoHAsync'),
+                                 ('thaw', 'worker', 'cuMemcpyHtoDAsync'),
+                                 ('thaw', 'program', 'cuMemMap')):
+            machine.must(demo.pid, vmm.other(verb))
+            machine.watch_faults()
+            machine.faults(f'{call} {vmm.ROLES[role]} times=1 delay_ms={DELAY_MSEC}')
+            writer = machine.writer(demo.pid, verb)
+            machine.wait_faulted()
+            writer.signal(signal.SIGKILL)
+            equal(writer.result(), 'killed')
+            machine.faults()
+            vmm.settle(machine, demo)
+
+
+def test_a_worker_that_hangs():
+    """The deadline passes, the worker is done away with, nothing is lost."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for verb, call in (('freeze', 'cuMemImportFromShareableHandle'),
+                           ('freeze', 'cuMemcpyDtoHAsync'), ('thaw', 'cuMemCreate'),
+                           ('thaw', 'cuMemcpyHtoDAsync'), ('thaw', 'cuMemExportToShareableHandle')):
+            machine.must(demo.pid, vmm.other(verb))
+            machine.faults(f'{call} comm=gpucr-worker action=hang')
+            result = machine.write(demo.pid, f'{verb} timeout=1')
+            machine.faults()
+            equal(result, 'ETIMEDOUT', call)
+            check_state(machine, demo, verb, result, call)
+            vmm.settle(machine, demo)
+
+
+def test_the_program_is_slow():
+    """A call in it takes longer than the deadline: what then happens is the same as with a fault."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for verb, call in (('freeze', 'cuMemUnmap'), ('thaw', 'cuMemMap')):
+            machine.must(demo.pid, vmm.other(verb))
+            machine.faults(f'{call} {vmm.ROLES["program"]} times=1 delay_ms={1500 * harness.SLOW}')
+            result = machine.write(demo.pid, f'{verb} timeout={harness.SLOW}')
+            machine.faults()
+            check(result in ('ok', 'ETIMEDOUT'), f'{call}: {result}')
+            check_state(machine, demo, verb, result, call)
+            vmm.settle(machine, demo)
+
+
+def kill_daemon(machine):
+    machine.daemon.kill()
+    machine.daemon.wait()
+
+
+def daemon_dies(role, verb):
+    """Killed in each call of the verb, and started again: it goes on from where the program is."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for call in each_call(machine, demo, role, verb):
+            machine.faults(f'{call} {vmm.ROLES[role]} times=1 delay_ms={DELAY_MSEC}')
+            writer = machine.writer(demo.pid, verb)
+            wait_for(lambda: machine.faulted() or not writer.is_waiting(), 'the call')
+            kill_daemon(machine)
+            check(writer.result() in ('ok', 'ENOTCONN', 'ECONNABORTED', 'EIO', 'killed'),
+                  f'{call}: {writer.result()}')
+            machine.faults()
+            machine.start()
+            wait_for(lambda: machine.status(demo.pid).get('verb') == '-' and
+                     machine.state(demo.pid) in ('running', 'frozen'),
+                     f'it to settle after {call}', 2 * harness.PATIENCE_SEC)
+            if machine.state(demo.pid) == 'running':
+                wait_for(lambda: machine.status(demo.pid)['engine'] == 'vmm', 'its library')
+                demo.wait_ticks(2)
+
+
+def test_daemon_dies_in_the_programs_freeze():
+    daemon_dies('program', 'freeze')
+
+
+def test_daemon_dies_in_the_programs_thaw():
+    daemon_dies('program', 'thaw')
+
+
+def test_daemon_dies_in_the_workers_freeze():
+    daemon_dies('worker', 'freeze')
+
+
+def test_daemon_dies_in_the_workers_thaw():
+    daemon_dies('worker', 'thaw')
+
+
+def test_daemon_dies_in_the_control_helpers_freeze():
+    daemon_dies('control', 'freeze')
+
+
+def test_daemon_dies_in_the_control_helpers_thaw():
+    daemon_dies('control', 'thaw')
+
+
+def test_daemon_dies_with_frozen_programs():
+    with vmm.machine(vram='512M') as machine:
+        demos = [vmm.demo(machine, '--bytes', '6M', '--buffers', 3) for _ in range(3)]
+        machine.must(demos[0].pid, 'freeze')
+        machine.must(demos[1].pid, 'freeze data')
+        for _ in range(3):
+            kill_daemon(machine)
+            demos[2].wait_ticks()
+            machine.start()
+            equal([machine.state(demo.pid) for demo in demos], ['frozen', 'frozen', 'running'])
+        vmm.check_files(machine, demos[0])
+        vmm.check_files(machine, demos[1])
+        for demo in demos[:2]:
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+        demos[2].wait_ticks()
+        wait_for(lambda: machine.status(demos[2].pid)['engine'] == 'vmm', 'its library')
+        vmm.cycle(machine, demos[2])
+
+
+def test_daemon_dies_and_stays_away():
+    """Gated, a program goes on at once; with its memory handed over, after a while."""
+    with vmm.machine() as machine:
+        for role, call in (('program', 'cuEventQuery'), ('worker', 'cuMemcpyDtoHAsync')):
+            demo = vmm.demo(machine, *SMALL)
+            machine.watch_faults()
+            machine.faults(f'{call} {vmm.ROLES[role]} times=1 delay_ms={2 * DELAY_MSEC}')
+            writer = machine.writer(demo.pid, 'freeze data')
+            machine.wait_faulted()
+            kill_daemon(machine)
+            writer.result()
+            machine.faults()
+            begun = time.monotonic()
+            demo.wait_ticks(3, 40 * harness.SLOW)
+            if role == 'worker':
+                check(time.monotonic() - begun > 5, 'it waited for another daemon')
+            machine.start()
+            wait_for(lambda: machine.status(demo.pid)['engine'] == 'vmm', 'its library')
+            machine.wait_status(demo.pid, 'verb', '-')
+            equal(machine.state(demo.pid), 'running')
+            vmm.cycle(machine, demo)
+            demo.end()
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=4)

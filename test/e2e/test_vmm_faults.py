@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT
+"""The fast engine when a call of the driver fails, in each of the three that make calls: nothing is
+lost. Which calls there are is found out by watching a verb that goes well."""
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vmm
+from harness import MIB, check, equal, wait_for
+
+SMALL = ('--bytes', '4M', '--buffers', 2, '--own-vmm', 1, '--tick', 5)
+REACHED = {'freeze': ('running', 'frozen'), 'thaw': ('frozen', 'running')}  # it failed, it worked
+
+
+def bring_to(machine, demo, verb):
+    """Where the verb can begin."""
+    machine.must(demo.pid, vmm.other(verb))
+
+
+def check_reached(machine, demo, verb, result, words):
+    machine.wait_status(demo.pid, 'verb', '-')
+    failed, worked = REACHED[verb]
+    if words.startswith('cuCheckpointProcessRestore ') and machine.state(demo.pid) == 'failed':
+        return  # for all we know the driver has lost it
+    equal(machine.state(demo.pid), worked if result == 'ok' else failed,
+          f'{words}: {result}: {machine.error(demo.pid)}')
+    if machine.state(demo.pid) == 'running':
+        equal(machine.status(demo.pid)['held_bytes'], '0', words)
+
+
+def fail_each(role, verb, *arguments, gpus=1):
+    """The first call of each entry point fails once: the verb fails, or does without it."""
+    with vmm.machine(gpus=gpus) as machine:
+        demo = vmm.demo(machine, *SMALL, *arguments)
+        bring_to(machine, demo, vmm.other(verb))
+        vmm.cycle(machine, demo)
+        bring_to(machine, demo, verb)
+        calls = vmm.calls(machine, demo, role, verb)
+        check(len(calls) > 3, f'calls of {role}: {calls}')
+        failures = 0
+        for call in calls:
+            bring_to(machine, demo, verb)
+            machine.watch_faults()
+            machine.faults(f'{call} {vmm.ROLES[role]} times=1 error=CUDA_ERROR_UNKNOWN')
+            result = machine.write(demo.pid, verb)
+            hit = machine.faulted()
+            machine.faults()
+            words = f'{call} in the {role} fails in {verb}'
+            check(result in ('ok', 'EIO', 'EOPNOTSUPP', 'ENOMEM', 'ENODEV'), f'{words}: {result}')
+            check_reached(machine, demo, verb, result, words)
+            check(hit or result == 'ok', f'{words}: {result} without a fault')
+            failures += result != 'ok'
+            vmm.settle(machine, demo)
+        check(failures >= 2, f'{role}, {verb}: {failures} of {len(calls)} mattered')
+        vmm.cycle(machine, demo)
+
+
+def test_program_fails_in_freeze():
+    fail_each('program', 'freeze')
+
+
+def test_program_fails_in_thaw():
+    fail_each('program', 'thaw')
+
+
+def test_worker_fails_in_freeze():
+    fail_each('worker', 'freeze')
+
+
+def test_worker_fails_in_thaw():
+    fail_each('worker', 'thaw')
+
+
+def test_control_fails_in_freeze():
+    fail_each('control', 'freeze')
+
+
+def test_control_fails_in_thaw():
+    fail_each('control', 'thaw')
+
+
+def test_two_workers_fail():
+    """One of two GPUs fails: the other one's memory goes back too."""
+    for verb, call in (('freeze', 'cuMemcpyDtoHAsync'), ('freeze', 'cuMemImportFromShareableHandle'),
+                       ('thaw', 'cuMemCreate'), ('thaw', 'cuMemcpyHtoDAsync'),
+                       ('thaw', 'cuMemExportToShareableHandle')):
+        with vmm.machine(gpus=2) as machine:
+            demo = vmm.demo(machine, '--gpus', 2, *SMALL)
+            bring_to(machine, demo, verb)
+            machine.faults(f'{call} comm=gpucr-worker nth=2 error=CUDA_ERROR_UNKNOWN')
+            result = machine.write(demo.pid, verb)
+            machine.faults()
+            check(result in ('ok', 'EIO', 'ENOMEM'), result)
+            check_reached(machine, demo, verb, result, call)
+            vmm.settle(machine, demo)
+
+
+def test_a_later_call_fails():
+    """Some of the memory has been moved already when one fails."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--bytes', '10M', '--buffers', 5, '--own-vmm', 2, '--tick', 5)
+        cases = (('freeze', 'program', 'cuMemExportToShareableHandle'),
+                 ('freeze', 'program', 'cuMemUnmap'), ('freeze', 'program', 'cuMemRelease'),
+                 ('freeze', 'worker', 'cuMemImportFromShareableHandle'),
+                 ('freeze', 'worker', 'cuMemcpyDtoHAsync'),
+                 ('thaw', 'worker', 'cuMemCreate'), ('thaw', 'worker', 'cuMemcpyHtoDAsync'),
+                 ('thaw', 'worker', 'cuMemExportToShareableHandle'),
+                 ('thaw', 'program', 'cuMemImportFromShareableHandle'),
+                 ('thaw', 'program', 'cuMemMap'), ('thaw', 'program', 'cuMemSetAccess'))
+        for round_number in range(2):  # in the second one all handles were imported
+            for verb, role, call in cases:
+                bring_to(machine, demo, verb)
+                machine.faults(f'{call} {vmm.ROLES[role]} nth=3 error=CUDA_ERROR_UNKNOWN')
+                result = machine.write(demo.pid, verb)
+                machine.faults()
+                check_reached(machine, demo, verb, result, f'{call}, round {round_number}')
+                vmm.settle(machine, demo)
+
+
+def test_calls_that_fail_again_and_again():
+    """The way back needs them too. When they work again, so does a thaw."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for verb, role, call in (
+                ('freeze', 'worker', 'cuMemImportFromShareableHandle'),
+                ('freeze', 'worker', 'cuMemcpyDtoHAsync'), ('freeze', 'worker', 'cuEventSynchronize'),
+                ('freeze', 'program', 'cuMemExportToShareableHandle'),
+                ('freeze', 'program', 'cuCtxRecordEvent'), ('freeze', 'program', 'cuMemUnmap'),
+                ('thaw', 'worker', 'cuMemCreate'), ('thaw', 'worker', 'cuMemcpyHtoDAsync'),
+                ('thaw', 'worker', 'cuMemExportToShareableHandle'),
+                ('thaw', 'program', 'cuMemImportFromShareableHandle'),
+                ('thaw', 'program', 'cuMemMap'), ('thaw', 'program', 'cuMemSetAccess'),
+                ('freeze', 'control', 'cuCheckpointProcessLock'),
+                ('freeze', 'control', 'cuCheckpointProcessCheckpoint'),
+                ('thaw', 'control', 'cuCheckpointProcessRestore')):
+            bring_to(machine, demo, verb)
+            machine.faults(f'{call} {vmm.ROLES[role]} error=CUDA_ERROR_UNKNOWN')
+            machine.watch_faults()
+            result = machine.write(demo.pid, verb)
+            # What was imported before is not exported again.
+            check(result != 'ETIMEDOUT' and (result != 'ok' or not machine.faulted()),
+                  f'{call} in the {role}: {result}')
+            machine.faults()
+            machine.wait_status(demo.pid, 'verb', '-')
+            state = machine.state(demo.pid)
+            check(state in (REACHED[verb][0], 'failed'), f'{call} in the {role}: {state}')
+            if state != 'running':
+                machine.must(demo.pid, 'thaw')
+            demo.wait_ticks(2)
+        vmm.cycle(machine, demo)
+
+
+def test_worker_that_cannot_start():
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for call in ('cuInit', 'cuDevicePrimaryCtxRetain', 'cuStreamCreate'):
+            machine.faults(f'{call} comm=gpucr-worker error=CUDA_ERROR_UNKNOWN')
+            result = machine.write(demo.pid, 'freeze')
+            check(result in ('EIO', 'ENODEV', 'ok'), f'{call}: {result}')
+            check_reached(machine, demo, 'freeze', result, call)
+            machine.faults()
+            vmm.settle(machine, demo)
+            for pid, comm in machine.helpers():
+                if comm == 'gpucr-worker':
+                    harness.try_kill(pid, signal.SIGKILL)
+            wait_for(lambda: not any(comm == 'gpucr-worker' for _, comm in machine.helpers()),
+                     'the worker to end')
+            demo.wait_ticks()
+        vmm.cycle(machine, demo)
+
+
+def test_no_vram_for_the_worker():
+    """Its context does not fit: the freeze fails, or does without it; nothing is lost."""
+    with vmm.machine(vram='64M') as machine:
+        demo = vmm.demo(machine, '--bytes', '40M', '--buffers', 2, '--tick', 5)
+        result = machine.write(demo.pid, 'freeze')
+        check(result in ('ok', 'ENOMEM', 'EIO', 'ENODEV'), result)
+        check_reached(machine, demo, 'freeze', result, 'no room for the context')
+        vmm.settle(machine, demo)
+
+
+def test_vram_taken_meanwhile():
+    """By another program while it was frozen, at each size: still frozen, later it works."""
+    with vmm.machine(vram='256M', worker_idle=1) as machine:
+        demo = vmm.demo(machine, '--bytes', '8M', '--buffers', 4)
+        machine.must(demo.pid, 'freeze')
+        for size in (230, 212, 200, 160):
+            vmm.idle(machine)
+            other = machine.ready_demo('--bytes', f'{size}M', '--buffers', 1, '--tick', 200,
+                                       env={'GPUCR_PRELOAD_VMM': '0'})
+            equal(machine.write(demo.pid, 'thaw'), 'ENOMEM', f'{size} MiB taken')
+            equal(machine.state(demo.pid), 'frozen')
+            equal(vmm.check_files(machine, demo), 8 * MIB)
+            other.wait_ticks(1)
+            other.end()
+            wait_for(lambda: other.pid not in machine.pids(), 'it to go')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=4)
