@@ -47,6 +47,20 @@ void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 	gcr_drive_init(&vmm->drive, task, gcr_engine_vmm.name);
 }
 
+/* Of a process that has ended nobody needs the bytes. */
+static void let_go_of_snapshot(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_snapshot *snapshot = TAKE_PTR(vmm->snapshot);
+
+	if (!snapshot || !gcr_process_has_ended(process)) {
+		gcr_snapshot_unref(snapshot);
+		return;
+	}
+	gcr_snapshot_discard(snapshot);
+	gcr_store_pool_drop(vmm->drive.daemon->store, process->pid, process->start_ticks);
+}
+
 void gcr_vmm_finish(struct gcr_vmm *vmm)
 {
 	gcr_vmm_close_sessions(vmm);
@@ -55,7 +69,7 @@ void gcr_vmm_finish(struct gcr_vmm *vmm)
 			close(vmm->handles[i]);
 	free(vmm->handles);
 	gcr_link_put(TAKE_PTR(vmm->link));
-	gcr_snapshot_unref(vmm->snapshot);
+	let_go_of_snapshot(vmm);
 	free(vmm->own_extents);
 	gcr_drive_finish(&vmm->drive);
 }

@@ -40,13 +40,10 @@ static int died(struct gcr_vmm_worker *worker, struct gcr_error *error)
 	return gcr_error_set(error, EIO, "the GPU's worker died");
 }
 
-/*
- * Wait for a worker's answer. @stops: it may be given up (the worker is ended) when the operation
- * is to stop.
+/* Wait for a worker's answer. It is given up, and the worker ended, when the operation is to stop.
  */
-static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, bool stops,
-		 struct gcr_result *answer, int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count,
-		 struct gcr_error *error)
+static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_result *answer,
+		 int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
 
@@ -65,7 +62,7 @@ static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, bool stops,
 		}
 		if (result != -ETIMEDOUT)
 			return died(worker, error);
-		if (gcr_drive_must_leave(drive) || (stops && gcr_task_stopped(drive->task))) {
+		if (gcr_drive_must_leave(drive) || gcr_task_stopped(drive->task)) {
 			drop(worker);
 			return gcr_drive_stopped(error);
 		}
@@ -94,7 +91,7 @@ static int ask(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type
 		gcr_helper_request_fds(worker->helper, type, payload, bytes, fds, fds_count, error);
 	if (result < 0)
 		return died(worker, error);
-	result = await(vmm, worker, true, &answer, extra, &extra_count, error);
+	result = await(vmm, worker, &answer, extra, &extra_count, error);
 	close_all(extra, extra_count);
 	return result;
 }
@@ -286,7 +283,7 @@ int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error)
 			return gcr_error_set(error, EIO, "the GPU's worker died");
 		if (!worker->is_copying)
 			continue;
-		result = await(vmm, worker, true, &answer, extra, &extra_count, error);
+		result = await(vmm, worker, &answer, extra, &extra_count, error);
 		close_all(extra, extra_count);
 		worker->is_copying = false;
 		if ((int64_t)answer.duration_usec > vmm->timing.copy_usec)
@@ -312,7 +309,7 @@ static int export_one(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct
 		if (!worker->helper || gcr_helper_request(worker->helper, GCR_MESSAGE_EXPORT,
 							  &range, sizeof(range), error) < 0)
 			return died(worker, error);
-		result = await(vmm, worker, false, &answer, fds, &fds_count, error);
+		result = await(vmm, worker, &answer, fds, &fds_count, error);
 		if (!result && fds_count != range.count)
 			result = gcr_error_set(error, EIO,
 					       "the GPU's worker did not give every handle: is the "

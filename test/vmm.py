@@ -73,17 +73,9 @@ def demo(machine, *arguments, **options):
     return program
 
 
-def vram(machine, pid):
-    path = machine.path(pid, 'snapshot', 'vram')
-    if not os.path.exists(path):
-        import glob
-        path = glob.glob(f'{machine.runtime}/store/{pid}-*/vram')[0]
-    return path
-
-
 def files(machine, pid):
     """The files of a frozen program: name to size."""
-    directory = vram(machine, pid)
+    directory = machine.path(pid, 'snapshot', 'vram')
     return {name: os.stat(f'{directory}/{name}').st_size for name in os.listdir(directory)}
 
 
@@ -105,7 +97,7 @@ def check_files(machine, program):
             end = min(address + size, buffer.address + buffer.bytes)
             if start >= end:
                 continue
-            with open(f'{vram(machine, program.pid)}/{name}', 'rb') as file:
+            with open(machine.path(program.pid, 'snapshot', 'vram', name), 'rb') as file:
                 file.seek(start - address)
                 data = file.read(end - start)
             equal(len(data), end - start, name)
