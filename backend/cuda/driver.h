@@ -39,6 +39,7 @@
 	X(cuStreamDestroy_v2)                     \
 	X(cuEventCreate)                          \
 	X(cuEventRecord)                          \
+	X(cuEventQuery)                           \
 	X(cuEventSynchronize)                     \
 	X(cuEventDestroy_v2)                      \
 	X(cuMemAddressReserve)                    \

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* Copying into memory that nobody reads soon, around the caches. */
+/* Copying into memory that this CPU does not read soon, around the caches. */
 #ifndef GCR_CUDA_NONTEMPORAL_H
 #define GCR_CUDA_NONTEMPORAL_H
 
 #include <stddef.h>
 
+/* Copies are in multiples of this, aligned to a cache line (64 bytes). */
+#define GCR_NONTEMPORAL_UNIT 16384
+
 /*
- * Copy @bytes, a multiple of 64, to @to, which is aligned to 64. What has been written is seen by
- * whoever sees a store of the caller's after the return. Where the CPU has no such stores this is
- * memcpy().
+ * Copy @bytes from where the caches may have it. What has been written is seen by whoever sees a
+ * store of the caller's after the return. Where the CPU has no such stores this is memcpy().
  */
-void gcr_nontemporal_copy(void *to, const void *from, size_t bytes);
+void gcr_nontemporal_write(void *to, const void *from, size_t bytes);
+
+/* Likewise, from where no cache has it. */
+void gcr_nontemporal_read(void *to, const void *from, size_t bytes);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The copy path. One thread talks to the GPU: it queues copies between VRAM and the slots of the
- * ring, in order, and waits for the oldest. Several threads move what is in the slots to files, or
- * from there, a slot at a time. One lock guards the job; it is never held across a call of the
- * driver or an access to a file.
+ * The copy path. One thread talks to the GPU: it queues copies between VRAM and slots of the ring,
+ * and sees which have landed. Several threads move what is in the slots to files, or from there, a
+ * slot at a time. One lock guards the job; it is never held across a call of the driver or an
+ * access to a file.
  */
 #include "backend/cuda/worker_copy.h"
 
@@ -20,20 +20,27 @@
 #include "lib/cleanup.h"
 
 #define PIECE		GCR_SPACE_PIECE_BYTES
-#define DEFAULT_THREADS 8
-#define DEFAULT_SLOTS	16
-#define DEFAULT_SLOT	(8ull << 20)
-#define DEFAULT_LANES	16
 #define SLOT_PIECES_MAX 64 /* bits of slot.holes */
 
+#define DEFAULT_THREADS_MAX 12
+#define DEFAULT_SLOTS_MIN   4
+#define DEFAULT_SLOT_BYTES  (8ull << 20)
+#define DEFAULT_LANES	    16
+
 struct slot {
+	struct slot *next; /* in its queue */
 	char *memory;
 	CUevent event;
 	uint64_t offset; /* in the space */
 	size_t bytes;
-	bool full;	/* OUT: a thread has to empty it; IN: the GPU has to */
 	uint64_t holes; /* IN: pieces that are zeros and were not read */
 	char *direct;	/* in a registered file: nothing to do for the threads; NULL: use memory */
+};
+
+struct queue {
+	struct slot *first;
+	struct slot **end;
+	unsigned int count;
 };
 
 /* A part of the space that has arrived at once. */
@@ -51,7 +58,7 @@ struct gcr_copier {
 	char *ring;
 	bool registered;
 	CUstream stream;
-	struct slot *slots; /* transfer N of a job uses slot N modulo config.slots */
+	struct slot *slots;
 	pthread_t device_thread;
 	bool has_device_thread;
 	pthread_t *threads;
@@ -73,12 +80,13 @@ struct gcr_copier {
 	size_t runs_count;
 	size_t run;	      /* where the next transfer comes from */
 	uint64_t run_step;    /* in the order of next_range() */
-	uint64_t arrived;     /* bytes */
-	uint64_t cut;	      /* bytes of transfers made so far */
+	uint64_t bytes;	      /* of the space */
+	uint64_t arrived;     /* of these */
+	uint64_t cut;	      /* into transfers so far */
 	uint64_t bytes_left;  /* not copied */
-	uint64_t submitted;   /* transfers the GPU was given */
-	uint64_t completed;   /* and has done */
-	uint64_t host_next;   /* the next for a thread */
+	struct slot *free;    /* used last, used first: it may still be in a cache */
+	struct queue flying;  /* between slot and VRAM */
+	struct queue ready;   /* OUT: for threads to empty; IN: full, for the GPU */
 	unsigned int holders; /* threads that have a file open */
 	bool device_busy;
 	CUresult driver_result;
@@ -101,9 +109,30 @@ static pthread_mutex_t *locked(pthread_mutex_t *lock)
 	_cleanup_(unlock_cleanup) __attribute__((unused)) \
 	pthread_mutex_t *held_ = locked(&(copier)->lock)
 
-static struct slot *slot_of(const struct gcr_copier *copier, uint64_t transfer)
+static void queue_init(struct queue *queue)
 {
-	return &copier->slots[transfer % copier->config.slots];
+	*queue = (struct queue){.end = &queue->first};
+}
+
+static void queue_add(struct queue *queue, struct slot *slot)
+{
+	slot->next = NULL;
+	*queue->end = slot;
+	queue->end = &slot->next;
+	queue->count++;
+}
+
+static struct slot *queue_take(struct queue *queue)
+{
+	struct slot *slot = queue->first;
+
+	if (!slot)
+		return NULL;
+	queue->first = slot->next;
+	if (!queue->first)
+		queue->end = &queue->first;
+	queue->count--;
+	return slot;
 }
 
 /* ---- under the lock ---- */
@@ -112,7 +141,7 @@ static struct slot *slot_of(const struct gcr_copier *copier, uint64_t transfer)
 static void check_ended(struct gcr_copier *copier)
 {
 	if (!copier->has_job || copier->going || copier->ended || copier->holders ||
-	    copier->device_busy || copier->submitted != copier->completed)
+	    copier->device_busy || copier->flying.count)
 		return;
 	copier->ended = true;
 	pthread_cond_broadcast(&copier->ended_wake);
@@ -172,6 +201,7 @@ static void next_range(struct gcr_copier *copier, struct slot *slot)
 			slot->bytes = run->bytes - at < copier->config.slot_bytes
 					      ? run->bytes - at
 					      : copier->config.slot_bytes;
+			slot->holes = 0;
 			slot->direct =
 				gcr_space_pinned(copier->job.space, slot->offset, slot->bytes);
 			copier->cut += slot->bytes;
@@ -182,37 +212,53 @@ static void next_range(struct gcr_copier *copier, struct slot *slot)
 	}
 }
 
-/* Can the GPU be given the next transfer? */
-static bool can_submit(const struct gcr_copier *copier)
+static struct slot *take_free(struct gcr_copier *copier)
 {
-	uint64_t in_flight = copier->submitted - copier->completed;
-	bool full = slot_of(copier, copier->submitted)->full;
+	struct slot *slot = copier->free;
 
-	if (in_flight == copier->config.slots)
-		return false;
-	if (copier->job.direction == GCR_COPY_OUT)
-		return !full && copier->cut < copier->arrived;
-	return full && (!copier->job.in_flight || in_flight < copier->job.in_flight);
+	if (!slot || copier->cut == copier->arrived)
+		return NULL;
+	copier->free = slot->next;
+	next_range(copier, slot);
+	return slot;
 }
 
-/* Take the next transfer for a thread, if there is one. */
-static struct slot *claim(struct gcr_copier *copier)
+static void give_free(struct gcr_copier *copier, struct slot *slot)
 {
-	struct slot *slot = slot_of(copier, copier->host_next);
+	slot->next = copier->free;
+	copier->free = slot;
+}
 
+static bool may_fly(const struct gcr_copier *copier)
+{
+	return copier->job.direction == GCR_COPY_OUT || !copier->job.in_flight ||
+	       copier->flying.count < copier->job.in_flight;
+}
+
+/* The next transfer that the GPU can be given, if there is one. */
+static struct slot *next_for_device(struct gcr_copier *copier)
+{
+	if (!copier->going || !may_fly(copier))
+		return NULL;
+	return copier->job.direction == GCR_COPY_OUT ? take_free(copier)
+						     : queue_take(&copier->ready);
+}
+
+static struct slot *next_for_host(struct gcr_copier *copier)
+{
 	if (!copier->going)
 		return NULL;
-	if (copier->job.direction == GCR_COPY_OUT) {
-		if (copier->host_next == copier->completed)
-			return NULL;
-	} else {
-		if (copier->host_next == copier->completed + copier->config.slots ||
-		    copier->cut == copier->arrived)
-			return NULL;
-		next_range(copier, slot);
-	}
-	copier->host_next++;
-	return slot;
+	return copier->job.direction == GCR_COPY_OUT ? queue_take(&copier->ready)
+						     : take_free(copier);
+}
+
+/* Is there nothing that the GPU could be given before its oldest transfer lands? */
+static bool device_can_wait(const struct gcr_copier *copier)
+{
+	if (!copier->going || !may_fly(copier))
+		return true;
+	return copier->job.direction == GCR_COPY_OUT &&
+	       (!copier->free || copier->cut == copier->bytes);
 }
 
 /* ---- the thread that talks to the GPU ---- */
@@ -269,56 +315,69 @@ static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char 
 	return driver->cuEventRecord(slot->event, copier->stream);
 }
 
-/* The GPU is through with the oldest transfer. */
-static void complete(struct gcr_copier *copier)
+/* The oldest transfer: NOT_READY if it is under way, and not worth waiting for. */
+static CUresult look_for_landing(const struct gcr_copier *copier, const struct slot *oldest,
+				 bool can_wait)
 {
-	struct slot *slot = slot_of(copier, copier->completed++);
+	CUresult result;
 
-	slot->full = copier->job.direction == GCR_COPY_OUT;
-	if (copier->job.direction == GCR_COPY_IN)
+	if (can_wait)
+		return copier->driver->cuEventSynchronize(oldest->event);
+	result = copier->driver->cuEventQuery(oldest->event);
+	if (result == CUDA_ERROR_NOT_READY)
+		sched_yield();
+	return result;
+}
+
+static void landed(struct gcr_copier *copier)
+{
+	struct slot *slot = queue_take(&copier->flying);
+
+	if (copier->job.direction == GCR_COPY_OUT) {
+		queue_add(&copier->ready, slot);
+	} else {
+		give_free(copier, slot);
 		bytes_done(copier, slot->bytes);
+	}
 	pthread_cond_signal(&copier->host_wake);
+}
+
+static void device_failed(struct gcr_copier *copier, CUresult result, const char *call)
+{
+	struct gcr_error error;
+
+	gcr_driver_check(copier->driver, result, call, &error);
+	queue_init(&copier->flying);
+	fail(copier, result, &error);
 }
 
 /* One step; false if there is nothing to do. The lock is given away meanwhile. */
 static bool device_step(struct gcr_copier *copier)
 {
+	struct slot *slot = next_for_device(copier);
+	struct slot *oldest = copier->flying.first;
+	bool can_wait = device_can_wait(copier), failed;
 	const char *call = "cuEventSynchronize";
-	struct gcr_error error;
-	struct slot *slot;
 	CUresult result;
-	bool submitting;
 
-	if (!copier->has_job)
+	if (!slot && !oldest)
 		return false;
-	submitting = copier->going && can_submit(copier);
-	if (!submitting && copier->submitted == copier->completed)
-		return false;
-	slot = slot_of(copier, submitting ? copier->submitted : copier->completed);
-	if (submitting && copier->job.direction == GCR_COPY_OUT)
-		next_range(copier, slot);
-
 	copier->device_busy = true;
 	pthread_mutex_unlock(&copier->lock);
-	if (submitting)
-		result = submit(copier, slot, &call);
-	else
-		result = copier->driver->cuEventSynchronize(slot->event);
-	if (result != CUDA_SUCCESS)
+	result = slot ? submit(copier, slot, &call) : look_for_landing(copier, oldest, can_wait);
+	failed = result != CUDA_SUCCESS && (slot || result != CUDA_ERROR_NOT_READY);
+	if (failed)
 		/* What was queued before may still be on its way. */
 		copier->driver->cuStreamSynchronize(copier->stream);
 	pthread_mutex_lock(&copier->lock);
 	copier->device_busy = false;
 
-	if (result != CUDA_SUCCESS) {
-		gcr_driver_check(copier->driver, result, call, &error);
-		copier->completed = copier->submitted;
-		fail(copier, result, &error);
-	} else if (submitting) {
-		copier->submitted++;
-	} else {
-		complete(copier);
-	}
+	if (failed)
+		device_failed(copier, result, call);
+	else if (slot)
+		queue_add(&copier->flying, slot);
+	else if (result == CUDA_SUCCESS)
+		landed(copier);
 	check_ended(copier);
 	return true;
 }
@@ -345,9 +404,12 @@ static void *run_device(void *data)
 /* A thread is through with its transfer. */
 static void host_done(struct gcr_copier *copier, struct slot *slot)
 {
-	slot->full = copier->job.direction == GCR_COPY_IN;
-	if (copier->job.direction == GCR_COPY_OUT)
+	if (copier->job.direction == GCR_COPY_OUT) {
+		give_free(copier, slot);
 		bytes_done(copier, slot->bytes);
+	} else {
+		queue_add(&copier->ready, slot);
+	}
 	pthread_cond_signal(&copier->device_wake);
 }
 
@@ -359,12 +421,11 @@ static void *run_host(void *data)
 
 	pthread_mutex_lock(&copier->lock);
 	for (;;) {
-		struct slot *slot = claim(copier);
+		struct slot *slot = next_for_host(copier);
 		struct gcr_error error;
 		int r;
 
 		if (slot && slot->direct) {
-			slot->holes = 0;
 			host_done(copier, slot);
 		} else if (slot) {
 			if (!holding) {
@@ -406,11 +467,15 @@ static void *run_host(void *data)
 void gcr_copier_config_default(struct gcr_copier_config *ret_config)
 {
 	unsigned int cpus = gcr_numa_cpus();
+	/* Some CPUs are left to the driver, which moves the control state meanwhile. */
+	unsigned int threads = cpus > 4 ? cpus * 3 / 4 : cpus;
 
+	if (threads > DEFAULT_THREADS_MAX)
+		threads = DEFAULT_THREADS_MAX;
 	*ret_config = (struct gcr_copier_config){
-		.threads = cpus < DEFAULT_THREADS ? cpus : DEFAULT_THREADS,
-		.slots = DEFAULT_SLOTS,
-		.slot_bytes = DEFAULT_SLOT,
+		.threads = threads,
+		.slots = 2 * threads > DEFAULT_SLOTS_MIN ? 2 * threads : DEFAULT_SLOTS_MIN,
+		.slot_bytes = DEFAULT_SLOT_BYTES,
 		.lanes = DEFAULT_LANES,
 	};
 }
@@ -488,6 +553,8 @@ int gcr_copier_create(const struct gcr_driver *driver, CUcontext context,
 	copier->driver = driver;
 	copier->context = context;
 	copier->config = *config;
+	queue_init(&copier->flying);
+	queue_init(&copier->ready);
 	pthread_mutex_init(&copier->lock, NULL);
 	pthread_cond_init(&copier->device_wake, NULL);
 	pthread_cond_init(&copier->host_wake, NULL);
@@ -547,19 +614,20 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 	LOCK_SCOPE(copier);
 
 	copier->job = *job;
-	copier->bytes_left = gcr_space_bytes(job->space);
 	copier->runs_count = 0;
 	copier->run = 0;
 	copier->run_step = 0;
+	copier->bytes = gcr_space_bytes(job->space);
 	copier->arrived = 0;
 	copier->cut = 0;
-	copier->submitted = 0;
-	copier->completed = 0;
-	copier->host_next = 0;
+	copier->bytes_left = copier->bytes;
+	copier->free = NULL;
+	for (unsigned int i = 0; i < copier->config.slots; i++)
+		give_free(copier, &copier->slots[i]);
+	queue_init(&copier->flying);
+	queue_init(&copier->ready);
 	copier->driver_result = CUDA_SUCCESS;
 	copier->error.number = 0;
-	for (unsigned int i = 0; i < copier->config.slots; i++)
-		copier->slots[i].full = false;
 	copier->has_job = true;
 	copier->going = true;
 	copier->ended = false;

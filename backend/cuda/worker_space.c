@@ -4,8 +4,8 @@
  *
  * Pages that are there are written and read through mappings. A page that is not there has to be
  * zeroed first if it is mapped, and has not if write(2) fills the whole of it, but that takes a
- * lock of the whole file: so what is a hole is written by write(2) if nobody else is doing that to
- * the same file.
+ * lock of the whole file: so what is not there is written by write(2) if nobody else is doing that
+ * to the same file.
  */
 #include "backend/cuda/worker_space.h"
 
@@ -169,6 +169,7 @@ static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 				     "%s in the store has %" PRId64 " bytes, not %" PRIu64, name,
 				     (int64_t)status.st_size, extent->bytes);
 	}
+	cursor->dense = (uint64_t)status.st_blocks * 512 >= extent->bytes;
 	/* Without a mapping there are read(2) and write(2). */
 	map = mmap(NULL, extent->bytes, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED,
 		   cursor->fd, 0);
@@ -195,8 +196,9 @@ void gcr_space_catch_bus_errors(void)
 	sigaction(SIGBUS, &action, NULL);
 }
 
-/* Copy from or to a mapping, all of whose pages are there; else an -errno. */
-static int copy_mapped(char *to, const char *from, size_t bytes, char *mapped, int advice)
+/* Copy from or to a mapping, all of whose pages are there then; else an -errno. */
+static int copy_mapped(char *to, const char *from, size_t bytes, char *mapped, int advice,
+		       void (*copy)(void *to, const void *from, size_t bytes))
 {
 	/* A page that cannot be had is an error here, and a signal at the first access to it. */
 	if (madvise(mapped, bytes, advice) < 0)
@@ -206,9 +208,14 @@ static int copy_mapped(char *to, const char *from, size_t bytes, char *mapped, i
 		return -EIO;
 	}
 	bus_expected = 1;
-	gcr_nontemporal_copy(to, from, bytes);
+	copy(to, from, bytes);
 	bus_expected = 0;
 	return 0;
+}
+
+static void cached_copy(void *to, const void *from, size_t bytes)
+{
+	memcpy(to, from, bytes);
 }
 
 static int write_file(struct gcr_space_cursor *cursor, uint64_t at, const char *from, size_t bytes,
@@ -241,7 +248,10 @@ static int read_file(struct gcr_space_cursor *cursor, uint64_t at, char *to, siz
 	return 0;
 }
 
-/* Nothing but zeros that nobody has written? Beyond the end of a file there is no hole. */
+/*
+ * Nothing but zeros that nobody has written? Beyond the end of a file there is no hole. lseek(2)
+ * takes a lock of the whole file, and looks as far as it has to; so only where there are holes.
+ */
 static bool is_hole(int fd, uint64_t at, size_t bytes)
 {
 	off_t data = lseek(fd, (off_t)at, SEEK_DATA);
@@ -252,12 +262,12 @@ static bool is_hole(int fd, uint64_t at, size_t bytes)
 	return errno == ENXIO && fstat(fd, &status) == 0 && (uint64_t)status.st_size >= at + bytes;
 }
 
-/* Has all of it been written? */
-static bool is_data(int fd, uint64_t at, size_t bytes)
+/* Has the page at @at of a mapping to be made first? Answered without a lock of the file. */
+static bool is_fresh(char *at)
 {
-	off_t hole = lseek(fd, (off_t)at, SEEK_HOLE);
+	unsigned char there;
 
-	return hole >= 0 && (uint64_t)hole >= at + bytes;
+	return mincore(at, 1, &there) == 0 && !(there & 1);
 }
 
 /* Write within the file that is open. */
@@ -266,32 +276,42 @@ static int write_here(struct gcr_space_cursor *cursor, uint64_t at, const char *
 {
 	atomic_flag *writer = &cursor->space->writers[cursor->index];
 	struct stat status;
+	size_t done = 0;
 	int r;
 
-	if (is_hole(cursor->fd, at, bytes) && !atomic_flag_test_and_set(writer)) {
+	if (cursor->map && is_fresh(cursor->map + at) && !atomic_flag_test_and_set(writer)) {
 		r = write_file(cursor, at, from, bytes, error);
 		atomic_flag_clear(writer);
 		return r;
 	}
-	if (cursor->map &&
-	    copy_mapped(cursor->map + at, from, bytes, cursor->map + at, MADV_POPULATE_WRITE) == 0)
+	for (; cursor->map && done < bytes; done += GCR_SPACE_PIECE_BYTES) {
+		char *to = cursor->map + at + done;
+
+		/* A page that has just been zeroed is in the cache. */
+		r = copy_mapped(to, from + done, GCR_SPACE_PIECE_BYTES, to, MADV_POPULATE_WRITE,
+				is_fresh(to) ? cached_copy : gcr_nontemporal_write);
+		if (r < 0)
+			break;
+	}
+	if (done == bytes)
 		return 0;
 	if (fstat(cursor->fd, &status) < 0 || (uint64_t)status.st_size < at + bytes)
 		return fail(cursor, ENODATA, "written", error);
 	/* This says what is wrong, or works: kernels before 5.14 do not know how to populate. */
-	return write_file(cursor, at, from, bytes, error);
+	return write_file(cursor, at + done, from + done, bytes - done, error);
 }
 
 /* Read one piece. */
 static int read_here(struct gcr_space_cursor *cursor, uint64_t at, char *to, size_t bytes,
 		     bool *ret_hole, struct gcr_error *error)
 {
-	*ret_hole = is_hole(cursor->fd, at, bytes);
+	*ret_hole = !cursor->dense && is_hole(cursor->fd, at, bytes);
 	if (*ret_hole)
 		return 0;
 	/* Touching a hole in a mapping would allocate it. */
-	if (cursor->map && is_data(cursor->fd, at, bytes) &&
-	    copy_mapped(to, cursor->map + at, bytes, cursor->map + at, MADV_POPULATE_READ) == 0)
+	if (cursor->dense && cursor->map &&
+	    copy_mapped(to, cursor->map + at, bytes, cursor->map + at, MADV_POPULATE_READ,
+			gcr_nontemporal_read) == 0)
 		return 0;
 	return read_file(cursor, at, to, bytes, error);
 }

@@ -54,6 +54,7 @@ struct gcr_space_cursor {
 	size_t index; /* of the extent */
 	int fd;	      /* -1: none */
 	char *map;    /* the whole file, NULL: not mapped */
+	bool dense;   /* without holes, when it was opened */
 };
 
 /* A cursor that has nothing open. */
