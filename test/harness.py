@@ -45,6 +45,8 @@ PR_SET_PDEATHSIG = 1
 def end_with_us(number, prepare=None):
     """For preexec_fn: a program that ends when the test does, even if that is killed."""
     def prepare_child():
+        # A shell without job control starts what is to run in the background with it ignored.
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         if prepare:
             prepare()
         LIBC.prctl(PR_SET_PDEATHSIG, number)

@@ -161,7 +161,8 @@ def test_the_daemon_dies():
     """Nobody comes: the library sets the limits back by itself."""
     with make_machine() as machine:
         program = start(machine)
-        machine.faults(f'cuCheckpointProcessLock where=caller delay_ms={4000 * harness.SLOW}')
+        machine.faults(f'cuCheckpointProcessLock delay_ms={4000 * harness.SLOW} '
+                       'error=CUDA_ERROR_UNKNOWN')
         machine.writer(program.pid, 'freeze')
         machine.wait_status(program.pid, 'phase', 'lock')
         machine.expects_clean_exit = False
