@@ -136,10 +136,31 @@ static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 	return 0;
 }
 
+/* VRAM that a thaw will need, on all GPUs. Lock: process. */
+static uint64_t need_of_locked(const struct gcr_process *process)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned int i = 0; i < process->shares_count; i++)
+		bytes += process->shares[i].bytes;
+	return bytes;
+}
+
+static uint64_t need_of(struct gcr_process *process)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&process->lock);
+	bytes = need_of_locked(process);
+	pthread_mutex_unlock(&process->lock);
+	return bytes;
+}
+
 static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = drive->daemon;
 	struct gcr_hello hello = {0};
+	int64_t since_usec;
 	int result;
 
 	*ret_state = GCR_STATE_RUNNING;
@@ -164,13 +185,16 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 	result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
 	if (result < 0)
 		return result;
+	since_usec = gcr_clock_usec();
 	result = gcr_drive_lock(drive, error);
 	if (!result && gcr_task_stopped(drive->task))
 		result = gcr_drive_stopped(error);
 	if (!result)
 		result = gcr_drive_checkpoint(drive, error);
+	drive->task->timing.control_usec = gcr_clock_usec() - since_usec;
 	if (!result)
 		result = gcr_drive_measure_freed(drive, error);
+	drive->task->timing.bytes = need_of(drive->process);
 	if (!result)
 		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
 	if (result < 0)
@@ -182,6 +206,7 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec;
 	int result;
 
 	*ret_state = drive->task->from;
@@ -192,7 +217,8 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 	if (result < 0)
 		return result == -EPIPE ? -EIO : result;
 	if (state == GCR_CONTROL_CHECKPOINTED) {
-		gcr_task_set_bytes(drive->task, drive->process->held_bytes);
+		drive->task->timing.bytes = need_of(drive->process);
+		gcr_task_set_bytes(drive->task, drive->task->timing.bytes);
 		result = gcr_drive_admit(drive, error);
 		if (result < 0)
 			return result == -ECANCELED ? gcr_drive_stopped(error) : result;
@@ -200,8 +226,10 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 			return gcr_drive_stopped(error);
 		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
 		*ret_state = GCR_STATE_FROZEN;
+		since_usec = gcr_clock_usec();
 		if (!result)
 			result = gcr_drive_restore(drive, ret_state, error);
+		drive->task->timing.control_usec = gcr_clock_usec() - since_usec;
 		gcr_drive_leave(drive);
 		if (*ret_state == GCR_STATE_FAILED)
 			return result;
@@ -249,9 +277,7 @@ static void set_held(struct gcr_process *process, enum gcr_state state)
 	pthread_mutex_lock(&process->lock);
 	if (state == GCR_STATE_RUNNING)
 		process->shares_count = 0;
-	process->held_bytes = 0;
-	for (unsigned int i = 0; i < process->shares_count; i++)
-		process->held_bytes += process->shares[i].bytes;
+	process->held_bytes = need_of_locked(process);
 	pthread_mutex_unlock(&process->lock);
 }
 

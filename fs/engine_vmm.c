@@ -328,7 +328,6 @@ static void commit(struct gcr_vmm *vmm)
 	pthread_mutex_lock(&process->lock);
 	process->snapshot = TAKE_PTR(vmm->snapshot);
 	process->is_pinned = false;
-	process->last_freeze = vmm->timing;
 	/* What stays in VRAM need not find room there again. */
 	if (vmm->drive.task->command->data)
 		process->shares_count = 0;
@@ -484,7 +483,6 @@ static void set_running(struct gcr_vmm *vmm)
 	gcr_drive_remove_record(&vmm->drive);
 	pthread_mutex_lock(&process->lock);
 	snapshot = TAKE_PTR(process->snapshot);
-	process->last_thaw = vmm->timing;
 	process->is_pinned = false;
 	process->was_handed_over = true;
 	pthread_mutex_unlock(&process->lock);
@@ -694,6 +692,7 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_vmm_init(vmm, task);
 	result = verb(vmm, ret_state, error);
+	task->timing = vmm->timing;
 	gcr_vmm_finish(vmm);
 	set_held(task->process, *ret_state);
 	return result;

@@ -9,6 +9,7 @@
 #include "fs/daemon.h"
 #include "fs/gpus.h"
 #include "fs/process.h"
+#include "fs/store.h"
 #include "lib/cleanup.h"
 
 struct gcr_metrics {
@@ -16,6 +17,7 @@ struct gcr_metrics {
 		_Atomic uint64_t succeeded;
 		_Atomic uint64_t failed;
 		_Atomic uint64_t usec; /* of those that succeeded */
+		_Atomic uint64_t bytes;
 	} verbs[GCR_VERBS_COUNT];
 };
 
@@ -31,7 +33,7 @@ void gcr_metrics_destroy(struct gcr_metrics *metrics)
 }
 
 void gcr_metrics_verb(struct gcr_metrics *metrics, enum gcr_verb verb, int error_number,
-		      int64_t duration_usec)
+		      int64_t duration_usec, uint64_t bytes)
 {
 	if (error_number) {
 		atomic_fetch_add(&metrics->verbs[verb].failed, 1);
@@ -39,6 +41,7 @@ void gcr_metrics_verb(struct gcr_metrics *metrics, enum gcr_verb verb, int error
 	}
 	atomic_fetch_add(&metrics->verbs[verb].succeeded, 1);
 	atomic_fetch_add(&metrics->verbs[verb].usec, (uint64_t)duration_usec);
+	atomic_fetch_add(&metrics->verbs[verb].bytes, bytes);
 }
 
 static void render_processes(struct gcr_daemon *daemon, FILE *stream)
@@ -69,11 +72,44 @@ static void render_processes(struct gcr_daemon *daemon, FILE *stream)
 		held_bytes);
 }
 
+static void render_store(struct gcr_daemon *daemon, FILE *stream)
+{
+	struct gcr_store_figures figures;
+
+	gcr_store_figures(daemon->store, &figures);
+	fprintf(stream,
+		"# HELP gpucrfs_store_bytes what the store may hold\n"
+		"# TYPE gpucrfs_store_bytes gauge\ngpucrfs_store_bytes %" PRIu64 "\n",
+		figures.size_bytes);
+	fprintf(stream,
+		"# HELP gpucrfs_store_used_bytes what it holds, the pool included\n"
+		"# TYPE gpucrfs_store_used_bytes gauge\ngpucrfs_store_used_bytes %" PRIu64 "\n",
+		figures.used_bytes);
+	fprintf(stream,
+		"# HELP gpucrfs_store_free_bytes what is free of it\n"
+		"# TYPE gpucrfs_store_free_bytes gauge\ngpucrfs_store_free_bytes %" PRIu64 "\n",
+		figures.free_bytes);
+	fprintf(stream,
+		"# HELP gpucrfs_store_survives_restart 1 if it outlives the daemon\n"
+		"# TYPE gpucrfs_store_survives_restart gauge\n"
+		"gpucrfs_store_survives_restart %d\n",
+		figures.survives_restart);
+	fprintf(stream,
+		"# HELP gpucrfs_pool_bytes what may be kept ready for running processes\n"
+		"# TYPE gpucrfs_pool_bytes gauge\ngpucrfs_pool_bytes %" PRIu64 "\n",
+		daemon->options.pool_bytes);
+	fprintf(stream,
+		"# HELP gpucrfs_pool_used_bytes what is kept ready\n"
+		"# TYPE gpucrfs_pool_used_bytes gauge\ngpucrfs_pool_used_bytes %" PRIu64 "\n",
+		figures.pool_bytes);
+}
+
 void gcr_metrics_render(struct gcr_daemon *daemon, FILE *stream)
 {
 	struct gcr_metrics *metrics = daemon->metrics;
 
 	render_processes(daemon, stream);
+	render_store(daemon, stream);
 	fprintf(stream, "# HELP gpucrfs_verbs_total verbs that have ended, one per process\n"
 			"# TYPE gpucrfs_verbs_total counter\n");
 	for (size_t verb = 0; verb < GCR_VERB_CANCEL; verb++) {
@@ -90,4 +126,10 @@ void gcr_metrics_render(struct gcr_daemon *daemon, FILE *stream)
 		fprintf(stream, "gpucrfs_verb_seconds_total{verb=\"%s\"} %.6f\n",
 			gcr_verb_name((enum gcr_verb)verb),
 			(double)atomic_load(&metrics->verbs[verb].usec) / 1e6);
+	fprintf(stream, "# HELP gpucrfs_verb_bytes_total bytes moved by verbs that succeeded\n"
+			"# TYPE gpucrfs_verb_bytes_total counter\n");
+	for (size_t verb = 0; verb < GCR_VERB_CANCEL; verb++)
+		fprintf(stream, "gpucrfs_verb_bytes_total{verb=\"%s\"} %" PRIu64 "\n",
+			gcr_verb_name((enum gcr_verb)verb),
+			atomic_load(&metrics->verbs[verb].bytes));
 }

@@ -16,7 +16,7 @@ void gcr_metrics_destroy(struct gcr_metrics *metrics);
 
 /* One verb for one process has ended with @error_number (0 or positive errno). */
 void gcr_metrics_verb(struct gcr_metrics *metrics, enum gcr_verb verb, int error_number,
-		      int64_t duration_usec);
+		      int64_t duration_usec, uint64_t bytes);
 
 /* Prometheus' text exposition format, version 0.0.4. */
 void gcr_metrics_render(struct gcr_daemon *daemon, FILE *stream);

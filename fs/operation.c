@@ -269,7 +269,8 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	told = error->number == ETIMEDOUT && atomic_load(&task->control_pending) &&
 	       gcr_transition_find(verb, state);
 	if (!task->recovery)
-		gcr_metrics_verb(operation->daemon->metrics, verb, error->number, duration_usec);
+		gcr_metrics_verb(operation->daemon->metrics, verb, error->number, duration_usec,
+				 task->timing.bytes);
 	gcr_process_settle(process, state, !result && !task->recovery ? duration_usec : 0,
 			   (!task->recovery || result < 0) && !told ? error : NULL);
 	gcr_helpers_keep_spare(operation->daemon->helpers,

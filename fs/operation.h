@@ -24,11 +24,12 @@ struct gcr_task {
 	struct gcr_operation *operation;
 	struct gcr_process *process;
 	const struct gcr_command *command;
-	enum gcr_state from;	     /* the state it was in before the verb */
-	int64_t started_usec;	     /* monotonic */
-	_Atomic(const char *) phase; /* what it is doing, one word, for status */
-	atomic_bool control_pending; /* the writer has its answer, the driver's call goes on */
-	bool recovery;		     /* no verb: settles what an earlier daemon left behind */
+	enum gcr_state from;	       /* the state it was in before the verb */
+	int64_t started_usec;	       /* monotonic */
+	_Atomic(const char *) phase;   /* what it is doing, one word, for status */
+	atomic_bool control_pending;   /* the writer has its answer, the driver's call goes on */
+	struct gcr_verb_timing timing; /* the engine's; it becomes the process's with success */
+	bool recovery;		       /* no verb: settles what an earlier daemon left behind */
 };
 
 /*

@@ -591,10 +591,13 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 	pthread_mutex_lock(&process->lock);
 	if (process->task)
 		verb = process->task->command->verb;
-	if (duration_usec && verb == GCR_VERB_FREEZE)
+	if (duration_usec && verb == GCR_VERB_FREEZE) {
 		process->last_freeze_usec = duration_usec;
-	else if (duration_usec)
+		process->last_freeze = process->task->timing;
+	} else if (duration_usec) {
 		process->last_thaw_usec = duration_usec;
+		process->last_thaw = process->task->timing;
+	}
 	set_state_locked(process, state);
 	if (error)
 		report_locked(process, gcr_verb_name(verb), error);

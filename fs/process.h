@@ -135,8 +135,8 @@ enum gcr_state gcr_process_state(struct gcr_process *process);
 
 /*
  * A verb has ended in @state: from now on the process has no task. @duration_usec, if not 0, is how
- * long a verb that succeeded took. With @error (number 0: success) it is reported like
- * gcr_process_report() does.
+ * long a verb that succeeded took; its parts stand in the task. With @error (number 0: success) it
+ * is reported like gcr_process_report() does.
  */
 void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64_t duration_usec,
 			const struct gcr_error *error);

@@ -6,13 +6,17 @@
 #include "fs/render.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "config.h"
 #include "fs/engine.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
+#include "fs/link.h"
 #include "fs/operation.h"
+#include "fs/sampler.h"
+#include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -32,6 +36,9 @@ struct view {
 	uint64_t held_bytes;
 	int64_t last_freeze_usec;
 	int64_t last_thaw_usec;
+	struct gcr_verb_timing freeze;
+	struct gcr_verb_timing thaw;
+	bool is_pinned;
 	unsigned int registrations;
 };
 
@@ -39,6 +46,7 @@ struct status_key {
 	const char *name;
 	void (*render)(const struct view *view, FILE *stream); /* the value, without newline */
 	bool of_launcher;				       /* a launcher has it too */
+	size_t number; /* without `render`: where in the view the number is that is the value */
 };
 
 static void look(struct gcr_process *process, struct view *view)
@@ -66,6 +74,9 @@ static void look(struct gcr_process *process, struct view *view)
 	view->held_bytes = process->held_bytes;
 	view->last_freeze_usec = process->last_freeze_usec;
 	view->last_thaw_usec = process->last_thaw_usec;
+	view->freeze = process->last_freeze;
+	view->thaw = process->last_thaw;
+	view->is_pinned = process->is_pinned;
 	view->registrations = process->registrations;
 	pthread_mutex_unlock(&process->lock);
 	if (process->launcher)
@@ -208,30 +219,64 @@ static void render_gpus(const struct view *view, FILE *stream)
 			fprintf(stream, "%s%u", count++ ? " " : "", index);
 }
 
-static void render_vram(const struct view *view, FILE *stream)
+/*
+ * As the driver counts it. In a container its tools do not know the process: then what its library
+ * says is better than nothing.
+ */
+static uint64_t vram_bytes(const struct view *view)
 {
-	fprintf(stream, "%" PRIu64,
-		gcr_gpus_process_bytes(view->process->daemon->gpus, view->process->pid));
+	struct gcr_process *process = view->process;
+	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
+	struct gcr_link_facts facts;
+
+	if (bytes || view->state != GCR_STATE_RUNNING || gcr_link_facts(process, &facts) < 0)
+		return bytes;
+	return facts.device_bytes;
 }
 
-static void render_held(const struct view *view, FILE *stream)
+static void render_vram(const struct view *view, FILE *stream)
 {
-	fprintf(stream, "%" PRIu64, view->held_bytes);
+	fprintf(stream, "%" PRIu64, vram_bytes(view));
+}
+
+static void render_idle(const struct view *view, FILE *stream)
+{
+	int64_t idle_msec = gcr_sampler_idle_msec(view->process);
+
+	if (idle_msec < 0)
+		fputc('-', stream);
+	else
+		fprintf(stream, "%" PRId64, idle_msec);
+}
+
+static void render_pool(const struct view *view, FILE *stream)
+{
+	struct gcr_process *process = view->process;
+	struct gcr_pool_figures figures;
+
+	gcr_store_pool_figures(process->daemon->store, process->pid, process->start_ticks,
+			       &figures);
+	fprintf(stream, "%" PRIu64, figures.bytes);
+}
+
+static void render_pool_ready(const struct view *view, FILE *stream)
+{
+	struct gcr_process *process = view->process;
+	struct gcr_pool_figures figures;
+
+	gcr_store_pool_figures(process->daemon->store, process->pid, process->start_ticks,
+			       &figures);
+	fprintf(stream, "%" PRIu64, figures.ready_bytes);
+}
+
+static void render_pinned(const struct view *view, FILE *stream)
+{
+	fputs(view->is_pinned ? "yes" : "no", stream);
 }
 
 static void render_generation(const struct view *view, FILE *stream)
 {
 	fputs(*view->generation ? view->generation : "-", stream);
-}
-
-static void render_last_freeze(const struct view *view, FILE *stream)
-{
-	fprintf(stream, "%" PRId64, view->last_freeze_usec);
-}
-
-static void render_last_thaw(const struct view *view, FILE *stream)
-{
-	fprintf(stream, "%" PRId64, view->last_thaw_usec);
 }
 
 /* The GPU processes below a launcher; a GPU process stands for itself. */
@@ -247,6 +292,20 @@ static void render_members(const struct view *view, FILE *stream)
 		fprintf(stream, "%s%d", i ? " " : "", (int)members[i]->pid);
 	gcr_processes_list_free(members, count);
 }
+
+/* Durations are never negative. */
+static void print_number(const struct view *view, size_t offset, FILE *stream)
+{
+	uint64_t number;
+
+	memcpy(&number, (const char *)view + offset, sizeof(number));
+	fprintf(stream, "%" PRIu64, number);
+}
+
+#define NUMBER(name, field)                                     \
+	{                                                       \
+		name, NULL, false, offsetof(struct view, field) \
+	}
 
 static const struct status_key status_keys[] = {
 	{"pid", render_pid, true},
@@ -267,10 +326,24 @@ static const struct status_key status_keys[] = {
 	{"registered", render_registered, false},
 	{"gpus", render_gpus, false},
 	{"vram_bytes", render_vram, false},
-	{"held_bytes", render_held, false},
+	NUMBER("held_bytes", held_bytes),
+	{"idle_ms", render_idle, false},
+	{"pool_bytes", render_pool, false},
+	{"pool_ready_bytes", render_pool_ready, false},
+	{"pinned", render_pinned, false},
 	{"generation", render_generation, false},
-	{"last_freeze_usec", render_last_freeze, false},
-	{"last_thaw_usec", render_last_thaw, false},
+	NUMBER("last_freeze_usec", last_freeze_usec),
+	NUMBER("last_freeze_bytes", freeze.bytes),
+	NUMBER("last_freeze_gate_usec", freeze.gate_usec),
+	NUMBER("last_freeze_handover_usec", freeze.handover_usec),
+	NUMBER("last_freeze_copy_usec", freeze.copy_usec),
+	NUMBER("last_freeze_control_usec", freeze.control_usec),
+	NUMBER("last_thaw_usec", last_thaw_usec),
+	NUMBER("last_thaw_bytes", thaw.bytes),
+	NUMBER("last_thaw_copy_usec", thaw.copy_usec),
+	NUMBER("last_thaw_control_usec", thaw.control_usec),
+	NUMBER("last_thaw_handover_usec", thaw.handover_usec),
+	NUMBER("last_thaw_map_usec", thaw.map_usec),
 	{"members", render_members, true},
 };
 
@@ -288,7 +361,10 @@ void gcr_render_status(struct gcr_process *process, FILE *stream)
 		if (process->launcher && !status_keys[i].of_launcher)
 			continue;
 		fprintf(stream, "%s ", status_keys[i].name);
-		status_keys[i].render(&view, stream);
+		if (status_keys[i].render)
+			status_keys[i].render(&view, stream);
+		else
+			print_number(&view, status_keys[i].number, stream);
 		fputc('\n', stream);
 	}
 }
@@ -331,14 +407,27 @@ void gcr_render_maps(struct gcr_process *process, FILE *stream)
 }
 
 const char *const gcr_render_root_keys[] = {
-	"version",   "backend",	  "driver_version", "gpus",
-	"simulator", "processes", "held_bytes",	    NULL,
+	"version",
+	"backend",
+	"driver_version",
+	"gpus",
+	"simulator",
+	"processes",
+	"held_bytes",
+	"store_bytes",
+	"store_used_bytes",
+	"store_free_bytes",
+	"store_survives_restart",
+	"pool_bytes",
+	"pool_used_bytes",
+	NULL,
 };
 
 void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, const void *data),
 			    const void *data, FILE *stream)
 {
 	struct gcr_process **list = NULL;
+	struct gcr_store_figures store;
 	struct gcr_hello hello = {0};
 	uint64_t held_bytes = 0;
 	size_t count = 0;
@@ -355,7 +444,15 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		GCR_VERSION, daemon->backend->name,
 		*hello.driver_version ? hello.driver_version : "-", gcr_gpus_count(daemon->gpus),
 		daemon->options.simulator ? "yes" : "no");
-	fprintf(stream, "processes %zu\nheld_bytes %" PRIu64 "\n\n", count, held_bytes);
+	fprintf(stream, "processes %zu\nheld_bytes %" PRIu64 "\n", count, held_bytes);
+	gcr_store_figures(daemon->store, &store);
+	fprintf(stream,
+		"store_bytes %" PRIu64 "\nstore_used_bytes %" PRIu64 "\nstore_free_bytes %" PRIu64
+		"\nstore_survives_restart %s\n",
+		store.size_bytes, store.used_bytes, store.free_bytes,
+		store.survives_restart ? "yes" : "no");
+	fprintf(stream, "pool_bytes %" PRIu64 "\npool_used_bytes %" PRIu64 "\n\n",
+		daemon->options.pool_bytes, store.pool_bytes);
 	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",
 		"vram_bytes", "held_bytes");
 	for (size_t i = 0; i < count; i++) {
@@ -368,8 +465,7 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		gcr_proc_status(list[i]->pid, &status);
 		fprintf(stream, "%-8d %-6u %-16s %-9s %14" PRIu64 " %14" PRIu64 "\n",
 			(int)list[i]->pid, (unsigned int)status.effective_uid, view.comm,
-			gcr_state_name(view.state),
-			gcr_gpus_process_bytes(daemon->gpus, list[i]->pid), view.held_bytes);
+			gcr_state_name(view.state), vram_bytes(&view), view.held_bytes);
 	}
 	gcr_processes_list_free(list, count);
 }

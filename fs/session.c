@@ -399,13 +399,10 @@ static void do_statfs(fuse_req_t request, fuse_ino_t node)
 {
 	struct statvfs statfs = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255};
 	struct gcr_store_figures figures;
-	uint64_t free_bytes = 0;
 
 	gcr_store_figures(daemon_of(request)->store, &figures);
-	if (figures.used_bytes < figures.size_bytes)
-		free_bytes = figures.size_bytes - figures.used_bytes;
 	statfs.f_blocks = figures.size_bytes / statfs.f_frsize;
-	statfs.f_bfree = free_bytes / statfs.f_frsize;
+	statfs.f_bfree = figures.free_bytes / statfs.f_frsize;
 	statfs.f_bavail = statfs.f_bfree;
 	fuse_reply_statfs(request, &statfs);
 }

@@ -216,10 +216,14 @@ static uint64_t used_locked(const struct gcr_store *store)
 
 void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
 {
+	uint64_t used;
+
 	pthread_mutex_lock(&store->lock);
+	used = used_locked(store);
 	*ret_figures = (struct gcr_store_figures){
 		.size_bytes = store->size_bytes,
-		.used_bytes = used_locked(store),
+		.used_bytes = used,
+		.free_bytes = used < store->size_bytes ? store->size_bytes - used : 0,
 		.pool_bytes = store->pool_bytes,
 		.pending_bytes = pending_locked(store),
 		.survives_restart = store->survives_restart,

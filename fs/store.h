@@ -30,6 +30,7 @@ void gcr_store_destroy(struct gcr_store *store);
 struct gcr_store_figures {
 	uint64_t size_bytes;	/* the limit */
 	uint64_t used_bytes;	/* snapshots, pool and what is promised */
+	uint64_t free_bytes;	/* the rest; a snapshot may also take the place of the pool */
 	uint64_t pool_bytes;	/* of these: kept warm */
 	uint64_t pending_bytes; /* of these: no memory taken yet, MemAvailable still has them */
 	bool survives_restart;
@@ -106,6 +107,13 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot); /* NULL is allowed; the 
  */
 void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		    const struct gcr_extent *extents, size_t count);
+/* How far that is: bytes of its files, and of those that have all their pages. */
+struct gcr_pool_figures {
+	uint64_t bytes;
+	uint64_t ready_bytes;
+};
+void gcr_store_pool_figures(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+			    struct gcr_pool_figures *ret_figures);
 /*
  * Descriptors of its files that are ready, when all are: *ret_fds (free) and each of them are the
  * caller's. -EAGAIN: some are not yet, or there are none.

@@ -348,6 +348,22 @@ void gcr_store_recycle(struct gcr_snapshot *snapshot)
 	pthread_mutex_unlock(&store->lock);
 }
 
+void gcr_store_pool_figures(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+			    struct gcr_pool_figures *ret_figures)
+{
+	const struct gcr_pool *pool;
+
+	*ret_figures = (struct gcr_pool_figures){0};
+	pthread_mutex_lock(&store->lock);
+	pool = *find_pool_locked(store, pid, start_ticks);
+	for (const struct gcr_pool_file *file = pool ? pool->files : NULL; file;
+	     file = file->next) {
+		ret_figures->bytes += file->bytes;
+		ret_figures->ready_bytes += file->has_pages ? file->bytes : 0;
+	}
+	pthread_mutex_unlock(&store->lock);
+}
+
 int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_ticks, int **ret_fds,
 			 size_t *ret_count)
 {

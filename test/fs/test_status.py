@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: MIT
+"""What a script reads in status: bytes and durations of the last verbs, what is held, since when a
+program is idle, and how full the store is."""
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vmm
+from harness import MIB, Machine, check, equal, wait_for
+
+FREEZE_PARTS = ['gate', 'handover', 'copy', 'control']
+THAW_PARTS = ['copy', 'control', 'handover', 'map']
+NEVER = {f'last_{key}': '0' for key in (
+    'freeze_usec', 'freeze_bytes', *(f'freeze_{part}_usec' for part in FREEZE_PARTS),
+    'thaw_usec', 'thaw_bytes', *(f'thaw_{part}_usec' for part in THAW_PARTS))}
+IDLE_MOST_MS = 1000 * harness.SLOW
+
+
+def figures(machine, pid, verb):
+    """Bytes, parts; each part is at most the whole."""
+    status = machine.status(pid)
+    whole = int(status[f'last_{verb}_usec'])
+    check(whole > 0, f'{verb}: {whole}')
+    parts = {part: int(status[f'last_{verb}_{part}_usec'])
+             for part in (FREEZE_PARTS if verb == 'freeze' else THAW_PARTS)}
+    for part, usec in parts.items():
+        check(0 <= usec <= whole, f'{verb}: {part} {usec} of {whole}')
+    return int(status[f'last_{verb}_bytes']), parts
+
+
+def subset(status, keys):
+    return {key: status[key] for key in keys}
+
+
+def vram_of(machine, pid):
+    return wait_for(lambda: int(machine.status(pid)['vram_bytes']), 'its VRAM')
+
+
+def test_vmm():
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+        equal(subset(machine.status(demo.pid), NEVER), NEVER)
+        before = vram_of(machine, demo.pid)
+        machine.must(demo.pid, 'freeze')
+        moved, parts = figures(machine, demo.pid, 'freeze')
+        equal(moved, sum(vmm.files(machine, demo.pid).values()))
+        check(24 * MIB <= moved < before, moved)
+        for part in ('gate', 'handover', 'copy', 'control'):
+            check(parts[part] > 0, parts)
+        status = machine.status(demo.pid)
+        # The files, and what the driver keeps.
+        equal([status['vram_bytes'], status['held_bytes']], ['0', str(before)])
+        machine.must(demo.pid, 'thaw')
+        equal(machine.status(demo.pid)['held_bytes'], '0')
+        equal(vram_of(machine, demo.pid), before)
+        again, parts = figures(machine, demo.pid, 'thaw')
+        equal(again, moved)
+        for part in THAW_PARTS:
+            check(parts[part] > 0, parts)
+        equal(figures(machine, demo.pid, 'freeze')[0], moved, 'the last freeze is still known')
+
+
+def test_every_kind_is_held():
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--bytes', '6M', '--buffers', 2, '--own-vmm', 2, '--managed', 2,
+                        '--pitch', 2, '--async', 2)
+        machine.must(demo.pid, 'freeze')
+        moved, _ = figures(machine, demo.pid, 'freeze')
+        equal(moved, sum(vmm.files(machine, demo.pid).values()))
+        check(int(machine.status(demo.pid)['held_bytes']) >= moved, 'what the driver has')
+        machine.must(demo.pid, 'thaw')
+        equal(figures(machine, demo.pid, 'thaw')[0], moved)
+
+
+def test_vmm_data():
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+        before = vram_of(machine, demo.pid)
+        machine.must(demo.pid, 'freeze data')
+        moved, parts = figures(machine, demo.pid, 'freeze')
+        equal(moved, sum(vmm.files(machine, demo.pid).values()))
+        equal(parts['control'], 0, 'the context stays')
+        status = machine.status(demo.pid)
+        equal(status['held_bytes'], str(moved))
+        equal(status['vram_bytes'], str(before - moved))
+        machine.must(demo.pid, 'thaw')
+        again, parts = figures(machine, demo.pid, 'thaw')
+        equal([again, parts['control']], [moved, 0])
+
+
+def test_driver():
+    with Machine() as machine:
+        demo = machine.ready_demo('--bytes', '24M', '--buffers', 3)
+        equal(subset(machine.status(demo.pid), NEVER), NEVER)
+        before = vram_of(machine, demo.pid)
+        machine.must(demo.pid, 'freeze')
+        for verb in ('freeze', 'thaw'):
+            moved, parts = figures(machine, demo.pid, verb)
+            equal(moved, before)
+            check(parts.pop('control') > 0, 'control')
+            equal(set(parts.values()), {0}, 'what this engine has not')
+            if verb == 'freeze':
+                equal(machine.status(demo.pid)['held_bytes'], str(before))
+                machine.must(demo.pid, 'thaw')
+
+
+def test_a_verb_that_fails_changes_nothing():
+    for fast in (True, False):
+        with Machine(vmm=fast) as machine:
+            demo = machine.ready_demo()
+            machine.wait_status(demo.pid, 'engine', 'vmm' if fast else 'driver')
+            machine.must(demo.pid, 'freeze')
+            machine.must(demo.pid, 'thaw')
+            before = subset(machine.status(demo.pid), NEVER)
+            machine.faults('cuCheckpointProcessCheckpoint error=CUDA_ERROR_UNKNOWN')
+            equal(machine.write(demo.pid, 'freeze'), 'EIO')
+            equal(subset(machine.status(demo.pid), NEVER), before, 'a freeze')
+            machine.faults()
+            machine.must(demo.pid, 'freeze')
+            before = subset(machine.status(demo.pid), NEVER)
+            machine.faults('cuCheckpointProcessLock error=CUDA_ERROR_UNKNOWN')
+            machine.must(demo.pid, 'freeze')
+            equal(subset(machine.status(demo.pid), NEVER), before, 'nothing to do')
+            machine.faults()
+            machine.must(demo.pid, 'thaw')
+
+
+def test_idle():
+    with Machine() as machine:
+        demo = machine.ready_demo('--tick', 5)
+
+        def idle_ms():
+            value = machine.status(demo.pid)['idle_ms']
+            return -1 if value == '-' else int(value)
+
+        wait_for(lambda: 0 <= idle_ms() <= IDLE_MOST_MS, 'it works')
+        os.kill(demo.pid, signal.SIGSTOP)
+        wait_for(lambda: idle_ms() > IDLE_MOST_MS, 'it has done nothing for long')
+        os.kill(demo.pid, signal.SIGCONT)
+        wait_for(lambda: idle_ms() <= IDLE_MOST_MS, 'it works again')
+        machine.must(demo.pid, 'freeze')
+        wait_for(lambda: idle_ms() > IDLE_MOST_MS, 'nor does it while it is frozen')
+        machine.must(demo.pid, 'thaw')
+
+
+def test_not_known_without_the_library():
+    with Machine() as machine:
+        demo = machine.ready_demo(command=[f'{harness.BUILD}/tools/gpucr-demo'],
+                                  env={'LD_LIBRARY_PATH': f'{harness.BUILD}/backend/sim'})
+        status = machine.status(demo.pid)
+        equal([status['registered'], status['idle_ms']], ['no', '-'])
+        equal([status['pool_bytes'], status['pool_ready_bytes'], status['pinned']],
+              ['0', '0', 'no'])
+
+
+def test_pool():
+    with Machine(vmm=True, options=',pool=64M') as machine:
+        demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+
+        def ready():
+            status = machine.status(demo.pid)
+            check(int(status['pool_ready_bytes']) <= int(status['pool_bytes']), status)
+            return status if status['pool_ready_bytes'] == status['pool_bytes'] != '0' else None
+
+        wanted = int(wait_for(ready, 'its pool')['pool_bytes'])
+        machine.must(demo.pid, 'freeze')
+        equal(wanted, figures(machine, demo.pid, 'freeze')[0])
+        status = machine.status(demo.pid)
+        equal([status['pool_bytes'], status['pool_ready_bytes']], ['0', '0'], 'it is in use')
+        machine.wait_status(demo.pid, 'pinned', 'yes')
+        machine.must(demo.pid, 'thaw')
+        equal(int(wait_for(ready, 'its pool again')['pool_bytes']), wanted)
+        machine.wait_status(demo.pid, 'pinned', 'yes')
+
+
+def test_store():
+    with Machine(vmm=True, options=',store_size=128M,pool=32M') as machine:
+        def store():
+            status = machine.status_of_all()
+            found = {key: int(status[key]) for key in (
+                'store_bytes', 'store_used_bytes', 'store_free_bytes', 'pool_bytes',
+                'pool_used_bytes')}
+            equal(found['store_used_bytes'] + found['store_free_bytes'], found['store_bytes'])
+            check(found['pool_used_bytes'] <= found['store_used_bytes'], found)
+            return found
+
+        equal(store(), {'store_bytes': 128 * MIB, 'store_used_bytes': 0,
+                        'store_free_bytes': 128 * MIB, 'pool_bytes': 32 * MIB,
+                        'pool_used_bytes': 0})
+        check(machine.status_of_all()['store_survives_restart'] in ('yes', 'no'), 'survives')
+        demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+        wait_for(lambda: store()['pool_used_bytes'] >= 24 * MIB, 'the pool')
+        equal(store()['store_used_bytes'], store()['pool_used_bytes'])
+        machine.must(demo.pid, 'freeze')
+        held = sum(vmm.files(machine, demo.pid).values())
+        found = store()
+        equal(found['pool_used_bytes'], 0)
+        check(held <= found['store_used_bytes'] <= held + 8 * MIB, found)
+        metrics = {}
+        for line in machine.read('metrics').splitlines():
+            if not line.startswith('#'):
+                name, _, value = line.rpartition(' ')
+                metrics[name] = float(value)
+        for key, value in found.items():
+            equal(metrics[f'gpucrfs_{key}'], value, key)
+        equal(metrics['gpucrfs_store_survives_restart'],
+              machine.status_of_all()['store_survives_restart'] == 'yes')
+        equal(metrics['gpucrfs_verb_bytes_total{verb="freeze"}'], held)
+        equal(metrics['gpucrfs_verb_bytes_total{verb="thaw"}'], 0)
+        machine.must(demo.pid, 'thaw')
+        wait_for(lambda: store()['store_used_bytes'] == store()['pool_used_bytes'], 'it to go')
+
+
+def test_no_pool_wanted():
+    with Machine(vmm=True) as machine:
+        status = machine.status_of_all()
+        equal([status['pool_bytes'], status['pool_used_bytes']], ['0', '0'])
+        demo = vmm.demo(machine)
+        vmm.cycle(machine, demo)
+        equal(machine.status(demo.pid)['pool_bytes'], '0')
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=3)
