@@ -230,6 +230,19 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	return gcr_vmm_connect(vmm, CONNECT_USEC, error);
 }
 
+/* Are the workers ready that will be needed? */
+static bool has_workers(struct gcr_vmm *vmm)
+{
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		const uint8_t *uuid = vmm->extents[i].gpu;
+
+		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
+		    !gcr_helpers_idle_worker(vmm->drive.daemon->helpers, uuid))
+			return false;
+	}
+	return true;
+}
+
 /* With the gate closed: what there is to move, and room for it. */
 static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -262,7 +275,12 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_drive_set_phase(drive, "store");
 	result = gcr_snapshot_create(drive->daemon->store, process->pid, process->start_ticks,
 				     generation, vmm->extents, vmm->count, &vmm->snapshot, error);
-	/* Pages are not faulted in here: whoever writes a whole one saves the kernel its zeros. */
+	/*
+	 * Whoever writes a whole page saves the kernel its zeros; so pages are faulted in only as
+	 * long as nobody can write.
+	 */
+	if (!result && !has_workers(vmm))
+		gcr_snapshot_populate(vmm->snapshot);
 	return result;
 }
 
@@ -284,6 +302,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_drive_set_phase(drive, "worker");
 	if (!result)
 		result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, 0, error);
+	if (!result)
+		gcr_snapshot_stop_populating(vmm->snapshot);
 	if (!result)
 		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
 	lap(&since_usec);
@@ -327,7 +347,7 @@ static void commit(struct gcr_vmm *vmm)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
 	pthread_mutex_lock(&process->lock);
 	process->snapshot = TAKE_PTR(vmm->snapshot);
-	process->is_pinned = false;
+	process->pinned_by = 0;
 	/* What stays in VRAM need not find room there again. */
 	if (vmm->drive.task->command->data)
 		process->shares_count = 0;
@@ -483,7 +503,7 @@ static void set_running(struct gcr_vmm *vmm)
 	gcr_drive_remove_record(&vmm->drive);
 	pthread_mutex_lock(&process->lock);
 	snapshot = TAKE_PTR(process->snapshot);
-	process->is_pinned = false;
+	process->pinned_by = 0;
 	process->was_handed_over = true;
 	pthread_mutex_unlock(&process->lock);
 	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));

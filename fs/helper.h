@@ -77,6 +77,9 @@ bool gcr_helpers_owns(struct gcr_helpers *helpers, pid_t pid);
  */
 void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
 
+/* The worker of this GPU if it is ready and nobody uses it now; 0: not so. */
+pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
+
 /*
  * The worker of this GPU if it is running and nobody uses it, for something that can wait: -EAGAIN
  * if not. Never starts one.

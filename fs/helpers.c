@@ -653,6 +653,14 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	wake(helpers);
 }
 
+pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
+{
+	LOCK_SCOPE(helpers);
+	const struct worker_slot *slot = find_slot(helpers, uuid);
+
+	return slot && slot->idle && slot->idle->said_hello ? slot->idle->pid : 0;
+}
+
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			      struct gcr_helper **ret_helper)
 {

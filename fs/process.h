@@ -82,7 +82,8 @@ struct gcr_process {
 	unsigned int steady_samples;   /* how often they were the same since */
 	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
 	bool has_pool_gpu;
-	bool is_pinned; /* the worker has been told of the files, its snapshot's or its pool's */
+	/* The worker that has registered the files, its snapshot's or its pool's; 0: none has. */
+	pid_t pinned_by;
 };
 
 struct gcr_processes;

@@ -76,7 +76,7 @@ static void look(struct gcr_process *process, struct view *view)
 	view->last_thaw_usec = process->last_thaw_usec;
 	view->freeze = process->last_freeze;
 	view->thaw = process->last_thaw;
-	view->is_pinned = process->is_pinned;
+	view->is_pinned = process->pinned_by != 0;
 	view->registrations = process->registrations;
 	pthread_mutex_unlock(&process->lock);
 	if (process->launcher)

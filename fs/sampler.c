@@ -14,6 +14,7 @@
 #include "fs/helper.h"
 #include "fs/link.h"
 #include "fs/log.h"
+#include "fs/pin.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -88,102 +89,7 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 			process->has_pool_gpu = false;
 	if (count)
 		memcpy(process->pool_gpu, extents[0].gpu, GCR_UUID_BYTES);
-	process->is_pinned = false;
-	pthread_mutex_unlock(&process->lock);
-}
-
-/*
- * Let the worker of a GPU register files with the driver, in the background; it gets to know each
- * once. A worker that does not run, or is in use, is asked at the next sample. The descriptors are
- * taken.
- */
-static int pin(struct gcr_sampler *sampler, const uint8_t *uuid, int *fds, size_t count)
-{
-	struct gcr_helper *worker = NULL;
-	struct gcr_result answer;
-	struct gcr_error error;
-	int result = gcr_helpers_borrow_worker(sampler->daemon->helpers, uuid, &worker);
-
-	for (size_t first = 0; first < count && !result; first += GCR_MESSAGE_FDS_MAX) {
-		size_t part = count - first;
-
-		if (part > GCR_MESSAGE_FDS_MAX)
-			part = GCR_MESSAGE_FDS_MAX;
-		result = gcr_helper_request_fds(worker, GCR_MESSAGE_PIN, NULL, 0, &fds[first], part,
-						&error);
-		if (!result)
-			result = gcr_helper_result(worker, ANSWER_USEC, -1, &answer);
-		if (!result && answer.error)
-			result = -answer.error;
-	}
-	gcr_helper_put(worker);
-	for (size_t i = 0; i < count; i++)
-		close(fds[i]);
-	return result;
-}
-
-/* The files of a frozen process, for its thaw. */
-static int pin_snapshot(struct gcr_sampler *sampler, struct gcr_snapshot *snapshot)
-{
-	size_t count = gcr_snapshot_count(snapshot);
-	_cleanup_free_ int *fds = calloc(count + 1, sizeof(*fds));
-	int result = 0;
-
-	for (size_t first = 0, next; fds && first < count && !result; first = next) {
-		const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, first);
-		size_t fds_count = 0;
-
-		for (next = first; next < count; next++) {
-			const struct gcr_extent *other = gcr_snapshot_extent(snapshot, next);
-			int fd;
-
-			if (memcmp(other->gpu, extent->gpu, GCR_UUID_BYTES) ||
-			    other->kind != extent->kind)
-				break;
-			fd = extent->kind == GCR_MEMORY_DEVICE
-				     ? gcr_snapshot_open_file(snapshot, next, true)
-				     : -1;
-			if (fd >= 0)
-				fds[fds_count++] = fd;
-		}
-		if (fds_count)
-			result = pin(sampler, extent->gpu, fds, fds_count);
-	}
-	return fds ? result : -ENOMEM;
-}
-
-/* What is worth registering: the files of one that stays frozen, those ready for one that runs. */
-static void pin_files(struct gcr_sampler *sampler, struct gcr_process *process)
-{
-	struct gcr_snapshot *snapshot = NULL;
-	uint8_t uuid[GCR_UUID_BYTES];
-	bool is_ready = false;
-	int *fds = NULL;
-	size_t count = 0;
-	int result;
-
-	pthread_mutex_lock(&process->lock);
-	if (!process->task && process->snapshot && !process->is_pinned)
-		snapshot = gcr_snapshot_ref(process->snapshot);
-	else if (!process->task && process->state == GCR_STATE_RUNNING && process->has_pool_gpu &&
-		 !process->is_pinned)
-		is_ready = true;
-	memcpy(uuid, process->pool_gpu, sizeof(uuid));
-	pthread_mutex_unlock(&process->lock);
-	if (snapshot) {
-		result = pin_snapshot(sampler, snapshot);
-		gcr_snapshot_unref(snapshot);
-	} else if (is_ready) {
-		result = gcr_store_pool_files(sampler->daemon->store, process->pid,
-					      process->start_ticks, &fds, &count);
-		if (!result)
-			result = pin(sampler, uuid, fds, count);
-		free(fds);
-	} else {
-		return;
-	}
-	pthread_mutex_lock(&process->lock);
-	process->is_pinned = !result;
+	process->pinned_by = 0;
 	pthread_mutex_unlock(&process->lock);
 }
 
@@ -222,7 +128,7 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	pthread_mutex_unlock(&process->lock);
 	if (facts.phase == GCR_PRELOAD_HANDED)
 		tell_commit(process, message);
-	pin_files(sampler, process);
+	gcr_pin_files(sampler->daemon, process);
 	if (refresh && sampler->daemon->options.pool_bytes && facts.flags & GCR_PAGE_VMM)
 		refresh_pool(sampler, process, message);
 }

@@ -62,6 +62,8 @@ void gcr_store_sweep(struct gcr_store *store);
  * by themselves; a page that cannot be had is left to the writer to find out.
  */
 void gcr_snapshot_populate(struct gcr_snapshot *snapshot);
+/* No further pages: those that are being made now still come. */
+void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot);
 
 /* The directory that holds the files; stays the snapshot's. */
 int gcr_snapshot_directory(const struct gcr_snapshot *snapshot);

@@ -94,6 +94,14 @@ void gcr_store_stop_populating_locked(struct gcr_snapshot *snapshot)
 	unlink_job_locked(snapshot);
 }
 
+void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot)
+{
+	pthread_mutex_lock(&snapshot->store->lock);
+	if (snapshot->populating)
+		gcr_store_stop_populating_locked(snapshot);
+	pthread_mutex_unlock(&snapshot->store->lock);
+}
+
 /* A piece of the first job, which becomes the last. A reference goes along. Lock: store. */
 static bool take_piece_locked(struct gcr_store *store, struct piece *piece)
 {

@@ -69,7 +69,8 @@ enum gcr_message_type {
 
 	/*
 	 * daemon -> worker, answered at once: descriptors of files that sessions to come will use
-	 * (all their pages are there); they are made ready for the GPU in the background.
+	 * (all their pages are there); they are made ready for the GPU in the background. EAGAIN:
+	 * that is not over yet, ask again. What is known already may be sent again.
 	 */
 	GCR_MESSAGE_PIN = 57,
 

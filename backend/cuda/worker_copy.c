@@ -333,7 +333,7 @@ static void landed(struct gcr_copier *copier)
 {
 	struct slot *slot = queue_take(&copier->flying);
 
-	if (copier->job.direction == GCR_COPY_OUT) {
+	if (copier->job.direction == GCR_COPY_OUT && !slot->direct) {
 		queue_add(&copier->ready, slot);
 	} else {
 		give_free(copier, slot);
@@ -426,7 +426,8 @@ static void *run_host(void *data)
 		int r;
 
 		if (slot && slot->direct) {
-			host_done(copier, slot);
+			queue_add(&copier->ready, slot); /* IN, or it would not be here */
+			pthread_cond_signal(&copier->device_wake);
 		} else if (slot) {
 			if (!holding) {
 				gcr_space_cursor_init(&cursor, copier->job.space);

@@ -14,7 +14,7 @@
 #include "lib/cleanup.h"
 
 /* How often it is looked for files that have been unlinked. */
-#define SWEEP_SEC 1
+#define SWEEP_MSEC 200
 
 struct pin {
 	struct pin *next;
@@ -132,7 +132,9 @@ static void *run(void *data)
 			continue;
 		}
 		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += SWEEP_SEC;
+		until.tv_nsec += SWEEP_MSEC * 1000000L;
+		until.tv_sec += until.tv_nsec / 1000000000L;
+		until.tv_nsec %= 1000000000L;
 		pthread_cond_timedwait(&pins->changed, &pins->lock, &until);
 	}
 	pthread_mutex_unlock(&pins->lock);
@@ -212,6 +214,16 @@ void gcr_pins_add(struct gcr_pins *pins, int fd)
 	*link = pin;
 	pthread_cond_broadcast(&pins->changed);
 	pthread_mutex_unlock(&pins->lock);
+}
+
+bool gcr_pins_settled(struct gcr_pins *pins)
+{
+	bool settled;
+
+	pthread_mutex_lock(&pins->lock);
+	settled = !pins->pending && !pins->working;
+	pthread_mutex_unlock(&pins->lock);
+	return settled;
 }
 
 void gcr_pins_begin(struct gcr_pins *pins)

@@ -9,6 +9,7 @@
 #ifndef GCR_CUDA_WORKER_PIN_H
 #define GCR_CUDA_WORKER_PIN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backend/cuda/driver.h"
@@ -21,9 +22,12 @@ void gcr_pins_destroy(struct gcr_pins *pins); /* NULL is allowed */
 
 /*
  * Register the file behind @fd, which is taken, some time soon. One that is no regular file, has
- * holes or is registered already is left alone. What is unlinked is given up within a second.
+ * holes or is registered already is left alone. What is unlinked is given up soon.
  */
 void gcr_pins_add(struct gcr_pins *pins, int fd);
+
+/* Is all that was added registered, as far as that can be? */
+bool gcr_pins_settled(struct gcr_pins *pins);
 
 /* A session begins: until it ends nothing is registered or given up. */
 void gcr_pins_begin(struct gcr_pins *pins);

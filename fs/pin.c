@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+/* A worker is asked until it says that it has registered all it was told of. */
+#include "fs/pin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/helper.h"
+#include "fs/store.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* It answers at once; what it has to do is done in the background. */
+#define ANSWER_USEC (1 * GCR_USEC_PER_SEC)
+
+struct pin_job {
+	struct gcr_daemon *daemon;
+	pid_t workers;	/* the sum of their pids: another one makes another sum */
+	bool only_look; /* at who they are */
+};
+
+/* Tell the worker of a GPU of files. The descriptors are taken. -EAGAIN: it is not through. */
+static int tell(struct pin_job *job, const uint8_t *uuid, int *fds, size_t count)
+{
+	struct gcr_helper *worker = NULL;
+	struct gcr_result answer;
+	struct gcr_error error;
+	int result = gcr_helpers_borrow_worker(job->daemon->helpers, uuid, &worker);
+
+	for (size_t first = 0; first < count && !result; first += GCR_MESSAGE_FDS_MAX) {
+		size_t part = count - first;
+
+		if (part > GCR_MESSAGE_FDS_MAX)
+			part = GCR_MESSAGE_FDS_MAX;
+		result = gcr_helper_request_fds(worker, GCR_MESSAGE_PIN, NULL, 0, &fds[first], part,
+						&error);
+		if (!result)
+			result = gcr_helper_result(worker, ANSWER_USEC, -1, &answer);
+		/* Until all are told of, there is more to come anyway. */
+		if (!result && answer.error && (answer.error != EAGAIN || first + part == count))
+			result = -answer.error;
+	}
+	gcr_helper_put(worker);
+	for (size_t i = 0; i < count; i++)
+		close(fds[i]);
+	return result;
+}
+
+/* -EAGAIN: the worker does not run, or is in use. */
+static int look(struct pin_job *job, const uint8_t *uuid)
+{
+	pid_t pid = gcr_helpers_idle_worker(job->daemon->helpers, uuid);
+
+	job->workers += pid;
+	return pid ? 0 : -EAGAIN;
+}
+
+/* The files of one GPU from @first on; *ret_next is where those of another begin. */
+static int pin_some(struct pin_job *job, struct gcr_snapshot *snapshot, size_t first,
+		    size_t *ret_next)
+{
+	const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, first);
+	size_t count = gcr_snapshot_count(snapshot), fds_count = 0, next;
+	_cleanup_free_ int *fds = calloc(count, sizeof(*fds));
+
+	if (!fds)
+		return -ENOMEM;
+	for (next = first; next < count; next++) {
+		const struct gcr_extent *other = gcr_snapshot_extent(snapshot, next);
+		int fd;
+
+		if (memcmp(other->gpu, extent->gpu, GCR_UUID_BYTES) || other->kind != extent->kind)
+			break;
+		if (job->only_look)
+			continue;
+		fd = gcr_snapshot_open_file(snapshot, next, true);
+		if (fd >= 0)
+			fds[fds_count++] = fd;
+	}
+	*ret_next = next;
+	return job->only_look ? look(job, extent->gpu) : tell(job, extent->gpu, fds, fds_count);
+}
+
+static int pin_snapshot(struct pin_job *job, struct gcr_snapshot *snapshot)
+{
+	size_t count = gcr_snapshot_count(snapshot);
+	int result = 0;
+
+	/* Managed memory, at the end of the table, does not go through the worker. */
+	for (size_t first = 0; first < count && !result;) {
+		if (gcr_snapshot_extent(snapshot, first)->kind != GCR_MEMORY_DEVICE)
+			break;
+		result = pin_some(job, snapshot, first, &first);
+	}
+	return result;
+}
+
+static int pin_pool(struct pin_job *job, const struct gcr_process *process, const uint8_t *uuid)
+{
+	_cleanup_free_ int *fds = NULL;
+	size_t count = 0;
+	int result;
+
+	if (job->only_look)
+		return look(job, uuid);
+	result = gcr_store_pool_files(job->daemon->store, process->pid, process->start_ticks, &fds,
+				      &count);
+	return result < 0 ? result : tell(job, uuid, fds, count);
+}
+
+void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
+{
+	struct pin_job job = {.daemon = daemon, .only_look = true};
+	struct gcr_snapshot *snapshot = NULL;
+	uint8_t uuid[GCR_UUID_BYTES];
+	bool is_ready = false;
+	pid_t pinned_by;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	if (!process->task && process->snapshot)
+		snapshot = gcr_snapshot_ref(process->snapshot);
+	else if (!process->task && process->state == GCR_STATE_RUNNING)
+		is_ready = process->has_pool_gpu;
+	memcpy(uuid, process->pool_gpu, sizeof(uuid));
+	pinned_by = process->pinned_by;
+	pthread_mutex_unlock(&process->lock);
+
+	if (!snapshot && !is_ready)
+		return;
+	result = snapshot ? pin_snapshot(&job, snapshot) : pin_pool(&job, process, uuid);
+	if (!result && job.workers != pinned_by) {
+		job.only_look = false;
+		result = snapshot ? pin_snapshot(&job, snapshot) : pin_pool(&job, process, uuid);
+		pthread_mutex_lock(&process->lock);
+		/* A verb that has begun meanwhile says itself what is so. */
+		if (!process->task)
+			process->pinned_by = result < 0 ? 0 : job.workers;
+		pthread_mutex_unlock(&process->lock);
+	}
+	gcr_snapshot_unref(snapshot);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* Files of the store made ready for the GPU's copy engines before they are needed. */
+#ifndef GCR_FS_PIN_H
+#define GCR_FS_PIN_H
+
+#include "fs/daemon.h"
+#include "fs/process.h"
+
+/*
+ * Have the files of a frozen process (for its thaw), or those kept ready for one that runs (for
+ * its freeze), registered by the workers of its GPUs, if these run and are not in use. To be called
+ * from time to time: nothing is waited for, and it is done once for each worker.
+ */
+void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process);
+
+#endif

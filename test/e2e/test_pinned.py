@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""Files that the worker has registered with the driver: copied to and from without the ring."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vmm
+from harness import check, equal, wait_for
+
+SIZE = ('--bytes', '16M', '--buffers', '4')
+
+
+def workers(machine):
+    return [pid for pid, comm in machine.helpers() if comm == 'gpucr-worker']
+
+
+def pinned(machine):
+    """Paths of the store's files that the worker has mapped whole, and whether they are linked."""
+    found = {}
+    for pid in workers(machine):
+        try:
+            with open(f'/proc/{pid}/maps', encoding='utf-8') as file:
+                lines = file.read().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if ' rw-s ' in line and f'{machine.runtime}/store/' in line:
+                path = line[line.index('/'):]
+                found[path.removesuffix(' (deleted)')] = not path.endswith(' (deleted)')
+    return found
+
+
+def wait_pinned(machine, count):
+    wait_for(lambda: len(pinned(machine)) == count and all(pinned(machine).values()),
+             f'{count} files registered')
+
+
+def cycle(machine, demo, verb='freeze'):
+    machine.must(demo.pid, verb)
+    vmm.check_files(machine, demo)
+    machine.must(demo.pid, 'thaw')
+    demo.wait_ticks(2)
+
+
+def test_cycles():
+    with vmm.machine(options=',pool=64M') as machine:
+        demo = vmm.demo(machine, *SIZE)
+        cycle(machine, demo)
+        for _ in range(5):
+            wait_pinned(machine, 4)
+            cycle(machine, demo)
+            cycle(machine, demo, 'freeze data')
+
+
+def test_frozen_ones_are_ready():
+    """Without a pool too: what is frozen stays where it is until the thaw."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SIZE)
+        for _ in range(3):
+            machine.must(demo.pid, 'freeze')
+            wait_pinned(machine, 4)
+            vmm.check_files(machine, demo)
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks(2)
+            wait_for(lambda: not pinned(machine), 'nothing of it to be held')
+
+
+def test_given_up_when_it_ends():
+    with vmm.machine(options=',pool=64M') as machine:
+        demo = vmm.demo(machine, *SIZE)
+        cycle(machine, demo)
+        wait_pinned(machine, 4)
+        demo.end()
+        wait_for(lambda: not pinned(machine), 'nothing of it to be held')
+
+
+def test_another_worker():
+    """One that is started anew registers anew."""
+    with vmm.machine(options=',pool=64M', worker_idle=2) as machine:
+        demo = vmm.demo(machine, *SIZE)
+        cycle(machine, demo)
+        wait_pinned(machine, 4)
+        wait_for(lambda: not workers(machine), 'the worker to end')
+        cycle(machine, demo)
+        wait_pinned(machine, 4)
+        cycle(machine, demo)
+
+
+def test_registering_fails():
+    """The driver does not register them: everything goes through the ring."""
+    with vmm.machine(options=',pool=64M') as machine:
+        demo = vmm.demo(machine, *SIZE)
+        cycle(machine, demo)
+        machine.faults('cuMemHostRegister error=CUDA_ERROR_OUT_OF_MEMORY')
+        for _ in range(3):
+            cycle(machine, demo)
+        machine.faults()
+        cycle(machine, demo)
+
+
+def test_two_programs_on_two_gpus():
+    with vmm.machine(gpus=2, options=',pool=256M') as machine:
+        both = vmm.demo(machine, '--gpus', '2', *SIZE)
+        one = vmm.demo(machine, *SIZE)
+        for _ in range(3):
+            for demo in (both, one):
+                machine.must(demo.pid, 'freeze')
+            wait_for(lambda: sum(pinned(machine).values()) >= 8, 'files registered')
+            for demo in (both, one):
+                vmm.check_files(machine, demo)
+                machine.must(demo.pid, 'thaw')
+                demo.wait_ticks(2)
+
+
+if __name__ == '__main__':
+    harness.main(globals())
