@@ -27,6 +27,7 @@
 #define HELPERS_USEC	(15 * GCR_USEC_PER_SEC)
 #define POOL_USEC	(120 * GCR_USEC_PER_SEC)
 #define POOL_STILL_USEC (5 * GCR_USEC_PER_SEC)
+#define PINNED_USEC	(30 * GCR_USEC_PER_SEC)
 #define LOOK_AGAIN_USEC 20000
 #define WORKER		"gpucr-worker"
 
@@ -94,6 +95,19 @@ static bool wait_for_no_helpers(const struct bench_mount *mount, const char *nam
 	pid_t pids[BENCH_HELPERS_MAX];
 
 	while (bench_mount_helpers(mount, name, pids))
+		if (gcr_clock_usec() > until_usec || bench_pause(LOOK_AGAIN_USEC) < 0)
+			return false;
+	return true;
+}
+
+/* The worker has done all that it does ahead; false if it never says so. */
+static bool wait_until_pinned(const struct bench_mount *mount, pid_t pid, char *text)
+{
+	int64_t until_usec = gcr_clock_usec() + PINNED_USEC;
+	char value[8];
+
+	while (!bench_mount_read(mount, pid, "status", text, NULL) &&
+	       bench_text_value(text, "pinned", value, sizeof(value)) && strcmp(value, "yes"))
 		if (gcr_clock_usec() > until_usec || bench_pause(LOOK_AGAIN_USEC) < 0)
 			return false;
 	return true;
@@ -230,6 +244,9 @@ static int prepare(struct run *run, unsigned int number, struct gcr_error *error
 		warn(run, number, "not warm: the pool does not fill");
 	if (start == BENCH_WARM && needs_preload(run->row) && !run->row->bytes)
 		wait_for_store(run->mount, UINT64_MAX, UINT64_MAX, POOL_USEC);
+	if (start == BENCH_WARM && needs_preload(run->row) &&
+	    !wait_until_pinned(run->mount, run->subject.pid, run->text))
+		warn(run, number, "not warm: the worker has not registered the pool");
 	return 0;
 }
 
