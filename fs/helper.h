@@ -87,6 +87,9 @@ pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			      struct gcr_helper **ret_helper);
 
+/* How many workers have ended so far, with what they had registered. */
+unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers);
+
 /* Send a request; its answer is fetched with gcr_helper_result(). -EPIPE: the helper is gone. */
 int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
 		       size_t payload_bytes, struct gcr_error *error);

@@ -48,6 +48,7 @@ struct gcr_helpers {
 	struct gcr_helper *all;
 	struct gcr_helper *spare;
 	struct worker_slot *slots;
+	unsigned int workers_ended;
 	bool spare_wanted;
 	bool was_taken; /* some helper, at: */
 	int64_t taken_usec;
@@ -109,6 +110,8 @@ static bool reap(struct gcr_helper *helper)
 		return true;
 	if (!gcr_helper_reap(helper))
 		return false;
+	if (helper->kind == GCR_HELPER_WORKER)
+		helper->helpers->workers_ended++;
 	/* The pidfd of an ended process stays readable. */
 	epoll_ctl(helper->helpers->epoll_fd, EPOLL_CTL_DEL, helper->pidfd, NULL);
 	return true;
@@ -681,6 +684,13 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 		return -EAGAIN;
 	*ret_helper = helper;
 	return 0;
+}
+
+unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers)
+{
+	LOCK_SCOPE(helpers);
+
+	return helpers->workers_ended;
 }
 
 /* Could the next one who wants this GPU's worker go on with it as it is? */

@@ -28,6 +28,7 @@
 struct gcr_sampler {
 	struct gcr_daemon *daemon;
 	pthread_t thread;
+	unsigned int workers_ended; /* the thread's: as it last looked */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool woken;
@@ -105,6 +106,14 @@ static void tell_commit(struct gcr_process *process, struct gcr_message *message
 		gcr_message_close_fds(message);
 }
 
+/* A worker has ended, and the next one knows of no file. */
+static void forget_pins(struct gcr_process *process)
+{
+	pthread_mutex_lock(&process->lock);
+	process->pinned_by = 0;
+	pthread_mutex_unlock(&process->lock);
+}
+
 static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 		   struct gcr_message *message)
 {
@@ -136,6 +145,7 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 /* True if there is any library to look at. */
 static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
 {
+	unsigned int ended = gcr_helpers_workers_ended(sampler->daemon->helpers);
 	struct gcr_process **list = NULL;
 	size_t count = 0;
 	bool any = false;
@@ -146,9 +156,12 @@ static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
 		pthread_mutex_lock(&list[i]->lock);
 		any = any || list[i]->link;
 		pthread_mutex_unlock(&list[i]->lock);
+		if (ended != sampler->workers_ended)
+			forget_pins(list[i]);
 		sample(sampler, list[i], message);
 	}
 	gcr_processes_list_free(list, count);
+	sampler->workers_ended = ended;
 	return any;
 }
 

@@ -135,7 +135,7 @@ struct gcr_result {
 	int32_t driver_result; /* the driver's own code (CUresult), 0 if it was not asked */
 	uint32_t state;	       /* enum gcr_control_state after the call, UNKNOWN if not asked */
 	uint32_t reserved;
-	uint64_t duration_usec;	     /* time inside the driver's call */
+	uint64_t duration_usec;	     /* time inside the driver's call; COPY: since copying began */
 	char words[GCR_WORDS_BYTES]; /* "cuCheckpointProcessLock: CUDA_ERROR_NOT_READY (600): ..."
 				      */
 };

@@ -230,7 +230,10 @@ static int on_copy(struct worker *worker, struct gcr_message *request, struct gc
 	/* Without the daemon nobody knows what these files are: no need to finish them. */
 	if (gcr_serve_wait(gcr_copier_event(worker->gpu.copier)) < 0)
 		_exit(1);
-	return gcr_worker_session_copied(worker->session, ret_driver_result, error);
+	r = gcr_worker_session_copied(worker->session, ret_driver_result, error);
+	/* It may have begun long ago, with the first that was imported. */
+	answer->result.duration_usec = (uint64_t)gcr_copier_usec(worker->gpu.copier);
+	return r;
 }
 
 static int on_export(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
@@ -309,7 +312,8 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	int r;
 
 	r = run(worker, request, answer, &driver_result, &error);
-	answer->result.duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
+	if (request->header.type != GCR_MESSAGE_COPY)
+		answer->result.duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
 	if (r < 0)
 		gcr_serve_fail(&answer->result, driver_result, &error);
 }

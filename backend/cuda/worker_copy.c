@@ -18,6 +18,7 @@
 
 #include "backend/cuda/worker_numa.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 
 #define PIECE		GCR_SPACE_PIECE_BYTES
 #define SLOT_PIECES_MAX 64 /* bits of slot.holes */
@@ -89,6 +90,8 @@ struct gcr_copier {
 	struct queue ready;   /* OUT: for threads to empty; IN: full, for the GPU */
 	unsigned int holders; /* threads that have a file open */
 	bool device_busy;
+	int64_t started_usec;
+	int64_t ended_usec;
 	CUresult driver_result;
 	struct gcr_error error;
 };
@@ -144,6 +147,7 @@ static void check_ended(struct gcr_copier *copier)
 	    copier->device_busy || copier->flying.count)
 		return;
 	copier->ended = true;
+	copier->ended_usec = gcr_clock_usec();
 	pthread_cond_broadcast(&copier->ended_wake);
 	eventfd_write(copier->event_fd, 1);
 }
@@ -615,6 +619,7 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 	LOCK_SCOPE(copier);
 
 	copier->job = *job;
+	copier->started_usec = gcr_clock_usec();
 	copier->runs_count = 0;
 	copier->run = 0;
 	copier->run_step = 0;
@@ -695,6 +700,13 @@ int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
 
 	wait_ended(copier);
 	return take_error(copier, ret_driver_result, error);
+}
+
+int64_t gcr_copier_usec(struct gcr_copier *copier)
+{
+	LOCK_SCOPE(copier);
+
+	return copier->ended_usec - copier->started_usec;
 }
 
 void gcr_copier_stop(struct gcr_copier *copier)

@@ -62,6 +62,19 @@ def test_vmm():
         equal(figures(machine, demo.pid, 'freeze')[0], moved, 'the last freeze is still known')
 
 
+def test_parts_at_the_same_time():
+    """The copy counts from its beginning, not from the end of the driver's checkpoint."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+        for verb, copy, control in (
+                ('freeze', 'cuMemcpyDtoHAsync_v2', 'cuCheckpointProcessCheckpoint'),
+                ('thaw', 'cuMemcpyHtoDAsync_v2', 'cuCheckpointProcessRestore')):
+            machine.faults(f'{copy} comm=gpucr-worker delay_ms=50', f'{control} delay_ms=700')
+            machine.must(demo.pid, verb)
+            _, parts = figures(machine, demo.pid, verb)
+            check(parts['copy'] >= 150000 and parts['control'] >= 700000, f'{verb}: {parts}')
+
+
 def test_every_kind_is_held():
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '6M', '--buffers', 2, '--own-vmm', 2, '--managed', 2,
@@ -172,6 +185,11 @@ def test_pool():
         machine.wait_status(demo.pid, 'pinned', 'yes')
         machine.must(demo.pid, 'thaw')
         equal(int(wait_for(ready, 'its pool again')['pool_bytes']), wanted)
+        machine.wait_status(demo.pid, 'pinned', 'yes')
+        (worker,) = [pid for pid, comm in machine.helpers() if comm == 'gpucr-worker']
+        os.kill(worker, signal.SIGKILL)
+        machine.wait_status(demo.pid, 'pinned', 'no')
+        machine.must(demo.pid, 'freeze')
         machine.wait_status(demo.pid, 'pinned', 'yes')
 
 
