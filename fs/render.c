@@ -382,19 +382,44 @@ void gcr_render_error(struct gcr_process *process, FILE *stream)
 		fputs("ok\n", stream);
 }
 
+/* Each file of a snapshot. */
+static void render_extents(const struct gcr_snapshot *snapshot, FILE *stream)
+{
+	for (size_t i = 0; i < gcr_snapshot_count(snapshot); i++) {
+		const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, i);
+
+		if (extent->address)
+			fprintf(stream, "%" PRIx64 "-%" PRIx64, extent->address,
+				extent->address + extent->bytes);
+		else
+			fputc('-', stream);
+		fprintf(stream, " %u %s %" PRIu64 " %" PRIu64 " -\n", extent->gpu_index,
+			extent->kind == GCR_MEMORY_MANAGED ? "managed" : "device", extent->bytes,
+			extent->bytes);
+	}
+}
+
 /*
- * Without the preload library nobody but the driver knows the allocations: one line per GPU then,
+ * Of what is not in the store nobody but the driver knows the allocations: one line per GPU then,
  * with `-` for what is not known.
  */
 void gcr_render_maps(struct gcr_process *process, FILE *stream)
 {
 	struct gcr_gpus *gpus = process->daemon->gpus;
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_snapshot *snapshot = NULL;
 	struct view view;
 
-	look(process, &view);
 	if (!reply)
 		return;
+	pthread_mutex_lock(&process->lock);
+	if (process->snapshot)
+		snapshot = gcr_snapshot_ref(process->snapshot);
+	pthread_mutex_unlock(&process->lock);
+	look(process, &view);
+	if (snapshot && view.held_bytes)
+		render_extents(snapshot, stream);
+	gcr_snapshot_unref(snapshot);
 	gcr_gpus_snapshot(gpus, reply);
 	for (uint32_t i = 0; i < reply->processes_count && view.state == GCR_STATE_RUNNING; i++)
 		if (reply->processes[i].pid == process->pid)
