@@ -338,6 +338,12 @@ static void commit(struct gcr_vmm *vmm)
 	struct gcr_process *process = vmm->drive.process;
 	struct gcr_error told;
 
+	/* What stays in VRAM need not find room there again. */
+	if (vmm->drive.task->command->data) {
+		pthread_mutex_lock(&process->lock);
+		process->shares_count = 0;
+		pthread_mutex_unlock(&process->lock);
+	}
 	/* A next daemon that finds the old record learns from the program that all is out. */
 	if (gcr_drive_write_record(&vmm->drive, GCR_RECORD_FROZEN, &told) < 0)
 		gcr_log(LOG_WARNING, process->pid, "%s", told.words);
@@ -348,9 +354,6 @@ static void commit(struct gcr_vmm *vmm)
 	pthread_mutex_lock(&process->lock);
 	process->snapshot = TAKE_PTR(vmm->snapshot);
 	process->pinned_by = 0;
-	/* What stays in VRAM need not find room there again. */
-	if (vmm->drive.task->command->data)
-		process->shares_count = 0;
 	pthread_mutex_unlock(&process->lock);
 }
 

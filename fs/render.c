@@ -181,10 +181,14 @@ static void render_engine(const struct view *view, FILE *stream)
 
 static void render_engine_reason(const struct view *view, FILE *stream)
 {
+	struct gcr_link_facts facts;
 	const char *reason;
 
 	gcr_engine_choose(view->process, &reason);
 	fputs(reason, stream);
+	if (view->state == GCR_STATE_RUNNING && !gcr_link_facts(view->process, &facts) &&
+	    *facts.incomplete)
+		fprintf(stream, " (%s)", facts.incomplete);
 }
 
 static void render_registered(const struct view *view, FILE *stream)

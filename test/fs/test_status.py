@@ -123,6 +123,23 @@ def test_vmm_data():
         equal([again, parts['control']], [moved, 0])
 
 
+def test_held_by_the_store_of_a_daemon_that_died():
+    if not harness.is_root():
+        raise harness.Skip('the store of who is not root may not be there any more')
+    with vmm.machine() as machine:
+        for verb in ('freeze', 'freeze data'):
+            demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+            machine.must(demo.pid, verb)
+            before = subset(machine.status(demo.pid), ['held_bytes', 'vram_bytes', 'engine'])
+            machine.stop(signal.SIGKILL)
+            machine.start()
+            machine.wait_status(demo.pid, 'verb', '-')
+            equal(subset(machine.status(demo.pid), before), before, verb)
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+            demo.end()
+
+
 def test_driver():
     with Machine() as machine:
         demo = machine.ready_demo('--bytes', '24M', '--buffers', 3)
