@@ -122,6 +122,12 @@ def check_tables(abi, daemon, rows):
                [name.replace('_', '') for name in code])
 
 
+def check_engines(abi):
+    code = [re.search(r'\.name = "(\w+)"', read(path)).group(1)
+            for path in ('fs/engine_driver.c', 'fs/engine_vmm.c')]
+    check_same('engine', abi.name, abi.terms('ENGINES'), code)
+
+
 def check_files(abi):
     source = read('fs/tree.c')
     rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("(\w+)"|NULL), (S_IF\w+)( \| (0\d+))',
@@ -144,8 +150,8 @@ def check_files(abi):
 
 def check_errors(abi):
     code = set()
-    for path in ('fs/control.c', 'fs/ctl.c', 'fs/operation.c', *ENGINES, 'fs/session.c',
-                 'backend/cuda/preflight.c'):
+    for path in ('fs/children.c', 'fs/control.c', 'fs/ctl.c', 'fs/drive_memory.c', 'fs/operation.c',
+                 *ENGINES, 'fs/session.c', 'fs/store.c', 'backend/cuda/preflight.c'):
         for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
                                read(path)):
             code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
@@ -241,6 +247,7 @@ def main():
     rows = tables()
 
     check_tables(abi, daemon, rows)
+    check_engines(abi)
     check_files(abi)
     check_errors(abi)
     check_words(abi, daemon)
