@@ -32,9 +32,8 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* A running program's library answers at once; one of a frozen program may have to reconnect. */
+/* A running program's library answers at once. */
 #define CONNECT_USEC	 (2 * GCR_USEC_PER_SEC)
-#define RECONNECT_USEC	 (20 * GCR_USEC_PER_SEC)
 /*
  * How many copies may be queued towards the GPU while the driver restores: with a deep queue the
  * restore takes two and a half times as long (measured).
@@ -114,29 +113,10 @@ static void add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
 	gcr_log(LOG_ERR, vmm->drive.process->pid, "roll-back: %s", back_error->words);
 }
 
-/* Ask again and again: the library may have to reconnect, or a call in the program to end. */
-static int insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
-{
-	int64_t since_usec = gcr_clock_usec();
-	int result;
-
-	for (;;) {
-		result = gcr_vmm_connect(vmm, RECONNECT_USEC, error);
-		if (!result)
-			result = gcr_vmm_ask(vmm, type, error);
-		if (!result)
-			return 0;
-		if (gcr_drive_is_hopeless(&vmm->drive, result, since_usec) ||
-		    (result != -ENOTCONN && result != -EBUSY))
-			return result;
-		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
-	}
-}
-
 /* The program has its memory and goes on; the driver has it running. */
 static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	int result = gcr_vmm_connect(vmm, RECONNECT_USEC, error);
+	int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 
 	if (result < 0)
 		return result;
@@ -144,11 +124,11 @@ static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 		if (vmm->count > vmm->device_count && vmm->snapshot)
 			result = gcr_vmm_send_files(vmm, error);
 		if (!result)
-			result = insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
+			result = gcr_vmm_insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
 	}
 	/* Also if it is running: a gate that was closed in vain stays closed. */
 	if (!result)
-		result = insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
 	return result;
 }
 
@@ -314,6 +294,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result && !drive->task->command->data) {
 		result = gcr_drive_lock(drive, error);
 		if (!result)
+			result = gcr_vmm_check_handed(vmm, error);
+		if (!result)
 			result = gcr_drive_checkpoint(drive, error);
 		vmm->timing.control_usec = lap(&since_usec);
 	}
@@ -332,11 +314,15 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* From the moment that the record says so the bytes are in the store. */
-static void commit(struct gcr_vmm *vmm)
+/*
+ * From the moment that the record says so the bytes are in the store. -EIO: the program needs them
+ * no more, it has its memory.
+ */
+static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_process *process = vmm->drive.process;
 	struct gcr_error told;
+	int result;
 
 	/* What stays in VRAM need not find room there again. */
 	if (vmm->drive.task->command->data) {
@@ -349,12 +335,16 @@ static void commit(struct gcr_vmm *vmm)
 		gcr_log(LOG_WARNING, process->pid, "%s", told.words);
 	gcr_drive_set_phase(&vmm->drive, "commit");
 	/* A library that does not answer now is told when it has reconnected. */
-	if (insist(vmm, GCR_MESSAGE_COMMIT, &told) < 0)
+	result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, &told);
+	if (result < 0)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
+	else if (gcr_vmm_has_its_memory(vmm))
+		return gcr_vmm_took_it_back(error);
 	pthread_mutex_lock(&process->lock);
 	process->snapshot = TAKE_PTR(vmm->snapshot);
 	process->pinned_by = 0;
 	pthread_mutex_unlock(&process->lock);
+	return 0;
 }
 
 static int freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
@@ -367,8 +357,9 @@ static int freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_err
 	if (result < 0)
 		return outward(result, error);
 	result = move_out(vmm, error);
+	if (!result)
+		result = commit(vmm, error);
 	if (!result) {
-		commit(vmm);
 		*ret_state = GCR_STATE_FROZEN;
 		return 0;
 	}
@@ -379,18 +370,12 @@ static int freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_err
 
 /* ---- thaw ---- */
 
-static int drop_received(struct gcr_vmm *vmm, struct gcr_error *error)
-{
-	int result = 0;
-
-	if (vmm->phase == GCR_PRELOAD_INCOMING)
-		result = insist(vmm, GCR_MESSAGE_LET_GO, error);
-	return result;
-}
-
 /*
- * From anywhere before GATE_OPEN back to frozen; @control: where the driver had the process. What
- * cannot be checkpointed again stays in VRAM: the driver's own share.
+ * From anywhere before SETTLE back to frozen; @control: where the driver had the process. What
+ * cannot be checkpointed again stays in VRAM: the driver's own share. With VRAM that was handed
+ * over it must not be checkpointed, since no restore would follow: a program that has its memory
+ * goes on (*ret_state says running), and one that cannot be asked has failed, with the store's
+ * bytes and its record left in place.
  */
 static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 			   enum gcr_state *ret_state, struct gcr_error *error)
@@ -411,8 +396,19 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 		}
 	*ret_state = GCR_STATE_FROZEN;
 	result = gcr_drive_ask_state(drive, &state, &back_error);
-	if (!result && state == GCR_CONTROL_RUNNING)
-		result = drop_received(vmm, &back_error);
+	if (!result && state == GCR_CONTROL_RUNNING) {
+		/* What it has been given goes, unless that is all. */
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, &back_error);
+		if (!result && gcr_vmm_has_its_memory(vmm)) {
+			*ret_state = GCR_STATE_RUNNING;
+			return;
+		}
+		if (result < 0) {
+			*ret_state = GCR_STATE_FAILED;
+			add_words(vmm, &back_error, error);
+			return;
+		}
+	}
 	if (!result && control == GCR_CONTROL_CHECKPOINTED)
 		result = gcr_drive_to_checkpointed(drive, &back_error);
 	if (result < 0)
@@ -476,7 +472,7 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 	return result;
 }
 
-/* The program gets its memory, and goes on. */
+/* The program gets its memory. */
 static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
@@ -488,12 +484,21 @@ static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_send_files(vmm, error);
 	if (!result)
 		result = gcr_vmm_ask(vmm, GCR_MESSAGE_SETTLE, error);
-	if (!result) {
-		result = gcr_vmm_ask(vmm, GCR_MESSAGE_GATE_OPEN, error);
-		/* Gated and alone it opens the gate by itself: all its memory is there. */
-		if (result == -ENOTCONN)
-			result = 0;
-	}
+	vmm->timing.map_usec += lap(&since_usec);
+	return result;
+}
+
+/* It has its memory: there is no other way than on. */
+static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+	int result = gcr_vmm_ask(vmm, GCR_MESSAGE_GATE_OPEN, error);
+
+	/* Gated and alone it opens the gate by itself. */
+	if (result == -ENOTCONN)
+		result = 0;
+	if (result < 0)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
 	vmm->timing.map_usec += lap(&since_usec);
 	return result;
 }
@@ -540,7 +545,7 @@ static int reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gc
 {
 	struct gcr_drive *drive = &vmm->drive;
 	enum gcr_state state;
-	int result = gcr_vmm_connect(vmm, RECONNECT_USEC, error);
+	int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 
 	if (result != -ENOTCONN || *control != GCR_CONTROL_CHECKPOINTED)
 		return result;
@@ -549,7 +554,7 @@ static int reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gc
 	gcr_drive_leave(drive);
 	drive->rolling_back = false;
 	*control = GCR_CONTROL_RUNNING;
-	return gcr_vmm_connect(vmm, RECONNECT_USEC, error);
+	return gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 }
 
 static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
@@ -577,9 +582,9 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	if (!result)
 		result = reach(vmm, &control, error);
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
-		result = insist(vmm, GCR_MESSAGE_COMMIT, error);
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
 	if (!result && vmm->phase == GCR_PRELOAD_INCOMING)
-		result = insist(vmm, GCR_MESSAGE_LET_GO, error);
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, error);
 	if (result < 0)
 		return outward(result, error);
 	if (vmm->phase != GCR_PRELOAD_OUT)
@@ -602,6 +607,12 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 		result = give_back(vmm, error);
 	if (result < 0) {
 		back_to_frozen(vmm, control, ret_state, error);
+		if (*ret_state != GCR_STATE_RUNNING)
+			return outward(result, error);
+	}
+	result = go_on(vmm, error);
+	if (result < 0) {
+		*ret_state = GCR_STATE_FAILED;
 		return outward(result, error);
 	}
 	set_running(vmm);
@@ -674,9 +685,9 @@ static int recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	if (result < 0)
 		return outward(result, error);
 	if (vmm->phase == GCR_PRELOAD_INCOMING)
-		result = insist(vmm, GCR_MESSAGE_LET_GO, error);
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, error);
 	if (!result && !is_freezing && vmm->phase == GCR_PRELOAD_HANDED)
-		result = insist(vmm, GCR_MESSAGE_COMMIT, error);
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
 	if (result < 0)
 		return outward(result, error);
 	if (vmm->phase != GCR_PRELOAD_OUT)

@@ -69,6 +69,7 @@ int gcr_loop_create(struct gcr_loop **ret_loop)
 	result = pthread_create(&loop->thread, NULL, run, loop);
 	if (result)
 		return -result;
+	pthread_setname_np(loop->thread, "gpucrfs-loop");
 	TAKE_FD(epoll_fd);
 	TAKE_FD(stop_fd);
 	*ret_loop = TAKE_PTR(loop);

@@ -2,7 +2,8 @@
 /*
  * Starting, joining, stopping and ending verbs. `operations.lock` makes the decisions "which verb
  * is under way for which process" one at a time; operation->lock guards one operation's votes,
- * stop reason and waiters. Waiters are answered and events written with no lock held.
+ * stop reason and waiters, and is the last that is taken. Waiters are answered and events written
+ * with no lock held.
  */
 #include "fs/operation.h"
 
@@ -769,14 +770,18 @@ int gcr_task_commit(struct gcr_task *task)
 	struct timespec until;
 	int reason;
 
-	/* A deadline that has passed, or a process that has ended, counts until the last moment. */
+	/*
+	 * A deadline that has passed, or a process that has ended, counts until the last moment.
+	 * Whoever notices an end first stops the operation, so no lock may be held here.
+	 */
 	if (gcr_task_stopped(task))
 		return -ECANCELED;
-	pthread_mutex_lock(&operation->lock);
-	operation->votes++;
 	for (unsigned int i = 0; i < operation->count; i++)
 		if (gcr_process_has_ended(operation->tasks[i].process))
-			stop_locked(operation, ESRCH);
+			stop(operation, ESRCH);
+	atomic_store(&task->phase, "vote");
+	pthread_mutex_lock(&operation->lock);
+	operation->votes++;
 	if (operation->votes == operation->count && !operation->stop) {
 		operation->committed = true;
 		pthread_cond_broadcast(&operation->decided);

@@ -108,7 +108,10 @@ int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start
 int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
 		       struct gcr_process **ret_process);
 
-/* Has it ended? Then it is taken out of the table now, if nobody has done so. No lock held. */
+/*
+ * Has it ended? Then it is taken out of the table now, if nobody has done so, and its operation
+ * told to stop. No lock held.
+ */
 bool gcr_process_has_ended(struct gcr_process *process);
 
 /* The process with this serial, if it is still there. -ENOENT. */

@@ -14,6 +14,7 @@
 #include "fs/drive.h"
 #include "fs/link.h"
 #include "fs/store.h"
+#include "lib/clock.h"
 
 /* The worker of one GPU, and which extents are its. */
 struct gcr_vmm_worker {
@@ -44,6 +45,9 @@ void gcr_vmm_finish(struct gcr_vmm *vmm);
 
 /* ---- vmm_link.c ---- */
 
+/* The library of a frozen program may have to reconnect. */
+#define GCR_VMM_RECONNECT_USEC (20 * GCR_USEC_PER_SEC)
+
 /* Take the link; on success the phase is known. */
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error);
 
@@ -52,6 +56,24 @@ int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error 
  * -ENOTCONN: the library is gone, -ESRCH: the process, -ECANCELED: the daemon must go.
  */
 int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
+
+/*
+ * Ask again and again: the library may have to reconnect, or a call in the program to end. 0 also
+ * if the program has all its memory, so that there is nothing to ask for: the phase tells.
+ */
+int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
+
+/* As the library last said: it has all its memory, mapped where it was. */
+bool gcr_vmm_has_its_memory(const struct gcr_vmm *vmm);
+
+/* -EIO, with words: nobody came for what it had handed over. */
+int gcr_vmm_took_it_back(struct gcr_error *error);
+
+/*
+ * With the driver's Lock nothing moves any more. Is its memory not with the program? What was
+ * handed over and is mapped again could be checkpointed, but never restored. -EIO.
+ */
+int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* Close the gate; ends with the deadline or when the operation is to stop. */
 int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error);

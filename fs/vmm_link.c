@@ -156,6 +156,63 @@ int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 	return ask_with(vmm, type, NULL, 0, NULL, 0, error);
 }
 
+bool gcr_vmm_has_its_memory(const struct gcr_vmm *vmm)
+{
+	return vmm->phase == GCR_PRELOAD_RUNNING || vmm->phase == GCR_PRELOAD_GATED;
+}
+
+/* Is the library where the request leads, or past it, by itself or with no answer to us? */
+static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
+{
+	switch (type) {
+	case GCR_MESSAGE_TAKE_BACK:
+		return gcr_vmm_has_its_memory(vmm);
+	case GCR_MESSAGE_COMMIT:
+	case GCR_MESSAGE_LET_GO:
+		return gcr_vmm_has_its_memory(vmm) || vmm->phase == GCR_PRELOAD_OUT;
+	default: /* GATE_OPEN: one that was closed in vain is closed while it runs */
+		return false;
+	}
+}
+
+int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+	int result;
+
+	for (;;) {
+		result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
+		if (!result && is_past(vmm, type))
+			return 0;
+		if (!result)
+			result = gcr_vmm_ask(vmm, type, error);
+		if (!result)
+			return 0;
+		if (gcr_drive_is_hopeless(&vmm->drive, result, since_usec))
+			return result;
+		/* Nothing in the program can forbid that its gate opens. */
+		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
+			return result;
+		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
+	}
+}
+
+int gcr_vmm_took_it_back(struct gcr_error *error)
+{
+	return gcr_error_set(error, EIO,
+			     "its preload library was without a daemon for too long and has taken "
+			     "its memory back");
+}
+
+int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_link_facts facts;
+
+	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
+		return gcr_error_set(error, EIO, "its preload library is gone");
+	return facts.phase == GCR_PRELOAD_HANDED ? 0 : gcr_vmm_took_it_back(error);
+}
+
 int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_gate_request request = {.timeout_ms = GATE_FIRST_MSEC};

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""The fast engine where two things happen at the same moment: what was asked for is done and the
+answer is lost, a process ends while the last one votes."""
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import library
+import vmm
+from harness import check, equal, wait_for
+from library import Library
+
+SMALL = ('--bytes', '4M', '--buffers', 2, '--tick', 5)
+ENOMEM, EIO = 12, 5
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+WAIT_FOR_THREADS = 0x40000000  # __WALL
+
+
+def ptrace(request, tid):
+    call = ctypes.CDLL(None, use_errno=True).ptrace
+    call.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    call.restype = ctypes.c_long
+    if call(request, tid, None, None) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@contextlib.contextmanager
+def loop_held(machine):
+    """The daemon's loop, which hears of ends first, hears of nothing."""
+    tasks = f'/proc/{machine.daemon.pid}/task'
+    tids = [int(tid) for tid in os.listdir(tasks)
+            if harness.read_file(f'{tasks}/{tid}/comm') == 'gpucrfs-loop\n']
+    equal(len(tids), 1, 'loops')
+    ptrace(PTRACE_SEIZE, tids[0])
+    ptrace(PTRACE_INTERRUPT, tids[0])
+    os.waitpid(tids[0], WAIT_FOR_THREADS)
+    try:
+        yield
+    finally:
+        ptrace(PTRACE_DETACH, tids[0])
+
+
+def test_a_process_ends_when_the_last_one_votes():
+    """Whoever votes last is the first to see it."""
+    with vmm.machine(gpus=2) as machine:
+        first = vmm.demo(machine, *SMALL)
+        second = vmm.demo(machine, *SMALL, env={'CUDA_VISIBLE_DEVICES': '1'})
+        machine.watch_faults()
+        machine.faults(f'cuCheckpointProcessCheckpoint pid={second.pid} '
+                       f'delay_ms={2000 * harness.SLOW}')
+        writer = machine.writer(None, f'freeze {first.pid} {second.pid}')
+        machine.wait_faulted()
+        machine.wait_status(first.pid, 'phase', 'vote')
+        with loop_held(machine):
+            check(writer.is_waiting(), 'the second one has not voted')
+            first.is_to_end = True
+            first.popen.kill()
+            equal(writer.result(), 'ESRCH')
+        machine.faults()
+        wait_for(lambda: machine.pids() == [second.pid], 'the first one to go')
+        vmm.settle(machine, second)
+        vmm.cycle(machine, second)
+
+
+def cycle(machine, played):
+    machine.must(played.pid, 'freeze')
+    machine.must(played.pid, 'thaw')
+    played.demo.wait_ticks()
+
+
+def check_runs(machine, played):
+    equal(machine.state(played.pid), 'running')
+    equal(os.listdir(f'{machine.runtime}/processes'), [])
+    played.demo.wait_ticks()
+    cycle(machine, played)
+
+
+def test_settled_and_not_answered():
+    """The program has lost its connection just then: it goes on with its memory."""
+    for phase in (library.RUNNING, library.GATED):
+        with vmm.machine() as machine:
+            played = Library(machine)
+            machine.must(played.pid, 'freeze')
+            played.on[library.SETTLE] = lambda library_, _: library_.lose(phase)
+            equal(machine.write(played.pid, 'thaw'), 'ok')
+            check_runs(machine, played)
+
+
+def test_settled_while_it_is_let_go():
+    """SETTLE fails, and is done all the same."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+        machine.must(played.pid, 'freeze')
+
+        def fail(library_, sequence):
+            library_.set_phase(library.INCOMING)
+            library_.answer(sequence, EIO, 'it failed')
+
+        played.on[library.SETTLE] = fail
+        played.on[library.LET_GO] = lambda library_, _: library_.lose(library.RUNNING)
+        equal(machine.write(played.pid, 'thaw'), 'ok')
+        check_runs(machine, played)
+
+
+def test_the_gate_does_not_open_at_once():
+    """It has its memory: it must not be checkpointed with it, and the gate opens in the end."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+        machine.must(played.pid, 'freeze')
+        machine.watch_faults()
+        machine.faults('cuCheckpointProcessCheckpoint')
+
+        def fail(library_, sequence):
+            library_.answer(sequence, ENOMEM, 'it failed')
+
+        played.on[library.GATE_OPEN] = fail
+        equal(machine.write(played.pid, 'thaw'), 'ok')
+        equal(machine.faulted(), [])
+        machine.faults()
+        check_runs(machine, played)
+
+
+def test_settle_fails():
+    """Nothing has been done: it stays frozen, to be thawed later."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+        machine.must(played.pid, 'freeze')
+
+        def fail(library_, sequence):
+            library_.set_phase(library.INCOMING)
+            library_.answer(sequence, EIO, 'it failed')
+
+        played.on[library.SETTLE] = fail
+        equal(machine.write(played.pid, 'thaw'), 'EIO')
+        equal(machine.state(played.pid), 'frozen')
+        equal(played.phase, library.OUT)
+        machine.must(played.pid, 'thaw')
+        check_runs(machine, played)
+
+
+def test_taken_back_before_the_checkpoint():
+    """Alone for too long it has its memory again, and so the driver must not checkpoint it."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+        machine.watch_faults()
+        machine.faults('cuCheckpointProcessCheckpoint')
+
+        def hand_over(library_, sequence):
+            library_.set_phase(library.HANDED)
+            library_.answer(sequence)
+            library_.lose(library.RUNNING)
+
+        played.on[library.HAND_OVER] = hand_over
+        equal(machine.write(played.pid, 'freeze'), 'EIO')
+        equal(machine.faulted(), [])
+        machine.faults()
+        check_runs(machine, played)
+
+
+def test_taken_back_instead_of_committed():
+    with vmm.machine() as machine:
+        played = Library(machine)
+        played.on[library.COMMIT] = lambda library_, _: library_.lose(library.RUNNING)
+        equal(machine.write(played.pid, 'freeze data'), 'EIO')
+        check_runs(machine, played)
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=4)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""A preload library that the test plays itself, for a program whose memory is all the driver's:
+what the real one does once in a thousand times is done here at every run."""
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import sys
+import threading
+
+import harness
+from harness import BUILD, check, wait_for
+
+RUNNING, GATED, HANDED, OUT, INCOMING = range(1, 6)
+REGISTER, RESULT = 96, 64
+GATE_CLOSE, GATE_OPEN, LIST, FILES, HAND_OVER, COMMIT, TAKE_BACK, RECEIVE, SETTLE, LET_GO = \
+    range(100, 110)
+# A request, where it makes sense, and where it leads.
+MOVES = {
+    GATE_CLOSE: ((RUNNING, GATED), GATED),
+    GATE_OPEN: ((RUNNING, GATED), RUNNING),
+    HAND_OVER: ((GATED, HANDED), HANDED),
+    COMMIT: ((HANDED, OUT), OUT),
+    TAKE_BACK: ((HANDED, GATED), GATED),
+    SETTLE: ((OUT, INCOMING, GATED), GATED),
+    LET_GO: ((INCOMING, OUT), OUT),
+}
+EBUSY = 16
+
+HEADER = struct.Struct('=IHHII')
+RESULT_BODY = struct.Struct('=iiIIQ384s')
+MAGIC, VERSION, PAGE_MAGIC = 0x46524347, 1, 0x50524347
+PAGE_BYTES = 312 + 8192 * 64
+PAGE_PHASE = 8
+PAGE_VMM = 1
+
+# A connection is its who has called connect(2): the program, before it is one.
+CONNECTING = '''
+import os, socket, sys
+place, numbers, program = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+for number in numbers:
+    link = socket.socket(fileno=int(number))
+    link.connect(place)
+    link.set_inheritable(False)
+    link.detach()
+os.execv(program[0], program)
+'''
+
+
+class Library:
+    """
+    Serves the daemon for a demo, with no extents at all. `on` names what is not done as usual: a
+    function of (library, sequence) for a request, called once; it answers, or does not.
+    """
+
+    def __init__(self, machine, connections=3):
+        self.phase = RUNNING
+        self.generation = b''
+        self.on = {}
+        self.asked = []
+        self.links = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                      for _ in range(connections)]
+        self.link = None
+        numbers = [link.fileno() for link in self.links]
+        self.demo = machine.demo(
+            '--bytes', '1M', '--buffers', 1, '--tick', 5, pass_fds=numbers,
+            env={'LD_LIBRARY_PATH': f'{BUILD}/backend/sim'},
+            command=[sys.executable, '-c', CONNECTING, f'{machine.runtime}/socket',
+                     ','.join(map(str, numbers)), f'{BUILD}/tools/gpucr-demo']).wait_ready()
+        self.pid = self.demo.pid
+        self.page = os.memfd_create('page', os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.page, PAGE_BYTES)
+        os.pwrite(self.page, struct.pack('=IIII', PAGE_MAGIC, 1, RUNNING, PAGE_VMM), 0)
+        fcntl.fcntl(self.page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.register(RUNNING)
+        self.thread.start()
+        wait_for(lambda: machine.status(self.pid).get('engine') == 'vmm', 'the library')
+
+    def register(self, phase):
+        """On a new connection; the one before has been closed."""
+        self.set_phase(phase)
+        self.link = self.links.pop(0)
+        body = struct.pack('=II40s', 1, phase, self.generation)
+        self._send(REGISTER, 1, body, self.page)
+
+    def lose(self, phase):
+        """The connection has gone; the next one finds it in this phase."""
+        self.link.close()
+        self.register(phase)
+
+    def set_phase(self, phase):
+        self.phase = phase
+        os.pwrite(self.page, struct.pack('=I', phase), PAGE_PHASE)
+
+    def answer(self, sequence, error=0, words='', fd=None):
+        self._send(RESULT, sequence,
+                   RESULT_BODY.pack(error, 0, self.phase, 0, 0, words.encode()), fd)
+
+    def _send(self, number, sequence, body, fd=None):
+        message = HEADER.pack(MAGIC, VERSION, number, sequence, len(body)) + body
+        socket.send_fds(self.link, [message], [] if fd is None else [fd])
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                data, fds, _, _ = socket.recv_fds(self.link, 1 << 17, 64)
+                for fd in fds:
+                    os.close(fd)
+                if not data:
+                    return
+                _, _, number, sequence, _ = HEADER.unpack(data[:HEADER.size])
+                self.asked.append(number)
+                if number in self.on:
+                    self.on.pop(number)(self, sequence)
+                else:
+                    self.obey(number, sequence, data[HEADER.size:])
+
+    def obey(self, number, sequence, body=b''):
+        """As the real one does."""
+        if number == LIST:
+            table = os.memfd_create('table')
+            self.answer(sequence, fd=table)
+            os.close(table)
+            return
+        if number in MOVES:
+            where, phase = MOVES[number]
+            if self.phase not in where:
+                self.answer(sequence, EBUSY, f'request {number} makes no sense now')
+                return
+            if number == HAND_OVER:
+                self.generation = body[:40]
+            self.set_phase(phase)
+        self.answer(sequence)
