@@ -198,6 +198,22 @@ static int roll_back(int r, int (*step)(struct gcr_error *), struct gcr_error *e
 	return -ENOTRECOVERABLE;
 }
 
+static int move_out(uint32_t sequence, struct gcr_error *error)
+{
+	int r = gcr_managed_out(error);
+
+	if (r < 0)
+		return r;
+	r = send_handles(sequence, error);
+	if (r == 0)
+		r = gcr_memory_unmap(error);
+	if (r == 0)
+		return 0;
+	/* Nothing is unmapped, but descriptors may have been made. */
+	r = roll_back(r, gcr_memory_take_back, error);
+	return roll_back(r, gcr_managed_in, error);
+}
+
 static int hand_over(const struct gcr_message *message, struct answer *answer)
 {
 	struct gcr_hand_over request;
@@ -205,22 +221,15 @@ static int hand_over(const struct gcr_message *message, struct answer *answer)
 
 	gcr_message_payload(message, &request, sizeof(request));
 	gcr_message_terminate(request.generation);
-	r = gcr_managed_out(&answer->error);
-	if (r < 0)
+	r = move_out(message->header.sequence, &answer->error);
+	/* Some of it is out and did not come back: only TAKE_BACK leads on from here. */
+	if (r < 0 && r != -ENOTRECOVERABLE)
 		return r;
-	r = send_handles(message->header.sequence, &answer->error);
-	if (r == 0)
-		r = gcr_memory_unmap(&answer->error);
-	if (r < 0) {
-		/* Nothing is unmapped, but descriptors may have been made. */
-		r = roll_back(r, gcr_memory_take_back, &answer->error);
-		return roll_back(r, gcr_managed_in, &answer->error);
-	}
-	if (request.flags & GCR_HAND_OVER_SHRINK)
+	if (r == 0 && request.flags & GCR_HAND_OVER_SHRINK)
 		gcr_limits_shrink();
 	memcpy(agent.generation, request.generation, sizeof(agent.generation));
 	set_phase(GCR_PRELOAD_HANDED);
-	return 0;
+	return r;
 }
 
 static int commit(const struct gcr_message *message, struct answer *answer)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Functions that the program gives the driver to run in the order of a stream. What they call
- * passes a closed gate, or the stream would wait for the function, the function for the gate, and
- * the gate for the stream.
+ * passes a gate that is closing, or the stream would wait for the function, the function for the
+ * gate, and the gate for the stream.
  */
 #include <stdlib.h>
 
@@ -24,9 +24,8 @@ static void run_host(void *argument)
 	struct callback callback = *(struct callback *)argument;
 
 	free(argument);
-	gcr_thread.exempt++;
+	gcr_thread.is_drivers = 1;
 	callback.host(callback.data);
-	gcr_thread.exempt--;
 }
 
 static void run_stream(CUstream stream, CUresult status, void *argument)
@@ -34,9 +33,8 @@ static void run_stream(CUstream stream, CUresult status, void *argument)
 	struct callback callback = *(struct callback *)argument;
 
 	free(argument);
-	gcr_thread.exempt++;
+	gcr_thread.is_drivers = 1;
 	callback.stream(stream, status, callback.data);
-	gcr_thread.exempt--;
 }
 
 /*

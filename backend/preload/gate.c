@@ -25,6 +25,10 @@
 #define PAUSE_USEC     50 /* between looks, at first */
 #define PAUSE_MAX_USEC 1000
 
+#define VERIFY_USEC	  1000 /* for calls to return, so that captures can be asked after */
+#define VERIFY_AGAIN_USEC (256 * GCR_USEC_PER_MSEC)
+#define RETREAT_USEC	  1000 /* a closed gate holds up what may be the driver's, at first */
+
 struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry)
 {
 	return (struct gcr_gate_pass){.outermost = gcr_thread_enter(entry)};
@@ -49,11 +53,12 @@ void gcr_gate_exempt_thread(void)
 struct patience {
 	int64_t deadline_usec;
 	int wake_fd;
+	int64_t retreat_usec; /* when to leave off if a thread is held, 0: never */
 	unsigned int looks;
 	int64_t pause_usec;
 };
 
-/* 0: look again; -ETIMEDOUT; -EINTR: the wake descriptor. */
+/* 0: look again; -ETIMEDOUT; -EINTR: the wake descriptor; -EAGAIN: a thread is held. */
 static int pause_a_little(struct patience *patience)
 {
 	struct pollfd wake = {.fd = patience->wake_fd, .events = POLLIN};
@@ -67,6 +72,8 @@ static int pause_a_little(struct patience *patience)
 	now = gcr_clock_usec();
 	if (now >= patience->deadline_usec)
 		return -ETIMEDOUT;
+	if (patience->retreat_usec && now >= patience->retreat_usec && gcr_threads_held())
+		return -EAGAIN;
 	if (patience->looks >= YIELDS) {
 		if (patience->pause_usec < PAUSE_MAX_USEC)
 			patience->pause_usec += PAUSE_USEC;
@@ -77,17 +84,24 @@ static int pause_a_little(struct patience *patience)
 	return 0;
 }
 
-void gcr_gate_open(void)
+static void set_level(enum gcr_gate_level level)
 {
-	__atomic_store_n(&gcr_gate_closed, 0, __ATOMIC_SEQ_CST);
-	syscall(SYS_futex, &gcr_gate_closed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	uint32_t before = __atomic_exchange_n(&gcr_gate_closed, (uint32_t)level, __ATOMIC_SEQ_CST);
+
+	if (before > (uint32_t)level)
+		syscall(SYS_futex, &gcr_gate_closed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static int close_gate(struct gcr_error *error)
+void gcr_gate_open(void)
+{
+	set_level(GCR_GATE_LEVEL_OPEN);
+}
+
+static int close_gate(enum gcr_gate_level level, struct gcr_error *error)
 {
 	int r;
 
-	__atomic_store_n(&gcr_gate_closed, 1, __ATOMIC_SEQ_CST);
+	set_level(level);
 	r = gcr_threads_fence();
 	if (r == 0)
 		return 0;
@@ -129,17 +143,55 @@ static bool is_closed(void)
 	return __atomic_load_n(&gcr_gate_closed, __ATOMIC_RELAXED);
 }
 
+/* 0: none is inside. */
+static int wait_for_calls(struct patience *patience)
+{
+	uint32_t inside, tid;
+	int r = 0;
+
+	while (r == 0 && gcr_threads_inside(&inside, &tid))
+		r = pause_a_little(patience);
+	return r;
+}
+
+/*
+ * Ask the driver about captures that may have ended without our knowledge. Whoever ends one may
+ * destroy its stream and its context next: so nobody may be inside, for a moment.
+ */
+static int verify_captures(const struct patience *patience, struct gcr_error *error)
+{
+	struct patience brief = {
+		.deadline_usec = gcr_clock_usec() + VERIFY_USEC,
+		.wake_fd = patience->wake_fd,
+	};
+	int r = close_gate(GCR_GATE_LEVEL_CLOSED, error);
+
+	if (r < 0)
+		return r;
+	if (wait_for_calls(&brief) == 0)
+		gcr_captures_verify();
+	gcr_gate_open();
+	return 0;
+}
+
+/* With the gate open, as whoever has begun one may need other threads to come to its end. */
 static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 {
+	int64_t rest_usec = VERIFY_USEC, verify_usec = 0;
 	int r;
 
-	for (;;) {
-		gcr_captures_verify();
-		if (!gcr_captures_open())
-			return 0;
-		/* Begun by a call that was inside for long. */
+	while (gcr_captures_open()) {
 		if (is_closed())
 			gcr_gate_open();
+		if (gcr_clock_usec() >= verify_usec) {
+			r = verify_captures(patience, error);
+			if (r < 0)
+				return r;
+			verify_usec = gcr_clock_usec() + rest_usec;
+			if (rest_usec < VERIFY_AGAIN_USEC)
+				rest_usec *= 2;
+			continue;
+		}
 		patience->looks = YIELDS;
 		r = pause_a_little(patience);
 		if (r < 0)
@@ -147,38 +199,7 @@ static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 					     "a stream capture is open (begun by thread %u)",
 					     gcr_captures_thread());
 	}
-}
-
-/*
- * Not while a capture is open: what is asked of the driver then would break it, and whoever has
- * begun it may need other threads to come to its end. If a call that was on its way in begins one,
- * the gate opens again.
- */
-static int close_between_captures(struct patience *patience, struct gcr_error *error)
-{
-	uint32_t inside, tid;
-	int r;
-
-	for (;;) {
-		r = wait_for_captures(patience, error);
-		if (r < 0)
-			return r;
-		r = close_gate(error);
-		if (r < 0)
-			return r;
-		do {
-			if (gcr_captures_open())
-				break;
-			if (!gcr_threads_inside(&inside, &tid) && !gcr_captures_open())
-				return 0;
-			r = pause_a_little(patience);
-		} while (r == 0);
-		if (r == 0) {
-			gcr_gate_open();
-			continue;
-		}
-		return say_inside(r, error);
-	}
+	return 0;
 }
 
 /* ---- idleness ---- */
@@ -278,13 +299,73 @@ static int wait_for_contexts(struct patience *patience, struct gcr_error *error)
 
 /* ---- the gate ---- */
 
+/*
+ * Not while a capture is open: to ask whether a context is idle would break it. If a call that was
+ * on its way in begins one, the gate opens again.
+ */
+static int close_between_captures(struct patience *patience, struct gcr_error *error)
+{
+	uint32_t inside, tid;
+	int r;
+
+	for (;;) {
+		r = wait_for_captures(patience, error);
+		if (r == 0)
+			r = close_gate(GCR_GATE_LEVEL_CLOSED, error);
+		if (r < 0)
+			return r;
+		do {
+			if (gcr_captures_open())
+				break;
+			if (!gcr_threads_inside(&inside, &tid) && !gcr_captures_open())
+				return 0;
+			r = pause_a_little(patience);
+		} while (r == 0);
+		if (r < 0)
+			return say_inside(r, error);
+	}
+}
+
+/* What may be the driver's gets through for a while. */
+static int let_through(struct patience *patience, int64_t usec, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + usec;
+	int r = 0;
+
+	patience->retreat_usec = 0;
+	set_level(GCR_GATE_LEVEL_CLOSING);
+	while (r == 0 && gcr_clock_usec() < until_usec)
+		r = pause_a_little(patience);
+	/* The words say what it was that needed them. */
+	if (r < 0 && error)
+		error->number = -r;
+	return r;
+}
+
+/*
+ * The work that is to end may need a function of the program that the driver runs, and that waits
+ * at the gate. Whether a thread is the driver's can only be guessed, so with those that may be let
+ * through nothing is certain: it is tried with and without them, for longer and longer.
+ */
 int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
 {
 	struct patience patience = {
 		.deadline_usec = gcr_clock_usec() + timeout_usec,
 		.wake_fd = wake_fd,
 	};
-	int r = close_between_captures(&patience, error);
+	int64_t retreat_usec = RETREAT_USEC;
+	int r;
 
-	return r < 0 ? r : wait_for_contexts(&patience, error);
+	for (;;) {
+		patience.retreat_usec = gcr_clock_usec() + retreat_usec;
+		r = close_between_captures(&patience, error);
+		if (r == 0)
+			r = wait_for_contexts(&patience, error);
+		if (r != -EAGAIN)
+			return r;
+		r = let_through(&patience, retreat_usec, error);
+		if (r < 0)
+			return r;
+		retreat_usec *= 2;
+	}
 }

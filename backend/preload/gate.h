@@ -16,7 +16,7 @@
 
 /* What a call had to do to get in; leave() undoes it. */
 struct gcr_gate_pass {
-	bool outermost; /* a nested call, or one of a driver callback, is let through */
+	bool outermost; /* a nested call, or one of the agent's, is let through */
 };
 
 /*

@@ -46,6 +46,7 @@ static struct {
 } page = {.descriptor = {.fd = -1}};
 
 static _Atomic(uint32_t) counted; /* threads inside without a slot */
+static _Atomic(uint32_t) held;	  /* threads at the closed gate that may be the driver's */
 
 static pthread_key_t slot_key; /* its destructor gives the slot back */
 static _Atomic(bool) has_slot_key;
@@ -156,7 +157,9 @@ void gcr_gate_forget(void)
 	gcr_thread.slot = NULL;
 	gcr_thread.counted = 0;
 	gcr_thread.exempt = 0;
+	gcr_thread.is_drivers = 0;
 	atomic_store(&counted, 0);
+	atomic_store(&held, 0);
 	__atomic_store_n(&gcr_gate_closed, 0, __ATOMIC_RELEASE);
 	atomic_store(&page.state, PAGE_NONE);
 	if (had) {
@@ -267,21 +270,47 @@ void gcr_thread_submitted_counted(void)
 		__atomic_fetch_add(&memory->slots[0].submissions, 1, __ATOMIC_RELAXED);
 }
 
-/*
- * Is this a thread of the driver's, which runs callbacks of the program? It must get through, or
- * the stream that waits for the callback will never be idle.
- */
-static bool is_driver_thread(void)
+static bool has_drivers_name(void)
 {
-	char name[16] = "";
+	_cleanup_close_ int fd = -1;
+	char name[16] = "", program[17] = "";
 
-	return prctl(PR_GET_NAME, name) == 0 && strncmp(name, "cuda", strlen("cuda")) == 0 &&
-	       (name[4] == '-' || (name[4] >= '0' && name[4] <= '9'));
+	if (prctl(PR_GET_NAME, name) < 0 || strncmp(name, "cuda", strlen("cuda")) != 0 ||
+	    (name[4] != '-' && (name[4] < '0' || name[4] > '9')))
+		return false;
+	/* Those of a program that calls itself so have it from their program. */
+	fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || read(fd, program, sizeof(program) - 1) <= 0)
+		return true;
+	program[strcspn(program, "\n")] = '\0';
+	return strcmp(name, program) != 0;
+}
+
+/*
+ * May this be a thread of the driver's, which runs functions of the program? As far as can be told:
+ * "cuda-EvtHandlr" and "cuda00001400006" are, and the one that runs host functions, also those of
+ * graphs, which bears the program's name (580.159).
+ */
+static bool may_be_drivers(void)
+{
+	return gcr_thread.is_drivers || has_drivers_name();
+}
+
+static void wait_at(uint32_t level)
+{
+	bool may_be = level == GCR_GATE_LEVEL_CLOSED && may_be_drivers();
+
+	if (may_be)
+		atomic_fetch_add(&held, 1);
+	syscall(SYS_futex, &gcr_gate_closed, FUTEX_WAIT_PRIVATE, level, NULL, NULL, 0);
+	if (may_be)
+		atomic_fetch_sub(&held, 1);
 }
 
 static bool enter(enum gcr_entry entry)
 {
 	struct gcr_page_slot *slot;
+	uint32_t level;
 
 	expect_own_page();
 	slot = gcr_thread.slot;
@@ -294,15 +323,17 @@ static bool enter(enum gcr_entry entry)
 			__atomic_store_n(&slot->inside, 1 + (uint32_t)entry, __ATOMIC_SEQ_CST);
 		else
 			enter_counted(entry);
-		if (!__atomic_load_n(&gcr_gate_closed, __ATOMIC_SEQ_CST))
+		level = __atomic_load_n(&gcr_gate_closed, __ATOMIC_SEQ_CST);
+		if (level == GCR_GATE_LEVEL_OPEN ||
+		    (level == GCR_GATE_LEVEL_CLOSING && may_be_drivers()))
 			return true;
 		if (slot)
 			__atomic_store_n(&slot->inside, 0, __ATOMIC_RELEASE);
 		else
 			gcr_thread_leave_counted();
-		if (gcr_thread.exempt || is_driver_thread())
+		if (gcr_thread.exempt)
 			return false;
-		syscall(SYS_futex, &gcr_gate_closed, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+		wait_at(level);
 	}
 }
 
@@ -345,4 +376,9 @@ bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid)
 	*ret_inside = memory ? __atomic_load_n(&memory->slots[0].inside, __ATOMIC_RELAXED) : 0;
 	*ret_tid = 0;
 	return atomic_load(&counted) != 0;
+}
+
+bool gcr_threads_held(void)
+{
+	return atomic_load(&held) != 0;
 }

@@ -17,14 +17,23 @@
 
 struct gcr_thread {
 	struct gcr_page_slot *slot; /* NULL: it has none (yet), and is counted instead */
-	uint32_t exempt;	    /* not 0: passes a closed gate */
+	uint32_t exempt;	    /* not 0: passes a closed gate, the agent's */
 	uint32_t counted;	    /* 1: inside without a slot */
+	uint32_t is_drivers;	    /* 1: has run a function that the driver was given */
 };
 
 extern _Thread_local struct gcr_thread gcr_thread __attribute__((tls_model("initial-exec")));
 
-/* 0: open, 1: closed. Threads that wait sleep on it (futex(2)). */
-extern uint32_t gcr_gate_closed;
+/*
+ * Threads that wait sleep on it (futex(2)). One that is closing lets through, and counts as inside,
+ * what may be threads of the driver's: the work that is to end may need what they do.
+ */
+enum gcr_gate_level {
+	GCR_GATE_LEVEL_OPEN = 0,
+	GCR_GATE_LEVEL_CLOSING = 1,
+	GCR_GATE_LEVEL_CLOSED = 2,
+};
+extern uint32_t gcr_gate_closed; /* enum gcr_gate_level */
 
 /* All but the ordinary: no slot, a nested call, a closed gate. Keeps errno. */
 bool gcr_thread_enter_slowly(enum gcr_entry entry);
@@ -38,6 +47,9 @@ void gcr_thread_submitted_counted(void);
  */
 int gcr_threads_fence(void);
 bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid);
+
+/* Does a thread wait at the closed gate that would get through one that is closing? */
+bool gcr_threads_held(void);
 
 #define gcr_likely(condition) __builtin_expect(!!(condition), 1)
 

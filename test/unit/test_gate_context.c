@@ -178,6 +178,55 @@ static void test_capture_on_its_way(void)
 	end(thread);
 }
 
+/* What the agent asks after stays until it has its answer. */
+static CUcontext captured_in;
+static pthread_t ending_thread;
+static _Atomic(bool) has_ended;
+
+static void *end_and_destroy(void *argument)
+{
+	CUgraph graph;
+
+	atomic_store(&at_gate, gettid());
+	CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+	CHECK(cuStreamDestroy_v2(captured) == CUDA_SUCCESS);
+	CHECK(cuCtxDestroy_v2(captured_in) == CUDA_SUCCESS);
+	atomic_store(&has_ended, true);
+	return NULL;
+}
+
+static bool ended_or_waits(void)
+{
+	return atomic_load(&has_ended) || waits_at_gate();
+}
+
+static __typeof__(cuStreamIsCapturing) *real_is_capturing;
+
+static CUresult ask_while_it_ends(CUstream stream, CUstreamCaptureStatus *status)
+{
+	if (!atomic_load(&at_gate)) {
+		ending_thread = start(end_and_destroy, NULL);
+		wait_until(ended_or_waits);
+		CHECK(!atomic_load(&has_ended));
+	}
+	return real_is_capturing(stream, status);
+}
+
+static void test_capture_ends_meanwhile(void)
+{
+	use_gpu();
+	CHECK(cuCtxCreate_v2(&captured_in, 0, 0) == CUDA_SUCCESS);
+	CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	real_is_capturing = GCR_REAL(cuStreamIsCapturing);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamIsCapturing], (void *)ask_while_it_ends);
+	CLOSES();
+	gcr_gate_open();
+	end(ending_thread);
+	CHECK(gcr_gate_page()->captures == 0);
+}
+
 /* ---- contexts ---- */
 
 static bool is_alive(CUcontext context)
@@ -336,6 +385,7 @@ static const struct gate_test tests[] = {
 	{"captures", test_captures},
 	{"own stream captures", test_own_stream_captures},
 	{"capture on its way", test_capture_on_its_way},
+	{"capture ends meanwhile", test_capture_ends_meanwhile},
 	{"contexts", test_contexts},
 	{"memory of contexts", test_memory_of_contexts},
 	{"context handle again", test_context_handle_again},

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The agent, when what it does for the daemon fails in the program. The preload library's sources
+ * are part of this program, as in test_gate.c; the test is the daemon and the program.
+ */
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "lib/message.h"
+#include "test/unit/test_gate.h"
+
+static struct gcr_message message;
+static int listener, daemon_fd;
+
+static void listen_for_agent(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket-%d", sim_state_directory,
+		 getpid());
+	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	CHECK(listener >= 0);
+	CHECK(bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0);
+	CHECK(listen(listener, 4) == 0);
+	setenv("GPUCR_SOCKET", address.sun_path, 1);
+}
+
+/* The phase that it says it is in. */
+static enum gcr_preload_phase meet_agent(void)
+{
+	struct gcr_register hello;
+
+	daemon_fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(daemon_fd >= 0);
+	CHECK(gcr_message_receive(daemon_fd, 60 * SECOND, -1, &message) == 0);
+	CHECK(message.header.type == GCR_MESSAGE_REGISTER);
+	gcr_message_payload(&message, &hello, sizeof(hello));
+	gcr_message_close_fds(&message);
+	return (enum gcr_preload_phase)hello.phase;
+}
+
+/* The errno that it answers with, and the phase that it is in then. */
+static int ask(uint16_t type, const void *payload, size_t bytes, enum gcr_preload_phase phase)
+{
+	struct gcr_result result;
+
+	CHECK(gcr_message_send(daemon_fd, type, 1, payload, bytes, NULL, 0) == 0);
+	do {
+		CHECK(gcr_message_receive(daemon_fd, 60 * SECOND, -1, &message) == 0);
+		gcr_message_close_fds(&message);
+	} while (message.header.type != GCR_MESSAGE_RESULT);
+	gcr_message_payload(&message, &result, sizeof(result));
+	if (result.state != phase)
+		fprintf(stderr, "request %u: error %d, phase %u: %s\n", type, result.error,
+			result.state, result.words);
+	CHECK(result.state == phase);
+	return result.error;
+}
+
+/* ---- a hand-over that fails, and whose way back fails ---- */
+
+static const char pattern[] = "what the program has in its memory";
+static CUdeviceptr memory;
+static void *real_release, *real_map;
+
+static CUresult refuse_release(CUmemGenericAllocationHandle handle)
+{
+	return CUDA_ERROR_UNKNOWN;
+}
+
+static CUresult refuse_map(CUdeviceptr start, size_t bytes, size_t offset,
+			   CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void fail_hand_over(void)
+{
+	struct gcr_gate_request gate = {.timeout_ms = 30000};
+	struct gcr_hand_over request = {.generation = "a generation"};
+
+	listen_for_agent();
+	use_gpu();
+	CHECK(cuMemAlloc_v2(&memory, 16 * MIB) == CUDA_SUCCESS);
+	CHECK(cuMemcpyHtoD_v2(memory, pattern, sizeof(pattern)) == CUDA_SUCCESS);
+	CHECK(meet_agent() == GCR_PRELOAD_RUNNING);
+	CHECK(ask(GCR_MESSAGE_GATE_CLOSE, &gate, sizeof(gate), GCR_PRELOAD_GATED) == 0);
+	real_release = GCR_REAL(cuMemRelease);
+	real_map = GCR_REAL(cuMemMap);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuMemRelease], (void *)refuse_release);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuMemMap], (void *)refuse_map);
+	CHECK(ask(GCR_MESSAGE_HAND_OVER, &request, sizeof(request), GCR_PRELOAD_HANDED) ==
+	      ENOTRECOVERABLE);
+	CHECK(is_closed());
+}
+
+/* The gate stays closed over memory that is not mapped, until it is. */
+static void come_back(void)
+{
+	char seen[sizeof(pattern)];
+
+	CHECK(ask(GCR_MESSAGE_GATE_OPEN, NULL, 0, GCR_PRELOAD_HANDED) == EBUSY);
+	CHECK(ask(GCR_MESSAGE_TAKE_BACK, NULL, 0, GCR_PRELOAD_HANDED) == EIO);
+	CHECK(is_closed());
+	atomic_store(&gcr_reals[GCR_ENTRY_cuMemRelease], real_release);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuMemMap], real_map);
+	CHECK(ask(GCR_MESSAGE_TAKE_BACK, NULL, 0, GCR_PRELOAD_GATED) == 0);
+	CHECK(ask(GCR_MESSAGE_GATE_OPEN, NULL, 0, GCR_PRELOAD_RUNNING) == 0);
+	CHECK(cuMemcpyDtoH_v2(seen, memory, sizeof(seen)) == CUDA_SUCCESS);
+	CHECK(memcmp(seen, pattern, sizeof(seen)) == 0);
+	CHECK(cuMemFree_v2(memory) == CUDA_SUCCESS);
+}
+
+static void test_not_recoverable(void)
+{
+	fail_hand_over();
+	come_back();
+}
+
+static void test_not_recoverable_and_daemon_dies(void)
+{
+	fail_hand_over();
+	CHECK(close(daemon_fd) == 0);
+	CHECK(meet_agent() == GCR_PRELOAD_HANDED);
+	CHECK(is_closed());
+	come_back();
+}
+
+static const struct gate_test tests[] = {
+	{"not recoverable", test_not_recoverable},
+	{"not recoverable and daemon dies", test_not_recoverable_and_daemon_dies},
+};
+
+int main(int argc, char **argv)
+{
+	return run_tests(tests, GCR_ARRAY_SIZE(tests), argv[1]);
+}
