@@ -51,13 +51,18 @@ static void let_go_of_snapshot(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
 	struct gcr_snapshot *snapshot = TAKE_PTR(vmm->snapshot);
+	struct gcr_store *store = vmm->drive.daemon->store;
 
-	if (!snapshot || !gcr_process_has_ended(process)) {
-		gcr_snapshot_unref(snapshot);
+	if (!snapshot)
 		return;
-	}
-	gcr_snapshot_discard(snapshot);
-	gcr_store_pool_drop(vmm->drive.daemon->store, process->pid, process->start_ticks);
+	if (gcr_process_has_ended(process))
+		gcr_snapshot_discard(snapshot);
+	else
+		gcr_snapshot_unref(snapshot);
+	if (!gcr_process_has_ended(process))
+		return;
+	gcr_store_pool_drop(store, process->pid, process->start_ticks);
+	gcr_store_drop_left(store, process->pid, process->start_ticks);
 }
 
 void gcr_vmm_finish(struct gcr_vmm *vmm)
@@ -341,7 +346,9 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	else if (gcr_vmm_has_its_memory(vmm))
 		return gcr_vmm_took_it_back(error);
 	pthread_mutex_lock(&process->lock);
-	process->snapshot = TAKE_PTR(vmm->snapshot);
+	/* One that has ended leaves its bytes to us. */
+	if (process->state != GCR_STATE_GONE)
+		process->snapshot = TAKE_PTR(vmm->snapshot);
 	process->pinned_by = 0;
 	pthread_mutex_unlock(&process->lock);
 	return 0;
@@ -640,7 +647,7 @@ static void publish(struct gcr_vmm *vmm)
 	struct gcr_process *process = vmm->drive.process;
 
 	pthread_mutex_lock(&process->lock);
-	if (!process->snapshot && vmm->snapshot)
+	if (!process->snapshot && vmm->snapshot && process->state != GCR_STATE_GONE)
 		process->snapshot = gcr_snapshot_ref(vmm->snapshot);
 	pthread_mutex_unlock(&process->lock);
 }

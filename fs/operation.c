@@ -301,6 +301,7 @@ static void *run_task(void *data)
 	int stop_reason;
 	int result;
 
+	pthread_setname_np(pthread_self(), "gpucrfs-task");
 	if (task->recovery || task->command->verb != GCR_VERB_FREEZE)
 		engine = gcr_engine_of(task->process);
 	else

@@ -129,15 +129,18 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 	if (!removed)
 		return;
 
-	/* Nobody can use its bytes any more, unless it lives and is merely no longer watched. */
-	if (has_ended(process))
-		gcr_snapshot_discard(snapshot);
-	else
-		gcr_snapshot_unref(snapshot);
 	if (daemon->store)
 		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
+	/* One that lives and cannot be watched may need its bytes yet, and a next daemon both. */
+	if (has_ended(process)) {
+		gcr_snapshot_discard(snapshot);
+		if (daemon->store)
+			gcr_store_drop_left(daemon->store, process->pid, process->start_ticks);
+		gcr_record_remove(daemon->runtime_fd, process->pid, process->start_ticks);
+	} else {
+		gcr_snapshot_unref(snapshot);
+	}
 	gcr_loop_remove(daemon->loop, process->pidfd);
-	gcr_record_remove(daemon->runtime_fd, process->pid, process->start_ticks);
 	if (!process->launcher) {
 		gcr_gpus_expire(daemon->gpus);
 		gcr_event_log_append(process->events, "%d - gone %s", (int)process->pid, what);

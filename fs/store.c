@@ -313,6 +313,24 @@ static void keep_unreadable(const char *record_name, int error, void *data)
 		keep_locked(data, prefix);
 }
 
+/* Lock: store. False: without memory it stays in the list. */
+static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_leftover **link)
+{
+	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
+	struct gcr_store_leftover *leftover = *link;
+
+	if (!removal)
+		return false;
+	*link = leftover->next;
+	memcpy(removal->name, leftover->name, sizeof(removal->name));
+	removal->cost_bytes = leftover->cost_bytes;
+	store->snapshots_bytes -= leftover->cost_bytes;
+	store->going_bytes += leftover->cost_bytes;
+	gcr_store_remove_later_locked(store, removal);
+	free(leftover);
+	return true;
+}
+
 void gcr_store_sweep(struct gcr_store *store)
 {
 	struct gcr_store_leftover **link;
@@ -321,23 +339,25 @@ void gcr_store_sweep(struct gcr_store *store)
 	pthread_mutex_lock(&store->lock);
 	result = gcr_record_each(store->runtime_fd, keep_recorded, keep_unreadable, store);
 	for (link = &store->leftovers; *link && result >= 0;) {
-		struct gcr_store_leftover *leftover = *link;
-		struct gcr_store_removal *removal;
-
-		removal = leftover->claimed ? NULL : calloc(1, sizeof(*removal));
-		if (!removal) {
-			link = &leftover->next;
-			continue;
-		}
-		gcr_log(LOG_NOTICE, 0, "%s in the store belongs to nobody and is removed",
-			leftover->name);
-		*link = leftover->next;
-		memcpy(removal->name, leftover->name, sizeof(removal->name));
-		removal->cost_bytes = leftover->cost_bytes;
-		store->snapshots_bytes -= leftover->cost_bytes;
-		store->going_bytes += leftover->cost_bytes;
-		gcr_store_remove_later_locked(store, removal);
-		free(leftover);
+		if (!(*link)->claimed)
+			gcr_log(LOG_NOTICE, 0, "%s in the store belongs to nobody and is removed",
+				(*link)->name);
+		if ((*link)->claimed || !remove_leftover_locked(store, link))
+			link = &(*link)->next;
 	}
+	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_store_drop_left(struct gcr_store *store, pid_t pid, uint64_t start_ticks)
+{
+	char prefix[GCR_SNAPSHOT_NAME_BYTES];
+	struct gcr_store_leftover **link;
+
+	gcr_snapshot_name(pid, start_ticks, "", prefix);
+	pthread_mutex_lock(&store->lock);
+	for (link = &store->leftovers; *link;)
+		if (strncmp((*link)->name, prefix, strlen(prefix)) != 0 ||
+		    !remove_leftover_locked(store, link))
+			link = &(*link)->next;
 	pthread_mutex_unlock(&store->lock);
 }

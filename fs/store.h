@@ -56,6 +56,8 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 
 /* Remove what earlier daemons have left and no process has a record of. Once, at the start. */
 void gcr_store_sweep(struct gcr_store *store);
+/* The process has ended: what nobody holds of its snapshots goes. */
+void gcr_store_drop_left(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 
 /*
  * Start threads that fault the pages in, ahead of whoever writes them; returns at once. They end

@@ -29,12 +29,12 @@ def ptrace(request, tid):
 
 
 @contextlib.contextmanager
-def loop_held(machine):
-    """The daemon's loop, which hears of ends first, hears of nothing."""
+def held(machine, name):
+    """A thread of the daemon."""
     tasks = f'/proc/{machine.daemon.pid}/task'
     tids = [int(tid) for tid in os.listdir(tasks)
-            if harness.read_file(f'{tasks}/{tid}/comm') == 'gpucrfs-loop\n']
-    equal(len(tids), 1, 'loops')
+            if harness.read_file(f'{tasks}/{tid}/comm') == f'{name}\n']
+    equal(len(tids), 1, name)
     ptrace(PTRACE_SEIZE, tids[0])
     ptrace(PTRACE_INTERRUPT, tids[0])
     os.waitpid(tids[0], WAIT_FOR_THREADS)
@@ -55,7 +55,8 @@ def test_a_process_ends_when_the_last_one_votes():
         writer = machine.writer(None, f'freeze {first.pid} {second.pid}')
         machine.wait_faulted()
         machine.wait_status(first.pid, 'phase', 'vote')
-        with loop_held(machine):
+        # It hears of ends first.
+        with held(machine, 'gpucrfs-loop'):
             check(writer.is_waiting(), 'the second one has not voted')
             first.is_to_end = True
             first.popen.kill()
@@ -167,6 +168,49 @@ def test_taken_back_instead_of_committed():
         played.on[library.COMMIT] = lambda library_, _: library_.lose(library.RUNNING)
         equal(machine.write(played.pid, 'freeze data'), 'EIO')
         check_runs(machine, played)
+
+
+def check_gone(machine, played):
+    wait_for(lambda: not os.path.lexists(machine.path(played.pid)), 'its directory to go')
+    equal(os.listdir(f'{machine.runtime}/processes'), [])
+    wait_for(lambda: os.listdir(f'{machine.runtime}/store') == ['pool'],
+             f"the store to be empty: {os.listdir(f'{machine.runtime}/store')}")
+
+
+def test_killed_in_the_commit():
+    """Its bytes are in the store and not published yet."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+
+        def die(library_, _):
+            with held(machine, 'gpucrfs-task'):
+                library_.demo.end(signal.SIGKILL)
+                wait_for(lambda: not os.path.lexists(machine.path(played.pid)), 'it to go')
+
+        played.on[library.COMMIT] = die
+        equal(machine.write(played.pid, 'freeze'), 'ESRCH')
+        check_gone(machine, played)
+
+
+def test_killed_after_it_failed():
+    """What could not be taken back is kept for as long as the program lives."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+
+        def hand_over(library_, sequence):
+            library_.set_phase(library.HANDED)
+            library_.answer(sequence, EIO, 'it failed')
+
+        def fail(library_, sequence):
+            library_.answer(sequence, EIO, 'it failed again')
+
+        played.on[library.HAND_OVER] = hand_over
+        played.on[library.TAKE_BACK] = fail
+        equal(machine.write(played.pid, 'freeze'), 'EIO')
+        equal(machine.state(played.pid), 'failed')
+        equal(len(os.listdir(f'{machine.runtime}/store')), 2)
+        played.demo.end(signal.SIGKILL)
+        check_gone(machine, played)
 
 
 if __name__ == '__main__':
