@@ -142,6 +142,7 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
 	struct gcr_share shares[GCR_GPUS_MAX];
+	bool is_asked = false;
 	unsigned int count;
 	int result;
 
@@ -150,13 +151,17 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 	result = gcr_drive_wait_turn(drive, gcr_drive_need_mask(drive), error);
 	if (result < 0)
 		return result;
-	result = gcr_drive_query(drive, reply, error);
 	count = copy_shares(drive, shares);
 	for (unsigned int i = 0; i < count && !result; i++) {
 		const uint8_t *uuid = gcr_drive_destination(drive, shares[i].uuid);
 		int index = gcr_gpus_index(drive->daemon->gpus, uuid);
 
-		if (index < 0 || !(drive->ballast & 1u << index))
+		if (index >= 0 && drive->ballast & 1u << index)
+			continue;
+		if (!is_asked)
+			result = gcr_drive_query(drive, reply, error);
+		is_asked = true;
+		if (!result)
 			result = check_room(drive, reply, uuid, shares[i].bytes, error);
 	}
 	return result;

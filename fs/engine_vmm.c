@@ -200,7 +200,8 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 						   hello.driver_version, error);
 	if (!result)
 		result = gcr_children_check(process->pid, drive->daemon->device_directory, error);
-	if (!result)
+	/* What the driver has of it in VRAM stays there with the data alone. */
+	if (!result && !drive->task->command->data)
 		result = gcr_drive_take_stock(drive, error);
 	if (!result)
 		result = gcr_drive_check_running(drive, ret_state, error);
@@ -450,15 +451,19 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 	return result;
 }
 
-/* Bytes and control state at the same time; then the descriptors are here. */
+/*
+ * Bytes, which are under way since there is VRAM for them, and control state at the same time. The
+ * program's descriptors are made meanwhile; they go to it when all is copied.
+ */
 static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr_state *ret_state,
 		   struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t since_usec = gcr_clock_usec();
-	int result = 0;
+	int result = gcr_vmm_export(vmm, error);
 
-	if (control == GCR_CONTROL_CHECKPOINTED)
+	vmm->timing.handover_usec = lap(&since_usec);
+	if (!result && control == GCR_CONTROL_CHECKPOINTED)
 		result = gcr_vmm_drop_ballast(vmm, error);
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
@@ -472,10 +477,8 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 		result = gcr_vmm_end_copy(vmm, error);
 	}
 	lap(&since_usec);
-	if (!result)
-		result = gcr_vmm_export(vmm, error);
 	gcr_vmm_close_sessions(vmm);
-	vmm->timing.handover_usec = lap(&since_usec);
+	vmm->timing.handover_usec += lap(&since_usec);
 	return result;
 }
 

@@ -62,7 +62,7 @@ enum gcr_message_type {
 	GCR_MESSAGE_SESSION_OUT = 50, /* struct gcr_session; fds: table, directory; see below */
 	GCR_MESSAGE_SESSION_IN = 51,  /* the same */
 	GCR_MESSAGE_IMPORT = 52,      /* struct gcr_range + that many handle descriptors */
-	GCR_MESSAGE_CREATE = 53,      /* no payload: take the VRAM of all extents; ENOMEM */
+	GCR_MESSAGE_CREATE = 53,      /* no payload: take the VRAM of all, begin to copy; ENOMEM */
 	GCR_MESSAGE_COPY = 54,	      /* no payload: answered when every byte has been copied */
 	GCR_MESSAGE_EXPORT = 55, /* struct gcr_range; the result carries that many descriptors */
 	GCR_MESSAGE_END = 56,	 /* no payload: let go of everything of the session */

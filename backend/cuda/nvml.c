@@ -143,13 +143,22 @@ static void read_processes(nvmlDevice_t device, uint32_t index, struct gcr_gpus_
 	}
 }
 
-static int read_gpu(unsigned int index, struct gcr_gpus_reply *reply)
+/* What does not change is asked once: a helper's life is short. */
+static int read_identity(unsigned int index, nvmlDevice_t *ret_device, struct gcr_gpu_info *gpu)
 {
-	struct gcr_gpu_info *gpu = &reply->gpus[reply->gpus_count];
-	unsigned int minor, mig, mig_pending;
+	static struct {
+		nvmlDevice_t device; /* NULL: not asked yet */
+		struct gcr_gpu_info gpu;
+	} known[GCR_GPUS_MAX];
 	char uuid[GCR_NAME_BYTES] = "";
 	nvmlDevice_t device;
+	unsigned int minor;
 
+	if (index < GCR_GPUS_MAX && known[index].device) {
+		*ret_device = known[index].device;
+		*gpu = known[index].gpu;
+		return 0;
+	}
 	memset(gpu, 0, sizeof(*gpu));
 	gpu->minor = -1;
 	if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS ||
@@ -161,6 +170,24 @@ static int read_gpu(unsigned int index, struct gcr_gpus_reply *reply)
 	if (nvml.nvmlDeviceGetMinorNumber &&
 	    nvml.nvmlDeviceGetMinorNumber(device, &minor) == NVML_SUCCESS)
 		gpu->minor = (int32_t)minor;
+	if (index < GCR_GPUS_MAX) {
+		known[index].device = device;
+		known[index].gpu = *gpu;
+	}
+	*ret_device = device;
+	return 0;
+}
+
+static int read_gpu(unsigned int index, struct gcr_gpus_reply *reply)
+{
+	struct gcr_gpu_info *gpu = &reply->gpus[reply->gpus_count];
+	unsigned int mig, mig_pending;
+	nvmlDevice_t device;
+	int r;
+
+	r = read_identity(index, &device, gpu);
+	if (r < 0)
+		return r;
 	if (nvml.nvmlDeviceGetMigMode &&
 	    nvml.nvmlDeviceGetMigMode(device, &mig, &mig_pending) == NVML_SUCCESS &&
 	    mig == NVML_DEVICE_MIG_ENABLE)

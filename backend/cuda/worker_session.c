@@ -18,6 +18,8 @@
 
 /* Descriptors that this process uses for anything else: the driver has a few dozen. */
 #define OTHER_DESCRIPTORS 512
+/* On the way in, so many allocations are made before the first of them are copied to. */
+#define ARRIVE_TOGETHER	  8
 
 struct gcr_worker_session {
 	struct gcr_worker_gpu *gpu;
@@ -26,12 +28,14 @@ struct gcr_worker_session {
 	struct gcr_space *space;
 	CUdeviceptr base; /* 0: no addresses are reserved */
 	CUmemGenericAllocationHandle *handles;
-	int *fds;	/* OUT: of the first `arrived` */
-	size_t arrived; /* extents: imported or created */
-	size_t held;	/* of these: handles held and mapped; 0 once tidied */
-	bool failed;	/* an import did: some of what has arrived may not be accessible */
+	int *fds; /* OUT: what came */
+	size_t fds_count;
+	size_t arrived; /* extents: imported or created, and accessible */
+	size_t held;	/* handles held and mapped; 0 once tidied */
+	bool failed;	/* an import did */
 	bool copying;	/* the copier has a job of ours */
 	bool copied;
+	bool copy_failed;
 	bool pinned; /* the registered files are held as they are */
 };
 
@@ -84,6 +88,19 @@ static int reserve_addresses(struct gcr_worker_session *session, CUresult *ret_d
 		     "cuMemAddressReserve", ret_driver_result, error);
 }
 
+static void start_copier(struct gcr_worker_session *session)
+{
+	struct gcr_copy_job job = {
+		.direction = session->direction,
+		.space = session->space,
+		.base = session->base,
+		.in_flight = session->in_flight,
+	};
+
+	gcr_copier_start(session->gpu->copier, &job);
+	session->copying = true;
+}
+
 static void end_cleanup(struct gcr_worker_session *session)
 {
 	CUresult driver_result;
@@ -98,7 +115,6 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 			     struct gcr_error *error)
 {
 	_cleanup_(end_cleanup_cleanup) struct gcr_worker_session *session = NULL;
-	struct gcr_copy_job job = {.direction = direction, .in_flight = asked->copies_in_flight};
 	int r;
 
 	session = calloc(1, sizeof(*session));
@@ -126,12 +142,8 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 	gcr_pins_begin(gpu->pins);
 	session->pinned = true;
 	gcr_space_find_pinned(session->space, gpu->pins);
-	job.space = session->space;
-	job.base = session->base;
-	if (direction == GCR_COPY_OUT) {
-		gcr_copier_start(gpu->copier, &job);
-		session->copying = true;
-	}
+	if (direction == GCR_COPY_OUT)
+		start_copier(session);
 	*ret_session = TAKE_PTR(session);
 	return 0;
 }
@@ -151,6 +163,19 @@ static int set_access(struct gcr_worker_session *session, size_t first, size_t e
 		     session->gpu->driver.cuMemSetAccess(session->base + starts[first],
 							 starts[end] - starts[first], &access, 1),
 		     "cuMemSetAccess", ret_driver_result, error);
+}
+
+/* What is mapped from now on can be copied. */
+static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_result,
+		  struct gcr_error *error)
+{
+	int r = set_access(session, session->arrived, session->held, ret_driver_result, error);
+
+	if (r < 0)
+		return r;
+	session->arrived = session->held;
+	return gcr_copier_arrived(session->gpu->copier, session->space->starts[session->arrived],
+				  error);
 }
 
 /* Map the next extent; its handle is the session's from now on. */
@@ -214,15 +239,12 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 	for (size_t i = 0; i < fds_count && r == 0; i++) {
 		r = import(session, fds[i], ret_driver_result, error);
 		if (r == 0)
-			session->fds[session->arrived++] = TAKE_FD(fds[i]);
+			session->fds[session->fds_count++] = TAKE_FD(fds[i]);
 		else
-			prefix_extent(session, session->arrived, error);
+			prefix_extent(session, session->held, error);
 	}
 	if (r == 0)
-		r = set_access(session, first, session->arrived, ret_driver_result, error);
-	if (r == 0)
-		r = gcr_copier_arrived(session->gpu->copier,
-				       session->space->starts[session->arrived], error);
+		r = arrive(session, ret_driver_result, error);
 	if (r < 0) {
 		session->failed = true;
 		return r;
@@ -289,9 +311,10 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 	CUresult ignored;
 	int r = 0;
 
-	if (session->direction != GCR_COPY_IN || session->arrived > 0)
+	if (session->direction != GCR_COPY_IN || session->copying || session->arrived > 0)
 		return gcr_error_set(error, EINVAL, "this is no time to take memory");
 	driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
+	start_copier(session);
 	for (size_t i = 0; i < session->space->count && r == 0; i++) {
 		CUmemGenericAllocationHandle handle;
 
@@ -301,33 +324,30 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 			  "cuMemCreate", ret_driver_result, error);
 		if (r == 0)
 			r = map(session, handle, ret_driver_result, error);
+		if (r == 0 && (session->held - session->arrived == ARRIVE_TOGETHER ||
+			       session->held == session->space->count))
+			r = arrive(session, ret_driver_result, error);
 	}
-	if (r == 0)
-		r = set_access(session, 0, session->held, ret_driver_result, error);
 	if (r < 0) {
+		gcr_copier_stop(session->gpu->copier);
+		session->copying = false;
+		session->arrived = 0;
 		let_go(session, &ignored, NULL);
 		return r == -ENOMEM ? no_memory(session, free_bytes, error) : r;
 	}
-	session->arrived = session->held;
 	return 0;
 }
 
 int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error)
 {
-	struct gcr_copy_job job = {
-		.direction = session->direction,
-		.space = session->space,
-		.base = session->base,
-		.in_flight = session->in_flight,
-	};
-
 	if (session->copied || session->failed || session->arrived < session->space->count)
 		return gcr_error_set(error, EINVAL, "%zu of %zu allocations are there to be copied",
 				     session->arrived, session->space->count);
 	if (session->copying)
 		return 0;
-	gcr_copier_start(session->gpu->copier, &job);
-	session->copying = true;
+	/* Once more, after a failure. */
+	session->copy_failed = false;
+	start_copier(session);
 	return gcr_copier_arrived(session->gpu->copier, gcr_space_bytes(session->space), error);
 }
 
@@ -340,6 +360,7 @@ int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_
 	r = gcr_copier_finish(session->gpu->copier, &copier_result, error);
 	session->copying = false;
 	session->copied = r == 0;
+	session->copy_failed = r < 0;
 	if (r < 0)
 		*ret_driver_result = copier_result;
 	return r;
@@ -354,9 +375,9 @@ int gcr_worker_session_export(struct gcr_worker_session *session, const struct g
 	uint32_t count = 0;
 	int r = 0;
 
-	if (session->direction != GCR_COPY_IN || !session->copied ||
-	    range->count > GCR_MESSAGE_FDS_MAX || range->first > session->held ||
-	    range->count > session->held - range->first)
+	if (session->direction != GCR_COPY_IN || session->copy_failed ||
+	    session->arrived < session->space->count || range->count > GCR_MESSAGE_FDS_MAX ||
+	    range->first > session->held || range->count > session->held - range->first)
 		return gcr_error_set(error, EINVAL, "there are no such allocations to export");
 	while (count < range->count && r == 0) {
 		r = check(session->gpu,
@@ -400,7 +421,7 @@ int gcr_worker_session_end(struct gcr_worker_session *session, CUresult *ret_dri
 			  session->gpu->driver.cuMemAddressFree(session->base,
 								gcr_space_bytes(session->space)),
 			  "cuMemAddressFree", ret_driver_result, first < 0 ? NULL : error);
-	for (size_t i = 0; session->direction == GCR_COPY_OUT && i < session->arrived; i++)
+	for (size_t i = 0; i < session->fds_count; i++)
 		close(session->fds[i]);
 	if (session->pinned)
 		gcr_pins_end(session->gpu->pins);

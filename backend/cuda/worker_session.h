@@ -49,21 +49,24 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 			      struct gcr_error *error);
 
 /*
- * IN: take the VRAM of all extents. -ENOMEM with the figures, and nothing is held then: it can be
- * asked for again.
+ * IN: take the VRAM of all extents; it is copied to from then on. -ENOMEM with the figures, and
+ * nothing is held then: it can be asked for again.
  */
 int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			      struct gcr_error *error);
 
 /*
- * See to it that everything is being copied; gcr_copier_event() tells when it is through, then
- * gcr_worker_session_copied() how it went. -EINVAL some of it is not there.
+ * Everything is being copied, or -EINVAL: some of it is not there. gcr_copier_event() tells when it
+ * is through, then gcr_worker_session_copied() how it went.
  */
 int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error);
 int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			      struct gcr_error *error);
 
-/* IN, after all is copied: a descriptor for each of @range, the caller's. */
+/*
+ * IN, after CREATE: a descriptor for each of @range, the caller's. What is behind it is right only
+ * when all is copied.
+ */
 int gcr_worker_session_export(struct gcr_worker_session *session, const struct gcr_range *range,
 			      int ret_fds[GCR_MESSAGE_FDS_MAX], CUresult *ret_driver_result,
 			      struct gcr_error *error);

@@ -104,14 +104,23 @@ void gcr_space_find_pinned(struct gcr_space *space, struct gcr_pins *pins)
 	}
 }
 
-char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, uint64_t bytes)
+bool gcr_space_all_pinned(const struct gcr_space *space)
+{
+	for (size_t i = 0; i < space->count; i++)
+		if (!space->pinned[i])
+			return false;
+	return true;
+}
+
+char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, size_t *bytes)
 {
 	size_t index = find(space, offset);
-	uint64_t at = offset - space->starts[index];
 
-	if (!space->pinned[index] || bytes > space->extents[index].bytes - at)
+	if (!space->pinned[index])
 		return NULL;
-	return space->pinned[index] + at;
+	if (*bytes > space->starts[index + 1] - offset)
+		*bytes = space->starts[index + 1] - offset;
+	return space->pinned[index] + (offset - space->starts[index]);
 }
 
 void gcr_space_cursor_init(struct gcr_space_cursor *cursor, const struct gcr_space *space)

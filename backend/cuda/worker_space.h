@@ -40,8 +40,14 @@ struct gcr_pins;
 /* Look up which files are registered: those are not copied through the ring. */
 void gcr_space_find_pinned(struct gcr_space *space, struct gcr_pins *pins);
 
-/* Where [offset, offset + bytes) is in a registered file; NULL if it is not, or not in one. */
-char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, uint64_t bytes);
+/* Are all of them? */
+bool gcr_space_all_pinned(const struct gcr_space *space);
+
+/*
+ * Where @offset is in a registered file, and *bytes are at most what that file has from there; NULL
+ * if it is in none.
+ */
+char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, size_t *bytes);
 
 static inline uint64_t gcr_space_bytes(const struct gcr_space *space)
 {

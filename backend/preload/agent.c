@@ -34,6 +34,8 @@
 /* The driver's functions run on it. What thread-local data of all libraries take comes on top. */
 #define STACK_BYTES (1u << 20)
 
+#define FIRST_BATCH 4 /* descriptors */
+
 /* Without a daemon: at first often, if it is missed, then seldom. */
 #define LOOK_SOON_USEC	(200 * GCR_USEC_PER_MSEC)
 #define LOOK_LATER_USEC (2 * GCR_USEC_PER_SEC)
@@ -153,18 +155,22 @@ static int take_files(const struct gcr_message *message, struct answer *answer)
 				 &answer->error);
 }
 
-/* All descriptors to the daemon, in batches. */
+/*
+ * All descriptors to the daemon, in batches: while the next one is made, what has gone is copied
+ * already. So the first is small.
+ */
 static int send_handles(uint32_t sequence, struct gcr_error *error)
 {
-	size_t count = gcr_memory_describe(NULL, 0);
+	size_t count = gcr_memory_describe(NULL, 0), batch = FIRST_BATCH;
 	int fds[GCR_MESSAGE_FDS_MAX];
 
-	for (size_t first = 0; first < count; first += GCR_MESSAGE_FDS_MAX) {
-		struct gcr_range range = {.first = (uint32_t)first, .count = GCR_MESSAGE_FDS_MAX};
+	for (size_t first = 0; first < count; first += batch, batch *= 2) {
+		struct gcr_range range = {.first = (uint32_t)first};
 		int r;
 
-		if (count - first < GCR_MESSAGE_FDS_MAX)
-			range.count = (uint32_t)(count - first);
+		if (batch > GCR_MESSAGE_FDS_MAX)
+			batch = GCR_MESSAGE_FDS_MAX;
+		range.count = (uint32_t)(count - first < batch ? count - first : batch);
 		r = gcr_memory_export(range.first, range.count, fds, error);
 		if (r < 0)
 			return r;

@@ -244,11 +244,16 @@ static void test_order(void)
 
 	DONE(session_begin(&worker, GCR_MESSAGE_SESSION_IN, &process, 0));
 	REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "0 of 7");
-	DONE(worker_do(&worker, GCR_MESSAGE_CREATE));
-	REFUSED(worker_do(&worker, GCR_MESSAGE_CREATE), EINVAL, "");
 	range = (struct gcr_range){0, 1};
 	worker_ask(&worker, GCR_MESSAGE_EXPORT, &range, sizeof(range), NULL, 0);
 	REFUSED(worker_hear(&worker, &worker_result, fds, &fds_count), EINVAL, "");
+	DONE(worker_do(&worker, GCR_MESSAGE_CREATE));
+	REFUSED(worker_do(&worker, GCR_MESSAGE_CREATE), EINVAL, "");
+	/* While it is copied to. */
+	worker_ask(&worker, GCR_MESSAGE_EXPORT, &range, sizeof(range), NULL, 0);
+	DONE(worker_hear(&worker, &worker_result, fds, &fds_count));
+	CHECK(fds_count == 1);
+	close(fds[0]);
 	DONE(worker_do(&worker, GCR_MESSAGE_COPY));
 	REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "");
 	range = (struct gcr_range){5, 3};
