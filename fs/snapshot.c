@@ -218,8 +218,7 @@ static int make_file(struct gcr_snapshot *snapshot, size_t index,
 		    O_RDWR | O_NOFOLLOW | O_CLOEXEC | (from_pool ? 0 : O_CREAT | O_EXCL), 0600);
 	if (fd < 0 || ftruncate(fd, (off_t)extent->bytes) < 0)
 		return -errno;
-	snapshot->files[index].has_pages = from_pool && from_pool->has_pages &&
-					   from_pool->bytes > extent->bytes;
+	snapshot->files[index].has_pages = from_pool && from_pool->has_pages;
 	return 0;
 }
 

@@ -134,12 +134,17 @@ void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_p
 			sorted[at++] = NULL;
 		}
 	}
-	/* Of what is left, the largest for the largest, to be cut or stretched. */
+	/*
+	 * Of what is left, the largest for the largest, to be cut. Never stretched: whoever has a
+	 * longer part of it registered with the driver would go on with pages that were cut off.
+	 */
 	at = 0;
 	for (size_t i = 0; i < snapshot->count; i++) {
+		if (files[wanted[i]])
+			continue;
 		while (at < count && (!sorted[at] || !sorted[at]->made))
 			at++;
-		if (at < count && !files[wanted[i]]) {
+		if (at < count && sorted[at]->bytes > snapshot->extents[wanted[i]].bytes) {
 			files[wanted[i]] = sorted[at];
 			sorted[at++] = NULL;
 		}

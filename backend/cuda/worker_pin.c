@@ -22,7 +22,8 @@ struct pin {
 	dev_t device;
 	ino_t inode;
 	uint64_t bytes;
-	char *map; /* NULL: not registered yet */
+	char *map;	  /* NULL: not registered yet */
+	uint64_t session; /* the last that it was found for */
 };
 
 struct gcr_pins {
@@ -34,7 +35,8 @@ struct gcr_pins {
 	pthread_cond_t changed;
 	struct pin *list;    /* registered */
 	struct pin *pending; /* in the order they came */
-	unsigned int sessions;
+	uint64_t session;    /* the one there is, or the last there was */
+	bool in_session;
 	bool working; /* the thread is in a call of the driver */
 	bool leaving;
 };
@@ -65,14 +67,23 @@ static bool pin_register(struct gcr_pins *pins, struct pin *pin)
 	return true;
 }
 
-/* Take the first file that is no longer linked out of a list. The lock is held. */
-static struct pin *take_unlinked(struct pin **list)
+/* Is it still there, with the same pages? What has been cut is not, whatever it is now. */
+static bool is_whole(const struct pin *pin)
+{
+	struct stat status;
+
+	return fstat(pin->fd, &status) == 0 && status.st_nlink > 0 &&
+	       (uint64_t)status.st_size == pin->bytes &&
+	       (uint64_t)status.st_blocks * 512 >= pin->bytes;
+}
+
+/* Take the first file that is of no more use out of a list. The lock is held. */
+static struct pin *take_useless(const struct gcr_pins *pins, struct pin **list)
 {
 	for (struct pin **link = list; *link; link = &(*link)->next) {
 		struct pin *pin = *link;
-		struct stat status;
 
-		if (fstat(pin->fd, &status) == 0 && status.st_nlink > 0)
+		if (is_whole(pin) || (pins->in_session && pin->session == pins->session))
 			continue;
 		*link = pin->next;
 		return pin;
@@ -87,12 +98,10 @@ static bool step(struct gcr_pins *pins)
 	struct pin *pin = NULL;
 	bool registered = false;
 
-	if (pins->sessions)
-		return false;
-	gone = take_unlinked(&pins->list);
+	gone = take_useless(pins, &pins->list);
 	if (!gone)
-		gone = take_unlinked(&pins->pending);
-	if (!gone && pins->pending) {
+		gone = take_useless(pins, &pins->pending);
+	if (!gone && !pins->in_session && pins->pending) {
 		pin = pins->pending;
 		pins->pending = pin->next;
 	}
@@ -127,7 +136,7 @@ static void *run(void *data)
 
 		if (step(pins))
 			continue;
-		if (!pins->list || pins->sessions) {
+		if (!pins->list) {
 			pthread_cond_wait(&pins->changed, &pins->lock);
 			continue;
 		}
@@ -231,7 +240,8 @@ void gcr_pins_begin(struct gcr_pins *pins)
 	if (!pins)
 		return;
 	pthread_mutex_lock(&pins->lock);
-	pins->sessions++;
+	pins->in_session = true;
+	pins->session++;
 	/* What it is about to register or give up must not be half so for the session. */
 	while (pins->working)
 		pthread_cond_wait(&pins->changed, &pins->lock);
@@ -243,7 +253,7 @@ void gcr_pins_end(struct gcr_pins *pins)
 	if (!pins)
 		return;
 	pthread_mutex_lock(&pins->lock);
-	pins->sessions--;
+	pins->in_session = false;
 	pthread_cond_broadcast(&pins->changed);
 	pthread_mutex_unlock(&pins->lock);
 }
@@ -256,10 +266,13 @@ char *gcr_pins_find(struct gcr_pins *pins, int fd, uint64_t bytes)
 	if (!pins || fstat(fd, &status) < 0)
 		return NULL;
 	pthread_mutex_lock(&pins->lock);
-	for (const struct pin *pin = pins->list; pin && !map; pin = pin->next)
-		if (pin->device == status.st_dev && pin->inode == status.st_ino &&
-		    pin->bytes == bytes && (uint64_t)status.st_size == bytes)
-			map = pin->map;
+	for (struct pin *pin = pins->list; pin && !map; pin = pin->next) {
+		if (pin->device != status.st_dev || pin->inode != status.st_ino ||
+		    pin->bytes != bytes || !is_whole(pin))
+			continue;
+		pin->session = pins->session;
+		map = pin->map;
+	}
 	pthread_mutex_unlock(&pins->lock);
 	return map;
 }

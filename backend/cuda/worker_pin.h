@@ -29,7 +29,7 @@ void gcr_pins_add(struct gcr_pins *pins, int fd);
 /* Is all that was added registered, as far as that can be? */
 bool gcr_pins_settled(struct gcr_pins *pins);
 
-/* A session begins: until it ends nothing is registered or given up. */
+/* A session begins: until it ends nothing is registered, and nothing given up that it uses. */
 void gcr_pins_begin(struct gcr_pins *pins);
 void gcr_pins_end(struct gcr_pins *pins);
 
