@@ -571,7 +571,7 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 {
 	struct gcr_drive *drive = &vmm->drive;
 	enum gcr_control_state control = GCR_CONTROL_UNKNOWN;
-	int result;
+	int result = 0;
 
 	*ret_state = drive->task->from;
 	pthread_mutex_lock(&drive->process->lock);
@@ -581,7 +581,10 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	if (vmm->snapshot)
 		use_snapshot(vmm);
 	else if (drive->task->from == GCR_STATE_FAILED)
-		return recover(vmm, ret_state, error);
+		result = recover(vmm, ret_state, error);
+	/* Found frozen, it is still to be thawed. */
+	if (result < 0 || *ret_state == GCR_STATE_RUNNING)
+		return result;
 	gcr_drive_set_phase(drive, "admission");
 	result = vmm->snapshot ? gcr_drive_make_pairs(drive, error)
 			       : gcr_error_set(error, EIO, "its bytes are not in the store");

@@ -213,5 +213,44 @@ def test_killed_after_it_failed():
         check_gone(machine, played)
 
 
+def test_thaw_of_one_that_cannot_come_back():
+    """Also after another daemon has found it: the writer is not told that it runs."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        machine.must(demo.pid, 'freeze')
+        machine.faults('cuCheckpointProcessRestore error=CUDA_ERROR_OUT_OF_MEMORY')
+        equal(machine.write(demo.pid, 'thaw'), 'EIO')
+        for _ in range(2):
+            equal(machine.state(demo.pid), 'failed')
+            machine.stop()
+            machine.start()
+            equal(machine.state(demo.pid), 'failed')
+            equal(machine.write(demo.pid, 'thaw'), 'EIO')
+        demo.is_to_end = True
+
+
+def test_thaw_of_one_that_is_found_frozen():
+    """A daemon that could write no record, and one that could not ask the driver."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        machine.must(demo.pid, 'freeze')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        records = f'{machine.runtime}/processes'
+        record = f'{records}/{os.listdir(records)[0]}'
+        text = harness.read_file(record)
+        check('\nstate frozen\n' in text, text)
+        with open(record, 'w', encoding='utf-8') as file:
+            file.write(text.replace('\nstate frozen\n', '\nstate freezing\n'))
+        machine.faults(f'cuCheckpointProcessGetState {vmm.ROLES["control"]} error=999')
+        machine.start()
+        machine.wait_status(demo.pid, 'state', 'failed')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
+        equal(machine.state(demo.pid), 'running')
+        vmm.settle(machine, demo)
+        vmm.cycle(machine, demo)
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)
