@@ -138,15 +138,19 @@ static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * From anywhere before COMMIT to running. On failure it has failed, with all that is needed to try
- * again left in place: its record says that a freeze was under way.
+ * From anywhere before COMMIT to running; @by_driver: it may be locked. On failure it has failed,
+ * with all that is needed to try again left in place: its record says that a freeze was under way.
  */
-static int back_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+static int back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state *ret_state,
+			   struct gcr_error *error)
 {
-	int result;
+	int result = 0;
 
 	gcr_vmm_close_sessions(vmm);
-	result = gcr_drive_to_running(&vmm->drive, ret_state, error);
+	gcr_drive_set_phase(&vmm->drive, "rollback");
+	vmm->drive.rolling_back = true;
+	if (by_driver)
+		result = gcr_drive_to_running(&vmm->drive, ret_state, error);
 	if (!result)
 		result = memory_to_running(vmm, error);
 	if (result < 0) {
@@ -170,6 +174,11 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
 		return gcr_error_set(error, EIO, "its preload library is gone");
+	if (*facts.incomplete)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the gate is incomplete: something in it calls the driver "
+				     "past it (%s)",
+				     facts.incomplete);
 	if (*facts.obstacle)
 		return gcr_error_set(error, EOPNOTSUPP, "%s", facts.obstacle);
 	if (facts.sharings)
@@ -371,7 +380,8 @@ static int freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_err
 		*ret_state = GCR_STATE_FROZEN;
 		return 0;
 	}
-	if (back_to_running(vmm, ret_state, &back_error) < 0)
+	/* Before it was handed over nobody has locked it: its threads wait for nothing else. */
+	if (back_to_running(vmm, vmm->phase == GCR_PRELOAD_HANDED, ret_state, &back_error) < 0)
 		add_words(vmm, &back_error, error);
 	return outward(result, error);
 }
@@ -662,7 +672,7 @@ static void publish(struct gcr_vmm *vmm)
 static int recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
 			      struct gcr_error *error)
 {
-	int result = back_to_running(vmm, ret_state, error);
+	int result = back_to_running(vmm, true, ret_state, error);
 
 	if (!result)
 		set_running(vmm);

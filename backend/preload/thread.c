@@ -48,6 +48,18 @@ static struct {
 static _Atomic(uint32_t) counted; /* threads inside without a slot */
 static _Atomic(uint32_t) held;	  /* threads at the closed gate that may be the driver's */
 
+/* What goes around the gate, said when there was no page yet. */
+enum early_state {
+	EARLY_NONE,
+	EARLY_WRITING,
+	EARLY_WRITTEN,
+};
+
+static struct {
+	_Atomic(enum early_state) state;
+	char name[sizeof(((struct gcr_page *)0)->incomplete)];
+} early;
+
 static pthread_key_t slot_key; /* its destructor gives the slot back */
 static _Atomic(bool) has_slot_key;
 
@@ -123,15 +135,23 @@ static bool make_page(void)
 	return true;
 }
 
+static void set_incomplete(struct gcr_page *memory, const char *name)
+{
+	if (!memory->incomplete[0])
+		memcpy(memory->incomplete, name, strnlen(name, sizeof(memory->incomplete) - 1));
+}
+
 struct gcr_page *gcr_gate_page(void)
 {
-	enum page_state state = atomic_load_explicit(&page.state, memory_order_acquire);
+	enum page_state state = atomic_load(&page.state);
 	int saved_errno = errno;
 
 	if (state == PAGE_NONE &&
 	    atomic_compare_exchange_strong(&page.state, &state, PAGE_BEING_MADE)) {
 		state = make_page() ? PAGE_MADE : PAGE_IMPOSSIBLE;
-		atomic_store_explicit(&page.state, state, memory_order_release);
+		atomic_store(&page.state, state);
+		if (state == PAGE_MADE && atomic_load(&early.state) == EARLY_WRITTEN)
+			set_incomplete(page.memory, early.name);
 		errno = saved_errno;
 	}
 	return state == PAGE_MADE ? page.memory : NULL;
@@ -144,10 +164,17 @@ int gcr_gate_page_fd(void)
 
 void gcr_gate_incomplete(const char *name)
 {
+	enum early_state none = EARLY_NONE;
 	struct gcr_page *memory = gcr_gate_page();
 
-	if (memory && !memory->incomplete[0])
-		strncpy(memory->incomplete, name, sizeof(memory->incomplete) - 1);
+	if (!memory && atomic_compare_exchange_strong(&early.state, &none, EARLY_WRITING)) {
+		memcpy(early.name, name, strnlen(name, sizeof(early.name) - 1));
+		atomic_store(&early.state, EARLY_WRITTEN);
+		/* Whoever is making it sees the name, or has made it by now. */
+		memory = gcr_gate_page();
+	}
+	if (memory)
+		set_incomplete(memory, name);
 }
 
 void gcr_gate_forget(void)
@@ -160,6 +187,7 @@ void gcr_gate_forget(void)
 	gcr_thread.is_drivers = 0;
 	atomic_store(&counted, 0);
 	atomic_store(&held, 0);
+	atomic_store(&early.state, EARLY_NONE);
 	__atomic_store_n(&gcr_gate_closed, 0, __ATOMIC_RELEASE);
 	atomic_store(&page.state, PAGE_NONE);
 	if (had) {

@@ -258,6 +258,31 @@ def test_cancel_while_it_waits_for_the_gpu():
         vmm.cycle(machine, demo)
 
 
+def set_incomplete(pid, name):
+    """As the library does when a function that it does not know is called."""
+    fds = f'/proc/{pid}/fd'
+    page = next(fd for fd in os.listdir(fds) if 'gpucr-page' in os.readlink(f'{fds}/{fd}'))
+    with open(f'{fds}/{page}', 'r+b') as file:
+        file.seek(56)  # struct gcr_page
+        file.write(name.ljust(64, b'\0'))
+
+
+def test_gate_incomplete_meanwhile():
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--spin', 2, '--tick', 20)
+        demo.wait_ticks(3)
+        writer = machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', 'gate')
+        set_incomplete(demo.pid, b'cuFutureCall')
+        os.kill(demo.pid, signal.SIGUSR1)
+        equal(writer.result(), 'EOPNOTSUPP')
+        check('cuFutureCall' in machine.error(demo.pid), machine.error(demo.pid))
+        equal(machine.state(demo.pid), 'running')
+        demo.wait_ticks()
+        set_incomplete(demo.pid, b'')
+        vmm.cycle(machine, demo)
+
+
 def test_not_handed_over_if_not_wanted():
     """--no-vmm: the driver engine, as before."""
     with vmm.machine() as machine:

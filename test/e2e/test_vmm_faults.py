@@ -152,6 +152,25 @@ def test_calls_that_fail_again_and_again():
         vmm.cycle(machine, demo)
 
 
+def test_driver_that_does_not_answer():
+    """Nothing was handed over or locked: the program goes on, whatever the driver's helper does."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--spin', 2, '--tick', 20)
+        demo.wait_ticks(3)
+        writer = machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', 'gate')
+        machine.faults(f'cuCheckpointProcessGetState {vmm.ROLES["control"]} action=hang')
+        machine.watch_faults()
+        machine.must(demo.pid, 'cancel')
+        equal(writer.result(), 'ECANCELED')
+        equal(machine.state(demo.pid), 'running')
+        demo.wait_ticks()
+        check(not machine.faulted(), 'the driver was asked')
+        machine.faults()
+        os.kill(demo.pid, signal.SIGUSR1)
+        vmm.cycle(machine, demo)
+
+
 def test_worker_that_cannot_start():
     with vmm.machine() as machine:
         demo = vmm.demo(machine, *SMALL)

@@ -140,6 +140,34 @@ static void test_page(void)
 	CHECK(munmap(seen, sizeof(*seen)) == 0);
 }
 
+/* ---- a name that comes while the page is being made ---- */
+
+static void *name_it(void *argument)
+{
+	gcr_gate_incomplete("cuFutureCall");
+	return NULL;
+}
+
+static bool names_it;
+
+/* In place of the C library's: the page is made in it. */
+int memfd_create(const char *name, unsigned int flags)
+{
+	if (names_it)
+		end(start(name_it, NULL));
+	return (int)syscall(SYS_memfd_create, name, flags);
+}
+
+static void test_named_early(void)
+{
+	names_it = true;
+	CHECK(gcr_gate_page());
+	names_it = false;
+	CHECK(strcmp(gcr_gate_page()->incomplete, "cuFutureCall") == 0);
+	gcr_gate_incomplete("cuLaterCall");
+	CHECK(strcmp(gcr_gate_page()->incomplete, "cuFutureCall") == 0);
+}
+
 /* ---- callbacks ---- */
 
 static _Atomic(int) callbacks;
@@ -452,6 +480,7 @@ static void test_exempt(void)
 
 static const struct gate_test tests[] = {
 	{"page", test_page},
+	{"named early", test_named_early},
 	{"wait", test_wait},
 	{"hammer", test_hammer},
 	{"hammer without membarrier", test_hammer_without_membarrier},
