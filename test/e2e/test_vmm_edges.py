@@ -172,7 +172,7 @@ def test_taken_back_instead_of_committed():
 
 def check_gone(machine, played):
     wait_for(lambda: not os.path.lexists(machine.path(played.pid)), 'its directory to go')
-    equal(os.listdir(f'{machine.runtime}/processes'), [])
+    wait_for(lambda: not os.listdir(f'{machine.runtime}/processes'), 'its record to go')
     wait_for(lambda: os.listdir(f'{machine.runtime}/store') == ['pool'],
              f"the store to be empty: {os.listdir(f'{machine.runtime}/store')}")
 
