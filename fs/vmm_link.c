@@ -161,9 +161,14 @@ bool gcr_vmm_has_its_memory(const struct gcr_vmm *vmm)
 	return vmm->phase == GCR_PRELOAD_RUNNING || vmm->phase == GCR_PRELOAD_GATED;
 }
 
-/* Is the library where the request leads, or past it, by itself or with no answer to us? */
+/*
+ * Is the library where the request leads, or past it, by itself or with no answer to us? So it has
+ * said; what its page shows while a connection ends may be over in a moment.
+ */
 static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
 {
+	if (!vmm->link)
+		return false;
 	switch (type) {
 	case GCR_MESSAGE_TAKE_BACK:
 		return gcr_vmm_has_its_memory(vmm);
@@ -178,12 +183,10 @@ static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
 int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
-	int result;
 
-	for (;;) {
-		result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
-		if (!result && is_past(vmm, type))
-			return 0;
+	while (!is_past(vmm, type)) {
+		int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
+
 		if (!result)
 			result = gcr_vmm_ask(vmm, type, error);
 		if (!result)
@@ -195,6 +198,7 @@ int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 			return result;
 		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
 	}
+	return 0;
 }
 
 int gcr_vmm_took_it_back(struct gcr_error *error)

@@ -94,9 +94,9 @@ class Library:
         self.phase = phase
         os.pwrite(self.page, struct.pack('=I', phase), PAGE_PHASE)
 
-    def answer(self, sequence, error=0, words='', fd=None):
+    def answer(self, sequence, error=0, words='', fd=None, phase=None):
         self._send(RESULT, sequence,
-                   RESULT_BODY.pack(error, 0, self.phase, 0, 0, words.encode()), fd)
+                   RESULT_BODY.pack(error, 0, phase or self.phase, 0, 0, words.encode()), fd)
 
     def _send(self, number, sequence, body, fd=None):
         message = HEADER.pack(MAGIC, VERSION, number, sequence, len(body)) + body

@@ -151,8 +151,8 @@ def test_taken_back_before_the_checkpoint():
         machine.faults('cuCheckpointProcessCheckpoint')
 
         def hand_over(library_, sequence):
-            library_.set_phase(library.HANDED)
-            library_.answer(sequence)
+            library_.set_phase(library.RUNNING)
+            library_.answer(sequence, phase=library.HANDED)
             library_.lose(library.RUNNING)
 
         played.on[library.HAND_OVER] = hand_over
