@@ -4,7 +4,8 @@
  * which copy it into the store at the speed of the link, while the driver checkpoints what is left.
  *
  * Where the bytes are, and who can bring them back, at every point of a freeze:
- *   until HAND_OVER     in the program;
+ *   until HAND_OVER     in the program; its managed memory, from HOLD on, in files that it has
+ * descriptors of;
  *   until COMMIT        in VRAM, which the program's own descriptors keep: it takes them back
  * itself, also if the daemon and the workers are dead; from the record "frozen" on, which comes
  * before COMMIT: in the store, complete. On thaw they stay in the store until the program has
@@ -14,9 +15,10 @@
  * process locked or checkpointed: the way back first brings the driver back.
  *
  * Points at which the process could be lost, each with a test that fires there: gate, table, store
- * full, hand-over, worker, Lock, Checkpoint, copy, vote, record, COMMIT; CREATE, ballast, Restore,
- * copy in, EXPORT, vote, Unlock, RECEIVE, SETTLE, GATE_OPEN: an error from each, the helper, the
- * worker, the daemon or the program killed in each, and a deadline or a cancel in each.
+ * full, SAVE, HOLD, hand-over, worker, Lock, Checkpoint, copy, vote, record, COMMIT; CREATE,
+ * ballast, Restore, copy in, EXPORT, vote, Unlock, RECEIVE, SETTLE, GATE_OPEN: an error from each,
+ * the helper, the worker, the daemon or the program killed in each, and a deadline or a cancel in
+ * each.
  */
 #include "fs/engine.h"
 
@@ -121,11 +123,15 @@ static void add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
 /* The program has its memory and goes on; the driver has it running. */
 static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 {
+	struct gcr_error unused;
 	int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 
 	if (result < 0)
 		return result;
-	if (vmm->phase == GCR_PRELOAD_HANDED) {
+	/* A HOLD that was not answered may yet have been done. */
+	if (vmm->phase == GCR_PRELOAD_GATED && vmm->count > vmm->device_count)
+		gcr_vmm_ask(vmm, GCR_MESSAGE_TAKE_BACK, &unused);
+	if (vmm->phase == GCR_PRELOAD_HANDED || vmm->phase == GCR_PRELOAD_HELD) {
 		if (vmm->count > vmm->device_count && vmm->snapshot)
 			result = gcr_vmm_send_files(vmm, error);
 		if (!result)
@@ -302,6 +308,9 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
 	lap(&since_usec);
+	gcr_drive_set_phase(drive, "managed");
+	if (!result)
+		result = gcr_vmm_hold(vmm, error);
 	gcr_drive_set_phase(drive, "handover");
 	if (!result)
 		result = gcr_vmm_hand_over(vmm, error);
@@ -503,7 +512,7 @@ static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		result = gcr_vmm_send_files(vmm, error);
 	if (!result)
-		result = gcr_vmm_ask(vmm, GCR_MESSAGE_SETTLE, error);
+		result = gcr_vmm_bring_in(vmm, GCR_MESSAGE_SETTLE, error);
 	vmm->timing.map_usec += lap(&since_usec);
 	return result;
 }

@@ -193,7 +193,7 @@ int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts
 		.captures = __atomic_load_n(&page->captures, __ATOMIC_RELAXED),
 	};
 	phase = __atomic_load_n(&page->phase, __ATOMIC_RELAXED);
-	if (phase < GCR_PRELOAD_RUNNING || phase > GCR_PRELOAD_INCOMING)
+	if (phase < GCR_PRELOAD_RUNNING || phase > GCR_PRELOAD_LAST)
 		phase = GCR_PRELOAD_RUNNING;
 	ret_facts->phase = (enum gcr_preload_phase)phase;
 	copy_words(ret_facts->incomplete, page->incomplete, sizeof(ret_facts->incomplete));

@@ -36,6 +36,8 @@ struct gcr_vmm {
 	size_t device_count; /* of these, the first */
 	struct gcr_vmm_worker workers[GCR_GPUS_MAX];
 	unsigned int workers_count;
+	struct gcr_halt *halt;	/* its threads are stopped, NULL: they are not */
+	int64_t halt_ends_usec; /* and are let go at this moment at the latest */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;
 };
@@ -83,6 +85,18 @@ int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* The files of its managed memory. */
 int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/*
+ * SAVE and HOLD, the latter with the program's threads stopped if we may do that; nothing to do
+ * for a program without managed memory.
+ */
+int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/*
+ * TAKE_BACK or SETTLE (@type), with the program's threads stopped if there is managed memory and it
+ * can be done.
+ */
+int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 
 /* HAND_OVER, with what comes passed on to the workers. */
 int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error);

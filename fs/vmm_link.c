@@ -9,19 +9,30 @@
 #include <unistd.h>
 
 #include "fs/gpus.h"
+#include "fs/halt.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
 
-#define SLICE_USEC	  (250 * GCR_USEC_PER_MSEC)
+#define SLICE_USEC	    (250 * GCR_USEC_PER_MSEC)
 /* One GATE_CLOSE waits this long at first, then longer, so that a cancel soon gets its turn. */
-#define GATE_FIRST_MSEC	  200
-#define GATE_MOST_MSEC	  2000
+#define GATE_FIRST_MSEC	    200
+#define GATE_MOST_MSEC	    2000
 /*
  * The copy runs beside the driver's checkpoint, and from here on takes longer than that in any
  * case: at 50 GB/s as long as a checkpoint with the stacks of the program's kernels, 0.4 s.
  */
-#define SHRINK_MOST_BYTES (20ull << 30)
+#define SHRINK_MOST_BYTES   (20ull << 30)
+/*
+ * With its threads stopped, the library is not held up by them, as far as can be told. If it does
+ * not answer all the same, they are let go, and it knows or does not mind.
+ */
+#define HALT_USEC	    (5 * GCR_USEC_PER_SEC)
+#define HALT_BYTES_PER_USEC 256
+#define HALT_SLICE_USEC	    (20 * GCR_USEC_PER_MSEC)
+/* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
+#define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
+#define PREPARE_TRIES	    20
 
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
 {
@@ -47,7 +58,7 @@ static void disconnect(struct gcr_vmm *vmm)
 /* What a message means for the wait: 0 goes on waiting. */
 static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr_error *error)
 {
-	int result = gcr_link_receive(vmm->link, SLICE_USEC, message);
+	int result = gcr_link_receive(vmm->link, vmm->halt ? HALT_SLICE_USEC : SLICE_USEC, message);
 
 	if (!result)
 		return 1;
@@ -57,6 +68,12 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 	if (result != -ETIMEDOUT) {
 		disconnect(vmm);
 		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	}
+	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
+	if (vmm->halt) {
+		if (gcr_clock_usec() >= vmm->halt_ends_usec)
+			gcr_halt_end(TAKE_PTR(vmm->halt));
+		return 0;
 	}
 	if (gcr_drive_must_leave(&vmm->drive))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
@@ -72,7 +89,7 @@ static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
 
 	gcr_message_payload(message, &answer, sizeof(answer));
 	gcr_message_terminate(answer.words);
-	if (answer.state >= GCR_PRELOAD_RUNNING && answer.state <= GCR_PRELOAD_INCOMING)
+	if (answer.state >= GCR_PRELOAD_RUNNING && answer.state <= GCR_PRELOAD_LAST)
 		vmm->phase = (enum gcr_preload_phase)answer.state;
 	if (!answer.error)
 		return 0;
@@ -187,7 +204,9 @@ int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 	while (!is_past(vmm, type)) {
 		int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 
-		if (!result)
+		if (!result && type == GCR_MESSAGE_TAKE_BACK)
+			result = gcr_vmm_bring_in(vmm, type, error);
+		else if (!result)
 			result = gcr_vmm_ask(vmm, type, error);
 		if (!result)
 			return 0;
@@ -328,6 +347,83 @@ static bool shrinking_pays(const struct gcr_vmm *vmm)
 			return false;
 	}
 	return !vmm->drive.task->command->data;
+}
+
+/* When its threads are let go at the latest. */
+static int64_t halt_end(const struct gcr_vmm *vmm)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = vmm->device_count; i < vmm->count; i++)
+		bytes += vmm->extents[i].bytes;
+	return gcr_clock_usec() + HALT_USEC + (int64_t)(bytes / HALT_BYTES_PER_USEC);
+}
+
+int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_hold_request request = {.flags = GCR_HOLD_STOPPED};
+	int result;
+
+	if (vmm->count == vmm->device_count)
+		return 0;
+	result = gcr_vmm_ask(vmm, GCR_MESSAGE_SAVE, error);
+	if (result < 0)
+		return result;
+	result = gcr_halt_begin(process->pid, GCR_HALT_ALL, &vmm->halt, error);
+	/* Whoever sleeps need not be stopped. */
+	if (result == -EPERM)
+		request.flags = 0;
+	else if (result < 0)
+		return result;
+	vmm->halt_ends_usec = halt_end(vmm);
+	result = ask_with(vmm, GCR_MESSAGE_HOLD, &request, sizeof(request), NULL, 0, error);
+	gcr_halt_end(TAKE_PTR(vmm->halt));
+	/* Threads that were killed meanwhile have only now gone. */
+	if (result < 0 && gcr_process_has_ended(process))
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	return result;
+}
+
+/*
+ * The threads stopped, and none with a lock that the library and the driver need: it has just been
+ * able to take these. If no such moment is found, they run.
+ */
+static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_error unused;
+
+	for (int try = 0; try < PREPARE_TRIES; try++) {
+		int result = gcr_vmm_ask(vmm, GCR_MESSAGE_PREPARE, error);
+
+		if (result < 0)
+			return result;
+		result = gcr_halt_begin(vmm->drive.process->pid, GCR_HALT_AWAKE, &vmm->halt,
+					&unused);
+		/* Somebody has just now touched what is held: next time we know. */
+		if (result == -EBUSY)
+			continue;
+		if (result < 0)
+			return 0;
+		vmm->halt_ends_usec = gcr_clock_usec() + PREPARE_USEC;
+		result = gcr_vmm_ask(vmm, GCR_MESSAGE_PREPARE, error);
+		if (result < 0 || vmm->halt)
+			return result;
+	}
+	return 0;
+}
+
+int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (vmm->count > vmm->device_count)
+		result = stop_harmlessly(vmm, error);
+	vmm->halt_ends_usec = halt_end(vmm);
+	if (!result)
+		result = gcr_vmm_ask(vmm, type, error);
+	gcr_halt_end(TAKE_PTR(vmm->halt));
+	return result;
 }
 
 int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)

@@ -91,6 +91,14 @@ enum gcr_message_type {
 	GCR_MESSAGE_RECEIVE = 107,    /* struct gcr_range + that many handle descriptors */
 	GCR_MESSAGE_SETTLE = 108,     /* no payload */
 	GCR_MESSAGE_LET_GO = 109,     /* no payload */
+	GCR_MESSAGE_SAVE = 110,	      /* no payload: managed memory's contents into its files */
+	GCR_MESSAGE_HOLD = 111,	      /* struct gcr_hold_request: what has changed since, too */
+
+	/*
+	 * No payload: make ready to bring managed memory in. Answered at once, also with the
+	 * program's threads stopped, unless one of those holds a lock that bringing in may need.
+	 */
+	GCR_MESSAGE_PREPARE = 114,
 
 	/* preload library -> daemon, while it works on HAND_OVER; same sequence; not answered */
 	GCR_MESSAGE_HANDLES = 112, /* struct gcr_range + that many handle descriptors */
@@ -226,9 +234,20 @@ struct gcr_session {
  *                             +-----------SETTLE--------- INCOMING <+ |
  *                                                             +-------+
  *
+ * A program with managed memory goes another way to HANDED. SAVE leaves it GATED; its threads can
+ * write to the memory until it is held, so they are stopped for HOLD.
+ *
+ *   GATED --SAVE, HOLD--> HELD --HAND_OVER--> HANDED
+ *     ^                    |
+ *     +-----TAKE_BACK------+
+ *
+ * A HOLD that fails may have reached HELD (result.state says so), and a HAND_OVER that fails stays
+ * there: then TAKE_BACK is the way back. What comes back can be seen before its contents are there;
+ * so the threads are stopped for TAKE_BACK and SETTLE too, if it can be done (PREPARE).
+ *
  * A message that asks for the phase it is in already succeeds. When the daemon's socket ends, the
- * library goes back to RUNNING by itself from GATED at once, and from HANDED (it still has the
- * descriptors) unless another daemon is there in GCR_PRELOAD_GRACE_USEC; in OUT and INCOMING it
+ * library goes back to RUNNING by itself from GATED at once, and from HELD and HANDED (it still has
+ * the descriptors) unless another daemon is there in GCR_PRELOAD_GRACE_USEC; in OUT and INCOMING it
  * waits for one for ever.
  */
 enum gcr_preload_phase {
@@ -237,7 +256,9 @@ enum gcr_preload_phase {
 	GCR_PRELOAD_HANDED = 3,	  /* unmapped and released; descriptors kept */
 	GCR_PRELOAD_OUT = 4,	  /* no descriptor either: the bytes are in the store only */
 	GCR_PRELOAD_INCOMING = 5, /* some of it is mapped again */
+	GCR_PRELOAD_HELD = 6,	  /* managed memory is in its files, the rest where it was */
 };
+#define GCR_PRELOAD_LAST GCR_PRELOAD_HELD
 
 #define GCR_PRELOAD_GRACE_USEC 10000000
 
@@ -255,6 +276,15 @@ struct gcr_gate_request {
 	 */
 	uint32_t timeout_ms;
 };
+
+struct gcr_hold_request {
+	uint32_t flags; /* GCR_HOLD_* */
+};
+/*
+ * The program's threads are stopped until this is answered, but for the library's own and the
+ * driver's. Without it, it is EOPNOTSUPP if one of them has run since SAVE.
+ */
+#define GCR_HOLD_STOPPED 0x1
 
 struct gcr_hand_over {
 	char generation[40]; /* UUID as text */

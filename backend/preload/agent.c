@@ -12,7 +12,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -62,6 +61,7 @@ static void set_phase(enum gcr_preload_phase phase)
 
 static void open_gate(void)
 {
+	gcr_managed_cancel();
 	gcr_managed_close_files();
 	gcr_gate_open();
 	set_phase(GCR_PRELOAD_RUNNING);
@@ -204,20 +204,44 @@ static int roll_back(int r, int (*step)(struct gcr_error *), struct gcr_error *e
 	return -ENOTRECOVERABLE;
 }
 
+static int save(const struct gcr_message *message, struct answer *answer)
+{
+	return gcr_managed_save(&answer->error);
+}
+
+/* From its arrival to its answer, threads of the program may be stopped; see managed_hold.h. */
+static int hold(const struct gcr_message *message, struct answer *answer)
+{
+	struct gcr_hold_request request;
+	int r;
+
+	gcr_message_payload(message, &request, sizeof(request));
+	r = gcr_managed_hold(request.flags & GCR_HOLD_STOPPED, &answer->error);
+	if (gcr_managed_is_held())
+		set_phase(GCR_PRELOAD_HELD);
+	return r;
+}
+
+/* Locks that whoever is stopped may hold: they are taken for a moment. */
+static int prepare(const struct gcr_message *message, struct answer *answer)
+{
+	return gcr_managed_prepare(&answer->error);
+}
+
+/* Managed memory that is held after a failure, the daemon has taken back, with threads stopped. */
 static int move_out(uint32_t sequence, struct gcr_error *error)
 {
-	int r = gcr_managed_out(error);
+	int r = gcr_managed_is_held() ? gcr_managed_free_held(error) : gcr_managed_out(error);
 
+	if (gcr_managed_is_held())
+		set_phase(GCR_PRELOAD_HELD);
 	if (r < 0)
 		return r;
 	r = send_handles(sequence, error);
 	if (r == 0)
 		r = gcr_memory_unmap(error);
-	if (r == 0)
-		return 0;
 	/* Nothing is unmapped, but descriptors may have been made. */
-	r = roll_back(r, gcr_memory_take_back, error);
-	return roll_back(r, gcr_managed_in, error);
+	return r < 0 ? roll_back(r, gcr_memory_take_back, error) : 0;
 }
 
 static int hand_over(const struct gcr_message *message, struct answer *answer)
@@ -304,7 +328,7 @@ static int let_go(const struct gcr_message *message, struct answer *answer)
 }
 
 #define IN(phase) (1u << GCR_PRELOAD_##phase)
-#define ANYWHERE  (IN(RUNNING) | IN(GATED) | IN(HANDED) | IN(OUT) | IN(INCOMING))
+#define ANYWHERE  (IN(RUNNING) | IN(GATED) | IN(HELD) | IN(HANDED) | IN(OUT) | IN(INCOMING))
 
 /* In which phases a request is done, and in which there is nothing left to do. */
 static const struct request {
@@ -319,10 +343,13 @@ static const struct request {
 	{GCR_MESSAGE_GATE_OPEN, IN(RUNNING) | IN(GATED), 0, 0, handle_open},
 	{GCR_MESSAGE_LIST, ANYWHERE, 0, 0, list},
 	{GCR_MESSAGE_FILES, ANYWHERE & ~IN(RUNNING), 0, sizeof(struct gcr_range), take_files},
-	{GCR_MESSAGE_HAND_OVER, IN(GATED), IN(HANDED), offsetof(struct gcr_hand_over, flags),
-	 hand_over},
+	{GCR_MESSAGE_SAVE, IN(GATED), IN(HELD) | IN(HANDED), 0, save},
+	{GCR_MESSAGE_HOLD, IN(GATED), IN(HELD) | IN(HANDED), sizeof(struct gcr_hold_request), hold},
+	{GCR_MESSAGE_PREPARE, ANYWHERE, 0, 0, prepare},
+	{GCR_MESSAGE_HAND_OVER, IN(GATED) | IN(HELD), IN(HANDED),
+	 offsetof(struct gcr_hand_over, flags), hand_over},
 	{GCR_MESSAGE_COMMIT, IN(HANDED), IN(OUT), 0, commit},
-	{GCR_MESSAGE_TAKE_BACK, IN(HANDED), IN(GATED), 0, handle_take_back},
+	{GCR_MESSAGE_TAKE_BACK, IN(HELD) | IN(HANDED), IN(GATED), 0, handle_take_back},
 	{GCR_MESSAGE_RECEIVE, IN(OUT) | IN(INCOMING), 0, sizeof(struct gcr_range), receive},
 	/* OUT: a program without device memory. */
 	{GCR_MESSAGE_SETTLE, IN(OUT) | IN(INCOMING), IN(GATED), 0, settle},
@@ -331,8 +358,8 @@ static const struct request {
 
 static const char *phase_name(enum gcr_preload_phase phase)
 {
-	static const char *const names[] = {"?",	   "running",  "gated",
-					    "handed over", "gone out", "coming in"};
+	static const char *const names[] = {"?",	"running",   "gated", "handed over",
+					    "gone out", "coming in", "held"};
 
 	return names[phase];
 }
@@ -369,7 +396,7 @@ static void lose_daemon(void)
 	agent.looks = 0;
 	if (agent.phase == GCR_PRELOAD_RUNNING || agent.phase == GCR_PRELOAD_GATED)
 		open_gate();
-	else if (agent.phase == GCR_PRELOAD_HANDED)
+	else if (agent.phase == GCR_PRELOAD_HELD || agent.phase == GCR_PRELOAD_HANDED)
 		agent.grace_ends_usec = gcr_clock_usec() + GCR_PRELOAD_GRACE_USEC;
 }
 
@@ -421,9 +448,9 @@ static void send_result(const struct gcr_message *message, int r, struct answer 
 		.duration_usec = (uint64_t)(gcr_clock_usec() - started_usec),
 	};
 
+	/* As after HOLD other threads may be stopped, it is not formatted. */
 	if (r < 0)
-		snprintf(result.words, sizeof(result.words), "%.*s", GCR_WORDS_BYTES - 1,
-			 answer->error.words);
+		memccpy(result.words, answer->error.words, '\0', sizeof(result.words) - 1);
 	if (!gcr_connection_is_open() ||
 	    gcr_connection_send(GCR_MESSAGE_RESULT, message->header.sequence, &result,
 				sizeof(result), &fd, fd >= 0 ? 1 : 0) < 0)

@@ -47,14 +47,16 @@ static struct {
 
 /* ---- the list ---- */
 
-static int make_room(void)
+int gcr_hold_expect(size_t count)
 {
-	size_t room = hold.room ? 2 * hold.room : 16;
+	size_t room = hold.room ? hold.room : 16;
 	struct gcr_hold_range *longer;
 
 	/* Taking a piece out of a range makes two of it. */
-	if (hold.count + 2 <= hold.room)
+	if (hold.count + 2 * count <= hold.room)
 		return 0;
+	while (room < hold.count + 2 * count)
+		room *= 2;
 	longer = realloc(hold.ranges, room * sizeof(*longer));
 	if (!longer)
 		return -ENOMEM;
@@ -229,16 +231,18 @@ void gcr_hold_pause(void)
 /* ---- holding ---- */
 
 /*
- * Registered memory without pages, somewhere. No child inherits it: it would not sleep there. Were
- * the program to lock all it maps (mlockall(2)), pages would come at once.
+ * No child inherits it: it would not sleep there. Were the program to lock all it maps
+ * (mlockall(2)), pages would come at once.
  */
-static void *make_hold(size_t bytes)
+void *gcr_hold_make(size_t bytes)
 {
 	struct uffdio_register registration = {.range = {.len = bytes},
 					       .mode = UFFDIO_REGISTER_MODE_MISSING};
-	void *memory =
-		mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *memory;
 
+	if (!hold.is_read || !gcr_descriptor_valid(&hold.descriptor))
+		return NULL;
+	memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED)
 		return NULL;
 	registration.range.start = (uintptr_t)memory;
@@ -251,31 +255,41 @@ static void *make_hold(size_t bytes)
 	return NULL;
 }
 
+int gcr_hold_place(void *memory, uintptr_t start, size_t bytes)
+{
+	/* Whose report nobody reads waits for ever. */
+	if (!hold.is_read || !gcr_descriptor_valid(&hold.descriptor))
+		return -EBADF;
+	if (hold.count + 2 > hold.room)
+		return -ENOMEM;
+	if (mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)start) ==
+	    MAP_FAILED)
+		return -errno;
+	add(start, start + bytes);
+	return 0;
+}
+
 int gcr_hold(uintptr_t start, size_t bytes)
 {
 	void *memory;
-	int r = make_room();
+	int r = gcr_hold_expect(1);
 
 	if (r < 0)
 		return r;
 	if (!hold.is_read || !gcr_descriptor_valid(&hold.descriptor))
 		return -EBADF;
-	memory = make_hold(bytes);
+	memory = gcr_hold_make(bytes);
 	if (!memory)
 		return -ENOMEM;
-	if (mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)start) ==
-	    MAP_FAILED) {
-		r = -errno;
+	r = gcr_hold_place(memory, start, bytes);
+	if (r < 0)
 		munmap(memory, bytes);
-		return r;
-	}
-	add(start, start + bytes);
-	return 0;
+	return r;
 }
 
 void gcr_hold_replaced(uintptr_t start, size_t bytes)
 {
-	make_room();
+	gcr_hold_expect(1);
 	subtract(start, start + bytes);
 }
 

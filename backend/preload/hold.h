@@ -28,6 +28,15 @@ void gcr_hold_pause(void);
 /* Hold the pages of [start, start + bytes) instead of what is mapped there, in one step. -errno. */
 int gcr_hold(uintptr_t start, size_t bytes);
 
+/*
+ * The same in steps. Room to note @count more holds (-ENOMEM); memory that holds nothing yet,
+ * to be given back by munmap(2), NULL if there is none; and its move to where it holds, -errno,
+ * after which it is not the caller's any more. The last one allocates nothing and takes no lock.
+ */
+int gcr_hold_expect(size_t count);
+void *gcr_hold_make(size_t bytes);
+int gcr_hold_place(void *memory, uintptr_t start, size_t bytes);
+
 /* Something else has been mapped over the range: it is not held any more. */
 void gcr_hold_replaced(uintptr_t start, size_t bytes);
 

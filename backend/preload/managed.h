@@ -27,11 +27,39 @@ int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_err
 void gcr_managed_close_files(void);
 
 /*
- * All contents into the files, then all freed and the addresses held, after a trial has shown that
- * they can be had again. A CPU thread that touches a held address sleeps until it is back. On
- * failure all is as it was (-EOPNOTSUPP with the reason, -EIO), or -ENOTRECOVERABLE.
+ * All contents into the files, and a trial that shows that the memory can be had again; the
+ * program's threads run. -EOPNOTSUPP with the reason, -EIO, -ENOSPC and so on: nothing has
+ * happened. Done again, it begins anew.
+ */
+int gcr_managed_save(struct gcr_error *error);
+
+/*
+ * What has changed since into the files, and all addresses held: a CPU thread that touches one
+ * sleeps until the memory is back. @stopped: the program's threads are stopped, anywhere; no lock
+ * is taken and no memory allocated. Else it is -EOPNOTSUPP if one of them has run since it was
+ * saved. On failure nothing is held, or gcr_managed_is_held(), and then gcr_managed_in() is the
+ * way back. -ENOTRECOVERABLE: they were not stopped to the end.
+ */
+int gcr_managed_hold(bool stopped, struct gcr_error *error);
+bool gcr_managed_is_held(void);
+
+/* What has been saved is not held after all; nothing, if it is. */
+void gcr_managed_cancel(void);
+
+/*
+ * All freed, after the two above if they are not done yet. On failure all is as it was
+ * (-EOPNOTSUPP with the reason, -EIO), or -ENOTRECOVERABLE.
  */
 int gcr_managed_out(struct gcr_error *error);
+
+/* Only the last step, for what is held; on failure it stays so. */
+int gcr_managed_free_held(struct gcr_error *error);
+
+/*
+ * Make ready for gcr_managed_in(). It blocks while another thread holds a lock of malloc(3), of the
+ * dynamic linker, of pthread_create(3) or of the table.
+ */
+int gcr_managed_prepare(struct gcr_error *error);
 
 /*
  * All allocated again at the old addresses, contents, advice and attachment as before; then those

@@ -1,21 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Managed memory out and in: the agent's side, with the gate closed and the GPU idle. The program's
- * threads run all the while; from when its memory is freed, who touches it sleeps (hold.h).
+ * threads run all the while, but for the moment in which its addresses are held (managed_hold.h);
+ * from then on, who touches it sleeps (hold.h).
  *
- * Whether memory comes back where it was is tried before any is freed, with memory that lies the
+ * Whether memory comes back where it was is tried before any is held, with memory that lies the
  * same way in chunks elsewhere. Not with the program's own: its threads could see what is in it
- * meanwhile, and if it did not come back, there would be no way back either.
+ * meanwhile, and if it did not come back, there would be no way back either. That the driver frees
+ * memory whose pages have been replaced by a hold is part of the trial.
  *
  * What can fail, and what is left then:
  *   trial         it would not come back, or no privilege: nothing has happened
- *   contents out  a copy, a full store, a thread that writes all the time: nothing has happened
- *   free          what is out already comes back, from the files
+ *   contents out  a copy, a full store: nothing has happened
+ *   hold          threads that are not stopped, a full store: nothing has happened; if only some
+ *                 addresses are held, their contents are in the files: as free
+ *                 threads that are let go in the very moment (their daemon is killed): there is no
+ *                 knowing whether a write is lost, and the memory stays out for ever
+ *   free          what is held comes back, from the files
  *   in            an allocation, its address, a copy: all is freed and held again; the files stay
  */
 #include "backend/preload/managed.h"
 
 #include <errno.h>
+#include <link.h>
+#include <malloc.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,19 +33,28 @@
 
 #include "backend/preload/entry_points.h"
 #include "backend/preload/hold.h"
+#include "backend/preload/managed_hold.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/place.h"
 #include "backend/preload/quiet.h"
 #include "backend/preload/steer.h"
+#include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 
 /* Copies go through memory of ours: whatever the file's state, that is no SIGBUS. */
 #define BOUNCE_BYTES (8ull << 20)
-/* How often memory is copied that the CPU writes to meanwhile. */
-#define ROUNDS	     4
+/* How often a block is copied anew because the CPU may have touched it meanwhile. */
+#define TRIES	     4
+/* The step of small memory, as measured; there is none between. */
+#define STEP_BYTES   512
 
 static struct {
-	bool is_out; /* some of it */
+	bool is_saved;	  /* all of it, and it can be held */
+	bool is_held;	  /* some of it: contents are in files only */
+	bool is_out;	  /* all of it, and the driver has none */
+	bool is_doubtful; /* a write may be missing in the files */
+	struct gcr_saved_all saved;
+	struct gcr_quiet before; /* the threads, before the first byte was saved */
 	/* All allocations as in the table, in the same order, and their chunks. */
 	struct gcr_place *places;
 	size_t count;
@@ -45,13 +63,7 @@ static struct {
 	struct gcr_managed *const *allocations;
 	struct gcr_managed_piece *pieces;
 	size_t piece_count;
-} move;
-
-/* What copies need. */
-struct bounce {
-	char *memory;
-	char *compared;
-};
+} move = {.saved = {.tasks = -1}};
 
 static int driver_error(struct gcr_error *error, const char *call, CUresult result)
 {
@@ -65,9 +77,13 @@ static int driver_error(struct gcr_error *error, const char *call, CUresult resu
 
 static void forget_plan(void)
 {
+	gcr_saved_finish(&move.saved);
+	gcr_quiet_free(&move.before);
 	free(move.places);
 	free(move.chunks);
 	memset(&move, 0, sizeof(move));
+	move.saved.tasks = -1;
+	gcr_touch_end();
 }
 
 /* ---- what there is ---- */
@@ -170,16 +186,74 @@ static int hold_somewhere(size_t bytes, uintptr_t *ret_start, struct gcr_error *
 	return 0;
 }
 
-/* Made, freed and held, made again. */
+static uintptr_t block_of(CUdeviceptr address)
+{
+	return (uintptr_t)(address / GCR_BLOCK_BYTES * GCR_BLOCK_BYTES);
+}
+
+static uintptr_t blocks_end(const struct gcr_place *place)
+{
+	return block_of(place->start + place->bytes + GCR_BLOCK_BYTES - 1);
+}
+
+/*
+ * The addresses of @places, in whole blocks: nobody else has any in these. @ret_ranges: room for as
+ * many as there are places.
+ */
+static size_t make_ranges(const struct gcr_place *places, struct gcr_saved_range *ret_ranges)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < move.count; i++) {
+		uintptr_t start = block_of(places[i].start), end = blocks_end(&places[i]);
+		struct gcr_saved_range *last = count ? &ret_ranges[count - 1] : NULL;
+
+		if (last && start <= last->start + last->bytes) {
+			if (end > last->start + last->bytes)
+				last->bytes = end - last->start;
+			continue;
+		}
+		ret_ranges[count++] =
+			(struct gcr_saved_range){.start = start, .bytes = end - start};
+	}
+	return count;
+}
+
+static int hold_places(const struct gcr_place *places, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_saved_range *ranges = calloc(move.count, sizeof(*ranges));
+	size_t count;
+	int r = 0;
+
+	if (!ranges)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	count = make_ranges(places, ranges);
+	for (size_t i = 0; i < count && r == 0; i++)
+		r = gcr_hold(ranges[i].start, ranges[i].bytes);
+	return r < 0 ? gcr_error_set(error, -r, "addresses cannot be held: %s", strerror(-r)) : 0;
+}
+
+/* The driver has given the chunk back, and it is held. */
+static bool is_given_back(const struct gcr_place_chunk *chunk)
+{
+	struct gcr_chunk unused;
+
+	return !gcr_steer_chunk(chunk->range.start, &unused) &&
+	       gcr_hold_covers(chunk->range.start, chunk->range.bytes);
+}
+
+/* Made, held, freed, made again. */
 static int try_places(struct gcr_place *places, struct gcr_place_chunk *chunks,
 		      struct gcr_error *error)
 {
 	int r = gcr_places_make(places, move.count, chunks, move.chunk_count, error);
 
 	if (r == 0)
+		r = hold_places(places, error);
+	if (r == 0)
 		r = gcr_places_free(places, move.count, true, error);
 	for (size_t i = 0; i < move.chunk_count && r == 0; i++)
-		if (!gcr_hold_covers(chunks[i].range.start, chunks[i].range.bytes))
+		if (!is_given_back(&chunks[i]))
 			r = gcr_error_set(error, EADDRNOTAVAIL,
 					  "addresses that this driver gave back are not held");
 	if (r == 0)
@@ -273,43 +347,36 @@ static int read_all(int fd, char *memory, size_t bytes, off_t offset, struct gcr
 	return 0;
 }
 
-/* Some of an allocation to its file; @changed: only if it differs, and then set. */
-static int write_some(const struct bounce *bounce, CUdeviceptr from, size_t bytes, int fd,
-		      off_t offset, bool *changed, struct gcr_error *error)
+/* Memory to its file. */
+static int write_some(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_t offset,
+		      struct gcr_error *error)
 {
-	CUresult result = GCR_REAL(cuMemcpyDtoH_v2)(bounce->memory, from, bytes);
-	int r;
+	CUresult result = GCR_REAL(cuMemcpyDtoH_v2)(bounce, from, bytes);
 
 	if (result)
 		return driver_error(error, "cuMemcpyDtoH", result);
-	if (changed) {
-		r = read_all(fd, bounce->compared, bytes, offset, error);
-		if (r < 0 || memcmp(bounce->memory, bounce->compared, bytes) == 0)
-			return r;
-		*changed = true;
-	} else if (is_zero(bounce->memory, bytes) && is_hole(fd, offset, bytes)) {
+	if (is_zero(bounce, bytes) && is_hole(fd, offset, bytes))
 		return 0;
-	}
-	return write_all(fd, bounce->memory, bytes, offset, error);
+	return write_all(fd, bounce, bytes, offset, error);
 }
 
 /* What of the file is not a hole, to memory that is zero. */
-static int read_some(const struct bounce *bounce, CUdeviceptr to, size_t bytes, int fd,
-		     off_t offset, struct gcr_error *error)
+static int read_some(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t offset,
+		     struct gcr_error *error)
 {
 	CUresult result;
 	int r;
 
 	if (is_hole(fd, offset, bytes))
 		return 0;
-	r = read_all(fd, bounce->memory, bytes, offset, error);
+	r = read_all(fd, bounce, bytes, offset, error);
 	if (r < 0)
 		return r;
-	result = GCR_REAL(cuMemcpyHtoD_v2)(to, bounce->memory, bytes);
+	result = GCR_REAL(cuMemcpyHtoD_v2)(to, bounce, bytes);
 	return result ? driver_error(error, "cuMemcpyHtoD", result) : 0;
 }
 
-static const struct gcr_managed_piece *piece_of(CUdeviceptr address)
+static struct gcr_managed_piece *piece_of(CUdeviceptr address)
 {
 	size_t first = 0, end = move.piece_count;
 
@@ -324,68 +391,120 @@ static const struct gcr_managed_piece *piece_of(CUdeviceptr address)
 	return &move.pieces[first];
 }
 
-enum direction {
-	CONTENTS_OUT,
-	CONTENTS_COMPARED, /* and out where they differ */
-	CONTENTS_IN,
-};
-
-static int copy_one(const struct bounce *bounce, const struct gcr_place *place,
-		    enum direction direction, bool *changed, struct gcr_error *error)
+static int use_context(CUcontext context, struct gcr_error *error)
 {
-	const struct gcr_managed_piece *piece = piece_of(place->start);
-	CUresult result = GCR_REAL(cuCtxSetCurrent)(place->context);
+	CUresult result = GCR_REAL(cuCtxSetCurrent)(context);
+
+	return result ? driver_error(error, "cuCtxSetCurrent", result) : 0;
+}
+
+static int closed_file(CUdeviceptr start, struct gcr_error *error)
+{
+	return gcr_error_set(error, EIO,
+			     "the program has closed the file of its managed memory at 0x%llx",
+			     start);
+}
+
+/* All allocations in parts of one block each. */
+static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
+{
+	size_t room = 0;
+
+	for (size_t i = 0; i < move.count; i++)
+		room += (blocks_end(&move.places[i]) - block_of(move.places[i].start)) /
+			GCR_BLOCK_BYTES;
+	saved->parts = calloc(room, sizeof(*saved->parts));
+	saved->ranges = calloc(move.count, sizeof(*saved->ranges));
+	if (!saved->parts || !saved->ranges)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < move.count; i++) {
+		const struct gcr_place *place = &move.places[i];
+		const struct gcr_managed_piece *piece = piece_of(place->start);
+		uintptr_t end = place->start + place->bytes;
+
+		for (uintptr_t at = place->start; at < end;) {
+			uintptr_t next = block_of(at) + GCR_BLOCK_BYTES;
+
+			next = next < end ? next : end;
+			saved->parts[saved->part_count++] = (struct gcr_saved){
+				.start = at,
+				.bytes = next - at,
+				.file = &piece->file,
+				.offset = (off_t)(at - piece->start),
+				.place = i,
+			};
+			at = next;
+		}
+	}
+	saved->range_count = make_ranges(move.places, saved->ranges);
+	return 0;
+}
+
+/* One block: whether the CPU could have written to it meanwhile. */
+static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *ret_mapped,
+		     bool *ret_certain, struct gcr_error *error)
+{
+	CUcontext context = move.places[parts[0].place].context;
+	uint64_t faults = gcr_touch_faults();
+	bool is_mapped = false;
+	int r = use_context(context, error);
+
+	for (size_t i = 0; i < count; i++)
+		is_mapped = is_mapped || gcr_touch_is_mapped(parts[i].start, parts[i].bytes);
+	for (size_t i = 0; i < count && r == 0; i++) {
+		const struct gcr_saved *part = &parts[i];
+
+		if (move.places[part->place].context != context) {
+			context = move.places[part->place].context;
+			r = use_context(context, error);
+		}
+		if (r == 0 && !gcr_descriptor_valid(part->file))
+			r = closed_file(part->start, error);
+		if (r == 0)
+			r = write_some(bounce, part->start, part->bytes, part->file->fd,
+				       part->offset, error);
+	}
+	*ret_mapped = is_mapped;
+	*ret_certain = !is_mapped && gcr_touch_faults() == faults;
+	return r;
+}
+
+/* All contents. What the CPU has a part of is compared in the moment that it is stopped. */
+static int save_all(char *bounce, struct gcr_saved_all *saved, struct gcr_error *error)
+{
+	size_t count;
 	int r = 0;
 
-	if (result)
-		return driver_error(error, "cuCtxSetCurrent", result);
-	if (!gcr_descriptor_valid(&piece->file))
-		return gcr_error_set(error, EIO,
-				     "the program has closed the file of its managed memory at "
-				     "0x%llx",
-				     place->start);
+	for (size_t first = 0; first < saved->part_count && r == 0; first += count) {
+		struct gcr_saved *parts = &saved->parts[first];
+		bool is_mapped = false, is_certain = false;
+
+		for (count = 1; first + count < saved->part_count; count++)
+			if (block_of(parts[count].start) != block_of(parts[0].start))
+				break;
+		for (int try = 0; try < TRIES && r == 0 && !is_mapped && !is_certain; try++)
+			r = save_once(bounce, parts, count, &is_mapped, &is_certain, error);
+		for (size_t i = 0; i < count; i++)
+			parts[i].is_certain = is_certain;
+	}
+	return r;
+}
+
+/* From the file to memory that is new. */
+static int load_one(char *bounce, const struct gcr_place *place, struct gcr_error *error)
+{
+	const struct gcr_managed_piece *piece = piece_of(place->start);
+	int r = use_context(place->context, error);
+
+	if (r == 0 && !gcr_descriptor_valid(&piece->file))
+		r = closed_file(place->start, error);
 	for (size_t at = 0; at < place->bytes && r == 0; at += BOUNCE_BYTES) {
 		off_t offset = (off_t)(place->start - piece->start + at);
 		size_t bytes = place->bytes - at < BOUNCE_BYTES ? place->bytes - at : BOUNCE_BYTES;
 
-		if (direction == CONTENTS_IN)
-			r = read_some(bounce, place->start + at, bytes, piece->file.fd, offset,
-				      error);
-		else
-			r = write_some(bounce, place->start + at, bytes, piece->file.fd, offset,
-				       direction == CONTENTS_OUT ? NULL : changed, error);
+		r = read_some(bounce, place->start + at, bytes, piece->file.fd, offset, error);
 	}
 	return r;
-}
-
-static int copy_chunk(const struct bounce *bounce, const struct gcr_place_chunk *chunk,
-		      enum direction direction, bool *changed, struct gcr_error *error)
-{
-	int r = 0;
-
-	for (size_t i = chunk->first; i < chunk->first + chunk->count && r == 0; i++)
-		r = copy_one(bounce, &move.places[i], direction, changed, error);
-	return r;
-}
-
-/*
- * Copy again what has changed since it was copied, until nothing has. What never stops changing
- * cannot be saved.
- */
-static int settle_chunk(const struct bounce *bounce, const struct gcr_place_chunk *chunk,
-			struct gcr_error *error)
-{
-	for (int round = 0; round < ROUNDS; round++) {
-		bool changed = false;
-		int r = copy_chunk(bounce, chunk, CONTENTS_COMPARED, &changed, error);
-
-		if (r < 0 || !changed)
-			return r;
-	}
-	return gcr_error_set(error, EBUSY,
-			     "a thread of the program goes on writing to its managed memory at "
-			     "0x%llx",
-			     move.places[chunk->first].start);
 }
 
 /* ---- what was said about it ---- */
@@ -428,25 +547,142 @@ static int attach(const struct gcr_managed *managed, struct gcr_error *error)
 	return result ? driver_error(error, "cuStreamAttachMemAsync", result) : 0;
 }
 
-/* ---- out and in ---- */
+/* ---- out ---- */
 
-static int get_bounce(struct bounce *ret_bounce, struct gcr_error *error)
+static char *get_bounce(struct gcr_error *error)
 {
-	ret_bounce->memory = malloc(2 * BOUNCE_BYTES);
-	if (!ret_bounce->memory)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	ret_bounce->compared = ret_bounce->memory + BOUNCE_BYTES;
+	char *bounce = malloc(BOUNCE_BYTES);
+
+	if (!bounce)
+		gcr_error_set(error, ENOMEM, "out of memory");
+	return bounce;
+}
+
+/*
+ * Blocks with small memory are held as a whole. Should there be memory in one of them that we do
+ * not know, the driver would not give the block back, nor map it anew.
+ */
+static int check_gap(CUdeviceptr start, CUdeviceptr end, struct gcr_error *error)
+{
+	for (start = (start + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES; start < end;
+	     start += STEP_BYTES) {
+		CUdeviceptr base;
+		size_t bytes;
+
+		if (GCR_REAL(cuMemGetAddressRange_v2)(&base, &bytes, start) == CUDA_SUCCESS)
+			return gcr_error_set(error, EOPNOTSUPP,
+					     "between its managed memory lies other memory, at "
+					     "0x%llx",
+					     start);
+	}
 	return 0;
 }
 
+static int check_gaps(struct gcr_error *error)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < move.count && r == 0; i++) {
+		const struct gcr_place *place = &move.places[i];
+		const struct gcr_place *before = i ? place - 1 : NULL;
+		CUdeviceptr block = block_of(place->start), end = blocks_end(place);
+		CUdeviceptr start = block;
+
+		if (place->bytes >= GCR_BLOCK_BYTES)
+			continue;
+		if (before && before->start + before->bytes > block)
+			start = before->start + before->bytes;
+		r = use_context(place->context, error);
+		if (r == 0)
+			r = check_gap(start, place->start, error);
+		if (r == 0 && (i + 1 == move.count || move.places[i + 1].start >= end))
+			r = check_gap(place->start + place->bytes, end, error);
+	}
+	return r;
+}
+
+static int save(struct gcr_error *error)
+{
+	_cleanup_free_ char *bounce = NULL;
+	int r = plan(error);
+
+	if (r < 0 || !move.count)
+		return r;
+	r = check_files(error);
+	if (r == 0)
+		r = check_gaps(error);
+	if (r < 0)
+		return r;
+	bounce = get_bounce(error);
+	if (!bounce)
+		return -ENOMEM;
+	r = gcr_hold_begin(error);
+	if (r == 0)
+		r = try_elsewhere(error);
+	if (r == 0)
+		r = make_parts(&move.saved, error);
+	if (r == 0)
+		r = gcr_saved_prepare(&move.saved, error);
+	if (r < 0)
+		return r;
+	gcr_touch_begin();
+	gcr_quiet_look(&move.before);
+	return save_all(bounce, &move.saved, error);
+}
+
+/* Nothing is held: as it was before it was saved. */
+static void cancel(void)
+{
+	if (move.is_held)
+		return;
+	gcr_hold_end();
+	forget_plan();
+}
+
+/* What is held is no memory of the driver's any more, though it does not know yet. */
+static int free_held(bool surely, struct gcr_error *error)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < move.count && r == 0; i++) {
+		struct gcr_place *place = &move.places[i];
+
+		if (!place->is_there ||
+		    !gcr_hold_covers(block_of(place->start),
+				     blocks_end(place) - block_of(place->start)))
+			continue;
+		r = gcr_places_free(place, 1, true, error);
+		if (r < 0 && surely)
+			r = gcr_places_free(place, 1, true, error);
+	}
+	for (size_t i = 0; i < move.chunk_count && r == 0; i++)
+		move.chunks[i].stays = !is_given_back(&move.chunks[i]);
+	return r;
+}
+
+/* ---- in ---- */
+
+static int free_made(const bool *was_there)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < move.count && r == 0; i++)
+		if (!was_there[i] && move.places[i].is_there)
+			r = gcr_places_free(&move.places[i], 1, true, NULL);
+	return r;
+}
+
 /* All that is not there, as it was. */
-static int bring_in(const struct bounce *bounce, struct gcr_error *error)
+static int bring_in(char *bounce, struct gcr_error *error)
 {
 	_cleanup_free_ bool *was_there = calloc(move.count, sizeof(*was_there));
 	int r;
 
 	if (!was_there)
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	r = free_held(true, error);
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < move.count; i++)
 		was_there[i] = move.places[i].is_there;
 	r = gcr_places_make(move.places, move.count, move.chunks, move.chunk_count, error);
@@ -460,11 +696,11 @@ static int bring_in(const struct bounce *bounce, struct gcr_error *error)
 		for (const struct gcr_policy *policy = managed->policies; policy;
 		     policy = policy->next)
 			advise(policy);
-		r = copy_one(bounce, &move.places[i], CONTENTS_IN, NULL, error);
+		r = load_one(bounce, &move.places[i], error);
 		if (r == 0)
 			r = attach(managed, error);
 	}
-	if (r < 0 && gcr_places_free(move.places, move.count, true, NULL) < 0) {
+	if (r < 0 && free_made(was_there) < 0) {
 		gcr_error_prefix(error, "managed memory came back in part only");
 		return -ENOTRECOVERABLE;
 	}
@@ -478,93 +714,59 @@ static void finish(void)
 	forget_plan();
 }
 
-/* All contents, before anything is freed; *@before is from before that. */
-static int save_all(const struct bounce *bounce, struct gcr_quiet *before, struct gcr_error *error)
-{
-	int r = 0;
-
-	gcr_quiet_look(before);
-	for (size_t i = 0; i < move.chunk_count && r == 0; i++)
-		r = copy_chunk(bounce, &move.chunks[i], CONTENTS_OUT, NULL, error);
-	for (size_t i = 0; i < move.chunk_count && r == 0 && !gcr_quiet_since(before); i++)
-		r = settle_chunk(bounce, &move.chunks[i], error);
-	return r;
-}
-
-/* From where every thread has slept since its contents were copied, or they are compared again. */
-static int take_out(const struct bounce *bounce, struct gcr_error *error)
-{
-	_cleanup_(gcr_quiet_free) struct gcr_quiet before = {0};
-	int r = save_all(bounce, &before, error);
-
-	for (size_t i = 0; i < move.chunk_count && r == 0; i++) {
-		struct gcr_place_chunk *chunk = &move.chunks[i];
-
-		before.is_quiet = gcr_quiet_since(&before);
-		if (!before.is_quiet)
-			r = settle_chunk(bounce, chunk, error);
-		if (r < 0)
-			break;
-		move.is_out = true;
-		r = gcr_places_free(move.places + chunk->first, chunk->count, true, error);
-		chunk->stays = !gcr_hold_covers(chunk->range.start, chunk->range.bytes);
-	}
-	return r;
-}
-
-static int out(struct gcr_error *error)
-{
-	_cleanup_free_ char *memory = NULL;
-	struct gcr_error second = {0};
-	struct bounce bounce;
-	int r = plan(error);
-
-	if (r < 0 || !move.count)
-		return r;
-	r = check_files(error);
-	if (r == 0)
-		r = get_bounce(&bounce, error);
-	if (r < 0)
-		return r;
-	memory = bounce.memory;
-	r = gcr_hold_begin(error);
-	if (r == 0)
-		r = try_elsewhere(error);
-	if (r == 0)
-		r = take_out(&bounce, error);
-	if (r == 0) {
-		gcr_hold_pause();
-		return 0;
-	}
-	if (bring_in(&bounce, &second) < 0) {
-		gcr_error_prefix(&second, "%.200s; and it did not come back",
-				 error ? error->words : "");
-		if (error)
-			*error = second;
-		gcr_hold_pause();
-		return -ENOTRECOVERABLE;
-	}
-	finish();
-	return r;
-}
-
+/*
+ * What has been made can be seen before its contents are there, by whoever does not sleep yet: the
+ * daemon stops the threads if it can. Where there is none to do it, it is left at that.
+ */
 static int in(struct gcr_error *error)
 {
-	_cleanup_free_ char *memory = NULL;
-	struct bounce bounce;
-	int r = get_bounce(&bounce, error);
+	_cleanup_free_ char *bounce = NULL;
+	int r;
 
-	if (r < 0)
-		return r;
-	memory = bounce.memory;
+	if (move.is_doubtful)
+		return gcr_error_set(
+			error, EIO,
+			"its managed memory may lack what its threads wrote last: they "
+			"were let go while it was being taken");
+	bounce = get_bounce(error);
+	if (!bounce)
+		return -ENOMEM;
 	r = gcr_hold_begin(error);
 	if (r == 0)
-		r = bring_in(&bounce, error);
+		r = bring_in(bounce, error);
 	if (r < 0) {
 		gcr_hold_pause();
 		return r;
 	}
 	finish();
+	return 0;
+}
+
+/* After a failure with @error. */
+static int go_back(int result, struct gcr_error *error)
+{
+	struct gcr_error second = {0};
+
+	if (!move.is_held) {
+		cancel();
+		return result;
+	}
+	if (in(&second) == 0)
+		return result;
+	gcr_error_prefix(&second, "%.200s; and it did not come back", error ? error->words : "");
+	if (error)
+		*error = second;
+	return -ENOTRECOVERABLE;
+}
+
+static int out(struct gcr_error *error)
+{
+	int r = free_held(false, error);
+
+	if (r < 0)
+		return r;
+	gcr_hold_pause();
+	move.is_out = true;
 	return 0;
 }
 
@@ -582,26 +784,114 @@ static int with_context_kept(int (*step)(struct gcr_error *), struct gcr_error *
 	return r;
 }
 
-int gcr_managed_out(struct gcr_error *error)
+int gcr_managed_save(struct gcr_error *error)
 {
 	int r;
 
+	if (move.is_held)
+		return 0;
+	cancel();
+	r = with_context_kept(save, error);
+	if (r < 0 || !move.count)
+		cancel();
+	else
+		move.is_saved = true;
+	return r;
+}
+
+int gcr_managed_hold(bool stopped, struct gcr_error *error)
+{
+	int r;
+
+	if (move.is_held || !move.is_saved)
+		return 0;
+	if (!stopped && !gcr_quiet_since(&move.before))
+		return gcr_error_set(
+			error, EOPNOTSUPP,
+			"it uses managed memory, and its threads run, which could "
+			"write to that while it is taken; the daemon may not stop them: "
+			"that takes CAP_SYS_PTRACE");
+	r = gcr_saved_hold(&move.saved, stopped, &move.is_held, error);
+	move.is_doubtful = move.is_held && r == -ENOTRECOVERABLE;
+	return r;
+}
+
+bool gcr_managed_is_held(void)
+{
+	return move.is_held;
+}
+
+void gcr_managed_cancel(void)
+{
+	cancel();
+}
+
+int gcr_managed_out(struct gcr_error *error)
+{
+	int r = 0;
+
 	if (move.is_out)
 		return 0;
-	r = with_context_kept(out, error);
-	if (!move.is_out)
-		forget_plan();
-	return r;
+	if (!move.is_held)
+		r = gcr_managed_save(error);
+	if (r == 0)
+		r = gcr_managed_hold(false, error);
+	if (r < 0)
+		return go_back(r, error);
+	r = gcr_managed_free_held(error);
+	return r < 0 ? go_back(r, error) : 0;
+}
+
+int gcr_managed_free_held(struct gcr_error *error)
+{
+	return move.is_held && !move.is_out ? with_context_kept(out, error) : 0;
+}
+
+static int look_at_library(struct dl_phdr_info *info, size_t size, void *unused)
+{
+	return 1;
+}
+
+static void *do_nothing(void *unused)
+{
+	return NULL;
+}
+
+int gcr_managed_prepare(struct gcr_error *error)
+{
+	struct gcr_chunk unused;
+	pthread_t thread;
+
+	if (!move.is_held)
+		return 0;
+#ifdef __GLIBC__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+	/* It goes through all arenas. What it says is of no interest, and mallinfo2() too new. */
+	mallinfo();
+#pragma GCC diagnostic pop
+#endif
+	free(malloc(1));
+	dl_iterate_phdr(look_at_library, NULL);
+	gcr_managed_describe(NULL, 0);
+	gcr_steer_chunk(0, &unused);
+	if (pthread_create(&thread, NULL, do_nothing, NULL) == 0)
+		pthread_join(thread, NULL);
+	return gcr_hold_begin(error);
 }
 
 int gcr_managed_in(struct gcr_error *error)
 {
-	return move.is_out ? with_context_kept(in, error) : 0;
+	return move.is_held ? with_context_kept(in, error) : 0;
 }
 
 void gcr_managed_move_forget(void)
 {
+	if (move.saved.tasks >= 0)
+		close(move.saved.tasks);
 	memset(&move, 0, sizeof(move));
+	move.saved.tasks = -1;
+	gcr_touch_end();
 	gcr_hold_forget();
 	gcr_steer_forget();
 }

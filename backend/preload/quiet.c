@@ -35,8 +35,7 @@ static bool read_file(int directory, const char *tid, const char *name, char *te
 	return true;
 }
 
-/* The driver's threads touch nothing of the program's now, and ours know what they do. */
-static bool is_of_no_interest(const char *stat_text, pid_t tid)
+bool gcr_quiet_ignores(const char *stat_text, pid_t tid)
 {
 	const char *comm = strchr(stat_text, '(');
 
@@ -56,7 +55,7 @@ static bool look_at(int directory, const char *name, struct gcr_quiet_thread *re
 	*ret_counts = false;
 	if (!read_file(directory, name, "stat", text, sizeof(text)))
 		return false;
-	if (is_of_no_interest(text, tid))
+	if (gcr_quiet_ignores(text, tid))
 		return true;
 	state = strrchr(text, ')');
 	if (!state || state[1] != ' ' || !state[2] || state[2] == 'R')

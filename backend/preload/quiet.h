@@ -20,6 +20,12 @@ void gcr_quiet_look(struct gcr_quiet *ret_quiet);
 /* Has none of them run since @before, nor is running, nor any come? */
 bool gcr_quiet_since(const struct gcr_quiet *before);
 
+/*
+ * The driver's threads touch nothing of the program's now, and ours know what they do. @stat_text
+ * is what /proc/PID/task/TID/stat says.
+ */
+bool gcr_quiet_ignores(const char *stat_text, pid_t tid);
+
 void gcr_quiet_free(struct gcr_quiet *quiet);
 
 #endif

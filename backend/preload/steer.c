@@ -126,6 +126,8 @@ static void *driver_mmap(void *address, size_t bytes, int protection, int flags,
 	if (!address && protection == PROT_NONE && bytes >= GCR_CHUNK_BYTES)
 		return reserve(bytes, flags, fd, offset);
 	if (thread.holding && flags & MAP_FIXED && protection == PROT_NONE) {
+		if (gcr_hold_covers((uintptr_t)address, bytes))
+			return address;
 		r = gcr_hold((uintptr_t)address, bytes);
 		if (r == 0)
 			return address;

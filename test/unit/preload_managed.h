@@ -13,6 +13,10 @@ struct preload_managed {
 	size_t (*describe)(struct gcr_extent *extents, size_t room);
 	int (*files)(size_t first, size_t count, const int *fds, struct gcr_error *error);
 	void (*close_files)(void);
+	int (*save)(struct gcr_error *error);
+	int (*hold)(bool stopped, struct gcr_error *error);
+	bool (*is_held)(void);
+	void (*cancel)(void);
 	int (*out)(struct gcr_error *error);
 	int (*in)(struct gcr_error *error);
 	void (*exempt_thread)(void);

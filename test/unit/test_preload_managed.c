@@ -8,8 +8,11 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+
+#include "fs/halt.h"
 
 #include "test/unit/preload_managed.h"
 #include "test/unit/preload_program.h"
@@ -146,6 +149,68 @@ static void give_files(void)
 static void take_out(void)
 {
 	give_files();
+	DONE(managed()->out(&failure));
+}
+
+/* The daemon's half of stopping threads: a process that does as it is told. */
+static int stopper = -1;
+
+static void run_stopper(int socket, pid_t pid)
+{
+	struct gcr_halt *halt = NULL;
+	struct gcr_error error;
+	int result;
+	char order;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	while (read(socket, &order, 1) == 1) {
+		result = 0;
+		if (order == 's')
+			result = gcr_halt_begin(pid, GCR_HALT_ALL, &halt, &error);
+		else
+			gcr_halt_end(TAKE_PTR(halt));
+		if (write(socket, &result, sizeof(result)) != sizeof(result))
+			break;
+	}
+	_exit(0);
+}
+
+static void start_stopper(void)
+{
+	pid_t self = getpid(), pid;
+	int sockets[2];
+
+	/* As the library's own: not stopped. What it starts has to have another name. */
+	CHECK(prctl(PR_SET_NAME, "gpucr-agent") == 0);
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0)
+		run_stopper(sockets[1], self);
+	close(sockets[1]);
+	stopper = sockets[0];
+}
+
+static int tell_stopper(char order)
+{
+	int result = -1;
+
+	CHECK(write(stopper, &order, 1) == 1);
+	CHECK(read(stopper, &result, sizeof(result)) == sizeof(result));
+	return result;
+}
+
+static void take_out_stopped(void)
+{
+	int r;
+
+	give_files();
+	DONE(managed()->save(&failure));
+	CHECK(tell_stopper('s') == 0);
+	r = managed()->hold(true, &failure);
+	CHECK(tell_stopper('g') == 0);
+	DONE(r);
+	CHECK(managed()->is_held());
 	DONE(managed()->out(&failure));
 }
 
@@ -433,6 +498,7 @@ static atomic_uint rounds;
 /* All the time, all of it. */
 static void *read_on(void *argument)
 {
+	CHECK(prctl(PR_SET_NAME, "reader") == 0);
 	atomic_store((_Atomic pid_t *)argument, gettid());
 	while (!atomic_load(&ended)) {
 		check_all();
@@ -447,6 +513,7 @@ static void run_readers(void)
 	static _Atomic pid_t tids[2];
 	pthread_t threads[2];
 
+	start_stopper();
 	use_device(0);
 	make(6 * MIB);
 	make(100000);
@@ -457,7 +524,7 @@ static void run_readers(void)
 
 		while (atomic_load(&rounds) < before + 2)
 			sched_yield();
-		take_out();
+		take_out_stopped();
 		for (size_t i = 0; i < 2; i++)
 			wait_until_asleep(atomic_load(&tids[i]));
 		atomic_store(&ended, cycle == 19);
@@ -468,38 +535,133 @@ static void run_readers(void)
 	use_and_free_all();
 }
 
+#define WRITERS 3
+
+/* A thread that counts in words of its own, all over the memory, and sees what it has counted. */
+struct writer {
+	pthread_t thread;
+	_Atomic pid_t tid;
+	unsigned index;
+	uint64_t count;
+};
+
 static void *write_on(void *argument)
 {
-	volatile unsigned *word = (volatile unsigned *)allocations[0].start;
+	struct writer *writer = argument;
 
+	CHECK(prctl(PR_SET_NAME, "writer") == 0);
+	atomic_store(&writer->tid, gettid());
 	while (!atomic_load(&ended)) {
-		word[70000]++;
+		for (size_t i = 0; i < allocations_count; i++) {
+			volatile uint64_t *words = (volatile uint64_t *)allocations[i].start;
+			size_t last = allocations[i].bytes / sizeof(*words) - 1;
+
+			for (size_t at = writer->index; at <= last; at += 40961) {
+				CHECK(words[at] == writer->count);
+				words[at] = writer->count + 1;
+			}
+		}
+		writer->count++;
 		atomic_fetch_add(&rounds, 1);
+		if (writer->count % 8 == 0)
+			usleep(1000);
 	}
 	return NULL;
 }
 
-/* It cannot be saved while somebody changes it; it is as it was. */
-static void run_writer(void)
+/* Threads that change it all the time, stopped for a moment: no write is lost. */
+static void run_writers(void)
 {
-	unsigned expected = word_at(&allocations[0], 70000);
-	pthread_t thread;
+	struct writer writers[WRITERS];
 
+	start_stopper();
 	use_device(0);
 	make(6 * MIB);
-	expected = word_at(&allocations[0], 70000);
-	CHECK(pthread_create(&thread, NULL, write_on, NULL) == 0);
+	make(100000);
+	make(33 * MIB);
+	make(70000);
+	for (size_t i = 0; i < allocations_count; i++)
+		memset((void *)allocations[i].start, 0, allocations[i].bytes);
+	for (unsigned i = 0; i < WRITERS; i++) {
+		writers[i] = (struct writer){.index = i};
+		CHECK(pthread_create(&writers[i].thread, NULL, write_on, &writers[i]) == 0);
+	}
+	for (int cycle = 0; cycle < 20; cycle++) {
+		unsigned before = atomic_load(&rounds);
+
+		while (atomic_load(&rounds) < before + 10)
+			sched_yield();
+		take_out_stopped();
+		for (unsigned i = 0; i < WRITERS; i++)
+			wait_until_asleep(atomic_load(&writers[i].tid));
+		bring_in();
+	}
+	atomic_store(&ended, true);
+	for (unsigned i = 0; i < WRITERS; i++)
+		CHECK(pthread_join(writers[i].thread, NULL) == 0);
+	for (size_t i = 0; i < allocations_count; i++)
+		write_pattern(&allocations[i]);
+	use_and_free_all();
+}
+
+/* Nobody stops them: it is not taken. */
+static void run_not_stopped(void)
+{
+	struct writer writer = {0};
+
+	start_stopper();
+	use_device(0);
+	make(6 * MIB);
+	memset((void *)allocations[0].start, 0, allocations[0].bytes);
+	CHECK(pthread_create(&writer.thread, NULL, write_on, &writer) == 0);
 	while (!atomic_load(&rounds))
 		sched_yield();
 	give_files();
-	CHECK(managed()->out(&failure) == -EBUSY);
-	CHECK(strstr(failure.words, "goes on writing"));
-	atomic_store(&ended, true);
-	CHECK(pthread_join(thread, NULL) == 0);
-	CHECK(((unsigned *)allocations[0].start)[70000] == expected + atomic_load(&rounds));
-	write_pattern(&allocations[0]);
-	take_out();
+	CHECK(managed()->out(&failure) == -EOPNOTSUPP);
+	CHECK(strstr(failure.words, "CAP_SYS_PTRACE"));
+	CHECK(!managed()->is_held());
+	DONE(managed()->save(&failure));
+	CHECK(managed()->hold(true, &failure) == -EIO);
+	CHECK(strstr(failure.words, "were to be stopped"));
+	CHECK(!managed()->is_held());
+	managed()->cancel();
+	/* Saved, stopped, and then nobody wants it. */
+	DONE(managed()->save(&failure));
+	CHECK(tell_stopper('s') == 0);
+	CHECK(tell_stopper('g') == 0);
+	managed()->cancel();
+	DONE(managed()->in(&failure));
+	take_out_stopped();
 	bring_in();
+	atomic_store(&ended, true);
+	CHECK(pthread_join(writer.thread, NULL) == 0);
+	write_pattern(&allocations[0]);
+	use_and_free_all();
+}
+
+/* What nobody has had since it was saved is not compared, and what is written then is not lost. */
+static void run_rest(void)
+{
+	uint64_t *words;
+
+	start_stopper();
+	use_device(0);
+	make(64 * MIB);
+	OK(CU(cuMemFree_v2)(allocations[0].start));
+	OK(CU(cuMemAllocManaged)(&allocations[0].start, 64 * MIB, CU_MEM_ATTACH_GLOBAL));
+	words = (uint64_t *)allocations[0].start;
+	give_files();
+	DONE(managed()->save(&failure));
+	for (size_t i = 0; i < 64 * MIB / 8; i += 700001)
+		words[i] = i + 1;
+	CHECK(tell_stopper('s') == 0);
+	DONE(managed()->hold(true, &failure));
+	CHECK(tell_stopper('g') == 0);
+	DONE(managed()->out(&failure));
+	bring_in();
+	for (size_t i = 0; i < 64 * MIB / 8; i++)
+		CHECK(words[i] == (i % 700001 ? 0 : i + 1));
+	write_pattern(&allocations[0]);
 	use_and_free_all();
 }
 
@@ -809,7 +971,9 @@ static const struct subject subjects[] = {
 	{"none", run_none},
 	{"touch", run_touch},
 	{"readers", run_readers},
-	{"writer", run_writer},
+	{"writers", run_writers},
+	{"not-stopped", run_not_stopped},
+	{"rest", run_rest},
 	{"advice", run_advice, .gpus = "2"},
 	{"attached", run_attached},
 	{"unprivileged", run_unprivileged},

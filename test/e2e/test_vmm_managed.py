@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: MIT
+"""Managed memory of a program whose threads write to it all the time: no write is lost. For that
+they are stopped for a moment; they, and those who wait for them, must not notice."""
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vmm
+from harness import BUILD, Skip, check, equal, wait_for
+
+CYCLES = 20
+WRITES = 'thread=gpucr-agent'
+
+
+class Writers:
+    """test/e2e/writers.c and its FIFOs."""
+
+    def __init__(self, machine, **options):
+        self.machine = machine
+        paths = [f'{machine.directory}/{name}-{len(machine.demos)}' for name in ('in', 'out')]
+        for path in paths:
+            os.mkfifo(path)
+            os.chmod(path, 0o666)
+        self.fifos = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in paths]
+        self.demo = machine.demo(
+            command=[f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/test/e2e/writers', *paths],
+            **options)
+        self.demo.wait_ready()
+        self.pid = self.demo.pid
+        machine.wait_status(self.pid, 'engine', 'vmm')
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for fifo in self.fifos:
+            os.close(fifo)
+
+    def wait_ticks(self, more=3):
+        self.demo.wait_ticks(more)
+
+    def say(self, text):
+        os.write(self.fifos[0], text)
+
+    def hear(self, seconds=harness.PATIENCE_SEC):
+        """What comes back, b'' if nothing does."""
+        if not select.select([self.fifos[1]], [], [], seconds)[0]:
+            return b''
+        return os.read(self.fifos[1], 64)
+
+    def threads(self):
+        """Thread ids and states; threads that come and go may be missing."""
+        found = {}
+        for tid in os.listdir(f'/proc/{self.pid}/task'):
+            with contextlib.suppress(OSError):
+                fields = harness.read_file(f'/proc/{self.pid}/task/{tid}/stat')
+                found[int(tid)] = fields.rpartition(')')[2].split()[0]
+        return found
+
+    def tracers(self):
+        found = set()
+        for tid in self.threads():
+            with contextlib.suppress(OSError):
+                lines = harness.read_file(f'/proc/{self.pid}/task/{tid}/status').split('\n')
+                found.update(line.split()[1] for line in lines if line.startswith('TracerPid:'))
+        return found - {'0'}
+
+    def check_free(self):
+        """Nobody holds any of its threads."""
+        equal(self.tracers(), set(), 'tracers')
+        states = self.threads()
+        check(not set(states.values()) & set('tT'), f'states of its threads: {states}')
+
+
+def test_twenty_cycles():
+    with vmm.machine() as machine, Writers(machine) as writers:
+        for cycle in range(CYCLES):
+            machine.must(writers.pid, 'freeze')
+            writers.check_free()
+            if cycle % 10 == 0:
+                writers.demo.wait_standstill()
+            machine.must(writers.pid, 'thaw')
+            writers.check_free()
+            writers.wait_ticks(1)
+        writers.say(b'after')
+        equal(writers.hear(), b'after')
+
+
+def test_thaw_at_once():
+    """Not everybody sleeps on the memory yet when it comes back."""
+    with vmm.machine() as machine, Writers(machine) as writers:
+        for _ in range(CYCLES // 2):
+            machine.must(writers.pid, 'freeze')
+            machine.must(writers.pid, 'thaw')
+        writers.wait_ticks(2)
+
+
+def test_system_call_that_waits():
+    """What a read(2) gets while the memory is away, is there afterwards."""
+    with vmm.machine() as machine, Writers(machine) as writers:
+        for number in range(5):
+            words = b'number %d' % number
+            machine.must(writers.pid, 'freeze')
+            writers.say(words)
+            equal(writers.hear(0.2), b'', 'nothing comes out of memory that is away')
+            machine.must(writers.pid, 'thaw')
+            equal(writers.hear(), words)
+            writers.wait_ticks(1)
+
+
+def test_several_at_once():
+    with vmm.machine() as machine, Writers(machine) as one, Writers(machine) as other:
+        for _ in range(3):
+            machine.must(None, f'freeze {one.pid} {other.pid}')
+            machine.must(None, f'thaw {one.pid} {other.pid}')
+            one.wait_ticks(1)
+            other.wait_ticks(1)
+
+
+def test_failures():
+    """Each call of the driver fails once on the way out and on the way back in."""
+    with vmm.machine() as machine, Writers(machine) as writers:
+        vmm.cycle(machine, writers)
+        for verb in ('freeze', 'thaw'):
+            for call in ('cuMemAllocManaged', 'cuMemFree', 'cuMemcpyDtoH', 'cuMemcpyHtoD'):
+                for nth in (1, 4, 8):
+                    machine.must(writers.pid, vmm.other(verb))
+                    machine.faults(f'{call} {WRITES} nth={nth} error=CUDA_ERROR_UNKNOWN')
+                    result = machine.write(writers.pid, verb)
+                    machine.faults()
+                    check(result in ('ok', 'EIO', 'EOPNOTSUPP'), f'{call}, {nth}: {result}')
+                    writers.check_free()
+                    machine.wait_status(writers.pid, 'verb', '-')
+                    machine.must(writers.pid, 'thaw')
+                    writers.wait_ticks(1)
+
+
+PTRACE_SEIZE = 0x4206
+PTRACE_CALL = 101  # on x86_64
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+
+
+def ptrace_seize(pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.ptrace(PTRACE_SEIZE, pid, None, None)
+
+
+def test_debugger():
+    """One is attached: refused, and nothing has happened."""
+    with vmm.machine() as machine, Writers(machine) as writers:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.write(writer, b'ok' if ptrace_seize(writers.pid) == 0 else b'no')
+            signal.pause()
+        answer = os.read(reader, 2)
+        try:
+            if answer != b'ok':
+                raise Skip('no privilege for ptrace')
+            equal(machine.write(writers.pid, 'freeze'), 'EOPNOTSUPP')
+            check('debugger' in machine.error(writers.pid), machine.error(writers.pid))
+            equal(machine.state(writers.pid), 'running')
+            writers.wait_ticks()
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        vmm.cycle(machine, writers)
+
+
+def forbid_ptrace():
+    """ptrace(2) is EPERM from here on, as with Yama's ptrace_scope."""
+    class Instruction(ctypes.Structure):
+        _fields_ = [('code', ctypes.c_uint16), ('if_true', ctypes.c_uint8),
+                    ('if_false', ctypes.c_uint8), ('value', ctypes.c_uint32)]
+
+    class Program(ctypes.Structure):
+        _fields_ = [('count', ctypes.c_uint16), ('filter', ctypes.POINTER(Instruction))]
+
+    instructions = (Instruction * 4)((0x20, 0, 0, 0),               # load the call's number
+                                     (0x15, 0, 1, PTRACE_CALL),
+                                     (0x06, 0, 0, 0x50000 | errno.EPERM),
+                                     (0x06, 0, 0, 0x7fff0000))      # allow
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(Program(4, instructions)), 0, 0)
+
+
+def test_daemon_without_privilege():
+    """It may not stop anybody; a program that writes all the time is refused."""
+    if os.uname().machine != 'x86_64':
+        raise Skip('the filter is for x86_64')
+    with vmm.machine(start=False) as machine:
+        machine.start(preexec_fn=forbid_ptrace)
+        with Writers(machine) as writers:
+            equal(machine.write(writers.pid, 'freeze'), 'EOPNOTSUPP')
+            check('CAP_SYS_PTRACE' in machine.error(writers.pid), machine.error(writers.pid))
+            writers.check_free()
+            writers.wait_ticks()
+        sleeper = vmm.demo(machine, '--managed', 2, '--buffers', 1, '--tick', 3000)
+        vmm.cycle(machine, sleeper)
+
+
+def catch_halt(machine, writers):
+    """Begin a freeze and return in the moment in which its threads are stopped."""
+    while True:
+        verb = machine.writer(writers.pid, 'freeze')
+        while verb.is_waiting():
+            fields = harness.read_file(f'/proc/{writers.pid}/stat').rpartition(')')[2].split()
+            if fields[0] == 't':
+                return verb
+        equal(verb.result(), 'ok', 'nothing was seen of it')
+        machine.must(writers.pid, 'thaw')
+
+
+def test_deaths_in_the_halt():
+    """The program, or the daemon, is killed at any point around the moment."""
+    for victim in ('program', 'daemon'):
+        for _ in range(3):
+            with vmm.machine() as machine, Writers(machine) as writers:
+                verb = catch_halt(machine, writers)
+                if victim == 'program':
+                    writers.demo.end(signal.SIGKILL)
+                    equal(verb.result(), 'ESRCH')
+                    wait_for(lambda: writers.pid not in machine.pids(), 'it to go')
+                    continue
+                machine.expects_clean_exit = False
+                machine.stop(signal.SIGKILL)
+                subprocess.run(['umount', '-l', machine.mountpoint], check=False)
+                wait_for(lambda: not writers.tracers(), 'it to be let go')
+                machine.start()
+                machine.wait_status(writers.pid, 'verb', '-')
+                if machine.state(writers.pid) != 'running':
+                    machine.must(writers.pid, 'thaw')
+                writers.wait_ticks()
+                writers.check_free()
+                vmm.cycle(machine, writers)
+
+
+def test_job_control():
+    """Stopped and continued again and again by somebody else meanwhile: refused or done."""
+    with vmm.machine() as machine, Writers(machine) as writers:
+        verbs = 0
+        while verbs < 10:
+            verb = machine.writer(writers.pid, 'freeze')
+            while verb.is_waiting():
+                harness.try_kill(writers.pid, signal.SIGSTOP)
+                harness.try_kill(writers.pid, signal.SIGCONT)
+            check(verb.result() in ('ok', 'EOPNOTSUPP', 'EBUSY'), machine.error(writers.pid))
+            machine.must(writers.pid, 'thaw')
+            verbs += 1
+            writers.wait_ticks(1)
+        vmm.cycle(machine, writers)
+        os.kill(writers.pid, signal.SIGSTOP)
+        wait_for(lambda: set(writers.threads().values()) <= set('TD'), 'it to stop')
+        equal(machine.write(writers.pid, 'freeze'), 'EOPNOTSUPP')
+        os.kill(writers.pid, signal.SIGCONT)
+        writers.wait_ticks()
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=3)
