@@ -172,8 +172,15 @@ static int update_part(const struct gcr_saved_all *saved, const struct gcr_saved
 	return r;
 }
 
-static int hold_all(struct gcr_saved_all *saved, bool *ret_held, struct gcr_error *error)
+/*
+ * Each range is held in one step, and looked after both before and behind it, so that whoever is
+ * let go early (the daemon has been killed) most likely does no harm.
+ */
+static int hold_all(struct gcr_saved_all *saved, bool stopped, bool *ret_held,
+		    struct gcr_error *error)
 {
+	if (stopped && !all_stopped(saved->tasks))
+		return fail(error, EIO, "threads of the program were let go too early");
 	for (size_t i = 0; i < saved->range_count; i++) {
 		struct gcr_saved_range *range = &saved->ranges[i];
 		int r = gcr_hold_place(range->memory, range->start, range->bytes);
@@ -182,6 +189,10 @@ static int hold_all(struct gcr_saved_all *saved, bool *ret_held, struct gcr_erro
 			return fail(error, -r, "addresses of managed memory cannot be held");
 		range->memory = NULL;
 		*ret_held = true;
+		if (stopped && !all_stopped(saved->tasks))
+			return fail(error, ENOTRECOVERABLE,
+				    "threads of the program were let go while its managed memory "
+				    "was being taken: what they wrote in that moment may be lost");
 	}
 	return 0;
 }
@@ -195,14 +206,5 @@ int gcr_saved_hold(struct gcr_saved_all *saved, bool stopped, bool *ret_held,
 		return fail(error, EIO, "threads of the program run that were to be stopped");
 	for (size_t i = 0; i < saved->part_count && r == 0 && stopped; i++)
 		r = update_part(saved, &saved->parts[i], error);
-	if (r < 0)
-		return r;
-	if (stopped && !all_stopped(saved->tasks))
-		return fail(error, EIO, "threads of the program were let go too early");
-	r = hold_all(saved, ret_held, error);
-	if (*ret_held && stopped && !all_stopped(saved->tasks))
-		return fail(error, ENOTRECOVERABLE,
-			    "threads of the program were let go while its managed memory was "
-			    "being taken: what they wrote in that moment may be lost");
-	return r;
+	return r < 0 ? r : hold_all(saved, stopped, ret_held, error);
 }
