@@ -13,8 +13,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/clock.h"
 #include "lib/extent.h"
 #include "lib/procfs.h"
+
+/* A worker gives up its registrations of files that are gone within a third of a second. */
+#define HELD_USEC      (2 * GCR_USEC_PER_SEC)
+#define HELD_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
 
 static void snapshot_free(struct gcr_snapshot *snapshot)
 {
@@ -149,6 +154,27 @@ static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_f
 }
 
 /*
+ * Wait for what is being removed, and for those who have what was removed a moment ago: nobody
+ * tells when a worker has let go of it. False: there is nothing to wait for. Lock: store.
+ */
+static bool wait_locked(struct gcr_store *store)
+{
+	int64_t now_usec = gcr_clock_usec();
+	int64_t until_usec = now_usec + HELD_LOOK_USEC;
+	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+				 until_usec % GCR_USEC_PER_SEC * 1000};
+
+	if (store->removals || store->removing || store->pool_removers) {
+		pthread_cond_wait(&store->changed, &store->lock);
+		return true;
+	}
+	if (!store->unlinked_usec || now_usec > store->unlinked_usec + HELD_USEC)
+		return false;
+	pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC, &until);
+	return true;
+}
+
+/*
  * Promise it the room. What is there for other processes, or for this one and does not fit, goes
  * first; then what is being removed is waited for.
  */
@@ -177,9 +203,7 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 			pthread_mutex_unlock(&store->lock);
 			gcr_store_remove_pool_files(store, given_up);
 			pthread_mutex_lock(&store->lock);
-		} else if (store->removals || store->removing) {
-			pthread_cond_wait(&store->changed, &store->lock);
-		} else {
+		} else if (!wait_locked(store)) {
 			gcr_store_return_to_pool_locked(snapshot, files);
 			pthread_mutex_unlock(&store->lock);
 			return result;

@@ -213,11 +213,10 @@ static void *fill_pools(void *data)
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), LOWEST_PRIORITY);
 	pthread_mutex_lock(&store->lock);
 	while (!store->stopping) {
-		struct gcr_pool_file *given_up = store->given_up;
+		struct gcr_pool_file *given_up = gcr_store_shrink_pool_locked(store, 0);
 		struct gcr_pool_file *file;
 
 		if (given_up) {
-			store->given_up = NULL;
 			pthread_mutex_unlock(&store->lock);
 			gcr_store_remove_pool_files(store, given_up);
 			pthread_mutex_lock(&store->lock);
@@ -262,8 +261,7 @@ void gcr_store_stop_filler(struct gcr_store *store)
 	pthread_mutex_lock(&store->lock);
 	while (store->pools)
 		gcr_store_drop_pool_locked(store, &store->pools);
-	files = store->given_up;
-	store->given_up = NULL;
+	files = gcr_store_shrink_pool_locked(store, 0);
 	pthread_mutex_unlock(&store->lock);
 	gcr_store_remove_pool_files(store, files);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/clock.h"
 #include "lib/extent.h"
 #include "lib/procfs.h"
 
@@ -31,6 +32,8 @@ void gcr_store_unlink_pool_file(struct gcr_store *store, const struct gcr_pool_f
 
 void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *files)
 {
+	if (!files)
+		return;
 	while (files) {
 		struct gcr_pool_file *file = files;
 
@@ -38,11 +41,16 @@ void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *
 		gcr_store_unlink_pool_file(store, file);
 		pthread_mutex_lock(&store->lock);
 		store->pool_bytes -= gcr_store_cost(file->bytes);
+		store->unlinked_usec = gcr_clock_usec();
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
 		free(file);
 	}
+	pthread_mutex_lock(&store->lock);
+	store->pool_removers--;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
 }
 
 /* Lock: store. */
@@ -212,6 +220,7 @@ struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint
 			given_up = file;
 		}
 	}
+	store->pool_removers += given_up != NULL;
 	return given_up;
 }
 

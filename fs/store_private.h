@@ -130,6 +130,7 @@ struct gcr_store {
 	uint64_t size_bytes;
 	uint64_t snapshots_bytes; /* of snapshots and leftovers */
 	uint64_t going_bytes;	  /* discarded, and not yet unlinked or still open */
+	int64_t unlinked_usec;	  /* monotonic: when a file last was; a worker may have it yet */
 	uint64_t pool_bytes;
 	uint32_t last_number;
 	uint64_t last_pool_number;
@@ -147,6 +148,7 @@ struct gcr_store {
 
 	struct gcr_pool *pools;
 	struct gcr_pool_file *given_up; /* to be removed; still count */
+	unsigned int pool_removers;	/* threads that have taken some, and not removed them yet */
 	bool pools_changed;		/* what is wanted, or the room for it */
 	struct gcr_pool_file *filling;	/* the thread of the pool is at it; NULL when taken away */
 	bool filler_started;
@@ -202,11 +204,11 @@ void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_p
 /* They go back. Lock: store. */
 void gcr_store_return_to_pool_locked(struct gcr_snapshot *snapshot, struct gcr_pool_file **files);
 /*
- * Take files of at least @bytes out of the pools, or all that there are, to be removed by
- * gcr_store_remove_pool_files(). NULL: there are none. Lock: store.
+ * Take what is given up, and files of at least @bytes out of the pools, or all that there are, to
+ * be removed by gcr_store_remove_pool_files(). NULL: there are none. Lock: store.
  */
 struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint64_t bytes);
-/* Unlink and free these; then their bytes are free. No lock. */
+/* Unlink and free these (NULL is allowed); then their bytes are free. No lock. */
 void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *files);
 void gcr_store_unlink_pool_file(struct gcr_store *store, const struct gcr_pool_file *file);
 /* Move files of a discarded snapshot to the pool of its process. No lock. */

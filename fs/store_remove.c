@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "fs/log.h"
+#include "lib/clock.h"
 
 #define DEPTH_MAX 3
 
@@ -71,6 +72,7 @@ static void remove_files(struct gcr_snapshot *snapshot)
 		unlinkat(snapshot->files_fd, name, 0);
 		pthread_mutex_lock(&store->lock);
 		file->unlinked = true;
+		store->unlinked_usec = gcr_clock_usec();
 		if (!file->readers)
 			store->going_bytes -= gcr_store_cost(snapshot->extents[i].bytes);
 		pthread_cond_broadcast(&store->changed);

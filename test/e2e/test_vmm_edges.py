@@ -252,5 +252,18 @@ def test_thaw_of_one_that_is_found_frozen():
         vmm.cycle(machine, demo)
 
 
+def test_full_of_what_was_removed_just_now():
+    """The room is there as soon as the pool's thread and the worker have let go."""
+    with vmm.machine(options=',store_size=48M') as machine:
+        demo = vmm.demo(machine, '--bytes', '32M', '--buffers', 1, '--tick', 5)
+        for _ in range(5):
+            machine.must(demo.pid, 'freeze')
+            machine.wait_status(demo.pid, 'pinned', 'yes')
+            machine.must(demo.pid, 'thaw')
+            machine.must(demo.pid, 'freeze')
+            machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)
