@@ -171,6 +171,17 @@ static int back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state *
 	return 0;
 }
 
+/* All is copied. Others of the same write may need these workers before they can vote. */
+static void let_workers_go(struct gcr_vmm *vmm)
+{
+	struct gcr_drive *drive = &vmm->drive;
+
+	if (gcr_task_is_alone(drive->task) && !drive->need_unknown)
+		gcr_vmm_begin_close(vmm);
+	else
+		gcr_vmm_close_sessions(vmm);
+}
+
 /* ---- freeze ---- */
 
 /* What the library says of the program that forbids a freeze. */
@@ -329,8 +340,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_begin_copy(vmm, error);
 	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
-	/* Others of the same write may need these workers before they can vote. */
-	gcr_vmm_close_sessions(vmm);
+	let_workers_go(vmm);
 	if (!result && !drive->task->command->data)
 		result = gcr_drive_measure_freed(drive, error);
 	if (!result && gcr_task_commit(drive->task) < 0)
@@ -360,6 +370,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_drive_set_phase(&vmm->drive, "commit");
 	/* A library that does not answer now is told when it has reconnected. */
 	result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, &told);
+	gcr_vmm_close_sessions(vmm);
 	if (result < 0)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
 	else if (gcr_vmm_has_its_memory(vmm))
@@ -495,9 +506,7 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 		gcr_drive_set_phase(drive, "copy");
 		result = gcr_vmm_end_copy(vmm, error);
 	}
-	lap(&since_usec);
-	gcr_vmm_close_sessions(vmm);
-	vmm->timing.handover_usec += lap(&since_usec);
+	let_workers_go(vmm);
 	return result;
 }
 
@@ -643,6 +652,7 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 			return outward(result, error);
 	}
 	result = go_on(vmm, error);
+	gcr_vmm_close_sessions(vmm);
 	if (result < 0) {
 		*ret_state = GCR_STATE_FAILED;
 		return outward(result, error);

@@ -765,6 +765,11 @@ void gcr_task_deadline_passed(struct gcr_task *task)
 		answer_waiters(operation, reason == ESHUTDOWN ? ECANCELED : reason);
 }
 
+bool gcr_task_is_alone(const struct gcr_task *task)
+{
+	return task->operation->count == 1;
+}
+
 int gcr_task_commit(struct gcr_task *task)
 {
 	struct gcr_operation *operation = task->operation;

@@ -88,4 +88,7 @@ void gcr_task_deadline_passed(struct gcr_task *task);
  */
 int gcr_task_commit(struct gcr_task *task);
 
+/* Is it the only one of its write: does nobody wait for its vote? */
+bool gcr_task_is_alone(const struct gcr_task *task);
+
 #endif

@@ -473,8 +473,11 @@ static int list_names(int records_fd, struct names *names,
 		entry = readdir(directory);
 		if (!entry)
 			return -errno;
-		if (entry->d_name[0] == '.') /* itself, its parent, a record half written */
+		if (entry->d_name[0] == '.') {
+			/* Half written when an earlier daemon died; itself and its parent stay. */
+			unlinkat(records_fd, entry->d_name, 0);
 			continue;
+		}
 		if (strlen(entry->d_name) >= NAME_BYTES) {
 			if (unreadable)
 				unreadable(entry->d_name, EBADMSG, data);

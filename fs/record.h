@@ -55,7 +55,8 @@ int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks);
  * Calls @visit with every record of this boot until it returns non-zero, and returns that, else 0
  * or -errno. Content is not trusted: a file that is not a record, is not ours or does not hold what
  * its name says is left where it is and told to @unreadable (may be NULL) with its name and a
- * positive errno. Records of an earlier boot are passed over. @visit may write and remove records.
+ * positive errno. Records of an earlier boot are passed over, what was half written is removed:
+ * for the start of the daemon. @visit may write and remove records.
  */
 int gcr_record_each(int directory_fd, int (*visit)(const struct gcr_record *record, void *data),
 		    void (*unreadable)(const char *name, int error, void *data), void *data);

@@ -23,6 +23,7 @@ struct gcr_vmm_worker {
 	uint32_t count;
 	struct gcr_helper *helper; /* NULL: not taken */
 	bool is_copying;	   /* COPY is not answered yet */
+	bool is_ending;		   /* END is not */
 };
 
 struct gcr_vmm {
@@ -133,6 +134,9 @@ int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* Descriptors of all extents into vmm->handles. */
 int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* Begin to do so: letting go of much memory takes a while, which others can be used for. */
+void gcr_vmm_begin_close(struct gcr_vmm *vmm);
 
 /* END every session and give the workers back. Failures end the worker: nothing of it stays. */
 void gcr_vmm_close_sessions(struct gcr_vmm *vmm);

@@ -340,20 +340,25 @@ int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
+void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 {
 	struct gcr_error error;
 
-	/* All at once: letting go of much memory takes a while. */
 	for (unsigned int i = 0; i < vmm->workers_count; i++) {
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
 
 		if (worker->is_copying)
 			drop(worker);
-		if (worker->helper &&
+		if (worker->helper && !worker->is_ending &&
 		    gcr_helper_request(worker->helper, GCR_MESSAGE_END, NULL, 0, &error) < 0)
 			drop(worker);
+		worker->is_ending = worker->helper != NULL;
 	}
+}
+
+void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
+{
+	gcr_vmm_begin_close(vmm);
 	for (unsigned int i = 0; i < vmm->workers_count; i++) {
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
 		struct gcr_result answer;
@@ -362,6 +367,7 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 							 -1, &answer) < 0 ||
 				       answer.error))
 			drop(worker);
+		worker->is_ending = false;
 		gcr_helper_put(TAKE_PTR(worker->helper));
 	}
 }

@@ -4,6 +4,7 @@ import array
 import errno
 import os
 import re
+import time
 
 import harness
 from harness import Failure, check, equal
@@ -112,7 +113,15 @@ def idle(machine, index=0):
     """Wait until our own workers have ended and say what is in use then."""
     harness.wait_for(lambda: not any(comm == 'gpucr-worker' for _, comm in machine.helpers()),
                      'the workers to end')
-    return machine.used(index)
+    readings = [-1, -2]
+
+    def is_settled():
+        # A reader who would have to wait long for the GPU is given what was known before.
+        readings.append(machine.used(index))
+        time.sleep(0.2)
+        return readings[-1] == readings[-2] == readings[-3]
+    harness.wait_for(is_settled, f'steady VRAM, {readings}')
+    return readings[-1]
 
 
 def cycle(machine, program, freeze='freeze'):

@@ -34,6 +34,8 @@
  */
 #define DIRECT_BYTES	 (64ull << 20)
 #define DIRECT_FEW_BYTES (16ull << 20)
+/* So many are enough; memory that is mapped meanwhile waits for all that are queued. */
+#define DIRECT_IN_FLIGHT 4
 
 struct slot {
 	struct slot *next; /* in its queue */
@@ -268,8 +270,11 @@ static void give_free(struct gcr_copier *copier, struct slot *slot)
 
 static bool may_fly(const struct gcr_copier *copier)
 {
-	return copier->job.direction == GCR_COPY_OUT || !copier->job.in_flight ||
-	       copier->flying.count < copier->job.in_flight;
+	unsigned int most = copier->job.direction == GCR_COPY_OUT ? 0 : copier->job.in_flight;
+
+	if (!most && copier->all_direct)
+		most = DIRECT_IN_FLIGHT;
+	return !most || copier->flying.count < most;
 }
 
 /* The next transfer that the GPU can be given, if there is one. */

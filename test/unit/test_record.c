@@ -169,7 +169,10 @@ static void test_each(void)
 
 		CHECK(gcr_record_write(directory_fd, &record) == 0);
 	}
+	/* What an earlier daemon had half written goes. */
+	CHECK(symlinkat("/etc/passwd", directory_fd, "processes/.7-7.new") == 0);
 	CHECK(each().count == 100);
+	CHECK(unlinkat(directory_fd, "processes/.7-7.new", 0) < 0 && errno == ENOENT);
 	CHECK(gcr_record_each(directory_fd, stop_it, NULL, &count) == 7 && count == 1);
 	count = 0;
 	CHECK(gcr_record_each(directory_fd, remove_it, NULL, &count) == 0 && count == 100);
