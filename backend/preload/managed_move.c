@@ -33,6 +33,7 @@
 
 #include "backend/preload/entry_points.h"
 #include "backend/preload/hold.h"
+#include "backend/preload/managed_file.h"
 #include "backend/preload/managed_hold.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/place.h"
@@ -41,7 +42,6 @@
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 
-/* Copies go through memory of ours: whatever the file's state, that is no SIGBUS. */
 #define BOUNCE_BYTES (8ull << 20)
 /* How often a block is copied anew because the CPU may have touched it meanwhile. */
 #define TRIES	     4
@@ -297,85 +297,6 @@ static int try_elsewhere(struct gcr_error *error)
 
 /* ---- contents ---- */
 
-static bool is_zero(const char *memory, size_t bytes)
-{
-	return !memory[0] && memcmp(memory, memory + 1, bytes - 1) == 0;
-}
-
-/* Is there nothing of the file in the range? */
-static bool is_hole(int fd, off_t offset, size_t bytes)
-{
-	off_t data = lseek(fd, offset, SEEK_DATA);
-
-	return data < 0 ? errno == ENXIO : data >= offset + (off_t)bytes;
-}
-
-static int write_all(int fd, const char *memory, size_t bytes, off_t offset,
-		     struct gcr_error *error)
-{
-	while (bytes > 0) {
-		ssize_t length = pwrite(fd, memory, bytes, offset);
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return gcr_error_set(error, errno,
-					     "writing managed memory to the store: %s",
-					     strerror(errno));
-		memory += length;
-		offset += length;
-		bytes -= (size_t)length;
-	}
-	return 0;
-}
-
-static int read_all(int fd, char *memory, size_t bytes, off_t offset, struct gcr_error *error)
-{
-	while (bytes > 0) {
-		ssize_t length = pread(fd, memory, bytes, offset);
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return gcr_error_set(error, EIO,
-					     "reading managed memory from the store: %s",
-					     length ? strerror(errno) : "it is too short");
-		memory += length;
-		offset += length;
-		bytes -= (size_t)length;
-	}
-	return 0;
-}
-
-/* Memory to its file. */
-static int write_some(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_t offset,
-		      struct gcr_error *error)
-{
-	CUresult result = GCR_REAL(cuMemcpyDtoH_v2)(bounce, from, bytes);
-
-	if (result)
-		return driver_error(error, "cuMemcpyDtoH", result);
-	if (is_zero(bounce, bytes) && is_hole(fd, offset, bytes))
-		return 0;
-	return write_all(fd, bounce, bytes, offset, error);
-}
-
-/* What of the file is not a hole, to memory that is zero. */
-static int read_some(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t offset,
-		     struct gcr_error *error)
-{
-	CUresult result;
-	int r;
-
-	if (is_hole(fd, offset, bytes))
-		return 0;
-	r = read_all(fd, bounce, bytes, offset, error);
-	if (r < 0)
-		return r;
-	result = GCR_REAL(cuMemcpyHtoD_v2)(to, bounce, bytes);
-	return result ? driver_error(error, "cuMemcpyHtoD", result) : 0;
-}
-
 static struct gcr_managed_piece *piece_of(CUdeviceptr address)
 {
 	size_t first = 0, end = move.piece_count;
@@ -461,8 +382,8 @@ static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *
 		if (r == 0 && !gcr_descriptor_valid(part->file))
 			r = closed_file(part->start, error);
 		if (r == 0)
-			r = write_some(bounce, part->start, part->bytes, part->file->fd,
-				       part->offset, error);
+			r = gcr_managed_write(bounce, part->start, part->bytes, part->file->fd,
+					      part->offset, error);
 	}
 	*ret_mapped = is_mapped;
 	*ret_certain = !is_mapped && gcr_touch_faults() == faults;
@@ -502,37 +423,13 @@ static int load_one(char *bounce, const struct gcr_place *place, struct gcr_erro
 		off_t offset = (off_t)(place->start - piece->start + at);
 		size_t bytes = place->bytes - at < BOUNCE_BYTES ? place->bytes - at : BOUNCE_BYTES;
 
-		r = read_some(bounce, place->start + at, bytes, piece->file.fd, offset, error);
+		r = gcr_managed_read(bounce, place->start + at, bytes, piece->file.fd, offset,
+				     error);
 	}
 	return r;
 }
 
 /* ---- what was said about it ---- */
-
-/* A hint: what the driver does not take, it does not take. */
-static void advise(const struct gcr_policy *policy)
-{
-	__typeof__(cuMemAdvise) *advise_old = GCR_REAL(cuMemAdvise);
-	__typeof__(cuMemAdvise_v2) *advise_new = GCR_REAL(cuMemAdvise_v2);
-	size_t bytes = policy->end - policy->start;
-
-	if (policy->preferred.type == CU_MEM_LOCATION_TYPE_DEVICE)
-		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
-			   policy->preferred.id);
-	else if (policy->preferred.type == CU_MEM_LOCATION_TYPE_HOST)
-		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
-			   CU_DEVICE_CPU);
-	else if (policy->preferred.type != CU_MEM_LOCATION_TYPE_INVALID && advise_new)
-		advise_new(policy->start, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
-			   policy->preferred);
-	for (int device = 0; device < 64; device++)
-		if (policy->accessed_by >> device & 1)
-			advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
-	if (policy->accessed_by_cpu)
-		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_DEVICE_CPU);
-	if (policy->read_mostly)
-		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, 0);
-}
 
 static int attach(const struct gcr_managed *managed, struct gcr_error *error)
 {
@@ -695,7 +592,7 @@ static int bring_in(char *bounce, struct gcr_error *error)
 			continue;
 		for (const struct gcr_policy *policy = managed->policies; policy;
 		     policy = policy->next)
-			advise(policy);
+			gcr_policy_tell(policy);
 		r = load_one(bounce, &move.places[i], error);
 		if (r == 0)
 			r = attach(managed, error);

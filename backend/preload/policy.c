@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backend/preload/entry_points.h"
+
 #define DEVICES_MAX 64
 
 CUmemLocation gcr_policy_location(CUdevice device)
@@ -149,4 +151,28 @@ void gcr_policy_free(struct gcr_policy *policies)
 		free(policies);
 		policies = next;
 	}
+}
+
+void gcr_policy_tell(const struct gcr_policy *policy)
+{
+	__typeof__(cuMemAdvise) *advise_old = GCR_REAL(cuMemAdvise);
+	__typeof__(cuMemAdvise_v2) *advise_new = GCR_REAL(cuMemAdvise_v2);
+	size_t bytes = policy->end - policy->start;
+
+	if (policy->preferred.type == CU_MEM_LOCATION_TYPE_DEVICE)
+		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+			   policy->preferred.id);
+	else if (policy->preferred.type == CU_MEM_LOCATION_TYPE_HOST)
+		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+			   CU_DEVICE_CPU);
+	else if (policy->preferred.type != CU_MEM_LOCATION_TYPE_INVALID && advise_new)
+		advise_new(policy->start, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+			   policy->preferred);
+	for (int device = 0; device < DEVICES_MAX; device++)
+		if (policy->accessed_by >> device & 1)
+			advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+	if (policy->accessed_by_cpu)
+		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_DEVICE_CPU);
+	if (policy->read_mostly)
+		advise_old(policy->start, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, 0);
 }

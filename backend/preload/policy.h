@@ -27,6 +27,9 @@ struct gcr_policy {
 int gcr_policy_advise(struct gcr_policy **policies, CUdeviceptr start, CUdeviceptr end,
 		      CUmem_advise advice, CUmemLocation location);
 
+/* Tell the driver, for new memory. A hint: what it does not take, it does not take. */
+void gcr_policy_tell(const struct gcr_policy *policy);
+
 void gcr_policy_free(struct gcr_policy *policies);
 
 /* What the calls with a device number mean by it. */

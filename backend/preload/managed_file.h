@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+/* Managed memory to and from files, by the driver; @bounce has room for @bytes. */
+#ifndef GCR_PRELOAD_MANAGED_FILE_H
+#define GCR_PRELOAD_MANAGED_FILE_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "backend/cuda/cuda_api.h"
+#include "lib/error.h"
+
+/* What is zero leaves a hole in the file where there is one. -EIO, -ENOSPC and so on, with words.
+ */
+int gcr_managed_write(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_t offset,
+		      struct gcr_error *error);
+
+/* To memory that is zero: a hole is not read. */
+int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t offset,
+		     struct gcr_error *error);
+
+#endif
