@@ -686,7 +686,8 @@ def sanitizer_environment():
         'ASAN_OPTIONS': 'verify_asan_link_order=0:detect_leaks=1:abort_on_error=0',
         'UBSAN_OPTIONS': 'print_stacktrace=1',
         'LSAN_OPTIONS': f'suppressions={SOURCE}/lsan.supp:print_suppressions=0',
-        'TSAN_OPTIONS': f'suppressions={SOURCE}/tsan.supp:second_deadlock_stack=1',
+        'TSAN_OPTIONS': f'suppressions={SOURCE}/tsan.supp:second_deadlock_stack=1:'
+                        'atexit_sleep_ms=50',
     }
 
 
