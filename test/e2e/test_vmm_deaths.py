@@ -219,7 +219,8 @@ def kill_daemon(machine):
 
 def daemon_dies(role, verb):
     """Killed in each call of the verb, and started again: it goes on from where the program is."""
-    with vmm.machine() as machine:
+    # With room for what the workers of those that were killed hold until their calls return.
+    with vmm.machine(vram='2G') as machine:
         demo = vmm.demo(machine, *SMALL)
         for call in each_call(machine, demo, role, verb):
             # What the control helper has asked for is done in the program, whoever dies meanwhile.

@@ -104,30 +104,37 @@ static inline size_t free_bytes(void)
 	return bytes;
 }
 
-/* A pattern that is another one in each 4 KiB of each allocation. */
+/* A pattern that is another one in each part of each allocation. */
+#define PART_WORDS 16384
+
+UNSEEN static inline void make_part(unsigned words[PART_WORDS], size_t at, unsigned seed)
+{
+	for (unsigned i = 0; i < PART_WORDS; i++)
+		words[i] = (seed * 2654435761u) ^ (unsigned)(at / 4 + i);
+}
+
 static inline void fill(CUdeviceptr pointer, size_t bytes, unsigned seed)
 {
-	unsigned words[1024];
+	unsigned words[PART_WORDS];
 
 	for (size_t at = 0; at < bytes; at += sizeof(words)) {
 		size_t length = bytes - at < sizeof(words) ? bytes - at : sizeof(words);
 
-		for (unsigned i = 0; i < 1024; i++)
-			words[i] = (seed * 2654435761u) ^ (unsigned)(at / 4 + i);
+		make_part(words, at, seed);
 		OK(CU(cuMemcpyHtoD_v2)(pointer + at, words, length));
 	}
 }
 
 static inline void expect(CUdeviceptr pointer, size_t bytes, unsigned seed)
 {
-	unsigned words[1024];
+	unsigned expected[PART_WORDS], words[PART_WORDS];
 
 	for (size_t at = 0; at < bytes; at += sizeof(words)) {
 		size_t length = bytes - at < sizeof(words) ? bytes - at : sizeof(words);
 
+		make_part(expected, at, seed);
 		OK(CU(cuMemcpyDtoH_v2)(words, pointer + at, length));
-		for (unsigned i = 0; i < length / 4; i++)
-			CHECK(words[i] == ((seed * 2654435761u) ^ (unsigned)(at / 4 + i)));
+		CHECK(memcmp(words, expected, length / 4 * 4) == 0);
 	}
 }
 
@@ -465,7 +472,7 @@ static inline pid_t start(const char *what, bool preloaded, int output)
 		setenv("ASAN_OPTIONS", options, 1);
 		if (preloaded)
 			setenv("LD_PRELOAD", getenv("GPUCR_TEST_PRELOAD"), 1);
-		alarm(120);
+		alarm(120 * TEST_SLOW);
 		execl("/proc/self/exe", "test", what, (char *)NULL);
 		_exit(127);
 	}

@@ -85,7 +85,7 @@ static inline void sim_begin(const char *gpus, const char *vram)
 	unsetenv("GPUCR_SIM_FAULTS");
 	unsetenv("CUDA_VISIBLE_DEVICES");
 	signal(SIGPIPE, SIG_IGN);
-	alarm(60);
+	alarm(60 * TEST_SLOW);
 }
 
 /* A child process running `body(socket)`. */
@@ -104,7 +104,7 @@ static inline struct child child_start(void (*body)(int fd))
 	CHECK(child.pid >= 0);
 	if (child.pid == 0) {
 		close(pair[0]);
-		alarm(60);
+		alarm(60 * TEST_SLOW);
 		body(pair[1]);
 		_exit(0);
 	}

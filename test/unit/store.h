@@ -134,12 +134,13 @@ static inline int try_create(pid_t pid, uint64_t bytes, struct gcr_snapshot **re
 }
 
 /* Every byte of file @index has a value of its own kind. */
-static inline uint64_t pattern(uint64_t at, unsigned char seed)
+UNSEEN static inline uint64_t pattern(uint64_t at, unsigned char seed)
 {
 	return at * UINT64_C(0x9e3779b97f4a7c15) + seed;
 }
 
-static inline void write_pattern(struct gcr_snapshot *snapshot, size_t index, unsigned char seed)
+UNSEEN static inline void write_pattern(struct gcr_snapshot *snapshot, size_t index,
+					unsigned char seed)
 {
 	_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, index, true);
 	uint64_t bytes = gcr_snapshot_extent(snapshot, index)->bytes;
@@ -153,8 +154,8 @@ static inline void write_pattern(struct gcr_snapshot *snapshot, size_t index, un
 	munmap(map, bytes);
 }
 
-static inline bool has_pattern(struct gcr_snapshot_reader *reader, uint64_t bytes,
-			       unsigned char seed)
+UNSEEN static inline bool has_pattern(struct gcr_snapshot_reader *reader, uint64_t bytes,
+				      unsigned char seed)
 {
 	for (uint64_t at = 0; at < bytes;) {
 		const void *place;

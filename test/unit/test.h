@@ -15,6 +15,16 @@
 		}                                                                        \
 	} while (0)
 
+/* Times and counts: sanitizers make everything slower. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define TEST_SLOW 5
+#else
+#define TEST_SLOW 1
+#endif
+
+/* For functions that go through memory word by word, with nobody else there. */
+#define UNSEEN __attribute__((no_sanitize("thread")))
+
 #define SKIP(reason)                                      \
 	do {                                              \
 		fprintf(stderr, "skipped: %s\n", reason); \

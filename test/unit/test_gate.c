@@ -411,7 +411,7 @@ static void call_in_child(int page_fd, bool forked)
 {
 	CUresult result;
 
-	alarm(20);
+	alarm(20 * TEST_SLOW);
 	result = cuStreamQuery(NULL);
 	CHECK(result == CUDA_ERROR_NOT_INITIALIZED || !forked);
 	CHECK(!is_closed() && gcr_gate_page()->captures == 0);

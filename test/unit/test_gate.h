@@ -174,7 +174,7 @@ static inline int run_tests(const struct gate_test *tests, size_t count, const c
 		pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
-			alarm(120);
+			alarm(120 * TEST_SLOW);
 			tests[i].run();
 			exit(0);
 		}

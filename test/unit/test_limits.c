@@ -308,7 +308,7 @@ int main(int argc, char **argv)
 		pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
-			alarm(60);
+			alarm(60 * TEST_SLOW);
 			tests[i].run();
 			exit(0);
 		}

@@ -278,7 +278,7 @@ static int run_fake(void)
 
 static int run_program(const char *way)
 {
-	alarm(60);
+	alarm(60 * TEST_SLOW);
 	if (strcmp(way, "local") == 0)
 		return run_simulator(RTLD_LOCAL);
 	if (strcmp(way, "global") == 0)

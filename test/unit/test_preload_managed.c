@@ -42,13 +42,13 @@ static struct allocation {
 } allocations[ALLOCATIONS_MAX];
 static size_t allocations_count;
 
-static unsigned word_at(const struct allocation *allocation, size_t at)
+UNSEEN static unsigned word_at(const struct allocation *allocation, size_t at)
 {
 	return allocation->seed * 2654435761u ^ (unsigned)at * 40503u;
 }
 
 /* By the CPU. The last bytes that make no word are left zero. */
-static void write_pattern(const struct allocation *allocation)
+UNSEEN static void write_pattern(const struct allocation *allocation)
 {
 	unsigned *words = (unsigned *)allocation->start;
 
@@ -56,7 +56,7 @@ static void write_pattern(const struct allocation *allocation)
 		words[i] = word_at(allocation, i);
 }
 
-static void check_pattern(const struct allocation *allocation)
+UNSEEN static void check_pattern(const struct allocation *allocation)
 {
 	const unsigned *words = (const unsigned *)allocation->start;
 

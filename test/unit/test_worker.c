@@ -706,7 +706,7 @@ static const struct {
 int main(int argc, char **argv)
 {
 	sim_begin("2", "512M");
-	alarm(200);
+	alarm(200 * TEST_SLOW);
 	make_store();
 	OK(CU(cuInit)(0));
 	use_gpu(1);
