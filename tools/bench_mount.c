@@ -400,18 +400,22 @@ size_t bench_mount_helpers(const struct bench_mount *mount, const char *name,
 	return count;
 }
 
-/* Pss counts what is shared (libraries) by shares; 0 if it cannot be read. */
+/*
+ * Pss counts what is shared (libraries) by shares. What is mapped of the store is counted there. 0
+ * if it cannot be read.
+ */
 static uint64_t process_bytes(pid_t pid)
 {
 	_cleanup_fclose_ FILE *file = NULL;
-	uint64_t kibibytes = 0;
+	uint64_t kibibytes = 0, some;
 	char path[64], line[256];
 
 	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
 	file = fopen(path, "re");
 	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "Pss: %" SCNu64 " kB", &kibibytes) == 1)
-			break;
+		if (sscanf(line, "Pss_Anon: %" SCNu64 " kB", &some) == 1 ||
+		    sscanf(line, "Pss_File: %" SCNu64 " kB", &some) == 1)
+			kibibytes += some;
 	return kibibytes * 1024;
 }
 
