@@ -66,7 +66,8 @@ struct gcr_daemon {
 	struct gcr_store *store;
 	struct fuse_session *session;
 
-	atomic_bool stopping; /* no new verbs: the daemon is going */
+	atomic_bool recovered; /* the records of earlier daemons have been read */
+	atomic_bool stopping;  /* no new verbs: the daemon is going */
 };
 
 #endif

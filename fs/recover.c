@@ -28,7 +28,7 @@ static void restore_fields(struct gcr_process *process, const struct gcr_record 
 	pthread_mutex_unlock(&process->lock);
 }
 
-static int recover_one(const struct gcr_record *record, void *data)
+static void settle(struct gcr_process *process, const struct gcr_record *record)
 {
 	static const enum gcr_state states[] = {
 		[GCR_RECORD_FREEZING] = GCR_STATE_FREEZING,
@@ -36,21 +36,9 @@ static int recover_one(const struct gcr_record *record, void *data)
 		[GCR_RECORD_THAWING] = GCR_STATE_THAWING,
 		[GCR_RECORD_FAILED] = GCR_STATE_FAILED,
 	};
-	struct gcr_daemon *daemon = data;
 	struct gcr_error error = {0};
-	struct gcr_process *process;
-	int result;
+	int result = 0;
 
-	result = gcr_processes_add(daemon->processes, record->pid, record->start_ticks, &process);
-	if (result == -ESRCH) {
-		gcr_record_remove(daemon->runtime_fd, record->pid, record->start_ticks);
-		return 0;
-	}
-	if (result < 0) {
-		gcr_log(LOG_ERR, record->pid, "has a record, but cannot be listed: %s",
-			strerror(-result));
-		return 0;
-	}
 	restore_fields(process, record);
 	gcr_process_set_state(process, states[record->state]);
 	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
@@ -69,8 +57,37 @@ static int recover_one(const struct gcr_record *record, void *data)
 	}
 	if (error.number)
 		gcr_process_report(process, "recover", &error);
+}
+
+static int recover_one(const struct gcr_record *record, void *data)
+{
+	struct gcr_daemon *daemon = data;
+	struct gcr_process *process;
+	int result;
+
+	result = gcr_processes_add(daemon->processes, record->pid, record->start_ticks, &process);
+	if (result == -ESRCH) {
+		gcr_record_remove(daemon->runtime_fd, record->pid, record->start_ticks);
+		return 0;
+	}
+	if (result < 0) {
+		gcr_log(LOG_ERR, record->pid, "has a record, but cannot be listed: %s",
+			strerror(-result));
+		return 0;
+	}
+	settle(process, record);
 	gcr_process_unref(process);
 	return 0;
+}
+
+static int settle_this(const struct gcr_record *record, void *data)
+{
+	struct gcr_process *process = data;
+
+	if (record->pid != process->pid || record->start_ticks != process->start_ticks)
+		return 0;
+	settle(process, record);
+	return 1;
 }
 
 static void unreadable(const char *name, int error, void *data)
@@ -83,6 +100,21 @@ int gcr_recover(struct gcr_daemon *daemon)
 {
 	int result = gcr_record_each(daemon->runtime_fd, recover_one, unreadable, daemon);
 
+	atomic_store(&daemon->recovered, true);
 	gcr_helpers_keep_spare(daemon->helpers, gcr_processes_any_frozen(daemon->processes));
 	return result;
+}
+
+void gcr_recover_late(struct gcr_process *process)
+{
+	struct gcr_daemon *daemon = process->daemon;
+	bool is_idle;
+
+	pthread_mutex_lock(&process->lock);
+	is_idle = process->state == GCR_STATE_RUNNING && !process->task;
+	pthread_mutex_unlock(&process->lock);
+	if (!is_idle || !atomic_load(&daemon->recovered) || atomic_load(&daemon->stopping))
+		return;
+	if (gcr_record_each(daemon->runtime_fd, settle_this, NULL, process) == 1)
+		gcr_helpers_keep_spare(daemon->helpers, true);
 }

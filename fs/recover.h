@@ -4,11 +4,18 @@
 #define GCR_FS_RECOVER_H
 
 #include "fs/daemon.h"
+#include "fs/process.h"
 
 /*
  * Take every process with a record into the table, in the record's state, and start settling
  * those that were in a verb. Records of processes that have ended are removed.
  */
 int gcr_recover(struct gcr_daemon *daemon);
+
+/*
+ * A process that is taken for a running one, and whose library says that its memory is out: at the
+ * start it could not be listed. If it has a record, it is settled now.
+ */
+void gcr_recover_late(struct gcr_process *process);
 
 #endif

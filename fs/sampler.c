@@ -15,6 +15,7 @@
 #include "fs/link.h"
 #include "fs/log.h"
 #include "fs/pin.h"
+#include "fs/recover.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -137,6 +138,9 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	pthread_mutex_unlock(&process->lock);
 	if (facts.phase == GCR_PRELOAD_HANDED)
 		tell_commit(process, message);
+	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||
+	    facts.phase == GCR_PRELOAD_INCOMING)
+		gcr_recover_late(process);
 	gcr_pin_files(sampler->daemon, process);
 	if (refresh && sampler->daemon->options.pool_bytes && facts.flags & GCR_PAGE_VMM)
 		refresh_pool(sampler, process, message);

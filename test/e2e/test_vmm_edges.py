@@ -265,5 +265,37 @@ def test_full_of_what_was_removed_just_now():
         demo.wait_ticks()
 
 
+@contextlib.contextmanager
+def failing(machine, word):
+    """A daemon, just started, in which certain calls fail for as long as this lasts."""
+    words = f'{machine.directory}/failing'
+    with open(words, 'w', encoding='utf-8') as file:
+        file.write(word)
+    machine.start(env={'LD_PRELOAD': f'{harness.BUILD}/test/e2e/libfailing.so',
+                       'GPUCR_TEST_FAILING': words})
+    try:
+        yield
+    finally:
+        os.unlink(words)
+
+
+def test_a_start_that_can_watch_nobody():
+    """The record and the bytes of a frozen process stay, until it can be listed."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        machine.must(demo.pid, 'freeze')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        with failing(machine, 'watch'):
+            equal(machine.pids(), [])
+            equal(len(os.listdir(f'{machine.runtime}/processes')), 1)
+            equal(len(os.listdir(f'{machine.runtime}/store')), 2)
+        wait_for(lambda: machine.pids() == [demo.pid], 'it to be found')
+        machine.wait_status(demo.pid, 'state', 'frozen')
+        vmm.check_files(machine, demo)
+        vmm.settle(machine, demo)
+        vmm.cycle(machine, demo)
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)
