@@ -27,6 +27,7 @@ dlsym:
 	.cfi_adjust_cfa_offset 8
 	subq $8, %rsp			/* calls want 16-byte alignment */
 	.cfi_adjust_cfa_offset 8
+	movq 24(%rsp), %rdx		/* who asks */
 	call gcr_preload_dlsym_target
 	addq $8, %rsp
 	.cfi_adjust_cfa_offset -8
@@ -53,6 +54,7 @@ dlsym:
 	.cfi_rel_offset x30, 8
 	mov x29, sp
 	stp x0, x1, [sp, #16]
+	mov x2, x30			/* who asks */
 	bl gcr_preload_dlsym_target
 	mov x16, x0			/* a register that BTI lets a tail call use */
 	ldp x0, x1, [sp, #16]

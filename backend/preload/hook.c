@@ -6,9 +6,11 @@
  * function.
  */
 #include <dlfcn.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "backend/cuda/cuda_api.h"
@@ -58,17 +60,77 @@ static void *answer_unknown(void *handle, const char *name)
 	return found && gcr_reals_has(found) ? gcr_unknown_wrap(name, found) : found;
 }
 
+static void *answer_unknown_next(void *handle, const char *name)
+{
+	return answer_unknown(RTLD_DEFAULT, name);
+}
+
+/* Asked for as "next" from behind us, where only the driver's own would be found. */
+static void *answer_own(void *handle, const char *name)
+{
+	return gcr_entry_points[gcr_entry_find(name)].wrapper;
+}
+
 static void *answer_nothing(void *handle, const char *name)
 {
 	return NULL;
 }
 
-static bool may_be_unknown(void *handle, const char *name)
+struct search {
+	const void *caller;
+	bool passed_us, is_behind_us;
+};
+
+static bool is_in(const struct dl_phdr_info *object, const void *address)
 {
-	return handle != RTLD_DEFAULT && handle != RTLD_NEXT && is_drivers_name(name);
+	for (size_t i = 0; i < object->dlpi_phnum; i++) {
+		const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+		uintptr_t start = object->dlpi_addr + part->p_vaddr;
+
+		if (part->p_type == PT_LOAD && (uintptr_t)address - start < part->p_memsz)
+			return true;
+	}
+	return false;
 }
 
-void *gcr_preload_dlsym_target(void *handle, const char *name)
+static int look_at_object(struct dl_phdr_info *object, size_t bytes, void *argument)
+{
+	struct search *search = argument;
+
+	if (is_in(object, (const void *)look_at_object)) {
+		search->passed_us = true;
+		return 0;
+	}
+	if (!is_in(object, search->caller))
+		return 0;
+	search->is_behind_us = search->passed_us;
+	return 1;
+}
+
+/* Was the object with this address loaded after us? They are listed in that order. */
+static bool is_behind_us(const void *caller)
+{
+	struct search search = {.caller = caller};
+
+	dl_iterate_phdr(look_at_object, &search);
+	return search.is_behind_us;
+}
+
+static bool is_unknown_function(const char *name)
+{
+	void *found = gcr_real_dlsym()(RTLD_DEFAULT, name);
+
+	return found && gcr_reals_has(found);
+}
+
+static void *unknown_target(void *handle, const char *name)
+{
+	if (handle != RTLD_DEFAULT && handle != RTLD_NEXT)
+		return (void *)answer_unknown;
+	return is_unknown_function(name) ? (void *)answer_unknown_next : (void *)gcr_real_dlsym();
+}
+
+void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller)
 {
 	gcr_dlsym_function *real = gcr_real_dlsym();
 	enum gcr_entry entry;
@@ -79,13 +141,40 @@ void *gcr_preload_dlsym_target(void *handle, const char *name)
 		return (void *)real;
 	entry = gcr_entry_find(name);
 	if (entry == GCR_ENTRIES)
-		return may_be_unknown(handle, name) ? (void *)answer_unknown : (void *)real;
+		return is_drivers_name(name) ? unknown_target(handle, name) : (void *)real;
 	if (!gcr_entry_points[entry].wrapper)
 		return (void *)real;
 	if (handle != RTLD_DEFAULT && handle != RTLD_NEXT)
 		return (void *)answer_wrapped;
-	/* The dynamic linker finds our function by itself, as it is before the driver's. */
-	return gcr_entry_real(entry) ? (void *)real : (void *)answer_absent;
+	if (!gcr_entry_real(entry))
+		return (void *)answer_absent;
+	/* From before us the dynamic linker finds our function by itself. */
+	return handle == RTLD_NEXT && is_behind_us(caller) ? (void *)answer_own : (void *)real;
+}
+
+/*
+ * A library before us may have a dlsym of its own, and get the driver's functions from the C
+ * library's: these go around the gate.
+ */
+static void look_for_other_dlsym(void)
+{
+	gcr_dlsym_function *real = gcr_real_dlsym();
+	void *first = real ? real(RTLD_DEFAULT, "dlsym") : NULL;
+	char name[64];
+	Dl_info info;
+
+	if (!first || first == (void *)dlsym)
+		return;
+	if (!dladdr(first, &info) || !info.dli_fname)
+		info.dli_fname = "another library";
+	snprintf(name, sizeof(name), "dlsym of %s", basename(info.dli_fname));
+	gcr_gate_incomplete(name);
+}
+
+#else
+
+static void look_for_other_dlsym(void)
+{
 }
 
 #endif
@@ -104,6 +193,7 @@ CUresult gcr_own_cuInit(unsigned int flags)
 	result = real(flags);
 	if (result == CUDA_SUCCESS) {
 		gcr_reals_pin();
+		look_for_other_dlsym();
 		gcr_agent_start();
 	}
 	return result;

@@ -33,10 +33,10 @@ void gcr_preload_expect_fork(void);
 void gcr_preload_forget(void);
 
 /*
- * Where dlsym(@handle, @name) has to go: a function that takes the same two arguments. Called by
- * the assembly in dlsym.S, which then jumps there.
+ * Where dlsym(@handle, @name), called at @caller, has to go: a function that takes the same two
+ * arguments. Called by the assembly in dlsym.S, which then jumps there.
  */
-void *gcr_preload_dlsym_target(void *handle, const char *name);
+void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller);
 
 #endif
 #endif
