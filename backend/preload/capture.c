@@ -83,6 +83,20 @@ static bool is_same(const struct capture *capture, CUstream stream)
 	       (stream != CU_STREAM_PER_THREAD || capture->thread == gettid());
 }
 
+static void insert(const struct capture *capture)
+{
+	LOCK();
+	for (uint32_t i = 0; i < captures.count; i++)
+		if (is_same(&captures.list[i], capture->stream))
+			remove_at(i--);
+	if (captures.count == CAPTURES_MAX) {
+		gcr_gate_incomplete("more stream captures than can be watched");
+		return;
+	}
+	captures.list[captures.count] = *capture;
+	set_count(captures.count + 1);
+}
+
 static void add(CUstream stream)
 {
 	__typeof__(cuStreamGetCtx) *get_context = GCR_REAL(cuStreamGetCtx);
@@ -90,26 +104,23 @@ static void add(CUstream stream)
 
 	if (get_context)
 		get_context(stream, &capture.context);
-	LOCK();
-	for (uint32_t i = 0; i < captures.count; i++)
-		if (is_same(&captures.list[i], stream))
-			remove_at(i--);
-	if (captures.count == CAPTURES_MAX) {
-		gcr_gate_incomplete("more stream captures than can be watched");
-		return;
-	}
-	captures.list[captures.count] = capture;
-	set_count(captures.count + 1);
+	insert(&capture);
 }
 
-static void remove_stream(CUstream stream)
+/* False: there is none in this stream. */
+static bool take_out(CUstream stream, struct capture *ret_capture)
 {
 	if (count() == 0)
-		return;
+		return false;
 	LOCK();
-	for (uint32_t i = 0; i < captures.count; i++)
-		if (is_same(&captures.list[i], stream))
-			remove_at(i--);
+	for (uint32_t i = 0; i < captures.count; i++) {
+		if (!is_same(&captures.list[i], stream))
+			continue;
+		*ret_capture = captures.list[i];
+		remove_at(i);
+		return true;
+	}
+	return false;
 }
 
 static bool is_capturing(CUstream stream)
@@ -234,43 +245,64 @@ BEGIN(cuStreamBeginCapture_v2_ptsz, cuStreamBeginCapture_v2, true,
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph, false)
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz, true)
 
+/*
+ * What is known of a stream is taken out before it ends or is destroyed: another thread may begin
+ * one at once, in the same stream or in one with the same handle.
+ */
+
 /* A capture that was broken ends too, and one ended from the wrong thread does not. */
-#define END(symbol, per_thread)                                                         \
-	GCR_OWN_AS(symbol, cuStreamEndCapture);                                         \
-	CUresult gcr_own_##symbol(CUstream stream, CUgraph *graph)                      \
-	{                                                                               \
-		__typeof__(cuStreamEndCapture) *real =                                  \
-			(__typeof__(real))gcr_entry_real(GCR_ENTRY_##symbol);           \
-		CUresult result;                                                        \
-                                                                                        \
-		if (!real)                                                              \
-			return CUDA_ERROR_NOT_FOUND;                                    \
-		GCR_GATE(symbol);                                                       \
-		result = real(stream, graph);                                           \
-		if (result == CUDA_SUCCESS || !is_capturing(plain(stream, per_thread))) \
-			remove_stream(plain(stream, per_thread));                       \
-		return result;                                                          \
+static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool per_thread,
+		    CUgraph *graph)
+{
+	struct capture capture;
+	bool was_known = take_out(plain(stream, per_thread), &capture);
+	CUresult result = real(stream, graph);
+
+	if (result != CUDA_SUCCESS && was_known && is_capturing(plain(stream, per_thread)))
+		insert(&capture);
+	return result;
+}
+
+#define END(symbol, per_thread)                                               \
+	GCR_OWN_AS(symbol, cuStreamEndCapture);                               \
+	CUresult gcr_own_##symbol(CUstream stream, CUgraph *graph)            \
+	{                                                                     \
+		__typeof__(cuStreamEndCapture) *real =                        \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY_##symbol); \
+                                                                              \
+		if (!real)                                                    \
+			return CUDA_ERROR_NOT_FOUND;                          \
+		GCR_GATE(symbol);                                             \
+		return end(real, stream, per_thread, graph);                  \
 	}
 
 END(cuStreamEndCapture, false)
 END(cuStreamEndCapture_ptsz, true)
+
+static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
+{
+	struct capture capture;
+	bool was_known = take_out(stream, &capture);
+	CUresult result;
+
+	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
+		gcr_managed_stream_gone(stream);
+	result = real(stream);
+	if (result != CUDA_SUCCESS && was_known)
+		insert(&capture);
+	return result;
+}
 
 #define DESTROY(symbol)                                      \
 	GCR_OWN(symbol);                                     \
 	CUresult gcr_own_##symbol(CUstream stream)           \
 	{                                                    \
 		__typeof__(symbol) *real = GCR_REAL(symbol); \
-		CUresult result;                             \
                                                              \
 		if (!real)                                   \
 			return CUDA_ERROR_NOT_FOUND;         \
 		GCR_GATE(symbol);                            \
-		result = real(stream);                       \
-		if (result == CUDA_SUCCESS) {                \
-			remove_stream(stream);               \
-			gcr_managed_stream_gone(stream);     \
-		}                                            \
-		return result;                               \
+		return destroy(real, stream);                \
 	}
 
 DESTROY(cuStreamDestroy)

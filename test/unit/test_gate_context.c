@@ -3,6 +3,7 @@
 #include "backend/preload/capture.h"
 #include "backend/preload/context.h"
 #include "backend/preload/managed.h"
+#include "backend/preload/managed_table.h"
 #include "backend/preload/memory.h"
 #include "test/unit/test_gate.h"
 
@@ -227,6 +228,86 @@ static void test_capture_ends_meanwhile(void)
 	CHECK(gcr_gate_page()->captures == 0);
 }
 
+/* ---- a stream's handle that is used again ---- */
+
+static CUdeviceptr managed_memory;
+
+static void *begin_again(void *context)
+{
+	CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	CHECK(cuStreamAttachMemAsync(captured, managed_memory, 0, CU_MEM_ATTACH_SINGLE) ==
+	      CUDA_SUCCESS);
+	return NULL;
+}
+
+/* Before it returns another thread has got a stream with the handle, and uses it. */
+static CUresult destroy_and_use_again(CUstream stream)
+{
+	CUcontext context;
+
+	CHECK(GCR_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS);
+	end(start(begin_again, context));
+	return CUDA_SUCCESS;
+}
+
+static CUresult attach(CUstream stream, CUdeviceptr memory, size_t bytes, unsigned int flags)
+{
+	return CUDA_SUCCESS;
+}
+
+static bool is_attached(void)
+{
+	struct gcr_managed *const *allocations;
+	struct gcr_managed_piece *pieces;
+	size_t count, piece_count;
+
+	CHECK(gcr_managed_table(&allocations, &count, &pieces, &piece_count) == 0 && count == 1);
+	return allocations[0]->attached == CU_MEM_ATTACH_SINGLE &&
+	       allocations[0]->stream == captured;
+}
+
+static void test_stream_handle_again(void)
+{
+	struct gcr_page *page;
+	CUgraph graph;
+
+	use_gpu();
+	page = gcr_gate_page();
+	CHECK(cuMemAllocManaged(&managed_memory, 4096, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+	CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamAttachMemAsync], (void *)attach);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamDestroy_v2], (void *)destroy_and_use_again);
+	CHECK(cuStreamDestroy_v2(captured) == CUDA_SUCCESS);
+	CHECK(page->captures == 1 && is_attached());
+	expect_timeout("a stream capture is open");
+	/* It is not broken. */
+	CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+	CHECK(page->captures == 0);
+}
+
+static CUresult refuse_to_destroy(CUstream stream)
+{
+	return CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* One that is not destroyed is captured as before. */
+static void test_stream_not_destroyed(void)
+{
+	CUgraph graph;
+
+	use_gpu();
+	CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	CHECK(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamDestroy_v2], (void *)refuse_to_destroy);
+	CHECK(cuStreamDestroy_v2(captured) == CUDA_ERROR_INVALID_HANDLE);
+	expect_timeout("a stream capture is open");
+	CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+	CLOSES();
+	gcr_gate_open();
+}
+
 /* ---- contexts ---- */
 
 static bool is_alive(CUcontext context)
@@ -386,6 +467,8 @@ static const struct gate_test tests[] = {
 	{"own stream captures", test_own_stream_captures},
 	{"capture on its way", test_capture_on_its_way},
 	{"capture ends meanwhile", test_capture_ends_meanwhile},
+	{"stream handle again", test_stream_handle_again},
+	{"stream not destroyed", test_stream_not_destroyed},
 	{"contexts", test_contexts},
 	{"memory of contexts", test_memory_of_contexts},
 	{"context handle again", test_context_handle_again},
