@@ -30,7 +30,10 @@
 #include "lib/extent.h"
 
 #define THREAD_NAME "gpucr-agent"
-/* The driver's functions run on it. What thread-local data of all libraries take comes on top. */
+/*
+ * The driver's functions run on it, and what thread-local data of all libraries take is part of it:
+ * so never less than other threads have. Pages that are not used cost nothing.
+ */
 #define STACK_BYTES (1u << 20)
 
 #define FIRST_BATCH 4 /* descriptors */
@@ -41,7 +44,7 @@
 #define SOON_LOOKS	50
 
 static struct {
-	_Atomic(pid_t) pid; /* whose agent it is: a child of fork(2) has none */
+	_Atomic(bool) is_there; /* a child of fork(2) has none */
 	enum gcr_preload_phase phase;
 	char generation[40];
 	/* HANDED and no daemon: until then another one may come. 0: not so. */
@@ -526,6 +529,7 @@ static int start_thread(void)
 {
 	sigset_t all, before;
 	pthread_attr_t attributes;
+	size_t stack_bytes = 0;
 	pthread_t thread;
 	int r;
 
@@ -533,7 +537,8 @@ static int start_thread(void)
 	if (r < 0)
 		return r;
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attributes, STACK_BYTES);
+	if (pthread_attr_getstacksize(&attributes, &stack_bytes) == 0 && stack_bytes < STACK_BYTES)
+		pthread_attr_setstacksize(&attributes, STACK_BYTES);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	r = -pthread_create(&thread, &attributes, run, NULL);
@@ -545,15 +550,12 @@ static int start_thread(void)
 void gcr_agent_start(void)
 {
 	int saved_errno = errno;
-	pid_t self = getpid();
-	pid_t owner = atomic_load(&agent.pid);
+	bool is_there = false;
 
-	if (owner == self || !atomic_compare_exchange_strong(&agent.pid, &owner, self))
+	if (gcr_preload_is_copy())
+		gcr_preload_forget();
+	if (!atomic_compare_exchange_strong(&agent.is_there, &is_there, true))
 		return;
-	/* A child made by clone(2) itself has not come by the handlers of fork(2). */
-	if (owner)
-		gcr_agent_forget();
-	atomic_store(&agent.pid, self);
 	gcr_preload_expect_fork();
 	gcr_connection_prepare();
 	gcr_connection_open(agent.phase, agent.generation);
@@ -572,5 +574,5 @@ void gcr_agent_forget(void)
 	memset(agent.generation, 0, sizeof(agent.generation));
 	agent.grace_ends_usec = 0;
 	agent.looks = 0;
-	atomic_store(&agent.pid, 0);
+	atomic_store(&agent.is_there, false);
 }

@@ -196,7 +196,7 @@ CUresult gcr_own_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemAlloc_v2);
+	GCR_GATE_WHOLE(cuMemAlloc_v2);
 	if (!pointer || bytes <= THRESHOLD_BYTES || bytes > MOST_BYTES || !gcr_memory_converts())
 		return real(pointer, bytes);
 	result = real(&companion, COMPANION_BYTES);
@@ -221,7 +221,7 @@ CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemAllocPitch_v2);
+	GCR_GATE_WHOLE(cuMemAllocPitch_v2);
 	if (!pointer || !pitch || !width || __builtin_mul_overflow(width, height, &bytes) ||
 	    bytes <= THRESHOLD_BYTES || !gcr_memory_converts())
 		return real(pointer, pitch, width, height, element_bytes);
@@ -301,7 +301,7 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemFree_v2);
+	GCR_GATE_WHOLE(cuMemFree_v2);
 	mapping = begin_free(pointer, &companion, &ours);
 	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
 		return (CUresult)managed_result;
@@ -320,18 +320,13 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 }
 
 /* The driver may free memory of cuMemAlloc in the order of a stream; we wait for that. */
-static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
-			   __typeof__(cuStreamSynchronize) *synchronize, CUdeviceptr pointer,
-			   CUstream stream)
+static CUresult free_own_async(__typeof__(cuMemFreeAsync) *real,
+			       __typeof__(cuStreamSynchronize) *synchronize,
+			       struct gcr_mapping *mapping, CUdeviceptr companion, CUstream stream)
 {
-	struct gcr_mapping *mapping;
-	CUdeviceptr companion;
 	CUresult result;
-	bool ours;
+	GCR_GATE_NO_CANCEL();
 
-	mapping = begin_free(pointer, &companion, &ours);
-	if (!mapping)
-		return ours ? CUDA_ERROR_INVALID_VALUE : real(pointer, stream);
 	result = real(companion, stream);
 	if (result) {
 		abandon_free(mapping);
@@ -340,6 +335,20 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
 	synchronize(stream);
 	finish(mapping);
 	return CUDA_SUCCESS;
+}
+
+static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
+			   __typeof__(cuStreamSynchronize) *synchronize, CUdeviceptr pointer,
+			   CUstream stream)
+{
+	struct gcr_mapping *mapping;
+	CUdeviceptr companion;
+	bool ours;
+
+	mapping = begin_free(pointer, &companion, &ours);
+	if (mapping)
+		return free_own_async(real, synchronize, mapping, companion, stream);
+	return ours ? CUDA_ERROR_INVALID_VALUE : real(pointer, stream);
 }
 
 GCR_OWN(cuMemFreeAsync);

@@ -224,7 +224,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                                                                                  \
 		if (!real)                                                                       \
 			return CUDA_ERROR_NOT_FOUND;                                             \
-		GCR_GATE(symbol);                                                                \
+		GCR_GATE_WHOLE(symbol);                                                          \
 		result = real arguments;                                                         \
 		if (result == CUDA_SUCCESS)                                                      \
 			add(plain(stream, per_thread));                                          \
@@ -272,7 +272,7 @@ static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool 
                                                                               \
 		if (!real)                                                    \
 			return CUDA_ERROR_NOT_FOUND;                          \
-		GCR_GATE(symbol);                                             \
+		GCR_GATE_WHOLE(symbol);                                       \
 		return end(real, stream, per_thread, graph);                  \
 	}
 
@@ -301,7 +301,7 @@ static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
                                                              \
 		if (!real)                                   \
 			return CUDA_ERROR_NOT_FOUND;         \
-		GCR_GATE(symbol);                            \
+		GCR_GATE_WHOLE(symbol);                      \
 		return destroy(real, stream);                \
 	}
 

@@ -35,8 +35,9 @@ static struct {
 	size_t count, room;
 } contexts = {.lock = PTHREAD_MUTEX_INITIALIZER, .gone = PTHREAD_COND_INITIALIZER};
 
-static pthread_mutex_t primary_locks[DEVICES_MAX] = {[0 ... DEVICES_MAX - 1] =
-							     PTHREAD_MUTEX_INITIALIZER};
+/* Recursive: what the driver runs meanwhile (CUPTI's callbacks) may come here again. */
+static pthread_mutex_t primary_locks[DEVICES_MAX] = {
+	[0 ... DEVICES_MAX - 1] = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
 
 static void unlock(pthread_mutex_t **lock)
 {
@@ -141,7 +142,7 @@ static void tell(CUcontext handle)
                                                                 \
 		if (!real)                                      \
 			return CUDA_ERROR_NOT_FOUND;            \
-		GCR_GATE(symbol);                               \
+		GCR_GATE_WHOLE(symbol);                         \
 		result = real arguments;                        \
 		if (result == CUDA_SUCCESS)                     \
 			add(*context, CU_DEVICE_INVALID);       \
@@ -160,6 +161,24 @@ CREATE(cuCtxCreate_v3, cuCtxCreate_v3,
 CREATE(cuCtxCreate_v4, cuCtxCreate_v4,
        (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
        (context, parameters, flags, device))
+
+/* Those that share with graphics; not in cuda_api.h. */
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device,
+			  uint32_t vdpDevice, void *vdpGetProcAddress);
+
+CREATE(cuGLCtxCreate, cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+       (context, flags, device))
+CREATE(cuGLCtxCreate_v2, cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+       (context, flags, device))
+CREATE(cuVDPAUCtxCreate, cuVDPAUCtxCreate,
+       (CUcontext * context, unsigned int flags, CUdevice device, uint32_t vdp_device,
+	void *vdp_get_proc_address),
+       (context, flags, device, vdp_device, vdp_get_proc_address))
+CREATE(cuVDPAUCtxCreate_v2, cuVDPAUCtxCreate,
+       (CUcontext * context, unsigned int flags, CUdevice device, uint32_t vdp_device,
+	void *vdp_get_proc_address),
+       (context, flags, device, vdp_device, vdp_get_proc_address))
 
 static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext handle)
 {
@@ -184,7 +203,7 @@ static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext handle)
                                                              \
 		if (!real)                                   \
 			return CUDA_ERROR_NOT_FOUND;         \
-		GCR_GATE(symbol);                            \
+		GCR_GATE_WHOLE(symbol);                      \
 		return destroy(real, handle);                \
 	}
 
@@ -204,7 +223,7 @@ CUresult gcr_own_cuCtxAttach(CUcontext *handle, unsigned int flags)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuCtxAttach);
+	GCR_GATE_WHOLE(cuCtxAttach);
 	result = real(handle, flags);
 	if (result == CUDA_SUCCESS) {
 		LOCK(&contexts.lock);
@@ -231,7 +250,7 @@ CUresult gcr_own_cuCtxDetach(CUcontext handle)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuCtxDetach);
+	GCR_GATE_WHOLE(cuCtxDetach);
 	return detach_one(handle) ? real(handle) : destroy(real, handle);
 }
 
@@ -262,7 +281,7 @@ CUresult gcr_own_cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuDevicePrimaryCtxRetain);
+	GCR_GATE_WHOLE(cuDevicePrimaryCtxRetain);
 	LOCK_PRIMARY(device);
 	result = real(handle, device);
 	if (result == CUDA_SUCCESS && known_primary(device) != *handle)
@@ -306,7 +325,7 @@ static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice dev
                                                              \
 		if (!real)                                   \
 			return CUDA_ERROR_NOT_FOUND;         \
-		GCR_GATE(symbol);                            \
+		GCR_GATE_WHOLE(symbol);                      \
 		return action(real, device);                 \
 	}
 
@@ -333,7 +352,7 @@ CUresult gcr_own_cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resource
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuGreenCtxCreate);
+	GCR_GATE_WHOLE(cuGreenCtxCreate);
 	result = real(handle, resources, device, flags);
 	if (result == CUDA_SUCCESS)
 		gcr_obstacle_add(GCR_OBSTACLE_GREEN_CONTEXT, 1);
@@ -348,7 +367,7 @@ CUresult gcr_own_cuGreenCtxDestroy(CUgreenCtx handle)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuGreenCtxDestroy);
+	GCR_GATE_WHOLE(cuGreenCtxDestroy);
 	result = real(handle);
 	if (result == CUDA_SUCCESS)
 		gcr_obstacle_add(GCR_OBSTACLE_GREEN_CONTEXT, -1);

@@ -5,6 +5,9 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "backend/preload/agent.h"
 #include "backend/preload/capture.h"
@@ -16,8 +19,53 @@
 #include "backend/preload/memory.h"
 #include "backend/preload/preload.h"
 
+/*
+ * A word of memory that is zero in a child with a copy of it, however that was made (clone(2)
+ * itself calls no handler), and the same one in a child that shares it.
+ */
+static struct {
+	_Atomic(uint32_t *) word; /* NULL: this cannot be had */
+	_Atomic(pid_t) pid;
+} mark;
+
+static void make_mark(void)
+{
+	uint32_t *word = mmap(NULL, sizeof(*word), PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	atomic_store(&mark.pid, getpid());
+	if (word == MAP_FAILED)
+		return;
+	if (madvise(word, sizeof(*word), MADV_WIPEONFORK) < 0) {
+		munmap(word, sizeof(*word));
+		return;
+	}
+	__atomic_store_n(word, 1, __ATOMIC_RELAXED);
+	atomic_store(&mark.word, word);
+}
+
+bool gcr_preload_is_copy(void)
+{
+	const uint32_t *word = atomic_load(&mark.word);
+
+	if (word && __atomic_load_n(word, __ATOMIC_RELAXED))
+		return false;
+	/* A process restored from files has its number, whatever became of the word. */
+	return atomic_load(&mark.pid) && atomic_load(&mark.pid) != getpid();
+}
+
+static void set_mark(void)
+{
+	uint32_t *word = atomic_load(&mark.word);
+
+	if (word)
+		__atomic_store_n(word, 1, __ATOMIC_RELAXED);
+	atomic_store(&mark.pid, getpid());
+}
+
 void gcr_preload_forget(void)
 {
+	set_mark();
 	gcr_gate_forget();
 	gcr_captures_forget();
 	gcr_contexts_forget();
@@ -32,6 +80,8 @@ void gcr_preload_expect_fork(void)
 {
 	static atomic_flag expected = ATOMIC_FLAG_INIT;
 
-	if (!atomic_flag_test_and_set(&expected))
-		pthread_atfork(gcr_descriptor_before_fork, NULL, gcr_preload_forget);
+	if (atomic_flag_test_and_set(&expected))
+		return;
+	make_mark();
+	pthread_atfork(gcr_descriptor_before_fork, NULL, gcr_preload_forget);
 }

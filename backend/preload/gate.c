@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -37,6 +38,19 @@ struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry)
 void gcr_gate_leave(struct gcr_gate_pass *pass)
 {
 	gcr_thread_leave(pass->outermost);
+}
+
+int gcr_gate_stop_cancel(void)
+{
+	int before = PTHREAD_CANCEL_ENABLE;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return before;
+}
+
+void gcr_gate_let_cancel(const int *before)
+{
+	pthread_setcancelstate(*before, NULL);
 }
 
 void gcr_gate_submitted(void)

@@ -26,6 +26,21 @@ struct gcr_gate_pass {
 #define GCR_GATE(name) \
 	_cleanup_(gcr_gate_leave) struct gcr_gate_pass gate_pass_ = gcr_gate_enter(GCR_ENTRY_##name)
 
+/*
+ * The same for one that makes several calls of the driver, or holds a lock over one: a thread that
+ * is cancelled in the middle (pthread_cancel(3)) would leave behind what nobody knows of. It is
+ * cancelled afterwards.
+ */
+#define GCR_GATE_WHOLE(name)  \
+	GCR_GATE_NO_CANCEL(); \
+	GCR_GATE(name)
+#define GCR_GATE_NO_CANCEL()                              \
+	_cleanup_(gcr_gate_let_cancel) int cancel_before_ \
+		__attribute__((unused)) = gcr_gate_stop_cancel()
+
+int gcr_gate_stop_cancel(void);
+void gcr_gate_let_cancel(const int *before);
+
 struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry);
 void gcr_gate_leave(struct gcr_gate_pass *pass);
 

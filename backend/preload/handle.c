@@ -119,7 +119,7 @@ CUresult gcr_own_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemCreate);
+	GCR_GATE_WHOLE(cuMemCreate);
 	if (handle && joins(prop, bytes, flags)) {
 		result = create_joined(handle, bytes, prop);
 		if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY)
@@ -140,7 +140,7 @@ CUresult gcr_own_cuMemRelease(CUmemGenericAllocationHandle handle)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemRelease);
+	GCR_GATE_WHOLE(cuMemRelease);
 	gcr_table_lock();
 	memory = gcr_table_find_handle(handle);
 	passes = !memory || memory->origin == GCR_MEMORY_APART;
@@ -188,7 +188,7 @@ CUresult gcr_own_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemMap);
+	GCR_GATE_WHOLE(cuMemMap);
 	memory = get(handle, &real_handle);
 	if (!memory)
 		return real(pointer, bytes, offset, handle, flags);
@@ -229,7 +229,7 @@ CUresult gcr_own_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemUnmap);
+	GCR_GATE_WHOLE(cuMemUnmap);
 	if (is_allocation(pointer, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	result = real(pointer, bytes);
@@ -283,7 +283,7 @@ CUresult gcr_own_cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAc
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemSetAccess);
+	GCR_GATE_WHOLE(cuMemSetAccess);
 	if (is_allocation(pointer, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	/* The driver refuses more than there are locations; so do we before taking room. */
@@ -303,7 +303,7 @@ CUresult gcr_own_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemAddressFree);
+	GCR_GATE_WHOLE(cuMemAddressFree);
 	return is_allocation(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : real(pointer, bytes);
 }
 
@@ -320,7 +320,7 @@ CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemGetAllocationPropertiesFromHandle);
+	GCR_GATE_WHOLE(cuMemGetAllocationPropertiesFromHandle);
 	memory = get(handle, &real_handle);
 	if (!memory || memory->origin == GCR_MEMORY_APART || !prop)
 		return real(prop, real_handle);
@@ -364,7 +364,7 @@ CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemRetainAllocationHandle);
+	GCR_GATE_WHOLE(cuMemRetainAllocationHandle);
 	if (is_allocation(pointer, 1)) {
 		/* Memory of cuMemAlloc has no handle that one could get hold of. */
 		if (!gcr_allocation_companion(pointer, &companion))
@@ -411,7 +411,7 @@ CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemExportToShareableHandle);
+	GCR_GATE_WHOLE(cuMemExportToShareableHandle);
 	memory = get(handle, &real_handle);
 	/* Exportable to us only, if the program did not ask for it. */
 	if (memory && memory->origin == GCR_MEMORY_CREATED &&
@@ -441,7 +441,7 @@ CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemImportFromShareableHandle);
+	GCR_GATE_WHOLE(cuMemImportFromShareableHandle);
 	result = real(handle, shareable, type);
 	if (result == CUDA_SUCCESS)
 		watch(*handle, 0, 0, GCR_OBSTACLE_NONE, true);
@@ -459,7 +459,7 @@ CUresult gcr_own_cuMulticastCreate(CUmemGenericAllocationHandle *handle,
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMulticastCreate);
+	GCR_GATE_WHOLE(cuMulticastCreate);
 	result = real(handle, prop);
 	if (result == CUDA_SUCCESS)
 		watch(*handle, 0, prop->size, GCR_OBSTACLE_MULTICAST, false);
@@ -477,7 +477,7 @@ CUresult gcr_own_cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMulticastBindMem);
+	GCR_GATE_WHOLE(cuMulticastBindMem);
 	memory = get(handle, &real_handle);
 	return real(multicast, offset, real_handle, memory_offset, bytes, flags);
 }

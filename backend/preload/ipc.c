@@ -150,7 +150,7 @@ CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuIpcGetMemHandle);
+	GCR_GATE_WHOLE(cuIpcGetMemHandle);
 	if (!fill_token(pointer, &token)) {
 		result = real(handle, pointer);
 		if (result == CUDA_SUCCESS)
@@ -427,6 +427,7 @@ static CUresult open_handle(enum gcr_entry name, __typeof__(cuIpcOpenMemHandle_v
 {
 	struct gcr_ipc_token token;
 	CUresult result;
+	GCR_GATE_NO_CANCEL();
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
@@ -470,7 +471,7 @@ CUresult gcr_own_cuIpcCloseMemHandle(CUdeviceptr pointer)
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuIpcCloseMemHandle);
+	GCR_GATE_WHOLE(cuIpcCloseMemHandle);
 	if (gcr_memory_owns(pointer))
 		return gcr_allocation_close(pointer);
 	result = real(pointer);

@@ -283,7 +283,7 @@ CUresult gcr_own_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned 
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemAllocManaged);
+	GCR_GATE_WHOLE(cuMemAllocManaged);
 	gcr_steer_begin();
 	gcr_steer_watch();
 	result = real(pointer, bytes, flags);

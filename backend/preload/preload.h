@@ -24,10 +24,18 @@
 
 #ifndef __ASSEMBLER__
 
+#include <stdbool.h>
+
 #define GCR_PRELOAD_VERSION 2
 
 /* Have gcr_preload_forget() called in the children of fork(2), from now on. */
 void gcr_preload_expect_fork(void);
+
+/*
+ * Is this a child that has a copy of its parent's memory, and has not called gcr_preload_forget()
+ * yet? One of vfork(2) is not: what it forgets the parent would not know any more either.
+ */
+bool gcr_preload_is_copy(void);
 
 /* In a child: nothing of the parent's is ours. */
 void gcr_preload_forget(void);

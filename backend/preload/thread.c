@@ -82,15 +82,22 @@ static int choose_fence(void)
 	return 0;
 }
 
+/* The thread ends; it may have been cancelled in a call. */
 static void give_slot_back(void *slot)
 {
 	struct gcr_page_slot *own = slot;
+	sigset_t all, before;
 
+	gcr_thread_leave_counted();
 	if (gcr_thread.slot != own)
 		return;
+	/* The handler of a signal would find the slot by the thread's id, and lose it again. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	gcr_thread.slot = NULL;
 	__atomic_store_n(&own->inside, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&own->tid, 0, __ATOMIC_RELEASE);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static int make_memfd(void)
@@ -198,14 +205,6 @@ void gcr_gate_forget(void)
 	page.descriptor.fd = -1;
 }
 
-/* A child made by clone(2) itself has not come by the handlers of fork(2). */
-static void expect_own_page(void)
-{
-	if (atomic_load_explicit(&page.state, memory_order_acquire) == PAGE_MADE &&
-	    page.pid != getpid())
-		gcr_preload_forget();
-}
-
 /* ---- the slots ---- */
 
 static bool is_dead(pid_t tid)
@@ -275,8 +274,12 @@ static void enter_counted(enum gcr_entry entry)
 {
 	struct gcr_page *memory = gcr_gate_page();
 
-	gcr_thread.counted = 1;
+	if (atomic_load(&has_slot_key) && !pthread_getspecific(slot_key))
+		pthread_setspecific(slot_key, &counted);
+	/* In this order: what the handler of a signal calls in between is no nested call. */
 	atomic_fetch_add(&counted, 1);
+	atomic_signal_fence(memory_order_seq_cst);
+	gcr_thread.counted = 1;
 	if (memory)
 		__atomic_store_n(&memory->slots[0].inside, 1 + (uint32_t)entry, __ATOMIC_RELAXED);
 }
@@ -287,6 +290,7 @@ void gcr_thread_leave_counted(void)
 	if (!gcr_thread.counted)
 		return;
 	gcr_thread.counted = 0;
+	atomic_signal_fence(memory_order_seq_cst);
 	atomic_fetch_sub(&counted, 1);
 }
 
@@ -340,7 +344,9 @@ static bool enter(enum gcr_entry entry)
 	struct gcr_page_slot *slot;
 	uint32_t level;
 
-	expect_own_page();
+	/* A child made by clone(2) itself has not come by the handlers of fork(2). */
+	if (gcr_preload_is_copy())
+		gcr_preload_forget();
 	slot = gcr_thread.slot;
 	if (gcr_thread.counted || (slot && __atomic_load_n(&slot->inside, __ATOMIC_RELAXED)))
 		return false;

@@ -9,6 +9,9 @@
 #include "lib/message.h"
 #include "test/unit/test_gate.h"
 
+/* As much as the agent asks for a stack at least: a part of it, on some systems. */
+static _Thread_local char large[1 << 20];
+
 static struct gcr_message message;
 static int listener, daemon_fd;
 
@@ -79,6 +82,7 @@ static void fail_hand_over(void)
 	struct gcr_gate_request gate = {.timeout_ms = 30000};
 	struct gcr_hand_over request = {.generation = "a generation"};
 
+	large[0] = 1;
 	listen_for_agent();
 	use_gpu();
 	CHECK(cuMemAlloc_v2(&memory, 16 * MIB) == CUDA_SUCCESS);

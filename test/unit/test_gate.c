@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include "backend/preload/context.h"
+#include "backend/preload/memory.h"
 #include "test/unit/test_gate.h"
 
 /* ---- a driver's function that looks whether it may be called ---- */
@@ -307,17 +309,24 @@ static void *query(void *argument)
 	return NULL;
 }
 
+static void no_slot_left(void)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	for (uint32_t i = page->slots_count; i < GCR_PAGE_SLOTS; i++)
+		page->slots[i].tid = (uint32_t)gettid();
+	page->slots_count = GCR_PAGE_SLOTS;
+}
+
 static void test_no_slot_left(void)
 {
 	struct gcr_page *page;
-	pid_t self = gettid(), dead;
+	pid_t dead;
 	pthread_t thread;
 
 	use_gpu();
 	page = gcr_gate_page();
-	for (uint32_t i = page->slots_count; i < GCR_PAGE_SLOTS; i++)
-		page->slots[i].tid = (uint32_t)self;
-	page->slots_count = GCR_PAGE_SLOTS;
+	no_slot_left();
 	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)slow_query);
 	thread = start(query, NULL);
 	wait_until(inside_now);
@@ -336,6 +345,88 @@ static void test_no_slot_left(void)
 	gcr_gate_open();
 	end(start(query, page));
 	CHECK(page->slots[4711].tid != (uint32_t)dead && page->slots[4711].inside == 0);
+}
+
+static CUresult query_until_cancelled(CUstream stream)
+{
+	atomic_store(&is_inside, true);
+	while (!atomic_load(&may_return))
+		pause();
+	return CUDA_SUCCESS;
+}
+
+/* A thread that is cancelled in a call is not inside any more, with a slot or without. */
+static void test_cancelled(void)
+{
+	pthread_t thread;
+
+	use_gpu();
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)query_until_cancelled);
+	for (int round = 0; round < 2; round++) {
+		atomic_store(&is_inside, false);
+		thread = start(query, &thread);
+		wait_until(inside_now);
+		expect_timeout("cuStreamQuery has not returned");
+		gcr_gate_open();
+		CHECK(pthread_cancel(thread) == 0 && end(thread) == PTHREAD_CANCELED);
+		CLOSES();
+		gcr_gate_open();
+		no_slot_left();
+	}
+}
+
+/* ---- signals ---- */
+
+static void call_in_handler(int number)
+{
+	int saved_errno = errno;
+
+	CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS);
+	errno = saved_errno;
+}
+
+/* A handler that calls the driver comes at any point of the way in and out. */
+static void hammer_with_signals(void)
+{
+	enum { THREADS = 3, ROUNDS = 300 };
+	struct sigaction action = {.sa_handler = call_in_handler, .sa_flags = SA_RESTART};
+	pthread_t threads[THREADS];
+
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)checked_query);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamSynchronize], (void *)checked_synchronize);
+	CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		threads[i] = start(hammer, (void *)i);
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < THREADS; i++)
+			CHECK(pthread_kill(threads[i], SIGUSR1) == 0);
+		/* A thread may be on its way in, with a handler that waits at the gate. */
+		if (gcr_gate_close(20000, -1, &failure) == 0) {
+			atomic_store(&acknowledged, true);
+			sched_yield();
+			atomic_store(&acknowledged, false);
+		}
+		gcr_gate_open();
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i < THREADS; i++)
+		end(threads[i]);
+	CHECK(atomic_load(&broken_in) == 0);
+	CLOSES();
+	gcr_gate_open();
+}
+
+static void test_signals(void)
+{
+	use_gpu();
+	hammer_with_signals();
+}
+
+static void test_signals_without_slot(void)
+{
+	use_gpu();
+	no_slot_left();
+	hammer_with_signals();
 }
 
 /* ---- what it waits for ---- */
@@ -467,6 +558,38 @@ static void test_fork(void)
 	CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
+static void *call_in_vfork(void *argument)
+{
+	pid_t pid = vfork();
+
+	if (pid == 0) {
+		cuStreamQuery(NULL);
+		cuInit(0);
+		_exit(0);
+	}
+	expect_exit(pid);
+	return NULL;
+}
+
+/* A child that shares the memory takes nothing from it. */
+static void test_vfork(void)
+{
+	struct gcr_page *page;
+	CUdeviceptr memory;
+
+	use_gpu();
+	page = gcr_gate_page();
+	CHECK(cuMemAlloc_v2(&memory, 16 * MIB) == CUDA_SUCCESS);
+	call_in_vfork(NULL);
+	/* By a thread that has no slot yet: not by the quick way. */
+	end(start(call_in_vfork, NULL));
+	CHECK(gcr_gate_page() == page && page->extents == 1);
+	CHECK(gcr_memory_describe(NULL, 0) == 1 && gcr_contexts_alive(NULL, 0) == 1);
+	CHECK(cuMemFree_v2(memory) == CUDA_SUCCESS);
+	CLOSES();
+	gcr_gate_open();
+}
+
 static void test_exempt(void)
 {
 	use_gpu();
@@ -488,9 +611,13 @@ static const struct gate_test tests[] = {
 	{"destructors", test_destructors},
 	{"short lives", test_short_lives},
 	{"no slot left", test_no_slot_left},
+	{"cancelled", test_cancelled},
+	{"signals", test_signals},
+	{"signals without slot", test_signals_without_slot},
 	{"work", test_work},
 	{"waiting call", test_waiting_call},
 	{"fork", test_fork},
+	{"vfork", test_vfork},
 	{"exempt", test_exempt},
 };
 

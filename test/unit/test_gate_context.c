@@ -369,6 +369,128 @@ static void test_contexts(void)
 	CHECK(gcr_contexts_alive(NULL, 0) == 0);
 }
 
+/* ---- primary contexts ---- */
+
+static __typeof__(cuDevicePrimaryCtxRetain) *real_retain;
+static int depth;
+
+/* As a callback of CUPTI's does, which the driver runs in the middle. */
+static CUresult retain_again(CUcontext *context, CUdevice device)
+{
+	CUcontext again;
+
+	if (depth++ == 0) {
+		CHECK(cuDevicePrimaryCtxRetain(&again, device) == CUDA_SUCCESS);
+		CHECK(cuDevicePrimaryCtxRelease_v2(device) == CUDA_SUCCESS);
+	}
+	return real_retain(context, device);
+}
+
+static void test_primary_nested(void)
+{
+	CUcontext context;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS);
+	real_retain = GCR_REAL(cuDevicePrimaryCtxRetain);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuDevicePrimaryCtxRetain], (void *)retain_again);
+	CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && depth == 2);
+	CHECK(gcr_contexts_alive(NULL, 0) == 1 && is_alive(context));
+}
+
+/* Where a thread can be cancelled. */
+static CUresult retain_slowly(CUcontext *context, CUdevice device)
+{
+	atomic_store(&is_inside, true);
+	while (!atomic_load(&may_return)) {
+		pthread_testcancel();
+		sched_yield();
+	}
+	return real_retain(context, device);
+}
+
+static void *retain(void *argument)
+{
+	CUcontext context;
+
+	CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+	pthread_testcancel();
+	return NULL;
+}
+
+/* It is not before the call has returned: what it holds is let go. */
+static void test_primary_cancelled(void)
+{
+	CUcontext context;
+	pthread_t thread;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS);
+	real_retain = GCR_REAL(cuDevicePrimaryCtxRetain);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuDevicePrimaryCtxRetain], (void *)retain_slowly);
+	thread = start(retain, NULL);
+	wait_until(inside_now);
+	CHECK(pthread_cancel(thread) == 0);
+	expect_timeout("cuDevicePrimaryCtxRetain has not returned");
+	gcr_gate_open();
+	atomic_store(&may_return, true);
+	CHECK(end(thread) == PTHREAD_CANCELED);
+	CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && is_alive(context));
+	CLOSES();
+	gcr_gate_open();
+}
+
+/* ---- contexts that share with graphics ---- */
+
+/* Not in cuda_api.h. */
+extern __typeof__(cuCtxCreate_v2) cuGLCtxCreate, cuGLCtxCreate_v2;
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device,
+			  uint32_t vdp_device, void *vdp_get_proc_address);
+extern __typeof__(cuVDPAUCtxCreate) cuVDPAUCtxCreate_v2;
+
+static CUresult create_for_vdpau(CUcontext *context, unsigned int flags, CUdevice device,
+				 uint32_t vdp_device, void *vdp_get_proc_address)
+{
+	CHECK(vdp_device == 4711 && vdp_get_proc_address == (void *)create_for_vdpau);
+	return GCR_REAL(cuCtxCreate_v2)(context, flags, device);
+}
+
+static void expect_waited_for(CUcontext context)
+{
+	CUstream stream;
+	uint32_t *flag = make_flag(&stream);
+
+	CHECK(gcr_contexts_alive(NULL, 0) == 1 && is_alive(context));
+	spin(flag, stream);
+	expect_timeout("GPU 1 has not finished");
+	gcr_gate_open();
+	__atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+	CLOSES();
+	gcr_gate_open();
+	CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+}
+
+static void test_graphics_contexts(void)
+{
+	void *create_plain;
+	CUcontext context;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS);
+	create_plain = GCR_REAL(cuCtxCreate_v2);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuGLCtxCreate], create_plain);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuGLCtxCreate_v2], create_plain);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuVDPAUCtxCreate], (void *)create_for_vdpau);
+	atomic_store(&gcr_reals[GCR_ENTRY_cuVDPAUCtxCreate_v2], (void *)create_for_vdpau);
+	CHECK(cuGLCtxCreate(&context, 0, 1) == CUDA_SUCCESS);
+	expect_waited_for(context);
+	CHECK(cuGLCtxCreate_v2(&context, 0, 1) == CUDA_SUCCESS);
+	expect_waited_for(context);
+	CHECK(cuVDPAUCtxCreate(&context, 0, 1, 4711, (void *)create_for_vdpau) == CUDA_SUCCESS);
+	expect_waited_for(context);
+	CHECK(cuVDPAUCtxCreate_v2(&context, 0, 1, 4711, (void *)create_for_vdpau) == CUDA_SUCCESS);
+	expect_waited_for(context);
+}
+
+/* ---- what was made in a context ---- */
+
 static void allocate(void)
 {
 	CUdeviceptr memory, managed;
@@ -470,6 +592,9 @@ static const struct gate_test tests[] = {
 	{"stream handle again", test_stream_handle_again},
 	{"stream not destroyed", test_stream_not_destroyed},
 	{"contexts", test_contexts},
+	{"primary nested", test_primary_nested},
+	{"primary cancelled", test_primary_cancelled},
+	{"graphics contexts", test_graphics_contexts},
 	{"memory of contexts", test_memory_of_contexts},
 	{"context handle again", test_context_handle_again},
 };
