@@ -115,8 +115,8 @@ int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error);
 /* Pause before a call that failed is tried again on the way back. */
 #define GCR_DRIVE_RETRY_MSEC 100
 
-/* A new generation, and the engine, into the process. */
-void gcr_drive_new_generation(struct gcr_drive *drive);
+/* A new generation, and the engine, into the process. -EIO: the kernel has no random numbers. */
+int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error);
 
 /* Only a process that runs can be frozen: -EBUSY, -EIO with *ret_state failed. */
 int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "fs/engine.h"
 #include "fs/log.h"
@@ -240,18 +241,26 @@ int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
 	return 0;
 }
 
-void gcr_drive_new_generation(struct gcr_drive *drive)
+int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
-	_cleanup_fclose_ FILE *file = fopen("/proc/sys/kernel/random/uuid", "re");
-	char generation[sizeof(process->generation)] = "";
+	char generation[sizeof(process->generation)];
+	uint16_t parts[8];
 
-	if (!file || !fgets(generation, sizeof(generation), file))
-		return;
+	/* Not from a file: a descriptor may be wanting. */
+	if (getrandom(parts, sizeof(parts), 0) != sizeof(parts))
+		return gcr_error_set(error, EIO, "the kernel has no random numbers: %s",
+				     strerror(errno));
+	/* A UUID of version 4 (RFC 9562). */
+	parts[3] = (uint16_t)((parts[3] & 0x0fff) | 0x4000);
+	parts[4] = (uint16_t)((parts[4] & 0x3fff) | 0x8000);
+	snprintf(generation, sizeof(generation), "%04x%04x-%04x-%04x-%04x-%04x%04x%04x", parts[0],
+		 parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7]);
 	pthread_mutex_lock(&process->lock);
 	memcpy(process->generation, generation, sizeof(generation));
 	snprintf(process->engine, sizeof(process->engine), "%s", drive->engine);
 	pthread_mutex_unlock(&process->lock);
+	return 0;
 }
 
 /* Where the process is before a freeze: only one that runs can be frozen. */

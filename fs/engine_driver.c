@@ -181,8 +181,9 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 		result = gcr_drive_check_running(drive, ret_state, error);
 	if (result < 0)
 		return result == -EPIPE ? -EIO : result;
-	gcr_drive_new_generation(drive);
-	result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+	result = gcr_drive_new_generation(drive, error);
+	if (!result)
+		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
 	if (result < 0)
 		return result;
 	since_usec = gcr_clock_usec();

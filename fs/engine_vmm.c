@@ -280,7 +280,9 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 		if (result < 0)
 			return result;
 	}
-	gcr_drive_new_generation(drive);
+	result = gcr_drive_new_generation(drive, error);
+	if (result < 0)
+		return result;
 	pthread_mutex_lock(&process->lock);
 	memcpy(generation, process->generation, sizeof(generation));
 	pthread_mutex_unlock(&process->lock);

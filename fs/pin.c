@@ -21,31 +21,55 @@ struct pin_job {
 	bool only_look; /* at who they are */
 };
 
-/* Tell the worker of a GPU of files. The descriptors are taken. -EAGAIN: it is not through. */
-static int tell(struct pin_job *job, const uint8_t *uuid, int *fds, size_t count)
+/* Files of one GPU, in a snapshot or else in the pool. */
+struct pin_files {
+	struct gcr_snapshot *snapshot;
+	struct gcr_store *store;
+	uint64_t *numbers;
+	size_t next;
+	size_t end;
+};
+
+/* A few of them at a time: there may be more than the daemon may have open. */
+static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
+{
+	size_t count = 0;
+
+	for (; files->next < files->end && count < GCR_MESSAGE_FDS_MAX; files->next++) {
+		int fd = files->snapshot
+				 ? gcr_snapshot_open_file(files->snapshot, files->next, true)
+				 : gcr_store_open_pool_file(files->store,
+							    files->numbers[files->next]);
+
+		if (fd >= 0)
+			fds[count++] = fd;
+	}
+	return count;
+}
+
+/* Tell the worker of a GPU of files. -EAGAIN: it is not through. */
+static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *files)
 {
 	struct gcr_helper *worker = NULL;
-	struct gcr_result answer;
+	int fds[GCR_MESSAGE_FDS_MAX];
+	struct gcr_result answer = {0};
 	struct gcr_error error;
 	int result = gcr_helpers_borrow_worker(job->daemon->helpers, uuid, &worker);
+	size_t count;
 
-	for (size_t first = 0; first < count && !result; first += GCR_MESSAGE_FDS_MAX) {
-		size_t part = count - first;
-
-		if (part > GCR_MESSAGE_FDS_MAX)
-			part = GCR_MESSAGE_FDS_MAX;
-		result = gcr_helper_request_fds(worker, GCR_MESSAGE_PIN, NULL, 0, &fds[first], part,
+	while (!result && (count = open_some(files, fds))) {
+		result = gcr_helper_request_fds(worker, GCR_MESSAGE_PIN, NULL, 0, fds, count,
 						&error);
 		if (!result)
 			result = gcr_helper_result(worker, ANSWER_USEC, -1, &answer);
 		/* Until all are told of, there is more to come anyway. */
-		if (!result && answer.error && (answer.error != EAGAIN || first + part == count))
+		if (!result && answer.error != EAGAIN)
 			result = -answer.error;
+		for (size_t i = 0; i < count; i++)
+			close(fds[i]);
 	}
 	gcr_helper_put(worker);
-	for (size_t i = 0; i < count; i++)
-		close(fds[i]);
-	return result;
+	return result ? result : -answer.error;
 }
 
 /* -EAGAIN: the worker does not run, or is in use. */
@@ -62,25 +86,18 @@ static int pin_some(struct pin_job *job, struct gcr_snapshot *snapshot, size_t f
 		    size_t *ret_next)
 {
 	const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, first);
-	size_t count = gcr_snapshot_count(snapshot), fds_count = 0, next;
-	_cleanup_free_ int *fds = calloc(count, sizeof(*fds));
+	struct pin_files files = {.snapshot = snapshot, .next = first, .end = first};
+	size_t count = gcr_snapshot_count(snapshot);
 
-	if (!fds)
-		return -ENOMEM;
-	for (next = first; next < count; next++) {
-		const struct gcr_extent *other = gcr_snapshot_extent(snapshot, next);
-		int fd;
+	while (files.end < count) {
+		const struct gcr_extent *other = gcr_snapshot_extent(snapshot, files.end);
 
 		if (memcmp(other->gpu, extent->gpu, GCR_UUID_BYTES) || other->kind != extent->kind)
 			break;
-		if (job->only_look)
-			continue;
-		fd = gcr_snapshot_open_file(snapshot, next, true);
-		if (fd >= 0)
-			fds[fds_count++] = fd;
+		files.end++;
 	}
-	*ret_next = next;
-	return job->only_look ? look(job, extent->gpu) : tell(job, extent->gpu, fds, fds_count);
+	*ret_next = files.end;
+	return job->only_look ? look(job, extent->gpu) : tell(job, extent->gpu, &files);
 }
 
 static int pin_snapshot(struct pin_job *job, struct gcr_snapshot *snapshot)
@@ -99,15 +116,16 @@ static int pin_snapshot(struct pin_job *job, struct gcr_snapshot *snapshot)
 
 static int pin_pool(struct pin_job *job, const struct gcr_process *process, const uint8_t *uuid)
 {
-	_cleanup_free_ int *fds = NULL;
-	size_t count = 0;
+	_cleanup_free_ uint64_t *numbers = NULL;
+	struct pin_files files = {.store = job->daemon->store};
 	int result;
 
 	if (job->only_look)
 		return look(job, uuid);
-	result = gcr_store_pool_files(job->daemon->store, process->pid, process->start_ticks, &fds,
-				      &count);
-	return result < 0 ? result : tell(job, uuid, fds, count);
+	result = gcr_store_pool_files(files.store, process->pid, process->start_ticks, &numbers,
+				      &files.end);
+	files.numbers = numbers;
+	return result < 0 ? result : tell(job, uuid, &files);
 }
 
 void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)

@@ -119,11 +119,13 @@ struct gcr_pool_figures {
 void gcr_store_pool_figures(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 			    struct gcr_pool_figures *ret_figures);
 /*
- * Descriptors of its files that are ready, when all are: *ret_fds (free) and each of them are the
- * caller's. -EAGAIN: some are not yet, or there are none.
+ * The numbers of its files, when all are ready; *ret_numbers is the caller's (free). -EAGAIN: some
+ * are not yet, or there are none; -ENOMEM.
  */
-int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_ticks, int **ret_fds,
-			 size_t *ret_count);
+int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+			 uint64_t **ret_numbers, size_t *ret_count);
+/* A descriptor of one of them, the caller's. -ENOENT: it is in use, or gone, by now. */
+int gcr_store_open_pool_file(struct gcr_store *store, uint64_t number);
 /* It has ended. */
 void gcr_store_pool_drop(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 

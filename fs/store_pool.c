@@ -378,13 +378,12 @@ void gcr_store_pool_figures(struct gcr_store *store, pid_t pid, uint64_t start_t
 	pthread_mutex_unlock(&store->lock);
 }
 
-int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_ticks, int **ret_fds,
-			 size_t *ret_count)
+int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+			 uint64_t **ret_numbers, size_t *ret_count)
 {
-	_cleanup_free_ int *fds = NULL;
+	_cleanup_free_ uint64_t *numbers = NULL;
 	struct gcr_pool *pool;
 	size_t count = 0;
-	size_t opened = 0;
 	bool ready = true;
 
 	pthread_mutex_lock(&store->lock);
@@ -393,20 +392,28 @@ int gcr_store_pool_files(struct gcr_store *store, pid_t pid, uint64_t start_tick
 		ready = ready && file->has_pages;
 		count++;
 	}
-	fds = calloc(count + 1, sizeof(*fds));
-	for (struct gcr_pool_file *file = fds && count && ready ? pool->files : NULL; file;
-	     file = file->next) {
-		char name[GCR_POOL_NAME_BYTES];
-
-		gcr_store_pool_file_name(file, name);
-		fds[opened] = openat(store->pool_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-		if (fds[opened] >= 0)
-			opened++;
-	}
+	ready = ready && count;
+	numbers = ready ? calloc(count, sizeof(*numbers)) : NULL;
+	count = 0;
+	for (struct gcr_pool_file *file = numbers ? pool->files : NULL; file; file = file->next)
+		numbers[count++] = file->number;
 	pthread_mutex_unlock(&store->lock);
-	if (!opened)
+	if (!ready)
 		return -EAGAIN;
-	*ret_fds = TAKE_PTR(fds);
-	*ret_count = opened;
+	if (!numbers)
+		return -ENOMEM;
+	*ret_numbers = TAKE_PTR(numbers);
+	*ret_count = count;
 	return 0;
+}
+
+int gcr_store_open_pool_file(struct gcr_store *store, uint64_t number)
+{
+	const struct gcr_pool_file file = {.number = number};
+	char name[GCR_POOL_NAME_BYTES];
+	int fd;
+
+	gcr_store_pool_file_name(&file, name);
+	fd = openat(store->pool_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
 }

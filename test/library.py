@@ -33,6 +33,7 @@ RESULT_BODY = struct.Struct('=iiIIQ384s')
 MAGIC, VERSION, PAGE_MAGIC = 0x46524347, 1, 0x50524347
 PAGE_BYTES = 312 + 8192 * 64
 PAGE_PHASE = 8
+PAGE_FLAGS = 12
 PAGE_VMM = 1
 
 # A connection is its who has called connect(2): the program, before it is one.
@@ -93,6 +94,9 @@ class Library:
     def set_phase(self, phase):
         self.phase = phase
         os.pwrite(self.page, struct.pack('=I', phase), PAGE_PHASE)
+
+    def set_flags(self, flags):
+        os.pwrite(self.page, struct.pack('=I', flags), PAGE_FLAGS)
 
     def answer(self, sequence, error=0, words='', fd=None, phase=None):
         self._send(RESULT, sequence,

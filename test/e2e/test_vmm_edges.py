@@ -4,6 +4,8 @@ answer is lost, a process ends while the last one votes."""
 import contextlib
 import ctypes
 import os
+import re
+import resource
 import signal
 import sys
 
@@ -18,6 +20,7 @@ SMALL = ('--bytes', '4M', '--buffers', 2, '--tick', 5)
 ENOMEM, EIO = 12, 5
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
 WAIT_FOR_THREADS = 0x40000000  # __WALL
+GENERATION = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 def ptrace(request, tid):
@@ -265,18 +268,16 @@ def test_full_of_what_was_removed_just_now():
         demo.wait_ticks()
 
 
-@contextlib.contextmanager
-def failing(machine, word):
-    """A daemon, just started, in which certain calls fail for as long as this lasts."""
-    words = f'{machine.directory}/failing'
-    with open(words, 'w', encoding='utf-8') as file:
-        file.write(word)
+def fail(machine, words):
+    """Certain calls of a daemon that was started by start_failing() fail from now on."""
+    with open(f'{machine.directory}/failing', 'w', encoding='utf-8') as file:
+        file.write(words)
+
+
+def start_failing(machine, words):
+    fail(machine, words)
     machine.start(env={'LD_PRELOAD': f'{harness.BUILD}/test/e2e/libfailing.so',
-                       'GPUCR_TEST_FAILING': words})
-    try:
-        yield
-    finally:
-        os.unlink(words)
+                       'GPUCR_TEST_FAILING': f'{machine.directory}/failing'})
 
 
 def test_a_start_that_can_watch_nobody():
@@ -286,15 +287,58 @@ def test_a_start_that_can_watch_nobody():
         machine.must(demo.pid, 'freeze')
         machine.daemon.kill()
         machine.daemon.wait()
-        with failing(machine, 'watch'):
-            equal(machine.pids(), [])
-            equal(len(os.listdir(f'{machine.runtime}/processes')), 1)
-            equal(len(os.listdir(f'{machine.runtime}/store')), 2)
+        start_failing(machine, 'watch')
+        equal(machine.pids(), [])
+        equal(len(os.listdir(f'{machine.runtime}/processes')), 1)
+        equal(len(os.listdir(f'{machine.runtime}/store')), 2)
+        fail(machine, '')
         wait_for(lambda: machine.pids() == [demo.pid], 'it to be found')
         machine.wait_status(demo.pid, 'state', 'frozen')
         vmm.check_files(machine, demo)
         vmm.settle(machine, demo)
         vmm.cycle(machine, demo)
+
+
+def test_frozen_by_one_engine_and_by_the_other():
+    """Thawed by the one that froze it last, also if no descriptor is left for a new generation."""
+    with vmm.machine(start=False) as machine:
+        start_failing(machine, '')
+        played = Library(machine)
+        played.set_flags(0)
+        machine.wait_status(played.pid, 'engine', 'driver')
+        cycle(machine, played)
+        before = machine.status(played.pid)['generation']
+        played.set_flags(library.PAGE_VMM)
+        machine.wait_status(played.pid, 'engine', 'vmm')
+        fail(machine, 'uuid')
+        machine.must(played.pid, 'freeze')
+        status = machine.status(played.pid)
+        equal(status['engine'], 'vmm')
+        check(GENERATION.fullmatch(status['generation']), status['generation'])
+        check(status['generation'] != before, before)
+        machine.must(played.pid, 'thaw')
+        equal(played.phase, library.RUNNING)
+        check_runs(machine, played)
+
+
+def pinned_files(machine):
+    """How many files of the store our worker has registered."""
+    worker = next(pid for pid, comm in machine.helpers() if comm == 'gpucr-worker')
+    return len(set(re.findall(r' (\S*/store/\S+)', harness.read_file(f'/proc/{worker}/maps'))))
+
+
+def test_more_files_than_descriptors():
+    """All of them are registered, though the daemon cannot have them all open."""
+    count = 100
+    with vmm.machine(vram='512M', options=',pool=512M') as machine:
+        demo = vmm.demo(machine, *SMALL)
+        vmm.cycle(machine, demo)
+        demo.end()
+        limit = len(os.listdir(f'/proc/{machine.daemon.pid}/fd')) + 80
+        resource.prlimit(machine.daemon.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        many = vmm.demo(machine, '--bytes', f'{2 * count}M', '--buffers', count)
+        wait_for(lambda: machine.status(many.pid)['pinned'] == 'yes', 'it to be registered')
+        check(pinned_files(machine) >= count, f'{pinned_files(machine)} files')
 
 
 if __name__ == '__main__':
