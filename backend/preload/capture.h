@@ -10,7 +10,7 @@
 
 bool gcr_captures_open(void);
 
-/* For the agent: forget those that have ended in some way we did not see. */
+/* For the agent, with nobody inside: forget those that have ended in some way we did not see. */
 void gcr_captures_verify(void);
 
 /* The thread that began one of those open; 0 if there is none. */

@@ -48,11 +48,12 @@ void gcr_gate_leave(struct gcr_gate_pass *pass);
 void gcr_gate_submitted(void);
 
 /*
- * For the agent thread. Close the gate and wait until no call is inside, no capture is open and
- * every context is idle. -ETIMEDOUT with words that name what it waits for: the gate stays closed,
- * except where a capture is open. -EINTR: @wake_fd became readable, likewise. Closed already: waits
- * again for what is missing. -EIO: the driver says that a context has failed; -EOPNOTSUPP: it
- * cannot say whether one is idle, or nothing orders the threads. Open the gate then.
+ * For the agent thread. Close the gate to all others and wait until no call is inside, no capture
+ * is open and every context is idle. -ETIMEDOUT with words that name what it waits for: the gate
+ * stays closed, except where a capture is open. -EINTR: @wake_fd became readable, likewise. Closed
+ * already: waits again for what is missing. -EIO: the driver says that a context has failed;
+ * -EOPNOTSUPP: it cannot say whether one is idle, or nothing orders the threads. Open the gate
+ * then.
  */
 int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error);
 void gcr_gate_open(void);

@@ -313,8 +313,9 @@ static void no_slot_left(void)
 {
 	struct gcr_page *page = gcr_gate_page();
 
-	for (uint32_t i = page->slots_count; i < GCR_PAGE_SLOTS; i++)
-		page->slots[i].tid = (uint32_t)gettid();
+	for (uint32_t i = 1; i < GCR_PAGE_SLOTS; i++)
+		if (!page->slots[i].tid)
+			page->slots[i].tid = (uint32_t)gettid();
 	page->slots_count = GCR_PAGE_SLOTS;
 }
 

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* What the gate has to know of the program: captures that are open, contexts that are alive. */
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include "backend/preload/capture.h"
 #include "backend/preload/context.h"
+#include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/memory.h"
@@ -180,7 +185,7 @@ static void test_capture_on_its_way(void)
 }
 
 /* What the agent asks after stays until it has its answer. */
-static CUcontext captured_in;
+static CUcontext test_context;
 static pthread_t ending_thread;
 static _Atomic(bool) has_ended;
 
@@ -192,7 +197,7 @@ static void *end_and_destroy(void *argument)
 	CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
 	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 	CHECK(cuStreamDestroy_v2(captured) == CUDA_SUCCESS);
-	CHECK(cuCtxDestroy_v2(captured_in) == CUDA_SUCCESS);
+	CHECK(cuCtxDestroy_v2(test_context) == CUDA_SUCCESS);
 	atomic_store(&has_ended, true);
 	return NULL;
 }
@@ -217,7 +222,7 @@ static CUresult ask_while_it_ends(CUstream stream, CUstreamCaptureStatus *status
 static void test_capture_ends_meanwhile(void)
 {
 	use_gpu();
-	CHECK(cuCtxCreate_v2(&captured_in, 0, 0) == CUDA_SUCCESS);
+	CHECK(cuCtxCreate_v2(&test_context, 0, 0) == CUDA_SUCCESS);
 	CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
 	CHECK(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
 	real_is_capturing = GCR_REAL(cuStreamIsCapturing);
@@ -438,6 +443,45 @@ static void test_primary_cancelled(void)
 	gcr_gate_open();
 }
 
+/* ---- a thread that is cancelled while it asks another process ---- */
+
+static void *open_shared(void *handle)
+{
+	CUdeviceptr opened;
+
+	CHECK(cuCtxSetCurrent(test_context) == CUDA_SUCCESS);
+	CHECK(cuIpcOpenMemHandle_v2(&opened, *(CUipcMemHandle *)handle,
+				    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ==
+	      CUDA_ERROR_INVALID_VALUE);
+	pthread_testcancel();
+	return NULL;
+}
+
+static void test_open_cancelled(void)
+{
+	struct gcr_ipc_token token = {.magic = GCR_IPC_MAGIC};
+	_cleanup_close_ int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address;
+	CUipcMemHandle handle;
+	pthread_t thread;
+	unsigned int length;
+	int fd;
+
+	test_context = use_gpu();
+	CHECK(getrandom(token.process, sizeof(token.process), 0) == sizeof(token.process));
+	memcpy(&handle, &token, sizeof(handle));
+	length = gcr_ipc_address(token.process, &address);
+	CHECK(bind(listener, (struct sockaddr *)&address, length) == 0);
+	CHECK(listen(listener, 1) == 0);
+	thread = start(open_shared, &handle);
+	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(fd >= 0 && pthread_cancel(thread) == 0);
+	CHECK(close(fd) == 0 && end(thread) == PTHREAD_CANCELED);
+	/* Another one does not wait for it. */
+	CHECK(close(TAKE_FD(listener)) == 0);
+	CHECK(end(start(open_shared, &handle)) == NULL);
+}
+
 /* ---- contexts that share with graphics ---- */
 
 /* Not in cuda_api.h. */
@@ -594,6 +638,7 @@ static const struct gate_test tests[] = {
 	{"contexts", test_contexts},
 	{"primary nested", test_primary_nested},
 	{"primary cancelled", test_primary_cancelled},
+	{"open cancelled", test_open_cancelled},
 	{"graphics contexts", test_graphics_contexts},
 	{"memory of contexts", test_memory_of_contexts},
 	{"context handle again", test_context_handle_again},
