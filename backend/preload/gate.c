@@ -111,19 +111,6 @@ void gcr_gate_open(void)
 	set_level(GCR_GATE_LEVEL_OPEN);
 }
 
-static int close_gate(enum gcr_gate_level level, struct gcr_error *error)
-{
-	int r;
-
-	set_level(level);
-	r = gcr_threads_fence();
-	if (r == 0)
-		return 0;
-	gcr_gate_open();
-	return gcr_error_set(error, EOPNOTSUPP, "membarrier(2) does not work any more: %s",
-			     gcr_error_name(-r));
-}
-
 /* ---- calls and captures ---- */
 
 static const char *name_of(uint32_t inside)
@@ -157,15 +144,35 @@ static bool is_closed(void)
 	return __atomic_load_n(&gcr_gate_closed, __ATOMIC_RELAXED);
 }
 
-/* 0: none is inside. */
-static int wait_for_calls(struct patience *patience)
+/*
+ * Close the gate, to the end that nobody is inside. 0 also if there is a capture, unless
+ * @despite_captures: whoever is inside may wait for others who have to come to its end.
+ */
+static int settle(struct patience *patience, bool despite_captures, struct gcr_error *error)
 {
 	uint32_t inside, tid;
-	int r = 0;
+	int r;
 
-	while (r == 0 && gcr_threads_inside(&inside, &tid))
-		r = pause_a_little(patience);
-	return r;
+	for (;;) {
+		set_level(GCR_GATE_LEVEL_CLOSED);
+		while (gcr_threads_inside(&inside, &tid)) {
+			if (!despite_captures && gcr_captures_open())
+				return 0;
+			r = pause_a_little(patience);
+			if (r < 0)
+				return say_inside(r, error);
+		}
+		set_level(GCR_GATE_LEVEL_SETTLED);
+		r = gcr_threads_fence();
+		if (r < 0) {
+			gcr_gate_open();
+			return gcr_error_set(error, EOPNOTSUPP,
+					     "membarrier(2) does not work any more: %s",
+					     gcr_error_name(-r));
+		}
+		if (!gcr_threads_inside(&inside, &tid))
+			return 0;
+	}
 }
 
 /*
@@ -178,14 +185,12 @@ static int verify_captures(const struct patience *patience, struct gcr_error *er
 		.deadline_usec = gcr_clock_usec() + VERIFY_USEC,
 		.wake_fd = patience->wake_fd,
 	};
-	int r = close_gate(GCR_GATE_LEVEL_CLOSED, error);
+	int r = settle(&brief, true, error);
 
-	if (r < 0)
-		return r;
-	if (wait_for_calls(&brief) == 0)
+	if (r == 0)
 		gcr_captures_verify();
 	gcr_gate_open();
-	return 0;
+	return r == -EOPNOTSUPP ? r : 0;
 }
 
 /* With the gate open, as whoever has begun one may need other threads to come to its end. */
@@ -319,25 +324,14 @@ static int wait_for_contexts(struct patience *patience, struct gcr_error *error)
  */
 static int close_between_captures(struct patience *patience, struct gcr_error *error)
 {
-	uint32_t inside, tid;
 	int r;
 
-	for (;;) {
+	do {
 		r = wait_for_captures(patience, error);
 		if (r == 0)
-			r = close_gate(GCR_GATE_LEVEL_CLOSED, error);
-		if (r < 0)
-			return r;
-		do {
-			if (gcr_captures_open())
-				break;
-			if (!gcr_threads_inside(&inside, &tid) && !gcr_captures_open())
-				return 0;
-			r = pause_a_little(patience);
-		} while (r == 0);
-		if (r < 0)
-			return say_inside(r, error);
-	}
+			r = settle(patience, false, error);
+	} while (r == 0 && gcr_captures_open());
+	return r;
 }
 
 /* What may be the driver's gets through for a while. */

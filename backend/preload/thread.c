@@ -250,22 +250,21 @@ static struct gcr_page_slot *find_slot(struct gcr_page *memory, uint32_t tid)
 	return NULL;
 }
 
-static struct gcr_page_slot *get_slot(void)
+static void get_slot(void)
 {
 	static _Thread_local uint32_t tries;
 	struct gcr_page *memory = gcr_gate_page();
 	struct gcr_page_slot *slot;
 
 	if (!memory || !page.fence || tries++ % TRIES_APART != 0)
-		return NULL;
+		return;
 	slot = find_slot(memory, (uint32_t)gettid());
 	if (!slot)
-		return NULL;
+		return;
 	/* Where this fails the slot is found by the next who looks for one of a dead thread. */
 	pthread_setspecific(slot_key, slot);
 	tries = 0;
 	gcr_thread.slot = slot;
-	return slot;
 }
 
 /* ---- the slow ways ---- */
@@ -330,7 +329,7 @@ static bool may_be_drivers(void)
 
 static void wait_at(uint32_t level)
 {
-	bool may_be = level == GCR_GATE_LEVEL_CLOSED && may_be_drivers();
+	bool may_be = level >= GCR_GATE_LEVEL_CLOSED && may_be_drivers();
 
 	if (may_be)
 		atomic_fetch_add(&held, 1);
@@ -339,32 +338,58 @@ static void wait_at(uint32_t level)
 		atomic_fetch_sub(&held, 1);
 }
 
+static uint32_t get_level(void)
+{
+	return __atomic_load_n(&gcr_gate_closed, __ATOMIC_SEQ_CST);
+}
+
+static bool is_inside(void)
+{
+	const struct gcr_page_slot *slot = gcr_thread.slot;
+
+	return gcr_thread.counted || (slot && __atomic_load_n(&slot->inside, __ATOMIC_RELAXED));
+}
+
+static void go_in(enum gcr_entry entry)
+{
+	/* The handler of a signal may have got a slot before this thread counted. */
+	if (!gcr_thread.slot)
+		enter_counted(entry);
+	if (gcr_thread.slot) {
+		gcr_thread_leave_counted();
+		__atomic_store_n(&gcr_thread.slot->inside, 1 + (uint32_t)entry, __ATOMIC_SEQ_CST);
+	}
+}
+
+static void go_out(void)
+{
+	if (gcr_thread.slot)
+		__atomic_store_n(&gcr_thread.slot->inside, 0, __ATOMIC_RELEASE);
+	else
+		gcr_thread_leave_counted();
+}
+
 static bool enter(enum gcr_entry entry)
 {
-	struct gcr_page_slot *slot;
 	uint32_t level;
 
 	/* A child made by clone(2) itself has not come by the handlers of fork(2). */
 	if (gcr_preload_is_copy())
 		gcr_preload_forget();
-	slot = gcr_thread.slot;
-	if (gcr_thread.counted || (slot && __atomic_load_n(&slot->inside, __ATOMIC_RELAXED)))
+	if (is_inside()) {
+		while (get_level() == GCR_GATE_LEVEL_SETTLED && !gcr_thread.exempt)
+			wait_at(GCR_GATE_LEVEL_SETTLED);
 		return false;
-	if (!slot)
-		slot = get_slot();
+	}
+	if (!gcr_thread.slot)
+		get_slot();
 	for (;;) {
-		if (slot)
-			__atomic_store_n(&slot->inside, 1 + (uint32_t)entry, __ATOMIC_SEQ_CST);
-		else
-			enter_counted(entry);
-		level = __atomic_load_n(&gcr_gate_closed, __ATOMIC_SEQ_CST);
+		go_in(entry);
+		level = get_level();
 		if (level == GCR_GATE_LEVEL_OPEN ||
 		    (level == GCR_GATE_LEVEL_CLOSING && may_be_drivers()))
 			return true;
-		if (slot)
-			__atomic_store_n(&slot->inside, 0, __ATOMIC_RELEASE);
-		else
-			gcr_thread_leave_counted();
+		go_out();
 		if (gcr_thread.exempt)
 			return false;
 		wait_at(level);

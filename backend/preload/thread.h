@@ -26,12 +26,15 @@ extern _Thread_local struct gcr_thread gcr_thread __attribute__((tls_model("init
 
 /*
  * Threads that wait sleep on it (futex(2)). One that is closing lets through, and counts as inside,
- * what may be threads of the driver's: the work that is to end may need what they do.
+ * what may be threads of the driver's: the work that is to end may need what they do. Once nobody
+ * was seen inside it is settled: then not even a nested call gets through. The one that it seems to
+ * be nested in is just on its way in, and the handler of a signal has come in between.
  */
 enum gcr_gate_level {
 	GCR_GATE_LEVEL_OPEN = 0,
 	GCR_GATE_LEVEL_CLOSING = 1,
 	GCR_GATE_LEVEL_CLOSED = 2,
+	GCR_GATE_LEVEL_SETTLED = 3,
 };
 extern uint32_t gcr_gate_closed; /* enum gcr_gate_level */
 

@@ -417,6 +417,61 @@ static void hammer_with_signals(void)
 	gcr_gate_open();
 }
 
+static void set_inside(uint32_t inside)
+{
+	__atomic_store_n(&gcr_thread.slot->inside, inside, __ATOMIC_RELEASE);
+}
+
+/* As in the handler of a signal that comes when a thread is just on its way in. */
+static void *pass_on_way_in(void *argument)
+{
+	CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS);
+	set_inside(1 + GCR_ENTRY_cuStreamQuery);
+	atomic_store(&is_inside, true);
+	while (!is_closed())
+		sched_yield();
+	pass(NULL);
+	set_inside(0);
+	return NULL;
+}
+
+static void *pass_when_settled(void *argument)
+{
+	CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS);
+	atomic_store(&is_inside, true);
+	while (__atomic_load_n(&gcr_gate_closed, __ATOMIC_SEQ_CST) != GCR_GATE_LEVEL_SETTLED)
+		sched_yield();
+	set_inside(1 + GCR_ENTRY_cuStreamQuery);
+	pass(NULL);
+	set_inside(0);
+	return NULL;
+}
+
+static void test_signal_on_way_in(void)
+{
+	pthread_t thread;
+
+	use_gpu();
+	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)quick_query);
+	/* Not seen, it waits. */
+	thread = start(pass_when_settled, NULL);
+	wait_until(inside_now);
+	CLOSES();
+	wait_until(waits_at_gate);
+	CHECK(!atomic_load(&passed));
+	gcr_gate_open();
+	end(thread);
+	/* Seen, it passes, and is waited for. */
+	atomic_store(&passed, false);
+	atomic_store(&is_inside, false);
+	thread = start(pass_on_way_in, NULL);
+	wait_until(inside_now);
+	CLOSES();
+	CHECK(atomic_load(&passed));
+	gcr_gate_open();
+	end(thread);
+}
+
 static void test_signals(void)
 {
 	use_gpu();
@@ -613,6 +668,7 @@ static const struct gate_test tests[] = {
 	{"short lives", test_short_lives},
 	{"no slot left", test_no_slot_left},
 	{"cancelled", test_cancelled},
+	{"signal on way in", test_signal_on_way_in},
 	{"signals", test_signals},
 	{"signals without slot", test_signals_without_slot},
 	{"work", test_work},

@@ -309,6 +309,7 @@ static void test_stream_not_destroyed(void)
 	CHECK(cuStreamDestroy_v2(captured) == CUDA_ERROR_INVALID_HANDLE);
 	expect_timeout("a stream capture is open");
 	CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 	CLOSES();
 	gcr_gate_open();
 }
