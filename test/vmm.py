@@ -13,6 +13,8 @@ WORDS = f'{harness.BUILD}/test/e2e/libgcr-test-words.so'
 MULTIPLIER = 2654435761
 MASK = 0xffffffff
 PART_WORDS = 1 << 18
+GRANULE = 2 << 20
+SEGMENT_MAX = 20 << 20
 HELD_BYTES = 1 << 20  # cuMemAlloc of more than this is the engine's, the rest stays with the driver
 BUFFER = re.compile(r'buffer (\d+) (\S+) gpu (\d+) address 0x([0-9a-f]+) bytes (\d+)'
                     r' seed 0x([0-9a-f]+)')
@@ -35,13 +37,22 @@ class Buffer:
         return self.kind in ('managed', 'own-vmm') or (
             self.kind in ('device', 'pitch') and self.bytes > HELD_BYTES)
 
+    def remade(self):
+        """How much may not be there just now, or be zero: the program makes its own segments anew."""
+        return min(-(-self.bytes // 3 // GRANULE) * GRANULE, SEGMENT_MAX) \
+            if self.kind == 'own-vmm' else 0
+
     def added(self, part, ticks):
-        """What the first ticks have added to the words of a part."""
-        return sum(tick * MULTIPLIER for tick in range(part + 1, ticks + 1, self.parts)) & MASK
+        """What the first ticks have added to the words of a part. With --capture the first buffer
+        gets it twice. The tick that follows may have changed its part already, in part."""
+        values = [sum(tick * MULTIPLIER for tick in range(part + 1, last + 1, self.parts))
+                  for last in (ticks, ticks + 1)]
+        if self.number == 0:
+            values += [2 * values[0], values[0] + values[1], 2 * values[1]]
+        return [value & MASK for value in values]
 
     def check(self, data, start, ticks):
-        """data are its bytes from `start`, a multiple of a part. The tick that follows may have
-        changed its part already."""
+        """data are its bytes from `start`, a multiple of a part."""
         words = ctypes.CDLL(WORDS).gcr_test_words_right
         words.restype = ctypes.c_size_t
         words.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_uint32,
@@ -50,8 +61,10 @@ class Buffer:
             piece = data[4 * first:4 * (first + PART_WORDS)]
             index = start // 4 + first
             part = index // PART_WORDS
-            right = [words(piece, len(piece) // 4, index, self.seed, self.added(part, tick))
-                     for tick in (ticks, ticks + 1)]
+            right = [words(piece, len(piece) // 4, index, self.seed, added)
+                     for added in self.added(part, ticks)]
+            if self.remade() and not any(piece):
+                continue
             check(len(piece) // 4 in right, f'buffer {self.number}, part {part}: words are right '
                                             f'up to {max(right)} of {len(piece) // 4}')
 
@@ -84,9 +97,10 @@ def check_files(machine, program):
     ticks = program.wait_standstill()
     spans = []
     for name, size in files(machine, program.pid).items():
-        match = re.fullmatch(r'(?:gpu\d+|managed)-([0-9a-f]+)', name)
+        match = re.fullmatch(r'(?:gpu\d+|managed)-(?:unmapped-\d+|([0-9a-f]+))', name)
         check(match, f'the name of {name}')
-        spans.append((int(match.group(1), 16), size, name))
+        if match.group(1):
+            spans.append((int(match.group(1), 16), size, name))
     compared = 0
     for buffer in buffers(program):
         if not buffer.is_moved():
@@ -103,7 +117,8 @@ def check_files(machine, program):
             equal(len(data), end - start, name)
             buffer.check(data, start - buffer.address, ticks)
             covered += end - start
-        equal(covered, buffer.bytes, f'bytes of buffer {buffer.number} ({buffer.kind}) in files')
+        check(buffer.bytes - buffer.remade() <= covered <= buffer.bytes,
+              f'{covered} bytes of buffer {buffer.number} ({buffer.kind}) in files')
         compared += covered
     return compared
 
