@@ -146,12 +146,6 @@ static void give_files(void)
 	}
 }
 
-static void take_out(void)
-{
-	give_files();
-	DONE(managed()->out(&failure));
-}
-
 /* The daemon's half of stopping threads: a process that does as it is told. */
 static int stopper = -1;
 
@@ -180,6 +174,8 @@ static void start_stopper(void)
 	pid_t self = getpid(), pid;
 	int sockets[2];
 
+	if (stopper >= 0)
+		return;
 	/* As the library's own: not stopped. What it starts has to have another name. */
 	CHECK(prctl(PR_SET_NAME, "gpucr-agent") == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0);
@@ -200,18 +196,39 @@ static int tell_stopper(char order)
 	return result;
 }
 
-static void take_out_stopped(void)
+static int go_out_stopped(void)
 {
-	int r;
+	int r = managed()->save(&failure);
 
-	give_files();
-	DONE(managed()->save(&failure));
+	if (r < 0)
+		return r;
 	CHECK(tell_stopper('s') == 0);
 	r = managed()->hold(true, &failure);
 	CHECK(tell_stopper('g') == 0);
-	DONE(r);
+	return r < 0 ? r : managed()->out(&failure);
+}
+
+static void take_out_stopped(void)
+{
+	give_files();
+	DONE(go_out_stopped());
 	CHECK(managed()->is_held());
-	DONE(managed()->out(&failure));
+}
+
+/* Where no thread runs that would have to be stopped; a sanitizer of threads has one. */
+static int go_out(void)
+{
+#ifdef __SANITIZE_THREAD__
+	return go_out_stopped();
+#else
+	return managed()->out(&failure);
+#endif
+}
+
+static void take_out(void)
+{
+	give_files();
+	DONE(go_out());
 }
 
 static void bring_in(void)
@@ -268,7 +285,7 @@ static void run_holes(void)
 	fd = make_file(pieces[0].bytes);
 	directory = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	DONE(managed()->files(0, 1, &fd, &failure));
-	DONE(managed()->out(&failure));
+	DONE(go_out());
 	CHECK(fstat(directory, &status) == 0);
 	CHECK(status.st_blocks > 0 && status.st_blocks * 512 <= (off_t)(16 * MIB));
 	bring_in();
@@ -379,13 +396,13 @@ static void run_none(void)
 {
 	use_device(0);
 	CHECK(managed()->describe(NULL, 0) == 0);
-	DONE(managed()->out(&failure));
+	DONE(go_out());
 	DONE(managed()->in(&failure));
 	CHECK(memory()->page()->managed_bytes == 0);
 	make(12345);
 	CHECK(memory()->page()->managed_bytes == 12345);
 	take_out();
-	DONE(managed()->out(&failure)); /* it is */
+	DONE(go_out()); /* it is */
 	bring_in();
 	DONE(managed()->in(&failure));
 	use_and_free_all();
@@ -545,7 +562,7 @@ struct writer {
 	uint64_t count;
 };
 
-static void *write_on(void *argument)
+UNSEEN static void *write_on(void *argument)
 {
 	struct writer *writer = argument;
 
@@ -772,7 +789,7 @@ static void run_attached(void)
 	OK(((__typeof__(cuStreamAttachMemAsync) *)driver_symbol("cuStreamAttachMemAsync_ptsz"))(
 		NULL, allocations[0].start, 0, CU_MEM_ATTACH_SINGLE));
 	give_files();
-	CHECK(managed()->out(&failure) == -EOPNOTSUPP);
+	CHECK(go_out() == -EOPNOTSUPP);
 	CHECK(strstr(failure.words, "only its thread"));
 	OK(CU(cuStreamAttachMemAsync)(NULL, allocations[0].start, 0, CU_MEM_ATTACH_GLOBAL));
 	take_out();
@@ -806,7 +823,7 @@ static void run_unprivileged(void)
 	start = make(3 * MIB);
 	make(100);
 	give_files();
-	CHECK(managed()->out(&failure) == -EOPNOTSUPP);
+	CHECK(go_out() == -EOPNOTSUPP);
 	CHECK(strstr(failure.words, "/dev/userfaultfd"));
 	CHECK(allocations[0].start == start);
 	use_and_free_all();
@@ -819,16 +836,16 @@ static void run_no_files(void)
 	use_device(0);
 	make(3 * MIB);
 	make(5 * MIB);
-	CHECK(managed()->out(&failure) == -EBADF);
+	CHECK(go_out() == -EBADF);
 	give_files();
 	fd = make_file(4096);
 	DONE(managed()->files(1, 1, &fd, &failure));
-	CHECK(managed()->out(&failure) == -EINVAL);
+	CHECK(go_out() == -EINVAL);
 	fd = make_file(4096);
 	CHECK(managed()->files(2, 1, &fd, &failure) == -EINVAL);
 	CHECK(fcntl(fd, F_GETFD) < 0);
 	managed()->close_files();
-	CHECK(managed()->out(&failure) == -EBADF);
+	CHECK(go_out() == -EBADF);
 	use_and_free_all();
 }
 
@@ -848,7 +865,7 @@ static void run_closed_files(void)
 		kept[i] = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		DONE(managed()->files(i, 1, &fd, &failure));
 	}
-	DONE(managed()->out(&failure));
+	DONE(go_out());
 	for (int fd = 1000; fd < 1 << 17; fd++) {
 		char path[64], target[64] = "";
 
@@ -879,7 +896,7 @@ static void run_full_store(void)
 	make(33 * MIB);
 	make(2 * MIB);
 	give_files();
-	CHECK(managed()->out(&failure) == -ENOSPC);
+	CHECK(go_out() == -ENOSPC);
 	check_all();
 	managed()->close_files();
 	/* With room for it, it goes. */
@@ -916,13 +933,13 @@ static void run_faults(void)
 			snprintf(rule, sizeof(rule), "%s nth=%d error=%d\n", name, nth,
 				 errors[i % 2]);
 			set_faults(rule);
-			r = managed()->out(&failure);
+			r = go_out();
 			if (r < 0) {
 				failed++;
 				set_faults("");
 				CHECK(r != -ENOTRECOVERABLE);
 				check_all();
-				DONE(managed()->out(&failure));
+				DONE(go_out());
 				set_faults(rule);
 			}
 			r = managed()->in(&failure);
@@ -986,6 +1003,10 @@ static const struct subject subjects[] = {
 
 int main(int argc, char **argv)
 {
+#ifdef __SANITIZE_THREAD__
+	if (argc == 2)
+		start_stopper();
+#endif
 	if (run_one(argc, argv, subjects, GCR_ARRAY_SIZE(subjects)))
 		return 0;
 	if (!may_hold())
