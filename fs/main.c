@@ -190,14 +190,16 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 				     daemon->backend->no_device_words);
 	if (!result)
 		result = gcr_store_create(daemon, &daemon->store, error);
-	if (!result)
-		result = gcr_registry_create(daemon, &daemon->registry, error);
 	if (result < 0)
 		return result;
 
+	/* Before the first library can be there, which it is told of. */
 	result = gcr_sampler_create(daemon, &daemon->sampler);
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
+	result = gcr_registry_create(daemon, &daemon->registry, error);
+	if (result < 0)
+		return result;
 
 	/* Before the first pass: to the scan a frozen process is one that has let go of the GPU. */
 	result = gcr_recover(daemon);
@@ -229,9 +231,9 @@ static void stop_parts(struct gcr_daemon *daemon)
 {
 	/* None are left after a regular end; at a failed start recovery may be under way. */
 	gcr_operations_stop(daemon);
-	gcr_sampler_destroy(daemon->sampler);
 	if (daemon->loop)
 		gcr_loop_stop(daemon->loop);
+	gcr_sampler_destroy(daemon->sampler);
 	gcr_scan_destroy(daemon->scan);
 	gcr_registry_destroy(daemon->registry);
 	gcr_gpus_destroy(daemon->gpus);

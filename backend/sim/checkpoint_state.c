@@ -66,8 +66,11 @@ static CUresult phys_save(struct phys *phys)
 		off_t hole = lseek(fd, data, SEEK_HOLE);
 
 		while (data < hole) {
-			ssize_t done = pread(fd, saved + data, (size_t)(hole - data), data);
+			ssize_t done;
 
+			unseen_begin();
+			done = pread(fd, saved + data, (size_t)(hole - data), data);
+			unseen_end();
 			if (done <= 0) {
 				munmap(saved, size_bytes);
 				return CUDA_ERROR_OPERATING_SYSTEM;
@@ -79,7 +82,7 @@ static CUresult phys_save(struct phys *phys)
 	return CUDA_SUCCESS;
 }
 
-static CUresult phys_load(struct phys *phys)
+static CUresult load(struct phys *phys)
 {
 	static const char zeros[COPY_BYTES];
 	_cleanup_close_ int fd = shared_allocation_open(phys->slot, false);
@@ -100,6 +103,16 @@ static CUresult phys_load(struct phys *phys)
 		}
 	}
 	return CUDA_SUCCESS;
+}
+
+static CUresult phys_load(struct phys *phys)
+{
+	CUresult result;
+
+	unseen_begin();
+	result = load(phys);
+	unseen_end();
+	return result;
 }
 
 static void phys_saved_free(struct phys *phys)

@@ -461,6 +461,13 @@ void context_wait(CUcontext context);
 /* Waits until no stream has work: false at the deadline (0 = none). */
 bool streams_idle_until(uint64_t deadline_ns);
 bool streams_idle(void);
+/*
+ * Between them a sanitizer of threads looks away: what a GPU does to its memory it does not see.
+ * Here it would, and would keep four times that memory in mind.
+ */
+void unseen_begin(void);
+void unseen_end(void);
+
 void work_execute(CUcontext context, const struct work *work);
 void work_fail(CUcontext context, CUresult result);
 

@@ -52,10 +52,7 @@ static void kernel_end(void)
 	pthread_rwlock_unlock(&sim.map_lock);
 }
 
-/*
- * What a GPU does no sanitizer of threads sees. Here one would, four times as slowly as it sees
- * what a CPU does, and would keep four times the memory in mind. It is told of host memory alone.
- */
+/* Such a sanitizer is told of host memory alone. */
 #ifdef __SANITIZE_THREAD__
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
@@ -64,13 +61,13 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
 void __tsan_read_range(void *start, long bytes);
 void __tsan_write_range(void *start, long bytes);
 
-static void unseen_begin(void)
+void unseen_begin(void)
 {
 	AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
 	AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 }
 
-static void unseen_end(void)
+void unseen_end(void)
 {
 	AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
 	AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
@@ -84,11 +81,11 @@ static void show_copy(void *to, const void *from, size_t size_bytes)
 		__tsan_write_range(to, (long)size_bytes);
 }
 #else
-static void unseen_begin(void)
+void unseen_begin(void)
 {
 }
 
-static void unseen_end(void)
+void unseen_end(void)
 {
 }
 
