@@ -503,6 +503,12 @@ class Machine:
 
     def must(self, pid, text):
         result = self.write(pid, text)
+        # A thread may be stopped with a lock of ThreadSanitizer's that the agent then waits for.
+        for _ in range(10):
+            if SANITIZER != 'thread' or not pid or result != 'EIO' or \
+                    'let go too early' not in self.error(pid):
+                break
+            result = self.write(pid, text)
         if result != 'ok':
             words = self.error(pid) if pid else self.read('events')
             raise Failure(f'{text!r} to {pid or "the root"}: {result}: {words}')
