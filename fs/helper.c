@@ -248,6 +248,20 @@ void gcr_helper_kill(struct gcr_helper *helper)
 	syscall(SYS_pidfd_send_signal, helper->pidfd, SIGKILL, NULL, 0);
 }
 
+int gcr_helper_await_end(struct gcr_helper *helper, int64_t timeout_usec)
+{
+	struct pollfd end = {.fd = helper->pidfd, .events = POLLIN};
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	int64_t left_usec = timeout_usec;
+
+	do {
+		if (poll(&end, 1, (int)(left_usec / GCR_USEC_PER_MSEC)) == 1)
+			return 0;
+		left_usec = until_usec - gcr_clock_usec();
+	} while (left_usec > 0);
+	return -ETIMEDOUT;
+}
+
 pid_t gcr_helper_pid(const struct gcr_helper *helper)
 {
 	return helper->pid;

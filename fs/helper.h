@@ -122,6 +122,9 @@ int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd
 /* End it now: SIGKILL. What the driver has started inside the target goes on (measured). */
 void gcr_helper_kill(struct gcr_helper *helper);
 
+/* Wait until it has ended, with all that it had: -ETIMEDOUT. */
+int gcr_helper_await_end(struct gcr_helper *helper, int64_t timeout_usec);
+
 pid_t gcr_helper_pid(const struct gcr_helper *helper);
 
 #endif

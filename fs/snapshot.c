@@ -481,6 +481,13 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
 	snapshot_free(snapshot);
 }
 
+void gcr_snapshot_spoil(struct gcr_snapshot *snapshot)
+{
+	pthread_mutex_lock(&snapshot->store->lock);
+	snapshot->spoiled = true;
+	pthread_mutex_unlock(&snapshot->store->lock);
+}
+
 void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store_removal *removal;

@@ -102,6 +102,9 @@ int64_t gcr_snapshot_reader_seek(struct gcr_snapshot_reader *reader, int64_t off
  */
 void gcr_snapshot_discard(struct gcr_snapshot *snapshot);
 
+/* Somebody may write to its files even when it is discarded: they are not used again. */
+void gcr_snapshot_spoil(struct gcr_snapshot *snapshot);
+
 struct gcr_snapshot *gcr_snapshot_ref(struct gcr_snapshot *snapshot);
 void gcr_snapshot_unref(struct gcr_snapshot *snapshot); /* NULL is allowed; the files stay */
 

@@ -307,8 +307,9 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 	struct gcr_store *store = snapshot->store;
 	struct gcr_pool_file *file;
 
-	/* What somebody reads must not change. */
-	if (snapshot->files[index].readers || store->pool_bytes + cost > store->pool_limit_bytes)
+	/* What somebody reads must not change, nor what is used again be written to by another. */
+	if (snapshot->spoiled || snapshot->files[index].readers ||
+	    store->pool_bytes + cost > store->pool_limit_bytes)
 		return NULL;
 	file = calloc(1, sizeof(*file));
 	if (!file)

@@ -68,6 +68,7 @@ struct gcr_snapshot {
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
 	struct gcr_snapshot_file *files;
 	bool discarded;
+	bool spoiled;	/* its files do not go to the pool */
 	bool has_pages; /* all of its files */
 
 	/* populating: likewise */

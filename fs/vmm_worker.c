@@ -17,14 +17,22 @@
 #include "lib/extent.h"
 
 #define SLICE_USEC	     (100 * GCR_USEC_PER_MSEC)
+/* What a worker that was killed may take to be gone, with all its memory to free. */
+#define ENDING_USEC	     (5 * GCR_USEC_PER_SEC)
 /* VRAM that a restore takes beyond what NVML counted; see drive_memory.c. */
 #define BALLAST_MARGIN_BYTES (64ull << 20)
 
-static void drop(struct gcr_vmm_worker *worker)
+/*
+ * End a worker. As long as it is not gone it may write to the snapshot's files, and has VRAM that
+ * the next one will need.
+ */
+static void drop(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 {
 	if (!worker->helper)
 		return;
 	gcr_helper_kill(worker->helper);
+	if (gcr_helper_await_end(worker->helper, ENDING_USEC) < 0 && vmm->snapshot)
+		gcr_snapshot_spoil(vmm->snapshot);
 	gcr_helper_put(TAKE_PTR(worker->helper));
 	worker->is_copying = false;
 }
@@ -34,9 +42,9 @@ static int gpu_index(struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
 	return gcr_gpus_index(vmm->drive.daemon->gpus, worker->uuid);
 }
 
-static int died(struct gcr_vmm_worker *worker, struct gcr_error *error)
+static int died(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
-	drop(worker);
+	drop(vmm, worker);
 	return gcr_error_set(error, EIO, "the GPU's worker died");
 }
 
@@ -56,14 +64,14 @@ static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_
 		if (!result)
 			return 0;
 		if (result == -EINTR) {
-			drop(worker);
+			drop(vmm, worker);
 			return gcr_error_set(error, ESRCH, "process %d has ended",
 					     (int)drive->process->pid);
 		}
 		if (result != -ETIMEDOUT)
-			return died(worker, error);
+			return died(vmm, worker, error);
 		if (gcr_drive_must_leave(drive) || gcr_task_stopped(drive->task)) {
-			drop(worker);
+			drop(vmm, worker);
 			return gcr_drive_stopped(error);
 		}
 		gcr_drive_check_deadline(drive);
@@ -90,7 +98,7 @@ static int ask(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type
 	result =
 		gcr_helper_request_fds(worker->helper, type, payload, bytes, fds, fds_count, error);
 	if (result < 0)
-		return died(worker, error);
+		return died(vmm, worker, error);
 	result = await(vmm, worker, &answer, extra, &extra_count, error);
 	close_all(extra, extra_count);
 	return result;
@@ -263,7 +271,7 @@ int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error)
 
 		if (!worker->helper ||
 		    gcr_helper_request(worker->helper, GCR_MESSAGE_COPY, NULL, 0, error) < 0)
-			return died(worker, error);
+			return died(vmm, worker, error);
 		worker->is_copying = true;
 	}
 	return 0;
@@ -308,7 +316,7 @@ static int export_one(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct
 			range.count = GCR_MESSAGE_FDS_MAX;
 		if (!worker->helper || gcr_helper_request(worker->helper, GCR_MESSAGE_EXPORT,
 							  &range, sizeof(range), error) < 0)
-			return died(worker, error);
+			return died(vmm, worker, error);
 		result = await(vmm, worker, &answer, fds, &fds_count, error);
 		if (!result && fds_count != range.count)
 			result = gcr_error_set(error, EIO,
@@ -348,10 +356,10 @@ void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
 
 		if (worker->is_copying)
-			drop(worker);
+			drop(vmm, worker);
 		if (worker->helper && !worker->is_ending &&
 		    gcr_helper_request(worker->helper, GCR_MESSAGE_END, NULL, 0, &error) < 0)
-			drop(worker);
+			drop(vmm, worker);
 		worker->is_ending = worker->helper != NULL;
 	}
 }
@@ -366,7 +374,7 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 		if (worker->helper && (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC,
 							 -1, &answer) < 0 ||
 				       answer.error))
-			drop(worker);
+			drop(vmm, worker);
 		worker->is_ending = false;
 		gcr_helper_put(TAKE_PTR(worker->helper));
 	}

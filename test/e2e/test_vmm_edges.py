@@ -19,15 +19,16 @@ from library import Library
 SMALL = ('--bytes', '4M', '--buffers', 2, '--tick', 5)
 ENOMEM, EIO = 12, 5
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+PTRACE_O_TRACEEXIT, PTRACE_EVENT_EXIT = 0x40, 6
 WAIT_FOR_THREADS = 0x40000000  # __WALL
 GENERATION = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
-def ptrace(request, tid):
+def ptrace(request, tid, data=None):
     call = ctypes.CDLL(None, use_errno=True).ptrace
     call.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     call.restype = ctypes.c_long
-    if call(request, tid, None, None) < 0:
+    if call(request, tid, None, data) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
@@ -339,6 +340,36 @@ def test_more_files_than_descriptors():
         many = vmm.demo(machine, '--bytes', f'{2 * count}M', '--buffers', count)
         wait_for(lambda: machine.status(many.pid)['pinned'] == 'yes', 'it to be registered')
         check(pinned_files(machine) >= count, f'{pinned_files(machine)} files')
+
+
+def inodes(directory):
+    return {entry.inode() for entry in os.scandir(directory)}
+
+
+def test_a_worker_that_takes_its_time_to_end():
+    """For as long as it may write to files, they are not used again."""
+    with vmm.machine(options=',pool=64M') as machine:
+        demo = vmm.demo(machine, *SMALL)
+        vmm.cycle(machine, demo)
+        worker = next(pid for pid, comm in machine.helpers() if comm == 'gpucr-worker')
+        store = f'{machine.runtime}/store'
+        machine.watch_faults()
+        machine.faults(f'cuEventSynchronize {vmm.ROLES["worker"]} delay_ms=60000')
+        writer = machine.writer(demo.pid, 'freeze')
+        machine.wait_faulted()
+        snapshot = next(name for name in os.listdir(store) if name[0].isdigit())
+        written = inodes(f'{store}/{snapshot}/vram')
+        ptrace(PTRACE_SEIZE, worker, PTRACE_O_TRACEEXIT)
+        canceller = machine.writer(demo.pid, 'cancel')
+        _, status = os.waitpid(worker, WAIT_FOR_THREADS)
+        equal(status >> 8, signal.SIGTRAP | PTRACE_EVENT_EXIT << 8)
+        equal(canceller.result(), 'ok')
+        equal(writer.result(), 'ECANCELED')
+        check(not written & inodes(f'{store}/pool'), 'files that are written to are in the pool')
+        ptrace(PTRACE_DETACH, worker)
+        machine.faults()
+        vmm.settle(machine, demo)
+        vmm.cycle(machine, demo)
 
 
 if __name__ == '__main__':
