@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The process table and the life of one entry. table->lock guards the two hash chains and
- * `in_table`; process->lock everything that changes in one process; events are written with
- * neither held.
+ * `in_table`; process->lock everything that changes in one process; who polls the events is woken
+ * with neither held.
  */
 #include "fs/process.h"
 
@@ -103,6 +103,13 @@ static bool has_ended(const struct gcr_process *process)
 	return poll(&pidfd, 1, 0) == 1;
 }
 
+/* Wake who polls the logs. No lock. */
+static void tell(struct gcr_process *process)
+{
+	gcr_event_log_notify(process->events);
+	gcr_event_log_notify(process->daemon->events);
+}
+
 /*
  * Take it out of the table; all that is left of it is what others hold. @what: for the event.
  * @only_idle: not if a verb was started, or its library registered, meanwhile.
@@ -131,7 +138,7 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 
 	if (daemon->store)
 		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
-	/* One that lives and cannot be watched may need its bytes yet, and a next daemon both. */
+	/* One that lives has no bytes there that it needs, unless somebody holds them. */
 	if (has_ended(process)) {
 		gcr_snapshot_discard(snapshot);
 		if (daemon->store)
@@ -252,6 +259,8 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *stale = NULL;
+	struct gcr_loop *loop = processes->daemon->loop;
+	bool is_watched = false;
 	struct gcr_process *known;
 	int result;
 
@@ -265,32 +274,39 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 		    known->launcher == launcher) {
 			*ret_process = gcr_process_ref(known);
 			pthread_mutex_unlock(&processes->lock);
+			if (is_watched)
+				gcr_loop_remove(loop, process->pidfd);
 			return 0;
 		}
-		if (!known)
+		if (!known && is_watched)
 			break;
+		if (!known) {
+			process->serial = processes->next_serial++;
+			pthread_mutex_unlock(&processes->lock);
+			/* An end is told of again and again, until it is found in the table. */
+			result = gcr_loop_add(loop, process->pidfd, GCR_LOOP_PROCESS,
+					      process->serial);
+			if (result < 0)
+				return result;
+			is_watched = true;
+			continue;
+		}
 		/* The pid's former holder, whose end we have not been told yet; or a launcher. */
 		stale = gcr_process_ref(known);
 		pthread_mutex_unlock(&processes->lock);
 		remove_process(processes, stale, "ended", false);
 		gcr_process_unref(TAKE_PTR(stale));
 	}
-	process->serial = processes->next_serial++;
+	if (!launcher) {
+		gcr_event_log_put(process->events, "%d - found %s", (int)pid, process->comm);
+		gcr_event_log_put(processes->daemon->events, "%d - found %s", (int)pid,
+				  process->comm);
+	}
 	link_locked(processes, process);
 	pthread_mutex_unlock(&processes->lock);
-
 	if (!launcher) {
 		gcr_gpus_expire(processes->daemon->gpus);
-		gcr_event_log_append(process->events, "%d - found %s", (int)pid, process->comm);
-		gcr_event_log_append(processes->daemon->events, "%d - found %s", (int)pid,
-				     process->comm);
-	}
-	/* After this its end may be reported at any moment. */
-	result = gcr_loop_add(processes->daemon->loop, process->pidfd, GCR_LOOP_PROCESS,
-			      process->serial);
-	if (result < 0) {
-		remove_process(processes, process, "unwatched", false);
-		return result;
+		tell(process);
 	}
 	*ret_process = TAKE_PTR(process);
 	return 0;
@@ -560,13 +576,6 @@ static void report_locked(struct gcr_process *process, const char *verb,
 			  verb, name, blank, error->words);
 	gcr_event_log_put(process->daemon->events, "%d %s verb %s %s%s%s", (int)process->pid,
 			  generation, verb, name, blank, error->words);
-}
-
-/* Wake who polls the logs. No lock. */
-static void tell(struct gcr_process *process)
-{
-	gcr_event_log_notify(process->events);
-	gcr_event_log_notify(process->daemon->events);
 }
 
 static void log_report(struct gcr_process *process, const char *verb, const struct gcr_error *error)
