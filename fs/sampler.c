@@ -36,8 +36,12 @@ struct gcr_sampler {
 	bool stopping;
 };
 
-/* One request to a library that is no verb's. The answer's descriptors are the caller's. */
-static int ask(struct gcr_process *process, uint16_t type, struct gcr_message *message)
+/*
+ * One request to a library that is no verb's. The answer's descriptors are the caller's. As long as
+ * we have the link no verb comes forward: what @is_wanted (may be NULL) finds then stays so.
+ */
+static int ask(struct gcr_process *process, uint16_t type, struct gcr_message *message,
+	       bool (*is_wanted)(struct gcr_process *))
 {
 	struct gcr_link *link = NULL;
 	struct gcr_error error;
@@ -46,7 +50,10 @@ static int ask(struct gcr_process *process, uint16_t type, struct gcr_message *m
 	result = gcr_link_take(process, 0, &link, &error);
 	if (result < 0)
 		return result;
-	result = gcr_link_request(link, type, NULL, 0, NULL, 0, &error);
+	if (is_wanted && !is_wanted(process))
+		result = -EAGAIN;
+	if (!result)
+		result = gcr_link_request(link, type, NULL, 0, NULL, 0, &error);
 	if (!result)
 		result = gcr_link_receive(link, ANSWER_USEC, message);
 	gcr_link_put(link);
@@ -66,7 +73,7 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	struct stat status;
 	size_t count = 0;
 
-	if (ask(process, GCR_MESSAGE_LIST, message) < 0)
+	if (ask(process, GCR_MESSAGE_LIST, message, NULL) < 0)
 		return;
 	if (message->fds_count == 1 && !fstat(message->fds[0], &status) && status.st_size >= 0 &&
 	    (uint64_t)status.st_size <= GCR_EXTENTS_MAX * sizeof(*extents)) {
@@ -96,14 +103,20 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 }
 
 /* Frozen, says the record, and the library has not heard of it: its VRAM is not free yet. */
-static void tell_commit(struct gcr_process *process, struct gcr_message *message)
+static bool is_uncommitted(struct gcr_process *process)
 {
+	struct gcr_link_facts facts;
 	bool is_frozen;
 
 	pthread_mutex_lock(&process->lock);
 	is_frozen = process->state == GCR_STATE_FROZEN && !process->task && process->snapshot;
 	pthread_mutex_unlock(&process->lock);
-	if (is_frozen && !ask(process, GCR_MESSAGE_COMMIT, message))
+	return is_frozen && !gcr_link_facts(process, &facts) && facts.phase == GCR_PRELOAD_HANDED;
+}
+
+static void tell_commit(struct gcr_process *process, struct gcr_message *message)
+{
+	if (is_uncommitted(process) && !ask(process, GCR_MESSAGE_COMMIT, message, is_uncommitted))
 		gcr_message_close_fds(message);
 }
 
@@ -136,8 +149,7 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 			  process->state == GCR_STATE_RUNNING && !process->task;
 	}
 	pthread_mutex_unlock(&process->lock);
-	if (facts.phase == GCR_PRELOAD_HANDED)
-		tell_commit(process, message);
+	tell_commit(process, message);
 	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||
 	    facts.phase == GCR_PRELOAD_INCOMING)
 		gcr_recover_late(process);

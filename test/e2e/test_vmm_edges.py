@@ -372,5 +372,20 @@ def test_a_worker_that_takes_its_time_to_end():
         vmm.cycle(machine, demo)
 
 
+def test_committed_later():
+    """A library that could not be told is told when it can be."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+
+        def fail(library_, sequence):
+            library_.answer(sequence, EIO, 'it failed')
+
+        played.on[library.COMMIT] = fail
+        machine.must(played.pid, 'freeze data')
+        wait_for(lambda: played.phase == library.OUT, 'the commit')
+        machine.must(played.pid, 'thaw')
+        check_runs(machine, played)
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)
