@@ -82,6 +82,7 @@ struct gcr_process {
 	unsigned int steady_samples;   /* how often they were the same since */
 	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
 	bool has_pool_gpu;
+	int64_t recover_again_usec; /* monotonic: not before this by itself; 0: at any time */
 	/* The worker that has registered the files, its snapshot's or its pool's; 0: none has. */
 	pid_t pinned_by;
 };

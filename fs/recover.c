@@ -11,6 +11,10 @@
 #include "fs/process.h"
 #include "fs/record.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* What cannot be settled now is tried again after this. */
+#define RETRY_USEC (10 * GCR_USEC_PER_SEC)
 
 static void restore_fields(struct gcr_process *process, const struct gcr_record *record)
 {
@@ -117,4 +121,22 @@ void gcr_recover_late(struct gcr_process *process)
 		return;
 	if (gcr_record_each(daemon->runtime_fd, settle_this, NULL, process) == 1)
 		gcr_helpers_keep_spare(daemon->helpers, true);
+}
+
+void gcr_recover_returned(struct gcr_process *process)
+{
+	struct gcr_daemon *daemon = process->daemon;
+	int64_t now_usec = gcr_clock_usec();
+	bool is_frozen;
+
+	pthread_mutex_lock(&process->lock);
+	is_frozen = process->state == GCR_STATE_FROZEN && !process->task && process->snapshot &&
+		    now_usec >= process->recover_again_usec;
+	if (is_frozen)
+		process->recover_again_usec = now_usec + RETRY_USEC;
+	pthread_mutex_unlock(&process->lock);
+	if (!is_frozen || !atomic_load(&daemon->recovered) || atomic_load(&daemon->stopping))
+		return;
+	/* A verb that begins meanwhile finds out for itself. */
+	gcr_operation_recover(process, GCR_VERB_THAW);
 }

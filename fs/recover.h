@@ -18,4 +18,10 @@ int gcr_recover(struct gcr_daemon *daemon);
  */
 void gcr_recover_late(struct gcr_process *process);
 
+/*
+ * A process that is taken for a frozen one, and whose library says that it runs: it could not be
+ * told of the commit, and has taken its memory back. The same for it.
+ */
+void gcr_recover_returned(struct gcr_process *process);
+
 #endif

@@ -153,6 +153,8 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||
 	    facts.phase == GCR_PRELOAD_INCOMING)
 		gcr_recover_late(process);
+	else if (facts.phase == GCR_PRELOAD_RUNNING)
+		gcr_recover_returned(process);
 	gcr_pin_files(sampler->daemon, process);
 	if (refresh && sampler->daemon->options.pool_bytes && facts.flags & GCR_PAGE_VMM)
 		refresh_pool(sampler, process, message);

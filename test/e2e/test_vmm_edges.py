@@ -387,5 +387,21 @@ def test_committed_later():
         check_runs(machine, played)
 
 
+def test_taken_back_after_the_freeze():
+    """It could not be told of the commit, and runs: that is what it is said to do."""
+    with vmm.machine() as machine:
+        played = Library(machine)
+
+        def fail(library_, sequence):
+            library_.on[library.COMMIT] = lambda again, _: again.lose(library.RUNNING)
+            library_.answer(sequence, EIO, 'it failed')
+
+        played.on[library.COMMIT] = fail
+        machine.must(played.pid, 'freeze data')
+        machine.wait_status(played.pid, 'state', 'running')
+        wait_for(lambda: os.listdir(f'{machine.runtime}/store') == ['pool'], 'the store to be empty')
+        check_runs(machine, played)
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)
