@@ -88,14 +88,14 @@ int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * SAVE and HOLD, the latter with the program's threads stopped if we may do that; nothing to do
- * for a program without managed memory.
+ * SAVE and HOLD, the latter with the program's threads stopped; nothing to do for a program without
+ * managed memory. -EOPNOTSUPP: they cannot be.
  */
 int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * TAKE_BACK or SETTLE (@type), with the program's threads stopped if there is managed memory and it
- * can be done.
+ * TAKE_BACK or SETTLE (@type), with the program's threads stopped if there is managed memory. For
+ * SETTLE that they cannot be is a failure: -EBUSY, -EOPNOTSUPP.
  */
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 

@@ -14,15 +14,19 @@
 #include "lib/clock.h"
 #include "lib/extent.h"
 
-#define SLICE_USEC	    (250 * GCR_USEC_PER_MSEC)
+#define SLICE_USEC	  (250 * GCR_USEC_PER_MSEC)
 /* One GATE_CLOSE waits this long at first, then longer, so that a cancel soon gets its turn. */
-#define GATE_FIRST_MSEC	    200
-#define GATE_MOST_MSEC	    2000
+#define GATE_FIRST_MSEC	  200
+#define GATE_MOST_MSEC	  2000
 /*
  * The copy runs beside the driver's checkpoint, and from here on takes longer than that in any
  * case: at 50 GB/s as long as a checkpoint with the stacks of the program's kernels, 0.4 s.
  */
-#define SHRINK_MOST_BYTES   (20ull << 30)
+#define SHRINK_MOST_BYTES (20ull << 30)
+
+#define NO_PTRACE                                                                            \
+	"it uses managed memory, so its threads have to be stopped for a moment, which the " \
+	"daemon may not do: that takes CAP_SYS_PTRACE"
 /*
  * With its threads stopped, the library is not held up by them, as far as can be told. If it does
  * not answer all the same, they are let go, and it knows or does not mind.
@@ -371,10 +375,9 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (result < 0)
 		return result;
 	result = gcr_halt_begin(process->pid, GCR_HALT_ALL, &vmm->halt, error);
-	/* Whoever sleeps need not be stopped. */
 	if (result == -EPERM)
-		request.flags = 0;
-	else if (result < 0)
+		return gcr_error_set(error, EOPNOTSUPP, NO_PTRACE);
+	if (result < 0)
 		return result;
 	vmm->halt_ends_usec = halt_end(vmm);
 	result = ask_with(vmm, GCR_MESSAGE_HOLD, &request, sizeof(request), NULL, 0, error);
@@ -387,30 +390,31 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 
 /*
  * The threads stopped, and none with a lock that the library and the driver need: it has just been
- * able to take these. If no such moment is found, they run.
+ * able to take these. -EBUSY: no such moment is found.
  */
 static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_error unused;
-
 	for (int try = 0; try < PREPARE_TRIES; try++) {
 		int result = gcr_vmm_ask(vmm, GCR_MESSAGE_PREPARE, error);
 
 		if (result < 0)
 			return result;
-		result = gcr_halt_begin(vmm->drive.process->pid, GCR_HALT_AWAKE, &vmm->halt,
-					&unused);
+		result = gcr_halt_begin(vmm->drive.process->pid, GCR_HALT_AWAKE, &vmm->halt, error);
 		/* Somebody has just now touched what is held: next time we know. */
 		if (result == -EBUSY)
 			continue;
+		if (result == -EPERM)
+			return gcr_error_set(error, EOPNOTSUPP, NO_PTRACE);
 		if (result < 0)
-			return 0;
+			return result;
 		vmm->halt_ends_usec = gcr_clock_usec() + PREPARE_USEC;
 		result = gcr_vmm_ask(vmm, GCR_MESSAGE_PREPARE, error);
 		if (result < 0 || vmm->halt)
 			return result;
 	}
-	return 0;
+	return gcr_error_set(error, EBUSY,
+			     "its threads could not be stopped while its managed memory comes "
+			     "back; try again");
 }
 
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
@@ -419,6 +423,9 @@ int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error
 
 	if (vmm->count > vmm->device_count)
 		result = stop_harmlessly(vmm, error);
+	/* A program that is to go on after a failed freeze must not wait for a debugger's end. */
+	if ((result == -EBUSY || result == -EOPNOTSUPP) && type == GCR_MESSAGE_TAKE_BACK)
+		result = 0;
 	vmm->halt_ends_usec = halt_end(vmm);
 	if (!result)
 		result = gcr_vmm_ask(vmm, type, error);

@@ -649,6 +649,8 @@ static void run_not_stopped(void)
 	managed()->cancel();
 	DONE(managed()->in(&failure));
 	take_out_stopped();
+	/* It must not see what is not complete. */
+	wait_until_asleep(atomic_load(&writer.tid));
 	bring_in();
 	atomic_store(&ended, true);
 	CHECK(pthread_join(writer.thread, NULL) == 0);
