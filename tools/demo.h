@@ -147,7 +147,11 @@ int gpu_use(const struct demo *demo, const struct gpu *gpu);
 /* ---- demo_buffer.c ---- */
 
 const char *buffer_kind_name(const struct buffer *buffer);
-uint32_t expected_word(const struct buffer *buffer, uint64_t word, uint32_t added);
+static inline uint32_t expected_word(const struct buffer *buffer, uint64_t word, uint32_t added)
+{
+	return (buffer->seed ^ (uint32_t)word * GCR_DEMO_MULTIPLIER) + added;
+}
+
 uint64_t part_words(const struct buffer *buffer, uint64_t part);
 /* What a checksum of words [first, first + count), counted from @first, comes to. */
 uint64_t expected_sum(const struct buffer *buffer, uint64_t first, uint64_t count, uint32_t added);

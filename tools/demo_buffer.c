@@ -24,11 +24,6 @@ const char *buffer_kind_name(const struct buffer *buffer)
 	return names[buffer->kind];
 }
 
-uint32_t expected_word(const struct buffer *buffer, uint64_t word, uint32_t added)
-{
-	return (buffer->seed ^ (uint32_t)word * GCR_DEMO_MULTIPLIER) + added;
-}
-
 uint64_t part_words(const struct buffer *buffer, uint64_t part)
 {
 	uint64_t left = buffer->words - part * PART_WORDS;

@@ -180,18 +180,20 @@ struct process {
 	char path[128];
 };
 
-static inline uint64_t process_word(const struct process *process, size_t index, uint64_t offset)
+UNSEEN static inline uint64_t process_word(const struct process *process, size_t index,
+					   uint64_t offset)
 {
 	return (process->extents[index].id << 40) ^ (offset * 0x9e3779b97f4a7c15ull);
 }
 
-static inline void process_fill(const struct process *process, size_t index, uint64_t *words)
+UNSEEN static inline void process_fill(const struct process *process, size_t index, uint64_t *words)
 {
 	for (uint64_t offset = 0; offset < process->extents[index].bytes; offset += 8)
 		words[offset / 8] = process_word(process, index, offset);
 }
 
-static inline bool process_same(const struct process *process, size_t index, const uint64_t *words)
+UNSEEN static inline bool process_same(const struct process *process, size_t index,
+				       const uint64_t *words)
 {
 	for (uint64_t offset = 0; offset < process->extents[index].bytes; offset += 8)
 		if (words[offset / 8] != process_word(process, index, offset))
