@@ -754,6 +754,8 @@ def main(names, at_once=1):
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
+    # Ignored below nohup(1), and in what tests start too.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     while tests or running:
         while tests and len(running) < at_once:
             pid, output = start_test(*tests.pop(0))

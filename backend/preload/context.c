@@ -264,13 +264,16 @@ static CUcontext known_primary(CUdevice device)
 	return context ? context->handle : NULL;
 }
 
+/* If the driver does not say it is what it was: work in it must not be overlooked. */
 static bool is_active(CUdevice device)
 {
 	__typeof__(cuDevicePrimaryCtxGetState) *get_state = GCR_REAL(cuDevicePrimaryCtxGetState);
 	unsigned int flags;
 	int active = 0;
 
-	return get_state && get_state(device, &flags, &active) == CUDA_SUCCESS && active;
+	if (!get_state || get_state(device, &flags, &active) != CUDA_SUCCESS)
+		return known_primary(device) != NULL;
+	return active;
 }
 
 GCR_OWN(cuDevicePrimaryCtxRetain);

@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 from harness import Machine, Skip, check, equal
 
-DELAY_MS = 2500
+DELAY_MS = 1500
 STOPPING = ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGALRM', 'SIGKILL')
 HARMLESS = ('SIGCHLD', 'SIGURG', 'SIGVTALRM', 'SIGPROF', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGIO')
 
