@@ -45,8 +45,6 @@ PR_SET_PDEATHSIG = 1
 def end_with_us(number, prepare=None):
     """For preexec_fn: a program that ends when the test does, even if that is killed."""
     def prepare_child():
-        # A shell without job control starts what is to run in the background with it ignored.
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         if prepare:
             prepare()
         LIBC.prctl(PR_SET_PDEATHSIG, number)
@@ -754,8 +752,9 @@ def main(names, at_once=1):
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
-    # Ignored below nohup(1), and in what tests start too.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Ignored below nohup(1), or in what a shell without job control has in the background.
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     while tests or running:
         while tests and len(running) < at_once:
             pid, output = start_test(*tests.pop(0))

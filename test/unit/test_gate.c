@@ -435,11 +435,14 @@ static void *pass_on_way_in(void *argument)
 	return NULL;
 }
 
+static _Atomic(bool) is_settled;
+
 static void *pass_when_settled(void *argument)
 {
 	CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS);
 	atomic_store(&is_inside, true);
-	while (__atomic_load_n(&gcr_gate_closed, __ATOMIC_SEQ_CST) != GCR_GATE_LEVEL_SETTLED)
+	/* The level alone says less: it is set before the last look at who is inside. */
+	while (!atomic_load(&is_settled))
 		sched_yield();
 	set_inside(1 + GCR_ENTRY_cuStreamQuery);
 	pass(NULL);
@@ -457,6 +460,7 @@ static void test_signal_on_way_in(void)
 	thread = start(pass_when_settled, NULL);
 	wait_until(inside_now);
 	CLOSES();
+	atomic_store(&is_settled, true);
 	wait_until(waits_at_gate);
 	CHECK(!atomic_load(&passed));
 	gcr_gate_open();
