@@ -23,6 +23,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/procfs.h"
+#include "lib/thread_name.h"
 
 /* A thread in a call that cannot be interrupted has this long to come out of it. */
 #define STOP_USEC	(2 * GCR_USEC_PER_SEC)
@@ -56,12 +57,6 @@ struct gcr_halt {
 };
 
 /* ---- who ---- */
-
-static bool is_ignored(const char *comm)
-{
-	return strncmp(comm, "cuda-", 5) == 0 || strncmp(comm, "cuda0", 5) == 0 ||
-	       strncmp(comm, "gpucr-", 6) == 0;
-}
 
 static bool is_known(const struct gcr_halt *halt, pid_t tid)
 {
@@ -156,8 +151,11 @@ static int seize_new(struct gcr_halt *halt, size_t *ret_found, struct gcr_error 
 	const struct dirent *entry;
 	char path[64];
 	size_t before = halt->count;
+	struct gcr_proc_stat program;
 	int result = 0;
 
+	if (gcr_proc_stat(halt->pid, &program) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)halt->pid);
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)halt->pid);
 	directory = opendir(path);
 	if (!directory)
@@ -167,7 +165,8 @@ static int seize_new(struct gcr_halt *halt, size_t *ret_found, struct gcr_error 
 		struct gcr_proc_stat stat;
 
 		if (tid <= 0 || is_known(halt, tid) || gcr_proc_stat(tid, &stat) < 0 ||
-		    is_ignored(stat.comm) ||
+		    gcr_thread_name_is_ours(stat.comm) ||
+		    gcr_thread_name_is_drivers(stat.comm, program.comm) ||
 		    (halt->kind == GCR_HALT_AWAKE && is_held_up(halt->pid, tid)))
 			continue;
 		result = seize(halt, tid, error);

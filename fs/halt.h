@@ -2,7 +2,7 @@
 /*
  * Stopping all threads of a program for a moment, by ptrace(2), wherever they are: none of them
  * returns to the program's code before the halt ends. Not stopped are the threads of the preload
- * library and of the driver (by their names, as backend/preload/quiet.c knows them).
+ * library and of the driver (lib/thread_name.h).
  *
  * To the program it is as if a debugger had come and gone: a system call that waits may return
  * EINTR where it would after SIGSTOP and SIGCONT (epoll_wait(2), say; see signal(7)). Signals and

@@ -366,7 +366,6 @@ static int64_t halt_end(const struct gcr_vmm *vmm)
 int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_process *process = vmm->drive.process;
-	struct gcr_hold_request request = {.flags = GCR_HOLD_STOPPED};
 	int result;
 
 	if (vmm->count == vmm->device_count)
@@ -380,7 +379,7 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (result < 0)
 		return result;
 	vmm->halt_ends_usec = halt_end(vmm);
-	result = ask_with(vmm, GCR_MESSAGE_HOLD, &request, sizeof(request), NULL, 0, error);
+	result = gcr_vmm_ask(vmm, GCR_MESSAGE_HOLD, error);
 	gcr_halt_end(TAKE_PTR(vmm->halt));
 	/* Threads that were killed meanwhile have only now gone. */
 	if (result < 0 && gcr_process_has_ended(process))

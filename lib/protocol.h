@@ -92,7 +92,7 @@ enum gcr_message_type {
 	GCR_MESSAGE_SETTLE = 108,     /* no payload */
 	GCR_MESSAGE_LET_GO = 109,     /* no payload */
 	GCR_MESSAGE_SAVE = 110,	      /* no payload: managed memory's contents into its files */
-	GCR_MESSAGE_HOLD = 111,	      /* struct gcr_hold_request: what has changed since, too */
+	GCR_MESSAGE_HOLD = 111, /* all threads but the library's are stopped until it is answered */
 
 	/*
 	 * No payload: make ready to bring managed memory in. Answered at once, also with the
@@ -276,15 +276,6 @@ struct gcr_gate_request {
 	 */
 	uint32_t timeout_ms;
 };
-
-struct gcr_hold_request {
-	uint32_t flags; /* GCR_HOLD_* */
-};
-/*
- * The program's threads are stopped until this is answered, but for the library's own and the
- * driver's. Without it, it is EOPNOTSUPP if one of them has run since SAVE.
- */
-#define GCR_HOLD_STOPPED 0x1
 
 struct gcr_hand_over {
 	char generation[40]; /* UUID as text */

@@ -499,12 +499,15 @@ class Machine:
         finally:
             os.close(fd)
 
+    def is_sanitizers_doing(self, pid, result):
+        """A thread may be stopped with a lock of ThreadSanitizer's that the agent waits for."""
+        return SANITIZER == 'thread' and pid and result == 'EIO' and \
+            'let go too early' in self.error(pid)
+
     def must(self, pid, text):
         result = self.write(pid, text)
-        # A thread may be stopped with a lock of ThreadSanitizer's that the agent then waits for.
         for _ in range(10):
-            if SANITIZER != 'thread' or not pid or result != 'EIO' or \
-                    'let go too early' not in self.error(pid):
+            if not self.is_sanitizers_doing(pid, result):
                 break
             result = self.write(pid, text)
         if result != 'ok':

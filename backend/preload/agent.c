@@ -28,8 +28,8 @@
 #include "lib/clock.h"
 #include "lib/error.h"
 #include "lib/extent.h"
+#include "lib/thread_name.h"
 
-#define THREAD_NAME "gpucr-agent"
 /*
  * The driver's functions run on it, and what thread-local data of all libraries take is part of it:
  * so never less than other threads have. Pages that are not used cost nothing.
@@ -215,11 +215,8 @@ static int save(const struct gcr_message *message, struct answer *answer)
 /* From its arrival to its answer, threads of the program may be stopped; see managed_hold.h. */
 static int hold(const struct gcr_message *message, struct answer *answer)
 {
-	struct gcr_hold_request request;
-	int r;
+	int r = gcr_managed_hold(&answer->error);
 
-	gcr_message_payload(message, &request, sizeof(request));
-	r = gcr_managed_hold(request.flags & GCR_HOLD_STOPPED, &answer->error);
 	if (gcr_managed_is_held())
 		set_phase(GCR_PRELOAD_HELD);
 	return r;
@@ -347,7 +344,7 @@ static const struct request {
 	{GCR_MESSAGE_LIST, ANYWHERE, 0, 0, list},
 	{GCR_MESSAGE_FILES, ANYWHERE & ~IN(RUNNING), 0, sizeof(struct gcr_range), take_files},
 	{GCR_MESSAGE_SAVE, IN(GATED), IN(HELD) | IN(HANDED), 0, save},
-	{GCR_MESSAGE_HOLD, IN(GATED), IN(HELD) | IN(HANDED), sizeof(struct gcr_hold_request), hold},
+	{GCR_MESSAGE_HOLD, IN(GATED), IN(HELD) | IN(HANDED), 0, hold},
 	{GCR_MESSAGE_PREPARE, ANYWHERE, 0, 0, prepare},
 	{GCR_MESSAGE_HAND_OVER, IN(GATED) | IN(HELD), IN(HANDED),
 	 offsetof(struct gcr_hand_over, flags), hand_over},
@@ -504,7 +501,7 @@ static void refuse(const struct gcr_message *message)
 
 static void *run(void *nothing)
 {
-	prctl(PR_SET_NAME, THREAD_NAME);
+	prctl(PR_SET_NAME, GCR_THREAD_AGENT);
 	gcr_gate_exempt_thread();
 	for (;;) {
 		int r;

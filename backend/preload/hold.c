@@ -24,13 +24,12 @@
 
 #include "backend/preload/descriptor.h"
 #include "lib/cleanup.h"
+#include "lib/thread_name.h"
 
 /* linux/userfaultfd.h since Linux 6.1. */
 #ifndef USERFAULTFD_IOC_NEW
 #define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
 #endif
-
-#define THREAD_NAME "gpucr-hold"
 
 static struct {
 	struct gcr_descriptor descriptor; /* the userfaultfd */
@@ -165,7 +164,7 @@ static void *read_reports(void *nothing)
 	};
 	struct uffd_msg messages[16];
 
-	prctl(PR_SET_NAME, THREAD_NAME);
+	prctl(PR_SET_NAME, GCR_THREAD_HOLD);
 	while (!polls[0].revents) {
 		if (polls[1].revents & POLLIN &&
 		    read(polls[1].fd, messages, sizeof(messages)) < 0 && errno != EAGAIN &&

@@ -20,6 +20,7 @@
 
 #include "backend/preload/gate.h"
 #include "backend/preload/table.h"
+#include "lib/thread_name.h"
 
 /* Importers of one process; NCCL has one a GPU pair, a loader of training data a few tens. */
 #define CONNECTIONS_MAX 1024
@@ -178,7 +179,7 @@ static void *serve(void *unused)
 {
 	static struct pollfd polled[1 + CONNECTIONS_MAX];
 
-	pthread_setname_np(pthread_self(), "gpucr-ipc");
+	pthread_setname_np(pthread_self(), GCR_THREAD_IPC);
 	while (gcr_descriptor_valid(&server.listener)) {
 		size_t count = connections_count;
 

@@ -35,20 +35,19 @@ int gcr_managed_save(struct gcr_error *error);
 
 /*
  * What has changed since into the files, and all addresses held: a CPU thread that touches one
- * sleeps until the memory is back. @stopped: the program's threads are stopped, anywhere; no lock
- * is taken and no memory allocated. Else it is -EOPNOTSUPP if one of them has run since it was
- * saved. On failure nothing is held, or gcr_managed_is_held(), and then gcr_managed_in() is the
- * way back. -ENOTRECOVERABLE: they were not stopped to the end.
+ * sleeps until the memory is back. The program's threads are stopped, anywhere; no lock is taken
+ * and no memory allocated. On failure nothing is held, or gcr_managed_is_held(), and then
+ * gcr_managed_in() is the way back. -ENOTRECOVERABLE: they were not stopped to the end.
  */
-int gcr_managed_hold(bool stopped, struct gcr_error *error);
+int gcr_managed_hold(struct gcr_error *error);
 bool gcr_managed_is_held(void);
 
 /* What has been saved is not held after all; nothing, if it is. */
 void gcr_managed_cancel(void);
 
 /*
- * All freed, after the two above if they are not done yet. On failure all is as it was
- * (-EOPNOTSUPP with the reason, -EIO), or -ENOTRECOVERABLE.
+ * All freed, after the two above. -EINVAL: it is not held. On other failures all is as it was
+ * (-EIO), or -ENOTRECOVERABLE.
  */
 int gcr_managed_out(struct gcr_error *error);
 

@@ -44,6 +44,8 @@ struct gcr_saved_range {
 	void *memory; /* gcr_hold_make()'s, NULL: the range is held */
 };
 
+#define GCR_COMM_ROOM 17 /* a name, a newline */
+
 struct gcr_saved_all {
 	struct gcr_saved *parts; /* by address */
 	size_t part_count;
@@ -51,6 +53,7 @@ struct gcr_saved_all {
 	size_t range_count;
 	char *memory; /* to compare with */
 	int tasks;    /* /proc/self/task */
+	char program[GCR_COMM_ROOM];
 };
 
 /* What gcr_saved_hold() needs for @parts and the addresses of @ranges, which are not made yet. */
@@ -60,12 +63,10 @@ int gcr_saved_prepare(struct gcr_saved_all *saved, struct gcr_error *error);
 void gcr_saved_finish(struct gcr_saved_all *saved);
 
 /*
- * Compare, write, hold. @stopped: all threads of the program are to be, else they are known not to
- * have run. -EIO, -ENOSPC and so on: nothing is held, unless *@ret_held
- * says so. -ENOTRECOVERABLE: they were let go before it was done, so that what they
- * wrote last may be lost. Words are in @error.
+ * Compare, write, hold, with all threads but our own and the driver's stopped. -EIO, -ENOSPC and so
+ * on: nothing is held, unless *@ret_held says so. -ENOTRECOVERABLE: they were let go before it was
+ * done, so that what they wrote last may be lost. Words are in @error.
  */
-int gcr_saved_hold(struct gcr_saved_all *saved, bool stopped, bool *ret_held,
-		   struct gcr_error *error);
+int gcr_saved_hold(struct gcr_saved_all *saved, bool *ret_held, struct gcr_error *error);
 
 #endif

@@ -37,7 +37,6 @@
 #include "backend/preload/managed_hold.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/place.h"
-#include "backend/preload/quiet.h"
 #include "backend/preload/steer.h"
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
@@ -54,7 +53,6 @@ static struct {
 	bool is_out;	  /* all of it, and the driver has none */
 	bool is_doubtful; /* a write may be missing in the files */
 	struct gcr_saved_all saved;
-	struct gcr_quiet before; /* the threads, before the first byte was saved */
 	/* All allocations as in the table, in the same order, and their chunks. */
 	struct gcr_place *places;
 	size_t count;
@@ -78,7 +76,6 @@ static int driver_error(struct gcr_error *error, const char *call, CUresult resu
 static void forget_plan(void)
 {
 	gcr_saved_finish(&move.saved);
-	gcr_quiet_free(&move.before);
 	free(move.places);
 	free(move.chunks);
 	memset(&move, 0, sizeof(move));
@@ -523,7 +520,6 @@ static int save(struct gcr_error *error)
 	if (r < 0)
 		return r;
 	gcr_touch_begin();
-	gcr_quiet_look(&move.before);
 	return save_all(bounce, &move.saved, error);
 }
 
@@ -696,19 +692,13 @@ int gcr_managed_save(struct gcr_error *error)
 	return r;
 }
 
-int gcr_managed_hold(bool stopped, struct gcr_error *error)
+int gcr_managed_hold(struct gcr_error *error)
 {
 	int r;
 
 	if (move.is_held || !move.is_saved)
 		return 0;
-	if (!stopped && !gcr_quiet_since(&move.before))
-		return gcr_error_set(
-			error, EOPNOTSUPP,
-			"it uses managed memory, and its threads run, which could "
-			"write to that while it is taken; the daemon may not stop them: "
-			"that takes CAP_SYS_PTRACE");
-	r = gcr_saved_hold(&move.saved, stopped, &move.is_held, error);
+	r = gcr_saved_hold(&move.saved, &move.is_held, error);
 	move.is_doubtful = move.is_held && r == -ENOTRECOVERABLE;
 	return r;
 }
@@ -725,16 +715,14 @@ void gcr_managed_cancel(void)
 
 int gcr_managed_out(struct gcr_error *error)
 {
-	int r = 0;
+	int r;
 
 	if (move.is_out)
 		return 0;
 	if (!move.is_held)
-		r = gcr_managed_save(error);
-	if (r == 0)
-		r = gcr_managed_hold(false, error);
-	if (r < 0)
-		return go_back(r, error);
+		return gcr_managed_describe(NULL, 0) == 0
+			       ? 0
+			       : gcr_error_set(error, EINVAL, "managed memory is not held");
 	r = gcr_managed_free_held(error);
 	return r < 0 ? go_back(r, error) : 0;
 }

@@ -14,7 +14,7 @@ struct preload_managed {
 	int (*files)(size_t first, size_t count, const int *fds, struct gcr_error *error);
 	void (*close_files)(void);
 	int (*save)(struct gcr_error *error);
-	int (*hold)(bool stopped, struct gcr_error *error);
+	int (*hold)(struct gcr_error *error);
 	bool (*is_held)(void);
 	void (*cancel)(void);
 	int (*out)(struct gcr_error *error);

@@ -3,6 +3,7 @@
  * Managed memory out and in again. The program is its own agent: its main thread does what the
  * agent does, others touch the memory.
  */
+#include <dirent.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -169,20 +170,43 @@ static void run_stopper(int socket, pid_t pid)
 	_exit(0);
 }
 
+/*
+ * What else there is now is a sanitizer's thread, which may not be stopped: it has locks that our
+ * code then waits for. It is called as one of the driver's, which is not stopped.
+ */
+static void rename_others(void)
+{
+	_cleanup_closedir_ DIR *tasks = opendir("/proc/self/task");
+	const struct dirent *entry;
+
+	while (tasks && (entry = readdir(tasks))) {
+		char path[300];
+		int fd;
+
+		if (strtol(entry->d_name, NULL, 10) == getpid() || entry->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		fd = open(path, O_WRONLY | O_CLOEXEC);
+		CHECK(fd >= 0 && write(fd, "cuda-EvtHandlr", 14) == 14);
+		close(fd);
+	}
+}
+
 static void start_stopper(void)
 {
 	pid_t self = getpid(), pid;
 	int sockets[2];
 
-	if (stopper >= 0)
-		return;
 	/* As the library's own: not stopped. What it starts has to have another name. */
 	CHECK(prctl(PR_SET_NAME, "gpucr-agent") == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0);
 	pid = fork();
 	CHECK(pid >= 0);
-	if (pid == 0)
+	if (pid == 0) {
+		/* It ends with us: by the end of the socket if we may not signal it any more. */
+		close(sockets[0]);
 		run_stopper(sockets[1], self);
+	}
 	close(sockets[1]);
 	stopper = sockets[0];
 }
@@ -196,39 +220,23 @@ static int tell_stopper(char order)
 	return result;
 }
 
-static int go_out_stopped(void)
+static int go_out(void)
 {
 	int r = managed()->save(&failure);
 
 	if (r < 0)
 		return r;
 	CHECK(tell_stopper('s') == 0);
-	r = managed()->hold(true, &failure);
+	r = managed()->hold(&failure);
 	CHECK(tell_stopper('g') == 0);
 	return r < 0 ? r : managed()->out(&failure);
-}
-
-static void take_out_stopped(void)
-{
-	give_files();
-	DONE(go_out_stopped());
-	CHECK(managed()->is_held());
-}
-
-/* Where no thread runs that would have to be stopped; a sanitizer of threads has one. */
-static int go_out(void)
-{
-#ifdef __SANITIZE_THREAD__
-	return go_out_stopped();
-#else
-	return managed()->out(&failure);
-#endif
 }
 
 static void take_out(void)
 {
 	give_files();
 	DONE(go_out());
+	CHECK(managed()->is_held() || !pieces_count);
 }
 
 static void bring_in(void)
@@ -530,7 +538,6 @@ static void run_readers(void)
 	static _Atomic pid_t tids[2];
 	pthread_t threads[2];
 
-	start_stopper();
 	use_device(0);
 	make(6 * MIB);
 	make(100000);
@@ -541,7 +548,7 @@ static void run_readers(void)
 
 		while (atomic_load(&rounds) < before + 2)
 			sched_yield();
-		take_out_stopped();
+		take_out();
 		for (size_t i = 0; i < 2; i++)
 			wait_until_asleep(atomic_load(&tids[i]));
 		atomic_store(&ended, cycle == 19);
@@ -591,7 +598,6 @@ static void run_writers(void)
 {
 	struct writer writers[WRITERS];
 
-	start_stopper();
 	use_device(0);
 	make(6 * MIB);
 	make(100000);
@@ -608,7 +614,7 @@ static void run_writers(void)
 
 		while (atomic_load(&rounds) < before + 10)
 			sched_yield();
-		take_out_stopped();
+		take_out();
 		for (unsigned i = 0; i < WRITERS; i++)
 			wait_until_asleep(atomic_load(&writers[i].tid));
 		bring_in();
@@ -626,7 +632,6 @@ static void run_not_stopped(void)
 {
 	struct writer writer = {0};
 
-	start_stopper();
 	use_device(0);
 	make(6 * MIB);
 	memset((void *)allocations[0].start, 0, allocations[0].bytes);
@@ -634,11 +639,10 @@ static void run_not_stopped(void)
 	while (!atomic_load(&rounds))
 		sched_yield();
 	give_files();
-	CHECK(managed()->out(&failure) == -EOPNOTSUPP);
-	CHECK(strstr(failure.words, "CAP_SYS_PTRACE"));
+	CHECK(managed()->out(&failure) < 0);
 	CHECK(!managed()->is_held());
 	DONE(managed()->save(&failure));
-	CHECK(managed()->hold(true, &failure) == -EIO);
+	CHECK(managed()->hold(&failure) == -EIO);
 	CHECK(strstr(failure.words, "were to be stopped"));
 	CHECK(!managed()->is_held());
 	managed()->cancel();
@@ -648,7 +652,7 @@ static void run_not_stopped(void)
 	CHECK(tell_stopper('g') == 0);
 	managed()->cancel();
 	DONE(managed()->in(&failure));
-	take_out_stopped();
+	take_out();
 	/* It must not see what is not complete. */
 	wait_until_asleep(atomic_load(&writer.tid));
 	bring_in();
@@ -663,7 +667,6 @@ static void run_rest(void)
 {
 	uint64_t *words;
 
-	start_stopper();
 	use_device(0);
 	make(64 * MIB);
 	OK(CU(cuMemFree_v2)(allocations[0].start));
@@ -674,7 +677,7 @@ static void run_rest(void)
 	for (size_t i = 0; i < 64 * MIB / 8; i += 700001)
 		words[i] = i + 1;
 	CHECK(tell_stopper('s') == 0);
-	DONE(managed()->hold(true, &failure));
+	DONE(managed()->hold(&failure));
 	CHECK(tell_stopper('g') == 0);
 	DONE(managed()->out(&failure));
 	bring_in();
@@ -1005,10 +1008,10 @@ static const struct subject subjects[] = {
 
 int main(int argc, char **argv)
 {
-#ifdef __SANITIZE_THREAD__
-	if (argc == 2)
+	if (argc == 2) {
+		rename_others();
 		start_stopper();
-#endif
+	}
 	if (run_one(argc, argv, subjects, GCR_ARRAY_SIZE(subjects)))
 		return 0;
 	if (!may_hold())
