@@ -497,12 +497,13 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 	vmm->timing.handover_usec = lap(&since_usec);
 	if (!result && control == GCR_CONTROL_CHECKPOINTED)
 		result = gcr_vmm_drop_ballast(vmm, error);
-	if (!result)
-		result = gcr_vmm_begin_copy(vmm, error);
 	if (!result && control == GCR_CONTROL_CHECKPOINTED) {
 		result = gcr_drive_restore(drive, ret_state, error);
 		vmm->timing.control_usec = lap(&since_usec);
 	}
+	/* From here on nobody is held up by copies. */
+	if (!result)
+		result = gcr_vmm_begin_copy(vmm, error);
 	gcr_drive_leave(drive);
 	if (!result) {
 		gcr_drive_set_phase(drive, "copy");

@@ -216,11 +216,13 @@ struct gcr_range {
  * (ranges count in this table), and the directory with a file for each, named by
  * gcr_extent_name(), already of the right size; sparse where nothing has been written.
  * OUT: IMPORT (in batches, in order; what has arrived is copied meanwhile), COPY, END.
- * IN: CREATE, COPY, EXPORT (in batches), END. RESERVE and RELEASE work in a session too.
+ * IN: CREATE (what has been made is copied to meanwhile), EXPORT (in batches), COPY, END. RESERVE
+ * and RELEASE work in a session too.
  */
 struct gcr_session {
 	uint32_t count;		   /* extents in the table */
-	uint32_t copies_in_flight; /* at most so many at a time towards the GPU; 0: as it likes */
+	/* IN: at most so many at a time towards the GPU until COPY comes; 0: as it likes. */
+	uint32_t copies_in_flight;
 };
 
 /* ---- the preload library ---- */

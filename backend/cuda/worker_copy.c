@@ -699,6 +699,14 @@ int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_err
 	return 0;
 }
 
+void gcr_copier_hurry(struct gcr_copier *copier)
+{
+	LOCK_SCOPE(copier);
+
+	copier->job.in_flight = 0;
+	pthread_cond_signal(&copier->device_wake);
+}
+
 int gcr_copier_event(const struct gcr_copier *copier)
 {
 	return copier->event_fd;

@@ -54,6 +54,9 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 /* The first @bytes of the space can be copied now. -ENOMEM. */
 int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error);
 
+/* From now on as many copies are queued as fit. */
+void gcr_copier_hurry(struct gcr_copier *copier);
+
 /* Readable when the job has ended: everything is copied, it has failed or was stopped. */
 int gcr_copier_event(const struct gcr_copier *copier);
 

@@ -343,8 +343,10 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error
 	if (session->copied || session->failed || session->arrived < session->space->count)
 		return gcr_error_set(error, EINVAL, "%zu of %zu allocations are there to be copied",
 				     session->arrived, session->space->count);
-	if (session->copying)
+	if (session->copying) {
+		gcr_copier_hurry(session->gpu->copier);
 		return 0;
+	}
 	/* Once more, after a failure. */
 	session->copy_failed = false;
 	start_copier(session);

@@ -5,11 +5,11 @@
  * backend/cuda/worker_copy.c and worker_space.c come from here.
  *
  *   cc -O2 -D_GNU_SOURCE -I. -o copy_path test/gpu/copy_path.c lib/{error,extent}.c \
- *      backend/cuda/{driver,nontemporal,worker_{copy,numa,session,space}}.c -ldl -lpthread
+ *      backend/cuda/{driver,nontemporal,worker_{copy,numa,pin,session,space}}.c -ldl -lpthread
  *   copy_path GIB PART...      as root; a tmpfs is mounted in a namespace of its own
  *
- * Parts: link, ring, warm, small, cold, control, register, end. Bytes are compared after every
- * copy. GB are 10^9 bytes.
+ * Parts: link, ring, warm, small, cold, control, register, pinned, end. Bytes are compared after
+ * every copy. GB are 10^9 bytes.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,6 +30,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "backend/cuda/worker_pin.h"
 #include "backend/cuda/worker_session.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -377,7 +378,10 @@ static double go_out(double *ret_end)
 	return copied - start;
 }
 
-/* In again: the copy alone. Memory is held by descriptors afterwards. */
+/*
+ * In again: the copy alone, with at most so many copies in flight until @meanwhile is done. Memory
+ * is held by descriptors afterwards.
+ */
 static double come_in(unsigned int in_flight, void (*meanwhile)(void))
 {
 	struct gcr_worker_session *session = begin(GCR_COPY_IN, in_flight);
@@ -609,7 +613,7 @@ static void *control(void *restore)
 
 static void restore_meanwhile(void)
 {
-	OK(pthread_create(&controller, NULL, control, (void *)1));
+	control((void *)1);
 }
 
 static void part_control(void)
@@ -635,7 +639,6 @@ static void part_control(void)
 		checkpoint = control_seconds;
 		out_all = out > checkpoint ? out : checkpoint;
 		in = come_in(in_flight[i], restore_meanwhile);
-		pthread_join(controller, NULL);
 		in_all = in > control_seconds ? in : control_seconds;
 		printf("control: out %.3f with checkpoint %.3f: %.3f s; in %.3f with restore %.3f, "
 		       "%u in flight: %.3f s\n",
@@ -687,6 +690,44 @@ static void part_register(void)
 	tear_down();
 }
 
+static void nap(void)
+{
+	usleep(200 * 1000);
+}
+
+/* Files that the worker registers in the background, and copies to and from without its ring. */
+static void part_pinned(void)
+{
+	static const unsigned int in_flight[] = {0, 1, 2, 4, 8, 0};
+	double start;
+
+	make_default_copier();
+	set_up(16);
+	go_out(NULL);
+	come_in(0, NULL);
+	start = now();
+	DO(gcr_pins_create(&gpu.driver, gpu.context, &gpu.pins));
+	for (size_t i = 0; i < memory.count; i++) {
+		char name[GCR_EXTENT_NAME_BYTES];
+
+		gcr_extent_name(&memory.extents[i], name);
+		gcr_pins_add(gpu.pins, openat(memory.directory, name, O_RDWR | O_CLOEXEC));
+	}
+	while (!gcr_pins_settled(gpu.pins))
+		usleep(1000);
+	printf("pinned: registered in %.3f s\n", now() - start);
+	for (size_t i = 0; i < sizeof(in_flight) / sizeof(*in_flight); i++) {
+		double out = go_out(NULL), in = come_in(in_flight[i], in_flight[i] ? nap : NULL);
+
+		printf("pinned: out %.3f s (%.1f GB/s), in %.3f s (%.1f GB/s) with %u in flight "
+		       "for 0.2 s\n",
+		       out, rate(out), in, rate(in), in_flight[i]);
+	}
+	gcr_pins_destroy(gpu.pins);
+	gpu.pins = NULL;
+	tear_down();
+}
+
 /* What the commit waits for. */
 static void part_end(void)
 {
@@ -721,9 +762,9 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } parts[] = {
-	{"link", part_link},	     {"ring", part_ring}, {"warm", part_warm},
-	{"small", part_small},	     {"cold", part_cold}, {"control", part_control},
-	{"register", part_register}, {"end", part_end},
+	{"link", part_link},	     {"ring", part_ring},     {"warm", part_warm},
+	{"small", part_small},	     {"cold", part_cold},     {"control", part_control},
+	{"register", part_register}, {"pinned", part_pinned}, {"end", part_end},
 };
 
 /* A process with a context, and nothing else; started before this one has one. */
