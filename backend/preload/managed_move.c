@@ -52,6 +52,7 @@ static struct {
 	bool is_held;	  /* some of it: contents are in files only */
 	bool is_out;	  /* all of it, and the driver has none */
 	bool is_doubtful; /* a write may be missing in the files */
+	bool tells_touch; /* the kernel knows what the CPU has of such memory */
 	struct gcr_saved_all saved;
 	/* All allocations as in the table, in the same order, and their chunks. */
 	struct gcr_place *places;
@@ -239,12 +240,20 @@ static bool is_given_back(const struct gcr_place_chunk *chunk)
 	       gcr_hold_covers(chunk->range.start, chunk->range.bytes);
 }
 
+/* By a page that has just been written to. */
+static bool tells_touch(const struct gcr_place *place)
+{
+	*(volatile char *)place->start = 1;
+	return gcr_touch_is_mapped((uintptr_t)place->start, 1);
+}
+
 /* Made, held, freed, made again. */
 static int try_places(struct gcr_place *places, struct gcr_place_chunk *chunks,
 		      struct gcr_error *error)
 {
 	int r = gcr_places_make(places, move.count, chunks, move.chunk_count, error);
 
+	move.tells_touch = r == 0 && tells_touch(&places[0]);
 	if (r == 0)
 		r = hold_places(places, error);
 	if (r == 0)
@@ -383,7 +392,7 @@ static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *
 					      part->offset, error);
 	}
 	*ret_mapped = is_mapped;
-	*ret_certain = !is_mapped && gcr_touch_faults() == faults;
+	*ret_certain = move.tells_touch && !is_mapped && gcr_touch_faults() == faults;
 	return r;
 }
 
@@ -510,6 +519,7 @@ static int save(struct gcr_error *error)
 	bounce = get_bounce(error);
 	if (!bounce)
 		return -ENOMEM;
+	gcr_touch_begin();
 	r = gcr_hold_begin(error);
 	if (r == 0)
 		r = try_elsewhere(error);
@@ -519,7 +529,6 @@ static int save(struct gcr_error *error)
 		r = gcr_saved_prepare(&move.saved, error);
 	if (r < 0)
 		return r;
-	gcr_touch_begin();
 	return save_all(bounce, &move.saved, error);
 }
 
