@@ -220,7 +220,7 @@ struct gcr_range {
  * and RELEASE work in a session too.
  */
 struct gcr_session {
-	uint32_t count;		   /* extents in the table */
+	uint32_t count; /* extents in the table */
 	/* IN: at most so many at a time towards the GPU until COPY comes; 0: as it likes. */
 	uint32_t copies_in_flight;
 };
