@@ -247,6 +247,10 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_event_log_unref(daemon->events);
 }
 
+/*
+ * Nobody here asks the mount itself whether it answers: a daemon that is killed while it waits for
+ * itself never ends.
+ */
 static void tell_ready(struct gcr_daemon *daemon)
 {
 	char byte = 0;
@@ -270,16 +274,12 @@ static void tell_ready(struct gcr_daemon *daemon)
 	}
 }
 
-/* Ready is when the mount answers, so ask it. Then wait for the signal to go. */
 static void *wait_for_signals(void *data)
 {
 	struct gcr_daemon *daemon = data;
-	struct stat stat_buffer;
 	sigset_t signals;
 	int number;
 
-	if (!stat(daemon->options.mountpoint, &stat_buffer))
-		tell_ready(daemon);
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
@@ -332,7 +332,7 @@ static int serve(struct gcr_daemon *daemon)
 	if (!result)
 		gcr_operations_wait(RECOVERY_WAIT_USEC);
 	if (!result)
-		result = gcr_session_create(daemon, &error);
+		result = gcr_session_create(daemon, tell_ready, &error);
 	if (result < 0) {
 		stop_parts(daemon);
 		return fail(&error);
@@ -340,7 +340,7 @@ static int serve(struct gcr_daemon *daemon)
 	result = pthread_create(&signals, NULL, wait_for_signals, daemon);
 	if (!result) {
 		result = gcr_session_run(daemon);
-		/* The other thread may be waiting for a mount that nobody serves. */
+		/* Nobody is to wait for a mount that is not served. */
 		if (result < 0)
 			gcr_session_unmount(daemon);
 		/* It also ends when somebody unmounts: then the signal thread is woken to stop. */

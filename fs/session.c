@@ -54,6 +54,7 @@ struct file {
 static struct {
 	pthread_t thread;
 	atomic_bool running;
+	void (*ready)(struct gcr_daemon *daemon);
 } loop;
 
 static struct gcr_daemon *daemon_of(fuse_req_t request)
@@ -447,7 +448,13 @@ static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, m
 	fuse_reply_err(request, EPERM);
 }
 
+static void do_init(void *data, struct fuse_conn_info *connection)
+{
+	loop.ready(data);
+}
+
 static const struct fuse_lowlevel_ops operations = {
+	.init = do_init,
 	.lookup = do_lookup,
 	.forget = do_forget,
 	.getattr = do_getattr,
@@ -473,11 +480,13 @@ static const struct fuse_lowlevel_ops operations = {
 	.poll = do_poll,
 };
 
-int gcr_session_create(struct gcr_daemon *daemon, struct gcr_error *error)
+int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemon *daemon),
+		       struct gcr_error *error)
 {
 	struct fuse_args arguments = FUSE_ARGS_INIT(0, NULL);
 	int result = 0;
 
+	loop.ready = ready;
 	if (fuse_opt_add_arg(&arguments, "gpucrfs") ||
 	    fuse_opt_add_arg(&arguments, "-ofsname=gpucrfs,subtype=gpucrfs,default_permissions") ||
 	    (daemon->only_uid == (uid_t)-1 && fuse_opt_add_arg(&arguments, "-oallow_other")))

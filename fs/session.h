@@ -6,8 +6,12 @@
 #include "fs/daemon.h"
 #include "lib/error.h"
 
-/* Mount. The session is daemon->session; gcr_session_destroy() unmounts. */
-int gcr_session_create(struct gcr_daemon *daemon, struct gcr_error *error);
+/*
+ * Mount. The session is daemon->session; gcr_session_destroy() unmounts. @ready is called, by
+ * gcr_session_run(), when the kernel has come to the mount: whoever looks there is answered.
+ */
+int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemon *daemon),
+		       struct gcr_error *error);
 void gcr_session_destroy(struct gcr_daemon *daemon);
 
 /* Take the mount away; who waits for it gets an error. The session stays. */

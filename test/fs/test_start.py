@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -249,6 +250,23 @@ def test_stale_mount():
                 equal(harness.name_of(error.errno), 'ENOTCONN')
             machine.start()
         equal([path for path, _ in harness.mounts()].count(machine.mountpoint), 1)
+
+
+def test_killed_as_it_starts():
+    """At whatever point, it ends: nothing of it waits for its own mount."""
+    with Machine() as machine:
+        machine.stop(signal.SIGKILL)
+        for step in range(12):
+            subprocess.run(['umount', '-l', machine.mountpoint], check=True)
+            with open(machine.log_path, 'a', encoding='utf-8') as log:
+                machine.daemon = subprocess.Popen(
+                    machine.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    env=machine.env, preexec_fn=harness.end_with_us(signal.SIGTERM))
+            while (machine.mountpoint, 'fuse.gpucrfs') not in harness.mounts():
+                check(machine.daemon.poll() is None, machine.log())
+            time.sleep(step * 0.0005 * harness.SLOW)
+            machine.stop(signal.SIGKILL)
+        machine.start()
 
 
 def become_ordinary_user():
