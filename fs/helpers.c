@@ -17,6 +17,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /* How long a helper that was told to go may take before it is killed. */
 #define LEAVE_USEC GCR_USEC_PER_SEC
@@ -56,23 +57,6 @@ struct gcr_helpers {
 	bool has_hello;
 	struct gcr_hello hello;
 };
-
-static void unlock(pthread_mutex_t *lock)
-{
-	pthread_mutex_unlock(lock);
-}
-GCR_DEFINE_CLEANUP(pthread_mutex_t *, unlock);
-
-static pthread_mutex_t *locked(pthread_mutex_t *lock)
-{
-	pthread_mutex_lock(lock);
-	return lock;
-}
-
-/* Hold the pool's lock until the end of the scope. */
-#define LOCK_SCOPE(helpers)                               \
-	_cleanup_(unlock_cleanup) __attribute__((unused)) \
-	pthread_mutex_t *held_ = locked(&(helpers)->lock)
 
 GCR_DEFINE_CLEANUP(struct gcr_helpers *, gcr_helpers_destroy);
 
@@ -119,7 +103,7 @@ static bool reap(struct gcr_helper *helper)
 
 bool gcr_helpers_reap_one(struct gcr_helper *helper, int *ret_wait_status)
 {
-	LOCK_SCOPE(helper->helpers);
+	GCR_LOCK_SCOPE(&helper->helpers->lock);
 
 	if (!reap(helper))
 		return false;
@@ -274,7 +258,7 @@ static void *run(void *data)
 		int64_t next_usec;
 
 		{
-			LOCK_SCOPE(helpers);
+			GCR_LOCK_SCOPE(&helpers->lock);
 
 			if (helpers->stopping)
 				return NULL;
@@ -382,7 +366,7 @@ void gcr_helpers_destroy(struct gcr_helpers *helpers)
 		return;
 	if (helpers->has_thread) {
 		{
-			LOCK_SCOPE(helpers);
+			GCR_LOCK_SCOPE(&helpers->lock);
 
 			helpers->stopping = true;
 		}
@@ -403,7 +387,7 @@ void gcr_helpers_destroy(struct gcr_helpers *helpers)
 void gcr_helpers_keep_spare(struct gcr_helpers *helpers, bool wanted)
 {
 	{
-		LOCK_SCOPE(helpers);
+		GCR_LOCK_SCOPE(&helpers->lock);
 
 		if (helpers->spare_wanted == wanted)
 			return;
@@ -414,7 +398,7 @@ void gcr_helpers_keep_spare(struct gcr_helpers *helpers, bool wanted)
 
 bool gcr_helpers_hello(struct gcr_helpers *helpers, struct gcr_hello *ret_hello)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 
 	if (!helpers->has_hello)
 		return false;
@@ -424,7 +408,7 @@ bool gcr_helpers_hello(struct gcr_helpers *helpers, struct gcr_hello *ret_hello)
 
 bool gcr_helpers_owns(struct gcr_helpers *helpers, pid_t pid)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 
 	for (struct gcr_helper *helper = helpers->all; helper; helper = helper->next)
 		if (helper->pid == pid && !helper->reaped)
@@ -453,7 +437,7 @@ static int greet(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t
 	if (r < 0)
 		return r;
 
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 	helpers->hello = helper->hello;
 	helpers->has_hello = true;
 	helpers->spare_retry_usec = 0;
@@ -469,7 +453,7 @@ static void note_taking(struct gcr_helpers *helpers)
 /* The spare if there is one, else NULL. */
 static struct gcr_helper *take_spare(struct gcr_helpers *helpers)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 	struct gcr_helper *helper = TAKE_PTR(helpers->spare);
 
 	note_taking(helpers);
@@ -481,7 +465,7 @@ static struct gcr_helper *take_spare(struct gcr_helpers *helpers)
 static int take_new(struct gcr_helpers *helpers, enum gcr_helper_kind kind, const uint8_t *uuid,
 		    struct gcr_helper **ret_helper, struct gcr_error *error)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 
 	return start(helpers, kind, uuid, HELPER_TAKEN, ret_helper, error);
 }
@@ -555,7 +539,7 @@ static int wait_turn(struct worker_slot *slot, int64_t deadline_usec, int wake_f
 static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 			  struct gcr_helper **ret_helper, struct gcr_error *error)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 	struct gcr_helper *helper = TAKE_PTR(slot->idle);
 	int r;
 
@@ -578,7 +562,7 @@ static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 
 static void leave_slot(struct gcr_helpers *helpers, struct worker_slot *slot, bool had_turn)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 
 	if (had_turn)
 		eventfd_write(slot->turn_fd, 1);
@@ -588,7 +572,7 @@ static void leave_slot(struct gcr_helpers *helpers, struct worker_slot *slot, bo
 
 static struct worker_slot *join_slot(struct gcr_helpers *helpers, const uint8_t *uuid)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 	struct worker_slot *slot = find_slot(helpers, uuid);
 
 	if (!slot)
@@ -658,7 +642,7 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 
 pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 	const struct worker_slot *slot = find_slot(helpers, uuid);
 
 	return slot && slot->idle && slot->idle->said_hello ? slot->idle->pid : 0;
@@ -688,7 +672,7 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 
 unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers)
 {
-	LOCK_SCOPE(helpers);
+	GCR_LOCK_SCOPE(&helpers->lock);
 
 	return helpers->workers_ended;
 }
@@ -712,7 +696,7 @@ void gcr_helper_put(struct gcr_helper *helper)
 	helpers = helper->helpers;
 	slot = helper->slot;
 	{
-		LOCK_SCOPE(helpers);
+		GCR_LOCK_SCOPE(&helpers->lock);
 
 		if (helper->kind == GCR_HELPER_CONTROL) {
 			leave(helper, now_usec + LEAVE_USEC);

@@ -19,6 +19,7 @@
 #include "backend/cuda/worker_numa.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 #define PIECE		GCR_SPACE_PIECE_BYTES
 #define SLOT_PIECES_MAX 64 /* bits of slot.holes */
@@ -105,22 +106,6 @@ struct gcr_copier {
 	CUresult driver_result;
 	struct gcr_error error;
 };
-
-static void unlock(pthread_mutex_t *lock)
-{
-	pthread_mutex_unlock(lock);
-}
-GCR_DEFINE_CLEANUP(pthread_mutex_t *, unlock);
-
-static pthread_mutex_t *locked(pthread_mutex_t *lock)
-{
-	pthread_mutex_lock(lock);
-	return lock;
-}
-
-#define LOCK_SCOPE(copier)                                \
-	_cleanup_(unlock_cleanup) __attribute__((unused)) \
-	pthread_mutex_t *held_ = locked(&(copier)->lock)
 
 static void queue_init(struct queue *queue)
 {
@@ -654,7 +639,7 @@ void gcr_copier_destroy(struct gcr_copier *copier)
 
 void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 {
-	LOCK_SCOPE(copier);
+	GCR_LOCK_SCOPE(&copier->lock);
 
 	copier->job = *job;
 	copier->started_usec = gcr_clock_usec();
@@ -683,7 +668,7 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error)
 {
 	struct run *longer;
-	LOCK_SCOPE(copier);
+	GCR_LOCK_SCOPE(&copier->lock);
 
 	if (bytes == copier->arrived)
 		return 0;
@@ -701,7 +686,7 @@ int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_err
 
 void gcr_copier_hurry(struct gcr_copier *copier)
 {
-	LOCK_SCOPE(copier);
+	GCR_LOCK_SCOPE(&copier->lock);
 
 	copier->job.in_flight = 0;
 	pthread_cond_signal(&copier->device_wake);
@@ -724,7 +709,7 @@ static int take_error(const struct gcr_copier *copier, CUresult *ret_driver_resu
 int gcr_copier_check(struct gcr_copier *copier, CUresult *ret_driver_result,
 		     struct gcr_error *error)
 {
-	LOCK_SCOPE(copier);
+	GCR_LOCK_SCOPE(&copier->lock);
 
 	return take_error(copier, ret_driver_result, error);
 }
@@ -743,7 +728,7 @@ static void wait_ended(struct gcr_copier *copier)
 int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
 		      struct gcr_error *error)
 {
-	LOCK_SCOPE(copier);
+	GCR_LOCK_SCOPE(&copier->lock);
 
 	wait_ended(copier);
 	return take_error(copier, ret_driver_result, error);
@@ -751,14 +736,14 @@ int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
 
 int64_t gcr_copier_usec(struct gcr_copier *copier)
 {
-	LOCK_SCOPE(copier);
+	GCR_LOCK_SCOPE(&copier->lock);
 
 	return copier->ended_usec - copier->started_usec;
 }
 
 void gcr_copier_stop(struct gcr_copier *copier)
 {
-	LOCK_SCOPE(copier);
+	GCR_LOCK_SCOPE(&copier->lock);
 
 	if (!copier->has_job)
 		return;

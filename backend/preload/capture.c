@@ -16,6 +16,7 @@
 #include "backend/preload/gate.h"
 #include "backend/preload/managed.h"
 #include "lib/cleanup.h"
+#include "lib/lock.h"
 
 #define CAPTURES_MAX 256
 
@@ -31,20 +32,6 @@ static struct {
 	uint32_t count;
 	uint64_t changes;
 } captures = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static void unlock(pthread_mutex_t **lock)
-{
-	pthread_mutex_unlock(*lock);
-}
-
-static pthread_mutex_t *lock_it(pthread_mutex_t *lock)
-{
-	pthread_mutex_lock(lock);
-	return lock;
-}
-
-#define LOCK() \
-	_cleanup_(unlock) pthread_mutex_t *lock_ __attribute__((unused)) = lock_it(&captures.lock)
 
 static uint32_t count(void)
 {
@@ -85,7 +72,7 @@ static bool is_same(const struct capture *capture, CUstream stream)
 
 static void insert(const struct capture *capture)
 {
-	LOCK();
+	GCR_LOCK_SCOPE(&captures.lock);
 	for (uint32_t i = 0; i < captures.count; i++)
 		if (is_same(&captures.list[i], capture->stream))
 			remove_at(i--);
@@ -112,7 +99,7 @@ static bool take_out(CUstream stream, struct capture *ret_capture)
 {
 	if (count() == 0)
 		return false;
-	LOCK();
+	GCR_LOCK_SCOPE(&captures.lock);
 	for (uint32_t i = 0; i < captures.count; i++) {
 		if (!is_same(&captures.list[i], stream))
 			continue;
@@ -144,7 +131,7 @@ bool gcr_captures_open(void)
 
 uint32_t gcr_captures_thread(void)
 {
-	LOCK();
+	GCR_LOCK_SCOPE(&captures.lock);
 	return captures.count ? (uint32_t)captures.list[0].thread : 0;
 }
 
@@ -152,7 +139,7 @@ void gcr_captures_context_gone(CUcontext context)
 {
 	if (count() == 0)
 		return;
-	LOCK();
+	GCR_LOCK_SCOPE(&captures.lock);
 	for (uint32_t i = 0; i < captures.count; i++)
 		if (captures.list[i].context == context)
 			remove_at(i--);
@@ -177,7 +164,7 @@ static bool has_ended(const struct capture *capture)
 
 static bool get(uint32_t i, struct capture *ret_capture, uint64_t *ret_changes)
 {
-	LOCK();
+	GCR_LOCK_SCOPE(&captures.lock);
 	if (i >= captures.count)
 		return false;
 	*ret_capture = captures.list[i];
@@ -193,7 +180,7 @@ void gcr_captures_verify(void)
 	for (uint32_t i = 0; get(i, &capture, &changes); i++) {
 		if (!has_ended(&capture))
 			continue;
-		LOCK();
+		GCR_LOCK_SCOPE(&captures.lock);
 		/* If anything has changed meanwhile the next look will see. */
 		if (captures.changes != changes)
 			return;

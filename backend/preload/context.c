@@ -18,6 +18,7 @@
 #include "backend/preload/memory.h"
 #include "backend/preload/obstacle.h"
 #include "lib/cleanup.h"
+#include "lib/lock.h"
 
 #define DEVICES_MAX 64
 
@@ -39,27 +40,10 @@ static struct {
 static pthread_mutex_t primary_locks[DEVICES_MAX] = {
 	[0 ... DEVICES_MAX - 1] = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
 
-static void unlock(pthread_mutex_t **lock)
+static pthread_mutex_t *primary_lock(CUdevice device)
 {
-	if (*lock)
-		pthread_mutex_unlock(*lock);
+	return device >= 0 && device < DEVICES_MAX ? &primary_locks[device] : NULL;
 }
-
-static pthread_mutex_t *lock_it(pthread_mutex_t *lock)
-{
-	pthread_mutex_lock(lock);
-	return lock;
-}
-
-#define LOCK(lock) _cleanup_(unlock) pthread_mutex_t *lock_ __attribute__((unused)) = lock_it(lock)
-
-static pthread_mutex_t *lock_primary(CUdevice device)
-{
-	return device >= 0 && device < DEVICES_MAX ? lock_it(&primary_locks[device]) : NULL;
-}
-
-#define LOCK_PRIMARY(device) \
-	_cleanup_(unlock) pthread_mutex_t *lock_ __attribute__((unused)) = lock_primary(device)
 
 /* ---- the list ---- */
 
@@ -81,7 +65,7 @@ static struct context *find_primary(CUdevice device)
 
 static void add(CUcontext handle, CUdevice primary_of)
 {
-	LOCK(&contexts.lock);
+	GCR_LOCK_SCOPE(&contexts.lock);
 	struct context *context;
 
 	while ((context = find(handle)) && context->going)
@@ -105,7 +89,7 @@ static void add(CUcontext handle, CUdevice primary_of)
 
 static void set_going(CUcontext handle, bool going)
 {
-	LOCK(&contexts.lock);
+	GCR_LOCK_SCOPE(&contexts.lock);
 	struct context *context = find(handle);
 
 	if (context)
@@ -115,7 +99,7 @@ static void set_going(CUcontext handle, bool going)
 
 static void remove_it(CUcontext handle)
 {
-	LOCK(&contexts.lock);
+	GCR_LOCK_SCOPE(&contexts.lock);
 	struct context *context = find(handle);
 
 	if (context)
@@ -226,7 +210,7 @@ CUresult gcr_own_cuCtxAttach(CUcontext *handle, unsigned int flags)
 	GCR_GATE_WHOLE(cuCtxAttach);
 	result = real(handle, flags);
 	if (result == CUDA_SUCCESS) {
-		LOCK(&contexts.lock);
+		GCR_LOCK_SCOPE(&contexts.lock);
 
 		context = find(*handle);
 		if (context)
@@ -237,7 +221,7 @@ CUresult gcr_own_cuCtxAttach(CUcontext *handle, unsigned int flags)
 
 static bool detach_one(CUcontext handle)
 {
-	LOCK(&contexts.lock);
+	GCR_LOCK_SCOPE(&contexts.lock);
 	struct context *context = find(handle);
 
 	return context && context->attached && context->attached--;
@@ -258,7 +242,7 @@ CUresult gcr_own_cuCtxDetach(CUcontext handle)
 
 static CUcontext known_primary(CUdevice device)
 {
-	LOCK(&contexts.lock);
+	GCR_LOCK_SCOPE(&contexts.lock);
 	struct context *context = find_primary(device);
 
 	return context ? context->handle : NULL;
@@ -285,7 +269,7 @@ CUresult gcr_own_cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuDevicePrimaryCtxRetain);
-	LOCK_PRIMARY(device);
+	GCR_LOCK_SCOPE(primary_lock(device));
 	result = real(handle, device);
 	if (result == CUDA_SUCCESS && known_primary(device) != *handle)
 		add(*handle, device);
@@ -294,7 +278,7 @@ CUresult gcr_own_cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 
 static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
 {
-	LOCK_PRIMARY(device);
+	GCR_LOCK_SCOPE(primary_lock(device));
 	CUcontext handle = known_primary(device);
 	CUresult result = real(device);
 
@@ -308,7 +292,7 @@ static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice
 /* Whoever has retained it may go on using it; what was in it has gone. */
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
-	LOCK_PRIMARY(device);
+	GCR_LOCK_SCOPE(primary_lock(device));
 	CUcontext handle = known_primary(device);
 	CUresult result = real(device);
 
@@ -405,7 +389,7 @@ size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)
 		get_count(&devices);
 	for (CUdevice device = 0; device < devices; device++)
 		update_primary(device);
-	LOCK(&contexts.lock);
+	GCR_LOCK_SCOPE(&contexts.lock);
 	for (size_t i = 0; i < contexts.count && i < room; i++)
 		ret_contexts[i] = contexts.list[i].handle;
 	return contexts.count;

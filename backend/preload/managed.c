@@ -16,6 +16,7 @@
 #include "backend/preload/obstacle.h"
 #include "backend/preload/steer.h"
 #include "lib/cleanup.h"
+#include "lib/lock.h"
 
 #define PAGE_BYTES 4096ull
 
@@ -31,14 +32,6 @@ static struct {
 	size_t piece_count, piece_room;
 	bool pieces_stand;
 } table;
-
-static inline void unlock(int *unused)
-{
-	pthread_mutex_unlock(&lock);
-}
-
-#define TABLE_LOCK() \
-	_cleanup_(unlock) __attribute__((unused)) int table_lock_ = pthread_mutex_lock(&lock)
 
 /* ---- the table; the lock is held ---- */
 
@@ -180,7 +173,7 @@ static int make_pieces(void)
 
 size_t gcr_managed_describe(struct gcr_extent *extents, size_t room)
 {
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	if (make_pieces() < 0)
 		return 0;
@@ -204,7 +197,7 @@ size_t gcr_managed_describe(struct gcr_extent *extents, size_t room)
 int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_count,
 		      struct gcr_managed_piece **ret_pieces, size_t *ret_piece_count)
 {
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	if (make_pieces() < 0)
 		return -ENOMEM;
@@ -218,7 +211,7 @@ int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_c
 int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_error *error)
 {
 	int result = 0;
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	if (make_pieces() < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");
@@ -241,7 +234,7 @@ int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_err
 
 void gcr_managed_close_files(void)
 {
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	for (size_t i = 0; i < table.piece_count; i++)
 		gcr_descriptor_close(&table.pieces[i].file);
@@ -258,7 +251,7 @@ static void note(CUdeviceptr start, size_t bytes, unsigned flags)
 	GCR_REAL(cuCtxGetCurrent)(&context);
 	GCR_REAL(cuCtxGetDevice)(&device);
 	if (managed) {
-		TABLE_LOCK();
+		GCR_LOCK_SCOPE(&lock);
 
 		*managed = (struct gcr_managed){.start = start,
 						.bytes = bytes,
@@ -295,7 +288,7 @@ CUresult gcr_own_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned 
 
 static struct gcr_managed *take_if_start(CUdeviceptr address)
 {
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 	size_t index = find_index(address);
 
 	if (index < table.count && table.allocations[index]->start == address)
@@ -314,7 +307,7 @@ bool gcr_managed_free(unsigned long long address, int *ret_result)
 	*ret_result = GCR_REAL(cuMemFree_v2)(address);
 	gcr_steer_watched();
 	if (*ret_result != CUDA_SUCCESS) {
-		TABLE_LOCK();
+		GCR_LOCK_SCOPE(&lock);
 
 		if (insert(managed) == 0)
 			managed = NULL;
@@ -324,14 +317,14 @@ bool gcr_managed_free(unsigned long long address, int *ret_result)
 
 bool gcr_managed_owns(unsigned long long address)
 {
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	return find(address) != NULL;
 }
 
 void gcr_managed_context_gone(void *context)
 {
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	for (size_t i = table.count; i > 0; i--)
 		if (table.allocations[i - 1]->context == context)
@@ -340,7 +333,7 @@ void gcr_managed_context_gone(void *context)
 
 void gcr_managed_stream_gone(void *stream)
 {
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	/* The driver forgets what was attached to it. */
 	for (size_t i = 0; i < table.count; i++)
@@ -353,7 +346,7 @@ static void note_advice(CUdeviceptr start, size_t bytes, CUmem_advise advice,
 {
 	CUdeviceptr end = start + bytes;
 	int r = 0;
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	for (size_t i = find_index(start); i < table.count; i++) {
 		struct gcr_managed *managed = table.allocations[i];
@@ -404,7 +397,7 @@ CUresult gcr_own_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise 
 static void note_attachment(CUdeviceptr pointer, unsigned flags, CUstream stream, bool of_thread)
 {
 	struct gcr_managed *managed;
-	TABLE_LOCK();
+	GCR_LOCK_SCOPE(&lock);
 
 	managed = find(pointer);
 	if (!managed)

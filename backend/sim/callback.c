@@ -51,7 +51,7 @@ CUresult callbacks_start(CUcontext context)
 {
 	struct callbacks *callbacks;
 	pthread_t thread;
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (context->callbacks)
 		return CUDA_SUCCESS;
@@ -73,7 +73,7 @@ CUresult callbacks_start(CUcontext context)
 void callback_run(CUcontext context, const struct work *item)
 {
 	struct callbacks *callbacks = context->callbacks;
-	SIM_LOCK(&callbacks->lock);
+	GCR_LOCK_SCOPE(&callbacks->lock);
 
 	while (callbacks->item)
 		pthread_cond_wait(&callbacks->changed, &callbacks->lock);

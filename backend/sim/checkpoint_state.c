@@ -169,7 +169,7 @@ static CUresult mappings_attach(void)
 CUresult checkpoint_save(void)
 {
 	CUresult result = CUDA_SUCCESS;
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (state != CU_PROCESS_STATE_LOCKED)
 		return CUDA_ERROR_ILLEGAL_STATE;
@@ -284,7 +284,7 @@ CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count)
 {
 	unsigned new_gpu[SIM_MAX_GPUS];
 	CUresult result;
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	/* Measured: after a restore that failed every other one says 304. */
 	if (failed)

@@ -43,7 +43,7 @@ static bool context_listed(CUcontext context)
 
 bool context_valid(CUcontext context)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	return context_listed(context);
 }
@@ -167,7 +167,7 @@ static void context_end(CUcontext context)
 	streams_destroy(context);
 	callbacks_end(context);
 	context_memory_free(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	for (struct CUctx_st **link = &contexts; *link; link = &(*link)->next)
 		if (*link == context) {
 			*link = context->next;
@@ -182,7 +182,7 @@ static void context_end(CUcontext context)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	CUresult result;
 
 	if (!pctx)
@@ -246,7 +246,7 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!device_valid(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
@@ -264,7 +264,7 @@ CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned flags)
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!device_valid(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
@@ -277,7 +277,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)
 
 static CUresult context_create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned api_version)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	CUresult result;
 
 	if (!pctx || flags & ~(unsigned)CU_CTX_FLAGS_MASK)
@@ -460,7 +460,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 
 static CUresult limit_set(CUcontext context, CUlimit limit, size_t value)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	size_t before = context->limits[limit];
 	CUresult result;
 

@@ -30,7 +30,7 @@ static bool is_accessible(unsigned devices, CUdeviceptr address, size_t size_byt
 static bool is_pinned(CUdeviceptr address)
 {
 	struct allocation *allocation;
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	allocation = allocation_find(address);
 	return allocation &&

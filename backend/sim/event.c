@@ -17,7 +17,7 @@ static bool event_listed(CUevent event)
 
 bool event_valid(CUevent event)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	return event && event_listed(event);
 }
@@ -25,7 +25,7 @@ bool event_valid(CUevent event)
 CUevent event_make(CUcontext context, unsigned flags)
 {
 	CUevent event = calloc(1, sizeof(*event));
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!event)
 		return NULL;
@@ -79,7 +79,7 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned flags)
 CUresult cuEventDestroy_v2(CUevent event)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	for (struct CUevent_st **link = &events; *link; link = &(*link)->next)
 		if (*link == event) {
@@ -130,7 +130,7 @@ static CUresult event_record(CUevent event, CUstream stream)
 		if (result)
 			return result;
 	}
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	fence_unref(event->fence);
 	event->fence = fence;
 	if (event->capture)
@@ -167,7 +167,7 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 	result = context_fence(context, &fence);
 	if (result)
 		return result;
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	fence_unref(event->fence);
 	event->fence = fence;
 	if (event->capture)
@@ -178,7 +178,7 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 
 static struct fence *event_fence(CUevent event)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	return fence_ref(event->fence);
 }
@@ -263,7 +263,7 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
 {
 	SIM_ENTER();
 	CUresult result;
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!milliseconds)
 		return CUDA_ERROR_INVALID_VALUE;

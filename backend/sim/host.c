@@ -17,7 +17,7 @@ static size_t page_up(size_t value)
 static CUresult host_alloc(CUcontext context, void **ret_pointer, size_t bytes, unsigned flags)
 {
 	CUresult result = capture_forbids(NULL);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation;
 	void *memory;
 
@@ -63,7 +63,7 @@ CUresult cuMemFreeHost(void *pointer)
 	if (result)
 		return result;
 	context_wait(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	allocation = allocation_find((CUdeviceptr)pointer);
 	if (!allocation || allocation->kind != ALLOCATION_HOST ||
 	    allocation->start != (CUdeviceptr)pointer)
@@ -95,7 +95,7 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 {
 	SIM_ENTER_CONTEXT(context);
 	CUresult result = capture_forbids(NULL);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation;
 
 	if (result)
@@ -122,7 +122,7 @@ CUresult cuMemHostUnregister(void *pointer)
 {
 	SIM_ENTER_CONTEXT(context);
 	CUresult result = capture_forbids(NULL);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = allocation_find((CUdeviceptr)pointer);
 
 	if (result)
@@ -147,7 +147,7 @@ static struct allocation *host_find(const void *pointer)
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_pointer, void *pointer, unsigned flags)
 {
 	SIM_ENTER_CONTEXT(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!device_pointer || flags || !host_find(pointer))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -158,7 +158,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_pointer, void *pointer
 CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
 {
 	SIM_ENTER_CONTEXT(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = host_find(pointer);
 
 	if (!flags || !allocation)

@@ -22,7 +22,7 @@ struct event_handle {
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 {
 	SIM_ENTER_CONTEXT(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = allocation_find(pointer);
 	struct memory_handle content = {.magic = MEMORY_HANDLE_MAGIC};
 	const struct mapping *mapping;
@@ -92,7 +92,7 @@ static CUresult memory_open(CUcontext context, const struct memory_handle *conte
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
 {
 	SIM_ENTER_CONTEXT(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct memory_handle content;
 
 	memcpy(&content, &handle, sizeof(content));
@@ -126,7 +126,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 	struct allocation *allocation;
 
 	context_wait(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	allocation = allocation_find(pointer);
 	if (!allocation || allocation->start != pointer || allocation->kind != ALLOCATION_IPC)
 		return CUDA_ERROR_INVALID_VALUE;

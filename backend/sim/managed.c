@@ -87,7 +87,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
 {
 	SIM_ENTER_CONTEXT(context);
 	CUresult result = capture_forbids(NULL);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (result)
 		return result;
@@ -211,7 +211,7 @@ static CUresult advise(CUdeviceptr pointer, size_t count, CUmem_advise advice,
 	struct policy *policy;
 	CUdeviceptr end;
 	CUresult result = CUDA_SUCCESS;
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -375,7 +375,7 @@ CUresult cuMemRangeGetAttributes(void **data, size_t *data_bytes, CUmem_range_at
 				 size_t count, CUdeviceptr pointer, size_t size)
 {
 	SIM_ENTER_CONTEXT(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct policy *policy, sum;
 	CUdeviceptr end;
 	CUresult result;

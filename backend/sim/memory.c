@@ -192,7 +192,7 @@ CUresult device_memory_free(struct allocation *allocation)
 
 void context_memory_free(CUcontext context)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	for (size_t i = 0; i < allocations.count;) {
 		struct allocation *allocation = allocations.items[i].object;
@@ -228,7 +228,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
 	SIM_ENTER_CONTEXT(context);
 	CUresult result = capture_forbids(NULL);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (result)
 		return result;
@@ -242,7 +242,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
 {
 	SIM_ENTER_CONTEXT(context);
 	CUresult result = capture_forbids(NULL);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (result)
 		return result;
@@ -275,7 +275,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	pthread_mutex_unlock(&sim.lock);
 	/* Memory is not taken from under work that was submitted before. */
 	context_wait(context);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	allocation = allocation_find(pointer);
 	return allocation && allocation->start == pointer ? device_memory_free(allocation)
 							  : CUDA_ERROR_INVALID_VALUE;
@@ -284,7 +284,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size_bytes, CUdeviceptr pointer)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = allocation_find(pointer);
 
 	if (!allocation)

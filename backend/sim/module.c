@@ -203,7 +203,7 @@ static void module_free(CUmodule module)
 
 static CUresult module_load(CUcontext context, const void *image, CUmodule *ret_module)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	CUmodule module;
 	CUresult result;
 
@@ -253,7 +253,7 @@ static CUresult module_load_file(CUcontext context, const char *name, CUmodule *
 
 static CUresult module_unload(CUmodule module)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!module_valid(module))
 		return CUDA_ERROR_INVALID_HANDLE;
@@ -263,7 +263,7 @@ static CUresult module_unload(CUmodule module)
 
 static CUresult module_function(CUmodule module, const char *name, CUfunction *ret_function)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct CUfunc_st *function;
 	const struct kernel *kernel;
 
@@ -300,7 +300,7 @@ static CUresult module_function(CUmodule module, const char *name, CUfunction *r
 static CUresult module_variable(CUmodule module, const char *name, CUdeviceptr *address,
 				size_t *size_bytes, bool managed_only)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;

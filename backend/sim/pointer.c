@@ -106,7 +106,7 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	return data ? attribute_get(data, attribute, pointer) : CUDA_ERROR_INVALID_VALUE;
 }
@@ -116,7 +116,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
 				CUdeviceptr pointer)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!attributes || !data)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -148,7 +148,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 			       CUdeviceptr pointer)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = allocation_find(pointer);
 
 	if (!value || !allocation || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)

@@ -52,7 +52,7 @@ static void pool_trim(CUmemoryPool pool, uint64_t keep_bytes)
 
 void pools_trim(void)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	for (struct CUmemPoolHandle_st **link = &pools; *link;) {
 		CUmemoryPool pool = *link;
@@ -79,7 +79,7 @@ bool pool_free(struct allocation *allocation)
 
 void pool_free_finished(CUdeviceptr start)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = allocation_find(start);
 
 	if (allocation && allocation->start == start && allocation->kind == ALLOCATION_POOL)
@@ -147,7 +147,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream handle)
 {
 	SIM_ENTER_STREAM(stream, handle);
 	CUresult result = pool_forbidden(stream);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	CUmemoryPool pool;
 	int device = stream->context->device;
 
@@ -162,7 +162,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
 {
 	SIM_ENTER_STREAM(stream, handle);
 	CUresult result = pool_forbidden(stream);
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (result)
 		return result;
@@ -196,7 +196,7 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!pool || !props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
 	    props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -233,7 +233,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!pool_valid(pool))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -244,7 +244,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!pool_valid(pool) || !value)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -274,7 +274,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!pool_valid(pool) || !value)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -307,7 +307,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!pool_valid(pool) || !map || !count)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -332,7 +332,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
 CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!flags || !location || !pool_valid(pool) ||
 	    location->type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -347,7 +347,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLo
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -360,7 +360,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -373,7 +373,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!device_valid(device))
 		return CUDA_ERROR_INVALID_DEVICE;

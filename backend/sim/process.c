@@ -311,7 +311,7 @@ static CUresult initialize(void)
 CUresult cuInit(unsigned int flags)
 {
 	SIM_ENTER_FLAGS(SIM_CALL_BEFORE_INIT);
-	SIM_LOCK(&init_lock);
+	GCR_LOCK_SCOPE(&init_lock);
 	CUresult result;
 
 	if (flags)

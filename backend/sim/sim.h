@@ -20,6 +20,7 @@
 #include "backend/cuda/cuda_api.h"
 #include "backend/sim/shared.h"
 #include "lib/cleanup.h"
+#include "lib/lock.h"
 
 #define SIM_DRIVER_VERSION	13000
 /* Device memory has its addresses here: high as the real ones are, and inside what
@@ -102,22 +103,6 @@ int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *arg
 void sim_thread_name(const char *name);
 #define SIM_SERVER_THREAD_NAME "cuda00001400006"
 #define SIM_STREAM_THREAD_NAME "cuda-EvtHandlr"
-
-static inline void sim_unlockp(pthread_mutex_t **lock)
-{
-	if (*lock)
-		pthread_mutex_unlock(*lock);
-}
-
-static inline pthread_mutex_t *sim_lock_held(pthread_mutex_t *lock)
-{
-	pthread_mutex_lock(lock);
-	return lock;
-}
-
-#define SIM_LOCK(lock)                                 \
-	_cleanup_(sim_unlockp) __attribute__((unused)) \
-	pthread_mutex_t *sim_held_ = sim_lock_held(lock)
 
 /* ---- fault.c ---- */
 

@@ -84,14 +84,14 @@ static struct fence *fence_join(struct fence **parts, size_t count)
 
 bool fence_done(struct fence *fence)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	return fence_reached(fence);
 }
 
 void fence_wait(struct fence *fence)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	while (!fence_reached(fence))
 		pthread_cond_wait(&work.changed, &work.lock);
@@ -99,7 +99,7 @@ void fence_wait(struct fence *fence)
 
 bool streams_idle(void)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	return work.pending == 0;
 }
@@ -108,7 +108,7 @@ bool streams_idle_until(uint64_t deadline_ns)
 {
 	struct timespec deadline = {(time_t)(deadline_ns / 1000000000ull),
 				    (long)(deadline_ns % 1000000000ull)};
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 	int r = 0;
 
 	while (work.pending && r != ETIMEDOUT) {
@@ -217,7 +217,7 @@ static void stream_close(CUstream stream)
 void streams_destroy(CUcontext context)
 {
 	CUstream next;
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	for (CUstream stream = work.streams; stream; stream = next) {
 		next = stream->next;
@@ -335,7 +335,7 @@ static CUresult submit_locked(CUstream stream, const struct work *item, struct f
 CUresult stream_submit(CUstream stream, const struct work *item, struct fence *wait,
 		       struct fence **ret_fence)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	if (stream->capture) {
 		if (stream->capture->invalidated)
@@ -394,7 +394,7 @@ static bool captures_end(CUcontext context)
 
 CUresult context_ends_captures(CUcontext context)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	return captures_end(context) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
@@ -403,7 +403,7 @@ CUresult context_fence(CUcontext context, struct fence **ret_fence)
 {
 	struct fence **parts, *fence;
 	size_t count = 0;
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	if (captures_end(context))
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -428,7 +428,7 @@ CUresult context_wait_fence(CUcontext context, struct fence *fence)
 {
 	struct fence **parts, *barrier;
 	size_t count = 0;
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	if (captures_end(context))
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -448,7 +448,7 @@ CUresult context_wait_fence(CUcontext context, struct fence *fence)
 
 CUresult capture_forbids(CUstream stream)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	for (CUstream other = work.streams; other; other = other->next) {
 		struct capture *capture = other->capture;
@@ -472,7 +472,7 @@ CUresult capture_forbids(CUstream stream)
 
 CUresult stream_capture_begin(CUstream stream, struct capture *capture)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	if (stream->legacy)
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -485,7 +485,7 @@ CUresult stream_capture_begin(CUstream stream, struct capture *capture)
 
 CUresult stream_capture_join(CUstream stream, struct CUevent_st *event)
 {
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	if (!event->capture) {
 		if (!stream->capture)
@@ -517,7 +517,7 @@ CUresult stream_capture_end(CUstream stream, struct capture **ret_capture)
 {
 	struct capture *capture = stream->capture;
 	CUresult result = CUDA_SUCCESS;
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	if (!capture)
 		return CUDA_ERROR_ILLEGAL_STATE;
@@ -568,7 +568,7 @@ CUresult cuStreamCreate(CUstream *phStream, unsigned flags)
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
 	SIM_ENTER();
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 
 	if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
 		return CUDA_ERROR_INVALID_HANDLE;
@@ -594,7 +594,7 @@ CUresult cuStreamQuery(CUstream handle)
 		result = capture_forbids(NULL);
 	if (result)
 		return result;
-	SIM_LOCK(&work.lock);
+	GCR_LOCK_SCOPE(&work.lock);
 	return stream->last && !stream->last->done ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 

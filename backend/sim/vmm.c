@@ -60,7 +60,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment
 			     unsigned long long flags)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	CUdeviceptr start;
 
 	if (!pointer || !size || !granular(size) || (alignment & (alignment - 1)) || flags)
@@ -79,7 +79,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct span *reservation = span_find(&reservations, pointer);
 
 	if (!reservation || reservation->start != pointer || reservation->size_bytes != size)
@@ -108,7 +108,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct phys *phys;
 	CUresult result = prop_check(prop);
 
@@ -123,7 +123,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 CUresult cuMemRelease(CUmemGenericAllocationHandle number)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	for (struct handle **link = &handles; *link; link = &(*link)->next) {
 		struct handle *handle = *link;
@@ -142,7 +142,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
 		  CUmemGenericAllocationHandle number, unsigned long long flags)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct handle *handle = handle_find(number);
 	struct span *reservation = span_find(&reservations, pointer);
 	struct allocation *allocation;
@@ -187,7 +187,7 @@ static size_t mappings_within(CUdeviceptr pointer, size_t size)
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 
 	if (!mappings_within(pointer, size))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -205,7 +205,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	CUresult result = CUDA_SUCCESS;
 
 	if (!desc || !count || !mappings_within(pointer, size))
@@ -231,7 +231,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 			CUdeviceptr pointer)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = allocation_find(pointer);
 	struct span *span = span_find(&mappings, pointer);
 
@@ -250,7 +250,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 				      CUmemAllocationHandleType type, unsigned long long flags)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct handle *handle = handle_find(number);
 	int fd;
 
@@ -305,7 +305,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 					CUmemAllocationHandleType type)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct phys *phys = NULL;
 	int device = -1, slot;
 
@@ -352,7 +352,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 						CUmemGenericAllocationHandle number)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct handle *handle = handle_find(number);
 
 	if (!prop || !handle)
@@ -364,7 +364,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *number, void *addr)
 {
 	SIM_ENTER();
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	struct allocation *allocation = allocation_find((CUdeviceptr)addr);
 	struct mapping *mapping;
 

@@ -28,7 +28,7 @@ static bool span_usable(const struct accessor *by, const void *address, size_t s
 /* Host memory that a kernel can reach: what the driver allocated or was told of. */
 static bool is_pinned(CUdeviceptr start, size_t size_bytes)
 {
-	SIM_LOCK(&sim.lock);
+	GCR_LOCK_SCOPE(&sim.lock);
 	const struct allocation *allocation = allocation_find(start);
 
 	return allocation &&
