@@ -132,10 +132,10 @@ static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (vmm->phase == GCR_PRELOAD_GATED && vmm->count > vmm->device_count)
 		gcr_vmm_ask(vmm, GCR_MESSAGE_TAKE_BACK, &unused);
 	if (vmm->phase == GCR_PRELOAD_HANDED || vmm->phase == GCR_PRELOAD_HELD) {
+		/* Most likely it has them still; it says itself if one is missing. */
 		if (vmm->count > vmm->device_count && vmm->snapshot)
-			result = gcr_vmm_send_files(vmm, error);
-		if (!result)
-			result = gcr_vmm_insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
+			gcr_vmm_send_files(vmm, &unused);
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
 	}
 	/* Also if it is running: a gate that was closed in vain stays closed. */
 	if (!result)

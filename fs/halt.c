@@ -18,6 +18,7 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
@@ -26,10 +27,15 @@
 #include "lib/thread_name.h"
 
 /* A thread in a call that cannot be interrupted has this long to come out of it. */
-#define STOP_USEC	(2 * GCR_USEC_PER_SEC)
+#define STOP_USEC	 (2 * GCR_USEC_PER_SEC)
 /* Between looks at threads that have not stopped yet; most do at once. */
-#define LOOK_FIRST_USEC 50
-#define LOOK_MOST_USEC	2000
+#define LOOK_FIRST_USEC	 50
+#define LOOK_MOST_USEC	 2000
+/* An execve(2) in the midst of it is held up so long. */
+#define BURY_NSEC	 20000000
+#define NSEC_PER_SEC	 1000000000
+#define PERMISSION_TRIES 5
+#define PERMISSION_USEC	 10000
 
 enum tracee_state {
 	TRACEE_RUNNING,
@@ -46,7 +52,6 @@ struct tracee {
 
 struct gcr_halt {
 	pid_t pid;
-	enum gcr_halt_kind kind;
 	pthread_t thread;
 	sem_t done;    /* all are stopped, or it has failed */
 	sem_t release; /* let them go */
@@ -78,17 +83,6 @@ static struct tracee *add_tracee(struct gcr_halt *halt)
 		halt->room = room;
 	}
 	return &halt->tracees[halt->count++];
-}
-
-/* By the name of the function in the kernel in which it sleeps. */
-static bool is_held_up(pid_t pid, pid_t tid)
-{
-	_cleanup_fclose_ FILE *file = NULL;
-	char path[64], name[64] = "";
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/wchan", (int)pid, (int)tid);
-	file = fopen(path, "re");
-	return file && fgets(name, sizeof(name), file) && strcmp(name, "handle_userfault") == 0;
 }
 
 /* Who traces the thread; 0: nobody (or somebody outside of our pid namespace). */
@@ -166,8 +160,7 @@ static int seize_new(struct gcr_halt *halt, size_t *ret_found, struct gcr_error 
 
 		if (tid <= 0 || is_known(halt, tid) || gcr_proc_stat(tid, &stat) < 0 ||
 		    gcr_thread_name_is_ours(stat.comm) ||
-		    gcr_thread_name_is_drivers(stat.comm, program.comm) ||
-		    (halt->kind == GCR_HALT_AWAKE && is_held_up(halt->pid, tid)))
+		    gcr_thread_name_is_drivers(stat.comm, program.comm))
 			continue;
 		result = seize(halt, tid, error);
 	}
@@ -183,18 +176,24 @@ static int seize_new(struct gcr_halt *halt, size_t *ret_found, struct gcr_error 
  */
 static bool may_wait(const struct gcr_halt *halt, pid_t tid)
 {
-	_cleanup_fclose_ FILE *file = NULL;
+	_cleanup_fclose_ FILE *call = NULL, *where = NULL;
 	struct gcr_proc_stat stat;
-	char path[64];
+	char path[64], name[64] = "";
 	long number = -1;
 
 	if (gcr_proc_stat(tid, &stat) < 0 || stat.state != 'D')
 		return false;
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)halt->pid, (int)tid);
-	file = fopen(path, "re");
-	if (!file || fscanf(file, "%ld", &number) != 1)
+	call = fopen(path, "re");
+	if (!call || fscanf(call, "%ld", &number) != 1)
 		return false;
-	return number == SYS_write || number == SYS_writev;
+	/* The kernel's function in which it waits: not in one that reads the program's memory. */
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/wchan", (int)halt->pid, (int)tid);
+	where = fopen(path, "re");
+	if (!where || !fgets(name, sizeof(name), where) || strcmp(name, "request_wait_answer") != 0)
+		return false;
+	return number == SYS_write || number == SYS_writev || number == SYS_pwrite64 ||
+	       number == SYS_pwritev || number == SYS_pwritev2;
 }
 
 static void look(struct tracee *tracee)
@@ -276,6 +275,11 @@ static void *run(void *argument)
 	struct gcr_halt *halt = argument;
 
 	halt->result = stop_all(halt, &halt->error);
+	/* In the midst of an execve(2) nobody may. */
+	for (int try = 1; halt->result == -EPERM && try < PERMISSION_TRIES; try++) {
+		usleep(PERMISSION_USEC);
+		halt->result = stop_all(halt, &halt->error);
+	}
 	sem_post(&halt->done);
 	while (!halt->result && sem_wait(&halt->release) < 0)
 		;
@@ -294,8 +298,47 @@ static void destroy(struct gcr_halt *halt)
 }
 GCR_DEFINE_CLEANUP(struct gcr_halt *, destroy);
 
-int gcr_halt_begin(pid_t pid, enum gcr_halt_kind kind, struct gcr_halt **ret_halt,
-		   struct gcr_error *error)
+/*
+ * Who calls execve(2) waits for its other threads to be gone, which those that we trace are when
+ * they have been waited for; and meanwhile PTRACE_SEIZE waits for it.
+ */
+static void bury_dead(const struct gcr_halt *halt)
+{
+	_cleanup_closedir_ DIR *directory = NULL;
+	const struct dirent *entry;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)halt->pid);
+	directory = opendir(path);
+	while (directory && (entry = readdir(directory))) {
+		pid_t tid = (pid_t)strtol(entry->d_name, NULL, 10);
+		struct gcr_proc_stat stat;
+		int status;
+
+		if (tid > 0 && gcr_proc_stat(tid, &stat) == 0 && stat.state == 'Z')
+			waitpid(tid, &status, __WALL | WNOHANG);
+	}
+}
+
+static void wait_done(struct gcr_halt *halt)
+{
+	for (;;) {
+		struct timespec until;
+
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += BURY_NSEC;
+		if (until.tv_nsec >= NSEC_PER_SEC) {
+			until.tv_nsec -= NSEC_PER_SEC;
+			until.tv_sec++;
+		}
+		if (sem_timedwait(&halt->done, &until) == 0)
+			return;
+		if (errno == ETIMEDOUT)
+			bury_dead(halt);
+	}
+}
+
+int gcr_halt_begin(pid_t pid, struct gcr_halt **ret_halt, struct gcr_error *error)
 {
 	_cleanup_(destroy_cleanup) struct gcr_halt *halt = calloc(1, sizeof(*halt));
 	int result;
@@ -303,15 +346,13 @@ int gcr_halt_begin(pid_t pid, enum gcr_halt_kind kind, struct gcr_halt **ret_hal
 	if (!halt)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	halt->pid = pid;
-	halt->kind = kind;
 	sem_init(&halt->done, 0, 0);
 	sem_init(&halt->release, 0, 0);
 	result = -pthread_create(&halt->thread, NULL, run, halt);
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot start a thread: %s",
 				     strerror(-result));
-	while (sem_wait(&halt->done) < 0)
-		;
+	wait_done(halt);
 	if (!halt->result) {
 		*ret_halt = TAKE_PTR(halt);
 		return 0;

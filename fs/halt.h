@@ -17,21 +17,11 @@
 
 struct gcr_halt;
 
-enum gcr_halt_kind {
-	GCR_HALT_ALL,
-	/*
-	 * Not those that sleep on memory that is held (backend/preload/hold.h): they sleep until it
-	 * is back. To interrupt one in a system call would only keep it busy.
-	 */
-	GCR_HALT_AWAKE,
-};
-
 /*
  * -EPERM: no privilege to do this, and nothing was done. -EOPNOTSUPP, -EBUSY (a thread that does
  * not stop), -ESRCH, -ENOMEM, with words: all threads have been let go.
  */
-int gcr_halt_begin(pid_t pid, enum gcr_halt_kind kind, struct gcr_halt **ret_halt,
-		   struct gcr_error *error);
+int gcr_halt_begin(pid_t pid, struct gcr_halt **ret_halt, struct gcr_error *error);
 
 /* Let them go on. NULL: nothing to do. */
 void gcr_halt_end(struct gcr_halt *halt);

@@ -94,8 +94,8 @@ int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * TAKE_BACK or SETTLE (@type), with the program's threads stopped if there is managed memory. For
- * SETTLE that they cannot be is a failure: -EBUSY, -EOPNOTSUPP.
+ * TAKE_BACK or SETTLE (@type), with the program's threads stopped if there is managed memory.
+ * -EBUSY, -EOPNOTSUPP: they cannot be.
  */
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 

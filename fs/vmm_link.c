@@ -33,7 +33,7 @@
  * With its threads stopped, the library is not held up by them, as far as can be told. If it does
  * not answer all the same, they are let go, and it knows or does not mind.
  */
-#define HALT_USEC	    (5 * GCR_USEC_PER_SEC)
+#define HALT_USEC	    (20 * GCR_USEC_PER_SEC)
 #define HALT_BYTES_PER_USEC 256
 #define HALT_SLICE_USEC	    (20 * GCR_USEC_PER_MSEC)
 /* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
@@ -376,7 +376,7 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 	result = gcr_vmm_ask(vmm, GCR_MESSAGE_SAVE, error);
 	if (result < 0)
 		return result;
-	result = gcr_halt_begin(process->pid, GCR_HALT_ALL, &vmm->halt, error);
+	result = gcr_halt_begin(process->pid, &vmm->halt, error);
 	if (result == -EPERM)
 		return gcr_error_set(error, EOPNOTSUPP, NO_PTRACE);
 	if (result < 0)
@@ -401,8 +401,7 @@ static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 
 		if (result < 0)
 			return result;
-		result = gcr_halt_begin(vmm->drive.process->pid, GCR_HALT_AWAKE, &vmm->halt, error);
-		/* Somebody has just now touched what is held: next time we know. */
+		result = gcr_halt_begin(vmm->drive.process->pid, &vmm->halt, error);
 		if (result == -EBUSY)
 			continue;
 		if (result == -EPERM)
@@ -419,15 +418,21 @@ static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 			     "back; try again");
 }
 
+/* Also if its files, and what we knew from them, are lost. */
+static bool has_managed(const struct gcr_vmm *vmm)
+{
+	struct gcr_link_facts facts;
+
+	return vmm->count > vmm->device_count ||
+	       (gcr_link_facts(vmm->drive.process, &facts) == 0 && facts.managed_bytes > 0);
+}
+
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 {
 	int result = 0;
 
-	if (vmm->count > vmm->device_count)
+	if (has_managed(vmm))
 		result = stop_harmlessly(vmm, error);
-	/* A program that is to go on after a failed freeze must not wait for a debugger's end. */
-	if ((result == -EBUSY || result == -EOPNOTSUPP) && type == GCR_MESSAGE_TAKE_BACK)
-		result = 0;
 	vmm->halt_ends_usec = halt_end(vmm);
 	if (!result)
 		result = gcr_vmm_ask(vmm, type, error);

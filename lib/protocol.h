@@ -245,12 +245,14 @@ struct gcr_session {
  *
  * A HOLD that fails may have reached HELD (result.state says so), and a HAND_OVER that fails stays
  * there: then TAKE_BACK is the way back. What comes back can be seen before its contents are there;
- * so the threads are stopped for TAKE_BACK and SETTLE too, if it can be done (PREPARE).
+ * so the threads are stopped for TAKE_BACK and SETTLE too, else these are EBUSY. One that sleeps on
+ * held memory in a system call can only be stopped when it has got what it waits for: from PREPARE
+ * to any other message, threads get the pages that they touch.
  *
  * A message that asks for the phase it is in already succeeds. When the daemon's socket ends, the
- * library goes back to RUNNING by itself from GATED at once, and from HELD and HANDED (it still has
- * the descriptors) unless another daemon is there in GCR_PRELOAD_GRACE_USEC; in OUT and INCOMING it
- * waits for one for ever.
+ * library goes back to RUNNING by itself from GATED at once, and from HANDED (it still has the
+ * descriptors) unless another daemon is there in GCR_PRELOAD_GRACE_USEC. In OUT and INCOMING, and
+ * if managed memory is held, it waits for one for ever.
  */
 enum gcr_preload_phase {
 	GCR_PRELOAD_RUNNING = 1,

@@ -501,8 +501,9 @@ class Machine:
 
     def is_sanitizers_doing(self, pid, result):
         """A thread may be stopped with a lock of ThreadSanitizer's that the agent waits for."""
-        return SANITIZER == 'thread' and pid and result == 'EIO' and \
-            'let go too early' in self.error(pid)
+        return SANITIZER == 'thread' and pid and \
+            (result == 'EIO' and 'let go too early' in self.error(pid) or
+             result == 'EBUSY' and 'were to be stopped' in self.error(pid))
 
     def must(self, pid, text):
         result = self.write(pid, text)

@@ -231,7 +231,7 @@ static int prepare(const struct gcr_message *message, struct answer *answer)
 /* Managed memory that is held after a failure, the daemon has taken back, with threads stopped. */
 static int move_out(uint32_t sequence, struct gcr_error *error)
 {
-	int r = gcr_managed_is_held() ? gcr_managed_free_held(error) : gcr_managed_out(error);
+	int r = gcr_managed_out(error);
 
 	if (gcr_managed_is_held())
 		set_phase(GCR_PRELOAD_HELD);
@@ -384,6 +384,9 @@ static int handle(const struct gcr_message *message, struct answer *answer)
 		return gcr_error_set(&answer->error, EBUSY,
 				     "request %u makes no sense now: the memory is %s",
 				     message->header.type, phase_name(agent.phase));
+	if (request->type != GCR_MESSAGE_PREPARE && request->type != GCR_MESSAGE_TAKE_BACK &&
+	    request->type != GCR_MESSAGE_SETTLE)
+		gcr_managed_unprepare();
 	return request->handle(message, answer);
 }
 
@@ -393,6 +396,7 @@ static int handle(const struct gcr_message *message, struct answer *answer)
 static void lose_daemon(void)
 {
 	gcr_connection_close();
+	gcr_managed_unprepare();
 	agent.looks = 0;
 	if (agent.phase == GCR_PRELOAD_RUNNING || agent.phase == GCR_PRELOAD_GATED)
 		open_gate();
@@ -417,6 +421,9 @@ static void end_grace(void)
 {
 	struct gcr_error error;
 
+	/* Its threads have to be stopped for that, which only a daemon can do. */
+	if (gcr_managed_is_held())
+		return;
 	/* Should it not work now, it is tried again after every look. */
 	if (take_back(&error) == 0) {
 		agent.grace_ends_usec = 0;

@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -24,6 +25,7 @@
 
 #include "backend/preload/descriptor.h"
 #include "lib/cleanup.h"
+#include "lib/lock.h"
 #include "lib/thread_name.h"
 
 /* linux/userfaultfd.h since Linux 6.1. */
@@ -36,13 +38,21 @@ static struct {
 	/* The thread that reads reports. */
 	bool is_read;
 	pthread_t reader;
-	int stop; /* eventfd(2) */
+	struct gcr_descriptor stop; /* eventfd(2) */
+	atomic_bool stops;	    /* should the program have closed that */
+	/* Held by the reader while it uses read_page. */
+	pthread_mutex_t serving;
+	int (*read_page)(uintptr_t page, void *data);
 	/* What is held, by address; neighbours are one. */
 	struct gcr_hold_range *ranges;
 	size_t count, room;
 	/* All that was ever held is between these. */
 	uintptr_t lowest, highest;
-} hold = {.descriptor = {.fd = -1}, .stop = -1};
+} hold = {
+	.descriptor = {.fd = -1},
+	.stop = {.fd = -1},
+	.serving = PTHREAD_MUTEX_INITIALIZER,
+};
 
 /* ---- the list ---- */
 
@@ -155,25 +165,58 @@ static int open_userfaultfd(struct gcr_error *error)
 	return 0;
 }
 
-/* Faults are reported too; whoever has them sleeps on. */
+/* A page for whoever has touched it, unless it is to sleep. */
+static void serve(uintptr_t address)
+{
+	static char data[GCR_HOLD_PAGE_BYTES] __attribute__((aligned(GCR_HOLD_PAGE_BYTES)));
+	struct uffdio_copy copy = {
+		.dst = address & ~(GCR_HOLD_PAGE_BYTES - 1),
+		.src = (uintptr_t)data,
+		.len = GCR_HOLD_PAGE_BYTES,
+	};
+	struct uffdio_range page = {.start = copy.dst, .len = copy.len};
+	GCR_LOCK_SCOPE(&hold.serving);
+
+	if (!hold.read_page || hold.read_page(copy.dst, data) < 0)
+		return;
+	/* It is there already, or its mapping is just being changed: let it try again. */
+	if (ioctl(hold.descriptor.fd, UFFDIO_COPY, &copy) < 0)
+		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &page);
+}
+
+static void serve_all(const struct uffd_msg *messages, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (messages[i].event == UFFD_EVENT_PAGEFAULT)
+			serve((uintptr_t)messages[i].arg.pagefault.address);
+}
+
 static void *read_reports(void *nothing)
 {
+	/* Without the eventfd, it is looked now and then whether it is to stop. */
+	static const struct timespec now_and_then = {.tv_nsec = 100000000};
 	struct pollfd polls[2] = {
-		{.fd = hold.stop, .events = POLLIN},
+		{.fd = hold.stop.fd, .events = POLLIN},
 		{.fd = hold.descriptor.fd, .events = POLLIN},
 	};
 	struct uffd_msg messages[16];
+	ssize_t length;
 
 	prctl(PR_SET_NAME, GCR_THREAD_HOLD);
-	while (!polls[0].revents) {
-		if (polls[1].revents & POLLIN &&
-		    read(polls[1].fd, messages, sizeof(messages)) < 0 && errno != EAGAIN &&
-		    errno != EINTR)
-			break;
+	while (!atomic_load(&hold.stops)) {
+		if (polls[1].revents & POLLIN) {
+			length = read(polls[1].fd, messages, sizeof(messages));
+			if (length < 0 && errno != EAGAIN && errno != EINTR)
+				break;
+			if (length > 0)
+				serve_all(messages, (size_t)length / sizeof(messages[0]));
+		}
 		/* The descriptor is not ours any more: whoever waits for us would wait for ever. */
 		if (polls[1].revents & (POLLERR | POLLNVAL))
 			break;
-		ppoll(polls, 2, NULL, NULL);
+		if (polls[0].revents & ~POLLIN)
+			polls[0].fd = -1;
+		ppoll(polls, 2, polls[0].fd < 0 ? &now_and_then : NULL, NULL);
 	}
 	return NULL;
 }
@@ -183,15 +226,20 @@ static int start_reader(void)
 	sigset_t all, before;
 	int r;
 
-	hold.stop = eventfd(0, EFD_CLOEXEC);
-	if (hold.stop < 0)
+	int fd = eventfd(0, EFD_CLOEXEC);
+
+	if (fd < 0)
 		return -errno;
+	r = gcr_descriptor_keep_anywhere(fd, &hold.stop);
+	if (r < 0)
+		return r;
+	atomic_store(&hold.stops, false);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	r = -pthread_create(&hold.reader, NULL, read_reports, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (r < 0)
-		close(TAKE_FD(hold.stop));
+		gcr_descriptor_close(&hold.stop);
 	return r;
 }
 
@@ -220,11 +268,26 @@ void gcr_hold_pause(void)
 
 	if (!hold.is_read)
 		return;
-	while (write(hold.stop, &one, sizeof(one)) < 0 && errno == EINTR)
+	atomic_store(&hold.stops, true);
+	while (gcr_descriptor_valid(&hold.stop) && write(hold.stop.fd, &one, sizeof(one)) < 0 &&
+	       errno == EINTR)
 		;
 	pthread_join(hold.reader, NULL);
-	close(TAKE_FD(hold.stop));
+	gcr_descriptor_close(&hold.stop);
 	hold.is_read = false;
+	hold.read_page = NULL;
+}
+
+void gcr_hold_serve(int (*read_page)(uintptr_t page, void *data))
+{
+	struct uffdio_range all = {.start = hold.lowest, .len = hold.highest - hold.lowest};
+
+	pthread_mutex_lock(&hold.serving);
+	hold.read_page = read_page;
+	pthread_mutex_unlock(&hold.serving);
+	/* What they reported may have been read long ago: they do it again. */
+	if (read_page && all.len && gcr_descriptor_valid(&hold.descriptor))
+		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &all);
 }
 
 /* ---- holding ---- */
@@ -326,10 +389,10 @@ void gcr_hold_end(void)
 void gcr_hold_forget(void)
 {
 	gcr_descriptor_close(&hold.descriptor);
-	if (hold.is_read)
-		close(hold.stop);
-	hold.stop = -1;
+	gcr_descriptor_close(&hold.stop);
 	hold.is_read = false;
+	hold.serving = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	hold.read_page = NULL;
 	hold.count = 0;
 	hold.lowest = 0;
 	hold.highest = 0;

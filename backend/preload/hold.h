@@ -25,6 +25,14 @@ struct gcr_hold_range {
 int gcr_hold_begin(struct gcr_error *error);
 void gcr_hold_pause(void);
 
+/*
+ * From here on whoever touches a held page gets it instead of sleeping, also who sleeps already, as
+ * @read_page fills it (a thread of ours calls it; -errno: that one sleeps on). A thread that sleeps
+ * in a system call can be stopped no other way. NULL: as before; what was given stays.
+ */
+#define GCR_HOLD_PAGE_BYTES 4096ull
+void gcr_hold_serve(int (*read_page)(uintptr_t page, void *data));
+
 /* Hold the pages of [start, start + bytes) instead of what is mapped there, in one step. -errno. */
 int gcr_hold(uintptr_t start, size_t bytes);
 

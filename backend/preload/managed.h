@@ -46,24 +46,25 @@ bool gcr_managed_is_held(void);
 void gcr_managed_cancel(void);
 
 /*
- * All freed, after the two above. -EINVAL: it is not held. On other failures all is as it was
- * (-EIO), or -ENOTRECOVERABLE.
+ * All freed, after the two above. -EINVAL: it is not held. On other failures (-EIO) it is held as
+ * before, and gcr_managed_in() is the way back.
  */
 int gcr_managed_out(struct gcr_error *error);
 
-/* Only the last step, for what is held; on failure it stays so. */
-int gcr_managed_free_held(struct gcr_error *error);
-
 /*
  * Make ready for gcr_managed_in(). It blocks while another thread holds a lock of malloc(3), of the
- * dynamic linker, of pthread_create(3) or of the table.
+ * dynamic linker, of pthread_create(3) or of the table. From here on threads get the pages that
+ * they touch, so that they can be stopped: the files have to stay as they are until
+ * gcr_managed_in() or gcr_managed_unprepare(), after which threads sleep again.
  */
 int gcr_managed_prepare(struct gcr_error *error);
+void gcr_managed_unprepare(void);
 
 /*
  * All allocated again at the old addresses, contents, advice and attachment as before; then those
- * who sleep go on. On failure (-EADDRNOTAVAIL, -ENOMEM, -EIO) the addresses are held again, or
- * -ENOTRECOVERABLE. Nothing to do if nothing is out.
+ * who sleep go on. The program's threads are stopped, else it is -EBUSY and nothing has happened.
+ * On failure (-EADDRNOTAVAIL, -ENOMEM, -EIO) the addresses are held again, or -ENOTRECOVERABLE.
+ * Nothing to do if nothing is out.
  */
 int gcr_managed_in(struct gcr_error *error);
 

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include "backend/preload/descriptor.h"
+#include "backend/preload/watch.h"
 #include "lib/error.h"
 
 /*
@@ -44,16 +45,13 @@ struct gcr_saved_range {
 	void *memory; /* gcr_hold_make()'s, NULL: the range is held */
 };
 
-#define GCR_COMM_ROOM 17 /* a name, a newline */
-
 struct gcr_saved_all {
 	struct gcr_saved *parts; /* by address */
 	size_t part_count;
 	struct gcr_saved_range *ranges;
 	size_t range_count;
 	char *memory; /* to compare with */
-	int tasks;    /* /proc/self/task */
-	char program[GCR_COMM_ROOM];
+	struct gcr_watch watch;
 };
 
 /* What gcr_saved_hold() needs for @parts and the addresses of @ranges, which are not made yet. */

@@ -16,8 +16,12 @@
  *                 addresses are held, their contents are in the files: as free
  *                 threads that are let go in the very moment (their daemon is killed): there is no
  *                 knowing whether a write is lost, and the memory stays out for ever
- *   free          what is held comes back, from the files
+ *   free          what is held stays so, and can come back from the files
  *   in            an allocation, its address, a copy: all is freed and held again; the files stay
+ *                 threads that are not stopped: nothing has happened
+ *                 threads that are let go in the midst of it, and have touched something (their
+ *                 daemon is killed): they may have seen memory without its contents, and the
+ *                 gate stays closed for ever
  */
 #include "backend/preload/managed.h"
 
@@ -62,7 +66,7 @@ static struct {
 	struct gcr_managed *const *allocations;
 	struct gcr_managed_piece *pieces;
 	size_t piece_count;
-} move = {.saved = {.tasks = -1}};
+} move = {.saved = {.watch = GCR_WATCH_NONE}};
 
 static int driver_error(struct gcr_error *error, const char *call, CUresult result)
 {
@@ -80,7 +84,7 @@ static void forget_plan(void)
 	free(move.places);
 	free(move.chunks);
 	memset(&move, 0, sizeof(move));
-	move.saved.tasks = -1;
+	move.saved = (struct gcr_saved_all){.watch = GCR_WATCH_NONE};
 	gcr_touch_end();
 }
 
@@ -115,6 +119,7 @@ static int plan_one(struct gcr_place *place, const struct gcr_managed *managed,
 		.context = managed->context,
 		.chunk = move.chunk_count - 1,
 		.is_there = true,
+		.is_loaded = true,
 	};
 	return 0;
 }
@@ -289,6 +294,7 @@ static int try_elsewhere(struct gcr_error *error)
 			places[j] = move.places[j];
 			places[j].start = move.places[j].start - chunk->range.start + start;
 			places[j].is_there = false;
+			places[j].is_loaded = false;
 		}
 	}
 	if (r == 0)
@@ -564,13 +570,51 @@ static int free_held(bool surely, struct gcr_error *error)
 
 /* ---- in ---- */
 
+/* Nobody is to see it without its contents; the driver frees it when it is tried again. */
+static void hold_made(const struct gcr_place *place)
+{
+	uintptr_t start = block_of(place->start), end = blocks_end(place);
+
+	for (size_t i = 0; i < move.count; i++)
+		if (move.places[i].is_loaded && block_of(move.places[i].start) < end &&
+		    blocks_end(&move.places[i]) > start)
+			return;
+	gcr_hold(start, end - start);
+}
+
+/* What has been made now; the first thing that went wrong. */
 static int free_made(const bool *was_there)
 {
-	int r = 0;
+	int first = 0;
 
-	for (size_t i = 0; i < move.count && r == 0; i++)
-		if (!was_there[i] && move.places[i].is_there)
-			r = gcr_places_free(&move.places[i], 1, true, NULL);
+	for (size_t i = 0; i < move.count; i++) {
+		struct gcr_place *place = &move.places[i];
+		int r = 0;
+
+		if (was_there[i] || !place->is_there)
+			continue;
+		r = gcr_places_free(place, 1, true, NULL);
+		place->is_loaded = place->is_loaded && r < 0;
+		if (r < 0 && !place->is_loaded)
+			hold_made(place);
+		if (first == 0)
+			first = r;
+	}
+	return first;
+}
+
+static int load(char *bounce, size_t index, struct gcr_error *error)
+{
+	const struct gcr_managed *managed = move.allocations[index];
+	struct gcr_place *place = &move.places[index];
+	int r;
+
+	for (const struct gcr_policy *policy = managed->policies; policy; policy = policy->next)
+		gcr_policy_tell(policy);
+	r = load_one(bounce, place, error);
+	if (r == 0)
+		r = attach(managed, error);
+	place->is_loaded = r == 0;
 	return r;
 }
 
@@ -583,29 +627,83 @@ static int bring_in(char *bounce, struct gcr_error *error)
 	if (!was_there)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	r = free_held(true, error);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < move.count; i++)
+	for (size_t i = 0; i < move.count; i++) {
 		was_there[i] = move.places[i].is_there;
-	r = gcr_places_make(move.places, move.count, move.chunks, move.chunk_count, error);
+		move.places[i].is_loaded = move.places[i].is_loaded && was_there[i];
+	}
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < move.count && r == 0; i++) {
-		const struct gcr_managed *managed = move.allocations[i];
-
-		if (was_there[i])
-			continue;
-		for (const struct gcr_policy *policy = managed->policies; policy;
-		     policy = policy->next)
-			gcr_policy_tell(policy);
-		r = load_one(bounce, &move.places[i], error);
-		if (r == 0)
-			r = attach(managed, error);
-	}
-	if (r < 0 && free_made(was_there) < 0) {
+	r = gcr_places_make(move.places, move.count, move.chunks, move.chunk_count, error);
+	for (size_t i = 0; i < move.count && r == 0; i++)
+		if (!move.places[i].is_loaded)
+			r = load(bounce, i, error);
+	if (r < 0 && free_made(was_there) < 0 && r != -ENOTRECOVERABLE) {
 		gcr_error_prefix(error, "managed memory came back in part only");
 		return -ENOTRECOVERABLE;
 	}
+	return r;
+}
+
+/* ---- pages that threads get while they are being stopped ---- */
+
+/* For a thread of our own: the pieces and their files stay as they are meanwhile. */
+static int read_page(uintptr_t page, void *data)
+{
+	const struct gcr_managed_piece *piece = piece_of(page);
+	size_t done = 0;
+
+	memset(data, 0, GCR_HOLD_PAGE_BYTES);
+	/* Held with others of its block, and nobody's. */
+	if (page < piece->start || page >= piece->start + piece->bytes)
+		return 0;
+	if (!gcr_descriptor_valid(&piece->file))
+		return -EBADF;
+	while (done < GCR_HOLD_PAGE_BYTES) {
+		ssize_t length = pread(piece->file.fd, (char *)data + done,
+				       GCR_HOLD_PAGE_BYTES - done,
+				       (off_t)(page - piece->start + done));
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length <= 0)
+			return length < 0 ? -errno : -EIO;
+		done += (size_t)length;
+	}
+	return 0;
+}
+
+static int write_piece(const struct gcr_managed_piece *piece, struct gcr_error *error)
+{
+	uintptr_t at = piece->start, end = piece->start + piece->bytes;
+	size_t bytes;
+
+	while (at < end && gcr_touch_next(&at, end, BOUNCE_BYTES, &bytes)) {
+		ssize_t length;
+
+		if (!gcr_descriptor_valid(&piece->file))
+			return closed_file(piece->start, error);
+		length =
+			pwrite(piece->file.fd, (const void *)at, bytes, (off_t)(at - piece->start));
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length <= 0)
+			return gcr_error_set(error, length < 0 ? errno : EIO,
+					     "managed memory that a thread has written to while it "
+					     "was being stopped cannot be kept: %s",
+					     strerror(length < 0 ? errno : EIO));
+		at += (size_t)length;
+	}
+	return 0;
+}
+
+/* What they have written to these pages, into the files. Nobody can write to them any more. */
+static int write_back(struct gcr_error *error)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < move.piece_count && r == 0; i++)
+		if (gcr_hold_covers(move.pieces[i].start, move.pieces[i].bytes))
+			r = write_piece(&move.pieces[i], error);
 	return r;
 }
 
@@ -616,49 +714,57 @@ static void finish(void)
 	forget_plan();
 }
 
+static int not_stopped(struct gcr_error *error)
+{
+	return gcr_error_set(error, EBUSY,
+			     "threads of the program run that were to be stopped while its managed "
+			     "memory comes back");
+}
+
 /*
- * What has been made can be seen before its contents are there, by whoever does not sleep yet: the
- * daemon stops the threads if it can. Where there is none to do it, it is left at that.
+ * What has been made can be seen before its contents are there. If the threads are let go before
+ * that, it is looked whether one of them has had a page fault: without that it has seen nothing.
  */
 static int in(struct gcr_error *error)
 {
 	_cleanup_free_ char *bounce = NULL;
+	struct gcr_watch watch = GCR_WATCH_NONE;
+	uint64_t faults;
 	int r;
 
 	if (move.is_doubtful)
-		return gcr_error_set(
-			error, EIO,
-			"its managed memory may lack what its threads wrote last: they "
-			"were let go while it was being taken");
+		return gcr_error_set(error, EIO,
+				     "its managed memory may lack what its threads wrote last: "
+				     "they were let go while it was being moved");
 	bounce = get_bounce(error);
 	if (!bounce)
 		return -ENOMEM;
+	gcr_touch_begin();
 	r = gcr_hold_begin(error);
 	if (r == 0)
+		r = gcr_watch_begin(&watch, error);
+	if (r == 0 && !gcr_watch_stopped(&watch))
+		r = not_stopped(error);
+	if (r == 0)
+		r = write_back(error);
+	gcr_hold_serve(NULL);
+	faults = gcr_touch_faults();
+	if (r == 0)
 		r = bring_in(bounce, error);
+	if (r == 0 && !gcr_watch_stopped(&watch) && gcr_touch_faults() != faults) {
+		move.is_doubtful = true;
+		r = gcr_error_set(
+			error, ENOTRECOVERABLE,
+			"threads of the program were let go while its managed memory came "
+			"back: they may have seen it without its contents");
+	}
+	gcr_watch_end(&watch);
 	if (r < 0) {
 		gcr_hold_pause();
 		return r;
 	}
 	finish();
 	return 0;
-}
-
-/* After a failure with @error. */
-static int go_back(int result, struct gcr_error *error)
-{
-	struct gcr_error second = {0};
-
-	if (!move.is_held) {
-		cancel();
-		return result;
-	}
-	if (in(&second) == 0)
-		return result;
-	gcr_error_prefix(&second, "%.200s; and it did not come back", error ? error->words : "");
-	if (error)
-		*error = second;
-	return -ENOTRECOVERABLE;
 }
 
 static int out(struct gcr_error *error)
@@ -724,21 +830,13 @@ void gcr_managed_cancel(void)
 
 int gcr_managed_out(struct gcr_error *error)
 {
-	int r;
-
 	if (move.is_out)
 		return 0;
 	if (!move.is_held)
 		return gcr_managed_describe(NULL, 0) == 0
 			       ? 0
 			       : gcr_error_set(error, EINVAL, "managed memory is not held");
-	r = gcr_managed_free_held(error);
-	return r < 0 ? go_back(r, error) : 0;
-}
-
-int gcr_managed_free_held(struct gcr_error *error)
-{
-	return move.is_held && !move.is_out ? with_context_kept(out, error) : 0;
+	return with_context_kept(out, error);
 }
 
 static int look_at_library(struct dl_phdr_info *info, size_t size, void *unused)
@@ -755,6 +853,7 @@ int gcr_managed_prepare(struct gcr_error *error)
 {
 	struct gcr_chunk unused;
 	pthread_t thread;
+	int r;
 
 	if (!move.is_held)
 		return 0;
@@ -771,7 +870,15 @@ int gcr_managed_prepare(struct gcr_error *error)
 	gcr_steer_chunk(0, &unused);
 	if (pthread_create(&thread, NULL, do_nothing, NULL) == 0)
 		pthread_join(thread, NULL);
-	return gcr_hold_begin(error);
+	r = gcr_hold_begin(error);
+	if (r == 0)
+		gcr_hold_serve(read_page);
+	return r;
+}
+
+void gcr_managed_unprepare(void)
+{
+	gcr_hold_serve(NULL);
 }
 
 int gcr_managed_in(struct gcr_error *error)
@@ -781,10 +888,9 @@ int gcr_managed_in(struct gcr_error *error)
 
 void gcr_managed_move_forget(void)
 {
-	if (move.saved.tasks >= 0)
-		close(move.saved.tasks);
+	gcr_watch_end(&move.saved.watch);
 	memset(&move, 0, sizeof(move));
-	move.saved.tasks = -1;
+	move.saved = (struct gcr_saved_all){.watch = GCR_WATCH_NONE};
 	gcr_touch_end();
 	gcr_hold_forget();
 	gcr_steer_forget();

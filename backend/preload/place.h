@@ -20,6 +20,7 @@ struct gcr_place {
 	CUcontext context;
 	size_t chunk; /* its index */
 	bool is_there;
+	bool is_loaded; /* for who has the list: its contents are there too */
 };
 
 /* A chunk in which allocations were; all of its range is held, or it is there with some of them. */

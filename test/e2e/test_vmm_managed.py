@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
@@ -23,7 +24,7 @@ WRITES = 'thread=gpucr-agent'
 class Writers:
     """test/e2e/writers.c and its FIFOs."""
 
-    def __init__(self, machine, program=f'{BUILD}/test/e2e/writers', **options):
+    def __init__(self, machine, program=f'{BUILD}/test/e2e/writers', arguments=(), **options):
         self.machine = machine
         paths = [f'{machine.directory}/{name}-{len(machine.demos)}' for name in ('in', 'out')]
         for path in paths:
@@ -31,7 +32,7 @@ class Writers:
             os.chmod(path, 0o666)
         self.fifos = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in paths]
         self.demo = machine.demo(
-            command=[f'{BUILD}/tools/gpucr-run', '--sim', program, *paths],
+            command=[f'{BUILD}/tools/gpucr-run', '--sim', program, *paths, *arguments],
             **options)
         self.demo.wait_ready()
         self.pid = self.demo.pid
@@ -95,9 +96,9 @@ def test_twenty_cycles():
 
 
 def test_names_of_others():
-    """A program that is called as threads of the driver's or the library's are."""
+    """A program that is called nearly as threads of the driver's or the library's are."""
     with vmm.machine() as machine:
-        for name in ('cuda-EvtHandlr', 'cuda00001400006', 'gpucr-demo'):
+        for name in ('cuda-worker', 'cuda0', 'gpucr-demo'):
             program = f'{machine.directory}/{name}'
             shutil.copy(f'{BUILD}/test/e2e/writers', program)
             with Writers(machine, program) as writers:
@@ -126,6 +127,85 @@ def test_system_call_that_waits():
             machine.must(writers.pid, 'thaw')
             equal(writers.hear(), words)
             writers.wait_ticks(1)
+
+
+def test_signals():
+    """They wake whoever sleeps on the memory, also while it comes back."""
+    with vmm.machine() as machine, Writers(machine, arguments=['signals']) as writers:
+        for _ in range(CYCLES):
+            machine.must(writers.pid, 'freeze')
+            machine.must(writers.pid, 'thaw')
+            writers.wait_ticks(1)
+        writers.check_free()
+
+
+def sleeping_reader(writers):
+    """The thread that is in read(2) and sleeps on the memory there."""
+    for tid in writers.threads():
+        with contextlib.suppress(OSError):
+            if harness.read_file(f'/proc/{writers.pid}/task/{tid}/syscall').startswith('0 ') and \
+                    harness.read_file(f'/proc/{writers.pid}/task/{tid}/wchan') == \
+                    'handle_userfault':
+                return tid
+    return None
+
+
+def test_signal_in_a_system_call():
+    """Who sleeps on the memory in the kernel runs in circles there once it has a signal."""
+    if os.uname().machine != 'x86_64':
+        raise Skip('the number of read(2)')
+    with vmm.machine() as machine, Writers(machine) as writers:
+        for signals in ([signal.SIGUSR1], [signal.SIGSTOP, signal.SIGCONT]):
+            machine.must(writers.pid, 'freeze')
+            writers.say(b'hello')
+            wait_for(lambda: sleeping_reader(writers), 'the read(2)')
+            tid = sleeping_reader(writers)
+            for number in signals:
+                if number == signal.SIGUSR1:
+                    ctypes.CDLL(None).syscall(TGKILL_CALL, writers.pid, tid, int(number))
+                else:
+                    os.kill(writers.pid, number)
+            machine.must(writers.pid, 'thaw')
+            equal(writers.hear(), b'hello')
+            writers.wait_ticks(1)
+            writers.check_free()
+
+
+def test_way_back_that_fails():
+    """What came back without its contents is not taken for what it was."""
+    with vmm.machine() as machine, Writers(machine) as writers:
+        for nth in range(1, 4):
+            machine.must(writers.pid, 'freeze data')
+            machine.faults(f'cuMemcpyHtoD {WRITES} nth={nth} error=CUDA_ERROR_UNKNOWN',
+                           f'cuMemFree {WRITES} nth=1 error=CUDA_ERROR_UNKNOWN')
+            equal(machine.write(writers.pid, 'thaw'), 'EIO')
+            machine.faults()
+            machine.must(writers.pid, 'thaw')
+            writers.wait_ticks(1)
+
+
+def kill_daemon(machine):
+    machine.expects_clean_exit = False
+    machine.stop(signal.SIGKILL)
+    subprocess.run(['umount', '-l', machine.mountpoint], check=False)
+
+
+def test_without_daemon_and_store():
+    """Taken, not yet given up: it waits for a daemon that can stop its threads."""
+    with vmm.machine() as machine, Writers(machine) as writers:
+        machine.faults('cuCheckpointProcessLock where=caller delay_ms=3000')
+        machine.writer(writers.pid, 'freeze')
+        machine.wait_status(writers.pid, 'phase', 'lock')
+        kill_daemon(machine)
+        machine.faults()
+        for name in os.listdir(f'{machine.runtime}/store'):
+            if os.path.isdir(f'{machine.runtime}/store/{name}'):
+                shutil.rmtree(f'{machine.runtime}/store/{name}')
+        time.sleep(11)  # longer than the library waits with memory that is not managed
+        writers.demo.wait_standstill()
+        machine.start()
+        machine.wait_status(writers.pid, 'state', 'running')
+        writers.wait_ticks()
 
 
 def test_several_at_once():
@@ -157,6 +237,7 @@ def test_failures():
 
 PTRACE_SEIZE = 0x4206
 PTRACE_CALL = 101  # on x86_64
+TGKILL_CALL = 234
 PR_SET_SECCOMP = 22
 PR_SET_NO_NEW_PRIVS = 38
 

@@ -4,15 +4,21 @@
  * and look whether each word is what they have counted. Others come, count once and go; one is in
  * read(2) into such memory and write(2) out of it (the FIFOs of the two arguments); the GPU changes
  * a part of its own. Prints `pid N`, then `tick K ok`; status 1 at the first word that is wrong.
+ *
+ * With `signals` as the third argument, a signal with a handler comes to it every millisecond, and
+ * it has children that end all the time. SIGUSR1 has a handler that does nothing.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
@@ -101,6 +107,35 @@ static void *send_visitors(void *argument)
 	return argument;
 }
 
+static void do_nothing(int number)
+{
+}
+
+static void *have_children(void *argument)
+{
+	pid_t pid;
+
+	while ((pid = fork()) >= 0) {
+		if (pid == 0)
+			_exit(0);
+		waitpid(pid, NULL, 0);
+		usleep(2000);
+	}
+	return argument;
+}
+
+static void expect_signals(bool all_the_time)
+{
+	const struct itimerval timer = {.it_interval = {.tv_usec = 1000},
+					.it_value = {.tv_usec = 1000}};
+	struct sigaction action = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
+
+	sigaction(SIGUSR1, &action, NULL);
+	sigaction(SIGALRM, &action, NULL);
+	if (all_the_time)
+		setitimer(ITIMER_REAL, &timer, NULL);
+}
+
 static int fifos[2];
 
 static void *echo(void *argument)
@@ -157,6 +192,7 @@ static void change_gpu_part(int index, uint32_t tick)
 int main(int argc, char **argv)
 {
 	CUcontext context;
+	bool has_signals;
 
 	if (argc < 3)
 		return 2;
@@ -179,6 +215,10 @@ int main(int argc, char **argv)
 		start(write_on, i);
 	start(send_visitors, 0);
 	start(echo, 0);
+	has_signals = argc > 3 && strcmp(argv[3], "signals") == 0;
+	expect_signals(has_signals);
+	if (has_signals)
+		start(have_children, 0);
 	printf("pid %ld\n", (long)getpid());
 	for (uint32_t tick = 1;; tick++) {
 		unsigned long before[WRITERS], visits_before = atomic_load(&visits);

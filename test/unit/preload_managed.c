@@ -14,6 +14,8 @@ static const struct preload_managed functions = {
 	.is_held = gcr_managed_is_held,
 	.cancel = gcr_managed_cancel,
 	.out = gcr_managed_out,
+	.prepare = gcr_managed_prepare,
+	.unprepare = gcr_managed_unprepare,
 	.in = gcr_managed_in,
 	.exempt_thread = gcr_gate_exempt_thread,
 };

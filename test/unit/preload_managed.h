@@ -18,6 +18,8 @@ struct preload_managed {
 	bool (*is_held)(void);
 	void (*cancel)(void);
 	int (*out)(struct gcr_error *error);
+	int (*prepare)(struct gcr_error *error);
+	void (*unprepare)(void);
 	int (*in)(struct gcr_error *error);
 	void (*exempt_thread)(void);
 };

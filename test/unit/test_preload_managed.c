@@ -161,7 +161,7 @@ static void run_stopper(int socket, pid_t pid)
 	while (read(socket, &order, 1) == 1) {
 		result = 0;
 		if (order == 's')
-			result = gcr_halt_begin(pid, GCR_HALT_ALL, &halt, &error);
+			result = gcr_halt_begin(pid, &halt, &error);
 		else
 			gcr_halt_end(TAKE_PTR(halt));
 		if (write(socket, &result, sizeof(result)) != sizeof(result))
@@ -239,9 +239,22 @@ static void take_out(void)
 	CHECK(managed()->is_held() || !pieces_count);
 }
 
+/* As the daemon does: who sleeps in a system call stops when it has got what it waits for. */
+static int take_in(void)
+{
+	int r = managed()->prepare(&failure);
+
+	if (r < 0)
+		return r;
+	CHECK(tell_stopper('s') == 0);
+	r = managed()->in(&failure);
+	CHECK(tell_stopper('g') == 0);
+	return r;
+}
+
 static void bring_in(void)
 {
-	DONE(managed()->in(&failure));
+	DONE(take_in());
 	managed()->close_files();
 }
 
@@ -450,6 +463,7 @@ static void *touch_by_reading(void *argument)
 {
 	struct toucher *toucher = argument;
 
+	CHECK(prctl(PR_SET_NAME, "toucher") == 0);
 	atomic_store(&toucher->tid, gettid());
 	toucher->value = *(volatile unsigned *)toucher->allocation->start;
 	return NULL;
@@ -459,6 +473,7 @@ static void *touch_by_writing(void *argument)
 {
 	struct toucher *toucher = argument;
 
+	CHECK(prctl(PR_SET_NAME, "toucher") == 0);
 	atomic_store(&toucher->tid, gettid());
 	((volatile unsigned *)toucher->allocation->start)[1000] = 4711;
 	return NULL;
@@ -468,6 +483,7 @@ static void *touch_by_kernel(void *argument)
 {
 	struct toucher *toucher = argument;
 
+	CHECK(prctl(PR_SET_NAME, "toucher") == 0);
 	atomic_store(&toucher->tid, gettid());
 	CHECK(read(pipes[0], (char *)toucher->allocation->start + 8000, 5) == 5);
 	return NULL;
@@ -807,7 +823,7 @@ static void run_attached(void)
 		take_out();
 		snprintf(rule, sizeof(rule), "cuStreamAttachMemAsync nth=%d error=999\n", nth);
 		set_faults(rule);
-		r = managed()->in(&failure);
+		r = take_in();
 		set_faults("");
 		CHECK(r == (nth < 3 ? -EIO : 0));
 		bring_in();
@@ -901,7 +917,7 @@ static void run_closed_files(void)
 		if (readlink(path, target, sizeof(target) - 1) > 0 && strstr(target, "memfd:test"))
 			close(fd);
 	}
-	CHECK(managed()->in(&failure) == -EIO);
+	CHECK(take_in() == -EIO);
 	CHECK(strstr(failure.words, "closed"));
 	for (size_t i = 0; i < pieces_count; i++)
 		DONE(managed()->files(i, 1, &kept[i], &failure));
@@ -966,18 +982,20 @@ static void run_faults(void)
 				failed++;
 				set_faults("");
 				CHECK(r != -ENOTRECOVERABLE);
+				if (managed()->is_held())
+					DONE(take_in());
 				check_all();
 				DONE(go_out());
 				set_faults(rule);
 			}
-			r = managed()->in(&failure);
+			r = take_in();
 			set_faults("");
 			if (r < 0) {
 				failed++;
 				if (r == -ENOTRECOVERABLE)
 					fprintf(stderr, "%s%s\n", rule, failure.words);
 				CHECK(r != -ENOTRECOVERABLE);
-				DONE(managed()->in(&failure));
+				DONE(take_in());
 			}
 			managed()->close_files();
 			check_all();
