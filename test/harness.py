@@ -581,7 +581,9 @@ class Machine:
                 fields = read_file(f'/proc/{name}/stat')
                 comm = fields[fields.index('(') + 1:fields.rindex(')')]
                 state, parent = fields.rpartition(')')[2].split()[:2]
-                if int(parent) == self.daemon.pid and state not in 'ZX':
+                # With the daemon's name it is only just being started, and the daemon waits for it.
+                if int(parent) == self.daemon.pid and state not in 'ZX' and \
+                        comm.startswith('gpucr-'):
                     children.append((int(name), comm))
         return sorted(children)
 
