@@ -137,7 +137,10 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 			result = -ESRCH;
 		else if (result == -ETIMEDOUT)
 			result = 0;
-		if (!result)
+		/* What waits for GPU work ends by itself at the deadline, with better words. */
+		if (!result &&
+		    (type != GCR_MESSAGE_LOCK ||
+		     gcr_clock_usec() >= gcr_task_deadline_usec(drive->task) + GCR_DRIVE_LATE_USEC))
 			gcr_drive_check_deadline(drive);
 	}
 	drop_helper(drive);

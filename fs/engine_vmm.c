@@ -771,6 +771,10 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_vmm_init(vmm, task);
 	result = verb(vmm, ret_state, error);
+	/* Whatever failed first as it went. */
+	if (result == -EIO && gcr_process_is_going(task->process))
+		result = gcr_error_set(error, ESRCH, "process %d has ended",
+				       (int)task->process->pid);
 	task->timing = vmm->timing;
 	gcr_vmm_finish(vmm);
 	set_held(task->process, *ret_state);

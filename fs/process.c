@@ -207,6 +207,14 @@ bool gcr_process_has_ended(struct gcr_process *process)
 	return true;
 }
 
+bool gcr_process_is_going(struct gcr_process *process)
+{
+	struct gcr_proc_stat stat;
+
+	return gcr_process_has_ended(process) || gcr_proc_stat(process->pid, &stat) < 0 ||
+	       stat.is_exiting;
+}
+
 static struct gcr_process *find_locked(struct gcr_processes *processes, pid_t pid)
 {
 	struct gcr_process *process = processes->by_pid[(uint32_t)pid % BUCKETS];

@@ -115,6 +115,9 @@ int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
  */
 bool gcr_process_has_ended(struct gcr_process *process);
 
+/* The same, or it is on its way out and does nothing any more. */
+bool gcr_process_is_going(struct gcr_process *process);
+
 /* The process with this serial, if it is still there. -ENOENT. */
 int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
 			      struct gcr_process **ret_process);

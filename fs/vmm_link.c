@@ -18,8 +18,6 @@
 /* One GATE_CLOSE waits this long at first, then longer, so that a cancel soon gets its turn. */
 #define GATE_FIRST_MSEC	  200
 #define GATE_MOST_MSEC	  2000
-/* It is to answer by the deadline, with words that say what it waits for; it may be late. */
-#define LATE_USEC	  (500 * GCR_USEC_PER_MSEC)
 /*
  * The copy runs beside the driver's checkpoint, and from here on takes longer than that in any
  * case: at 50 GB/s as long as a checkpoint with the stacks of the program's kernels, 0.4 s.
@@ -83,7 +81,7 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 	}
 	if (gcr_drive_must_leave(&vmm->drive))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
-	if (gcr_clock_usec() >= gcr_task_deadline_usec(vmm->drive.task) + LATE_USEC)
+	if (gcr_clock_usec() >= gcr_task_deadline_usec(vmm->drive.task) + GCR_DRIVE_LATE_USEC)
 		gcr_drive_check_deadline(&vmm->drive);
 	return 0;
 }
