@@ -500,10 +500,11 @@ class Machine:
             os.close(fd)
 
     def is_sanitizers_doing(self, pid, result):
-        """A thread may be stopped with a lock of ThreadSanitizer's that the agent waits for."""
-        return SANITIZER == 'thread' and pid and \
-            (result == 'EIO' and 'let go too early' in self.error(pid) or
-             result == 'EBUSY' and 'were to be stopped' in self.error(pid))
+        """A thread may be stopped with a lock of ThreadSanitizer's that the agent waits for, or
+        be in what that does for it, and not stop in time."""
+        words = ('let go too early', 'were to be stopped', 'does not stop', 'could not be stopped')
+        return SANITIZER == 'thread' and pid and result in ('EIO', 'EBUSY') and \
+            any(some in self.error(pid) for some in words)
 
     def must(self, pid, text):
         result = self.write(pid, text)
