@@ -18,6 +18,8 @@
 #define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
 /* What a process that is being killed may take, with all its memory to free. */
 #define EXIT_WAIT_MSEC	   5000
+/* An answer that is due at the deadline. */
+#define LATE_USEC	   (500 * GCR_USEC_PER_MSEC)
 /* How often the driver is asked for a state when helpers die of the question, and how far apart. */
 #define STATE_ATTEMPTS	   10
 #define STATE_RETRY_MSEC   100
@@ -108,6 +110,12 @@ void gcr_drive_check_deadline(struct gcr_drive *drive)
 		gcr_helper_kill(drive->helper);
 }
 
+void gcr_drive_check_answer(struct gcr_drive *drive)
+{
+	if (gcr_clock_usec() >= gcr_task_deadline_usec(drive->task) + LATE_USEC)
+		gcr_drive_check_deadline(drive);
+}
+
 int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		   struct gcr_result *ret, struct gcr_error *error)
 {
@@ -138,9 +146,9 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		else if (result == -ETIMEDOUT)
 			result = 0;
 		/* What waits for GPU work ends by itself at the deadline, with better words. */
-		if (!result &&
-		    (type != GCR_MESSAGE_LOCK ||
-		     gcr_clock_usec() >= gcr_task_deadline_usec(drive->task) + GCR_DRIVE_LATE_USEC))
+		if (!result && type == GCR_MESSAGE_LOCK)
+			gcr_drive_check_answer(drive);
+		else if (!result)
 			gcr_drive_check_deadline(drive);
 	}
 	drop_helper(drive);

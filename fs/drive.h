@@ -45,14 +45,14 @@ void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase);
 /* It has ended, or the daemon must go: even what is being undone has to be left as it is. */
 bool gcr_drive_must_leave(struct gcr_drive *drive);
 
-/*
- * What is asked to answer by the deadline, with words that say what it waits for, may be so late
- * before gcr_drive_check_deadline() is called.
- */
-#define GCR_DRIVE_LATE_USEC (500 * GCR_USEC_PER_MSEC)
-
 /* In a wait that has to go on: when the deadline has passed, the writers get their answer. */
 void gcr_drive_check_deadline(struct gcr_drive *drive);
+
+/*
+ * The same for what has been asked to answer by the deadline, with words that say what it waits
+ * for: it may be a little late.
+ */
+void gcr_drive_check_answer(struct gcr_drive *drive);
 
 /* Wait, but not for a process that has ended. */
 void gcr_drive_pause(struct gcr_drive *drive, int msec);

@@ -18,7 +18,6 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
@@ -32,8 +31,7 @@
 #define LOOK_FIRST_USEC	 50
 #define LOOK_MOST_USEC	 2000
 /* An execve(2) in the midst of it is held up so long. */
-#define BURY_NSEC	 20000000
-#define NSEC_PER_SEC	 1000000000
+#define BURY_USEC	 20000
 #define PERMISSION_TRIES 5
 #define PERMISSION_USEC	 10000
 
@@ -323,14 +321,8 @@ static void bury_dead(const struct gcr_halt *halt)
 static void wait_done(struct gcr_halt *halt)
 {
 	for (;;) {
-		struct timespec until;
+		struct timespec until = gcr_clock_after(BURY_USEC);
 
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += BURY_NSEC;
-		if (until.tv_nsec >= NSEC_PER_SEC) {
-			until.tv_nsec -= NSEC_PER_SEC;
-			until.tv_sec++;
-		}
 		if (sem_timedwait(&halt->done, &until) == 0)
 			return;
 		if (errno == ETIMEDOUT)

@@ -204,10 +204,7 @@ static void *run(void *data)
 				pthread_cond_wait(&sampler->changed, &sampler->lock);
 			continue;
 		}
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += GCR_SAMPLE_MSEC * 1000000L;
-		until.tv_sec += until.tv_nsec / 1000000000L;
-		until.tv_nsec %= 1000000000L;
+		until = gcr_clock_after(GCR_SAMPLE_MSEC * GCR_USEC_PER_MSEC);
 		while (!sampler->stopping &&
 		       !pthread_cond_timedwait(&sampler->changed, &sampler->lock, &until))
 			;

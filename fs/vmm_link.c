@@ -81,8 +81,7 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 	}
 	if (gcr_drive_must_leave(&vmm->drive))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
-	if (gcr_clock_usec() >= gcr_task_deadline_usec(vmm->drive.task) + GCR_DRIVE_LATE_USEC)
-		gcr_drive_check_deadline(&vmm->drive);
+	gcr_drive_check_answer(&vmm->drive);
 	return 0;
 }
 

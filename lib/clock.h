@@ -22,6 +22,17 @@ static inline int64_t gcr_clock_usec(void)
 	return gcr_clock_read(CLOCK_MONOTONIC);
 }
 
+/* So long from now, for the calls that take a time of the real-time clock. */
+static inline struct timespec gcr_clock_after(int64_t usec)
+{
+	int64_t then_usec = gcr_clock_read(CLOCK_REALTIME) + usec;
+
+	return (struct timespec){
+		.tv_sec = (time_t)(then_usec / GCR_USEC_PER_SEC),
+		.tv_nsec = (long)(then_usec % GCR_USEC_PER_SEC) * 1000,
+	};
+}
+
 static inline int64_t gcr_clock_real_usec(void)
 {
 	return gcr_clock_read(CLOCK_REALTIME);

@@ -92,7 +92,7 @@ enum gcr_message_type {
 	GCR_MESSAGE_SETTLE = 108,     /* no payload */
 	GCR_MESSAGE_LET_GO = 109,     /* no payload */
 	GCR_MESSAGE_SAVE = 110,	      /* no payload: managed memory's contents into its files */
-	GCR_MESSAGE_HOLD = 111, /* all threads but the library's are stopped until it is answered */
+	GCR_MESSAGE_HOLD = 111,	      /* the program's threads are stopped until it is answered */
 
 	/*
 	 * No payload: make ready to bring managed memory in. Answered at once, also with the

@@ -19,6 +19,10 @@
 
 bool gcr_thread_name_is_ours(const char *comm);
 
+/* The name of this process, /proc/self/comm; "" if it is not to be had. */
+#define GCR_THREAD_NAME_ROOM 17 /* a name, a newline */
+void gcr_thread_name_of_program(char ret_name[GCR_THREAD_NAME_ROOM]);
+
 /*
  * @program: the name of the process, /proc/PID/comm. The driver's are "cuda-EvtHandlr", and "cuda"
  * with eleven digits (580.159).

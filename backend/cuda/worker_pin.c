@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 
 /* How often it is looked for files that have been unlinked. */
 #define SWEEP_MSEC 200
@@ -140,10 +141,7 @@ static void *run(void *data)
 			pthread_cond_wait(&pins->changed, &pins->lock);
 			continue;
 		}
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += SWEEP_MSEC * 1000000L;
-		until.tv_sec += until.tv_nsec / 1000000000L;
-		until.tv_nsec %= 1000000000L;
+		until = gcr_clock_after(SWEEP_MSEC * GCR_USEC_PER_MSEC);
 		pthread_cond_timedwait(&pins->changed, &pins->lock, &until);
 	}
 	pthread_mutex_unlock(&pins->lock);

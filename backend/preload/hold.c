@@ -223,10 +223,8 @@ static void *read_reports(void *nothing)
 
 static int start_reader(void)
 {
+	int fd = eventfd(0, EFD_CLOEXEC), r;
 	sigset_t all, before;
-	int r;
-
-	int fd = eventfd(0, EFD_CLOEXEC);
 
 	if (fd < 0)
 		return -errno;

@@ -35,8 +35,8 @@ static bool is_hole(int fd, off_t offset, size_t bytes)
 	return data < 0 ? errno == ENXIO : data >= offset + (off_t)bytes;
 }
 
-static int write_all(int fd, const char *memory, size_t bytes, off_t offset,
-		     struct gcr_error *error)
+int gcr_managed_file_write(int fd, const char *memory, size_t bytes, off_t offset,
+			   struct gcr_error *error)
 {
 	while (bytes > 0) {
 		ssize_t length = pwrite(fd, memory, bytes, offset);
@@ -54,7 +54,7 @@ static int write_all(int fd, const char *memory, size_t bytes, off_t offset,
 	return 0;
 }
 
-static int read_all(int fd, char *memory, size_t bytes, off_t offset, struct gcr_error *error)
+int gcr_managed_file_read(int fd, char *memory, size_t bytes, off_t offset, struct gcr_error *error)
 {
 	while (bytes > 0) {
 		ssize_t length = pread(fd, memory, bytes, offset);
@@ -81,7 +81,7 @@ int gcr_managed_write(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_
 		return driver_error(error, "cuMemcpyDtoH", result);
 	if (is_zero(bounce, bytes) && is_hole(fd, offset, bytes))
 		return 0;
-	return write_all(fd, bounce, bytes, offset, error);
+	return gcr_managed_file_write(fd, bounce, bytes, offset, error);
 }
 
 int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t offset,
@@ -92,7 +92,7 @@ int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t o
 
 	if (is_hole(fd, offset, bytes))
 		return 0;
-	r = read_all(fd, bounce, bytes, offset, error);
+	r = gcr_managed_file_read(fd, bounce, bytes, offset, error);
 	if (r < 0)
 		return r;
 	result = GCR_REAL(cuMemcpyHtoD_v2)(to, bounce, bytes);

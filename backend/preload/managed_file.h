@@ -18,4 +18,10 @@ int gcr_managed_write(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_
 int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t offset,
 		     struct gcr_error *error);
 
+/* All of it, without the driver. A file that is too short is -EIO. */
+int gcr_managed_file_write(int fd, const char *memory, size_t bytes, off_t offset,
+			   struct gcr_error *error);
+int gcr_managed_file_read(int fd, char *memory, size_t bytes, off_t offset,
+			  struct gcr_error *error);
+
 #endif

@@ -650,7 +650,6 @@ static int bring_in(char *bounce, struct gcr_error *error)
 static int read_page(uintptr_t page, void *data)
 {
 	const struct gcr_managed_piece *piece = piece_of(page);
-	size_t done = 0;
 
 	memset(data, 0, GCR_HOLD_PAGE_BYTES);
 	/* Held with others of its block, and nobody's. */
@@ -658,42 +657,24 @@ static int read_page(uintptr_t page, void *data)
 		return 0;
 	if (!gcr_descriptor_valid(&piece->file))
 		return -EBADF;
-	while (done < GCR_HOLD_PAGE_BYTES) {
-		ssize_t length = pread(piece->file.fd, (char *)data + done,
-				       GCR_HOLD_PAGE_BYTES - done,
-				       (off_t)(page - piece->start + done));
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return length < 0 ? -errno : -EIO;
-		done += (size_t)length;
-	}
-	return 0;
+	return gcr_managed_file_read(piece->file.fd, data, GCR_HOLD_PAGE_BYTES,
+				     (off_t)(page - piece->start), NULL);
 }
 
 static int write_piece(const struct gcr_managed_piece *piece, struct gcr_error *error)
 {
 	uintptr_t at = piece->start, end = piece->start + piece->bytes;
 	size_t bytes;
+	int r = 0;
 
-	while (at < end && gcr_touch_next(&at, end, BOUNCE_BYTES, &bytes)) {
-		ssize_t length;
-
+	while (r == 0 && at < end && gcr_touch_next(&at, end, BOUNCE_BYTES, &bytes)) {
 		if (!gcr_descriptor_valid(&piece->file))
 			return closed_file(piece->start, error);
-		length =
-			pwrite(piece->file.fd, (const void *)at, bytes, (off_t)(at - piece->start));
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return gcr_error_set(error, length < 0 ? errno : EIO,
-					     "managed memory that a thread has written to while it "
-					     "was being stopped cannot be kept: %s",
-					     strerror(length < 0 ? errno : EIO));
-		at += (size_t)length;
+		r = gcr_managed_file_write(piece->file.fd, (const char *)at, bytes,
+					   (off_t)(at - piece->start), error);
+		at += bytes;
 	}
-	return 0;
+	return r;
 }
 
 /* What they have written to these pages, into the files. Nobody can write to them any more. */

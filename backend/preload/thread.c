@@ -24,6 +24,7 @@
 #include "backend/preload/preload.h"
 #include "backend/preload/memory.h"
 #include "lib/cleanup.h"
+#include "lib/thread_name.h"
 
 #define TRIES_APART 256 /* calls of a thread without a slot before it looks for one again */
 
@@ -303,17 +304,13 @@ void gcr_thread_submitted_counted(void)
 
 static bool has_drivers_name(void)
 {
-	_cleanup_close_ int fd = -1;
-	char name[16] = "", program[17] = "";
+	char name[16] = "", program[GCR_THREAD_NAME_ROOM];
 
 	if (prctl(PR_GET_NAME, name) < 0 || strncmp(name, "cuda", strlen("cuda")) != 0 ||
 	    (name[4] != '-' && (name[4] < '0' || name[4] > '9')))
 		return false;
 	/* Those of a program that calls itself so have it from their program. */
-	fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || read(fd, program, sizeof(program) - 1) <= 0)
-		return true;
-	program[strcspn(program, "\n")] = '\0';
+	gcr_thread_name_of_program(program);
 	return strcmp(name, program) != 0;
 }
 

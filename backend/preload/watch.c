@@ -9,7 +9,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "lib/cleanup.h"
 #include "lib/thread_name.h"
 
 /* As linux/dirent.h has it; no library has a header for it. */
@@ -21,16 +20,6 @@ struct entry {
 	char name[];
 };
 
-/* The name of the process; "" if it is not to be had. */
-static void read_program(char program[GCR_WATCH_NAME_ROOM])
-{
-	_cleanup_close_ int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
-	ssize_t length = fd < 0 ? 0 : read(fd, program, GCR_WATCH_NAME_ROOM - 1);
-
-	program[length > 0 ? length : 0] = '\0';
-	program[strcspn(program, "\n")] = '\0';
-}
-
 int gcr_watch_begin(struct gcr_watch *ret_watch, struct gcr_error *error)
 {
 	int fd = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -38,7 +27,7 @@ int gcr_watch_begin(struct gcr_watch *ret_watch, struct gcr_error *error)
 
 	if (r < 0)
 		return gcr_error_set(error, -r, "/proc/self/task: %s", strerror(-r));
-	read_program(ret_watch->program);
+	gcr_thread_name_of_program(ret_watch->program);
 	return 0;
 }
 

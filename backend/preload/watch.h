@@ -10,12 +10,11 @@
 
 #include "backend/preload/descriptor.h"
 #include "lib/error.h"
-
-#define GCR_WATCH_NAME_ROOM 17 /* a thread's name, a newline */
+#include "lib/thread_name.h"
 
 struct gcr_watch {
 	struct gcr_descriptor tasks; /* /proc/self/task */
-	char program[GCR_WATCH_NAME_ROOM];
+	char program[GCR_THREAD_NAME_ROOM];
 };
 
 #define GCR_WATCH_NONE               \

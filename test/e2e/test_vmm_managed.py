@@ -325,9 +325,7 @@ def test_deaths_in_the_halt():
                     equal(verb.result(), 'ESRCH')
                     wait_for(lambda: writers.pid not in machine.pids(), 'it to go')
                     continue
-                machine.expects_clean_exit = False
-                machine.stop(signal.SIGKILL)
-                subprocess.run(['umount', '-l', machine.mountpoint], check=False)
+                kill_daemon(machine)
                 wait_for(lambda: not writers.tracers(), 'it to be let go')
                 machine.start()
                 machine.wait_status(writers.pid, 'verb', '-')
