@@ -214,8 +214,10 @@ int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
 /* Checkpoint; a helper that dies meanwhile is replaced, and the driver asked how it ended. */
 int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
 {
+	struct gcr_process *process = drive->process;
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	struct gcr_result answer;
+	bool was_refused;
 	int result;
 
 	gcr_drive_set_phase(drive, "checkpoint");
@@ -230,6 +232,16 @@ int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
 	}
 	if (result < 0)
 		return result;
+	pthread_mutex_lock(&process->lock);
+	was_refused = process->was_refused;
+	process->was_refused = was_refused || answer.error == EOPNOTSUPP;
+	pthread_mutex_unlock(&process->lock);
+	/* It says UNKNOWN from then on, also when there is no reason left (measured). */
+	if (answer.error && was_refused)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the driver has refused to checkpoint this process before, "
+				     "and since then refuses whatever it has (%s)",
+				     answer.words);
 	if (answer.error == EOPNOTSUPP)
 		return gcr_error_set(
 			error, EOPNOTSUPP,

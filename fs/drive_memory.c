@@ -13,6 +13,7 @@
 #include "fs/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_cgroup.h"
 
 /* Host memory for the control state: 546 MB in a context's default configuration (measured). */
 #define CONTROL_STATE_BYTES (600ull << 20)

@@ -3,9 +3,15 @@
 #include "fs/engine.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "fs/link.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* A library looks for a daemon every two seconds (backend/preload/agent.c). */
+#define CONNECT_USEC	  (3 * GCR_USEC_PER_SEC)
+#define CONNECT_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
 
 static const struct gcr_engine *const engines[] = {&gcr_engine_driver, &gcr_engine_vmm};
 
@@ -56,4 +62,15 @@ const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const ch
 		return choose(process, ret_reason);
 	*ret_reason = "it was frozen by it";
 	return gcr_engine_of(process);
+}
+
+const struct gcr_engine *gcr_engine_for_freeze(struct gcr_task *task)
+{
+	int64_t deadline_usec = gcr_clock_usec() + CONNECT_USEC;
+	const char *unused;
+
+	while (gcr_link_is_due(task->process) && !gcr_task_stopped(task) &&
+	       gcr_clock_usec() < deadline_usec)
+		usleep(CONNECT_LOOK_USEC);
+	return gcr_engine_choose(task->process, &unused);
 }

@@ -32,4 +32,10 @@ const struct gcr_engine *gcr_engine_of(struct gcr_process *process);
 /* The engine for this process, and in *ret_reason (static) why not a better one. Never NULL. */
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason);
 
+/*
+ * The same for a freeze: a library that is in the program and not connected yet is waited for,
+ * three seconds at most.
+ */
+const struct gcr_engine *gcr_engine_for_freeze(struct gcr_task *task);
+
 #endif

@@ -112,6 +112,8 @@ static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 	bool was_handed_over;
 	const char *reason;
 
+	int r;
+
 	gcr_engine_choose(process, &reason);
 	if (drive->task->command->data)
 		return gcr_error_set(error, EOPNOTSUPP,
@@ -120,7 +122,15 @@ static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 	pthread_mutex_lock(&process->lock);
 	was_handed_over = process->was_handed_over;
 	pthread_mutex_unlock(&process->lock);
-	if (!gcr_link_facts(process, &facts) && facts.flags & GCR_PAGE_IMPORTED)
+	r = gcr_link_facts(process, &facts);
+	if (r == -ENOTCONN)
+		r = gcr_link_facts_unconnected(process, &facts);
+	if (r < 0 && r != -ENOTCONN)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "its preload library is not connected, and what it has done "
+				     "with its memory cannot be seen: %s",
+				     strerror(-r));
+	if (!r && facts.flags & GCR_PAGE_IMPORTED)
 		was_handed_over = true;
 	/* The driver would checkpoint shared handles and never be able to restore them (measured).
 	 */

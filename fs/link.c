@@ -12,11 +12,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/loop.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/procfs.h"
 
 /* How often a library that is to reconnect is looked for. */
 #define TAKE_LOOK_MSEC 10
@@ -173,16 +175,11 @@ static void copy_words(char *to, const char *from, size_t size)
 			*byte = '?';
 }
 
-int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_facts)
 {
-	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
-	const struct gcr_page *page;
 	uint32_t slots;
 	uint32_t phase;
 
-	if (!link)
-		return -ENOTCONN;
-	page = link->page;
 	*ret_facts = (struct gcr_link_facts){
 		.flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED),
 		.table_changes = __atomic_load_n(&page->table_changes, __ATOMIC_RELAXED),
@@ -202,6 +199,78 @@ int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts
 	for (uint32_t i = 0; i < slots && i < GCR_PAGE_SLOTS; i++)
 		ret_facts->submissions +=
 			__atomic_load_n(&page->slots[i].submissions, __ATOMIC_RELAXED);
+}
+
+int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+
+	if (!link)
+		return -ENOTCONN;
+	read_facts(link->page, ret_facts);
+	return 0;
+}
+
+/* ---- a library that is not connected ---- */
+
+static int stop_at_page(uintptr_t start, uintptr_t end, void *unused)
+{
+	return end - start >= sizeof(struct gcr_page);
+}
+
+bool gcr_link_is_due(struct gcr_process *process)
+{
+	bool is_there;
+
+	pthread_mutex_lock(&process->lock);
+	is_there = process->link;
+	pthread_mutex_unlock(&process->lock);
+	return !is_there &&
+	       gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, stop_at_page, NULL) == 1;
+}
+
+struct look {
+	pid_t pid;
+	struct gcr_link_facts facts;
+	bool is_found;
+};
+
+/* A page of another version says nothing that we understand. */
+static int look_at_page(uintptr_t start, uintptr_t end, void *data)
+{
+	struct look *look = data;
+	_cleanup_free_ struct gcr_page *page = NULL;
+	struct iovec here, there;
+	ssize_t length;
+
+	if (end - start < sizeof(*page))
+		return 0;
+	page = malloc(sizeof(*page));
+	if (!page)
+		return -ENOMEM;
+	here = (struct iovec){.iov_base = page, .iov_len = sizeof(*page)};
+	there = (struct iovec){.iov_base = (void *)start, .iov_len = sizeof(*page)};
+	length = process_vm_readv(look->pid, &here, 1, &there, 1, 0);
+	if (length < 0)
+		return -errno;
+	if (length != sizeof(*page) || page->magic != GCR_PAGE_MAGIC ||
+	    page->version != GCR_PAGE_VERSION)
+		return -EPROTO;
+	read_facts(page, &look->facts);
+	look->is_found = true;
+	return 1;
+}
+
+int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+{
+	struct look look = {.pid = process->pid};
+	int r = gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, look_at_page, &look);
+
+	if (r < 0)
+		return r;
+	if (!look.is_found)
+		return -ENOTCONN;
+	*ret_facts = look.facts;
 	return 0;
 }
 

@@ -56,6 +56,18 @@ struct gcr_link_facts {
 /* -ENOTCONN: the process has no preload library, or it has not (re)connected. Any thread. */
 int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts);
 
+/*
+ * Is a library in the program that is not connected? It looks for a daemon every two seconds, so
+ * one of a daemon that has just been started will soon be.
+ */
+bool gcr_link_is_due(struct gcr_process *process);
+
+/*
+ * The facts of a library that is not connected, read in the program's memory. -ENOTCONN: it has
+ * none; -EPERM: we must not look; -EPROTO: of another version; -ESRCH.
+ */
+int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_link_facts *ret_facts);
+
 /* The generation of its last hand-over as it registered, "" if none; -ENOTCONN. */
 int gcr_link_generation(struct gcr_process *process, char ret_generation[40]);
 

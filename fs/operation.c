@@ -297,7 +297,6 @@ static void *run_task(void *data)
 	struct gcr_error error = {0};
 	enum gcr_state state = GCR_STATE_FAILED;
 	const struct gcr_engine *engine;
-	const char *reason;
 	int stop_reason;
 	int result;
 
@@ -305,7 +304,7 @@ static void *run_task(void *data)
 	if (task->recovery || task->command->verb != GCR_VERB_FREEZE)
 		engine = gcr_engine_of(task->process);
 	else
-		engine = gcr_engine_choose(task->process, &reason);
+		engine = gcr_engine_for_freeze(task);
 	if (task->recovery)
 		result = engine->recover(task, &state, &error);
 	else if (task->command->verb == GCR_VERB_FREEZE)

@@ -74,6 +74,7 @@ struct gcr_process {
 	struct gcr_verb_timing last_thaw;
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
 	unsigned int registrations;    /* preload connections */
+	bool was_refused;	       /* the driver would not checkpoint it */
 	bool was_handed_over;	       /* it has imported handles since a thaw by the vmm engine */
 	struct gcr_link *link;	       /* the preload library's, NULL if there is none */
 	uint64_t submissions;	       /* as last sampled */

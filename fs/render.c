@@ -19,6 +19,7 @@
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_cgroup.h"
 
 /* What a rendering looks at: a copy of the process's changing fields, and of its task's. */
 struct view {

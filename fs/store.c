@@ -16,7 +16,7 @@
 
 #include "fs/log.h"
 #include "fs/record.h"
-#include "lib/procfs.h"
+#include "lib/proc_cgroup.h"
 
 /* More threads than this do not fault pages in any faster (measured). */
 #define POPULATORS_MAX 12

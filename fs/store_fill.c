@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include "lib/procfs.h"
+#include "lib/proc_cgroup.h"
 
 #define LOWEST_PRIORITY 19
 

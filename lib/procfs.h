@@ -57,20 +57,11 @@ int gcr_proc_each_file(pid_t pid, int (*visit)(const char *target, void *data), 
 int gcr_proc_each_mapping(pid_t pid, int (*visit)(const char *path, void *data), void *data);
 
 /*
- * The process's cgroup path as status shows it: the v2 path, else (also if that is the root and
- * memory is v1's) the v1 memory controller's. The string is the caller's. -ENOENT: neither.
+ * Calls @visit with every range at which @pid maps the file that /proc/PID/maps calls @path,
+ * likewise.
  */
-int gcr_proc_cgroup(pid_t pid, char **ret_path);
-
-/*
- * Bytes that may still be allocated for @pid: the least of limit - current over its memory
- * cgroup and all ancestors (v2 memory.max, v1 memory.limit_in_bytes), and MemAvailable.
- * *ret_what names what is narrowest ("MemAvailable" or the cgroup's path), for the caller to free.
- */
-int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what);
-
-/* Is the process's cgroup frozen (v2 cgroup.events frozen 1, v1 freezer.state)? 1, 0, -errno. */
-int gcr_proc_cgroup_frozen(pid_t pid);
+int gcr_proc_each_range(pid_t pid, const char *path,
+			int (*visit)(uintptr_t start, uintptr_t end, void *data), void *data);
 
 /* A pidfd for exactly this process: -ESRCH if the start time is not @start_ticks. */
 int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd);

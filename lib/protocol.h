@@ -320,7 +320,11 @@ struct gcr_page {
 	uint64_t reserved[8];
 	struct gcr_page_slot slots[GCR_PAGE_SLOTS];
 };
-#define GCR_PAGE_VMM	  0x1 /* memory is made so that it can be handed over */
-#define GCR_PAGE_IMPORTED 0x2 /* some of its handles were imported: never the driver engine */
+/* As /proc/PID/maps calls it in a program whose library has made one; memfd_create(2) adds the
+ * rest. */
+#define GCR_PAGE_NAME	   "gpucr-page"
+#define GCR_PAGE_FILE_NAME "/memfd:" GCR_PAGE_NAME " (deleted)"
+#define GCR_PAGE_VMM	   0x1 /* memory is made so that it can be handed over */
+#define GCR_PAGE_IMPORTED  0x2 /* some of its handles were imported: never the driver engine */
 
 #endif

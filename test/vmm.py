@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import re
+import subprocess
 import time
 
 import harness
@@ -136,6 +137,15 @@ def idle(machine, index=0):
         return readings[-1] == readings[-2] == readings[-3]
     harness.wait_for(is_settled, f'steady VRAM, {readings}')
     return readings[-1]
+
+
+def freeze_without_us(machine, pid):
+    """The driver's own Lock, Checkpoint and, if it is refused, Unlock; what it answers."""
+    done = subprocess.run([f'{harness.BUILD}/tools/gpucr-run', '--sim',
+                           f'{harness.BUILD}/tools/gpucr-bench', '--role', 'peer'],
+                          input=f'freeze {pid}\n', env={**machine.env, 'GPUCR_PRELOAD': ''},
+                          capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
 
 
 def cycle(machine, program, freeze='freeze'):

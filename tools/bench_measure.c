@@ -13,6 +13,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_cgroup.h"
 #include "lib/procfs.h"
 #include "tools/bench.h"
 #include "tools/bench_mount.h"

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "lib/cleanup.h"
+#include "lib/proc_cgroup.h"
 #include "lib/procfs.h"
 
 #define GRAPHICS_WHY "memory shared with graphics does not come back"

@@ -103,7 +103,7 @@ static void give_slot_back(void *slot)
 
 static int make_memfd(void)
 {
-	_cleanup_close_ int fd = memfd_create("gpucr-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	_cleanup_close_ int fd = memfd_create(GCR_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	if (fd < 0 || ftruncate(fd, sizeof(struct gcr_page)) < 0 ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)

@@ -16,6 +16,8 @@
 static CUprocessState state;
 /* A restore has failed. Measured: the state goes on being "checkpointed", and nothing works. */
 static bool failed;
+/* Measured: after a checkpoint that was refused every other one is, without that reason too. */
+static bool refused;
 /* Why the next restore will fail, found out when checkpointing. */
 static CUresult lost;
 
@@ -174,8 +176,12 @@ CUresult checkpoint_save(void)
 	if (state != CU_PROCESS_STATE_LOCKED)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	/* Measured: refused, and the process can be unlocked. */
-	if (managed_memory_exists())
+	if (managed_memory_exists()) {
+		refused = true;
 		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	if (refused)
+		return CUDA_ERROR_UNKNOWN;
 	lost = find_lost();
 	for (struct phys *phys = physes; phys && !result; phys = phys->next)
 		result = phys_save(phys);

@@ -286,6 +286,36 @@ def test_daemon_dies_with_frozen_programs():
         vmm.cycle(machine, demos[2])
 
 
+def test_freeze_before_the_library_has_come_back():
+    """The driver engine would take memory that it can never restore."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        vmm.cycle(machine, demo)
+        for _ in range(3):
+            kill_daemon(machine)
+            machine.start()
+            machine.must(demo.pid, 'freeze')
+            equal(machine.status(demo.pid)['engine'], 'vmm')
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+
+
+def test_library_that_does_not_come_back():
+    """Another daemon than the one that it looks for: it reads in the program what was done."""
+    with vmm.machine() as machine:
+        handed, untouched = vmm.demo(machine, *SMALL), vmm.demo(machine, *SMALL)
+        vmm.cycle(machine, handed)
+        kill_daemon(machine)
+        machine.runtime += '-of-another'
+        machine.start()
+        equal(machine.status(handed.pid)['engine'], 'driver')
+        equal(machine.write(handed.pid, 'freeze'), 'EOPNOTSUPP')
+        check('handed over' in machine.error(handed.pid), machine.error(handed.pid))
+        equal(machine.state(handed.pid), 'running')
+        handed.wait_ticks()
+        vmm.cycle(machine, untouched)
+
+
 def test_daemon_dies_and_stays_away():
     """Gated, a program goes on at once; with its memory handed over, after a while."""
     with vmm.machine() as machine:

@@ -403,5 +403,26 @@ def test_taken_back_after_the_freeze():
         check_runs(machine, played)
 
 
+def test_refused_by_the_driver_before():
+    """Who has been refused once is refused for ever, whatever the reason was; nothing is lost."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--managed', 1, '--buffers', 1, '--bytes', '3M')
+        check('NOT_SUPPORTED' in vmm.freeze_without_us(machine, demo.pid), 'the first refusal')
+        demo.wait_ticks()
+        for _ in range(2):
+            equal(machine.write(demo.pid, 'freeze'), 'EIO')
+            check('UNKNOWN' in machine.error(demo.pid), machine.error(demo.pid))
+            equal(machine.state(demo.pid), 'running')
+            demo.wait_ticks()
+        vmm.cycle(machine, demo, 'freeze data')
+        plain = machine.ready_demo('--managed', 1, command=[
+            f'{harness.BUILD}/tools/gpucr-run', '--sim', '--no-vmm',
+            f'{harness.BUILD}/tools/gpucr-demo'])
+        for words in ('managed memory', 'before'):
+            equal(machine.write(plain.pid, 'freeze'), 'EOPNOTSUPP')
+            check(words in machine.error(plain.pid), machine.error(plain.pid))
+            plain.wait_ticks()
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)

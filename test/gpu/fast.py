@@ -141,13 +141,20 @@ class FastParts:
 
     def part_managed(self):
         """managed memory, which the driver alone refuses: 20 cycles"""
+        refused = self.rig.start("refused", [self.options.managed], preload=True)
+        refused.wait_for(3)
+        bare = Bare(self.rig)
+        answer = bare.call("freeze", refused.pid, 60)
+        self.results.check("NOT_SUPPORTED" in answer, "the driver alone refuses", answer)
+        answer = bare.call("freeze", refused.pid, 60)
+        self.results.check(answer.startswith("error"), "it refuses again", answer)
+        bare.close()
+        self.check_goes_on(refused)
+        self.verb(refused, "freeze", errno.EIO, "a freeze after a refusal")
+        self.check_goes_on(refused)
+        refused.stop()
         program = self.rig.start("managed", [self.options.managed], preload=True)
         program.wait_for(3)
-        bare = Bare(self.rig)
-        answer = bare.call("freeze", program.pid, 60)
-        self.results.check("NOT_SUPPORTED" in answer, "the driver alone refuses", answer)
-        bare.close()
-        self.check_goes_on(program)
         self.check_engine(program)
         self.many_cycles([program], self.sizes.managed_cycles)
 

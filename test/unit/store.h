@@ -21,6 +21,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
+#include "lib/proc_cgroup.h"
 #include "lib/procfs.h"
 #include "test/unit/test.h"
 

@@ -2,6 +2,7 @@
 /* lib/procfs.c against real processes: children with odd names, files, mappings, signals, cgroups.
  */
 #include "lib/procfs.h"
+#include "lib/proc_cgroup.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -176,6 +177,19 @@ static int count_mapping(const char *path, void *data)
 	return 0;
 }
 
+static int count_range(uintptr_t start, uintptr_t end, void *data)
+{
+	if (end > start)
+		++*(int *)data;
+	return 0;
+}
+
+static int stop_at_range(uintptr_t start, uintptr_t end, void *data)
+{
+	count_range(start, end, data);
+	return 42;
+}
+
 static void test_mappings(void)
 {
 	struct child child;
@@ -188,8 +202,15 @@ static void test_mappings(void)
 	CHECK(gcr_proc_each_mapping(child.pid, count_mapping, &count) == 0 && count == 1);
 	count = 0;
 	CHECK(gcr_proc_each_mapping(child.pid, stop_at_first, &count) == 42 && count == 1);
+	count = 0;
+	CHECK(gcr_proc_each_range(child.pid, mapped_path, count_range, &count) == 0 && count > 1);
+	count = 0;
+	CHECK(gcr_proc_each_range(child.pid, mapped_path, stop_at_range, &count) == 42);
+	CHECK(count == 1);
+	CHECK(gcr_proc_each_range(child.pid, "/no/such/file", stop_at_range, &count) == 0);
 	end_child(child);
 	unlink(mapped_path);
+	CHECK(gcr_proc_each_range(child.pid, mapped_path, count_range, &count) == -ESRCH);
 	CHECK(gcr_proc_each_mapping(child.pid, count_mapping, &count) == -ESRCH);
 }
 

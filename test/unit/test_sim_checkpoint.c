@@ -280,6 +280,16 @@ static void test_managed(void)
 	OK(act('U', &t));
 	CHECK(tell(&t, 'v') == '+');
 	CHECK(tell(&t, 'f') == '+');
+	/* Refused once, refused for ever. */
+	OK(act('L', &t));
+	CHECK(act('C', &t) == CUDA_ERROR_UNKNOWN);
+	OK(act('U', &t));
+	CHECK(tell(&t, 'v') == '+');
+	child_kill(&t);
+
+	t = target_start();
+	CHECK(tell(&t, 'm') == '+');
+	CHECK(tell(&t, 'f') == '+');
 	OK(act('L', &t));
 	OK(act('C', &t));
 	OK(act('R', &t));

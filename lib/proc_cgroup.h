@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* Where a process is in the cgroup trees (v2, v1 or both), and what they allow it. */
+#ifndef GCR_LIB_PROC_CGROUP_H
+#define GCR_LIB_PROC_CGROUP_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/*
+ * The process's cgroup path as status shows it: the v2 path, else (also if that is the root and
+ * memory is v1's) the v1 memory controller's. The string is the caller's. -ENOENT: neither.
+ */
+int gcr_proc_cgroup(pid_t pid, char **ret_path);
+
+/*
+ * Bytes that may still be allocated for @pid: the least of limit - current over its memory
+ * cgroup and all ancestors (v2 memory.max, v1 memory.limit_in_bytes), and MemAvailable.
+ * *ret_what names what is narrowest ("MemAvailable" or the cgroup's path), for the caller to free.
+ */
+int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what);
+
+/* Is the process's cgroup frozen (v2 cgroup.events frozen 1, v1 freezer.state)? 1, 0, -errno. */
+int gcr_proc_cgroup_frozen(pid_t pid);
+
+#endif

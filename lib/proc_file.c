@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* Small files of the kernel's, read whole. */
+#include "lib/proc_file.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+
+/* environ may be as large as the stack's quarter; more than this is not a program's environment. */
+#define FILE_BYTES_MAX (64u << 20)
+
+void gcr_proc_path(char path[GCR_PROC_PATH_BYTES], pid_t pid, const char *name)
+{
+	snprintf(path, GCR_PROC_PATH_BYTES, "/proc/%d/%s", (int)pid, name);
+}
+
+int gcr_proc_error(int number)
+{
+	switch (number) {
+	case ENOENT:
+		return -ESRCH;
+	case EPERM:
+		return -EACCES;
+	default:
+		return -number;
+	}
+}
+
+int gcr_file_read(const char *path, char **ret_text, size_t *ret_bytes)
+{
+	_cleanup_free_ char *text = NULL;
+	_cleanup_close_ int fd = -1;
+	size_t size = 4096;
+	size_t used = 0;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0)
+		return -errno;
+	text = malloc(size);
+	if (!text)
+		return -ENOMEM;
+	for (;;) {
+		ssize_t got;
+
+		if (used + 1 == size) {
+			char *larger;
+
+			if (size >= FILE_BYTES_MAX)
+				return -EFBIG;
+			larger = realloc(text, size * 2);
+			if (!larger)
+				return -ENOMEM;
+			text = larger;
+			size *= 2;
+		}
+		got = read(fd, text + used, size - used - 1);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		if (got == 0)
+			break;
+		used += (size_t)got;
+	}
+	text[used] = '\0';
+	*ret_text = TAKE_PTR(text);
+	if (ret_bytes)
+		*ret_bytes = used;
+	return 0;
+}
+
+int gcr_proc_read(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes)
+{
+	char path[GCR_PROC_PATH_BYTES];
+	int r;
+
+	if (pid <= 0)
+		return -ESRCH;
+	gcr_proc_path(path, pid, name);
+	r = gcr_file_read(path, ret_text, ret_bytes);
+	return r < 0 ? gcr_proc_error(-r) : 0;
+}
+
+int gcr_parse_u64(const char *text, uint64_t *ret_value)
+{
+	char *end;
+	unsigned long long value;
+
+	if (!isdigit((unsigned char)*text))
+		return -EINVAL;
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno)
+		return -errno;
+	while (isspace((unsigned char)*end))
+		end++;
+	if (*end)
+		return -EINVAL;
+	*ret_value = value;
+	return 0;
+}
