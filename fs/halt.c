@@ -1,365 +1,84 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A halt is a thread of ours: ptrace(2) belongs to a thread, and when that ends, the kernel lets go
- * of whatever it had attached to, in whichever state. Nothing here is shared but by its start, two
- * semaphores and its end.
- */
+/* The daemon's side of a halt; fs/gpucr_halt.c is the helper's. */
 #include "fs/halt.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ptrace.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "lib/procfs.h"
-#include "lib/thread_name.h"
 
-/* A thread in a call that cannot be interrupted has this long to come out of it. */
-#define STOP_USEC	 (2 * GCR_USEC_PER_SEC)
-/* Between looks at threads that have not stopped yet; most do at once. */
-#define LOOK_FIRST_USEC	 50
-#define LOOK_MOST_USEC	 2000
-/* An execve(2) in the midst of it is held up so long. */
-#define BURY_USEC	 20000
-#define PERMISSION_TRIES 5
-#define PERMISSION_USEC	 10000
-
-enum tracee_state {
-	TRACEE_RUNNING,
-	TRACEE_STOPPED,
-	TRACEE_WAITING, /* in a system call that takes it nowhere */
-	TRACEE_GONE,
-};
-
-struct tracee {
-	pid_t tid;
-	enum tracee_state state;
-	int signal; /* which it was about to get, 0: none */
-};
+/* Threads that do not stop are given up long before. */
+#define ANSWER_USEC (30 * GCR_USEC_PER_SEC)
+#define END_USEC    (2 * GCR_USEC_PER_SEC)
 
 struct gcr_halt {
-	pid_t pid;
-	pthread_t thread;
-	sem_t done;    /* all are stopped, or it has failed */
-	sem_t release; /* let them go */
-	int result;
-	struct gcr_error error;
-	struct tracee *tracees;
-	size_t count, room;
+	struct gcr_helper *helper;
 };
 
-/* ---- who ---- */
-
-static bool is_known(const struct gcr_halt *halt, pid_t tid)
+static int ask(struct gcr_halt *halt, pid_t pid, int page_fd, int64_t limit_usec,
+	       struct gcr_error *error)
 {
-	for (size_t i = 0; i < halt->count; i++)
-		if (halt->tracees[i].tid == tid && halt->tracees[i].state != TRACEE_GONE)
-			return true;
-	return false;
+	struct gcr_halt_request request = {
+		.pid = pid,
+		.limit_ms = (uint32_t)(limit_usec / GCR_USEC_PER_MSEC),
+	};
+	_cleanup_close_ int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	const int fds[] = {self, page_fd};
+	struct gcr_result result;
+	int r;
+
+	if (self < 0)
+		return gcr_error_set(error, EIO, "no pidfd: %s", strerror(errno));
+	r = gcr_helper_request_fds(halt->helper, GCR_MESSAGE_HALT, &request, sizeof(request), fds,
+				   GCR_ARRAY_SIZE(fds), error);
+	if (r < 0)
+		return r;
+	r = gcr_helper_result(halt->helper, ANSWER_USEC, -1, &result);
+	if (r < 0)
+		gcr_helper_kill(halt->helper);
+	if (r == -ETIMEDOUT)
+		return gcr_error_set(error, EBUSY, "its threads were not stopped in time");
+	if (r < 0)
+		return gcr_error_set(error, EIO,
+				     "the helper that stops its threads has died (process %d)",
+				     (int)gcr_helper_pid(halt->helper));
+	return result.error ? gcr_error_set(error, result.error, "%s", result.words) : 0;
 }
 
-static struct tracee *add_tracee(struct gcr_halt *halt)
+int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int page_fd, int64_t limit_usec,
+		   struct gcr_halt **ret_halt, struct gcr_error *error)
 {
-	if (halt->count == halt->room) {
-		size_t room = halt->room ? 2 * halt->room : 64;
-		struct tracee *longer = reallocarray(halt->tracees, room, sizeof(*longer));
-
-		if (!longer)
-			return NULL;
-		halt->tracees = longer;
-		halt->room = room;
-	}
-	return &halt->tracees[halt->count++];
-}
-
-/* Who traces the thread; 0: nobody (or somebody outside of our pid namespace). */
-static pid_t tracer_of(pid_t pid, pid_t tid)
-{
-	_cleanup_fclose_ FILE *file = NULL;
-	char path[64], line[128];
-	int tracer = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", (int)pid, (int)tid);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "TracerPid: %d", &tracer) == 1)
-			break;
-	return tracer;
-}
-
-/* The kernel would not let us, for one of several reasons. */
-static int explain(const struct gcr_halt *halt, pid_t tid, struct gcr_error *error)
-{
-	struct gcr_proc_stat stat;
-	pid_t tracer = tracer_of(halt->pid, tid);
-
-	/* On its way out: it does nothing any more. */
-	if (gcr_proc_stat(tid, &stat) < 0 || stat.state == 'Z' || stat.state == 'X')
-		return 0;
-	if (tracer)
-		return gcr_error_set(
-			error, EOPNOTSUPP,
-			"it uses managed memory, so its threads have to be stopped for "
-			"a moment, but a debugger is attached to it (process %d)",
-			(int)tracer);
-	if (!halt->count)
-		return -EPERM;
-	return gcr_error_set(error, EOPNOTSUPP,
-			     "it uses managed memory, and its thread %d (%s) cannot be stopped for "
-			     "a moment",
-			     (int)tid, stat.comm);
-}
-
-static int seize(struct gcr_halt *halt, pid_t tid, struct gcr_error *error)
-{
-	struct tracee *tracee;
-
-	if (ptrace(PTRACE_SEIZE, tid, 0, 0) < 0)
-		return errno == ESRCH ? 0 : explain(halt, tid, error);
-	tracee = add_tracee(halt);
-	if (!tracee)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	*tracee = (struct tracee){.tid = tid};
-	if (ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0)
-		tracee->state = TRACEE_GONE;
-	return 0;
-}
-
-/* All threads that are not known yet; how many there were. */
-static int seize_new(struct gcr_halt *halt, size_t *ret_found, struct gcr_error *error)
-{
-	_cleanup_closedir_ DIR *directory = NULL;
-	const struct dirent *entry;
-	char path[64];
-	size_t before = halt->count;
-	struct gcr_proc_stat program;
-	int result = 0;
-
-	if (gcr_proc_stat(halt->pid, &program) < 0)
-		return gcr_error_set(error, ESRCH, "process %d has ended", (int)halt->pid);
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)halt->pid);
-	directory = opendir(path);
-	if (!directory)
-		return gcr_error_set(error, ESRCH, "process %d has ended", (int)halt->pid);
-	while (!result && (entry = readdir(directory))) {
-		pid_t tid = (pid_t)strtol(entry->d_name, NULL, 10);
-		struct gcr_proc_stat stat;
-
-		if (tid <= 0 || is_known(halt, tid) || gcr_proc_stat(tid, &stat) < 0 ||
-		    gcr_thread_name_is_ours(stat.comm) ||
-		    gcr_thread_name_is_drivers(stat.comm, program.comm))
-			continue;
-		result = seize(halt, tid, error);
-	}
-	*ret_found = halt->count - before;
-	return result;
-}
-
-/* ---- stopping ---- */
-
-/*
- * Whoever writes a verb to our own files waits for us, and no signal or tracer gets it out of that
- * wait. A write(2) changes nothing in its memory, and on its way back to the program it stops.
- */
-static bool may_wait(const struct gcr_halt *halt, pid_t tid)
-{
-	_cleanup_fclose_ FILE *call = NULL, *where = NULL;
-	struct gcr_proc_stat stat;
-	char path[64], name[64] = "";
-	long number = -1;
-
-	if (gcr_proc_stat(tid, &stat) < 0 || stat.state != 'D')
-		return false;
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)halt->pid, (int)tid);
-	call = fopen(path, "re");
-	if (!call || fscanf(call, "%ld", &number) != 1)
-		return false;
-	/* The kernel's function in which it waits: not in one that reads the program's memory. */
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/wchan", (int)halt->pid, (int)tid);
-	where = fopen(path, "re");
-	if (!where || !fgets(name, sizeof(name), where) || strcmp(name, "request_wait_answer") != 0)
-		return false;
-	return number == SYS_write || number == SYS_writev || number == SYS_pwrite64 ||
-	       number == SYS_pwritev || number == SYS_pwritev2;
-}
-
-static void look(struct tracee *tracee)
-{
-	int status;
-	pid_t tid = waitpid(tracee->tid, &status, __WALL | WNOHANG);
-
-	if (tid == 0)
-		return;
-	if (tid < 0 || !WIFSTOPPED(status)) {
-		tracee->state = TRACEE_GONE;
-		return;
-	}
-	tracee->state = TRACEE_STOPPED;
-	/* Not our stop, nor one by job control: it is about to get a signal, and will. */
-	if (status >> 16 == 0)
-		tracee->signal = WSTOPSIG(status);
-}
-
-static int wait_for_all(struct gcr_halt *halt, int64_t deadline_usec, struct gcr_error *error)
-{
-	useconds_t pause_usec = LOOK_FIRST_USEC;
-
-	for (size_t i = 0; i < halt->count;) {
-		struct tracee *tracee = &halt->tracees[i];
-
-		if (tracee->state == TRACEE_RUNNING)
-			look(tracee);
-		if (tracee->state != TRACEE_RUNNING) {
-			i++;
-			continue;
-		}
-		if (pause_usec == LOOK_MOST_USEC && may_wait(halt, tracee->tid)) {
-			tracee->state = TRACEE_WAITING;
-			continue;
-		}
-		if (gcr_clock_usec() >= deadline_usec)
-			return gcr_error_set(error, EBUSY,
-					     "it uses managed memory, and its thread %d does not "
-					     "stop: it is in a system call that cannot be "
-					     "interrupted",
-					     (int)tracee->tid);
-		usleep(pause_usec);
-		pause_usec = 2 * pause_usec < LOOK_MOST_USEC ? 2 * pause_usec : LOOK_MOST_USEC;
-	}
-	return 0;
-}
-
-/* A thread that is not stopped may make others: until there are none that were not seen. */
-static int stop_all(struct gcr_halt *halt, struct gcr_error *error)
-{
-	int64_t deadline_usec = gcr_clock_usec() + STOP_USEC;
-	size_t found;
-	int result;
-
-	do {
-		result = seize_new(halt, &found, error);
-		if (!result)
-			result = wait_for_all(halt, deadline_usec, error);
-	} while (!result && found);
-	return result;
-}
-
-/* ---- the thread ---- */
-
-/* The others are let go when this thread ends. */
-static void let_go(struct gcr_halt *halt)
-{
-	for (size_t i = 0; i < halt->count; i++) {
-		const struct tracee *tracee = &halt->tracees[i];
-
-		if (tracee->state == TRACEE_STOPPED)
-			ptrace(PTRACE_DETACH, tracee->tid, 0, (void *)(intptr_t)tracee->signal);
-	}
-}
-
-static void *run(void *argument)
-{
-	struct gcr_halt *halt = argument;
-
-	halt->result = stop_all(halt, &halt->error);
-	/* In the midst of an execve(2) nobody may. */
-	for (int try = 1; halt->result == -EPERM && try < PERMISSION_TRIES; try++) {
-		usleep(PERMISSION_USEC);
-		halt->result = stop_all(halt, &halt->error);
-	}
-	sem_post(&halt->done);
-	while (!halt->result && sem_wait(&halt->release) < 0)
-		;
-	let_go(halt);
-	return NULL;
-}
-
-static void destroy(struct gcr_halt *halt)
-{
-	if (!halt)
-		return;
-	sem_destroy(&halt->release);
-	sem_destroy(&halt->done);
-	free(halt->tracees);
-	free(halt);
-}
-GCR_DEFINE_CLEANUP(struct gcr_halt *, destroy);
-
-/*
- * Who calls execve(2) waits for its other threads to be gone, which those that we trace are when
- * they have been waited for; and meanwhile PTRACE_SEIZE waits for it.
- */
-static void bury_dead(const struct gcr_halt *halt)
-{
-	_cleanup_closedir_ DIR *directory = NULL;
-	const struct dirent *entry;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)halt->pid);
-	directory = opendir(path);
-	while (directory && (entry = readdir(directory))) {
-		pid_t tid = (pid_t)strtol(entry->d_name, NULL, 10);
-		struct gcr_proc_stat stat;
-		int status;
-
-		if (tid > 0 && gcr_proc_stat(tid, &stat) == 0 && stat.state == 'Z')
-			waitpid(tid, &status, __WALL | WNOHANG);
-	}
-}
-
-static void wait_done(struct gcr_halt *halt)
-{
-	for (;;) {
-		struct timespec until = gcr_clock_after(BURY_USEC);
-
-		if (sem_timedwait(&halt->done, &until) == 0)
-			return;
-		if (errno == ETIMEDOUT)
-			bury_dead(halt);
-	}
-}
-
-int gcr_halt_begin(pid_t pid, struct gcr_halt **ret_halt, struct gcr_error *error)
-{
-	_cleanup_(destroy_cleanup) struct gcr_halt *halt = calloc(1, sizeof(*halt));
-	int result;
+	_cleanup_free_ struct gcr_halt *halt = calloc(1, sizeof(*halt));
+	int r;
 
 	if (!halt)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	halt->pid = pid;
-	sem_init(&halt->done, 0, 0);
-	sem_init(&halt->release, 0, 0);
-	result = -pthread_create(&halt->thread, NULL, run, halt);
-	if (result < 0)
-		return gcr_error_set(error, -result, "cannot start a thread: %s",
-				     strerror(-result));
-	wait_done(halt);
-	if (!halt->result) {
-		*ret_halt = TAKE_PTR(halt);
-		return 0;
+	r = gcr_helpers_take_halt(helpers, &halt->helper, error);
+	if (r < 0)
+		return r;
+	r = ask(halt, pid, page_fd, limit_usec, error);
+	if (r < 0) {
+		gcr_helper_put(halt->helper);
+		return r;
 	}
-	result = halt->result;
-	pthread_join(halt->thread, NULL);
-	*error = halt->error;
-	return result;
+	*ret_halt = TAKE_PTR(halt);
+	return 0;
 }
 
+/* Its end, and not only what it says, is what lets go of everybody. */
 void gcr_halt_end(struct gcr_halt *halt)
 {
+	struct gcr_error error;
+
 	if (!halt)
 		return;
-	sem_post(&halt->release);
-	pthread_join(halt->thread, NULL);
-	destroy(halt);
+	if (gcr_helper_request(halt->helper, GCR_MESSAGE_HALT_END, NULL, 0, &error) < 0 ||
+	    gcr_helper_await_end(halt->helper, END_USEC) < 0)
+		gcr_helper_kill(halt->helper);
+	gcr_helper_put(halt->helper);
+	free(halt);
 }

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stopping all threads of a program for a moment, by ptrace(2), wherever they are: none of them
- * returns to the program's code before the halt ends. Not stopped are the threads of the preload
- * library and of the driver (lib/thread_name.h).
- *
- * To the program it is as if a debugger had come and gone: a system call that waits may return
- * EINTR where it would after SIGSTOP and SIGCONT (epoll_wait(2), say; see signal(7)). Signals and
- * job control are as they were. If the daemon dies, the kernel lets the threads go on.
+ * The threads of a program stopped for a moment (fs/stop.h), by a helper process that outlives the
+ * daemon: while the library is in the midst of taking or bringing back managed memory, they stay
+ * stopped, also if the daemon is killed. Should the helper itself be killed, they go on, and the
+ * library finds that out.
  */
 #ifndef GCR_FS_HALT_H
 #define GCR_FS_HALT_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
+#include "fs/helper.h"
 #include "lib/error.h"
 
 struct gcr_halt;
 
 /*
- * -EPERM: no privilege to do this, and nothing was done. -EOPNOTSUPP, -EBUSY (a thread that does
- * not stop), -ESRCH, -ENOMEM, with words: all threads have been let go.
+ * @page_fd: the library's page. Without a daemon the threads go on after @limit_usec at the latest.
+ * Errors as gcr_stop_begin(), and -EIO: the helper does not start or has died. Then all threads
+ * have been let go.
  */
-int gcr_halt_begin(pid_t pid, struct gcr_halt **ret_halt, struct gcr_error *error);
+int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int page_fd, int64_t limit_usec,
+		   struct gcr_halt **ret_halt, struct gcr_error *error);
 
-/* Let them go on. NULL: nothing to do. */
+/* Let them go on, and wait until they do. NULL: nothing to do. */
 void gcr_halt_end(struct gcr_halt *halt);
 
 #endif

@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/stop.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
@@ -157,8 +158,12 @@ destroy_actions:
 int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_kind kind,
 		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error)
 {
-	const char *program = kind == GCR_HELPER_CONTROL ? config->backend->control_program
-							 : config->backend->worker_program;
+	const char *const programs[] = {
+		[GCR_HELPER_CONTROL] = config->backend->control_program,
+		[GCR_HELPER_WORKER] = config->backend->worker_program,
+		[GCR_HELPER_HALT] = GCR_STOP_PROGRAM,
+	};
+	const char *program = programs[kind];
 	_cleanup_(gcr_helper_free_cleanup) struct gcr_helper *helper = NULL;
 	_cleanup_(free_environment_cleanup) char **environment = NULL;
 	_cleanup_free_ char *path = NULL;

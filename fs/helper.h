@@ -17,6 +17,7 @@
 enum gcr_helper_kind {
 	GCR_HELPER_CONTROL, /* one verb, no GPU context */
 	GCR_HELPER_WORKER,  /* one GPU, holds a context */
+	GCR_HELPER_HALT,    /* stops a program's threads once; no driver */
 };
 
 struct gcr_helper;  /* one helper process; used by one thread at a time */
@@ -53,15 +54,19 @@ void gcr_helpers_keep_spare(struct gcr_helpers *helpers, bool wanted);
 int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, int wake_fd,
 			     struct gcr_helper **ret_helper, struct gcr_error *error);
 
+/* A new one that stops a program's threads; it says no hello. */
+int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_helper,
+			  struct gcr_error *error);
+
 /* The worker of the GPU with this UUID, started if it is not there; others wait their turn. */
 int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			    int64_t timeout_usec, int wake_fd, struct gcr_helper **ret_helper,
 			    struct gcr_error *error);
 
 /*
- * Give a helper back: a control helper ends (closing its socket; killed if it does not go within
- * a second, never waited for), a worker becomes idle, or is killed if it is in the middle of a
- * request. NULL is allowed.
+ * Give a helper back: a worker becomes idle, or is killed if it is in the middle of a request; the
+ * others end (closing their socket; killed if they do not go within a second, never waited for).
+ * NULL is allowed.
  */
 void gcr_helper_put(struct gcr_helper *helper);
 

@@ -46,8 +46,7 @@ struct gcr_helper {
 	struct worker_slot *slot;
 };
 
-/* Start the program. @uuid: the worker's GPU, NULL for a control helper. -EIO, -ENOMEM, with words.
- */
+/* Start the program. @uuid: the worker's GPU, NULL for others. -EIO, -ENOMEM, with words. */
 int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_kind kind,
 		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error);
 

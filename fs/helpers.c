@@ -506,6 +506,12 @@ int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, 
 	return 0;
 }
 
+int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_helper,
+			  struct gcr_error *error)
+{
+	return take_new(helpers, GCR_HELPER_HALT, NULL, ret_helper, error);
+}
+
 /* Wait for the turn at @slot, which has us among its users. */
 static int wait_turn(struct worker_slot *slot, int64_t deadline_usec, int wake_fd,
 		     struct gcr_error *error)
@@ -698,7 +704,7 @@ void gcr_helper_put(struct gcr_helper *helper)
 	{
 		GCR_LOCK_SCOPE(&helpers->lock);
 
-		if (helper->kind == GCR_HELPER_CONTROL) {
+		if (helper->kind != GCR_HELPER_WORKER) {
 			leave(helper, now_usec + LEAVE_USEC);
 		} else if (keep_worker(helper)) {
 			helper->role = HELPER_IDLE;

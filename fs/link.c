@@ -7,17 +7,15 @@
 #include "fs/link.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/loop.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/page.h"
 #include "lib/procfs.h"
 
 /* How often a library that is to reconnect is looked for. */
@@ -29,6 +27,7 @@ struct gcr_link {
 	int fd;
 	uint32_t number;
 	const struct gcr_page *page;
+	int page_fd;
 	char generation[40];
 
 	pthread_mutex_t lock;
@@ -48,8 +47,8 @@ void gcr_link_unref(struct gcr_link *link)
 {
 	if (!link || atomic_fetch_sub(&link->references, 1) != 1)
 		return;
-	if (link->page)
-		munmap((void *)(uintptr_t)link->page, sizeof(*link->page));
+	gcr_page_unmap(link->page);
+	close(link->page_fd);
 	close(link->fd);
 	pthread_mutex_destroy(&link->lock);
 	gcr_process_unref(link->process);
@@ -57,28 +56,6 @@ void gcr_link_unref(struct gcr_link *link)
 }
 
 GCR_DEFINE_CLEANUP(struct gcr_link *, gcr_link_unref);
-
-/* A page that its owner can cut off would be our SIGBUS. */
-static int map_page(int fd, const struct gcr_page **ret_page)
-{
-	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
-	int seals = fcntl(fd, F_GET_SEALS);
-	struct stat status;
-	void *page;
-
-	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
-	    status.st_size < (off_t)sizeof(struct gcr_page))
-		return -EPROTO;
-	page = mmap(NULL, sizeof(struct gcr_page), PROT_READ, MAP_SHARED, fd, 0);
-	if (page == MAP_FAILED)
-		return -errno;
-	*ret_page = page;
-	if ((*ret_page)->magic != GCR_PAGE_MAGIC || (*ret_page)->version != GCR_PAGE_VERSION) {
-		munmap(page, sizeof(struct gcr_page));
-		return -EPROTO;
-	}
-	return 0;
-}
 
 /* A generation is told of in events: only what a UUID is made of. */
 static void copy_generation(char to[40], const char from[40])
@@ -102,7 +79,7 @@ int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 	link = calloc(1, sizeof(*link));
 	if (!link)
 		return -ENOMEM;
-	result = map_page(page, &link->page);
+	result = gcr_page_map(page, &link->page);
 	if (result < 0) {
 		free(link);
 		return result;
@@ -111,6 +88,7 @@ int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 	pthread_mutex_init(&link->lock, NULL);
 	link->process = gcr_process_ref(process);
 	link->fd = TAKE_FD(socket);
+	link->page_fd = TAKE_FD(page);
 	link->number = number;
 	copy_generation(link->generation, registration->generation);
 	pthread_mutex_lock(&process->lock);
@@ -282,6 +260,11 @@ int gcr_link_generation(struct gcr_process *process, char ret_generation[40])
 		return -ENOTCONN;
 	memcpy(ret_generation, link->generation, sizeof(link->generation));
 	return 0;
+}
+
+int gcr_link_page_fd(const struct gcr_link *link)
+{
+	return link->page_fd;
 }
 
 /* Ours, unless somebody has it (-EBUSY) or it has ended (-ENOTCONN). */

@@ -79,6 +79,9 @@ int gcr_link_take(struct gcr_process *process, int64_t timeout_usec, struct gcr_
 		  struct gcr_error *error);
 void gcr_link_put(struct gcr_link *link);
 
+/* The page's descriptor, which stays the link's. */
+int gcr_link_page_fd(const struct gcr_link *link);
+
 /* Send a request; at most one is under way. Descriptors stay the caller's. -EPIPE. */
 int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
 		     size_t payload_bytes, const int *fds, size_t fds_count,

@@ -32,6 +32,8 @@
  * not answer all the same, they are let go, and it knows or does not mind.
  */
 #define HALT_USEC	    (20 * GCR_USEC_PER_SEC)
+/* The same without us; then somebody would have to find out what it is that hangs. */
+#define ORPHAN_USEC	    (60 * GCR_USEC_PER_SEC)
 #define HALT_BYTES_PER_USEC 256
 #define HALT_SLICE_USEC	    (20 * GCR_USEC_PER_MSEC)
 /* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
@@ -353,14 +355,29 @@ static bool shrinking_pays(const struct gcr_vmm *vmm)
 	return !vmm->drive.task->command->data;
 }
 
-/* When its threads are let go at the latest. */
-static int64_t halt_end(const struct gcr_vmm *vmm)
+/* By how much longer its threads may be stopped, for the managed memory that it has. */
+static int64_t halt_usec(const struct gcr_vmm *vmm)
 {
 	uint64_t bytes = 0;
 
 	for (size_t i = vmm->device_count; i < vmm->count; i++)
 		bytes += vmm->extents[i].bytes;
-	return gcr_clock_usec() + HALT_USEC + (int64_t)(bytes / HALT_BYTES_PER_USEC);
+	return (int64_t)(bytes / HALT_BYTES_PER_USEC);
+}
+
+/* When its threads are let go at the latest. */
+static int64_t halt_end(const struct gcr_vmm *vmm)
+{
+	return gcr_clock_usec() + HALT_USEC + halt_usec(vmm);
+}
+
+static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = gcr_halt_begin(vmm->drive.daemon->helpers, vmm->drive.process->pid,
+				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
+				    &vmm->halt, error);
+
+	return result == -EPERM ? gcr_error_set(error, EOPNOTSUPP, NO_PTRACE) : result;
 }
 
 int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
@@ -373,9 +390,7 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 	result = gcr_vmm_ask(vmm, GCR_MESSAGE_SAVE, error);
 	if (result < 0)
 		return result;
-	result = gcr_halt_begin(process->pid, &vmm->halt, error);
-	if (result == -EPERM)
-		return gcr_error_set(error, EOPNOTSUPP, NO_PTRACE);
+	result = begin_halt(vmm, error);
 	if (result < 0)
 		return result;
 	vmm->halt_ends_usec = halt_end(vmm);
@@ -398,11 +413,9 @@ static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 
 		if (result < 0)
 			return result;
-		result = gcr_halt_begin(vmm->drive.process->pid, &vmm->halt, error);
+		result = begin_halt(vmm, error);
 		if (result == -EBUSY)
 			continue;
-		if (result == -EPERM)
-			return gcr_error_set(error, EOPNOTSUPP, NO_PTRACE);
 		if (result < 0)
 			return result;
 		vmm->halt_ends_usec = gcr_clock_usec() + PREPARE_USEC;

@@ -53,6 +53,13 @@ enum gcr_message_type {
 	GCR_MESSAGE_RESERVE = 48, /* struct gcr_reserve_request: take VRAM (nothing else is held) */
 	GCR_MESSAGE_RELEASE = 49, /* no payload: give back all that was reserved */
 
+	/*
+	 * daemon -> gpucr-halt: stop the threads of a program, answered by GCR_MESSAGE_RESULT, then
+	 * let them go, which is the helper's end
+	 */
+	GCR_MESSAGE_HALT = 36,	   /* struct gcr_halt_request; fds: our pidfd, the page */
+	GCR_MESSAGE_HALT_END = 37, /* no payload; not answered */
+
 	GCR_MESSAGE_RESULT = 64, /* struct gcr_result */
 
 	/*
@@ -132,6 +139,11 @@ struct gcr_control_request {
 	uint32_t timeout_ms;  /* GCR_MESSAGE_LOCK: 0 waits for ever */
 	uint32_t pairs_count; /* GCR_MESSAGE_RESTORE: 0 = same GPUs, else one pair for every GPU */
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
+};
+
+struct gcr_halt_request {
+	int32_t pid;
+	uint32_t limit_ms; /* without a daemon it is ended after this time */
 };
 
 struct gcr_reserve_request {
@@ -317,7 +329,13 @@ struct gcr_page {
 	uint32_t slots_count; /* those from here on were never used */
 	char incomplete[64];  /* an entry point or library that goes around the gate, "" if none */
 	char obstacle[128];   /* what else forbids a freeze by this engine, in words, "" if none */
-	uint64_t reserved[8];
+	/*
+	 * Managed memory is being taken or brought back: threads that are stopped for that must
+	 * stay so, also if the daemon dies. See fs/gpucr_halt.c.
+	 */
+	uint32_t is_moving;
+	uint32_t reserved_too;
+	uint64_t reserved[7];
 	struct gcr_page_slot slots[GCR_PAGE_SLOTS];
 };
 /* As /proc/PID/maps calls it in a program whose library has made one; memfd_create(2) adds the

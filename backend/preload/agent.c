@@ -207,6 +207,36 @@ static int roll_back(int r, int (*step)(struct gcr_error *), struct gcr_error *e
 	return -ENOTRECOVERABLE;
 }
 
+/*
+ * Threads that are stopped stay so until we are through, if the daemon lives or dies from here on:
+ * whoever stops them sees the page. If it has died before, they may be let go at any moment. See
+ * fs/gpucr_halt.c; the order is essential.
+ */
+static int begin_move(struct gcr_error *error)
+{
+	static const char words[] = "the daemon has gone";
+	struct gcr_page *page = gcr_gate_page();
+
+	if (page)
+		__atomic_store_n(&page->is_moving, 1, __ATOMIC_SEQ_CST);
+	if (gcr_connection_is_alive())
+		return 0;
+	if (page)
+		__atomic_store_n(&page->is_moving, 0, __ATOMIC_SEQ_CST);
+	/* Not formatted: threads may be stopped anywhere. */
+	error->number = EPIPE;
+	memcpy(error->words, words, sizeof(words));
+	return -EPIPE;
+}
+
+static void end_move(void)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	if (page)
+		__atomic_store_n(&page->is_moving, 0, __ATOMIC_SEQ_CST);
+}
+
 static int save(const struct gcr_message *message, struct answer *answer)
 {
 	return gcr_managed_save(&answer->error);
@@ -215,10 +245,14 @@ static int save(const struct gcr_message *message, struct answer *answer)
 /* From its arrival to its answer, threads of the program may be stopped; see managed_hold.h. */
 static int hold(const struct gcr_message *message, struct answer *answer)
 {
-	int r = gcr_managed_hold(&answer->error);
+	int r = begin_move(&answer->error);
 
+	if (r < 0)
+		return r;
+	r = gcr_managed_hold(&answer->error);
 	if (gcr_managed_is_held())
 		set_phase(GCR_PRELOAD_HELD);
+	end_move();
 	return r;
 }
 
@@ -269,6 +303,20 @@ static int commit(const struct gcr_message *message, struct answer *answer)
 	return 0;
 }
 
+static int bring_in(struct gcr_error *error)
+{
+	int r;
+
+	if (!gcr_managed_is_held())
+		return 0;
+	r = begin_move(error);
+	if (r < 0)
+		return r;
+	r = gcr_managed_in(error);
+	end_move();
+	return r;
+}
+
 static int take_back(struct gcr_error *error)
 {
 	/* First what others may have taken the room of. */
@@ -277,7 +325,7 @@ static int take_back(struct gcr_error *error)
 	if (r == 0)
 		r = gcr_memory_take_back(error);
 	if (r == 0)
-		r = gcr_managed_in(error);
+		r = bring_in(error);
 	if (r == 0)
 		set_phase(GCR_PRELOAD_GATED);
 	return r;
@@ -312,7 +360,7 @@ static int settle(const struct gcr_message *message, struct answer *answer)
 	set_phase(GCR_PRELOAD_INCOMING);
 	r = gcr_limits_restore(&answer->error);
 	if (r == 0)
-		r = gcr_managed_in(&answer->error);
+		r = bring_in(&answer->error);
 	if (r == 0)
 		set_phase(GCR_PRELOAD_GATED);
 	return r;

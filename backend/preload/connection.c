@@ -119,6 +119,14 @@ int gcr_connection_fd(void)
 	return gcr_descriptor_valid(&connection.socket) ? connection.socket.fd : -1;
 }
 
+bool gcr_connection_is_alive(void)
+{
+	struct pollfd socket = {.fd = gcr_connection_fd()};
+	struct timespec at_once = {0};
+
+	return socket.fd >= 0 && ppoll(&socket, 1, &at_once, NULL) == 0;
+}
+
 int gcr_connection_receive(struct gcr_message *ret_message)
 {
 	int r;

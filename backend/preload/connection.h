@@ -22,6 +22,9 @@ int gcr_connection_open(enum gcr_preload_phase phase, const char *generation);
 bool gcr_connection_is_open(void);
 void gcr_connection_close(void);
 
+/* Is there still a daemon at its other end? Neither allocates nor locks. */
+bool gcr_connection_is_alive(void);
+
 /* To wait on, as wake_fd of others; -1 if there is none. */
 int gcr_connection_fd(void);
 

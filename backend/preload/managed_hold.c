@@ -113,7 +113,7 @@ static int update_part(const struct gcr_saved_all *saved, const struct gcr_saved
 	return r;
 }
 
-/* Whoever was let go early (the daemon has been killed) may have written what is lost. */
+/* Whoever was let go early (the helper has been killed) may have written what is lost. */
 static int hold_all(struct gcr_saved_all *saved, bool *ret_held, struct gcr_error *error)
 {
 	if (!gcr_watch_stopped(&saved->watch))

@@ -14,13 +14,13 @@
  *   contents out  a copy, a full store: nothing has happened
  *   hold          threads that are not stopped, a full store: nothing has happened; if only some
  *                 addresses are held, their contents are in the files: as free
- *                 threads that are let go in the very moment (their daemon is killed): there is no
- *                 knowing whether a write is lost, and the memory stays out for ever
+ *                 threads that are let go in the very moment (who stops them is killed): there is
+ *                 no knowing whether a write is lost, and the memory stays out for ever
  *   free          what is held stays so, and can come back from the files
  *   in            an allocation, its address, a copy: all is freed and held again; the files stay
  *                 threads that are not stopped: nothing has happened
- *                 threads that are let go in the midst of it, and have touched something (their
- *                 daemon is killed): they may have seen memory without its contents, and the
+ *                 threads that are let go in the midst of it, and have touched something (who
+ *                 stops them is killed): they may have seen memory without its contents, and the
  *                 gate stays closed for ever
  */
 #include "backend/preload/managed.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Whether the program's threads are stopped, as the daemon has them for a moment: by what the
- * kernel says, since a daemon that is killed lets go of them without a word.
+ * kernel says, since a helper of the daemon's that is killed lets go of them without a word.
  */
 #ifndef GCR_PRELOAD_WATCH_H
 #define GCR_PRELOAD_WATCH_H

@@ -4,10 +4,12 @@ they are stopped for a moment; they, and those who wait for them, must not notic
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -67,12 +69,13 @@ class Writers:
         return found
 
     def tracers(self):
+        """Who holds any of them, us excepted."""
         found = set()
         for tid in self.threads():
             with contextlib.suppress(OSError):
                 lines = harness.read_file(f'/proc/{self.pid}/task/{tid}/status').split('\n')
                 found.update(line.split()[1] for line in lines if line.startswith('TracerPid:'))
-        return found - {'0'}
+        return found - {'0', str(os.getpid())}
 
     def check_free(self):
         """Nobody holds any of its threads."""
@@ -235,16 +238,22 @@ def test_failures():
                     writers.wait_ticks(1)
 
 
+PTRACE_CONT = 7
+PTRACE_DETACH = 17
+PTRACE_SYSCALL = 24
 PTRACE_SEIZE = 0x4206
+PTRACE_INTERRUPT = 0x4207
+WALL = 0x40000000
 PTRACE_CALL = 101  # on x86_64
 TGKILL_CALL = 234
 PR_SET_SECCOMP = 22
 PR_SET_NO_NEW_PRIVS = 38
 
 
-def ptrace_seize(pid):
+def ptrace(request, tid):
     libc = ctypes.CDLL(None, use_errno=True)
-    return libc.ptrace(PTRACE_SEIZE, pid, None, None)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    return libc.ptrace(request, tid, None, None)
 
 
 def test_debugger():
@@ -253,7 +262,7 @@ def test_debugger():
         reader, writer = os.pipe()
         pid = os.fork()
         if not pid:
-            os.write(writer, b'ok' if ptrace_seize(writers.pid) == 0 else b'no')
+            os.write(writer, b'ok' if ptrace(PTRACE_SEIZE, writers.pid) == 0 else b'no')
             signal.pause()
         answer = os.read(reader, 2)
         try:
@@ -338,6 +347,132 @@ def test_deaths_in_the_halt():
                 writers.wait_ticks()
                 writers.check_free()
                 vmm.cycle(machine, writers)
+
+
+def catch_helper(writers):
+    """Its threads are stopped: the helper that has done it."""
+    (tracer,) = wait_for(writers.tracers, 'them to be stopped')
+    (line,) = [line for line in harness.read_file(f'/proc/{tracer}/status').split('\n')
+               if line.startswith('Tgid:')]
+    pid = int(line.split()[1])
+    equal(harness.read_file(f'/proc/{pid}/comm'), 'gpucr-halt\n')
+    return pid
+
+
+def check_stopped(writers, helper):
+    """All of them but the library's and the driver's, and without a daemon."""
+    for tid, state in writers.threads().items():
+        name = harness.read_file(f'/proc/{writers.pid}/task/{tid}/comm')
+        check(state in 'tD' or name.startswith(('gpucr-', 'cuda')) or harness.SANITIZER == 'thread',
+              f'{name.strip()} is {state}')
+    check(harness.is_alive(helper), 'the helper has ended')
+
+
+def check_unharmed(machine, writers, helper):
+    """A next daemon has come: every word is right, and nobody is left that stops anything."""
+    machine.wait_status(writers.pid, 'verb', '-')
+    if machine.state(writers.pid) != 'running':
+        machine.must(writers.pid, 'thaw')
+    writers.wait_ticks()
+    wait_for(lambda: not harness.is_alive(helper), 'the helper to end')
+    writers.check_free()
+
+
+def kill_daemon_and_disturb(machine, helper):
+    """With what else comes to a helper when the daemon's terminal or service ends."""
+    kill_daemon(machine)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(helper, number)
+
+
+def test_daemon_dies_while_memory_comes_back():
+    with vmm.machine() as machine, Writers(machine) as writers:
+        for nth in (1, 3, 5, 1):
+            machine.must(writers.pid, 'freeze')
+            machine.watch_faults()
+            machine.faults(f'cuMemcpyHtoD {WRITES} nth={nth} delay_ms={1500 * harness.SLOW}')
+            machine.writer(writers.pid, 'thaw')
+            machine.wait_faulted()
+            helper = catch_helper(writers)
+            kill_daemon_and_disturb(machine, helper)
+            time.sleep(0.5)
+            check_stopped(writers, helper)
+            machine.faults()
+            machine.start()
+            check_unharmed(machine, writers, helper)
+        vmm.cycle(machine, writers)
+
+
+def page_of(pid):
+    """What the library shows of itself (struct gcr_page)."""
+    for name in os.listdir(f'/proc/{pid}/fd'):
+        with contextlib.suppress(OSError):
+            if os.readlink(f'/proc/{pid}/fd/{name}').startswith('/memfd:gpucr-page'):
+                with open(f'/proc/{pid}/fd/{name}', 'rb') as file:
+                    return mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)
+    raise Skip('its page is not to be had')
+
+
+# In struct gcr_page.
+PHASE = 8
+IS_MOVING = 248
+
+
+def of_page(page, where):
+    return struct.unpack_from('I', page, where)[0]
+
+
+def go_on_until_moving(verb, page, tid, calls):
+    """From system call to system call. False: the verb has ended before."""
+    seen = 0
+    equal(ptrace(PTRACE_INTERRUPT, tid), 0)
+    while verb.is_waiting():
+        if not os.waitpid(tid, WALL | os.WNOHANG)[0]:
+            time.sleep(0.0001)
+            continue
+        seen += of_page(page, IS_MOVING)
+        if seen >= calls:
+            return True
+        equal(ptrace(PTRACE_SYSCALL, tid), 0)
+    equal(ptrace(PTRACE_INTERRUPT, tid), 0)
+    os.waitpid(tid, WALL)
+    return False
+
+
+def catch_agent(machine, writers, page, tid, calls):
+    """Stop the library's thread in the midst of taking memory, `calls` stops at system calls after
+    it has said so, or less if it is through by then."""
+    while True:
+        if ptrace(PTRACE_SEIZE, tid) < 0:
+            raise Skip('no privilege for ptrace')
+        running = of_page(page, PHASE)
+        verb = machine.writer(writers.pid, 'freeze')
+        # Before, it would be refused.
+        wait_for(lambda: of_page(page, PHASE) != running or not verb.is_waiting(), 'the gate')
+        if go_on_until_moving(verb, page, tid, calls):
+            return
+        equal(ptrace(PTRACE_DETACH, tid), 0)
+        check(verb.result() == 'ok' or machine.is_sanitizers_doing(writers.pid, verb.result()),
+              machine.error(writers.pid))
+        machine.must(writers.pid, 'thaw')
+        calls //= 2
+
+
+def test_daemon_dies_while_memory_is_taken():
+    with vmm.machine() as machine, Writers(machine) as writers:
+        page = page_of(writers.pid)
+        (tid,) = [tid for tid in writers.threads() if
+                  harness.read_file(f'/proc/{writers.pid}/task/{tid}/comm') == 'gpucr-agent\n']
+        for calls in (1, 10, 40, 80, 160):
+            catch_agent(machine, writers, page, tid, calls)
+            helper = catch_helper(writers)
+            kill_daemon_and_disturb(machine, helper)
+            time.sleep(0.5)
+            check_stopped(writers, helper)
+            machine.start()
+            equal(ptrace(PTRACE_DETACH, tid), 0)
+            check_unharmed(machine, writers, helper)
+        vmm.cycle(machine, writers)
 
 
 def test_job_control():

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "fs/halt.h"
+#include "fs/stop.h"
 
 #include "test/unit/preload_managed.h"
 #include "test/unit/preload_program.h"
@@ -152,7 +152,7 @@ static int stopper = -1;
 
 static void run_stopper(int socket, pid_t pid)
 {
-	struct gcr_halt *halt = NULL;
+	struct gcr_stop *stop = NULL;
 	struct gcr_error error;
 	int result;
 	char order;
@@ -161,9 +161,9 @@ static void run_stopper(int socket, pid_t pid)
 	while (read(socket, &order, 1) == 1) {
 		result = 0;
 		if (order == 's')
-			result = gcr_halt_begin(pid, &halt, &error);
+			result = gcr_stop_begin(pid, &stop, &error);
 		else
-			gcr_halt_end(TAKE_PTR(halt));
+			gcr_stop_end(TAKE_PTR(stop));
 		if (write(socket, &result, sizeof(result)) != sizeof(result))
 			break;
 	}
