@@ -165,6 +165,7 @@ def test_self_in_a_pid_namespace():
         target = int(inside.ask('link', 'self'))
         equal(harness.read_file(f'/proc/{target}/cmdline').split('\0')[1:2], ['-c'])
         # It is the launcher of the demo, and so has a directory.
+        wait_for(lambda: machine.pids() != [], 'the demo to be seen')
         members = harness.parse_keys(inside.ask('read', 'self/status'))['members']
         equal(members.split(), [str(pid) for pid in machine.pids()])
 
