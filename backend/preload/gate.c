@@ -18,6 +18,7 @@
 #include "backend/cuda/cuda_api.h"
 #include "backend/preload/capture.h"
 #include "backend/preload/context.h"
+#include "backend/preload/driver_error.h"
 #include "backend/preload/thread.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -223,17 +224,6 @@ static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 
 /* ---- idleness ---- */
 
-/* What the driver says that it should not. */
-static int say_driver(const char *what, CUresult result, struct gcr_error *error)
-{
-	__typeof__(cuGetErrorName) *get_name = GCR_REAL(cuGetErrorName);
-	const char *name = NULL;
-
-	if (!get_name || get_name(result, &name) != CUDA_SUCCESS || !name)
-		name = "an error without a name";
-	return gcr_error_set(error, EIO, "%s: %s (%d)", what, name, (int)result);
-}
-
 static int wait_for_event(CUevent event, CUdevice device, struct patience *patience,
 			  struct gcr_error *error)
 {
@@ -246,7 +236,7 @@ static int wait_for_event(CUevent event, CUdevice device, struct patience *patie
 		if (result == CUDA_SUCCESS)
 			return 0;
 		if (result != CUDA_ERROR_NOT_READY)
-			return say_driver("cuEventQuery", result, error);
+			return gcr_driver_failed(error, "cuEventQuery", result);
 		r = pause_a_little(patience);
 		if (r < 0)
 			return gcr_error_set(error, -r, "GPU %d has not finished its work",
@@ -276,7 +266,7 @@ static int wait_for_context(CUcontext context, struct patience *patience, struct
 	get_device(&device);
 	result = create(&event, CU_EVENT_DISABLE_TIMING);
 	if (result != CUDA_SUCCESS)
-		return say_driver("cuEventCreate", result, error);
+		return gcr_driver_failed(error, "cuEventCreate", result);
 	result = record(context, event);
 	if (result == CUDA_SUCCESS)
 		r = wait_for_event(event, device, patience, error);
@@ -285,7 +275,7 @@ static int wait_for_context(CUcontext context, struct patience *patience, struct
 				  "a stream of GPU %d is in a capture whose beginning was not seen",
 				  (int)device);
 	else
-		r = say_driver("cuCtxRecordEvent", result, error);
+		r = gcr_driver_failed(error, "cuCtxRecordEvent", result);
 	destroy(event);
 	return r;
 }
@@ -309,7 +299,7 @@ static int wait_for_contexts(struct patience *patience, struct gcr_error *error)
 	for (size_t i = 0; i < count && r == 0; i++) {
 		result = push(contexts[i]);
 		if (result != CUDA_SUCCESS)
-			return say_driver("cuCtxPushCurrent", result, error);
+			return gcr_driver_failed(error, "cuCtxPushCurrent", result);
 		r = wait_for_context(contexts[i], patience, error);
 		pop(&popped);
 	}

@@ -13,6 +13,7 @@
 
 #include "backend/cuda/cuda_api.h"
 #include "backend/preload/context.h"
+#include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "lib/cleanup.h"
 
@@ -122,9 +123,7 @@ void gcr_limits_shrink(void)
 static int say(CUresult result, size_t bytes, struct gcr_error *error)
 {
 	__typeof__(cuCtxGetDevice) *get_device = GCR_REAL(cuCtxGetDevice);
-	__typeof__(cuGetErrorName) *get_name = GCR_REAL(cuGetErrorName);
 	CUdevice device = CU_DEVICE_INVALID;
-	const char *name = NULL;
 
 	if (get_device)
 		get_device(&device);
@@ -133,10 +132,9 @@ static int say(CUresult result, size_t bytes, struct gcr_error *error)
 				     "GPU %d of the program has too little free memory for the "
 				     "stacks of its kernels (%zu bytes a thread)",
 				     (int)device, bytes);
-	if (get_name)
-		get_name(result, &name);
-	return gcr_error_set(error, EIO, "the stack limit of GPU %d cannot be set back: %s (%d)",
-			     (int)device, name ? name : "an error without a name", (int)result);
+	gcr_driver_failed(error, "cuCtxSetLimit", result);
+	gcr_error_prefix(error, "the stack limit of GPU %d cannot be set back", (int)device);
+	return -EIO;
 }
 
 /* The context is current. */

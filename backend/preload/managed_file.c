@@ -10,17 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
-
-static int driver_error(struct gcr_error *error, const char *call, CUresult result)
-{
-	const char *name = NULL;
-
-	if (GCR_REAL(cuGetErrorName))
-		GCR_REAL(cuGetErrorName)(result, &name);
-	return gcr_error_set(error, EIO, "%s: %s (%d)", call, name ? name : "unknown error",
-			     (int)result);
-}
 
 static bool is_zero(const char *memory, size_t bytes)
 {
@@ -78,7 +69,7 @@ int gcr_managed_write(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_
 	CUresult result = GCR_REAL(cuMemcpyDtoH_v2)(bounce, from, bytes);
 
 	if (result)
-		return driver_error(error, "cuMemcpyDtoH", result);
+		return gcr_driver_failed(error, "cuMemcpyDtoH", result);
 	if (is_zero(bounce, bytes) && is_hole(fd, offset, bytes))
 		return 0;
 	return gcr_managed_file_write(fd, bounce, bytes, offset, error);
@@ -96,5 +87,5 @@ int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t o
 	if (r < 0)
 		return r;
 	result = GCR_REAL(cuMemcpyHtoD_v2)(to, bounce, bytes);
-	return result ? driver_error(error, "cuMemcpyHtoD", result) : 0;
+	return result ? gcr_driver_failed(error, "cuMemcpyHtoD", result) : 0;
 }

@@ -19,6 +19,26 @@
 
 /* ---- before ---- */
 
+size_t gcr_saved_ranges(const struct gcr_place *places, size_t place_count,
+			struct gcr_saved_range *ret_ranges)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < place_count; i++) {
+		uintptr_t start = gcr_block_of(places[i].start), end = gcr_blocks_end(&places[i]);
+		struct gcr_saved_range *last = count ? &ret_ranges[count - 1] : NULL;
+
+		if (last && start <= last->start + last->bytes) {
+			if (end > last->start + last->bytes)
+				last->bytes = end - last->start;
+			continue;
+		}
+		ret_ranges[count++] =
+			(struct gcr_saved_range){.start = start, .bytes = end - start};
+	}
+	return count;
+}
+
 int gcr_saved_prepare(struct gcr_saved_all *saved, struct gcr_error *error)
 {
 	int r = gcr_watch_begin(&saved->watch, error);

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include "backend/preload/descriptor.h"
+#include "backend/preload/place.h"
 #include "backend/preload/watch.h"
 #include "lib/error.h"
 
@@ -23,6 +24,18 @@
  * block (its driver fetches ahead), never with those of another.
  */
 #define GCR_BLOCK_BYTES (2ull << 20)
+
+/* The block that @address is in. */
+static inline uintptr_t gcr_block_of(CUdeviceptr address)
+{
+	return (uintptr_t)(address / GCR_BLOCK_BYTES * GCR_BLOCK_BYTES);
+}
+
+/* Where the last block ends that @place has a part of. */
+static inline uintptr_t gcr_blocks_end(const struct gcr_place *place)
+{
+	return gcr_block_of(place->start + place->bytes + GCR_BLOCK_BYTES - 1);
+}
 
 /* Memory in one block, and where it is in a file. */
 struct gcr_saved {
@@ -53,6 +66,13 @@ struct gcr_saved_all {
 	char *memory; /* to compare with */
 	struct gcr_watch watch;
 };
+
+/*
+ * The addresses of @places, in whole blocks: nobody else has any in these. @ret_ranges: room for as
+ * many as there are places. Returns how many there are.
+ */
+size_t gcr_saved_ranges(const struct gcr_place *places, size_t count,
+			struct gcr_saved_range *ret_ranges);
 
 /* What gcr_saved_hold() needs for @parts and the addresses of @ranges, which are not made yet. */
 int gcr_saved_prepare(struct gcr_saved_all *saved, struct gcr_error *error);

@@ -4,10 +4,7 @@
  * threads run all the while, but for the moment in which its addresses are held (managed_hold.h);
  * from then on, who touches it sleeps (hold.h).
  *
- * Whether memory comes back where it was is tried before any is held, with memory that lies the
- * same way in chunks elsewhere. Not with the program's own: its threads could see what is in it
- * meanwhile, and if it did not come back, there would be no way back either. That the driver frees
- * memory whose pages have been replaced by a hold is part of the trial.
+ * Whether memory comes back where it was is tried before any is held (managed_trial.h).
  *
  * What can fail, and what is left then:
  *   trial         it would not come back, or no privilege: nothing has happened
@@ -35,11 +32,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/hold.h"
 #include "backend/preload/managed_file.h"
 #include "backend/preload/managed_hold.h"
 #include "backend/preload/managed_table.h"
+#include "backend/preload/managed_trial.h"
 #include "backend/preload/place.h"
 #include "backend/preload/steer.h"
 #include "backend/preload/touch.h"
@@ -67,16 +66,6 @@ static struct {
 	struct gcr_managed_piece *pieces;
 	size_t piece_count;
 } move = {.saved = {.watch = GCR_WATCH_NONE}};
-
-static int driver_error(struct gcr_error *error, const char *call, CUresult result)
-{
-	const char *name = NULL;
-
-	if (GCR_REAL(cuGetErrorName))
-		GCR_REAL(cuGetErrorName)(result, &name);
-	return gcr_error_set(error, EIO, "%s: %s (%d)", call, name ? name : "unknown error",
-			     (int)result);
-}
 
 static void forget_plan(void)
 {
@@ -161,152 +150,6 @@ static int check_files(struct gcr_error *error)
 	return 0;
 }
 
-/* ---- the trial ---- */
-
-/* Address space for a chunk, held. */
-static int hold_somewhere(size_t bytes, uintptr_t *ret_start, struct gcr_error *error)
-{
-	void *memory = mmap(NULL, bytes + GCR_CHUNK_BYTES, PROT_NONE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	uintptr_t start, aligned;
-	int r;
-
-	if (memory == MAP_FAILED)
-		return gcr_error_set(error, errno, "no address space for a trial: %s",
-				     strerror(errno));
-	start = (uintptr_t)memory;
-	aligned = (start + GCR_CHUNK_BYTES - 1) / GCR_CHUNK_BYTES * GCR_CHUNK_BYTES;
-	if (aligned > start)
-		munmap(memory, aligned - start);
-	if (start + GCR_CHUNK_BYTES > aligned)
-		munmap((void *)(aligned + bytes), start + GCR_CHUNK_BYTES - aligned);
-	r = gcr_hold(aligned, bytes);
-	if (r < 0) {
-		munmap((void *)aligned, bytes);
-		return gcr_error_set(error, -r, "addresses cannot be held: %s", strerror(-r));
-	}
-	*ret_start = aligned;
-	return 0;
-}
-
-static uintptr_t block_of(CUdeviceptr address)
-{
-	return (uintptr_t)(address / GCR_BLOCK_BYTES * GCR_BLOCK_BYTES);
-}
-
-static uintptr_t blocks_end(const struct gcr_place *place)
-{
-	return block_of(place->start + place->bytes + GCR_BLOCK_BYTES - 1);
-}
-
-/*
- * The addresses of @places, in whole blocks: nobody else has any in these. @ret_ranges: room for as
- * many as there are places.
- */
-static size_t make_ranges(const struct gcr_place *places, struct gcr_saved_range *ret_ranges)
-{
-	size_t count = 0;
-
-	for (size_t i = 0; i < move.count; i++) {
-		uintptr_t start = block_of(places[i].start), end = blocks_end(&places[i]);
-		struct gcr_saved_range *last = count ? &ret_ranges[count - 1] : NULL;
-
-		if (last && start <= last->start + last->bytes) {
-			if (end > last->start + last->bytes)
-				last->bytes = end - last->start;
-			continue;
-		}
-		ret_ranges[count++] =
-			(struct gcr_saved_range){.start = start, .bytes = end - start};
-	}
-	return count;
-}
-
-static int hold_places(const struct gcr_place *places, struct gcr_error *error)
-{
-	_cleanup_free_ struct gcr_saved_range *ranges = calloc(move.count, sizeof(*ranges));
-	size_t count;
-	int r = 0;
-
-	if (!ranges)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	count = make_ranges(places, ranges);
-	for (size_t i = 0; i < count && r == 0; i++)
-		r = gcr_hold(ranges[i].start, ranges[i].bytes);
-	return r < 0 ? gcr_error_set(error, -r, "addresses cannot be held: %s", strerror(-r)) : 0;
-}
-
-/* The driver has given the chunk back, and it is held. */
-static bool is_given_back(const struct gcr_place_chunk *chunk)
-{
-	struct gcr_chunk unused;
-
-	return !gcr_steer_chunk(chunk->range.start, &unused) &&
-	       gcr_hold_covers(chunk->range.start, chunk->range.bytes);
-}
-
-/* By a page that has just been written to. */
-static bool tells_touch(const struct gcr_place *place)
-{
-	*(volatile char *)place->start = 1;
-	return gcr_touch_is_mapped((uintptr_t)place->start, 1);
-}
-
-/* Made, held, freed, made again. */
-static int try_places(struct gcr_place *places, struct gcr_place_chunk *chunks,
-		      struct gcr_error *error)
-{
-	int r = gcr_places_make(places, move.count, chunks, move.chunk_count, error);
-
-	move.tells_touch = r == 0 && tells_touch(&places[0]);
-	if (r == 0)
-		r = hold_places(places, error);
-	if (r == 0)
-		r = gcr_places_free(places, move.count, true, error);
-	for (size_t i = 0; i < move.chunk_count && r == 0; i++)
-		if (!is_given_back(&chunks[i]))
-			r = gcr_error_set(error, EADDRNOTAVAIL,
-					  "addresses that this driver gave back are not held");
-	if (r == 0)
-		r = gcr_places_make(places, move.count, chunks, move.chunk_count, error);
-	if (r == 0)
-		return gcr_places_free(places, move.count, false, error);
-	gcr_places_free(places, move.count, false, NULL);
-	return r;
-}
-
-static int try_elsewhere(struct gcr_error *error)
-{
-	_cleanup_free_ struct gcr_place *places = calloc(move.count, sizeof(*places));
-	_cleanup_free_ struct gcr_place_chunk *chunks = calloc(move.chunk_count, sizeof(*chunks));
-	int r = 0;
-
-	if (!places || !chunks)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	for (size_t i = 0; i < move.chunk_count && r == 0; i++) {
-		const struct gcr_place_chunk *chunk = &move.chunks[i];
-		uintptr_t start = 0;
-
-		r = hold_somewhere(chunk->range.bytes, &start, error);
-		chunks[i] = *chunk;
-		chunks[i].range.start = start;
-		for (size_t j = chunk->first; j < chunk->first + chunk->count && r == 0; j++) {
-			places[j] = move.places[j];
-			places[j].start = move.places[j].start - chunk->range.start + start;
-			places[j].is_there = false;
-			places[j].is_loaded = false;
-		}
-	}
-	if (r == 0)
-		r = try_places(places, chunks, error);
-	gcr_steer_release();
-	if (r == 0)
-		return 0;
-	gcr_error_prefix(error, "managed memory, in a trial");
-	/* Nothing of the program's has been touched, whatever it was. */
-	return r == -ENOMEM ? r : -EOPNOTSUPP;
-}
-
 /* ---- contents ---- */
 
 static struct gcr_managed_piece *piece_of(CUdeviceptr address)
@@ -328,7 +171,7 @@ static int use_context(CUcontext context, struct gcr_error *error)
 {
 	CUresult result = GCR_REAL(cuCtxSetCurrent)(context);
 
-	return result ? driver_error(error, "cuCtxSetCurrent", result) : 0;
+	return result ? gcr_driver_failed(error, "cuCtxSetCurrent", result) : 0;
 }
 
 static int closed_file(CUdeviceptr start, struct gcr_error *error)
@@ -344,7 +187,7 @@ static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 	size_t room = 0;
 
 	for (size_t i = 0; i < move.count; i++)
-		room += (blocks_end(&move.places[i]) - block_of(move.places[i].start)) /
+		room += (gcr_blocks_end(&move.places[i]) - gcr_block_of(move.places[i].start)) /
 			GCR_BLOCK_BYTES;
 	saved->parts = calloc(room, sizeof(*saved->parts));
 	saved->ranges = calloc(move.count, sizeof(*saved->ranges));
@@ -356,7 +199,7 @@ static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 		uintptr_t end = place->start + place->bytes;
 
 		for (uintptr_t at = place->start; at < end;) {
-			uintptr_t next = block_of(at) + GCR_BLOCK_BYTES;
+			uintptr_t next = gcr_block_of(at) + GCR_BLOCK_BYTES;
 
 			next = next < end ? next : end;
 			saved->parts[saved->part_count++] = (struct gcr_saved){
@@ -369,7 +212,7 @@ static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 			at = next;
 		}
 	}
-	saved->range_count = make_ranges(move.places, saved->ranges);
+	saved->range_count = gcr_saved_ranges(move.places, move.count, saved->ranges);
 	return 0;
 }
 
@@ -413,7 +256,7 @@ static int save_all(char *bounce, struct gcr_saved_all *saved, struct gcr_error 
 		bool is_mapped = false, is_certain = false;
 
 		for (count = 1; first + count < saved->part_count; count++)
-			if (block_of(parts[count].start) != block_of(parts[0].start))
+			if (gcr_block_of(parts[count].start) != gcr_block_of(parts[0].start))
 				break;
 		for (int try = 0; try < TRIES && r == 0 && !is_mapped && !is_certain; try++)
 			r = save_once(bounce, parts, count, &is_mapped, &is_certain, error);
@@ -453,7 +296,7 @@ static int attach(const struct gcr_managed *managed, struct gcr_error *error)
 						  managed->attached);
 	if (!result)
 		result = GCR_REAL(cuStreamSynchronize)(managed->stream);
-	return result ? driver_error(error, "cuStreamAttachMemAsync", result) : 0;
+	return result ? gcr_driver_failed(error, "cuStreamAttachMemAsync", result) : 0;
 }
 
 /* ---- out ---- */
@@ -494,7 +337,7 @@ static int check_gaps(struct gcr_error *error)
 	for (size_t i = 0; i < move.count && r == 0; i++) {
 		const struct gcr_place *place = &move.places[i];
 		const struct gcr_place *before = i ? place - 1 : NULL;
-		CUdeviceptr block = block_of(place->start), end = blocks_end(place);
+		CUdeviceptr block = gcr_block_of(place->start), end = gcr_blocks_end(place);
 		CUdeviceptr start = block;
 
 		if (place->bytes >= GCR_BLOCK_BYTES)
@@ -528,7 +371,8 @@ static int save(struct gcr_error *error)
 	gcr_touch_begin();
 	r = gcr_hold_begin(error);
 	if (r == 0)
-		r = try_elsewhere(error);
+		r = gcr_managed_try(move.places, move.count, move.chunks, move.chunk_count,
+				    &move.tells_touch, error);
 	if (r == 0)
 		r = make_parts(&move.saved, error);
 	if (r == 0)
@@ -556,15 +400,15 @@ static int free_held(bool surely, struct gcr_error *error)
 		struct gcr_place *place = &move.places[i];
 
 		if (!place->is_there ||
-		    !gcr_hold_covers(block_of(place->start),
-				     blocks_end(place) - block_of(place->start)))
+		    !gcr_hold_covers(gcr_block_of(place->start),
+				     gcr_blocks_end(place) - gcr_block_of(place->start)))
 			continue;
 		r = gcr_places_free(place, 1, true, error);
 		if (r < 0 && surely)
 			r = gcr_places_free(place, 1, true, error);
 	}
 	for (size_t i = 0; i < move.chunk_count && r == 0; i++)
-		move.chunks[i].stays = !is_given_back(&move.chunks[i]);
+		move.chunks[i].stays = !gcr_managed_is_given_back(&move.chunks[i]);
 	return r;
 }
 
@@ -573,11 +417,11 @@ static int free_held(bool surely, struct gcr_error *error)
 /* Nobody is to see it without its contents; the driver frees it when it is tried again. */
 static void hold_made(const struct gcr_place *place)
 {
-	uintptr_t start = block_of(place->start), end = blocks_end(place);
+	uintptr_t start = gcr_block_of(place->start), end = gcr_blocks_end(place);
 
 	for (size_t i = 0; i < move.count; i++)
-		if (move.places[i].is_loaded && block_of(move.places[i].start) < end &&
-		    blocks_end(&move.places[i]) > start)
+		if (move.places[i].is_loaded && gcr_block_of(move.places[i].start) < end &&
+		    gcr_blocks_end(&move.places[i]) > start)
 			return;
 	gcr_hold(start, end - start);
 }

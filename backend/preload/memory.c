@@ -25,6 +25,7 @@
 
 #include "backend/preload/allocation.h"
 #include "backend/preload/device.h"
+#include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/ipc.h"
 
@@ -142,16 +143,6 @@ static int get_order(size_t first, size_t count, struct gcr_error *error)
 
 /* ---- words ---- */
 
-static int driver_error(struct gcr_error *error, const char *call, CUresult result)
-{
-	const char *name = NULL;
-
-	if (GCR_REAL(cuGetErrorName))
-		GCR_REAL(cuGetErrorName)(result, &name);
-	return gcr_error_set(error, EIO, "%s: %s (%d)", call, name ? name : "unknown error",
-			     (int)result);
-}
-
 static int lost_descriptor(struct gcr_error *error, const struct gcr_memory *memory)
 {
 	return gcr_error_set(error, EIO,
@@ -212,7 +203,7 @@ static int export_one(struct gcr_memory *memory, struct gcr_error *error)
 	if (result && out_of_descriptors())
 		return gcr_error_set(error, EMFILE, "the program has no free file descriptor");
 	if (result)
-		return driver_error(error, "cuMemExportToShareableHandle", result);
+		return gcr_driver_failed(error, "cuMemExportToShareableHandle", result);
 	return keep(memory, fd, error);
 }
 
@@ -238,13 +229,13 @@ static int map_one(struct gcr_mapping *mapping, struct gcr_error *error)
 					     mapping->memory->real, 0);
 
 	if (result)
-		return driver_error(error, "cuMemMap", result);
+		return gcr_driver_failed(error, "cuMemMap", result);
 	if (mapping->access_count)
 		result = GCR_REAL(cuMemSetAccess)(mapping->start, mapping->bytes, mapping->access,
 						  mapping->access_count);
 	if (result) {
 		GCR_REAL(cuMemUnmap)(mapping->start, mapping->bytes);
-		return driver_error(error, "cuMemSetAccess", result);
+		return gcr_driver_failed(error, "cuMemSetAccess", result);
 	}
 	mapping->mapped = true;
 	return 0;
@@ -255,7 +246,7 @@ static int unmap_one(struct gcr_mapping *mapping, struct gcr_error *error)
 	CUresult result = GCR_REAL(cuMemUnmap)(mapping->start, mapping->bytes);
 
 	if (result)
-		return driver_error(error, "cuMemUnmap", result);
+		return gcr_driver_failed(error, "cuMemUnmap", result);
 	mapping->mapped = false;
 	return 0;
 }
@@ -280,7 +271,7 @@ static int release_memory(struct gcr_memory *memory, struct gcr_error *error)
 	if (memory->real)
 		result = GCR_REAL(cuMemRelease)(memory->real);
 	if (result)
-		return driver_error(error, "cuMemRelease", result);
+		return gcr_driver_failed(error, "cuMemRelease", result);
 	memory->real = 0;
 	return 0;
 }
@@ -299,7 +290,7 @@ static int map_memory(struct gcr_memory *memory, struct gcr_error *error)
 			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 		if (result) {
 			memory->real = 0;
-			return driver_error(error, "cuMemImportFromShareableHandle", result);
+			return gcr_driver_failed(error, "cuMemImportFromShareableHandle", result);
 		}
 		set_imported(memory);
 	}

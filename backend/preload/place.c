@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "lib/cleanup.h"
 
@@ -51,27 +52,17 @@ static bool is_small(size_t bytes)
 
 /* ---- the driver's calls ---- */
 
-static int driver_error(struct gcr_error *error, const char *call, CUresult result)
-{
-	const char *name = NULL;
-
-	if (GCR_REAL(cuGetErrorName))
-		GCR_REAL(cuGetErrorName)(result, &name);
-	return gcr_error_set(error, result == CUDA_ERROR_OUT_OF_MEMORY ? ENOMEM : EIO,
-			     "%s: %s (%d)", call, name ? name : "unknown error", (int)result);
-}
-
 static int make(CUcontext context, size_t bytes, unsigned flags, CUdeviceptr *ret_start,
 		unsigned *ret_chunks, struct gcr_error *error)
 {
 	CUresult result = GCR_REAL(cuCtxSetCurrent)(context);
 
 	if (result)
-		return driver_error(error, "cuCtxSetCurrent", result);
+		return gcr_driver_failed(error, "cuCtxSetCurrent", result);
 	gcr_steer_watch();
 	result = GCR_REAL(cuMemAllocManaged)(ret_start, bytes, flags);
 	*ret_chunks = gcr_steer_watched();
-	return result ? driver_error(error, "cuMemAllocManaged", result) : 0;
+	return result ? gcr_driver_failed(error, "cuMemAllocManaged", result) : 0;
 }
 
 static int unmake(CUcontext context, CUdeviceptr start, struct gcr_error *error)
@@ -79,11 +70,11 @@ static int unmake(CUcontext context, CUdeviceptr start, struct gcr_error *error)
 	CUresult result = GCR_REAL(cuCtxSetCurrent)(context);
 
 	if (result)
-		return driver_error(error, "cuCtxSetCurrent", result);
+		return gcr_driver_failed(error, "cuCtxSetCurrent", result);
 	gcr_steer_watch();
 	result = GCR_REAL(cuMemFree_v2)(start);
 	gcr_steer_watched();
-	return result ? driver_error(error, "cuMemFree", result) : 0;
+	return result ? gcr_driver_failed(error, "cuMemFree", result) : 0;
 }
 
 /* Where there is no way but this one, a second try costs nothing. */

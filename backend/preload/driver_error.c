@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+#include "backend/preload/driver_error.h"
+
+#include <errno.h>
+
+#include "backend/preload/entry_points.h"
+
+int gcr_driver_failed(struct gcr_error *error, const char *call, CUresult result)
+{
+	__typeof__(cuGetErrorName) *get_name = GCR_REAL(cuGetErrorName);
+	const char *name = NULL;
+
+	if (get_name)
+		get_name(result, &name);
+	return gcr_error_set(error, result == CUDA_ERROR_OUT_OF_MEMORY ? ENOMEM : EIO,
+			     "%s: %s (%d)", call, name ? name : "an error without a name",
+			     (int)result);
+}
