@@ -68,6 +68,16 @@ class Writers:
                 found[int(tid)] = fields.rpartition(')')[2].split()[0]
         return found
 
+    def is_stopped(self):
+        fields = harness.read_file(f'/proc/{self.pid}/stat').rpartition(')')[2].split()
+        return fields[0] == 't'
+
+    def name(self, tid):
+        """Of a thread, '' if it has gone."""
+        with contextlib.suppress(OSError):
+            return harness.read_file(f'/proc/{self.pid}/task/{tid}/comm').strip()
+        return ''
+
     def tracers(self):
         """Who holds any of them, us excepted."""
         found = set()
@@ -316,8 +326,7 @@ def catch_halt(machine, writers):
     while True:
         verb = machine.writer(writers.pid, 'freeze')
         while verb.is_waiting():
-            fields = harness.read_file(f'/proc/{writers.pid}/stat').rpartition(')')[2].split()
-            if fields[0] == 't':
+            if writers.is_stopped():
                 return verb
         equal(verb.result(), 'ok', 'nothing was seen of it')
         machine.must(writers.pid, 'thaw')
@@ -362,9 +371,9 @@ def catch_helper(writers):
 def check_stopped(writers, helper):
     """All of them but the library's and the driver's, and without a daemon."""
     for tid, state in writers.threads().items():
-        name = harness.read_file(f'/proc/{writers.pid}/task/{tid}/comm')
+        name = writers.name(tid)
         check(state in 'tD' or name.startswith(('gpucr-', 'cuda')) or harness.SANITIZER == 'thread',
-              f'{name.strip()} is {state}')
+              f'{name} is {state}')
     check(harness.is_alive(helper), 'the helper has ended')
 
 
@@ -413,9 +422,7 @@ def page_of(pid):
     raise Skip('its page is not to be had')
 
 
-# In struct gcr_page.
-PHASE = 8
-IS_MOVING = 248
+IS_MOVING = 248  # in struct gcr_page
 
 
 def of_page(page, where):
@@ -445,10 +452,10 @@ def catch_agent(machine, writers, page, tid, calls):
     while True:
         if ptrace(PTRACE_SEIZE, tid) < 0:
             raise Skip('no privilege for ptrace')
-        running = of_page(page, PHASE)
         verb = machine.writer(writers.pid, 'freeze')
-        # Before, it would be refused.
-        wait_for(lambda: of_page(page, PHASE) != running or not verb.is_waiting(), 'the gate')
+        # There is nothing else to see of it earlier.
+        while verb.is_waiting() and not writers.is_stopped():
+            pass
         if go_on_until_moving(verb, page, tid, calls):
             return
         equal(ptrace(PTRACE_DETACH, tid), 0)
@@ -461,9 +468,8 @@ def catch_agent(machine, writers, page, tid, calls):
 def test_daemon_dies_while_memory_is_taken():
     with vmm.machine() as machine, Writers(machine) as writers:
         page = page_of(writers.pid)
-        (tid,) = [tid for tid in writers.threads() if
-                  harness.read_file(f'/proc/{writers.pid}/task/{tid}/comm') == 'gpucr-agent\n']
-        for calls in (1, 10, 40, 80, 160):
+        (tid,) = [tid for tid in writers.threads() if writers.name(tid) == 'gpucr-agent']
+        for calls in (1, 10, 40, 80):
             catch_agent(machine, writers, page, tid, calls)
             helper = catch_helper(writers)
             kill_daemon_and_disturb(machine, helper)
