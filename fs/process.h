@@ -81,6 +81,7 @@ struct gcr_process {
 	int64_t active_usec;	       /* monotonic: when they last changed, 0 if not known */
 	uint64_t table_changes;	       /* likewise, of its allocations */
 	unsigned int steady_samples;   /* how often they were the same since */
+	bool has_steady_pool;	       /* the store knows what it would need now */
 	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
 	bool has_pool_gpu;
 	int64_t recover_again_usec; /* monotonic: not before this by itself; 0: at any time */

@@ -64,17 +64,23 @@ static int ask(struct gcr_process *process, uint16_t type, struct gcr_message *m
 	return result;
 }
 
-/* Files for the memory that it has now. */
+/* Files for the memory that it has now. Where that fails, it is tried again at the next sample. */
 static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *process,
 			 struct gcr_message *message)
 {
 	_cleanup_free_ struct gcr_extent *extents = NULL;
+	struct gcr_result answer;
 	struct gcr_error error;
 	struct stat status;
 	size_t count = 0;
 
 	if (ask(process, GCR_MESSAGE_LIST, message, NULL) < 0)
 		return;
+	gcr_message_payload(message, &answer, sizeof(answer));
+	if (answer.error) {
+		gcr_message_close_fds(message);
+		return;
+	}
 	if (message->fds_count == 1 && !fstat(message->fds[0], &status) && status.st_size >= 0 &&
 	    (uint64_t)status.st_size <= GCR_EXTENTS_MAX * sizeof(*extents)) {
 		count = (size_t)status.st_size / sizeof(*extents);
@@ -99,6 +105,7 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	if (count)
 		memcpy(process->pool_gpu, extents[0].gpu, GCR_UUID_BYTES);
 	process->pinned_by = 0;
+	process->has_steady_pool = true;
 	pthread_mutex_unlock(&process->lock);
 }
 
@@ -144,10 +151,12 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	if (process->table_changes != facts.table_changes) {
 		process->table_changes = facts.table_changes;
 		process->steady_samples = 0;
+		process->has_steady_pool = false;
 	} else if (process->steady_samples < STEADY_SAMPLES) {
-		refresh = ++process->steady_samples == STEADY_SAMPLES &&
-			  process->state == GCR_STATE_RUNNING && !process->task;
+		process->steady_samples++;
 	}
+	refresh = process->steady_samples == STEADY_SAMPLES && !process->has_steady_pool &&
+		  process->state == GCR_STATE_RUNNING && !process->task;
 	pthread_mutex_unlock(&process->lock);
 	tell_commit(process, message);
 	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||

@@ -403,6 +403,21 @@ def test_taken_back_after_the_freeze():
         check_runs(machine, played)
 
 
+def test_library_that_cannot_list_now():
+    """What the pool would need is asked for until it is known."""
+    with vmm.machine(options=',pool=16M') as machine:
+        played = Library(machine)
+
+        def fail(library_, sequence):
+            library_.on[library.LIST] = lambda again, _: None
+            library_.answer(sequence, EIO, 'not now')
+
+        played.on[library.LIST] = fail
+        wait_for(lambda: played.asked.count(library.LIST) >= 3, 'the third time')
+        machine.must(played.pid, 'freeze data')
+        machine.must(played.pid, 'thaw')
+
+
 def test_refused_by_the_driver_before():
     """Who has been refused once is refused for ever, whatever the reason was; nothing is lost."""
     with vmm.machine() as machine:
