@@ -306,6 +306,7 @@ def test_library_that_does_not_come_back():
         handed, untouched = vmm.demo(machine, *SMALL), vmm.demo(machine, *SMALL)
         vmm.cycle(machine, handed)
         kill_daemon(machine)
+        known = machine.runtime
         machine.runtime += '-of-another'
         machine.start()
         equal(machine.status(handed.pid)['engine'], 'driver')
@@ -314,6 +315,10 @@ def test_library_that_does_not_come_back():
         equal(machine.state(handed.pid), 'running')
         handed.wait_ticks()
         vmm.cycle(machine, untouched)
+        machine.stop()
+        machine.runtime = known
+        machine.start()
+        vmm.cycle(machine, handed)
 
 
 def test_daemon_dies_and_stays_away():
