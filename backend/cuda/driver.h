@@ -29,6 +29,8 @@
 	X(cuDevicePrimaryCtxRelease_v2)           \
 	X(cuCtxSetCurrent)                        \
 	X(cuMemGetInfo_v2)                        \
+	X(cuMemHostAlloc)                         \
+	X(cuMemFreeHost)                          \
 	X(cuMemHostRegister_v2)                   \
 	X(cuMemHostUnregister)                    \
 	X(cuMemcpyDtoHAsync_v2)                   \
@@ -42,6 +44,10 @@
 	X(cuEventQuery)                           \
 	X(cuEventSynchronize)                     \
 	X(cuEventDestroy_v2)                      \
+	X(cuModuleLoadData)                       \
+	X(cuModuleGetFunction)                    \
+	X(cuModuleUnload)                         \
+	X(cuLaunchKernel)                         \
 	X(cuMemAddressReserve)                    \
 	X(cuMemAddressFree)                       \
 	X(cuMemGetAllocationGranularity)          \

@@ -6,7 +6,8 @@
  * XXH3 reads a chunk in 64 blocks of 16 stripes of 8 lanes (64-bit words). Inside a block each lane
  * only adds up, so the order does not matter: a work item takes one pair of lanes of one block, and
  * all 64 blocks go side by side. Between blocks the sums are scrambled, which is a chain, but one of
- * 63 steps and independent for each lane: eight work items do it, while other groups read.
+ * 63 steps and independent for each lane: 32 work items do it for four chunks, while other groups
+ * read.
  *
  * The last block has 15 stripes and then the last 64 bytes once more, with a part of the secret of
  * its own, as XXH3 has it for every length: they are stripe 15 of that block, so it is a matter of
@@ -19,6 +20,15 @@
 #define LOCAL_ID  ((uint)__nvvm_read_ptx_sreg_tid_x())
 #define GROUP_ID  ((uint)__nvvm_read_ptx_sreg_ctaid_x())
 #define BARRIER() __syncthreads()
+#elif defined(__AMDGCN__)
+#define LOCAL_ID ((uint)__builtin_amdgcn_workitem_id_x())
+#define GROUP_ID ((uint)__builtin_amdgcn_workgroup_id_x())
+#define BARRIER()                                                      \
+	do {                                                           \
+		__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"); \
+		__builtin_amdgcn_s_barrier();                          \
+		__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup"); \
+	} while (0)
 #else
 /* As a test runs it on the host. */
 uint gcr_test_local_id(void);
@@ -36,6 +46,7 @@ void gcr_test_barrier(void);
 #define PAIRS	     (LANES / 2)
 #define BLOCK_PAIRS  (STRIPES * PAIRS) /* pairs of words in a block */
 #define CHUNK_PAIRS  (BLOCKS * BLOCK_PAIRS)
+#define GROUP_CHUNKS 4
 #define SECRET_WORDS 24
 
 #define PRIME32_1 0x9E3779B1ul
@@ -48,7 +59,7 @@ void gcr_test_barrier(void);
 #define PRIME64_5 0x27D4EB2F165667C5ul
 #define AVALANCHE 0x165667919E3779F9ul
 
-__constant ulong secret[SECRET_WORDS] = {
+static __constant ulong secret[SECRET_WORDS] = {
 	0xbe4ba423396cfeb8, 0x1cad21f72c81017c, 0xdb979083e96dd4de,
 	0x1f67b3b7a4a44072, 0x78e5c0cc4ee679cb, 0x2172ffcc7dd05a82,
 	0x8e2443f7744608b8, 0x4c263a81e69035e0, 0xcb00c391bb52283c,
@@ -57,6 +68,10 @@ __constant ulong secret[SECRET_WORDS] = {
 	0x647378d9c97e9fc8, 0xc3ebd33483acc5ea, 0xeb6313faffa081c5,
 	0x49daf0b751dd0d17, 0x9e68d429265516d3, 0xfca1477d58be162b,
 	0xce31d07ad1b8f88f, 0x280416958f3acb45, 0x7e404bbbcafbd7af,
+};
+
+static __constant ulong lane_starts[LANES] = {
+	PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1,
 };
 
 /* The secret from byte @at on, wherever that is. */
@@ -105,60 +120,73 @@ static ulong merge(__local const ulong *lanes, uint at, ulong start)
 }
 
 /*
- * A group of 256 work items for each chunk. @digests: low word and high word for each chunk.
- * @zeros[i] is made 0 if there is anything but zeros in chunk i; it has to be 1 before.
+ * A group of 256 work items for every four of the @count chunks. @digests: 16 bytes for each chunk
+ * in the canonical form, which is big-endian. @zeros: for each, is there nothing but zeros in it?
  */
 __attribute__((reqd_work_group_size(BLOCKS * PAIRS, 1, 1)))
-__kernel void gpucr_digest(__global const ulong2 *chunks, __global ulong2 *digests,
-			   __global uint *zeros)
+__kernel void gpucr_digest(__global const ulong2 *chunks, __global ulong *digests,
+			   __global uchar *zeros, ulong count)
 {
-	__local ulong sums[BLOCKS][LANES];
-	__local ulong lanes[LANES];
-	const uint id = LOCAL_ID, group = GROUP_ID;
+	__local ulong sums[GROUP_CHUNKS][BLOCKS][LANES];
+	__local ulong lanes[GROUP_CHUNKS][LANES];
+	__local uint has_data[GROUP_CHUNKS];
+	const uint id = LOCAL_ID;
 	const uint block = id / PAIRS, pair = id % PAIRS;
-	__global const ulong2 *from =
-		chunks + (size_t)group * CHUNK_PAIRS + block * BLOCK_PAIRS + pair;
-	ulong even = 0, odd = 0, any = 0;
+	const ulong first = (ulong)GROUP_ID * GROUP_CHUNKS;
+	const uint here = count - first < GROUP_CHUNKS ? count - first : GROUP_CHUNKS;
+
+	if (id < GROUP_CHUNKS)
+		has_data[id] = 0;
+	BARRIER();
+	for (uint chunk = 0; chunk < here; chunk++) {
+		__global const ulong2 *from =
+			chunks + (first + chunk) * CHUNK_PAIRS + block * BLOCK_PAIRS + pair;
+		ulong even = 0, odd = 0, any = 0;
 
 #pragma unroll
-	for (uint stripe = 0; stripe < STRIPES; stripe++) {
-		ulong2 words = from[stripe * PAIRS];
-		ulong even_key = secret[stripe + 2 * pair], odd_key = secret[stripe + 2 * pair + 1];
+		for (uint stripe = 0; stripe < STRIPES; stripe++) {
+			ulong2 words = from[stripe * PAIRS];
+			ulong even_key = secret[stripe + 2 * pair];
+			ulong odd_key = secret[stripe + 2 * pair + 1];
 
-		/* The very last stripe: 7 bytes before where the scrambling's secret is. */
-		if (stripe == STRIPES - 1 && block == BLOCKS - 1) {
-			even_key = secret_at(121 + 16 * pair);
-			odd_key = secret_at(121 + 16 * pair + 8);
+			/* The very last stripe: 7 bytes before where the scrambling's secret is. */
+			if (stripe == STRIPES - 1 && block == BLOCKS - 1) {
+				even_key = secret_at(121 + 16 * pair);
+				odd_key = secret_at(121 + 16 * pair + 8);
+			}
+			any |= words.x | words.y;
+			even += words.y + mix(words.x, even_key);
+			odd += words.x + mix(words.y, odd_key);
 		}
-		any |= words.x | words.y;
-		even += words.y + mix(words.x, even_key);
-		odd += words.x + mix(words.y, odd_key);
+		sums[chunk][block][2 * pair] = even;
+		sums[chunk][block][2 * pair + 1] = odd;
+		if (any)
+			has_data[chunk] = 1; /* whoever comes last, it is the same */
 	}
-	if (any)
-		zeros[group] = 0;
-	sums[block][2 * pair] = even;
-	sums[block][2 * pair + 1] = odd;
 	BARRIER();
-	if (id < LANES) {
-		const ulong starts[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
-					     PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
-		ulong lane = starts[id], key = secret[SECRET_WORDS - LANES + id];
+	if (id < here * LANES) {
+		const uint chunk = id / LANES, own = id % LANES;
+		ulong lane = lane_starts[own], key = secret[SECRET_WORDS - LANES + own];
 
+#pragma unroll 9
 		for (uint i = 0; i < BLOCKS - 1; i++) {
-			lane += sums[i][id];
+			lane += sums[chunk][i][own];
 			lane = (lane ^ lane >> 47 ^ key) * PRIME32_1;
 		}
-		lanes[id] = lane + sums[BLOCKS - 1][id];
+		lanes[chunk][own] = lane + sums[chunk][BLOCKS - 1][own];
 	}
 	BARRIER();
-	if (id < 2) {
-		ulong start = CHUNK_BYTES * PRIME64_1;
-		uint at = 11;
+	if (id < here)
+		zeros[first + id] = !has_data[id];
+	if (id < 2 * here) {
+		ulong start = ~(CHUNK_BYTES * PRIME64_2);
+		uint at = 8 * SECRET_WORDS - 64 - 11;
 
-		if (id) {
-			start = ~(CHUNK_BYTES * PRIME64_2);
-			at = 8 * SECRET_WORDS - 64 - 11;
+		/* The high word is the first of the two. */
+		if (id % 2) {
+			start = CHUNK_BYTES * PRIME64_1;
+			at = 11;
 		}
-		((__global ulong *)(digests + group))[id] = merge(lanes, at, start);
+		digests[2 * first + id] = __builtin_bswap64(merge(lanes[id / 2], at, start));
 	}
 }

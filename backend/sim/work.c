@@ -7,6 +7,7 @@
 #include "backend/sim/sim.h"
 
 #include <time.h>
+#include <xxhash.h>
 
 static void pause_us(long us)
 {
@@ -347,10 +348,59 @@ UNSEEN static bool run_spin(CUcontext context, const void *arguments)
 	}
 }
 
+#define DIGEST_CHUNK_BYTES ((size_t)64 << 10)
+
+UNSEEN static bool has_data(const uint64_t *words, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (words[i])
+			return true;
+	return false;
+}
+
+static bool kernel_store(CUcontext context, uint64_t to, const void *from, size_t size_bytes)
+{
+	bool good = kernel_begin(context, to, size_bytes, true);
+
+	if (good)
+		move((void *)to, from, size_bytes);
+	kernel_end();
+	return good;
+}
+
+static bool run_digest(CUcontext context, const void *arguments)
+{
+	const struct {
+		uint64_t chunks, digests, zeros, count;
+	} *digest = arguments;
+	bool good = true;
+
+	for (uint64_t i = 0; good && i < digest->count; i++) {
+		uint64_t chunk = digest->chunks + i * DIGEST_CHUNK_BYTES;
+		XXH128_canonical_t canonical;
+		uint8_t is_zeros = 0;
+
+		good = kernel_begin(context, chunk, DIGEST_CHUNK_BYTES, false);
+		if (good) {
+			/* A library: no sanitizer sees what it reads. */
+			XXH128_canonicalFromHash(
+				&canonical, XXH3_128bits((const void *)chunk, DIGEST_CHUNK_BYTES));
+			is_zeros = !has_data((const uint64_t *)chunk, DIGEST_CHUNK_BYTES / 8);
+		}
+		kernel_end();
+		good = good &&
+		       kernel_store(context, digest->digests + i * sizeof(canonical), &canonical,
+				    sizeof(canonical)) &&
+		       kernel_store(context, digest->zeros + i, &is_zeros, sizeof(is_zeros));
+	}
+	return good;
+}
+
 const struct kernel sim_kernels[] = {
-	{"gpucr_fill", 3, {8, 8, 4}, run_fill},
+	{"gpucr_fill", 3, {8, 8, 4}, run_fill}, /* tools/demo_kernels.h has these four */
 	{"gpucr_add", 4, {8, 8, 8, 4}, run_add},
 	{"gpucr_checksum", 3, {8, 8, 8}, run_checksum},
 	{"gpucr_spin", 1, {8}, run_spin},
+	{"gpucr_digest", 4, {8, 8, 8, 8}, run_digest}, /* backend/digest/digest.cl */
 	{NULL, 0, {0}, NULL},
 };

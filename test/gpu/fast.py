@@ -236,6 +236,24 @@ class FastParts:
         self.need_verb(demo, "thaw")
         self.check_goes_on(demo)
 
+    def part_digest(self):
+        """digests of VRAM: those of libxxhash, and how fast the GPU makes them"""
+        environment = dict(self.rig.environment)
+        size = "1" if self.options.quick else "16"
+        if self.options.sim:
+            environment["LD_LIBRARY_PATH"] = os.path.join(self.options.build, "backend", "sim")
+            size = "0.125"
+        done = subprocess.run([self.options.digest_rate, size], env=environment,
+                              cwd=self.rig.work, capture_output=True, text=True, timeout=120,
+                              check=False, stdin=subprocess.DEVNULL)
+        for line in done.stdout.splitlines():
+            self.results.say(f"     digest: {line}")
+        self.results.check(done.returncode == 0 and "equal: " in done.stdout,
+                           "all digests are right",
+                           done.stderr.strip() or done.stdout.strip().split("\n")[-1])
+        rate = re.search(r"all at once: (.*)", done.stdout)
+        self.results.check(rate is not None, "the GPU makes them", rate and rate.group(1) or "")
+
     def part_store(self):
         """a store that is too small"""
         self.daemon.restart(f"store_size={self.sizes.demo // 4}")

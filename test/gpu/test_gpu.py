@@ -435,8 +435,8 @@ class Suite(FastParts):
 
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
-             "files", "store", "worker", "two", "sanitizer", "steps", "cycles", "full", "refuse",
-             "interrupt", "kill", "daemon"]
+             "files", "digest", "store", "worker", "two", "sanitizer", "steps", "cycles", "full",
+             "refuse", "interrupt", "kill", "daemon"]
 
     def run_part(self, name):
         self.results.part = name
@@ -506,6 +506,8 @@ def parse_arguments():
                                       for name in Suite.PARTS))
     parser.add_argument("--build", required=True, help="the build directory")
     parser.add_argument("--managed", required=True, help="the program made from managed.c")
+    parser.add_argument("--digest-rate", required=True,
+                        help="the program made from digest_rate.c")
     parser.add_argument("--work", required=True, help="an empty directory to work in")
     parser.add_argument("--output", required=True, help="where logs and tables go")
     parser.add_argument("--sim", action="store_true", help="use the simulated GPU")

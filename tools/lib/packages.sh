@@ -13,12 +13,13 @@ build  command:ninja            ninja-build
 build  command:pkg-config       pkg-config
 build  pkgconfig:fuse3          libfuse3-dev
 build  pkgconfig:jansson        libjansson-dev
+build  pkgconfig:libxxhash      libxxhash-dev
 user   command:fusermount3      fuse3
 full   command:scdoc            scdoc
 full   pkgconfig:libsystemd     libsystemd-dev
+full   command:clang            clang
 test   command:python3          python3
 test   command:clang-format-14  (clang-format-14)
-test   command:clang            clang
 test   library:fuzzer           (libclang-rt-dev)
 '
 

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The worker's digests on the simulator: by its kernel, and on the host, against libxxhash. The
+ * driver's errors come out with its words and leave nothing behind.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <xxhash.h>
+
+#include "backend/cuda/worker_digest.h"
+#include "lib/cleanup.h"
+#include "test/unit/sim.h"
+
+#define CHUNKS	    512 /* 32 MiB */
+#define CHUNK	    GCR_CHUNK_BYTES
+#define BYTES	    ((size_t)CHUNKS * CHUNK)
+#define IS_ZEROS(i) ((i) % 7 == 3 || ((i) >= 100 && (i) < 110) || (i) == CHUNKS - 1)
+
+static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+			  ".visible .entry gpucr_digest(.param .u64 a) { ret; }\n";
+
+static struct gcr_driver driver;
+static CUcontext context;
+static CUdeviceptr vram;
+static CUmemGenericAllocationHandle handle;
+static struct gcr_digest expected[CHUNKS];
+
+/* Those of the last call. */
+static struct gcr_error error;
+static CUresult driver_result;
+
+#define DONE(call)                                                                    \
+	do {                                                                          \
+		if ((call) != 0) {                                                    \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+				error.words);                                         \
+			exit(1);                                                      \
+		}                                                                     \
+	} while (0)
+
+/* The call fails with @number and with the driver's @code, whose words are there. */
+#define FAILED(call, number, code, text)                                                      \
+	do {                                                                                  \
+		int number_;                                                                  \
+		driver_result = CUDA_SUCCESS;                                                 \
+		number_ = (call);                                                             \
+		if (number_ != -(number) || driver_result != (code) ||                        \
+		    !strstr(error.words, text)) {                                             \
+			fprintf(stderr, "%s:%d: %s: %d, %d, %s\n", __FILE__, __LINE__, #call, \
+				number_, (int)driver_result, error.words);                    \
+			exit(1);                                                              \
+		}                                                                             \
+	} while (0)
+
+/* Rules for the simulator from now on; NULL: none. */
+static void set_faults(const char *rules)
+{
+	static unsigned int number;
+	char path[128], old[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/faults", sim_state_directory);
+	if (!rules) {
+		CHECK(!unlink(path));
+		return;
+	}
+	/* A new file each time: it is read again then. */
+	snprintf(old, sizeof(old), "%s/faults.%u", sim_state_directory, ++number);
+	fd = open(old, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	CHECK(write(fd, rules, strlen(rules)) == (ssize_t)strlen(rules));
+	close(fd);
+	CHECK(!rename(old, path));
+}
+
+UNSEEN static void fill(uint64_t *words)
+{
+	uint64_t state = 1;
+
+	for (size_t i = 0; i < BYTES / 8; i++) {
+		state = state * 6364136223846793005u + 1442695040888963407u;
+		words[i] = IS_ZEROS(i / (CHUNK / 8)) ? 0 : state ^ state >> 31;
+	}
+}
+
+static void make_vram(void)
+{
+	CUmemAllocationProp properties = sim_prop();
+	_cleanup_free_ uint64_t *words = malloc(BYTES);
+
+	CHECK(words);
+	fill(words);
+	for (size_t i = 0; i < CHUNKS; i++) {
+		XXH128_canonical_t canonical;
+
+		XXH128_canonicalFromHash(&canonical,
+					 XXH3_128bits((char *)words + i * CHUNK, CHUNK));
+		memcpy(&expected[i], &canonical, sizeof(canonical));
+	}
+	OK(CU(cuMemCreate)(&handle, BYTES, &properties, 0));
+	vram = sim_map(handle, BYTES);
+	OK(CU(cuMemcpyHtoD_v2)(vram, words, BYTES));
+}
+
+static struct gcr_digester *create(const char *its_ptx, unsigned int threads)
+{
+	struct gcr_digester_config config = {.ptx = its_ptx, .chunks = CHUNKS, .threads = threads};
+	struct gcr_digester *digester;
+
+	DONE(gcr_digester_create(&driver, context, &config, &digester, &driver_result, &error));
+	return digester;
+}
+
+static uint64_t begin(struct gcr_digester *digester, uint64_t first, uint64_t count)
+{
+	uint64_t ticket;
+
+	DONE(gcr_digester_begin(digester, vram, first, count, &ticket, &driver_result, &error));
+	return ticket;
+}
+
+static void wait_for(struct gcr_digester *digester, uint64_t ticket)
+{
+	DONE(gcr_digester_wait(digester, ticket, &driver_result, &error));
+}
+
+static void check(const struct gcr_digester *digester, size_t first, size_t count)
+{
+	const struct gcr_digest *digests = gcr_digester_digests(digester);
+	const bool *zeros = gcr_digester_zeros(digester);
+
+	for (size_t i = first; i < first + count; i++) {
+		CHECK(!memcmp(&digests[i], &expected[i], sizeof(*digests)));
+		CHECK(zeros[i] == IS_ZEROS(i));
+	}
+}
+
+static void check_all(struct gcr_digester *digester)
+{
+	wait_for(digester, begin(digester, 0, CHUNKS));
+	check(digester, 0, CHUNKS);
+}
+
+/* Everything at once, in parts of any size and order, and one by one. */
+static void test_digests(const char *its_ptx, unsigned int threads)
+{
+	struct gcr_digester *digester = create(its_ptx, threads);
+	uint64_t tickets[CHUNKS];
+
+	CHECK(gcr_digester_is_on_gpu(digester) == (its_ptx != NULL));
+	wait_for(digester, begin(digester, 0, 0));
+	check_all(digester);
+	gcr_digester_destroy(digester);
+
+	digester = create(its_ptx, threads);
+	tickets[0] = begin(digester, 300, 33);
+	tickets[1] = begin(digester, 1, 99);
+	tickets[2] = begin(digester, 100, 0);
+	tickets[3] = begin(digester, 511, 1);
+	wait_for(digester, tickets[0]);
+	check(digester, 300, 33);
+	wait_for(digester, tickets[2]);
+	check(digester, 1, 99);
+	wait_for(digester, tickets[3]);
+	check(digester, 511, 1);
+
+	/* More than the GPU has events for. */
+	for (size_t i = 0; i < CHUNKS; i++)
+		tickets[i] = begin(digester, CHUNKS - 1 - i, 1);
+	for (size_t i = 0; i < CHUNKS; i++) {
+		wait_for(digester, tickets[i]);
+		check(digester, CHUNKS - 1 - i, 1);
+	}
+	gcr_digester_destroy(digester);
+}
+
+static void test_limits(const char *its_ptx)
+{
+	struct gcr_digester_config config = {.ptx = its_ptx, .chunks = CHUNKS - 1, .threads = 1};
+	struct gcr_digester *digester;
+	uint64_t ticket;
+
+	DONE(gcr_digester_create(&driver, context, &config, &digester, &driver_result, &error));
+	FAILED(gcr_digester_begin(digester, vram, 0, CHUNKS, &ticket, &driver_result, &error),
+	       EINVAL, CUDA_SUCCESS, "512 chunks");
+	FAILED(gcr_digester_begin(digester, vram, CHUNKS, 0, &ticket, &driver_result, &error),
+	       EINVAL, CUDA_SUCCESS, "512 chunks");
+	FAILED(gcr_digester_begin(digester, vram, 2, UINT64_MAX - 1, &ticket, &driver_result,
+				  &error),
+	       EINVAL, CUDA_SUCCESS, "no room");
+	wait_for(digester, begin(digester, 0, CHUNKS - 1));
+	check(digester, 0, CHUNKS - 1);
+	gcr_digester_destroy(digester);
+}
+
+/* A kernel that the driver does not take: the host. */
+static void test_other_way(void)
+{
+	static const char *const texts[] = {
+		"no PTX",
+		".version 6.0\n.target sm_50\n.visible .entry gpucr_digests(.param .u64 a) {}\n",
+	};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(texts); i++) {
+		struct gcr_digester *digester = create(texts[i], 2);
+
+		CHECK(!gcr_digester_is_on_gpu(digester));
+		check_all(digester);
+		gcr_digester_destroy(digester);
+	}
+}
+
+/* What the worker has: nothing in VRAM, and the kernel if there is one. */
+static void test_default(void)
+{
+	size_t before = sim_free_bytes();
+	struct gcr_digester_config config;
+	struct gcr_digester *digester;
+
+	gcr_digester_config_default(&driver, 0, &config);
+	CHECK(config.chunks == 64 * MIB / CHUNK && config.threads > 0);
+	DONE(gcr_digester_create(&driver, context, &config, &digester, &driver_result, &error));
+#ifdef HAVE_DIGEST_PTX
+	CHECK(gcr_digester_is_on_gpu(digester));
+#else
+	CHECK(!gcr_digester_is_on_gpu(digester));
+#endif
+	CHECK(sim_free_bytes() == before);
+	check_all(digester);
+	gcr_digester_destroy(digester);
+	CHECK(sim_free_bytes() == before);
+	gcr_digester_destroy(NULL);
+}
+
+static void test_create_errors(void)
+{
+	static const struct {
+		const char *rule;
+		const char *ptx;
+		const char *words;
+	} cases[] = {
+		{"cuMemHostAlloc error=2", ptx, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"cuStreamCreate error=2", ptx, "cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"cuEventCreate nth=5 error=2", ptx, "cuEventCreate: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"cuMemHostAlloc error=2", NULL, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"cuStreamCreate error=2", NULL, "cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY"},
+	};
+	struct gcr_digester *digester = NULL;
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(cases); i++) {
+		struct gcr_digester_config config = {cases[i].ptx, CHUNKS, 2};
+
+		set_faults(cases[i].rule);
+		FAILED(gcr_digester_create(&driver, context, &config, &digester, &driver_result,
+					   &error),
+		       ENOMEM, CUDA_ERROR_OUT_OF_MEMORY, cases[i].words);
+		CHECK(!digester);
+	}
+	/* One of its threads is enough. */
+	set_faults("cuStreamCreate nth=2 error=2");
+	digester = create(NULL, 3);
+	set_faults(NULL);
+	check_all(digester);
+	gcr_digester_destroy(digester);
+}
+
+/* What fails once works afterwards. */
+static void test_errors_on_gpu(void)
+{
+	struct gcr_digester *digester = create(ptx, 1);
+	uint64_t ticket;
+
+	set_faults("cuLaunchKernel nth=2 error=701");
+	begin(digester, 0, 64);
+	FAILED(gcr_digester_begin(digester, vram, 64, 64, &ticket, &driver_result, &error), EIO,
+	       CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "cuLaunchKernel: ");
+	gcr_digester_stop(digester);
+	check_all(digester);
+
+	set_faults("cuEventRecord nth=1 error=2");
+	FAILED(gcr_digester_begin(digester, vram, 0, 64, &ticket, &driver_result, &error), ENOMEM,
+	       CUDA_ERROR_OUT_OF_MEMORY, "cuEventRecord: ");
+	gcr_digester_stop(digester);
+	check_all(digester);
+
+	set_faults("cuEventSynchronize nth=1 error=719");
+	ticket = begin(digester, 0, 64);
+	FAILED(gcr_digester_wait(digester, ticket, &driver_result, &error), EIO,
+	       CUDA_ERROR_LAUNCH_FAILED, "cuEventSynchronize: CUDA_ERROR_LAUNCH_FAILED");
+	gcr_digester_stop(digester);
+	set_faults(NULL);
+	check_all(digester);
+	gcr_digester_destroy(digester);
+}
+
+static void test_errors_on_host(unsigned int threads)
+{
+	static const char *const rules[] = {
+		"cuMemcpyDtoHAsync nth=4 error=719",
+		"cuStreamSynchronize nth=4 error=719",
+	};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(rules); i++) {
+		struct gcr_digester *digester = create(NULL, threads);
+		uint64_t ticket;
+
+		set_faults(rules[i]);
+		begin(digester, 0, 100);
+		ticket = begin(digester, 100, CHUNKS - 100);
+		FAILED(gcr_digester_wait(digester, ticket, &driver_result, &error), EIO,
+		       CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED");
+		/* Again, until it is forgotten. */
+		FAILED(gcr_digester_wait(digester, ticket, &driver_result, &error), EIO,
+		       CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED");
+		gcr_digester_stop(digester);
+		set_faults(NULL);
+		check_all(digester);
+		gcr_digester_destroy(digester);
+	}
+}
+
+/* Nobody reads the memory after a stop: it can be unmapped. */
+static void test_stop(const char *its_ptx)
+{
+	struct gcr_digester *digester = create(its_ptx, 2);
+
+	for (int round = 0; round < 3; round++) {
+		begin(digester, 0, CHUNKS);
+		begin(digester, 0, CHUNKS);
+		gcr_digester_stop(digester);
+		OK(CU(cuMemUnmap)(vram, BYTES));
+		OK(CU(cuMemAddressFree)(vram, BYTES));
+		vram = sim_map(handle, BYTES);
+		check_all(digester);
+	}
+	begin(digester, 0, CHUNKS);
+	gcr_digester_destroy(digester);
+	OK(CU(cuCtxSynchronize)());
+}
+
+static int make_all(struct gcr_digester *digester)
+{
+	uint64_t ticket;
+	int r = gcr_digester_begin(digester, vram, 0, CHUNKS, &ticket, &driver_result, &error);
+
+	return r < 0 ? r : gcr_digester_wait(digester, ticket, &driver_result, &error);
+}
+
+/* No memory there: the last test, as the context is lost. */
+static void test_wild(void)
+{
+	struct gcr_digester *digester = create(ptx, 1);
+
+	OK(CU(cuMemUnmap)(vram, BYTES));
+	/* The kernel may have failed before it is waited for. */
+	FAILED(make_all(digester), EIO, CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS");
+	gcr_digester_destroy(digester);
+}
+
+int main(void)
+{
+	sim_begin("1", "64M");
+	context = sim_context();
+	DONE(gcr_driver_open(&driver, &error));
+	make_vram();
+	test_digests(ptx, 1);
+	test_digests(NULL, 1);
+	test_digests(NULL, 3);
+	test_limits(ptx);
+	test_limits(NULL);
+	test_other_way();
+	test_default();
+	test_create_errors();
+	test_errors_on_gpu();
+	test_errors_on_host(1);
+	test_errors_on_host(4);
+	test_stop(ptx);
+	test_stop(NULL);
+	test_wild();
+	return 0;
+}
