@@ -39,13 +39,13 @@ static int compare_places(const void *left, const void *right)
 	return (a->id > b->id) - (a->id < b->id);
 }
 
-/* No two pieces of memory are at the same place, nor two unmapped ones the same. */
-static int check_places(const struct gcr_extent *extents, size_t count, struct gcr_error *error)
+int gcr_extents_overlap(const struct gcr_extent *extents, size_t count, size_t *ret_first,
+			size_t *ret_second)
 {
-	_cleanup_free_ const struct gcr_extent **sorted = calloc(count, sizeof(*sorted));
+	_cleanup_free_ const struct gcr_extent **sorted = calloc(count + 1, sizeof(*sorted));
 
 	if (!sorted)
-		return gcr_error_set(error, ENOMEM, "out of memory");
+		return -ENOMEM;
 	for (size_t i = 0; i < count; i++)
 		sorted[i] = &extents[i];
 	qsort(sorted, count, sizeof(*sorted), compare_places);
@@ -53,24 +53,35 @@ static int check_places(const struct gcr_extent *extents, size_t count, struct g
 		const struct gcr_extent *before = sorted[i - 1];
 
 		if (before->address ? sorted[i]->address - before->address < before->bytes
-				    : !sorted[i]->address && sorted[i]->id == before->id)
-			return gcr_error_set(error, EPROTO, "two allocations are at one place");
+				    : !sorted[i]->address && sorted[i]->id == before->id) {
+			*ret_first = (size_t)(before - extents);
+			*ret_second = (size_t)(sorted[i] - extents);
+			return -EEXIST;
+		}
 	}
 	return 0;
 }
 
-static int check_one(const struct gcr_extent *extent, struct gcr_error *error)
+const char *gcr_extent_fault(const struct gcr_extent *extent)
 {
 	bool managed = extent->kind == GCR_MEMORY_MANAGED;
-	uint64_t alignment = managed ? MANAGED_ALIGNMENT : DEVICE_ALIGNMENT;
 	uint64_t end;
 
-	if ((extent->kind != GCR_MEMORY_DEVICE && !managed) || !extent->bytes ||
-	    extent->bytes % alignment || extent->address % MANAGED_ALIGNMENT ||
-	    (managed && !extent->address) ||
-	    __builtin_add_overflow(extent->address, extent->bytes, &end) || end > INT64_MAX)
-		return gcr_error_set(error, EPROTO, "the table of allocations makes no sense");
-	return 0;
+	if (extent->kind != GCR_MEMORY_DEVICE && !managed)
+		return "kind: there is none such";
+	if (!extent->bytes)
+		return "bytes: there are none";
+	if (!managed && extent->bytes % DEVICE_ALIGNMENT)
+		return "bytes: they are no multiple of 2 MiB";
+	if (managed && extent->bytes % MANAGED_ALIGNMENT)
+		return "bytes: they are no multiple of 4 KiB";
+	if (extent->address % MANAGED_ALIGNMENT)
+		return "address: it is no multiple of 4 KiB";
+	if (managed && !extent->address)
+		return "address: managed memory has one";
+	if (__builtin_add_overflow(extent->address, extent->bytes, &end) || end > INT64_MAX)
+		return "address: the end is beyond all addresses";
+	return NULL;
 }
 
 int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents, struct gcr_error *error)
@@ -86,8 +97,8 @@ int gcr_extents_read_at(int fd, uint64_t offset, size_t count, struct gcr_extent
 			struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_extent *extents = NULL;
+	size_t bytes, first, second;
 	uint64_t sum = 0;
-	size_t bytes;
 	int result = 0;
 
 	if (count > GCR_EXTENTS_MAX)
@@ -112,7 +123,9 @@ int gcr_extents_read_at(int fd, uint64_t offset, size_t count, struct gcr_extent
 		done += (size_t)length;
 	}
 	for (size_t i = 0; i < count && !result; i++) {
-		result = check_one(&extents[i], error);
+		if (gcr_extent_fault(&extents[i]))
+			result = gcr_error_set(error, EPROTO,
+					       "the table of allocations makes no sense");
 		if (!result && i && extents[i].kind < extents[i - 1].kind)
 			result = gcr_error_set(error, EPROTO,
 					       "the table of allocations is in disorder");
@@ -122,7 +135,11 @@ int gcr_extents_read_at(int fd, uint64_t offset, size_t count, struct gcr_extent
 					       "the table of allocations makes no sense");
 	}
 	if (!result)
-		result = check_places(extents, count, error);
+		result = gcr_extents_overlap(extents, count, &first, &second);
+	if (result == -EEXIST)
+		return gcr_error_set(error, EPROTO, "two allocations are at one place");
+	if (result == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (result < 0)
 		return result;
 	*ret_extents = TAKE_PTR(extents);

@@ -17,6 +17,17 @@
  */
 void gcr_extent_name(const struct gcr_extent *extent, char ret_name[GCR_EXTENT_NAME_BYTES]);
 
+/* What cannot be with this one by itself, as "bytes: they are no multiple of 2 MiB"; NULL: nothing.
+ */
+const char *gcr_extent_fault(const struct gcr_extent *extent);
+
+/*
+ * Are any two of them at one place, or unmapped and the same? 0: none; -EEXIST: *ret_first and
+ * *ret_second are; -ENOMEM.
+ */
+int gcr_extents_overlap(const struct gcr_extent *extents, size_t count, size_t *ret_first,
+			size_t *ret_second);
+
 /*
  * Read @count extents from the memfd @fd, which may be anybody's. Every one is checked: kind, bytes
  * (not 0, aligned, no overflow of address or sum), no two with the same name, device memory before

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Opening, reading and replacing files in a directory (see beneath.h). What is written is on a
+ * memory file system, or a copy of what is: no fsync.
+ */
+#include "lib/beneath.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+
+#define NAME_ROOM 64 /* of a temporary file's name, with its NUL */
+
+static bool is_one_name(const char *name)
+{
+	return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+int gcr_beneath_open(int directory_fd, const char *name, int flags)
+{
+	/* O_NONBLOCK: a named pipe would wait for its other end. */
+	struct open_how how = {
+		.flags = (uint64_t)(flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW),
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+	};
+	int fd;
+
+	if (!is_one_name(name))
+		return -EINVAL;
+	fd = (int)syscall(SYS_openat2, directory_fd, name, &how, sizeof(how));
+	/* Kernels before 5.6, and filters of system calls that do not know it (which say EPERM):
+	 * for a single name this is the same. */
+	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+		fd = openat(directory_fd, name, (int)how.flags);
+	return fd < 0 ? -errno : fd;
+}
+
+int gcr_beneath_open_file(int directory_fd, const char *name, struct gcr_error *error)
+{
+	_cleanup_close_ int fd = gcr_beneath_open(directory_fd, name, O_RDONLY);
+	struct stat stat;
+
+	if (fd == -ENOENT)
+		return gcr_error_set(error, ENOENT, "it is missing");
+	if (fd == -ELOOP)
+		return gcr_error_set(error, ELOOP, "it is a symbolic link");
+	if (fd == -ENXIO) /* a socket */
+		return gcr_error_set(error, EPROTO, "it is not a regular file");
+	if (fd < 0)
+		return gcr_error_set(error, -fd, "it cannot be opened: %s", strerror(-fd));
+	if (fstat(fd, &stat) < 0)
+		return gcr_error_set(error, errno, "it cannot be read: %s", strerror(errno));
+	if (!S_ISREG(stat.st_mode))
+		return gcr_error_set(error, EPROTO, "it is not a regular file");
+	return TAKE_FD(fd);
+}
+
+int gcr_beneath_read(int directory_fd, const char *name, size_t bytes_max, void **ret_bytes,
+		     size_t *ret_size, struct gcr_error *error)
+{
+	_cleanup_close_ int fd = gcr_beneath_open_file(directory_fd, name, error);
+	_cleanup_free_ char *bytes = NULL;
+	struct stat stat;
+	size_t size, used = 0;
+
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &stat) < 0)
+		return gcr_error_set(error, errno, "it cannot be read: %s", strerror(errno));
+	if ((uint64_t)stat.st_size > bytes_max)
+		return gcr_error_set(error, EFBIG, "it is larger than %zu bytes", bytes_max);
+	size = (size_t)stat.st_size;
+	bytes = malloc(size + 1);
+	if (!bytes)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	while (used < size) {
+		ssize_t got = pread(fd, bytes + used, size - used, (off_t)used);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return gcr_error_set(error, errno, "it cannot be read: %s",
+					     strerror(errno));
+		if (!got)
+			break; /* it has become shorter: that is what there is */
+		used += (size_t)got;
+	}
+	bytes[used] = '\0';
+	*ret_bytes = TAKE_PTR(bytes);
+	*ret_size = used;
+	return 0;
+}
+
+static int write_all(int fd, const char *bytes, size_t size)
+{
+	while (size) {
+		ssize_t written = write(fd, bytes, size);
+
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written < 0)
+			return -errno;
+		bytes += written;
+		size -= (size_t)written;
+	}
+	return 0;
+}
+
+int gcr_beneath_replace(int directory_fd, const char *name, const struct iovec *parts, size_t count,
+			struct gcr_error *error)
+{
+	_cleanup_close_ int fd = -1;
+	char temporary[NAME_ROOM];
+	int result = 0;
+
+	if (!is_one_name(name) || strlen(name) + sizeof("..new") > sizeof(temporary))
+		return gcr_error_set(error, EINVAL, "%s is no name of a file", name);
+	snprintf(temporary, sizeof(temporary), ".%s.new", name);
+	/* left by somebody who ended here */
+	if (unlinkat(directory_fd, temporary, 0) < 0 && errno != ENOENT)
+		result = -errno;
+	if (!result) {
+		fd = openat(directory_fd, temporary,
+			    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		result = fd < 0 ? -errno : 0;
+	}
+	if (result < 0)
+		return gcr_error_set(error, -result, "%s cannot be made: %s", temporary,
+				     strerror(-result));
+	for (size_t i = 0; i < count && !result; i++)
+		result = write_all(fd, parts[i].iov_base, parts[i].iov_len);
+	if (!result && renameat(directory_fd, temporary, directory_fd, name) < 0)
+		result = -errno;
+	if (result < 0) {
+		unlinkat(directory_fd, temporary, 0);
+		return gcr_error_set(error, -result, "%s cannot be written: %s", name,
+				     strerror(-result));
+	}
+	return 0;
+}

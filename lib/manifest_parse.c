@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reading a manifest that may be anything: first what can be said of its bytes, then what its
+ * members are, by name and type; whether they go together is gcr_manifest_check()'s.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/extent.h"
+#include "lib/manifest.h"
+#include "lib/manifest_private.h"
+#include "lib/uuid.h"
+
+/*
+ * What the JSON library may be made to do, whatever a manifest says: it calls itself for each
+ * level, and takes some 100 bytes for a value. The largest manifest has 2.4 million.
+ */
+#define DEPTH_MAX  32u
+#define VALUES_MAX (3u << 20)
+
+#define WITHIN_BYTES 32
+
+struct parse {
+	struct gcr_manifest *manifest;
+	struct gcr_error *error;
+	char within[WITHIN_BYTES]; /* "process.", "gpus[3]." */
+};
+
+GCR_DEFINE_CLEANUP(json_t *, json_decref);
+
+static int refuse(const struct parse *parse, int number, const char *key, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
+static int refuse(const struct parse *parse, int number, const char *key, const char *format, ...)
+{
+	char words[GCR_WORDS_BYTES];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(words, sizeof(words), format, arguments);
+	va_end(arguments);
+	return gcr_error_set(parse->error, number, "%s%s: %s", parse->within, key, words);
+}
+
+/* The digits that it ends with are the digest of everything before them. */
+static int check_end(const char *text, size_t size, struct gcr_error *error)
+{
+	struct gcr_digest expected, found;
+	const char *end;
+
+	if (size < GCR_MANIFEST_END_BYTES)
+		return gcr_error_set(error, EPROTO, "it is too short to be a manifest");
+	if (size > GCR_MANIFEST_BYTES_MAX)
+		return gcr_error_set(error, EFBIG, "it is larger than %u bytes",
+				     GCR_MANIFEST_BYTES_MAX);
+	end = text + size - GCR_MANIFEST_END_BYTES;
+	if (memcmp(end + GCR_DIGEST_TEXT_BYTES - 1, GCR_MANIFEST_END,
+		   sizeof(GCR_MANIFEST_END) - 1) != 0 ||
+	    gcr_digest_parse(end, &expected) < 0)
+		return gcr_error_set(
+			error, EPROTO,
+			"it does not end with its digest: it is not a manifest, or cut");
+	gcr_digest_of(text, (uint64_t)(end - text), &found);
+	if (!gcr_digest_equal(&found, &expected))
+		return gcr_error_set(error, EBADMSG,
+				     "it has been changed: its digest is not what it says");
+	return 0;
+}
+
+/* Before anything is made of it: how deep is it, and how many values are there? */
+static int check_shape(const char *text, size_t size, struct gcr_error *error)
+{
+	unsigned int depth = 0, values = 0;
+	bool in_string = false;
+
+	for (size_t i = 0; i < size; i++) {
+		switch (text[i]) {
+		case '"':
+			in_string = !in_string;
+			break;
+		case '\\':
+			i += in_string;
+			break;
+		case '[':
+		case '{':
+			depth += !in_string;
+			values += !in_string;
+			break;
+		case ']':
+		case '}':
+			if (!in_string && depth)
+				depth--;
+			break;
+		case ',':
+			values += !in_string;
+			break;
+		default:
+			break;
+		}
+		if (depth > DEPTH_MAX)
+			return gcr_error_set(error, EPROTO, "it is nested deeper than %u levels",
+					     DEPTH_MAX);
+		if (values > VALUES_MAX)
+			return gcr_error_set(error, E2BIG, "it has more than %u values",
+					     VALUES_MAX);
+	}
+	return 0;
+}
+
+static int load(const char *text, size_t size, json_t **ret_root, struct gcr_error *error)
+{
+	json_error_t fault;
+	json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &fault);
+
+	if (!root && json_error_code(&fault) == json_error_out_of_memory)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (!root)
+		return gcr_error_set(error, EPROTO, "line %d, column %d: %s", fault.line,
+				     fault.column, fault.text);
+	*ret_root = root;
+	return 0;
+}
+
+static int get(const struct parse *parse, const json_t *object, const char *key, json_type type,
+	       json_t **ret_value)
+{
+	static const char *const names[] = {[JSON_OBJECT] = "object",
+					    [JSON_ARRAY] = "array",
+					    [JSON_STRING] = "text",
+					    [JSON_INTEGER] = "whole number"};
+	json_t *value = json_object_get(object, key);
+
+	if (!value)
+		return refuse(parse, EPROTO, key, "it is missing");
+	if (json_typeof(value) != type)
+		return refuse(parse, EPROTO, key, "it is no %s", names[type]);
+	*ret_value = value;
+	return 0;
+}
+
+static int get_number(const struct parse *parse, const json_t *object, const char *key,
+		      json_int_t max, uint64_t *ret_number)
+{
+	json_t *value = NULL;
+	json_int_t number;
+	int result = get(parse, object, key, JSON_INTEGER, &value);
+
+	if (result < 0)
+		return result;
+	number = json_integer_value(value);
+	if (number < 0 || number > max)
+		return refuse(parse, EPROTO, key,
+			      "%" JSON_INTEGER_FORMAT " is not from 0 to "
+			      "%" JSON_INTEGER_FORMAT,
+			      number, max);
+	*ret_number = (uint64_t)number;
+	return 0;
+}
+
+static int get_bool(const struct parse *parse, const json_t *object, const char *key,
+		    bool *ret_value)
+{
+	const json_t *value = json_object_get(object, key);
+
+	if (!value)
+		return refuse(parse, EPROTO, key, "it is missing");
+	if (!json_is_boolean(value))
+		return refuse(parse, EPROTO, key, "it is neither true nor false");
+	*ret_value = json_is_true(value);
+	return 0;
+}
+
+/* As it is, and only what stands in @room bytes with its NUL. */
+static int get_plain_text(const struct parse *parse, const json_t *object, const char *key,
+			  char *ret_text, size_t room)
+{
+	json_t *value = NULL;
+	int result = get(parse, object, key, JSON_STRING, &value);
+
+	if (result < 0)
+		return result;
+	if (json_string_length(value) >= room)
+		return refuse(parse, EPROTO, key, "it is longer than %zu bytes", room - 1);
+	memcpy(ret_text, json_string_value(value), json_string_length(value) + 1);
+	return 0;
+}
+
+/* A text that may hold any byte. */
+static int get_text(const struct parse *parse, const json_t *object, const char *key,
+		    char *ret_text, size_t room)
+{
+	_cleanup_free_ char *text = NULL;
+	json_t *value = NULL;
+	int result = get(parse, object, key, JSON_STRING, &value);
+
+	if (result < 0)
+		return result;
+	text = strdup(json_string_value(value));
+	if (!text)
+		return refuse(parse, ENOMEM, key, "out of memory");
+	if (gcr_manifest_decode(text) < 0)
+		return refuse(parse, EPROTO, key,
+			      "it has a %% without two digits, or a control "
+			      "character");
+	if (strlen(text) >= room)
+		return refuse(parse, EPROTO, key, "it is longer than %zu bytes", room - 1);
+	memcpy(ret_text, text, strlen(text) + 1);
+	return 0;
+}
+
+static int get_digest(const struct parse *parse, const json_t *object, const char *key,
+		      struct gcr_digest *ret_digest)
+{
+	char digits[GCR_DIGEST_TEXT_BYTES] = "";
+	int result = get_plain_text(parse, object, key, digits, sizeof(digits));
+
+	if (result < 0)
+		return result;
+	if (gcr_digest_parse(digits, ret_digest) < 0)
+		return refuse(parse, EPROTO, key, "it is not 32 hexadecimal digits");
+	return 0;
+}
+
+/* The only value that is known, of what other formats and versions may have otherwise. */
+static int expect_text(const struct parse *parse, const json_t *root, const char *key,
+		       const char *expected)
+{
+	json_t *value = NULL;
+	int result = get(parse, root, key, JSON_STRING, &value);
+
+	if (result < 0)
+		return result;
+	if (strcmp(json_string_value(value), expected) != 0)
+		return refuse(parse, EPROTONOSUPPORT, key, "%.100s is not known, %s is",
+			      json_string_value(value), expected);
+	return 0;
+}
+
+static int expect_number(const struct parse *parse, const json_t *root, const char *key,
+			 uint64_t expected)
+{
+	uint64_t number = 0;
+	int result = get_number(parse, root, key, INT64_MAX, &number);
+
+	if (result < 0)
+		return result;
+	if (number != expected)
+		return refuse(parse, EPROTONOSUPPORT, key,
+			      "%" PRIu64 " is not known, %" PRIu64 " is", number, expected);
+	return 0;
+}
+
+static int parse_process(struct parse *parse, const json_t *root)
+{
+	struct gcr_manifest *manifest = parse->manifest;
+	uint64_t pid = 0, uid = 0;
+	json_t *process = NULL;
+	int result = get(parse, root, "process", JSON_OBJECT, &process);
+
+	if (result < 0)
+		return result;
+	snprintf(parse->within, sizeof(parse->within), "process.");
+	result = get_number(parse, process, "pid", INT32_MAX, &pid);
+	if (!result)
+		result = get_number(parse, process, "start_ticks", INT64_MAX,
+				    &manifest->start_ticks);
+	if (!result)
+		result = get_number(parse, process, "uid", UINT32_MAX, &uid);
+	if (!result)
+		result = get_text(parse, process, "comm", manifest->comm, sizeof(manifest->comm));
+	if (!result)
+		result = get_text(parse, process, "exe", manifest->exe, sizeof(manifest->exe));
+	if (result < 0)
+		return result;
+	manifest->pid = (pid_t)pid;
+	manifest->uid = (uid_t)uid;
+	*parse->within = '\0';
+	return 0;
+}
+
+static int parse_gpu(struct parse *parse, const json_t *object, struct gcr_manifest_gpu *gpu)
+{
+	static const char prefix[] = "GPU-";
+	char uuid[sizeof(prefix) - 1 + GCR_UUID_TEXT_BYTES] = "";
+	uint64_t index = 0;
+	int result = get_number(parse, object, "index", GCR_GPUS_MAX - 1, &index);
+
+	if (!result)
+		result = get_plain_text(parse, object, "uuid", uuid, sizeof(uuid));
+	if (!result && (strncmp(uuid, prefix, strlen(prefix)) != 0 ||
+			gcr_uuid_parse(uuid + strlen(prefix), gpu->uuid) < 0))
+		result = refuse(parse, EPROTO, "uuid", "it is not GPU- and a UUID");
+	if (!result)
+		result = get_text(parse, object, "name", gpu->name, sizeof(gpu->name));
+	if (!result)
+		result = get_number(parse, object, "memory_bytes", INT64_MAX, &gpu->memory_bytes);
+	if (!result)
+		result = get_plain_text(parse, object, "compute_capability",
+					gpu->compute_capability, sizeof(gpu->compute_capability));
+	gpu->index = (uint32_t)index;
+	return result;
+}
+
+/* An array of objects: its size, at most @max. */
+static int get_array(const struct parse *parse, const json_t *root, const char *key, size_t max,
+		     json_t **ret_array, size_t *ret_count)
+{
+	json_t *array = NULL;
+	int result = get(parse, root, key, JSON_ARRAY, &array);
+
+	if (result < 0)
+		return result;
+	if (json_array_size(array) > max)
+		return refuse(parse, E2BIG, key, "there are more than %zu", max);
+	*ret_array = array;
+	*ret_count = json_array_size(array);
+	return 0;
+}
+
+static int enter(struct parse *parse, const char *key, size_t index, const json_t *array,
+		 const json_t **ret_object)
+{
+	const json_t *object = json_array_get(array, index);
+	char name[WITHIN_BYTES - 1];
+
+	snprintf(name, sizeof(name), "%s[%zu]", key, index);
+	if (!json_is_object(object))
+		return refuse(parse, EPROTO, name, "it is no object");
+	snprintf(parse->within, sizeof(parse->within), "%s.", name);
+	*ret_object = object;
+	return 0;
+}
+
+static int parse_gpus(struct parse *parse, const json_t *root)
+{
+	struct gcr_manifest *manifest = parse->manifest;
+	json_t *array = NULL;
+	int result = get_array(parse, root, "gpus", GCR_GPUS_MAX, &array, &manifest->gpus_count);
+
+	for (size_t i = 0; i < manifest->gpus_count && !result; i++) {
+		const json_t *object = NULL;
+
+		result = enter(parse, "gpus", i, array, &object);
+		if (!result)
+			result = parse_gpu(parse, object, &manifest->gpus[i]);
+		if (!result)
+			*parse->within = '\0';
+	}
+	return result;
+}
+
+/* "0x7f3a40000000", in the one way to write it. */
+static int get_address(const struct parse *parse, const json_t *object, uint64_t *ret_address)
+{
+	char text[sizeof("0x") + 16] = "", again[sizeof(text)];
+	uint64_t address = 0;
+	int result = get_plain_text(parse, object, "address", text, sizeof(text));
+
+	if (result < 0)
+		return result;
+	if (!strncmp(text, "0x", 2) && isxdigit((unsigned char)text[2]))
+		address = strtoull(text + 2, NULL, 16);
+	snprintf(again, sizeof(again), "0x%" PRIx64, address);
+	if (strcmp(text, again) != 0)
+		return refuse(parse, EPROTO, "address", "it is no hexadecimal number with 0x");
+	*ret_address = address;
+	return 0;
+}
+
+static int get_kind(const struct parse *parse, const json_t *object, uint32_t *ret_kind)
+{
+	char text[sizeof("managed")] = "";
+	int result = get_plain_text(parse, object, "kind", text, sizeof(text));
+
+	if (result < 0)
+		return result;
+	if (!strcmp(text, "device"))
+		*ret_kind = GCR_MEMORY_DEVICE;
+	else if (!strcmp(text, "managed"))
+		*ret_kind = GCR_MEMORY_MANAGED;
+	else
+		return refuse(parse, EPROTO, "kind", "it is neither device nor managed");
+	return 0;
+}
+
+/* A file is called what its memory is: so no name can lead elsewhere, and no two are the same. */
+static int check_file(const struct parse *parse, const json_t *object,
+		      const struct gcr_extent *extent)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	json_t *value = NULL;
+	int result = get(parse, object, "file", JSON_STRING, &value);
+
+	if (result < 0)
+		return result;
+	gcr_extent_name(extent, name);
+	if (strcmp(json_string_value(value), name) != 0)
+		return refuse(parse, EPROTO, "file", "it is not %s", name);
+	return 0;
+}
+
+static int parse_allocation(struct parse *parse, const json_t *object, struct gcr_extent *extent)
+{
+	uint64_t gpu = 0;
+	bool program_handle = false;
+	int result = get_address(parse, object, &extent->address);
+
+	if (!result)
+		result = get_number(parse, object, "bytes", INT64_MAX, &extent->bytes);
+	if (!result)
+		result = get_number(parse, object, "gpu", GCR_GPUS_MAX - 1, &gpu);
+	if (!result)
+		result = get_kind(parse, object, &extent->kind);
+	if (!result)
+		result = get_number(parse, object, "id", INT64_MAX, &extent->id);
+	if (!result)
+		result = get_bool(parse, object, "program_handle", &program_handle);
+	if (result < 0)
+		return result;
+	extent->gpu_index = (uint32_t)gpu;
+	extent->flags = program_handle ? GCR_EXTENT_PROGRAM_HANDLE : 0;
+	for (size_t i = 0; i < parse->manifest->gpus_count; i++)
+		if (parse->manifest->gpus[i].index == extent->gpu_index)
+			memcpy(extent->gpu, parse->manifest->gpus[i].uuid, sizeof(extent->gpu));
+	return check_file(parse, object, extent);
+}
+
+static int parse_allocations(struct parse *parse, const json_t *root)
+{
+	struct gcr_manifest *manifest = parse->manifest;
+	json_t *array = NULL;
+	size_t count = 0;
+	int result = get_array(parse, root, "allocations", GCR_EXTENTS_MAX, &array, &count);
+
+	if (result < 0 || !count)
+		return result;
+	manifest->allocations = calloc(count, sizeof(*manifest->allocations));
+	if (!manifest->allocations)
+		return refuse(parse, ENOMEM, "allocations", "out of memory");
+	manifest->allocations_count = count;
+	for (size_t i = 0; i < count && !result; i++) {
+		const json_t *object = NULL;
+
+		result = enter(parse, "allocations", i, array, &object);
+		if (!result)
+			result = parse_allocation(parse, object, &manifest->allocations[i]);
+		if (!result)
+			*parse->within = '\0';
+	}
+	return result;
+}
+
+/* The size of `digests` follows from the allocations. */
+static int parse_digests(struct parse *parse, const json_t *root)
+{
+	uint64_t expected = GCR_DIGESTS_HEADER_BYTES +
+			    gcr_manifest_digests_count(parse->manifest) * sizeof(struct gcr_digest);
+	uint64_t bytes = 0;
+	json_t *digests = NULL;
+	int result = get(parse, root, "digests", JSON_OBJECT, &digests);
+
+	if (result < 0)
+		return result;
+	snprintf(parse->within, sizeof(parse->within), "digests.");
+	result = get_number(parse, digests, "bytes", INT64_MAX, &bytes);
+	if (!result && bytes != expected)
+		result = refuse(parse, EPROTO, "bytes",
+				"the allocations need %" PRIu64 ", not %" PRIu64, expected, bytes);
+	if (!result)
+		result = get_digest(parse, digests, "xxh3_128", &parse->manifest->digests);
+	if (!result)
+		*parse->within = '\0';
+	return result;
+}
+
+/* What decides whether the rest can be understood at all comes first. */
+static int parse_root(struct parse *parse, const json_t *root)
+{
+	struct gcr_manifest *manifest = parse->manifest;
+	uint64_t api_version = 0;
+	int result;
+
+	if (!json_is_object(root))
+		return gcr_error_set(parse->error, EPROTO, "it is no object");
+	result = expect_text(parse, root, "format", GCR_MANIFEST_FORMAT);
+	if (!result)
+		result = expect_number(parse, root, "version", GCR_MANIFEST_VERSION);
+	if (!result)
+		result = expect_number(parse, root, "chunk_bytes", GCR_CHUNK_BYTES);
+	if (!result)
+		result = expect_text(parse, root, "hash", GCR_MANIFEST_HASH);
+	if (!result)
+		result = get_plain_text(parse, root, "generation", manifest->generation,
+					sizeof(manifest->generation));
+	if (!result)
+		result = get_plain_text(parse, root, "engine", manifest->engine,
+					sizeof(manifest->engine));
+	if (!result)
+		result = get_bool(parse, root, "data", &manifest->data);
+	if (!result)
+		result = parse_process(parse, root);
+	if (!result)
+		result = parse_gpus(parse, root);
+	if (!result)
+		result = get_text(parse, root, "driver_version", manifest->driver_version,
+				  sizeof(manifest->driver_version));
+	if (!result)
+		result = get_number(parse, root, "api_version", UINT32_MAX, &api_version);
+	manifest->api_version = (uint32_t)api_version;
+	if (!result)
+		result = parse_allocations(parse, root);
+	return result;
+}
+
+/* The digits at the end are those of the member, not of something that is called otherwise. */
+static int check_digest(const struct parse *parse, const json_t *root, const char *end)
+{
+	struct gcr_digest member, digits;
+	int result = get_digest(parse, root, "digest", &member);
+
+	if (result < 0)
+		return result;
+	if (gcr_digest_parse(end, &digits) < 0 || !gcr_digest_equal(&member, &digits))
+		return refuse(parse, EPROTO, "digest", "it is not the last member");
+	return 0;
+}
+
+int gcr_manifest_parse(const void *bytes, size_t size, struct gcr_manifest **ret_manifest,
+		       struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	_cleanup_(json_decref_cleanup) json_t *root = NULL;
+	struct parse parse = {.error = error};
+	const char *text = bytes;
+	int result;
+
+	result = check_end(text, size, error);
+	if (!result)
+		result = check_shape(text, size, error);
+	if (!result)
+		result = load(text, size, &root, error);
+	if (result < 0)
+		return result;
+	manifest = calloc(1, sizeof(*manifest));
+	if (!manifest)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	parse.manifest = manifest;
+	result = parse_root(&parse, root);
+	/* Only now the sums of bytes can be relied on. */
+	if (!result)
+		result = gcr_manifest_check(manifest, error);
+	if (!result)
+		result = parse_digests(&parse, root);
+	if (!result)
+		result = check_digest(&parse, root, text + size - GCR_MANIFEST_END_BYTES);
+	if (result < 0)
+		return result;
+	*ret_manifest = TAKE_PTR(manifest);
+	return 0;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* UUIDs as text: 36 lower-case characters, as "0f3c9a52-7d1e-4b8a-9c64-1e2d3f405162". */
+#ifndef GCR_UUID_H
+#define GCR_UUID_H
+
+#include <stdint.h>
+
+#include "lib/protocol.h"
+
+#define GCR_UUID_TEXT_BYTES 37 /* with its NUL */
+
+void gcr_uuid_format(const uint8_t uuid[GCR_UUID_BYTES], char ret_text[GCR_UUID_TEXT_BYTES]);
+
+/* The whole of @text has to be one. @ret_uuid may be NULL. -EINVAL */
+int gcr_uuid_parse(const char *text, uint8_t *ret_uuid);
+
+#endif
