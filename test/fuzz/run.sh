@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# run.sh NAME FILE...: build the fuzz target fuzz_NAME.c with FILEs and let it run for a few seconds.
+# run.sh NAME FILE... [-lLIBRARY...]: build the fuzz target fuzz_NAME.c with FILEs and let it run for
+# a few seconds.
 # CLANG names the compiler, GPUCR_TEST_FUZZ_SEC the seconds. An input that fails is kept in the
 # current directory.
 set -eu
@@ -33,7 +34,10 @@ if ! "$clang" -fsanitize=$sanitizers -o "$directory/probe" "$directory/probe.c" 
 fi
 
 for file; do
-	set -- "$@" "$source/$file"
+	case $file in
+	-l*) set -- "$@" "$file" ;;
+	*) set -- "$@" "$source/$file" ;;
+	esac
 	shift
 done
 "$clang" -std=gnu11 -D_GNU_SOURCE -I"$source" -g -O1 -Wall -Wextra -Wno-unused-parameter \

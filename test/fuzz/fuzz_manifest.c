@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A manifest from anywhere. First byte: odd for one whose digest is made right, so that the JSON
+ * gets through; the rest is the file.
+ */
+#include "lib/manifest.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "lib/cleanup.h"
+#include "lib/extent.h"
+#include "test/fuzz/fuzz.h"
+
+#define END_BYTES 36 /* the digits of the digest and what follows them */
+
+static void seal(char *text, size_t size)
+{
+	char digits[GCR_DIGEST_TEXT_BYTES];
+	struct gcr_digest digest;
+
+	gcr_digest_of(text, size - END_BYTES, &digest);
+	gcr_digest_format(&digest, digits);
+	memcpy(text + size - END_BYTES, digits, GCR_DIGEST_TEXT_BYTES - 1);
+	memcpy(text + size - 4, "\"\n}\n", 4);
+}
+
+static void check_error(const struct gcr_error *error, int result)
+{
+	CHECK(result == -EPROTO || result == -EBADMSG || result == -EPROTONOSUPPORT ||
+	      result == -E2BIG);
+	CHECK(error->number == -result);
+	CHECK(error->words[0] && memchr(error->words, '\0', sizeof(error->words)));
+	for (const char *byte = error->words; *byte; byte++)
+		CHECK((unsigned char)*byte >= 0x20 && *byte != 0x7f);
+}
+
+/* What was believed is possible, and comes back the same when it is written again. */
+static void check_manifest(const struct gcr_manifest *manifest)
+{
+	struct gcr_manifest *again = NULL;
+	struct gcr_error error;
+	size_t first, second;
+	char *text = NULL;
+	size_t size = 0;
+
+	CHECK(!gcr_manifest_check(manifest, &error));
+	CHECK(manifest->pid > 0 && manifest->gpus_count <= GCR_GPUS_MAX);
+	CHECK(manifest->allocations_count <= GCR_EXTENTS_MAX);
+	CHECK(gcr_manifest_allocated_bytes(manifest) <= GCR_MANIFEST_ALLOCATED_MAX);
+	CHECK(!gcr_extents_overlap(manifest->allocations, manifest->allocations_count, &first,
+				   &second));
+	for (size_t i = 0; i < manifest->allocations_count; i++) {
+		char name[GCR_EXTENT_NAME_BYTES];
+
+		CHECK(!gcr_extent_fault(&manifest->allocations[i]));
+		gcr_extent_name(&manifest->allocations[i], name);
+		CHECK(*name && !strchr(name, '/') && *name != '.');
+	}
+
+	CHECK(!gcr_manifest_print(manifest, &text, &size, &error));
+	CHECK(!gcr_manifest_parse(text, size, &again, &error));
+	CHECK(again->allocations_count == manifest->allocations_count);
+	CHECK(!again->allocations_count ||
+	      !memcmp(again->allocations, manifest->allocations,
+		      manifest->allocations_count * sizeof(*again->allocations)));
+	free(again->allocations);
+	again->allocations = manifest->allocations;
+	CHECK(!memcmp(again, manifest, sizeof(*again)));
+	again->allocations = NULL;
+	gcr_manifest_free(again);
+	free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct gcr_manifest *manifest = NULL;
+	struct gcr_error error = {0};
+	char *text;
+	int result;
+
+	if (!size)
+		return 0;
+	/* Its own memory, so that a byte too many is seen. */
+	size--;
+	text = malloc(size);
+	CHECK(text || !size);
+	if (size)
+		memcpy(text, data + 1, size);
+	if (data[0] & 1 && size >= END_BYTES)
+		seal(text, size);
+	result = gcr_manifest_parse(text, size, &manifest, &error);
+	if (result) {
+		CHECK(!manifest);
+		check_error(&error, result);
+	} else {
+		check_manifest(manifest);
+		gcr_manifest_free(manifest);
+	}
+	free(text);
+	return 0;
+}
