@@ -212,22 +212,19 @@ int gcr_digests_write(int directory_fd, const char *generation, const struct gcr
 	return result;
 }
 
-/* What a header says tells more than a wrong length. */
-static int check_header_of_file(int directory_fd, const char *generation, uint64_t count,
-				struct gcr_error *error)
+/* It is not as long as it should be: is it another snapshot's? */
+static int tell_length(int directory_fd, const char *generation, uint64_t count,
+		       struct gcr_error *error)
 {
 	_cleanup_close_ int fd = gcr_beneath_open_file(directory_fd, GCR_DIGESTS_NAME, error);
 	uint8_t header[GCR_DIGESTS_HEADER_BYTES];
-	ssize_t got;
 
 	if (fd < 0)
 		return fd;
-	got = pread(fd, header, sizeof(header), 0);
-	if (got < 0)
-		return gcr_error_set(error, errno, "it cannot be read: %s", strerror(errno));
-	if ((size_t)got < sizeof(header))
-		return gcr_error_set(error, EPROTO, "it is shorter than its header");
-	return gcr_digests_header_check(header, generation, count, error);
+	if (pread(fd, header, sizeof(header), 0) == sizeof(header) &&
+	    gcr_digests_header_check(header, generation, count, error) == -ESTALE)
+		return -ESTALE;
+	return gcr_error_set(error, EPROTO, "it is not of the length that the manifest says");
 }
 
 int gcr_digests_read(int directory_fd, const char *generation, uint64_t count,
@@ -243,21 +240,24 @@ int gcr_digests_read(int directory_fd, const char *generation, uint64_t count,
 	if (__builtin_mul_overflow(count, sizeof(found), &bytes) ||
 	    __builtin_add_overflow(bytes, GCR_DIGESTS_HEADER_BYTES, &bytes) || bytes > INT64_MAX)
 		return gcr_error_set(error, E2BIG, "there cannot be so many digests");
-	result = check_header_of_file(directory_fd, generation, count, error);
-	if (result < 0)
-		return result;
 	result = gcr_beneath_read(directory_fd, GCR_DIGESTS_NAME, bytes, &file, &size, error);
 	if (result == -EFBIG)
-		return gcr_error_set(error, EPROTO, "it is longer than %" PRIu64 " bytes", bytes);
+		return tell_length(directory_fd, generation, count, error);
 	if (result < 0)
 		return result;
 	if (size != bytes)
-		return gcr_error_set(error, EPROTO, "it is %zu bytes long, not %" PRIu64, size,
-				     bytes);
+		return tell_length(directory_fd, generation, count, error);
 	gcr_digest_of(file, size, &found);
-	if (!gcr_digest_equal(&found, expected))
+	if (!gcr_digest_equal(&found, expected)) {
+		/* That files of two snapshots are mixed tells more. */
+		if (gcr_digests_header_check(file, generation, count, error) == -ESTALE)
+			return -ESTALE;
 		return gcr_error_set(error, EBADMSG,
 				     "it has been changed: its digest is not that in the manifest");
+	}
+	result = gcr_digests_header_check(file, generation, count, error);
+	if (result < 0)
+		return result;
 	memmove(file, (char *)file + GCR_DIGESTS_HEADER_BYTES, size - GCR_DIGESTS_HEADER_BYTES);
 	*ret_digests = TAKE_PTR(file);
 	return 0;

@@ -19,6 +19,7 @@ full   command:scdoc            scdoc
 full   pkgconfig:libsystemd     libsystemd-dev
 full   command:clang            clang
 test   command:python3          python3
+test   command:rsync            rsync
 test   command:clang-format-14  (clang-format-14)
 test   library:fuzzer           (libclang-rt-dev)
 '
