@@ -55,6 +55,11 @@ struct reader {
 	struct verify_file *file; /* that is open */
 	int fd;
 	uint8_t *buffer;
+
+	/* In whole chunks: a hole up to data_begin, data from there on. */
+	uint64_t known_from;
+	uint64_t data_begin;
+	uint64_t data_end;
 };
 
 static bool take_piece(struct contents *contents, uint64_t bytes_done, struct piece *ret_piece)
@@ -95,6 +100,9 @@ static int open_file(struct reader *reader, struct verify_file *file)
 		return -errno;
 	if ((uint64_t)stat.st_size < file->bytes)
 		return -ENODATA;
+	/* With a block for every byte it has no holes. */
+	reader->known_from = reader->data_begin = 0;
+	reader->data_end = stat.st_blocks >= stat.st_size / 512 ? file->bytes : 0;
 	reader->file = file;
 	return 0;
 }
@@ -152,28 +160,31 @@ static uint64_t whole_chunks(uint64_t offset)
 }
 
 /*
- * The next data of the piece from @begin on, in whole chunks. A file system that knows no holes
- * says that all is data, or nothing at all.
+ * Find the data at or after @offset. A file system that knows no holes says that all is data, or
+ * nothing at all. In memory the next hole is looked for page by page: once for the pieces of the
+ * same data.
  */
-static void find_data(int fd, const struct piece *piece, uint64_t begin, uint64_t *ret_begin,
-		      uint64_t *ret_end)
+static void find_data(struct reader *reader, uint64_t offset)
 {
-	off_t data = lseek(fd, (off_t)begin, SEEK_DATA);
-	uint64_t chunks_end;
-	off_t hole;
+	uint64_t bytes = reader->file->bytes;
+	off_t data, hole;
 
-	if (data < 0 && errno == ENXIO)
-		data = (off_t)piece->end;
-	if (data < (off_t)begin)
-		data = (off_t)begin;
-	if (data >= (off_t)piece->end) {
-		*ret_begin = *ret_end = piece->end;
+	if (offset >= reader->known_from && offset < reader->data_end)
 		return;
-	}
-	hole = lseek(fd, data, SEEK_HOLE);
-	chunks_end = hole > data ? whole_chunks((uint64_t)hole + GCR_CHUNK_BYTES - 1) : piece->end;
-	*ret_begin = whole_chunks((uint64_t)data);
-	*ret_end = chunks_end < piece->end ? chunks_end : piece->end;
+	data = lseek(reader->fd, (off_t)offset, SEEK_DATA);
+	if (data < 0 && errno == ENXIO)
+		data = (off_t)bytes;
+	if (data < (off_t)offset)
+		data = (off_t)offset;
+	hole = data < (off_t)bytes ? lseek(reader->fd, data, SEEK_HOLE) : data;
+	reader->known_from = offset;
+	reader->data_begin = whole_chunks((uint64_t)data);
+	reader->data_end = hole > data ? whole_chunks((uint64_t)hole + GCR_CHUNK_BYTES - 1) : bytes;
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
 }
 
 static int check_piece(struct reader *reader, const struct piece *piece)
@@ -182,11 +193,16 @@ static int check_piece(struct reader *reader, const struct piece *piece)
 	int result = open_file(reader, piece->file);
 
 	while (begin < piece->end && !result) {
-		uint64_t data, end;
+		uint64_t end;
 
-		find_data(reader->fd, piece, begin, &data, &end);
-		check_hole(reader, begin, data);
-		result = check_data(reader, data, end);
+		find_data(reader, begin);
+		if (begin < reader->data_begin) {
+			end = lesser(reader->data_begin, piece->end);
+			check_hole(reader, begin, end);
+		} else {
+			end = lesser(reader->data_end, piece->end);
+			result = check_data(reader, begin, end);
+		}
 		begin = end;
 	}
 	return result;

@@ -92,6 +92,7 @@ static bool same(const struct gcr_manifest *left, const struct gcr_manifest *rig
 static int parse(const char *text, size_t bytes, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *second = NULL;
 	/* So that one byte too many is seen. */
 	_cleanup_free_ char *copy = malloc(bytes ? bytes : 1);
 	struct gcr_error again;
@@ -107,7 +108,7 @@ static int parse(const char *text, size_t bytes, struct gcr_error *error)
 	} else {
 		CHECK(!gcr_manifest_check(manifest, &again));
 	}
-	CHECK(gcr_manifest_parse(copy, bytes, &manifest, NULL) == result);
+	CHECK(gcr_manifest_parse(copy, bytes, &second, NULL) == result);
 	return result;
 }
 

@@ -378,6 +378,7 @@ def test_many_lines():
         change(path, chunk * CHUNK + 18)
     out, _ = verify(base, status=1)
     check(len(out) == 101, f'{len(out)} lines')
+    check(verify('-j', '1', base, status=1)[0] == out, 'with one thread it is another')
     told = 0
     for line in out[:100]:
         first, last = re.search(r' at (\d+)(?: to (\d+))? differ', line).groups()
@@ -429,6 +430,29 @@ def test_copies():
     subprocess.run(f'cp --sparse=always original/{DEVICE} sparse && mv sparse original/{DEVICE}',
                    shell=True, cwd=work, check=True)
     finds(base, f'{DEVICE}: chunk at {CHUNK} differs')
+
+
+def test_holes():
+    """Data and holes in every order, at the borders of chunks and of what a thread takes."""
+    size = 40 * MIB
+    piece = 16 * MIB
+    borders = (0, 4096, CHUNK, 2 * CHUNK, piece - CHUNK, piece, piece + CHUNK, 2 * piece - 1,
+               2 * piece, size - CHUNK, size - 4096)
+    source = random.Random(5)
+    for seed in range(8):
+        data = [(offset, source.choice((1, 4096, 5000, CHUNK, 3 * CHUNK)))
+                for offset in borders if source.random() < 0.5]
+        data = [(offset, min(length, size - offset)) for offset, length in data]
+        name = f'holes-{seed}'
+        base = make(name, seed=seed, extents={f'device:0:7f3b40000000:{size}:2': data,
+                                              f'managed:0:7f3a40000000:{size - 4096}:1': []})
+        for threads in ('1', '3'):
+            verify('-q', '-j', threads, base)
+        path = os.path.join(base, 'vram', 'gpu0-7f3b40000000')
+        offset = source.choice([offset + source.choice((0, 1, 4095, 4096, CHUNK - 1))
+                                for offset in borders[:-1]])
+        change(path, offset)
+        finds(base, f'vram/gpu0-7f3b40000000: chunk at {offset // CHUNK * CHUNK} differs')
 
 
 def test_progress():
