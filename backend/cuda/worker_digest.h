@@ -10,15 +10,8 @@
 #include <stdint.h>
 
 #include "backend/cuda/driver.h"
+#include "lib/digest.h"
 #include "lib/error.h"
-
-/* Of a snapshot; device memory is always a multiple of it. */
-#define GCR_CHUNK_BYTES 65536u
-
-/* In its canonical form, which is big-endian: as xxhsum -H2 prints it. */
-struct gcr_digest {
-	unsigned char bytes[16];
-};
 
 struct gcr_digester;
 
