@@ -190,15 +190,28 @@ static int seize_new(struct gcr_stop *stop, size_t *ret_found, struct gcr_error 
 
 /* ---- stopping ---- */
 
+/* Which kernel function it is in, where that may be known. */
+static void find_place(pid_t pid, pid_t tid, char *name, size_t size)
+{
+	_cleanup_fclose_ FILE *file = NULL;
+	char path[64];
+
+	*name = '\0';
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/wchan", (int)pid, (int)tid);
+	file = fopen(path, "re");
+	if (!file || !fgets(name, (int)size, file) || !strcmp(name, "0"))
+		*name = '\0';
+}
+
 /*
  * Whoever writes a verb to our own files waits for us, and no signal or tracer gets it out of that
  * wait. A write(2) changes nothing in its memory, and on its way back to the program it stops.
  */
 static bool may_wait(const struct gcr_stop *stop, pid_t tid)
 {
-	_cleanup_fclose_ FILE *call = NULL, *where = NULL;
+	_cleanup_fclose_ FILE *call = NULL;
 	struct gcr_proc_stat stat;
-	char path[64], name[64] = "";
+	char path[64], name[64];
 	long number = -1;
 
 	if (gcr_proc_stat(tid, &stat) < 0 || stat.state != 'D')
@@ -208,9 +221,8 @@ static bool may_wait(const struct gcr_stop *stop, pid_t tid)
 	if (!call || fscanf(call, "%ld", &number) != 1)
 		return false;
 	/* The kernel's function in which it waits: not in one that reads the program's memory. */
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/wchan", (int)stop->pid, (int)tid);
-	where = fopen(path, "re");
-	if (!where || !fgets(name, sizeof(name), where) || strcmp(name, "request_wait_answer") != 0)
+	find_place(stop->pid, tid, name, sizeof(name));
+	if (strcmp(name, "request_wait_answer") != 0)
 		return false;
 	return number == SYS_write || number == SYS_writev || number == SYS_pwrite64 ||
 	       number == SYS_pwritev || number == SYS_pwritev2;
@@ -233,6 +245,24 @@ static void look(struct tracee *tracee)
 		tracee->signal = WSTOPSIG(status);
 }
 
+static int does_not_stop(const struct gcr_stop *stop, pid_t tid, struct gcr_error *error)
+{
+	struct gcr_proc_stat stat;
+	char name[64];
+
+	if (gcr_proc_stat(tid, &stat) < 0)
+		stat.state = '?';
+	find_place(stop->pid, tid, name, sizeof(name));
+	return gcr_error_set(error, EBUSY,
+			     "it uses managed memory, and its thread %d does not stop: %s (state "
+			     "%c%s%s)",
+			     (int)tid,
+			     stat.state == 'R'
+				     ? "it gets no CPU"
+				     : "it is in a system call that cannot be interrupted",
+			     stat.state, *name ? ", " : "", name);
+}
+
 static int wait_for_all(struct gcr_stop *stop, int64_t deadline_usec, struct gcr_error *error)
 {
 	useconds_t pause_usec = LOOK_FIRST_USEC;
@@ -251,11 +281,7 @@ static int wait_for_all(struct gcr_stop *stop, int64_t deadline_usec, struct gcr
 			continue;
 		}
 		if (gcr_clock_usec() >= deadline_usec)
-			return gcr_error_set(error, EBUSY,
-					     "it uses managed memory, and its thread %d does not "
-					     "stop: it is in a system call that cannot be "
-					     "interrupted",
-					     (int)tracee->tid);
+			return does_not_stop(stop, tracee->tid, error);
 		usleep(pause_usec);
 		pause_usec = 2 * pause_usec < LOOK_MOST_USEC ? 2 * pause_usec : LOOK_MOST_USEC;
 	}

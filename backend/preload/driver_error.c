@@ -12,7 +12,6 @@ int gcr_driver_failed(struct gcr_error *error, const char *call, CUresult result
 
 	if (get_name)
 		get_name(result, &name);
-	return gcr_error_set(error, result == CUDA_ERROR_OUT_OF_MEMORY ? ENOMEM : EIO,
-			     "%s: %s (%d)", call, name ? name : "an error without a name",
-			     (int)result);
+	return gcr_error_set(error, EIO, "%s: %s (%d)", call,
+			     name ? name : "an error without a name", (int)result);
 }

@@ -6,10 +6,7 @@
 #include "backend/cuda/cuda_api.h"
 #include "lib/error.h"
 
-/*
- * Set @error to "CALL: NAME (code)"; returns -EIO, or -ENOMEM if the GPU has too little memory.
- * @result is not CUDA_SUCCESS.
- */
+/* Set @error to EIO and "CALL: NAME (code)"; returns -EIO. @result is not CUDA_SUCCESS. */
 int gcr_driver_failed(struct gcr_error *error, const char *call, CUresult result);
 
 #endif

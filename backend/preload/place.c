@@ -62,7 +62,14 @@ static int make(CUcontext context, size_t bytes, unsigned flags, CUdeviceptr *re
 	gcr_steer_watch();
 	result = GCR_REAL(cuMemAllocManaged)(ret_start, bytes, flags);
 	*ret_chunks = gcr_steer_watched();
-	return result ? gcr_driver_failed(error, "cuMemAllocManaged", result) : 0;
+	if (!result)
+		return 0;
+	gcr_driver_failed(error, "cuMemAllocManaged", result);
+	if (result != CUDA_ERROR_OUT_OF_MEMORY)
+		return -EIO;
+	if (error)
+		error->number = ENOMEM;
+	return -ENOMEM;
 }
 
 static int unmake(CUcontext context, CUdeviceptr start, struct gcr_error *error)
