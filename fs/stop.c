@@ -26,7 +26,7 @@
 #include "lib/thread_name.h"
 
 /* A thread in a call that cannot be interrupted has this long to come out of it. */
-#define STOP_USEC	 (2 * GCR_USEC_PER_SEC)
+#define STOP_USEC	 (5 * GCR_USEC_PER_SEC)
 /* Between looks at threads that have not stopped yet; most do at once. */
 #define LOOK_FIRST_USEC	 50
 #define LOOK_MOST_USEC	 2000
