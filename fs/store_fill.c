@@ -10,9 +10,12 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "lib/clock.h"
 #include "lib/proc_cgroup.h"
 
 #define LOWEST_PRIORITY 19
+/* A page that could not be had is asked for again after this. */
+#define RETRY_USEC	(2 * GCR_USEC_PER_SEC)
 
 static int compare_bytes(const void *left, const void *right)
 {
@@ -67,7 +70,7 @@ static struct gcr_pool_file *add_file_locked(struct gcr_store *store, uint64_t b
 	uint64_t cost = gcr_store_cost(bytes);
 	struct gcr_pool_file *file;
 
-	if (store->pool_bytes + cost > store->pool_limit_bytes ||
+	if (store->retry_usec || store->pool_bytes + cost > store->pool_limit_bytes ||
 	    used_locked(store) + cost > store->size_bytes)
 		return NULL;
 	file = calloc(1, sizeof(*file));
@@ -199,11 +202,29 @@ static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
 		if (*link) {
 			*link = file->next;
 			gcr_store_give_up_locked(store, file);
-			/* It is of no use to try again before the process changes. */
-			free(TAKE_PTR(pool->wanted));
+			/* Nothing further for now: there may be memory later. */
+			store->retry_usec = gcr_clock_usec() + RETRY_USEC;
 			return;
 		}
 	}
+}
+
+/* For something to do, or the time to try again what failed. Lock: store. */
+static void wait_locked(struct gcr_store *store)
+{
+	struct timespec until = {store->retry_usec / GCR_USEC_PER_SEC,
+				 store->retry_usec % GCR_USEC_PER_SEC * 1000};
+
+	if (!store->retry_usec) {
+		pthread_cond_wait(&store->changed, &store->lock);
+		return;
+	}
+	if (gcr_clock_usec() < store->retry_usec) {
+		pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC, &until);
+		return;
+	}
+	store->retry_usec = 0;
+	store->pools_changed = true;
 }
 
 static void *fill_pools(void *data)
@@ -232,7 +253,7 @@ static void *fill_pools(void *data)
 		if (file)
 			work_on_locked(store, file);
 		else
-			pthread_cond_wait(&store->changed, &store->lock);
+			wait_locked(store);
 	}
 	pthread_mutex_unlock(&store->lock);
 	return NULL;

@@ -151,6 +151,7 @@ struct gcr_store {
 	struct gcr_pool_file *given_up; /* to be removed; still count */
 	unsigned int pool_removers;	/* threads that have taken some, and not removed them yet */
 	bool pools_changed;		/* what is wanted, or the room for it */
+	int64_t retry_usec;		/* monotonic: no file is made before this; 0: they are */
 	struct gcr_pool_file *filling;	/* the thread of the pool is at it; NULL when taken away */
 	bool filler_started;
 	pthread_t filler;
