@@ -17,6 +17,7 @@
 #include "fs/operation.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/uuid.h"
 
 #define FRESH_USEC	  (100 * GCR_USEC_PER_MSEC)
 #define READER_WAIT_USEC  (300 * GCR_USEC_PER_MSEC)
@@ -347,15 +348,6 @@ void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask)
 
 void gcr_gpus_format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char *text)
 {
-	static const char digits[] = "0123456789abcdef";
-
 	memcpy(text, "GPU-", 4);
-	text += 4;
-	for (size_t i = 0; i < GCR_UUID_BYTES; i++) {
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*text++ = '-';
-		*text++ = digits[uuid[i] >> 4];
-		*text++ = digits[uuid[i] & 0xf];
-	}
-	*text = '\0';
+	gcr_uuid_format(uuid, text + 4);
 }

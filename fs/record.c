@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/uuid.h"
 
 #define DIRECTORY	 "processes"
 #define VERSION_LINE	 "gpucrfs-record 1"
@@ -44,15 +45,7 @@ static void record_name(char name[NAME_BYTES], pid_t pid, uint64_t start_ticks)
 
 static bool is_uuid_text(const char *text)
 {
-	for (size_t i = 0; i < 36; i++) {
-		if (i == 8 || i == 13 || i == 18 || i == 23) {
-			if (text[i] != '-')
-				return false;
-		} else if (!isxdigit((unsigned char)text[i]) || isupper((unsigned char)text[i])) {
-			return false;
-		}
-	}
-	return text[36] == '\0';
+	return gcr_uuid_parse(text, NULL) == 0;
 }
 
 static bool is_engine(const char *text)

@@ -224,77 +224,87 @@ static char *mapping_path(char *line)
 	return line;
 }
 
-static void destroy_tree(void **tree)
+/* A line at a time: maps can have millions of them. */
+static int each_line_of_maps(pid_t pid, int (*visit)(char *line, void *data), void *data)
 {
-	if (*tree)
-		tdestroy(*tree, free);
+	_cleanup_fclose_ FILE *file = NULL;
+	_cleanup_free_ char *line = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+	size_t line_bytes = 0;
+
+	if (pid <= 0)
+		return -ESRCH;
+	gcr_proc_path(path, pid, "maps");
+	file = fopen(path, "re");
+	if (!file)
+		return gcr_proc_error(errno);
+	for (;;) {
+		int r;
+
+		errno = 0;
+		if (getline(&line, &line_bytes, file) < 0)
+			return feof(file) ? 0 : gcr_proc_error(errno ? errno : EIO);
+		r = visit(line, data);
+		if (r)
+			return r;
+	}
+}
+
+struct mappings {
+	void *seen; /* few lines name a new file */
+	int (*visit)(const char *path, void *data);
+	void *data;
+};
+
+static int visit_new_file(char *line, void *data)
+{
+	struct mappings *mappings = data;
+	const char *name = mapping_path(line);
+	_cleanup_free_ char *copy = NULL;
+
+	/* "[heap]", "[anon:...]" and the like are no files */
+	if (*name == '\0' || *name == '[' || tfind(name, &mappings->seen, compare_strings))
+		return 0;
+	copy = strdup(name);
+	if (!copy || !tsearch(copy, &mappings->seen, compare_strings))
+		return -ENOMEM;
+	copy = NULL; /* the tree's */
+	return mappings->visit(name, mappings->data);
 }
 
 int gcr_proc_each_mapping(pid_t pid, int (*visit)(const char *path, void *data), void *data)
 {
-	/* A line at a time: maps can have millions of lines, few of which name a new file. */
-	_cleanup_(destroy_tree) void *seen = NULL;
-	_cleanup_fclose_ FILE *file = NULL;
-	_cleanup_free_ char *line = NULL;
-	char path[GCR_PROC_PATH_BYTES];
-	size_t line_bytes = 0;
+	struct mappings mappings = {.visit = visit, .data = data};
+	int r = each_line_of_maps(pid, visit_new_file, &mappings);
 
-	if (pid <= 0)
-		return -ESRCH;
-	gcr_proc_path(path, pid, "maps");
-	file = fopen(path, "re");
-	if (!file)
-		return gcr_proc_error(errno);
-	for (;;) {
-		_cleanup_free_ char *copy = NULL;
-		const char *name;
-		int r;
-
-		errno = 0;
-		if (getline(&line, &line_bytes, file) < 0)
-			return feof(file) ? 0 : gcr_proc_error(errno ? errno : EIO);
-		name = mapping_path(line);
-		/* "[heap]", "[anon:...]" and the like are no files */
-		if (*name == '\0' || *name == '[' || tfind(name, &seen, compare_strings))
-			continue;
-		copy = strdup(name);
-		if (!copy || !tsearch(copy, &seen, compare_strings))
-			return -ENOMEM;
-		copy = NULL; /* the tree's */
-		r = visit(name, data);
-		if (r)
-			return r;
-	}
+	if (mappings.seen)
+		tdestroy(mappings.seen, free);
+	return r;
 }
 
-int gcr_proc_each_range(pid_t pid, const char *wanted,
+struct ranges {
+	const char *path;
+	int (*visit)(uintptr_t start, uintptr_t end, void *data);
+	void *data;
+};
+
+static int visit_range(char *line, void *data)
+{
+	const struct ranges *ranges = data;
+	uintptr_t start, end;
+
+	if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) != 2 ||
+	    strcmp(mapping_path(line), ranges->path) != 0)
+		return 0;
+	return ranges->visit(start, end, ranges->data);
+}
+
+int gcr_proc_each_range(pid_t pid, const char *path,
 			int (*visit)(uintptr_t start, uintptr_t end, void *data), void *data)
 {
-	_cleanup_fclose_ FILE *file = NULL;
-	_cleanup_free_ char *line = NULL;
-	char path[GCR_PROC_PATH_BYTES];
-	size_t line_bytes = 0;
+	struct ranges ranges = {.path = path, .visit = visit, .data = data};
 
-	if (pid <= 0)
-		return -ESRCH;
-	gcr_proc_path(path, pid, "maps");
-	file = fopen(path, "re");
-	if (!file)
-		return gcr_proc_error(errno);
-	for (;;) {
-		uintptr_t start, end;
-		int r;
-
-		errno = 0;
-		if (getline(&line, &line_bytes, file) < 0)
-			return feof(file) ? 0 : gcr_proc_error(errno ? errno : EIO);
-		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) != 2 ||
-		    strcmp(mapping_path(line), wanted) != 0)
-			continue;
-		r = visit(start, end, data);
-		if (r)
-			return r;
-	}
+	return each_line_of_maps(pid, visit_range, &ranges);
 }
 
 int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
