@@ -12,7 +12,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "backend/cuda/worker_numa.h"
 #include "lib/cleanup.h"
@@ -220,14 +219,6 @@ static void part_done(struct gcr_digester *digester)
 
 /* ---- on the host: the threads ---- */
 
-static void digest_chunk(const char *chunk, struct gcr_digest *ret_digest)
-{
-	XXH128_canonical_t canonical;
-
-	XXH128_canonicalFromHash(&canonical, XXH3_128bits(chunk, CHUNK));
-	memcpy(ret_digest->bytes, canonical.digest, sizeof(ret_digest->bytes));
-}
-
 static int digest_part(const struct thread *thread, CUdeviceptr base, uint64_t first,
 		       uint64_t count, CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -245,7 +236,7 @@ static int digest_part(const struct thread *thread, CUdeviceptr base, uint64_t f
 	for (uint64_t i = 0; i < count && r == 0; i++) {
 		const char *chunk = thread->part + i * CHUNK;
 
-		digest_chunk(chunk, &digester->digests[first + i]);
+		gcr_digest_of(chunk, CHUNK, &digester->digests[first + i]);
 		digester->zeros[first + i] = !chunk[0] && !memcmp(chunk, chunk + 1, CHUNK - 1);
 	}
 	return r;

@@ -4,7 +4,8 @@
  * they made? Also by other kernels with the same arguments.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o digest_rate test/gpu/digest_rate.c \
- *      lib/error.c backend/cuda/{driver,worker_digest,worker_numa}.c -ldl -lpthread -lxxhash
+ *      lib/{beneath,digest,error,uuid}.c backend/cuda/{driver,worker_digest,worker_numa}.c \
+ *      -ldl -lpthread -lxxhash
  *   digest_rate GIB [PTX:CHUNKS]...      a file, and how many chunks a group of its kernel takes
  *
  * TB are 10^12 bytes. The exit status is 1 if a digest is wrong.
