@@ -5,7 +5,6 @@
  */
 #include "fs/store_private.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/beneath.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
 #include "lib/procfs.h"
@@ -25,6 +25,8 @@ static void snapshot_free(struct gcr_snapshot *snapshot)
 {
 	if (snapshot->files_fd >= 0)
 		close(snapshot->files_fd);
+	if (snapshot->root_fd >= 0)
+		close(snapshot->root_fd);
 	pthread_mutex_destroy(&snapshot->names_lock);
 	free(snapshot->extents);
 	free(snapshot->files);
@@ -68,6 +70,7 @@ static int snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	snapshot->store = store;
 	snapshot->pid = pid;
 	snapshot->start_ticks = start_ticks;
+	snapshot->root_fd = -1;
 	snapshot->files_fd = -1;
 	snprintf(snapshot->generation, sizeof(snapshot->generation), "%s", generation);
 	gcr_snapshot_name(pid, start_ticks, generation, snapshot->name);
@@ -216,8 +219,32 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 	return 0;
 }
 
+/* Whose a snapshot's files are to be: the process's, if we may give them away. */
+struct owner {
+	bool is_other;
+	uid_t uid;
+	gid_t gid;
+};
+
+static void find_owner(const struct gcr_snapshot *snapshot, struct owner *ret_owner)
+{
+	*ret_owner = (struct owner){0};
+	if (geteuid() || gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid) < 0)
+		return;
+	ret_owner->is_other = ret_owner->uid || ret_owner->gid;
+}
+
+static int give(int directory_fd, const char *name, const struct owner *owner)
+{
+	if (!owner->is_other)
+		return 0;
+	return fchownat(directory_fd, name, owner->uid, owner->gid, AT_SYMLINK_NOFOLLOW) < 0
+		       ? -errno
+		       : 0;
+}
+
 static int make_file(struct gcr_snapshot *snapshot, size_t index,
-		     const struct gcr_pool_file *from_pool)
+		     const struct gcr_pool_file *from_pool, const struct owner *owner)
 {
 	const struct gcr_extent *extent = &snapshot->extents[index];
 	struct gcr_store *store = snapshot->store;
@@ -235,7 +262,7 @@ static int make_file(struct gcr_snapshot *snapshot, size_t index,
 			return -errno;
 		if (from_pool->bytes == extent->bytes) {
 			snapshot->files[index].has_pages = from_pool->has_pages;
-			return 0;
+			return give(snapshot->files_fd, name, owner);
 		}
 	}
 	fd = openat(snapshot->files_fd, name,
@@ -243,30 +270,51 @@ static int make_file(struct gcr_snapshot *snapshot, size_t index,
 	if (fd < 0 || ftruncate(fd, (off_t)extent->bytes) < 0)
 		return -errno;
 	snapshot->files[index].has_pages = from_pool && from_pool->has_pages;
-	return 0;
+	return give(snapshot->files_fd, name, owner);
 }
 
-/* The directory, the files, the table, and then its name. */
+/* The directory `snapshot` with `vram` in it, in the directory @fd. */
+static int make_directories(struct gcr_snapshot *snapshot, int fd, const struct owner *owner)
+{
+	struct gcr_store *store = snapshot->store;
+	int result = 0;
+
+	if (mkdirat(fd, "snapshot", 0700) < 0)
+		return -errno;
+	snapshot->root_fd = gcr_beneath_open(fd, "snapshot", O_RDONLY | O_DIRECTORY);
+	if (snapshot->root_fd < 0)
+		return snapshot->root_fd;
+	if (mkdirat(snapshot->root_fd, "vram", 0700) < 0)
+		return -errno;
+	/* Other freezes look at what is resident. */
+	pthread_mutex_lock(&store->lock);
+	snapshot->files_fd = gcr_beneath_open(snapshot->root_fd, "vram", O_RDONLY | O_DIRECTORY);
+	result = snapshot->files_fd < 0 ? snapshot->files_fd : 0;
+	pthread_mutex_unlock(&store->lock);
+	if (!result)
+		result = give(snapshot->root_fd, "vram", owner);
+	return result ? result : give(fd, "snapshot", owner);
+}
+
+/* The directories, the files, the table, and then its name. */
 static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 		      struct gcr_pool_file *const *files)
 {
 	struct gcr_store *store = snapshot->store;
 	_cleanup_close_ int fd = -1;
+	struct owner owner;
 	bool has_pages = true;
 	int result = 0;
 
 	if (mkdirat(store->fd, temporary, 0700) < 0)
 		return -errno;
 	fd = openat(store->fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 || mkdirat(fd, "vram", 0700) < 0)
+	if (fd < 0)
 		return -errno;
-	/* Other freezes look at what is resident. */
-	pthread_mutex_lock(&store->lock);
-	snapshot->files_fd = openat(fd, "vram", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	result = snapshot->files_fd < 0 ? -errno : 0;
-	pthread_mutex_unlock(&store->lock);
+	find_owner(snapshot, &owner);
+	result = make_directories(snapshot, fd, &owner);
 	for (size_t i = 0; i < snapshot->count && !result; i++) {
-		result = make_file(snapshot, i, files[i]);
+		result = make_file(snapshot, i, files[i], &owner);
 		has_pages &= snapshot->files[i].has_pages;
 	}
 	if (!result)
@@ -329,44 +377,13 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 
 /* ---- opening one ---- */
 
-/* As many files as extents, each as its extent says. */
-static int check_files(struct gcr_snapshot *snapshot, struct gcr_error *error)
-{
-	_cleanup_closedir_ DIR *dir = NULL;
-	size_t entries = 0;
-	int fd;
-
-	fd = openat(snapshot->files_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir)
-		return gcr_error_set(error, errno, "its files cannot be listed: %s",
-				     strerror(errno));
-	while (readdir(dir))
-		entries++;
-	if (entries != snapshot->count + 2)
-		return gcr_error_set(error, EPROTO, "it has other files than its table says");
-	for (size_t i = 0; i < snapshot->count; i++) {
-		char name[GCR_EXTENT_NAME_BYTES];
-		struct stat stat;
-
-		gcr_extent_name(&snapshot->extents[i], name);
-		if (fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
-			return gcr_error_set(error, EPROTO, "its file %s is missing", name);
-		if (!S_ISREG(stat.st_mode) || stat.st_uid != geteuid() ||
-		    (stat.st_mode & 07777) != 0600 || stat.st_nlink != 1 ||
-		    (uint64_t)stat.st_size != snapshot->extents[i].bytes)
-			return gcr_error_set(error, EPROTO,
-					     "its file %s is not what its table says", name);
-	}
-	return 0;
-}
-
 static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
 	struct gcr_store *store = snapshot->store;
 	_cleanup_close_ int fd =
 		openat(store->fd, snapshot->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	struct stat stat;
+	uint64_t bytes;
 	int result;
 
 	if (fd < 0)
@@ -379,10 +396,21 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 		return result;
 	if (set_cost(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	snapshot->files_fd = openat(fd, "vram", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (snapshot->files_fd < 0)
+	snapshot->root_fd = gcr_beneath_open(fd, "snapshot", O_RDONLY | O_DIRECTORY);
+	if (snapshot->root_fd < 0)
 		return gcr_error_set(error, EPROTO, "%s in the store has no files", snapshot->name);
-	return check_files(snapshot, error);
+	result = gcr_store_tree_bytes(snapshot->root_fd, &bytes);
+	if (result < 0)
+		return gcr_error_set(error, EPROTO, "the files of %s in the store: %s",
+				     snapshot->name, strerror(-result));
+	bytes += gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	if (bytes > snapshot->cost_bytes)
+		snapshot->cost_bytes = bytes;
+	/* Whoever owns the files may have removed it: then the thaw says so. */
+	snapshot->files_fd = gcr_beneath_open(snapshot->root_fd, "vram", O_RDONLY | O_DIRECTORY);
+	if (snapshot->files_fd < 0)
+		snapshot->files_fd = -1;
+	return 0;
 }
 
 bool gcr_snapshot_try_ref(struct gcr_snapshot *snapshot)
@@ -488,6 +516,16 @@ void gcr_snapshot_spoil(struct gcr_snapshot *snapshot)
 	pthread_mutex_unlock(&snapshot->store->lock);
 }
 
+/* What remove_files() and the pool account for. */
+static uint64_t files_cost(const struct gcr_snapshot *snapshot)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < snapshot->count; i++)
+		bytes += gcr_store_cost(snapshot->extents[i].bytes);
+	return bytes;
+}
+
 void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store_removal *removal;
@@ -517,10 +555,15 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	if (renameat(store->fd, snapshot->name, store->fd, removal->name) < 0)
 		snprintf(removal->name, sizeof(removal->name), "%s", snapshot->name);
 	removal->snapshot = snapshot; /* with the caller's reference */
-	removal->cost_bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	removal->cost_bytes = snapshot->cost_bytes - files_cost(snapshot);
 	pthread_mutex_lock(&store->lock);
 	gcr_store_remove_later_locked(store, removal);
 	pthread_mutex_unlock(&store->lock);
+}
+
+int gcr_snapshot_root(const struct gcr_snapshot *snapshot)
+{
+	return snapshot->root_fd;
 }
 
 int gcr_snapshot_directory(const struct gcr_snapshot *snapshot)

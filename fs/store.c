@@ -30,30 +30,48 @@ static unsigned int count_processors(void)
 	return CPU_COUNT(&set) > 0 ? (unsigned int)CPU_COUNT(&set) : 1;
 }
 
-/* What the snapshot in the directory @name may take at most; 0 if it is no snapshot. */
-static uint64_t directory_cost(struct gcr_store *store, const char *name)
+/* What the files of a snapshot may take, as long as nobody has looked at its table. */
+static uint64_t files_cost(int vram_fd)
 {
-	char path[GCR_STORE_NAME_BYTES + sizeof("/vram")];
-	_cleanup_closedir_ DIR *dir = NULL;
+	_cleanup_closedir_ DIR *dir = fdopendir(vram_fd);
 	const struct dirent *entry;
+	uint64_t bytes = 0;
 	struct stat stat;
-	uint64_t bytes;
-	int fd;
 
-	snprintf(path, sizeof(path), "%s/table", name);
-	if (fstatat(store->fd, path, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+	if (!dir) {
+		close(vram_fd);
 		return 0;
-	bytes = gcr_store_cost((uint64_t)stat.st_size);
-	snprintf(path, sizeof(path), "%s/vram", name);
-	fd = openat(store->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir)
-		return 0;
+	}
 	while ((entry = readdir(dir)))
 		if (entry->d_type == DT_REG &&
 		    !fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW))
 			bytes += gcr_store_cost((uint64_t)stat.st_size);
 	return bytes;
+}
+
+/* What the snapshot in the directory @name may take at most; 0 if it is no snapshot. */
+static uint64_t directory_cost(struct gcr_store *store, const char *name)
+{
+	char path[GCR_STORE_NAME_BYTES + sizeof("/snapshot/vram")];
+	_cleanup_close_ int fd = -1;
+	struct stat stat;
+	uint64_t table_bytes;
+	uint64_t bytes = 0;
+	uint64_t taken;
+
+	snprintf(path, sizeof(path), "%s/table", name);
+	if (fstatat(store->fd, path, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0;
+	table_bytes = gcr_store_cost((uint64_t)stat.st_size);
+	snprintf(path, sizeof(path), "%s/snapshot/vram", name);
+	fd = openat(store->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd >= 0)
+		bytes = files_cost(TAKE_FD(fd));
+	snprintf(path, sizeof(path), "%s/snapshot", name);
+	fd = openat(store->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd >= 0 && !gcr_store_tree_bytes(fd, &taken) && taken > bytes)
+		bytes = taken;
+	return table_bytes + bytes;
 }
 
 static int add_leftover(struct gcr_store *store, const char *name)

@@ -48,7 +48,8 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 			struct gcr_snapshot **ret_snapshot, struct gcr_error *error);
 
 /*
- * What an earlier daemon has left: -ENOENT, or -EPROTO if the files are not what its table says.
+ * What an earlier daemon has left: -ENOENT, or -EPROTO if it is not ours or has no table. Whether
+ * the files are what the table says is for who uses them: they are their owner's to change.
  */
 int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		      const char *generation, struct gcr_snapshot **ret_snapshot,
@@ -67,7 +68,9 @@ void gcr_snapshot_populate(struct gcr_snapshot *snapshot);
 /* No further pages: those that are being made now still come. */
 void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot);
 
-/* The directory that holds the files; stays the snapshot's. */
+/* The directory `snapshot`, which is what there is to see of it; stays the snapshot's. */
+int gcr_snapshot_root(const struct gcr_snapshot *snapshot);
+/* The directory `vram` in it, which holds the files; likewise. */
 int gcr_snapshot_directory(const struct gcr_snapshot *snapshot);
 
 size_t gcr_snapshot_count(const struct gcr_snapshot *snapshot);

@@ -54,7 +54,8 @@ struct gcr_snapshot {
 	uint64_t start_ticks;
 	char generation[40];
 	char name[GCR_SNAPSHOT_NAME_BYTES]; /* of its directory */
-	int files_fd;			    /* the directory `vram` in it */
+	int root_fd;			    /* the directory `snapshot` in it */
+	int files_fd;			    /* and `vram` in that; -1: there is none */
 	struct gcr_extent *extents;
 	size_t count;
 	uint64_t bytes;
@@ -169,9 +170,15 @@ int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct 
 /* Takes the mount or the directory away, which has to be empty but for files that are open. */
 void gcr_store_detach(struct gcr_store *store);
 
-/* store_remove.c */
-/* Remove the directory @name and what is in it, two levels deep. 0 if there is none. */
+/* store_tree.c */
+/* Directories below a snapshot's `snapshot` may be so deep. */
+#define GCR_STORE_DEPTH_MAX 32
+/* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
+/* Memory that the files below a directory have taken. -errno. */
+int gcr_store_tree_bytes(int directory_fd, uint64_t *ret_bytes);
+
+/* store_remove.c */
 /* Have the thread do it. Takes @removal. Lock: store. */
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal);
 int gcr_store_start_remover(struct gcr_store *store);

@@ -5,45 +5,11 @@
  */
 #include "fs/store_private.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 #include "fs/log.h"
 #include "lib/clock.h"
-
-#define DEPTH_MAX 3
-
-static int remove_below(int parent_fd, const char *name, int depth)
-{
-	_cleanup_closedir_ DIR *dir = NULL;
-	const struct dirent *entry;
-	int result = 0;
-	int fd;
-
-	if (!unlinkat(parent_fd, name, AT_REMOVEDIR) || errno == ENOENT)
-		return 0;
-	if (errno == ENOTDIR)
-		return unlinkat(parent_fd, name, 0) < 0 ? -errno : 0;
-	if (errno != ENOTEMPTY || !depth)
-		return -errno;
-	fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir)
-		return -errno;
-	while (!result && (entry = readdir(dir)))
-		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
-			result = remove_below(dirfd(dir), entry->d_name, depth - 1);
-	if (!result && unlinkat(parent_fd, name, AT_REMOVEDIR) < 0)
-		result = -errno;
-	return result;
-}
-
-int gcr_store_remove_directory(int parent_fd, const char *name)
-{
-	return remove_below(parent_fd, name, DEPTH_MAX);
-}
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {

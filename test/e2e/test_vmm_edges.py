@@ -358,7 +358,7 @@ def test_a_worker_that_takes_its_time_to_end():
         writer = machine.writer(demo.pid, 'freeze')
         machine.wait_faulted()
         snapshot = next(name for name in os.listdir(store) if name[0].isdigit())
-        written = inodes(f'{store}/{snapshot}/vram')
+        written = inodes(f'{store}/{snapshot}/snapshot/vram')
         ptrace(PTRACE_SEIZE, worker, PTRACE_O_TRACEEXIT)
         canceller = machine.writer(demo.pid, 'cancel')
         _, status = os.waitpid(worker, WAIT_FOR_THREADS)

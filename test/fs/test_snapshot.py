@@ -31,11 +31,11 @@ def store(machine, pid):
     status = machine.status(pid)
     name = f'{pid}-{status["start_ticks"]}-{status["generation"]}'
     if harness.is_root():
-        return f'{machine.runtime}/store/{name}/vram'
+        return f'{machine.runtime}/store/{name}/snapshot/vram'
     (found,) = [path for path in os.listdir('/dev/shm')
                 if path.startswith(f'gpucrfs-{os.getuid()}-') and
                 os.path.exists(f'/dev/shm/{path}/{name}')]
-    return f'/dev/shm/{found}/{name}/vram'
+    return f'/dev/shm/{found}/{name}/snapshot/vram'
 
 
 def room(machine):

@@ -119,8 +119,8 @@ static void find_place(void)
 	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", gcr_snapshot_directory(snapshot));
 	length = readlink(link, place, sizeof(place) - 1);
-	CHECK(length > 5);
-	place[length - 5] = '\0'; /* "/vram" */
+	CHECK(length > 14);
+	place[length - 14] = '\0'; /* "/snapshot/vram" */
 	gcr_snapshot_unref(snapshot);
 	stop();
 }
@@ -167,43 +167,70 @@ static void lie_table_is_directory(void)
 
 static void lie_no_files(void)
 {
-	CHECK(!rename(at("vram"), at("ram")));
+	CHECK(!rename(at("snapshot"), at("shot")));
+}
+
+static void lie_files_are_link(void)
+{
+	CHECK(!rename(at("snapshot"), at("../elsewhere")) &&
+	      !symlink("../elsewhere", at("snapshot")));
+}
+
+static void lie_no_vram(void)
+{
+	CHECK(!rename(at("snapshot/vram"), at("snapshot/ram")));
+}
+
+static void lie_vram_is_link(void)
+{
+	CHECK(!rename(at("snapshot/vram"), at("../elsewhere")) &&
+	      !symlink("../../elsewhere", at("snapshot/vram")));
+}
+
+static void lie_deep_tree(void)
+{
+	char path[300] = "snapshot/vram";
+
+	for (int i = 0; i < 20; i++) {
+		strcat(path, "/more");
+		CHECK(!mkdir(at(path), 0700));
+	}
 }
 
 static void lie_missing_file(void)
 {
-	CHECK(!unlink(at("vram/gpu0-unmapped-2")));
+	CHECK(!unlink(at("snapshot/vram/gpu0-unmapped-2")));
 }
 
 static void lie_other_file(void)
 {
-	CHECK(!rename(at("vram/gpu0-unmapped-2"), at("vram/gpu0-unmapped-3")));
+	CHECK(!rename(at("snapshot/vram/gpu0-unmapped-2"), at("snapshot/vram/gpu0-unmapped-3")));
 }
 
 static void lie_further_file(void)
 {
-	CHECK(!mkdir(at("vram/gpu0-unmapped-3"), 0700));
+	CHECK(!mkdir(at("snapshot/vram/gpu0-unmapped-3"), 0700));
 }
 
 static void lie_file_size(void)
 {
-	CHECK(!truncate(at("vram/gpu0-unmapped-2"), 1234));
+	CHECK(!truncate(at("snapshot/vram/gpu0-unmapped-2"), 1234));
 }
 
 static void lie_file_mode(void)
 {
-	CHECK(!chmod(at("vram/gpu0-unmapped-2"), 0644));
+	CHECK(!chmod(at("snapshot/vram/gpu0-unmapped-2"), 0644));
 }
 
 static void lie_file_is_link(void)
 {
-	CHECK(!rename(at("vram/gpu0-unmapped-2"), at("../elsewhere")));
-	CHECK(!symlink("../../elsewhere", at("vram/gpu0-unmapped-2")));
+	CHECK(!rename(at("snapshot/vram/gpu0-unmapped-2"), at("../elsewhere")));
+	CHECK(!symlink("../../../elsewhere", at("snapshot/vram/gpu0-unmapped-2")));
 }
 
 static void lie_file_has_two_names(void)
 {
-	CHECK(!link(at("vram/gpu0-unmapped-2"), at("../elsewhere")));
+	CHECK(!link(at("snapshot/vram/gpu0-unmapped-2"), at("../elsewhere")));
 }
 
 static void lie_directory_mode(void)
@@ -228,10 +255,15 @@ static void change(off_t offset)
 }
 
 static void (*const lies[])(void) = {
-	lie_no_table,	   lie_short_table,	   lie_empty_table,    lie_long_table,
-	lie_table_is_link, lie_table_is_directory, lie_no_files,       lie_missing_file,
-	lie_other_file,	   lie_further_file,	   lie_file_size,      lie_file_mode,
-	lie_file_is_link,  lie_file_has_two_names, lie_directory_mode, lie_directory_is_link,
+	lie_no_table,	    lie_short_table,	    lie_empty_table, lie_long_table,
+	lie_table_is_link,  lie_table_is_directory, lie_no_files,    lie_files_are_link,
+	lie_directory_mode, lie_directory_is_link,
+};
+
+/* What the owner of the files may do: found out by who uses them. */
+static void (*const changes_of_owner[])(void) = {
+	lie_no_vram,	  lie_vram_is_link, lie_deep_tree, lie_missing_file, lie_other_file,
+	lie_further_file, lie_file_size,    lie_file_mode, lie_file_is_link, lie_file_has_two_names,
 };
 
 /* Bytes of the table: of its header, then of the first extent. */
@@ -244,8 +276,6 @@ static const off_t changes[] = {
 	32, /* count */
 	38, /* count, a large one */
 	41, /* generation */
-	HEADER_BYTES + offsetof(struct gcr_extent, address) + 3,
-	HEADER_BYTES + offsetof(struct gcr_extent, bytes) + 3,
 	HEADER_BYTES + offsetof(struct gcr_extent, kind),
 	HEADER_BYTES + offsetof(struct gcr_extent, gpu_index) + 2,
 };
@@ -278,6 +308,26 @@ static void test_one_lie(size_t number)
 	stop();
 }
 
+static void test_change_of_owner(void (*change_something)(void))
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+
+	in_killed_daemon();
+	find_place();
+	change_something();
+	start(256 * MIB, 0);
+	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
+	CHECK(figures().used_bytes >= COST);
+	gcr_snapshot_discard(snapshot);
+	gcr_store_sweep(store);
+	wait_used(0);
+	stop();
+	start(256 * MIB, 0);
+	CHECK(figures().used_bytes == 0);
+	stop();
+}
+
 static void test_all(void)
 {
 	unsetenv(WITHOUT_BYTES);
@@ -286,6 +336,8 @@ static void test_all(void)
 	setenv(WITHOUT_BYTES, "1", 1);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(lies) + GCR_ARRAY_SIZE(changes); i++)
 		test_one_lie(i);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(changes_of_owner); i++)
+		test_change_of_owner(changes_of_owner[i]);
 }
 
 int main(int argc, char **argv)

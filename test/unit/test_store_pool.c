@@ -21,7 +21,8 @@ static void wait_filled(struct gcr_snapshot *any, uint64_t bytes)
 	uint64_t found = 0;
 
 	while (found < bytes) {
-		int fd = openat(gcr_snapshot_directory(any), "../../pool", O_RDONLY | O_DIRECTORY);
+		int fd = openat(gcr_snapshot_directory(any), "../../../pool",
+				O_RDONLY | O_DIRECTORY);
 		_cleanup_closedir_ DIR *dir = fdopendir(fd);
 		const struct dirent *entry;
 		struct stat stat;
