@@ -168,32 +168,9 @@ static int fill_locked(struct gcr_store *store, const struct gcr_pool_file *file
 	return store->stopping ? -ECANCELED : result;
 }
 
-/* Make it, if it is new, and fault in its pages. Lock: store; let go meanwhile. */
-static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
+/* It could not be filled: nothing further for now, there may be memory later. Lock: store. */
+static void give_up_filling_locked(struct gcr_store *store, struct gcr_pool_file *file)
 {
-	struct gcr_pool_file copy = *file;
-	_cleanup_close_ int fd = -1;
-	int result = 0;
-
-	store->filling = file;
-	pthread_mutex_unlock(&store->lock);
-	if (host_has(copy.bytes))
-		fd = open_pool_file(store, &copy);
-	pthread_mutex_lock(&store->lock);
-	if (store->filling != file) {
-		/* Given up before it was made; one that was made may be a snapshot's by now. */
-		if (!copy.made)
-			gcr_store_unlink_pool_file(store, &copy);
-		return;
-	}
-	file->made |= fd >= 0;
-	result = fd < 0 ? -ENOMEM : fill_locked(store, file, fd);
-	if (store->filling != file)
-		return;
-	store->filling = NULL;
-	file->has_pages = !result;
-	if (!result)
-		return;
 	for (struct gcr_pool *pool = store->pools; pool; pool = pool->next) {
 		struct gcr_pool_file **link = &pool->files;
 
@@ -202,11 +179,45 @@ static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
 		if (*link) {
 			*link = file->next;
 			gcr_store_give_up_locked(store, file);
-			/* Nothing further for now: there may be memory later. */
 			store->retry_usec = gcr_clock_usec() + RETRY_USEC;
 			return;
 		}
 	}
+}
+
+/* Make it, if it is new, and fault in its pages. Lock: store; let go meanwhile. */
+static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
+{
+	struct gcr_pool_file copy = *file;
+	int result = 0;
+	int fd = -ENOMEM;
+
+	store->filling = file;
+	store->filling_number = file->number;
+	pthread_mutex_unlock(&store->lock);
+	if (host_has(copy.bytes))
+		fd = open_pool_file(store, &copy);
+	pthread_mutex_lock(&store->lock);
+	if (store->filling == file) {
+		file->made |= fd >= 0;
+		result = fd < 0 ? -ENOMEM : fill_locked(store, file, fd);
+	} else if (!copy.made) {
+		/* Given up before it was made; one that was made may be a snapshot's by now. */
+		gcr_store_unlink_pool_file(store, &copy);
+	}
+	if (store->filling == file) {
+		store->filling = NULL;
+		file->has_pages = !result;
+		if (result < 0)
+			give_up_filling_locked(store, file);
+	}
+	/* With this the pages go that a file got after it was removed. */
+	pthread_mutex_unlock(&store->lock);
+	if (fd >= 0)
+		close(fd);
+	pthread_mutex_lock(&store->lock);
+	store->filling_number = 0;
+	pthread_cond_broadcast(&store->changed);
 }
 
 /* For something to do, or the time to try again what failed. Lock: store. */

@@ -40,6 +40,9 @@ void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *
 		files = file->next;
 		gcr_store_unlink_pool_file(store, file);
 		pthread_mutex_lock(&store->lock);
+		/* It gets pages until the thread of the pool, which never waits here, sees it gone. */
+		while (file->number == store->filling_number)
+			pthread_cond_wait(&store->changed, &store->lock);
 		store->pool_bytes -= gcr_store_cost(file->bytes);
 		store->unlinked_usec = gcr_clock_usec();
 		store->pools_changed = true;

@@ -154,6 +154,7 @@ struct gcr_store {
 	bool pools_changed;		/* what is wanted, or the room for it */
 	int64_t retry_usec;		/* monotonic: no file is made before this; 0: they are */
 	struct gcr_pool_file *filling;	/* the thread of the pool is at it; NULL when taken away */
+	uint64_t filling_number;	/* of the file that it still has open, taken away or not */
 	bool filler_started;
 	pthread_t filler;
 };

@@ -66,7 +66,7 @@ enum gcr_message_type {
 	 * daemon -> worker, a session: the memory of one process on that GPU, on its way out or in.
 	 * It begins with OUT or IN and ends with END; each is answered by GCR_MESSAGE_RESULT.
 	 */
-	GCR_MESSAGE_SESSION_OUT = 50, /* struct gcr_session; fds: table, directory; see below */
+	GCR_MESSAGE_SESSION_OUT = 50, /* struct gcr_session; fds: table, directory, digests */
 	GCR_MESSAGE_SESSION_IN = 51,  /* the same */
 	GCR_MESSAGE_IMPORT = 52,      /* struct gcr_range + that many handle descriptors */
 	GCR_MESSAGE_CREATE = 53,      /* no payload: take the VRAM of all, begin to copy; ENOMEM */
@@ -151,14 +151,16 @@ struct gcr_reserve_request {
 };
 
 struct gcr_result {
-	int32_t error;	       /* 0 or a positive errno */
-	int32_t driver_result; /* the driver's own code (CUresult), 0 if it was not asked */
-	uint32_t state;	       /* enum gcr_control_state after the call, UNKNOWN if not asked */
-	uint32_t reserved;
-	uint64_t duration_usec;	     /* time inside the driver's call; COPY: since copying began */
+	int32_t error;		/* 0 or a positive errno */
+	int32_t driver_result;	/* the driver's own code (CUresult), 0 if it was not asked */
+	uint32_t state;		/* enum gcr_control_state after the call, UNKNOWN if not asked */
+	uint32_t flags;		/* GCR_RESULT_* */
+	uint64_t duration_usec; /* time inside the driver's call; COPY: since copying began */
 	char words[GCR_WORDS_BYTES]; /* "cuCheckpointProcessLock: CUDA_ERROR_NOT_READY (600): ..."
 				      */
 };
+
+#define GCR_RESULT_HOST_DIGESTS 0x1 /* COPY: the GPU could not make the digests, the host did */
 
 struct gcr_gpu_info {
 	uint8_t uuid[GCR_UUID_BYTES];
@@ -217,6 +219,8 @@ struct gcr_extent {
 	uint32_t reserved[3];
 };
 #define GCR_EXTENT_PROGRAM_HANDLE 0x1 /* the program made it with cuMemCreate */
+/* Set by the daemon: the file has what the file of digests says, since an earlier freeze. */
+#define GCR_EXTENT_KNOWN	  0x2
 
 struct gcr_range {
 	uint32_t first;
@@ -225,8 +229,10 @@ struct gcr_range {
 
 /*
  * A session in a worker. Descriptors: a memfd with the table of the extents that are this GPU's
- * (ranges count in this table), and the directory with a file for each, named by
- * gcr_extent_name(), already of the right size; sparse where nothing has been written.
+ * (ranges count in this table); the directory with a file for each, named by gcr_extent_name(),
+ * already of the right size, sparse where nothing has been written; and the file of digests, laid
+ * out as lib/digest.h says, in which those of the table's chunks begin with the first_chunk-th. OUT
+ * writes them there, before COPY is answered; IN checks them then, EIO, if it has one to check by.
  * OUT: IMPORT (in batches, in order; what has arrived is copied meanwhile), COPY, END.
  * IN: CREATE (what has been made is copied to meanwhile), EXPORT (in batches), COPY, END. RESERVE
  * and RELEASE work in a session too.
@@ -235,7 +241,13 @@ struct gcr_session {
 	uint32_t count; /* extents in the table */
 	/* IN: at most so many at a time towards the GPU until COPY comes; 0: as it likes. */
 	uint32_t copies_in_flight;
+	uint64_t first_chunk;
+	uint32_t flags; /* GCR_SESSION_* */
+	uint32_t reserved;
 };
+#define GCR_SESSION_UNVERIFIED	 0x1 /* IN: the bytes need not be what the digests say */
+/* IN: files may have other pages than those that were registered once, users had them. */
+#define GCR_SESSION_UNREGISTERED 0x2
 
 /* ---- the preload library ---- */
 

@@ -79,11 +79,34 @@ static int create_copier(struct worker *worker, CUresult *ret_driver_result,
 				 &worker->gpu.copier, ret_driver_result, error);
 }
 
+static int create_digester(struct worker *worker, CUresult *ret_driver_result,
+			   struct gcr_error *error)
+{
+	struct gcr_digester_config config;
+
+	gcr_digester_config_default(&worker->gpu.driver, worker->gpu.device, &config);
+	return gcr_digester_create(&worker->gpu.driver, worker->gpu.context, &config,
+				   &worker->gpu.digester, ret_driver_result, error);
+}
+
+/* The driver takes longer to compile its kernel than to make a ring. */
+static void *prepare_digester(void *data)
+{
+	struct worker *worker = data;
+	CUresult ignored;
+
+	worker->gpu.driver.cuCtxSetCurrent(worker->gpu.context);
+	create_digester(worker, &ignored, NULL);
+	return NULL;
+}
+
 static void *prepare(void *data)
 {
 	struct worker *worker = data;
 	const struct gcr_driver *driver = &worker->gpu.driver;
 	CUresult ignored;
+	pthread_t thread;
+	bool has_thread;
 	char bus_id[32];
 	int node = -ENOENT;
 
@@ -93,8 +116,11 @@ static void *prepare(void *data)
 	/* Farther away it is slower, and works. */
 	if (node >= 0)
 		gcr_numa_bind(SYSFS, node);
-	/* Whoever needs it and finds none tries again, and tells. */
+	has_thread = pthread_create(&thread, NULL, prepare_digester, worker) == 0;
+	/* Whoever needs one of them and finds none tries again, and tells. */
 	create_copier(worker, &ignored, NULL);
+	if (has_thread)
+		pthread_join(thread, NULL);
 	return NULL;
 }
 
@@ -188,18 +214,24 @@ static int on_begin(struct worker *worker, struct gcr_message *request, struct g
 	gcr_message_payload(request, &asked, sizeof(asked));
 	if (worker->session)
 		return gcr_error_set(error, EBUSY, "the worker has not ended its last session");
-	if (request->fds_count != 2)
-		return gcr_error_set(error, EPROTO, "a session begins with two descriptors");
+	if (request->fds_count != 3)
+		return gcr_error_set(error, EPROTO, "a session begins with three descriptors");
 	wait_prepared(worker);
 	if (!worker->gpu.copier) {
 		r = create_copier(worker, ret_driver_result, error);
 		if (r < 0)
 			return r;
 	}
+	if (!worker->gpu.digester) {
+		r = create_digester(worker, ret_driver_result, error);
+		if (r < 0)
+			return r;
+	}
 	r = gcr_worker_session_begin(&worker->gpu, direction, &asked, request->fds[0],
-				     request->fds[1], &worker->session, ret_driver_result, error);
+				     request->fds[1], request->fds[2], &worker->session,
+				     ret_driver_result, error);
 	if (r == 0)
-		request->fds[1] = -1;
+		request->fds[1] = request->fds[2] = -1;
 	return r;
 }
 
@@ -233,6 +265,8 @@ static int on_copy(struct worker *worker, struct gcr_message *request, struct gc
 	r = gcr_worker_session_copied(worker->session, ret_driver_result, error);
 	/* It may have begun long ago, with the first that was imported. */
 	answer->result.duration_usec = (uint64_t)gcr_copier_usec(worker->gpu.copier);
+	if (!gcr_digester_is_on_gpu(worker->gpu.digester))
+		answer->result.flags |= GCR_RESULT_HOST_DIGESTS;
 	return r;
 }
 
@@ -363,6 +397,7 @@ static void close_gpu(struct worker *worker)
 	wait_prepared(worker);
 	gcr_pins_destroy(worker->gpu.pins);
 	gcr_copier_destroy(worker->gpu.copier);
+	gcr_digester_destroy(worker->gpu.digester);
 	release(worker);
 	free(worker->reserved);
 	if (worker->gpu.context)

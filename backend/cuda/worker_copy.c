@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "backend/cuda/worker_cut.h"
 #include "backend/cuda/worker_numa.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -42,22 +43,14 @@ struct slot {
 	struct slot *next; /* in its queue */
 	char *memory;
 	CUevent event;
-	uint64_t offset; /* in the space */
-	size_t bytes;
-	uint64_t holes; /* IN: pieces that are zeros and were not read */
-	char *direct;	/* in a registered file: nothing to do for the threads; NULL: use memory */
+	struct gcr_transfer transfer;
+	uint64_t holes; /* IN: pieces of it that are zeros and were not read */
 };
 
 struct queue {
 	struct slot *first;
 	struct slot **end;
 	unsigned int count;
-};
-
-/* A part of the space that has arrived at once. */
-struct run {
-	uint64_t offset;
-	uint64_t bytes;
 };
 
 struct gcr_copier {
@@ -87,15 +80,9 @@ struct gcr_copier {
 	bool going; /* false once it has ended; those who are busy with it are counted below */
 	bool ended;
 	struct gcr_copy_job job;
-	bool all_direct; /* nothing goes through the ring */
-	struct run *runs;
-	size_t runs_count;
-	size_t run;	      /* where the next transfer comes from */
-	uint64_t run_step;    /* in the order of next_range() */
-	uint64_t bytes;	      /* of the space */
-	uint64_t arrived;     /* of these */
-	uint64_t cut;	      /* into transfers so far */
-	uint64_t bytes_left;  /* not copied */
+	struct gcr_cutter cutter;
+	bool all_added;	      /* nothing more comes */
+	uint64_t bytes_left;  /* of the space, that are not done with */
 	struct slot *free;    /* used last, used first: it may still be in a cache */
 	struct queue flying;  /* between slot and VRAM */
 	struct queue ready;   /* OUT: for threads to empty; IN: full, for the GPU */
@@ -171,79 +158,15 @@ static void bytes_done(struct gcr_copier *copier, size_t bytes)
 		end(copier);
 }
 
-static uint64_t divide_up(uint64_t number, uint64_t by)
-{
-	return (number + by - 1) / by;
-}
-
-static void set_range(struct gcr_copier *copier, struct slot *slot, uint64_t offset, size_t bytes)
-{
-	size_t direct_bytes = bytes;
-
-	slot->offset = offset;
-	slot->direct = gcr_space_pinned(copier->job.space, offset, &direct_bytes);
-	if (copier->all_direct)
-		bytes = direct_bytes;
-	else if (direct_bytes != bytes)
-		slot->direct = NULL;
-	slot->bytes = bytes;
-	slot->holes = 0;
-	copier->cut += bytes;
-}
-
-/* Without threads that write files side by side, one after the other. */
-static void next_direct(struct gcr_copier *copier, struct slot *slot)
-{
-	uint64_t bytes = copier->job.in_flight ? DIRECT_FEW_BYTES : DIRECT_BYTES;
-
-	if (bytes > copier->arrived - copier->cut)
-		bytes = copier->arrived - copier->cut;
-	set_range(copier, slot, copier->cut, bytes);
-}
-
-/*
- * Cut the next transfer from what has arrived, of which there is some. A run is divided into
- * lanes, and each has its turn: so threads that are at work at the same time are in different
- * files, if the run has several.
- */
-static void next_range(struct gcr_copier *copier, struct slot *slot)
-{
-	if (copier->all_direct) {
-		next_direct(copier, slot);
-		return;
-	}
-	for (;;) {
-		const struct run *run = &copier->runs[copier->run];
-		uint64_t parts = divide_up(run->bytes, copier->config.slot_bytes);
-		uint64_t lanes = parts < copier->config.lanes ? parts : copier->config.lanes;
-		uint64_t depth = divide_up(parts, lanes);
-
-		while (copier->run_step < lanes * depth) {
-			uint64_t step = copier->run_step++;
-			uint64_t at =
-				(step % lanes * depth + step / lanes) * copier->config.slot_bytes;
-
-			if (at >= run->bytes)
-				continue;
-			set_range(copier, slot, run->offset + at,
-				  run->bytes - at < copier->config.slot_bytes
-					  ? run->bytes - at
-					  : copier->config.slot_bytes);
-			return;
-		}
-		copier->run++;
-		copier->run_step = 0;
-	}
-}
-
 static struct slot *take_free(struct gcr_copier *copier)
 {
 	struct slot *slot = copier->free;
 
-	if (!slot || copier->cut == copier->arrived)
+	if (!slot || !gcr_cutter_has(&copier->cutter))
 		return NULL;
 	copier->free = slot->next;
-	next_range(copier, slot);
+	gcr_cutter_next(&copier->cutter, &slot->transfer);
+	slot->holes = 0;
 	return slot;
 }
 
@@ -257,7 +180,7 @@ static bool may_fly(const struct gcr_copier *copier)
 {
 	unsigned int most = copier->job.direction == GCR_COPY_OUT ? 0 : copier->job.in_flight;
 
-	if (!most && copier->all_direct)
+	if (!most && copier->cutter.config.all_direct)
 		most = DIRECT_IN_FLIGHT;
 	return !most || copier->flying.count < most;
 }
@@ -285,31 +208,26 @@ static bool device_can_wait(const struct gcr_copier *copier)
 	if (!copier->going || !may_fly(copier))
 		return true;
 	return copier->job.direction == GCR_COPY_OUT &&
-	       (!copier->free || copier->cut == copier->bytes);
+	       (!copier->free || (copier->all_added && !gcr_cutter_has(&copier->cutter)));
 }
 
 /* ---- the thread that talks to the GPU ---- */
 
-/* Where the GPU copies from or to. */
-static char *slot_memory(const struct slot *slot)
-{
-	return slot->direct ? slot->direct : slot->memory;
-}
-
-/* A slot towards VRAM: runs of data and runs of zeros. */
-static CUresult submit_in(const struct gcr_copier *copier, const struct slot *slot,
-			  const char **ret_call)
+/* A part towards VRAM: runs of data and runs of zeros. @holes begins with the part's pieces. */
+static CUresult submit_part_in(const struct gcr_copier *copier,
+			       const struct gcr_transfer_part *part, const char *memory,
+			       uint64_t holes, const char **ret_call)
 {
 	const struct gcr_driver *driver = copier->driver;
-	CUdeviceptr to = copier->job.base + slot->offset;
-	unsigned int pieces = (unsigned int)(slot->bytes / PIECE);
+	CUdeviceptr to = copier->job.base + part->offset;
+	unsigned int pieces = (unsigned int)(part->bytes / PIECE);
 	CUresult result = CUDA_SUCCESS;
 
 	for (unsigned int first = 0, next; first < pieces && result == CUDA_SUCCESS; first = next) {
-		bool hole = slot->holes >> first & 1;
+		bool hole = holes >> first & 1;
 
 		for (next = first + 1; next < pieces; next++)
-			if ((slot->holes >> next & 1) != hole)
+			if ((holes >> next & 1) != hole)
 				break;
 		*ret_call = hole ? "cuMemsetD8Async" : "cuMemcpyHtoDAsync";
 		if (hole)
@@ -317,8 +235,8 @@ static CUresult submit_in(const struct gcr_copier *copier, const struct slot *sl
 							 (next - first) * PIECE, copier->stream);
 		else
 			result = driver->cuMemcpyHtoDAsync_v2(
-				to + first * PIECE, slot_memory(slot) + first * PIECE,
-				(next - first) * PIECE, copier->stream);
+				to + first * PIECE, memory + first * PIECE, (next - first) * PIECE,
+				copier->stream);
 	}
 	return result;
 }
@@ -326,15 +244,25 @@ static CUresult submit_in(const struct gcr_copier *copier, const struct slot *sl
 static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char **ret_call)
 {
 	const struct gcr_driver *driver = copier->driver;
-	CUresult result;
+	const struct gcr_transfer *transfer = &slot->transfer;
+	CUresult result = CUDA_SUCCESS;
+	size_t done = 0;
 
-	if (copier->job.direction == GCR_COPY_IN) {
-		result = submit_in(copier, slot, ret_call);
-	} else {
+	for (unsigned int i = 0; i < transfer->parts_count && result == CUDA_SUCCESS; i++) {
+		const struct gcr_transfer_part *part = &transfer->parts[i];
+		char *memory = transfer->is_direct ? part->direct : slot->memory + done;
+
 		*ret_call = "cuMemcpyDtoHAsync";
-		result = driver->cuMemcpyDtoHAsync_v2(slot_memory(slot),
-						      copier->job.base + slot->offset, slot->bytes,
-						      copier->stream);
+		if (copier->job.direction == GCR_COPY_IN)
+			result = submit_part_in(
+				copier, part, memory,
+				done / PIECE < SLOT_PIECES_MAX ? slot->holes >> done / PIECE : 0,
+				ret_call);
+		else
+			result = driver->cuMemcpyDtoHAsync_v2(memory,
+							      copier->job.base + part->offset,
+							      part->bytes, copier->stream);
+		done += part->bytes;
 	}
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -360,11 +288,11 @@ static void landed(struct gcr_copier *copier)
 {
 	struct slot *slot = queue_take(&copier->flying);
 
-	if (copier->job.direction == GCR_COPY_OUT && !slot->direct) {
+	if (copier->job.direction == GCR_COPY_OUT && !slot->transfer.is_direct) {
 		queue_add(&copier->ready, slot);
 	} else {
 		give_free(copier, slot);
-		bytes_done(copier, slot->bytes);
+		bytes_done(copier, slot->transfer.bytes);
 	}
 	pthread_cond_signal(&copier->host_wake);
 }
@@ -389,6 +317,12 @@ static bool device_step(struct gcr_copier *copier)
 
 	if (!slot && !oldest)
 		return false;
+	if (slot && slot->transfer.is_zeros) {
+		/* Nothing for the GPU. */
+		queue_add(&copier->ready, slot);
+		pthread_cond_signal(&copier->host_wake);
+		return true;
+	}
 	copier->device_busy = true;
 	pthread_mutex_unlock(&copier->lock);
 	result = slot ? submit(copier, slot, &call) : look_for_landing(copier, oldest, can_wait);
@@ -433,11 +367,37 @@ static void host_done(struct gcr_copier *copier, struct slot *slot)
 {
 	if (copier->job.direction == GCR_COPY_OUT) {
 		give_free(copier, slot);
-		bytes_done(copier, slot->bytes);
+		bytes_done(copier, slot->transfer.bytes);
 	} else {
 		queue_add(&copier->ready, slot);
 	}
 	pthread_cond_signal(&copier->device_wake);
+}
+
+/* Between a slot and the files, without the lock. */
+static int move(const struct gcr_copier *copier, struct gcr_space_cursor *cursor, struct slot *slot,
+		struct gcr_error *error)
+{
+	const struct gcr_transfer *transfer = &slot->transfer;
+	size_t done = 0;
+	int r = 0;
+
+	for (unsigned int i = 0; i < transfer->parts_count && r == 0; i++) {
+		const struct gcr_transfer_part *part = &transfer->parts[i];
+		uint64_t holes = 0;
+
+		if (transfer->is_zeros)
+			r = gcr_space_punch(cursor, part->offset, part->bytes, error);
+		else if (copier->job.direction == GCR_COPY_OUT)
+			r = gcr_space_write(cursor, part->offset, slot->memory + done, part->bytes,
+					    error);
+		else
+			r = gcr_space_read(cursor, part->offset, slot->memory + done, part->bytes,
+					   &holes, error);
+		slot->holes |= holes << done / PIECE % SLOT_PIECES_MAX;
+		done += part->bytes;
+	}
+	return r;
 }
 
 static void *run_host(void *data)
@@ -452,7 +412,7 @@ static void *run_host(void *data)
 		struct gcr_error error;
 		int r;
 
-		if (slot && slot->direct) {
+		if (slot && slot->transfer.is_direct) {
 			queue_add(&copier->ready, slot); /* IN, or it would not be here */
 			pthread_cond_signal(&copier->device_wake);
 		} else if (slot) {
@@ -462,12 +422,7 @@ static void *run_host(void *data)
 				holding = true;
 			}
 			pthread_mutex_unlock(&copier->lock);
-			if (copier->job.direction == GCR_COPY_OUT)
-				r = gcr_space_write(&cursor, slot->offset, slot->memory,
-						    slot->bytes, &error);
-			else
-				r = gcr_space_read(&cursor, slot->offset, slot->memory, slot->bytes,
-						   &slot->holes, &error);
+			r = move(copier, &cursor, slot, &error);
 			pthread_mutex_lock(&copier->lock);
 			if (r < 0)
 				fail(copier, CUDA_SUCCESS, &error);
@@ -615,7 +570,7 @@ void gcr_copier_destroy(struct gcr_copier *copier)
 	for (unsigned int i = 0; i < copier->threads_count; i++)
 		pthread_join(copier->threads[i], NULL);
 	free(copier->threads);
-	free(copier->runs);
+	gcr_cutter_finish(&copier->cutter);
 
 	for (unsigned int i = 0; copier->slots && i < copier->config.slots; i++)
 		if (copier->slots[i].event)
@@ -639,18 +594,19 @@ void gcr_copier_destroy(struct gcr_copier *copier)
 
 void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 {
+	struct gcr_cutter_config cut = {
+		.bytes = copier->config.slot_bytes,
+		.direct_bytes = job->in_flight ? DIRECT_FEW_BYTES : DIRECT_BYTES,
+		.lanes = copier->config.lanes,
+	};
 	GCR_LOCK_SCOPE(&copier->lock);
 
 	copier->job = *job;
 	copier->started_usec = gcr_clock_usec();
-	copier->all_direct = gcr_space_all_pinned(job->space);
-	copier->runs_count = 0;
-	copier->run = 0;
-	copier->run_step = 0;
-	copier->bytes = gcr_space_bytes(job->space);
-	copier->arrived = 0;
-	copier->cut = 0;
-	copier->bytes_left = copier->bytes;
+	cut.all_direct = gcr_space_all_pinned(job->space);
+	gcr_cutter_start(&copier->cutter, job->space, &cut);
+	copier->bytes_left = gcr_space_bytes(job->space);
+	copier->all_added = false;
 	copier->free = NULL;
 	for (unsigned int i = 0; i < copier->config.slots; i++)
 		give_free(copier, &copier->slots[i]);
@@ -665,19 +621,19 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 		end(copier);
 }
 
-int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error)
+int gcr_copier_add(struct gcr_copier *copier, enum gcr_copy_what what, uint64_t offset,
+		   uint64_t bytes, struct gcr_error *error)
 {
-	struct run *longer;
 	GCR_LOCK_SCOPE(&copier->lock);
 
-	if (bytes == copier->arrived)
+	if (!bytes)
 		return 0;
-	longer = reallocarray(copier->runs, copier->runs_count + 1, sizeof(*longer));
-	if (!longer)
+	if (what == GCR_COPY_NOTHING) {
+		bytes_done(copier, bytes);
+		return 0;
+	}
+	if (gcr_cutter_add(&copier->cutter, what == GCR_COPY_ZEROS, offset, bytes) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	copier->runs = longer;
-	longer[copier->runs_count++] = (struct run){copier->arrived, bytes - copier->arrived};
-	copier->arrived = bytes;
 	pthread_cond_signal(&copier->device_wake);
 	if (copier->job.direction == GCR_COPY_IN)
 		pthread_cond_broadcast(&copier->host_wake);
@@ -689,6 +645,8 @@ void gcr_copier_hurry(struct gcr_copier *copier)
 	GCR_LOCK_SCOPE(&copier->lock);
 
 	copier->job.in_flight = 0;
+	copier->cutter.config.direct_bytes = DIRECT_BYTES;
+	copier->all_added = true;
 	pthread_cond_signal(&copier->device_wake);
 }
 

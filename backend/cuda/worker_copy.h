@@ -48,13 +48,20 @@ struct gcr_copy_job {
 	unsigned int in_flight;	       /* IN: at most so many copies queued; 0: as many as fit */
 };
 
-/* Begin. Nothing is copied before it has arrived. */
+/* Begin. Nothing is copied before it is added; the job ends when the whole space has been. */
 void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job);
 
-/* The first @bytes of the space can be copied now. -ENOMEM. */
-int gcr_copier_arrived(struct gcr_copier *copier, uint64_t bytes, struct gcr_error *error);
+enum gcr_copy_what {
+	GCR_COPY_BYTES,
+	GCR_COPY_ZEROS,	  /* OUT: nothing but zeros, whole pieces; they become holes */
+	GCR_COPY_NOTHING, /* OUT: what the files have already */
+};
 
-/* From now on as many copies are queued as fit. */
+/* So many bytes of the space from @offset on can be done now, each of them once. -ENOMEM. */
+int gcr_copier_add(struct gcr_copier *copier, enum gcr_copy_what what, uint64_t offset,
+		   uint64_t bytes, struct gcr_error *error);
+
+/* Everything is added. From now on as many copies are queued as fit. */
 void gcr_copier_hurry(struct gcr_copier *copier);
 
 /* Readable when the job has ended: everything is copied, it has failed or was stopped. */

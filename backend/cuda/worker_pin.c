@@ -25,6 +25,7 @@ struct pin {
 	uint64_t bytes;
 	char *map;	  /* NULL: not registered yet */
 	uint64_t session; /* the last that it was found for */
+	bool forgotten;	  /* to be given up */
 };
 
 struct gcr_pins {
@@ -73,7 +74,7 @@ static bool is_whole(const struct pin *pin)
 {
 	struct stat status;
 
-	return fstat(pin->fd, &status) == 0 && status.st_nlink > 0 &&
+	return !pin->forgotten && fstat(pin->fd, &status) == 0 && status.st_nlink > 0 &&
 	       (uint64_t)status.st_size == pin->bytes &&
 	       (uint64_t)status.st_blocks * 512 >= pin->bytes;
 }
@@ -253,6 +254,15 @@ void gcr_pins_end(struct gcr_pins *pins)
 	pthread_mutex_lock(&pins->lock);
 	pins->in_session = false;
 	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+}
+
+void gcr_pins_forget(struct gcr_pins *pins, const char *map)
+{
+	pthread_mutex_lock(&pins->lock);
+	for (struct pin *pin = pins->list; pin; pin = pin->next)
+		if (pin->map == map)
+			pin->forgotten = true;
 	pthread_mutex_unlock(&pins->lock);
 }
 

@@ -33,6 +33,9 @@ bool gcr_pins_settled(struct gcr_pins *pins);
 void gcr_pins_begin(struct gcr_pins *pins);
 void gcr_pins_end(struct gcr_pins *pins);
 
+/* In a session: what is registered at @map is not what its file has; it is found no more. */
+void gcr_pins_forget(struct gcr_pins *pins, const char *map);
+
 /* In a session: where the file behind @fd, of @bytes, is mapped and registered; NULL if not. */
 char *gcr_pins_find(struct gcr_pins *pins, int fd, uint64_t bytes);
 

@@ -13,7 +13,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "backend/cuda/worker_plan.h"
 #include "lib/cleanup.h"
+#include "lib/digest.h"
 #include "lib/extent.h"
 
 /* Descriptors that this process uses for anything else: the driver has a few dozen. */
@@ -26,7 +28,11 @@ struct gcr_worker_session {
 	enum gcr_copy_direction direction;
 	unsigned int in_flight;
 	struct gcr_space *space;
-	CUdeviceptr base; /* 0: no addresses are reserved */
+	int digests_fd;
+	uint64_t first_chunk;
+	uint32_t flags;		    /* GCR_SESSION_* */
+	struct gcr_digest *digests; /* from there: what files have (OUT), or ought to have (IN) */
+	CUdeviceptr base;	    /* 0: no addresses are reserved */
 	CUmemGenericAllocationHandle *handles;
 	int *fds; /* OUT: what came */
 	size_t fds_count;
@@ -101,6 +107,103 @@ static void start_copier(struct gcr_worker_session *session)
 	session->copying = true;
 }
 
+/* Is there anything that the digests are needed for? */
+static bool needs_digests(const struct gcr_worker_session *session)
+{
+	if (session->direction == GCR_COPY_IN)
+		return !(session->flags & GCR_SESSION_UNVERIFIED);
+	for (size_t i = 0; i < session->space->count; i++)
+		if (session->space->extents[i].flags & GCR_EXTENT_KNOWN)
+			return true;
+	return false;
+}
+
+/* Where those of this session are in the file. */
+static off_t digests_offset(const struct gcr_worker_session *session)
+{
+	return GCR_DIGESTS_HEADER_BYTES + (off_t)session->first_chunk * GCR_DIGEST_BYTES;
+}
+
+static int read_digests(struct gcr_worker_session *session, struct gcr_error *error)
+{
+	size_t bytes = gcr_plan_chunk(gcr_space_bytes(session->space)) * GCR_DIGEST_BYTES;
+
+	if (!needs_digests(session))
+		return 0;
+	session->digests = malloc(bytes ? bytes : 1);
+	if (!session->digests)
+		return gcr_error_set(error, ENOMEM, "out of memory for digests");
+	for (size_t done = 0; done < bytes;) {
+		ssize_t length = pread(session->digests_fd, (char *)session->digests + done,
+				       bytes - done, digests_offset(session) + (off_t)done);
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length <= 0)
+			return gcr_error_set(error, EIO, "the digests cannot be read: %s",
+					     length < 0 ? strerror(errno) : "there are too few");
+		done += (size_t)length;
+	}
+	return 0;
+}
+
+static int write_digests(struct gcr_worker_session *session, struct gcr_error *error)
+{
+	const char *digests = (const char *)gcr_digester_digests(session->gpu->digester);
+	size_t bytes = gcr_plan_chunk(gcr_space_bytes(session->space)) * GCR_DIGEST_BYTES;
+
+	for (size_t done = 0; done < bytes;) {
+		ssize_t length = pwrite(session->digests_fd, digests + done, bytes - done,
+					digests_offset(session) + (off_t)done);
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length <= 0)
+			return gcr_error_set(error, length < 0 && errno == ENOSPC ? ENOSPC : EIO,
+					     "the digests cannot be written: %s", strerror(errno));
+		done += (size_t)length;
+	}
+	return 0;
+}
+
+/* Those of the extents [@first, @end), which are mapped; waited for. */
+static int make_digests(struct gcr_worker_session *session, size_t first, size_t end,
+			CUresult *ret_driver_result, struct gcr_error *error)
+{
+	struct gcr_digester *digester = session->gpu->digester;
+	uint64_t chunk = gcr_plan_chunk(session->space->starts[first]);
+	CUresult result = CUDA_SUCCESS;
+	uint64_t ticket = 0;
+	int r;
+
+	r = gcr_digester_begin(digester, session->base, chunk,
+			       gcr_plan_chunk(session->space->starts[end]) - chunk, &ticket,
+			       &result, error);
+	if (r == 0)
+		r = gcr_digester_wait(digester, ticket, &result, error);
+	if (r < 0) {
+		gcr_digester_stop(digester);
+		gcr_error_prefix(error, "digests");
+		if (result != CUDA_SUCCESS)
+			*ret_driver_result = result;
+	}
+	return r;
+}
+
+static struct gcr_plan plan_of(const struct gcr_worker_session *session, bool is_known)
+{
+	struct gcr_plan plan = {
+		.space = session->space,
+		.copier = session->gpu->copier,
+		.pins = session->gpu->pins,
+		.digests = gcr_digester_digests(session->gpu->digester),
+		.zeros = gcr_digester_zeros(session->gpu->digester),
+		.old = is_known ? session->digests : NULL,
+	};
+
+	return plan;
+}
+
 static void end_cleanup(struct gcr_worker_session *session)
 {
 	CUresult driver_result;
@@ -111,8 +214,8 @@ GCR_DEFINE_CLEANUP(struct gcr_worker_session *, end_cleanup);
 
 int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction direction,
 			     const struct gcr_session *asked, int table_fd, int directory_fd,
-			     struct gcr_worker_session **ret_session, CUresult *ret_driver_result,
-			     struct gcr_error *error)
+			     int digests_fd, struct gcr_worker_session **ret_session,
+			     CUresult *ret_driver_result, struct gcr_error *error)
 {
 	_cleanup_(end_cleanup_cleanup) struct gcr_worker_session *session = NULL;
 	int r;
@@ -123,6 +226,11 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 	session->gpu = gpu;
 	session->direction = direction;
 	session->in_flight = asked->copies_in_flight;
+	session->first_chunk = asked->first_chunk;
+	session->flags = asked->flags;
+	session->digests_fd = -1;
+	if (asked->first_chunk > INT64_MAX / GCR_DIGEST_BYTES / 2)
+		return gcr_error_set(error, EPROTO, "there cannot be so many digests");
 	r = gcr_space_create(table_fd, asked->count, directory_fd, &session->space, error);
 	if (r < 0)
 		return r;
@@ -133,15 +241,20 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 		if (!session->handles || !session->fds)
 			r = gcr_error_set(error, ENOMEM, "out of memory");
 	}
+	session->digests_fd = digests_fd;
+	if (r == 0)
+		r = read_digests(session, error);
 	if (r == 0)
 		r = reserve_addresses(session, ret_driver_result, error);
 	if (r < 0) {
-		session->space->directory = -1; /* stays the caller's */
+		session->space->directory = -1; /* stays the caller's, as does this */
+		session->digests_fd = -1;
 		return r;
 	}
 	gcr_pins_begin(gpu->pins);
 	session->pinned = true;
-	gcr_space_find_pinned(session->space, gpu->pins);
+	if (!(session->flags & GCR_SESSION_UNREGISTERED))
+		gcr_space_find_pinned(session->space, gpu->pins);
 	if (direction == GCR_COPY_OUT)
 		start_copier(session);
 	*ret_session = TAKE_PTR(session);
@@ -169,13 +282,22 @@ static int set_access(struct gcr_worker_session *session, size_t first, size_t e
 static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
-	int r = set_access(session, session->arrived, session->held, ret_driver_result, error);
+	const uint64_t *starts = session->space->starts;
+	size_t first = session->arrived;
+	struct gcr_plan plan;
+	int r;
 
+	r = set_access(session, first, session->held, ret_driver_result, error);
+	if (r == 0 && session->direction == GCR_COPY_OUT)
+		r = make_digests(session, first, session->held, ret_driver_result, error);
 	if (r < 0)
 		return r;
 	session->arrived = session->held;
-	return gcr_copier_arrived(session->gpu->copier, session->space->starts[session->arrived],
-				  error);
+	plan = plan_of(session, true);
+	if (session->direction == GCR_COPY_OUT)
+		return gcr_plan_out(&plan, first, session->arrived, error);
+	return gcr_copier_add(session->gpu->copier, GCR_COPY_BYTES, starts[first],
+			      starts[session->arrived] - starts[first], error);
 }
 
 /* Map the next extent; its handle is the session's from now on. */
@@ -340,6 +462,9 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 
 int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error)
 {
+	struct gcr_plan plan;
+	int r;
+
 	if (session->copied || session->failed || session->arrived < session->space->count)
 		return gcr_error_set(error, EINVAL, "%zu of %zu allocations are there to be copied",
 				     session->arrived, session->space->count);
@@ -347,10 +472,27 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error
 		gcr_copier_hurry(session->gpu->copier);
 		return 0;
 	}
-	/* Once more, after a failure. */
+	/* Once more, after a failure: nobody knows what the files have. */
 	session->copy_failed = false;
 	start_copier(session);
-	return gcr_copier_arrived(session->gpu->copier, gcr_space_bytes(session->space), error);
+	plan = plan_of(session, false);
+	if (session->direction == GCR_COPY_OUT)
+		r = gcr_plan_out(&plan, 0, session->space->count, error);
+	else
+		r = gcr_copier_add(session->gpu->copier, GCR_COPY_BYTES, 0,
+				   gcr_space_bytes(session->space), error);
+	gcr_copier_hurry(session->gpu->copier);
+	return r;
+}
+
+/* All at once: the GPU reads its memory fifty times as fast as it was copied. */
+static int verify(struct gcr_worker_session *session, CUresult *ret_driver_result,
+		  struct gcr_error *error)
+{
+	struct gcr_plan plan = plan_of(session, false);
+	int r = make_digests(session, 0, session->space->count, ret_driver_result, error);
+
+	return r < 0 ? r : gcr_plan_verify(&plan, session->digests, error);
 }
 
 int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,
@@ -361,10 +503,14 @@ int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_
 
 	r = gcr_copier_finish(session->gpu->copier, &copier_result, error);
 	session->copying = false;
-	session->copied = r == 0;
-	session->copy_failed = r < 0;
 	if (r < 0)
 		*ret_driver_result = copier_result;
+	else if (session->direction == GCR_COPY_OUT)
+		r = write_digests(session, error);
+	else if (session->digests)
+		r = verify(session, ret_driver_result, error);
+	session->copied = r == 0;
+	session->copy_failed = r < 0;
 	return r;
 }
 
@@ -427,6 +573,9 @@ int gcr_worker_session_end(struct gcr_worker_session *session, CUresult *ret_dri
 		close(session->fds[i]);
 	if (session->pinned)
 		gcr_pins_end(session->gpu->pins);
+	if (session->digests_fd >= 0)
+		close(session->digests_fd);
+	free(session->digests);
 	free(session->fds);
 	free(session->handles);
 	gcr_space_destroy(session->space);

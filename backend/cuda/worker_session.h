@@ -13,6 +13,7 @@
 
 #include "backend/cuda/driver.h"
 #include "backend/cuda/worker_copy.h"
+#include "backend/cuda/worker_digest.h"
 #include "backend/cuda/worker_pin.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
@@ -25,22 +26,24 @@ struct gcr_worker_gpu {
 	CUdevice device;
 	CUcontext context;
 	struct gcr_copier *copier;
+	struct gcr_digester *digester;
 	struct gcr_pins *pins; /* NULL: no file is registered */
 };
 
 /*
- * Begin with the table in @table_fd; @directory_fd is taken on success. The files are not looked
- * at before they are copied. Errors of all functions here come with words; *ret_driver_result is
- * the driver's code if it was the driver (else it is left alone).
- * -EPROTO a table that makes no sense, -EOPNOTSUPP more extents than descriptors can be open.
+ * Begin with the table in @table_fd; @directory_fd and @digests_fd are taken on success. The files
+ * are not looked at before they are copied. Errors of all functions here come with words;
+ * *ret_driver_result is the driver's code if it was the driver (else it is left alone). -EPROTO a
+ * table that makes no sense, -EOPNOTSUPP more extents than descriptors can be open.
  */
 int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction direction,
 			     const struct gcr_session *asked, int table_fd, int directory_fd,
-			     struct gcr_worker_session **ret_session, CUresult *ret_driver_result,
-			     struct gcr_error *error);
+			     int digests_fd, struct gcr_worker_session **ret_session,
+			     CUresult *ret_driver_result, struct gcr_error *error);
 
 /*
- * OUT: map the memory behind @fds, which are the next @range of the table, and start to copy it.
+ * OUT: map the memory behind @fds, which are the next @range of the table, make its digests, and
+ * start to copy what its files do not have.
  * Each descriptor is taken (set to -1) when its memory has been imported, and kept to the end.
  * -EINVAL not the next ones, or a descriptor of something else; or what copying has met so far.
  */
@@ -57,7 +60,8 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 
 /*
  * Everything is being copied, or -EINVAL: some of it is not there. gcr_copier_event() tells when it
- * is through, then gcr_worker_session_copied() how it went.
+ * is through, then gcr_worker_session_copied() how it went; and OUT writes the digests there, while
+ * IN compares them: -EIO, with the file and the offset.
  */
 int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error);
 int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,

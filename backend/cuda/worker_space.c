@@ -293,11 +293,14 @@ static int write_here(struct gcr_space_cursor *cursor, uint64_t at, const char *
 		atomic_flag_clear(writer);
 		return r;
 	}
-	for (; cursor->map && done < bytes; done += GCR_SPACE_PIECE_BYTES) {
+	for (size_t part; cursor->map && done < bytes; done += part) {
 		char *to = cursor->map + at + done;
 
+		part = GCR_SPACE_PIECE_BYTES - (at + done) % GCR_SPACE_PIECE_BYTES;
+		if (part > bytes - done)
+			part = bytes - done;
 		/* A page that has just been zeroed is in the cache. */
-		r = copy_mapped(to, from + done, GCR_SPACE_PIECE_BYTES, to, MADV_POPULATE_WRITE,
+		r = copy_mapped(to, from + done, part, to, MADV_POPULATE_WRITE,
 				is_fresh(to) ? cached_copy : gcr_nontemporal_write);
 		if (r < 0)
 			break;
@@ -343,6 +346,29 @@ int gcr_space_write(struct gcr_space_cursor *cursor, uint64_t offset, const void
 			       (const char *)from + done, part, error);
 		if (r < 0)
 			return r;
+	}
+	return 0;
+}
+
+int gcr_space_punch(struct gcr_space_cursor *cursor, uint64_t offset, uint64_t bytes,
+		    struct gcr_error *error)
+{
+	const uint64_t *starts = cursor->space->starts;
+
+	for (uint64_t done = 0, part; done < bytes; done += part) {
+		uint64_t at, left;
+		int r;
+
+		r = seek(cursor, offset + done, true, error);
+		if (r < 0)
+			return r;
+		at = offset + done - starts[cursor->index];
+		left = starts[cursor->index + 1] - (offset + done);
+		part = bytes - done < left ? bytes - done : left;
+		while (fallocate(cursor->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at,
+				 (off_t)part) < 0)
+			if (errno != EINTR)
+				return fail(cursor, errno, "punched", error);
 	}
 	return 0;
 }

@@ -74,6 +74,10 @@ void gcr_space_cursor_finish(struct gcr_space_cursor *cursor);
 int gcr_space_write(struct gcr_space_cursor *cursor, uint64_t offset, const void *from,
 		    size_t bytes, struct gcr_error *error);
 
+/* Make holes of whole pieces. Errors: as of writing. */
+int gcr_space_punch(struct gcr_space_cursor *cursor, uint64_t offset, uint64_t bytes,
+		    struct gcr_error *error);
+
 /*
  * Read likewise, at most 64 pieces. A piece that is a hole in its file is not read: its bit in
  * *ret_holes is set and @to is left as it is there; pages that are not there stay so. -EIO.
