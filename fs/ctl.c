@@ -24,6 +24,7 @@ static const struct gcr_command_option options[] = {
 	{GCR_VERB_FREEZE, "timeout", "SEC"},
 	{GCR_VERB_THAW, "timeout", "SEC"},
 	{GCR_VERB_THAW, "gpu", "OLD:NEW"},
+	{GCR_VERB_THAW, "unverified", NULL},
 };
 
 const struct gcr_command_option *gcr_command_options(size_t *ret_count)
@@ -115,10 +116,13 @@ static int parse_option(struct gcr_command *command, struct word word, struct gc
 		    memcmp(options[i].key, word.start, key_length) != 0)
 			continue;
 		if (!options[i].value_words) {
-			if (equals || command->data)
+			bool *flag = command->verb == GCR_VERB_FREEZE ? &command->data
+								      : &command->unverified;
+
+			if (equals || *flag)
 				return gcr_error_set(error, EINVAL, "%s stands alone, once",
 						     options[i].key);
-			command->data = true;
+			*flag = true;
 			return 0;
 		}
 		if (!equals)

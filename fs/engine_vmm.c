@@ -25,6 +25,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "fs/children.h"
@@ -45,6 +46,7 @@
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 {
 	*vmm = (struct gcr_vmm){0};
+	vmm->digests_fd = -1;
 	gcr_drive_init(&vmm->drive, task, gcr_engine_vmm.name);
 }
 
@@ -74,6 +76,10 @@ void gcr_vmm_finish(struct gcr_vmm *vmm)
 		if (vmm->handles[i] >= 0)
 			close(vmm->handles[i]);
 	free(vmm->handles);
+	if (vmm->digests_map)
+		munmap(vmm->digests_map, vmm->digests_bytes);
+	if (vmm->digests_fd >= 0)
+		close(vmm->digests_fd);
 	gcr_link_put(TAKE_PTR(vmm->link));
 	let_go_of_snapshot(vmm);
 	free(vmm->own_extents);
@@ -289,6 +295,8 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_drive_set_phase(drive, "store");
 	result = gcr_snapshot_create(drive->daemon->store, process->pid, process->start_ticks,
 				     generation, vmm->extents, vmm->count, &vmm->snapshot, error);
+	if (!result)
+		result = gcr_vmm_make_digests(vmm, error);
 	/*
 	 * Whoever writes a whole page saves the kernel its zeros; so pages are faulted in only as
 	 * long as nobody can write.
@@ -343,6 +351,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
 	let_workers_go(vmm);
+	if (!result)
+		result = gcr_vmm_seal(vmm, error);
 	if (!result && !drive->task->command->data)
 		result = gcr_drive_measure_freed(drive, error);
 	if (!result && gcr_task_commit(drive->task) < 0)
@@ -451,6 +461,8 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 	}
 	if (!result && control == GCR_CONTROL_CHECKPOINTED)
 		result = gcr_drive_to_checkpointed(drive, &back_error);
+	if (!result && vmm->has_given_files)
+		result = gcr_vmm_seal_again(vmm, &back_error);
 	if (result < 0)
 		add_words(vmm, &back_error, error);
 	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &back_error) < 0)
@@ -507,8 +519,10 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 	gcr_drive_leave(drive);
 	if (!result) {
 		gcr_drive_set_phase(drive, "copy");
-		result = gcr_vmm_end_copy(vmm, error);
+		result = gcr_vmm_verify_managed(vmm, error);
 	}
+	if (!result)
+		result = gcr_vmm_end_copy(vmm, error);
 	let_workers_go(vmm);
 	return result;
 }
@@ -521,6 +535,7 @@ static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	gcr_drive_set_phase(&vmm->drive, "map");
 	result = gcr_vmm_receive(vmm, error);
+	vmm->has_given_files = vmm->count > vmm->device_count;
 	if (!result)
 		result = gcr_vmm_send_files(vmm, error);
 	if (!result)
@@ -623,6 +638,8 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 		result = gcr_drive_ask_state(drive, &control, error);
 	if (!result && control == GCR_CONTROL_FAILED)
 		result = gcr_error_set(error, EIO, "the driver says the process has failed");
+	if (!result)
+		result = gcr_vmm_read_digests(vmm, error);
 	if (!result)
 		result = reach(vmm, &control, error);
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
@@ -739,6 +756,10 @@ static int recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 		return recover_to_running(vmm, ret_state, error);
 	if (!vmm->snapshot)
 		return gcr_error_set(error, EIO, "its bytes are no longer in the store");
+	/* Threads may have written to pages that they got in the thaw that did not end. */
+	if (from == GCR_STATE_THAWING && vmm->device_count < vmm->count &&
+	    (gcr_vmm_read_digests(vmm, error) < 0 || gcr_vmm_seal_again(vmm, error) < 0))
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
 	publish(vmm);
 	*ret_state = GCR_STATE_FROZEN;
 	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error) < 0)

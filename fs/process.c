@@ -15,6 +15,7 @@
 
 #include "fs/event.h"
 #include "fs/gpus.h"
+#include "fs/history.h"
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/loop.h"
@@ -51,6 +52,7 @@ void gcr_process_unref(struct gcr_process *process)
 		close(process->pidfd);
 	gcr_event_log_unref(process->events);
 	gcr_snapshot_unref(process->snapshot);
+	gcr_history_free(process->history);
 	pthread_mutex_destroy(&process->lock);
 	free(process);
 }

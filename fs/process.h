@@ -72,6 +72,7 @@ struct gcr_process {
 	int64_t last_thaw_usec;
 	struct gcr_verb_timing last_freeze; /* of the same */
 	struct gcr_verb_timing last_thaw;
+	struct gcr_history *history;   /* of its snapshots' contents, NULL: none yet */
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
 	unsigned int registrations;    /* preload connections */
 	bool was_refused;	       /* the driver would not checkpoint it */

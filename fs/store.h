@@ -85,6 +85,36 @@ uint32_t gcr_snapshot_number(const struct gcr_snapshot *snapshot);
 /* The file of this name: -ENOENT. */
 int gcr_snapshot_find(struct gcr_snapshot *snapshot, const char *name, size_t *ret_index);
 
+/* ---- snapshot_papers.c: `digests` and `manifest` ---- */
+
+/* The digests of all files are in one array, in the order of the extents: where a file's begin. */
+uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t index);
+
+/* Digests of the bytes that a file has now, made here. -EIO, -ENOMEM, with words. */
+struct gcr_digest;
+int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
+			     struct gcr_digest *ret_digests, struct gcr_error *error);
+
+/*
+ * Write the papers: @digests of everything, and @manifest, of which generation, pid, start time,
+ * allocations (for as long as it takes) and the digest of the digests are filled in here. Errors, with words: -ENOSPC ...
+ */
+struct gcr_manifest;
+int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
+		      const struct gcr_digest *digests, struct gcr_error *error);
+
+/*
+ * The digests, for the caller to free; both papers are checked, and are of this snapshot. -EIO they
+ * are not, -ENOMEM; with words.
+ */
+int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_digest **ret_digests,
+			      struct gcr_error *error);
+
+/* When the content of a file last changed. */
+struct timespec;
+int gcr_snapshot_set_time(const struct gcr_snapshot *snapshot, size_t index,
+			  const struct timespec *time);
+
 /*
  * One file, opened for somebody outside. What he reads does not change any more, whatever happens
  * to the snapshot: who publishes a snapshot has written it.

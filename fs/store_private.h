@@ -229,6 +229,9 @@ int gcr_store_start_filler(struct gcr_store *store);
 /* Removes all pools. */
 void gcr_store_stop_filler(struct gcr_store *store);
 
+/* snapshot_papers.c: what the papers of these may take. */
+uint64_t gcr_snapshot_papers_bytes(const struct gcr_extent *extents, size_t count);
+
 /* snapshot.c */
 void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,
 		       char ret_name[GCR_SNAPSHOT_NAME_BYTES]);

@@ -39,6 +39,15 @@ struct gcr_vmm {
 	unsigned int workers_count;
 	struct gcr_halt *halt;	/* its threads are stopped, NULL: they are not */
 	int64_t halt_ends_usec; /* and are let go at this moment at the latest */
+	/*
+	 * A memfd laid out as the file `digests`, mapped: what the workers make on freeze, and check by
+	 * on thaw. -1, NULL: none.
+	 */
+	int digests_fd;
+	char *digests_map;
+	size_t digests_bytes;
+	bool has_given_files; /* managed memory's files may have changed since */
+	bool host_digests;    /* a worker could not have the GPU make them */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;
 };
@@ -104,6 +113,26 @@ int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* Give vmm->handles to the program. */
 int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* ---- vmm_papers.c: digests and manifest of vmm->snapshot ---- */
+
+/* Room for the digests, for the workers to write them to. -ENOMEM. */
+int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* All is copied: digests of the managed memory's files too, and the papers. */
+int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* On thaw: what everything is checked by. -EIO: the papers are not what a freeze has written. */
+int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* Are the files of managed memory what they were? -EIO. */
+int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/*
+ * A thaw did not come to its end, and threads of the program may have written to pages of managed
+ * memory that they had got: papers with the digests of what there is now.
+ */
+int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* ---- vmm_worker.c ---- */
 

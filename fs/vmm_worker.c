@@ -139,14 +139,20 @@ uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm)
 static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type,
 			uint32_t copies_in_flight, struct gcr_error *error)
 {
-	struct gcr_session session = {.count = worker->count, .copies_in_flight = copies_in_flight};
+	struct gcr_session session = {
+		.count = worker->count,
+		.copies_in_flight = copies_in_flight,
+		.first_chunk = gcr_snapshot_first_chunk(vmm->snapshot, worker->first),
+	};
 	_cleanup_close_ int table = gcr_extents_write(&vmm->extents[worker->first], worker->count);
-	int fds[2] = {table, gcr_snapshot_directory(vmm->snapshot)};
+	int fds[3] = {table, gcr_snapshot_directory(vmm->snapshot), vmm->digests_fd};
 
+	if (vmm->drive.task->command->unverified)
+		session.flags |= GCR_SESSION_UNVERIFIED;
 	if (table < 0)
 		return gcr_error_set(error, -table, "a table for the worker cannot be made: %s",
 				     strerror(-table));
-	return ask(vmm, worker, type, &session, sizeof(session), fds, 2, error);
+	return ask(vmm, worker, type, &session, sizeof(session), fds, 3, error);
 }
 
 /* Take one worker, waiting for those who have it; the operation may be stopped meanwhile. */
@@ -294,6 +300,7 @@ int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = await(vmm, worker, &answer, extra, &extra_count, error);
 		close_all(extra, extra_count);
 		worker->is_copying = false;
+		vmm->host_digests |= (answer.flags & GCR_RESULT_HOST_DIGESTS) != 0;
 		if ((int64_t)answer.duration_usec > vmm->timing.copy_usec)
 			vmm->timing.copy_usec = (int64_t)answer.duration_usec;
 	}

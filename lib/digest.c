@@ -97,6 +97,14 @@ int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest)
 	return 0;
 }
 
+int gcr_digest_mismatch(const char *name, uint64_t chunk, struct gcr_error *error)
+{
+	return gcr_error_set(error, EIO,
+			     "vram/%s is not what was frozen: the digest of the chunk at offset "
+			     "%" PRIu64 " is another",
+			     name, chunk * GCR_CHUNK_BYTES);
+}
+
 bool gcr_digest_equal(const struct gcr_digest *left, const struct gcr_digest *right)
 {
 	return !memcmp(left->bytes, right->bytes, sizeof(left->bytes));

@@ -40,6 +40,9 @@ void gcr_digest_of_zeros(size_t size, struct gcr_digest *ret_digest);
 /* From the beginning of the file to its end; the file offset stays. @ret_bytes may be NULL. */
 int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest);
 
+/* -EIO, with words: the @chunk-th chunk of a snapshot's file @name is not what it was. */
+int gcr_digest_mismatch(const char *name, uint64_t chunk, struct gcr_error *error);
+
 bool gcr_digest_equal(const struct gcr_digest *left, const struct gcr_digest *right);
 
 /* 32 lower-case digits. */

@@ -170,6 +170,9 @@ struct gcr_gpu_info {
 	uint64_t free_bytes;  /* what a program could still allocate */
 	uint64_t used_bytes;
 	char name[GCR_NAME_BYTES];
+	uint16_t capability_major; /* of its compute capability; both 0 if not known */
+	uint16_t capability_minor;
+	uint32_t reserved;
 };
 #define GCR_GPU_MIG	  0x1 /* MIG mode is on */
 #define GCR_GPU_MEMORY	  0x2 /* the three byte counts are known */

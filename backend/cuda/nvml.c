@@ -24,6 +24,7 @@
 	X(nvmlDeviceGetMemoryInfo)       \
 	X(nvmlDeviceGetMemoryInfo_v2)    \
 	X(nvmlDeviceGetMigMode)          \
+	X(nvmlDeviceGetCudaComputeCapability) \
 	X(nvmlDeviceGetComputeRunningProcesses_v3)
 
 /* The version 2 calls came with driver 510, all others are older than what we need. */
@@ -153,6 +154,7 @@ static int read_identity(unsigned int index, nvmlDevice_t *ret_device, struct gc
 	char uuid[GCR_NAME_BYTES] = "";
 	nvmlDevice_t device;
 	unsigned int minor;
+	int capability[2];
 
 	if (index < GCR_GPUS_MAX && known[index].device) {
 		*ret_device = known[index].device;
@@ -170,6 +172,12 @@ static int read_identity(unsigned int index, nvmlDevice_t *ret_device, struct gc
 	if (nvml.nvmlDeviceGetMinorNumber &&
 	    nvml.nvmlDeviceGetMinorNumber(device, &minor) == NVML_SUCCESS)
 		gpu->minor = (int32_t)minor;
+	if (nvml.nvmlDeviceGetCudaComputeCapability &&
+	    nvml.nvmlDeviceGetCudaComputeCapability(device, &capability[0], &capability[1]) ==
+		    NVML_SUCCESS) {
+		gpu->capability_major = (uint16_t)capability[0];
+		gpu->capability_minor = (uint16_t)capability[1];
+	}
 	if (index < GCR_GPUS_MAX) {
 		known[index].device = device;
 		known[index].gpu = *gpu;

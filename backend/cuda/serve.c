@@ -80,6 +80,7 @@ static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *
 		size_t total_bytes = 0;
 		CUdevice device;
 		CUuuid uuid;
+		int capability[2];
 
 		if (driver->cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
 		    driver->cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS)
@@ -89,6 +90,15 @@ static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *
 		driver->cuDeviceGetName(gpu->name, sizeof(gpu->name), device);
 		if (driver->cuDeviceTotalMem_v2(&total_bytes, device) == CUDA_SUCCESS)
 			gpu->total_bytes = total_bytes;
+		if (driver->cuDeviceGetAttribute(&capability[0],
+						 CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+						 device) == CUDA_SUCCESS &&
+		    driver->cuDeviceGetAttribute(&capability[1],
+						 CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+						 device) == CUDA_SUCCESS) {
+			gpu->capability_major = (uint16_t)capability[0];
+			gpu->capability_minor = (uint16_t)capability[1];
+		}
 		reply->gpus_count++;
 	}
 	return 0;

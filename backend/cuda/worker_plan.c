@@ -2,8 +2,6 @@
 /* Planning: chunk by chunk for what is known, by whole pieces for zeros; neighbours in one run. */
 #include "backend/cuda/worker_plan.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "lib/extent.h"
@@ -117,11 +115,7 @@ int gcr_plan_verify(const struct gcr_plan *plan, const struct gcr_digest *expect
 			if (are_equal(&expected[chunk], &plan->digests[chunk], 1))
 				continue;
 			gcr_extent_name(&space->extents[i], name);
-			return gcr_error_set(error, EIO,
-					     "vram/%s is not what was frozen: the digest of the "
-					     "%u bytes at offset %" PRIu64 " is another",
-					     name, GCR_CHUNK_BYTES,
-					     (chunk - first) * GCR_CHUNK_BYTES);
+			return gcr_digest_mismatch(name, chunk - first, error);
 		}
 	}
 	return 0;

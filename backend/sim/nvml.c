@@ -156,6 +156,18 @@ nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *number)
 	return result;
 }
 
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+	unsigned gpu;
+	nvmlReturn_t result = gpu_of(device, &gpu);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	return cuDeviceComputeCapability(major, minor, (CUdevice)gpu) == CUDA_SUCCESS
+		       ? NVML_SUCCESS
+		       : NVML_ERROR_UNKNOWN;
+}
+
 static nvmlReturn_t memory_info(nvmlDevice_t device, uint64_t *total, uint64_t *used)
 {
 	unsigned gpu;

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The papers of what the vmm engine moves: made at the end of a freeze, before COMMIT, so that what
+ * has no manifest is not whole; and read at the beginning of a thaw. The workers make and compare
+ * the digests of device memory on the GPU; those of managed memory are made here, on the host.
+ */
+#include "fs/vmm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/gpus.h"
+#include "fs/helper.h"
+#include "fs/history.h"
+#include "fs/log.h"
+#include "lib/cleanup.h"
+#include "lib/digest.h"
+#include "lib/extent.h"
+#include "lib/manifest.h"
+#include "lib/proc_file.h"
+
+static struct gcr_digest *digests_of(const struct gcr_vmm *vmm)
+{
+	return (struct gcr_digest *)(vmm->digests_map + GCR_DIGESTS_HEADER_BYTES);
+}
+
+int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	uint64_t chunks = gcr_snapshot_first_chunk(vmm->snapshot, vmm->count);
+	size_t bytes = GCR_DIGESTS_HEADER_BYTES + chunks * GCR_DIGEST_BYTES;
+	_cleanup_close_ int fd = memfd_create("gpucr-digests", MFD_CLOEXEC);
+	void *map;
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
+		return gcr_error_set(error, ENOMEM, "no memory for the digests: %s",
+				     strerror(errno));
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return gcr_error_set(error, ENOMEM, "no memory for the digests: %s",
+				     strerror(errno));
+	vmm->digests_map = map;
+	vmm->digests_bytes = bytes;
+	vmm->digests_fd = TAKE_FD(fd);
+	return 0;
+}
+
+/* ---- the manifest ---- */
+
+static void describe_gpus(struct gcr_vmm *vmm, struct gcr_manifest *manifest,
+			  const struct gcr_gpus_reply *reply)
+{
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		const struct gcr_gpu_info *info = &reply->gpus[i];
+		struct gcr_manifest_gpu *gpu;
+		size_t first = 0;
+
+		while (first < vmm->count &&
+		       memcmp(vmm->extents[first].gpu, info->uuid, sizeof(info->uuid)) != 0)
+			first++;
+		if (first == vmm->count)
+			continue;
+		gpu = &manifest->gpus[manifest->gpus_count++];
+		gpu->index = vmm->extents[first].gpu_index;
+		memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
+		memcpy(gpu->name, info->name, sizeof(gpu->name));
+		gpu->memory_bytes = info->total_bytes;
+		if (info->capability_major)
+			snprintf(gpu->compute_capability, sizeof(gpu->compute_capability), "%u.%u",
+				 info->capability_major, info->capability_minor);
+	}
+}
+
+static void describe_process(struct gcr_process *process, struct gcr_manifest *manifest)
+{
+	char path[GCR_PROC_PATH_BYTES];
+	ssize_t length;
+	gid_t gid;
+
+	pthread_mutex_lock(&process->lock);
+	memcpy(manifest->comm, process->comm, sizeof(manifest->comm));
+	pthread_mutex_unlock(&process->lock);
+	gcr_proc_owner(process->pid, &manifest->uid, &gid);
+	gcr_proc_path(path, process->pid, "exe");
+	length = readlink(path, manifest->exe, sizeof(manifest->exe) - 1);
+	manifest->exe[length > 0 ? length : 0] = '\0';
+}
+
+static int write_papers(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
+		calloc(1, sizeof(*manifest));
+	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
+	struct gcr_hello hello = {0};
+
+	if (!manifest || !reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(vmm->drive.daemon->gpus, reply);
+	gcr_helpers_hello(vmm->drive.daemon->helpers, &hello);
+	describe_gpus(vmm, manifest, reply);
+	describe_process(vmm->drive.process, manifest);
+	snprintf(manifest->engine, sizeof(manifest->engine), "%s", vmm->drive.engine);
+	manifest->data = vmm->drive.task->command->data;
+	memcpy(manifest->driver_version, hello.driver_version, sizeof(hello.driver_version));
+	manifest->api_version = hello.api_version;
+	return gcr_snapshot_seal(vmm->snapshot, manifest, digests_of(vmm), error);
+}
+
+/* ---- freeze ---- */
+
+static int digest_managed(struct gcr_vmm *vmm, struct gcr_digest *ret_digests,
+			  struct gcr_error *error)
+{
+	int result = 0;
+
+	for (size_t i = vmm->device_count; i < vmm->count && !result; i++)
+		result = gcr_snapshot_digest_file(
+			vmm->snapshot, i,
+			ret_digests + gcr_snapshot_first_chunk(vmm->snapshot, i), error);
+	return result;
+}
+
+int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = digest_managed(vmm, digests_of(vmm), error);
+
+	/* What has not changed since the last freeze has the time of that. */
+	if (!result)
+		gcr_history_apply(vmm->drive.process, vmm->snapshot, digests_of(vmm));
+	if (!result)
+		result = write_papers(vmm, error);
+	return result;
+}
+
+/* ---- thaw ---- */
+
+int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_digest *digests = NULL;
+	int result = 0;
+
+	if (!vmm->drive.task->command->unverified)
+		result = gcr_snapshot_read_digests(vmm->snapshot, &digests, error);
+	/* A copy: nobody can change it any more. */
+	if (!result)
+		result = gcr_vmm_make_digests(vmm, error);
+	if (!result && digests) {
+		memcpy(digests_of(vmm), digests, vmm->digests_bytes - GCR_DIGESTS_HEADER_BYTES);
+		gcr_history_begin(vmm->drive.process, vmm->snapshot, digests);
+	}
+	return result;
+}
+
+int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (vmm->drive.task->command->unverified)
+		return 0;
+	for (size_t i = vmm->device_count; i < vmm->count && !result; i++) {
+		uint64_t count = gcr_digest_count(vmm->extents[i].bytes);
+		const struct gcr_digest *expected =
+			digests_of(vmm) + gcr_snapshot_first_chunk(vmm->snapshot, i);
+		_cleanup_free_ struct gcr_digest *digests = calloc(count, sizeof(*digests));
+		char name[GCR_EXTENT_NAME_BYTES];
+
+		if (!digests)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+		result = gcr_snapshot_digest_file(vmm->snapshot, i, digests, error);
+		gcr_extent_name(&vmm->extents[i], name);
+		for (uint64_t chunk = 0; chunk < count && !result; chunk++)
+			if (!gcr_digest_equal(&digests[chunk], &expected[chunk]))
+				result = gcr_digest_mismatch(name, chunk, error);
+	}
+	return result;
+}
+
+int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	int result;
+
+	/* What was edited on purpose stays as it is, with papers that do not fit. */
+	if (vmm->drive.task->command->unverified || vmm->device_count == vmm->count ||
+	    !vmm->digests_map)
+		return 0;
+	result = gcr_manifest_read(gcr_snapshot_root(vmm->snapshot), &manifest, error);
+	if (!result)
+		result = digest_managed(vmm, digests_of(vmm), error);
+	if (!result)
+		result = gcr_snapshot_seal(vmm->snapshot, manifest, digests_of(vmm), error);
+	return result;
+}
