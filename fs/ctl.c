@@ -20,10 +20,8 @@ struct word {
 };
 
 static const struct gcr_command_option options[] = {
-	{GCR_VERB_FREEZE, "data", NULL},
-	{GCR_VERB_FREEZE, "timeout", "SEC"},
-	{GCR_VERB_THAW, "timeout", "SEC"},
-	{GCR_VERB_THAW, "gpu", "OLD:NEW"},
+	{GCR_VERB_FREEZE, "data", NULL},     {GCR_VERB_FREEZE, "timeout", "SEC"},
+	{GCR_VERB_THAW, "timeout", "SEC"},   {GCR_VERB_THAW, "gpu", "OLD:NEW"},
 	{GCR_VERB_THAW, "unverified", NULL},
 };
 

@@ -21,7 +21,7 @@ struct gcr_command {
 	int64_t timeout_usec; /* `timeout=SEC`, 0 if it was not given */
 	bool data;	      /* `data` of freeze: VRAM out, the driver's context stays */
 
-	bool unverified;      /* `unverified` of thaw: whatever the digests say */
+	bool unverified; /* `unverified` of thaw: whatever the digests say */
 
 	/* `gpu=OLD:NEW` of thaw, by index */
 	unsigned int gpu_pairs_count;

@@ -84,10 +84,11 @@ static int set_cost(struct gcr_snapshot *snapshot)
 	snapshot->files = calloc(snapshot->count ? snapshot->count : 1, sizeof(*snapshot->files));
 	if (!snapshot->files)
 		return -ENOMEM;
-	snapshot->cost_bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	snapshot->cost_bytes = gcr_snapshot_papers_bytes(snapshot->extents, snapshot->count);
 	for (size_t i = 0; i < snapshot->count; i++) {
 		snapshot->bytes += snapshot->extents[i].bytes;
-		snapshot->cost_bytes += gcr_store_cost(snapshot->extents[i].bytes);
+		snapshot->files[i].cost_bytes = gcr_store_cost(snapshot->extents[i].bytes);
+		snapshot->cost_bytes += snapshot->files[i].cost_bytes;
 	}
 	return 0;
 }
@@ -95,7 +96,7 @@ static int set_cost(struct gcr_snapshot *snapshot)
 uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete)
 {
 	char name[GCR_EXTENT_NAME_BYTES];
-	uint64_t bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	uint64_t bytes = gcr_snapshot_papers_bytes(snapshot->extents, snapshot->count);
 	bool complete = true;
 	struct stat stat;
 
@@ -190,6 +191,7 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 	int result;
 
 	pthread_mutex_lock(&store->lock);
+	store->reserving++;
 	gcr_store_take_from_pool_locked(snapshot, files);
 	taken = sum_taken(snapshot, files, false);
 	for (;;) {
@@ -207,16 +209,21 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 			gcr_store_remove_pool_files(store, given_up);
 			pthread_mutex_lock(&store->lock);
 		} else if (!wait_locked(store)) {
-			gcr_store_return_to_pool_locked(snapshot, files);
-			pthread_mutex_unlock(&store->lock);
-			return result;
+			break;
 		}
 	}
-	store->pool_bytes -= taken;
-	store->snapshots_bytes += snapshot->cost_bytes;
-	list_locked(snapshot);
+	if (!result) {
+		store->pool_bytes -= taken;
+		store->snapshots_bytes += snapshot->cost_bytes;
+		list_locked(snapshot);
+	} else {
+		gcr_store_return_to_pool_locked(snapshot, files);
+	}
+	store->reserving--;
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
-	return 0;
+	return result;
 }
 
 /* Whose a snapshot's files are to be: the process's, if we may give them away. */
@@ -471,6 +478,7 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		return gcr_error_set(error, ENOENT, "%s in the store is being removed",
 				     snapshot->name);
 	free(leftover);
+	gcr_snapshot_settle(snapshot);
 	*ret_snapshot = TAKE_PTR(snapshot);
 	return 0;
 }
@@ -522,7 +530,7 @@ static uint64_t files_cost(const struct gcr_snapshot *snapshot)
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < snapshot->count; i++)
-		bytes += gcr_store_cost(snapshot->extents[i].bytes);
+		bytes += snapshot->files[i].cost_bytes;
 	return bytes;
 }
 
@@ -559,6 +567,28 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	pthread_mutex_lock(&store->lock);
 	gcr_store_remove_later_locked(store, removal);
 	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
+{
+	struct gcr_store *store = snapshot->store;
+	struct stat stat;
+
+	for (size_t i = 0; i < snapshot->count; i++) {
+		struct gcr_snapshot_file *file = &snapshot->files[i];
+		uint64_t blocks;
+
+		if (gcr_snapshot_stat(snapshot, i, &stat) < 0)
+			continue;
+		blocks = (uint64_t)stat.st_blocks * 512;
+		pthread_mutex_lock(&store->lock);
+		if (blocks < file->cost_bytes) {
+			store->snapshots_bytes -= file->cost_bytes - blocks;
+			snapshot->cost_bytes -= file->cost_bytes - blocks;
+			file->cost_bytes = blocks;
+		}
+		pthread_mutex_unlock(&store->lock);
+	}
 }
 
 int gcr_snapshot_root(const struct gcr_snapshot *snapshot)

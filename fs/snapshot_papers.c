@@ -27,7 +27,8 @@ uint64_t gcr_snapshot_papers_bytes(const struct gcr_extent *extents, size_t coun
 
 	for (size_t i = 0; i < count; i++)
 		chunks += gcr_digest_count(extents[i].bytes);
-	return gcr_store_cost(GCR_DIGESTS_HEADER_BYTES + chunks * GCR_DIGEST_BYTES) +
+	return gcr_store_cost(gcr_store_table_bytes(count)) +
+	       gcr_store_cost(GCR_DIGESTS_HEADER_BYTES + chunks * GCR_DIGEST_BYTES) +
 	       gcr_store_cost(OTHER_TEXT_BYTES + count * ALLOCATION_TEXT_BYTES);
 }
 
@@ -60,8 +61,7 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 		size_t got = 0;
 
 		while (got < wanted) {
-			ssize_t length =
-				pread(fd, buffer + got, wanted - got, (off_t)(at + got));
+			ssize_t length = pread(fd, buffer + got, wanted - got, (off_t)(at + got));
 
 			if (length < 0 && errno == EINTR)
 				continue;

@@ -140,7 +140,7 @@ void gcr_snapshot_reader_close(struct gcr_snapshot_reader *reader)
 	file = &reader->snapshot->files[reader->index];
 	pthread_mutex_lock(&store->lock);
 	if (!--file->readers && file->unlinked) {
-		store->going_bytes -= gcr_store_cost(reader->bytes);
+		store->going_bytes -= reader->snapshot->files[reader->index].cost_bytes;
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
 	}

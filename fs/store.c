@@ -227,17 +227,12 @@ static uint64_t pending_locked(struct gcr_store *store)
 	return pending;
 }
 
-static uint64_t used_locked(const struct gcr_store *store)
-{
-	return store->snapshots_bytes + store->going_bytes + store->pool_bytes;
-}
-
 void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
 {
 	uint64_t used;
 
 	pthread_mutex_lock(&store->lock);
-	used = used_locked(store);
+	used = gcr_store_used_locked(store);
 	*ret_figures = (struct gcr_store_figures){
 		.size_bytes = store->size_bytes,
 		.used_bytes = used,
@@ -264,7 +259,7 @@ static uint64_t file_system_room_locked(const struct gcr_store *store, uint64_t 
 int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
 				uint64_t *ret_missing, struct gcr_error *error)
 {
-	uint64_t used = used_locked(store);
+	uint64_t used = gcr_store_used_locked(store);
 	uint64_t pending = pending_locked(store);
 	uint64_t room = used < store->size_bytes ? store->size_bytes - used : 0;
 	uint64_t memory = UINT64_MAX;

@@ -65,8 +65,11 @@ void gcr_store_drop_left(struct gcr_store *store, pid_t pid, uint64_t start_tick
  * by themselves; a page that cannot be had is left to the writer to find out.
  */
 void gcr_snapshot_populate(struct gcr_snapshot *snapshot);
-/* No further pages: those that are being made now still come. */
+/* No further pages: returns when those that are being made now are there. */
 void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot);
+
+/* All is written: what has become holes in its files is not promised to it any longer. */
+void gcr_snapshot_settle(struct gcr_snapshot *snapshot);
 
 /* The directory `snapshot`, which is what there is to see of it; stays the snapshot's. */
 int gcr_snapshot_root(const struct gcr_snapshot *snapshot);
@@ -97,7 +100,8 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 
 /*
  * Write the papers: @digests of everything, and @manifest, of which generation, pid, start time,
- * allocations (for as long as it takes) and the digest of the digests are filled in here. Errors, with words: -ENOSPC ...
+ * allocations (for as long as it takes) and the digest of the digests are filled in here. Errors,
+ * with words: -ENOSPC ...
  */
 struct gcr_manifest;
 int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,

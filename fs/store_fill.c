@@ -25,11 +25,6 @@ static int compare_bytes(const void *left, const void *right)
 	return (a < b) - (a > b);
 }
 
-static uint64_t used_locked(const struct gcr_store *store)
-{
-	return store->snapshots_bytes + store->going_bytes + store->pool_bytes;
-}
-
 /* Those of the wanted files that may be, the first ones of them, the largest first. Lock: store. */
 static uint64_t *allowed_locked(struct gcr_store *store, const struct gcr_pool *pool,
 				size_t *ret_count)
@@ -46,7 +41,7 @@ static uint64_t *allowed_locked(struct gcr_store *store, const struct gcr_pool *
 		own += gcr_store_cost(file->bytes);
 	others = store->pool_bytes - own;
 	room = others < store->pool_limit_bytes ? store->pool_limit_bytes - others : 0;
-	others = used_locked(store) - own;
+	others = gcr_store_used_locked(store) - own;
 	if (others >= store->size_bytes)
 		room = 0;
 	else if (room > store->size_bytes - others)
@@ -70,8 +65,8 @@ static struct gcr_pool_file *add_file_locked(struct gcr_store *store, uint64_t b
 	uint64_t cost = gcr_store_cost(bytes);
 	struct gcr_pool_file *file;
 
-	if (store->retry_usec || store->pool_bytes + cost > store->pool_limit_bytes ||
-	    used_locked(store) + cost > store->size_bytes)
+	if (store->retry_usec || store->reserving || store->pool_bytes + cost > store->pool_limit_bytes ||
+	    gcr_store_used_locked(store) + cost > store->size_bytes)
 		return NULL;
 	file = calloc(1, sizeof(*file));
 	if (!file)

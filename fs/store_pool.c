@@ -40,7 +40,8 @@ void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *
 		files = file->next;
 		gcr_store_unlink_pool_file(store, file);
 		pthread_mutex_lock(&store->lock);
-		/* It gets pages until the thread of the pool, which never waits here, sees it gone. */
+		/* It gets pages until the thread of the pool, which never waits here, sees it gone.
+		 */
 		while (file->number == store->filling_number)
 			pthread_cond_wait(&store->changed, &store->lock);
 		store->pool_bytes -= gcr_store_cost(file->bytes);
@@ -307,12 +308,14 @@ static bool is_alive(pid_t pid, uint64_t start_ticks)
 static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, size_t index)
 {
 	uint64_t cost = gcr_store_cost(snapshot->extents[index].bytes);
+	uint64_t before = snapshot->files[index].cost_bytes;
 	struct gcr_store *store = snapshot->store;
 	struct gcr_pool_file *file;
 
 	/* What somebody reads must not change, nor what is used again be written to by another. */
 	if (snapshot->spoiled || snapshot->files[index].readers ||
-	    store->pool_bytes + cost > store->pool_limit_bytes)
+	    store->pool_bytes + cost > store->pool_limit_bytes ||
+	    gcr_store_used_locked(store) - before + cost > store->size_bytes)
 		return NULL;
 	file = calloc(1, sizeof(*file));
 	if (!file)
@@ -320,7 +323,7 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 	file->bytes = snapshot->extents[index].bytes;
 	file->number = ++store->last_pool_number;
 	snapshot->files[index].unlinked = true;
-	store->going_bytes -= cost;
+	store->going_bytes -= before;
 	store->pool_bytes += cost;
 	return file;
 }

@@ -99,6 +99,9 @@ void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot)
 	pthread_mutex_lock(&snapshot->store->lock);
 	if (snapshot->populating)
 		gcr_store_stop_populating_locked(snapshot);
+	/* Pages that come later would be in holes that somebody has made. */
+	while (snapshot->pieces_under_way)
+		pthread_cond_wait(&snapshot->store->changed, &snapshot->store->lock);
 	pthread_mutex_unlock(&snapshot->store->lock);
 }
 
@@ -141,6 +144,7 @@ static void piece_done_locked(const struct piece *piece, int result)
 	bool complete = true;
 
 	snapshot->pieces_under_way--;
+	pthread_cond_broadcast(&snapshot->store->changed);
 	if (result < 0 && snapshot->populating)
 		gcr_store_stop_populating_locked(snapshot);
 	if (snapshot->pieces_under_way || !snapshot->populating)

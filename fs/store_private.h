@@ -40,6 +40,7 @@ struct gcr_store_group {
 };
 
 struct gcr_snapshot_file {
+	uint64_t cost_bytes; /* what it counts in the store */
 	uint32_t readers;
 	bool has_pages; /* it came from the pool with them */
 	bool unlinked;	/* or gone to the pool */
@@ -149,6 +150,7 @@ struct gcr_store {
 	unsigned int populators;
 
 	struct gcr_pool *pools;
+	unsigned int reserving; /* freezes that look for room: nobody takes it meanwhile */
 	struct gcr_pool_file *given_up; /* to be removed; still count */
 	unsigned int pool_removers;	/* threads that have taken some, and not removed them yet */
 	bool pools_changed;		/* what is wanted, or the room for it */
@@ -158,6 +160,12 @@ struct gcr_store {
 	bool filler_started;
 	pthread_t filler;
 };
+
+/* Lock: store. */
+static inline uint64_t gcr_store_used_locked(const struct gcr_store *store)
+{
+	return store->snapshots_bytes + store->going_bytes + store->pool_bytes;
+}
 
 /*
  * store.c: may @bytes more be promised, @fresh_bytes of which have no memory yet? If not, -ENOSPC
@@ -229,7 +237,7 @@ int gcr_store_start_filler(struct gcr_store *store);
 /* Removes all pools. */
 void gcr_store_stop_filler(struct gcr_store *store);
 
-/* snapshot_papers.c: what the papers of these may take. */
+/* snapshot_papers.c: what the table and the papers of these may take. */
 uint64_t gcr_snapshot_papers_bytes(const struct gcr_extent *extents, size_t count);
 
 /* snapshot.c */

@@ -40,7 +40,7 @@ static void remove_files(struct gcr_snapshot *snapshot)
 		file->unlinked = true;
 		store->unlinked_usec = gcr_clock_usec();
 		if (!file->readers)
-			store->going_bytes -= gcr_store_cost(snapshot->extents[i].bytes);
+			store->going_bytes -= snapshot->files[i].cost_bytes;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
 	}

@@ -40,15 +40,15 @@ struct gcr_vmm {
 	struct gcr_halt *halt;	/* its threads are stopped, NULL: they are not */
 	int64_t halt_ends_usec; /* and are let go at this moment at the latest */
 	/*
-	 * A memfd laid out as the file `digests`, mapped: what the workers make on freeze, and check by
-	 * on thaw. -1, NULL: none.
+	 * A memfd laid out as the file `digests`, mapped: what the workers make on freeze, and
+	 * check by on thaw. -1, NULL: none.
 	 */
 	int digests_fd;
 	char *digests_map;
 	size_t digests_bytes;
 	bool has_given_files; /* managed memory's files may have changed since */
 	bool host_digests;    /* a worker could not have the GPU make them */
-	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
+	int *handles;	      /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;
 };
 

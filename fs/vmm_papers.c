@@ -119,8 +119,8 @@ static int digest_managed(struct gcr_vmm *vmm, struct gcr_digest *ret_digests,
 
 	for (size_t i = vmm->device_count; i < vmm->count && !result; i++)
 		result = gcr_snapshot_digest_file(
-			vmm->snapshot, i,
-			ret_digests + gcr_snapshot_first_chunk(vmm->snapshot, i), error);
+			vmm->snapshot, i, ret_digests + gcr_snapshot_first_chunk(vmm->snapshot, i),
+			error);
 	return result;
 }
 
@@ -133,6 +133,8 @@ int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error)
 		gcr_history_apply(vmm->drive.process, vmm->snapshot, digests_of(vmm));
 	if (!result)
 		result = write_papers(vmm, error);
+	if (!result)
+		gcr_snapshot_settle(vmm->snapshot);
 	return result;
 }
 

@@ -13,17 +13,17 @@
 #include "backend/cuda/nvml_api.h"
 #include "lib/cleanup.h"
 
-#define NVML_CALLS(X)                    \
-	X(nvmlInit_v2)                   \
-	X(nvmlSystemGetDriverVersion)    \
-	X(nvmlDeviceGetCount_v2)         \
-	X(nvmlDeviceGetHandleByIndex_v2) \
-	X(nvmlDeviceGetUUID)             \
-	X(nvmlDeviceGetName)             \
-	X(nvmlDeviceGetMinorNumber)      \
-	X(nvmlDeviceGetMemoryInfo)       \
-	X(nvmlDeviceGetMemoryInfo_v2)    \
-	X(nvmlDeviceGetMigMode)          \
+#define NVML_CALLS(X)                         \
+	X(nvmlInit_v2)                        \
+	X(nvmlSystemGetDriverVersion)         \
+	X(nvmlDeviceGetCount_v2)              \
+	X(nvmlDeviceGetHandleByIndex_v2)      \
+	X(nvmlDeviceGetUUID)                  \
+	X(nvmlDeviceGetName)                  \
+	X(nvmlDeviceGetMinorNumber)           \
+	X(nvmlDeviceGetMemoryInfo)            \
+	X(nvmlDeviceGetMemoryInfo_v2)         \
+	X(nvmlDeviceGetMigMode)               \
 	X(nvmlDeviceGetCudaComputeCapability) \
 	X(nvmlDeviceGetComputeRunningProcesses_v3)
 

@@ -94,8 +94,9 @@ static inline void wait_used(uint64_t bytes)
 /* Three of a GPU, one of another one, one managed: 8, 2, 64, 4 MiB and 12 KiB. */
 static const uint64_t sizes[] = {8 * MIB, 2 * MIB, 36 * MIB, 4 * MIB, 12288};
 #define COUNT	   GCR_ARRAY_SIZE(sizes)
-#define COST	   (8 * MIB + 2 * MIB + 36 * MIB + 4 * MIB + PAGE + PAGE) /* with the table */
-#define FILES_COST (COST - PAGE)
+#define FILES_COST (8 * MIB + 2 * MIB + 36 * MIB + 4 * MIB + PAGE)
+#define LEFT_COST  (FILES_COST + PAGE) /* with the table */
+#define COST	   (FILES_COST + 3 * PAGE) /* with the table and the papers */
 
 static inline void fill_extents(struct gcr_extent *extents)
 {
