@@ -8,6 +8,7 @@
 #define GPUCR_TEST_SIM_H
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -86,6 +87,27 @@ static inline void sim_begin(const char *gpus, const char *vram)
 	unsetenv("CUDA_VISIBLE_DEVICES");
 	signal(SIGPIPE, SIG_IGN);
 	alarm(60 * TEST_SLOW);
+}
+
+/* Rules for the simulator from now on, in every process; NULL: none. */
+static inline void sim_set_faults(const char *rules)
+{
+	static unsigned int number;
+	char path[128], old[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/faults", sim_state_directory);
+	if (!rules) {
+		CHECK(!unlink(path));
+		return;
+	}
+	/* A new file each time: it is read again then. */
+	snprintf(old, sizeof(old), "%s/faults.%u", sim_state_directory, ++number);
+	fd = open(old, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	CHECK(write(fd, rules, strlen(rules)) == (ssize_t)strlen(rules));
+	close(fd);
+	CHECK(!rename(old, path));
 }
 
 /* A child process running `body(socket)`. */

@@ -4,35 +4,14 @@
  * the files and in VRAM afterwards is compared byte by byte, and whose VRAM is in use.
  */
 #include <ftw.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 
 #include "test/unit/worker.h"
 
-#define VRAM_MIB 512
-
-static char store[64];
-static bool own_mount; /* the store is a file system that we can make full */
-
 static const uint64_t few[] = {2 * MIB, 34 * MIB, 6 * MIB, 2 * MIB, 16 * MIB, 50 * MIB, 2 * MIB};
 #define FEW GCR_ARRAY_SIZE(few)
-
-static void remount(const char *size)
-{
-	char options[64];
-
-	snprintf(options, sizeof(options), "size=%s", size);
-	CHECK(!mount(NULL, store, NULL, MS_REMOUNT, options));
-}
-
-/* A file system of our own where we may; its mount goes with our namespace. */
-static void make_store(void)
-{
-	snprintf(store, sizeof(store), "%s/store", sim_state_directory);
-	CHECK(!mkdir(store, 0700));
-	own_mount = !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
-		    !mount("gpucr-test", store, "tmpfs", 0, "size=1g,huge=always");
-}
+/* As many, for tests that go through a list. */
+static const uint64_t small[FEW] = {2 * MIB, 18 * MIB, 6 * MIB, 2 * MIB,
+				    4 * MIB, 10 * MIB, 2 * MIB};
 
 static void go_out(struct worker *worker, struct process *process)
 {
@@ -41,6 +20,7 @@ static void go_out(struct worker *worker, struct process *process)
 	DONE(worker_do(worker, GCR_MESSAGE_COPY));
 	for (size_t i = 0; i < process->count; i++)
 		CHECK(process_check_file(process, i));
+	CHECK(process_check_other_digests(process));
 }
 
 static void come_in(struct worker *worker, struct process *process, uint32_t copies_in_flight)
@@ -127,6 +107,7 @@ static void test_holes(void)
 	CHECK(pwrite(fd, words + 16 * MIB / 8, 2 * MIB, 16 * MIB) == 2 * MIB);
 	CHECK(pwrite(fd, words + 49 * MIB / 8, 512, 49 * MIB) == 512);
 	CHECK(!fstat(fd, &old));
+	process_digest_files(&process);
 
 	DONE(session_begin(&worker, GCR_MESSAGE_SESSION_IN, &process, 1));
 	DONE(worker_do(&worker, GCR_MESSAGE_CREATE));
@@ -242,6 +223,7 @@ static void test_order(void)
 	process_release(&process, true);
 	CHECK(free_of(0) == before);
 
+	process_digest_files(&process);
 	DONE(session_begin(&worker, GCR_MESSAGE_SESSION_IN, &process, 0));
 	REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "0 of 7");
 	range = (struct gcr_range){0, 1};
@@ -289,14 +271,14 @@ static void test_lies(void)
 	asked.count = GCR_EXTENTS_MAX + 1;
 	CHECK(!pipe2(pipes, O_CLOEXEC));
 	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_SESSION_OUT, &asked, sizeof(asked),
-			      (int[]){pipes[0], process.directory}, 2),
+			      (int[]){pipes[0], process.directory, process.digests}, 3),
 		E2BIG, "");
 	asked.count = FEW;
 	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_SESSION_OUT, &asked, sizeof(asked),
-			      (int[]){pipes[0], process.directory}, 2),
+			      (int[]){pipes[0], process.directory, process.digests}, 3),
 		EPROTO, "short");
-	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_SESSION_OUT, &asked, sizeof(asked), pipes, 1),
-		EPROTO, "descriptors");
+	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_SESSION_OUT, &asked, sizeof(asked), pipes, 2),
+		EPROTO, "three descriptors");
 	/* No memory behind the descriptor. */
 	DONE(session_begin(&worker, GCR_MESSAGE_SESSION_OUT, &process, 0));
 	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_IMPORT, &(struct gcr_range){0, 1},
@@ -310,7 +292,7 @@ static void test_lies(void)
 		int table = gcr_extents_write(process.extents, FEW);
 
 		DONE(worker_do_fds(&worker, GCR_MESSAGE_SESSION_OUT, &asked, sizeof(asked),
-				   (int[]){table, pipes[1]}, 2));
+				   (int[]){table, pipes[1], process.digests}, 3));
 		close(table);
 	}
 	worker_result.error = session_import(&worker, &process);
@@ -352,6 +334,51 @@ static void expect_in(struct worker *worker, struct process *process, int number
 	REFUSED(worker_do(worker, GCR_MESSAGE_COPY), number, words);
 	CHECK(session_export(worker, process) == EINVAL);
 	DONE(worker_do(worker, GCR_MESSAGE_END));
+}
+
+/* Digests that are too few, too far on, and in a file that cannot be written. */
+static void test_digests_file(void)
+{
+	struct worker worker = worker_start(&(struct worker_options){0});
+	struct process process = process_create(store, 1, 0, few, FEW);
+	struct gcr_session asked = {.count = FEW, .first_chunk = UINT64_MAX / 32 + 1};
+	int table = gcr_extents_write(process.extents, FEW);
+	int digests = process.digests;
+	size_t before = free_of(0);
+	char path[64];
+	int fds[] = {table, process.directory, digests};
+
+	process_allocate(&process);
+	go_out(&worker, &process);
+	DONE(worker_do(&worker, GCR_MESSAGE_END));
+	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_SESSION_IN, &asked, sizeof(asked), fds, 3),
+		EPROTO, "so many digests");
+	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_SESSION_OUT, &asked, sizeof(asked), fds, 3),
+		EPROTO, "so many digests");
+	/* The last one is beyond the end of the file. */
+	asked.first_chunk = 2 * OTHER_CHUNKS + 1;
+	REFUSED(worker_do_fds(&worker, GCR_MESSAGE_SESSION_IN, &asked, sizeof(asked), fds, 3), EIO,
+		"too few");
+	asked.flags = GCR_SESSION_UNVERIFIED;
+	DONE(worker_do_fds(&worker, GCR_MESSAGE_SESSION_IN, &asked, sizeof(asked), fds, 3));
+	DONE(worker_do(&worker, GCR_MESSAGE_END));
+	close(table);
+
+	/* It can be read only. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", digests);
+	process.digests = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK(process.digests >= 0);
+	expect_out(&worker, &process, EIO, "digests cannot be written");
+	close(process.digests);
+	process.digests = digests;
+	CHECK(process_check_other_digests(&process));
+	go_out(&worker, &process);
+	process_release(&process, true);
+	DONE(worker_do(&worker, GCR_MESSAGE_END));
+	CHECK(free_of(0) == before);
+	come_in(&worker, &process, 0);
+	process_destroy(&process);
+	CHECK(worker_leaves(&worker) == 0);
 }
 
 static void test_files(void)
@@ -405,16 +432,16 @@ static void test_full_store(void)
 	}
 	process = process_create(store, 1, 0, few, FEW);
 	process_allocate(&process);
-	remount("70m");
+	store_resize(70 * MIB);
 	expect_out(&worker, &process, ENOSPC, "store is full");
-	remount("1g");
+	store_resize(1024 * MIB);
 	go_out(&worker, &process);
 	process_release(&process, true);
 	DONE(worker_do(&worker, GCR_MESSAGE_END));
 	/* Nothing is allocated by reading. */
-	remount("114m");
+	store_resize(114 * MIB);
 	come_in(&worker, &process, 2);
-	remount("1g");
+	store_resize(1024 * MIB);
 	process_destroy(&process);
 	CHECK(worker_leaves(&worker) == 0);
 }
@@ -467,11 +494,8 @@ static void test_faults_out(void)
 		{"cuMemcpyDtoHAsync nth=5 error=CUDA_ERROR_ILLEGAL_ADDRESS", EIO, 700},
 		{"cuEventRecord nth=2 error=CUDA_ERROR_UNKNOWN", EIO, 999},
 		{"cuEventSynchronize nth=3 error=CUDA_ERROR_ECC_UNCORRECTABLE", EIO, 214},
-		{"cuMemHostRegister times=2 error=CUDA_ERROR_OUT_OF_MEMORY", ENOMEM, 2},
-		{"cuStreamCreate times=2 error=CUDA_ERROR_UNKNOWN", EIO, 999},
-		{"cuEventCreate times=2 error=CUDA_ERROR_UNKNOWN", EIO, 999},
 	};
-	struct process process = process_create(store, 1, 0, few, FEW);
+	struct process process = process_create(store, 1, 0, small, FEW);
 	size_t idle = free_of(0), before;
 
 	process_allocate(&process);
@@ -502,6 +526,111 @@ static void test_faults_out(void)
 	CHECK(free_of(0) == idle);
 }
 
+/* Ring and digester cannot be made, as long as the driver does not give what they need. */
+static void test_unprepared(void)
+{
+	static const struct {
+		const char *rule;
+		int number;
+		int result;
+	} faults[] = {
+		{"cuMemHostRegister comm=gpucr-worker error=CUDA_ERROR_OUT_OF_MEMORY", ENOMEM, 2},
+		{"cuStreamCreate comm=gpucr-worker error=CUDA_ERROR_UNKNOWN", EIO, 999},
+		{"cuEventCreate comm=gpucr-worker error=CUDA_ERROR_UNKNOWN", EIO, 999},
+		{"cuMemHostAlloc comm=gpucr-worker error=CUDA_ERROR_OUT_OF_MEMORY", ENOMEM, 2},
+	};
+	struct process process = process_create(store, 1, 0, small, FEW);
+	size_t idle = free_of(0);
+
+	process_allocate(&process);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(faults); i++) {
+		struct worker worker;
+
+		sim_set_faults(faults[i].rule);
+		worker = worker_start(&(struct worker_options){0});
+		REFUSED(session_begin(&worker, GCR_MESSAGE_SESSION_OUT, &process, 0),
+			faults[i].number, "cu");
+		CHECK(worker_result.driver_result == faults[i].result);
+		sim_set_faults(NULL);
+		go_out(&worker, &process);
+		DONE(worker_do(&worker, GCR_MESSAGE_END));
+		CHECK(worker_leaves(&worker) == 0);
+	}
+	process_destroy(&process);
+	CHECK(free_of(0) == idle);
+}
+
+/* The driver does not take the kernel: the host makes the digests, and the answer says so. */
+static void test_host_digests(void)
+{
+	struct worker_options options = {.faults = "cuModuleLoadData error=CUDA_ERROR_INVALID_PTX"};
+	struct worker worker = worker_start(&options);
+	struct process process = process_create(store, 1, 0, small, FEW);
+	size_t before = free_of(0);
+
+	process_allocate(&process);
+	go_out(&worker, &process);
+	CHECK(worker_result.flags & GCR_RESULT_HOST_DIGESTS);
+	process_release(&process, true);
+	DONE(worker_do(&worker, GCR_MESSAGE_END));
+	come_in(&worker, &process, 2);
+	process_destroy(&process);
+	CHECK(free_of(0) == before);
+	CHECK(worker_leaves(&worker) == 0);
+}
+
+/* The kernel that makes the digests fails, on the way out and in. */
+static void test_faults_digests(void)
+{
+	static const struct {
+		const char *rule;
+		bool is_in;
+	} faults[] = {
+		{"cuLaunchKernel nth=1 error=CUDA_ERROR_LAUNCH_FAILED", false},
+		{"cuEventRecord nth=1 error=CUDA_ERROR_LAUNCH_FAILED", false},
+		{"cuEventSynchronize nth=1 error=CUDA_ERROR_LAUNCH_FAILED", false},
+		{"cuLaunchKernel nth=2 error=CUDA_ERROR_LAUNCH_FAILED", true},
+	};
+	struct process process = process_create(store, 1, 0, small, FEW);
+	size_t before = free_of(0);
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(faults); i++) {
+		struct worker worker =
+			worker_start(&(struct worker_options){.faults = faults[i].rule});
+
+		process_allocate(&process);
+		if (!faults[i].is_in) {
+			DONE(session_begin(&worker, GCR_MESSAGE_SESSION_OUT, &process, 0));
+			if (!session_import(&worker, &process)) {
+				fprintf(stderr, "not done: there is no kernel\n");
+				worker_leaves(&worker);
+				process_release(&process, true);
+				break;
+			}
+			REFUSED(worker_result.error, EIO, "digests: cu");
+			CHECK(worker_result.driver_result == 719);
+			REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "0 of 7");
+			DONE(worker_do(&worker, GCR_MESSAGE_END));
+		}
+		go_out(&worker, &process);
+		process_release(&process, true);
+		DONE(worker_do(&worker, GCR_MESSAGE_END));
+		if (faults[i].is_in) {
+			DONE(session_begin(&worker, GCR_MESSAGE_SESSION_IN, &process, 0));
+			DONE(worker_do(&worker, GCR_MESSAGE_CREATE));
+			REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EIO, "digests: cu");
+			CHECK(worker_result.driver_result == 719);
+			CHECK(session_export(&worker, &process) == EINVAL);
+			DONE(worker_do(&worker, GCR_MESSAGE_END));
+		}
+		come_in(&worker, &process, 0);
+		process_release(&process, true);
+		CHECK(worker_leaves(&worker) == 0);
+		CHECK(free_of(0) == before);
+	}
+	process_destroy(&process);
+}
+
 static void test_faults_in(void)
 {
 	static const struct {
@@ -521,7 +650,7 @@ static void test_faults_in(void)
 		{"cuMemExportToShareableHandle nth=5 error=CUDA_ERROR_UNKNOWN", GCR_MESSAGE_EXPORT,
 		 EIO},
 	};
-	struct process process = process_create(store, 1, 0, few, FEW);
+	struct process process = process_create(store, 1, 0, small, FEW);
 	size_t before = free_of(0);
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(faults); i++) {
@@ -584,7 +713,7 @@ static void test_stuck_memory(void)
 /* Killed while it copies: whoever has the descriptors has the memory. */
 static void test_killed(void)
 {
-	struct worker_options options = {.faults = "cuMemcpyDtoHAsync nth=3 action=hang"};
+	struct worker_options options = {.faults = "cuEventRecord nth=3 action=hang"};
 	size_t before = free_of(0); /* without the worker's context */
 	struct worker worker = worker_start(&options);
 	struct process process = process_create(store, 1, 0, few, FEW);
@@ -618,7 +747,7 @@ static void test_killed(void)
 static void test_daemon_gone(void)
 {
 	static const char *const faults[] = {
-		"cuMemcpyDtoHAsync nth=3 action=hang",
+		"cuEventRecord nth=3 action=hang",
 		"cuEventSynchronize nth=3 action=hang",
 	};
 	struct process process = process_create(store, 1, 0, few, FEW);
@@ -673,6 +802,8 @@ static void test_descriptor_limit(void)
 	REFUSED(session_begin(&worker, GCR_MESSAGE_SESSION_OUT, &process, 0), EOPNOTSUPP,
 		"open files");
 	process.count = 50;
+	close(process.digests);
+	process.digests = process_make_digests(&process);
 	process_allocate(&process);
 	go_out(&worker, &process);
 	DONE(worker_do(&worker, GCR_MESSAGE_END));
@@ -690,10 +821,14 @@ static const struct {
 	{"two_gpus", test_two_gpus},
 	{"order", test_order},
 	{"lies", test_lies},
+	{"digests_file", test_digests_file},
 	{"files", test_files},
 	{"full_store", test_full_store},
 	{"no_vram", test_no_vram},
 	{"faults_out", test_faults_out},
+	{"unprepared", test_unprepared},
+	{"host_digests", test_host_digests},
+	{"faults_digests", test_faults_digests},
 	{"faults_in", test_faults_in},
 	{"stuck_memory", test_stuck_memory},
 	{"killed", test_killed},
@@ -707,7 +842,7 @@ int main(int argc, char **argv)
 {
 	sim_begin("2", "512M");
 	alarm(200 * TEST_SLOW);
-	make_store();
+	store_make();
 	OK(CU(cuInit)(0));
 	use_gpu(1);
 	use_gpu(0);
@@ -717,7 +852,6 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", tests[i].name);
 		tests[i].run();
 	}
-	if (own_mount)
-		umount2(store, MNT_DETACH);
+	store_leave();
 	return 0;
 }

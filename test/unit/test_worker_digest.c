@@ -52,27 +52,6 @@ static CUresult driver_result;
 		}                                                                             \
 	} while (0)
 
-/* Rules for the simulator from now on; NULL: none. */
-static void set_faults(const char *rules)
-{
-	static unsigned int number;
-	char path[128], old[128];
-	int fd;
-
-	snprintf(path, sizeof(path), "%s/faults", sim_state_directory);
-	if (!rules) {
-		CHECK(!unlink(path));
-		return;
-	}
-	/* A new file each time: it is read again then. */
-	snprintf(old, sizeof(old), "%s/faults.%u", sim_state_directory, ++number);
-	fd = open(old, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	CHECK(fd >= 0);
-	CHECK(write(fd, rules, strlen(rules)) == (ssize_t)strlen(rules));
-	close(fd);
-	CHECK(!rename(old, path));
-}
-
 UNSEEN static void fill(uint64_t *words)
 {
 	uint64_t state = 1;
@@ -250,16 +229,16 @@ static void test_create_errors(void)
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(cases); i++) {
 		struct gcr_digester_config config = {cases[i].ptx, CHUNKS, 2};
 
-		set_faults(cases[i].rule);
+		sim_set_faults(cases[i].rule);
 		FAILED(gcr_digester_create(&driver, context, &config, &digester, &driver_result,
 					   &error),
 		       ENOMEM, CUDA_ERROR_OUT_OF_MEMORY, cases[i].words);
 		CHECK(!digester);
 	}
 	/* One of its threads is enough. */
-	set_faults("cuStreamCreate nth=2 error=2");
+	sim_set_faults("cuStreamCreate nth=2 error=2");
 	digester = create(NULL, 3);
-	set_faults(NULL);
+	sim_set_faults(NULL);
 	check_all(digester);
 	gcr_digester_destroy(digester);
 }
@@ -270,25 +249,25 @@ static void test_errors_on_gpu(void)
 	struct gcr_digester *digester = create(ptx, 1);
 	uint64_t ticket;
 
-	set_faults("cuLaunchKernel nth=2 error=701");
+	sim_set_faults("cuLaunchKernel nth=2 error=701");
 	begin(digester, 0, 64);
 	FAILED(gcr_digester_begin(digester, vram, 64, 64, &ticket, &driver_result, &error), EIO,
 	       CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "cuLaunchKernel: ");
 	gcr_digester_stop(digester);
 	check_all(digester);
 
-	set_faults("cuEventRecord nth=1 error=2");
+	sim_set_faults("cuEventRecord nth=1 error=2");
 	FAILED(gcr_digester_begin(digester, vram, 0, 64, &ticket, &driver_result, &error), ENOMEM,
 	       CUDA_ERROR_OUT_OF_MEMORY, "cuEventRecord: ");
 	gcr_digester_stop(digester);
 	check_all(digester);
 
-	set_faults("cuEventSynchronize nth=1 error=719");
+	sim_set_faults("cuEventSynchronize nth=1 error=719");
 	ticket = begin(digester, 0, 64);
 	FAILED(gcr_digester_wait(digester, ticket, &driver_result, &error), EIO,
 	       CUDA_ERROR_LAUNCH_FAILED, "cuEventSynchronize: CUDA_ERROR_LAUNCH_FAILED");
 	gcr_digester_stop(digester);
-	set_faults(NULL);
+	sim_set_faults(NULL);
 	check_all(digester);
 	gcr_digester_destroy(digester);
 }
@@ -304,7 +283,7 @@ static void test_errors_on_host(unsigned int threads)
 		struct gcr_digester *digester = create(NULL, threads);
 		uint64_t ticket;
 
-		set_faults(rules[i]);
+		sim_set_faults(rules[i]);
 		begin(digester, 0, 100);
 		ticket = begin(digester, 100, CHUNKS - 100);
 		FAILED(gcr_digester_wait(digester, ticket, &driver_result, &error), EIO,
@@ -313,7 +292,7 @@ static void test_errors_on_host(unsigned int threads)
 		FAILED(gcr_digester_wait(digester, ticket, &driver_result, &error), EIO,
 		       CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED");
 		gcr_digester_stop(digester);
-		set_faults(NULL);
+		sim_set_faults(NULL);
 		check_all(digester);
 		gcr_digester_destroy(digester);
 	}

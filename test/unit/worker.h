@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,6 +18,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/digest.h"
 #include "lib/extent.h"
 #include "lib/message.h"
 #include "test/unit/sim.h"
@@ -168,7 +170,38 @@ static inline int worker_leaves(struct worker *worker)
 	return WEXITSTATUS(status);
 }
 
+/* ---- the store ---- */
+
+static char store[64];
+static bool own_mount; /* the store is a file system that we can make full */
+
+static inline void store_resize(uint64_t bytes)
+{
+	char options[64];
+
+	snprintf(options, sizeof(options), "size=%llu", (unsigned long long)bytes);
+	CHECK(!mount(NULL, store, NULL, MS_REMOUNT, options));
+}
+
+/* A file system of our own where we may; its mount goes with our namespace. */
+static inline void store_make(void)
+{
+	snprintf(store, sizeof(store), "%s/store", sim_state_directory);
+	CHECK(!mkdir(store, 0700));
+	own_mount = !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+		    !mount("gpucr-test", store, "tmpfs", 0, "size=1g,huge=always");
+}
+
+static inline void store_leave(void)
+{
+	if (own_mount)
+		umount2(store, MNT_DETACH);
+}
+
 /* ---- the process: its memory, its table, its files ---- */
+
+/* Digests of somebody else, before and behind those of a process. */
+#define OTHER_CHUNKS 5
 
 struct process {
 	struct gcr_extent *extents;
@@ -177,6 +210,8 @@ struct process {
 	size_t count;
 	int gpu;
 	int directory;
+	int digests;	/* a memfd, laid out as the file of a snapshot */
+	uint32_t flags; /* GCR_SESSION_*, for its sessions */
 	char path[128];
 };
 
@@ -245,27 +280,103 @@ static inline void process_unmap(CUdeviceptr pointer, size_t bytes)
 	OK(CU(cuMemAddressFree)(pointer, bytes));
 }
 
-/* Does the memory behind @handle have what process_fill() makes? */
-static inline bool process_check_handle(const struct process *process, size_t index,
+/* What is in the memory behind @handle: all of one piece; free it. */
+static inline void *process_read_handle(const struct process *process, size_t index,
 					CUmemGenericAllocationHandle handle)
 {
 	size_t bytes = process->extents[index].bytes;
 	CUdeviceptr pointer = process_map(process->gpu, handle, bytes);
-	uint64_t *words = malloc(bytes);
-	bool same;
+	void *memory = malloc(bytes);
 
-	OK(CU(cuMemcpyDtoH_v2)(words, pointer, bytes));
-	same = process_same(process, index, words);
+	OK(CU(cuMemcpyDtoH_v2)(memory, pointer, bytes));
 	process_unmap(pointer, bytes);
-	free(words);
-	return same;
+	return memory;
+}
+
+/* Does it have what process_fill() makes? */
+static inline bool process_check_handle(const struct process *process, size_t index,
+					CUmemGenericAllocationHandle handle)
+{
+	_cleanup_free_ uint64_t *words = process_read_handle(process, index, handle);
+
+	return process_same(process, index, words);
+}
+
+/* In 64 KiB, of all pieces before @index. */
+static inline uint64_t process_chunk(const struct process *process, size_t index)
+{
+	uint64_t chunk = 0;
+
+	for (size_t i = 0; i < index; i++)
+		chunk += process->extents[i].bytes / GCR_CHUNK_BYTES;
+	return chunk;
+}
+
+/* Where in its file the digests of @index begin. */
+static inline off_t process_digests_offset(const struct process *process, size_t index)
+{
+	return GCR_DIGESTS_HEADER_BYTES +
+	       (off_t)(OTHER_CHUNKS + process_chunk(process, index)) * GCR_DIGEST_BYTES;
+}
+
+/* All bytes are 0xd1; so much of it, before and behind, is not the process's. */
+static inline int process_make_digests(const struct process *process)
+{
+	size_t bytes = (size_t)process_digests_offset(process, process->count) +
+		       OTHER_CHUNKS * GCR_DIGEST_BYTES;
+	int fd = memfd_create("digests", MFD_CLOEXEC);
+	_cleanup_free_ char *content = malloc(bytes);
+
+	CHECK(fd >= 0 && content);
+	memset(content, 0xd1, bytes);
+	CHECK(pwrite(fd, content, bytes, 0) == (ssize_t)bytes);
+	return fd;
+}
+
+/* The digests of one piece, as they are in the file: free them. */
+static inline struct gcr_digest *process_read_digests(const struct process *process, size_t index)
+{
+	size_t bytes = process->extents[index].bytes / GCR_CHUNK_BYTES * GCR_DIGEST_BYTES;
+	struct gcr_digest *digests = malloc(bytes);
+
+	CHECK(pread(process->digests, digests, bytes, process_digests_offset(process, index)) ==
+	      (ssize_t)bytes);
+	return digests;
+}
+
+/* Are they those of what is at @memory? */
+static inline bool process_check_digests(const struct process *process, size_t index,
+					 const void *memory)
+{
+	_cleanup_free_ struct gcr_digest *digests = process_read_digests(process, index);
+	size_t count = process->extents[index].bytes / GCR_CHUNK_BYTES;
+	_cleanup_free_ struct gcr_digest *right = calloc(count, sizeof(*right));
+
+	gcr_digest_chunks(memory, process->extents[index].bytes, right);
+	return !memcmp(digests, right, count * sizeof(*right));
+}
+
+/* Is what is before and behind the process's digests as it was? */
+static inline bool process_check_other_digests(const struct process *process)
+{
+	size_t before = (size_t)process_digests_offset(process, 0);
+	size_t behind = OTHER_CHUNKS * GCR_DIGEST_BYTES;
+	off_t end = process_digests_offset(process, process->count);
+	unsigned char bytes[GCR_DIGESTS_HEADER_BYTES + 2 * OTHER_CHUNKS * GCR_DIGEST_BYTES + 1];
+
+	CHECK(pread(process->digests, bytes, before, 0) == (ssize_t)before);
+	CHECK(pread(process->digests, bytes + before, behind + 1, end) == (ssize_t)behind);
+	for (size_t i = 0; i < before + behind; i++)
+		if (bytes[i] != 0xd1)
+			return false;
+	return true;
 }
 
 /*
- * A table of pieces of @bytes each, and their files in a new directory below @store, sparse. @base
+ * A table of pieces of @bytes each, and their files in a new directory below @parent, sparse. @base
  * tells processes apart.
  */
-static inline struct process process_create(const char *store, uint64_t base, int gpu,
+static inline struct process process_create(const char *parent, uint64_t base, int gpu,
 					    const uint64_t *bytes, size_t count)
 {
 	struct process process = {.count = count, .gpu = gpu};
@@ -274,7 +385,7 @@ static inline struct process process_create(const char *store, uint64_t base, in
 	process.extents = calloc(count, sizeof(*process.extents));
 	process.handles = calloc(count, sizeof(*process.handles));
 	process.fds = calloc(count, sizeof(*process.fds));
-	snprintf(process.path, sizeof(process.path), "%s/%u", store, (unsigned int)base);
+	snprintf(process.path, sizeof(process.path), "%s/%u", parent, (unsigned int)base);
 	CHECK(!mkdir(process.path, 0700));
 	process.directory = open(process.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(process.directory >= 0);
@@ -295,27 +406,41 @@ static inline struct process process_create(const char *store, uint64_t base, in
 		close(fd);
 		process.fds[i] = -1;
 	}
+	process.digests = process_make_digests(&process);
 	return process;
+}
+
+/* Put these bytes into the VRAM of one piece. */
+static inline void process_put(const struct process *process, size_t index, const void *memory)
+{
+	size_t bytes = process->extents[index].bytes;
+	CUdeviceptr pointer = process_map(process->gpu, process->handles[index], bytes);
+
+	OK(CU(cuMemcpyHtoD_v2)(pointer, memory, bytes));
+	process_unmap(pointer, bytes);
+}
+
+/* VRAM for one piece, with these bytes, and a descriptor of it. */
+static inline void process_allocate_piece(struct process *process, size_t index, const void *memory)
+{
+	CUmemAllocationProp properties = process_properties(process->gpu);
+
+	use_gpu(process->gpu);
+	OK(CU(cuMemCreate)(&process->handles[index], process->extents[index].bytes, &properties,
+			   0));
+	process_put(process, index, memory);
+	OK(CU(cuMemExportToShareableHandle)(&process->fds[index], process->handles[index],
+					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
 /* Give it VRAM with its own bytes, and a descriptor of each piece; unmapped again. */
 static inline void process_allocate(struct process *process)
 {
-	CUmemAllocationProp properties = process_properties(process->gpu);
-
 	for (size_t i = 0; i < process->count; i++) {
-		size_t bytes = process->extents[i].bytes;
-		uint64_t *words = malloc(bytes);
-		CUdeviceptr pointer;
+		_cleanup_free_ uint64_t *words = malloc(process->extents[i].bytes);
 
 		process_fill(process, i, words);
-		OK(CU(cuMemCreate)(&process->handles[i], bytes, &properties, 0));
-		pointer = process_map(process->gpu, process->handles[i], bytes);
-		OK(CU(cuMemcpyHtoD_v2)(pointer, words, bytes));
-		process_unmap(pointer, bytes);
-		OK(CU(cuMemExportToShareableHandle)(&process->fds[i], process->handles[i],
-						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-		free(words);
+		process_allocate_piece(process, i, words);
 	}
 }
 
@@ -342,24 +467,45 @@ static inline int process_open(const struct process *process, size_t index)
 	return fd;
 }
 
-static inline bool process_check_file(const struct process *process, size_t index)
+/* What is in a file; free it. */
+static inline void *process_read_file(const struct process *process, size_t index)
 {
 	size_t bytes = process->extents[index].bytes;
-	uint64_t *words = malloc(bytes);
-	int fd = process_open(process, index);
-	bool same;
+	_cleanup_close_ int fd = process_open(process, index);
+	void *memory = malloc(bytes);
 
-	CHECK(pread(fd, words, bytes, 0) == (ssize_t)bytes);
-	same = process_same(process, index, words);
-	close(fd);
-	free(words);
-	return same;
+	CHECK(pread(fd, memory, bytes, 0) == (ssize_t)bytes);
+	return memory;
+}
+
+/* Has a file what process_fill() makes, and the file of digests what belongs to it? */
+static inline bool process_check_file(const struct process *process, size_t index)
+{
+	_cleanup_free_ uint64_t *words = process_read_file(process, index);
+
+	return process_same(process, index, words) && process_check_digests(process, index, words);
+}
+
+/* Of files that no session has written: the digests of what they have. */
+static inline void process_digest_files(const struct process *process)
+{
+	for (size_t i = 0; i < process->count; i++) {
+		_cleanup_free_ void *memory = process_read_file(process, i);
+		size_t count = process->extents[i].bytes / GCR_CHUNK_BYTES;
+		_cleanup_free_ struct gcr_digest *digests = calloc(count, sizeof(*digests));
+
+		gcr_digest_chunks(memory, process->extents[i].bytes, digests);
+		CHECK(pwrite(process->digests, digests, count * sizeof(*digests),
+			     process_digests_offset(process, i)) ==
+		      (ssize_t)(count * sizeof(*digests)));
+	}
 }
 
 static inline void process_destroy(struct process *process)
 {
 	process_release(process, true);
 	close(process->directory);
+	close(process->digests);
 	nftw(process->path, sim_remove, 16, FTW_DEPTH | FTW_PHYS);
 	free(process->extents);
 	free(process->handles);
@@ -372,13 +518,15 @@ static inline int session_begin(struct worker *worker, uint16_t type, const stru
 				uint32_t copies_in_flight)
 {
 	struct gcr_session asked = {.count = (uint32_t)process->count,
-				    .copies_in_flight = copies_in_flight};
+				    .copies_in_flight = copies_in_flight,
+				    .first_chunk = OTHER_CHUNKS,
+				    .flags = process->flags};
 	int table = gcr_extents_write(process->extents, process->count);
 	int r;
 
 	CHECK(table >= 0);
-	r = worker_do_fds(worker, type, &asked, sizeof(asked), (int[]){table, process->directory},
-			  2);
+	r = worker_do_fds(worker, type, &asked, sizeof(asked),
+			  (int[]){table, process->directory, process->digests}, 3);
 	close(table);
 	return r;
 }
