@@ -387,6 +387,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
 	else if (gcr_vmm_has_its_memory(vmm))
 		return gcr_vmm_took_it_back(error);
+	gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &told);
 	pthread_mutex_lock(&process->lock);
 	/* One that has ended leaves its bytes to us. */
 	if (process->state != GCR_STATE_GONE)
@@ -700,7 +701,11 @@ static void find_snapshot(struct gcr_vmm *vmm)
 static void publish(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
+	struct gcr_error unused;
 
+	/* What is wrong with its files the thaw says. */
+	if (vmm->snapshot)
+		gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &unused);
 	pthread_mutex_lock(&process->lock);
 	if (!process->snapshot && vmm->snapshot && process->state != GCR_STATE_GONE)
 		process->snapshot = gcr_snapshot_ref(vmm->snapshot);

@@ -19,6 +19,7 @@
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
+#include "fs/store.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -291,27 +292,69 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 		complete(operation);
 }
 
+int gcr_task_hold_snapshot(struct gcr_task *task, struct gcr_snapshot *snapshot,
+			   struct gcr_error *error)
+{
+	if (task->held)
+		return 0;
+	task->held = gcr_snapshot_ref(snapshot);
+	return gcr_snapshot_begin_verb(snapshot, error);
+}
+
+/* Verbs win over those who write to the snapshot that the process has. */
+static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
+{
+	struct gcr_process *process = task->process;
+	struct gcr_snapshot *snapshot;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+	pthread_mutex_unlock(&process->lock);
+	if (!snapshot)
+		return 0;
+	result = gcr_task_hold_snapshot(task, snapshot, error);
+	gcr_snapshot_unref(snapshot);
+	return result;
+}
+
+static void let_go_of_snapshot(struct gcr_task *task)
+{
+	struct gcr_snapshot *snapshot = TAKE_PTR(task->held);
+
+	if (snapshot)
+		gcr_snapshot_end_verb(snapshot);
+	gcr_snapshot_unref(snapshot);
+}
+
+static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	const struct gcr_engine *engine;
+	int result = hold_own_snapshot(task, error);
+
+	if (task->recovery)
+		return gcr_engine_of(task->process)->recover(task, ret_state, error);
+	if (result < 0) {
+		*ret_state = task->from;
+		return result;
+	}
+	if (task->command->verb != GCR_VERB_FREEZE)
+		return gcr_engine_of(task->process)->thaw(task, ret_state, error);
+	engine = gcr_engine_for_freeze(task);
+	return engine->freeze(task, ret_state, error);
+}
+
 static void *run_task(void *data)
 {
 	struct gcr_task *task = data;
 	struct gcr_error error = {0};
 	enum gcr_state state = GCR_STATE_FAILED;
-	const struct gcr_engine *engine;
 	int stop_reason;
 	int result;
 
 	pthread_setname_np(pthread_self(), "gpucrfs-task");
-	if (task->recovery || task->command->verb != GCR_VERB_FREEZE)
-		engine = gcr_engine_of(task->process);
-	else
-		engine = gcr_engine_for_freeze(task);
-	if (task->recovery)
-		result = engine->recover(task, &state, &error);
-	else if (task->command->verb == GCR_VERB_FREEZE)
-		result = engine->freeze(task, &state, &error);
-	else
-		result = engine->thaw(task, &state, &error);
-
+	result = carry_out(task, &state, &error);
+	let_go_of_snapshot(task);
 	stop_reason = gcr_task_stopped(task);
 	if (result == -ECANCELED && stop_reason)
 		explain_stop(task, stop_reason, &error);

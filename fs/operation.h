@@ -30,6 +30,7 @@ struct gcr_task {
 	atomic_bool control_pending;   /* the writer has its answer, the driver's call goes on */
 	struct gcr_verb_timing timing; /* the engine's; it becomes the process's with success */
 	bool recovery;		       /* no verb: settles what an earlier daemon left behind */
+	struct gcr_snapshot *held;     /* nobody changes it until the task ends; NULL: none */
 };
 
 /*
@@ -87,6 +88,13 @@ void gcr_task_deadline_passed(struct gcr_task *task);
  * one goes through with it whatever comes. Otherwise a negative errno: roll back.
  */
 int gcr_task_commit(struct gcr_task *task);
+
+/*
+ * From now to the task's end nobody else changes the files of @snapshot: before it becomes the
+ * process's, or at the start. Errors, with words: as of gcr_snapshot_begin_verb().
+ */
+int gcr_task_hold_snapshot(struct gcr_task *task, struct gcr_snapshot *snapshot,
+			   struct gcr_error *error);
 
 /* Is it the only one of its write: does nobody wait for its vote? */
 bool gcr_task_is_alone(const struct gcr_task *task);

@@ -17,10 +17,10 @@
 #include "fs/event.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
+#include "fs/session_folder.h"
 #include "fs/store.h"
 #include "fs/tree.h"
 #include "lib/cleanup.h"
-#include "lib/extent.h"
 
 /* Interrupts the loop's sleep; its handler does nothing. */
 #define WAKE_SIGNAL	SIGUSR1
@@ -30,12 +30,15 @@
 struct entry {
 	fuse_ino_t node;
 	mode_t mode;
-	char name[GCR_EXTENT_NAME_BYTES];
+	size_t name; /* where it is in the listing's names */
 };
 
 struct listing {
 	struct entry *entries;
 	size_t count;
+	char *names;
+	size_t names_bytes;
+	size_t names_max;
 };
 
 /* An open file or directory. */
@@ -45,10 +48,9 @@ struct file {
 	struct gcr_process *process; /* NULL if it is not about one */
 	char *text;		     /* a control file, as it was when opened */
 	size_t size;
-	struct gcr_event_reader *reader;	     /* an events file */
-	struct gcr_snapshot_reader *snapshot_reader; /* a file of a snapshot */
-	struct entry *entries;			     /* a directory */
-	size_t entries_count;
+	struct gcr_event_reader *reader; /* an events file */
+	struct gcr_folder_file *item;	 /* a file of a folder */
+	struct listing listing;		 /* a directory */
 };
 
 static struct {
@@ -72,10 +74,11 @@ static void file_unref(struct file *file)
 	if (!file || atomic_fetch_sub(&file->references, 1) != 1)
 		return;
 	gcr_event_reader_destroy(file->reader);
-	gcr_snapshot_reader_close(file->snapshot_reader);
+	gcr_folder_close(file->item);
 	gcr_process_unref(file->process);
 	free(file->text);
-	free(file->entries);
+	free(file->listing.entries);
+	free(file->listing.names);
 	free(file);
 }
 
@@ -90,11 +93,19 @@ static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name)
 	if (result < 0)
 		fuse_reply_err(request, -result);
 	else
-		fuse_reply_entry(request, &entry);
+		gcr_session_reply_entry(request, &entry);
 }
 
 static void do_forget(fuse_req_t request, fuse_ino_t node, uint64_t lookups)
 {
+	gcr_tree_forget(node, lookups);
+	fuse_reply_none(request);
+}
+
+static void do_forget_multi(fuse_req_t request, size_t count, struct fuse_forget_data *forgets)
+{
+	for (size_t i = 0; i < count; i++)
+		gcr_tree_forget(forgets[i].ino, forgets[i].nlookup);
 	fuse_reply_none(request);
 }
 
@@ -112,9 +123,13 @@ static void do_getattr(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 static void do_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, int valid,
 		       struct fuse_file_info *info)
 {
+	enum gcr_node_kind kind = gcr_node_kind(node);
+
 	/* A truncated ctl is what it was; nothing else of a control file can be set. */
-	if (gcr_node_is_ctl(gcr_node_kind(node)) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
-	    !(valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT)
+		gcr_session_set(request, node, stat, valid, info ? file_of(info)->item : NULL);
+	else if (gcr_node_is_ctl(kind) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
+		 !(valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
 		do_getattr(request, node, info);
 	else
 		fuse_reply_err(request, EPERM);
@@ -136,20 +151,6 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	}
 }
 
-static int open_snapshot_file(struct file *file)
-{
-	struct gcr_snapshot *snapshot;
-	size_t index;
-	int result;
-
-	result = gcr_tree_snapshot_file(file->process, file->node, &snapshot, &index);
-	if (result < 0)
-		return result;
-	result = gcr_snapshot_reader_open(snapshot, index, &file->snapshot_reader);
-	gcr_snapshot_unref(snapshot);
-	return result == -ENOENT ? -ESTALE : result;
-}
-
 static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file **ret_file)
 {
 	_cleanup_(file_unref_cleanup) struct file *file = calloc(1, sizeof(*file));
@@ -166,11 +167,6 @@ static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file *
 	if (gcr_node_is_events(kind)) {
 		result = gcr_event_reader_create(
 			file->process ? file->process->events : daemon->events, &file->reader);
-		if (result < 0)
-			return result;
-	}
-	if (kind == GCR_NODE_VRAM_FILE) {
-		result = open_snapshot_file(file);
 		if (result < 0)
 			return result;
 	}
@@ -210,6 +206,46 @@ static void finish_open(void *data)
 		TAKE_PTR(file); /* else the open was interrupted, and there is no release */
 }
 
+static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	int result = file_create(daemon_of(request), node, &file);
+
+	if (!result)
+		result = gcr_session_open(request, node, info->flags, &file->item);
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	info->direct_io = 1;
+	info->fh = (uintptr_t)file;
+	if (!fuse_reply_open(request, info))
+		TAKE_PTR(file);
+}
+
+static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
+		      struct fuse_file_info *info)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	struct fuse_entry_param entry;
+	int result = file_create(daemon_of(request), parent, &file);
+
+	if (!result)
+		result = gcr_session_create_file(request, parent, name, mode, info->flags, &entry,
+						 &file->item);
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	file->node = entry.ino;
+	info->direct_io = 1;
+	info->fh = (uintptr_t)file;
+	if (!fuse_reply_create(request, &entry, info))
+		TAKE_PTR(file);
+	else
+		gcr_tree_forget(entry.ino, 1);
+}
+
 static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	struct gcr_daemon *daemon = daemon_of(request);
@@ -218,6 +254,10 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 	struct pending_open *pending;
 	int result;
 
+	if (kind == GCR_NODE_ITEM) {
+		open_item(request, node, info);
+		return;
+	}
 	if ((info->flags & O_ACCMODE) != O_RDONLY && !gcr_node_is_ctl(kind)) {
 		fuse_reply_err(request, EPERM);
 		return;
@@ -246,13 +286,10 @@ static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
 	/* Answered, the file may be closed, and released by another thread, at once. */
 	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
 	_cleanup_free_ char *buffer = NULL;
-	const void *bytes = NULL;
 
 	atomic_fetch_add(&file->references, 1);
-	if (file->snapshot_reader) {
-		size = gcr_snapshot_reader_read(file->snapshot_reader, (uint64_t)offset, size,
-						&bytes);
-		fuse_reply_buf(request, bytes, size);
+	if (file->item) {
+		gcr_session_read(request, file->item, size, (uint64_t)offset);
 		return;
 	}
 	if (file->reader) {
@@ -281,8 +318,8 @@ static void do_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int when
 	struct stat stat;
 	int64_t found;
 
-	if (file->snapshot_reader) {
-		found = gcr_snapshot_reader_seek(file->snapshot_reader, offset, whence);
+	if (file->item) {
+		found = gcr_folder_seek(file->item, offset, whence);
 	} else {
 		/* As of a file system without holes. */
 		found = gcr_tree_getattr(daemon_of(request), node, &stat);
@@ -300,13 +337,29 @@ static void do_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int when
 static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, size_t size,
 		     off_t offset, struct fuse_file_info *info)
 {
-	struct file *file = file_of(info);
+	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
 
-	if (!gcr_node_is_ctl(gcr_node_kind(node)))
+	/* As of a read. */
+	atomic_fetch_add(&file->references, 1);
+	if (file->item)
+		gcr_session_write(request, file->item, bytes, size, (uint64_t)offset);
+	else if (!gcr_node_is_ctl(gcr_node_kind(node)))
 		fuse_reply_err(request, EPERM);
 	else
 		gcr_control_write(daemon_of(request), request, file->process, bytes, size,
 				  info->flags & O_NONBLOCK);
+}
+
+static void do_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length,
+			 struct fuse_file_info *info)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
+	int result = -EPERM;
+
+	atomic_fetch_add(&file->references, 1);
+	if (file->item)
+		result = gcr_folder_allocate(file->item, mode, (uint64_t)offset, (uint64_t)length);
+	fuse_reply_err(request, -result);
 }
 
 static void do_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
@@ -335,6 +388,17 @@ static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
 	struct listing *listing = data;
 	struct entry *entries;
 
+	size_t length = strlen(name) + 1;
+
+	if (listing->names_bytes + length > listing->names_max) {
+		size_t max = 2 * (listing->names_max + length);
+		char *names = realloc(listing->names, max);
+
+		if (!names)
+			return -ENOMEM;
+		listing->names = names;
+		listing->names_max = max;
+	}
 	/* Doubled at every power of two. */
 	if (!(listing->count & (listing->count - 1))) {
 		entries = reallocarray(listing->entries, listing->count ? 2 * listing->count : 1,
@@ -344,8 +408,9 @@ static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
 		listing->entries = entries;
 	}
 	entries = &listing->entries[listing->count++];
-	*entries = (struct entry){.node = node, .mode = mode};
-	snprintf(entries->name, sizeof(entries->name), "%s", name);
+	*entries = (struct entry){.node = node, .mode = mode, .name = listing->names_bytes};
+	memcpy(listing->names + listing->names_bytes, name, length);
+	listing->names_bytes += length;
 	return 0;
 }
 
@@ -353,19 +418,16 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 {
 	struct gcr_daemon *daemon = daemon_of(request);
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
-	struct listing listing = {0};
 	int result;
 
 	result = file_create(daemon, node, &file);
 	if (!result)
-		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry, &listing);
+		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
+				       &file->listing);
 	if (result < 0) {
-		free(listing.entries);
 		fuse_reply_err(request, -result);
 		return;
 	}
-	file->entries = listing.entries;
-	file->entries_count = listing.count;
 	info->fh = (uintptr_t)file;
 	if (!fuse_reply_open(request, info))
 		TAKE_PTR(file);
@@ -383,11 +445,12 @@ static void do_readdir(fuse_req_t request, fuse_ino_t node, size_t size, off_t o
 		fuse_reply_err(request, ENOMEM);
 		return;
 	}
-	for (size_t i = (size_t)offset; i < file->entries_count; i++) {
-		const struct entry *entry = &file->entries[i];
+	for (size_t i = (size_t)offset; i < file->listing.count; i++) {
+		const struct entry *entry = &file->listing.entries[i];
 		struct stat stat = {.st_ino = entry->node, .st_mode = entry->mode};
 		size_t bytes = fuse_add_direntry(request, buffer + length, size - length,
-						 entry->name, &stat, (off_t)i + 1);
+						 file->listing.names + entry->name, &stat,
+						 (off_t)i + 1);
 
 		if (bytes > size - length)
 			break;
@@ -408,19 +471,9 @@ static void do_statfs(fuse_req_t request, fuse_ino_t node)
 	fuse_reply_statfs(request, &statfs);
 }
 
-/* Nothing can be made, removed or renamed in here. */
+/* Not even in a folder. */
 static void do_mknod(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 		     dev_t device)
-{
-	fuse_reply_err(request, EPERM);
-}
-
-static void do_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode)
-{
-	fuse_reply_err(request, EPERM);
-}
-
-static void do_unlink(fuse_req_t request, fuse_ino_t parent, const char *name)
 {
 	fuse_reply_err(request, EPERM);
 }
@@ -430,20 +483,8 @@ static void do_symlink(fuse_req_t request, const char *target, fuse_ino_t parent
 	fuse_reply_err(request, EPERM);
 }
 
-static void do_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
-		      fuse_ino_t new_parent, const char *new_name, unsigned int flags)
-{
-	fuse_reply_err(request, EPERM);
-}
-
 static void do_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent,
 		    const char *new_name)
-{
-	fuse_reply_err(request, EPERM);
-}
-
-static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
-		      struct fuse_file_info *info)
 {
 	fuse_reply_err(request, EPERM);
 }
@@ -457,20 +498,22 @@ static const struct fuse_lowlevel_ops operations = {
 	.init = do_init,
 	.lookup = do_lookup,
 	.forget = do_forget,
+	.forget_multi = do_forget_multi,
 	.getattr = do_getattr,
 	.setattr = do_setattr,
 	.readlink = do_readlink,
 	.mknod = do_mknod,
-	.mkdir = do_mkdir,
-	.unlink = do_unlink,
-	.rmdir = do_unlink,
+	.mkdir = gcr_session_mkdir,
+	.unlink = gcr_session_unlink,
+	.rmdir = gcr_session_rmdir,
 	.symlink = do_symlink,
-	.rename = do_rename,
+	.rename = gcr_session_rename,
 	.link = do_link,
 	.open = do_open,
 	.read = do_read,
 	.lseek = do_lseek,
 	.write = do_write,
+	.fallocate = do_fallocate,
 	.release = do_release,
 	.opendir = do_opendir,
 	.readdir = do_readdir,

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "fs/folder.h"
 #include "lib/beneath.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -23,16 +24,14 @@
 
 static void snapshot_free(struct gcr_snapshot *snapshot)
 {
+	gcr_folder_unref(snapshot->folder);
 	if (snapshot->files_fd >= 0)
 		close(snapshot->files_fd);
 	if (snapshot->root_fd >= 0)
 		close(snapshot->root_fd);
-	pthread_mutex_destroy(&snapshot->names_lock);
 	free(snapshot->extents);
 	free(snapshot->files);
 	free(snapshot->groups);
-	free(snapshot->names);
-	free(snapshot->by_name);
 	free(snapshot);
 }
 
@@ -66,7 +65,6 @@ static int snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	if (!snapshot)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	atomic_init(&snapshot->references, 1);
-	pthread_mutex_init(&snapshot->names_lock, NULL);
 	snapshot->store = store;
 	snapshot->pid = pid;
 	snapshot->start_ticks = start_ticks;
@@ -326,6 +324,8 @@ static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 	}
 	if (!result)
 		result = gcr_store_write_table(fd, snapshot);
+	if (!result)
+		result = gcr_snapshot_attach_folder(snapshot);
 	if (!result &&
 	    renameat2(store->fd, temporary, store->fd, snapshot->name, RENAME_NOREPLACE) < 0)
 		result = -errno;
@@ -390,7 +390,6 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 	_cleanup_close_ int fd =
 		openat(store->fd, snapshot->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	struct stat stat;
-	uint64_t bytes;
 	int result;
 
 	if (fd < 0)
@@ -406,13 +405,8 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 	snapshot->root_fd = gcr_beneath_open(fd, "snapshot", O_RDONLY | O_DIRECTORY);
 	if (snapshot->root_fd < 0)
 		return gcr_error_set(error, EPROTO, "%s in the store has no files", snapshot->name);
-	result = gcr_store_tree_bytes(snapshot->root_fd, &bytes);
-	if (result < 0)
-		return gcr_error_set(error, EPROTO, "the files of %s in the store: %s",
-				     snapshot->name, strerror(-result));
-	bytes += gcr_store_cost(gcr_store_table_bytes(snapshot->count));
-	if (bytes > snapshot->cost_bytes)
-		snapshot->cost_bytes = bytes;
+	if (gcr_snapshot_attach_folder(snapshot) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
 	/* Whoever owns the files may have removed it: then the thaw says so. */
 	snapshot->files_fd = gcr_beneath_open(snapshot->root_fd, "vram", O_RDONLY | O_DIRECTORY);
 	if (snapshot->files_fd < 0)
@@ -479,6 +473,9 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 				     snapshot->name);
 	free(leftover);
 	gcr_snapshot_settle(snapshot);
+	/* Nobody knows what was done to it before. */
+	if (gcr_folder_touch(snapshot->folder) < 0)
+		gcr_snapshot_spoil(snapshot);
 	*ret_snapshot = TAKE_PTR(snapshot);
 	return 0;
 }
@@ -494,12 +491,23 @@ struct gcr_snapshot *gcr_snapshot_ref(struct gcr_snapshot *snapshot)
 void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store_leftover *leftover;
+	struct gcr_room *room = NULL;
 	struct gcr_store *store;
+	uint64_t extra;
 
 	if (!snapshot || atomic_fetch_sub(&snapshot->references, 1) != 1)
 		return;
 	store = snapshot->store;
+	if (snapshot->folder) {
+		gcr_folder_retire(snapshot->folder);
+		room = gcr_folder_take_room(snapshot->folder);
+	}
 	pthread_mutex_lock(&store->lock);
+	if (room) {
+		extra = gcr_room_destroy_locked(room);
+		snapshot->cost_bytes += extra;
+		store->snapshots_bytes += extra;
+	}
 	if (!snapshot->discarded) {
 		/* Its files stay, and count. */
 		unlist_locked(snapshot);
@@ -537,12 +545,16 @@ static uint64_t files_cost(const struct gcr_snapshot *snapshot)
 void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store_removal *removal;
+	struct gcr_room *room;
 	struct gcr_store *store;
+	uint64_t cost;
 
 	if (!snapshot)
 		return;
 	store = snapshot->store;
 	removal = calloc(1, sizeof(*removal));
+	gcr_folder_retire(snapshot->folder);
+	room = removal ? gcr_folder_take_room(snapshot->folder) : NULL;
 	pthread_mutex_lock(&store->lock);
 	if (snapshot->discarded || !removal) {
 		/* Without memory for that, the next daemon's sweep finds it. */
@@ -554,8 +566,11 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	snapshot->discarded = true;
 	unlist_locked(snapshot);
 	gcr_store_stop_populating_locked(snapshot);
-	store->snapshots_bytes -= snapshot->cost_bytes;
-	store->going_bytes += snapshot->cost_bytes;
+	cost = snapshot->cost_bytes;
+	store->snapshots_bytes -= cost;
+	if (room)
+		cost += gcr_room_destroy_locked(room);
+	store->going_bytes += cost;
 	pthread_mutex_unlock(&store->lock);
 
 	gcr_store_recycle(snapshot);
@@ -563,7 +578,7 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	if (renameat(store->fd, snapshot->name, store->fd, removal->name) < 0)
 		snprintf(removal->name, sizeof(removal->name), "%s", snapshot->name);
 	removal->snapshot = snapshot; /* with the caller's reference */
-	removal->cost_bytes = snapshot->cost_bytes - files_cost(snapshot);
+	removal->cost_bytes = snapshot->is_touched ? cost : cost - files_cost(snapshot);
 	pthread_mutex_lock(&store->lock);
 	gcr_store_remove_later_locked(store, removal);
 	pthread_mutex_unlock(&store->lock);
@@ -614,11 +629,6 @@ const struct gcr_extent *gcr_snapshot_extent(const struct gcr_snapshot *snapshot
 uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot)
 {
 	return snapshot->bytes;
-}
-
-uint32_t gcr_snapshot_number(const struct gcr_snapshot *snapshot)
-{
-	return snapshot->number;
 }
 
 int gcr_snapshot_stat(const struct gcr_snapshot *snapshot, size_t index, struct stat *ret_stat)

@@ -213,11 +213,13 @@ static uint64_t pending_locked(struct gcr_store *store)
 {
 	uint64_t pending = 0;
 
+	for (const struct gcr_room *room = store->rooms; room; room = room->next)
+		pending += gcr_room_pending_locked(room);
 	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot;
 	     snapshot = snapshot->next) {
 		uint64_t resident;
 
-		if (snapshot->has_pages)
+		if (snapshot->has_pages || snapshot->is_touched)
 			continue;
 		/* Pages do not go before their file does: once there, it need not be looked at. */
 		resident = gcr_snapshot_resident_bytes(snapshot, &snapshot->has_pages);

@@ -18,9 +18,10 @@
 #include "lib/error.h"
 #include "lib/protocol.h"
 
-struct gcr_store;	    /* thread-safe */
-struct gcr_snapshot;	    /* reference-counted, thread-safe */
-struct gcr_snapshot_reader; /* one open file of a snapshot */
+struct gcr_store;    /* thread-safe */
+struct gcr_snapshot; /* reference-counted, thread-safe */
+struct gcr_room;     /* thread-safe */
+struct gcr_folder;
 
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error);
@@ -55,6 +56,26 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		      const char *generation, struct gcr_snapshot **ret_snapshot,
 		      struct gcr_error *error);
 
+/*
+ * The account of a tree that users write to. @paid_bytes of it are promised already,
+ * @resident_bytes are taken. -ENOMEM.
+ */
+int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, uint64_t resident_bytes,
+		    struct gcr_room **ret_room);
+void gcr_room_destroy(struct gcr_room *room); /* NULL is allowed */
+/* Promise @bytes, to be settled: -ENOSPC. The pool gives way. */
+int gcr_room_take(struct gcr_room *room, uint64_t bytes);
+/* Of what was taken nothing more will be used; files had @before_bytes and have @after_bytes. */
+void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
+		     uint64_t after_bytes);
+/* Nobody writes just now: what was taken in advance goes back. */
+void gcr_room_trim(struct gcr_room *room);
+/* What was removed while somebody had it open is closed. */
+void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
+
+/* Directories that users of the mount make may be nested so deep. */
+#define GCR_STORE_DEPTH_MAX 32
+
 /* Remove what earlier daemons have left and no process has a record of. Once, at the start. */
 void gcr_store_sweep(struct gcr_store *store);
 /* The process has ended: what nobody holds of its snapshots goes. */
@@ -83,10 +104,6 @@ int gcr_snapshot_stat(const struct gcr_snapshot *snapshot, size_t index, struct 
 /* A descriptor for reading (or also writing: the managed files'); the caller's. */
 int gcr_snapshot_open_file(const struct gcr_snapshot *snapshot, size_t index, bool writable);
 uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
-/* Of what the daemon has had, this is the how manieth; never 0. */
-uint32_t gcr_snapshot_number(const struct gcr_snapshot *snapshot);
-/* The file of this name: -ENOENT. */
-int gcr_snapshot_find(struct gcr_snapshot *snapshot, const char *name, size_t *ret_index);
 
 /* ---- snapshot_papers.c: `digests` and `manifest` ---- */
 
@@ -119,18 +136,14 @@ struct timespec;
 int gcr_snapshot_set_time(const struct gcr_snapshot *snapshot, size_t index,
 			  const struct timespec *time);
 
+/* The tree as users of the mount see and change it; stays the snapshot's. */
+struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot);
 /*
- * One file, opened for somebody outside. What he reads does not change any more, whatever happens
- * to the snapshot: who publishes a snapshot has written it.
+ * For a verb's whole time nobody changes it. -EIO, with words: there is no directory `vram` any
+ * more; gcr_snapshot_end_verb() follows then, too.
  */
-int gcr_snapshot_reader_open(struct gcr_snapshot *snapshot, size_t index,
-			     struct gcr_snapshot_reader **ret_reader);
-void gcr_snapshot_reader_close(struct gcr_snapshot_reader *reader); /* NULL is allowed */
-/* How many bytes there are at @offset, at most @bytes, and where; valid until it is closed. */
-size_t gcr_snapshot_reader_read(struct gcr_snapshot_reader *reader, uint64_t offset, size_t bytes,
-				const void **ret_bytes);
-/* lseek(2) with SEEK_DATA or SEEK_HOLE; -errno. */
-int64_t gcr_snapshot_reader_seek(struct gcr_snapshot_reader *reader, int64_t offset, int whence);
+int gcr_snapshot_begin_verb(struct gcr_snapshot *snapshot, struct gcr_error *error);
+void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot);
 
 /*
  * The snapshot is no longer needed: its files go back to the process's pool as far as -o pool=

@@ -65,7 +65,8 @@ static struct gcr_pool_file *add_file_locked(struct gcr_store *store, uint64_t b
 	uint64_t cost = gcr_store_cost(bytes);
 	struct gcr_pool_file *file;
 
-	if (store->retry_usec || store->reserving || store->pool_bytes + cost > store->pool_limit_bytes ||
+	if (store->retry_usec || store->reserving ||
+	    store->pool_bytes + cost > store->pool_limit_bytes ||
 	    gcr_store_used_locked(store) + cost > store->size_bytes)
 		return NULL;
 	file = calloc(1, sizeof(*file));

@@ -313,8 +313,7 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 	struct gcr_pool_file *file;
 
 	/* What somebody reads must not change, nor what is used again be written to by another. */
-	if (snapshot->spoiled || snapshot->files[index].readers ||
-	    store->pool_bytes + cost > store->pool_limit_bytes ||
+	if (snapshot->spoiled || store->pool_bytes + cost > store->pool_limit_bytes ||
 	    gcr_store_used_locked(store) - before + cost > store->size_bytes)
 		return NULL;
 	file = calloc(1, sizeof(*file));
@@ -348,18 +347,23 @@ void gcr_store_recycle(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
 	_cleanup_free_ struct gcr_pool_file **files = NULL;
+	_cleanup_free_ bool *is_read = NULL;
 
 	if (!store->pool_limit_bytes || !is_alive(snapshot->pid, snapshot->start_ticks))
 		return;
 	files = calloc(snapshot->count ? snapshot->count : 1, sizeof(*files));
-	if (!files)
+	is_read = calloc(snapshot->count ? snapshot->count : 1, sizeof(*is_read));
+	if (!files || !is_read)
 		return;
+	/* Nobody can open one any more. */
+	for (size_t i = 0; i < snapshot->count; i++)
+		is_read[i] = gcr_snapshot_is_file_open(snapshot, i);
 	pthread_mutex_lock(&store->lock);
 	/* If it has ended since, its pool is dropped after this. */
 	if (!store->stopping && is_alive(snapshot->pid, snapshot->start_ticks) &&
 	    get_pool_locked(store, snapshot->pid, snapshot->start_ticks))
 		for (size_t i = 0; i < snapshot->count; i++)
-			files[i] = recycle_file_locked(snapshot, i);
+			files[i] = is_read[i] ? NULL : recycle_file_locked(snapshot, i);
 	pthread_mutex_unlock(&store->lock);
 	for (size_t i = 0; i < snapshot->count; i++)
 		if (files[i])

@@ -41,9 +41,8 @@ struct gcr_store_group {
 
 struct gcr_snapshot_file {
 	uint64_t cost_bytes; /* what it counts in the store */
-	uint32_t readers;
-	bool has_pages; /* it came from the pool with them */
-	bool unlinked;	/* or gone to the pool */
+	bool has_pages;	     /* it came from the pool with them */
+	bool unlinked;	     /* or gone to the pool */
 };
 
 struct gcr_snapshot {
@@ -61,17 +60,15 @@ struct gcr_snapshot {
 	size_t count;
 	uint64_t bytes;
 	uint64_t cost_bytes; /* of files and table */
-
-	pthread_mutex_t names_lock; /* guards the index of names, made when first asked for */
-	char (*names)[GCR_EXTENT_NAME_BYTES];
-	uint32_t *by_name;
+	struct gcr_folder *folder;
 
 	/* the store's, guarded by its lock */
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
 	struct gcr_snapshot_file *files;
 	bool discarded;
-	bool spoiled;	/* its files do not go to the pool */
-	bool has_pages; /* all of its files */
+	bool spoiled;	 /* its files do not go to the pool */
+	bool is_touched; /* somebody may have changed its tree: the folder has the account */
+	bool has_pages;	 /* all of its files */
 
 	/* populating: likewise */
 	struct gcr_snapshot *next_job;
@@ -116,6 +113,16 @@ struct gcr_pool {
 	size_t wanted_count;
 };
 
+/* The account of one tree; all but `store` guarded by its lock. */
+struct gcr_room {
+	struct gcr_store *store;
+	struct gcr_room *next;
+	uint64_t paid_bytes;	 /* promised by others to whom the tree belongs */
+	uint64_t extra_bytes;	 /* promised beyond that; in store->rooms_bytes */
+	uint64_t resident_bytes; /* what its files have taken */
+	uint64_t promised_bytes; /* to changes that are under way */
+};
+
 struct gcr_store {
 	/* fixed for life */
 	char *path;
@@ -135,6 +142,8 @@ struct gcr_store {
 	uint64_t going_bytes;	  /* discarded, and not yet unlinked or still open */
 	int64_t unlinked_usec;	  /* monotonic: when a file last was; a worker may have it yet */
 	uint64_t pool_bytes;
+	uint64_t rooms_bytes; /* see struct gcr_room */
+	struct gcr_room *rooms;
 	uint32_t last_number;
 	uint64_t last_pool_number;
 	struct gcr_snapshot *snapshots;
@@ -150,7 +159,7 @@ struct gcr_store {
 	unsigned int populators;
 
 	struct gcr_pool *pools;
-	unsigned int reserving; /* freezes that look for room: nobody takes it meanwhile */
+	unsigned int reserving;		/* freezes that look for room: nobody takes it meanwhile */
 	struct gcr_pool_file *given_up; /* to be removed; still count */
 	unsigned int pool_removers;	/* threads that have taken some, and not removed them yet */
 	bool pools_changed;		/* what is wanted, or the room for it */
@@ -164,7 +173,7 @@ struct gcr_store {
 /* Lock: store. */
 static inline uint64_t gcr_store_used_locked(const struct gcr_store *store)
 {
-	return store->snapshots_bytes + store->going_bytes + store->pool_bytes;
+	return store->snapshots_bytes + store->going_bytes + store->pool_bytes + store->rooms_bytes;
 }
 
 /*
@@ -180,12 +189,16 @@ int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct 
 void gcr_store_detach(struct gcr_store *store);
 
 /* store_tree.c */
-/* Directories below a snapshot's `snapshot` may be so deep. */
-#define GCR_STORE_DEPTH_MAX 32
 /* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
 /* Memory that the files below a directory have taken. -errno. */
 int gcr_store_tree_bytes(int directory_fd, uint64_t *ret_bytes);
+
+/* store_room.c */
+/* What it has beyond what was paid for is no longer counted, but returned. Lock: store. */
+uint64_t gcr_room_destroy_locked(struct gcr_room *room);
+/* Promised, and not taken from the machine's memory yet. Lock: store. */
+uint64_t gcr_room_pending_locked(const struct gcr_room *room);
 
 /* store_remove.c */
 /* Have the thread do it. Takes @removal. Lock: store. */
@@ -239,6 +252,9 @@ void gcr_store_stop_filler(struct gcr_store *store);
 
 /* snapshot_papers.c: what the table and the papers of these may take. */
 uint64_t gcr_snapshot_papers_bytes(const struct gcr_extent *extents, size_t count);
+/* snapshot_folder.c */
+int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
+bool gcr_snapshot_is_file_open(const struct gcr_snapshot *snapshot, size_t index);
 
 /* snapshot.c */
 void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,

@@ -5,9 +5,10 @@
  */
 #include "fs/store_private.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
+#include "fs/folder.h"
 #include "fs/log.h"
 #include "lib/clock.h"
 
@@ -26,7 +27,10 @@ static void remove_files(struct gcr_snapshot *snapshot)
 
 	for (size_t i = 0; i < snapshot->count; i++) {
 		struct gcr_snapshot_file *file = &snapshot->files[i];
+		uint64_t cost = snapshot->files[i].cost_bytes;
 		char name[GCR_EXTENT_NAME_BYTES];
+		struct stat stat;
+		bool is_read;
 
 		pthread_mutex_lock(&store->lock);
 		if (file->unlinked) { /* it went to the pool */
@@ -35,29 +39,45 @@ static void remove_files(struct gcr_snapshot *snapshot)
 		}
 		pthread_mutex_unlock(&store->lock);
 		gcr_extent_name(&snapshot->extents[i], name);
+		is_read = !fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
+			  gcr_folder_orphan(snapshot->folder, stat.st_ino, cost);
 		unlinkat(snapshot->files_fd, name, 0);
 		pthread_mutex_lock(&store->lock);
 		file->unlinked = true;
 		store->unlinked_usec = gcr_clock_usec();
-		if (!file->readers)
-			store->going_bytes -= snapshot->files[i].cost_bytes;
+		if (!is_read)
+			store->going_bytes -= cost;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
 	}
 }
 
+void gcr_store_let_go(struct gcr_store *store, uint64_t bytes)
+{
+	pthread_mutex_lock(&store->lock);
+	store->going_bytes -= bytes;
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+}
+
 static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
 {
+	uint64_t held_bytes = 0;
 	int result;
 
-	if (removal->snapshot)
+	if (removal->snapshot && !removal->snapshot->is_touched)
 		remove_files(removal->snapshot);
 	result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
+	if (removal->snapshot && removal->snapshot->is_touched)
+		held_bytes = gcr_folder_orphan_all(removal->snapshot->folder);
 	pthread_mutex_lock(&store->lock);
-	store->going_bytes -= removal->cost_bytes;
+	if (removal->snapshot)
+		store->unlinked_usec = gcr_clock_usec();
+	store->going_bytes -= removal->cost_bytes - held_bytes;
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);

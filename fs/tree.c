@@ -16,9 +16,9 @@
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "lib/extent.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
+GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
 
 struct shape {
 	enum gcr_node_kind parent;
@@ -46,17 +46,10 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_EVENTS] = {GCR_NODE_PROCESS, "events", S_IFREG | 0400, false},
 	[GCR_NODE_MAPS] = {GCR_NODE_PROCESS, "maps", S_IFREG | 0400, true},
 	[GCR_NODE_SNAPSHOT] = {GCR_NODE_PROCESS, "snapshot", S_IFDIR | 0700, true},
-	[GCR_NODE_VRAM] = {GCR_NODE_SNAPSHOT, "vram", S_IFDIR | 0700, true},
-	[GCR_NODE_VRAM_FILE] = {GCR_NODE_VRAM, NULL, S_IFREG | 0400, true},
 };
 
 #define EXTRA_SHIFT 40
-#define INDEX_BITS  18
-#define NUMBER_MASK 63u
-_Static_assert(GCR_EXTENTS_MAX <= 1 << INDEX_BITS, "an index of an extent has its place in a node");
-
-/* A read of a large block is one request. */
-#define VRAM_BLOCK_BYTES (1 << 20)
+_Static_assert(EXTRA_SHIFT + GCR_FOLDER_NUMBER_BITS == 64, "a folder has its place in a node");
 
 static atomic_uint ctl_lookups;
 
@@ -108,26 +101,63 @@ static struct gcr_snapshot *snapshot_of(struct gcr_process *process)
 	return snapshot;
 }
 
-static fuse_ino_t make_file_node(const struct gcr_snapshot *snapshot, uint32_t serial, size_t index)
+int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folder **ret_folder,
+		    uint32_t *ret_item)
 {
-	fuse_ino_t extra = index | (fuse_ino_t)(gcr_snapshot_number(snapshot) & NUMBER_MASK)
-					   << INDEX_BITS;
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	struct gcr_process *process;
+	int result;
 
-	return make_node(GCR_NODE_VRAM_FILE, serial) | extra << EXTRA_SHIFT;
+	if (gcr_node_kind(node) == GCR_NODE_ITEM) {
+		*ret_item = gcr_node_number(node);
+		return gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), ret_folder);
+	}
+	if (gcr_node_kind(node) != GCR_NODE_SNAPSHOT)
+		return -EPERM;
+	result = gcr_tree_process(daemon, node, &process);
+	if (result < 0)
+		return result;
+	snapshot = snapshot_of(process);
+	gcr_process_unref(process);
+	if (!snapshot)
+		return -ENOENT;
+	*ret_folder = gcr_folder_ref(gcr_snapshot_folder(snapshot));
+	*ret_item = GCR_FOLDER_ROOT;
+	return 0;
 }
 
-int gcr_tree_snapshot_file(struct gcr_process *process, fuse_ino_t node,
-			   struct gcr_snapshot **ret_snapshot, size_t *ret_index)
+static ino_t item_ino(ino_t ino)
 {
-	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = snapshot_of(process);
-	size_t index = node >> EXTRA_SHIFT & ((1u << INDEX_BITS) - 1);
+	return ino << 8 | GCR_NODE_ITEM;
+}
 
-	if (!snapshot || index >= gcr_snapshot_count(snapshot) ||
-	    make_file_node(snapshot, gcr_node_number(node), index) != node)
-		return -ESTALE;
-	*ret_snapshot = TAKE_PTR(snapshot);
-	*ret_index = index;
-	return 0;
+static void show_item(struct stat *stat)
+{
+	stat->st_ino = item_ino(stat->st_ino);
+	stat->st_blksize = GCR_FOLDER_BLOCK_BYTES;
+}
+
+void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folder_entry *entry,
+			 struct fuse_entry_param *ret_entry)
+{
+	*ret_entry = (struct fuse_entry_param){
+		.ino = make_node(GCR_NODE_ITEM, entry->item) | (fuse_ino_t)gcr_folder_number(folder)
+								       << EXTRA_SHIFT,
+		.generation = entry->generation,
+		.attr = entry->stat,
+	};
+	show_item(&ret_entry->attr);
+}
+
+void gcr_tree_forget(fuse_ino_t node, uint64_t count)
+{
+	struct gcr_folder *folder;
+
+	if (gcr_node_kind(node) != GCR_NODE_ITEM ||
+	    gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), &folder) < 0)
+		return;
+	gcr_folder_forget(folder, gcr_node_number(node), count);
+	gcr_folder_unref(folder);
 }
 
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
@@ -143,25 +173,19 @@ static void set_time(struct stat *stat, int64_t usec)
 	stat->st_atim = stat->st_mtim;
 }
 
-static int stat_file(struct gcr_process *process, fuse_ino_t node, struct stat *stat)
+/* Of an item, and of a `snapshot` in which something is. -ENOENT: nothing is. */
+static int stat_item(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
 {
-	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
-	struct stat file;
-	size_t index;
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	uint32_t item;
 	int result;
 
-	result = gcr_tree_snapshot_file(process, node, &snapshot, &index);
+	result = gcr_tree_folder(daemon, node, &folder, &item);
 	if (!result)
-		result = gcr_snapshot_stat(snapshot, index, &file);
-	if (result < 0)
-		return -ESTALE;
-	stat->st_size = file.st_size;
-	stat->st_blocks = file.st_blocks;
-	stat->st_blksize = VRAM_BLOCK_BYTES;
-	stat->st_atim = file.st_mtim;
-	stat->st_mtim = file.st_mtim;
-	stat->st_ctim = file.st_mtim;
-	return 0;
+		result = gcr_folder_stat(folder, item, ret_stat);
+	if (!result)
+		show_item(ret_stat);
+	return result;
 }
 
 static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
@@ -185,8 +209,6 @@ static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat 
 		set_time(stat, mtime_usec);
 	}
 	stat->st_blocks = (stat->st_size + 511) / 512;
-	if (!result && gcr_node_kind(node) == GCR_NODE_VRAM_FILE)
-		result = stat_file(process, node, stat);
 	gcr_process_unref(process);
 	return result;
 }
@@ -201,6 +223,13 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 
 	if (kind == GCR_NODE_NONE)
 		return -ENOENT;
+	if (kind == GCR_NODE_ITEM)
+		return stat_item(daemon, node, ret_stat);
+	if (kind == GCR_NODE_SNAPSHOT && !stat_item(daemon, node, &stat)) {
+		stat.st_ino = node;
+		*ret_stat = stat;
+		return 0;
+	}
 	/* Without the counter of look-ups: to stat(2) a ctl file is one file. */
 	stat.st_ino = gcr_node_is_ctl(kind) ? node & ((UINT64_C(1) << EXTRA_SHIFT) - 1) : node;
 	stat.st_mode = shapes[kind].mode;
@@ -260,23 +289,21 @@ static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	return 0;
 }
 
-static int lookup_file(struct gcr_daemon *daemon, fuse_ino_t parent, const char *name,
-		       fuse_ino_t *ret_node)
+static int lookup_item(struct gcr_daemon *daemon, fuse_ino_t parent, const char *name,
+		       struct fuse_entry_param *ret_entry)
 {
-	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
-	struct gcr_process *process;
-	size_t index;
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	struct gcr_folder_entry entry;
+	uint32_t item;
 	int result;
 
-	result = gcr_tree_process(daemon, parent, &process);
-	if (result < 0)
-		return -ENOENT;
-	snapshot = snapshot_of(process);
-	gcr_process_unref(process);
-	result = snapshot ? gcr_snapshot_find(snapshot, name, &index) : -ENOENT;
+	result = gcr_tree_folder(daemon, parent, &folder, &item);
 	if (!result)
-		*ret_node = make_file_node(snapshot, gcr_node_number(parent), index);
-	return result;
+		result = gcr_folder_lookup(folder, item, name, &entry);
+	if (result < 0)
+		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;
+	gcr_tree_make_entry(folder, &entry, ret_entry);
+	return 0;
 }
 
 static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_node_kind kind)
@@ -299,6 +326,8 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 	uint32_t index;
 	int result = 0;
 
+	if (parent_kind == GCR_NODE_SNAPSHOT || parent_kind == GCR_NODE_ITEM)
+		return lookup_item(daemon, parent, name, ret_entry);
 	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !entry.ino; kind++)
 		if (shapes[kind].parent == parent_kind && shapes[kind].name &&
 		    !strcmp(shapes[kind].name, name) &&
@@ -312,8 +341,6 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 			entry.ino = make_node(GCR_NODE_GPU, index);
 	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
 		result = lookup_process(daemon, caller, name, &entry.ino);
-	} else if (!entry.ino && parent_kind == GCR_NODE_VRAM) {
-		result = lookup_file(daemon, parent, name, &entry.ino);
 	} else if (!entry.ino) {
 		result = -ENOENT;
 	}
@@ -352,26 +379,31 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	return result;
 }
 
-static int list_files(struct gcr_daemon *daemon, fuse_ino_t node,
+/* Names of a folder, as gcr_tree_list() tells of them. */
+struct item_list {
+	int (*add)(void *, const char *, fuse_ino_t, mode_t);
+	void *data;
+};
+
+static int add_item(void *data, const char *name, ino_t ino, mode_t mode)
+{
+	const struct item_list *list = data;
+
+	return list->add(list->data, name, item_ino(ino), mode);
+}
+
+static int list_items(struct gcr_daemon *daemon, fuse_ino_t node,
 		      int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
 {
-	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
-	struct gcr_process *process;
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	struct item_list list = {.add = add, .data = data};
+	uint32_t item;
 	int result;
 
-	result = gcr_tree_process(daemon, node, &process);
-	if (result < 0)
-		return result;
-	snapshot = snapshot_of(process);
-	gcr_process_unref(process);
-	for (size_t i = 0; snapshot && i < gcr_snapshot_count(snapshot) && !result; i++) {
-		char name[GCR_EXTENT_NAME_BYTES];
-
-		gcr_extent_name(gcr_snapshot_extent(snapshot, i), name);
-		result = add(data, name, make_file_node(snapshot, gcr_node_number(node), i),
-			     S_IFREG);
-	}
-	return result;
+	result = gcr_tree_folder(daemon, node, &folder, &item);
+	if (result == -ENOENT)
+		return 0;
+	return result ? result : gcr_folder_list(folder, item, add_item, &list);
 }
 
 int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
@@ -383,7 +415,7 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	char name[16];
 	int result;
 
-	if (!S_ISDIR(shapes[parent].mode))
+	if (!S_ISDIR(shapes[parent].mode) && parent != GCR_NODE_ITEM)
 		return -ENOTDIR;
 	result = add(data, ".", node, S_IFDIR);
 	if (!result)
@@ -402,8 +434,8 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	}
 	if (parent == GCR_NODE_ROOT && !result)
 		result = list_processes(daemon, caller, add, data);
-	if (parent == GCR_NODE_VRAM && !result)
-		result = list_files(daemon, node, add, data);
+	if ((parent == GCR_NODE_SNAPSHOT || parent == GCR_NODE_ITEM) && !result)
+		result = list_items(daemon, node, add, data);
 	return result;
 }
 

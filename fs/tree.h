@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The names of the mount. A node id says what it names (kind, process or GPU), so there is no
- * table of inodes: forgetting is nothing, and a node whose process has gone is ESRCH.
+ * table of inodes but those of folders: forgetting is nothing, and a node whose process has gone is
+ * ESRCH.
  */
 #ifndef GCR_FS_TREE_H
 #define GCR_FS_TREE_H
@@ -13,6 +14,7 @@
 #include <stdio.h>
 
 #include "fs/daemon.h"
+#include "fs/folder.h"
 #include "fs/process.h"
 
 enum gcr_node_kind {
@@ -35,15 +37,15 @@ enum gcr_node_kind {
 	GCR_NODE_EVENTS,
 	GCR_NODE_MAPS,
 	GCR_NODE_SNAPSHOT,
-	GCR_NODE_VRAM,
-	GCR_NODE_VRAM_FILE,
+	GCR_NODE_ITEM,
 	GCR_NODE_KINDS_COUNT,
 };
 
 /*
  * Node ids: bits 0-7 kind, 8-39 serial of the process or index of the GPU, 40-63 by the kind: a
- * ctl's see below; a file's of a snapshot are its index there (18 bits) and the snapshot's number
- * (the lower 6 bits of it), since what is open outlives the snapshot, and another one may follow.
+ * ctl's see below. Of what is below a `snapshot` (GCR_NODE_ITEM) 8-39 are the item and 40-63 the
+ * number of its folder, see fs/folder.h; only these are looked up and forgotten. Their st_ino is
+ * another number: bits 0-7 the kind, 8-63 the inode number in the store.
  */
 static inline enum gcr_node_kind gcr_node_kind(fuse_ino_t node)
 {
@@ -73,12 +75,19 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 /* The process a node is about; -ESRCH if it has ended. The reference is the caller's. */
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process);
 
-/* The file of a snapshot that a node is about; -ESTALE if it is not there any more. */
-struct gcr_snapshot;
-int gcr_tree_snapshot_file(struct gcr_process *process, fuse_ino_t node,
-			   struct gcr_snapshot **ret_snapshot, size_t *ret_index);
+/*
+ * The folder and item that a node is: one below a `snapshot`, or that itself. The reference is the
+ * caller's. -EPERM: it is none of these; -ENOENT: the process has nothing in the store now;
+ * -ESTALE, -ESRCH.
+ */
+int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folder **ret_folder,
+		    uint32_t *ret_item);
+/* As the kernel is to see an item. */
+void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folder_entry *entry,
+			 struct fuse_entry_param *ret_entry);
+void gcr_tree_forget(fuse_ino_t node, uint64_t count);
 
-/* Calls @add for every entry of a directory; stops with its non-zero result. */
+/* Calls @add for every entry of a directory, with its st_ino; stops with its non-zero result. */
 int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
 		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
 		  void *data);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,6 +43,49 @@ int gcr_beneath_open(int directory_fd, const char *name, int flags)
 	 * for a single name this is the same. */
 	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
 		fd = openat(directory_fd, name, (int)how.flags);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Name by name, where there is no openat2(2). */
+static int walk(int directory_fd, const char *path, int flags)
+{
+	_cleanup_close_ int fd = openat(directory_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	char name[NAME_MAX + 1];
+	const char *end;
+	int last;
+
+	while (fd >= 0 && (end = strchr(path, '/'))) {
+		size_t length = (size_t)(end - path);
+		int next;
+
+		if (length > NAME_MAX)
+			return -ENAMETOOLONG;
+		memcpy(name, path, length);
+		name[length] = '\0';
+		next = is_one_name(name)
+			       ? openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+			       : -1;
+		close(fd);
+		fd = next;
+		path = end + 1;
+	}
+	last = fd < 0 ? -1 : openat(fd, path, flags);
+	return last < 0 ? -errno : last;
+}
+
+int gcr_beneath_open_path(int directory_fd, const char *path, int flags)
+{
+	struct open_how how = {
+		.flags = (uint64_t)(flags | O_CLOEXEC | O_NOFOLLOW),
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV,
+	};
+	int fd;
+
+	if (!(flags & O_PATH)) /* which knows none of these */
+		how.flags |= O_NOCTTY | O_NONBLOCK;
+	fd = (int)syscall(SYS_openat2, directory_fd, path, &how, sizeof(how));
+	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+		return walk(directory_fd, path, (int)how.flags);
 	return fd < 0 ? -errno : fd;
 }
 

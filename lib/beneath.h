@@ -17,6 +17,12 @@
  */
 int gcr_beneath_open(int directory_fd, const char *name, int flags);
 
+/*
+ * The same for a path of several names, none of them "." or "..", and without leaving the file
+ * system of @directory_fd; "." is the directory itself.
+ */
+int gcr_beneath_open_path(int directory_fd, const char *path, int flags);
+
 /* The same for reading, and it is a regular file: else -EPROTO. With words. */
 int gcr_beneath_open_file(int directory_fd, const char *name, struct gcr_error *error);
 

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/folder.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -156,37 +157,72 @@ UNSEEN static inline void write_pattern(struct gcr_snapshot *snapshot, size_t in
 	munmap(map, bytes);
 }
 
-UNSEEN static inline bool has_pattern(struct gcr_snapshot_reader *reader, uint64_t bytes,
+UNSEEN static inline bool has_pattern(struct gcr_folder_file *reader, uint64_t bytes,
 				      unsigned char seed)
 {
-	for (uint64_t at = 0; at < bytes;) {
-		const void *place;
-		size_t length = gcr_snapshot_reader_read(reader, at, 100000, &place);
-		const uint64_t *words = place;
+	bool is_right = true;
 
-		CHECK(length && length <= 100000 && length % sizeof(*words) == 0);
-		for (size_t i = 0; i < length / sizeof(*words); i++, at += sizeof(*words))
-			if (words[i] != pattern(at, seed))
-				return false;
+	for (uint64_t at = 0; at < bytes && is_right;) {
+		struct gcr_folder_bytes piece;
+		const uint64_t *words;
+
+		CHECK(!gcr_folder_read(reader, at, 100000, &piece));
+		CHECK(piece.size && piece.size <= 100000 && piece.size % sizeof(*words) == 0);
+		words = piece.bytes;
+		for (size_t i = 0; i < piece.size / sizeof(*words); i++, at += sizeof(*words))
+			is_right &= words[i] == pattern(at, seed);
+		gcr_folder_read_done(reader, &piece);
 	}
-	return true;
+	return is_right;
+}
+
+/* As somebody outside opens it. */
+static inline int open_outside(struct gcr_snapshot *snapshot, size_t index, int flags,
+			       struct gcr_folder_file **ret_file)
+{
+	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
+	struct gcr_folder_entry vram;
+	struct gcr_folder_entry file;
+	char name[GCR_EXTENT_NAME_BYTES];
+	int result;
+
+	gcr_extent_name(gcr_snapshot_extent(snapshot, index), name);
+	result = gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram);
+	if (result < 0)
+		return result;
+	result = gcr_folder_lookup(folder, vram.item, name, &file);
+	if (!result) {
+		result = gcr_folder_open(folder, file.item, flags, ret_file);
+		gcr_folder_forget(folder, file.item, 1);
+	}
+	gcr_folder_forget(folder, vram.item, 1);
+	return result;
+}
+
+static inline size_t read_size(struct gcr_folder_file *reader, uint64_t offset, size_t size)
+{
+	struct gcr_folder_bytes piece;
+
+	CHECK(!gcr_folder_read(reader, offset, size, &piece));
+	size = piece.size;
+	gcr_folder_read_done(reader, &piece);
+	return size;
 }
 
 static inline void check_pattern(struct gcr_snapshot *snapshot, size_t index, unsigned char seed)
 {
 	uint64_t bytes = gcr_snapshot_extent(snapshot, index)->bytes;
-	struct gcr_snapshot_reader *reader;
-	const void *place;
+	struct gcr_folder_file *reader;
 
-	CHECK(!gcr_snapshot_reader_open(snapshot, index, &reader));
+	CHECK(!open_outside(snapshot, index, O_RDONLY, &reader));
 	CHECK(has_pattern(reader, bytes, seed));
-	CHECK(gcr_snapshot_reader_read(reader, bytes, 1, &place) == 0);
-	CHECK(gcr_snapshot_reader_read(reader, bytes + 5, 1, &place) == 0);
-	CHECK(gcr_snapshot_reader_read(reader, bytes - 1, 10, &place) == 1);
-	CHECK(gcr_snapshot_reader_seek(reader, 0, SEEK_DATA) == 0);
-	CHECK(gcr_snapshot_reader_seek(reader, 0, SEEK_HOLE) == (int64_t)bytes);
-	CHECK(gcr_snapshot_reader_seek(reader, (int64_t)bytes, SEEK_DATA) == -ENXIO);
-	gcr_snapshot_reader_close(reader);
+	CHECK(read_size(reader, bytes, 1) == 0);
+	CHECK(read_size(reader, bytes + 5, 1) == 0);
+	CHECK(read_size(reader, bytes - 1, 10) == 1);
+	CHECK(gcr_folder_seek(reader, 0, SEEK_DATA) == 0);
+	CHECK(gcr_folder_seek(reader, 0, SEEK_HOLE) == (int64_t)bytes);
+	CHECK(gcr_folder_seek(reader, (int64_t)bytes, SEEK_DATA) == -ENXIO);
+	gcr_folder_close(reader);
 }
 
 static inline uint64_t resident(const struct gcr_snapshot *snapshot)

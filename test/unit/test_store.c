@@ -9,7 +9,6 @@ static void test_files(void)
 {
 	struct gcr_snapshot *snapshot;
 	struct stat stat;
-	size_t index;
 
 	start(256 * MIB, 0);
 	CHECK(figures().size_bytes == 256 * MIB && figures().used_bytes == 0);
@@ -17,7 +16,7 @@ static void test_files(void)
 	CHECK(figures().used_bytes == COST && figures().pool_bytes == 0);
 	/* The table is there. */
 	CHECK(figures().pending_bytes <= COST && figures().pending_bytes >= FILES_COST);
-	CHECK(gcr_snapshot_count(snapshot) == COUNT && gcr_snapshot_number(snapshot));
+	CHECK(gcr_snapshot_count(snapshot) == COUNT);
 	for (size_t i = 0; i < COUNT; i++) {
 		char name[GCR_EXTENT_NAME_BYTES];
 
@@ -25,13 +24,8 @@ static void test_files(void)
 		CHECK((uint64_t)stat.st_size == sizes[i] && stat.st_blocks == 0);
 		CHECK(stat.st_nlink == 1 && (stat.st_mode & 07777) == 0600);
 		gcr_extent_name(gcr_snapshot_extent(snapshot, i), name);
-		CHECK(!gcr_snapshot_find(snapshot, name, &index) && index == i);
 		CHECK(!fstatat(gcr_snapshot_directory(snapshot), name, &stat, 0));
 	}
-	CHECK(gcr_snapshot_find(snapshot, "", &index) == -ENOENT);
-	CHECK(gcr_snapshot_find(snapshot, "gpu0-7f3a4000000", &index) == -ENOENT);
-	CHECK(gcr_snapshot_find(snapshot, "zzz", &index) == -ENOENT);
-	CHECK(!gcr_snapshot_find(snapshot, "gpu0-unmapped-2", &index) && index == 1);
 
 	gcr_snapshot_populate(snapshot);
 	gcr_snapshot_populate(snapshot);
@@ -93,7 +87,7 @@ static void test_full(void)
 {
 	struct gcr_snapshot *first;
 	struct gcr_snapshot *second;
-	struct gcr_snapshot_reader *reader;
+	struct gcr_folder_file *reader;
 	struct gcr_error error;
 
 	start(64 * MIB, 0);
@@ -115,15 +109,15 @@ static void test_full(void)
 
 	/* What is removed and still read counts. */
 	write_pattern(first, 0, 9);
-	CHECK(!gcr_snapshot_reader_open(first, 0, &reader));
+	CHECK(!open_outside(first, 0, O_RDONLY, &reader));
 	gcr_snapshot_ref(first);
 	gcr_snapshot_discard(first);
 	wait_used(40 * MIB);
 	CHECK(try_create(2, 30 * MIB, &second, &error) == -ENOSPC);
 	CHECK(has_pattern(reader, 40 * MIB, 9));
-	gcr_snapshot_reader_close(reader);
+	gcr_folder_close(reader);
 	CHECK(figures().used_bytes == 0);
-	CHECK(gcr_snapshot_reader_open(first, 0, &reader) == -ESTALE);
+	CHECK(open_outside(first, 0, O_RDONLY, &reader) == -ESTALE);
 	gcr_snapshot_unref(first);
 	CHECK(!try_create(2, 30 * MIB, &second, &error));
 	gcr_snapshot_discard(second);
@@ -210,13 +204,11 @@ static void test_nothing(void)
 {
 	struct gcr_snapshot *snapshot;
 	struct gcr_error error;
-	size_t index;
 
 	start(256 * MIB, 64 * MIB);
 	CHECK(!gcr_snapshot_create(store, getpid(), our_ticks, GENERATION, NULL, 0, &snapshot,
 				   &error));
 	CHECK(gcr_snapshot_count(snapshot) == 0 && gcr_snapshot_bytes(snapshot) == 0);
-	CHECK(gcr_snapshot_find(snapshot, "x", &index) == -ENOENT);
 	gcr_snapshot_populate(snapshot);
 	gcr_snapshot_unref(snapshot);
 	CHECK(!gcr_snapshot_open(store, getpid(), our_ticks, GENERATION, &snapshot, &error));

@@ -41,7 +41,7 @@ static void test_pool(void)
 	struct gcr_extent extents[COUNT];
 	struct gcr_snapshot *snapshot;
 	struct gcr_snapshot *other;
-	struct gcr_snapshot_reader *reader;
+	struct gcr_folder_file *reader;
 	struct gcr_error error;
 	struct stat stat;
 
@@ -68,7 +68,7 @@ static void test_pool(void)
 	for (size_t i = 0; i < COUNT; i++)
 		write_pattern(snapshot, i, (unsigned char)i);
 	/* One file is read as the process thaws; that one does not come back. */
-	CHECK(!gcr_snapshot_reader_open(snapshot, 0, &reader));
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &reader));
 	gcr_snapshot_discard(snapshot);
 	wait_pool(FILES_COST - 8 * MIB);
 	wait_used(FILES_COST);
@@ -87,7 +87,7 @@ static void test_pool(void)
 	gcr_snapshot_populate(snapshot);
 	wait_populated(snapshot);
 	CHECK(has_pattern(reader, 8 * MIB, 0));
-	gcr_snapshot_reader_close(reader);
+	gcr_folder_close(reader);
 	gcr_snapshot_discard(snapshot);
 
 	/* The program has changed: what no longer fits goes. */

@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Open files of a folder. They are read from a mapping, which is as fast as reading the tmpfs
+ * itself (6.6 of 6.8 GB/s with blocks of 1 MiB), where pread takes 1.5 times and splice 6 times as
+ * long (measured): but only while the file has no holes, which a mapping would fill, and nobody
+ * writes to it, who might make some. Writes are pwrite(2): a full store is an error there, and no
+ * signal. What a write may allocate is promised by the store before.
+ */
+#include "fs/folder_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fs/store.h"
+
+#define PAGE_BYTES (2ull << 20) /* a huge page: what a byte may cost */
+
+static uint64_t bytes_of(const struct stat *stat)
+{
+	return (uint64_t)stat->st_blocks * 512;
+}
+
+/* ---- inodes ---- */
+
+struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino)
+{
+	struct gcr_folder_inode *inode = folder->inodes;
+
+	while (inode && inode->ino != ino)
+		inode = inode->next;
+	return inode;
+}
+
+bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino)
+{
+	bool has;
+
+	pthread_mutex_lock(&folder->lock);
+	has = gcr_folder_inode_find(folder, ino);
+	pthread_mutex_unlock(&folder->lock);
+	return has;
+}
+
+bool gcr_folder_orphan(struct gcr_folder *folder, ino_t ino, uint64_t bytes)
+{
+	struct gcr_folder_inode *inode;
+
+	pthread_mutex_lock(&folder->lock);
+	inode = gcr_folder_inode_find(folder, ino);
+	if (inode) {
+		inode->is_orphan = true;
+		inode->orphan_bytes = bytes;
+	}
+	pthread_mutex_unlock(&folder->lock);
+	return inode;
+}
+
+uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
+{
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&folder->lock);
+	for (struct gcr_folder_inode *inode = folder->inodes; inode; inode = inode->next) {
+		inode->is_orphan = true;
+		inode->orphan_bytes = inode->counted_bytes;
+		bytes += inode->counted_bytes;
+	}
+	pthread_mutex_unlock(&folder->lock);
+	return bytes;
+}
+
+static void inode_free(struct gcr_folder_inode *inode)
+{
+	if (inode->mapping)
+		munmap(inode->mapping, inode->mapping_bytes);
+	if (inode->fd >= 0)
+		close(inode->fd);
+	pthread_cond_destroy(&inode->is_read);
+	pthread_mutex_destroy(&inode->map_lock);
+	pthread_mutex_destroy(&inode->change_lock);
+	free(inode);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_folder_inode *, inode_free);
+
+/* The inode that @fd is open for, found or made. Lock: folder. */
+static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
+		     struct gcr_folder_inode **ret_inode)
+{
+	_cleanup_(inode_free_cleanup) struct gcr_folder_inode *inode = NULL;
+	struct stat stat;
+
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	*ret_inode = gcr_folder_inode_find(folder, stat.st_ino);
+	if (*ret_inode)
+		return 0;
+	inode = calloc(1, sizeof(*inode));
+	if (!inode)
+		return -ENOMEM;
+	pthread_mutex_init(&inode->change_lock, NULL);
+	pthread_mutex_init(&inode->map_lock, NULL);
+	pthread_cond_init(&inode->is_read, NULL);
+	inode->ino = stat.st_ino;
+	inode->item = item;
+	inode->counted_bytes = bytes_of(&stat);
+	inode->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (inode->fd < 0)
+		return -errno;
+	inode->next = folder->inodes;
+	folder->inodes = inode;
+	folder->items[item].inode = inode;
+	*ret_inode = TAKE_PTR(inode);
+	return 0;
+}
+
+/* ---- opening ---- */
+
+/* An open file of @fd, which it takes with success. Lock: folder. */
+static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags,
+		     struct gcr_folder_file **ret_file)
+{
+	struct gcr_folder_file *file = calloc(1, sizeof(*file));
+	int result = file ? inode_get(folder, item, fd, &file->inode) : -ENOMEM;
+
+	if (result < 0) {
+		free(file);
+		return result;
+	}
+	file->folder = gcr_folder_ref(folder);
+	file->fd = fd;
+	file->flags = flags;
+	file->is_writable = (flags & O_ACCMODE) != O_RDONLY;
+	file->epoch = folder->epoch;
+	file->inode->files++;
+	file->inode->writers += file->is_writable;
+	folder->writers += file->is_writable;
+	*ret_file = file;
+	return 0;
+}
+
+static int open_locked(struct gcr_folder *folder, uint32_t item, int flags,
+		       struct gcr_folder_file **ret_file)
+{
+	bool is_writable = (flags & O_ACCMODE) != O_RDONLY;
+	_cleanup_close_ int fd = -1;
+	struct stat stat;
+	int result;
+
+	if (is_writable && folder->verbs)
+		return -EBUSY;
+	/* Who only writes may look for its holes too. */
+	fd = gcr_folder_open_item(folder, item, is_writable ? O_RDWR : O_RDONLY);
+	if (fd == -EACCES && (flags & O_ACCMODE) == O_WRONLY)
+		fd = gcr_folder_open_item(folder, item, O_WRONLY);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if (!S_ISREG(stat.st_mode))
+		return S_ISDIR(stat.st_mode) ? -EISDIR : -EPERM;
+	result = make_file(folder, item, fd, flags, ret_file);
+	if (!result)
+		TAKE_FD(fd);
+	return result;
+}
+
+int gcr_folder_open(struct gcr_folder *folder, uint32_t item, int flags,
+		    struct gcr_folder_file **ret_file)
+{
+	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *file = NULL;
+	int result;
+
+	pthread_mutex_lock(&folder->lock);
+	result = open_locked(folder, item, flags, &file);
+	pthread_mutex_unlock(&folder->lock);
+	if (!result && file->is_writable && flags & O_TRUNC)
+		result = gcr_folder_truncate(file, 0);
+	if (!result)
+		*ret_file = TAKE_PTR(file);
+	return result;
+}
+
+static int create_locked(struct gcr_folder *folder, uint32_t parent, const char *name, int flags,
+			 mode_t mode, uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry,
+			 struct gcr_folder_file **ret_file)
+{
+	_cleanup_close_ int parent_fd = gcr_folder_open_item(folder, parent, O_PATH | O_DIRECTORY);
+	_cleanup_close_ int fd = -1;
+	struct gcr_folder_entry entry;
+	int result;
+
+	if (parent_fd < 0)
+		return parent_fd;
+	fd = openat(parent_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	result = gcr_folder_give(folder, parent_fd, fd, mode, uid, gid);
+	if (!result)
+		result = gcr_folder_make_entry(folder, parent, name, fd, &entry);
+	if (!result) {
+		result = make_file(folder, entry.item, fd, flags, ret_file);
+		if (result < 0)
+			gcr_folder_item_forget(folder, entry.item, 1);
+	}
+	if (result < 0) {
+		unlinkat(parent_fd, name, 0);
+		return result;
+	}
+	TAKE_FD(fd);
+	*ret_entry = entry;
+	return 0;
+}
+
+int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const char *name, int flags,
+			   mode_t mode, uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry,
+			   struct gcr_folder_file **ret_file)
+{
+	int result = gcr_folder_lock_names(folder);
+
+	if (result < 0)
+		return result;
+	result = create_locked(folder, parent, name, flags, mode, uid, gid, ret_entry, ret_file);
+	pthread_mutex_unlock(&folder->lock);
+	return result;
+}
+
+/* The last one that had it open has closed it, and it is in no list any more. */
+static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode, struct gcr_room *room)
+{
+	bool is_orphan = inode->is_orphan;
+	uint64_t orphan_bytes = inode->orphan_bytes;
+	uint64_t gone_bytes = inode->is_unlinked ? inode->counted_bytes : 0;
+
+	inode_free(inode);
+	if (is_orphan && folder->store)
+		gcr_store_let_go(folder->store, orphan_bytes);
+	else if (room && gone_bytes)
+		gcr_room_settle(room, 0, gone_bytes, 0);
+}
+
+void gcr_folder_close(struct gcr_folder_file *file)
+{
+	struct gcr_folder_inode *inode;
+	struct gcr_folder *folder;
+	struct gcr_folder_inode **link;
+	struct gcr_room *room;
+	bool is_last;
+	bool trims;
+
+	if (!file)
+		return;
+	folder = file->folder;
+	inode = file->inode;
+	close(file->fd);
+	pthread_mutex_lock(&folder->lock);
+	inode->writers -= file->is_writable;
+	folder->writers -= file->is_writable;
+	is_last = !--inode->files;
+	if (is_last) {
+		for (link = &folder->inodes; *link != inode; link = &(*link)->next)
+			;
+		*link = inode->next;
+		if (inode->item < folder->items_count && folder->items[inode->item].inode == inode)
+			folder->items[inode->item].inode = NULL;
+	}
+	/* Whoever takes the account away waits for us. */
+	room = folder->room;
+	trims = !folder->writers;
+	folder->changes++;
+	pthread_mutex_unlock(&folder->lock);
+	if (is_last)
+		let_go(folder, inode, room);
+	if (room && trims)
+		gcr_room_trim(room);
+	gcr_folder_end_change(folder);
+	gcr_folder_unref(folder);
+	free(file);
+}
+
+/* ---- reading ---- */
+
+/* A mapping of all of it, if it has no holes. Lock: map_lock. */
+static void map(struct gcr_folder_inode *inode, int fd)
+{
+	struct stat stat;
+	void *mapping;
+
+	if (inode->was_looked_at)
+		return;
+	inode->was_looked_at = true;
+	if (fstat(fd, &stat) < 0 || !stat.st_size || lseek(fd, 0, SEEK_HOLE) != stat.st_size)
+		return;
+	mapping = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	if (mapping == MAP_FAILED)
+		return;
+	inode->mapping = mapping;
+	inode->mapping_bytes = (size_t)stat.st_size;
+}
+
+/* Has the answer been found in the mapping? */
+static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t size,
+			struct gcr_folder_bytes *bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	bool is_mapped = false;
+	bool is_written;
+
+	pthread_mutex_lock(&file->folder->lock);
+	is_written = inode->writers;
+	pthread_mutex_unlock(&file->folder->lock);
+	if (is_written)
+		return false;
+	pthread_mutex_lock(&inode->map_lock);
+	if (!inode->changes) {
+		map(inode, file->fd);
+		is_mapped = inode->mapping;
+	}
+	if (is_mapped) {
+		uint64_t rest = offset < inode->mapping_bytes ? inode->mapping_bytes - offset : 0;
+
+		bytes->bytes = rest ? (const char *)inode->mapping + offset : NULL;
+		bytes->size = rest < size ? (size_t)rest : size;
+		inode->mapped_reads++;
+	}
+	pthread_mutex_unlock(&inode->map_lock);
+	return is_mapped;
+}
+
+int gcr_folder_read(struct gcr_folder_file *file, uint64_t offset, size_t size,
+		    struct gcr_folder_bytes *ret_bytes)
+{
+	_cleanup_free_ char *buffer = NULL;
+	size_t got = 0;
+
+	*ret_bytes = (struct gcr_folder_bytes){0};
+	if (read_mapped(file, offset, size, ret_bytes))
+		return 0;
+	buffer = malloc(size ? size : 1);
+	if (!buffer)
+		return -ENOMEM;
+	while (got < size) {
+		ssize_t more = pread(file->fd, buffer + got, size - got, (off_t)(offset + got));
+
+		if (more < 0 && errno == EINTR)
+			continue;
+		if (more < 0)
+			return -errno;
+		if (!more)
+			break;
+		got += (size_t)more;
+	}
+	ret_bytes->size = got;
+	ret_bytes->bytes = buffer;
+	ret_bytes->buffer = TAKE_PTR(buffer);
+	return 0;
+}
+
+void gcr_folder_read_done(struct gcr_folder_file *file, struct gcr_folder_bytes *bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+
+	if (bytes->buffer) {
+		free(TAKE_PTR(bytes->buffer));
+		return;
+	}
+	pthread_mutex_lock(&inode->map_lock);
+	if (!--inode->mapped_reads)
+		pthread_cond_broadcast(&inode->is_read);
+	pthread_mutex_unlock(&inode->map_lock);
+}
+
+int64_t gcr_folder_seek(struct gcr_folder_file *file, int64_t offset, int whence)
+{
+	off_t found = lseek(file->fd, (off_t)offset, whence);
+
+	return found < 0 ? -errno : found;
+}
+
+/* ---- changing ---- */
+
+/*
+ * What it may take at most to have data everywhere between @offset and @end: a huge page for each
+ * hole. Pages that the kernel has made and nobody has written count as holes.
+ */
+static uint64_t growth(int fd, uint64_t offset, uint64_t end)
+{
+	uint64_t next_page = 0; /* those before are counted */
+	uint64_t pages = 0;
+
+	while (offset < end) {
+		off_t hole = lseek(fd, (off_t)offset, SEEK_HOLE);
+		off_t data;
+		uint64_t first;
+		uint64_t last;
+
+		/* Past its end all is a hole. */
+		if (hole < 0)
+			hole = (off_t)offset;
+		if ((uint64_t)hole >= end)
+			break;
+		data = lseek(fd, hole, SEEK_DATA);
+		offset = data < 0 || (uint64_t)data > end ? end : (uint64_t)data;
+		first = (uint64_t)hole / PAGE_BYTES;
+		last = (offset - 1) / PAGE_BYTES;
+		first = first < next_page ? next_page : first;
+		if (first <= last)
+			pages += last - first + 1;
+		next_page = last + 1;
+		if (offset <= (uint64_t)hole)
+			break;
+	}
+	return pages * PAGE_BYTES;
+}
+
+/* From here on nobody is answered from a mapping; those who are have their answer first. */
+static void unmap(struct gcr_folder_inode *inode)
+{
+	pthread_mutex_lock(&inode->map_lock);
+	inode->changes++;
+	while (inode->mapped_reads)
+		pthread_cond_wait(&inode->is_read, &inode->map_lock);
+	if (inode->mapping)
+		munmap(TAKE_PTR(inode->mapping), inode->mapping_bytes);
+	pthread_mutex_unlock(&inode->map_lock);
+}
+
+static void may_map(struct gcr_folder_inode *inode)
+{
+	pthread_mutex_lock(&inode->map_lock);
+	inode->changes--;
+	inode->was_looked_at = false;
+	pthread_mutex_unlock(&inode->map_lock);
+}
+
+/* One change of a file's contents. Room for data between offset and end is taken first. */
+struct change {
+	struct gcr_folder_file *file;
+	struct gcr_room *room;
+	uint64_t taken_bytes;
+};
+
+static int begin(struct change *change, struct gcr_folder_file *file, uint64_t offset, uint64_t end)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	int result;
+
+	if (!file->is_writable)
+		return -EBADF;
+	result = gcr_folder_begin_change(file->folder, file->epoch);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&inode->change_lock);
+	*change = (struct change){.file = file, .room = file->folder->room};
+	if (change->room) {
+		change->taken_bytes = growth(file->fd, offset, end);
+		result = gcr_room_take(change->room, change->taken_bytes);
+	}
+	if (result < 0) {
+		pthread_mutex_unlock(&inode->change_lock);
+		gcr_folder_end_change(file->folder);
+		return result;
+	}
+	unmap(inode);
+	return 0;
+}
+
+static void end(struct change *change)
+{
+	struct gcr_folder_file *file = change->file;
+	struct gcr_folder_inode *inode = file->inode;
+	uint64_t before = inode->counted_bytes;
+	struct stat stat;
+
+	may_map(inode);
+	if (!fstat(file->fd, &stat))
+		inode->counted_bytes = bytes_of(&stat);
+	if (change->room)
+		gcr_room_settle(change->room, change->taken_bytes, before, inode->counted_bytes);
+	pthread_mutex_unlock(&inode->change_lock);
+	gcr_folder_end_change(file->folder);
+}
+
+static ssize_t write_all(int fd, const char *bytes, size_t size, uint64_t offset)
+{
+	size_t written = 0;
+
+	while (written < size) {
+		ssize_t more =
+			pwrite(fd, bytes + written, size - written, (off_t)(offset + written));
+
+		if (more < 0 && errno == EINTR)
+			continue;
+		if (more < 0 && !written)
+			return -errno;
+		if (more <= 0)
+			break;
+		written += (size_t)more;
+	}
+	return (ssize_t)written;
+}
+
+ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t size,
+			 uint64_t offset)
+{
+	struct change change;
+	struct stat stat;
+	ssize_t written;
+	int result;
+
+	/* The kernel's idea of where the end is may be old. */
+	if (file->flags & O_APPEND) {
+		if (fstat(file->fd, &stat) < 0)
+			return -errno;
+		offset = (uint64_t)stat.st_size;
+	}
+	if (offset > INT64_MAX - size)
+		return -EFBIG;
+	result = begin(&change, file, offset, offset + size);
+	if (result < 0)
+		return result;
+	written = write_all(file->fd, bytes, size, offset);
+	end(&change);
+	return written;
+}
+
+int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
+{
+	struct change change;
+	int result;
+
+	if (bytes > INT64_MAX)
+		return -EFBIG;
+	result = begin(&change, file, 0, 0);
+	if (result < 0)
+		return result;
+	result = ftruncate(file->fd, (off_t)bytes) < 0 ? -errno : 0;
+	end(&change);
+	return result;
+}
+
+int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes)
+{
+	bool takes = !(mode & FALLOC_FL_PUNCH_HOLE);
+	struct change change;
+	int result;
+
+	if (offset > INT64_MAX || bytes > INT64_MAX - offset)
+		return -EFBIG;
+	result = begin(&change, file, takes ? offset : 0, takes ? offset + bytes : 0);
+	if (result < 0)
+		return result;
+	result = fallocate(file->fd, mode, (off_t)offset, (off_t)bytes) < 0 ? -errno : 0;
+	end(&change);
+	return result;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the files of a folder share. folder->lock guards items, names, open inodes and verbs; the
+ * tree's names change only under it. An inode's change_lock comes before it, its map_lock after.
+ * The store's lock is not taken under any of them.
+ */
+#ifndef GCR_FS_FOLDER_PRIVATE_H
+#define GCR_FS_FOLDER_PRIVATE_H
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "fs/folder.h"
+#include "lib/cleanup.h"
+
+#define GCR_FOLDER_NONE UINT32_MAX
+
+/* A name that the kernel knows, or a free place in the table. */
+struct gcr_folder_item {
+	char *name; /* NULL: it has been removed, or is the root */
+	uint32_t parent;
+	uint32_t next;	   /* with the same hash; of the free ones */
+	uint32_t children; /* items whose parent it is: it stays as long as they do */
+	uint64_t lookups;
+	uint64_t generation;
+	struct gcr_folder_inode *inode; /* it is open; NULL: it is not */
+};
+
+/* A file that is open, any number of times. */
+struct gcr_folder_inode {
+	struct gcr_folder_inode *next;
+	ino_t ino;
+	uint32_t item;
+	unsigned int files;
+	unsigned int writers;
+	int fd; /* for its attributes */
+	bool is_unlinked;
+	bool is_orphan;
+	uint64_t orphan_bytes;
+
+	pthread_mutex_t change_lock; /* one change at a time; guards what follows */
+	uint64_t counted_bytes;	     /* what the account has for it */
+
+	pthread_mutex_t map_lock; /* guards what follows */
+	pthread_cond_t is_read;
+	unsigned int changes;	   /* under way or waiting */
+	unsigned int mapped_reads; /* being answered from the mapping */
+	bool was_looked_at;	   /* whether it can be mapped, since the last change */
+	void *mapping;
+	size_t mapping_bytes;
+};
+
+struct gcr_folder {
+	/* fixed for life */
+	atomic_int references;
+	struct gcr_folder *next; /* of all */
+	uint32_t number;
+	int root_fd;
+	bool gives_away; /* we may make files somebody else's */
+	struct gcr_store *store;
+	int (*touch)(void *data, struct gcr_room **ret_room);
+	void *data;
+
+	pthread_mutex_t touch_lock; /* before all others */
+	atomic_bool is_touched;
+
+	pthread_mutex_t lock;
+	pthread_cond_t is_settled;
+	bool is_retired;
+	unsigned int verbs;
+	uint64_t epoch;	      /* how many there have been */
+	unsigned int changes; /* of contents, and of accounts, that are under way */
+	unsigned int writers;
+	struct gcr_room *room;
+	struct gcr_folder_inode *inodes;
+	struct gcr_folder_item *items;
+	uint32_t items_count;
+	uint32_t free_item;
+	uint32_t *buckets;
+	uint32_t buckets_count; /* a power of two */
+	uint32_t named_count;	/* items in them */
+};
+
+struct gcr_folder_file {
+	struct gcr_folder *folder;
+	struct gcr_folder_inode *inode;
+	int fd;
+	int flags;
+	bool is_writable;
+	uint64_t epoch; /* of the folder when it was opened */
+};
+
+/* ---- folder_items.c: the table, all with the folder's lock held ---- */
+
+int gcr_folder_items_init(struct gcr_folder *folder);
+void gcr_folder_items_finish(struct gcr_folder *folder);
+/* The item of this name, or GCR_FOLDER_NONE. */
+uint32_t gcr_folder_item_find(const struct gcr_folder *folder, uint32_t parent, const char *name);
+/* The same, made if there is none, and known once more. -ENOMEM. */
+int gcr_folder_item_get(struct gcr_folder *folder, uint32_t parent, const char *name,
+			uint32_t *ret_item);
+void gcr_folder_item_forget(struct gcr_folder *folder, uint32_t item, uint64_t count);
+/* It has been removed: it has no name any more. */
+void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item);
+/* It has another name, which no other item has. -ENOMEM: nothing is changed. */
+int gcr_folder_item_move(struct gcr_folder *folder, uint32_t item, uint32_t parent,
+			 const char *name);
+/* Two exchange their names. */
+void gcr_folder_item_exchange(struct gcr_folder *folder, uint32_t left, uint32_t right);
+/* -ESTALE: there is no such item, or it has been removed. */
+int gcr_folder_item_check(const struct gcr_folder *folder, uint32_t item);
+/* Its path below the root, "." for that, and how many names it has. -ESTALE, -ENAMETOOLONG. */
+int gcr_folder_item_path(const struct gcr_folder *folder, uint32_t item, char path[PATH_MAX],
+			 unsigned int *ret_depth);
+
+/* ---- folder.c ---- */
+
+/* Before any change of contents; on 0 gcr_folder_end_change() has to follow. -EBUSY, -ESTALE. */
+int gcr_folder_begin_change(struct gcr_folder *folder, uint64_t epoch);
+void gcr_folder_end_change(struct gcr_folder *folder);
+/* For a change of names: on 0 the lock is held. */
+int gcr_folder_lock_names(struct gcr_folder *folder);
+/* A descriptor of an item. Lock: folder. */
+int gcr_folder_open_item(struct gcr_folder *folder, uint32_t item, int flags);
+/* Make what has just been made its owner's. */
+int gcr_folder_give(const struct gcr_folder *folder, int parent_fd, int fd, mode_t mode, uid_t uid,
+		    gid_t gid);
+/* The entry of a file that @fd is; the kernel knows it once more. Lock: folder. */
+int gcr_folder_make_entry(struct gcr_folder *folder, uint32_t parent, const char *name, int fd,
+			  struct gcr_folder_entry *ret_entry);
+
+/* ---- folder_io.c ---- */
+
+/* The open inode of this number, or NULL. Lock: folder. */
+struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino);
+
+GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
+GCR_DEFINE_CLEANUP(struct gcr_folder_file *, gcr_folder_close);
+
+#endif

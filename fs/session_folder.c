@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/* From requests of the kernel to operations on folders, and back. */
+#include "fs/session_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "lib/cleanup.h"
+
+GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
+GCR_DEFINE_CLEANUP(struct gcr_folder_file *, gcr_folder_close);
+
+/* Of a process that has nothing in the store, and elsewhere, nothing can be changed. */
+static int find(fuse_req_t request, fuse_ino_t node, struct gcr_folder **ret_folder,
+		uint32_t *ret_item)
+{
+	int result = gcr_tree_folder(fuse_req_userdata(request), node, ret_folder, ret_item);
+
+	return result == -ENOENT ? -EPERM : result;
+}
+
+void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *entry)
+{
+	fuse_ino_t node = entry->ino;
+
+	if (fuse_reply_entry(request, entry))
+		gcr_tree_forget(node, 1);
+}
+
+void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_folder_entry made;
+	struct fuse_entry_param entry;
+	uint32_t item;
+	int result;
+
+	result = find(request, parent, &folder, &item);
+	if (!result)
+		result =
+			gcr_folder_mkdir(folder, item, name, mode, caller->uid, caller->gid, &made);
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	gcr_tree_make_entry(folder, &made, &entry);
+	gcr_session_reply_entry(request, &entry);
+}
+
+static void remove_name(fuse_req_t request, fuse_ino_t parent, const char *name, bool is_directory)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	uint32_t item;
+	int result;
+
+	result = find(request, parent, &folder, &item);
+	if (!result)
+		result = gcr_folder_remove(folder, item, name, is_directory);
+	fuse_reply_err(request, -result);
+}
+
+void gcr_session_unlink(fuse_req_t request, fuse_ino_t parent, const char *name)
+{
+	remove_name(request, parent, name, false);
+}
+
+void gcr_session_rmdir(fuse_req_t request, fuse_ino_t parent, const char *name)
+{
+	remove_name(request, parent, name, true);
+}
+
+void gcr_session_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
+			fuse_ino_t new_parent, const char *new_name, unsigned int flags)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *new_folder = NULL;
+	uint32_t item;
+	uint32_t new_item;
+	int result;
+
+	result = find(request, parent, &folder, &item);
+	if (!result)
+		result = find(request, new_parent, &new_folder, &new_item);
+	if (!result && folder != new_folder)
+		result = -EXDEV;
+	if (!result)
+		result = gcr_folder_rename(folder, item, name, new_item, new_name, flags);
+	fuse_reply_err(request, -result);
+}
+
+static struct timespec time_of(int valid, int flag, int now_flag, const struct timespec *time)
+{
+	if (valid & now_flag)
+		return (struct timespec){.tv_nsec = UTIME_NOW};
+	return valid & flag ? *time : (struct timespec){.tv_nsec = UTIME_OMIT};
+}
+
+static int truncate_item(struct gcr_folder *folder, uint32_t item, uint64_t bytes,
+			 struct gcr_folder_file *file)
+{
+	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *opened = NULL;
+	int result = file ? 0 : gcr_folder_open(folder, item, O_WRONLY, &opened);
+
+	return result ? result : gcr_folder_truncate(file ? file : opened, bytes);
+}
+
+void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *stat, int valid,
+		     struct gcr_folder_file *file)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	const int others = FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID |
+			   FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
+			   FUSE_SET_ATTR_MTIME_NOW;
+	struct gcr_folder_attributes attributes = {
+		.has_mode = valid & FUSE_SET_ATTR_MODE,
+		.mode = stat->st_mode,
+		.uid = valid & FUSE_SET_ATTR_UID ? stat->st_uid : (uid_t)-1,
+		.gid = valid & FUSE_SET_ATTR_GID ? stat->st_gid : (gid_t)-1,
+		.times = {time_of(valid, FUSE_SET_ATTR_ATIME, FUSE_SET_ATTR_ATIME_NOW,
+				  &stat->st_atim),
+			  time_of(valid, FUSE_SET_ATTR_MTIME, FUSE_SET_ATTR_MTIME_NOW,
+				  &stat->st_mtim)},
+	};
+	struct stat now;
+	uint32_t item;
+	int result;
+
+	result = find(request, node, &folder, &item);
+	if (!result && valid & FUSE_SET_ATTR_SIZE)
+		result = truncate_item(folder, item, (uint64_t)stat->st_size, file);
+	if (!result && valid & others)
+		result = gcr_folder_set(folder, item, &attributes);
+	if (!result)
+		result = gcr_tree_getattr(fuse_req_userdata(request), node, &now);
+	if (result < 0)
+		fuse_reply_err(request, -result);
+	else
+		fuse_reply_attr(request, &now, 0);
+}
+
+void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t size,
+		      uint64_t offset)
+{
+	struct gcr_folder_bytes bytes;
+	int result = gcr_folder_read(file, offset, size, &bytes);
+
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	fuse_reply_buf(request, bytes.bytes, bytes.size);
+	gcr_folder_read_done(file, &bytes);
+}
+
+void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const char *bytes,
+		       size_t size, uint64_t offset)
+{
+	ssize_t written = gcr_folder_write(file, bytes, size, offset);
+
+	if (written < 0)
+		fuse_reply_err(request, (int)-written);
+	else
+		fuse_reply_write(request, (size_t)written);
+}
+
+int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
+		     struct gcr_folder_file **ret_file)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	uint32_t item;
+	int result = find(request, node, &folder, &item);
+
+	return result ? result : gcr_folder_open(folder, item, flags, ret_file);
+}
+
+int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
+			    int flags, struct fuse_entry_param *ret_entry,
+			    struct gcr_folder_file **ret_file)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_folder_entry entry;
+	uint32_t item;
+	int result;
+
+	result = find(request, parent, &folder, &item);
+	if (!result)
+		result = gcr_folder_create_file(folder, item, name, flags, mode, caller->uid,
+						caller->gid, &entry, ret_file);
+	if (!result)
+		gcr_tree_make_entry(folder, &entry, ret_entry);
+	return result;
+}

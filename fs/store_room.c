@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Accounts of trees that users of the mount write to. What may be allocated is promised before, and
+ * what was is told afterwards, so that no freeze is promised what somebody has taken.
+ */
+#include "fs/store_private.h"
+
+#include <errno.h>
+
+/* Taken at once, so that not every write asks for the room of the host; given back at the end. */
+#define SLACK_BYTES (64ull << 20)
+
+static uint64_t paid_locked(const struct gcr_room *room)
+{
+	return room->paid_bytes + room->extra_bytes;
+}
+
+int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, uint64_t resident_bytes,
+		    struct gcr_room **ret_room)
+{
+	struct gcr_room *room = calloc(1, sizeof(*room));
+
+	if (!room)
+		return -ENOMEM;
+	room->store = store;
+	room->paid_bytes = paid_bytes;
+	room->resident_bytes = resident_bytes;
+	if (resident_bytes > paid_bytes)
+		room->extra_bytes = resident_bytes - paid_bytes;
+	pthread_mutex_lock(&store->lock);
+	room->next = store->rooms;
+	store->rooms = room;
+	store->rooms_bytes += room->extra_bytes;
+	pthread_mutex_unlock(&store->lock);
+	*ret_room = room;
+	return 0;
+}
+
+uint64_t gcr_room_destroy_locked(struct gcr_room *room)
+{
+	struct gcr_store *store = room->store;
+	struct gcr_room **link = &store->rooms;
+	uint64_t extra = room->extra_bytes;
+
+	while (*link != room)
+		link = &(*link)->next;
+	*link = room->next;
+	store->rooms_bytes -= extra;
+	free(room);
+	return extra;
+}
+
+uint64_t gcr_room_pending_locked(const struct gcr_room *room)
+{
+	return paid_locked(room) > room->resident_bytes ? paid_locked(room) - room->resident_bytes
+							: 0;
+}
+
+/* The room for @bytes more, to the pool's cost if need be. Lock: store; let go meanwhile. */
+static int extend_locked(struct gcr_room *room, uint64_t bytes)
+{
+	struct gcr_store *store = room->store;
+
+	for (;;) {
+		struct gcr_pool_file *given_up;
+		uint64_t missing = 0;
+
+		if (!gcr_store_check_room_locked(store, bytes, bytes, &missing, NULL))
+			break;
+		given_up = gcr_store_shrink_pool_locked(store, missing);
+		if (given_up) {
+			pthread_mutex_unlock(&store->lock);
+			gcr_store_remove_pool_files(store, given_up);
+			pthread_mutex_lock(&store->lock);
+		} else if (store->removals || store->removing || store->pool_removers) {
+			pthread_cond_wait(&store->changed, &store->lock);
+		} else {
+			return -ENOSPC;
+		}
+	}
+	room->extra_bytes += bytes;
+	store->rooms_bytes += bytes;
+	return 0;
+}
+
+int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+{
+	struct gcr_store *store = room->store;
+	uint64_t missing = 0;
+	int result = 0;
+
+	if (!bytes)
+		return 0;
+	if (bytes > store->size_bytes)
+		return -ENOSPC;
+	pthread_mutex_lock(&store->lock);
+	for (;;) {
+		uint64_t wanted = room->resident_bytes + room->promised_bytes + bytes;
+		uint64_t unused = 0;
+
+		if (result < 0 || wanted <= paid_locked(room))
+			break;
+		missing = wanted - paid_locked(room);
+		if (!gcr_store_check_room_locked(store, missing + SLACK_BYTES,
+						 missing + SLACK_BYTES, &unused, NULL))
+			missing += SLACK_BYTES;
+		result = extend_locked(room, missing);
+	}
+	if (!result)
+		room->promised_bytes += bytes;
+	pthread_mutex_unlock(&store->lock);
+	return result;
+}
+
+void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
+		     uint64_t after_bytes)
+{
+	struct gcr_store *store = room->store;
+	uint64_t more;
+
+	pthread_mutex_lock(&store->lock);
+	room->promised_bytes -= taken_bytes;
+	room->resident_bytes += after_bytes - before_bytes;
+	/* The kernel may have taken more than was to be expected: that is how it is. */
+	if (room->resident_bytes > paid_locked(room)) {
+		more = room->resident_bytes - paid_locked(room);
+		room->extra_bytes += more;
+		store->rooms_bytes += more;
+	}
+	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_room_trim(struct gcr_room *room)
+{
+	struct gcr_store *store = room->store;
+	uint64_t needed;
+	uint64_t extra;
+
+	pthread_mutex_lock(&store->lock);
+	needed = room->resident_bytes + room->promised_bytes;
+	extra = needed > room->paid_bytes ? needed - room->paid_bytes : 0;
+	if (extra < room->extra_bytes) {
+		store->rooms_bytes -= room->extra_bytes - extra;
+		room->extra_bytes = extra;
+		store->pools_changed = true;
+		pthread_cond_broadcast(&store->changed);
+	}
+	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_room_destroy(struct gcr_room *room)
+{
+	struct gcr_store *store;
+
+	if (!room)
+		return;
+	store = room->store;
+	pthread_mutex_lock(&store->lock);
+	gcr_room_destroy_locked(room);
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+}
