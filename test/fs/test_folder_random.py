@@ -13,7 +13,7 @@ import harness
 from harness import Machine, equal
 
 SEED = int(os.environ.get('GPUCR_TEST_SEED', '0')) or random.randrange(1, 1 << 32)
-STEPS = 4000 // harness.SLOW
+STEPS = 3000 // harness.SLOW
 SPAN = 5 << 20  # files are not longer
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
