@@ -120,7 +120,7 @@ def test_driver_engine_has_none():
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
-        equal(os.listdir(vram(machine, demo.pid)), [])
+        equal(os.listdir(machine.path(demo.pid, 'snapshot')), [])
         machine.must(demo.pid, 'thaw')
 
 

@@ -133,7 +133,7 @@ def check_files(abi):
     rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("(\w+)"|NULL), (S_IF\w+)( \| (0\d+))',
                       source)
     titles = {'ROOT': 'FILES OF THE ROOT', 'GPU': 'FILES OF A GPU',
-              'PROCESS': 'FILES OF A PROCESS', 'SNAPSHOT': 'FILES OF A SNAPSHOT'}
+              'PROCESS': 'FILES OF A PROCESS'}
     code = {title: [] for title in titles.values()}
     for parent, _, name, kind, _, mode in rows:
         if parent not in titles or not name:
