@@ -135,7 +135,7 @@ def test_out_and_in_again():
             machine.must(demo.pid, 'thaw')
             demo.wait_ticks(2)
             machine.must(demo.pid, 'freeze')
-            equal(os.listdir(place), ['vram'], 'of an earlier freeze')
+            equal(sorted(os.listdir(place)), ['digests', 'manifest', 'vram'], 'of an earlier freeze')
             shutil.rmtree(out)
         goes_on(machine, demo)
 
@@ -328,7 +328,7 @@ def test_full_store():
         found = subprocess.run(['rsync', '--sparse', big, f'{place}/big'], capture_output=True,
                                check=False)
         check(found.returncode != 0 and b'No space left' in found.stderr, found.stderr.decode())
-        equal(sorted(os.listdir(place)), ['full', 'vram'])
+        equal(sorted(os.listdir(place)), ['digests', 'full', 'manifest', 'vram'])
         other = machine.ready_demo('--bytes', '16M', '--buffers', '2')
         machine.wait_status(other.pid, 'engine', 'vmm')
         equal(machine.write(other.pid, 'freeze'), 'ENOSPC')
