@@ -21,6 +21,7 @@ struct fuse_session;
 struct gcr_event_log;
 struct gcr_gpus;
 struct gcr_helpers;
+struct gcr_incomings;
 struct gcr_loop;
 struct gcr_metrics;
 struct gcr_processes;
@@ -64,6 +65,7 @@ struct gcr_daemon {
 	struct gcr_sampler *sampler;
 	struct gcr_scan *scan;
 	struct gcr_store *store;
+	struct gcr_incomings *incomings;
 	struct fuse_session *session;
 
 	atomic_bool recovered; /* the records of earlier daemons have been read */

@@ -246,6 +246,20 @@ struct gcr_room *gcr_folder_take_room(struct gcr_folder *folder)
 	return room;
 }
 
+uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder)
+{
+	uint64_t bytes = 0;
+
+	/* Whoever takes the account away waits for us. */
+	pthread_mutex_lock(&folder->lock);
+	folder->changes++;
+	pthread_mutex_unlock(&folder->lock);
+	if (folder->room)
+		bytes = gcr_room_resident_bytes(folder->room);
+	gcr_folder_end_change(folder);
+	return bytes;
+}
+
 /* ---- names ---- */
 
 int gcr_folder_open_item(struct gcr_folder *folder, uint32_t item, int flags)

@@ -61,6 +61,9 @@ bool gcr_folder_is_touched(const struct gcr_folder *folder);
 /* Do as if. Errors are those of config->touch. */
 int gcr_folder_touch(struct gcr_folder *folder);
 
+/* What its files take, as its account says; 0 without one. */
+uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder);
+
 /* ---- the end ---- */
 
 /* Its tree is going: nothing can be looked up, opened or changed any more (-ESTALE). */

@@ -24,6 +24,7 @@
 #include "fs/event.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
+#include "fs/incoming.h"
 #include "fs/log.h"
 #include "fs/loop.h"
 #include "fs/metrics.h"
@@ -192,6 +193,10 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_store_create(daemon, &daemon->store, error);
 	if (result < 0)
 		return result;
+	result = gcr_incomings_create(daemon, &daemon->incomings);
+	if (result < 0)
+		return gcr_error_set(error, -result, "what is incoming cannot be read: %s",
+				     strerror(-result));
 
 	/* Before the first library can be there, which it is told of. */
 	result = gcr_sampler_create(daemon, &daemon->sampler);
@@ -240,6 +245,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_waiters_destroy(daemon->waiters);
 	gcr_session_destroy(daemon);
 	gcr_processes_destroy(daemon->processes);
+	gcr_incomings_destroy(daemon->incomings);
 	gcr_store_destroy(daemon->store);
 	gcr_helpers_destroy(daemon->helpers);
 	gcr_loop_destroy(daemon->loop);

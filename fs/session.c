@@ -16,6 +16,7 @@
 #include "fs/control.h"
 #include "fs/event.h"
 #include "fs/gpus.h"
+#include "fs/incoming.h"
 #include "fs/log.h"
 #include "fs/session_folder.h"
 #include "fs/store.h"
@@ -45,8 +46,9 @@ struct listing {
 struct file {
 	atomic_int references; /* the open file's, and those of reads being answered */
 	fuse_ino_t node;
-	struct gcr_process *process; /* NULL if it is not about one */
-	char *text;		     /* a control file, as it was when opened */
+	struct gcr_process *process;   /* NULL if it is not about one */
+	struct gcr_incoming *incoming; /* likewise */
+	char *text;		       /* a control file, as it was when opened */
 	size_t size;
 	struct gcr_event_reader *reader; /* an events file */
 	struct gcr_folder_file *item;	 /* a file of a folder */
@@ -76,6 +78,7 @@ static void file_unref(struct file *file)
 	gcr_event_reader_destroy(file->reader);
 	gcr_folder_close(file->item);
 	gcr_process_unref(file->process);
+	gcr_incoming_unref(file->incoming);
 	free(file->text);
 	free(file->listing.entries);
 	free(file->listing.names);
@@ -126,7 +129,8 @@ static void do_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, i
 	enum gcr_node_kind kind = gcr_node_kind(node);
 
 	/* A truncated ctl is what it was; nothing else of a control file can be set. */
-	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT)
+	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT ||
+	    kind == GCR_NODE_INCOMING_SNAPSHOT)
 		gcr_session_set(request, node, stat, valid, info ? file_of(info)->item : NULL);
 	else if (gcr_node_is_ctl(kind) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
 		 !(valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
@@ -164,9 +168,14 @@ static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file *
 	result = gcr_tree_process(daemon, node, &file->process);
 	if (result < 0 && result != -EINVAL)
 		return result;
+	result = gcr_tree_incoming(daemon, node, &file->incoming);
+	if (result < 0 && result != -EINVAL)
+		return result;
 	if (gcr_node_is_events(kind)) {
-		result = gcr_event_reader_create(
-			file->process ? file->process->events : daemon->events, &file->reader);
+		result = gcr_event_reader_create(file->process	  ? file->process->events
+						 : file->incoming ? file->incoming->events
+								  : daemon->events,
+						 &file->reader);
 		if (result < 0)
 			return result;
 	}
@@ -343,6 +352,8 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 	atomic_fetch_add(&file->references, 1);
 	if (file->item)
 		gcr_session_write(request, file->item, bytes, size, (uint64_t)offset);
+	else if (file->incoming && gcr_node_is_ctl(gcr_node_kind(node)))
+		gcr_session_write_incoming(request, file->incoming, bytes, size);
 	else if (!gcr_node_is_ctl(gcr_node_kind(node)))
 		fuse_reply_err(request, EPERM);
 	else

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "fs/incoming.h"
 #include "lib/cleanup.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
@@ -28,6 +29,58 @@ void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *
 		gcr_tree_forget(node, 1);
 }
 
+/* A directory of the root: a place for a snapshot from elsewhere. */
+static void make_incoming(fuse_req_t request, const char *name)
+{
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_incoming *incoming;
+	struct fuse_entry_param entry;
+	int result =
+		gcr_incoming_make(daemon->incomings, name, caller->uid, caller->gid, &incoming);
+
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	result = gcr_tree_make_incoming_entry(incoming, &entry);
+	gcr_incoming_unref(incoming);
+	if (result < 0)
+		fuse_reply_err(request, ENOENT);
+	else
+		gcr_session_reply_entry(request, &entry);
+}
+
+static void drop_incoming(fuse_req_t request, const char *name)
+{
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
+	struct gcr_incoming *incoming;
+	int result = gcr_incoming_find(daemon->incomings, name, &incoming);
+
+	if (result < 0) {
+		fuse_reply_err(request, EPERM);
+		return;
+	}
+	result = gcr_incoming_drop(incoming);
+	gcr_incoming_unref(incoming);
+	fuse_reply_err(request, -result);
+}
+
+void gcr_session_write_incoming(fuse_req_t request, struct gcr_incoming *incoming,
+				const char *bytes, size_t size)
+{
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	int result = -EPERM;
+
+	/* Judged by who writes, not by who opened. */
+	if (!caller->uid || caller->uid == incoming->stat.st_uid)
+		result = gcr_incoming_write(incoming, bytes, size);
+	if (result < 0)
+		fuse_reply_err(request, -result);
+	else
+		fuse_reply_write(request, size);
+}
+
 void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode)
 {
 	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
@@ -37,6 +90,10 @@ void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, 
 	uint32_t item;
 	int result;
 
+	if (parent == FUSE_ROOT_ID) {
+		make_incoming(request, name);
+		return;
+	}
 	result = find(request, parent, &folder, &item);
 	if (!result)
 		result =
@@ -68,7 +125,10 @@ void gcr_session_unlink(fuse_req_t request, fuse_ino_t parent, const char *name)
 
 void gcr_session_rmdir(fuse_req_t request, fuse_ino_t parent, const char *name)
 {
-	remove_name(request, parent, name, true);
+	if (parent == FUSE_ROOT_ID)
+		drop_incoming(request, name);
+	else
+		remove_name(request, parent, name, true);
 }
 
 void gcr_session_rename(fuse_req_t request, fuse_ino_t parent, const char *name,

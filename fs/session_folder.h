@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The FUSE operations on what is below a `snapshot`; session.c has the others. */
+/*
+ * The FUSE operations on what is below a `snapshot`, and on incoming snapshots as a whole;
+ * session.c has the others.
+ */
 #ifndef GCR_FS_SESSION_FOLDER_H
 #define GCR_FS_SESSION_FOLDER_H
 
@@ -21,6 +24,10 @@ void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t s
 		      uint64_t offset);
 void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const char *bytes,
 		       size_t size, uint64_t offset);
+
+/* A verb for an incoming snapshot. */
+void gcr_session_write_incoming(fuse_req_t request, struct gcr_incoming *incoming,
+				const char *bytes, size_t size);
 
 /* These do not. */
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,

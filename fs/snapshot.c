@@ -578,6 +578,7 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	if (renameat(store->fd, snapshot->name, store->fd, removal->name) < 0)
 		snprintf(removal->name, sizeof(removal->name), "%s", snapshot->name);
 	removal->snapshot = snapshot; /* with the caller's reference */
+	removal->folder = snapshot->is_touched ? gcr_folder_ref(snapshot->folder) : NULL;
 	removal->cost_bytes = snapshot->is_touched ? cost : cost - files_cost(snapshot);
 	pthread_mutex_lock(&store->lock);
 	gcr_store_remove_later_locked(store, removal);

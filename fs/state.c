@@ -9,18 +9,23 @@
 #include "lib/cleanup.h"
 
 static const char *const state_names[GCR_STATES_COUNT] = {
-	[GCR_STATE_RUNNING] = "running", [GCR_STATE_FREEZING] = "freezing",
-	[GCR_STATE_FROZEN] = "frozen",	 [GCR_STATE_THAWING] = "thawing",
-	[GCR_STATE_FAILED] = "failed",	 [GCR_STATE_GONE] = "gone",
+	[GCR_STATE_RUNNING] = "running",   [GCR_STATE_FREEZING] = "freezing",
+	[GCR_STATE_FROZEN] = "frozen",	   [GCR_STATE_THAWING] = "thawing",
+	[GCR_STATE_FAILED] = "failed",	   [GCR_STATE_GONE] = "gone",
+	[GCR_STATE_INCOMING] = "incoming",
 };
 
 static const char *const verb_names[GCR_VERBS_COUNT] = {
 	[GCR_VERB_FREEZE] = "freeze",
 	[GCR_VERB_THAW] = "thaw",
 	[GCR_VERB_CANCEL] = "cancel",
+	[GCR_VERB_DROP] = "drop",
 };
 
-/* `cancel` is not among them: it stops what is under way and makes no transition of its own. */
+/*
+ * `cancel` is not among them: it stops what is under way and makes no transition of its own; nor is
+ * `drop`, after which there is no state.
+ */
 static const struct gcr_transition transitions[] = {
 	{GCR_VERB_FREEZE, GCR_STATE_RUNNING, GCR_STATE_FREEZING, GCR_STATE_FROZEN},
 	{GCR_VERB_THAW, GCR_STATE_FROZEN, GCR_STATE_THAWING, GCR_STATE_RUNNING},
@@ -90,7 +95,8 @@ size_t gcr_state_verbs(enum gcr_state state, char *buffer, size_t size)
 	buffer[0] = '\0';
 	for (size_t verb = 0; verb < GCR_VERBS_COUNT; verb++) {
 		bool applies = gcr_transition_find((enum gcr_verb)verb, state) ||
-			       (verb == GCR_VERB_CANCEL && gcr_state_is_transition(state));
+			       (verb == GCR_VERB_CANCEL && gcr_state_is_transition(state)) ||
+			       (verb == GCR_VERB_DROP && state == GCR_STATE_INCOMING);
 		int written;
 
 		if (!applies)

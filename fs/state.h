@@ -16,6 +16,7 @@ enum gcr_state {
 	GCR_STATE_THAWING,
 	GCR_STATE_FAILED,
 	GCR_STATE_GONE,
+	GCR_STATE_INCOMING, /* of no process: a place for a snapshot from elsewhere */
 	GCR_STATES_COUNT,
 };
 
@@ -23,6 +24,7 @@ enum gcr_verb {
 	GCR_VERB_FREEZE,
 	GCR_VERB_THAW,
 	GCR_VERB_CANCEL,
+	GCR_VERB_DROP,
 	GCR_VERBS_COUNT,
 };
 

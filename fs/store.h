@@ -68,10 +68,29 @@ int gcr_room_take(struct gcr_room *room, uint64_t bytes);
 /* Of what was taken nothing more will be used; files had @before_bytes and have @after_bytes. */
 void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
 		     uint64_t after_bytes);
+/* What its files take. */
+uint64_t gcr_room_resident_bytes(const struct gcr_room *room);
 /* Nobody writes just now: what was taken in advance goes back. */
 void gcr_room_trim(struct gcr_room *room);
 /* What was removed while somebody had it open is closed. */
 void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
+
+/* ---- store_incoming.c: trees that users bring (see fs/incoming.h) ---- */
+
+#define GCR_INCOMING_NAME_BYTES 65 /* with its NUL */
+
+/* An empty one, with this owner. -EEXIST, -ENOSPC, ... */
+int gcr_store_make_incoming(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
+/* Calls @visit with the name of each until it returns non-zero, and returns that. */
+int gcr_store_each_incoming(struct gcr_store *store, int (*visit)(const char *name, void *data),
+			    void *data);
+/* Its tree, and what its own directory says: once for each. */
+int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct stat *ret_stat,
+			    struct gcr_folder **ret_folder);
+/* The daemon ends: nothing can be done with it any more, and it stays. */
+void gcr_store_close_incoming(struct gcr_folder *folder);
+/* It is removed, by the store's thread; @folder is NULL if it was not opened. -ENOMEM. */
+int gcr_store_drop_incoming(struct gcr_store *store, const char *name, struct gcr_folder *folder);
 
 /* Directories that users of the mount make may be nested so deep. */
 #define GCR_STORE_DEPTH_MAX 32

@@ -66,14 +66,14 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	uint64_t held_bytes = 0;
 	int result;
 
-	if (removal->snapshot && !removal->snapshot->is_touched)
+	if (removal->snapshot && !removal->folder)
 		remove_files(removal->snapshot);
 	result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
-	if (removal->snapshot && removal->snapshot->is_touched)
-		held_bytes = gcr_folder_orphan_all(removal->snapshot->folder);
+	if (removal->folder)
+		held_bytes = gcr_folder_orphan_all(removal->folder);
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		store->unlinked_usec = gcr_clock_usec();
@@ -82,6 +82,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
 	gcr_snapshot_unref(removal->snapshot);
+	gcr_folder_unref(removal->folder);
 	free(removal);
 }
 

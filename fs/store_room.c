@@ -148,6 +148,16 @@ void gcr_room_trim(struct gcr_room *room)
 	pthread_mutex_unlock(&store->lock);
 }
 
+uint64_t gcr_room_resident_bytes(const struct gcr_room *room)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&room->store->lock);
+	bytes = room->resident_bytes;
+	pthread_mutex_unlock(&room->store->lock);
+	return bytes;
+}
+
 void gcr_room_destroy(struct gcr_room *room)
 {
 	struct gcr_store *store;

@@ -9,6 +9,7 @@
 
 #include "fs/event.h"
 #include "fs/gpus.h"
+#include "fs/incoming.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
 #include "fs/render.h"
@@ -28,7 +29,7 @@ struct shape {
 };
 
 static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
-	[GCR_NODE_ROOT] = {GCR_NODE_NONE, NULL, S_IFDIR | 0755, false},
+	[GCR_NODE_ROOT] = {GCR_NODE_NONE, NULL, S_IFDIR | 01777, false},
 	[GCR_NODE_ROOT_CTL] = {GCR_NODE_ROOT, "ctl", S_IFREG | 0222, false},
 	[GCR_NODE_ROOT_STATUS] = {GCR_NODE_ROOT, "status", S_IFREG | 0444, false},
 	[GCR_NODE_ROOT_EVENTS] = {GCR_NODE_ROOT, "events", S_IFREG | 0444, false},
@@ -46,6 +47,12 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_EVENTS] = {GCR_NODE_PROCESS, "events", S_IFREG | 0400, false},
 	[GCR_NODE_MAPS] = {GCR_NODE_PROCESS, "maps", S_IFREG | 0400, true},
 	[GCR_NODE_SNAPSHOT] = {GCR_NODE_PROCESS, "snapshot", S_IFDIR | 0700, true},
+	[GCR_NODE_INCOMING] = {GCR_NODE_ROOT, NULL, S_IFDIR | 0700, false},
+	[GCR_NODE_INCOMING_CTL] = {GCR_NODE_INCOMING, "ctl", S_IFREG | 0200, false},
+	[GCR_NODE_INCOMING_STATUS] = {GCR_NODE_INCOMING, "status", S_IFREG | 0400, false},
+	[GCR_NODE_INCOMING_ERROR] = {GCR_NODE_INCOMING, "error", S_IFREG | 0400, false},
+	[GCR_NODE_INCOMING_EVENTS] = {GCR_NODE_INCOMING, "events", S_IFREG | 0400, false},
+	[GCR_NODE_INCOMING_SNAPSHOT] = {GCR_NODE_INCOMING, "snapshot", S_IFDIR | 0700, false},
 };
 
 #define EXTRA_SHIFT 40
@@ -60,12 +67,13 @@ static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
 
 bool gcr_node_is_ctl(enum gcr_node_kind kind)
 {
-	return kind == GCR_NODE_CTL || kind == GCR_NODE_ROOT_CTL;
+	return kind == GCR_NODE_CTL || kind == GCR_NODE_ROOT_CTL || kind == GCR_NODE_INCOMING_CTL;
 }
 
 bool gcr_node_is_events(enum gcr_node_kind kind)
 {
-	return kind == GCR_NODE_EVENTS || kind == GCR_NODE_ROOT_EVENTS;
+	return kind == GCR_NODE_EVENTS || kind == GCR_NODE_ROOT_EVENTS ||
+	       kind == GCR_NODE_INCOMING_EVENTS;
 }
 
 bool gcr_node_needs_gpus(enum gcr_node_kind kind)
@@ -74,11 +82,27 @@ bool gcr_node_needs_gpus(enum gcr_node_kind kind)
 	       kind == GCR_NODE_GPU_STATUS;
 }
 
+/* Is it @above, or below that? */
+static bool is_of(enum gcr_node_kind kind, enum gcr_node_kind above)
+{
+	while (kind != above && kind != GCR_NODE_NONE)
+		kind = shapes[kind].parent;
+	return kind == above;
+}
+
 static bool is_of_process(enum gcr_node_kind kind)
 {
-	while (kind != GCR_NODE_PROCESS && kind != GCR_NODE_NONE)
-		kind = shapes[kind].parent;
-	return kind == GCR_NODE_PROCESS;
+	return is_of(kind, GCR_NODE_PROCESS);
+}
+
+int gcr_tree_incoming(struct gcr_daemon *daemon, fuse_ino_t node,
+		      struct gcr_incoming **ret_incoming)
+{
+	if (!is_of(gcr_node_kind(node), GCR_NODE_INCOMING))
+		return -EINVAL;
+	return gcr_incoming_find_serial(daemon->incomings, gcr_node_number(node), ret_incoming)
+		       ? -ESRCH
+		       : 0;
 }
 
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process)
@@ -105,12 +129,22 @@ int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folde
 		    uint32_t *ret_item)
 {
 	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	struct gcr_incoming *incoming;
 	struct gcr_process *process;
 	int result;
 
 	if (gcr_node_kind(node) == GCR_NODE_ITEM) {
 		*ret_item = gcr_node_number(node);
 		return gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), ret_folder);
+	}
+	if (gcr_node_kind(node) == GCR_NODE_INCOMING_SNAPSHOT) {
+		result = gcr_tree_incoming(daemon, node, &incoming);
+		if (result < 0)
+			return result;
+		*ret_folder = gcr_folder_ref(incoming->folder);
+		*ret_item = GCR_FOLDER_ROOT;
+		gcr_incoming_unref(incoming);
+		return 0;
 	}
 	if (gcr_node_kind(node) != GCR_NODE_SNAPSHOT)
 		return -EPERM;
@@ -213,19 +247,59 @@ static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat 
 	return result;
 }
 
+static void stat_events(struct gcr_event_log *events, struct stat *stat)
+{
+	uint64_t bytes;
+	int64_t mtime_usec;
+
+	gcr_event_log_stat(events, &bytes, &mtime_usec);
+	stat->st_size = (off_t)bytes;
+	stat->st_blocks = (stat->st_size + 511) / 512;
+	set_time(stat, mtime_usec);
+}
+
+static void show_incoming(const struct gcr_incoming *incoming, struct stat *stat)
+{
+	stat->st_uid = incoming->stat.st_uid;
+	stat->st_gid = incoming->stat.st_gid;
+	stat->st_atim = incoming->stat.st_mtim;
+	stat->st_mtim = incoming->stat.st_mtim;
+	stat->st_ctim = incoming->stat.st_mtim;
+}
+
+static int stat_incoming(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
+{
+	struct gcr_incoming *incoming;
+	int result = gcr_tree_incoming(daemon, node, &incoming);
+
+	if (result < 0)
+		return result;
+	show_incoming(incoming, stat);
+	if (gcr_node_kind(node) == GCR_NODE_INCOMING_EVENTS)
+		stat_events(incoming->events, stat);
+	gcr_incoming_unref(incoming);
+	return 0;
+}
+
+int gcr_tree_make_incoming_entry(struct gcr_incoming *incoming, struct fuse_entry_param *ret_entry)
+{
+	*ret_entry =
+		(struct fuse_entry_param){.ino = make_node(GCR_NODE_INCOMING, incoming->serial)};
+	return gcr_tree_getattr(incoming->daemon, ret_entry->ino, &ret_entry->attr);
+}
+
 int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
 {
 	enum gcr_node_kind kind = gcr_node_kind(node);
 	struct stat stat = {0};
-	uint64_t bytes;
-	int64_t mtime_usec;
 	int result = 0;
 
 	if (kind == GCR_NODE_NONE)
 		return -ENOENT;
 	if (kind == GCR_NODE_ITEM)
 		return stat_item(daemon, node, ret_stat);
-	if (kind == GCR_NODE_SNAPSHOT && !stat_item(daemon, node, &stat)) {
+	if ((kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_INCOMING_SNAPSHOT) &&
+	    !stat_item(daemon, node, &stat)) {
 		stat.st_ino = node;
 		*ret_stat = stat;
 		return 0;
@@ -241,11 +315,10 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 	}
 	if (is_of_process(kind)) {
 		result = stat_process(daemon, node, &stat);
+	} else if (is_of(kind, GCR_NODE_INCOMING)) {
+		result = stat_incoming(daemon, node, &stat);
 	} else if (kind == GCR_NODE_ROOT_EVENTS) {
-		gcr_event_log_stat(daemon->events, &bytes, &mtime_usec);
-		stat.st_size = (off_t)bytes;
-		stat.st_blocks = (stat.st_size + 511) / 512;
-		set_time(&stat, mtime_usec);
+		stat_events(daemon->events, &stat);
 	}
 	if (!result)
 		*ret_stat = stat;
@@ -306,6 +379,12 @@ static int lookup_item(struct gcr_daemon *daemon, fuse_ino_t parent, const char 
 	return 0;
 }
 
+static bool is_in_folder(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_INCOMING_SNAPSHOT ||
+	       kind == GCR_NODE_ITEM;
+}
+
 static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_node_kind kind)
 {
 	struct gcr_process *process;
@@ -323,10 +402,11 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 {
 	enum gcr_node_kind parent_kind = gcr_node_kind(parent);
 	struct fuse_entry_param entry = {0};
+	struct gcr_incoming *incoming;
 	uint32_t index;
 	int result = 0;
 
-	if (parent_kind == GCR_NODE_SNAPSHOT || parent_kind == GCR_NODE_ITEM)
+	if (is_in_folder(parent_kind))
 		return lookup_item(daemon, parent, name, ret_entry);
 	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !entry.ino; kind++)
 		if (shapes[kind].parent == parent_kind && shapes[kind].name &&
@@ -341,6 +421,11 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 			entry.ino = make_node(GCR_NODE_GPU, index);
 	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
 		result = lookup_process(daemon, caller, name, &entry.ino);
+		if (result == -ENOENT && !gcr_incoming_find(daemon->incomings, name, &incoming)) {
+			entry.ino = make_node(GCR_NODE_INCOMING, incoming->serial);
+			gcr_incoming_unref(incoming);
+			result = 0;
+		}
 	} else if (!entry.ino) {
 		result = -ENOENT;
 	}
@@ -377,6 +462,31 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	}
 	gcr_processes_list_free(list, count);
 	return result;
+}
+
+struct incoming_list {
+	const struct fuse_ctx *caller;
+	int (*add)(void *, const char *, fuse_ino_t, mode_t);
+	void *data;
+};
+
+/* Shown to whose it is. */
+static int add_incoming(struct gcr_incoming *incoming, void *data)
+{
+	const struct incoming_list *list = data;
+
+	if (list->caller->uid && list->caller->uid != incoming->stat.st_uid)
+		return 0;
+	return list->add(list->data, incoming->name, make_node(GCR_NODE_INCOMING, incoming->serial),
+			 S_IFDIR);
+}
+
+static int list_incoming(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			 int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	struct incoming_list list = {.caller = caller, .add = add, .data = data};
+
+	return gcr_incoming_each(daemon->incomings, add_incoming, &list);
 }
 
 /* Names of a folder, as gcr_tree_list() tells of them. */
@@ -434,7 +544,9 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	}
 	if (parent == GCR_NODE_ROOT && !result)
 		result = list_processes(daemon, caller, add, data);
-	if ((parent == GCR_NODE_SNAPSHOT || parent == GCR_NODE_ITEM) && !result)
+	if (parent == GCR_NODE_ROOT && !result)
+		result = list_incoming(daemon, caller, add, data);
+	if (is_in_folder(parent) && !result)
 		result = list_items(daemon, node, add, data);
 	return result;
 }
@@ -448,8 +560,19 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 		     struct gcr_process *process, FILE *stream)
 {
 	uint32_t number = gcr_node_number(node);
+	struct gcr_incoming *incoming = NULL;
 
 	switch (gcr_node_kind(node)) {
+	case GCR_NODE_INCOMING_STATUS:
+	case GCR_NODE_INCOMING_ERROR:
+		if (gcr_tree_incoming(daemon, node, &incoming) < 0)
+			break;
+		if (gcr_node_kind(node) == GCR_NODE_INCOMING_STATUS)
+			gcr_incoming_render_status(incoming, stream);
+		else
+			gcr_incoming_render_error(incoming, stream);
+		gcr_incoming_unref(incoming);
+		break;
 	case GCR_NODE_ROOT_STATUS:
 		gcr_render_root_status(daemon, sees, caller, stream);
 		break;

@@ -37,12 +37,19 @@ enum gcr_node_kind {
 	GCR_NODE_EVENTS,
 	GCR_NODE_MAPS,
 	GCR_NODE_SNAPSHOT,
+	GCR_NODE_INCOMING,
+	GCR_NODE_INCOMING_CTL,
+	GCR_NODE_INCOMING_STATUS,
+	GCR_NODE_INCOMING_ERROR,
+	GCR_NODE_INCOMING_EVENTS,
+	GCR_NODE_INCOMING_SNAPSHOT,
 	GCR_NODE_ITEM,
 	GCR_NODE_KINDS_COUNT,
 };
 
 /*
- * Node ids: bits 0-7 kind, 8-39 serial of the process or index of the GPU, 40-63 by the kind: a
+ * Node ids: bits 0-7 kind, 8-39 serial of the process or incoming snapshot, or index of the GPU,
+ * 40-63 by the kind: a
  * ctl's see below. Of what is below a `snapshot` (GCR_NODE_ITEM) 8-39 are the item and 40-63 the
  * number of its folder, see fs/folder.h; only these are looked up and forgotten. Their st_ino is
  * another number: bits 0-7 the kind, 8-63 the inode number in the store.
@@ -74,6 +81,13 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 
 /* The process a node is about; -ESRCH if it has ended. The reference is the caller's. */
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process);
+
+/* The incoming snapshot a node is about: -EINVAL: about none; -ESRCH: it is gone. */
+struct gcr_incoming;
+int gcr_tree_incoming(struct gcr_daemon *daemon, fuse_ino_t node,
+		      struct gcr_incoming **ret_incoming);
+/* Its directory, as the kernel is to see it. */
+int gcr_tree_make_incoming_entry(struct gcr_incoming *incoming, struct fuse_entry_param *ret_entry);
 
 /*
  * The folder and item that a node is: one below a `snapshot`, or that itself. The reference is the

@@ -94,6 +94,7 @@ def check_tables(abi, daemon, rows):
     check_same('verb', abi.name, abi.terms('VERBS', r'[a-z]+'), names('verb'))
     for title, table in (('STATUS OF A PROCESS', 'status-key'),
                          ('STATUS OF THE DAEMON', 'root-key'),
+                         ('STATUS OF AN INCOMING SNAPSHOT', 'incoming-key'),
                          ('STATUS OF A GPU', 'gpu-key')):
         check_same('key', f'{abi.name}, {title}', abi.terms(title), names(table))
         check(abi.terms(title) == names(table),
@@ -133,7 +134,7 @@ def check_files(abi):
     rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("(\w+)"|NULL), (S_IF\w+)( \| (0\d+))',
                       source)
     titles = {'ROOT': 'FILES OF THE ROOT', 'GPU': 'FILES OF A GPU',
-              'PROCESS': 'FILES OF A PROCESS'}
+              'PROCESS': 'FILES OF A PROCESS', 'INCOMING': 'INCOMING SNAPSHOTS'}
     code = {title: [] for title in titles.values()}
     for parent, _, name, kind, _, mode in rows:
         if parent not in titles or not name:

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Where incoming snapshots are in the store: `incoming-NAME` with a directory `snapshot` in it,
+ * both their owner's. Nothing of them is promised; what is written is taken as it comes.
+ */
+#include "fs/store_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "fs/folder.h"
+#include "lib/beneath.h"
+
+static void make_path(const char *name, char path[GCR_STORE_NAME_BYTES])
+{
+	snprintf(path, GCR_STORE_NAME_BYTES, GCR_STORE_INCOMING "%s", name);
+}
+
+static int give(int fd, const char *name, uid_t uid, gid_t gid)
+{
+	if (geteuid())
+		return 0;
+	return fchownat(fd, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}
+
+int gcr_store_make_incoming(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)
+{
+	char path[GCR_STORE_NAME_BYTES];
+	char temporary[GCR_STORE_NAME_BYTES + sizeof(".new-")];
+	_cleanup_close_ int fd = -1;
+	int result;
+
+	make_path(name, path);
+	snprintf(temporary, sizeof(temporary), ".new-%s", path);
+	if (mkdirat(store->fd, temporary, 0700) < 0)
+		return -errno;
+	fd = gcr_beneath_open(store->fd, temporary, O_RDONLY | O_DIRECTORY);
+	result = fd < 0 ? fd : mkdirat(fd, "snapshot", 0700) < 0 ? -errno : 0;
+	if (!result)
+		result = give(fd, "snapshot", uid, gid);
+	if (!result)
+		result = give(store->fd, temporary, uid, gid);
+	if (!result && renameat2(store->fd, temporary, store->fd, path, RENAME_NOREPLACE) < 0)
+		result = -errno;
+	if (result < 0) {
+		gcr_store_remove_directory(store->fd, temporary);
+		return result;
+	}
+	pthread_mutex_lock(&store->lock);
+	store->incoming_count++;
+	pthread_mutex_unlock(&store->lock);
+	return 0;
+}
+
+int gcr_store_each_incoming(struct gcr_store *store, int (*visit)(const char *name, void *data),
+			    void *data)
+{
+	_cleanup_close_ int fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const size_t length = strlen(GCR_STORE_INCOMING);
+	const struct dirent *entry;
+	int result = 0;
+
+	if (!dir)
+		return -errno;
+	TAKE_FD(fd);
+	while (!result && (entry = readdir(dir)))
+		if (!strncmp(entry->d_name, GCR_STORE_INCOMING, length))
+			result = visit(entry->d_name + length, data);
+	return result;
+}
+
+/* The account of what is there already. */
+struct opening {
+	struct gcr_store *store;
+	uint64_t bytes;
+};
+
+static int touch(void *data, struct gcr_room **ret_room)
+{
+	const struct opening *opening = data;
+
+	return gcr_room_create(opening->store, 0, opening->bytes, ret_room);
+}
+
+int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct stat *ret_stat,
+			    struct gcr_folder **ret_folder)
+{
+	struct opening opening = {.store = store};
+	char path[GCR_STORE_NAME_BYTES];
+	_cleanup_close_ int root_fd = -1;
+	_cleanup_close_ int fd = -1;
+	struct gcr_folder *folder;
+	struct stat stat;
+	int result;
+
+	make_path(name, path);
+	fd = gcr_beneath_open(store->fd, path, O_RDONLY | O_DIRECTORY);
+	if (fd < 0)
+		return fd;
+	root_fd = gcr_beneath_open(fd, "snapshot", O_RDONLY | O_DIRECTORY);
+	if (root_fd < 0)
+		return root_fd;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	result = gcr_store_tree_bytes(root_fd, &opening.bytes);
+	if (!result)
+		result = gcr_folder_create(
+			&(struct gcr_folder_config){
+				.root_fd = root_fd,
+				.store = store,
+				.touch = touch,
+				.data = &opening,
+			},
+			&folder);
+	if (result < 0)
+		return result;
+	/* Before anybody else has it: `opening` is not needed any more then. */
+	result = gcr_folder_touch(folder);
+	if (result < 0) {
+		gcr_folder_unref(folder);
+		return result;
+	}
+	*ret_stat = stat;
+	*ret_folder = folder;
+	return 0;
+}
+
+void gcr_store_close_incoming(struct gcr_folder *folder)
+{
+	gcr_folder_retire(folder);
+	gcr_room_destroy(gcr_folder_take_room(folder));
+}
+
+int gcr_store_drop_incoming(struct gcr_store *store, const char *name, struct gcr_folder *folder)
+{
+	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
+	char path[GCR_STORE_NAME_BYTES];
+	struct gcr_room *room = NULL;
+
+	if (!removal)
+		return -ENOMEM;
+	if (folder) {
+		gcr_folder_retire(folder);
+		room = gcr_folder_take_room(folder);
+		removal->folder = gcr_folder_ref(folder);
+	}
+	make_path(name, path);
+	pthread_mutex_lock(&store->lock);
+	if (!++store->last_number)
+		store->last_number++;
+	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, store->last_number);
+	if (room)
+		removal->cost_bytes = gcr_room_destroy_locked(room);
+	store->going_bytes += removal->cost_bytes;
+	store->incoming_count--;
+	pthread_mutex_unlock(&store->lock);
+	if (renameat(store->fd, path, store->fd, removal->name) < 0)
+		snprintf(removal->name, sizeof(removal->name), "%s", path);
+	pthread_mutex_lock(&store->lock);
+	gcr_store_remove_later_locked(store, removal);
+	pthread_mutex_unlock(&store->lock);
+	return 0;
+}
