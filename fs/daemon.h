@@ -43,6 +43,8 @@ struct gcr_options {
 	char *pool;		  /* -o pool=SIZE, likewise */
 	uint64_t store_bytes;	  /* what they mean */
 	uint64_t pool_bytes;
+	char *keep; /* -o keep=SIZE, likewise */
+	uint64_t keep_bytes;
 	int swap; /* -o swap */
 };
 

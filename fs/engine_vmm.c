@@ -66,6 +66,7 @@ static void let_go_of_snapshot(struct gcr_vmm *vmm)
 	if (!gcr_process_has_ended(process))
 		return;
 	gcr_store_pool_drop(store, process->pid, process->start_ticks);
+	gcr_store_drop_kept(store, process->pid, process->start_ticks);
 	gcr_store_drop_left(store, process->pid, process->start_ticks);
 }
 
@@ -564,6 +565,7 @@ static void set_running(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
 	struct gcr_snapshot *snapshot;
+	bool may_keep;
 
 	gcr_drive_remove_record(&vmm->drive);
 	pthread_mutex_lock(&process->lock);
@@ -571,9 +573,11 @@ static void set_running(struct gcr_vmm *vmm)
 	process->pinned_by = 0;
 	process->was_handed_over = true;
 	pthread_mutex_unlock(&process->lock);
+	/* The files of managed memory may not be what the papers say. */
+	may_keep = vmm->is_verified && vmm->device_count == vmm->count;
 	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));
 	vmm->extents = NULL;
-	if (snapshot)
+	if (snapshot && (!may_keep || gcr_store_keep(snapshot) < 0))
 		gcr_snapshot_discard(snapshot);
 }
 
@@ -678,6 +682,7 @@ static int thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 		*ret_state = GCR_STATE_FAILED;
 		return outward(result, error);
 	}
+	vmm->is_verified = !drive->task->command->unverified;
 	set_running(vmm);
 	*ret_state = GCR_STATE_RUNNING;
 	return 0;

@@ -95,6 +95,10 @@ static void render_store(struct gcr_daemon *daemon, FILE *stream)
 		"gpucrfs_store_survives_restart %d\n",
 		figures.survives_restart);
 	fprintf(stream,
+		"# HELP gpucrfs_kept_bytes what is kept of processes that run again\n"
+		"# TYPE gpucrfs_kept_bytes gauge\ngpucrfs_kept_bytes %" PRIu64 "\n",
+		figures.kept_bytes);
+	fprintf(stream,
 		"# HELP gpucrfs_pool_bytes what may be kept ready for running processes\n"
 		"# TYPE gpucrfs_pool_bytes gauge\ngpucrfs_pool_bytes %" PRIu64 "\n",
 		daemon->options.pool_bytes);

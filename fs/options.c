@@ -37,6 +37,8 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"runtime_dir", "DIR", "records and socket (default /run/gpucrfs)"},
 	{"store_size", "SIZE", "hold at most this much VRAM: 64G, 80% (default 80% of memory)"},
 	{"pool", "SIZE", "keep so much memory ready for freezes (default 0)"},
+	{"keep", "SIZE",
+	 "keep so much of what was thawed, to freeze only what changes (default 0)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
 	{NULL, NULL, NULL},
 };
@@ -54,6 +56,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("runtime_dir=%s", runtime_directory, 0),
 	OPTION("store_size=%s", store_size, 0),
 	OPTION("pool=%s", pool, 0),
+	OPTION("keep=%s", keep, 0),
 	OPTION("swap", swap, 1),
 	FUSE_OPT_KEY("-h", KEY_HELP),
 	FUSE_OPT_KEY("--help", KEY_HELP),
@@ -291,7 +294,8 @@ static int set_store(struct gcr_options *options)
 {
 	if (parse_size("store_size", options->store_size ? options->store_size : STORE_SIZE_DEFAULT,
 		       &options->store_bytes) < 0 ||
-	    parse_size("pool", options->pool ? options->pool : "0", &options->pool_bytes) < 0)
+	    parse_size("pool", options->pool ? options->pool : "0", &options->pool_bytes) < 0 ||
+	    parse_size("keep", options->keep ? options->keep : "0", &options->keep_bytes) < 0)
 		return -EINVAL;
 	if (!options->store_bytes) {
 		fprintf(stderr, "gpucrfs: store_size=%s: it has to be at least 2M\n",
@@ -300,6 +304,10 @@ static int set_store(struct gcr_options *options)
 	}
 	if (options->pool_bytes > options->store_bytes) {
 		fprintf(stderr, "gpucrfs: pool=%s is more than the store's size\n", options->pool);
+		return -EINVAL;
+	}
+	if (options->keep_bytes > options->store_bytes) {
+		fprintf(stderr, "gpucrfs: keep=%s is more than the store's size\n", options->keep);
 		return -EINVAL;
 	}
 	return 0;
@@ -339,4 +347,5 @@ void gcr_options_finish(struct gcr_options *options)
 	free(options->runtime_directory);
 	free(options->store_size);
 	free(options->pool);
+	free(options->keep);
 }

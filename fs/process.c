@@ -140,6 +140,7 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 
 	if (daemon->store)
 		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
+	gcr_store_drop_kept(daemon->store, process->pid, process->start_ticks);
 	/* One that lives has no bytes there that it needs, unless somebody holds them. */
 	if (has_ended(process)) {
 		gcr_snapshot_discard(snapshot);

@@ -254,6 +254,16 @@ static void render_idle(const struct view *view, FILE *stream)
 		fprintf(stream, "%" PRId64, idle_msec);
 }
 
+static void render_kept(const struct view *view, FILE *stream)
+{
+	struct gcr_process *process = view->process;
+	struct gcr_snapshot *kept =
+		gcr_store_find_kept(process->daemon->store, process->pid, process->start_ticks);
+
+	fprintf(stream, "%" PRIu64, kept ? gcr_snapshot_bytes(kept) : 0);
+	gcr_snapshot_unref(kept);
+}
+
 static void render_pool(const struct view *view, FILE *stream)
 {
 	struct gcr_process *process = view->process;
@@ -333,6 +343,7 @@ static const struct status_key status_keys[] = {
 	{"vram_bytes", render_vram, false},
 	NUMBER("held_bytes", held_bytes),
 	{"idle_ms", render_idle, false},
+	{"kept_bytes", render_kept, false},
 	{"pool_bytes", render_pool, false},
 	{"pool_ready_bytes", render_pool_ready, false},
 	{"pinned", render_pinned, false},
@@ -448,6 +459,8 @@ const char *const gcr_render_root_keys[] = {
 	"store_used_bytes",
 	"store_free_bytes",
 	"store_survives_restart",
+	"keep_bytes",
+	"kept_bytes",
 	"pool_bytes",
 	"pool_used_bytes",
 	NULL,
@@ -481,6 +494,8 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		"\nstore_survives_restart %s\n",
 		store.size_bytes, store.used_bytes, store.free_bytes,
 		store.survives_restart ? "yes" : "no");
+	fprintf(stream, "keep_bytes %" PRIu64 "\nkept_bytes %" PRIu64 "\n",
+		daemon->options.keep_bytes, store.kept_bytes);
 	fprintf(stream, "pool_bytes %" PRIu64 "\npool_used_bytes %" PRIu64 "\n\n",
 		daemon->options.pool_bytes, store.pool_bytes);
 	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",

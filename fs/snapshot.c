@@ -32,6 +32,7 @@ static void snapshot_free(struct gcr_snapshot *snapshot)
 	free(snapshot->extents);
 	free(snapshot->files);
 	free(snapshot->groups);
+	free(snapshot->known);
 	free(snapshot);
 }
 
@@ -143,7 +144,7 @@ static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_f
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < snapshot->count; i++) {
-		uint64_t cost = files[i] ? gcr_store_cost(files[i]->bytes) : 0;
+		uint64_t cost = files[i] ? files[i]->cost_bytes : 0;
 
 		if (with_pages && (!files[i] || !files[i]->has_pages))
 			continue;
@@ -201,6 +202,17 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 						     &missing, error);
 		if (!result)
 			break;
+		/* What goes already is waited for before anything else has to go. */
+		if (store->kept && (store->removals || store->removing)) {
+			pthread_cond_wait(&store->changed, &store->lock);
+			continue;
+		}
+		if (store->kept) {
+			pthread_mutex_unlock(&store->lock);
+			gcr_store_give_up_kept(store);
+			pthread_mutex_lock(&store->lock);
+			continue;
+		}
 		given_up = gcr_store_shrink_pool_locked(store, missing);
 		if (given_up) {
 			pthread_mutex_unlock(&store->lock);
@@ -337,6 +349,18 @@ static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 	return result;
 }
 
+/* What was kept and has no pool to go to: without one there is no thread that removes it. */
+static void remove_given_up(struct gcr_store *store)
+{
+	struct gcr_pool_file *files = NULL;
+
+	pthread_mutex_lock(&store->lock);
+	if (!store->filler_started)
+		files = gcr_store_shrink_pool_locked(store, 0);
+	pthread_mutex_unlock(&store->lock);
+	gcr_store_remove_pool_files(store, files);
+}
+
 int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 			const char *generation, const struct gcr_extent *extents, size_t count,
 			struct gcr_snapshot **ret_snapshot, struct gcr_error *error)
@@ -344,6 +368,7 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	_cleanup_(snapshot_free_cleanup) struct gcr_snapshot *snapshot = NULL;
 	_cleanup_free_ struct gcr_pool_file **files = NULL;
 	char temporary[GCR_STORE_NAME_BYTES];
+	struct gcr_snapshot *old;
 	int result;
 
 	result = snapshot_new(store, pid, start_ticks, generation, &snapshot, error);
@@ -358,9 +383,16 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 		memcpy(snapshot->extents, extents, count * sizeof(*extents));
 	if (set_cost(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	old = gcr_store_take_kept(store, pid, start_ticks);
+	if (old) {
+		gcr_store_reuse_kept(snapshot, old, files);
+		gcr_snapshot_discard(old);
+	}
 	result = reserve(snapshot, files, error);
-	if (result < 0)
+	if (result < 0) {
+		remove_given_up(store);
 		return result;
+	}
 
 	snprintf(temporary, sizeof(temporary), ".new-%s", snapshot->name);
 	result = make_files(snapshot, temporary, files);

@@ -41,6 +41,20 @@ uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t in
 	return chunks;
 }
 
+void gcr_snapshot_copy_known(struct gcr_snapshot *snapshot, struct gcr_digest *digests)
+{
+	uint64_t chunk = 0;
+
+	for (size_t i = 0; snapshot->known && i < snapshot->count; i++) {
+		uint64_t count = gcr_digest_count(snapshot->extents[i].bytes);
+
+		if (snapshot->extents[i].flags & GCR_EXTENT_KNOWN)
+			memcpy(digests + chunk, snapshot->known + chunk, count * sizeof(*digests));
+		chunk += count;
+	}
+	free(TAKE_PTR(snapshot->known));
+}
+
 int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 			     struct gcr_digest *ret_digests, struct gcr_error *error)
 {

@@ -160,6 +160,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	store->removals_end = &store->removals;
 	store->runtime_fd = daemon->runtime_fd;
 	store->pool_limit_bytes = daemon->options.pool_bytes;
+	store->keep_limit_bytes = daemon->options.keep_bytes;
 	store->threads_max = processors < POPULATORS_MAX ? processors : POPULATORS_MAX;
 	pthread_mutex_init(&store->lock, NULL);
 	pthread_cond_init(&store->changed, NULL);
@@ -197,6 +198,7 @@ void gcr_store_destroy(struct gcr_store *store)
 	if (!store)
 		return;
 	gcr_store_stop_filler(store);
+	gcr_store_drop_all_kept(store);
 	pthread_mutex_lock(&store->lock);
 	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot; snapshot = snapshot->next)
 		gcr_store_stop_populating_locked(snapshot);
@@ -242,6 +244,7 @@ void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_fi
 		.used_bytes = used,
 		.free_bytes = used < store->size_bytes ? store->size_bytes - used : 0,
 		.pool_bytes = store->pool_bytes,
+		.kept_bytes = store->kept_bytes,
 		.pending_bytes = pending_locked(store),
 		.survives_restart = store->survives_restart,
 	};

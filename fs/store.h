@@ -33,6 +33,7 @@ struct gcr_store_figures {
 	uint64_t used_bytes;	/* snapshots, pool and what is promised */
 	uint64_t free_bytes;	/* the rest; a snapshot may also take the place of the pool */
 	uint64_t pool_bytes;	/* of these: kept warm */
+	uint64_t kept_bytes;	/* of these: of processes that run, the first to go */
 	uint64_t pending_bytes; /* of these: no memory taken yet, MemAvailable still has them */
 	bool survives_restart;
 };
@@ -41,8 +42,9 @@ void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_fi
 /*
  * Room for @extents (gpu_index filled in; copied): a directory with a sparse file of the right
  * size for each, or one of the process's pool that has its pages already, and in them whatever this
- * process had in VRAM before: every byte has to be written. Either all the room is there and
- * promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), with figures.
+ * process had in VRAM before: every byte has to be written. What is kept of the process is used
+ * up: such a file's extent is GCR_EXTENT_KNOWN, see gcr_snapshot_copy_known(). Either all the room
+ * is there and promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), with figures.
  */
 int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 			const char *generation, const struct gcr_extent *extents, size_t count,
@@ -126,11 +128,14 @@ uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
 
 /* ---- snapshot_papers.c: `digests` and `manifest` ---- */
 
+/* Those of the files that came with their bytes, into their places of @digests, once. */
+struct gcr_digest;
+void gcr_snapshot_copy_known(struct gcr_snapshot *snapshot, struct gcr_digest *digests);
+
 /* The digests of all files are in one array, in the order of the extents: where a file's begin. */
 uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t index);
 
 /* Digests of the bytes that a file has now, made here. -EIO, -ENOMEM, with words. */
-struct gcr_digest;
 int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 			     struct gcr_digest *ret_digests, struct gcr_error *error);
 
@@ -170,6 +175,16 @@ void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot);
  * readable; their bytes count until they are closed. Drops the caller's reference.
  */
 void gcr_snapshot_discard(struct gcr_snapshot *snapshot);
+
+/*
+ * Its process runs again: keep it (-o keep=) for the next freeze, which then copies only what has
+ * changed. Its files are what its papers say. 0: the caller's reference is taken; -ENOSPC.
+ */
+int gcr_store_keep(struct gcr_snapshot *snapshot);
+/* What is kept of a process, a reference of the caller's; NULL: nothing. */
+struct gcr_snapshot *gcr_store_find_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
+/* It has ended. */
+void gcr_store_drop_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 
 /* Somebody may write to its files even when it is discarded: they are not used again. */
 void gcr_snapshot_spoil(struct gcr_snapshot *snapshot);

@@ -38,7 +38,7 @@ static uint64_t *allowed_locked(struct gcr_store *store, const struct gcr_pool *
 	if (!allowed)
 		return NULL;
 	for (const struct gcr_pool_file *file = pool->files; file; file = file->next)
-		own += gcr_store_cost(file->bytes);
+		own += file->cost_bytes;
 	others = store->pool_bytes - own;
 	room = others < store->pool_limit_bytes ? store->pool_limit_bytes - others : 0;
 	others = gcr_store_used_locked(store) - own;
@@ -73,6 +73,7 @@ static struct gcr_pool_file *add_file_locked(struct gcr_store *store, uint64_t b
 	if (!file)
 		return NULL;
 	file->bytes = bytes;
+	file->cost_bytes = cost;
 	file->number = ++store->last_pool_number;
 	store->pool_bytes += cost;
 	return file;

@@ -44,7 +44,7 @@ void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *
 		 */
 		while (file->number == store->filling_number)
 			pthread_cond_wait(&store->changed, &store->lock);
-		store->pool_bytes -= gcr_store_cost(file->bytes);
+		store->pool_bytes -= file->cost_bytes;
 		store->unlinked_usec = gcr_clock_usec();
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
@@ -138,6 +138,8 @@ void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_p
 	for (size_t i = 0; i < snapshot->count; i++) {
 		uint64_t bytes = snapshot->extents[wanted[i]].bytes;
 
+		if (files[wanted[i]])
+			continue;
 		while (at < count && (sorted[at]->bytes > bytes ||
 				      (sorted[at]->bytes == bytes && !sorted[at]->made)))
 			at++;
@@ -210,7 +212,7 @@ struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint
 
 	store->given_up = NULL;
 	for (struct gcr_pool_file *file = given_up; file; file = file->next)
-		sum += gcr_store_cost(file->bytes);
+		sum += file->cost_bytes;
 
 	for (struct gcr_pool *pool = store->pools; pool && sum < bytes; pool = pool->next) {
 		while (pool->files && sum < bytes) {
@@ -219,7 +221,7 @@ struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint
 			pool->files = file->next;
 			if (file == store->filling)
 				store->filling = NULL;
-			sum += gcr_store_cost(file->bytes);
+			sum += file->cost_bytes;
 			file->next = given_up;
 			given_up = file;
 		}
@@ -243,25 +245,40 @@ static struct gcr_pool *get_pool_locked(struct gcr_store *store, pid_t pid, uint
 	return *link;
 }
 
+/* What is kept needs no other file. */
+static bool has_file(struct gcr_snapshot *kept, const struct gcr_extent *extent)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	size_t index;
+
+	gcr_extent_name(extent, name);
+	return !gcr_snapshot_find(kept, name, &index) &&
+	       gcr_snapshot_extent(kept, index)->bytes == extent->bytes;
+}
+
 void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		    const struct gcr_extent *extents, size_t count)
 {
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *kept = NULL;
 	uint64_t *wanted;
 	struct gcr_pool *pool;
+	size_t wanted_count = 0;
 
 	if (!store->pool_limit_bytes)
 		return;
 	wanted = calloc(count ? count : 1, sizeof(*wanted));
 	if (!wanted)
 		return;
+	kept = gcr_store_find_kept(store, pid, start_ticks);
 	for (size_t i = 0; i < count; i++)
-		wanted[i] = extents[i].bytes;
+		if (!kept || !has_file(kept, &extents[i]))
+			wanted[wanted_count++] = extents[i].bytes;
 	pthread_mutex_lock(&store->lock);
 	pool = store->stopping ? NULL : get_pool_locked(store, pid, start_ticks);
 	if (pool) {
 		free(pool->wanted);
 		pool->wanted = TAKE_PTR(wanted);
-		pool->wanted_count = count;
+		pool->wanted_count = wanted_count;
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
 	}
@@ -320,6 +337,7 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 	if (!file)
 		return NULL;
 	file->bytes = snapshot->extents[index].bytes;
+	file->cost_bytes = cost;
 	file->number = ++store->last_pool_number;
 	snapshot->files[index].unlinked = true;
 	store->going_bytes -= before;
@@ -328,7 +346,7 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 }
 
 /* One that cannot be moved is not made: the thread makes a new one, and the old one is removed. */
-static void move_file(struct gcr_snapshot *snapshot, size_t index, struct gcr_pool_file *file)
+int gcr_store_move_to_pool(struct gcr_snapshot *snapshot, size_t index, struct gcr_pool_file *file)
 {
 	char name[GCR_EXTENT_NAME_BYTES];
 	char pool_name[GCR_POOL_NAME_BYTES];
@@ -338,9 +356,19 @@ static void move_file(struct gcr_snapshot *snapshot, size_t index, struct gcr_po
 	gcr_store_pool_file_name(file, pool_name);
 	if (fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0 ||
 	    renameat(snapshot->files_fd, name, snapshot->store->pool_fd, pool_name) < 0)
-		return;
+		return -errno;
 	file->made = true;
 	file->has_pages = (uint64_t)stat.st_blocks * 512 >= file->bytes;
+	return 0;
+}
+
+int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file *file,
+			     struct stat *ret_stat)
+{
+	char name[GCR_POOL_NAME_BYTES];
+
+	gcr_store_pool_file_name(file, name);
+	return fstatat(store->pool_fd, name, ret_stat, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
 void gcr_store_recycle(struct gcr_snapshot *snapshot)
@@ -367,7 +395,7 @@ void gcr_store_recycle(struct gcr_snapshot *snapshot)
 	pthread_mutex_unlock(&store->lock);
 	for (size_t i = 0; i < snapshot->count; i++)
 		if (files[i])
-			move_file(snapshot, i, files[i]);
+			gcr_store_move_to_pool(snapshot, i, files[i]);
 	pthread_mutex_lock(&store->lock);
 	gcr_store_return_to_pool_locked(snapshot, files);
 	pthread_mutex_unlock(&store->lock);

@@ -62,9 +62,11 @@ struct gcr_snapshot {
 	uint64_t bytes;
 	uint64_t cost_bytes; /* of files and table */
 	struct gcr_folder *folder;
+	struct gcr_digest *known; /* of files that came with their bytes; NULL: none did */
 
 	/* the store's, guarded by its lock */
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
+	struct gcr_snapshot *next_kept;
 	struct gcr_snapshot_file *files;
 	bool discarded;
 	bool spoiled;	 /* its files do not go to the pool */
@@ -100,8 +102,10 @@ struct gcr_store_removal {
 struct gcr_pool_file {
 	struct gcr_pool_file *next;
 	uint64_t bytes;
+	uint64_t cost_bytes;
 	uint64_t number; /* its name, if it has been made */
 	bool made;
+	bool is_known; /* it has the bytes of its extent, as they were at the last freeze */
 	bool has_pages;
 };
 
@@ -134,6 +138,7 @@ struct gcr_store {
 	int runtime_fd; /* the daemon's */
 	bool survives_restart;
 	uint64_t pool_limit_bytes;
+	uint64_t keep_limit_bytes;
 	unsigned int threads_max;
 
 	pthread_mutex_t lock;	/* guards what follows */
@@ -157,6 +162,9 @@ struct gcr_store {
 	bool removing;
 	bool remover_started;
 	pthread_t remover;
+
+	struct gcr_snapshot *kept; /* the oldest first */
+	uint64_t kept_bytes;	   /* of these, in snapshots_bytes */
 
 	struct gcr_snapshot *jobs; /* to be populated */
 	unsigned int populators;
@@ -245,8 +253,25 @@ struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint
 /* Unlink and free these (NULL is allowed); then their bytes are free. No lock. */
 void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *files);
 void gcr_store_unlink_pool_file(struct gcr_store *store, const struct gcr_pool_file *file);
+/* Move the file @index of a snapshot, which is @file's from now on, and see to its pages. -errno */
+int gcr_store_move_to_pool(struct gcr_snapshot *snapshot, size_t index, struct gcr_pool_file *file);
+int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file *file,
+			     struct stat *ret_stat);
 /* Move files of a discarded snapshot to the pool of its process. No lock. */
 void gcr_store_recycle(struct gcr_snapshot *snapshot);
+
+/* store_keep.c */
+/* Give up what has been kept for longest; false: nothing is. No lock. */
+bool gcr_store_give_up_kept(struct gcr_store *store);
+void gcr_store_drop_all_kept(struct gcr_store *store);
+/* What is kept of a process is the caller's now; NULL. */
+struct gcr_snapshot *gcr_store_take_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
+/*
+ * Files of @old become those of @snapshot, which is being made, as of a pool: in @files, with
+ * GCR_EXTENT_KNOWN in its extents and their digests in snapshot->known. No lock.
+ */
+void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *old,
+			  struct gcr_pool_file **files);
 
 /* store_fill.c */
 int gcr_store_start_filler(struct gcr_store *store);

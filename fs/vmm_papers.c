@@ -45,6 +45,7 @@ int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 	vmm->digests_map = map;
 	vmm->digests_bytes = bytes;
 	vmm->digests_fd = TAKE_FD(fd);
+	gcr_snapshot_copy_known(vmm->snapshot, digests_of(vmm));
 	return 0;
 }
 
