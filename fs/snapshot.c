@@ -202,17 +202,8 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 						     &missing, error);
 		if (!result)
 			break;
-		/* What goes already is waited for before anything else has to go. */
-		if (store->kept && (store->removals || store->removing)) {
-			pthread_cond_wait(&store->changed, &store->lock);
+		if (gcr_store_make_room_locked(store))
 			continue;
-		}
-		if (store->kept) {
-			pthread_mutex_unlock(&store->lock);
-			gcr_store_give_up_kept(store);
-			pthread_mutex_lock(&store->lock);
-			continue;
-		}
 		given_up = gcr_store_shrink_pool_locked(store, missing);
 		if (given_up) {
 			pthread_mutex_unlock(&store->lock);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "fs/folder.h"
 #include "fs/log.h"
 #include "lib/digest.h"
 #include "lib/extent.h"
@@ -38,37 +39,46 @@ static void give_up(struct gcr_snapshot *snapshot)
 	gcr_snapshot_discard(snapshot);
 }
 
-bool gcr_store_give_up_kept(struct gcr_store *store)
+bool gcr_store_make_room_locked(struct gcr_store *store)
 {
 	struct gcr_snapshot *snapshot;
 
-	pthread_mutex_lock(&store->lock);
+	if (!store->kept)
+		return false;
+	/* What goes already is waited for before anything else has to go. */
+	if (store->removals || store->removing) {
+		pthread_cond_wait(&store->changed, &store->lock);
+		return true;
+	}
 	snapshot = take_locked(store, 0, 0);
 	pthread_mutex_unlock(&store->lock);
-	if (snapshot)
-		give_up(snapshot);
-	return snapshot;
+	give_up(snapshot);
+	pthread_mutex_lock(&store->lock);
+	return true;
 }
 
 int gcr_store_keep(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
+	struct gcr_snapshot *oldest;
 	struct gcr_snapshot **link;
-	bool has_room;
 
 	if (snapshot->cost_bytes > store->keep_limit_bytes)
 		return -ENOSPC;
+	/* From now on nobody changes it. */
+	gcr_folder_begin_verb(snapshot->folder);
 	for (;;) {
 		pthread_mutex_lock(&store->lock);
 		if (snapshot->spoiled || snapshot->discarded || store->stopping) {
 			pthread_mutex_unlock(&store->lock);
 			return -ENOSPC;
 		}
-		has_room = store->kept_bytes + snapshot->cost_bytes <= store->keep_limit_bytes;
-		if (has_room)
+		if (store->kept_bytes + snapshot->cost_bytes <= store->keep_limit_bytes)
 			break;
+		oldest = take_locked(store, 0, 0);
 		pthread_mutex_unlock(&store->lock);
-		gcr_store_give_up_kept(store);
+		if (oldest)
+			give_up(oldest);
 	}
 	for (link = &store->kept; *link; link = &(*link)->next_kept)
 		;
@@ -112,13 +122,70 @@ void gcr_store_drop_kept(struct gcr_store *store, pid_t pid, uint64_t start_tick
 
 void gcr_store_drop_all_kept(struct gcr_store *store)
 {
-	while (gcr_store_give_up_kept(store))
-		;
+	struct gcr_snapshot *snapshot;
+
+	do {
+		pthread_mutex_lock(&store->lock);
+		snapshot = take_locked(store, 0, 0);
+		pthread_mutex_unlock(&store->lock);
+		if (snapshot)
+			give_up(snapshot);
+	} while (snapshot);
 }
 
 /* ---- using it again ---- */
 
-/* The file @index of @old for another snapshot, unless somebody reads it. */
+struct name {
+	char text[GCR_EXTENT_NAME_BYTES];
+	size_t index;
+	uint64_t chunk; /* where its digests begin */
+};
+
+static int compare_names(const void *left, const void *right)
+{
+	return strcmp(((const struct name *)left)->text, ((const struct name *)right)->text);
+}
+
+/* Its files by name, for the caller to free. NULL: no memory. */
+static struct name *sort_names(const struct gcr_snapshot *snapshot)
+{
+	struct name *names = calloc(snapshot->count ? snapshot->count : 1, sizeof(*names));
+	uint64_t chunk = 0;
+
+	for (size_t i = 0; names && i < snapshot->count; i++) {
+		gcr_extent_name(&snapshot->extents[i], names[i].text);
+		names[i].index = i;
+		names[i].chunk = chunk;
+		chunk += gcr_digest_count(snapshot->extents[i].bytes);
+	}
+	if (names)
+		qsort(names, snapshot->count, sizeof(*names), compare_names);
+	return names;
+}
+
+/* The file that @old has of @extent, which is of the same size; NULL: it has none. */
+static const struct name *find(const struct gcr_snapshot *old, const struct name *names,
+			       const struct gcr_extent *extent)
+{
+	const struct name *found;
+	struct name wanted;
+
+	gcr_extent_name(extent, wanted.text);
+	found = bsearch(&wanted, names, old->count, sizeof(*names), compare_names);
+	return found && old->extents[found->index].bytes == extent->bytes ? found : NULL;
+}
+
+bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent *extent)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct stat stat;
+
+	gcr_extent_name(extent, name);
+	return !fstatat(kept->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
+	       (uint64_t)stat.st_size == extent->bytes;
+}
+
+/* The file @index of @old for another snapshot; NULL: it cannot be had. */
 static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 {
 	struct gcr_pool_file *file = calloc(1, sizeof(*file));
@@ -129,7 +196,7 @@ static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 	if (!file)
 		return NULL;
 	pthread_mutex_lock(&store->lock);
-	if (old->spoiled || from->readers || from->unlinked) {
+	if (old->spoiled || from->unlinked) {
 		pthread_mutex_unlock(&store->lock);
 		free(file);
 		return NULL;
@@ -138,9 +205,10 @@ static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 	file->cost_bytes = from->cost_bytes;
 	file->number = ++store->last_pool_number;
 	from->unlinked = true;
-	old->cost_bytes -= from->cost_bytes;
-	store->snapshots_bytes -= from->cost_bytes;
-	store->pool_bytes += from->cost_bytes;
+	from->cost_bytes = 0;
+	old->cost_bytes -= file->cost_bytes;
+	store->snapshots_bytes -= file->cost_bytes;
+	store->pool_bytes += file->cost_bytes;
 	pthread_mutex_unlock(&store->lock);
 	/* One that is not what it was is written anew. */
 	file->is_known = !gcr_store_move_to_pool(old, index, file) &&
@@ -154,30 +222,31 @@ void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *ol
 			  struct gcr_pool_file **files)
 {
 	uint64_t chunks = gcr_snapshot_first_chunk(snapshot, snapshot->count);
+	_cleanup_free_ struct gcr_digest *known = calloc(chunks ? chunks : 1, sizeof(*known));
+	_cleanup_free_ struct name *names = sort_names(old);
 	_cleanup_free_ struct gcr_digest *digests = NULL;
-	_cleanup_free_ struct gcr_digest *known = NULL;
 	struct gcr_error error;
 	uint64_t chunk = 0;
 
+	if (!known || !names)
+		return;
 	if (gcr_snapshot_read_digests(old, &digests, &error) < 0) {
 		gcr_log(LOG_WARNING, snapshot->pid, "what was kept cannot be used: %s",
 			error.words);
 		return;
 	}
-	known = calloc(chunks ? chunks : 1, sizeof(*known));
-	for (size_t i = 0; known && i < snapshot->count; i++) {
+	/* From now on nobody can begin to read them. */
+	gcr_folder_retire(old->folder);
+	for (size_t i = 0; i < snapshot->count; i++) {
 		struct gcr_extent *extent = &snapshot->extents[i];
+		const struct name *name = find(old, names, extent);
 		uint64_t count = gcr_digest_count(extent->bytes);
-		char name[GCR_EXTENT_NAME_BYTES];
-		size_t index;
 
-		gcr_extent_name(extent, name);
-		if (extent->kind == GCR_MEMORY_DEVICE && !gcr_snapshot_find(old, name, &index) &&
-		    old->extents[index].bytes == extent->bytes)
-			files[i] = take_file(old, index);
+		if (name && extent->kind == GCR_MEMORY_DEVICE &&
+		    !gcr_snapshot_is_file_open(old, name->index))
+			files[i] = take_file(old, name->index);
 		if (files[i] && files[i]->is_known) {
-			memcpy(known + chunk, digests + gcr_snapshot_first_chunk(old, index),
-			       count * sizeof(*known));
+			memcpy(known + chunk, digests + name->chunk, count * sizeof(*known));
 			extent->flags |= GCR_EXTENT_KNOWN;
 		}
 		chunk += count;

@@ -245,17 +245,6 @@ static struct gcr_pool *get_pool_locked(struct gcr_store *store, pid_t pid, uint
 	return *link;
 }
 
-/* What is kept needs no other file. */
-static bool has_file(struct gcr_snapshot *kept, const struct gcr_extent *extent)
-{
-	char name[GCR_EXTENT_NAME_BYTES];
-	size_t index;
-
-	gcr_extent_name(extent, name);
-	return !gcr_snapshot_find(kept, name, &index) &&
-	       gcr_snapshot_extent(kept, index)->bytes == extent->bytes;
-}
-
 void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		    const struct gcr_extent *extents, size_t count)
 {
@@ -271,7 +260,7 @@ void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		return;
 	kept = gcr_store_find_kept(store, pid, start_ticks);
 	for (size_t i = 0; i < count; i++)
-		if (!kept || !has_file(kept, &extents[i]))
+		if (!kept || !gcr_store_has_kept(kept, &extents[i]))
 			wanted[wanted_count++] = extents[i].bytes;
 	pthread_mutex_lock(&store->lock);
 	pool = store->stopping ? NULL : get_pool_locked(store, pid, start_ticks);

@@ -261,9 +261,11 @@ int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file
 void gcr_store_recycle(struct gcr_snapshot *snapshot);
 
 /* store_keep.c */
-/* Give up what has been kept for longest; false: nothing is. No lock. */
-bool gcr_store_give_up_kept(struct gcr_store *store);
+/* Give up what has been kept for longest; false: nothing is. Lock: store; let go meanwhile. */
+bool gcr_store_make_room_locked(struct gcr_store *store);
 void gcr_store_drop_all_kept(struct gcr_store *store);
+/* Has what is kept a file for @extent? */
+bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent *extent);
 /* What is kept of a process is the caller's now; NULL. */
 struct gcr_snapshot *gcr_store_take_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 /*

@@ -67,6 +67,8 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes)
 
 		if (!gcr_store_check_room_locked(store, bytes, bytes, &missing, NULL))
 			break;
+		if (gcr_store_make_room_locked(store))
+			continue;
 		given_up = gcr_store_shrink_pool_locked(store, missing);
 		if (given_up) {
 			pthread_mutex_unlock(&store->lock);

@@ -122,7 +122,9 @@ static struct gcr_snapshot *snapshot_of(struct gcr_process *process)
 	pthread_mutex_lock(&process->lock);
 	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
 	pthread_mutex_unlock(&process->lock);
-	return snapshot;
+	return snapshot ? snapshot
+			: gcr_store_find_kept(process->daemon->store, process->pid,
+					      process->start_ticks);
 }
 
 int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folder **ret_folder,

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/folder.h"
 #include "fs/gpus.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -149,6 +150,8 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 
 	if (vmm->drive.task->command->unverified)
 		session.flags |= GCR_SESSION_UNVERIFIED;
+	if (gcr_folder_is_touched(gcr_snapshot_folder(vmm->snapshot)))
+		session.flags |= GCR_SESSION_UNREGISTERED;
 	if (table < 0)
 		return gcr_error_set(error, -table, "a table for the worker cannot be made: %s",
 				     strerror(-table));
