@@ -186,10 +186,12 @@ void gcr_pins_destroy(struct gcr_pins *pins)
 	free(pins);
 }
 
+/* One that is forgotten may still be there, and does not stand in the way of its file. */
 static bool has(const struct pin *list, const struct stat *status)
 {
 	for (; list; list = list->next)
-		if (list->device == status->st_dev && list->inode == status->st_ino)
+		if (!list->forgotten && list->device == status->st_dev &&
+		    list->inode == status->st_ino)
 			return true;
 	return false;
 }

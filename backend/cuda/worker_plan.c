@@ -90,11 +90,11 @@ int gcr_plan_out(const struct gcr_plan *plan, size_t first, size_t end, struct g
 				r = add(&stretch, GCR_COPY_BYTES, at, GCR_SPACE_PIECE_BYTES, error);
 			has_zeros |= stretch.what == GCR_COPY_ZEROS;
 		}
-		if (r < 0)
-			return r;
 		/* What is registered of it from now on is not what the file has. */
 		if (has_zeros && space->pinned[i])
 			gcr_pins_forget(plan->pins, space->pinned[i]);
+		if (r < 0)
+			return r;
 	}
 	return flush(&stretch, error);
 }

@@ -481,8 +481,15 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error
 	else
 		r = gcr_copier_add(session->gpu->copier, GCR_COPY_BYTES, 0,
 				   gcr_space_bytes(session->space), error);
+	if (r < 0) {
+		/* It would never end. */
+		gcr_copier_stop(session->gpu->copier);
+		session->copying = false;
+		session->copy_failed = true;
+		return r;
+	}
 	gcr_copier_hurry(session->gpu->copier);
-	return r;
+	return 0;
 }
 
 /* All at once: the GPU reads its memory fifty times as fast as it was copied. */
