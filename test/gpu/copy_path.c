@@ -4,12 +4,14 @@
  * other rings and numbers of threads, against what the link gives pinned memory. The figures in
  * backend/cuda/worker_copy.c and worker_space.c come from here.
  *
- *   cc -O2 -D_GNU_SOURCE -I. -o copy_path test/gpu/copy_path.c lib/{error,extent}.c \
- *      backend/cuda/{driver,nontemporal,worker_{copy,numa,pin,session,space}}.c -ldl -lpthread
+ *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o copy_path test/gpu/copy_path.c \
+ *      lib/{beneath,digest,error,extent,uuid}.c backend/cuda/{driver,nontemporal}.c \
+ *      backend/cuda/worker_{copy,cut,digest,numa,pin,plan,session,space}.c -ldl -lpthread -lxxhash
  *   copy_path GIB PART...      as root; a tmpfs is mounted in a namespace of its own
  *
  * Parts: link, ring, warm, small, cold, control, register, pinned, end. Bytes are compared after
- * every copy. GB are 10^9 bytes.
+ * every copy; making digests on the way out, and comparing them on the way in, is in the figures.
+ * GB are 10^9 bytes.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,6 +32,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "backend/cuda/worker_digest.h"
 #include "backend/cuda/worker_pin.h"
 #include "backend/cuda/worker_session.h"
 #include "lib/clock.h"
@@ -82,7 +85,14 @@ static struct memory {
 	int *fds;
 	int table;
 	int directory;
+	int digests;
 } memory;
+
+/* What 2 MiB of a file are filled with: never zeros, which would be a hole. */
+static unsigned char value_of(size_t index, uint64_t at)
+{
+	return (unsigned char)((index * 31 + at / MIB) % 255 + 1);
+}
 
 static CUmemAllocationProp properties(void)
 {
@@ -124,9 +134,8 @@ static void allocate(void)
 		OK(gpu.driver.cuMemCreate(&handle, bytes, &wanted, 0));
 		address = map(handle, bytes);
 		for (size_t at = 0; at < bytes; at += 2 * MIB)
-			OK(gpu.driver.cuMemsetD8Async(address + at,
-						      (unsigned char)(i * 31 + at / MIB + 1),
-						      2 * MIB, NULL));
+			OK(gpu.driver.cuMemsetD8Async(address + at, value_of(i, at), 2 * MIB,
+						      NULL));
 		OK(gpu.driver.cuStreamSynchronize(NULL));
 		OK(gpu.driver.cuMemExportToShareableHandle(
 			&memory.fds[i], handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
@@ -164,6 +173,9 @@ static void set_up(size_t count)
 							.kind = GCR_MEMORY_DEVICE};
 	memory.table = gcr_extents_write(memory.extents, count);
 	memory.directory = open(STORE, O_RDONLY | O_DIRECTORY);
+	memory.digests = memfd_create("digests", MFD_CLOEXEC);
+	if (memory.digests < 0)
+		die("digests: %s", strerror(errno));
 	make_files();
 	allocate();
 }
@@ -179,12 +191,13 @@ static void tear_down(void)
 	}
 	close(memory.table);
 	close(memory.directory);
+	close(memory.digests);
 	free(memory.extents);
 	free(memory.fds);
 }
 
 struct pass {
-	void (*each)(uint64_t piece, char *data);
+	void (*each)(unsigned char value, char *data);
 	uint64_t next;
 };
 
@@ -212,7 +225,7 @@ static void *run_pass(void *data)
 				die("%s: %s", name, strerror(errno));
 			close(fd);
 			for (uint64_t i = 0; i < length; i += 2 * MIB)
-				pass->each(((at + part + i) / bytes) * 31 + (within + i) / MIB + 1,
+				pass->each(value_of((at + part + i) / bytes, within + i),
 					   data_at + i);
 			munmap(data_at, length);
 			part += length;
@@ -222,7 +235,7 @@ static void *run_pass(void *data)
 }
 
 /* Every 2 MiB of the files by several threads. */
-static void all_files(void (*each)(uint64_t value, char *data), unsigned int count)
+static void all_files(void (*each)(unsigned char value, char *data), unsigned int count)
 {
 	struct pass pass = {.each = each};
 	pthread_t threads[64];
@@ -233,11 +246,10 @@ static void all_files(void (*each)(uint64_t value, char *data), unsigned int cou
 		pthread_join(threads[i], NULL);
 }
 
-static void each_compare(uint64_t value, char *data)
+static void each_compare(unsigned char value, char *data)
 {
 	for (uint64_t at = 0; at < 2 * MIB; at += 64)
-		if ((unsigned char)data[at] != (unsigned char)value ||
-		    (unsigned char)data[at + 63] != (unsigned char)value)
+		if ((unsigned char)data[at] != value || (unsigned char)data[at + 63] != value)
 			die("wrong byte in a file");
 }
 
@@ -331,7 +343,7 @@ static struct gcr_worker_session *begin(enum gcr_copy_direction direction, unsig
 	struct gcr_worker_session *session;
 
 	DO(gcr_worker_session_begin(&gpu, direction, &asked, memory.table, dup(memory.directory),
-				    &session, &code, &words));
+				    dup(memory.digests), &session, &code, &words));
 	return session;
 }
 
@@ -379,8 +391,8 @@ static double go_out(double *ret_end)
 }
 
 /*
- * In again: the copy alone, with at most so many copies in flight until @meanwhile is done. Memory
- * is held by descriptors afterwards.
+ * In again: without taking the memory, with at most so many copies in flight until @meanwhile is
+ * done. Memory is held by descriptors afterwards.
  */
 static double come_in(unsigned int in_flight, void (*meanwhile)(void))
 {
@@ -417,7 +429,7 @@ static double come_in(unsigned int in_flight, void (*meanwhile)(void))
 				OK(gpu.driver.cuMemcpyDtoHAsync_v2(&byte, address + at + edge, 1,
 								   NULL));
 				OK(gpu.driver.cuStreamSynchronize(NULL));
-				if (byte != (unsigned char)(i * 31 + at / MIB + 1))
+				if (byte != value_of(i, at))
 					die("wrong byte in VRAM");
 			}
 		}
@@ -445,6 +457,16 @@ static void make_default_copier(void)
 
 	gcr_copier_config_default(&config);
 	make_copier(config.threads, config.slots, config.slot_bytes / MIB, config.lanes);
+}
+
+static void make_digester(void)
+{
+	struct gcr_digester_config config;
+
+	gcr_digester_config_default(&gpu.driver, gpu.device, &config);
+	DO(gcr_digester_create(&gpu.driver, gpu.context, &config, &gpu.digester, &code, &words));
+	if (!gcr_digester_is_on_gpu(gpu.digester))
+		printf("the digests are made on the host\n");
 }
 
 /* ---- the parts ---- */
@@ -820,11 +842,13 @@ int main(int argc, char **argv)
 	OK(gpu.driver.cuCtxSetCurrent(gpu.context));
 	printf(", context %.1f ms\n", 1e3 * (now() - start));
 	make_default_copier();
+	make_digester();
 	for (int i = 2; i < argc; i++)
 		for (size_t part = 0; part < sizeof(parts) / sizeof(*parts); part++)
 			if (!strcmp(argv[i], parts[part].name))
 				parts[part].run();
 	gcr_copier_destroy(gpu.copier);
+	gcr_digester_destroy(gpu.digester);
 	kill(victim, SIGKILL);
 	waitpid(victim, NULL, 0);
 	rmdir(STORE);
