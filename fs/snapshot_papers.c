@@ -48,11 +48,16 @@ void gcr_snapshot_copy_known(struct gcr_snapshot *snapshot, struct gcr_digest *d
 	for (size_t i = 0; snapshot->known && i < snapshot->count; i++) {
 		uint64_t count = gcr_digest_count(snapshot->extents[i].bytes);
 
-		if (snapshot->extents[i].flags & GCR_EXTENT_KNOWN)
+		if (snapshot->files[i].is_known)
 			memcpy(digests + chunk, snapshot->known + chunk, count * sizeof(*digests));
 		chunk += count;
 	}
 	free(TAKE_PTR(snapshot->known));
+}
+
+bool gcr_snapshot_is_known(const struct gcr_snapshot *snapshot, size_t index)
+{
+	return snapshot->files[index].is_known;
 }
 
 int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,

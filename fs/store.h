@@ -43,7 +43,7 @@ void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_fi
  * Room for @extents (gpu_index filled in; copied): a directory with a sparse file of the right
  * size for each, or one of the process's pool that has its pages already, and in them whatever this
  * process had in VRAM before: every byte has to be written. What is kept of the process is used
- * up: such a file's extent is GCR_EXTENT_KNOWN, see gcr_snapshot_copy_known(). Either all the room
+ * up: see gcr_snapshot_is_known(). Either all the room
  * is there and promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), with figures.
  */
 int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
@@ -128,7 +128,9 @@ uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
 
 /* ---- snapshot_papers.c: `digests` and `manifest` ---- */
 
-/* Those of the files that came with their bytes, into their places of @digests, once. */
+/* Did the file come with the bytes that its memory had at the last freeze? */
+bool gcr_snapshot_is_known(const struct gcr_snapshot *snapshot, size_t index);
+/* The digests of the files that came with their bytes, into their places of @digests, once. */
 struct gcr_digest;
 void gcr_snapshot_copy_known(struct gcr_snapshot *snapshot, struct gcr_digest *digests);
 

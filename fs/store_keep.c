@@ -238,7 +238,7 @@ void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *ol
 	/* From now on nobody can begin to read them. */
 	gcr_folder_retire(old->folder);
 	for (size_t i = 0; i < snapshot->count; i++) {
-		struct gcr_extent *extent = &snapshot->extents[i];
+		const struct gcr_extent *extent = &snapshot->extents[i];
 		const struct name *name = find(old, names, extent);
 		uint64_t count = gcr_digest_count(extent->bytes);
 
@@ -247,7 +247,7 @@ void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *ol
 			files[i] = take_file(old, name->index);
 		if (files[i] && files[i]->is_known) {
 			memcpy(known + chunk, digests + name->chunk, count * sizeof(*known));
-			extent->flags |= GCR_EXTENT_KNOWN;
+			snapshot->files[i].is_known = true;
 		}
 		chunk += count;
 	}

@@ -42,6 +42,7 @@ struct gcr_store_group {
 
 struct gcr_snapshot_file {
 	uint64_t cost_bytes; /* what it counts in the store */
+	bool is_known;	     /* it came with its bytes */
 	bool has_pages;	     /* it came from the pool with them */
 	bool unlinked;	     /* or gone to the pool */
 };
@@ -270,7 +271,7 @@ bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent
 struct gcr_snapshot *gcr_store_take_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 /*
  * Files of @old become those of @snapshot, which is being made, as of a pool: in @files, with
- * GCR_EXTENT_KNOWN in its extents and their digests in snapshot->known. No lock.
+ * their digests in snapshot->known. No lock.
  */
 void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *old,
 			  struct gcr_pool_file **files);

@@ -137,6 +137,23 @@ uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm)
 	return mask;
 }
 
+/* A descriptor of the worker's table, -errno. */
+static int write_table(const struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
+{
+	_cleanup_free_ struct gcr_extent *extents = calloc(worker->count + 1, sizeof(*extents));
+
+	if (!extents)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < worker->count; i++) {
+		extents[i] = vmm->extents[worker->first + i];
+		if (gcr_snapshot_is_known(vmm->snapshot, worker->first + i))
+			extents[i].flags |= GCR_EXTENT_KNOWN;
+		else
+			extents[i].flags &= ~(uint32_t)GCR_EXTENT_KNOWN;
+	}
+	return gcr_extents_write(extents, worker->count);
+}
+
 static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type,
 			uint32_t copies_in_flight, struct gcr_error *error)
 {
@@ -145,7 +162,7 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 		.copies_in_flight = copies_in_flight,
 		.first_chunk = gcr_snapshot_first_chunk(vmm->snapshot, worker->first),
 	};
-	_cleanup_close_ int table = gcr_extents_write(&vmm->extents[worker->first], worker->count);
+	_cleanup_close_ int table = write_table(vmm, worker);
 	int fds[3] = {table, gcr_snapshot_directory(vmm->snapshot), vmm->digests_fd};
 
 	if (vmm->drive.task->command->unverified)
