@@ -232,6 +232,9 @@ int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 	uint32_t item;
 	int result = find(request, node, &folder, &item);
 
+	/* Whoever may write may do that with a descriptor that cannot. */
+	if (!result && flags & O_TRUNC && (flags & O_ACCMODE) == O_RDONLY)
+		result = truncate_item(folder, item, 0, NULL);
 	return result ? result : gcr_folder_open(folder, item, flags, ret_file);
 }
 

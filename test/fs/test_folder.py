@@ -199,6 +199,8 @@ def test_attributes():
                 other.flush()
         with open(path, 'rb') as file:
             equal(file.read(), b'aabbbbcccccc')
+        os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+        equal(os.stat(path).st_size, 0)
         goes_on(machine, demo)
 
 
