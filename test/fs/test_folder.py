@@ -315,7 +315,8 @@ def test_full_store():
         place = snapshot(machine, demo.pid)
         free = room(machine)
         size = fill(f'{place}/full')
-        check(free - 4 * MIB <= size <= free, f'{size} of {free}')
+        # What was promised to its papers, and they do not need, can be written, too.
+        check(free - 4 * MIB <= size <= free + 4 * MIB, f'{size} of {free}')
         check(room(machine) <= 4 * MIB, room(machine))
         # What is there can still be written over, and is not lost.
         name = max(vmm.files(machine, demo.pid).items(), key=lambda item: item[1])[0]

@@ -165,7 +165,7 @@ class Walk:
         steps = [('open', self.name(), self.flags()), ('truncate', self.name(), self.offset()),
                  ('append', self.name(), self.data()[:9000]), ('stat', self.name()),
                  ('mkdir', self.name()), ('rmdir', self.name()), ('unlink', self.name()),
-                 ('chmod', self.name(), self.chance.choice([0o600, 0o755])),
+                 ('chmod', self.name(), self.chance.choice([0o700, 0o755])),
                  ('utime', self.name(), self.chance.randrange(1 << 30)),
                  ('listing', self.chance.choice(['.', 'a', 'a/b']))]
         steps += [('rename', self.name(), self.name(), flags) for flags in (0, 0, 1, 2)]
