@@ -34,6 +34,8 @@ struct gcr_share {
 /* What a freeze or thaw moved, and how long its parts took; parts overlap. 0: not known. */
 struct gcr_verb_timing {
 	uint64_t bytes;
+	uint64_t copied_bytes; /* of VRAM, between GPU and store: what had not changed was not */
+	bool has_host_digests; /* a GPU could not make the digests, so the host did */
 	int64_t gate_usec;     /* until no call was inside and the GPU idle; open again */
 	int64_t handover_usec; /* descriptors to the worker, or back to the program */
 	int64_t copy_usec;     /* VRAM to the store or back */

@@ -254,6 +254,20 @@ static void render_idle(const struct view *view, FILE *stream)
 		fprintf(stream, "%" PRId64, idle_msec);
 }
 
+/* "-": the driver alone has moved its memory, or nothing was yet. */
+static void render_digests(const struct view *view, FILE *stream)
+{
+	struct gcr_process *process = view->process;
+	bool has_any;
+	bool has_host;
+
+	pthread_mutex_lock(&process->lock);
+	has_any = process->last_freeze_usec && !strcmp(process->engine, "vmm");
+	has_host = process->last_freeze.has_host_digests;
+	pthread_mutex_unlock(&process->lock);
+	fputs(!has_any ? "-" : has_host ? "host" : "gpu", stream);
+}
+
 static void render_kept(const struct view *view, FILE *stream)
 {
 	struct gcr_process *process = view->process;
@@ -350,6 +364,8 @@ static const struct status_key status_keys[] = {
 	{"generation", render_generation, false},
 	NUMBER("last_freeze_usec", last_freeze_usec),
 	NUMBER("last_freeze_bytes", freeze.bytes),
+	NUMBER("last_freeze_copied_bytes", freeze.copied_bytes),
+	{"last_freeze_digests", render_digests, false},
 	NUMBER("last_freeze_gate_usec", freeze.gate_usec),
 	NUMBER("last_freeze_handover_usec", freeze.handover_usec),
 	NUMBER("last_freeze_copy_usec", freeze.copy_usec),

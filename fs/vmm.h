@@ -48,7 +48,6 @@ struct gcr_vmm {
 	size_t digests_bytes;
 	bool has_given_files; /* managed memory's files may have changed since */
 	bool is_verified;     /* all that came back was what the papers say */
-	bool host_digests;    /* a worker could not have the GPU make them */
 	int *handles;	      /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;
 };

@@ -320,7 +320,8 @@ int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = await(vmm, worker, &answer, extra, &extra_count, error);
 		close_all(extra, extra_count);
 		worker->is_copying = false;
-		vmm->host_digests |= (answer.flags & GCR_RESULT_HOST_DIGESTS) != 0;
+		vmm->timing.copied_bytes += answer.copied_bytes;
+		vmm->timing.has_host_digests |= (answer.flags & GCR_RESULT_HOST_DIGESTS) != 0;
 		if ((int64_t)answer.duration_usec > vmm->timing.copy_usec)
 			vmm->timing.copy_usec = (int64_t)answer.duration_usec;
 	}

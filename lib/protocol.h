@@ -158,6 +158,7 @@ struct gcr_result {
 	uint64_t duration_usec; /* time inside the driver's call; COPY: since copying began */
 	char words[GCR_WORDS_BYTES]; /* "cuCheckpointProcessLock: CUDA_ERROR_NOT_READY (600): ..."
 				      */
+	uint64_t copied_bytes;	     /* COPY: of the session's, those that were copied */
 };
 
 #define GCR_RESULT_HOST_DIGESTS 0x1 /* COPY: the GPU could not make the digests, the host did */

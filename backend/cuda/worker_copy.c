@@ -81,12 +81,13 @@ struct gcr_copier {
 	bool ended;
 	struct gcr_copy_job job;
 	struct gcr_cutter cutter;
-	bool all_added;	      /* nothing more comes */
-	uint64_t bytes_left;  /* of the space, that are not done with */
-	struct slot *free;    /* used last, used first: it may still be in a cache */
-	struct queue flying;  /* between slot and VRAM */
-	struct queue ready;   /* OUT: for threads to empty; IN: full, for the GPU */
-	unsigned int holders; /* threads that have a file open */
+	bool all_added;	       /* nothing more comes */
+	uint64_t copied_bytes; /* added as bytes to copy */
+	uint64_t bytes_left;   /* of the space, that are not done with */
+	struct slot *free;     /* used last, used first: it may still be in a cache */
+	struct queue flying;   /* between slot and VRAM */
+	struct queue ready;    /* OUT: for threads to empty; IN: full, for the GPU */
+	unsigned int holders;  /* threads that have a file open */
 	bool device_busy;
 	int64_t started_usec;
 	int64_t ended_usec;
@@ -607,6 +608,7 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 	gcr_cutter_start(&copier->cutter, job->space, &cut);
 	copier->bytes_left = gcr_space_bytes(job->space);
 	copier->all_added = false;
+	copier->copied_bytes = 0;
 	copier->free = NULL;
 	for (unsigned int i = 0; i < copier->config.slots; i++)
 		give_free(copier, &copier->slots[i]);
@@ -632,6 +634,8 @@ int gcr_copier_add(struct gcr_copier *copier, enum gcr_copy_what what, uint64_t 
 		bytes_done(copier, bytes);
 		return 0;
 	}
+	if (what == GCR_COPY_BYTES)
+		copier->copied_bytes += bytes;
 	if (gcr_cutter_add(&copier->cutter, what == GCR_COPY_ZEROS, offset, bytes) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	pthread_cond_signal(&copier->device_wake);
@@ -697,6 +701,13 @@ int64_t gcr_copier_usec(struct gcr_copier *copier)
 	GCR_LOCK_SCOPE(&copier->lock);
 
 	return copier->ended_usec - copier->started_usec;
+}
+
+uint64_t gcr_copier_bytes(struct gcr_copier *copier)
+{
+	GCR_LOCK_SCOPE(&copier->lock);
+
+	return copier->copied_bytes;
 }
 
 void gcr_copier_stop(struct gcr_copier *copier)

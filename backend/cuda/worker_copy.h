@@ -79,8 +79,9 @@ int gcr_copier_check(struct gcr_copier *copier, CUresult *ret_driver_result,
 int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
 		      struct gcr_error *error);
 
-/* How long the last job that has ended took. */
+/* How long the last job that has ended took, and how much of what was added were bytes to copy. */
 int64_t gcr_copier_usec(struct gcr_copier *copier);
+uint64_t gcr_copier_bytes(struct gcr_copier *copier);
 
 /* Do not go on with the job; then gcr_copier_finish() without its error. No job: nothing. */
 void gcr_copier_stop(struct gcr_copier *copier);
