@@ -134,7 +134,7 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 
 static int differs(const char *what, struct gcr_error *error)
 {
-	return gcr_error_set(error, EIO, "manifest: it is not of this freeze: %s", what);
+	return gcr_error_set(error, EIO, "it is not of this freeze: %s", what);
 }
 
 /* Is it of this snapshot? */
@@ -170,16 +170,20 @@ int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_di
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	uint64_t count = gcr_snapshot_first_chunk(snapshot, snapshot->count);
 	int root = gcr_snapshot_root(snapshot);
+	const char *name = GCR_DIGESTS_NAME;
 	int result;
 
 	result = gcr_manifest_read(root, &manifest, error);
 	if (!result)
 		result = compare(snapshot, manifest, error);
-	if (!result)
+	if (result < 0)
+		name = GCR_MANIFEST_NAME;
+	else
 		result = gcr_digests_read(root, snapshot->generation, count, &manifest->digests,
 					  ret_digests, error);
 	if (result < 0 && result != -ENOMEM) {
 		/* Whatever is wrong with what somebody may have put there. */
+		gcr_error_prefix(error, "%s", name);
 		error->number = EIO;
 		return -EIO;
 	}

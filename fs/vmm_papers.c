@@ -7,6 +7,7 @@
 #include "fs/vmm.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -158,12 +159,32 @@ int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+/* Of managed memory; the workers see to that of the others. */
+static int check_size(struct gcr_vmm *vmm, size_t index, struct gcr_error *error)
+{
+	uint64_t bytes = vmm->extents[index].bytes;
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct stat stat;
+	int result = gcr_snapshot_stat(vmm->snapshot, index, &stat);
+
+	gcr_extent_name(&vmm->extents[index], name);
+	if (result < 0)
+		return gcr_error_set(error, EIO, "vram/%s cannot be opened: %s", name,
+				     strerror(-result));
+	if ((uint64_t)stat.st_size != bytes)
+		return gcr_error_set(error, EIO, "vram/%s has %" PRIu64 " bytes, not %" PRIu64,
+				     name, (uint64_t)stat.st_size, bytes);
+	return 0;
+}
+
 int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int result = 0;
 
+	for (size_t i = vmm->device_count; i < vmm->count && !result; i++)
+		result = check_size(vmm, i, error);
 	if (vmm->drive.task->command->unverified)
-		return 0;
+		return result;
 	for (size_t i = vmm->device_count; i < vmm->count && !result; i++) {
 		uint64_t count = gcr_digest_count(vmm->extents[i].bytes);
 		const struct gcr_digest *expected =
