@@ -17,7 +17,8 @@ def noise(seed, size):
 
 
 class Pieces:
-    """kinds are '0:BYTES' (of GPU 0) or 'managed:BYTES'. All of them are noise at first."""
+    """kinds are '0:BYTES' (of GPU 0, in units of 2 MiB) or 'managed:BYTES'. All are noise at
+    first."""
 
     def __init__(self, machine, *kinds):
         self.machine = machine
