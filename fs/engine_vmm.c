@@ -579,6 +579,9 @@ static void set_running(struct gcr_vmm *vmm)
 	vmm->extents = NULL;
 	if (snapshot && (!may_keep || gcr_store_keep(snapshot) < 0))
 		gcr_snapshot_discard(snapshot);
+	/* Whoever has noticed that has looked for what is kept before. */
+	if (may_keep && gcr_process_has_ended(process))
+		gcr_store_drop_kept(vmm->drive.daemon->store, process->pid, process->start_ticks);
 }
 
 /* What is moved is what vmm->snapshot holds. */

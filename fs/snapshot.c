@@ -21,6 +21,8 @@
 /* A worker gives up its registrations of files that are gone within a third of a second. */
 #define HELD_USEC      (2 * GCR_USEC_PER_SEC)
 #define HELD_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
+/* So long room is looked for that others give back: the program waits at its gate. */
+#define RESERVE_USEC   (30 * GCR_USEC_PER_SEC)
 
 static void snapshot_free(struct gcr_snapshot *snapshot)
 {
@@ -185,6 +187,7 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 		   struct gcr_error *error)
 {
 	struct gcr_store *store = snapshot->store;
+	int64_t until_usec = gcr_clock_usec() + RESERVE_USEC;
 	struct gcr_pool_file *given_up;
 	uint64_t taken;
 	int result;
@@ -201,6 +204,9 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 		result = gcr_store_check_room_locked(store, more, snapshot->cost_bytes - reused,
 						     &missing, error);
 		if (!result)
+			break;
+		/* It can never be had, or others take what becomes free. */
+		if (snapshot->cost_bytes > store->size_bytes || gcr_clock_usec() > until_usec)
 			break;
 		if (gcr_store_make_room_locked(store))
 			continue;
@@ -323,7 +329,9 @@ static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 	result = make_directories(snapshot, fd, &owner);
 	for (size_t i = 0; i < snapshot->count && !result; i++) {
 		result = make_file(snapshot, i, files[i], &owner);
-		has_pages &= snapshot->files[i].has_pages;
+		/* Nobody has to fill the holes of one that came with its bytes; they may be. */
+		has_pages &= snapshot->files[i].has_pages &&
+			     (!files[i] || files[i]->cost_bytes >= files[i]->bytes);
 	}
 	if (!result)
 		result = gcr_store_write_table(fd, snapshot);
@@ -378,6 +386,7 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	if (old) {
 		gcr_store_reuse_kept(snapshot, old, files);
 		gcr_snapshot_discard(old);
+		remove_given_up(store);
 	}
 	result = reserve(snapshot, files, error);
 	if (result < 0) {

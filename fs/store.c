@@ -197,8 +197,9 @@ void gcr_store_destroy(struct gcr_store *store)
 
 	if (!store)
 		return;
-	gcr_store_stop_filler(store);
+	/* As long as there is somebody to remove it. */
 	gcr_store_drop_all_kept(store);
+	gcr_store_stop_filler(store);
 	pthread_mutex_lock(&store->lock);
 	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot; snapshot = snapshot->next)
 		gcr_store_stop_populating_locked(snapshot);

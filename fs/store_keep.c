@@ -210,12 +210,17 @@ static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 	store->snapshots_bytes -= file->cost_bytes;
 	store->pool_bytes += file->cost_bytes;
 	pthread_mutex_unlock(&store->lock);
-	/* One that is not what it was is written anew. */
+	/* One that is not what it was is made anew. */
 	file->is_known = !gcr_store_move_to_pool(old, index, file) &&
 			 !gcr_store_stat_pool_file(store, file, &stat) &&
 			 (uint64_t)stat.st_size == file->bytes;
 	file->has_pages = file->is_known;
-	return file;
+	if (file->is_known)
+		return file;
+	pthread_mutex_lock(&store->lock);
+	gcr_store_give_up_locked(store, file);
+	pthread_mutex_unlock(&store->lock);
+	return NULL;
 }
 
 void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *old,

@@ -318,8 +318,14 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 	struct gcr_store *store = snapshot->store;
 	struct gcr_pool_file *file;
 
-	/* What somebody reads must not change, nor what is used again be written to by another. */
-	if (snapshot->spoiled || store->pool_bytes + cost > store->pool_limit_bytes ||
+	/*
+	 * What somebody reads must not change, nor what is used again be written to by another: the
+	 * program has managed memory's files. Holes are for the worker that has made them: others
+	 * may have the pages registered that were there.
+	 */
+	if (snapshot->spoiled || snapshot->files[index].unlinked || before < cost ||
+	    snapshot->extents[index].kind != GCR_MEMORY_DEVICE ||
+	    store->pool_bytes + cost > store->pool_limit_bytes ||
 	    gcr_store_used_locked(store) - before + cost > store->size_bytes)
 		return NULL;
 	file = calloc(1, sizeof(*file));
@@ -386,6 +392,9 @@ void gcr_store_recycle(struct gcr_snapshot *snapshot)
 		if (files[i])
 			gcr_store_move_to_pool(snapshot, i, files[i]);
 	pthread_mutex_lock(&store->lock);
+	for (size_t i = 0; i < snapshot->count; i++)
+		if (files[i] && files[i]->made && !files[i]->has_pages)
+			gcr_store_give_up_locked(store, TAKE_PTR(files[i]));
 	gcr_store_return_to_pool_locked(snapshot, files);
 	pthread_mutex_unlock(&store->lock);
 }
