@@ -45,6 +45,7 @@ enum bench_start {
 	BENCH_AS_IT_IS, /* bare, or a mount that was there: nothing of ours decides it */
 	BENCH_COLD,	/* helper programs not running, no pages kept */
 	BENCH_WARM,	/* helper programs running, `-o pool=` filled */
+	BENCH_AGAIN,	/* warm, and frozen and thawed before with `-o keep=` */
 };
 
 /* One line of the tables. */
@@ -84,6 +85,25 @@ struct bench_row {
 	struct bench_series daemon_host, store_host;
 };
 
+enum bench_way {
+	BENCH_COPY_OUT, /* a frozen process's files, out of the mount */
+	BENCH_COPY_IN,	/* the same files, into an incoming snapshot */
+	BENCH_WAYS,
+};
+
+struct bench_way_words {
+	const char *name; /* for --rows and JSON */
+	const char *words;
+};
+extern const struct bench_way_words bench_ways[BENCH_WAYS];
+
+struct bench_copies {
+	uint64_t bytes;
+	char place[64]; /* the other side: what kind of file system */
+	/* bytes a second, and of the same copy from one file to another there */
+	struct bench_series rate[BENCH_WAYS], bare_rate[BENCH_WAYS];
+};
+
 /* What is measured with and without the preload library. */
 enum bench_call {
 	BENCH_CALL_GET,	   /* cuCtxGetCurrent */
@@ -119,6 +139,8 @@ struct bench_options {
 	bool sizes_given;
 	unsigned int runs, slow_runs; /* slow: rows in which the driver moves the bytes */
 	bool kinds[16];		      /* of bench_kinds */
+	bool copies[BENCH_WAYS];
+	unsigned int changed_percent; /* of the VRAM, between a thaw and a freeze again */
 	bool calls;
 	bool busy;
 	bool progress;
@@ -150,6 +172,7 @@ struct bench {
 
 	struct bench_row *rows;
 	size_t rows_count;
+	struct bench_copies copies;
 	struct bench_series calls_without_ns[BENCH_CALLS], calls_with_ns[BENCH_CALLS];
 
 	struct bench_remark notes[BENCH_REMARKS_MAX], failures[BENCH_REMARKS_MAX];
@@ -159,12 +182,22 @@ struct bench {
 /* bench_measure.c: 0, or -errno if nothing can be measured here, with words. */
 int bench_measure(struct bench *bench, struct gcr_error *error);
 
+/* bench_copy.c: fill bench->copies, or say why not. */
+void bench_measure_copies(struct bench *bench);
+
+/* Has the time passed after which nothing is to be started? */
+bool bench_is_late(const struct bench *bench);
+
+/* Host memory that is wanted beside the bytes. */
+uint64_t bench_host_margin(const struct bench *bench);
+
 /* The row of the same size (or of the command) that is measured with cuCheckpoint alone. */
 const struct bench_row *bench_peer(const struct bench *bench, const struct bench_row *row);
 
 /*
  * What no engine can beat here: the time that the bytes take at the rate of pinned copies, or the
- * control state alone, if that is longer and is moved too. 0 if it is not known.
+ * control state alone, if that is longer and is moved too. Freezing again moves hardly any bytes:
+ * the control state alone, and nothing is known where that stays. 0 if it is not known.
  */
 double bench_limit_usec(const struct bench *bench, const struct bench_row *row, bool of_thaw);
 

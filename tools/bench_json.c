@@ -57,6 +57,7 @@ static json_t *row_json(const struct bench *bench, const struct bench_row *row)
 		[BENCH_AS_IT_IS] = "as it is",
 		[BENCH_COLD] = "cold",
 		[BENCH_WARM] = "warm",
+		[BENCH_AGAIN] = "again",
 	};
 	static const char *const engines[] = {
 		[BENCH_BARE] = "bare",
@@ -84,6 +85,30 @@ static json_t *row_json(const struct bench *bench, const struct bench_row *row)
 	json_object_set_new(object, "daemon_host_bytes", series_json(&row->daemon_host));
 	json_object_set_new(object, "store_host_bytes", series_json(&row->store_host));
 	return object;
+}
+
+static json_t *copies_json(const struct bench *bench)
+{
+	const struct bench_copies *copies = &bench->copies;
+	json_t *array = json_array();
+
+	for (size_t way = 0; way < BENCH_WAYS; way++) {
+		double bare = bench_series_median(&copies->bare_rate[way]);
+		json_t *object;
+
+		if (!copies->rate[way].count)
+			continue;
+		object = json_pack("{s:s, s:I, s:s}", "row", bench_ways[way].name, "bytes",
+				   (json_int_t)copies->bytes, "place", copies->place);
+		json_object_set_new(object, "bytes_per_second", series_json(&copies->rate[way]));
+		json_object_set_new(object, "bare_bytes_per_second",
+				    series_json(&copies->bare_rate[way]));
+		json_object_set_new(
+			object, "of_bare",
+			number_json(bare > 0 ? bench_series_median(&copies->rate[way]) / bare : 0));
+		json_array_append_new(array, object);
+	}
+	return array;
 }
 
 static json_t *calls_json(const struct bench *bench)
@@ -133,7 +158,10 @@ int bench_print_json(const struct bench *bench, FILE *stream)
 	json_object_set_new(object, "command",
 			    bench->options.command ? json_string(bench->options.command)
 						   : json_null());
+	json_object_set_new(object, "changed_percent",
+			    json_integer((json_int_t)bench->options.changed_percent));
 	json_object_set_new(object, "rows", rows);
+	json_object_set_new(object, "copies", copies_json(bench));
 	json_object_set_new(object, "calls", calls_json(bench));
 	json_object_set_new(object, "notes", remarks_json(bench->notes, bench->notes_count));
 	json_object_set_new(object, "failures",

@@ -54,6 +54,8 @@ const struct bench_kind bench_kinds[] = {
 	{"vmm-warm", "vmm, warm", BENCH_VMM, BENCH_WARM},
 	{"data-cold", "vmm data, cold", BENCH_DATA, BENCH_COLD},
 	{"data-warm", "vmm data, warm", BENCH_DATA, BENCH_WARM},
+	{"refreeze", "vmm, refreeze", BENCH_VMM, BENCH_AGAIN},
+	{"refreeze-data", "vmm data, refreeze", BENCH_DATA, BENCH_AGAIN},
 	/* on a mount that is there */
 	{"driver", "driver", BENCH_DRIVER, BENCH_AS_IT_IS},
 	{"vmm", "vmm", BENCH_VMM, BENCH_AS_IT_IS},
@@ -109,7 +111,7 @@ void bench_fail(struct bench *bench, const char *what, const char *format, ...)
 	remark(bench->failures, &bench->failures_count, what, words);
 }
 
-static bool is_late(const struct bench *bench)
+bool bench_is_late(const struct bench *bench)
 {
 	return bench->options.limit_usec &&
 	       gcr_clock_usec() - bench->started_usec > bench->options.limit_usec;
@@ -197,7 +199,7 @@ static uint64_t vram_margin(const struct bench *bench)
 	return bench->options.simulator ? SIMULATED_VRAM_MARGIN_BYTES : VRAM_MARGIN_BYTES;
 }
 
-static uint64_t host_margin(const struct bench *bench)
+uint64_t bench_host_margin(const struct bench *bench)
 {
 	return bench->options.simulator ? SIMULATED_HOST_MARGIN_BYTES : HOST_MARGIN_BYTES;
 }
@@ -205,7 +207,7 @@ static uint64_t host_margin(const struct bench *bench)
 static bool fits(struct bench *bench, uint64_t bytes)
 {
 	const struct bench_machine *machine = &bench->machine;
-	uint64_t host_needed = bytes + host_margin(bench);
+	uint64_t host_needed = bytes + bench_host_margin(bench);
 	char what[32];
 
 	/* The simulator's VRAM is host memory too. */
@@ -317,6 +319,8 @@ double bench_limit_usec(const struct bench *bench, const struct bench_row *row, 
 	double control = bench_series_median(of_thaw ? &bench->control_thaw_usec
 						     : &bench->control_freeze_usec);
 
+	if (row->kind->start == BENCH_AGAIN && !of_thaw)
+		return row->kind->engine == BENCH_DATA ? 0 : control;
 	if (!limit || (row->kind->engine != BENCH_DATA && !control))
 		return 0;
 	return row->kind->engine != BENCH_DATA && control > limit ? control : limit;
@@ -350,7 +354,7 @@ static void measure_row(struct bench *bench, uint64_t bytes, const struct bench_
 	row->bytes = bytes;
 	row->is_command = !bytes;
 	bench_format_row(row, what, sizeof(what));
-	if (is_late(bench)) {
+	if (bench_is_late(bench)) {
 		bench_note(bench, what, "left out: the time is up");
 		return;
 	}
@@ -358,7 +362,7 @@ static void measure_row(struct bench *bench, uint64_t bytes, const struct bench_
 	if (result < 0 && !bench_interrupted)
 		bench_note(bench, what, "left out: %s", error.words);
 	for (unsigned int run = 0; run < runs && !result && !bench_interrupted; run++) {
-		if (run && is_late(bench)) {
+		if (run && bench_is_late(bench)) {
 			bench_note(bench, what, "%u of %u runs: the time is up", run, runs);
 			break;
 		}
@@ -390,7 +394,7 @@ static void compare_calls(struct bench *bench, const struct bench_mount *mount)
 		struct bench_series *series = preload ? bench->calls_with_ns
 						      : bench->calls_without_ns;
 
-		if (is_late(bench)) {
+		if (bench_is_late(bench)) {
 			bench_note(bench, "calls", "%u of %u runs: the time is up", run, runs);
 			return;
 		}
@@ -462,6 +466,8 @@ int bench_measure(struct bench *bench, struct gcr_error *error)
 		measure_rows(bench, options->sizes[i]);
 	if (options->command)
 		measure_rows(bench, 0);
+	if (!bench_interrupted)
+		bench_measure_copies(bench);
 	if (options->calls && !bench_interrupted)
 		measure_calls(bench);
 	bench_child_end(&bench->figures);

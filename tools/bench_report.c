@@ -203,7 +203,9 @@ static void print_times(const struct bench *bench, struct table *table, FILE *st
 	}
 	print_table(table, 2, stream);
 	fputs("faster: than bare cuCheckpoint. of limit: of the longer of bytes / rate of pinned\n"
-	      "copies and the control state alone (vmm data: of bytes / rate).\n\n",
+	      "copies and the control state alone (vmm data: of bytes / rate). A refreeze: of the "
+	      "control\n"
+	      "state alone.\n\n",
 	      stream);
 }
 
@@ -263,6 +265,40 @@ static void print_memory(const struct bench *bench, struct table *table, FILE *s
 	fputs("Memory, MiB: VRAM in use when frozen and after the helpers' idle time; host memory\n"
 	      "of daemon and helpers, and of the store, while the program runs:\n\n",
 	      stream);
+	print_table(table, 2, stream);
+}
+
+static void add_rate(struct table *table, const struct bench_series *rate)
+{
+	add_cell(table, "%.2f", bench_series_median(rate) / 1e9);
+	add_cell(table, "%.2f-%.2f", bench_series_min(rate) / 1e9, bench_series_max(rate) / 1e9);
+}
+
+static void print_copies(const struct bench *bench, struct table *table, FILE *stream)
+{
+	const struct bench_copies *copies = &bench->copies;
+	char size[32];
+
+	bench_format_bytes(copies->bytes, size, sizeof(size));
+	add_line(table, "bytes", "copy", "GB/s", "min-max", "bare, GB/s", "min-max", "of bare",
+		 "runs", NULL);
+	for (size_t way = 0; way < BENCH_WAYS; way++) {
+		double bare = bench_series_median(&copies->bare_rate[way]);
+
+		if (!copies->rate[way].count || bare <= 0)
+			continue;
+		add_line(table, size, bench_ways[way].words, NULL);
+		add_rate(table, &copies->rate[way]);
+		add_rate(table, &copies->bare_rate[way]);
+		add_cell(table, "%.2f", bench_series_median(&copies->rate[way]) / bare);
+		add_cell(table, "%u", copies->rate[way].count);
+	}
+	if (table->lines < 2)
+		return;
+	fprintf(stream,
+		"Copies of a frozen process's files by read and write of 1 MiB, between the mount\n"
+		"and a bare %s; bare: the same from one file to another of that:\n\n",
+		copies->place);
 	print_table(table, 2, stream);
 }
 
@@ -339,6 +375,8 @@ void bench_print(const struct bench *bench, FILE *stream)
 		memset(table, 0, sizeof(*table));
 		prints[i](bench, table, stream);
 	}
+	memset(table, 0, sizeof(*table));
+	print_copies(bench, table, stream);
 	memset(table, 0, sizeof(*table));
 	print_calls(bench, table, stream);
 	print_remarks("note", bench->notes, bench->notes_count, stream);

@@ -275,6 +275,7 @@ static const struct {
 } roles[] = {
 	{"machine", role_machine}, {"figures", role_figures},	  {"rate", role_rate},
 	{"peer", role_peer},	   {"target", bench_role_target}, {"calls", bench_role_calls},
+	{"copy", bench_role_copy},
 };
 
 int bench_role(int argc, char **argv)

@@ -16,8 +16,18 @@
 /* Runs the role and returns the exit status; 2 if there is none of this name. */
 int bench_role(int argc, char **argv);
 
-/* target GPU BYTES CHUNKS SEED BUSY: memory with known contents. Asked: `verify`. */
+/*
+ * target GPU BYTES CHUNKS SEED BUSY [PERCENT]: memory with known contents. Asked: `verify`, which
+ * then changes all of it, or `change`, which verifies and then changes so much of it.
+ */
 int bench_role_target(int argc, char **argv);
+
+/*
+ * copy DIRECTORY BYTES: copies files, where DIRECTORY may become a tmpfs that only it sees. It
+ * answers `ok place WORDS`. Asked, by the names of directories in a mount: `out DIR`, `bare`,
+ * `in DIR`, which answer with `bytes` and `usec`, and `compare DIR`, `make DIR`, `remove DIR`.
+ */
+int bench_role_copy(int argc, char **argv);
 
 /* calls GPU QUICK: what calls of the driver take, in ns. */
 int bench_role_calls(int argc, char **argv);

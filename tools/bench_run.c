@@ -42,6 +42,11 @@ static bool needs_preload(const struct bench_row *row)
 	return row->kind->engine == BENCH_VMM || row->kind->engine == BENCH_DATA;
 }
 
+static bool is_warm(const struct bench_row *row)
+{
+	return row->kind->start == BENCH_WARM || row->kind->start == BENCH_AGAIN;
+}
+
 static int64_t verb_limit(uint64_t bytes)
 {
 	return VERB_USEC + (int64_t)(bytes / BYTES_PER_USEC);
@@ -113,11 +118,10 @@ static bool wait_until_pinned(const struct bench_mount *mount, pid_t pid, char *
 	return true;
 }
 
-/* The daemon knows the program, and as one of the row's engine. -ENOTSUP: not of that. */
-static int wait_until_found(const struct bench_row *row, const struct bench_mount *mount, pid_t pid,
-			    char *text, struct gcr_error *error)
+int bench_run_find(enum bench_engine wanted, const struct bench_mount *mount, pid_t pid, char *text,
+		   struct gcr_error *error)
 {
-	const char *engine = engine_names[row->kind->engine];
+	const char *engine = engine_names[wanted];
 	int64_t until_usec = gcr_clock_usec() + FOUND_USEC;
 	char value[32] = "", reason[256] = "";
 	int result;
@@ -157,7 +161,7 @@ static int warm_up(struct bench *bench, const struct bench_row *row,
 				     error);
 	if (result < 0)
 		return result;
-	result = wait_until_found(row, mount, subject.pid, text, error);
+	result = bench_run_find(row->kind->engine, mount, subject.pid, text, error);
 	if (!result)
 		result = bench_mount_verb(mount, subject.pid, "freeze", verb_limit(bytes), &usec,
 					  error);
@@ -171,7 +175,7 @@ static int warm_up(struct bench *bench, const struct bench_row *row,
 int bench_run_prepare(struct bench *bench, const struct bench_row *row,
 		      struct bench_mount *ret_mount, struct gcr_error *error)
 {
-	bool warm = row->kind->start == BENCH_WARM;
+	bool warm = is_warm(row);
 	/* A command's bytes are not known: as much as there may be. */
 	uint64_t store = row->bytes ? 2 * row->bytes + SLACK_BYTES
 				    : bench->machine.host_room_bytes / 10 * 9;
@@ -191,7 +195,11 @@ int bench_run_prepare(struct bench *bench, const struct bench_row *row,
 		length += (size_t)snprintf(options + length, sizeof(options) - length,
 					   ",store_size=%" PRIu64, store);
 	if (needs_preload(row) && warm)
-		snprintf(options + length, sizeof(options) - length, ",pool=%" PRIu64, pool);
+		length += (size_t)snprintf(options + length, sizeof(options) - length,
+					   ",pool=%" PRIu64, pool);
+	/* What is kept is not in the pool too. */
+	if (row->kind->start == BENCH_AGAIN)
+		snprintf(options + length, sizeof(options) - length, ",keep=%" PRIu64, pool);
 	result = bench_mount_start(&bench->paths, ++bench->mounts, options, ret_mount, error);
 	if (!result && warm)
 		result = warm_up(bench, row, ret_mount, error);
@@ -234,17 +242,18 @@ static int prepare(struct run *run, unsigned int number, struct gcr_error *error
 						    error);
 		return result;
 	}
-	result = wait_until_found(run->row, run->mount, run->subject.pid, run->text, error);
+	result = bench_run_find(run->row->kind->engine, run->mount, run->subject.pid, run->text,
+				error);
 	if (result < 0)
 		return result;
 	if (start == BENCH_COLD && !wait_for_no_helpers(run->mount, NULL))
 		warn(run, number, "not cold: a helper program does not end");
-	if (start == BENCH_WARM && needs_preload(run->row) && run->row->bytes &&
+	if (is_warm(run->row) && needs_preload(run->row) && run->row->bytes &&
 	    !wait_for_store(run->mount, run->row->bytes, UINT64_MAX, POOL_USEC))
 		warn(run, number, "not warm: the pool does not fill");
-	if (start == BENCH_WARM && needs_preload(run->row) && !run->row->bytes)
+	if (is_warm(run->row) && needs_preload(run->row) && !run->row->bytes)
 		wait_for_store(run->mount, UINT64_MAX, UINT64_MAX, POOL_USEC);
-	if (start == BENCH_WARM && needs_preload(run->row) &&
+	if (is_warm(run->row) && needs_preload(run->row) &&
 	    !wait_until_pinned(run->mount, run->subject.pid, run->text))
 		warn(run, number, "not warm: the worker has not registered the pool");
 	return 0;
@@ -335,11 +344,42 @@ static void add_parts(struct run *run)
 		bench_series_add(&run->row->moved_bytes, number);
 }
 
+/* The first freeze and thaw of a program that is then frozen again. */
+static int freeze_before(struct run *run, unsigned int number, struct gcr_error *error)
+{
+	double kept = 0, usec;
+	int result;
+
+	result = do_verb(run, false, &usec, error);
+	if (result < 0)
+		return result;
+	bench_subject_forget(run->bench, &run->subject);
+	result = do_verb(run, true, &usec, error);
+	if (result < 0)
+		return result;
+	result = bench_subject_change(run->bench, &run->subject, error);
+	if (result == -EBADMSG)
+		gcr_error_prefix(error, "WRONG CONTENT");
+	if (result < 0)
+		return result;
+	if (!wait_until_pinned(run->mount, run->subject.pid, run->text))
+		warn(run, number, "not warm: the worker has not registered what is kept");
+	bench_text_number(run->text, "kept_bytes", &kept);
+	if (kept <= 0)
+		warn(run, number, "nothing has been kept of the first freeze");
+	return 0;
+}
+
 static int freeze_and_thaw(struct run *run, unsigned int number, struct gcr_error *error)
 {
 	struct bench_vram vram;
 	int result;
 
+	if (run->row->kind->start == BENCH_AGAIN) {
+		result = freeze_before(run, number, error);
+		if (result < 0)
+			return result;
+	}
 	if (!needs_preload(run->row) && !bench_vram_read(run->bench, &vram))
 		bench_series_add(&run->row->moved_bytes,
 				 (double)bench_vram_of(&vram, run->subject.pid));

@@ -134,18 +134,19 @@ static int start_target(const struct bench *bench, uint64_t bytes, bool preload,
 			const struct bench_mount *mount, struct bench_subject *subject,
 			struct gcr_error *error)
 {
-	char gpu[16], size[32], seed[32], chunks[16], line[BENCH_LINE_MAX];
+	char gpu[16], size[32], seed[32], chunks[16], percent[16], line[BENCH_LINE_MAX];
 	struct gcr_error problem = {0};
 	int result;
 
 	snprintf(gpu, sizeof(gpu), "%d", bench->options.gpu);
 	snprintf(size, sizeof(size), "%" PRIu64, bytes);
 	snprintf(chunks, sizeof(chunks), "%d", BENCH_CHUNKS);
+	snprintf(percent, sizeof(percent), "%u", bench->options.changed_percent);
 	/* Never the same bytes twice: those of an earlier run would be noticed. */
 	snprintf(seed, sizeof(seed), "%" PRIu32, (uint32_t)gcr_clock_usec());
 	result = bench_role_start(bench, mount, preload,
 				  (const char *[]){"target", gpu, size, chunks, seed,
-						   bench->options.busy ? "1" : "0", NULL},
+						   bench->options.busy ? "1" : "0", percent, NULL},
 				  &subject->child, error);
 	if (result < 0)
 		return result;
@@ -227,6 +228,17 @@ int bench_subject_verify(const struct bench *bench, struct bench_subject *subjec
 	if (subject->is_command)
 		return verify_command(bench, subject, error);
 	return bench_child_ask(&bench->paths, &subject->child, 2 * ANSWER_USEC, "verify", line,
+			       error);
+}
+
+int bench_subject_change(const struct bench *bench, struct bench_subject *subject,
+			 struct gcr_error *error)
+{
+	char line[BENCH_LINE_MAX];
+
+	if (subject->is_command)
+		return verify_command(bench, subject, error);
+	return bench_child_ask(&bench->paths, &subject->child, 2 * ANSWER_USEC, "change", line,
 			       error);
 }
 

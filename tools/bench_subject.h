@@ -41,6 +41,13 @@ void bench_subject_forget(const struct bench *bench, struct bench_subject *subje
 int bench_subject_verify(const struct bench *bench, struct bench_subject *subject,
 			 struct gcr_error *error);
 
+/*
+ * After a thaw: the same, and then the program changes as much of its VRAM as was asked for; a
+ * command goes on as it does.
+ */
+int bench_subject_change(const struct bench *bench, struct bench_subject *subject,
+			 struct gcr_error *error);
+
 void bench_subject_end(struct bench_subject *subject);
 
 #define BENCH_USERS_MAX 128

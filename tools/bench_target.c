@@ -23,6 +23,9 @@
 #define SMALL_CHUNKS 8
 #define SMALL_BYTES  65536
 
+/* What is changed is changed in units of what has a digest. */
+#define BLOCK_WORDS (UINT64_C(65536) / sizeof(uint32_t))
+
 #define PIECE_BYTES   (UINT64_C(2) << 20)
 #define BUSY_WORDS    (UINT64_C(1) << 18)
 #define EXPLAIN_BYTES (UINT64_C(4) << 20)
@@ -31,15 +34,18 @@ struct chunk {
 	CUdeviceptr pointer;
 	uint64_t words;
 	uint32_t seed;
-	uint32_t added; /* to each word since the fill */
+	uint32_t added;	      /* to each word since the fill */
+	uint32_t changed;     /* added to each word of the blocks that `change` changes */
+	uint64_t first_block; /* of all large pieces' blocks */
 	uint64_t sum;
 };
 
 struct target {
 	struct chunk *chunks;
 	size_t count;
-	CUdeviceptr sums; /* one for each */
-	CUdeviceptr busy; /* a buffer that the kernels of an unquiet program work on */
+	unsigned int percent; /* of the blocks: what `change` changes */
+	CUdeviceptr sums;     /* one for each */
+	CUdeviceptr busy;     /* a buffer that the kernels of an unquiet program work on */
 	CUfunction fill, add, checksum;
 };
 
@@ -49,17 +55,26 @@ static int launch(CUfunction function, void **arguments)
 			arguments, NULL);
 }
 
-static uint32_t expected_word(const struct chunk *chunk, uint64_t word)
+/* Every hundredth block of all large pieces, or as many as it takes. */
+static bool is_changed(const struct target *target, const struct chunk *chunk, uint64_t word)
 {
-	return (chunk->seed ^ (uint32_t)word * GCR_DEMO_MULTIPLIER) + chunk->added;
+	uint64_t block = chunk->first_block + word / BLOCK_WORDS;
+
+	return (block + 1) * target->percent / 100 > block * target->percent / 100;
 }
 
-static uint64_t expected_sum(const struct chunk *chunk)
+static uint32_t expected_word(const struct target *target, const struct chunk *chunk, uint64_t word)
+{
+	return (chunk->seed ^ (uint32_t)word * GCR_DEMO_MULTIPLIER) + chunk->added +
+	       (chunk->changed && is_changed(target, chunk, word) ? chunk->changed : 0);
+}
+
+static uint64_t expected_sum(const struct target *target, const struct chunk *chunk)
 {
 	uint64_t sum = 0;
 
 	for (uint64_t i = 0; i < chunk->words; i++)
-		sum += ((uint64_t)expected_word(chunk, i) + 1) * (2 * i + 1);
+		sum += ((uint64_t)expected_word(target, chunk, i) + 1) * (2 * i + 1);
 	return sum;
 }
 
@@ -97,15 +112,16 @@ static int keep_sums(struct target *target)
 
 		chunk->sum = sums[i];
 		if (chunk->words * sizeof(uint32_t) <= SMALL_BYTES &&
-		    expected_sum(chunk) != chunk->sum)
+		    expected_sum(target, chunk) != chunk->sum)
 			result = bench_role_fail("content piece %zu is not what was put there", i);
 	}
 	return result;
 }
 
 /* The first word of a piece that is not as it should be. */
-static int explain(const struct chunk *chunk, size_t index)
+static int explain(const struct target *target, size_t index)
 {
+	const struct chunk *chunk = &target->chunks[index];
 	_cleanup_free_ uint32_t *words = malloc(EXPLAIN_BYTES);
 
 	for (uint64_t first = 0; words && first < chunk->words;) {
@@ -117,30 +133,38 @@ static int explain(const struct chunk *chunk, size_t index)
 			     count * sizeof(*words)) < 0)
 			return -EIO;
 		for (uint64_t i = 0; i < count; i++)
-			if (words[i] != expected_word(chunk, first + i))
+			if (words[i] != expected_word(target, chunk, first + i))
 				return bench_role_fail(
 					"content piece %zu (%" PRIu64
 					" bytes at 0x%llx) has changed, first at byte "
 					"%" PRIu64 ": expected 0x%08" PRIx32 ", found 0x%08" PRIx32,
 					index, chunk->words * sizeof(*words), chunk->pointer,
 					(first + i) * sizeof(*words),
-					expected_word(chunk, first + i), words[i]);
+					expected_word(target, chunk, first + i), words[i]);
 		first += count;
 	}
 	return bench_role_fail("content the sum of piece %zu has changed, its bytes have not",
 			       index);
 }
 
-/* All as it was? Then change it, so that the next time old bytes would be wrong ones. */
-static int verify(struct target *target)
+/* All as it was? */
+static int compare(struct target *target)
 {
 	_cleanup_free_ uint64_t *sums = NULL;
-	uint64_t first = 0;
 	int result = read_sums(target, &sums);
 
 	for (size_t i = 0; i < target->count && !result; i++)
 		if (sums[i] != target->chunks[i].sum)
-			return explain(&target->chunks[i], i);
+			return explain(target, i);
+	return result;
+}
+
+/* All as it was? Then change it, so that the next time old bytes would be wrong ones. */
+static int verify(struct target *target)
+{
+	uint64_t first = 0;
+	int result = compare(target);
+
 	for (size_t i = 0; i < target->count && !result; i++) {
 		struct chunk *chunk = &target->chunks[i];
 		uint32_t value = GCR_DEMO_MULTIPLIER + (uint32_t)i;
@@ -154,11 +178,33 @@ static int verify(struct target *target)
 	return result;
 }
 
+/* All as it was? Then change some of the large pieces' blocks, one by one as programs do. */
+static int change(struct target *target)
+{
+	int result = compare(target);
+
+	for (size_t i = SMALL_CHUNKS; i < target->count && !result; i++) {
+		struct chunk *chunk = &target->chunks[i];
+		uint32_t value = GCR_DEMO_MULTIPLIER + (uint32_t)i;
+		uint64_t words = BLOCK_WORDS;
+
+		for (uint64_t first = 0; first < chunk->words && !result; first += words)
+			if (is_changed(target, chunk, first))
+				result = launch(target->add, (void *[]){&chunk->pointer, &first,
+									&words, &value});
+		chunk->changed += value;
+	}
+	if (!result)
+		result = keep_sums(target);
+	return result;
+}
+
 /* Large pieces of whole 2 MiB, the last one being what is left. */
 static int create(struct target *target, uint64_t bytes, uint64_t pieces, uint32_t seed)
 {
 	uint64_t piece = (bytes / pieces + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
 	size_t large = bytes ? (bytes + piece - 1) / piece : 0;
+	uint64_t blocks = 0;
 	int result;
 
 	target->count = SMALL_CHUNKS + large;
@@ -178,6 +224,8 @@ static int create(struct target *target, uint64_t bytes, uint64_t pieces, uint32
 
 		chunk->words = (left < piece || i < SMALL_CHUNKS ? left : piece) / sizeof(uint32_t);
 		chunk->seed = seed + (uint32_t)i * 0x9e3779b9u;
+		chunk->first_block = blocks;
+		blocks += i < SMALL_CHUNKS ? 0 : chunk->words / BLOCK_WORDS;
 		result = BENCH_CU(cuMemAlloc_v2, &chunk->pointer, chunk->words * sizeof(uint32_t));
 		if (!result)
 			result = launch(target->fill,
@@ -215,6 +263,7 @@ int bench_role_target(int argc, char **argv)
 	if (argc < 5)
 		return 2;
 	busy = atoi(argv[4]);
+	target.percent = argc > 5 ? (unsigned int)atoi(argv[5]) : 0;
 	if (bench_driver_open(atoi(argv[0])) < 0 ||
 	    create(&target, strtoull(argv[1], NULL, 10), strtoul(argv[2], NULL, 10),
 		   (uint32_t)strtoul(argv[3], NULL, 10)) < 0) {
@@ -223,7 +272,7 @@ int bench_role_target(int argc, char **argv)
 	}
 	puts("ok");
 	while ((!busy || !be_busy(&target)) && fgets(line, sizeof(line), stdin))
-		if (!verify(&target))
+		if (!(strcmp(line, "change\n") ? verify(&target) : change(&target)))
 			puts("ok");
 	free(target.chunks);
 	return EXIT_SUCCESS;

@@ -27,7 +27,10 @@ static const struct option_words {
 	 "VRAM of the programs to freeze, as 1G,16G (default: these and what fits)"},
 	{"runs", "N", "how often each (default 5)"},
 	{"slow-runs", "N", "the same for rows in which the driver moves the bytes"},
-	{"rows", "LIST", "of bare, driver, vmm, data; also with -cold or -warm (default: all)"},
+	{"rows", "LIST",
+	 "of bare, driver, vmm, data, refreeze, copy; also as vmm-cold, vmm-warm (default: all)"},
+	{"changed", "N",
+	 "percent of its VRAM that a program changes before a refreeze (default 1)"},
 	{"busy", NULL, "the programs give the GPU work up to the freeze"},
 	{"no-calls", NULL, "leave out what the preload library costs"},
 	{"command", "CMD", "freeze this program too (alone, without --sizes)"},
@@ -120,20 +123,31 @@ static int parse_sizes(const char *text, struct bench_options *options)
 	}
 }
 
+/* By its own name, or by the part before a hyphen. */
+static bool is_meant(const char *name, const char *text, size_t length)
+{
+	return length && !strncmp(name, text, length) && (!name[length] || name[length] == '-');
+}
+
 /* "vmm" is vmm-cold and vmm-warm, and vmm itself on a mount that is there. */
 static int parse_rows(const char *text, struct bench_options *options)
 {
 	memset(options->kinds, 0, sizeof(options->kinds));
+	memset(options->copies, 0, sizeof(options->copies));
 	for (;;) {
 		size_t length = strcspn(text, ",");
 		unsigned int found = 0;
 
-		for (size_t i = 0; i < bench_kinds_count && length; i++) {
-			const char *name = bench_kinds[i].name;
-
-			if (strncmp(name, text, length) || (name[length] && name[length] != '-'))
+		for (size_t i = 0; i < bench_kinds_count; i++) {
+			if (!is_meant(bench_kinds[i].name, text, length))
 				continue;
 			options->kinds[i] = true;
+			found++;
+		}
+		for (size_t i = 0; i < BENCH_WAYS; i++) {
+			if (!is_meant(bench_ways[i].name, text, length))
+				continue;
+			options->copies[i] = true;
 			found++;
 		}
 		if (!found)
@@ -155,6 +169,11 @@ static int choose_rows(struct bench_options *options)
 			options->kinds[i] = false;
 		count += options->kinds[i];
 	}
+	for (size_t i = 0; i < BENCH_WAYS; i++) {
+		if (options->mount)
+			options->copies[i] = false;
+		count += options->copies[i];
+	}
 	return count ? 0 : complain("these rows need a daemon that is started for them", "--mount");
 }
 
@@ -173,6 +192,9 @@ static int take_option(const char *name, const char *value, struct bench_options
 		options->slow_runs = (unsigned int)number;
 	} else if (!strcmp(name, "rows")) {
 		result = parse_rows(value, options);
+	} else if (!strcmp(name, "changed")) {
+		result = parse_number(value, 0, 100, &number);
+		options->changed_percent = (unsigned int)number;
 	} else if (!strcmp(name, "gpu")) {
 		result = parse_number(value, 0, INT_MAX, &number);
 		options->gpu = (int)number;
@@ -215,6 +237,7 @@ static int parse_arguments(int argc, char **argv, struct bench_options *options)
 	*options = (struct bench_options){
 		.runs = 5,
 		.calls = true,
+		.changed_percent = 1,
 		.progress = isatty(STDERR_FILENO),
 		.ready = "ready",
 	};
@@ -224,6 +247,8 @@ static int parse_arguments(int argc, char **argv, struct bench_options *options)
 					   NULL, 1};
 	for (size_t i = 0; i < bench_kinds_count; i++)
 		options->kinds[i] = true;
+	for (size_t i = 0; i < BENCH_WAYS; i++)
+		options->copies[i] = true;
 	while ((found = getopt_long(argc, argv, "", longs, &which)) != -1) {
 		if (found != 1) {
 			fputs("Try 'gpucr-bench --help'.\n", stderr);
