@@ -344,7 +344,10 @@ static void add_parts(struct run *run)
 		bench_series_add(&run->row->moved_bytes, number);
 }
 
-/* The first freeze and thaw of a program that is then frozen again. */
+/*
+ * The first freeze and thaw of a program that is then frozen again. Its files are registered with
+ * the driver while it is frozen, and what is kept stays so.
+ */
 static int freeze_before(struct run *run, unsigned int number, struct gcr_error *error)
 {
 	double kept = 0, usec;
@@ -353,17 +356,18 @@ static int freeze_before(struct run *run, unsigned int number, struct gcr_error 
 	result = do_verb(run, false, &usec, error);
 	if (result < 0)
 		return result;
+	if (!wait_until_pinned(run->mount, run->subject.pid, run->text))
+		warn(run, number, "not warm: the worker has not registered the files");
 	bench_subject_forget(run->bench, &run->subject);
 	result = do_verb(run, true, &usec, error);
-	if (result < 0)
-		return result;
-	result = bench_subject_change(run->bench, &run->subject, error);
+	if (!result)
+		result = bench_subject_change(run->bench, &run->subject, error);
 	if (result == -EBADMSG)
 		gcr_error_prefix(error, "WRONG CONTENT");
+	if (!result)
+		result = bench_mount_read(run->mount, run->subject.pid, "status", run->text, error);
 	if (result < 0)
 		return result;
-	if (!wait_until_pinned(run->mount, run->subject.pid, run->text))
-		warn(run, number, "not warm: the worker has not registered what is kept");
 	bench_text_number(run->text, "kept_bytes", &kept);
 	if (kept <= 0)
 		warn(run, number, "nothing has been kept of the first freeze");

@@ -100,7 +100,8 @@ def test_arguments():
     check(bench('--version')[0].startswith('gpucr-bench '), '--version')
     for wrong in (['--nonsense'], ['more'], ['--sizes', '1'], ['--sizes', '1G,'], ['--runs', '0'],
                   ['--rows', 'fast'], ['--rows', 'vmm,'], ['--limit', 'x'], ['--sizes', '1T'],
-                  ['--mount', '/', '--rows', 'vmm-cold']):
+                  ['--mount', '/', '--rows', 'vmm-cold'], ['--mount', '/', '--rows', 'copy'],
+                  ['--changed', '101'], ['--changed', '-1'], ['--rows', 'copy-back']):
         bench(*wrong, status=2)
 
 
@@ -189,6 +190,90 @@ def test_vmm():
     check(not found['failures'] and not found['notes'], out)
 
 
+def test_refreeze():
+    """Frozen for the second time, after a part has been changed."""
+    found, out = results('--sizes', '32M', '--runs', '2', '--rows', 'bare,refreeze', '--changed',
+                         '10', '--no-calls')
+    check([row['row'] for row in found['rows']] == ['bare', 'refreeze', 'refreeze-data'], out)
+    check(found['changed_percent'] == 10, 'percent')
+    peer, whole, data = found['rows']
+    for row in (whole, data):
+        check(row['start'] == 'again' and len(row['thaw_usec']['values']) == 2, row['row'])
+        near(row['freeze_times_faster'],
+             peer['freeze_usec']['median'] / row['freeze_usec']['median'], 'ratio')
+        # What is kept takes the place of the pool.
+        check(32 * MIB <= row['store_host_bytes']['max'] < 64 * MIB, 'room in the store')
+    near(whole['freeze_limit_usec'], found['control_freeze_usec']['median'], 'limit')
+    near(whole['freeze_of_limit'], whole['freeze_usec']['median'] /
+         found['control_freeze_usec']['median'], 'its ratio')
+    check(data['freeze_limit_usec'] is None and data['freeze_of_limit'] is None, 'limit of data')
+    check(data['thaw_limit_usec'] > 0, 'limit of the thaw')
+    check(re.search(r'^\| 32 MiB +\| vmm, refreeze +\| ', out, re.M), out)
+    check(not found['failures'] and not found['notes'], out)
+
+
+def test_copies():
+    """Files of a frozen process, out of the mount and in, next to the same in a bare tmpfs."""
+    found, out = results('--sizes', '16M,8M', '--runs', '3', '--rows', 'copy', '--no-calls')
+    check(found['rows'] == [], out)
+    check([copy['row'] for copy in found['copies']] == ['copy-out', 'copy-in'], out)
+    for copy in found['copies']:
+        check(copy['bytes'] == 16 * MIB, 'not the first size')
+        check(len(copy['bytes_per_second']['values']) == 3 and
+              len(copy['bare_bytes_per_second']['values']) == 3, 'runs')
+        near(copy['of_bare'], copy['bytes_per_second']['median'] /
+             copy['bare_bytes_per_second']['median'], 'ratio')
+        words = copy['row'].replace('-', ' ')
+        check(re.search(rf'^\| 16 MiB \| {words} +\| +[0-9.]+ \|', out, re.M), out)
+    check(not found['failures'] and not found['notes'], out)
+    found, _ = results('--sizes', '8M', '--runs', '1', '--rows', 'copy-out', '--no-calls')
+    check([copy['row'] for copy in found['copies']] == ['copy-out'], 'rows')
+
+
+def copier(*questions):
+    """What the role that copies answers to each; then it is told to end."""
+    place = os.path.join(work, 'place')
+    os.makedirs(place, exist_ok=True)
+    done = subprocess.run([BENCH, '--role', 'copy', place, str(8 * MIB)], capture_output=True,
+                          input=''.join(question + '\n' for question in questions), text=True,
+                          timeout=60, check=True, env=environment())
+    answers = done.stdout.splitlines()
+    check(answers[0].startswith('ok place ') and len(answers) == 1 + len(questions), str(answers))
+    check(not os.listdir(place), 'left behind')
+    return answers[1:]
+
+
+def test_copier():
+    """What was copied wrongly is found; a place that is none is an error."""
+    source, target, other = (os.path.join(work, name) for name in ('source', 'target', 'other'))
+    os.mkdir(source)
+    for name, data in (('one', os.urandom(3 * MIB + 17)), ('two', os.urandom(MIB)), ('none', b'')):
+        with open(os.path.join(source, name), 'wb') as stream:
+            stream.write(data)
+    count = 4 * MIB + 17
+    answers = copier(f'out {source}', 'bare', f'make {target}', f'in {target}', f'compare {target}',
+                     f'compare {work}/nowhere', f'remove {target}', f'in {target}')
+    for answer in answers[:2] + [answers[3]]:
+        check(re.match(rf'ok bytes {count} usec \d+$', answer), answer)
+    check(answers[2] == answers[4] == 'ok', str(answers))
+    check(answers[5].startswith('error ') and answers[6].startswith('error '), str(answers))
+    check(answers[7].startswith('error ') and 'File exists' in answers[7], answers[7])
+    for name in ('one', 'two', 'none'):
+        check(subprocess.run(['cmp', f'{source}/{name}', f'{target}/{name}'],
+                             check=False).returncode == 0, name)
+    os.mkdir(other)
+    for name in ('one', 'two', 'none'):
+        with open(f'{source}/{name}', 'rb') as stream:
+            data = bytearray(stream.read())
+        if name == 'one':
+            data[2 * MIB + 5] ^= 1
+        with open(f'{other}/{name}', 'wb') as stream:
+            stream.write(data)
+    answer = copier(f'out {source}', f'compare {other}')[1]
+    check(answer == f'error content one is not what was copied, in the MiB at byte {2 * MIB}',
+          answer)
+
+
 def test_too_large():
     """A size that does not fit is left out, and said."""
     found, out = results('--sizes', '1G,8M', '--runs', '1', '--rows', 'bare', '--no-calls')
@@ -224,8 +309,8 @@ def test_command():
     check('has 0 processes that use GPU 0' in out, out)
 
 
-def spoil(pid, pattern):
-    """Change a byte of a process's memory where these bytes are."""
+def spoil(pid, pattern, change=True):
+    """Change a byte of a process's memory where these bytes are, or only find them."""
     for line in read(f'/proc/{pid}/maps').splitlines():
         words = line.split()
         start, end = (int(number, 16) for number in words[0].split('-'))
@@ -239,9 +324,10 @@ def spoil(pid, pattern):
             except OSError:
                 continue
             where = data.find(pattern)
-            if where >= 0:
+            if where >= 0 and change:
                 memory.seek(start + where + 5)
                 memory.write(bytes([data[where + 5] ^ 0x40]))
+            if where >= 0:
                 return True
     return False
 
@@ -276,6 +362,48 @@ def test_contents():
         answer = ask()
         check(re.match(r'error content piece 9 \(2097152 bytes at 0x[0-9a-f]+\) has changed, first '
                        r'at byte 4: expected 0x[0-9a-f]{8}, found 0x', answer), answer)
+    finally:
+        target.kill()
+        target.wait()
+        target.stdin.close()
+        target.stdout.close()
+
+
+def test_changes():
+    """Only so many chunks change, what they are then is known, and a wrong byte is found."""
+    state = os.path.join(work, 'sim-changes')
+    os.mkdir(state)
+    target = subprocess.Popen(
+        [os.path.join(TOOLS, 'gpucr-run'), '--sim', BENCH, '--role', 'target', '0', str(8 * MIB),
+         '4', '7', '0', '25'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        env=environment(GPUCR_SIM_DIR=state, GPUCR_PRELOAD=''))
+
+    def ask(question):
+        target.stdin.write(question + '\n')
+        return target.stdout.readline()
+
+    # Of the large pieces every fourth chunk of 64 KiB, the last of four; piece 9 is the second.
+    seed = 7 + 9 * 0x9e3779b9
+    step = 2654435761 + 9
+    words = 65536 // 4
+
+    def content(chunk, times):
+        return b''.join(((int.from_bytes(word(seed, index), 'little') + times * step) & 0xffffffff)
+                        .to_bytes(4, 'little')
+                        for index in range(chunk * words, chunk * words + 64))
+
+    try:
+        check(target.stdout.readline() == 'ok\n', 'it does not start')
+        for times in (1, 2):
+            check(ask('change') == 'ok\n', f'change {times}')
+        check(ask('verify') == 'ok\n', 'it does not know its own changes')
+        # The verification has changed every word once.
+        for chunk, times in ((0, 1), (2, 1), (4, 1), (7, 3)):
+            check(spoil(target.pid, content(chunk, times), change=False), f'chunk {chunk}')
+        check(spoil(target.pid, content(3, 3)), 'the bytes of a changed chunk are not found')
+        answer = ask('change')
+        check(re.match(rf'error content piece 9 .* first at byte {3 * 65536 + 4}: ', answer),
+              answer)
     finally:
         target.kill()
         target.wait()
@@ -346,7 +474,7 @@ def test_mount():
           GPUCR_SIM_DIR=state)
 
 
-NEED_FUSE = (test_driver, test_vmm, test_interrupt, test_mount)
+NEED_FUSE = (test_driver, test_vmm, test_refreeze, test_copies, test_interrupt, test_mount)
 
 
 def main():
