@@ -75,7 +75,8 @@ struct bench_row {
 	bool is_command;
 	struct bench_series freeze_usec, thaw_usec;
 	struct bench_series parts_usec[BENCH_PARTS];
-	struct bench_series moved_bytes; /* as its status says, else its VRAM as NVML does */
+	struct bench_series moved_bytes;  /* as its status says, else its VRAM as NVML does */
+	struct bench_series copied_bytes; /* of these, out of VRAM by the freeze */
 	/* VRAM in use: of the process and of our helpers after the freeze; of helpers later */
 	struct bench_series frozen_vram, helpers_vram, idle_vram;
 	/* VRAM that is in use beyond what was before the program started, after helpers' idle time
@@ -172,6 +173,7 @@ struct bench {
 
 	struct bench_row *rows;
 	size_t rows_count;
+	char digests[8]; /* who made them: as last_freeze_digests; "": not known */
 	struct bench_copies copies;
 	struct bench_series calls_without_ns[BENCH_CALLS], calls_with_ns[BENCH_CALLS];
 

@@ -72,7 +72,7 @@ static int ask(struct copying *copying, const char *verb, const char *path, char
 	if (result == -EBADMSG)
 		gcr_error_prefix(error, "WRONG CONTENT");
 	else if (result < 0)
-		gcr_error_prefix(error, verb);
+		gcr_error_prefix(error, "%s", verb);
 	return result;
 }
 

@@ -78,6 +78,7 @@ static json_t *row_json(const struct bench *bench, const struct bench_row *row)
 		json_object_set_new(object, bench_parts[part].key,
 				    series_json(&row->parts_usec[part]));
 	json_object_set_new(object, "moved_bytes", series_json(&row->moved_bytes));
+	json_object_set_new(object, "copied_bytes", series_json(&row->copied_bytes));
 	json_object_set_new(object, "frozen_vram_bytes", series_json(&row->frozen_vram));
 	json_object_set_new(object, "helpers_vram_bytes", series_json(&row->helpers_vram));
 	json_object_set_new(object, "idle_vram_bytes", series_json(&row->idle_vram));
@@ -158,6 +159,8 @@ int bench_print_json(const struct bench *bench, FILE *stream)
 	json_object_set_new(object, "command",
 			    bench->options.command ? json_string(bench->options.command)
 						   : json_null());
+	json_object_set_new(object, "digests",
+			    *bench->digests ? json_string(bench->digests) : json_null());
 	json_object_set_new(object, "changed_percent",
 			    json_integer((json_int_t)bench->options.changed_percent));
 	json_object_set_new(object, "rows", rows);

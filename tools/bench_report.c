@@ -224,7 +224,7 @@ static void print_parts(const struct bench *bench, struct table *table, FILE *st
 	char size[32];
 
 	add_line(table, "VRAM", "engine", "freeze: gate", "hand-over", "copy", "control",
-		 "thaw: copy", "control", "map", NULL);
+		 "thaw: copy", "control", "map", "copied, MiB", NULL);
 	for (size_t i = 0; i < bench->rows_count; i++) {
 		const struct bench_row *row = &bench->rows[i];
 		unsigned int known = 0;
@@ -237,10 +237,11 @@ static void print_parts(const struct bench *bench, struct table *table, FILE *st
 		add_line(table, size, row->kind->words, NULL);
 		for (size_t part = 0; part < BENCH_PARTS; part++)
 			add_or_dash(table, &row->parts_usec[part], 1e3, 1);
+		add_or_dash(table, &row->copied_bytes, MIB, 1);
 	}
 	if (table->lines < 2)
 		return;
-	fputs("Parts, ms (they overlap):\n\n", stream);
+	fputs("Parts, ms (they overlap), and what the freeze copied out of VRAM:\n\n", stream);
 	print_table(table, 2, stream);
 }
 
@@ -368,6 +369,9 @@ void bench_print(const struct bench *bench, FILE *stream)
 			bench_series_median(&bench->control_thaw_usec) / 1e6,
 			bench_series_min(&bench->control_thaw_usec) / 1e6,
 			bench_series_max(&bench->control_thaw_usec) / 1e6);
+	if (!strcmp(bench->digests, "gpu") || !strcmp(bench->digests, "host"))
+		fprintf(stream, "Digests made on the %s.\n",
+			strcmp(bench->digests, "gpu") ? "host" : "GPU");
 	if (bench->options.command)
 		fprintf(stream, "Command: %s\n", bench->options.command);
 	fputc('\n', stream);

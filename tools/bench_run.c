@@ -342,6 +342,13 @@ static void add_parts(struct run *run)
 	if (needs_preload(run->row) && bench_text_number(run->text, "last_freeze_bytes", &number) &&
 	    number > 0)
 		bench_series_add(&run->row->moved_bytes, number);
+	if (needs_preload(run->row) &&
+	    bench_text_number(run->text, "last_freeze_copied_bytes", &number))
+		bench_series_add(&run->row->copied_bytes, number);
+	/* One time on the host is worth knowing of. */
+	if (needs_preload(run->row) && strcmp(run->bench->digests, "host") != 0)
+		bench_text_value(run->text, "last_freeze_digests", run->bench->digests,
+				 sizeof(run->bench->digests));
 }
 
 /*

@@ -201,8 +201,10 @@ def test_refreeze():
         check(row['start'] == 'again' and len(row['thaw_usec']['values']) == 2, row['row'])
         near(row['freeze_times_faster'],
              peer['freeze_usec']['median'] / row['freeze_usec']['median'], 'ratio')
+        check(row['copied_bytes']['max'] == 51 * 65536, f'copied: {row["copied_bytes"]}')
         # What is kept takes the place of the pool.
         check(32 * MIB <= row['store_host_bytes']['max'] < 64 * MIB, 'room in the store')
+    check(found['digests'] in ('gpu', 'host') and re.search(r'^Digests made on the', out, re.M), out)
     near(whole['freeze_limit_usec'], found['control_freeze_usec']['median'], 'limit')
     near(whole['freeze_of_limit'], whole['freeze_usec']['median'] /
          found['control_freeze_usec']['median'], 'its ratio')
