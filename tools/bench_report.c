@@ -203,9 +203,8 @@ static void print_times(const struct bench *bench, struct table *table, FILE *st
 	}
 	print_table(table, 2, stream);
 	fputs("faster: than bare cuCheckpoint. of limit: of the longer of bytes / rate of pinned\n"
-	      "copies and the control state alone (vmm data: of bytes / rate). A refreeze: of the "
-	      "control\n"
-	      "state alone.\n\n",
+	      "copies and the control state alone (vmm data: of bytes / rate). The freeze of a\n"
+	      "refreeze: of the control state alone.\n\n",
 	      stream);
 }
 
