@@ -470,25 +470,32 @@ int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *na
 	return result;
 }
 
-/* How many levels of directories there are below and with this one; at most @max. */
-static unsigned int height_of(int parent_fd, const char *name, unsigned int max)
+/*
+ * How many levels of directories there are below and with this one; at most @max. 0: it is none.
+ * -errno: nobody can tell, as with a directory that we may not read.
+ */
+static int height_of(int parent_fd, const char *name, int max)
 {
 	_cleanup_close_ int fd = max ? gcr_beneath_open(parent_fd, name, O_RDONLY | O_DIRECTORY)
-				     : -1;
+				     : -ENOENT;
 	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	const struct dirent *entry;
-	unsigned int most = 0;
+	int most = 0;
 
+	if (!dir && fd >= 0)
+		return -errno;
 	if (!dir)
-		return 0;
+		return fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP ? 0 : fd;
 	TAKE_FD(fd);
 	while ((entry = readdir(dir)) && most < max - 1) {
-		unsigned int height;
+		int height;
 
 		if (entry->d_type != DT_DIR || !strcmp(entry->d_name, ".") ||
 		    !strcmp(entry->d_name, ".."))
 			continue;
 		height = height_of(dirfd(dir), entry->d_name, max - 1);
+		if (height < 0)
+			return height;
 		most = height > most ? height : most;
 	}
 	return most + 1;
@@ -504,9 +511,10 @@ static int check_depth(const struct gcr_folder *folder, int parent_fd, const cha
 
 	if (result < 0)
 		return result;
-	return depth + height_of(parent_fd, name, GCR_STORE_DEPTH_MAX + 1) > GCR_STORE_DEPTH_MAX
-		       ? -ENAMETOOLONG
-		       : 0;
+	result = height_of(parent_fd, name, GCR_STORE_DEPTH_MAX + 1);
+	if (result < 0)
+		return result;
+	return depth + (unsigned int)result > GCR_STORE_DEPTH_MAX ? -ENAMETOOLONG : 0;
 }
 
 /* The items follow their files. Lock: folder. */

@@ -16,6 +16,7 @@
 
 #include "fs/log.h"
 #include "fs/record.h"
+#include "lib/beneath.h"
 #include "lib/proc_cgroup.h"
 
 /* More threads than this do not fault pages in any faster (measured). */
@@ -30,7 +31,16 @@ static unsigned int count_processors(void)
 	return CPU_COUNT(&set) > 0 ? (unsigned int)CPU_COUNT(&set) : 1;
 }
 
-/* What the files of a snapshot may take, as long as nobody has looked at its table. */
+/* Its size is its owner's to choose, and may be of nothing but holes. */
+static uint64_t file_cost(const struct stat *stat)
+{
+	uint64_t taken = gcr_store_cost((uint64_t)stat->st_blocks * 512);
+	uint64_t most = gcr_store_cost((uint64_t)stat->st_size);
+
+	return taken < most ? taken : most;
+}
+
+/* What the files of a snapshot take, as long as nobody has looked at its table. */
 static uint64_t files_cost(int vram_fd)
 {
 	_cleanup_closedir_ DIR *dir = fdopendir(vram_fd);
@@ -45,47 +55,70 @@ static uint64_t files_cost(int vram_fd)
 	while ((entry = readdir(dir)))
 		if (entry->d_type == DT_REG &&
 		    !fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW))
-			bytes += gcr_store_cost((uint64_t)stat.st_size);
+			bytes += file_cost(&stat);
 	return bytes;
 }
 
-/* What the snapshot in the directory @name may take at most; 0 if it is no snapshot. */
+/* What the snapshot in the directory @name takes; 0 if it is no snapshot. */
 static uint64_t directory_cost(struct gcr_store *store, const char *name)
 {
-	char path[GCR_STORE_NAME_BYTES + sizeof("/snapshot/vram")];
+	char path[GCR_STORE_NAME_BYTES + sizeof("/table")];
+	_cleanup_close_ int place_fd = -1;
 	_cleanup_close_ int fd = -1;
 	struct stat stat;
 	uint64_t table_bytes;
 	uint64_t bytes = 0;
 	uint64_t taken;
+	int vram_fd;
 
 	snprintf(path, sizeof(path), "%s/table", name);
 	if (fstatat(store->fd, path, &stat, AT_SYMLINK_NOFOLLOW) < 0)
 		return 0;
-	table_bytes = gcr_store_cost((uint64_t)stat.st_size);
-	snprintf(path, sizeof(path), "%s/snapshot/vram", name);
-	fd = openat(store->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd >= 0)
-		bytes = files_cost(TAKE_FD(fd));
-	snprintf(path, sizeof(path), "%s/snapshot", name);
-	fd = openat(store->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd >= 0 && !gcr_store_tree_bytes(fd, &taken) && taken > bytes)
+	table_bytes = file_cost(&stat);
+	place_fd = gcr_beneath_open(store->fd, name, O_RDONLY | O_DIRECTORY);
+	fd = place_fd < 0 ? -1 : gcr_store_open_directory(place_fd, "snapshot");
+	if (fd < 0)
+		return table_bytes;
+	vram_fd = gcr_store_open_directory(fd, "vram");
+	if (vram_fd >= 0)
+		bytes = files_cost(vram_fd);
+	if (!gcr_store_tree_bytes(fd, &taken) && taken > bytes)
 		bytes = taken;
 	return table_bytes + bytes;
 }
 
-static int add_leftover(struct gcr_store *store, const char *name)
+static int add_leftover(struct gcr_store *store, const char *name, uint64_t cost_bytes,
+			bool claimed)
 {
 	struct gcr_store_leftover *leftover = calloc(1, sizeof(*leftover));
 
 	if (!leftover)
 		return -ENOMEM;
 	snprintf(leftover->name, sizeof(leftover->name), "%s", name);
-	leftover->cost_bytes = directory_cost(store, name);
+	leftover->cost_bytes = cost_bytes;
+	leftover->claimed = claimed;
 	leftover->next = store->leftovers;
 	store->leftovers = leftover;
 	store->snapshots_bytes += leftover->cost_bytes;
 	return 0;
+}
+
+/* What cannot be removed stays, and counts, as it is. */
+static int remove_unfinished(struct gcr_store *store, const char *name)
+{
+	int result = gcr_store_remove_directory(store->fd, name);
+	_cleanup_close_ int fd = -1;
+	uint64_t bytes = 0;
+
+	if (!result)
+		return 0;
+	gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", name, strerror(-result));
+	if (strlen(name) >= GCR_STORE_NAME_BYTES)
+		return 0;
+	fd = gcr_store_open_directory(store->fd, name);
+	if (fd >= 0)
+		gcr_store_tree_bytes(fd, &bytes);
+	return add_leftover(store, name, bytes, true);
 }
 
 /*
@@ -106,12 +139,15 @@ static int take_stock(struct gcr_store *store)
 	while (!result && (entry = readdir(dir))) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
-		if (*entry->d_name == '.' || !strcmp(entry->d_name, GCR_STORE_POOL))
+		if (*entry->d_name == '.')
+			result = remove_unfinished(store, entry->d_name);
+		else if (!strcmp(entry->d_name, GCR_STORE_POOL))
 			result = gcr_store_remove_directory(store->fd, entry->d_name);
 		else if (!strncmp(entry->d_name, GCR_STORE_INCOMING, strlen(GCR_STORE_INCOMING)))
 			store->incoming_count++;
 		else if (strlen(entry->d_name) < GCR_STORE_NAME_BYTES)
-			result = add_leftover(store, entry->d_name);
+			result = add_leftover(store, entry->d_name,
+					      directory_cost(store, entry->d_name), false);
 	}
 	return result;
 }

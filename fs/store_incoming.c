@@ -102,7 +102,7 @@ int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct st
 	fd = gcr_beneath_open(store->fd, path, O_RDONLY | O_DIRECTORY);
 	if (fd < 0)
 		return fd;
-	root_fd = gcr_beneath_open(fd, "snapshot", O_RDONLY | O_DIRECTORY);
+	root_fd = gcr_store_open_directory(fd, "snapshot");
 	if (root_fd < 0)
 		return root_fd;
 	if (fstat(fd, &stat) < 0)

@@ -133,6 +133,32 @@ static void test_rename(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+/* Below one that we may not read nobody knows how deep it is; root may read all. */
+static void test_depth(void)
+{
+	uint32_t items[GCR_STORE_DEPTH_MAX];
+	uint32_t last = GCR_FOLDER_ROOT;
+	struct gcr_folder_entry entry;
+	uint32_t other, closed;
+
+	start();
+	for (int i = 0; i < GCR_STORE_DEPTH_MAX; i++)
+		last = items[i] = make_directory(last, "x");
+	CHECK(gcr_folder_mkdir(folder, last, "x", 0755, geteuid(), getegid(), &entry) ==
+	      -ENAMETOOLONG);
+	other = make_directory(GCR_FOLDER_ROOT, "other");
+	closed = make_directory(other, "closed");
+	make_directory(closed, "below");
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", items[29], "x2", 0) ==
+	      -ENAMETOOLONG);
+	CHECK(!fchmodat(folder->root_fd, "other/closed", 0, 0));
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", items[29], "x2", 0) ==
+	      (geteuid() ? -EACCES : -ENAMETOOLONG));
+	CHECK(!fchmodat(folder->root_fd, "other/closed", 0700, 0));
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", items[28], "x2", 0));
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
 /* Its number may be forgotten before it is closed, and its name used again. */
 static void test_unlink_while_open(void)
 {
@@ -244,6 +270,7 @@ int main(void)
 	test_unlink_while_open();
 	test_many();
 	test_verbs();
+	test_depth();
 	snprintf(command, sizeof(command), "rm -r %s", directory);
 	CHECK(!system(command));
 	return 0;

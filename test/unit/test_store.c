@@ -77,7 +77,7 @@ static void test_populate_then_stop(void)
 	gcr_snapshot_unref(snapshot);
 	stop();
 	start(2048 * MIB, 0);
-	CHECK(figures().used_bytes == 1024 * MIB + PAGE);
+	CHECK(figures().used_bytes >= PAGE && figures().used_bytes <= 1024 * MIB + PAGE);
 	gcr_store_sweep(store);
 	wait_used(0);
 	stop();
