@@ -229,6 +229,8 @@ void gcr_folder_retire(struct gcr_folder *folder)
 {
 	pthread_mutex_lock(&folder->lock);
 	folder->is_retired = true;
+	if (folder->room)
+		gcr_room_close(folder->room);
 	while (folder->changes)
 		pthread_cond_wait(&folder->is_settled, &folder->lock);
 	pthread_mutex_unlock(&folder->lock);

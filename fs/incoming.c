@@ -220,16 +220,26 @@ int gcr_incoming_drop(struct gcr_incoming *incoming)
 	pthread_mutex_lock(&incomings->lock);
 	for (link = &incomings->list; *link && *link != incoming; link = &(*link)->next)
 		;
-	if (*link)
-		result = gcr_store_drop_incoming(incoming->daemon->store, incoming->name,
-						 incoming->folder);
-	if (!result) {
+	if (*link) {
 		*link = incoming->next;
 		incomings->count--;
+		result = 0;
 	}
 	pthread_mutex_unlock(&incomings->lock);
 	if (result < 0)
 		return result;
+	/* Changes that are under way may take a while, and everybody looks for names in the list.
+	 */
+	result = gcr_store_drop_incoming(incoming->daemon->store, incoming->name, incoming->folder);
+	if (result < 0) {
+		/* Until it is moved away, the store has no other of its name. */
+		pthread_mutex_lock(&incomings->lock);
+		incoming->next = incomings->list;
+		incomings->list = incoming;
+		incomings->count++;
+		pthread_mutex_unlock(&incomings->lock);
+		return result;
+	}
 	TELL(incoming, "%s - gone dropped", incoming->name);
 	gcr_incoming_unref(incoming); /* the list's */
 	return 0;

@@ -65,8 +65,13 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, uint64_t resident_bytes,
 		    struct gcr_room **ret_room);
 void gcr_room_destroy(struct gcr_room *room); /* NULL is allowed */
-/* Promise @bytes, to be settled: -ENOSPC. The pool gives way. */
+/*
+ * Promise @bytes, to be settled: -ENOSPC, -ESTALE (it is closed). The pool gives way, and what is
+ * being removed is waited for, but not for long.
+ */
 int gcr_room_take(struct gcr_room *room, uint64_t bytes);
+/* Nobody waits for more of it from now on. */
+void gcr_room_close(struct gcr_room *room);
 /* Of what was taken nothing more will be used; files had @before_bytes and have @after_bytes. */
 void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
 		     uint64_t after_bytes);

@@ -128,6 +128,7 @@ struct gcr_room {
 	uint64_t extra_bytes;	 /* promised beyond that; in store->rooms_bytes */
 	uint64_t resident_bytes; /* what its files have taken */
 	uint64_t promised_bytes; /* to changes that are under way */
+	bool is_closed;
 };
 
 struct gcr_store {

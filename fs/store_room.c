@@ -7,8 +7,13 @@
 
 #include <errno.h>
 
+#include "lib/clock.h"
+
 /* Taken at once, so that not every write asks for the room of the host; given back at the end. */
 #define SLACK_BYTES (64ull << 20)
+
+/* So long a change waits for what is being removed: somebody else may wait for the change. */
+#define WAIT_USEC GCR_USEC_PER_SEC
 
 static uint64_t paid_locked(const struct gcr_room *room)
 {
@@ -56,15 +61,24 @@ uint64_t gcr_room_pending_locked(const struct gcr_room *room)
 							: 0;
 }
 
-/* The room for @bytes more, to the pool's cost if need be. Lock: store; let go meanwhile. */
-static int extend_locked(struct gcr_room *room, uint64_t bytes)
+/*
+ * The room for @bytes more, to the pool's cost if need be; until @deadline_usec what is going is
+ * waited for. -ENOSPC, -ESTALE. Lock: store; let go meanwhile.
+ */
+static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 {
 	struct gcr_store *store = room->store;
+	const struct timespec deadline = {
+		.tv_sec = (time_t)(deadline_usec / GCR_USEC_PER_SEC),
+		.tv_nsec = (long)(deadline_usec % GCR_USEC_PER_SEC) * 1000,
+	};
 
 	for (;;) {
 		struct gcr_pool_file *given_up;
 		uint64_t missing = 0;
 
+		if (room->is_closed)
+			return -ESTALE;
 		if (!gcr_store_check_room_locked(store, bytes, bytes, &missing, NULL))
 			break;
 		if (gcr_store_make_room_locked(store))
@@ -74,8 +88,10 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes)
 			pthread_mutex_unlock(&store->lock);
 			gcr_store_remove_pool_files(store, given_up);
 			pthread_mutex_lock(&store->lock);
-		} else if (store->removals || store->removing || store->pool_removers) {
-			pthread_cond_wait(&store->changed, &store->lock);
+		} else if ((store->removals || store->removing || store->pool_removers) &&
+			   gcr_clock_usec() < deadline_usec) {
+			pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC,
+					       &deadline);
 		} else {
 			return -ENOSPC;
 		}
@@ -88,6 +104,7 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes)
 int gcr_room_take(struct gcr_room *room, uint64_t bytes)
 {
 	struct gcr_store *store = room->store;
+	int64_t deadline_usec = gcr_clock_usec() + WAIT_USEC;
 	uint64_t missing = 0;
 	int result = 0;
 
@@ -106,12 +123,20 @@ int gcr_room_take(struct gcr_room *room, uint64_t bytes)
 		if (!gcr_store_check_room_locked(store, missing + SLACK_BYTES,
 						 missing + SLACK_BYTES, &unused, NULL))
 			missing += SLACK_BYTES;
-		result = extend_locked(room, missing);
+		result = extend_locked(room, missing, deadline_usec);
 	}
 	if (!result)
 		room->promised_bytes += bytes;
 	pthread_mutex_unlock(&store->lock);
 	return result;
+}
+
+void gcr_room_close(struct gcr_room *room)
+{
+	pthread_mutex_lock(&room->store->lock);
+	room->is_closed = true;
+	pthread_cond_broadcast(&room->store->changed);
+	pthread_mutex_unlock(&room->store->lock);
 }
 
 void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,

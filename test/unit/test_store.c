@@ -3,6 +3,7 @@
 #include <sys/mount.h>
 #include <sys/statfs.h>
 
+#include "fs/store_private.h"
 #include "test/unit/store.h"
 
 static void test_files(void)
@@ -80,6 +81,30 @@ static void test_populate_then_stop(void)
 	CHECK(figures().used_bytes >= PAGE && figures().used_bytes <= 1024 * MIB + PAGE);
 	gcr_store_sweep(store);
 	wait_used(0);
+	stop();
+}
+
+/* A change waits for what is being removed, but not for ever, and not for a tree that goes. */
+static void test_room(void)
+{
+	struct gcr_room *room;
+
+	start(64 * MIB, 0);
+	CHECK(!gcr_room_create(store, 0, 0, &room));
+	CHECK(!gcr_room_take(room, 60 * MIB));
+	CHECK(gcr_room_take(room, 8 * MIB) == -ENOSPC);
+	pthread_mutex_lock(&store->lock);
+	store->removing = true; /* something that takes long */
+	pthread_mutex_unlock(&store->lock);
+	CHECK(gcr_room_take(room, 8 * MIB) == -ENOSPC);
+	CHECK(!gcr_room_take(room, 2 * MIB));
+	gcr_room_close(room);
+	CHECK(gcr_room_take(room, 8 * MIB) == -ESTALE);
+	pthread_mutex_lock(&store->lock);
+	store->removing = false;
+	pthread_mutex_unlock(&store->lock);
+	gcr_room_settle(room, 62 * MIB, 0, 0);
+	gcr_room_destroy(room);
 	stop();
 }
 
@@ -253,6 +278,7 @@ static void test_all(void)
 	test_files();
 	test_populate_and_write();
 	test_populate_then_stop();
+	test_room();
 	test_full();
 	test_host_memory();
 	test_parallel();
