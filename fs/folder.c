@@ -208,6 +208,17 @@ int gcr_folder_lock_names(struct gcr_folder *folder)
 	return result;
 }
 
+int gcr_folder_add_entry(struct gcr_folder *folder)
+{
+	return folder->room ? gcr_room_add_entry(folder->room) : 0;
+}
+
+void gcr_folder_remove_entry(struct gcr_folder *folder)
+{
+	if (folder->room)
+		gcr_room_remove_entry(folder->room);
+}
+
 void gcr_folder_begin_verb(struct gcr_folder *folder)
 {
 	pthread_mutex_lock(&folder->lock);
@@ -383,7 +394,12 @@ int gcr_folder_mkdir(struct gcr_folder *folder, uint32_t parent, const char *nam
 
 	if (result < 0)
 		return result;
-	result = mkdir_locked(folder, parent, name, mode, uid, gid, ret_entry);
+	result = gcr_folder_add_entry(folder);
+	if (!result) {
+		result = mkdir_locked(folder, parent, name, mode, uid, gid, ret_entry);
+		if (result < 0)
+			gcr_folder_remove_entry(folder);
+	}
 	pthread_mutex_unlock(&folder->lock);
 	return result;
 }
@@ -411,6 +427,8 @@ static void removal_done(struct gcr_folder *folder, const struct removal *remova
 
 	if (removal->item != GCR_FOLDER_NONE)
 		gcr_folder_item_remove(folder, removal->item);
+	if (removal->fd >= 0)
+		gcr_folder_remove_entry(folder);
 	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
 		return;
 	inode = gcr_folder_inode_find(folder, removal->stat.st_ino);

@@ -222,7 +222,13 @@ int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const cha
 
 	if (result < 0)
 		return result;
-	result = create_locked(folder, parent, name, flags, mode, uid, gid, ret_entry, ret_file);
+	result = gcr_folder_add_entry(folder);
+	if (!result) {
+		result = create_locked(folder, parent, name, flags, mode, uid, gid, ret_entry,
+				       ret_file);
+		if (result < 0)
+			gcr_folder_remove_entry(folder);
+	}
 	pthread_mutex_unlock(&folder->lock);
 	return result;
 }

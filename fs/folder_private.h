@@ -121,6 +121,9 @@ int gcr_folder_begin_change(struct gcr_folder *folder, uint64_t epoch);
 void gcr_folder_end_change(struct gcr_folder *folder);
 /* For a change of names: on 0 the lock is held. */
 int gcr_folder_lock_names(struct gcr_folder *folder);
+/* Its account has a name more, or one less. -ENOSPC. Lock: folder. */
+int gcr_folder_add_entry(struct gcr_folder *folder);
+void gcr_folder_remove_entry(struct gcr_folder *folder);
 /* A descriptor of an item. Lock: folder. */
 int gcr_folder_open_item(struct gcr_folder *folder, uint32_t item, int flags);
 /* Make what has just been made its owner's. */

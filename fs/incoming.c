@@ -15,7 +15,8 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-#define INCOMINGS_MAX 1024
+#define INCOMINGS_MAX	       1024
+#define INCOMINGS_PER_USER_MAX 128 /* so that one leaves room for others */
 
 struct gcr_incomings {
 	struct gcr_daemon *daemon;
@@ -71,6 +72,17 @@ static struct gcr_incoming *find_locked(const struct gcr_incomings *incomings, c
 	while (incoming && strcmp(incoming->name, name) != 0)
 		incoming = incoming->next;
 	return incoming;
+}
+
+/* Lock: incomings. */
+static size_t count_of_user_locked(const struct gcr_incomings *incomings, uid_t uid)
+{
+	size_t count = 0;
+
+	for (const struct gcr_incoming *incoming = incomings->list; incoming;
+	     incoming = incoming->next)
+		count += incoming->stat.st_uid == uid;
+	return count;
 }
 
 /* Of what is in the store under this name. Lock: incomings. */
@@ -157,7 +169,8 @@ int gcr_incoming_make(struct gcr_incomings *incomings, const char *name, uid_t u
 	pthread_mutex_lock(&incomings->lock);
 	if (find_locked(incomings, name))
 		result = -EEXIST;
-	else if (incomings->count >= INCOMINGS_MAX)
+	else if (incomings->count >= INCOMINGS_MAX ||
+		 count_of_user_locked(incomings, uid) >= INCOMINGS_PER_USER_MAX)
 		result = -ENOSPC;
 	if (!result)
 		result = gcr_store_make_incoming(store, name, uid, gid);

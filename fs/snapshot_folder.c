@@ -23,13 +23,13 @@ static int touch(void *data, struct gcr_room **ret_room)
 	struct gcr_snapshot *snapshot = data;
 	struct gcr_store *store = snapshot->store;
 	uint64_t table_bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
-	uint64_t bytes = 0;
+	struct gcr_tree_sum sum;
 	int result;
 
-	result = gcr_store_tree_bytes(snapshot->root_fd, &bytes);
+	result = gcr_store_sum_tree(snapshot->root_fd, &sum);
 	if (!result)
-		result =
-			gcr_room_create(store, snapshot->cost_bytes - table_bytes, bytes, ret_room);
+		result = gcr_room_create(store, snapshot->cost_bytes - table_bytes, &sum,
+					 snapshot->count, ret_room);
 	if (result < 0)
 		return result;
 	pthread_mutex_lock(&store->lock);

@@ -68,7 +68,7 @@ static uint64_t directory_cost(struct gcr_store *store, const char *name)
 	struct stat stat;
 	uint64_t table_bytes;
 	uint64_t bytes = 0;
-	uint64_t taken;
+	struct gcr_tree_sum sum;
 	int vram_fd;
 
 	snprintf(path, sizeof(path), "%s/table", name);
@@ -82,8 +82,8 @@ static uint64_t directory_cost(struct gcr_store *store, const char *name)
 	vram_fd = gcr_store_open_directory(fd, "vram");
 	if (vram_fd >= 0)
 		bytes = files_cost(vram_fd);
-	if (!gcr_store_tree_bytes(fd, &taken) && taken > bytes)
-		bytes = taken;
+	if (!gcr_store_sum_tree(fd, &sum) && sum.bytes > bytes)
+		bytes = sum.bytes;
 	return table_bytes + bytes;
 }
 
@@ -108,7 +108,7 @@ static int remove_unfinished(struct gcr_store *store, const char *name)
 {
 	int result = gcr_store_remove_directory(store->fd, name);
 	_cleanup_close_ int fd = -1;
-	uint64_t bytes = 0;
+	struct gcr_tree_sum sum = {0};
 
 	if (!result)
 		return 0;
@@ -117,8 +117,8 @@ static int remove_unfinished(struct gcr_store *store, const char *name)
 		return 0;
 	fd = gcr_store_open_directory(store->fd, name);
 	if (fd >= 0)
-		gcr_store_tree_bytes(fd, &bytes);
-	return add_leftover(store, name, bytes, true);
+		gcr_store_sum_tree(fd, &sum);
+	return add_leftover(store, name, sum.bytes, true);
 }
 
 /*

@@ -58,18 +58,30 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		      const char *generation, struct gcr_snapshot **ret_snapshot,
 		      struct gcr_error *error);
 
+/* What there is below a directory. */
+struct gcr_tree_sum {
+	uint64_t bytes;	  /* memory that the files have taken */
+	uint64_t entries; /* files and directories */
+};
+
+#define GCR_ROOM_ENTRIES_MAX (1 << 20)
+
 /*
- * The account of a tree that users write to. @paid_bytes of it are promised already,
- * @resident_bytes are taken. -ENOMEM.
+ * The account of a tree that users write to. @paid_bytes of it are promised already, @sum is taken.
+ * Names beyond @own_entries and some more count as a page each, which the kernel may need for them.
+ * -ENOMEM.
  */
-int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, uint64_t resident_bytes,
-		    struct gcr_room **ret_room);
+int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, const struct gcr_tree_sum *sum,
+		    uint64_t own_entries, struct gcr_room **ret_room);
 void gcr_room_destroy(struct gcr_room *room); /* NULL is allowed */
 /*
  * Promise @bytes, to be settled: -ENOSPC, -ESTALE (it is closed). The pool gives way, and what is
  * being removed is waited for, but not for long.
  */
 int gcr_room_take(struct gcr_room *room, uint64_t bytes);
+/* A name more, or one less. -ENOSPC: there are too many, or what does not give way is full. */
+int gcr_room_add_entry(struct gcr_room *room);
+void gcr_room_remove_entry(struct gcr_room *room);
 /* Nobody waits for more of it from now on. */
 void gcr_room_close(struct gcr_room *room);
 /* Of what was taken nothing more will be used; files had @before_bytes and have @after_bytes. */

@@ -77,14 +77,14 @@ int gcr_store_each_incoming(struct gcr_store *store, int (*visit)(const char *na
 /* The account of what is there already. */
 struct opening {
 	struct gcr_store *store;
-	uint64_t bytes;
+	struct gcr_tree_sum sum;
 };
 
 static int touch(void *data, struct gcr_room **ret_room)
 {
 	const struct opening *opening = data;
 
-	return gcr_room_create(opening->store, 0, opening->bytes, ret_room);
+	return gcr_room_create(opening->store, 0, &opening->sum, 0, ret_room);
 }
 
 int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct stat *ret_stat,
@@ -107,7 +107,7 @@ int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct st
 		return root_fd;
 	if (fstat(fd, &stat) < 0)
 		return -errno;
-	result = gcr_store_tree_bytes(root_fd, &opening.bytes);
+	result = gcr_store_sum_tree(root_fd, &opening.sum);
 	if (!result)
 		result = gcr_folder_create(
 			&(struct gcr_folder_config){

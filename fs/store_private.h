@@ -128,6 +128,8 @@ struct gcr_room {
 	uint64_t extra_bytes;	 /* promised beyond that; in store->rooms_bytes */
 	uint64_t resident_bytes; /* what its files have taken */
 	uint64_t promised_bytes; /* to changes that are under way */
+	uint64_t entries;
+	uint64_t entries_free; /* so many of them cost nothing */
 	bool is_closed;
 };
 
@@ -206,8 +208,8 @@ void gcr_store_detach(struct gcr_store *store);
 int gcr_store_remove_directory(int parent_fd, const char *name);
 /* A descriptor for reading, whatever the directory's mode says; the caller's. -errno. */
 int gcr_store_open_directory(int parent_fd, const char *name);
-/* Memory that the files below a directory have taken. -errno. */
-int gcr_store_tree_bytes(int directory_fd, uint64_t *ret_bytes);
+/* Memory that the files below a directory have taken, and how many names there are. -errno. */
+int gcr_store_sum_tree(int directory_fd, struct gcr_tree_sum *ret_sum);
 
 /* store_room.c */
 /* What it has beyond what was paid for is no longer counted, but returned. Lock: store. */

@@ -12,6 +12,10 @@
 /* Taken at once, so that not every write asks for the room of the host; given back at the end. */
 #define SLACK_BYTES (64ull << 20)
 
+/* Of a name beyond so many, which are lost in what files are rounded up to. */
+#define ENTRY_BYTES  4096
+#define ENTRIES_FREE 1024
+
 /* So long a change waits for what is being removed: somebody else may wait for the change. */
 #define WAIT_USEC GCR_USEC_PER_SEC
 
@@ -20,8 +24,16 @@ static uint64_t paid_locked(const struct gcr_room *room)
 	return room->paid_bytes + room->extra_bytes;
 }
 
-int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, uint64_t resident_bytes,
-		    struct gcr_room **ret_room)
+/* What the kernel needs for its names, in memory that is in no file. */
+static uint64_t entries_cost(const struct gcr_room *room)
+{
+	return room->entries > room->entries_free
+		       ? (room->entries - room->entries_free) * ENTRY_BYTES
+		       : 0;
+}
+
+int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, const struct gcr_tree_sum *sum,
+		    uint64_t own_entries, struct gcr_room **ret_room)
 {
 	struct gcr_room *room = calloc(1, sizeof(*room));
 
@@ -29,9 +41,11 @@ int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, uint64_t resid
 		return -ENOMEM;
 	room->store = store;
 	room->paid_bytes = paid_bytes;
-	room->resident_bytes = resident_bytes;
-	if (resident_bytes > paid_bytes)
-		room->extra_bytes = resident_bytes - paid_bytes;
+	room->entries = sum->entries;
+	room->entries_free = own_entries + ENTRIES_FREE;
+	room->resident_bytes = sum->bytes + entries_cost(room);
+	if (room->resident_bytes > paid_bytes)
+		room->extra_bytes = room->resident_bytes - paid_bytes;
 	pthread_mutex_lock(&store->lock);
 	room->next = store->rooms;
 	store->rooms = room;
@@ -139,21 +153,63 @@ void gcr_room_close(struct gcr_room *room)
 	pthread_mutex_unlock(&room->store->lock);
 }
 
-void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
-		     uint64_t after_bytes)
+/* More may have been taken than was to be expected: that is how it is. */
+static void add_resident_locked(struct gcr_room *room, uint64_t before_bytes, uint64_t after_bytes)
 {
-	struct gcr_store *store = room->store;
 	uint64_t more;
 
-	pthread_mutex_lock(&store->lock);
-	room->promised_bytes -= taken_bytes;
 	room->resident_bytes += after_bytes - before_bytes;
-	/* The kernel may have taken more than was to be expected: that is how it is. */
 	if (room->resident_bytes > paid_locked(room)) {
 		more = room->resident_bytes - paid_locked(room);
 		room->extra_bytes += more;
-		store->rooms_bytes += more;
+		room->store->rooms_bytes += more;
 	}
+}
+
+void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
+		     uint64_t after_bytes)
+{
+	pthread_mutex_lock(&room->store->lock);
+	room->promised_bytes -= taken_bytes;
+	add_resident_locked(room, before_bytes, after_bytes);
+	pthread_mutex_unlock(&room->store->lock);
+}
+
+/* Without the pool and what is kept, for which nobody can wait here. */
+static bool is_full_locked(const struct gcr_store *store)
+{
+	return gcr_store_used_locked(store) - store->pool_bytes - store->kept_bytes >=
+	       store->size_bytes;
+}
+
+int gcr_room_add_entry(struct gcr_room *room)
+{
+	struct gcr_store *store = room->store;
+	uint64_t before_bytes;
+	int result = 0;
+
+	pthread_mutex_lock(&store->lock);
+	before_bytes = entries_cost(room);
+	if (room->entries >= GCR_ROOM_ENTRIES_MAX + room->entries_free ||
+	    (room->entries >= room->entries_free && is_full_locked(store))) {
+		result = -ENOSPC;
+	} else {
+		room->entries++;
+		add_resident_locked(room, before_bytes, entries_cost(room));
+	}
+	pthread_mutex_unlock(&store->lock);
+	return result;
+}
+
+void gcr_room_remove_entry(struct gcr_room *room)
+{
+	struct gcr_store *store = room->store;
+	uint64_t before_bytes;
+
+	pthread_mutex_lock(&store->lock);
+	before_bytes = entries_cost(room);
+	room->entries -= room->entries > 0;
+	add_resident_locked(room, before_bytes, entries_cost(room));
 	pthread_mutex_unlock(&store->lock);
 }
 

@@ -117,7 +117,7 @@ int gcr_store_remove_directory(int parent_fd, const char *name)
 	return remove_below(parent_fd, name, LEVELS_MAX);
 }
 
-static int add_bytes(DIR *dir, int levels, uint64_t *bytes)
+static int add_up(DIR *dir, int levels, struct gcr_tree_sum *sum)
 {
 	const struct dirent *entry;
 	int result = 0;
@@ -133,7 +133,8 @@ static int add_bytes(DIR *dir, int levels, uint64_t *bytes)
 			result = errno == ENOENT ? 0 : -errno;
 			continue;
 		}
-		*bytes += (uint64_t)stat.st_blocks * 512;
+		sum->bytes += (uint64_t)stat.st_blocks * 512;
+		sum->entries++;
 		if (!S_ISDIR(stat.st_mode))
 			continue;
 		below = levels ? open_directory(dirfd(dir), entry->d_name, &mode, &result) : NULL;
@@ -141,16 +142,16 @@ static int add_bytes(DIR *dir, int levels, uint64_t *bytes)
 			result = -ELOOP;
 		if (!below)
 			continue;
-		result = add_bytes(below, levels - 1, bytes);
+		result = add_up(below, levels - 1, sum);
 		lock_again(dirfd(below), mode);
 	}
 	return result;
 }
 
-int gcr_store_tree_bytes(int directory_fd, uint64_t *ret_bytes)
+int gcr_store_sum_tree(int directory_fd, struct gcr_tree_sum *ret_sum)
 {
 	_cleanup_closedir_ DIR *dir = NULL;
-	uint64_t bytes = 0;
+	struct gcr_tree_sum sum = {0};
 	mode_t mode;
 	int result;
 	int fd;
@@ -158,11 +159,11 @@ int gcr_store_tree_bytes(int directory_fd, uint64_t *ret_bytes)
 	unlock(directory_fd, &mode);
 	fd = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	dir = fd < 0 ? NULL : fdopendir(fd);
-	result = dir ? add_bytes(dir, LEVELS_MAX, &bytes) : -errno;
+	result = dir ? add_up(dir, LEVELS_MAX, &sum) : -errno;
 	lock_again(directory_fd, mode);
 	if (!dir && fd >= 0)
 		close(fd);
 	if (!result)
-		*ret_bytes = bytes;
+		*ret_sum = sum;
 	return result;
 }

@@ -158,6 +158,22 @@ tried(os.chown, f'{mount}/theirs/snapshot/file', 0, 0)
         os.rmdir(machine.path('mine'))
 
 
+def test_many():
+    """One user has not all the places; those that are gone do not count."""
+    with Machine() as machine:
+        names = [f'n{number}' for number in range(128)]
+        for name in names:
+            os.mkdir(machine.path(name))
+        equal(error_of(lambda: os.mkdir(machine.path('more'))), 'ENOSPC')
+        if harness.is_root():
+            equal(as_nobody('tried(os.mkdir, sys.argv[1])\ntried(os.rmdir, sys.argv[1])',
+                            machine.path('theirs')), ['ok', 'ok'])
+        os.rmdir(machine.path('n7'))
+        os.mkdir(machine.path('more'))
+        for name in set(os.listdir(machine.mountpoint)) & {'more', *names}:
+            os.rmdir(machine.path(name))
+
+
 def test_full():
     """What somebody brings takes nothing from those who are frozen."""
     with Machine(vmm=True, options=',store_size=64M') as machine:

@@ -87,10 +87,11 @@ static void test_populate_then_stop(void)
 /* A change waits for what is being removed, but not for ever, and not for a tree that goes. */
 static void test_room(void)
 {
+	const struct gcr_tree_sum nothing = {0};
 	struct gcr_room *room;
 
 	start(64 * MIB, 0);
-	CHECK(!gcr_room_create(store, 0, 0, &room));
+	CHECK(!gcr_room_create(store, 0, &nothing, 0, &room));
 	CHECK(!gcr_room_take(room, 60 * MIB));
 	CHECK(gcr_room_take(room, 8 * MIB) == -ENOSPC);
 	pthread_mutex_lock(&store->lock);
@@ -104,6 +105,39 @@ static void test_room(void)
 	store->removing = false;
 	pthread_mutex_unlock(&store->lock);
 	gcr_room_settle(room, 62 * MIB, 0, 0);
+	gcr_room_destroy(room);
+	stop();
+}
+
+/* Names take memory too: many of them count, and there is an end to them. */
+static void test_entries(void)
+{
+	struct gcr_tree_sum sum = {.bytes = 8 * MIB, .entries = 1024};
+	struct gcr_room *room;
+	uint64_t count = 0;
+
+	start(64 * MIB, 0);
+	CHECK(!gcr_room_create(store, 0, &sum, 0, &room));
+	CHECK(figures().used_bytes == 8 * MIB);
+	while (!gcr_room_add_entry(room))
+		count++;
+	CHECK(count == 56 * MIB / 4096 && figures().used_bytes == 64 * MIB);
+	CHECK(gcr_room_take(room, 4096) == -ENOSPC);
+	for (uint64_t i = 0; i < count + 1024; i++)
+		gcr_room_remove_entry(room);
+	CHECK(gcr_room_resident_bytes(room) == 8 * MIB);
+	gcr_room_trim(room);
+	CHECK(figures().used_bytes == 8 * MIB);
+	gcr_room_destroy(room);
+	stop();
+
+	start(8192 * MIB, 0);
+	sum.entries = GCR_ROOM_ENTRIES_MAX;
+	CHECK(!gcr_room_create(store, 0, &sum, 0, &room));
+	CHECK(!gcr_room_add_entry(room));
+	for (count = 1; count < 5000 && !gcr_room_add_entry(room); count++)
+		;
+	CHECK(count < 5000);
 	gcr_room_destroy(room);
 	stop();
 }
@@ -279,6 +313,7 @@ static void test_all(void)
 	test_populate_and_write();
 	test_populate_then_stop();
 	test_room();
+	test_entries();
 	test_full();
 	test_host_memory();
 	test_parallel();
