@@ -133,18 +133,20 @@ static bool is_orphan(void)
 	return poll(&daemon, 1, 0) == 1 && daemon.revents & (POLLHUP | POLLERR);
 }
 
-int gcr_serve_wait(int fd)
+int gcr_serve_wait(int fd, int timeout_msec)
 {
 	struct pollfd polls[2] = {
 		{.fd = fd, .events = POLLIN}, {.fd = SOCKET}, /* hanging up is always told */
 	};
 
 	for (;;) {
-		if (poll(polls, 2, -1) < 0)
+		int r = poll(polls, 2, timeout_msec);
+
+		if (r == 0)
+			return -ETIMEDOUT;
+		if (r < 0)
 			continue;
-		if (polls[0].revents)
-			return 0;
-		return -EPIPE;
+		return polls[0].revents ? 0 : -EPIPE;
 	}
 }
 

@@ -56,10 +56,10 @@ struct gcr_service {
 void gcr_serve(const struct gcr_service *service);
 
 /*
- * For a handler: wait until @fd is readable. -EPIPE: the daemon has gone, and nobody waits for the
- * answer.
+ * For a handler: wait until @fd is readable, at most @timeout_msec. -ETIMEDOUT; -EPIPE: the daemon
+ * has gone, and nobody waits for the answer.
  */
-int gcr_serve_wait(int fd);
+int gcr_serve_wait(int fd, int timeout_msec);
 
 /* Put an error into a result. */
 void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,

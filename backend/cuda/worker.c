@@ -22,6 +22,9 @@
 
 #define SYSFS "/sys"
 
+/* How often it is looked what has been copied, to be verified meanwhile: some 250 MiB. */
+#define ADVANCE_MSEC 5
+
 struct worker {
 	struct gcr_worker_gpu gpu;
 	uint8_t uuid[GCR_UUID_BYTES];
@@ -259,8 +262,12 @@ static int on_copy(struct worker *worker, struct gcr_message *request, struct gc
 	r = gcr_worker_session_copy(worker->session, error);
 	if (r < 0)
 		return r;
+	do {
+		gcr_worker_session_advance(worker->session);
+		r = gcr_serve_wait(gcr_copier_event(worker->gpu.copier), ADVANCE_MSEC);
+	} while (r == -ETIMEDOUT);
 	/* Without the daemon nobody knows what these files are: no need to finish them. */
-	if (gcr_serve_wait(gcr_copier_event(worker->gpu.copier)) < 0)
+	if (r < 0)
 		_exit(1);
 	r = gcr_worker_session_copied(worker->session, ret_driver_result, error);
 	/* It may have begun long ago, with the first that was imported. */

@@ -83,6 +83,7 @@ struct gcr_copier {
 	struct gcr_cutter cutter;
 	bool all_added;	       /* nothing more comes */
 	uint64_t copied_bytes; /* added as bytes to copy */
+	uint64_t landed_bytes; /* of transfers without a thread's part after the GPU's */
 	uint64_t bytes_left;   /* of the space, that are not done with */
 	struct slot *free;     /* used last, used first: it may still be in a cache */
 	struct queue flying;   /* between slot and VRAM */
@@ -293,6 +294,7 @@ static void landed(struct gcr_copier *copier)
 		queue_add(&copier->ready, slot);
 	} else {
 		give_free(copier, slot);
+		copier->landed_bytes += slot->transfer.bytes;
 		bytes_done(copier, slot->transfer.bytes);
 	}
 	pthread_cond_signal(&copier->host_wake);
@@ -609,6 +611,7 @@ void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job)
 	copier->bytes_left = gcr_space_bytes(job->space);
 	copier->all_added = false;
 	copier->copied_bytes = 0;
+	copier->landed_bytes = 0;
 	copier->free = NULL;
 	for (unsigned int i = 0; i < copier->config.slots; i++)
 		give_free(copier, &copier->slots[i]);
@@ -708,6 +711,15 @@ uint64_t gcr_copier_bytes(struct gcr_copier *copier)
 	GCR_LOCK_SCOPE(&copier->lock);
 
 	return copier->copied_bytes;
+}
+
+uint64_t gcr_copier_landed(struct gcr_copier *copier)
+{
+	GCR_LOCK_SCOPE(&copier->lock);
+
+	return copier->job.direction == GCR_COPY_IN && copier->cutter.config.all_direct
+		       ? copier->landed_bytes
+		       : 0;
 }
 
 void gcr_copier_stop(struct gcr_copier *copier)

@@ -83,6 +83,12 @@ int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
 int64_t gcr_copier_usec(struct gcr_copier *copier);
 uint64_t gcr_copier_bytes(struct gcr_copier *copier);
 
+/*
+ * IN: so many bytes of the space, from its beginning on, are in VRAM. Only known where they come in
+ * order, from registered files; else 0.
+ */
+uint64_t gcr_copier_landed(struct gcr_copier *copier);
+
 /* Do not go on with the job; then gcr_copier_finish() without its error. No job: nothing. */
 void gcr_copier_stop(struct gcr_copier *copier);
 

@@ -64,6 +64,8 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
  * IN compares them: -EIO, with the file and the offset.
  */
 int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error);
+/* Meanwhile: begin to verify what has come in so far, which then need not wait for the end. */
+void gcr_worker_session_advance(struct gcr_worker_session *session);
 int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			      struct gcr_error *error);
 
