@@ -67,7 +67,7 @@ static void test_pool(void)
 	wait_populated(snapshot);
 	for (size_t i = 0; i < COUNT; i++)
 		write_pattern(snapshot, i, (unsigned char)i);
-	/* One file is read as the process thaws, and the program has had one: they do not come back. */
+	/* One file is read as the process thaws, one the program has had: they do not come back. */
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &reader));
 	gcr_snapshot_discard(snapshot);
 	wait_pool(FILES_COST - PAGE - 8 * MIB);
