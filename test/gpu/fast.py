@@ -236,6 +236,32 @@ class FastParts:
         self.need_verb(demo, "thaw")
         self.check_goes_on(demo)
 
+    def part_verify(self):
+        """a byte of a frozen program's file is changed: no thaw; changed back: as it was"""
+        demo = self.fast_demo()
+        self.check_engine(demo)
+        for verb in ("freeze", "freeze data"):
+            self.need_verb(demo, verb)
+            directory = self.daemon.path(demo.pid, "snapshot", "vram")
+            name = guarded(lambda where=directory: sorted(os.listdir(where))[-1])
+            path = os.path.join(directory, name)
+            offset = guarded(lambda where=path: os.stat(where).st_size) * 2 // 3
+
+            def change(where=path, at=offset):
+                with open(where, "r+b", buffering=0) as file:
+                    old = os.pread(file.fileno(), 1, at)[0]
+                    os.pwrite(file.fileno(), bytes([old ^ 1]), at)
+
+            guarded(change)
+            self.verb(demo, "thaw", errno.EIO)
+            words = self.error_text(demo)
+            self.results.check(name in words and str(offset // 65536 * 65536) in words,
+                               "the error names file and offset", words)
+            self.check_state(demo, "frozen")
+            guarded(change)
+            self.need_verb(demo, "thaw")
+            self.check_goes_on(demo)
+
     def part_digest(self):
         """digests of VRAM: those of libxxhash, and how fast the GPU makes them"""
         environment = dict(self.rig.environment)

@@ -435,8 +435,8 @@ class Suite(FastParts):
 
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
-             "files", "digest", "store", "worker", "two", "sanitizer", "steps", "cycles", "full",
-             "refuse", "interrupt", "kill", "daemon"]
+             "files", "verify", "digest", "store", "worker", "two", "sanitizer", "steps", "cycles",
+             "full", "refuse", "interrupt", "kill", "daemon"]
 
     def run_part(self, name):
         self.results.part = name
