@@ -434,13 +434,13 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 		return result;
 	if (set_cost(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	snapshot->root_fd = gcr_beneath_open(fd, "snapshot", O_RDONLY | O_DIRECTORY);
+	snapshot->root_fd = gcr_store_open_directory(fd, "snapshot");
 	if (snapshot->root_fd < 0)
 		return gcr_error_set(error, EPROTO, "%s in the store has no files", snapshot->name);
 	if (gcr_snapshot_attach_folder(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	/* Whoever owns the files may have removed it: then the thaw says so. */
-	snapshot->files_fd = gcr_beneath_open(snapshot->root_fd, "vram", O_RDONLY | O_DIRECTORY);
+	snapshot->files_fd = gcr_store_open_directory(snapshot->root_fd, "vram");
 	if (snapshot->files_fd < 0)
 		snapshot->files_fd = -1;
 	return 0;

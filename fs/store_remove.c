@@ -77,7 +77,9 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		store->unlinked_usec = gcr_clock_usec();
-	store->going_bytes -= removal->cost_bytes - held_bytes;
+	/* What could not be removed is still there. */
+	if (result == 0)
+		store->going_bytes -= removal->cost_bytes - held_bytes;
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
