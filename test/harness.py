@@ -28,14 +28,14 @@ SOURCE = os.path.dirname(os.path.abspath(__file__))
 SANITIZER = os.environ.get('GPUCR_TEST_SANITIZER', 'none')
 # Sanitizers make everything slower; so does a machine that runs other tests at the same time.
 SLOW = 1 if SANITIZER == 'none' else 5
-PATIENCE_SEC = 20 * SLOW
+PATIENCE_SEC = 40 if SLOW == 1 else 100
 REPORT = re.compile(r'ERROR: \w+Sanitizer|runtime error:|WARNING: \w+Sanitizer')
 MIB = 1 << 20
 NOBODY = 65534
 SKIPPED = 77
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # by the tests themselves
 WRITE_CALL = '1' if os.uname().machine == 'x86_64' else '64'  # write(2) in /proc/PID/syscall
-TEST_SEC = 120 * SLOW
+TEST_SEC = 240 * SLOW
 
 
 LIBC = ctypes.CDLL(None)

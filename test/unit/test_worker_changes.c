@@ -47,7 +47,7 @@ int main(int argc, char **argv)
 	random_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
 	fprintf(stderr, "seed %" PRIu64 ", %u changes\n", random_state, tries);
 	sim_begin("1", "512M");
-	alarm(200 * TEST_SLOW);
+	alarm(450 * TEST_SLOW);
 	store_make();
 	OK(CU(cuInit)(0));
 	use_gpu(0);

@@ -838,7 +838,7 @@ static const struct {
 int main(int argc, char **argv)
 {
 	sim_begin("1", "512M");
-	alarm(200 * TEST_SLOW);
+	alarm(450 * TEST_SLOW);
 	store_make();
 	OK(CU(cuInit)(0));
 	use_gpu(0);
