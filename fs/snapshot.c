@@ -188,7 +188,6 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 {
 	struct gcr_store *store = snapshot->store;
 	int64_t until_usec = gcr_clock_usec() + RESERVE_USEC;
-	struct gcr_pool_file *given_up;
 	uint64_t taken;
 	int result;
 
@@ -208,16 +207,8 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 		/* It can never be had, or others take what becomes free. */
 		if (snapshot->cost_bytes > store->size_bytes || gcr_clock_usec() > until_usec)
 			break;
-		if (gcr_store_make_room_locked(store))
-			continue;
-		given_up = gcr_store_shrink_pool_locked(store, missing);
-		if (given_up) {
-			pthread_mutex_unlock(&store->lock);
-			gcr_store_remove_pool_files(store, given_up);
-			pthread_mutex_lock(&store->lock);
-		} else if (!wait_locked(store)) {
+		if (!gcr_store_make_room_locked(store, missing, until_usec) && !wait_locked(store))
 			break;
-		}
 	}
 	if (!result) {
 		store->pool_bytes -= taken;

@@ -202,7 +202,7 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot);
 int gcr_store_keep(struct gcr_snapshot *snapshot);
 /* What is kept of a process, a reference of the caller's; NULL: nothing. */
 struct gcr_snapshot *gcr_store_find_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
-/* It has ended. */
+/* It has ended; of pid 0: what has been kept for longest, of anybody. */
 void gcr_store_drop_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 
 /* Somebody may write to its files even when it is discarded: they are not used again. */

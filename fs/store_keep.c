@@ -39,24 +39,6 @@ static void give_up(struct gcr_snapshot *snapshot)
 	gcr_snapshot_discard(snapshot);
 }
 
-bool gcr_store_make_room_locked(struct gcr_store *store)
-{
-	struct gcr_snapshot *snapshot;
-
-	if (!store->kept)
-		return false;
-	/* What goes already is waited for before anything else has to go. */
-	if (store->removals || store->removing) {
-		pthread_cond_wait(&store->changed, &store->lock);
-		return true;
-	}
-	snapshot = take_locked(store, 0, 0);
-	pthread_mutex_unlock(&store->lock);
-	give_up(snapshot);
-	pthread_mutex_lock(&store->lock);
-	return true;
-}
-
 int gcr_store_keep(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;

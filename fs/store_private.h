@@ -192,6 +192,13 @@ static inline uint64_t gcr_store_used_locked(const struct gcr_store *store)
 }
 
 /*
+ * store_room.c: make @missing bytes of room, a step of it: give up what has been kept for longest,
+ * then what is in pools; what goes already is waited for before anything that is kept has to go,
+ * until @deadline_usec. False: there is nothing more to give up. Lock: store; let go meanwhile.
+ */
+bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64_t deadline_usec);
+
+/*
  * store.c: may @bytes more be promised, @fresh_bytes of which have no memory yet? If not, -ENOSPC
  * or -ENOMEM with figures, and so much is missing. Lock: store.
  */
@@ -267,8 +274,6 @@ int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file
 void gcr_store_recycle(struct gcr_snapshot *snapshot);
 
 /* store_keep.c */
-/* Give up what has been kept for longest; false: nothing is. Lock: store; let go meanwhile. */
-bool gcr_store_make_room_locked(struct gcr_store *store);
 void gcr_store_drop_all_kept(struct gcr_store *store);
 /* Has what is kept a file for @extent? */
 bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent *extent);

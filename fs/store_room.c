@@ -75,6 +75,42 @@ uint64_t gcr_room_pending_locked(const struct gcr_room *room)
 							: 0;
 }
 
+/* Somebody says when something has changed, or the time has come. Lock: store. */
+static void wait_until_locked(struct gcr_store *store, int64_t deadline_usec)
+{
+	const struct timespec deadline = {
+		.tv_sec = (time_t)(deadline_usec / GCR_USEC_PER_SEC),
+		.tv_nsec = (long)(deadline_usec % GCR_USEC_PER_SEC) * 1000,
+	};
+
+	pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC, &deadline);
+}
+
+bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64_t deadline_usec)
+{
+	struct gcr_pool_file *given_up;
+
+	if (store->kept && (store->removals || store->removing)) {
+		if (gcr_clock_usec() >= deadline_usec)
+			return false;
+		wait_until_locked(store, deadline_usec);
+		return true;
+	}
+	if (store->kept) {
+		pthread_mutex_unlock(&store->lock);
+		gcr_store_drop_kept(store, 0, 0);
+		pthread_mutex_lock(&store->lock);
+		return true;
+	}
+	given_up = gcr_store_shrink_pool_locked(store, missing);
+	if (!given_up)
+		return false;
+	pthread_mutex_unlock(&store->lock);
+	gcr_store_remove_pool_files(store, given_up);
+	pthread_mutex_lock(&store->lock);
+	return true;
+}
+
 /*
  * The room for @bytes more, to the pool's cost if need be; until @deadline_usec what is going is
  * waited for. -ENOSPC, -ESTALE. Lock: store; let go meanwhile.
@@ -82,33 +118,20 @@ uint64_t gcr_room_pending_locked(const struct gcr_room *room)
 static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 {
 	struct gcr_store *store = room->store;
-	const struct timespec deadline = {
-		.tv_sec = (time_t)(deadline_usec / GCR_USEC_PER_SEC),
-		.tv_nsec = (long)(deadline_usec % GCR_USEC_PER_SEC) * 1000,
-	};
 
 	for (;;) {
-		struct gcr_pool_file *given_up;
 		uint64_t missing = 0;
 
 		if (room->is_closed)
 			return -ESTALE;
 		if (!gcr_store_check_room_locked(store, bytes, bytes, &missing, NULL))
 			break;
-		if (gcr_store_make_room_locked(store))
+		if (gcr_store_make_room_locked(store, missing, deadline_usec))
 			continue;
-		given_up = gcr_store_shrink_pool_locked(store, missing);
-		if (given_up) {
-			pthread_mutex_unlock(&store->lock);
-			gcr_store_remove_pool_files(store, given_up);
-			pthread_mutex_lock(&store->lock);
-		} else if ((store->removals || store->removing || store->pool_removers) &&
-			   gcr_clock_usec() < deadline_usec) {
-			pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC,
-					       &deadline);
-		} else {
+		if ((!store->removals && !store->removing && !store->pool_removers) ||
+		    gcr_clock_usec() >= deadline_usec)
 			return -ENOSPC;
-		}
+		wait_until_locked(store, deadline_usec);
 	}
 	room->extra_bytes += bytes;
 	store->rooms_bytes += bytes;

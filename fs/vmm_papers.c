@@ -93,7 +93,6 @@ static void describe_process(struct gcr_process *process, struct gcr_manifest *m
 
 static int write_papers(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
 		calloc(1, sizeof(*manifest));
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
@@ -119,10 +118,11 @@ static int digest_managed(struct gcr_vmm *vmm, struct gcr_digest *ret_digests,
 {
 	int result = 0;
 
-	for (size_t i = vmm->device_count; i < vmm->count && !result; i++)
-		result = gcr_snapshot_digest_file(
-			vmm->snapshot, i, ret_digests + gcr_snapshot_first_chunk(vmm->snapshot, i),
-			error);
+	ret_digests += gcr_snapshot_first_chunk(vmm->snapshot, vmm->device_count);
+	for (size_t i = vmm->device_count; i < vmm->count && !result; i++) {
+		result = gcr_snapshot_digest_file(vmm->snapshot, i, ret_digests, error);
+		ret_digests += gcr_digest_count(vmm->extents[i].bytes);
+	}
 	return result;
 }
 
@@ -179,6 +179,8 @@ static int check_size(struct gcr_vmm *vmm, size_t index, struct gcr_error *error
 
 int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error)
 {
+	const struct gcr_digest *expected =
+		digests_of(vmm) + gcr_snapshot_first_chunk(vmm->snapshot, vmm->device_count);
 	int result = 0;
 
 	for (size_t i = vmm->device_count; i < vmm->count && !result; i++)
@@ -187,8 +189,6 @@ int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error)
 		return result;
 	for (size_t i = vmm->device_count; i < vmm->count && !result; i++) {
 		uint64_t count = gcr_digest_count(vmm->extents[i].bytes);
-		const struct gcr_digest *expected =
-			digests_of(vmm) + gcr_snapshot_first_chunk(vmm->snapshot, i);
 		_cleanup_free_ struct gcr_digest *digests = calloc(count, sizeof(*digests));
 		char name[GCR_EXTENT_NAME_BYTES];
 
@@ -199,6 +199,7 @@ int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error)
 		for (uint64_t chunk = 0; chunk < count && !result; chunk++)
 			if (!gcr_digest_equal(&digests[chunk], &expected[chunk]))
 				result = gcr_digest_mismatch(name, chunk, error);
+		expected += count;
 	}
 	return result;
 }

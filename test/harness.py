@@ -89,6 +89,15 @@ def name_of(number):
     return 'EOPNOTSUPP' if number == errno.EOPNOTSUPP else errno.errorcode.get(number, str(number))
 
 
+def error_of(call):
+    """The name of the errno that it fails with; 'ok' if it does not."""
+    try:
+        call()
+    except OSError as error:
+        return name_of(error.errno)
+    return 'ok'
+
+
 def is_root():
     return os.geteuid() == 0
 

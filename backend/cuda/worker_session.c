@@ -121,7 +121,7 @@ static bool needs_digests(const struct gcr_worker_session *session)
 	return false;
 }
 
-/* Where those of this session are in the file. */
+/* Where the first of them is in the file. */
 static off_t digests_offset(const struct gcr_worker_session *session)
 {
 	return GCR_DIGESTS_HEADER_BYTES + (off_t)session->first_chunk * GCR_DIGEST_BYTES;

@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import MIB, check, equal, wait_for
+from harness import MIB, check, equal, error_of, wait_for
 from pieces import Pieces, noise
 
 CHUNK = 65536
@@ -31,14 +31,6 @@ def run(*command, status=0):
 
 def verify(path, status=0):
     return run(f'{harness.BUILD}/tools/gpucr-verify', path, status=status)
-
-
-def error_of(call):
-    try:
-        call()
-    except OSError as error:
-        return harness.name_of(error.errno)
-    return 'ok'
 
 
 def room(machine):

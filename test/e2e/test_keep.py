@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import MIB, check, equal, wait_for
+from harness import MIB, check, equal, error_of, wait_for
 from pieces import Pieces, noise
 
 CHUNK = 65536
@@ -19,14 +19,6 @@ def kept_in_all(machine):
 
 def kept(machine, pid):
     return int(machine.status(pid)['kept_bytes'])
-
-
-def error_of(call):
-    try:
-        call()
-    except OSError as error:
-        return harness.name_of(error.errno)
-    return 'ok'
 
 
 def check_none(machine, pieces, words):

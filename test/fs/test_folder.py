@@ -11,7 +11,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import MIB, NOBODY, Machine, Skip, check, equal, wait_for
+from harness import MIB, NOBODY, Machine, Skip, check, equal, error_of, wait_for
 
 
 def snapshot(machine, pid, *names):
@@ -37,14 +37,6 @@ def goes_on(machine, demo):
     machine.must(demo.pid, 'thaw')
     demo.wait_ticks()
     vmm.cycle(machine, demo)
-
-
-def error_of(call):
-    try:
-        call()
-    except OSError as error:
-        return harness.name_of(error.errno)
-    return 'ok'
 
 
 def room(machine):

@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, wait_for
+from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, error_of, wait_for
 
 NAME = re.compile(r'gpu\d-[0-9a-f]+|gpu\d-unmapped-\d+|managed-[0-9a-f]+')
 
@@ -60,14 +60,6 @@ def frozen_demo(machine, *arguments):
     machine.must(demo.pid, 'freeze')
     equal(machine.state(demo.pid), 'frozen')
     return demo
-
-
-def error_of(call):
-    try:
-        call()
-    except OSError as error:
-        return harness.name_of(error.errno)
-    return 'ok'
 
 
 def check_directory(path):
