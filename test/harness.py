@@ -13,6 +13,7 @@ import ctypes
 import errno
 import os
 import re
+import resource
 import select
 import shutil
 import signal
@@ -734,7 +735,9 @@ def run_test(name, test):
     except Exception:  # pylint: disable=broad-except
         word = 'FAILED'
         traceback.print_exc()
-    print(f'{name}: {word} ({time.monotonic() - begun:.1f} s)', flush=True)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f'{name}: {word} ({time.monotonic() - begun:.1f} s; of the CPU '
+          f'{sum(one.ru_utime + one.ru_stime for one in used):.1f} s)', flush=True)
     return status
 
 

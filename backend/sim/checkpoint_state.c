@@ -63,6 +63,7 @@ static CUresult phys_save(struct phys *phys)
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (saved == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	madvise(saved, size_bytes, MADV_HUGEPAGE);
 	/* Holes were never written and read as zeros, as the fresh mapping does. */
 	while ((data = lseek(fd, data, SEEK_DATA)) >= 0 && (size_t)data < size_bytes) {
 		off_t hole = lseek(fd, data, SEEK_HOLE);

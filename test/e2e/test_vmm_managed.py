@@ -19,7 +19,7 @@ import harness
 import vmm
 from harness import BUILD, Skip, check, equal, wait_for
 
-CYCLES = 20
+CYCLES = 10
 WRITES = 'thread=gpucr-agent'
 
 
@@ -94,7 +94,7 @@ class Writers:
         check(not set(states.values()) & set('tT'), f'states of its threads: {states}')
 
 
-def test_twenty_cycles():
+def test_cycles():
     with vmm.machine() as machine, Writers(machine) as writers:
         for cycle in range(CYCLES):
             machine.must(writers.pid, 'freeze')
@@ -115,7 +115,7 @@ def test_names_of_others():
             program = f'{machine.directory}/{name}'
             shutil.copy(f'{BUILD}/test/e2e/writers', program)
             with Writers(machine, program) as writers:
-                for _ in range(CYCLES // 4):
+                for _ in range(2):
                     vmm.cycle(machine, writers)
                 writers.check_free()
 
