@@ -45,7 +45,8 @@ struct gcr_options {
 	uint64_t pool_bytes;
 	char *keep; /* -o keep=SIZE, likewise */
 	uint64_t keep_bytes;
-	int swap; /* -o swap */
+	int swap;	    /* -o swap */
+	int no_passthrough; /* -o nopassthrough */
 };
 
 struct gcr_daemon {

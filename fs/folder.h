@@ -131,7 +131,8 @@ int gcr_folder_open(struct gcr_folder *folder, uint32_t item, int flags,
 int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const char *name, int flags,
 			   mode_t mode, uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry,
 			   struct gcr_folder_file **ret_file);
-void gcr_folder_close(struct gcr_folder_file *file); /* NULL is allowed */
+void gcr_folder_close(struct gcr_folder_file *file);	    /* NULL is allowed */
+int gcr_folder_file_fd(const struct gcr_folder_file *file); /* stays its own */
 
 /* What a read gives: valid until gcr_folder_read_done(), which has to come soon. */
 struct gcr_folder_bytes {

@@ -286,6 +286,11 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	free(file);
 }
 
+int gcr_folder_file_fd(const struct gcr_folder_file *file)
+{
+	return file->fd;
+}
+
 /* ---- reading ---- */
 
 /* A mapping of all of it, if it has no holes. Lock: map_lock. */

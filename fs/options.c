@@ -40,6 +40,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"keep", "SIZE",
 	 "keep so much of what was thawed, to freeze only what changes (default 0)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
+	{"nopassthrough", NULL, "serve all reads of snapshots by the daemon"},
 	{NULL, NULL, NULL},
 };
 
@@ -58,6 +59,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("pool=%s", pool, 0),
 	OPTION("keep=%s", keep, 0),
 	OPTION("swap", swap, 1),
+	OPTION("nopassthrough", no_passthrough, 1),
 	FUSE_OPT_KEY("-h", KEY_HELP),
 	FUSE_OPT_KEY("--help", KEY_HELP),
 	FUSE_OPT_KEY("-V", KEY_VERSION),

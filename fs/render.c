@@ -15,6 +15,7 @@
 #include "fs/helper.h"
 #include "fs/link.h"
 #include "fs/operation.h"
+#include "fs/passthrough.h"
 #include "fs/sampler.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
@@ -479,6 +480,7 @@ const char *const gcr_render_root_keys[] = {
 	"kept_bytes",
 	"pool_bytes",
 	"pool_used_bytes",
+	"passthrough",
 	NULL,
 };
 
@@ -512,8 +514,9 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		store.survives_restart ? "yes" : "no");
 	fprintf(stream, "keep_bytes %" PRIu64 "\nkept_bytes %" PRIu64 "\n",
 		daemon->options.keep_bytes, store.kept_bytes);
-	fprintf(stream, "pool_bytes %" PRIu64 "\npool_used_bytes %" PRIu64 "\n\n",
+	fprintf(stream, "pool_bytes %" PRIu64 "\npool_used_bytes %" PRIu64 "\n",
 		daemon->options.pool_bytes, store.pool_bytes);
+	fprintf(stream, "passthrough %s\n\n", gcr_passthrough_is_on() ? "yes" : "no");
 	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",
 		"vram_bytes", "held_bytes");
 	for (size_t i = 0; i < count; i++) {

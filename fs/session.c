@@ -18,10 +18,14 @@
 #include "fs/gpus.h"
 #include "fs/incoming.h"
 #include "fs/log.h"
+#include "fs/passthrough.h"
 #include "fs/session_folder.h"
 #include "fs/store.h"
 #include "fs/tree.h"
 #include "lib/cleanup.h"
+
+/* Smaller files are read sooner than the kernel is told of them. */
+#define PASSTHROUGH_BYTES (1 << 20)
 
 /* Interrupts the loop's sleep; its handler does nothing. */
 #define WAKE_SIGNAL	SIGUSR1
@@ -52,6 +56,7 @@ struct file {
 	size_t size;
 	struct gcr_event_reader *reader; /* an events file */
 	struct gcr_folder_file *item;	 /* a file of a folder */
+	bool is_passthrough_told;	 /* fs/passthrough.h knows of it */
 	struct listing listing;		 /* a directory */
 };
 
@@ -76,6 +81,8 @@ static void file_unref(struct file *file)
 	if (!file || atomic_fetch_sub(&file->references, 1) != 1)
 		return;
 	gcr_event_reader_destroy(file->reader);
+	if (file->is_passthrough_told)
+		gcr_passthrough_close(file->node);
 	gcr_folder_close(file->item);
 	gcr_process_unref(file->process);
 	gcr_incoming_unref(file->incoming);
@@ -215,20 +222,43 @@ static void finish_open(void *data)
 		TAKE_PTR(file); /* else the open was interrupted, and there is no release */
 }
 
+/* May the kernel read it by itself? */
+static bool wants_passthrough(const struct file *file, int flags)
+{
+	struct stat stat;
+
+	return (flags & O_ACCMODE) == O_RDONLY && gcr_passthrough_is_on() &&
+	       !fstat(gcr_folder_file_fd(file->item), &stat) && stat.st_size >= PASSTHROUGH_BYTES;
+}
+
+/* What an open item is to the kernel: its name for the file behind, 0, or -errno. */
+static int tell_passthrough(struct file *file, bool wants)
+{
+	int backing = gcr_passthrough_open(file->node, gcr_folder_file_fd(file->item), wants);
+
+	file->is_passthrough_told = backing >= 0;
+	return backing;
+}
+
 static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	struct gcr_passthrough_answer answer;
+	struct iovec iov = {.iov_base = &answer, .iov_len = sizeof(answer)};
 	int result = file_create(daemon_of(request), node, &file);
 
 	if (!result)
 		result = gcr_session_open(request, node, info->flags, &file->item);
+	if (!result)
+		result = tell_passthrough(file, wants_passthrough(file, info->flags));
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
 	}
 	info->direct_io = 1;
 	info->fh = (uintptr_t)file;
-	if (!fuse_reply_open(request, info))
+	answer = gcr_passthrough_answer(info->fh, result, (info->flags & O_ACCMODE) == O_RDONLY);
+	if (!(result ? fuse_reply_iov(request, &iov, 1) : fuse_reply_open(request, info)))
 		TAKE_PTR(file);
 }
 
@@ -242,11 +272,16 @@ static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, m
 	if (!result)
 		result = gcr_session_create_file(request, parent, name, mode, info->flags, &entry,
 						 &file->item);
+	if (!result) {
+		file->node = entry.ino;
+		result = tell_passthrough(file, false);
+		if (result < 0)
+			gcr_tree_forget(entry.ino, 1);
+	}
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
 	}
-	file->node = entry.ino;
 	info->direct_io = 1;
 	info->fh = (uintptr_t)file;
 	if (!fuse_reply_create(request, &entry, info))
@@ -559,6 +594,13 @@ int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemo
 		daemon->session = NULL;
 		return gcr_error_set(error, EIO, "cannot mount on %s", daemon->options.mountpoint);
 	}
+	/*
+	 * Not where the store uses files again, for others: a mapping would go on showing them.
+	 * Where it fails reads come to us.
+	 */
+	if (!daemon->options.no_passthrough && !daemon->options.pool_bytes &&
+	    !daemon->options.keep_bytes)
+		gcr_passthrough_start(daemon->session);
 	return 0;
 }
 
@@ -573,6 +615,7 @@ void gcr_session_destroy(struct gcr_daemon *daemon)
 		return;
 	fuse_session_unmount(daemon->session);
 	fuse_session_destroy(daemon->session);
+	gcr_passthrough_stop();
 	daemon->session = NULL;
 }
 

@@ -309,7 +309,8 @@ def test_a_program_notices():
         equal(machine.write(demo.pid, 'thaw'), 'EIO')
         check(demo.is_running(), 'it waits')
         demo.is_to_end = True
-        machine.must(demo.pid, 'thaw unverified')
+        # It may have ended before the verb has.
+        check(machine.write(demo.pid, 'thaw unverified') in ('ok', 'ESRCH'), 'the thaw')
         equal(demo.popen.wait(harness.PATIENCE_SEC), 1)
         words = demo.words()
         check(f'buffer {buffer.number}: 1 of ' in words and f'at byte {3 * MIB + 8}:' in words,

@@ -147,7 +147,7 @@ def test_tools_copy_them():
 
 
 def test_reading_anywhere():
-    with Machine(vmm=True) as machine:
+    with Machine(vmm=True, options=',nopassthrough') as machine:
         demo = frozen_demo(machine)
         name, size = max(files(machine, demo.pid).items(), key=lambda item: item[1])
         with open(f'{store(machine, demo.pid)}/{name}', 'rb') as file:

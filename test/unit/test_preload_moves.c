@@ -160,6 +160,8 @@ static void many(void)
 		OK(CU(cuMemAlloc_v2)(&many_pointers[i], MIB + 1 + i));
 		OK(CU(cuMemsetD32_v2)(many_pointers[i], i, 1));
 	}
+	/* As the gate does. */
+	OK(CU(cuCtxSynchronize)());
 	for (unsigned round = 0; round < 2; round++) {
 		freeze();
 		CHECK(extents_count == MANY);

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What libfuse before 3.17 does not know of passthrough, by the kernel's own words. Layouts and
+ * numbers are those of include/uapi/linux/fuse.h, protocol 7.40 (Linux 6.9).
+ */
+#define FUSE_USE_VERSION 314
+#include "fs/passthrough.h"
+
+#include <errno.h>
+#include <fuse_lowlevel.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+
+#define OPCODE_INIT	 26
+#define INIT_EXT	 (1u << 30) /* flags: flags2 counts */
+#define INIT_PASSTHROUGH (1u << 5)  /* flags2: FUSE_PASSTHROUGH, 1 << 37 */
+#define STACK_DEPTH	 1	    /* the files behind are in a tmpfs, which is on nothing */
+#define OPEN_DIRECT_IO	 (1u << 0)
+#define OPEN_PASSTHROUGH (1u << 7)
+
+#define BUCKETS 64
+
+struct backing_map {
+	int32_t fd;
+	uint32_t flags;
+	uint64_t padding;
+};
+
+#define BACKING_OPEN  _IOW(229, 1, struct backing_map)
+#define BACKING_CLOSE _IOW(229, 2, uint32_t)
+
+struct in_header {
+	uint32_t length, opcode;
+	uint64_t unique, node;
+	uint32_t uid, gid, pid, more;
+};
+
+struct init_in {
+	uint32_t major, minor, max_readahead, flags, flags2;
+};
+
+struct out_header {
+	uint32_t length;
+	int32_t error;
+	uint64_t unique;
+};
+
+struct init_out {
+	uint32_t major, minor, max_readahead, flags;
+	uint16_t max_background, congestion_threshold;
+	uint32_t max_write, time_granularity;
+	uint16_t max_pages, map_alignment;
+	uint32_t flags2, max_stack_depth;
+	uint32_t unused[6];
+};
+
+_Static_assert(sizeof(struct in_header) == 40, "struct fuse_in_header");
+_Static_assert(sizeof(struct init_out) == 64, "struct fuse_init_out");
+
+/* A node that is open. */
+struct opened {
+	struct opened *next;
+	uint64_t node;
+	ino_t ino; /* of the file behind it */
+	unsigned int opens;
+	int backing; /* 0: not by passthrough */
+};
+
+static struct {
+	struct fuse_session *session;
+	_Atomic uint64_t init; /* the request in which the kernel offers it; 0: none is waiting */
+	atomic_bool is_on;
+
+	pthread_mutex_t lock; /* a leaf; guards what follows */
+	struct opened *opened[BUCKETS];
+} passthrough = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static ssize_t read_request(int fd, void *buffer, size_t size, void *data)
+{
+	ssize_t got = read(fd, buffer, size);
+	struct in_header header;
+	struct init_in init;
+
+	if (got < (ssize_t)(sizeof(header) + sizeof(init)))
+		return got;
+	memcpy(&header, buffer, sizeof(header));
+	if (header.opcode != OPCODE_INIT)
+		return got;
+	memcpy(&init, (char *)buffer + sizeof(header), sizeof(init));
+	if (init.flags & INIT_EXT && init.flags2 & INIT_PASSTHROUGH)
+		atomic_store(&passthrough.init, header.unique);
+	return got;
+}
+
+/* Say yes in libfuse's answer. */
+static ssize_t accept_offer(int fd, struct iovec *iov)
+{
+	struct iovec changed[2] = {iov[0]};
+	struct init_out out;
+	ssize_t sent;
+
+	memcpy(&out, iov[1].iov_base, sizeof(out));
+	out.flags |= INIT_EXT;
+	out.flags2 |= INIT_PASSTHROUGH;
+	out.max_stack_depth = STACK_DEPTH;
+	changed[1] = (struct iovec){.iov_base = &out, .iov_len = sizeof(out)};
+	sent = writev(fd, changed, 2);
+	if (sent >= 0)
+		atomic_store(&passthrough.is_on, true);
+	return sent;
+}
+
+static ssize_t write_answer(int fd, struct iovec *iov, int count, void *data)
+{
+	uint64_t init = atomic_load(&passthrough.init);
+	struct out_header header;
+
+	if (init && count == 2 && iov[0].iov_len == sizeof(header) &&
+	    iov[1].iov_len == sizeof(struct init_out)) {
+		memcpy(&header, iov[0].iov_base, sizeof(header));
+		if (header.unique == init && !header.error) {
+			atomic_store(&passthrough.init, 0);
+			return accept_offer(fd, iov);
+		}
+	}
+	return writev(fd, iov, count);
+}
+
+int gcr_passthrough_start(struct fuse_session *session)
+{
+	const struct fuse_custom_io io = {.read = read_request, .writev = write_answer};
+
+	passthrough.session = session;
+	return fuse_session_custom_io(session, &io, fuse_session_fd(session));
+}
+
+void gcr_passthrough_stop(void)
+{
+	atomic_store(&passthrough.is_on, false);
+	/* The kernel has let go of the files with the session. */
+	for (size_t i = 0; i < BUCKETS; i++)
+		while (passthrough.opened[i]) {
+			struct opened *opened = passthrough.opened[i];
+
+			passthrough.opened[i] = opened->next;
+			free(opened);
+		}
+}
+
+bool gcr_passthrough_is_on(void)
+{
+	return atomic_load(&passthrough.is_on);
+}
+
+static struct opened **find(uint64_t node)
+{
+	struct opened **link = &passthrough.opened[node % BUCKETS];
+
+	while (*link && (*link)->node != node)
+		link = &(*link)->next;
+	return link;
+}
+
+/* 0: it cannot be had. */
+static int register_backing(int fd)
+{
+	struct backing_map map = {.fd = fd};
+	int backing = ioctl(fuse_session_fd(passthrough.session), BACKING_OPEN, &map);
+
+	if (backing > 0)
+		return backing;
+	/* It takes CAP_SYS_ADMIN in the first user namespace, and will go on to. */
+	if (errno == EPERM)
+		atomic_store(&passthrough.is_on, false);
+	return 0;
+}
+
+int gcr_passthrough_open(uint64_t node, int fd, bool wants)
+{
+	struct opened **link;
+	struct opened *opened;
+	struct stat stat;
+	int result;
+
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	pthread_mutex_lock(&passthrough.lock);
+	link = find(node);
+	opened = *link;
+	if (!opened) {
+		opened = calloc(1, sizeof(*opened));
+		if (opened) {
+			opened->node = node;
+			opened->ino = stat.st_ino;
+			opened->backing = wants ? register_backing(fd) : 0;
+			*link = opened;
+		}
+	}
+	if (!opened)
+		result = -ENOMEM;
+	else if (opened->backing && opened->ino != stat.st_ino)
+		result = -EBUSY;
+	else
+		result = opened->backing;
+	if (result >= 0)
+		opened->opens++;
+	pthread_mutex_unlock(&passthrough.lock);
+	return result;
+}
+
+void gcr_passthrough_close(uint64_t node)
+{
+	_cleanup_free_ struct opened *closed = NULL;
+	struct opened **link;
+
+	pthread_mutex_lock(&passthrough.lock);
+	link = find(node);
+	if (*link && !--(*link)->opens) {
+		closed = *link;
+		*link = closed->next;
+	}
+	/* Under the lock: the next open of the node is to have a file behind it of its own. */
+	if (closed && closed->backing) {
+		uint32_t backing = (uint32_t)closed->backing;
+
+		ioctl(fuse_session_fd(passthrough.session), BACKING_CLOSE, &backing);
+	}
+	pthread_mutex_unlock(&passthrough.lock);
+}
+
+struct gcr_passthrough_answer gcr_passthrough_answer(uint64_t handle, int backing, bool is_read)
+{
+	return (struct gcr_passthrough_answer){
+		.handle = handle,
+		.flags = OPEN_PASSTHROUGH | (is_read ? 0 : OPEN_DIRECT_IO),
+		.backing = backing,
+	};
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reads that the kernel serves itself: a file of the mount that is opened for reading goes, where
+ * kernel and privilege allow, straight to the file of the store ("passthrough", Linux 6.9). libfuse
+ * has it from 3.17 on; this asks the kernel beneath libfuse, so that every libfuse 3 will do.
+ *
+ * The kernel wants one answer for all opens of a file at a time: either all of them know the file
+ * behind it, or none does (fs/fuse/iomode.c; others fail with EIO). So the first open decides, and
+ * holds until the last is closed.
+ *
+ * What was opened so cannot be called back: a mapping of it lives on when the mount knows of no
+ * open file any more. So it is for files that nobody else gets afterwards, not for those of a pool.
+ */
+#ifndef GCR_FS_PASSTHROUGH_H
+#define GCR_FS_PASSTHROUGH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fuse_session;
+
+/*
+ * For a session that is mounted and has not been asked anything yet: what the kernel offers with
+ * its first request is accepted. One session in a process. Without this, or where it fails
+ * (-ENOMEM; -EINVAL and -EBADF of libfuse's), there is no passthrough, and nothing else is missing.
+ */
+int gcr_passthrough_start(struct fuse_session *session);
+/* After the session has been destroyed. */
+void gcr_passthrough_stop(void);
+
+/* Has the kernel agreed, and has nothing spoken against it since? */
+bool gcr_passthrough_is_on(void);
+
+/*
+ * The node @node is being opened; @fd is open for its file. @wants: it may be read so. On success
+ * gcr_passthrough_close() has to follow when it is closed. Returns the kernel's name for the file
+ * behind, which goes into the answer (gcr_passthrough_flags()); 0: there is none; -ENOMEM; -EBUSY:
+ * who has it open reads another file, one that stood there before.
+ */
+int gcr_passthrough_open(uint64_t node, int fd, bool wants);
+void gcr_passthrough_close(uint64_t node);
+
+/* The answer to an open, as the kernel takes it: struct fuse_open_out of linux/fuse.h 7.40. */
+struct gcr_passthrough_answer {
+	uint64_t handle;
+	uint32_t flags;
+	int32_t backing;
+};
+/* @is_read: reads are to go to the file behind; else they come to us, like all writes. */
+struct gcr_passthrough_answer gcr_passthrough_answer(uint64_t handle, int backing, bool is_read);
+
+#endif
