@@ -27,6 +27,7 @@ static struct {
 static void folder_free(struct gcr_folder *folder)
 {
 	gcr_folder_items_finish(folder);
+	free(folder->passed);
 	if (folder->root_fd >= 0)
 		close(folder->root_fd);
 	pthread_cond_destroy(&folder->is_settled);

@@ -23,9 +23,11 @@ struct gcr_folder_file; /* one open file of it */
 struct gcr_room;
 struct gcr_store;
 
-#define GCR_FOLDER_ROOT	       0 /* the item that is the folder's own directory */
-#define GCR_FOLDER_NUMBER_BITS 24
-#define GCR_FOLDER_BLOCK_BYTES (1 << 20) /* a read or write of so much is one request */
+#define GCR_FOLDER_ROOT		0 /* the item that is the folder's own directory */
+#define GCR_FOLDER_NUMBER_BITS	24
+#define GCR_FOLDER_BLOCK_BYTES	(1 << 20) /* a read or write of so much is one request */
+/* Smaller files are read sooner than the kernel is told of them. */
+#define GCR_FOLDER_PASSED_BYTES (1 << 20)
 
 struct gcr_folder_config {
 	int root_fd;		 /* its directory; stays the caller's */
@@ -133,6 +135,12 @@ int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const cha
 			   struct gcr_folder_file **ret_file);
 void gcr_folder_close(struct gcr_folder_file *file);	    /* NULL is allowed */
 int gcr_folder_file_fd(const struct gcr_folder_file *file); /* stays its own */
+/*
+ * May the kernel read it by itself, and others map it? It is GCR_FOLDER_PASSED_BYTES or more, in a
+ * directory below the root (what stands in that is written anew by the daemon), and has no holes: a
+ * mapping would fill them, uncounted. On true it gets none from now on, whatever is done to it.
+ */
+bool gcr_folder_pass(struct gcr_folder_file *file);
 
 /* What a read gives: valid until gcr_folder_read_done(), which has to come soon. */
 struct gcr_folder_bytes {

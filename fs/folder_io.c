@@ -291,6 +291,49 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file)
 	return file->fd;
 }
 
+static bool is_passed_locked(const struct gcr_folder *folder, ino_t ino)
+{
+	size_t i = 0;
+
+	while (i < folder->passed_count && folder->passed[i] != ino)
+		i++;
+	return i < folder->passed_count;
+}
+
+/* Lock: folder. False: no memory. */
+static bool add_passed_locked(struct gcr_folder *folder, ino_t ino)
+{
+	ino_t *passed;
+
+	if (is_passed_locked(folder, ino))
+		return true;
+	passed = reallocarray(folder->passed, folder->passed_count + 1, sizeof(*passed));
+	if (!passed)
+		return false;
+	folder->passed = passed;
+	folder->passed[folder->passed_count++] = ino;
+	return true;
+}
+
+bool gcr_folder_pass(struct gcr_folder_file *file)
+{
+	struct gcr_folder *folder = file->folder;
+	struct gcr_folder_inode *inode = file->inode;
+	struct stat stat;
+	bool passes;
+
+	pthread_mutex_lock(&inode->change_lock);
+	passes = !fstat(file->fd, &stat) && stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
+		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
+	pthread_mutex_lock(&folder->lock);
+	passes = passes && inode->item < folder->items_count &&
+		 folder->items[inode->item].parent != GCR_FOLDER_ROOT &&
+		 add_passed_locked(folder, inode->ino);
+	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&inode->change_lock);
+	return passes;
+}
+
 /* ---- reading ---- */
 
 /* A mapping of all of it, if it has no holes. Lock: map_lock. */
@@ -494,6 +537,47 @@ static void end(struct change *change)
 	gcr_folder_end_change(file->folder);
 }
 
+/* Lock: the inode's change_lock. */
+static bool is_passed(const struct gcr_folder_file *file)
+{
+	bool is;
+
+	pthread_mutex_lock(&file->folder->lock);
+	is = is_passed_locked(file->folder, file->inode->ino);
+	pthread_mutex_unlock(&file->folder->lock);
+	return is;
+}
+
+/* It is about to grow to @end: where others may map it, with memory that is counted. */
+static int fill_up_to(struct change *change, uint64_t end)
+{
+	int fd = change->file->fd;
+	struct stat stat;
+	uint64_t bytes;
+	int result;
+
+	if (!is_passed(change->file))
+		return 0;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if ((uint64_t)stat.st_size >= end)
+		return 0;
+	if (change->room) {
+		bytes = growth(fd, (uint64_t)stat.st_size, end);
+		result = gcr_room_take(change->room, bytes);
+		if (result < 0)
+			return result;
+		change->taken_bytes += bytes;
+	}
+	if (!fallocate(fd, 0, stat.st_size, (off_t)(end - (uint64_t)stat.st_size)))
+		return 0;
+	result = -errno;
+	/* Pages beyond the old end would be a part of it that nobody has asked for. */
+	if (ftruncate(fd, stat.st_size) < 0)
+		return -errno;
+	return result;
+}
+
 static ssize_t write_all(int fd, const char *bytes, size_t size, uint64_t offset)
 {
 	size_t written = 0;
@@ -532,7 +616,8 @@ ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t
 	result = begin(&change, file, offset, offset + size);
 	if (result < 0)
 		return result;
-	written = write_all(file->fd, bytes, size, offset);
+	result = fill_up_to(&change, offset);
+	written = result < 0 ? result : write_all(file->fd, bytes, size, offset);
 	end(&change);
 	return written;
 }
@@ -547,9 +632,38 @@ int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
 	result = begin(&change, file, 0, 0);
 	if (result < 0)
 		return result;
-	result = ftruncate(file->fd, (off_t)bytes) < 0 ? -errno : 0;
+	result = fill_up_to(&change, bytes);
+	if (!result && ftruncate(file->fd, (off_t)bytes) < 0)
+		result = -errno;
 	end(&change);
 	return result;
+}
+
+/* What a hole would read as. */
+static int write_zeros(int fd, uint64_t offset, uint64_t bytes)
+{
+	_cleanup_free_ char *zeros = calloc(1, GCR_FOLDER_BLOCK_BYTES);
+	struct stat stat;
+
+	if (!zeros)
+		return -ENOMEM;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if (offset >= (uint64_t)stat.st_size)
+		return 0;
+	if (bytes > (uint64_t)stat.st_size - offset)
+		bytes = (uint64_t)stat.st_size - offset;
+	while (bytes) {
+		size_t size = bytes < GCR_FOLDER_BLOCK_BYTES ? (size_t)bytes
+							     : GCR_FOLDER_BLOCK_BYTES;
+		ssize_t written = write_all(fd, zeros, size, offset);
+
+		if (written <= 0)
+			return written < 0 ? (int)written : -EIO;
+		offset += (uint64_t)written;
+		bytes -= (uint64_t)written;
+	}
+	return 0;
 }
 
 int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes)
@@ -563,7 +677,12 @@ int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset,
 	result = begin(&change, file, takes ? offset : 0, takes ? offset + bytes : 0);
 	if (result < 0)
 		return result;
-	result = fallocate(file->fd, mode, (off_t)offset, (off_t)bytes) < 0 ? -errno : 0;
+	if (takes && !(mode & FALLOC_FL_KEEP_SIZE))
+		result = fill_up_to(&change, offset);
+	if (!result && !takes && is_passed(file))
+		result = write_zeros(file->fd, offset, bytes);
+	else if (!result && fallocate(file->fd, mode, (off_t)offset, (off_t)bytes) < 0)
+		result = -errno;
 	end(&change);
 	return result;
 }

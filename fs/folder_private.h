@@ -74,6 +74,8 @@ struct gcr_folder {
 	unsigned int writers;
 	struct gcr_room *room;
 	struct gcr_folder_inode *inodes;
+	ino_t *passed; /* files that may be mapped, open or not: they get no holes */
+	size_t passed_count;
 	struct gcr_folder_item *items;
 	uint32_t items_count;
 	uint32_t free_item;

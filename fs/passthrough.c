@@ -7,13 +7,16 @@
 #include "fs/passthrough.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
@@ -25,7 +28,8 @@
 #define OPEN_DIRECT_IO	 (1u << 0)
 #define OPEN_PASSTHROUGH (1u << 7)
 
-#define BUCKETS 64
+#define BUCKETS	  64
+#define WAIT_NSEC 100000000
 
 struct backing_map {
 	int32_t fd;
@@ -63,6 +67,8 @@ struct init_out {
 
 _Static_assert(sizeof(struct in_header) == 40, "struct fuse_in_header");
 _Static_assert(sizeof(struct init_out) == 64, "struct fuse_init_out");
+_Static_assert(sizeof(struct backing_map) == 16, "struct fuse_backing_map");
+_Static_assert(sizeof(struct gcr_passthrough_answer) == 16, "struct fuse_open_out");
 
 /* A node that is open. */
 struct opened {
@@ -79,8 +85,9 @@ static struct {
 	atomic_bool is_on;
 
 	pthread_mutex_t lock; /* a leaf; guards what follows */
+	pthread_cond_t is_closed;
 	struct opened *opened[BUCKETS];
-} passthrough = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} passthrough = {.lock = PTHREAD_MUTEX_INITIALIZER, .is_closed = PTHREAD_COND_INITIALIZER};
 
 static ssize_t read_request(int fd, void *buffer, size_t size, void *data)
 {
@@ -99,6 +106,19 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *data)
 	return got;
 }
 
+/* It takes CAP_SYS_ADMIN in the first user namespace, which nobody has been asked for yet. */
+static bool may_register(int fd)
+{
+	_cleanup_close_ int file = memfd_create("gpucrfs", MFD_CLOEXEC);
+	struct backing_map map = {.fd = file};
+	int backing = file < 0 ? -1 : ioctl(fd, BACKING_OPEN, &map);
+	uint32_t name = (uint32_t)backing;
+
+	if (backing > 0)
+		ioctl(fd, BACKING_CLOSE, &name);
+	return backing > 0;
+}
+
 /* Say yes in libfuse's answer. */
 static ssize_t accept_offer(int fd, struct iovec *iov)
 {
@@ -112,7 +132,7 @@ static ssize_t accept_offer(int fd, struct iovec *iov)
 	out.max_stack_depth = STACK_DEPTH;
 	changed[1] = (struct iovec){.iov_base = &out, .iov_len = sizeof(out)};
 	sent = writev(fd, changed, 2);
-	if (sent >= 0)
+	if (sent >= 0 && may_register(fd))
 		atomic_store(&passthrough.is_on, true);
 	return sent;
 }
@@ -144,7 +164,7 @@ int gcr_passthrough_start(struct fuse_session *session)
 void gcr_passthrough_stop(void)
 {
 	atomic_store(&passthrough.is_on, false);
-	/* The kernel has let go of the files with the session. */
+	/* The kernel's names for the files have gone with the session. */
 	for (size_t i = 0; i < BUCKETS; i++)
 		while (passthrough.opened[i]) {
 			struct opened *opened = passthrough.opened[i];
@@ -161,7 +181,8 @@ bool gcr_passthrough_is_on(void)
 
 static struct opened **find(uint64_t node)
 {
-	struct opened **link = &passthrough.opened[node % BUCKETS];
+	/* The lowest bits say of what kind it is. */
+	struct opened **link = &passthrough.opened[(node >> 8 ^ node >> 40) % BUCKETS];
 
 	while (*link && (*link)->node != node)
 		link = &(*link)->next;
@@ -174,15 +195,30 @@ static int register_backing(int fd)
 	struct backing_map map = {.fd = fd};
 	int backing = ioctl(fuse_session_fd(passthrough.session), BACKING_OPEN, &map);
 
-	if (backing > 0)
-		return backing;
-	/* It takes CAP_SYS_ADMIN in the first user namespace, and will go on to. */
-	if (errno == EPERM)
-		atomic_store(&passthrough.is_on, false);
-	return 0;
+	return backing > 0 ? backing : 0;
 }
 
-int gcr_passthrough_open(uint64_t node, int fd, bool wants)
+int gcr_passthrough_wait(uint64_t node)
+{
+	struct opened *opened;
+	struct timespec until;
+	int timed_out = 0;
+	bool is_passed;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += WAIT_NSEC;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	pthread_mutex_lock(&passthrough.lock);
+	while ((opened = *find(node)) && opened->backing && !timed_out)
+		timed_out =
+			pthread_cond_timedwait(&passthrough.is_closed, &passthrough.lock, &until);
+	is_passed = opened && opened->backing;
+	pthread_mutex_unlock(&passthrough.lock);
+	return is_passed ? -EBUSY : 0;
+}
+
+int gcr_passthrough_open(uint64_t node, int fd, int flags, bool wants)
 {
 	struct opened **link;
 	struct opened *opened;
@@ -205,7 +241,7 @@ int gcr_passthrough_open(uint64_t node, int fd, bool wants)
 	}
 	if (!opened)
 		result = -ENOMEM;
-	else if (opened->backing && opened->ino != stat.st_ino)
+	else if (opened->backing && (opened->ino != stat.st_ino || (flags & O_ACCMODE) == O_RDWR))
 		result = -EBUSY;
 	else
 		result = opened->backing;
@@ -225,6 +261,7 @@ void gcr_passthrough_close(uint64_t node)
 	if (*link && !--(*link)->opens) {
 		closed = *link;
 		*link = closed->next;
+		pthread_cond_broadcast(&passthrough.is_closed);
 	}
 	/* Under the lock: the next open of the node is to have a file behind it of its own. */
 	if (closed && closed->backing) {

@@ -2,7 +2,7 @@
 /*
  * Reads that the kernel serves itself: a file of the mount that is opened for reading goes, where
  * kernel and privilege allow, straight to the file of the store ("passthrough", Linux 6.9). libfuse
- * has it from 3.17 on; this asks the kernel beneath libfuse, so that every libfuse 3 will do.
+ * has it from 3.17 on; this asks the kernel beneath libfuse, so that older ones will do.
  *
  * The kernel wants one answer for all opens of a file at a time: either all of them know the file
  * behind it, or none does (fs/fuse/iomode.c; others fail with EIO). So the first open decides, and
@@ -32,12 +32,20 @@ void gcr_passthrough_stop(void);
 bool gcr_passthrough_is_on(void);
 
 /*
- * The node @node is being opened; @fd is open for its file. @wants: it may be read so. On success
- * gcr_passthrough_close() has to follow when it is closed. Returns the kernel's name for the file
- * behind, which goes into the answer (gcr_passthrough_flags()); 0: there is none; -ENOMEM; -EBUSY:
- * who has it open reads another file, one that stood there before.
+ * Who may both read and write a file can map it, and behind our back write to it that way, for
+ * ever: such an open is to be refused while it is passed through. Waits a moment for closes that
+ * are under way: 0 or -EBUSY.
  */
-int gcr_passthrough_open(uint64_t node, int fd, bool wants);
+int gcr_passthrough_wait(uint64_t node);
+
+/*
+ * The node @node is being opened with @flags as of open(2); @fd is open for its file. @wants: it
+ * may be read so. On success gcr_passthrough_close() has to follow when the kernel has closed it.
+ * Returns the kernel's name for the file behind, for gcr_passthrough_answer(); 0: there is none;
+ * -ENOMEM; -EBUSY: see gcr_passthrough_wait(); or who has it open reads another file, one that
+ * stood there before.
+ */
+int gcr_passthrough_open(uint64_t node, int fd, int flags, bool wants);
 void gcr_passthrough_close(uint64_t node);
 
 /* The answer to an open, as the kernel takes it: struct fuse_open_out of linux/fuse.h 7.40. */

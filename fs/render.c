@@ -12,7 +12,9 @@
 #include "config.h"
 #include "fs/engine.h"
 #include "fs/gpus.h"
+#include "fs/folder.h"
 #include "fs/helper.h"
+#include "fs/incoming.h"
 #include "fs/link.h"
 #include "fs/operation.h"
 #include "fs/passthrough.h"
@@ -484,6 +486,21 @@ const char *const gcr_render_root_keys[] = {
 	NULL,
 };
 
+/* A line of the root's table. */
+static void render_line(FILE *stream, const char *id, uid_t uid, const char *comm,
+			const char *state, uint64_t vram, uint64_t held)
+{
+	fprintf(stream, "%-8s %-6u %-16s %-9s %14" PRIu64 " %14" PRIu64 "\n", id, (unsigned int)uid,
+		comm, state, vram, held);
+}
+
+static int render_incoming(struct gcr_incoming *incoming, void *data)
+{
+	render_line(data, incoming->name, incoming->stat.st_uid, "-", "incoming", 0,
+		    gcr_folder_resident_bytes(incoming->folder));
+	return 0;
+}
+
 void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, const void *data),
 			    const void *data, FILE *stream)
 {
@@ -522,15 +539,17 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 	for (size_t i = 0; i < count; i++) {
 		struct gcr_proc_status status = {0};
 		struct view view;
+		char id[16];
 
 		if (!sees(list[i]->pid, data))
 			continue;
 		look(list[i], &view);
 		gcr_proc_status(list[i]->pid, &status);
-		fprintf(stream, "%-8d %-6u %-16s %-9s %14" PRIu64 " %14" PRIu64 "\n",
-			(int)list[i]->pid, (unsigned int)status.effective_uid, view.comm,
-			gcr_state_name(view.state), vram_bytes(&view), view.held_bytes);
+		snprintf(id, sizeof(id), "%d", (int)list[i]->pid);
+		render_line(stream, id, status.effective_uid, view.comm, gcr_state_name(view.state),
+			    vram_bytes(&view), view.held_bytes);
 	}
+	gcr_incoming_each(daemon->incomings, render_incoming, stream);
 	gcr_processes_list_free(list, count);
 }
 

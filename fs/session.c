@@ -24,9 +24,6 @@
 #include "fs/tree.h"
 #include "lib/cleanup.h"
 
-/* Smaller files are read sooner than the kernel is told of them. */
-#define PASSTHROUGH_BYTES (1 << 20)
-
 /* Interrupts the loop's sleep; its handler does nothing. */
 #define WAKE_SIGNAL	SIGUSR1
 #define WAKE_EVERY_MSEC 50
@@ -222,19 +219,13 @@ static void finish_open(void *data)
 		TAKE_PTR(file); /* else the open was interrupted, and there is no release */
 }
 
-/* May the kernel read it by itself? */
-static bool wants_passthrough(const struct file *file, int flags)
-{
-	struct stat stat;
-
-	return (flags & O_ACCMODE) == O_RDONLY && gcr_passthrough_is_on() &&
-	       !fstat(gcr_folder_file_fd(file->item), &stat) && stat.st_size >= PASSTHROUGH_BYTES;
-}
-
 /* What an open item is to the kernel: its name for the file behind, 0, or -errno. */
-static int tell_passthrough(struct file *file, bool wants)
+static int tell_passthrough(struct file *file, int flags)
 {
-	int backing = gcr_passthrough_open(file->node, gcr_folder_file_fd(file->item), wants);
+	bool wants = (flags & O_ACCMODE) == O_RDONLY && gcr_passthrough_is_on() &&
+		     gcr_folder_pass(file->item);
+	int backing =
+		gcr_passthrough_open(file->node, gcr_folder_file_fd(file->item), flags, wants);
 
 	file->is_passthrough_told = backing >= 0;
 	return backing;
@@ -244,13 +235,14 @@ static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
 {
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
 	struct gcr_passthrough_answer answer;
-	struct iovec iov = {.iov_base = &answer, .iov_len = sizeof(answer)};
 	int result = file_create(daemon_of(request), node, &file);
 
+	if (!result && (info->flags & O_ACCMODE) == O_RDWR)
+		result = gcr_passthrough_wait(node);
 	if (!result)
 		result = gcr_session_open(request, node, info->flags, &file->item);
 	if (!result)
-		result = tell_passthrough(file, wants_passthrough(file, info->flags));
+		result = tell_passthrough(file, info->flags);
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
@@ -258,7 +250,8 @@ static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
 	info->direct_io = 1;
 	info->fh = (uintptr_t)file;
 	answer = gcr_passthrough_answer(info->fh, result, (info->flags & O_ACCMODE) == O_RDONLY);
-	if (!(result ? fuse_reply_iov(request, &iov, 1) : fuse_reply_open(request, info)))
+	if (!(result ? fuse_reply_buf(request, (const char *)&answer, sizeof(answer))
+		     : fuse_reply_open(request, info)))
 		TAKE_PTR(file);
 }
 
@@ -274,7 +267,7 @@ static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, m
 						 &file->item);
 	if (!result) {
 		file->node = entry.ino;
-		result = tell_passthrough(file, false);
+		result = tell_passthrough(file, info->flags);
 		if (result < 0)
 			gcr_tree_forget(entry.ino, 1);
 	}
@@ -410,7 +403,13 @@ static void do_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t of
 
 static void do_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
-	file_unref(file_of(info));
+	struct file *file = file_of(info);
+
+	/* A read that has just been answered may still have its reference. */
+	if (file->is_passthrough_told)
+		gcr_passthrough_close(file->node);
+	file->is_passthrough_told = false;
+	file_unref(file);
 	fuse_reply_err(request, 0);
 }
 

@@ -181,7 +181,9 @@ static void add_resident_locked(struct gcr_room *room, uint64_t before_bytes, ui
 {
 	uint64_t more;
 
-	room->resident_bytes += after_bytes - before_bytes;
+	room->resident_bytes += after_bytes;
+	room->resident_bytes -= before_bytes < room->resident_bytes ? before_bytes
+								    : room->resident_bytes;
 	if (room->resident_bytes > paid_locked(room)) {
 		more = room->resident_bytes - paid_locked(room);
 		room->extra_bytes += more;

@@ -100,7 +100,8 @@ extern const struct bench_way_words bench_ways[BENCH_WAYS];
 
 struct bench_copies {
 	uint64_t bytes;
-	char place[64]; /* the other side: what kind of file system */
+	char place[64];	     /* the other side: what kind of file system */
+	bool is_passthrough; /* the kernel reads the mount's files by itself */
 	/* bytes a second, and of the same copy from one file to another there */
 	struct bench_series rate[BENCH_WAYS], bare_rate[BENCH_WAYS];
 };

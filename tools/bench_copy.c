@@ -184,7 +184,7 @@ static int prepare(struct copying *copying, struct gcr_error *error)
 {
 	struct bench *bench = copying->bench;
 	_cleanup_free_ char *text = malloc(BENCH_TEXT_MAX);
-	char options[64];
+	char options[64], passthrough[8];
 	int result;
 
 	if (!text)
@@ -198,6 +198,12 @@ static int prepare(struct copying *copying, struct gcr_error *error)
 	if (!result)
 		result = bench_run_find(BENCH_VMM, &copying->mount, copying->subject.pid, text,
 					error);
+	if (!result)
+		result = bench_mount_read(&copying->mount, 0, "status", text, error);
+	if (!result)
+		bench->copies.is_passthrough =
+			bench_text_value(text, "passthrough", passthrough, sizeof(passthrough)) &&
+			!strcmp(passthrough, "yes");
 	if (!result)
 		result = name_paths(copying, error);
 	/* Last: it has to see the mount. */

@@ -99,8 +99,9 @@ static json_t *copies_json(const struct bench *bench)
 
 		if (!copies->rate[way].count)
 			continue;
-		object = json_pack("{s:s, s:I, s:s}", "row", bench_ways[way].name, "bytes",
-				   (json_int_t)copies->bytes, "place", copies->place);
+		object = json_pack("{s:s, s:I, s:s, s:b}", "row", bench_ways[way].name, "bytes",
+				   (json_int_t)copies->bytes, "place", copies->place, "passthrough",
+				   copies->is_passthrough);
 		json_object_set_new(object, "bytes_per_second", series_json(&copies->rate[way]));
 		json_object_set_new(object, "bare_bytes_per_second",
 				    series_json(&copies->bare_rate[way]));

@@ -297,8 +297,9 @@ static void print_copies(const struct bench *bench, struct table *table, FILE *s
 		return;
 	fprintf(stream,
 		"Copies of a frozen process's files by read and write of 1 MiB, between the mount\n"
-		"and a bare %s; bare: the same from one file to another of that:\n\n",
-		copies->place);
+		"and a bare %s; bare: the same from one file to another of that. The %s reads\n"
+		"the mount's files:\n\n",
+		copies->place, copies->is_passthrough ? "kernel itself" : "daemon");
 	print_table(table, 2, stream);
 }
 

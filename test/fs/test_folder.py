@@ -223,7 +223,7 @@ def test_depth():
 
 def test_a_verb_wins():
     """Who writes gets EBUSY when a thaw begins, for ever; who reads what was frozen."""
-    with Machine(vmm=True) as machine:
+    with Machine(vmm=True, options=',nopassthrough') as machine:
         demo = frozen_demo(machine, '--bytes', '16M', '--buffers', '2')
         place = snapshot(machine, demo.pid)
         name, size = max(vmm.files(machine, demo.pid).items(), key=lambda item: item[1])

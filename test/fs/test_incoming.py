@@ -43,7 +43,10 @@ def test_one():
         equal(machine.error('from-host2'), 'ok')
         with open(f'{path}/snapshot/file', 'wb') as file:
             file.write(b'x' * 3 * MIB)
-        check(3 * MIB <= int(machine.status('from-host2')['held_bytes']) <= 4 * MIB, 'held_bytes')
+        held = machine.status('from-host2')['held_bytes']
+        check(3 * MIB <= int(held) <= 4 * MIB, 'held_bytes')
+        equal(machine.read('status').splitlines()[-1].split(),
+              ['from-host2', str(os.geteuid()), '-', 'incoming', '0', held], 'in the table')
         for verb, result in {'thaw': 'EOPNOTSUPP', 'freeze': 'EBUSY', 'cancel': 'EBUSY',
                              'drop x': 'EINVAL', 'jump': 'EINVAL'}.items():
             equal(machine.write('from-host2', verb), result, verb)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Large files of a snapshot are read by the kernel itself, and nobody sees a difference: with who
 writes at the same time, with verbs, with names that change, and when the daemon is gone."""
+import ctypes
 import mmap
 import os
 import signal
@@ -8,8 +9,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import Machine, Skip, check, equal, error_of, wait_for
+from harness import MIB, Machine, Skip, check, equal, error_of, wait_for
 
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
 ARGUMENTS = ('--bytes', '8M', '--buffers', '1', '--tick', 20)
 
 
@@ -44,6 +46,28 @@ class Frozen:
     def thaw(self):
         self.machine.must(self.pid, 'thaw')
         self.demo.wait_ticks()
+
+
+class Mapping:
+    """Of a whole file, without a descriptor: Python's own keeps one."""
+
+    def __init__(self, path):
+        call = harness.LIBC.mmap
+        call.restype = ctypes.c_void_p
+        call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+                         ctypes.c_int64]
+        fd = os.open(path, os.O_RDONLY)
+        self.size = os.fstat(fd).st_size
+        self.address = call(None, self.size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        check(self.address not in (None, ctypes.c_void_p(-1).value), 'it is mapped')
+        os.close(fd)
+
+    def __getitem__(self, where):
+        start, end, _ = where.indices(self.size)
+        return ctypes.string_at(self.address + start, end - start)
+
+    def close(self):
+        harness.LIBC.munmap(ctypes.c_void_p(self.address), ctypes.c_size_t(self.size))
 
 
 def passes_through(fd):
@@ -105,8 +129,7 @@ def test_mapping_outlives():
     with passing_machine() as machine:
         frozen = Frozen(machine)
         other = Frozen(machine)
-        with open(frozen.path, 'rb') as file:
-            mapping = mmap.mmap(file.fileno(), frozen.size, mmap.MAP_SHARED, mmap.PROT_READ)
+        mapping = Mapping(frozen.path)
         for _ in range(3):
             machine.must(None, f'thaw {frozen.pid} {other.pid}')
             frozen.demo.wait_ticks()
@@ -116,7 +139,10 @@ def test_mapping_outlives():
         frozen.demo.end()
         other.demo.end()
         check(mapping[:] == frozen.bytes, 'the mapping after its end')
+        wait_for(lambda: used(machine) == 0, 'the mapping does not count')
+        check(resident(machine) >= frozen.size, 'its pages')
         mapping.close()
+        wait_for(lambda: used(machine) == 0 and resident(machine) == 0, 'all to be free')
 
 
 def test_reader_then_writer():
@@ -124,8 +150,14 @@ def test_reader_then_writer():
     with passing_machine() as machine:
         frozen = Frozen(machine)
         reader = os.open(frozen.path, os.O_RDONLY)
-        writers = [os.open(frozen.path, flags) for flags in (os.O_RDWR, os.O_WRONLY)]
-        equal(os.pread(writers[0], 100, 5000), frozen.bytes[5000:5100])
+        # Who may both could map it, and write to it behind the daemon's back.
+        equal(error_of(lambda: os.open(frozen.path, os.O_RDWR)), 'EBUSY')
+        equal(error_of(lambda: os.open(frozen.path, os.O_RDWR | os.O_TRUNC)), 'EBUSY')
+        equal(os.fstat(reader).st_size, frozen.size)
+        writers = [os.open(frozen.path, os.O_WRONLY) for _ in range(2)]
+        for writer in writers:
+            equal(error_of(lambda: mmap.mmap(writer, 4096, mmap.MAP_SHARED, mmap.PROT_WRITE)),
+                  'EACCES')
         for number, writer in enumerate(writers):
             equal(os.pwrite(writer, b'written', 70000 * number), 7)
             equal(os.pread(reader, 7, 70000 * number), b'written')
@@ -142,18 +174,82 @@ def test_reader_then_writer():
         # A verb ends all writing; these stay closed to it.
         equal(machine.write(frozen.pid, 'thaw'), 'EIO', 'it was changed')
         equal(error_of(lambda: os.pwrite(writers[0], b'x', 0)), 'EBUSY')
-        with open(frozen.path, 'r+b', buffering=0) as file:
-            file.write(frozen.bytes)
+        fd = os.open(frozen.path, os.O_WRONLY)
+        equal(os.write(fd, frozen.bytes), frozen.size)
         equal(os.pread(late, 7, 70000), frozen.bytes[70000:70007])
-        for fd in (late, *writers):
+        for fd in (late, fd, *writers):
             os.close(fd)
+        # Nobody reads it any more, or will not in a moment.
+        os.close(os.open(frozen.path, os.O_RDWR))
         frozen.thaw()
+
+
+def used(machine):
+    return int(machine.status_of_all()['store_used_bytes'])
+
+
+def resident(machine):
+    status = os.statvfs(f'{machine.runtime}/store')
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def test_holes():
+    """A mapping fills holes, and nobody counts: what has any is not passed through, and what was
+    once gets none."""
+    with passing_machine(options=',store_size=256M') as machine:
+        os.makedirs(machine.path('place', 'snapshot', 'in'))
+        path = machine.path('place', 'snapshot', 'in', 'file')
+        with open(path, 'wb') as file:
+            file.truncate(100 * MIB)
+            file.seek(50 * MIB)
+            file.write(b'x' * MIB)
+        with open(path, 'rb') as file:
+            check(not passes_through(file.fileno()), 'it has holes')
+        os.remove(path)
+        with open(path, 'wb') as file:
+            file.write(b'x' * 4 * MIB)
+        equal(machine.status('place')['held_bytes'], str(4 * MIB))
+        with open(path, 'rb') as file:
+            check(passes_through(file.fileno()), 'it has none')
+        mapping = Mapping(path)
+        wait_for(lambda: opens_both(path), 'it to be closed')
+        # Beyond its end, in its midst, and past it by a write.
+        os.truncate(path, 20 * MIB)
+        fd = os.open(path, os.O_RDWR)
+        libc = harness.LIBC
+        libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+        equal(libc.fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 1000, 3 * MIB), 0)
+        equal(os.pwrite(fd, b'end', 30 * MIB - 3), 3)
+        check(os.fstat(fd).st_blocks * 512 >= 30 * MIB, 'it is all there')
+        data = os.pread(fd, 30 * MIB, 0)
+        check(data == b'x' * 1000 + bytes(3 * MIB) + b'x' * (MIB - 1000) +
+              bytes(26 * MIB - 3) + b'end', 'its bytes')
+        equal(machine.status('place')['held_bytes'], str(30 * MIB))
+        check(used(machine) >= 30 * MIB, used(machine))
+        check(mapping[:2000] == b'x' * 1000 + bytes(1000), 'the mapping')
+        # What has no room is refused, and nothing is changed.
+        equal(error_of(lambda: os.ftruncate(fd, 400 * MIB)), 'ENOSPC')
+        equal(error_of(lambda: os.pwrite(fd, b'x', 400 * MIB)), 'ENOSPC')
+        equal(os.fstat(fd).st_size, 30 * MIB)
+        check(resident(machine) <= used(machine), f'{resident(machine)} of {used(machine)}')
+        os.close(fd)
+        wait_for(lambda: 30 * MIB <= used(machine) <= 34 * MIB, 'what was promised to be given back')
+        mapping.close()
+        machine.must('place', 'drop')
+        wait_for(lambda: used(machine) == 0 and resident(machine) == 0, 'all to be free')
+
+
+def opens_both(path):
+    result = error_of(lambda: os.close(os.open(path, os.O_RDWR)))
+    check(result in ('ok', 'EBUSY'), result)
+    return result == 'ok'
 
 
 def test_writer_then_reader():
     """Then the daemon answers until the last has closed it."""
     with passing_machine() as machine:
         frozen = Frozen(machine)
+        wait_for(lambda: opens_both(frozen.path), 'what read it before to be closed')
         writer = os.open(frozen.path, os.O_RDWR)
         readers = [os.open(frozen.path, os.O_RDONLY)]
         check(not passes_through(readers[0]), 'beside who writes')
@@ -213,10 +309,10 @@ def test_many_opens():
                 try:
                     for turn in range(150):
                         one = frozen[(number + turn) % 2]
-                        flags = (os.O_RDONLY, os.O_RDONLY, os.O_RDWR)[(number * turn) % 3]
+                        flags = (os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)[(number * turn) % 3]
                         fd = os.open(one.path, flags)
                         at = turn * 4099 % one.size
-                        status = 0 if os.pread(fd, 999, at) == one.bytes[at:at + 999] else 2
+                        status = 0 if flags or os.pread(fd, 999, at) == one.bytes[at:at + 999] else 2
                         os.close(fd)
                         if status:
                             break
@@ -227,7 +323,7 @@ def test_many_opens():
             equal(os.waitpid(pid, 0)[1], 0, 'a child')
         for one in frozen:
             one.thaw()
-        wait_for(lambda: int(machine.status_of_all()['store_used_bytes']) == 0, 'all to be free')
+        wait_for(lambda: used(machine) == 0 and resident(machine) == 0, 'all to be free')
         check(machine.log().count('fuse:') == 0, machine.log())
 
 

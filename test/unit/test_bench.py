@@ -228,8 +228,10 @@ def test_copies():
         words = copy['row'].replace('-', ' ')
         check(re.search(rf'^\| 16 MiB \| {words} +\| +[0-9.]+ \|', out, re.M), out)
     check(not found['failures'] and not found['notes'], out)
-    found, _ = results('--sizes', '8M', '--runs', '1', '--rows', 'copy-out', '--no-calls')
+    found, out = results('--sizes', '8M', '--runs', '1', '--rows', 'copy-out', '--no-calls')
     check([copy['row'] for copy in found['copies']] == ['copy-out'], 'rows')
+    reader = 'kernel itself' if found['copies'][0]['passthrough'] else 'daemon'
+    check(f'The {reader} reads\nthe mount' in out, out)
 
 
 def copier(*questions):

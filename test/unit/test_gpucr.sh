@@ -143,13 +143,16 @@ processes 2
 id       user   comm             state         vram_bytes     held_bytes
 123      1000   train            running      17179869184              0
 456      0      serve            frozen                 0     1073741824
+host2    1000   -                incoming               0     2147483648
 END
 run ls
 check 'ls: status' 0 "$status"
-check 'ls: lines' 3 "$(wc -l <"$work/out")"
+check 'ls: lines' 4 "$(wc -l <"$work/out")"
 check 'ls: a running one' '123 1000 train running 16.0 GiB -' \
     "$(sed -n 2p "$work/out" | tr -s ' ')"
 check 'ls: a frozen one' '456 0 serve frozen - 1024 MiB' "$(sed -n 3p "$work/out" | tr -s ' ')"
+check 'ls: an incoming one' 'host2 1000 - incoming - 2048 MiB' \
+    "$(sed -n 4p "$work/out" | tr -s ' ')"
 run ls -q
 check 'ls -q' '123 456' "$(xargs <"$work/out")"
 
