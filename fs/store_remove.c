@@ -56,6 +56,8 @@ void gcr_store_let_go(struct gcr_store *store, uint64_t bytes)
 {
 	pthread_mutex_lock(&store->lock);
 	store->going_bytes -= bytes;
+	/* The kernel may have it open a moment longer (passthrough). */
+	store->unlinked_usec = gcr_clock_usec();
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
