@@ -409,6 +409,7 @@ static void free_waits(void)
 	OK(CU(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
 	OK(CU(cuMemAlloc_v2)(&flag, 4));
 	OK(CU(cuMemsetD32_v2)(flag, 0, 1));
+	OK(CU(cuCtxSynchronize)());
 	OK(CU(cuMemAlloc_v2)(&freed_pointer, 4 * MIB));
 	OK(CU(cuLaunchKernel)(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
 	OK(CU(cuMemsetD32Async)(freed_pointer, 3, MIB, stream));
