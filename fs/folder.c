@@ -433,10 +433,12 @@ static void removal_done(struct gcr_folder *folder, const struct removal *remova
 	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
 		return;
 	inode = gcr_folder_inode_find(folder, removal->stat.st_ino);
-	if (inode)
+	if (inode) {
 		inode->is_unlinked = true;
-	else
-		folder->changes++; /* until removal_finish() */
+		return;
+	}
+	gcr_folder_forget_passed(folder, removal->stat.st_ino);
+	folder->changes++; /* until removal_finish() */
 }
 
 /* After removal_done(), without the lock. */

@@ -141,6 +141,8 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file); /* stays its own */
  * mapping would fill them, uncounted. On true it gets none from now on, whatever is done to it.
  */
 bool gcr_folder_pass(struct gcr_folder_file *file);
+/* An earlier daemon had it, and may have let any file pass: those without holes get none. */
+void gcr_folder_expect_mappings(struct gcr_folder *folder);
 
 /* What a read gives: valid until gcr_folder_read_done(), which has to come soon. */
 struct gcr_folder_bytes {

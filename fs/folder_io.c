@@ -15,7 +15,9 @@
 
 #include "fs/store.h"
 
-#define PAGE_BYTES (2ull << 20) /* a huge page: what a byte may cost */
+#define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */
+#define PASSED_MAX 4096		 /* of a folder; further files are not */
+#define FILL_BYTES (64ull << 20) /* at once; then a verb may have begun */
 
 static uint64_t bytes_of(const struct stat *stat)
 {
@@ -233,6 +235,15 @@ int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const cha
 	return result;
 }
 
+void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino)
+{
+	for (size_t i = 0; i < folder->passed_count; i++)
+		if (folder->passed[i] == ino) {
+			folder->passed[i] = folder->passed[--folder->passed_count];
+			return;
+		}
+}
+
 /* The last one that had it open has closed it, and it is in no list any more. */
 static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode, struct gcr_room *room)
 {
@@ -265,6 +276,8 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	inode->writers -= file->is_writable;
 	folder->writers -= file->is_writable;
 	is_last = !--inode->files;
+	if (is_last && inode->is_unlinked)
+		gcr_folder_forget_passed(folder, inode->ino);
 	if (is_last) {
 		for (link = &folder->inodes; *link != inode; link = &(*link)->next)
 			;
@@ -291,6 +304,13 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file)
 	return file->fd;
 }
 
+void gcr_folder_expect_mappings(struct gcr_folder *folder)
+{
+	pthread_mutex_lock(&folder->lock);
+	folder->may_be_mapped = true;
+	pthread_mutex_unlock(&folder->lock);
+}
+
 static bool is_passed_locked(const struct gcr_folder *folder, ino_t ino)
 {
 	size_t i = 0;
@@ -307,6 +327,8 @@ static bool add_passed_locked(struct gcr_folder *folder, ino_t ino)
 
 	if (is_passed_locked(folder, ino))
 		return true;
+	if (folder->passed_count == PASSED_MAX)
+		return false;
 	passed = reallocarray(folder->passed, folder->passed_count + 1, sizeof(*passed));
 	if (!passed)
 		return false;
@@ -322,7 +344,9 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 	struct stat stat;
 	bool passes;
 
-	pthread_mutex_lock(&inode->change_lock);
+	/* Nobody waits here for who changes it. */
+	if (pthread_mutex_trylock(&inode->change_lock))
+		return false;
 	passes = !fstat(file->fd, &stat) && stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
 		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
 	pthread_mutex_lock(&folder->lock);
@@ -494,6 +518,8 @@ struct change {
 	struct gcr_folder_file *file;
 	struct gcr_room *room;
 	uint64_t taken_bytes;
+	bool is_filled; /* it had old_bytes before */
+	off_t old_bytes;
 };
 
 static int begin(struct change *change, struct gcr_folder_file *file, uint64_t offset, uint64_t end)
@@ -540,11 +566,27 @@ static void end(struct change *change)
 /* Lock: the inode's change_lock. */
 static bool is_passed(const struct gcr_folder_file *file)
 {
+	struct stat stat;
+	bool may_be;
 	bool is;
 
 	pthread_mutex_lock(&file->folder->lock);
 	is = is_passed_locked(file->folder, file->inode->ino);
+	may_be = file->folder->may_be_mapped;
 	pthread_mutex_unlock(&file->folder->lock);
+	/* SEEK_HOLE takes pages that nobody has written to for holes. */
+	return is ||
+	       (may_be && !fstat(file->fd, &stat) && bytes_of(&stat) >= (uint64_t)stat.st_size);
+}
+
+/* A long change is given up when a verb has begun. */
+static bool is_unwanted(struct gcr_folder *folder)
+{
+	bool is;
+
+	pthread_mutex_lock(&folder->lock);
+	is = folder->verbs || folder->is_retired;
+	pthread_mutex_unlock(&folder->lock);
 	return is;
 }
 
@@ -569,11 +611,22 @@ static int fill_up_to(struct change *change, uint64_t end)
 			return result;
 		change->taken_bytes += bytes;
 	}
-	if (!fallocate(fd, 0, stat.st_size, (off_t)(end - (uint64_t)stat.st_size)))
-		return 0;
-	result = -errno;
-	/* Pages beyond the old end would be a part of it that nobody has asked for. */
-	if (ftruncate(fd, stat.st_size) < 0)
+	change->is_filled = true;
+	change->old_bytes = stat.st_size;
+	for (uint64_t at = (uint64_t)stat.st_size; at < end; at += bytes) {
+		bytes = end - at < FILL_BYTES ? end - at : FILL_BYTES;
+		if (is_unwanted(change->file->folder))
+			return -EBUSY;
+		if (fallocate(fd, 0, (off_t)at, (off_t)bytes) < 0)
+			return -errno;
+	}
+	return 0;
+}
+
+/* What it was to be filled for has failed: it is as long as it was. */
+static int unfill(const struct change *change, int result)
+{
+	if (change->is_filled && ftruncate(change->file->fd, change->old_bytes) < 0)
 		return -errno;
 	return result;
 }
@@ -618,6 +671,8 @@ ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t
 		return result;
 	result = fill_up_to(&change, offset);
 	written = result < 0 ? result : write_all(file->fd, bytes, size, offset);
+	if (written < 0)
+		written = unfill(&change, (int)written);
 	end(&change);
 	return written;
 }
@@ -635,12 +690,14 @@ int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
 	result = fill_up_to(&change, bytes);
 	if (!result && ftruncate(file->fd, (off_t)bytes) < 0)
 		result = -errno;
+	if (result < 0)
+		result = unfill(&change, result);
 	end(&change);
 	return result;
 }
 
 /* What a hole would read as. */
-static int write_zeros(int fd, uint64_t offset, uint64_t bytes)
+static int write_zeros(struct gcr_folder *folder, int fd, uint64_t offset, uint64_t bytes)
 {
 	_cleanup_free_ char *zeros = calloc(1, GCR_FOLDER_BLOCK_BYTES);
 	struct stat stat;
@@ -656,8 +713,11 @@ static int write_zeros(int fd, uint64_t offset, uint64_t bytes)
 	while (bytes) {
 		size_t size = bytes < GCR_FOLDER_BLOCK_BYTES ? (size_t)bytes
 							     : GCR_FOLDER_BLOCK_BYTES;
-		ssize_t written = write_all(fd, zeros, size, offset);
+		ssize_t written;
 
+		if (is_unwanted(folder))
+			return -EBUSY;
+		written = write_all(fd, zeros, size, offset);
 		if (written <= 0)
 			return written < 0 ? (int)written : -EIO;
 		offset += (uint64_t)written;
@@ -672,6 +732,9 @@ int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset,
 	struct change change;
 	int result;
 
+	/* tmpfs has no other. */
+	if (mode & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE))
+		return -EOPNOTSUPP;
 	if (offset > INT64_MAX || bytes > INT64_MAX - offset)
 		return -EFBIG;
 	result = begin(&change, file, takes ? offset : 0, takes ? offset + bytes : 0);
@@ -680,9 +743,11 @@ int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset,
 	if (takes && !(mode & FALLOC_FL_KEEP_SIZE))
 		result = fill_up_to(&change, offset);
 	if (!result && !takes && is_passed(file))
-		result = write_zeros(file->fd, offset, bytes);
+		result = write_zeros(file->folder, file->fd, offset, bytes);
 	else if (!result && fallocate(file->fd, mode, (off_t)offset, (off_t)bytes) < 0)
 		result = -errno;
+	if (result < 0)
+		result = unfill(&change, result);
 	end(&change);
 	return result;
 }

@@ -76,6 +76,7 @@ struct gcr_folder {
 	struct gcr_folder_inode *inodes;
 	ino_t *passed; /* files that may be mapped, open or not: they get no holes */
 	size_t passed_count;
+	bool may_be_mapped; /* any of them, since an earlier daemon */
 	struct gcr_folder_item *items;
 	uint32_t items_count;
 	uint32_t free_item;
@@ -139,6 +140,8 @@ int gcr_folder_make_entry(struct gcr_folder *folder, uint32_t parent, const char
 
 /* The open inode of this number, or NULL. Lock: folder. */
 struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino);
+/* It has no name any more, and is not open: it can get no hole. Lock: folder. */
+void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino);
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
 GCR_DEFINE_CLEANUP(struct gcr_folder_file *, gcr_folder_close);

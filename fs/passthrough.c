@@ -28,8 +28,10 @@
 #define OPEN_DIRECT_IO	 (1u << 0)
 #define OPEN_PASSTHROUGH (1u << 7)
 
-#define BUCKETS	  64
-#define WAIT_NSEC 100000000
+#define BUCKETS	    64
+#define WAIT_NSEC   100000000
+/* Of the session's threads; the others are to read that it is closed. */
+#define WAITERS_MAX 4
 
 struct backing_map {
 	int32_t fd;
@@ -86,6 +88,7 @@ static struct {
 
 	pthread_mutex_t lock; /* a leaf; guards what follows */
 	pthread_cond_t is_closed;
+	unsigned int waiters;
 	struct opened *opened[BUCKETS];
 } passthrough = {.lock = PTHREAD_MUTEX_INITIALIZER, .is_closed = PTHREAD_COND_INITIALIZER};
 
@@ -131,9 +134,11 @@ static ssize_t accept_offer(int fd, struct iovec *iov)
 	out.flags2 |= INIT_PASSTHROUGH;
 	out.max_stack_depth = STACK_DEPTH;
 	changed[1] = (struct iovec){.iov_base = &out, .iov_len = sizeof(out)};
+	/* Who is answered next is to know. */
+	atomic_store(&passthrough.is_on, true);
 	sent = writev(fd, changed, 2);
-	if (sent >= 0 && may_register(fd))
-		atomic_store(&passthrough.is_on, true);
+	if (sent < 0 || !may_register(fd))
+		atomic_store(&passthrough.is_on, false);
 	return sent;
 }
 
@@ -205,17 +210,33 @@ int gcr_passthrough_wait(uint64_t node)
 	int timed_out = 0;
 	bool is_passed;
 
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_nsec += WAIT_NSEC;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
 	pthread_mutex_lock(&passthrough.lock);
-	while ((opened = *find(node)) && opened->backing && !timed_out)
-		timed_out =
-			pthread_cond_timedwait(&passthrough.is_closed, &passthrough.lock, &until);
+	while ((opened = *find(node)) && opened->backing && !timed_out &&
+	       passthrough.waiters < WAITERS_MAX) {
+		passthrough.waiters++;
+		timed_out = pthread_cond_clockwait(&passthrough.is_closed, &passthrough.lock,
+						   CLOCK_MONOTONIC, &until);
+		passthrough.waiters--;
+	}
 	is_passed = opened && opened->backing;
 	pthread_mutex_unlock(&passthrough.lock);
 	return is_passed ? -EBUSY : 0;
+}
+
+bool gcr_passthrough_is_plain(uint64_t node)
+{
+	struct opened *opened;
+	bool is;
+
+	pthread_mutex_lock(&passthrough.lock);
+	opened = *find(node);
+	is = opened && !opened->backing;
+	pthread_mutex_unlock(&passthrough.lock);
+	return is;
 }
 
 int gcr_passthrough_open(uint64_t node, int fd, int flags, bool wants)

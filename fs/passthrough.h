@@ -38,6 +38,9 @@ bool gcr_passthrough_is_on(void);
  */
 int gcr_passthrough_wait(uint64_t node);
 
+/* Is it open, and not passed through? Then that is how it is opened, whatever is wanted. */
+bool gcr_passthrough_is_plain(uint64_t node);
+
 /*
  * The node @node is being opened with @flags as of open(2); @fd is open for its file. @wants: it
  * may be read so. On success gcr_passthrough_close() has to follow when the kernel has closed it.

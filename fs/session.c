@@ -223,7 +223,7 @@ static void finish_open(void *data)
 static int tell_passthrough(struct file *file, int flags)
 {
 	bool wants = (flags & O_ACCMODE) == O_RDONLY && gcr_passthrough_is_on() &&
-		     gcr_folder_pass(file->item);
+		     !gcr_passthrough_is_plain(file->node) && gcr_folder_pass(file->item);
 	int backing =
 		gcr_passthrough_open(file->node, gcr_folder_file_fd(file->item), flags, wants);
 
@@ -235,23 +235,27 @@ static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
 {
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
 	struct gcr_passthrough_answer answer;
+	int backing = 0;
 	int result = file_create(daemon_of(request), node, &file);
 
 	if (!result && (info->flags & O_ACCMODE) == O_RDWR)
 		result = gcr_passthrough_wait(node);
 	if (!result)
-		result = gcr_session_open(request, node, info->flags, &file->item);
+		result = gcr_session_open(request, node, info->flags & ~O_TRUNC, &file->item);
 	if (!result)
-		result = tell_passthrough(file, info->flags);
+		result = backing = tell_passthrough(file, info->flags);
+	/* Last: an open that is refused has changed nothing. */
+	if (result >= 0 && info->flags & O_TRUNC)
+		result = gcr_session_truncate(request, node, info->flags, file->item);
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
 	}
 	info->direct_io = 1;
 	info->fh = (uintptr_t)file;
-	answer = gcr_passthrough_answer(info->fh, result, (info->flags & O_ACCMODE) == O_RDONLY);
-	if (!(result ? fuse_reply_buf(request, (const char *)&answer, sizeof(answer))
-		     : fuse_reply_open(request, info)))
+	answer = gcr_passthrough_answer(info->fh, backing, (info->flags & O_ACCMODE) == O_RDONLY);
+	if (!(backing ? fuse_reply_buf(request, (const char *)&answer, sizeof(answer))
+		      : fuse_reply_open(request, info)))
 		TAKE_PTR(file);
 }
 

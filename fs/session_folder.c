@@ -232,10 +232,20 @@ int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 	uint32_t item;
 	int result = find(request, node, &folder, &item);
 
-	/* Whoever may write may do that with a descriptor that cannot. */
-	if (!result && flags & O_TRUNC && (flags & O_ACCMODE) == O_RDONLY)
-		result = truncate_item(folder, item, 0, NULL);
 	return result ? result : gcr_folder_open(folder, item, flags, ret_file);
+}
+
+int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
+			 struct gcr_folder_file *file)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	uint32_t item;
+	int result = find(request, node, &folder, &item);
+
+	/* Whoever may write may do that with a descriptor that cannot. */
+	return result ? result
+		      : truncate_item(folder, item, 0,
+				      (flags & O_ACCMODE) == O_RDONLY ? NULL : file);
 }
 
 int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,

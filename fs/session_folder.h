@@ -32,6 +32,9 @@ void gcr_session_write_incoming(fuse_req_t request, struct gcr_incoming *incomin
 /* These do not. */
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 		     struct gcr_folder_file **ret_file);
+/* What O_TRUNC asks for, of a file that has been opened with @flags but for that. */
+int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
+			 struct gcr_folder_file *file);
 int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 			    int flags, struct fuse_entry_param *ret_entry,
 			    struct gcr_folder_file **ret_file);

@@ -496,6 +496,7 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 				     snapshot->name);
 	free(leftover);
 	gcr_snapshot_settle(snapshot);
+	gcr_folder_expect_mappings(snapshot->folder);
 	/* Nobody knows what was done to it before. */
 	if (gcr_folder_touch(snapshot->folder) < 0)
 		gcr_snapshot_spoil(snapshot);

@@ -83,6 +83,19 @@ def wait_for(condition, words, seconds=None):
         time.sleep(0.005)
 
 
+def open_both(path):
+    """For reading and writing; whoever has just closed it may not have been heard of yet."""
+    def attempt():
+        try:
+            return open(path, 'r+b', buffering=0)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return None
+
+    return wait_for(attempt, f'{path} to be closed')
+
+
 def name_of(number):
     """As the daemon names it: Python knows EOPNOTSUPP as ENOTSUP."""
     if not number:

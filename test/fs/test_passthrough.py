@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 from harness import MIB, Machine, Skip, check, equal, error_of, wait_for
 
-KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # linux/falloc.h
 ARGUMENTS = ('--bytes', '8M', '--buffers', '1', '--tick', 20)
 
 
@@ -100,6 +100,14 @@ def test_without_the_daemon():
         machine.start()
         machine.wait_status(frozen.pid, 'state', 'frozen')
         os.close(fd)
+        # The next daemon does not know who may have it mapped: no holes in what has none.
+        with harness.open_both(frozen.path) as file:
+            harness.LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+                                               ctypes.c_int64]
+            equal(harness.LIBC.fallocate(file.fileno(), PUNCH_HOLE | KEEP_SIZE, 0, 4 * MIB), 0)
+            equal(os.pread(file.fileno(), 4 * MIB, 0), bytes(4 * MIB))
+            check(os.fstat(file.fileno()).st_blocks * 512 >= frozen.size, 'it is all there')
+            equal(os.pwrite(file.fileno(), frozen.bytes[:4 * MIB], 0), 4 * MIB)
         frozen.thaw()
         check(mapping[:] == frozen.bytes, 'after the thaw')
         mapping.close()
@@ -180,7 +188,7 @@ def test_reader_then_writer():
         for fd in (late, fd, *writers):
             os.close(fd)
         # Nobody reads it any more, or will not in a moment.
-        os.close(os.open(frozen.path, os.O_RDWR))
+        harness.open_both(frozen.path).close()
         frozen.thaw()
 
 
@@ -208,11 +216,10 @@ def test_holes():
         os.remove(path)
         with open(path, 'wb') as file:
             file.write(b'x' * 4 * MIB)
-        equal(machine.status('place')['held_bytes'], str(4 * MIB))
-        with open(path, 'rb') as file:
-            check(passes_through(file.fileno()), 'it has none')
+        machine.wait_status('place', 'held_bytes', str(4 * MIB))
+        passes_anew(path)  # it has none
         mapping = Mapping(path)
-        wait_for(lambda: opens_both(path), 'it to be closed')
+        harness.open_both(path).close()
         # Beyond its end, in its midst, and past it by a write.
         os.truncate(path, 20 * MIB)
         fd = os.open(path, os.O_RDWR)
@@ -230,6 +237,8 @@ def test_holes():
         # What has no room is refused, and nothing is changed.
         equal(error_of(lambda: os.ftruncate(fd, 400 * MIB)), 'ENOSPC')
         equal(error_of(lambda: os.pwrite(fd, b'x', 400 * MIB)), 'ENOSPC')
+        ctypes.set_errno(0)
+        equal(libc.fallocate(fd, ZERO_RANGE, 60 * MIB, MIB), -1)
         equal(os.fstat(fd).st_size, 30 * MIB)
         check(resident(machine) <= used(machine), f'{resident(machine)} of {used(machine)}')
         os.close(fd)
@@ -239,18 +248,22 @@ def test_holes():
         wait_for(lambda: used(machine) == 0 and resident(machine) == 0, 'all to be free')
 
 
-def opens_both(path):
-    result = error_of(lambda: os.close(os.open(path, os.O_RDWR)))
-    check(result in ('ok', 'EBUSY'), result)
-    return result == 'ok'
+def passes_anew(path):
+    """Once the last that had it open otherwise is known to have closed it."""
+    def is_passed():
+        with open(path, 'rb') as file:
+            return passes_through(file.fileno())
+
+    wait_for(is_passed, f'{path} to be passed through')
 
 
 def test_writer_then_reader():
     """Then the daemon answers until the last has closed it."""
     with passing_machine() as machine:
         frozen = Frozen(machine)
-        wait_for(lambda: opens_both(frozen.path), 'what read it before to be closed')
-        writer = os.open(frozen.path, os.O_RDWR)
+        both = harness.open_both(frozen.path)
+        writer = os.dup(both.fileno())
+        both.close()
         readers = [os.open(frozen.path, os.O_RDONLY)]
         check(not passes_through(readers[0]), 'beside who writes')
         os.pwrite(writer, b'new', 10)
@@ -261,13 +274,8 @@ def test_writer_then_reader():
         for fd in readers:
             check(os.pread(fd, 100, 0) == frozen.bytes[:10] + b'new' + frozen.bytes[13:100], 'both')
             os.close(fd)
-
-        def is_opened_anew():
-            with open(frozen.path, 'rb') as file:
-                return passes_through(file.fileno())
-
-        wait_for(is_opened_anew, 'the last to be closed')  # the kernel tells of it later
-        with open(frozen.path, 'r+b') as file:
+        passes_anew(frozen.path)
+        with harness.open_both(frozen.path) as file:
             file.write(frozen.bytes[:13])
         frozen.thaw()
 
