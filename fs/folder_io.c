@@ -320,7 +320,7 @@ static bool is_passed_locked(const struct gcr_folder *folder, ino_t ino)
 	return i < folder->passed_count;
 }
 
-/* Lock: folder. False: no memory. */
+/* Lock: folder. False: no memory, or there are too many. */
 static bool add_passed_locked(struct gcr_folder *folder, ino_t ino)
 {
 	ino_t *passed;
