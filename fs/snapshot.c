@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "fs/digest_buffer.h"
 #include "fs/folder.h"
 #include "lib/beneath.h"
 #include "lib/clock.h"
@@ -34,7 +35,7 @@ static void snapshot_free(struct gcr_snapshot *snapshot)
 	free(snapshot->extents);
 	free(snapshot->files);
 	free(snapshot->groups);
-	free(snapshot->known);
+	gcr_digest_buffer_destroy(snapshot->digests);
 	free(snapshot);
 }
 

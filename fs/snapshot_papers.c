@@ -41,18 +41,9 @@ uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t in
 	return chunks;
 }
 
-void gcr_snapshot_copy_known(struct gcr_snapshot *snapshot, struct gcr_digest *digests)
+struct gcr_digest_buffer *gcr_snapshot_take_known(struct gcr_snapshot *snapshot)
 {
-	uint64_t chunk = 0;
-
-	for (size_t i = 0; snapshot->known && i < snapshot->count; i++) {
-		uint64_t count = gcr_digest_count(snapshot->extents[i].bytes);
-
-		if (snapshot->files[i].is_known)
-			memcpy(digests + chunk, snapshot->known + chunk, count * sizeof(*digests));
-		chunk += count;
-	}
-	free(TAKE_PTR(snapshot->known));
+	return TAKE_PTR(snapshot->digests);
 }
 
 bool gcr_snapshot_is_known(const struct gcr_snapshot *snapshot, size_t index)

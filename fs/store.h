@@ -147,14 +147,15 @@ uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
 
 /* Did the file come with the bytes that its memory had at the last freeze? */
 bool gcr_snapshot_is_known(const struct gcr_snapshot *snapshot, size_t index);
-/* The digests of the files that came with their bytes, into their places of @digests, once. */
-struct gcr_digest;
-void gcr_snapshot_copy_known(struct gcr_snapshot *snapshot, struct gcr_digest *digests);
+/* Those of the files that came with their bytes, in their places; the caller's. NULL: none did. */
+struct gcr_digest_buffer;
+struct gcr_digest_buffer *gcr_snapshot_take_known(struct gcr_snapshot *snapshot);
 
 /* The digests of all files are in one array, in the order of the extents: where a file's begin. */
 uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t index);
 
 /* Digests of the bytes that a file has now, made here. -EIO, -ENOMEM, with words. */
+struct gcr_digest;
 int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 			     struct gcr_digest *ret_digests, struct gcr_error *error);
 
@@ -197,9 +198,10 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot);
 
 /*
  * Its process runs again: keep it (-o keep=) for the next freeze, which then copies only what has
- * changed. Its files are what its papers say. 0: the caller's reference is taken; -ENOSPC.
+ * changed. Its files are what its papers say, and what *@digests say. 0: the caller's reference is
+ * taken, and those are; -ENOSPC.
  */
-int gcr_store_keep(struct gcr_snapshot *snapshot);
+int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **digests);
 /* What is kept of a process, a reference of the caller's; NULL: nothing. */
 struct gcr_snapshot *gcr_store_find_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 /* It has ended; of pid 0: what has been kept for longest, of anybody. */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "fs/digest_buffer.h"
 #include "fs/folder.h"
 #include "fs/log.h"
 #include "lib/digest.h"
@@ -39,7 +40,7 @@ static void give_up(struct gcr_snapshot *snapshot)
 	gcr_snapshot_discard(snapshot);
 }
 
-int gcr_store_keep(struct gcr_snapshot *snapshot)
+int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **digests)
 {
 	struct gcr_store *store = snapshot->store;
 	struct gcr_snapshot *oldest;
@@ -65,6 +66,7 @@ int gcr_store_keep(struct gcr_snapshot *snapshot)
 	for (link = &store->kept; *link; link = &(*link)->next_kept)
 		;
 	*link = snapshot;
+	snapshot->digests = TAKE_PTR(*digests);
 	store->kept_bytes += snapshot->cost_bytes;
 	pthread_mutex_unlock(&store->lock);
 	return 0;
@@ -205,23 +207,40 @@ static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 	return NULL;
 }
 
+/* Has it the same files, in the same order? Then each digest is where it has to be. */
+static bool has_same_files(const struct gcr_snapshot *left, const struct gcr_snapshot *right)
+{
+	bool is_same = left->count == right->count;
+
+	for (size_t i = 0; is_same && i < left->count; i++) {
+		char left_name[GCR_EXTENT_NAME_BYTES];
+		char right_name[GCR_EXTENT_NAME_BYTES];
+
+		gcr_extent_name(&left->extents[i], left_name);
+		gcr_extent_name(&right->extents[i], right_name);
+		is_same = !strcmp(left_name, right_name) &&
+			  left->extents[i].bytes == right->extents[i].bytes;
+	}
+	return is_same;
+}
+
 void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *old,
 			  struct gcr_pool_file **files)
 {
-	uint64_t chunks = gcr_snapshot_first_chunk(snapshot, snapshot->count);
-	_cleanup_free_ struct gcr_digest *known = calloc(chunks ? chunks : 1, sizeof(*known));
+	_cleanup_(gcr_digest_buffer_destroy_cleanup) struct gcr_digest_buffer *old_buffer =
+		TAKE_PTR(old->digests);
 	_cleanup_free_ struct name *names = sort_names(old);
-	_cleanup_free_ struct gcr_digest *digests = NULL;
-	struct gcr_error error;
+	struct gcr_digest *digests;
 	uint64_t chunk = 0;
 
-	if (!known || !names)
+	if (!names || !old_buffer)
 		return;
-	if (gcr_snapshot_read_digests(old, &digests, &error) < 0) {
-		gcr_log(LOG_WARNING, snapshot->pid, "what was kept cannot be used: %s",
-			error.words);
+	digests = gcr_digest_buffer_digests(old_buffer);
+	if (has_same_files(snapshot, old))
+		snapshot->digests = TAKE_PTR(old_buffer);
+	else if (gcr_digest_buffer_create(gcr_snapshot_first_chunk(snapshot, snapshot->count),
+					  &snapshot->digests) < 0)
 		return;
-	}
 	/* From now on nobody can begin to read them. */
 	gcr_folder_retire(old->folder);
 	for (size_t i = 0; i < snapshot->count; i++) {
@@ -233,10 +252,11 @@ void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *ol
 		    !gcr_snapshot_is_file_open(old, name->index))
 			files[i] = take_file(old, name->index);
 		if (files[i] && files[i]->is_known) {
-			memcpy(known + chunk, digests + name->chunk, count * sizeof(*known));
 			snapshot->files[i].is_known = true;
+			if (old_buffer)
+				memcpy(gcr_digest_buffer_digests(snapshot->digests) + chunk,
+				       digests + name->chunk, count * sizeof(*digests));
 		}
 		chunk += count;
 	}
-	snapshot->known = TAKE_PTR(known);
 }

@@ -63,7 +63,8 @@ struct gcr_snapshot {
 	uint64_t bytes;
 	uint64_t cost_bytes; /* of files and table */
 	struct gcr_folder *folder;
-	struct gcr_digest *known; /* of files that came with their bytes; NULL: none did */
+	/* Of one that is kept, and of files that came with their bytes; NULL: none. */
+	struct gcr_digest_buffer *digests;
 
 	/* the store's, guarded by its lock */
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
@@ -281,7 +282,7 @@ bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent
 struct gcr_snapshot *gcr_store_take_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 /*
  * Files of @old become those of @snapshot, which is being made, as of a pool: in @files, with
- * their digests in snapshot->known. No lock.
+ * their digests in snapshot->digests. No lock.
  */
 void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *old,
 			  struct gcr_pool_file **files);

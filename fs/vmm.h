@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fs/digest_buffer.h"
 #include "fs/drive.h"
 #include "fs/link.h"
 #include "fs/store.h"
@@ -22,7 +23,8 @@ struct gcr_vmm_worker {
 	uint32_t first;
 	uint32_t count;
 	struct gcr_helper *helper; /* NULL: not taken */
-	bool is_copying;	   /* COPY is not answered yet */
+	bool is_creating;	   /* CREATE is not answered yet */
+	bool is_copying;	   /* COPY is not */
 	bool is_ending;		   /* END is not */
 };
 
@@ -37,23 +39,70 @@ struct gcr_vmm {
 	size_t device_count; /* of these, the first */
 	struct gcr_vmm_worker workers[GCR_GPUS_MAX];
 	unsigned int workers_count;
-	struct gcr_halt *halt;	/* its threads are stopped, NULL: they are not */
-	int64_t halt_ends_usec; /* and are let go at this moment at the latest */
-	/*
-	 * A memfd laid out as the file `digests`, mapped: what the workers make on freeze, and
-	 * check by on thaw. -1, NULL: none.
-	 */
-	int digests_fd;
-	char *digests_map;
-	size_t digests_bytes;
-	bool has_given_files; /* managed memory's files may have changed since */
-	bool is_verified;     /* all that came back was what the papers say */
-	int *handles;	      /* on thaw: descriptors on the way from worker to program, -1: none */
+	struct gcr_halt *halt;		   /* its threads are stopped, NULL: they are not */
+	int64_t halt_ends_usec;		   /* and are let go at this moment at the latest */
+	struct gcr_digest_buffer *digests; /* NULL: none yet */
+	bool has_given_files;		   /* managed memory's files may have changed since */
+	bool is_verified;		   /* all that came back was what the papers say */
+	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;
 };
 
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task);
 void gcr_vmm_finish(struct gcr_vmm *vmm);
+
+/* ---- engine_vmm.c: what the verbs have in common ---- */
+
+/*
+ * What the writer gets for a failure between us and the program: what is between them has no errno
+ * of its own in the contract.
+ */
+int gcr_vmm_outward(int result, struct gcr_error *error);
+
+/* Microseconds since *@since_usec, which becomes now. */
+int64_t gcr_vmm_lap(int64_t *since_usec);
+
+/* The first words stay; what went wrong on the way back is added. */
+void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
+		       struct gcr_error *error);
+
+/*
+ * From anywhere before COMMIT to running; @by_driver: it may be locked. On failure it has failed,
+ * with all that is needed to try again left in place: its record says that a freeze was under way.
+ */
+int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state *ret_state,
+			    struct gcr_error *error);
+
+/* All is copied. Others of the same write may need these workers before they can vote. */
+void gcr_vmm_let_workers_go(struct gcr_vmm *vmm);
+
+/* It runs: its record goes, and its snapshot, unless that is kept. */
+void gcr_vmm_set_running(struct gcr_vmm *vmm);
+
+/* What is moved is what vmm->snapshot holds. */
+void gcr_vmm_use_snapshot(struct gcr_vmm *vmm);
+
+/* ---- vmm_freeze.c, vmm_thaw.c, vmm_recover.c: the verbs ---- */
+
+int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error);
+int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error);
+
+/*
+ * What the program says of itself decides: what it has not given away is taken back, what it has is
+ * in the store.
+ */
+int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error);
+
+/* It has all its memory, or the descriptors of it: no need of the files. */
+int gcr_vmm_recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
+			       struct gcr_error *error);
+
+/*
+ * Connect to a library that may have been without a daemon for long: then it takes its memory back
+ * by itself, and where the driver has the process checkpointed it is held up in that. It can only
+ * be reached when the driver lets go; what has no memory to take back is reached all the same.
+ */
+int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gcr_error *error);
 
 /* ---- vmm_link.c ---- */
 
@@ -116,13 +165,19 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* ---- vmm_papers.c: digests and manifest of vmm->snapshot ---- */
 
-/* Room for the digests, for the workers to write them to. -ENOMEM. */
+/*
+ * Room for the digests, for the workers to write them to; those of files that came with their bytes
+ * are there. -ENOMEM.
+ */
 int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* All is copied: digests of the managed memory's files too, and the papers. */
 int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* On thaw: what everything is checked by. -EIO: the papers are not what a freeze has written. */
+/*
+ * On thaw, into that room: what everything is checked by. -EIO: the papers are not what a freeze
+ * has written.
+ */
 int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* Are the files of managed memory what they were? -EIO. */
@@ -150,8 +205,12 @@ int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in
 int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const int *fds,
 		   struct gcr_error *error);
 
-/* CREATE in every session: VRAM for all. -ENOMEM. */
-int gcr_vmm_create(struct gcr_vmm *vmm, struct gcr_error *error);
+/*
+ * CREATE in every session, and what came of it: VRAM for all. What has begun is to be ended, also
+ * if beginning failed. -ENOMEM.
+ */
+int gcr_vmm_begin_create(struct gcr_vmm *vmm, struct gcr_error *error);
+int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* Hold as much VRAM as the driver will need on each GPU, or give it back. */
 int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error);

@@ -347,8 +347,10 @@ static bool shrinking_pays(const struct gcr_vmm *vmm)
 		const struct gcr_vmm_worker *worker = &vmm->workers[i];
 		uint64_t bytes = 0;
 
+		/* Of what came with its bytes, little will have changed. */
 		for (uint32_t j = 0; j < worker->count; j++)
-			bytes += vmm->extents[worker->first + j].bytes;
+			if (!gcr_snapshot_is_known(vmm->snapshot, worker->first + j))
+				bytes += vmm->extents[worker->first + j].bytes;
 		if (bytes >= SHRINK_MOST_BYTES)
 			return false;
 	}

@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,27 +25,17 @@
 
 static struct gcr_digest *digests_of(const struct gcr_vmm *vmm)
 {
-	return (struct gcr_digest *)(vmm->digests_map + GCR_DIGESTS_HEADER_BYTES);
+	return gcr_digest_buffer_digests(vmm->digests);
 }
 
 int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	uint64_t chunks = gcr_snapshot_first_chunk(vmm->snapshot, vmm->count);
-	size_t bytes = GCR_DIGESTS_HEADER_BYTES + chunks * GCR_DIGEST_BYTES;
-	_cleanup_close_ int fd = memfd_create("gpucr-digests", MFD_CLOEXEC);
-	void *map;
-
-	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
-		return gcr_error_set(error, ENOMEM, "no memory for the digests: %s",
-				     strerror(errno));
-	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED)
-		return gcr_error_set(error, ENOMEM, "no memory for the digests: %s",
-				     strerror(errno));
-	vmm->digests_map = map;
-	vmm->digests_bytes = bytes;
-	vmm->digests_fd = TAKE_FD(fd);
-	gcr_snapshot_copy_known(vmm->snapshot, digests_of(vmm));
+	if (!vmm->digests)
+		vmm->digests = gcr_snapshot_take_known(vmm->snapshot);
+	if (!vmm->digests &&
+	    gcr_digest_buffer_create(gcr_snapshot_first_chunk(vmm->snapshot, vmm->count),
+				     &vmm->digests) < 0)
+		return gcr_error_set(error, ENOMEM, "no memory for the digests");
 	return 0;
 }
 
@@ -145,18 +134,18 @@ int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error)
 int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_digest *digests = NULL;
-	int result = 0;
+	int result;
 
-	if (!vmm->drive.task->command->unverified)
-		result = gcr_snapshot_read_digests(vmm->snapshot, &digests, error);
+	result = gcr_vmm_make_digests(vmm, error);
+	if (result < 0 || vmm->drive.task->command->unverified)
+		return result;
+	result = gcr_snapshot_read_digests(vmm->snapshot, &digests, error);
+	if (result < 0)
+		return result;
 	/* A copy: nobody can change it any more. */
-	if (!result)
-		result = gcr_vmm_make_digests(vmm, error);
-	if (!result && digests) {
-		memcpy(digests_of(vmm), digests, vmm->digests_bytes - GCR_DIGESTS_HEADER_BYTES);
-		gcr_history_begin(vmm->drive.process, vmm->snapshot, digests);
-	}
-	return result;
+	memcpy(digests_of(vmm), digests, gcr_digest_buffer_count(vmm->digests) * sizeof(*digests));
+	gcr_history_begin(vmm->drive.process, vmm->snapshot, digests);
+	return 0;
 }
 
 /* Of managed memory; the workers see to that of the others. */
@@ -211,7 +200,7 @@ int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	/* What was edited on purpose stays as it is, with papers that do not fit. */
 	if (vmm->drive.task->command->unverified || vmm->device_count == vmm->count ||
-	    !vmm->digests_map)
+	    !vmm->digests)
 		return 0;
 	result = gcr_manifest_read(gcr_snapshot_root(vmm->snapshot), &manifest, error);
 	if (!result)

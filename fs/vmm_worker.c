@@ -163,7 +163,8 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 		.first_chunk = gcr_snapshot_first_chunk(vmm->snapshot, worker->first),
 	};
 	_cleanup_close_ int table = write_table(vmm, worker);
-	int fds[3] = {table, gcr_snapshot_directory(vmm->snapshot), vmm->digests_fd};
+	int fds[3] = {table, gcr_snapshot_directory(vmm->snapshot),
+		      gcr_digest_buffer_fd(vmm->digests)};
 
 	if (vmm->drive.task->command->unverified)
 		session.flags |= GCR_SESSION_UNVERIFIED;
@@ -240,13 +241,42 @@ int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const in
 	return result;
 }
 
-int gcr_vmm_create(struct gcr_vmm *vmm, struct gcr_error *error)
+int gcr_vmm_begin_create(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	int result = 0;
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
 
-	for (unsigned int i = 0; i < vmm->workers_count && !result; i++)
-		result = ask(vmm, &vmm->workers[i], GCR_MESSAGE_CREATE, NULL, 0, NULL, 0, error);
-	return result;
+		if (!worker->helper ||
+		    gcr_helper_request(worker->helper, GCR_MESSAGE_CREATE, NULL, 0, error) < 0)
+			return died(vmm, worker, error);
+		worker->is_creating = true;
+	}
+	return 0;
+}
+
+int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int first = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		int extra[GCR_MESSAGE_FDS_MAX];
+		struct gcr_error one = {0};
+		size_t extra_count = 0;
+		struct gcr_result answer;
+		int result;
+
+		if (!worker->is_creating)
+			continue;
+		worker->is_creating = false;
+		result = await(vmm, worker, &answer, extra, &extra_count, &one);
+		close_all(extra, extra_count);
+		if (result < 0 && !first) {
+			first = result;
+			*error = one;
+		}
+	}
+	return first;
 }
 
 int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)

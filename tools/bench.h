@@ -160,6 +160,12 @@ struct bench_remark {
 	char words[GCR_ERROR_WORDS_MAX];
 };
 
+/* Copies between so much VRAM and pinned memory; bytes a second. */
+struct bench_rate {
+	uint64_t bytes;
+	double out, in;
+};
+
 struct bench {
 	struct bench_options options;
 	struct bench_paths paths;
@@ -169,7 +175,8 @@ struct bench {
 	int64_t started_usec;
 	unsigned int mounts; /* numbers the directories of our daemons */
 
-	double rate_out, rate_in; /* bytes a second, pinned copies; 0: not known */
+	struct bench_rate rates[BENCH_SIZES_MAX + 1];
+	unsigned int rates_count;
 	struct bench_series control_freeze_usec, control_thaw_usec;
 
 	struct bench_row *rows;

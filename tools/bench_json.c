@@ -139,7 +139,7 @@ int bench_print_json(const struct bench *bench, FILE *stream)
 {
 	const struct bench_machine *machine = &bench->machine;
 	struct utsname system;
-	json_t *object, *rows;
+	json_t *object, *rows, *rates;
 	int result;
 
 	uname(&system);
@@ -152,8 +152,13 @@ int bench_print_json(const struct bench *bench, FILE *stream)
 			   (json_int_t)machine->processors, "memory_bytes",
 			   (json_int_t)machine->host_bytes, "vram_bytes",
 			   (json_int_t)machine->vram_bytes);
-	json_object_set_new(object, "pinned_out_bytes_per_second", number_json(bench->rate_out));
-	json_object_set_new(object, "pinned_in_bytes_per_second", number_json(bench->rate_in));
+	rates = json_array();
+	for (unsigned int i = 0; i < bench->rates_count; i++)
+		json_array_append_new(rates, json_pack("{s:I, s:f, s:f}", "bytes",
+						       (json_int_t)bench->rates[i].bytes,
+						       "out_bytes_per_second", bench->rates[i].out,
+						       "in_bytes_per_second", bench->rates[i].in));
+	json_object_set_new(object, "pinned_copies", rates);
 	json_object_set_new(object, "control_freeze_usec",
 			    series_json(&bench->control_freeze_usec));
 	json_object_set_new(object, "control_thaw_usec", series_json(&bench->control_thaw_usec));

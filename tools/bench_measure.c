@@ -24,9 +24,9 @@
 #define GIB (UINT64_C(1) << 30)
 
 /*
- * The more memory is read, the slower: 1 or 2 GiB went to VRAM at 54.8 GB/s on an H100, where 16
- * GiB, pinned by the driver too, got 51 to 53.8 in any number of pieces and streams. The other way
- * it makes no difference.
+ * For a command, of which the size is not known before. The more memory, the slower: 1 or 2 GiB
+ * went to VRAM at 54.8 GB/s on an H100, where 16 GiB, pinned by the driver too, got 51 to 53.8 in
+ * any number of pieces and streams.
  */
 #define RATE_BYTES	     (8 * GIB)
 #define SIMULATED_RATE_BYTES (16 * MIB)
@@ -266,33 +266,51 @@ static void keep_sizes_that_fit(struct bench *bench)
 
 /* ---- the limits ---- */
 
-static uint64_t rate_bytes(const struct bench *bench)
+/* How much can be copied, of the VRAM of rows of @bytes; 0: of the command. */
+static uint64_t rate_bytes(const struct bench *bench, uint64_t bytes)
 {
-	uint64_t bytes = bench->options.simulator ? SIMULATED_RATE_BYTES : RATE_BYTES;
-
+	if (bytes)
+		return bytes;
+	bytes = bench->options.simulator ? SIMULATED_RATE_BYTES : RATE_BYTES;
 	while (bytes > MIB && (bytes > bench->machine.vram_free_bytes / 2 ||
 			       bytes > bench->machine.host_room_bytes / 2))
 		bytes /= 2;
 	return bytes;
 }
 
-static void measure_rate(struct bench *bench)
+/* As much memory as the rows of @bytes move, pinned by the driver at its leisure. */
+static void measure_rate(struct bench *bench, uint64_t bytes)
 {
-	uint64_t bytes = rate_bytes(bench);
+	struct bench_rate *rate = &bench->rates[bench->rates_count];
 	char gpu[16], size[32], line[BENCH_LINE_MAX];
 	struct gcr_error error;
+
+	if (bench_interrupted || bench_is_late(bench))
+		return;
+	bytes = rate_bytes(bench, bytes);
 
 	snprintf(gpu, sizeof(gpu), "%d", bench->options.gpu);
 	snprintf(size, sizeof(size), "%" PRIu64, bytes);
 	if (bench_role_once(bench, NULL, false, (const char *[]){"rate", gpu, size, NULL}, line,
 			    &error) < 0 ||
-	    !bench_answer_number(line, "out", &bench->rate_out) ||
-	    !bench_answer_number(line, "in", &bench->rate_in)) {
+	    !bench_answer_number(line, "out", &rate->out) ||
+	    !bench_answer_number(line, "in", &rate->in)) {
 		bench_fail(bench, "pinned copies", "%s", error.words);
 		return;
 	}
-	bench_progress(bench, "pinned copies: %.1f GB/s out, %.1f GB/s in", bench->rate_out / 1e9,
-		       bench->rate_in / 1e9);
+	rate->bytes = bytes;
+	bench->rates_count++;
+	bench_progress(bench, "pinned copies of %" PRIu64 " MiB: %.1f GB/s out, %.1f GB/s in",
+		       bytes / MIB, rate->out / 1e9, rate->in / 1e9);
+}
+
+/* Of a command's rows, which are the last. NULL: not known. */
+static const struct bench_rate *find_rate(const struct bench *bench, uint64_t bytes)
+{
+	for (unsigned int i = 0; i < bench->rates_count; i++)
+		if (bench->rates[i].bytes == bytes)
+			return &bench->rates[i];
+	return bytes || !bench->rates_count ? NULL : &bench->rates[bench->rates_count - 1];
 }
 
 /* What the driver takes for a process that has a context and nothing else. */
@@ -313,7 +331,8 @@ static void measure_control(struct bench *bench)
 
 double bench_limit_usec(const struct bench *bench, const struct bench_row *row, bool of_thaw)
 {
-	double rate = of_thaw ? bench->rate_in : bench->rate_out;
+	const struct bench_rate *measured = find_rate(bench, row->bytes);
+	double rate = !measured ? 0 : of_thaw ? measured->in : measured->out;
 	double bytes = row->bytes ? (double)row->bytes : bench_series_median(&row->moved_bytes);
 	double limit = rate > 0 ? bytes * 1e6 / rate : 0;
 	double control = bench_series_median(of_thaw ? &bench->control_thaw_usec
@@ -458,14 +477,16 @@ int bench_measure(struct bench *bench, struct gcr_error *error)
 			       largest / MIB);
 		bench_host_touch(largest);
 	}
-	if (options->sizes_count || options->command) {
-		measure_rate(bench);
+	if (options->sizes_count || options->command)
 		measure_control(bench);
-	}
-	for (unsigned int i = 0; i < options->sizes_count; i++)
+	for (unsigned int i = 0; i < options->sizes_count; i++) {
+		measure_rate(bench, options->sizes[i]);
 		measure_rows(bench, options->sizes[i]);
-	if (options->command)
+	}
+	if (options->command) {
+		measure_rate(bench, 0);
 		measure_rows(bench, 0);
+	}
 	if (!bench_interrupted)
 		bench_measure_copies(bench);
 	if (options->calls && !bench_interrupted)

@@ -3,6 +3,7 @@
  * The text: tables that are aligned for a terminal and can be pasted into a Markdown file. Every
  * figure is the median of a row's runs.
  */
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -356,9 +357,10 @@ void bench_print(const struct bench *bench, FILE *stream)
 		(double)machine->host_bytes / (1 << 30));
 	if (bench->options.simulator)
 		fputs("On the simulated GPU: these figures mean nothing.\n", stream);
-	if (bench->rate_out > 0)
-		fprintf(stream, "Pinned copies: %.1f GB/s out, %.1f GB/s in.\n",
-			bench->rate_out / 1e9, bench->rate_in / 1e9);
+	for (unsigned int i = 0; i < bench->rates_count; i++)
+		fprintf(stream, "Pinned copies of %" PRIu64 " MiB: %.1f GB/s out, %.1f GB/s in.\n",
+			bench->rates[i].bytes >> 20, bench->rates[i].out / 1e9,
+			bench->rates[i].in / 1e9);
 	if (bench->control_thaw_usec.count)
 		fprintf(stream,
 			"Control state alone: checkpoint %.3f s (%.3f-%.3f), restore %.3f s "

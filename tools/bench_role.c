@@ -20,7 +20,7 @@
 #include "tools/demo_kernels.h"
 
 #define LOCK_TIMEOUT_MSEC 60000
-#define RATE_COPIES	  7
+#define RATE_COPIES	  5
 
 struct bench_driver bench_driver;
 

@@ -259,7 +259,7 @@ static int on_copy(struct worker *worker, struct gcr_message *request, struct gc
 {
 	int r;
 
-	r = gcr_worker_session_copy(worker->session, error);
+	r = gcr_worker_session_copy(worker->session, ret_driver_result, error);
 	if (r < 0)
 		return r;
 	do {

@@ -10,7 +10,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backend/cuda/worker_plan.h"
@@ -22,6 +24,8 @@
 #define OTHER_DESCRIPTORS 512
 /* On the way in, so many allocations are made before the first of them are copied to. */
 #define ARRIVE_TOGETHER	  8
+/* Digests of so much are made at once, and looked at while those of the next are made. */
+#define PART_BYTES	  (1ull << 30)
 /* So much at least is verified at once on the way in: 64 MiB, for which the GPU takes 30 us. */
 #define ADVANCE_CHUNKS	  1024
 
@@ -32,8 +36,10 @@ struct gcr_worker_session {
 	struct gcr_space *space;
 	int digests_fd;
 	uint64_t first_chunk;
-	uint32_t flags;		    /* GCR_SESSION_* */
-	struct gcr_digest *digests; /* from there: what files have (OUT), or ought to have (IN) */
+	uint32_t flags;	   /* GCR_SESSION_* */
+	void *digests_map; /* that file from its beginning, to read; NULL: not needed */
+	size_t digests_map_bytes;
+	struct gcr_digest *digests; /* in there: what files have (OUT), or ought to have (IN) */
 	CUdeviceptr base;	    /* 0: no addresses are reserved */
 	CUmemGenericAllocationHandle *handles;
 	int *fds; /* OUT: what came */
@@ -41,7 +47,7 @@ struct gcr_worker_session {
 	size_t arrived;	   /* extents: imported or created, and accessible */
 	size_t held;	   /* handles held and mapped; 0 once tidied */
 	uint64_t digested; /* IN: chunks whose digests were begun while others came in */
-	bool failed;	   /* an import did */
+	bool failed;	   /* an import did, or planning */
 	bool copying;	   /* the copier has a job of ours */
 	bool copied;
 	bool copy_failed;
@@ -110,8 +116,8 @@ static void start_copier(struct gcr_worker_session *session)
 	session->copying = true;
 }
 
-/* Is there anything that the digests are needed for? */
-static bool needs_digests(const struct gcr_worker_session *session)
+/* Is there anything that digests are to be compared with? */
+static bool compares_digests(const struct gcr_worker_session *session)
 {
 	if (session->direction == GCR_COPY_IN)
 		return !(session->flags & GCR_SESSION_UNVERIFIED);
@@ -127,26 +133,25 @@ static off_t digests_offset(const struct gcr_worker_session *session)
 	return GCR_DIGESTS_HEADER_BYTES + (off_t)session->first_chunk * GCR_DIGEST_BYTES;
 }
 
-static int read_digests(struct gcr_worker_session *session, struct gcr_error *error)
+/* What stands there is looked at when all is there: on the way in it is written meanwhile. */
+static int map_digests(struct gcr_worker_session *session, struct gcr_error *error)
 {
-	size_t bytes = gcr_plan_chunk(gcr_space_bytes(session->space)) * GCR_DIGEST_BYTES;
+	size_t bytes = (size_t)digests_offset(session) +
+		       gcr_plan_chunk(gcr_space_bytes(session->space)) * GCR_DIGEST_BYTES;
+	struct stat stat;
+	void *map;
 
-	if (!needs_digests(session))
+	if (!compares_digests(session))
 		return 0;
-	session->digests = malloc(bytes ? bytes : 1);
-	if (!session->digests)
-		return gcr_error_set(error, ENOMEM, "out of memory for digests");
-	for (size_t done = 0; done < bytes;) {
-		ssize_t length = pread(session->digests_fd, (char *)session->digests + done,
-				       bytes - done, digests_offset(session) + (off_t)done);
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return gcr_error_set(error, EIO, "the digests cannot be read: %s",
-					     length < 0 ? strerror(errno) : "there are too few");
-		done += (size_t)length;
-	}
+	if (fstat(session->digests_fd, &stat) < 0 || (uint64_t)stat.st_size < bytes)
+		return gcr_error_set(error, EIO, "the digests cannot be read: there are too few");
+	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, session->digests_fd, 0);
+	if (map == MAP_FAILED)
+		return gcr_error_set(error, ENOMEM, "the digests cannot be mapped: %s",
+				     strerror(errno));
+	session->digests_map = map;
+	session->digests_map_bytes = bytes;
+	session->digests = (struct gcr_digest *)((char *)map + digests_offset(session));
 	return 0;
 }
 
@@ -169,26 +174,45 @@ static int write_digests(struct gcr_worker_session *session, struct gcr_error *e
 	return 0;
 }
 
-/* Those of the chunks [@first, @end), which are mapped; waited for, with all begun before. */
+static int digests_failed(struct gcr_worker_session *session, int r, CUresult driver_result,
+			  CUresult *ret_driver_result, struct gcr_error *error)
+{
+	gcr_digester_stop(session->gpu->digester);
+	gcr_error_prefix(error, "digests");
+	if (driver_result != CUDA_SUCCESS)
+		*ret_driver_result = driver_result;
+	return r;
+}
+
+/* Those of the chunks [@first, @end), which are mapped. */
+static int begin_digests(struct gcr_worker_session *session, uint64_t first, uint64_t end,
+			 uint64_t *ret_ticket, CUresult *ret_driver_result, struct gcr_error *error)
+{
+	CUresult result = CUDA_SUCCESS;
+	int r;
+
+	r = gcr_digester_begin(session->gpu->digester, session->base, first, end - first,
+			       ret_ticket, &result, error);
+	return r < 0 ? digests_failed(session, r, result, ret_driver_result, error) : 0;
+}
+
+/* Those of @ticket, and all begun before. */
+static int wait_for_digests(struct gcr_worker_session *session, uint64_t ticket,
+			    CUresult *ret_driver_result, struct gcr_error *error)
+{
+	CUresult result = CUDA_SUCCESS;
+	int r = gcr_digester_wait(session->gpu->digester, ticket, &result, error);
+
+	return r < 0 ? digests_failed(session, r, result, ret_driver_result, error) : 0;
+}
+
 static int make_digests(struct gcr_worker_session *session, uint64_t first, uint64_t end,
 			CUresult *ret_driver_result, struct gcr_error *error)
 {
-	struct gcr_digester *digester = session->gpu->digester;
-	CUresult result = CUDA_SUCCESS;
 	uint64_t ticket = 0;
-	int r;
+	int r = begin_digests(session, first, end, &ticket, ret_driver_result, error);
 
-	r = gcr_digester_begin(digester, session->base, first, end - first, &ticket, &result,
-			       error);
-	if (r == 0)
-		r = gcr_digester_wait(digester, ticket, &result, error);
-	if (r < 0) {
-		gcr_digester_stop(digester);
-		gcr_error_prefix(error, "digests");
-		if (result != CUDA_SUCCESS)
-			*ret_driver_result = result;
-	}
-	return r;
+	return r < 0 ? r : wait_for_digests(session, ticket, ret_driver_result, error);
 }
 
 static struct gcr_plan plan_of(const struct gcr_worker_session *session, bool is_known)
@@ -244,7 +268,7 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 	}
 	session->digests_fd = digests_fd;
 	if (r == 0)
-		r = read_digests(session, error);
+		r = map_digests(session, error);
 	if (r == 0)
 		r = reserve_addresses(session, ret_driver_result, error);
 	if (r < 0) {
@@ -285,17 +309,20 @@ static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_resul
 {
 	const uint64_t *starts = session->space->starts;
 	size_t first = session->arrived;
+	bool waits = session->direction == GCR_COPY_OUT && session->digests;
 	struct gcr_plan plan;
 	int r;
 
 	r = set_access(session, first, session->held, ret_driver_result, error);
-	if (r == 0 && session->direction == GCR_COPY_OUT)
+	if (r == 0 && session->direction == GCR_COPY_OUT && !waits)
 		r = make_digests(session, gcr_plan_chunk(starts[first]),
 				 gcr_plan_chunk(starts[session->held]), ret_driver_result, error);
 	if (r < 0)
 		return r;
 	session->arrived = session->held;
-	plan = plan_of(session, true);
+	if (waits)
+		return 0;
+	plan = plan_of(session, false);
 	if (session->direction == GCR_COPY_OUT)
 		return gcr_plan_out(&plan, first, session->arrived, error);
 	return gcr_copier_add(session->gpu->copier, GCR_COPY_BYTES, starts[first],
@@ -462,7 +489,67 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 	return 0;
 }
 
-int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error)
+/* Extents that are digested together: the first that is not. */
+static size_t end_of_part(const struct gcr_space *space, size_t first)
+{
+	size_t end = first + 1;
+
+	while (end < space->count && space->starts[end] - space->starts[first] < PART_BYTES)
+		end++;
+	return end;
+}
+
+/*
+ * Copy what differs from what the files have. The GPU makes digests of all that is mapped while
+ * those that are made are looked at, and what they say is copied. Before that nothing is queued:
+ * mapping memory would wait for it.
+ */
+static int plan_changes(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			struct gcr_error *error)
+{
+	const struct gcr_space *space = session->space;
+	_cleanup_free_ uint64_t *tickets = calloc(space->count + 1, sizeof(*tickets));
+	struct gcr_plan plan = plan_of(session, true);
+	int r = 0;
+
+	if (!tickets)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t first = 0, end; first < space->count && r == 0; first = end) {
+		end = end_of_part(space, first);
+		r = begin_digests(session, gcr_plan_chunk(space->starts[first]),
+				  gcr_plan_chunk(space->starts[end]), &tickets[first],
+				  ret_driver_result, error);
+	}
+	for (size_t first = 0, end; first < space->count && r == 0; first = end) {
+		end = end_of_part(space, first);
+		r = wait_for_digests(session, tickets[first], ret_driver_result, error);
+		if (r < 0)
+			break;
+		r = gcr_plan_out(&plan, first, end, error);
+		if (r < 0)
+			gcr_digester_stop(session->gpu->digester);
+	}
+	return r;
+}
+
+/* The first COPY of a session: the copier has been at it since there is anything to copy. */
+static int go_on_copying(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			 struct gcr_error *error)
+{
+	int r = 0;
+
+	if (session->direction == GCR_COPY_OUT && session->digests)
+		r = plan_changes(session, ret_driver_result, error);
+	if (r == 0 && session->direction == GCR_COPY_OUT)
+		r = write_digests(session, error);
+	session->failed = r < 0;
+	if (r == 0)
+		gcr_copier_hurry(session->gpu->copier);
+	return r;
+}
+
+int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			    struct gcr_error *error)
 {
 	struct gcr_plan plan;
 	int r;
@@ -470,10 +557,8 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error
 	if (session->copied || session->failed || session->arrived < session->space->count)
 		return gcr_error_set(error, EINVAL, "%zu of %zu allocations are there to be copied",
 				     session->arrived, session->space->count);
-	if (session->copying) {
-		gcr_copier_hurry(session->gpu->copier);
-		return 0;
-	}
+	if (session->copying)
+		return go_on_copying(session, ret_driver_result, error);
 	/* Once more, after a failure: nobody knows what the files have. */
 	session->copy_failed = false;
 	start_copier(session);
@@ -544,9 +629,7 @@ int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_
 	if (r < 0) {
 		*ret_driver_result = copier_result;
 		forget_digests(session);
-	} else if (session->direction == GCR_COPY_OUT) {
-		r = write_digests(session, error);
-	} else if (session->digests) {
+	} else if (session->direction == GCR_COPY_IN && session->digests) {
 		r = verify(session, ret_driver_result, error);
 	}
 	session->copied = r == 0;
@@ -616,7 +699,8 @@ int gcr_worker_session_end(struct gcr_worker_session *session, CUresult *ret_dri
 		gcr_pins_end(session->gpu->pins);
 	if (session->digests_fd >= 0)
 		close(session->digests_fd);
-	free(session->digests);
+	if (session->digests_map)
+		munmap(session->digests_map, session->digests_map_bytes);
 	free(session->fds);
 	free(session->handles);
 	gcr_space_destroy(session->space);

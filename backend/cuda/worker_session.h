@@ -43,7 +43,7 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 
 /*
  * OUT: map the memory behind @fds, which are the next @range of the table, make its digests, and
- * start to copy what its files do not have.
+ * start to copy it; or only map it, if files have bytes already: that is looked at by COPY.
  * Each descriptor is taken (set to -1) when its memory has been imported, and kept to the end.
  * -EINVAL not the next ones, or a descriptor of something else; or what copying has met so far.
  */
@@ -60,10 +60,11 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 
 /*
  * Everything is being copied, or -EINVAL: some of it is not there. gcr_copier_event() tells when it
- * is through, then gcr_worker_session_copied() how it went; and OUT writes the digests there, while
- * IN compares them: -EIO, with the file and the offset.
+ * is through, then gcr_worker_session_copied() how it went. Here OUT writes the digests, there IN
+ * compares them, which have to be complete when this is called: -EIO, with the file and the offset.
  */
-int gcr_worker_session_copy(struct gcr_worker_session *session, struct gcr_error *error);
+int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			    struct gcr_error *error);
 /* Meanwhile: begin to verify what has come in so far, which then need not wait for the end. */
 void gcr_worker_session_advance(struct gcr_worker_session *session);
 int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_driver_result,

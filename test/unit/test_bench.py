@@ -178,7 +178,9 @@ def test_vmm():
             check(row['frozen_vram_bytes']['max'] == 0, 'VRAM of the frozen program')
         else:
             check(0 < row['frozen_vram_bytes']['max'] < 32 * MIB, 'VRAM of its context')
-            near(row['freeze_limit_usec'], 32 * MIB * 1e6 / found['pinned_out_bytes_per_second'],
+            rate = found['pinned_copies'][0]
+            check(rate['bytes'] == 32 * MIB, 'another size was copied')
+            near(row['freeze_limit_usec'], 32 * MIB * 1e6 / rate['out_bytes_per_second'],
                  'limit of data')
         if row['start'] == 'cold':
             check(row['idle_vram_bytes']['max'] == 0, 'VRAM after the idle time')

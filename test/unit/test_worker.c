@@ -256,7 +256,7 @@ static void test_lies(void)
 {
 	struct worker worker = worker_start(&(struct worker_options){0});
 	struct process process = process_create(store, 1, 0, few, FEW);
-	struct gcr_session asked = {.count = FEW};
+	struct gcr_session asked = {.count = FEW, .first_chunk = OTHER_CHUNKS};
 	int pipes[2];
 
 	process.extents[6].kind = GCR_MEMORY_MANAGED;

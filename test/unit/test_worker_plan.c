@@ -683,7 +683,6 @@ static void test_full_store(void)
 {
 	struct worker worker = worker_start(&(struct worker_options){0});
 	struct image image = image_create(sizes, SIZES);
-	_cleanup_free_ char *old = malloc(sizes[1]);
 
 	if (!own_mount) {
 		fprintf(stderr, "not done: a file system cannot be mounted here\n");
@@ -697,7 +696,6 @@ static void test_full_store(void)
 			memset(image.memory[i], 0, sizes[i]);
 		make_new(image.memory[1], 4 * MIB);
 		make_new(image.memory[3] + 8 * MIB, 4 * MIB);
-		memcpy(old, image.memory[1], sizes[1]);
 		set_all_known(&image, false);
 		go_out(&worker, &image);
 		check_zeros(&image);
@@ -715,8 +713,6 @@ static void test_full_store(void)
 		if (!session_import(&worker, &image.process))
 			worker_do(&worker, GCR_MESSAGE_COPY);
 		REFUSED(worker_result.error, ENOSPC, "store is full");
-		/* What was true of the files before is not now, and nobody has said otherwise. */
-		CHECK(process_check_digests(&image.process, 1, old));
 		if (is_ended) {
 			DONE(worker_do(&worker, GCR_MESSAGE_END));
 			store_resize(1024 * MIB);

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The freeze of the vmm engine: the gate, the hand-over, control state and bytes at the same time,
+ * the papers, and the commit. engine_vmm.c says where the bytes are at each point.
+ */
+#include "fs/vmm.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/children.h"
+#include "fs/helper.h"
+#include "fs/log.h"
+#include "lib/clock.h"
+
+/* A running program's library answers at once. */
+#define CONNECT_USEC (2 * GCR_USEC_PER_SEC)
+
+/* What the library says of the program that forbids a freeze. */
+static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_link_facts facts;
+
+	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
+		return gcr_error_set(error, EIO, "its preload library is gone");
+	if (*facts.incomplete)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the gate is incomplete: something in it calls the driver "
+				     "past it (%s)",
+				     facts.incomplete);
+	if (*facts.obstacle)
+		return gcr_error_set(error, EOPNOTSUPP, "%s", facts.obstacle);
+	if (facts.sharings)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "it shares GPU memory with another process (CUDA IPC, or a "
+				     "memory handle given away or taken)");
+	return 0;
+}
+
+/* What can be found out while the program goes on. */
+static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_process *process = drive->process;
+	struct gcr_hello hello = {0};
+	struct gcr_share shares[GCR_GPUS_MAX];
+	unsigned int count;
+	int result;
+
+	gcr_drive_set_phase(drive, "preflight");
+	result = check_facts(vmm, error);
+	if (!result)
+		result = gcr_drive_need_helper(drive, error);
+	if (result < 0)
+		return result;
+	gcr_helpers_hello(drive->daemon->helpers, &hello);
+	result = drive->daemon->backend->preflight(process->pid, drive->daemon->device_directory,
+						   hello.driver_version, error);
+	if (!result)
+		result = gcr_children_check(process->pid, drive->daemon->device_directory, error);
+	/* What the driver has of it in VRAM stays there with the data alone. */
+	if (!result && !drive->task->command->data)
+		result = gcr_drive_take_stock(drive, error);
+	if (!result)
+		result = gcr_drive_check_running(drive, ret_state, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	count = process->shares_count;
+	memcpy(shares, process->shares, sizeof(shares));
+	pthread_mutex_unlock(&process->lock);
+	for (unsigned int i = 0; i < count; i++)
+		gcr_helpers_start_worker(drive->daemon->helpers, shares[i].uuid);
+	return gcr_vmm_connect(vmm, CONNECT_USEC, error);
+}
+
+/* Are the workers ready that will be needed? */
+static bool has_workers(struct gcr_vmm *vmm)
+{
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		const uint8_t *uuid = vmm->extents[i].gpu;
+
+		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
+		    !gcr_helpers_idle_worker(vmm->drive.daemon->helpers, uuid))
+			return false;
+	}
+	return true;
+}
+
+/* With the gate closed: what there is to move, and room for it. */
+static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_process *process = drive->process;
+	char generation[sizeof(process->generation)];
+	int result;
+
+	result = gcr_vmm_list(vmm, error);
+	if (!result)
+		result = check_facts(vmm, error);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		gcr_drive_deduct(drive, vmm->extents[i].gpu, vmm->extents[i].bytes);
+		vmm->timing.bytes += vmm->extents[i].bytes;
+	}
+	for (size_t i = vmm->device_count; i < vmm->count; i++)
+		vmm->timing.bytes += vmm->extents[i].bytes;
+	gcr_task_set_bytes(drive->task, vmm->timing.bytes + drive->bytes);
+	if (!drive->task->command->data) {
+		result = gcr_drive_check_host_room(drive, error);
+		if (result < 0)
+			return result;
+	}
+	result = gcr_drive_new_generation(drive, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	memcpy(generation, process->generation, sizeof(generation));
+	pthread_mutex_unlock(&process->lock);
+	gcr_drive_set_phase(drive, "store");
+	result = gcr_snapshot_create(drive->daemon->store, process->pid, process->start_ticks,
+				     generation, vmm->extents, vmm->count, &vmm->snapshot, error);
+	if (!result)
+		result = gcr_vmm_make_digests(vmm, error);
+	/*
+	 * Whoever writes a whole page saves the kernel its zeros; so pages are faulted in only as
+	 * long as nobody can write.
+	 */
+	if (!result && !has_workers(vmm))
+		gcr_snapshot_populate(vmm->snapshot);
+	return result;
+}
+
+/* From here on there is something to undo. */
+static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int64_t since_usec = gcr_clock_usec();
+	int result;
+
+	gcr_drive_set_phase(drive, "gate");
+	result = gcr_vmm_close_gate(vmm, error);
+	vmm->timing.gate_usec = gcr_vmm_lap(&since_usec);
+	if (!result)
+		result = take_inventory(vmm, error);
+	if (!result)
+		result = gcr_vmm_send_files(vmm, error);
+	gcr_vmm_assign(vmm);
+	gcr_drive_set_phase(drive, "worker");
+	if (!result)
+		result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, 0, error);
+	if (!result)
+		gcr_snapshot_stop_populating(vmm->snapshot);
+	if (!result)
+		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+	gcr_vmm_lap(&since_usec);
+	gcr_drive_set_phase(drive, "managed");
+	if (!result)
+		result = gcr_vmm_hold(vmm, error);
+	gcr_drive_set_phase(drive, "handover");
+	if (!result)
+		result = gcr_vmm_hand_over(vmm, error);
+	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
+	/* Only the answer is waited for below: all goes on meanwhile. */
+	if (!result)
+		result = gcr_vmm_begin_copy(vmm, error);
+	if (!result && !drive->task->command->data) {
+		result = gcr_drive_lock(drive, error);
+		if (!result)
+			result = gcr_vmm_check_handed(vmm, error);
+		if (!result)
+			result = gcr_drive_checkpoint(drive, error);
+		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
+	}
+	if (!result)
+		gcr_drive_set_phase(drive, "copy");
+	if (!result)
+		result = gcr_vmm_end_copy(vmm, error);
+	gcr_vmm_let_workers_go(vmm);
+	if (!result)
+		result = gcr_vmm_seal(vmm, error);
+	if (!result && !drive->task->command->data)
+		result = gcr_drive_measure_freed(drive, error);
+	if (!result && gcr_task_commit(drive->task) < 0)
+		result = gcr_drive_stopped(error);
+	return result;
+}
+
+/*
+ * From the moment that the record says so the bytes are in the store. -EIO: the program needs them
+ * no more, it has its memory.
+ */
+static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_error told;
+	int result;
+
+	/* What stays in VRAM need not find room there again. */
+	if (vmm->drive.task->command->data) {
+		pthread_mutex_lock(&process->lock);
+		process->shares_count = 0;
+		pthread_mutex_unlock(&process->lock);
+	}
+	/* A next daemon that finds the old record learns from the program that all is out. */
+	if (gcr_drive_write_record(&vmm->drive, GCR_RECORD_FROZEN, &told) < 0)
+		gcr_log(LOG_WARNING, process->pid, "%s", told.words);
+	gcr_drive_set_phase(&vmm->drive, "commit");
+	/* A library that does not answer now is told when it has reconnected. */
+	result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, &told);
+	gcr_vmm_close_sessions(vmm);
+	if (result < 0)
+		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
+	else if (gcr_vmm_has_its_memory(vmm))
+		return gcr_vmm_took_it_back(error);
+	gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &told);
+	pthread_mutex_lock(&process->lock);
+	/* One that has ended leaves its bytes to us. */
+	if (process->state != GCR_STATE_GONE)
+		process->snapshot = TAKE_PTR(vmm->snapshot);
+	process->pinned_by = 0;
+	pthread_mutex_unlock(&process->lock);
+	return 0;
+}
+
+int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_error back_error = {0};
+	int result;
+
+	*ret_state = GCR_STATE_RUNNING;
+	result = prepare(vmm, ret_state, error);
+	if (result < 0)
+		return gcr_vmm_outward(result, error);
+	result = move_out(vmm, error);
+	if (!result)
+		result = commit(vmm, error);
+	if (!result) {
+		*ret_state = GCR_STATE_FROZEN;
+		return 0;
+	}
+	/* Before it was handed over nobody has locked it: its threads wait for nothing else. */
+	if (gcr_vmm_back_to_running(vmm, vmm->phase == GCR_PRELOAD_HANDED, ret_state, &back_error) <
+	    0)
+		gcr_vmm_add_words(vmm, &back_error, error);
+	return gcr_vmm_outward(result, error);
+}

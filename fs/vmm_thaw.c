@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The thaw of the vmm engine: VRAM for all of it first, then control state and bytes at the same
+ * time, while the program maps the memory behind its gate, which opens when all has been verified.
+ */
+#include "fs/vmm.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "fs/log.h"
+#include "lib/clock.h"
+
+/*
+ * How many copies may be queued towards the GPU while the driver restores: with a deep queue the
+ * restore takes two and a half times as long (measured).
+ */
+#define COPIES_IN_FLIGHT 4
+
+/*
+ * From anywhere before SETTLE back to frozen; @control: where the driver had the process. What
+ * cannot be checkpointed again stays in VRAM: the driver's own share. With VRAM that was handed
+ * over it must not be checkpointed, since no restore would follow: a program that has its memory
+ * goes on (*ret_state says running), and one that cannot be asked has failed, with the store's
+ * bytes and its record left in place.
+ */
+static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
+			   enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	struct gcr_error back_error = {0};
+	int result;
+
+	gcr_drive_set_phase(drive, "rollback");
+	drive->rolling_back = true;
+	gcr_drive_leave(drive);
+	gcr_vmm_close_sessions(vmm);
+	for (size_t i = 0; vmm->handles && i < vmm->device_count; i++)
+		if (vmm->handles[i] >= 0) {
+			close(vmm->handles[i]);
+			vmm->handles[i] = -1;
+		}
+	*ret_state = GCR_STATE_FROZEN;
+	result = gcr_drive_ask_state(drive, &state, &back_error);
+	if (!result && state == GCR_CONTROL_RUNNING) {
+		/* What it has been given goes, unless that is all. */
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, &back_error);
+		if (!result && gcr_vmm_has_its_memory(vmm)) {
+			*ret_state = GCR_STATE_RUNNING;
+			return;
+		}
+		if (result < 0) {
+			*ret_state = GCR_STATE_FAILED;
+			gcr_vmm_add_words(vmm, &back_error, error);
+			return;
+		}
+	}
+	if (!result && control == GCR_CONTROL_CHECKPOINTED)
+		result = gcr_drive_to_checkpointed(drive, &back_error);
+	if (!result && vmm->has_given_files)
+		result = gcr_vmm_seal_again(vmm, &back_error);
+	if (result < 0)
+		gcr_vmm_add_words(vmm, &back_error, error);
+	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &back_error) < 0)
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
+}
+
+/* VRAM for all, and meanwhile what is to be found in it. */
+static int create(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_error create_error = {0};
+	int result = gcr_vmm_begin_create(vmm, error);
+	int created;
+
+	if (!result)
+		result = gcr_vmm_read_digests(vmm, error);
+	created = gcr_vmm_end_create(vmm, &create_error);
+	if (result < 0 || !created)
+		return result;
+	*error = create_error;
+	return created;
+}
+
+/* VRAM for all of it is taken before anything is touched. */
+static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	bool needs_control = control == GCR_CONTROL_CHECKPOINTED;
+	int64_t since_usec = gcr_clock_usec();
+	uint32_t mask = needs_control ? gcr_drive_need_mask(drive) : 0;
+	int result;
+
+	gcr_task_set_bytes(drive->task, gcr_snapshot_bytes(vmm->snapshot));
+	gcr_vmm_assign(vmm);
+	result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
+	if (!result)
+		result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_IN,
+					       needs_control ? COPIES_IN_FLIGHT : 0, error);
+	if (!result)
+		result = create(vmm, error);
+	if (!result && needs_control)
+		result = gcr_vmm_take_ballast(vmm, error);
+	/* GPUs where it has nothing but the driver's share. */
+	if (!result && needs_control)
+		result = gcr_drive_admit(drive, error);
+	vmm->timing.map_usec = gcr_vmm_lap(&since_usec);
+	return result;
+}
+
+/*
+ * Bytes, which are under way since there is VRAM for them, and control state at the same time. The
+ * program maps the memory while it is being filled: its gate is closed.
+ */
+static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr_state *ret_state,
+		   struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int64_t since_usec = gcr_clock_usec();
+	int result = gcr_vmm_export(vmm, error);
+
+	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
+	if (!result && control == GCR_CONTROL_CHECKPOINTED)
+		result = gcr_vmm_drop_ballast(vmm, error);
+	if (!result && control == GCR_CONTROL_CHECKPOINTED) {
+		result = gcr_drive_restore(drive, ret_state, error);
+		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
+	}
+	/* From here on nobody is held up by copies. */
+	if (!result)
+		result = gcr_vmm_begin_copy(vmm, error);
+	gcr_drive_leave(drive);
+	if (!result && control != GCR_CONTROL_RUNNING)
+		result = gcr_drive_unlock(drive, error);
+	if (!result) {
+		gcr_drive_set_phase(drive, "map");
+		result = gcr_vmm_receive(vmm, error);
+	}
+	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	if (!result) {
+		gcr_drive_set_phase(drive, "copy");
+		result = gcr_vmm_verify_managed(vmm, error);
+	}
+	if (!result)
+		result = gcr_vmm_end_copy(vmm, error);
+	gcr_vmm_let_workers_go(vmm);
+	return result;
+}
+
+/* The program gets its memory. */
+static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+	int result;
+
+	gcr_drive_set_phase(&vmm->drive, "map");
+	vmm->has_given_files = vmm->count > vmm->device_count;
+	result = gcr_vmm_send_files(vmm, error);
+	if (!result)
+		result = gcr_vmm_bring_in(vmm, GCR_MESSAGE_SETTLE, error);
+	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	return result;
+}
+
+/* It has its memory: there is no other way than on. */
+static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+	int result = gcr_vmm_ask(vmm, GCR_MESSAGE_GATE_OPEN, error);
+
+	/* Gated and alone it opens the gate by itself. */
+	if (result == -ENOTCONN)
+		result = 0;
+	if (result < 0)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
+	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	return result;
+}
+
+int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	enum gcr_control_state control = GCR_CONTROL_UNKNOWN;
+	int result = 0;
+
+	*ret_state = drive->task->from;
+	pthread_mutex_lock(&drive->process->lock);
+	vmm->snapshot = drive->process->snapshot ? gcr_snapshot_ref(drive->process->snapshot)
+						 : NULL;
+	pthread_mutex_unlock(&drive->process->lock);
+	if (vmm->snapshot)
+		gcr_vmm_use_snapshot(vmm);
+	else if (drive->task->from == GCR_STATE_FAILED)
+		result = gcr_vmm_recover(vmm, ret_state, error);
+	/* Found frozen, it is still to be thawed. */
+	if (result < 0 || *ret_state == GCR_STATE_RUNNING)
+		return result;
+	gcr_drive_set_phase(drive, "admission");
+	result = vmm->snapshot ? gcr_drive_make_pairs(drive, error)
+			       : gcr_error_set(error, EIO, "its bytes are not in the store");
+	if (!result)
+		result = gcr_drive_ask_state(drive, &control, error);
+	if (!result && control == GCR_CONTROL_FAILED)
+		result = gcr_error_set(error, EIO, "the driver says the process has failed");
+	if (!result)
+		result = gcr_vmm_make_digests(vmm, error);
+	if (!result)
+		result = gcr_vmm_reach(vmm, &control, error);
+	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
+	if (!result && vmm->phase == GCR_PRELOAD_INCOMING)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, error);
+	if (result < 0)
+		return gcr_vmm_outward(result, error);
+	if (vmm->phase != GCR_PRELOAD_OUT)
+		return gcr_vmm_recover_to_running(vmm, ret_state, error);
+	result = take_vram(vmm, control, error);
+	if (!result && gcr_task_stopped(drive->task))
+		result = gcr_drive_stopped(error);
+	if (!result)
+		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
+	*ret_state = GCR_STATE_FROZEN;
+	if (!result)
+		result = move_in(vmm, control, ret_state, error);
+	if (*ret_state == GCR_STATE_FAILED)
+		return result;
+	if (!result)
+		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+	if (!result)
+		result = give_back(vmm, error);
+	if (result < 0) {
+		back_to_frozen(vmm, control, ret_state, error);
+		if (*ret_state != GCR_STATE_RUNNING)
+			return gcr_vmm_outward(result, error);
+	}
+	result = go_on(vmm, error);
+	gcr_vmm_close_sessions(vmm);
+	if (result < 0) {
+		*ret_state = GCR_STATE_FAILED;
+		return gcr_vmm_outward(result, error);
+	}
+	vmm->is_verified = !drive->task->command->unverified;
+	gcr_vmm_set_running(vmm);
+	*ret_state = GCR_STATE_RUNNING;
+	return 0;
+}
