@@ -136,7 +136,7 @@ def test_bare():
     check(len(found['control_freeze_usec']['values']) == 3, 'runs of the control state')
     near(row['freeze_times_faster'], 1, 'the peer next to itself')
     for verb, rate in (('freeze', 'out'), ('thaw', 'in')):
-        limit = max(8 * MIB * 1e6 / found[f'pinned_{rate}_bytes_per_second'],
+        limit = max(8 * MIB * 1e6 / found['pinned_copies'][0][f'{rate}_bytes_per_second'],
                     found[f'control_{verb}_usec']['median'])
         near(row[f'{verb}_limit_usec'], limit, f'limit of {verb}')
         near(row[f'{verb}_of_limit'], row[f'{verb}_usec']['median'] / limit, 'its ratio')
