@@ -412,9 +412,12 @@ void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 
 	for (unsigned int i = 0; i < vmm->workers_count; i++) {
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		struct gcr_result answer;
 
-		if (worker->is_copying)
+		/* Nothing stops a copy but its end. */
+		if (worker->is_copying && gcr_helper_result(worker->helper, 0, -1, &answer) < 0)
 			drop(vmm, worker);
+		worker->is_copying = false;
 		if (worker->helper && !worker->is_ending &&
 		    gcr_helper_request(worker->helper, GCR_MESSAGE_END, NULL, 0, &error) < 0)
 			drop(vmm, worker);

@@ -19,7 +19,8 @@ checks = 0
 
 
 # Where verbs are carried out.
-ENGINES = ('fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_vmm.c')
+ENGINES = ('fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_vmm.c', 'fs/vmm_freeze.c',
+           'fs/vmm_recover.c', 'fs/vmm_thaw.c')
 
 
 def read(path):
