@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Digests on their way between daemon and workers: a memfd(2) laid out as the file `digests`, and
- * mapped. On freeze the workers write what they have made, on thaw they compare with what is there.
- * It takes 1/4096 of the memory it is about.
+ * mapped. On freeze the workers write what they have made, after they have compared it with what
+ * was there of files that came with their bytes; on thaw they compare with what is there. It takes
+ * 1/4096 of the memory it is about, which counts nowhere; one stays with each snapshot that is
+ * kept.
  */
 #ifndef GCR_FS_DIGEST_BUFFER_H
 #define GCR_FS_DIGEST_BUFFER_H

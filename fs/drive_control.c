@@ -323,7 +323,7 @@ int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct
 	return gcr_error_set(error, EIO, "%s", answer.words);
 }
 
-/* The last step: the program goes on. A helper that dies here is replaced. */
+/* The program's own calls are up to the gate again. A helper that dies here is replaced. */
 int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error)
 {
 	gcr_drive_set_phase(drive, "unlock");

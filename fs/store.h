@@ -147,7 +147,10 @@ uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
 
 /* Did the file come with the bytes that its memory had at the last freeze? */
 bool gcr_snapshot_is_known(const struct gcr_snapshot *snapshot, size_t index);
-/* Those of the files that came with their bytes, in their places; the caller's. NULL: none did. */
+/*
+ * Those of the files that came with their bytes, in their places, and of no meaning elsewhere; the
+ * caller's. NULL: none did.
+ */
 struct gcr_digest_buffer;
 struct gcr_digest_buffer *gcr_snapshot_take_known(struct gcr_snapshot *snapshot);
 

@@ -43,6 +43,7 @@ struct gcr_vmm {
 	int64_t halt_ends_usec;		   /* and are let go at this moment at the latest */
 	struct gcr_digest_buffer *digests; /* NULL: none yet */
 	bool has_given_files;		   /* managed memory's files may have changed since */
+	bool is_receiving;		   /* RECEIVE is not answered yet */
 	bool is_verified;		   /* all that came back was what the papers say */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;
@@ -160,7 +161,10 @@ int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error
 /* HAND_OVER, with what comes passed on to the workers. */
 int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Give vmm->handles to the program. */
+/*
+ * Give vmm->handles to the program. Stops early when the operation is to stop; while the program
+ * does not answer, others get the workers then.
+ */
 int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* ---- vmm_papers.c: digests and manifest of vmm->snapshot ---- */
@@ -223,7 +227,10 @@ int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 /* Descriptors of all extents into vmm->handles. */
 int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Begin to do so: letting go of much memory takes a while, which others can be used for. */
+/*
+ * Begin to do so: letting go of much memory takes a while, which others can be used for. A copy
+ * that is under way is waited for, for a second.
+ */
 void gcr_vmm_begin_close(struct gcr_vmm *vmm);
 
 /* END every session and give the workers back. Failures end the worker: nothing of it stays. */

@@ -81,6 +81,8 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 			gcr_halt_end(TAKE_PTR(vmm->halt));
 		return 0;
 	}
+	if (vmm->is_receiving && gcr_task_stopped(vmm->drive.task))
+		gcr_vmm_close_sessions(vmm);
 	if (gcr_drive_must_leave(&vmm->drive))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
 	gcr_drive_check_answer(&vmm->drive);
@@ -470,8 +472,12 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
 	struct gcr_range range = {0};
 	int result = 0;
 
+	vmm->is_receiving = true;
 	while (range.first < vmm->device_count && !result) {
 		size_t left = vmm->device_count - range.first;
+
+		/* Answered or not, some of it may be there from now on. */
+		vmm->phase = GCR_PRELOAD_INCOMING;
 
 		range.count = left < GCR_MESSAGE_FDS_MAX ? (uint32_t)left : GCR_MESSAGE_FDS_MAX;
 		result = ask_with(vmm, GCR_MESSAGE_RECEIVE, &range, sizeof(range),
@@ -481,6 +487,9 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
 			vmm->handles[range.first + i] = -1;
 		}
 		range.first += range.count;
+		if (!result && gcr_task_stopped(vmm->drive.task))
+			result = gcr_drive_stopped(error);
 	}
+	vmm->is_receiving = false;
 	return result;
 }

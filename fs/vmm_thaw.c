@@ -43,7 +43,7 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 		}
 	*ret_state = GCR_STATE_FROZEN;
 	result = gcr_drive_ask_state(drive, &state, &back_error);
-	if (!result && state == GCR_CONTROL_RUNNING) {
+	if (result < 0 ? vmm->phase == GCR_PRELOAD_INCOMING : state == GCR_CONTROL_RUNNING) {
 		/* What it has been given goes, unless that is all. */
 		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, &back_error);
 		if (!result && gcr_vmm_has_its_memory(vmm)) {
@@ -126,7 +126,7 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 		result = gcr_drive_restore(drive, ret_state, error);
 		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
 	}
-	/* From here on nobody is held up by copies. */
+	/* From here on they need not be few. */
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
 	gcr_drive_leave(drive);
@@ -143,6 +143,7 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 	}
 	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
+	vmm->is_verified = !result && !drive->task->command->unverified;
 	gcr_vmm_let_workers_go(vmm);
 	return result;
 }
@@ -206,6 +207,9 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 		result = gcr_vmm_make_digests(vmm, error);
 	if (!result)
 		result = gcr_vmm_reach(vmm, &control, error);
+	/* Until then VRAM still has all of it, whatever has become of the files. */
+	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
+		result = gcr_vmm_read_digests(vmm, error);
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
 		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
 	if (!result && vmm->phase == GCR_PRELOAD_INCOMING)
@@ -239,7 +243,6 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 		*ret_state = GCR_STATE_FAILED;
 		return gcr_vmm_outward(result, error);
 	}
-	vmm->is_verified = !drive->task->command->unverified;
 	gcr_vmm_set_running(vmm);
 	*ret_state = GCR_STATE_RUNNING;
 	return 0;

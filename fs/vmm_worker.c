@@ -20,6 +20,8 @@
 #define SLICE_USEC	     (100 * GCR_USEC_PER_MSEC)
 /* What a worker that was killed may take to be gone, with all its memory to free. */
 #define ENDING_USEC	     (5 * GCR_USEC_PER_SEC)
+/* A copy of which nothing is wanted any more: 40 GiB take less, and so does a new worker. */
+#define COPY_GRACE_USEC	     GCR_USEC_PER_SEC
 /* VRAM that a restore takes beyond what NVML counted; see drive_memory.c. */
 #define BALLAST_MARGIN_BYTES (64ull << 20)
 
@@ -414,8 +416,9 @@ void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
 		struct gcr_result answer;
 
-		/* Nothing stops a copy but its end. */
-		if (worker->is_copying && gcr_helper_result(worker->helper, 0, -1, &answer) < 0)
+		/* Nothing stops a copy but its end, or that of the worker. */
+		if (worker->is_copying &&
+		    gcr_helper_result(worker->helper, COPY_GRACE_USEC, -1, &answer) < 0)
 			drop(vmm, worker);
 		worker->is_copying = false;
 		if (worker->helper && !worker->is_ending &&

@@ -236,10 +236,12 @@ struct gcr_range {
  * (ranges count in this table); the directory with a file for each, named by gcr_extent_name(),
  * already of the right size, sparse where nothing has been written; and the file of digests, laid
  * out as lib/digest.h says, in which those of the table's chunks begin with the first_chunk-th. OUT
- * writes them there, before COPY is answered; IN checks them then, EIO, if it has one to check by.
- * OUT: IMPORT (in batches, in order; what has arrived is copied meanwhile), COPY, END.
- * IN: CREATE (what has been made is copied to meanwhile), EXPORT (in batches), COPY, END. RESERVE
- * and RELEASE work in a session too.
+ * writes them there, before COPY is answered, also if that says that it has failed; IN checks them
+ * then, EIO, if it has one to check by: they need not be there before COPY is sent.
+ * OUT: IMPORT (in batches, in order; what has arrived is copied meanwhile, unless some of it is
+ * KNOWN: then COPY begins with looking for what has changed), COPY, END. IN: CREATE (what has been
+ * made is copied to meanwhile), EXPORT (in batches), COPY, END. RESERVE and RELEASE work in a
+ * session too.
  */
 struct gcr_session {
 	uint32_t count; /* extents in the table */

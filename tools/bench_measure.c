@@ -304,13 +304,15 @@ static void measure_rate(struct bench *bench, uint64_t bytes)
 		       bytes / MIB, rate->out / 1e9, rate->in / 1e9);
 }
 
-/* Of a command's rows, which are the last. NULL: not known. */
+/* Of a command's rows (0) it is the last that was measured. NULL: not known. */
 static const struct bench_rate *find_rate(const struct bench *bench, uint64_t bytes)
 {
 	for (unsigned int i = 0; i < bench->rates_count; i++)
 		if (bench->rates[i].bytes == bytes)
 			return &bench->rates[i];
-	return bytes || !bench->rates_count ? NULL : &bench->rates[bench->rates_count - 1];
+	return bytes || bench->rates_count <= bench->options.sizes_count
+		       ? NULL
+		       : &bench->rates[bench->rates_count - 1];
 }
 
 /* What the driver takes for a process that has a context and nothing else. */

@@ -159,8 +159,8 @@ static int take_files(const struct gcr_message *message, struct answer *answer)
 }
 
 /*
- * All descriptors to the daemon, in batches: while the next one is made, what has gone is copied
- * already. So the first is small.
+ * All descriptors to the daemon, in batches: while the next one is made, the worker is at what has
+ * gone already. So the first is small.
  */
 static int send_handles(uint32_t sequence, struct gcr_error *error)
 {

@@ -212,6 +212,27 @@ def test_the_program_is_slow():
             vmm.settle(machine, demo)
 
 
+def test_others_get_the_worker_of_a_thaw_that_is_cancelled():
+    """Also while a call in its program, which is to map its memory, does not end."""
+    with vmm.machine() as machine:
+        slow, other = vmm.demo(machine, *SMALL), vmm.demo(machine, *SMALL)
+        machine.must(slow.pid, 'freeze')
+        machine.faults(f'cuMemMap {vmm.ROLES["program"]} times=1 delay_ms={8000 * harness.SLOW}')
+        machine.watch_faults()
+        thaw = machine.writer(slow.pid, 'thaw')
+        machine.wait_faulted()
+        cancel = machine.writer(slow.pid, 'cancel')
+        begun = time.monotonic()
+        machine.must(other.pid, 'freeze timeout=6')
+        check(time.monotonic() - begun < 6 * harness.SLOW, 'it waited for the worker')
+        equal(thaw.result(), 'ECANCELED')
+        equal(cancel.result(), 'ok')
+        equal(machine.state(slow.pid), 'frozen')
+        machine.faults()
+        machine.must(other.pid, 'thaw')
+        vmm.settle(machine, slow)
+
+
 def kill_daemon(machine):
     machine.daemon.kill()
     machine.daemon.wait()
