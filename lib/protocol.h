@@ -107,6 +107,13 @@ enum gcr_message_type {
 	 */
 	GCR_MESSAGE_PREPARE = 114,
 
+	/*
+	 * struct gcr_park. In OUT only: the library answers, closes its socket, and is as if there
+	 * were no daemon until struct gcr_page's is_parked is 0 again. The next connection begins
+	 * with REGISTER as every one does.
+	 */
+	GCR_MESSAGE_PARK = 115,
+
 	/* preload library -> daemon, while it works on HAND_OVER; same sequence; not answered */
 	GCR_MESSAGE_HANDLES = 112, /* struct gcr_range + that many handle descriptors */
 };
@@ -317,6 +324,12 @@ struct gcr_hand_over {
 };
 #define GCR_HAND_OVER_SHRINK 0x1 /* also give up the VRAM of kernels' stacks until SETTLE */
 
+struct gcr_park {
+	/* The library ends it by itself after so long, and as soon as CRIU has restored it. */
+	uint32_t limit_ms;
+	uint32_t reserved;
+};
+
 /*
  * What the program shows of itself without being asked: a memfd that it maps for writing and the
  * daemon for reading, F_SEAL_SHRINK | F_SEAL_GROW set. The daemon trusts nothing in it.
@@ -352,7 +365,7 @@ struct gcr_page {
 	 * stay so, also if the daemon dies. See fs/gpucr_halt.c.
 	 */
 	uint32_t is_moving;
-	uint32_t reserved_too;
+	uint32_t is_parked; /* the library sets it; the daemon clears it, by pwrite(2) */
 	uint64_t reserved[7];
 	struct gcr_page_slot slots[GCR_PAGE_SLOTS];
 };

@@ -23,6 +23,7 @@
 #include "backend/preload/limit.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
+#include "backend/preload/park.h"
 #include "backend/preload/preload.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -50,6 +51,8 @@ static struct {
 	/* HANDED and no daemon: until then another one may come. 0: not so. */
 	int64_t grace_ends_usec;
 	unsigned looks; /* for a daemon, since the last one was there */
+	bool parks;	/* PARK has come; for so long at most: */
+	uint32_t park_limit_ms;
 	struct gcr_message message;
 } agent = {.phase = GCR_PRELOAD_RUNNING};
 
@@ -375,6 +378,20 @@ static int let_go(const struct gcr_message *message, struct answer *answer)
 	return r;
 }
 
+/* It begins when this has been answered. */
+static int park(const struct gcr_message *message, struct answer *answer)
+{
+	struct gcr_park request;
+	int r;
+
+	gcr_message_payload(message, &request, sizeof(request));
+	r = gcr_park_begin(&answer->error);
+	if (r == 0)
+		agent.park_limit_ms = request.limit_ms;
+	agent.parks = r == 0;
+	return r;
+}
+
 #define IN(phase) (1u << GCR_PRELOAD_##phase)
 #define ANYWHERE  (IN(RUNNING) | IN(GATED) | IN(HELD) | IN(HANDED) | IN(OUT) | IN(INCOMING))
 
@@ -402,6 +419,7 @@ static const struct request {
 	/* OUT: a program without device memory. */
 	{GCR_MESSAGE_SETTLE, IN(OUT) | IN(INCOMING), IN(GATED), 0, settle},
 	{GCR_MESSAGE_LET_GO, IN(INCOMING), IN(OUT), 0, let_go},
+	{GCR_MESSAGE_PARK, IN(OUT), 0, sizeof(struct gcr_park), park},
 };
 
 static const char *phase_name(enum gcr_preload_phase phase)
@@ -537,6 +555,11 @@ static void serve(struct gcr_message *message)
 
 	close_fds(message);
 	send_result(message, r, &answer, started_usec);
+	if (!agent.parks)
+		return;
+	agent.parks = false;
+	lose_daemon();
+	gcr_park_wait(agent.park_limit_ms);
 }
 
 /* It did not arrive whole. Whoever sent it waits for an answer, if this much is there of it. */
@@ -626,5 +649,6 @@ void gcr_agent_forget(void)
 	memset(agent.generation, 0, sizeof(agent.generation));
 	agent.grace_ends_usec = 0;
 	agent.looks = 0;
+	agent.parks = false;
 	atomic_store(&agent.is_there, false);
 }

@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/stat.h>
@@ -147,6 +149,23 @@ bool gcr_descriptor_valid(const struct gcr_descriptor *descriptor)
 
 	return descriptor->fd >= 0 && fstat(descriptor->fd, &status) == 0 &&
 	       status.st_dev == descriptor->device && status.st_ino == descriptor->inode;
+}
+
+void gcr_descriptor_restored(struct gcr_descriptor *descriptor, const char *name)
+{
+	char path[48], target[256];
+	struct stat status;
+	ssize_t length;
+
+	if (descriptor->fd < 0)
+		return;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", descriptor->fd);
+	length = readlink(path, target, sizeof(target));
+	if (length != (ssize_t)strlen(name) || memcmp(target, name, (size_t)length) != 0 ||
+	    fstat(descriptor->fd, &status) < 0)
+		return;
+	descriptor->device = status.st_dev;
+	descriptor->inode = status.st_ino;
 }
 
 void gcr_descriptor_close(struct gcr_descriptor *descriptor)

@@ -26,6 +26,13 @@ int gcr_descriptor_keep_anywhere(int fd, struct gcr_descriptor *ret_descriptor);
 /* Is it still the same file? */
 bool gcr_descriptor_valid(const struct gcr_descriptor *descriptor);
 
+/*
+ * CRIU has restored the program, with the same numbers, where an anonymous file is another one of
+ * the same name: take it for what it was if it is called @name (as readlink(2) of /proc/PID/fd
+ * says).
+ */
+void gcr_descriptor_restored(struct gcr_descriptor *descriptor, const char *name);
+
 /* Close it if it is still ours. */
 void gcr_descriptor_close(struct gcr_descriptor *descriptor);
 

@@ -64,6 +64,8 @@ void gcr_gate_exempt_thread(void);
 /* The page that the daemon looks at; made at the first call, NULL if it cannot be. */
 struct gcr_page *gcr_gate_page(void);
 int gcr_gate_page_fd(void); /* -1 if there is none */
+/* CRIU has restored the program: what the page's descriptor is has to be found out anew. */
+void gcr_gate_restored(void);
 
 /* Something of the driver that goes around the gate; the first such name stays in the page. */
 void gcr_gate_incomplete(const char *name);

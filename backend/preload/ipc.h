@@ -39,6 +39,8 @@ struct gcr_ipc_answer {
 int gcr_ipc_listen(uint8_t ret_process[16]);
 /* Is that this process's name? */
 bool gcr_ipc_is_own(const uint8_t process[16]);
+/* Is there a socket by which others get memory of ours? */
+bool gcr_ipc_is_listening(void);
 
 /* The address of the socket of @process. Returns its length. */
 struct sockaddr_un;

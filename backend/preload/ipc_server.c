@@ -264,6 +264,16 @@ bool gcr_ipc_is_own(const uint8_t process[16])
 	return own;
 }
 
+bool gcr_ipc_is_listening(void)
+{
+	bool listening;
+
+	pthread_mutex_lock(&lock);
+	listening = server.listener.fd >= 0;
+	pthread_mutex_unlock(&lock);
+	return listening;
+}
+
 void gcr_ipc_server_forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;

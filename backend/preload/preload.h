@@ -26,7 +26,7 @@
 
 #include <stdbool.h>
 
-#define GCR_PRELOAD_VERSION 2
+#define GCR_PRELOAD_VERSION 3
 
 /* Have gcr_preload_forget() called in the children of fork(2), from now on. */
 void gcr_preload_expect_fork(void);

@@ -170,6 +170,12 @@ int gcr_gate_page_fd(void)
 	return gcr_gate_page() && gcr_descriptor_valid(&page.descriptor) ? page.descriptor.fd : -1;
 }
 
+void gcr_gate_restored(void)
+{
+	gcr_descriptor_restored(&page.descriptor, GCR_PAGE_FILE_NAME);
+	page.fence = choose_fence();
+}
+
 void gcr_gate_incomplete(const char *name)
 {
 	enum early_state none = EARLY_NONE;

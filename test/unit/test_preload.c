@@ -11,7 +11,9 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -174,6 +176,12 @@ static int run_program(const char *way)
 		CHECK(find_init("dlsym")(0) == CUDA_SUCCESS);
 		CHECK(find_socket() < 0);
 		return 0;
+	}
+
+	if (strcmp(way, "wait") == 0) {
+		CHECK(find_init("dlsym")(0) == CUDA_SUCCESS);
+		pause();
+		return 1;
 	}
 
 	init = find_init(strcmp(way, "fork") == 0 || strcmp(way, "reused") == 0 ? "dlsym" : way);
@@ -362,6 +370,109 @@ static void test_user_daemon(void)
 	rmdir(user_directory);
 }
 
+/* ---- parking ---- */
+
+/* The library's connection, with its page in *ret_page. */
+static int accept_in(int listener, enum gcr_preload_phase phase, const char *generation,
+		     int *ret_page)
+{
+	static struct gcr_message message;
+	struct pollfd coming = {.fd = listener, .events = POLLIN};
+	struct gcr_register registered;
+	int fd;
+
+	CHECK(poll(&coming, 1, (int)(PATIENCE_USEC / 1000)) == 1);
+	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(fd >= 0);
+	CHECK(gcr_message_receive(fd, PATIENCE_USEC, -1, &message) == 0);
+	CHECK(message.header.type == GCR_MESSAGE_REGISTER && message.fds_count == 1);
+	*ret_page = message.fds[0];
+	gcr_message_payload(&message, &registered, sizeof(registered));
+	CHECK(registered.phase == (uint32_t)phase && !strcmp(registered.generation, generation));
+	return fd;
+}
+
+/* The errno that a request is answered with. */
+static int ask(int fd, uint16_t type, const void *payload, size_t bytes)
+{
+	static struct gcr_message message;
+	struct gcr_result result;
+
+	CHECK(gcr_message_send(fd, type, 7, payload, bytes, NULL, 0) == 0);
+	CHECK(gcr_message_receive(fd, PATIENCE_USEC, -1, &message) == 0);
+	CHECK(message.header.type == GCR_MESSAGE_RESULT && message.header.sequence == 7);
+	gcr_message_close_fds(&message);
+	gcr_message_payload(&message, &result, sizeof(result));
+	return result.error;
+}
+
+static uint32_t is_parked(int page)
+{
+	uint32_t parked;
+
+	CHECK(pread(page, &parked, sizeof(parked), offsetof(struct gcr_page, is_parked)) ==
+	      sizeof(parked));
+	return parked;
+}
+
+static void park(int fd, uint32_t limit_ms)
+{
+	static struct gcr_message message;
+	struct gcr_park request = {.limit_ms = limit_ms};
+
+	CHECK(ask(fd, GCR_MESSAGE_PARK, &request, sizeof(request)) == 0);
+	CHECK(gcr_message_receive(fd, PATIENCE_USEC, -1, &message) == -EPIPE);
+	close(fd);
+}
+
+/* With its memory out, the library lets go of its socket until the daemon wants it back. */
+static void test_park(void)
+{
+	static const char generation[] = "01234567-89ab-cdef-0123-456789abcdef";
+	struct gcr_gate_request gate = {.timeout_ms = 10000};
+	struct gcr_park park_request = {.limit_ms = 10000};
+	struct gcr_hand_over hand_over = {0};
+	_cleanup_close_ int listener = listen_at(socket_path, 8);
+	pid_t pid = start("wait", "GPUCR_SOCKET", socket_path);
+	struct pollfd coming = {.fd = listener, .events = POLLIN};
+	const uint32_t no = 0;
+	int64_t begun_usec;
+	int page, status;
+	int fd = accept_in(listener, GCR_PRELOAD_RUNNING, "", &page);
+
+	memcpy(hand_over.generation, generation, sizeof(generation));
+	CHECK(ask(fd, GCR_MESSAGE_PARK, &park_request, sizeof(park_request)) == EBUSY);
+	CHECK(ask(fd, GCR_MESSAGE_GATE_CLOSE, &gate, sizeof(gate)) == 0);
+	CHECK(ask(fd, GCR_MESSAGE_PARK, &park_request, sizeof(park_request)) == EBUSY);
+	CHECK(ask(fd, GCR_MESSAGE_HAND_OVER, &hand_over, sizeof(hand_over)) == 0);
+	CHECK(ask(fd, GCR_MESSAGE_COMMIT, NULL, 0) == 0);
+	CHECK(ask(fd, GCR_MESSAGE_PARK, NULL, 0) == EINVAL && !is_parked(page));
+
+	/* Until the daemon says so. */
+	park(fd, 3600000);
+	CHECK(is_parked(page) == 1);
+	CHECK(poll(&coming, 1, 1000) == 0);
+	CHECK(pwrite(page, &no, sizeof(no), offsetof(struct gcr_page, is_parked)) == sizeof(no));
+	close(page);
+	fd = accept_in(listener, GCR_PRELOAD_OUT, generation, &page);
+	CHECK(!is_parked(page));
+
+	/* Until the time is up. */
+	begun_usec = gcr_clock_usec();
+	park(fd, 700);
+	close(page);
+	fd = accept_in(listener, GCR_PRELOAD_OUT, generation, &page);
+	CHECK(gcr_clock_usec() - begun_usec >= 700 * GCR_USEC_PER_MSEC && !is_parked(page));
+
+	CHECK(ask(fd, GCR_MESSAGE_SETTLE, NULL, 0) == 0);
+	CHECK(ask(fd, GCR_MESSAGE_GATE_OPEN, NULL, 0) == 0);
+	CHECK(kill(pid, SIGTERM) == 0 && waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+	close(fd);
+	close(page);
+	unlink(socket_path);
+}
+
 static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where)
 {
 	return remove(path);
@@ -392,6 +503,7 @@ int main(int argc, char **argv)
 	test_silent();
 	test_no_daemon();
 	test_user_daemon();
+	test_park();
 
 	remove_directory(state);
 	rmdir(directory);
