@@ -24,6 +24,7 @@ void gcr_manifest_free(struct gcr_manifest *manifest)
 	if (!manifest)
 		return;
 	free(manifest->allocations);
+	free(manifest->images);
 	free(manifest);
 }
 
@@ -169,6 +170,43 @@ static int check_allocations(const struct gcr_manifest *manifest, struct gcr_err
 	return 0;
 }
 
+/* A name that leads nowhere else. */
+static bool is_image_name(const char *name)
+{
+	size_t length = strnlen(name, GCR_MANIFEST_IMAGE_NAME_BYTES);
+
+	return *name != '.' && length > strlen(".img") &&
+	       consists_of(name, GCR_MANIFEST_IMAGE_NAME_BYTES,
+			   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") &&
+	       !strcmp(name + length - strlen(".img"), ".img");
+}
+
+static int check_images(const struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	const struct gcr_manifest_image *images = manifest->images;
+	uint64_t sum = 0;
+
+	if (manifest->images_count > GCR_MANIFEST_IMAGES_MAX)
+		return gcr_error_set(error, E2BIG, "criu: there are more than %d",
+				     GCR_MANIFEST_IMAGES_MAX);
+	for (size_t i = 0; i < manifest->images_count; i++) {
+		if (!is_image_name(images[i].name))
+			return gcr_error_set(error, EPROTO, "criu[%zu].file: no image is called so",
+					     i);
+		if (i && strcmp(images[i].name, images[i - 1].name) <= 0)
+			return gcr_error_set(error, EPROTO,
+					     "criu[%zu].file: it is not in order, or there twice",
+					     i);
+		if (__builtin_add_overflow(sum, images[i].bytes, &sum) ||
+		    sum > GCR_MANIFEST_ALLOCATED_MAX)
+			return gcr_error_set(error, E2BIG,
+					     "criu[%zu].bytes: with those before, more than any "
+					     "machine has",
+					     i);
+	}
+	return 0;
+}
+
 int gcr_manifest_check(const struct gcr_manifest *manifest, struct gcr_error *error)
 {
 	int result = check_identity(manifest, error);
@@ -177,6 +215,8 @@ int gcr_manifest_check(const struct gcr_manifest *manifest, struct gcr_error *er
 		result = check_gpus(manifest, error);
 	if (!result)
 		result = check_allocations(manifest, error);
+	if (!result)
+		result = check_images(manifest, error);
 	return result;
 }
 
@@ -218,6 +258,15 @@ static json_t *allocation_json(const struct gcr_extent *extent)
 			 "kind", extent->kind == GCR_MEMORY_MANAGED ? "managed" : "device", "id",
 			 (json_int_t)extent->id, "program_handle",
 			 !!(extent->flags & GCR_EXTENT_PROGRAM_HANDLE));
+}
+
+static json_t *image_json(const struct gcr_manifest_image *image)
+{
+	char digits[GCR_DIGEST_TEXT_BYTES];
+
+	gcr_digest_format(&image->digest, digits);
+	return json_pack("{s:s, s:I, s:s}", "file", image->name, "bytes", (json_int_t)image->bytes,
+			 "xxh3_128", digits);
 }
 
 static json_t *digests_json(const struct gcr_manifest *manifest)
@@ -264,6 +313,19 @@ static bool print_allocations(FILE *stream, const struct gcr_manifest *manifest)
 	return true;
 }
 
+static bool print_images(FILE *stream, const struct gcr_manifest *manifest)
+{
+	if (!manifest->images_count)
+		return true;
+	fputs("  \"criu\": [", stream);
+	for (size_t i = 0; i < manifest->images_count; i++)
+		if (!print_value(stream, i ? ",\n    " : "\n    ", image_json(&manifest->images[i]),
+				 ""))
+			return false;
+	fputs("\n  ],\n", stream);
+	return true;
+}
+
 static bool print_members(FILE *stream, const struct gcr_manifest *manifest)
 {
 	fprintf(stream,
@@ -281,7 +343,7 @@ static bool print_members(FILE *stream, const struct gcr_manifest *manifest)
 		"  \"hash\": \"" GCR_MANIFEST_HASH "\",\n",
 		manifest->api_version, GCR_CHUNK_BYTES);
 	if (!print_value(stream, "  \"digests\": ", digests_json(manifest), ",\n") ||
-	    !print_allocations(stream, manifest))
+	    !print_allocations(stream, manifest) || !print_images(stream, manifest))
 		return false;
 	fputs("  \"digest\": \"", stream);
 	return true;

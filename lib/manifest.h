@@ -31,6 +31,11 @@
 #define GCR_MANIFEST_ENGINE_BYTES     16
 #define GCR_MANIFEST_CAPABILITY_BYTES 16
 
+/* Images of CRIU, which has a few for each task and file table of a tree. */
+#define GCR_MANIFEST_IMAGES	      "criu" /* the directory with them */
+#define GCR_MANIFEST_IMAGES_MAX	      65536
+#define GCR_MANIFEST_IMAGE_NAME_BYTES 64
+
 /* More memory than any machine has: what a forged manifest can at most make a reader count with. */
 #define GCR_MANIFEST_ALLOCATED_MAX (UINT64_C(1) << 46)
 
@@ -40,6 +45,15 @@ struct gcr_manifest_gpu {
 	char name[GCR_NAME_BYTES];
 	uint64_t memory_bytes;					/* 0 if not known */
 	char compute_capability[GCR_MANIFEST_CAPABILITY_BYTES]; /* "9.0"; "" if not known */
+};
+
+/* One of CRIU's images, which root restores as they are: all of each is covered by its digest. */
+struct gcr_manifest_image {
+	/* a-z, A-Z, 0-9, '-', '_', '.', not first; ends with ".img"; each is greater than the last
+	 */
+	char name[GCR_MANIFEST_IMAGE_NAME_BYTES];
+	uint64_t bytes;
+	struct gcr_digest digest;
 };
 
 struct gcr_manifest {
@@ -63,9 +77,13 @@ struct gcr_manifest {
 	/* As gcr_extents_read() has them; the gpu of each is one of gpus[], by index and UUID. */
 	struct gcr_extent *allocations;
 	size_t allocations_count;
+
+	/* Of a dumped process; none: it is only frozen, and `criu` is not in the manifest. */
+	struct gcr_manifest_image *images;
+	size_t images_count;
 };
 
-/* With its allocations. NULL is allowed. */
+/* With its allocations and images. NULL is allowed. */
 void gcr_manifest_free(struct gcr_manifest *manifest);
 GCR_DEFINE_CLEANUP(struct gcr_manifest *, gcr_manifest_free);
 
@@ -87,8 +105,8 @@ int gcr_manifest_print(const struct gcr_manifest *manifest, char **ret_text, siz
 		       struct gcr_error *error);
 
 /*
- * Write the file, whole or not at all. `digests` and the files of vram/ have to be there. Errors,
- * with words: those of gcr_manifest_check(), and what writing gives.
+ * Write the file, whole or not at all. `digests` and the files of vram/ and criu/ have to be there.
+ * Errors, with words: those of gcr_manifest_check(), and what writing gives.
  */
 int gcr_manifest_write(int directory_fd, const struct gcr_manifest *manifest,
 		       struct gcr_error *error);

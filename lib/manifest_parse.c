@@ -455,6 +455,49 @@ static int parse_allocations(struct parse *parse, const json_t *root)
 	return result;
 }
 
+static int parse_image(struct parse *parse, const json_t *object, struct gcr_manifest_image *image)
+{
+	int result = get_plain_text(parse, object, "file", image->name, sizeof(image->name));
+
+	if (!result)
+		result = get_number(parse, object, "bytes", INT64_MAX, &image->bytes);
+	if (!result)
+		result = get_digest(parse, object, "xxh3_128", &image->digest);
+	return result;
+}
+
+/* A process that is only frozen has none; one that was dumped has some. */
+static int parse_images(struct parse *parse, const json_t *root)
+{
+	struct gcr_manifest *manifest = parse->manifest;
+	json_t *array = NULL;
+	size_t count = 0;
+	int result;
+
+	if (!json_object_get(root, GCR_MANIFEST_IMAGES))
+		return 0;
+	result = get_array(parse, root, GCR_MANIFEST_IMAGES, GCR_MANIFEST_IMAGES_MAX, &array,
+			   &count);
+	if (result < 0)
+		return result;
+	if (!count)
+		return refuse(parse, EPROTO, GCR_MANIFEST_IMAGES, "there are none");
+	manifest->images = calloc(count, sizeof(*manifest->images));
+	if (!manifest->images)
+		return refuse(parse, ENOMEM, GCR_MANIFEST_IMAGES, "out of memory");
+	manifest->images_count = count;
+	for (size_t i = 0; i < count && !result; i++) {
+		const json_t *object = NULL;
+
+		result = enter(parse, GCR_MANIFEST_IMAGES, i, array, &object);
+		if (!result)
+			result = parse_image(parse, object, &manifest->images[i]);
+		if (!result)
+			*parse->within = '\0';
+	}
+	return result;
+}
+
 /* The size of `digests` follows from the allocations. */
 static int parse_digests(struct parse *parse, const json_t *root)
 {
@@ -514,6 +557,8 @@ static int parse_root(struct parse *parse, const json_t *root)
 	manifest->api_version = (uint32_t)api_version;
 	if (!result)
 		result = parse_allocations(parse, root);
+	if (!result)
+		result = parse_images(parse, root);
 	return result;
 }
 

@@ -39,75 +39,63 @@ static void tell(struct verify *verify, const char *file, const struct gcr_error
 
 static int compare_names(const void *left, const void *right)
 {
-	const struct verify_file *const *a = left;
-	const struct verify_file *const *b = right;
-
-	return strcmp((*a)->name, (*b)->name);
+	return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-static int compare_with_name(const void *name, const void *file)
+static void cannot_list(struct verify *verify, const char *directory)
 {
-	return strcmp(name, (*(const struct verify_file *const *)file)->name);
+	verify_unread(verify, "%s/: it cannot be listed: %s", directory, strerror(errno));
 }
 
-/* What is in vram/ that should not be. */
-static void find_extra(struct verify *verify, int files_fd, const struct verify_file *files,
+/* What is in @name/ that should not be. @wanted becomes sorted. */
+static void find_extra(struct verify *verify, int files_fd, const char *name, const char **wanted,
 		       size_t count)
 {
-	_cleanup_free_ const struct verify_file **sorted = calloc(count + 1, sizeof(*sorted));
 	/* Its own, for the place in the directory. */
 	_cleanup_close_ int fd = openat(files_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	_cleanup_closedir_ DIR *directory = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *entry;
 
-	if (!sorted || !directory) {
-		verify_unread(verify, "%s/: it cannot be listed: %s", GCR_MANIFEST_FILES,
-			      strerror(errno));
+	if (!directory) {
+		cannot_list(verify, name);
 		return;
 	}
 	(void)TAKE_FD(fd);
-	for (size_t i = 0; i < count; i++)
-		sorted[i] = &files[i];
-	qsort(sorted, count, sizeof(*sorted), compare_names);
+	qsort(wanted, count, sizeof(*wanted), compare_names);
 	for (errno = 0; (entry = readdir(directory)); errno = 0) {
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+		const char *found = entry->d_name;
+
+		if (!strcmp(found, ".") || !strcmp(found, ".."))
 			continue;
-		if (!bsearch(entry->d_name, sorted, count, sizeof(*sorted), compare_with_name))
-			verify_wrong(verify, "%s/%s: it is not in the manifest", GCR_MANIFEST_FILES,
-				     entry->d_name);
+		if (!bsearch(&found, wanted, count, sizeof(*wanted), compare_names))
+			verify_wrong(verify, "%s/%s: it is not in the manifest", name, found);
 	}
 	if (errno)
-		verify_unread(verify, "%s/: it cannot be listed: %s", GCR_MANIFEST_FILES,
-			      strerror(errno));
+		cannot_list(verify, name);
 }
 
-/* Is it there, a file, and as long as it should be? Sets how much of it can be compared. */
-static void check_file(struct verify *verify, int files_fd, uint64_t bytes,
-		       struct verify_file *file)
+/* Is it there, a file, and as long as it should be? How long it is; -1: it is no file. */
+static int64_t check_file(struct verify *verify, int files_fd, const char *directory,
+			  const char *name, uint64_t bytes)
 {
 	struct stat stat;
-	uint64_t found;
 
-	if (fstatat(files_fd, file->name, &stat, AT_SYMLINK_NOFOLLOW) < 0) {
+	if (fstatat(files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0) {
 		if (errno == ENOENT)
-			verify_wrong(verify, "%s/%s: it is missing", GCR_MANIFEST_FILES,
-				     file->name);
+			verify_wrong(verify, "%s/%s: it is missing", directory, name);
 		else
-			verify_unread(verify, "%s/%s: %s", GCR_MANIFEST_FILES, file->name,
-				      strerror(errno));
-		return;
+			verify_unread(verify, "%s/%s: %s", directory, name, strerror(errno));
+		return -1;
 	}
 	if (!S_ISREG(stat.st_mode)) {
-		verify_wrong(verify, "%s/%s: it is %s", GCR_MANIFEST_FILES, file->name,
+		verify_wrong(verify, "%s/%s: it is %s", directory, name,
 			     S_ISLNK(stat.st_mode) ? "a symbolic link" : "not a regular file");
-		return;
+		return -1;
 	}
-	found = (uint64_t)stat.st_size;
-	if (found != bytes)
-		verify_wrong(verify, "%s/%s: it is %" PRIu64 " bytes long, not %" PRIu64,
-			     GCR_MANIFEST_FILES, file->name, found, bytes);
-	/* Of a short file, the chunks that it has. */
-	file->bytes = found >= bytes ? bytes : found / GCR_CHUNK_BYTES * GCR_CHUNK_BYTES;
+	if ((uint64_t)stat.st_size != bytes)
+		verify_wrong(verify, "%s/%s: it is %" PRIu64 " bytes long, not %" PRIu64, directory,
+			     name, (uint64_t)stat.st_size, bytes);
+	return stat.st_size;
 }
 
 /* Chunks that differ, neighbours in one line. */
@@ -168,6 +156,7 @@ static void check_files(struct verify *verify, int directory_fd,
 		gcr_beneath_open(directory_fd, GCR_MANIFEST_FILES, O_RDONLY | O_DIRECTORY);
 	size_t count = manifest->allocations_count;
 	_cleanup_free_ struct verify_file *files = calloc(count + 1, sizeof(*files));
+	_cleanup_free_ const char **names = calloc(count + 1, sizeof(*names));
 	uint64_t digests_count = 0;
 
 	if (files_fd == -ENOENT && !count)
@@ -177,24 +166,81 @@ static void check_files(struct verify *verify, int directory_fd,
 			     files_fd == -ENOENT ? "missing" : "not a directory");
 	else if (files_fd < 0)
 		verify_unread(verify, "%s/: %s", GCR_MANIFEST_FILES, strerror(-files_fd));
-	else if (!files)
+	else if (!files || !names)
 		verify_unread(verify, "%s/: out of memory", GCR_MANIFEST_FILES);
-	if (files_fd < 0 || !files)
+	if (files_fd < 0 || !files || !names)
 		return;
 
 	for (size_t i = 0; i < count; i++) {
 		uint64_t bytes = manifest->allocations[i].bytes;
+		int64_t found;
 
 		gcr_extent_name(&manifest->allocations[i], files[i].name);
 		files[i].first_digest = digests_count;
 		digests_count += gcr_digest_count(bytes);
-		check_file(verify, files_fd, bytes, &files[i]);
+		names[i] = files[i].name;
+		found = check_file(verify, files_fd, GCR_MANIFEST_FILES, files[i].name, bytes);
+		/* Of a short file, the chunks that it has. */
+		if (found > 0)
+			files[i].bytes =
+				(uint64_t)found >= bytes
+					? bytes
+					: (uint64_t)found / GCR_CHUNK_BYTES * GCR_CHUNK_BYTES;
 		verify->files++;
 		verify->bytes += files[i].bytes;
 	}
-	find_extra(verify, files_fd, files, count);
+	find_extra(verify, files_fd, GCR_MANIFEST_FILES, names, count);
 	if (digests)
 		check_contents(verify, files_fd, files, count, digests, digests_count);
+}
+
+/* All of it: an image of the right length. */
+static void check_image(struct verify *verify, int images_fd,
+			const struct gcr_manifest_image *image)
+{
+	_cleanup_close_ int fd = -1;
+	struct gcr_digest digest;
+	int64_t found =
+		check_file(verify, images_fd, GCR_MANIFEST_IMAGES, image->name, image->bytes);
+	int result;
+
+	verify->files++;
+	if (found < 0 || (uint64_t)found != image->bytes)
+		return;
+	fd = gcr_beneath_open_file(images_fd, image->name, NULL);
+	result = fd < 0 ? fd : gcr_digest_file(fd, NULL, &digest);
+	if (result < 0)
+		verify_unread(verify, "%s/%s: %s", GCR_MANIFEST_IMAGES, image->name,
+			      strerror(-result));
+	else if (!gcr_digest_equal(&digest, &image->digest))
+		verify_wrong(verify, "%s/%s: it differs", GCR_MANIFEST_IMAGES, image->name);
+	verify->bytes += image->bytes;
+}
+
+static void check_images(struct verify *verify, int directory_fd,
+			 const struct gcr_manifest *manifest)
+{
+	_cleanup_close_ int images_fd =
+		gcr_beneath_open(directory_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY);
+	size_t count = manifest->images_count;
+	_cleanup_free_ const char **names = calloc(count + 1, sizeof(*names));
+
+	if (images_fd == -ENOENT && !count)
+		return;
+	if (images_fd == -ENOENT || images_fd == -ENOTDIR || images_fd == -ELOOP)
+		verify_wrong(verify, "%s/: it is %s", GCR_MANIFEST_IMAGES,
+			     images_fd == -ENOENT ? "missing" : "not a directory");
+	else if (images_fd < 0)
+		verify_unread(verify, "%s/: %s", GCR_MANIFEST_IMAGES, strerror(-images_fd));
+	else if (!names)
+		verify_unread(verify, "%s/: out of memory", GCR_MANIFEST_IMAGES);
+	if (images_fd < 0 || !names)
+		return;
+	for (size_t i = 0; i < count; i++) {
+		names[i] = manifest->images[i].name;
+		check_image(verify, images_fd, &manifest->images[i]);
+	}
+	find_extra(verify, images_fd, GCR_MANIFEST_IMAGES, names, count);
 }
 
 void verify_snapshot(struct verify *verify, int directory_fd)
@@ -213,4 +259,5 @@ void verify_snapshot(struct verify *verify, int directory_fd)
 		tell(verify, GCR_DIGESTS_NAME, &error,
 		     "; what is in " GCR_MANIFEST_FILES "/ is not checked");
 	check_files(verify, directory_fd, manifest, digests);
+	check_images(verify, directory_fd, manifest);
 }

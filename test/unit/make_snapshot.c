@@ -3,13 +3,16 @@
  * What makes snapshots for tests.
  *
  * make_snapshot DIR GENERATION KIND:GPU:ADDRESS:BYTES:ID...
- *	Write `digests` and `manifest` for the files that are in DIR/vram. KIND is device or
- *managed. make_snapshot --name KIND:GPU:ADDRESS:BYTES:ID... Print what the files are called, a line
- *each. make_snapshot --seal MANIFEST Make the digest at its end right again.
+ *	Write `digests` and `manifest` for the files that are in DIR/vram, and in DIR/criu if there
+ *is one. KIND is device or managed. make_snapshot --name KIND:GPU:ADDRESS:BYTES:ID... Print what
+ *the files are called, a line each. make_snapshot --seal MANIFEST Make the digest at its end right
+ *again.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -69,6 +72,38 @@ static void digest_file(int files_fd, const struct gcr_extent *extent, struct gc
 	}
 }
 
+static int compare_images(const void *left, const void *right)
+{
+	return strcmp(((const struct gcr_manifest_image *)left)->name,
+		      ((const struct gcr_manifest_image *)right)->name);
+}
+
+static void add_images(int directory_fd, struct gcr_manifest *manifest)
+{
+	int fd = openat(directory_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *images = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *entry;
+
+	if (!images)
+		return;
+	manifest->images = calloc(64, sizeof(*manifest->images));
+	CHECK(manifest->images);
+	while ((entry = readdir(images))) {
+		struct gcr_manifest_image *image = &manifest->images[manifest->images_count];
+		_cleanup_close_ int file = -1;
+
+		if (entry->d_name[0] == '.')
+			continue;
+		CHECK(manifest->images_count++ < 64);
+		CHECK(strlen(entry->d_name) < sizeof(image->name));
+		strcpy(image->name, entry->d_name);
+		file = openat(fd, entry->d_name, O_RDONLY | O_CLOEXEC);
+		CHECK(file >= 0 && !gcr_digest_file(file, &image->bytes, &image->digest));
+	}
+	closedir(images);
+	qsort(manifest->images, manifest->images_count, sizeof(*manifest->images), compare_images);
+}
+
 static void make(int directory_fd, const char *generation, int count, char **extents)
 {
 	_cleanup_close_ int files_fd =
@@ -104,6 +139,7 @@ static void make(int directory_fd, const char *generation, int count, char **ext
 	}
 	CHECK(!gcr_digests_write(directory_fd, generation, digests,
 				 gcr_manifest_digests_count(manifest), &manifest->digests, &error));
+	add_images(directory_fd, manifest);
 	CHECK(!gcr_manifest_write(directory_fd, manifest, &error));
 }
 

@@ -34,6 +34,11 @@ static const struct gcr_extent extents[] = {
 	{.address = 0x7f3b00000000, .bytes = 69632, .id = 2, .kind = GCR_MEMORY_MANAGED},
 };
 
+static const struct gcr_manifest_image images[] = {
+	{.name = "core-4711.img", .bytes = 1718},
+	{.name = "pages-1.img", .bytes = 5 * MIB + 4096},
+};
+
 static void fill_uuid(uint8_t uuid[GCR_UUID_BYTES], uint32_t gpu)
 {
 	for (size_t i = 0; i < GCR_UUID_BYTES; i++)
@@ -73,6 +78,12 @@ static struct gcr_manifest *sample(void)
 	memcpy(manifest->allocations, extents, sizeof(extents));
 	for (size_t i = 0; i < manifest->allocations_count; i++)
 		fill_uuid(manifest->allocations[i].gpu, manifest->allocations[i].gpu_index);
+	manifest->images = malloc(sizeof(images));
+	CHECK(manifest->images);
+	memcpy(manifest->images, images, sizeof(images));
+	manifest->images_count = GCR_ARRAY_SIZE(images);
+	for (size_t i = 0; i < manifest->images_count; i++)
+		gcr_digest_of(images[i].name, strlen(images[i].name), &manifest->images[i].digest);
 	return manifest;
 }
 
@@ -84,7 +95,11 @@ static bool same(const struct gcr_manifest *left, const struct gcr_manifest *rig
 	    (a.allocations_count && memcmp(a.allocations, b.allocations,
 					   a.allocations_count * sizeof(*a.allocations)) != 0))
 		return false;
+	if (a.images_count != b.images_count ||
+	    (a.images_count && memcmp(a.images, b.images, a.images_count * sizeof(*a.images)) != 0))
+		return false;
 	a.allocations = b.allocations = NULL;
+	a.images = b.images = NULL;
 	return !memcmp(&a, &b, sizeof(a));
 }
 
@@ -385,6 +400,24 @@ static const struct rule {
 	{"\"program_handle\": true", "\"program_handle\": 1", EPROTO,
 	 "allocations[1].program_handle: "},
 	{", \"program_handle\": true", "", EPROTO, "allocations[1].program_handle: it is missing"},
+	{"\"criu\": [", "\"criu\": [], \"x\": [", EPROTO, "criu: there are none"},
+	{"\"criu\": [", "\"criu\": 1, \"x\": [", EPROTO, "criu: it is no array"},
+	{"\"criu\": [", "\"criu\": [1,", EPROTO, "criu[0]: it is no object"},
+	{"core-4711.img", "../4711.img", EPROTO, "criu[0].file: "},
+	{"core-4711.img", ".core.img", EPROTO, "criu[0].file: "},
+	{"core-4711.img", "core/4711.img", EPROTO, "criu[0].file: "},
+	{"core-4711.img", "core-4711.imp", EPROTO, "criu[0].file: "},
+	{"core-4711.img", ".img", EPROTO, "criu[0].file: "},
+	{"core-4711.img", "", EPROTO, "criu[0].file: "},
+	{"core-4711.img", "c\\u00f6re.img", EPROTO, "criu[0].file: "},
+	{"core-4711.img", "zcore-4711.img", EPROTO, "criu[1].file: it is not in order"},
+	{"core-4711.img", "pages-1.img", EPROTO, "criu[1].file: it is not in order"},
+	{"core-4711.img", "0123456789012345678901234567890123456789012345678901234567890123.img",
+	 EPROTO, "criu[0].file: it is longer"},
+	{"\"bytes\": 1718", "\"bytes\": -1718", EPROTO, "criu[0].bytes: "},
+	{"\"bytes\": 1718", "\"bytes\": 9223372036854775807", E2BIG, "criu[0].bytes: "},
+	{"\"bytes\": 1718, \"xxh3_128\"", "\"bytes\": 1718, \"xxh3\"", EPROTO,
+	 "criu[0].xxh3_128: it is missing"},
 	{"\"digest\": \"", "\"bigest\": \"", EPROTO, "digest: it is missing"},
 	{"  \"digest\": \"", "  \"digest\": \"00112233445566778899aabbccddeeff\",\n  \"x\": \"",
 	 EPROTO, "digest: it is not the last member"},
@@ -452,6 +485,11 @@ static void test_check(void)
 	REFUSED(manifest->allocations[2].id = UINT64_MAX, EPROTO, "allocations[2].id: ");
 	REFUSED(manifest->allocations[1].flags |= wrong_flags.flags, EPROTO,
 		"allocations[1].flags: ");
+	REFUSED(manifest->images_count = GCR_MANIFEST_IMAGES_MAX + 1, E2BIG, "criu: ");
+	REFUSED(memset(manifest->images[0].name, 'a', GCR_MANIFEST_IMAGE_NAME_BYTES), EPROTO,
+		"criu[0].file: ");
+	REFUSED(manifest->images[1].name[0] = 'a', EPROTO, "criu[1].file: ");
+	REFUSED(manifest->images[1].bytes = UINT64_MAX, E2BIG, "criu[1].bytes: ");
 	REFUSED(manifest->allocations[1].gpu[0] ^= 1, EPROTO, "allocations[1].gpu: ");
 #undef REFUSED
 }

@@ -51,7 +51,7 @@ def make(name, generation=GENERATION, seed=1, extents=None):
     names = subprocess.run([MAKE, '--name', *extents], check=True, capture_output=True,
                            text=True).stdout.split()
     source = random.Random(seed)
-    os.makedirs(os.path.join(directory, 'vram'))
+    os.makedirs(os.path.join(directory, 'vram'), exist_ok=True)
     for file, (extent, pieces) in zip(names, extents.items()):
         with open(os.path.join(directory, 'vram', file), 'wb') as stream:
             stream.truncate(int(extent.split(':')[3]))
@@ -326,6 +326,58 @@ def test_missing_and_extra():
         os.unlink(path)
         os.rename(os.path.join(work, 'away'), path)
     is_right(base)
+
+
+def test_images():
+    """What CRIU has written of a dumped process, to the last byte."""
+    images = {'core-1.img': b'core' * 500, 'inventory.img': b'', 'pages-1.img': bytes(70000) + b'p'}
+
+    def put(directory, contents):
+        os.makedirs(os.path.join(directory, 'criu'), exist_ok=True)
+        for name, data in contents.items():
+            with open(os.path.join(directory, 'criu', name), 'wb') as stream:
+                stream.write(data)
+
+    base = os.path.join(work, 'dumped')
+    put(base, images)
+    make('dumped')
+    size = sum(SIZES.values()) + sum(len(data) for data in images.values())
+    out, err = verify(base)
+    check(out == [f'all right: {len(SIZES) + len(images)} files, {size} bytes'] and not err, out)
+
+    source = random.Random(7)
+    for name, data in images.items():
+        path = os.path.join(base, 'criu', name)
+        for _ in range(50 if data else 0):
+            offset = source.randrange(len(data))
+            old = change(path, offset)
+            finds(base, f'criu/{name}: it differs')
+            change(path, offset, old)
+        os.truncate(path, len(data) + 1)
+        finds(base, f'criu/{name}: it is {len(data) + 1} bytes long, not {len(data)}')
+        os.truncate(path, len(data))
+        os.rename(path, os.path.join(work, 'away'))
+        finds(base, f'criu/{name}: it is missing')
+        os.symlink(os.path.join(work, 'away'), path)
+        finds(base, f'criu/{name}: it is a symbolic link')
+        os.unlink(path)
+        os.rename(os.path.join(work, 'away'), path)
+    put(base, {'core-2.img': b'another task'})
+    finds(base, r'criu/core-2\.img: it is not in the manifest')
+    os.unlink(os.path.join(base, 'criu', 'core-2.img'))
+    os.rename(os.path.join(base, 'criu'), os.path.join(base, 'away'))
+    finds(base, 'criu/: it is missing')
+    os.symlink('away', os.path.join(base, 'criu'))
+    finds(base, 'criu/: it is not a directory')
+    os.unlink(os.path.join(base, 'criu'))
+    os.rename(os.path.join(base, 'away'), os.path.join(base, 'criu'))
+    verify(base)
+
+    # One that was only frozen has none.
+    frozen = make('frozen')
+    is_right(frozen)
+    put(frozen, {'core-1.img': b'core'})
+    finds(frozen, r'criu/core-1\.img: it is not in the manifest')
 
 
 def test_not_readable():
