@@ -7,10 +7,8 @@
 #include "fs/helper_process.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,58 +21,30 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
+#include "lib/program.h"
 
 #define HELPER_SOCKET 3 /* where a helper finds its end */
 
 /* A process whose socket has closed is about to end: how long to wait for its exit status. */
 #define LAST_WORDS_USEC (200 * GCR_USEC_PER_MSEC)
 
-extern char **environ;
-
 GCR_DEFINE_CLEANUP(struct gcr_helper *, gcr_helper_free);
-
-static void free_environment(char **environment)
-{
-	for (char **entry = environment; *entry; entry++)
-		free(*entry);
-	free(environment);
-}
-GCR_DEFINE_CLEANUP(char **, free_environment);
-
-static bool is_variable(const char *entry, const char *name)
-{
-	size_t length = strlen(name);
-
-	return strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
 
 /*
  * The daemon's environment, less what would load foreign code into a helper or hide GPUs from it.
  */
 static char **make_environment(const char *simulator_directory)
 {
-	static const char *const unwanted[] = {"LD_PRELOAD", "CUDA_VISIBLE_DEVICES"};
-	_cleanup_(free_environment_cleanup) char **environment = NULL;
+	static const char *const unwanted[] = {"LD_PRELOAD", "CUDA_VISIBLE_DEVICES",
+					       "LD_LIBRARY_PATH"};
+	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
 	const char *library_path = getenv("LD_LIBRARY_PATH");
-	size_t count = 0, used = 0;
+	size_t used;
 
-	while (environ[count])
-		count++;
-	environment = calloc(count + 2, sizeof(*environment));
+	environment = gcr_environment_copy(
+		unwanted, GCR_ARRAY_SIZE(unwanted) - (simulator_directory ? 0 : 1), &used);
 	if (!environment)
 		return NULL;
-
-	for (size_t i = 0; i < count; i++) {
-		bool skip = simulator_directory && is_variable(environ[i], "LD_LIBRARY_PATH");
-
-		for (size_t j = 0; j < GCR_ARRAY_SIZE(unwanted); j++)
-			skip = skip || is_variable(environ[i], unwanted[j]);
-		if (skip)
-			continue;
-		environment[used] = strdup(environ[i]);
-		if (!environment[used++])
-			return NULL;
-	}
 	if (simulator_directory) {
 		bool has_old = library_path && *library_path;
 
@@ -93,68 +63,6 @@ static void format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char text[2 * GCR_UU
 		snprintf(text + 2 * i, 3, "%02x", uuid[i]);
 }
 
-/* Every signal as it is by default, a session of its own: Ctrl-C in our terminal is not its. */
-static int set_attributes(posix_spawnattr_t *attributes)
-{
-	sigset_t all, none;
-	int r;
-
-	sigfillset(&all);
-	sigemptyset(&none);
-	r = posix_spawnattr_setsigdefault(attributes, &all);
-	if (r == 0)
-		r = posix_spawnattr_setsigmask(attributes, &none);
-	if (r == 0)
-		r = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGDEF |
-								 POSIX_SPAWN_SETSIGMASK |
-								 POSIX_SPAWN_SETSID);
-	return r;
-}
-
-/*
- * The socket goes first, it could be any number. A daemon in the background must not leave its
- * starter's stderr open in helpers: who reads it from a pipe would wait for their end.
- */
-static int set_file_actions(posix_spawn_file_actions_t *actions, int socket, bool keep_stderr)
-{
-	int r;
-
-	r = posix_spawn_file_actions_adddup2(actions, socket, HELPER_SOCKET);
-	if (r == 0)
-		r = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0);
-	if (r == 0)
-		r = posix_spawn_file_actions_addopen(actions, 1, "/dev/null", O_WRONLY, 0);
-	if (r == 0 && !keep_stderr)
-		r = posix_spawn_file_actions_addopen(actions, 2, "/dev/null", O_WRONLY, 0);
-	if (r == 0)
-		r = posix_spawn_file_actions_addclosefrom_np(actions, HELPER_SOCKET + 1);
-	return r;
-}
-
-static int spawn(const char *path, char *const arguments[], char *const environment[], int socket,
-		 bool keep_stderr, pid_t *ret_pid)
-{
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attributes;
-	int r;
-
-	r = posix_spawn_file_actions_init(&actions);
-	if (r != 0)
-		return -r;
-	r = posix_spawnattr_init(&attributes);
-	if (r != 0)
-		goto destroy_actions;
-	r = set_attributes(&attributes);
-	if (r == 0)
-		r = set_file_actions(&actions, socket, keep_stderr);
-	if (r == 0)
-		r = posix_spawn(ret_pid, path, &actions, &attributes, arguments, environment);
-	posix_spawnattr_destroy(&attributes);
-destroy_actions:
-	posix_spawn_file_actions_destroy(&actions);
-	return -r;
-}
-
 int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_kind kind,
 		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error)
 {
@@ -165,7 +73,7 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 	};
 	const char *program = programs[kind];
 	_cleanup_(gcr_helper_free_cleanup) struct gcr_helper *helper = NULL;
-	_cleanup_(free_environment_cleanup) char **environment = NULL;
+	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
 	_cleanup_free_ char *path = NULL;
 	_cleanup_close_ int theirs = -1;
 	char gpu[2 * GCR_UUID_BYTES + 1];
@@ -197,19 +105,23 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 		format_uuid(uuid, gpu);
 		arguments[1] = gpu;
 	}
-	r = spawn(path, arguments, environment, theirs, config->keep_stderr, &helper->pid);
+	/*
+	 * A daemon in the background must not leave its starter's stderr open in helpers: who reads
+	 * it from a pipe would wait for their end.
+	 */
+	r = gcr_program_start(
+		&(struct gcr_program){
+			.path = path,
+			.arguments = arguments,
+			.environment = environment,
+			.fds = (const int[]){-1, -1, config->keep_stderr ? STDERR_FILENO : -1,
+					     [HELPER_SOCKET] = theirs},
+			.fds_count = HELPER_SOCKET + 1,
+		},
+		&helper->pid, &helper->pidfd);
 	if (r < 0)
 		return gcr_error_set(error, r == -ENOMEM || r == -EAGAIN ? ENOMEM : EIO,
 				     "%s cannot be started: %s", path, strerror(-r));
-
-	helper->pidfd = (int)syscall(SYS_pidfd_open, helper->pid, 0);
-	if (helper->pidfd < 0) {
-		r = -errno;
-		/* It has only just begun, so it ends at once. */
-		kill(helper->pid, SIGKILL);
-		waitpid(helper->pid, NULL, 0);
-		return gcr_error_set(error, EIO, "no pidfd for %s: %s", program, strerror(-r));
-	}
 	*ret_helper = TAKE_PTR(helper);
 	return 0;
 }

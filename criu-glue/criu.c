@@ -1,0 +1,617 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One run of CRIU. It gets descriptors by fixed numbers (below) and opens directories through
+ * /proc/self/fd, so that no path of ours has to exist for it. What it prints goes to a memfd that
+ * cannot grow; its log is where the caller wants it.
+ */
+#include "criu-glue/criu.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/beneath.h"
+#include "lib/clock.h"
+#include "lib/proc_file.h"
+#include "lib/procfs.h"
+#include "lib/program.h"
+
+/* What CRIU has open: stdin, stdout, stderr, and these. */
+#define IMAGES_FD  3
+#define WORK_FD	   4
+#define INHERIT_FD 5
+
+#define OUTPUT_BYTES	     (64u << 10) /* of what it prints that is kept */
+#define LOG_BYTES_MAX	     (64u << 20)
+#define VERSION_TIMEOUT_USEC (10 * GCR_USEC_PER_SEC)
+#define PID_FILE	     "criu.pid"
+#define NESTED_MAX	     64 /* levels of processes that a restore has made */
+
+struct gcr_criu_job {
+	enum gcr_criu_action action;
+	pid_t pid;
+	int pidfd;
+	int work_fd;
+	int output_fd;
+	char *log_name;
+	bool stopped_by_us;
+	bool reaped;
+	int wait_status;
+};
+
+static int make_output(int *ret_fd)
+{
+	_cleanup_close_ int fd = memfd_create("criu-output", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, OUTPUT_BYTES) < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0)
+		return -errno;
+	*ret_fd = TAKE_FD(fd);
+	return 0;
+}
+
+/* What was printed, as a string; the rest of the file is NULs. */
+static void read_output(int fd, char text[static OUTPUT_BYTES + 1])
+{
+	ssize_t got = pread(fd, text, OUTPUT_BYTES, 0);
+
+	text[got > 0 ? got : 0] = '\0';
+}
+
+static int start_program(const char *path, char *const *arguments, const int *fds, size_t count,
+			 pid_t *ret_pid, int *ret_pidfd)
+{
+	/* LD_PRELOAD may be ours; a file of options could ask for anything. */
+	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
+	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
+
+	environment = gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
+	if (!environment)
+		return -ENOMEM;
+	return gcr_program_start(
+		&(struct gcr_program){
+			.path = path,
+			.arguments = arguments,
+			.environment = environment,
+			.fds = fds,
+			.fds_count = count,
+			.ignored_signal = SIGXFSZ,
+		},
+		ret_pid, ret_pidfd);
+}
+
+static void send_signal(int pidfd, int number)
+{
+	syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
+}
+
+static bool reap(struct gcr_criu_job *job)
+{
+	pid_t pid;
+
+	if (job->reaped)
+		return true;
+	pid = waitpid(job->pid, &job->wait_status, WNOHANG);
+	if (pid == 0 || (pid < 0 && errno == EINTR))
+		return false;
+	if (pid < 0)
+		job->wait_status = -1;
+	job->reaped = true;
+	return true;
+}
+
+int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+
+	while (!reap(job)) {
+		struct pollfd polls[2] = {
+			{.fd = job->pidfd, .events = POLLIN},
+			{.fd = wake_fd, .events = POLLIN},
+		};
+		int64_t left_usec = until_usec - gcr_clock_usec();
+		struct timespec left = {
+			.tv_sec = (time_t)(left_usec / GCR_USEC_PER_SEC),
+			.tv_nsec = (long)(left_usec % GCR_USEC_PER_SEC) * 1000,
+		};
+
+		if (timeout_usec >= 0 && left_usec < 0)
+			return -ETIMEDOUT;
+		if (ppoll(polls, 2, timeout_usec < 0 ? NULL : &left, NULL) < 0 && errno != EINTR)
+			return -errno;
+		if (!polls[0].revents && polls[1].revents)
+			return -EINTR;
+	}
+	return 0;
+}
+
+void gcr_criu_destroy(struct gcr_criu_job *job)
+{
+	if (!job)
+		return;
+	if (job->pidfd >= 0) {
+		gcr_criu_kill(job);
+		gcr_criu_wait(job, -1, -1);
+		close(job->pidfd);
+	}
+	if (job->work_fd >= 0)
+		close(job->work_fd);
+	if (job->output_fd >= 0)
+		close(job->output_fd);
+	free(job->log_name);
+	free(job);
+}
+
+static struct gcr_criu_job *new_job(void)
+{
+	struct gcr_criu_job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	job->pidfd = -1;
+	job->work_fd = -1;
+	job->output_fd = -1;
+	return job;
+}
+
+/* ---- finding it ---- */
+
+void gcr_criu_program_clear(struct gcr_criu_program *program)
+{
+	free(program->path);
+	*program = (struct gcr_criu_program){};
+}
+
+static bool is_program(const char *path)
+{
+	struct stat status;
+
+	return stat(path, &status) == 0 && S_ISREG(status.st_mode) && access(path, X_OK) == 0;
+}
+
+/* In the directories of @list, which are divided by ':'. -ENOENT, -ENOMEM. */
+static int search(const char *list, char **ret_path)
+{
+	while (list && *list) {
+		size_t length = strcspn(list, ":");
+		char *path;
+
+		/* No relative ones: the directory that we are in may be anybody's. */
+		if (*list == '/') {
+			if (asprintf(&path, "%.*s/criu", (int)length, list) < 0)
+				return -ENOMEM;
+			if (is_program(path)) {
+				*ret_path = path;
+				return 0;
+			}
+			free(path);
+		}
+		list += length + (list[length] == ':');
+	}
+	return -ENOENT;
+}
+
+static unsigned int parse_version(const char *output)
+{
+	const char *text = strstr(output, "Version: ");
+	unsigned int major, minor, sub = 0;
+
+	if (!text || (text != output && text[-1] != '\n') ||
+	    sscanf(text, "Version: %3u.%2u.%2u", &major, &minor, &sub) < 2)
+		return 0;
+	return major * 10000 + minor * 100 + sub;
+}
+
+#define INSTALL "install CRIU 4.0 or newer (package criu)"
+
+static int ask_version(const char *path, unsigned int *ret_version, struct gcr_error *error)
+{
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = new_job();
+	_cleanup_free_ char *output = malloc(OUTPUT_BYTES + 1);
+	_cleanup_free_ char *name = strdup(path);
+	char option[] = "--version";
+	char *arguments[] = {name, option, NULL};
+	int r;
+
+	if (!job || !output || !name)
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	r = make_output(&job->output_fd);
+	if (r == 0)
+		r = start_program(path, arguments, (const int[]){-1, job->output_fd, -1}, 3,
+				  &job->pid, &job->pidfd);
+	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN)
+		return gcr_error_set(error, ENOMEM, "%s cannot be started: %s", path, strerror(-r));
+	if (r < 0)
+		return gcr_error_set(error, EOPNOTSUPP, "%s cannot be started (%s): " INSTALL, path,
+				     strerror(-r));
+	if (gcr_criu_wait(job, VERSION_TIMEOUT_USEC, -1) < 0)
+		return gcr_error_set(error, EOPNOTSUPP, "%s --version does not end: " INSTALL,
+				     path);
+	read_output(job->output_fd, output);
+	*ret_version = parse_version(output);
+	if (!WIFEXITED(job->wait_status) || WEXITSTATUS(job->wait_status) != 0 || *ret_version == 0)
+		return gcr_error_set(error, EOPNOTSUPP, "%s does not run here: " INSTALL, path);
+	return 0;
+}
+
+int gcr_criu_find(const char *path, struct gcr_criu_program *ret_program, struct gcr_error *error)
+{
+	_cleanup_free_ char *found = NULL;
+	unsigned int version = 0;
+	int r;
+
+	if (path) {
+		found = strdup(path);
+		r = !found ? -ENOMEM : is_program(path) ? 0 : -ENOENT;
+	} else {
+		r = search(getenv("PATH"), &found);
+		if (r == -ENOENT)
+			r = search("/usr/local/sbin:/usr/sbin:/sbin", &found);
+	}
+	if (r == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	if (r < 0)
+		return gcr_error_set(error, EOPNOTSUPP, "%s is not there: " INSTALL,
+				     path ? path : "criu");
+	r = ask_version(found, &version, error);
+	if (r < 0)
+		return r;
+	if (version < GCR_CRIU_VERSION_MIN)
+		return gcr_error_set(error, EOPNOTSUPP, "%s is version %u.%u: " INSTALL, found,
+				     version / 10000, version / 100 % 100);
+	ret_program->path = TAKE_PTR(found);
+	ret_program->version = version;
+	return 0;
+}
+
+/* ---- what it is started with ---- */
+
+struct arguments {
+	char **list; /* ends with NULL */
+	size_t used, room;
+	bool failed;
+};
+
+static void free_arguments(struct arguments *arguments)
+{
+	for (size_t i = 0; i < arguments->used; i++)
+		free(arguments->list[i]);
+	free(arguments->list);
+}
+
+__attribute__((format(printf, 2, 3))) static void add(struct arguments *arguments,
+						      const char *format, ...)
+{
+	va_list values;
+	int r;
+
+	if (arguments->used + 1 >= arguments->room) {
+		size_t room = arguments->room ? arguments->room * 2 : 64;
+		char **list = reallocarray(arguments->list, room, sizeof(*list));
+
+		if (!list) {
+			arguments->failed = true;
+			return;
+		}
+		arguments->list = list;
+		arguments->room = room;
+	}
+	va_start(values, format);
+	r = vasprintf(&arguments->list[arguments->used], format, values);
+	va_end(values);
+	if (r < 0)
+		arguments->failed = true;
+	else
+		arguments->used++;
+	arguments->list[arguments->used] = NULL;
+}
+
+static void add_arguments(struct arguments *arguments, const char *path,
+			  const struct gcr_criu_options *options)
+{
+	bool dump = options->action == GCR_CRIU_DUMP;
+
+	add(arguments, "%s", path);
+	add(arguments, "%s", dump ? "dump" : "restore");
+	add(arguments, "--no-default-config");
+	add(arguments, "-v4");
+	add(arguments, "--log-file=%s", options->log_name);
+	add(arguments, "--images-dir=/proc/self/fd/%d", IMAGES_FD);
+	add(arguments, "--work-dir=/proc/self/fd/%d", WORK_FD);
+	add(arguments, "--libdir=%s", options->libdir);
+	if (dump) {
+		add(arguments, "--tree=%d", (int)options->pid);
+		if (options->after == GCR_CRIU_AFTER_RUNNING)
+			add(arguments, "--leave-running");
+	} else {
+		add(arguments, "--restore-detached");
+		add(arguments, "--pidfile=%s", PID_FILE);
+	}
+	if (options->after == GCR_CRIU_AFTER_STOPPED)
+		add(arguments, "--leave-stopped");
+	if (options->tcp == GCR_CRIU_TCP_KEEP)
+		add(arguments, "--tcp-established");
+	if (options->tcp == GCR_CRIU_TCP_CLOSE)
+		add(arguments, "--tcp-close");
+	if (options->shell_job)
+		add(arguments, "--shell-job");
+	if (options->file_locks)
+		add(arguments, "--file-locks");
+	if (options->ext_unix_sockets)
+		add(arguments, "--ext-unix-sk");
+	if (options->link_remap)
+		add(arguments, "--link-remap");
+	if (options->ghost_limit_bytes)
+		add(arguments, "--ghost-limit=%" PRIu64, options->ghost_limit_bytes);
+	for (size_t i = 0; i < options->externals_count; i++)
+		add(arguments, "--external=%s", options->externals[i]);
+	for (size_t i = 0; i < options->inherits_count; i++) {
+		add(arguments, "--inherit-fd");
+		add(arguments, "fd[%d]:%s", INHERIT_FD + (int)i, options->inherits[i].key);
+	}
+}
+
+static int check_options(const struct gcr_criu_options *options, struct gcr_error *error)
+{
+	bool dump = options->action == GCR_CRIU_DUMP;
+	struct stat status;
+
+	if (!options->log_name || !*options->log_name || strchr(options->log_name, '/') ||
+	    strcmp(options->log_name, PID_FILE) == 0)
+		return gcr_error_set(error, EINVAL, "the log has to have a name of its own");
+	if (dump ? options->pid <= 0 || options->inherits_count
+		 : options->after == GCR_CRIU_AFTER_RUNNING)
+		return gcr_error_set(error, EINVAL, "options that do not belong together");
+	if (!options->libdir || stat(options->libdir, &status) < 0 || !S_ISDIR(status.st_mode))
+		return gcr_error_set(error, EINVAL, "%s, for CRIU's plugins, is no directory",
+				     options->libdir ? options->libdir : "what is given");
+	return 0;
+}
+
+int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu_options *options,
+		   struct gcr_criu_job **ret_job, struct gcr_error *error)
+{
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	_cleanup_(free_arguments) struct arguments arguments = {};
+	_cleanup_free_ int *fds = NULL;
+	size_t fds_count = INHERIT_FD + options->inherits_count;
+	int work_fd = options->work_fd < 0 ? options->images_fd : options->work_fd;
+	int r;
+
+	r = check_options(options, error);
+	if (r < 0)
+		return r;
+	job = new_job();
+	fds = calloc(fds_count, sizeof(*fds));
+	add_arguments(&arguments, program->path, options);
+	if (!job || !fds || arguments.failed)
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	job->action = options->action;
+	job->log_name = strdup(options->log_name);
+	if (!job->log_name)
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	job->work_fd = fcntl(work_fd, F_DUPFD_CLOEXEC, 0);
+	r = job->work_fd < 0 ? -errno : make_output(&job->output_fd);
+
+	/* The old ones must not be taken for its; and it makes the pid file only if there is none.
+	 */
+	if (r == 0 && ((unlinkat(work_fd, options->log_name, 0) < 0 && errno != ENOENT) ||
+		       (unlinkat(work_fd, PID_FILE, 0) < 0 && errno != ENOENT)))
+		r = -errno;
+	if (r < 0)
+		return gcr_error_set(error, -r, "CRIU cannot be prepared: %s", strerror(-r));
+
+	fds[0] = -1;
+	fds[1] = fds[2] = job->output_fd;
+	fds[IMAGES_FD] = options->images_fd;
+	fds[WORK_FD] = work_fd;
+	for (size_t i = 0; i < options->inherits_count; i++)
+		fds[INHERIT_FD + i] = options->inherits[i].fd;
+	r = start_program(program->path, arguments.list, fds, fds_count, &job->pid, &job->pidfd);
+	if (r < 0)
+		return gcr_error_set(error, r == -ENOMEM || r == -EAGAIN ? ENOMEM : EIO,
+				     "%s cannot be started: %s", program->path, strerror(-r));
+	*ret_job = TAKE_PTR(job);
+	return 0;
+}
+
+int gcr_criu_fd(const struct gcr_criu_job *job)
+{
+	return job->pidfd;
+}
+
+/* ---- its end ---- */
+
+/*
+ * Everything that @parent has started, @parent itself not. What it starts meanwhile is not seen:
+ * the caller has stopped it, and what is killed starts nothing.
+ */
+static void kill_below(pid_t parent, int levels)
+{
+	_cleanup_closedir_ DIR *tasks = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+	struct dirent *task;
+
+	gcr_proc_path(path, parent, "task");
+	tasks = opendir(path);
+	while (tasks && (task = readdir(tasks))) {
+		_cleanup_free_ char *children = NULL;
+		char name[sizeof("task//children") + sizeof(task->d_name)];
+		char *rest;
+
+		if (task->d_name[0] == '.')
+			continue;
+		snprintf(name, sizeof(name), "task/%.20s/children", task->d_name);
+		if (gcr_proc_read(parent, name, &children, NULL) < 0)
+			continue;
+		rest = children;
+		for (;;) {
+			char *end;
+			pid_t child = (pid_t)strtol(rest, &end, 10);
+			_cleanup_close_ int pidfd = -1;
+			struct gcr_proc_stat stat;
+
+			if (end == rest || child <= 0)
+				break;
+			rest = end;
+			pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+			/* the pidfd's process is its child: it did not end since it was listed */
+			if (pidfd < 0 || gcr_proc_stat(child, &stat) < 0 || stat.parent != parent)
+				continue;
+			send_signal(pidfd, SIGSTOP);
+			if (levels > 0)
+				kill_below(child, levels - 1);
+			send_signal(pidfd, SIGKILL);
+		}
+	}
+}
+
+void gcr_criu_kill(struct gcr_criu_job *job)
+{
+	if (reap(job))
+		return;
+	job->stopped_by_us = true;
+	if (job->action == GCR_CRIU_RESTORE) {
+		send_signal(job->pidfd, SIGSTOP);
+		kill_below(job->pid, NESTED_MAX);
+	}
+	send_signal(job->pidfd, SIGKILL);
+}
+
+void gcr_criu_cancel(struct gcr_criu_job *job)
+{
+	const struct rlimit none = {0, 0};
+
+	if (job->action == GCR_CRIU_RESTORE) {
+		gcr_criu_kill(job);
+		return;
+	}
+	if (reap(job))
+		return;
+	job->stopped_by_us = true;
+	prlimit(job->pid, RLIMIT_FSIZE, &none, NULL);
+}
+
+void gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec)
+{
+	gcr_criu_cancel(job);
+	if (gcr_criu_wait(job, grace_usec, -1) == 0)
+		return;
+	gcr_criu_kill(job);
+	gcr_criu_wait(job, -1, -1);
+}
+
+static int read_log(const struct gcr_criu_job *job, char **ret_text, size_t *ret_bytes)
+{
+	_cleanup_close_ int fd = gcr_beneath_open_file(job->work_fd, job->log_name, NULL);
+	_cleanup_free_ char *text = NULL;
+	struct stat status;
+	size_t used = 0;
+
+	if (fd < 0 || fstat(fd, &status) < 0)
+		return -EIO;
+	if (status.st_size > LOG_BYTES_MAX)
+		status.st_size = LOG_BYTES_MAX;
+	text = malloc((size_t)status.st_size + 1);
+	if (!text)
+		return -ENOMEM;
+	while (used < (size_t)status.st_size) {
+		ssize_t got = read(fd, text + used, (size_t)status.st_size - used);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		used += (size_t)got;
+	}
+	*ret_text = TAKE_PTR(text);
+	*ret_bytes = used;
+	return 0;
+}
+
+/* The words of a run that failed by itself. */
+static int explain(struct gcr_criu_job *job, struct gcr_error *error)
+{
+	_cleanup_free_ char *output = NULL;
+	_cleanup_free_ char *log = NULL;
+	size_t bytes;
+	int r;
+
+	if (read_log(job, &log, &bytes) == 0) {
+		r = gcr_criu_log_error(log, bytes, error);
+		if (r != -ENOENT)
+			return r;
+	}
+	/* Before it has a log, and where its loader fails. */
+	output = malloc(OUTPUT_BYTES + 1);
+	if (output) {
+		read_output(job->output_fd, output);
+		r = gcr_criu_log_error(output, strlen(output), error);
+		if (r != -ENOENT)
+			return r;
+		/* what gcr_criu_log_error() has looked at is in lines now */
+		if (*output) {
+			output[strcspn(output, "\n")] = '\0';
+			return gcr_error_set(error, EIO, "criu: %s", output);
+		}
+	}
+	if (job->wait_status != -1 && WIFSIGNALED(job->wait_status))
+		return gcr_error_set(error, EIO, "criu was killed by signal %d",
+				     WTERMSIG(job->wait_status));
+	if (job->wait_status != -1 && WIFEXITED(job->wait_status))
+		return gcr_error_set(error, EIO, "criu failed with exit status %d and said nothing",
+				     WEXITSTATUS(job->wait_status));
+	return gcr_error_set(error, EIO, "criu ended, nobody knows how");
+}
+
+static int read_pid(const struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error)
+{
+	_cleanup_free_ char *text = NULL;
+	void *bytes;
+	size_t size;
+	uint64_t pid;
+	int r;
+
+	r = gcr_beneath_read(job->work_fd, PID_FILE, 32, &bytes, &size, error);
+	if (r < 0) {
+		gcr_error_prefix(error, "criu has not told the pid");
+		return r;
+	}
+	text = strndup(bytes, size);
+	free(bytes);
+	if (!text)
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	if (gcr_parse_u64(text, &pid) < 0 || pid == 0 || pid > INT32_MAX)
+		return gcr_error_set(error, EIO, "criu has not told the pid");
+	*ret_pid = (pid_t)pid;
+	return 0;
+}
+
+int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error)
+{
+	int r = gcr_criu_wait(job, -1, -1);
+
+	if (r < 0)
+		return gcr_error_set(error, -r, "criu cannot be waited for: %s", strerror(-r));
+	if (job->wait_status != -1 && WIFEXITED(job->wait_status) &&
+	    WEXITSTATUS(job->wait_status) == 0)
+		return job->action == GCR_CRIU_RESTORE && ret_pid ? read_pid(job, ret_pid, error)
+								  : 0;
+	if (job->stopped_by_us)
+		return gcr_error_set(error, ECANCELED, "criu was stopped");
+	return explain(job, error);
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * CRIU as a child process: found, started, waited for, stopped; and what it said made into an
+ * error. Facts about its options and messages are those of CRIU 4.0 to 4.2
+ * (Documentation/criu.txt, criu/config.c). A job is used by one thread at a time.
+ */
+#ifndef GCR_CRIU_GLUE_CRIU_H
+#define GCR_CRIU_GLUE_CRIU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "lib/cleanup.h"
+#include "lib/error.h"
+
+/* Versions as CRIU counts them itself: major * 10000 + minor * 100 + sublevel. */
+#define GCR_CRIU_VERSION_MIN 40000u
+
+struct gcr_criu_program {
+	char *path; /* absolute unless the caller's was not */
+	unsigned int version;
+};
+
+/*
+ * Find CRIU and ask it for its version (once: keep the result). @path: this program and no other;
+ * NULL: `criu` in PATH, then where distributions put it. -EOPNOTSUPP: there is none, it does not
+ * run, or it is too old, with words that say what to install; -ENOMEM.
+ */
+int gcr_criu_find(const char *path, struct gcr_criu_program *ret_program, struct gcr_error *error);
+void gcr_criu_program_clear(struct gcr_criu_program *program);
+
+enum gcr_criu_action {
+	GCR_CRIU_DUMP,
+	GCR_CRIU_RESTORE, /* detached: the tree is no child of CRIU's when it has ended */
+};
+
+enum gcr_criu_after {
+	GCR_CRIU_AFTER_DEFAULT, /* a dumped tree is killed, a restored one runs */
+	GCR_CRIU_AFTER_STOPPED, /* --leave-stopped: SIGCONT makes it go on */
+	GCR_CRIU_AFTER_RUNNING, /* --leave-running, of a dump */
+};
+
+enum gcr_criu_tcp {
+	GCR_CRIU_TCP_REFUSE, /* a connection is an error */
+	GCR_CRIU_TCP_KEEP,   /* --tcp-established: packets are held back meanwhile */
+	GCR_CRIU_TCP_CLOSE,  /* --tcp-close: closed when restored */
+};
+
+struct gcr_criu_inherit {
+	int fd;		 /* stays the caller's */
+	const char *key; /* what it stands for: "pipe:[INODE]", "tty[RDEV:DEV]", ... */
+};
+
+/* Everything in it is the caller's and needed only during gcr_criu_start(). */
+struct gcr_criu_options {
+	enum gcr_criu_action action;
+	pid_t pid;	      /* dump: the tree's root */
+	int images_fd;	      /* directory of the images */
+	int work_fd;	      /* directory of the log and the pid file; -1: the images' */
+	const char *log_name; /* a name in the work directory; one that is there is replaced */
+	/*
+	 * Where CRIU looks for plugins: an existing directory of ours, empty or with our plugin. A
+	 * plugin of CRIU's own for GPUs would act behind our back.
+	 */
+	const char *libdir;
+	enum gcr_criu_after after;
+	enum gcr_criu_tcp tcp;
+	bool shell_job;		      /* the root's session leader or terminal is outside */
+	bool file_locks;	      /* dump file locks */
+	bool ext_unix_sockets;	      /* datagram sockets may be connected to the outside */
+	bool link_remap;	      /* unlinked files with other names get a temporary one */
+	uint64_t ghost_limit_bytes;   /* largest unlinked file (blocks in use); 0: CRIU's 1 MiB */
+	const char *const *externals; /* "file[..]", "unix[INODE]", "tty[..]", ... */
+	size_t externals_count;
+	const struct gcr_criu_inherit *inherits; /* restore */
+	size_t inherits_count;
+};
+
+struct gcr_criu_job;
+
+/*
+ * Start it. The environment is ours less LD_PRELOAD and CRIU_CONFIG_FILE; CRIU_FAULT gets through.
+ * Makes SIGXFSZ ignored in this process (see gcr_criu_cancel()). Errors with words: -EINVAL
+ * options that contradict each other, -ENOMEM, -EIO.
+ */
+int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu_options *options,
+		   struct gcr_criu_job **ret_job, struct gcr_error *error);
+
+/* A pidfd, readable once CRIU has ended; the job's. */
+int gcr_criu_fd(const struct gcr_criu_job *job);
+
+/*
+ * Wait until CRIU has ended: 0 (and gcr_criu_finish() does not wait), -ETIMEDOUT, or -EINTR:
+ * @wake_fd (may be -1) is readable. The job goes on then. @timeout_usec < 0: no limit.
+ */
+int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
+
+/*
+ * Make it give up, and not wait. A dump cannot write any more from now on (its limit of file sizes
+ * is 0, with SIGXFSZ ignored), so it fails as on a full disk: it takes its code out of the
+ * programs, lets them go on and removes its network rules. A killed one would not: see
+ * gcr_criu_kill(). A restore is killed with what it has made so far. It may still have succeeded,
+ * which gcr_criu_finish() tells.
+ */
+void gcr_criu_cancel(struct gcr_criu_job *job);
+
+/*
+ * End it now. What is left of a dump was found by experiment (CRIU 4.1.1, Linux 6.18, killed at
+ * 40 points of a dump): the programs are no longer traced and run again. CRIU's code in a program
+ * sees its socket close and returns to what was interrupted; its mapping stays behind, which harms
+ * nothing and is no obstacle to another dump. In the moments when CRIU has put a system call into a
+ * program's registers but not its code, a program can die of it: use gcr_criu_cancel() first, and
+ * this only for a CRIU that does not answer. Of a dump with GCR_CRIU_TCP_KEEP, packet filter rules
+ * may be left (nftables: table "inet CRIU-PID").
+ * A restore: all descendants are killed, then CRIU.
+ */
+void gcr_criu_kill(struct gcr_criu_job *job);
+
+/* gcr_criu_cancel(), up to @grace_usec for it, then gcr_criu_kill(), and wait for its end. */
+void gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec);
+
+/*
+ * What has become of it; waits for its end. 0, and *ret_pid (may be NULL) is the root's pid after a
+ * restore; else with words made of its log: -ECANCELED it was cancelled or killed by us, -EBUSY,
+ * -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(), -EIO.
+ */
+int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
+
+/* Kills it if it has not ended. NULL is allowed. */
+void gcr_criu_destroy(struct gcr_criu_job *job);
+GCR_DEFINE_CLEANUP(struct gcr_criu_job *, gcr_criu_destroy);
+
+/*
+ * What a log says about a failure: the first error that is not the consequence or the noise of
+ * another, without its time and place in CRIU's source, and for what is known an explanation in
+ * front. Returns -errno; -ENOENT and no words if the log has none. @text is any bytes; it is
+ * changed.
+ */
+int gcr_criu_log_error(char *text, size_t bytes, struct gcr_error *error);
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+/* What CRIU's log means. Its lines hold names that programs chose: any bytes. No I/O here. */
+#include "criu-glue/criu.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+#define LINE_WORDS_MAX 200 /* of CRIU's own line, so that the advice in front is whole */
+
+/*
+ * Errors that say nothing about why: those in the first group appear in good runs too (4.1.1), the
+ * others follow another error, or name no cause.
+ */
+static const char *const noise[] = {
+	"rlimit: Can't setup RLIMIT_NOFILE",
+	"bpf: Failed to", /* libbpf's trial at start */
+	"lsm: no LSM",
+
+	"Dumping FAILED",
+	"Restoring FAILED",
+	"Dump files (pid:",
+	"Dump mappings (pid:",
+	"Dump core (pid:",
+	"Dump mm (pid:",
+	"Dump creds (pid:",
+	"Collect mappings (pid:",
+	"Pre-dumping FAILED",
+	"exited, status=",
+	"killed by signal",
+	"Can't run restorer",
+	"Unable to open",
+	"Error writing a file",
+};
+
+static const struct known {
+	const char *pattern; /* somewhere in the line */
+	int number;
+	const char *words;
+} known[] = {
+	{"--ext-unix-sk", EBUSY,
+	 "a unix socket is connected to a program outside the tree: close it, or make it external"},
+	{"Can't dump half of stream unix", EBUSY,
+	 "a unix socket is connected to a program outside the tree: close it, or make it external"},
+	{"Can't dump name-less external socket", EBUSY,
+	 "a unix socket is connected to a nameless one outside the tree: close it"},
+	{"Can't dump ghost file", EFBIG,
+	 "an unlinked file that is open or mapped is larger than the limit: raise the limit"},
+	{"Use link-remap option", EBUSY,
+	 "an open file has lost the name it was opened by: link-remap is needed"},
+	{"is not a session leader", EBUSY,
+	 "the session's leader, a shell, is not in the tree: shell-job is needed, or start the "
+	 "program with setsid"},
+	{"shell-job", EBUSY,
+	 "the program's terminal or session is a shell's outside the tree: shell-job is needed"},
+	{"session leader", EBUSY,
+	 "the session or process group of a task has its leader outside the tree: freeze from that "
+	 "one on, or start the program with setsid"},
+	{"Some file locks are hold", EBUSY, "the program holds file locks: file-locks is needed"},
+	{"Unresolved lock found", EBUSY,
+	 "a file lock is shared with a process outside the tree, or its owner is not known"},
+	{"has bad size", ESTALE,
+	 "a file is not as long as it was when the program was dumped: bring the old one back"},
+	{"has bad mode", ESTALE,
+	 "a file's mode is not what it was when the program was dumped: change it back"},
+	{"has bad build-ID", ESTALE,
+	 "a program or library was replaced since the program was dumped: bring the old one back"},
+	{"No tty found to inherit", ENOTTY,
+	 "the program had a terminal: one has to be given to it"},
+	{"Standard stream is not a terminal", ENOTTY,
+	 "the program had a terminal: one has to be given to it"},
+	{"Can't get tty params", ENOTTY, "the program had a terminal: one has to be given to it"},
+	{"Failed to set up terminal", ENOTTY, "the terminal that was given does not work as one"},
+	{"tcp-established", EBUSY,
+	 "the program has a TCP connection: close it, or say what is to become of it"},
+	{"Connected TCP socket", EBUSY,
+	 "the program has a TCP connection: close it, or say what is to become of it"},
+	{"Can't get 1:16 opt", EOPNOTSUPP,
+	 "this CRIU cannot dump network sockets on this kernel (Linux >= 6.16 needs CRIU >= 4.2): "
+	 "install a newer one, or close them"},
+	{"Can't get 1:34 opt", EOPNOTSUPP,
+	 "this CRIU cannot dump network sockets on this kernel (Linux >= 6.16 needs CRIU >= 4.2): "
+	 "install a newer one, or close them"},
+	{"in-flight", EBUSY, "a connection is just being made: try again"},
+	{"iptables", EOPNOTSUPP, "packets cannot be held back: install iptables or nftables"},
+	{"nftables", EOPNOTSUPP, "packets cannot be held back: install iptables or nftables"},
+	{"io_uring", EOPNOTSUPP, "the program uses io_uring, which CRIU cannot dump"},
+	{"Can't retrieve FDs from socket", EOPNOTSUPP,
+	 "a file cannot be passed to CRIU: io_uring is such a file"},
+	{"Can't dump file", EOPNOTSUPP, "a file of a kind that CRIU cannot dump is open"},
+	{"is not a part of process tree", EBUSY, "a pidfd refers to a process outside the tree"},
+	{"Can't dump nested pid namespace", EOPNOTSUPP,
+	 "the tree has a pid namespace of its own inside: use the container engine's checkpoint"},
+	{"Can't dump a pid namespace without", EOPNOTSUPP,
+	 "the process is in another pid namespace: use the container engine's checkpoint"},
+	{"Unseizable", EBUSY,
+	 "a task is traced already, or was ending: end the debugger, or try again"},
+	{"doesn't live in IPC ns", EOPNOTSUPP, "the program has System V shared memory"},
+	{"Can't lookup mount", EOPNOTSUPP, "a file is on a mount that CRIU cannot see"},
+	{"Can't fork for", EAGAIN, "a process could not be made, or its pid is taken"},
+	{"Pid ", EEXIST, "a process of the tree has a pid that is taken here"},
+	{"Unable to create a thread", EAGAIN, "no more threads can be made here"},
+	{"No space left on device", ENOSPC, "the directory of the images is full"},
+	{"File too large", EFBIG, "the images are too large for the limit of file sizes"},
+	{"Cannot allocate memory", ENOMEM, "there is not enough memory"},
+	{"Can't allocate", ENOMEM, "there is not enough memory"},
+	{"Address already in use", EADDRINUSE, "an address that the program listens at is taken"},
+	{"Operation not permitted", EPERM, "CRIU may not do that here: it needs root"},
+	{"CPU capabilit", EXDEV, "this processor lacks what the program's had"},
+	{"Bad CPU", EXDEV, "this processor lacks what the program's had"},
+	{"kernel lacks", EOPNOTSUPP, "the kernel lacks something that CRIU needs"},
+	{"isn't supported by kernel", EOPNOTSUPP, "the kernel lacks something that CRIU needs"},
+	{"is not supported by the kernel", EOPNOTSUPP,
+	 "the kernel lacks something that CRIU needs"},
+	{"Unexpected rt vDSO area", EOPNOTSUPP,
+	 "this CRIU does not know this kernel: install a newer one"},
+	{"Kernel doesn't support", EOPNOTSUPP, "the kernel lacks something that CRIU needs"},
+};
+
+/*
+ * Behind "(00.012345) ", "pie: 12: " or " 12: " and "Error (file.c:12): ", where the line has that;
+ * NULL: it is no error.
+ */
+static char *error_of(char *line)
+{
+	char *mark = strstr(line, "Error (");
+	char *end;
+
+	if (!mark)
+		return NULL;
+	/* Only what CRIU puts in front of it may be there: no name that contains such a text. */
+	for (const char *c = line; c < mark; c++)
+		if (!isdigit((unsigned char)*c) && !strchr("(). :pie", *c))
+			return NULL;
+	end = strstr(mark, "): ");
+	if (!end || memchr(mark, ' ', (size_t)(end - mark)) != mark + strlen("Error"))
+		return NULL;
+	return end + strlen("): ");
+}
+
+static bool is_noise(const char *words)
+{
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(noise); i++)
+		if (strncmp(words, noise[i], strlen(noise[i])) == 0)
+			return true;
+	return false;
+}
+
+static const struct known *find_known(const char *words)
+{
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(known); i++)
+		if (strstr(words, known[i].pattern))
+			return &known[i];
+	return NULL;
+}
+
+int gcr_criu_log_error(char *text, size_t bytes, struct gcr_error *error)
+{
+	const struct known *best = NULL;
+	const char *line = NULL; /* the first real error, or the first that is known */
+	const char *last_resort = NULL;
+	char *at = text;
+	char *end = text + bytes;
+
+	while (at < end) {
+		char *newline = memchr(at, '\n', (size_t)(end - at));
+		char *next = newline ? newline + 1 : end;
+		const char *words;
+
+		if (!newline) /* not finished: CRIU was killed there */
+			break;
+		*newline = '\0';
+		words = error_of(at);
+		at = next;
+		if (!words || !*words)
+			continue;
+		if (is_noise(words)) {
+			/* "rlimit" and the like are in every log */
+			if (strstr(words, "FAILED") == NULL && strncmp(words, "rlimit", 6) != 0)
+				last_resort = last_resort ? last_resort : words;
+			continue;
+		}
+		if (!line)
+			line = words;
+		best = find_known(words);
+		if (best) {
+			line = words;
+			break;
+		}
+	}
+	if (!line)
+		line = last_resort;
+	if (!line)
+		return -ENOENT;
+	if (best)
+		return gcr_error_set(error, best->number, "%s (criu: %.*s)", best->words,
+				     LINE_WORDS_MAX, line);
+	return gcr_error_set(error, EIO, "criu: %.*s", GCR_ERROR_WORDS_MAX, line);
+}

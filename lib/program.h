@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Programs that the daemon starts: with the descriptors and the environment that they are given
+ * and nothing else, every signal as it is by default, in a session of their own (Ctrl-C in our
+ * terminal is not theirs).
+ */
+#ifndef GCR_LIB_PROGRAM_H
+#define GCR_LIB_PROGRAM_H
+
+#include <signal.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "lib/cleanup.h"
+
+/*
+ * A copy of our environment less the variables @unwanted, and with room for one more at the end.
+ * @ret_count (may be NULL): how many there are. NULL: no memory.
+ */
+char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, size_t *ret_count);
+void gcr_environment_free(char **environment);
+GCR_DEFINE_CLEANUP(char **, gcr_environment_free);
+
+struct gcr_program {
+	const char *path; /* a program's file: PATH is not searched */
+	char *const *arguments;
+	char *const *environment;
+	/*
+	 * What the program has open: fds[N] becomes its descriptor N, and there are no others. A
+	 * negative number becomes /dev/null. They stay the caller's, and may be any, in any order.
+	 */
+	const int *fds;
+	size_t fds_count;
+	int ignored_signal; /* one that the program begins with ignoring; 0: none */
+};
+
+/* Start it. -errno: it is not running. Its end is the caller's to collect. */
+int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *ret_pidfd);
+
+#endif
