@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * criu-glue from a command line, for test_criu.py: `find [PATH]`, and `dump` or `restore` with
+ * NAME=VALUE arguments. The first line of the answer is "0 WORDS" or "ERRNO WORDS".
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "criu-glue/criu.h"
+#include "lib/clock.h"
+
+static int answer(int r, const struct gcr_error *error, const char *words)
+{
+	printf("%s %s\n", r < 0 ? gcr_error_name(-r) : "0", r < 0 ? error->words : words);
+	return 0;
+}
+
+static const char *value_of(const char *argument, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(argument, name, length) == 0 && argument[length] == '='
+		       ? argument + length + 1
+		       : NULL;
+}
+
+static int run(int count, char **arguments)
+{
+	_cleanup_(gcr_criu_program_clear) struct gcr_criu_program program = {};
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	struct gcr_criu_inherit inherits[8];
+	const char *externals[8];
+	struct gcr_criu_options options = {
+		.action = strcmp(arguments[0], "dump") == 0 ? GCR_CRIU_DUMP : GCR_CRIU_RESTORE,
+		.images_fd = -1,
+		.work_fd = -1,
+		.log_name = "criu.log",
+		.externals = externals,
+		.inherits = inherits,
+	};
+	long cancel_usec = -1, kill_usec = -1, grace_usec = 5000000;
+	const char *criu = NULL;
+	struct gcr_error error = {};
+	char words[32] = "done";
+	pid_t pid = 0;
+	int r;
+
+	for (int i = 1; i < count; i++) {
+		const char *argument = arguments[i];
+		const char *value;
+
+		if ((value = value_of(argument, "criu")))
+			criu = value;
+		else if ((value = value_of(argument, "images")))
+			options.images_fd = open(value, O_DIRECTORY | O_CLOEXEC);
+		else if ((value = value_of(argument, "work")))
+			options.work_fd = open(value, O_DIRECTORY | O_CLOEXEC);
+		else if ((value = value_of(argument, "log")))
+			options.log_name = value;
+		else if ((value = value_of(argument, "libdir")))
+			options.libdir = value;
+		else if ((value = value_of(argument, "pid")))
+			options.pid = atoi(value);
+		else if ((value = value_of(argument, "ghost")))
+			options.ghost_limit_bytes = strtoull(value, NULL, 10);
+		else if ((value = value_of(argument, "external")))
+			externals[options.externals_count++] = value;
+		else if ((value = value_of(argument, "inherit")))
+			inherits[options.inherits_count++] = (struct gcr_criu_inherit){
+				.fd = atoi(value),
+				.key = strchr(value, ':') + 1,
+			};
+		else if ((value = value_of(argument, "cancel_usec")))
+			cancel_usec = atol(value);
+		else if ((value = value_of(argument, "kill_usec")))
+			kill_usec = atol(value);
+		else if ((value = value_of(argument, "grace_usec")))
+			grace_usec = atol(value);
+		else if (strcmp(argument, "running") == 0)
+			options.after = GCR_CRIU_AFTER_RUNNING;
+		else if (strcmp(argument, "stopped") == 0)
+			options.after = GCR_CRIU_AFTER_STOPPED;
+		else if (strcmp(argument, "tcp=keep") == 0)
+			options.tcp = GCR_CRIU_TCP_KEEP;
+		else if (strcmp(argument, "tcp=close") == 0)
+			options.tcp = GCR_CRIU_TCP_CLOSE;
+		else if (strcmp(argument, "shell_job") == 0)
+			options.shell_job = true;
+		else if (strcmp(argument, "file_locks") == 0)
+			options.file_locks = true;
+		else if (strcmp(argument, "ext_unix_sockets") == 0)
+			options.ext_unix_sockets = true;
+		else if (strcmp(argument, "link_remap") == 0)
+			options.link_remap = true;
+		else
+			return 2;
+	}
+	r = gcr_criu_find(criu, &program, &error);
+	if (r == 0)
+		r = gcr_criu_start(&program, &options, &job, &error);
+	if (r < 0)
+		return answer(r, &error, NULL);
+	if (cancel_usec >= 0 && gcr_criu_wait(job, cancel_usec, -1) == -ETIMEDOUT)
+		gcr_criu_stop(job, grace_usec);
+	if (kill_usec >= 0 && gcr_criu_wait(job, kill_usec, -1) == -ETIMEDOUT)
+		gcr_criu_kill(job);
+	r = gcr_criu_finish(job, &pid, &error);
+	if (pid)
+		snprintf(words, sizeof(words), "%d", (int)pid);
+	return answer(r, &error, words);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc >= 2 && strcmp(argv[1], "find") == 0) {
+		_cleanup_(gcr_criu_program_clear) struct gcr_criu_program program = {};
+		struct gcr_error error = {};
+		int r = gcr_criu_find(argv[2], &program, &error);
+
+		answer(r, &error, r == 0 ? program.path : NULL);
+		printf("%u\n", program.version);
+		return 0;
+	}
+	return argc >= 2 ? run(argc - 1, argv + 1) : 2;
+}

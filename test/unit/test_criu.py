@@ -1,0 +1,502 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""criu-glue, by the tool criu_tool: with a CRIU that is a script ("fake"), or the real one ("real").
+usage: test_criu.py fake|real PATH-OF-CRIU_TOOL [TEST...]
+
+The real one is GPUCR_TEST_CRIU, else the installed one. Where the processor has no hardware
+breakpoints it hangs without CRIU_FAULT=130; that is found out by trying.
+"""
+import ctypes
+import os
+import pty
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+TOOL = os.path.abspath(sys.argv[2])
+PATIENCE_SEC = 60
+SKIPPED = 77
+MIB = 1 << 20
+LIBC = ctypes.CDLL(None)
+PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG = 36, 1
+
+
+class Skip(Exception):
+    """This cannot be tested here."""
+
+
+def check(condition, *words):
+    if not condition:
+        raise AssertionError(' '.join(str(word) for word in words) or 'not so')
+
+
+def wait_for(condition, what):
+    until = time.monotonic() + PATIENCE_SEC
+    while True:
+        value = condition()
+        if value:
+            return value
+        check(time.monotonic() < until, 'waited in vain for', what)
+        time.sleep(0.01)
+
+
+class Place:
+    """A directory, and programs that end with it."""
+
+    def __init__(self):
+        self.path = tempfile.mkdtemp(prefix='criu.')
+        self.pids = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.pids:
+            end(pid)
+        shutil.rmtree(self.path)
+
+    def directory(self, name):
+        path = f'{self.path}/{name}'
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def tool(self, *arguments, pass_fds=(), environment=None):
+        done = subprocess.run([TOOL, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              timeout=PATIENCE_SEC, pass_fds=pass_fds, check=True,
+                              env=environment or os.environ, errors='replace')
+        return done.stdout.rstrip('\n')
+
+    def criu(self, action, *arguments, expect='0', **others):
+        """Words of the tool's answer, whose number has to be the expected one."""
+        if not any(argument.startswith('images=') for argument in arguments):
+            arguments += (f'images={self.directory("images")}',)
+        answer = self.tool(action, f'libdir={self.directory("plugins")}', *arguments, **others)
+        number, _, words = answer.partition(' ')
+        check(number == expect, f'expected {expect}, not', answer)
+        check(all(character >= ' ' for character in words), 'control characters:', repr(words))
+        return words
+
+    def fake(self, script, version='4.1.1'):
+        path = f'{self.path}/fake-criu'
+        with open(path, 'w') as file:
+            file.write(f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: {version}" && exit 0\n'
+                       'for a; do case $a in --log-file=*) log=${a#*=};; esac; done\n'
+                       'cd /proc/self/fd/4\n' + script + '\n')
+        os.chmod(path, 0o755)
+        return f'criu={path}'
+
+    def program(self, code='', leader=True, **others):
+        """A program that counts in a file: itself, and the file."""
+        counter = f'{self.path}/counter'
+        for name in ('stdin', 'stdout', 'stderr'):
+            others.setdefault(name, subprocess.DEVNULL)
+        program = subprocess.Popen(
+            [sys.executable, '-c', PRELUDE + code + COUNT, counter], start_new_session=leader,
+            cwd='/', **others)
+        self.pids.append(program.pid)
+        wait_for(lambda: program.poll() is not None or os.path.exists(counter) and
+                 os.path.getsize(counter), 'the program')
+        check(program.poll() is None, 'the program has ended')
+        return program.pid
+
+    def count(self):
+        with open(f'{self.path}/counter') as file:
+            return int(file.read() or 0)
+
+    def check_counts(self):
+        before = self.count()
+        wait_for(lambda: self.count() > before, 'the program to count')
+
+    def cycle(self, pid, *arguments, restore=(), **others):
+        """Dump with the end of the program, restore, and it goes on where it was."""
+        self.criu('dump', f'pid={pid}', *arguments)
+        for ended in self.pids:  # those that the root has left are ours now
+            os.waitpid(ended, 0)
+        before = self.count()
+        answer = self.criu('restore', *arguments, *restore, **others)
+        check(answer == str(pid), answer)
+        wait_for(lambda: self.count() > before, 'the program to count')
+        check(self.count() < before + 100000, 'counted on meanwhile')
+
+
+PRELUDE = 'import os,sys,time,socket,fcntl,mmap\n'
+COUNT = '''
+counter = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+n = 0
+while True:
+    n += 1
+    os.pwrite(counter, b"%9d" % n, 0)
+    time.sleep(0.01)
+'''
+
+
+def end(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+# ---- a script for CRIU ----
+
+def fake_versions(place):
+    for version, expect in (('4.0', '0'), ('4.1.1', '0'), ('10.2', '0'), ('3.19', 'EOPNOTSUPP'),
+                            ('', 'EOPNOTSUPP'), ('four', 'EOPNOTSUPP')):
+        answer = place.tool('find', place.fake('', version)[5:])
+        check(answer.startswith(expect + ' '), version, answer)
+        check(expect == '0' or 'install CRIU 4.0' in answer, answer)
+    check(place.tool('find', f'{place.path}/none').startswith('EOPNOTSUPP '))
+    broken = f'{place.path}/broken'
+    with open(broken, 'w') as file:
+        file.write('#!/no/such/program\n')
+    os.chmod(broken, 0o755)
+    check('cannot be started' in place.tool('find', broken))
+    with open(broken, 'w') as file:
+        file.write('#!/bin/sh\necho "Version: 4.1"\nexit 1\n')
+    check('does not run here' in place.tool('find', broken))
+
+
+def fake_path(place):
+    os.rename(place.fake('')[5:], place.directory('bin') + '/criu')
+    environment = dict(os.environ, PATH=f'relative:{place.path}:{place.path}/bin:/usr/bin:/bin')
+    answer = place.tool('find', environment=environment)
+    check(answer == f'0 {place.path}/bin/criu\n40101', answer)
+
+
+def fake_arguments(place):
+    script = place.fake('for a; do echo "$a"; done >arguments; env >environment; '
+                        'ls -l /proc/self/fd >fds; ls /proc/$$/fd >numbers; cat /proc/self/fd/5 '
+                        '>inherited; echo 77 >criu.pid; grep SigIgn /proc/$$/status >signals')
+    environment = dict(os.environ, LD_PRELOAD='', CRIU_CONFIG_FILE='/x', CRIU_FAULT='130')
+    words = place.criu('dump', script, 'pid=12', 'running', 'tcp=keep', 'shell_job', 'file_locks',
+                       'ext_unix_sockets', 'link_remap', 'ghost=5000000', 'external=unix[5]',
+                       'external=file[a:b]', environment=environment)
+    check(words == 'done', words)
+    images = f'{place.path}/images'
+    with open(f'{images}/arguments') as file:
+        given = file.read().split('\n')[:-1]
+    for wanted in ('dump', '--no-default-config', '-v4', '--log-file=criu.log', '--tree=12',
+                   f'--libdir={place.path}/plugins', '--leave-running', '--tcp-established',
+                   '--shell-job', '--file-locks', '--ext-unix-sk', '--link-remap',
+                   '--ghost-limit=5000000', '--external=unix[5]', '--external=file[a:b]',
+                   '--images-dir=/proc/self/fd/3', '--work-dir=/proc/self/fd/4'):
+        check(wanted in given, wanted, given)
+    with open(f'{images}/environment') as file:
+        names = [line.split('=')[0] for line in file]
+    check('CRIU_FAULT' in names and 'LD_PRELOAD' not in names and 'CRIU_CONFIG_FILE' not in names)
+    with open(f'{images}/signals') as file:
+        check(int(file.read().split()[1], 16) >> (signal.SIGXFSZ - 1) & 1, 'SIGXFSZ is not ignored')
+
+    # Descriptors of a restore, whatever their numbers were.
+    with open(f'{place.path}/text', 'w') as file:
+        file.write('inherited text')
+    fd = os.open(f'{place.path}/text', os.O_RDONLY)
+    words = place.criu('restore', script, 'stopped', 'tcp=close', f'inherit={fd}:pipe:[9]',
+                       pass_fds=(fd,))
+    os.close(fd)
+    check(words == '77', words)
+    with open(f'{images}/arguments') as file:
+        given = file.read().split('\n')[:-1]
+    for wanted in ('restore', '--restore-detached', '--pidfile=criu.pid', '--leave-stopped',
+                   '--tcp-close', 'fd[5]:pipe:[9]'):
+        check(wanted in given, wanted, given)
+    with open(f'{images}/inherited') as file:
+        check(file.read() == 'inherited text')
+    with open(f'{images}/numbers') as file:
+        numbers = {int(line) for line in file}
+    check({0, 1, 2, 3, 4, 5} <= numbers and not numbers & {6, 7, 8, 9}, numbers)
+
+
+def fake_failures(place):
+    line = '(00.1) Error (criu/a.c:1): '
+    words = place.criu('dump', 'pid=1', place.fake(f'echo "{line}Strange thing" >$log; exit 1'),
+                       expect='EIO')
+    check(words == 'criu: Strange thing', words)
+    words = place.criu('dump', 'pid=1', place.fake(
+        f'echo "{line}Some file locks are hold by dumping tasks!" >$log; exit 1'), expect='EBUSY')
+    check('file locks' in words, words)
+    # a log of an earlier run is not this one's
+    words = place.criu('dump', 'pid=1', place.fake('exit 3'), expect='EIO')
+    check('exit status 3' in words, words)
+    words = place.criu('dump', 'pid=1', place.fake('kill -SEGV $$'), expect='EIO')
+    check('signal 11' in words, words)
+    words = place.criu('dump', 'pid=1', place.fake('echo "no library" >&2; exit 127'), expect='EIO')
+    check(words == 'criu: no library', words)
+    # more than is kept of what it prints does not hold it up
+    place.criu('dump', 'pid=1', place.fake('head -c 200000 /dev/zero; exit 0'))
+    place.criu('dump', 'pid=1', place.fake(
+        'head -c 300000 /dev/zero >$log; printf "\\n(00.1) Error (criu/a.c:1): a\\033\\001b\\n" '
+        '>>$log; exit 1'), expect='EIO')
+    words = place.criu('restore', place.fake('echo x >criu.pid'), expect='EIO')
+    check('pid' in words, words)
+    place.criu('restore', place.fake('exit 0'), expect='ENOENT')
+
+
+def fake_options(place):
+    script = place.fake('exit 0')
+    place.criu('dump', script, expect='EINVAL')
+    place.criu('dump', script, 'pid=1', 'log=../x', expect='EINVAL')
+    place.criu('dump', script, 'pid=1', 'inherit=0:x', expect='EINVAL')
+    place.criu('restore', script, 'running', expect='EINVAL')
+    answer = place.tool('dump', script, 'pid=1', f'images={place.path}', 'libdir=/no/such')
+    check(answer.startswith('EINVAL '), answer)
+
+
+def fake_cancel(place):
+    # It fails at its next write, by itself.
+    script = place.fake('trap "" XFSZ; while echo x >>image; do sleep 0.01; done; exit 1')
+    words = place.criu('dump', script, 'pid=1', 'cancel_usec=300000', expect='ECANCELED')
+    check('stopped' in words, words)
+    # It does not answer, and is killed; so is one that hangs in a restore, with what it made.
+    script = place.fake('echo $$ >me; exec sleep 1000')
+    place.criu('dump', script, 'pid=1', 'cancel_usec=300000', 'grace_usec=1000', expect='ECANCELED')
+    script = place.fake('(echo $$ >/dev/null; sleep 1001 & echo $! >grandchild; wait) & '
+                        'echo $! >child; sleep 1002')
+    place.criu('restore', script, 'cancel_usec=500000', expect='ECANCELED')
+    for name in ('child', 'grandchild'):
+        with open(f'{place.path}/images/{name}') as file:
+            pid = int(file.read())
+        wait_for(lambda: gone(pid), name)
+
+
+def gone(pid):
+    try:
+        with open(f'/proc/{pid}/stat') as file:
+            return file.read().rpartition(')')[2].split()[0] in 'ZX'
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+# ---- the real one ----
+
+def prepare_real():
+    if os.getuid() != 0:
+        raise Skip('CRIU needs root')
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    path = os.environ.get('GPUCR_TEST_CRIU')
+    with Place() as place:
+        answer = place.tool('find', *([path] if path else []))
+        if not answer.startswith('0 '):
+            raise Skip(answer)
+        Place.real = 'criu=' + answer.split('\n')[0][2:]
+        pid = place.program()
+        trials = [os.environ.get('CRIU_FAULT')] if 'CRIU_FAULT' in os.environ else [None, '130']
+        for fault in trials:
+            if fault:
+                os.environ['CRIU_FAULT'] = fault
+            answer = place.tool('dump', Place.real, f'pid={pid}', 'running',
+                                f'images={place.directory("images")}', 'cancel_usec=10000000',
+                                'grace_usec=1000', f'libdir={place.directory("plugins")}')
+            if answer == '0 done':
+                return
+        raise Skip(f'CRIU cannot dump a plain program here: {answer}')
+
+
+def real_plain(place):
+    place.cycle(place.program(), Place.real)
+
+
+def real_leave(place):
+    pid = place.program()
+    place.criu('dump', Place.real, f'pid={pid}', 'running')
+    place.check_counts()
+    place.criu('dump', Place.real, f'pid={pid}', 'stopped')
+    with open(f'/proc/{pid}/stat') as file:
+        check(file.read().rpartition(')')[2].split()[0] == 'T')
+    os.kill(pid, signal.SIGCONT)
+    place.check_counts()
+
+
+def real_pipe(place):
+    """stdout is a pipe to the outside; what stands for it afterwards is a file."""
+    reader, writer = os.pipe()
+    code = 'import threading\n' \
+        'def talk():\n  while True:\n    os.write(1, b"word\\n"); time.sleep(0.01)\n' \
+        'threading.Thread(target=talk).start()\n'
+    pid = place.program(code, stdout=writer)
+    key = f'pipe:[{os.fstat(writer).st_ino}]'
+    os.close(writer)
+    log = os.open(f'{place.path}/log', os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    place.cycle(pid, Place.real, restore=(f'inherit={log}:{key}',), pass_fds=(log,))
+    wait_for(lambda: os.fstat(log).st_size > 50, 'words in the log')
+    os.close(log)
+    os.close(reader)
+
+
+def real_terminal(place):
+    master, slave = pty.openpty()
+    status = os.stat(os.ttyname(slave))
+    pid = place.program(stdin=slave, stdout=slave, stderr=slave)
+    key = f'tty[{status.st_rdev:x}:{status.st_dev:x}]'
+    words = place.criu('dump', Place.real, f'pid={pid}', 'running', expect='EBUSY')
+    check('terminal' in words, words)
+    others = pty.openpty()
+    place.cycle(pid, Place.real, f'external={key}', restore=(f'inherit={others[1]}:{key}',),
+                pass_fds=(others[1],))
+    check(os.readlink(f'/proc/{pid}/fd/1') == os.ttyname(others[1]))
+    for fd in (master, slave, *others):
+        os.close(fd)
+
+
+def real_ghost(place):
+    code = 'f = open(sys.argv[1] + ".big", "w+b")\nf.write(b"a" * (2 << 20))\nf.flush()\n' \
+        'os.unlink(sys.argv[1] + ".big")\n'
+    pid = place.program(code)
+    words = place.criu('dump', Place.real, f'pid={pid}', expect='EFBIG')
+    check('unlinked' in words and 'counter.big' in words, words)
+    place.check_counts()
+    place.cycle(pid, Place.real, f'ghost={4 * MIB}')
+    sizes = [os.stat(f'/proc/{pid}/fd/{fd}').st_size for fd in os.listdir(f'/proc/{pid}/fd')]
+    check(2 * MIB in sizes, sizes)
+
+
+def real_lock(place):
+    lock = f'{place.path}/lock'
+    pid = place.program(f'f = open({lock!r}, "w")\nfcntl.flock(f, fcntl.LOCK_EX)\n')
+    words = place.criu('dump', Place.real, f'pid={pid}', expect='EBUSY')
+    check('file locks' in words, words)
+    place.cycle(pid, Place.real, 'file_locks')
+    check(subprocess.run(['flock', '-n', lock, 'true'], check=False).returncode == 1, 'lost')
+
+
+def real_unix(place):
+    """A stream socket as stdout, as the journal gives; a file afterwards does not stand for it."""
+    ours, theirs = socket.socketpair()
+    pid = place.program('os.write(1, b"before")\n', stdout=theirs)
+    inode = os.fstat(theirs.fileno()).st_ino
+    theirs.close()
+    words = place.criu('dump', Place.real, f'pid={pid}', expect='EBUSY')
+    check('unix socket' in words, words)
+    place.check_counts()
+    other, given = socket.socketpair()
+    place.cycle(pid, Place.real, f'external=unix[{inode}]', pass_fds=(given.fileno(),),
+                restore=(f'inherit={given.fileno()}:socket:[{inode}]',))
+    for a in (ours, other, given):
+        a.close()
+
+
+def real_shell(place):
+    pid = place.program(leader=False)
+    words = place.criu('dump', Place.real, f'pid={pid}', expect='EBUSY')
+    check('shell-job' in words, words)
+    place.cycle(pid, Place.real, 'shell_job')
+
+
+def real_log(place):
+    """A file that is only appended to may have grown meanwhile; others may not."""
+    log = f'{place.path}/log'
+    pid = place.program(f'f = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n')
+    place.criu('dump', Place.real, f'pid={pid}')
+    os.waitpid(pid, 0)
+    with open(log, 'a') as file:
+        file.write('more')
+    place.criu('restore', Place.real)
+    place.check_counts()
+    end(pid)
+    pid = place.program(f'f = os.open({log!r}, os.O_WRONLY)\n')
+    place.criu('dump', Place.real, f'pid={pid}')
+    os.waitpid(pid, 0)
+    with open(log, 'a') as file:
+        file.write('more')
+    words = place.criu('restore', Place.real, expect='ESTALE')
+    check('bring the old one back' in words and log in words, words)
+    check(gone(pid))
+    os.truncate(log, 4)
+    place.criu('restore', Place.real)
+    place.check_counts()
+
+
+def real_tree(place):
+    code = 'if os.fork() == 0:\n  os.fork()\n  while True: time.sleep(0.01)\n'
+    pid = place.program(code)
+
+    def below(parent):
+        with open(f'/proc/{parent}/task/{parent}/children') as file:
+            return [int(child) for child in file.read().split()]
+
+    child, = below(pid)
+    grandchild, = wait_for(lambda: below(child), 'the grandchild')
+    place.pids += [child, grandchild]
+    place.cycle(pid, Place.real)
+    check(below(pid) == [child] and below(child) == [grandchild])
+    os.kill(grandchild, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)
+
+
+def real_cancel(place):
+    """Cancelled at many moments of a dump: the program goes on each time, and can be dumped."""
+    pid = place.program(f'x = bytearray(b"a" * {20 * MIB})\n')
+    cancelled = 0
+    for tenth in range(12):
+        answer = place.tool('dump', Place.real, f'pid={pid}', 'running',
+                            f'cancel_usec={tenth * 20000}', f'libdir={place.directory("plugins")}',
+                            f'images={place.directory("images")}')
+        check(answer in ('0 done', 'ECANCELED criu was stopped'), answer)
+        cancelled += answer != '0 done'
+        place.check_counts()
+        with open(f'/proc/{pid}/status') as file:
+            check('TracerPid:\t0\n' in file.read())
+        with open(f'/proc/{pid}/maps') as file:
+            check('CRIUMFD' not in file.read(), 'its code is still there')
+    check(cancelled, 'never in the middle')
+    place.cycle(pid, Place.real)
+
+
+def real_killed(place):
+    """CRIU waits in the middle of a dump, its code in the program, and is killed."""
+    pid = place.program(f'x = bytearray(b"a" * {20 * MIB})\n')
+    images = place.directory('images')
+    # its image of the memory is a pipe that nobody reads from: it stops there
+    os.mkfifo(f'{images}/pages-1.img')
+    answer = place.tool('dump', Place.real, f'pid={pid}', 'running', f'images={images}',
+                        f'libdir={place.directory("plugins")}', 'kill_usec=2000000')
+    check(answer == 'ECANCELED criu was stopped', answer)
+    place.check_counts()
+    with open(f'/proc/{pid}/status') as file:
+        check('TracerPid:\t0\n' in file.read())
+    os.unlink(f'{images}/pages-1.img')
+    place.cycle(pid, Place.real)
+
+
+def main():
+    kind = sys.argv[1]
+    failed = 0
+    skipped = []
+    try:
+        if kind == 'real':
+            prepare_real()
+    except Skip as reason:
+        print('skipped:', reason)
+        return SKIPPED
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    wanted = sys.argv[3:] or [name for name in globals() if name.startswith(kind + '_')]
+    for name in wanted:
+        try:
+            with Place() as place:
+                try:
+                    globals()[name](place)
+                except AssertionError:
+                    for log in ('images/criu.log',):
+                        if os.path.exists(f'{place.path}/{log}'):
+                            with open(f'{place.path}/{log}', errors='replace') as file:
+                                print(''.join(file.readlines()[-25:]))
+                    raise
+            print('ok', name, flush=True)
+        except Skip as reason:
+            skipped.append(name)
+            print('skipped', name, reason, flush=True)
+        except Exception:  # whatever it was, the others are worth running
+            traceback.print_exc()
+            print('FAILED', name, flush=True)
+            failed += 1
+    return 1 if failed else 0
+
+
+sys.exit(main())
