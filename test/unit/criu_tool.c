@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * criu-glue from a command line, for test_criu.py: `find [PATH]`, and `dump` or `restore` with
- * NAME=VALUE arguments. The first line of the answer is "0 WORDS" or "ERRNO WORDS".
+ * criu-glue from a command line, for test_criu.py: `find [PATH]`, `dump` or `restore` with
+ * NAME=VALUE arguments, and `opens` with such and pids. The first line of the answer is "0 WORDS"
+ * or "ERRNO WORDS".
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +11,8 @@
 #include <string.h>
 
 #include "criu-glue/criu.h"
-#include "lib/clock.h"
+#include "criu-glue/opens.h"
+#include "lib/hex.h"
 
 static int answer(int r, const struct gcr_error *error, const char *words)
 {
@@ -113,6 +115,71 @@ static int run(int count, char **arguments)
 	return answer(r, &error, words);
 }
 
+static void print_opens(const struct gcr_opens *opens)
+{
+	printf("shell_job %d\nfile_locks %d\nlink_remap %d\next_unix_sockets %d\nghost %llu\n"
+	       "lost %zu\n",
+	       opens->shell_job, opens->file_locks, opens->link_remap, opens->ext_unix_sockets,
+	       (unsigned long long)opens->ghost_limit_bytes, opens->findings_lost);
+	for (size_t i = 0; i < opens->findings_count; i++) {
+		const struct gcr_open_finding *finding = &opens->findings[i];
+
+		if (finding->verdict == GCR_OPEN_REFUSED)
+			printf("refused %s %s\n", gcr_error_name(finding->error.number),
+			       finding->error.words);
+		else
+			printf("external %d %d %s %s stdio=%d writer=%d\n", (int)finding->pid,
+			       finding->fd, finding->key,
+			       finding->has_option ? finding->option : "-", finding->is_stdio,
+			       finding->is_writer);
+	}
+	for (size_t i = 0; i < opens->files_count; i++) {
+		const struct gcr_open_file *file = &opens->files[i];
+		char build_id[2 * sizeof(file->build_id) + 1] = "";
+		char *end = build_id;
+
+		for (uint32_t j = 0; j < file->build_id_bytes; j++)
+			end = gcr_hex_put(end, file->build_id[j]);
+		*end = '\0';
+		printf("file %llu %lld mapped=%d append=%d [%s] %s\n",
+		       (unsigned long long)file->size_bytes, (long long)file->mtime_ns,
+		       file->is_mapped, file->is_append_only, build_id, file->path);
+	}
+}
+
+static int scan(int count, char **arguments)
+{
+	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
+	struct gcr_opens_options options = {.ghost_limit_max_bytes = 64 << 20};
+	struct gcr_error error = {};
+	size_t pids_count = 0;
+	pid_t pids[64];
+	int r;
+
+	for (int i = 1; i < count; i++) {
+		const char *argument = arguments[i];
+		const char *value;
+
+		if ((value = value_of(argument, "ghost")))
+			options.ghost_limit_max_bytes = strtoull(value, NULL, 10);
+		else if ((value = value_of(argument, "mount")))
+			options.mount_device = strtoull(value, NULL, 10);
+		else if ((value = value_of(argument, "version")))
+			options.criu_version = (unsigned int)atoi(value);
+		else if (strcmp(argument, "tcp=keep") == 0)
+			options.tcp = GCR_CRIU_TCP_KEEP;
+		else if (pids_count < GCR_ARRAY_SIZE(pids))
+			pids[pids_count++] = atoi(argument);
+	}
+	r = gcr_opens_scan(pids, pids_count, &options, &opens, &error);
+	if (r == 0)
+		r = gcr_opens_refusal(opens, &error);
+	answer(r, &error, "scanned");
+	if (opens)
+		print_opens(opens);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc >= 2 && strcmp(argv[1], "find") == 0) {
@@ -124,5 +191,7 @@ int main(int argc, char **argv)
 		printf("%u\n", program.version);
 		return 0;
 	}
+	if (argc >= 2 && strcmp(argv[1], "opens") == 0)
+		return scan(argc - 1, argv + 1);
 	return argc >= 2 ? run(argc - 1, argv + 1) : 2;
 }

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a tree of processes has open, found in /proc before CRIU is started: what CRIU needs to be
+ * told, what has to be supplied again at restore, what stands in the way, and which files must be
+ * there. The tree should not run meanwhile (its GPU work is frozen, its threads stand at the gate);
+ * if it does, the answer is that of some moment. Nothing that is read is trusted, no program's
+ * memory is looked at, and no file system is asked for what it does not know already.
+ */
+#ifndef GCR_CRIU_GLUE_OPENS_H
+#define GCR_CRIU_GLUE_OPENS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "criu-glue/criu.h"
+#include "lib/cleanup.h"
+#include "lib/error.h"
+
+#define GCR_OPENS_KEY_BYTES    64
+#define GCR_OPENS_FINDINGS_MAX 1024 /* more of them: the rest is counted only */
+
+enum gcr_open_verdict {
+	GCR_OPEN_EXTERNAL, /* to be supplied at restore under `key` */
+	GCR_OPEN_REFUSED,  /* stands in the way */
+};
+
+struct gcr_open_finding {
+	enum gcr_open_verdict verdict;
+	pid_t pid;
+	int fd;		 /* -1: none in particular */
+	bool is_stdio;	 /* descriptor 0, 1 or 2 of some process */
+	bool is_writer;	 /* EXTERNAL: opened for writing (too) */
+	bool has_option; /* EXTERNAL: `--external key` of a dump; else the key is for restore only
+			  */
+	/*
+	 * EXTERNAL. A terminal wants a terminal, "tty[..]"; anything will do for a pipe,
+	 * "pipe:[..]", a file too; a unix socket, "socket:[..]", wants a connected socket of its
+	 * type.
+	 */
+	char key[GCR_OPENS_KEY_BYTES];
+	char option[GCR_OPENS_KEY_BYTES]; /* what follows --external, if has_option */
+	struct gcr_error error;		  /* REFUSED: what, who, what to do */
+};
+
+struct gcr_open_file {
+	char *path; /* as /proc tells it */
+	uint64_t size_bytes;
+	int64_t mtime_ns;	 /* real time */
+	bool is_mapped;		 /* else open only */
+	bool is_append_only;	 /* may have grown at restore: CRIU checks no size of it */
+	uint32_t build_id_bytes; /* 0: it has none */
+	uint8_t build_id[20];	 /* the first 20 bytes */
+};
+
+struct gcr_opens_options {
+	enum gcr_criu_tcp tcp;
+	uint64_t ghost_limit_max_bytes; /* unlinked files up to here go into the images */
+	dev_t mount_device;		/* of our mount; 0: none */
+	unsigned int criu_version;	/* 0: not known */
+};
+
+struct gcr_opens {
+	/* for struct gcr_criu_options */
+	bool shell_job, file_locks, link_remap, ext_unix_sockets;
+	uint64_t ghost_limit_bytes; /* 0: CRIU's own suffices */
+
+	struct gcr_open_finding *findings;
+	size_t findings_count;
+	size_t findings_lost; /* found, and not in the list */
+
+	struct gcr_open_file *files; /* regular ones with a name, by path, each once */
+	size_t files_count;
+};
+
+/*
+ * @pids: all processes of the tree, its root first. 0 also if there are refusals. Errors with
+ * words: -ESRCH the root has ended, -EACCES, -ENOMEM.
+ */
+int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_options *options,
+		   struct gcr_opens **ret_opens, struct gcr_error *error);
+
+/* The first refusal, with -errno; 0 if there is none. */
+int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error);
+
+void gcr_opens_destroy(struct gcr_opens *opens);
+GCR_DEFINE_CLEANUP(struct gcr_opens *, gcr_opens_destroy);
+
+#endif
