@@ -37,6 +37,8 @@
 #define LOG_BYTES_MAX	     (64u << 20)
 #define VERSION_TIMEOUT_USEC (10 * GCR_USEC_PER_SEC)
 #define PID_FILE	     "criu.pid"
+#define STOP_TIMEOUT_USEC    GCR_USEC_PER_SEC /* one that does not stop hangs in the kernel */
+#define STOP_POLL_USEC	     1000
 #define NESTED_MAX	     64 /* levels of processes that a restore has made */
 
 struct gcr_criu_job {
@@ -436,9 +438,19 @@ int gcr_criu_fd(const struct gcr_criu_job *job)
 
 /* ---- its end ---- */
 
+/* A signal is not obeyed at once: until then it could still start something. */
+static void await_stop(pid_t pid)
+{
+	int64_t until_usec = gcr_clock_usec() + STOP_TIMEOUT_USEC;
+	struct gcr_proc_stat stat;
+
+	while (gcr_proc_stat(pid, &stat) == 0 && !strchr("TtZX", stat.state) &&
+	       gcr_clock_usec() < until_usec)
+		usleep(STOP_POLL_USEC);
+}
+
 /*
- * Everything that @parent has started, @parent itself not. What it starts meanwhile is not seen:
- * the caller has stopped it, and what is killed starts nothing.
+ * Everything that @parent, which has been told to stop, has started; @parent itself not.
  */
 static void kill_below(pid_t parent, int levels)
 {
@@ -446,6 +458,7 @@ static void kill_below(pid_t parent, int levels)
 	char path[GCR_PROC_PATH_BYTES];
 	struct dirent *task;
 
+	await_stop(parent);
 	gcr_proc_path(path, parent, "task");
 	tasks = opendir(path);
 	while (tasks && (task = readdir(tasks))) {

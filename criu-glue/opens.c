@@ -57,7 +57,11 @@ struct gcr_open_finding *opens_add_finding(struct opens_scan *scan, enum gcr_ope
 		}
 		finding = &opens->findings[opens->findings_count++];
 	}
-	*finding = (struct gcr_open_finding){.verdict = verdict, .pid = pid, .fd = fd};
+	*finding = (struct gcr_open_finding){
+		.verdict = verdict,
+		.pid = pid,
+		.fd = fd >= 0 ? fd : -1,
+	};
 	return finding;
 }
 
@@ -77,7 +81,9 @@ void opens_refuse(struct opens_scan *scan, pid_t pid, int fd, int number, const 
 		gcr_error_set(&finding->error, number, "descriptor %d of process %d %s", fd,
 			      (int)pid, words);
 	else
-		gcr_error_set(&finding->error, number, "process %d %s", (int)pid, words);
+		gcr_error_set(&finding->error, number, "%sprocess %d%s %s",
+			      fd == OPENS_UNNAMED ? "a file that " : "", (int)pid,
+			      fd == OPENS_UNNAMED ? " uses" : "", words);
 }
 
 bool opens_number(const char *text, const char *name, int base, long long *ret_number)
@@ -175,7 +181,7 @@ static void judge_namespaces(struct opens_scan *scan, pid_t pid)
 			"is in a pid namespace of its own: use the checkpoint of the container "
 			"engine (podman, runc, crun) that made it");
 	else if (is_apart(pid, "ns/net"))
-		opens_refuse(scan, pid, -1, EOPNOTSUPP,
+		opens_refuse(scan, pid, OPENS_NO_FD, EOPNOTSUPP,
 			     "is in a network namespace of its own: use the checkpoint of the "
 			     "container engine that made it");
 	else if (is_apart(pid, "ns/user"))
@@ -206,7 +212,7 @@ static void judge_tasks(struct opens_scan *scan, pid_t pid)
 			continue;
 		if (!opens_number(status, "TracerPid", 10, &tracer) || tracer == 0)
 			continue;
-		opens_refuse(scan, pid, -1, EBUSY,
+		opens_refuse(scan, pid, OPENS_NO_FD, EBUSY,
 			     "is traced by process %lld (thread %.20s): end the debugger", tracer,
 			     task->d_name);
 		return;
@@ -233,8 +239,7 @@ static bool is_on_no_mount(const struct opens_file *file, const struct mounts *m
 static void refuse_mount(struct opens_scan *scan, const struct opens_file *file)
 {
 	opens_refuse(scan, file->pid, file->fd, EOPNOTSUPP,
-		     "has a file on a mount that its process does not have (%s): close it",
-		     file->link);
+		     "is on a mount that the process does not have (%s): close it", file->link);
 }
 
 static void judge_descriptor(struct opens_scan *scan, pid_t pid, int directory, const char *name,
@@ -285,7 +290,7 @@ static void judge_places(struct opens_scan *scan, pid_t pid)
 	static const char *const names[] = {"cwd", "root", "exe"};
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(names); i++) {
-		struct opens_file file = {.pid = pid, .fd = -1, .info = ""};
+		struct opens_file file = {.pid = pid, .fd = OPENS_UNNAMED, .info = ""};
 		char link[OPENS_LINK_BYTES + 1];
 		ssize_t length;
 
@@ -303,13 +308,13 @@ static void judge_places(struct opens_scan *scan, pid_t pid)
 static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, const char *path,
 			  const struct mounts *mounts)
 {
-	struct opens_file file = {.pid = pid, .fd = -1, .info = "", .link = path};
+	struct opens_file file = {.pid = pid, .fd = OPENS_UNNAMED, .info = "", .link = path};
 	unsigned long start, end;
 
 	if (sscanf(line, "%lx-%lx", &start, &end) != 2)
 		return;
 	if (strncmp(path, "/SYSV", 5) == 0) {
-		opens_refuse(scan, pid, -1, EOPNOTSUPP,
+		opens_refuse(scan, pid, OPENS_NO_FD, EOPNOTSUPP,
 			     "has System V shared memory, which CRIU dumps only with an IPC "
 			     "namespace: detach it");
 		return;
@@ -326,7 +331,7 @@ static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, 
 	if (is_on_no_mount(&file, mounts))
 		refuse_mount(scan, &file);
 	else if (S_ISCHR(file.status.stx_mode) && file.status.stx_rdev_major != 1)
-		opens_refuse(scan, pid, -1, EOPNOTSUPP,
+		opens_refuse(scan, pid, OPENS_NO_FD, EOPNOTSUPP,
 			     "has mapped the device %s, which CRIU cannot dump: close it", path);
 	else if (S_ISREG(file.status.stx_mode) && strncmp(path, "/dev/zero (deleted)", 19) != 0 &&
 		 !opens_judge_regular(scan, &file))

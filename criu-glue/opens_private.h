@@ -10,6 +10,9 @@
 
 #define OPENS_LINK_BYTES 4096 /* the kernel cuts a link's text at a page */
 
+#define OPENS_NO_FD   (-1) /* of a process as a whole */
+#define OPENS_UNNAMED (-2) /* a file that is mapped, or is the working directory or the like */
+
 /* A pipe, a unix socket or a terminal of the tree, to be judged when all of them are known. */
 struct opens_end {
 	enum { END_PIPE, END_UNIX, END_PTY_SLAVE, END_PTY_MASTER } kind;
@@ -46,6 +49,7 @@ struct opens_file {
 
 bool opens_has_pid(const struct opens_scan *scan, pid_t pid);
 
+/* @fd: a descriptor or one of the above. The words go on after what names it: "is ...". */
 __attribute__((format(printf, 5, 6))) void opens_refuse(struct opens_scan *scan, pid_t pid, int fd,
 							int number, const char *format, ...);
 

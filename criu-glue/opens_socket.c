@@ -347,7 +347,7 @@ void opens_judge_ends(struct opens_scan *scan)
 	if (have_unix)
 		r = read_peers(&peers);
 	if (r < 0)
-		opens_refuse(scan, scan->pids[0], -1, EOPNOTSUPP,
+		opens_refuse(scan, scan->pids[0], OPENS_NO_FD, EOPNOTSUPP,
 			     "has unix sockets, and the kernel does not tell who they are "
 			     "connected to: %s",
 			     strerror(-r));

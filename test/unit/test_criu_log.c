@@ -12,8 +12,8 @@
 static const struct {
 	const char *log;
 	int number;
-	const char *words; /* somewhere in it */
-	const char * not ; /* nowhere in it */
+	const char *words;  /* somewhere in it */
+	const char *absent; /* nowhere in it */
 } logs[] = {
 	{"", ENOENT, NULL, NULL},
 	{NOISE "(00.1) Warn  (criu/x.c:1): something\n", ENOENT, NULL, NULL},
@@ -56,7 +56,7 @@ int main(void)
 		CHECK(!logs[i].words || strstr(error.words, logs[i].words));
 		CHECK(!logs[i].words || error.number == logs[i].number);
 		CHECK(logs[i].words || error.words[0] == '\0');
-		CHECK(!logs[i].not || !strstr(error.words, logs[i].not ));
+		CHECK(!logs[i].absent || !strstr(error.words, logs[i].absent));
 	}
 
 	/* Long lines are cut, and the advice stays whole. */
