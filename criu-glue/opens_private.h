@@ -22,7 +22,6 @@ struct opens_end {
 	bool is_stdio;
 	bool reads, writes;
 	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
-	bool is_stream; /* of a unix socket */
 };
 
 struct opens_scan {

@@ -357,7 +357,8 @@ def opens_refused(place):
                     print('not here:', name)
                     other.pids += children(pid)
                     continue
-            other.pids += children(pid)
+            # first: a tracer keeps what it traces from being waited for
+            other.pids = children(pid) + other.pids
             opens = Opens(other, pid, f'ghost={MIB}')
             check(opens.number == number and words in opens.words, name, opens.text)
             check(f'process {pid} ' in opens.words, opens.words)
