@@ -107,14 +107,14 @@ int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
 void gcr_criu_cancel(struct gcr_criu_job *job);
 
 /*
- * End it now. What is left of a dump was found by experiment (CRIU 4.1.1, Linux 6.18, killed at
- * 40 points of a dump): the programs are no longer traced and run again. CRIU's code in a program
- * sees its socket close and returns to what was interrupted; its mapping stays behind, which harms
- * nothing and is no obstacle to another dump. In the moments when CRIU has put a system call into a
- * program's registers but not its code, a program can die of it: use gcr_criu_cancel() first, and
- * this only for a CRIU that does not answer. Of a dump with GCR_CRIU_TCP_KEEP, packet filter rules
- * may be left (nftables: table "inet CRIU-PID").
- * A restore: all descendants are killed, then CRIU.
+ * End it now. What is left of a dump was found by experiment (CRIU 4.1.1, Linux 6.18, 29
+ * dumps killed at as many moments): the programs are no longer traced and run again. CRIU's code in
+ * a program sees its socket close and returns to what was interrupted; its mapping stays behind,
+ * which harms nothing and is no obstacle to another dump. In the moments when CRIU has put a system
+ * call into a program's registers but not its code, a program can die of it: use gcr_criu_cancel()
+ * first, and this only for a CRIU that does not answer. Of a dump with GCR_CRIU_TCP_KEEP, packet
+ * filter rules may be left (nftables: table "inet CRIU-PID"). A restore: all descendants are
+ * killed, then CRIU.
  */
 void gcr_criu_kill(struct gcr_criu_job *job);
 

@@ -17,9 +17,8 @@
 
 /*
  * Files without a path. Dumped: eventfd, eventpoll, inotify and fanotify (with a handle of what is
- * watched), signalfd, timerfd, pidfd of a task in the tree or of one that has ended. A landlock
- * domain, an aio ring, seccomp (filter and strict), landlocked or not dumpable tasks are no
- * obstacle, being no open file.
+ * watched), signalfd, timerfd, pidfd of a task in the tree or of one that has ended. No open file,
+ * and no obstacle either: an aio ring, seccomp (filter and strict), a task that is not dumpable.
  */
 static const char *const anonymous_dumped[] = {
 	"[eventfd]",  "[eventpoll]", "inotify", "[fanotify]",
@@ -153,8 +152,8 @@ static void judge_locks(struct opens_scan *scan, const struct opens_file *file)
 		scan->opens->file_locks = true;
 		/*
 		 * The pid is who made it, -1 for locks of open file descriptions. One that is still
-		 * there and not in the tree shares the open file, and CRIU would give the tree a
-		 * lock of its own, which waits for that one.
+		 * there and not in the tree shares the open file: what was one lock would be two
+		 * after a restore, in each other's way.
 		 */
 		if (sscanf(line, " %*d: %*s %*s %*s %d", &pid) != 1 || pid <= 0 ||
 		    opens_has_pid(scan, pid))
