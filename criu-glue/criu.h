@@ -113,7 +113,7 @@ void gcr_criu_cancel(struct gcr_criu_job *job);
  * which harms nothing and is no obstacle to another dump. In the moments when CRIU has put a system
  * call into a program's registers but not its code, a program can die of it: use gcr_criu_cancel()
  * first, and this only for a CRIU that does not answer. Of a dump with GCR_CRIU_TCP_KEEP, packet
- * filter rules may be left (nftables: table "inet CRIU-PID"). A restore: all descendants are
+ * filter rules may be left (nftables: tables "inet CRIU-..."). A restore: all descendants are
  * killed, then CRIU.
  */
 void gcr_criu_kill(struct gcr_criu_job *job);
