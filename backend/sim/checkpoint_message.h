@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a controller and the restore thread of its target say to each other: one request and one
- * reply a connection, on the socket processes/PID.sock of the state directory.
+ * reply a connection, on the socket processes/PID.sock of the state directory. The restore thread
+ * of a checkpointed process has no socket and no directory until somebody knocks; a socket that it
+ * closes with requests in the queue has served none of them.
  */
 #ifndef GPUCR_SIM_CHECKPOINT_MESSAGE_H
 #define GPUCR_SIM_CHECKPOINT_MESSAGE_H
 
+#include <signal.h>
 #include <sys/un.h>
 
 #include "backend/sim/sim.h"
@@ -28,6 +31,21 @@ struct checkpoint_request {
 struct checkpoint_reply {
 	int32_t result;
 };
+
+/* A knock is this signal, queued for the restore thread, which alone waits for it. Its value says
+ * which process and thread the controller takes it for: in another pid namespace it cannot know. */
+#define CHECKPOINT_KNOCK_SIGNAL (SIGRTMAX - 5)
+
+static inline union sigval checkpoint_knock_value(int pid, int tid)
+{
+	return (union sigval){.sival_ptr = (void *)((uintptr_t)pid << 32 | (unsigned)tid)};
+}
+
+static inline void checkpoint_knock_read(union sigval value, int *ret_pid, int *ret_tid)
+{
+	*ret_pid = (int)((uintptr_t)value.sival_ptr >> 32);
+	*ret_tid = (int)((uintptr_t)value.sival_ptr & 0x7fffffff);
+}
 
 /* Fills the address for process `pid`. A directory whose name is too long for an address is
  * reached through /proc/self/fd; *ret_directory_fd is then to be closed afterwards. */

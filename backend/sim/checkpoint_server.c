@@ -2,7 +2,8 @@
 /*
  * The restore thread: every process that called cuInit has one, and cuCheckpointProcess* calls
  * of other processes are carried out by it, one after the other. A controller that dies
- * meanwhile changes nothing.
+ * meanwhile changes nothing. While the process is checkpointed it waits for a knock, takes hold of
+ * the machine's state for one request, and has let go of everything when the answer is sent.
  */
 #include "backend/sim/checkpoint_message.h"
 
@@ -14,7 +15,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+/* How long a socket is kept open for whoever knocked. */
+#define KNOCKED_MS 1000
+
 static int server_fd = -1;
+static int server_pid; /* the name of the socket */
 static sem_t started;
 
 int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd)
@@ -53,7 +58,6 @@ static CUresult serve(const struct checkpoint_request *request)
 
 	if (request->verb > CHECKPOINT_VERB_NOTHING || request->pair_count > SIM_MAX_GPUS)
 		return CUDA_ERROR_INVALID_VALUE;
-	checkpoint_register_again();
 	if (request->verb == CHECKPOINT_VERB_NOTHING)
 		return CUDA_SUCCESS;
 	result = fault_check(verb_names[request->verb], FAULT_TARGET, &after);
@@ -93,16 +97,95 @@ static bool peer_gone(int fd)
 	return poll(&peer, 1, 0) > 0 && peer.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
+static int server_open(int pid)
+{
+	_cleanup_close_ int directory_fd = -1;
+	_cleanup_close_ int fd = -1;
+	struct sockaddr_un address;
+	int r = checkpoint_address(pid, &address, &directory_fd);
+
+	if (r < 0)
+		return r;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	unlink(address.sun_path);
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return -errno;
+	/* Who may do what is decided for each request. */
+	chmod(address.sun_path, 0666);
+	if (listen(fd, 64) < 0)
+		return -errno;
+	server_fd = TAKE_FD(fd);
+	server_pid = pid;
+	return 0;
+}
+
+static sigset_t knock_signals(void)
+{
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, CHECKPOINT_KNOCK_SIGNAL);
+	return signals;
+}
+
+/* Lets go of the socket and the machine's state. */
+static void server_close(void)
+{
+	const sigset_t signals = knock_signals();
+	const struct timespec now = {0};
+	_cleanup_close_ int directory_fd = -1;
+	struct sockaddr_un address;
+
+	if (!checkpoint_address(server_pid, &address, &directory_fd))
+		unlink(address.sun_path);
+	close(TAKE_FD(server_fd));
+	shared_detach();
+	/* Those of whom has just been served would open all of it again, and others repeat theirs.
+	 */
+	while (sigtimedwait(&signals, NULL, &now) > 0)
+		;
+}
+
+/* Waits for a knock. The process may have become another one meanwhile, in another machine. */
+static void server_reopen(void)
+{
+	const sigset_t signals = knock_signals();
+	siginfo_t info;
+	int pid, tid;
+
+	if (sigwaitinfo(&signals, &info) < 0 || info.si_code != SI_QUEUE)
+		return;
+	checkpoint_knock_read(info.si_value, &pid, &tid);
+	if (pid <= 0 || shared_attach() < 0)
+		return;
+	if (checkpoint_register_again(pid, tid) < 0 || server_open(pid) < 0)
+		shared_detach();
+}
+
 static void connection_serve(int connection)
 {
 	_cleanup_close_ int fd = connection;
 	struct checkpoint_request request;
 	struct checkpoint_reply reply;
+	bool complete = recv(fd, &request, sizeof(request), MSG_WAITALL) == sizeof(request) &&
+			!peer_gone(fd);
 
-	if (recv(fd, &request, sizeof(request), MSG_WAITALL) != sizeof(request) || peer_gone(fd))
-		return;
-	reply.result = peer_permitted(fd) ? (int32_t)serve(&request) : CUDA_ERROR_OPERATING_SYSTEM;
-	send(fd, &reply, sizeof(reply), MSG_NOSIGNAL);
+	if (complete)
+		reply.result = peer_permitted(fd) ? (int32_t)serve(&request)
+						  : CUDA_ERROR_OPERATING_SYSTEM;
+	if (checkpoint_holds_nothing())
+		server_close();
+	if (complete)
+		send(fd, &reply, sizeof(reply), MSG_NOSIGNAL);
+}
+
+static bool somebody_connects(int timeout_ms)
+{
+	struct pollfd queue = {.fd = server_fd, .events = POLLIN};
+
+	return poll(&queue, 1, timeout_ms) > 0;
 }
 
 static void *server_thread(void *argument)
@@ -113,8 +196,17 @@ static void *server_thread(void *argument)
 	shared_unlock();
 	sem_post(&started);
 	for (;;) {
-		int fd = accept4(server_fd, NULL, NULL, SOCK_CLOEXEC);
+		int fd;
 
+		if (server_fd < 0) {
+			server_reopen();
+			continue;
+		}
+		if (checkpoint_holds_nothing() && !somebody_connects(KNOCKED_MS)) {
+			server_close();
+			continue;
+		}
+		fd = accept4(server_fd, NULL, NULL, SOCK_CLOEXEC);
 		if (fd >= 0)
 			connection_serve(fd);
 		else if (errno != EINTR && errno != ECONNABORTED)
@@ -132,25 +224,11 @@ void checkpoint_server_forked(void)
 
 int checkpoint_server_start(void)
 {
-	_cleanup_close_ int directory_fd = -1;
-	_cleanup_close_ int fd = -1;
-	struct sockaddr_un address;
 	pthread_t thread;
-	int r = checkpoint_address(process_own_pid(), &address, &directory_fd);
+	int r = server_open(process_own_pid());
 
 	if (r < 0)
 		return r;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	unlink(address.sun_path);
-	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
-		return -errno;
-	/* Who may do what is decided for each request. */
-	chmod(address.sun_path, 0666);
-	if (listen(fd, 64) < 0)
-		return -errno;
-	server_fd = TAKE_FD(fd);
 	sem_init(&started, 0, 0);
 	r = sim_thread_start(&thread, server_thread, NULL);
 	if (r < 0)

@@ -2,8 +2,9 @@
 /*
  * Checkpoint and restore of this process, run by its restore thread. The bytes of device memory
  * go to anonymous memory of the process, its address ranges stay held, and it lets go of
- * everything that is the GPU's. What the real driver carries out and then cannot restore is
- * carried out and lost here too (test/gpu and the comments say what was measured).
+ * everything that is the machine's: the restore may happen in another one, after CRIU. What the
+ * real driver carries out and then cannot restore is carried out and lost here too (test/gpu and
+ * the comments say what was measured).
  */
 #include "backend/sim/sim.h"
 
@@ -20,6 +21,11 @@ static bool failed;
 static bool refused;
 /* Why the next restore will fail, found out when checkpointing. */
 static CUresult lost;
+/* The GPUs of the machine where the checkpoint was made. */
+static struct {
+	unsigned gpu_count;
+	unsigned char uuid[SIM_MAX_GPUS][16];
+} left;
 
 static void state_set(CUprocessState new_state)
 {
@@ -27,6 +33,11 @@ static void state_set(CUprocessState new_state)
 	shared_lock();
 	shared->processes[sim.index].state = (int)new_state;
 	shared_unlock();
+}
+
+bool checkpoint_holds_nothing(void)
+{
+	return state == CU_PROCESS_STATE_CHECKPOINTED;
 }
 
 CUresult checkpoint_lock(unsigned timeout_ms)
@@ -169,6 +180,21 @@ static CUresult mappings_attach(void)
 	return sim_error_of(r);
 }
 
+static void let_go(void)
+{
+	mappings_detach();
+	shared_lock();
+	/* First, so that a kill at any point leaves nothing held by a slot that looks alive. */
+	shared->processes[sim.index].holds_no_file = 1;
+	for (struct phys *phys = physes; phys; phys = phys->next)
+		shared_allocation_drop(phys->slot, sim.index);
+	contexts_unaccount();
+	shared_unlock();
+	device_files_close();
+	if (sim.lock_fd >= 0)
+		close(TAKE_FD(sim.lock_fd));
+}
+
 CUresult checkpoint_save(void)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -192,17 +218,10 @@ CUresult checkpoint_save(void)
 		return result;
 	}
 
-	mappings_detach();
-	shared_lock();
-	/* First, so that a kill at any point leaves nothing held by a slot that looks alive. */
-	shared->processes[sim.index].holds_no_file = 1;
-	for (struct phys *phys = physes; phys; phys = phys->next)
-		shared_allocation_drop(phys->slot, sim.index);
-	contexts_unaccount();
-	shared_unlock();
-	device_files_close();
-	if (sim.lock_fd >= 0)
-		close(TAKE_FD(sim.lock_fd));
+	let_go();
+	left.gpu_count = shared->gpu_count;
+	for (unsigned i = 0; i < shared->gpu_count; i++)
+		memcpy(left.uuid[i], shared->gpus[i].uuid, sizeof(left.uuid[i]));
 	state_set(CU_PROCESS_STATE_CHECKPOINTED);
 	return CUDA_SUCCESS;
 }
@@ -215,17 +234,24 @@ static int gpu_by_uuid(const CUuuid *uuid)
 	return -1;
 }
 
-/* Every GPU of the machine has to be listed once, and get one place. */
+static int gpu_left_by_uuid(const CUuuid *uuid)
+{
+	for (unsigned i = 0; i < left.gpu_count; i++)
+		if (!memcmp(left.uuid[i], uuid->bytes, sizeof(uuid->bytes)))
+			return (int)i;
+	return -1;
+}
+
+/* Every GPU of the machine where it was checkpointed has to be listed once, and get one place.
+ * Without a list the GPUs are those with the same numbers. */
 static CUresult remap(const CUcheckpointGpuPair *pairs, unsigned count, unsigned *new_gpu)
 {
-	unsigned from = 0, to = 0, all = (1u << shared->gpu_count) - 1;
+	unsigned from = 0, to = 0, all = (1u << left.gpu_count) - 1;
 
 	for (unsigned i = 0; i < SIM_MAX_GPUS; i++)
 		new_gpu[i] = i;
-	if (!count)
-		return CUDA_SUCCESS;
 	for (unsigned i = 0; i < count; i++) {
-		int old_index = gpu_by_uuid(&pairs[i].oldUuid);
+		int old_index = gpu_left_by_uuid(&pairs[i].oldUuid);
 		int new_index = gpu_by_uuid(&pairs[i].newUuid);
 
 		if (old_index < 0 || new_index < 0 || from >> old_index & 1 || to >> new_index & 1)
@@ -234,7 +260,12 @@ static CUresult remap(const CUcheckpointGpuPair *pairs, unsigned count, unsigned
 		to |= 1u << new_index;
 		new_gpu[old_index] = (unsigned)new_index;
 	}
-	return from == all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (count && from != all)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < sim.device_count; i++)
+		if (new_gpu[sim.gpu_of_device[i]] >= shared->gpu_count)
+			return CUDA_ERROR_INVALID_DEVICE;
+	return CUDA_SUCCESS;
 }
 
 /* All of it or nothing. The shared lock is held. */
@@ -275,15 +306,24 @@ static CUresult restore_memory(void)
 	/* else a forked child still has the old description of it locked, and pid and start
 	 * time go on deciding */
 	result = memory_take();
-	shared_unlock();
 	if (result)
+		shared->processes[sim.index].holds_no_file = 1;
+	shared_unlock();
+	if (result) {
+		if (sim.lock_fd >= 0)
+			close(TAKE_FD(sim.lock_fd));
 		return result;
+	}
 	for (struct phys *phys = physes; phys && !result; phys = phys->next)
 		result = phys_load(phys);
 	if (!result)
 		result = mappings_attach();
 	if (!result)
 		result = sim_error_of(device_files_open());
+	if (result)
+		let_go();
+	else
+		events_enter_again();
 	return result;
 }
 
@@ -318,27 +358,23 @@ CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count)
 	return CUDA_SUCCESS;
 }
 
-/* A process that was dumped and restored by CRIU while checkpointed has another start time, and
- * its slot may be gone. */
-void checkpoint_register_again(void)
+int checkpoint_register_again(int pid, int tid)
 {
-	const struct shared_process *self = &shared->processes[sim.index];
 	_cleanup_close_ int fd = -1;
-	int r;
+	int r = 0;
 
-	if (state != CU_PROCESS_STATE_CHECKPOINTED)
-		return;
 	shared_lock();
-	if (self->generation != sim.generation || !shared_process_running(self) ||
-	    self->pid != process_own_pid()) {
-		r = shared_process_add(&fd);
+	if (!shared_process_is_own(sim.index, sim.generation, pid)) {
+		r = shared_process_add(pid, &fd);
 		if (r >= 0) {
 			sim.index = (unsigned)r;
 			sim.generation = shared->processes[r].generation;
 			shared->processes[r].state = (int)state;
 			shared->processes[r].holds_no_file = 1;
-			shared->processes[r].restore_thread = gettid();
 		}
 	}
+	if (r >= 0)
+		shared->processes[sim.index].restore_thread = tid;
 	shared_unlock();
+	return r < 0 ? r : 0;
 }

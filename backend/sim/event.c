@@ -53,6 +53,24 @@ bool events_shared_with_others(void)
 	return found;
 }
 
+void events_enter_again(void)
+{
+	shared_lock();
+	for (CUevent event = events; event; event = event->next) {
+		const struct shared_event *record;
+
+		if (event->ipc_slot < 0)
+			continue;
+		record = &shared->events[event->ipc_slot];
+		if (record->id == event->ipc_id && holder_test(record->holders, sim.index))
+			continue;
+		event->ipc_slot = shared_event_add(sim.index);
+		if (event->ipc_slot >= 0)
+			event->ipc_id = shared->events[event->ipc_slot].id;
+	}
+	shared_unlock();
+}
+
 CUresult cuEventCreate(CUevent *phEvent, unsigned flags)
 {
 	SIM_ENTER_CONTEXT(context);

@@ -18,7 +18,7 @@ nvmlReturn_t nvmlInit_v2(void)
 	int r;
 
 	pthread_mutex_lock(&init_lock);
-	r = shared_open();
+	r = users ? 0 : shared_attach();
 	if (!r)
 		users++;
 	pthread_mutex_unlock(&init_lock);
@@ -30,10 +30,10 @@ nvmlReturn_t nvmlShutdown(void)
 	nvmlReturn_t result = NVML_SUCCESS;
 
 	pthread_mutex_lock(&init_lock);
-	if (users)
-		users--;
-	else
+	if (!users)
 		result = NVML_ERROR_UNINITIALIZED;
+	else if (!--users)
+		shared_detach();
 	pthread_mutex_unlock(&init_lock);
 	return result;
 }
@@ -95,14 +95,17 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 	return NVML_SUCCESS;
 }
 
-/* A handle is the address of the GPU's entry. */
+/* A handle is the address of the GPU's place in this; it stays good when all has been shut down and
+ * begins again. */
+static char handles[SIM_MAX_GPUS];
+
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	if (!initialized())
 		return NVML_ERROR_UNINITIALIZED;
 	if (!device || index >= shared->gpu_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*device = (nvmlDevice_t)&shared->gpus[index];
+	*device = (nvmlDevice_t)&handles[index];
 	return NVML_SUCCESS;
 }
 
@@ -111,7 +114,7 @@ static nvmlReturn_t gpu_of(nvmlDevice_t device, unsigned *ret_gpu)
 	if (!initialized())
 		return NVML_ERROR_UNINITIALIZED;
 	for (unsigned i = 0; i < shared->gpu_count; i++)
-		if ((nvmlDevice_t)&shared->gpus[i] == device) {
+		if ((nvmlDevice_t)&handles[i] == device) {
 			*ret_gpu = i;
 			return NVML_SUCCESS;
 		}

@@ -282,7 +282,7 @@ static void devices_find(void)
 
 static CUresult initialize(void)
 {
-	int r = shared_open();
+	int r = shared_attach();
 
 	if (r < 0)
 		return CUDA_ERROR_NO_DEVICE;
@@ -293,7 +293,7 @@ static CUresult initialize(void)
 	if (r < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	shared_lock();
-	r = shared_process_add(&sim.lock_fd);
+	r = shared_process_add(process_own_pid(), &sim.lock_fd);
 	if (r >= 0) {
 		sim.index = (unsigned)r;
 		sim.generation = shared->processes[r].generation;

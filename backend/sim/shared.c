@@ -17,9 +17,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/lock.h"
+
 #define SHARED_MAGIC 0x67707563722d7334ull
 
 struct shared_state *shared;
+
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned attach_count;
 
 static char directory[PATH_MAX - 64];
 static bool directory_is_given;
@@ -98,6 +103,13 @@ static int make_directory(const char *path)
 	return 0;
 }
 
+static uint64_t seed_of(const char *name, uint64_t seed)
+{
+	for (; *name; name++)
+		seed = (seed ^ (unsigned char)*name) * 0x100000001b3ull;
+	return seed;
+}
+
 static int state_create(const char *path)
 {
 	_cleanup_close_ int fd = -1;
@@ -128,10 +140,10 @@ static int state_create(const char *path)
 		state->gpu_count = SIM_MAX_GPUS;
 	state->default_context_bytes = environment_bytes("GPUCR_SIM_CONTEXT_BYTES", 16ull << 20);
 	state->next_id = 1;
-	/* UUIDs are a function of the directory, so that they stay when it is made anew. */
-	seed = 0xcbf29ce484222325ull;
-	for (const char *c = directory; *c; c++)
-		seed = (seed ^ (unsigned char)*c) * 0x100000001b3ull;
+	/* UUIDs are a function of the names, so that they stay when the directory is made anew. */
+	seed = seed_of(directory, 0xcbf29ce484222325ull);
+	if (getenv("GPUCR_SIM_HOST"))
+		seed = seed_of(getenv("GPUCR_SIM_HOST"), seed);
 	for (unsigned i = 0; i < state->gpu_count; i++) {
 		struct shared_gpu *gpu = &state->gpus[i];
 
@@ -155,7 +167,7 @@ static int state_create(const char *path)
 	return rename(temporary, path) < 0 ? -errno : 0;
 }
 
-int shared_open(void)
+static int state_open(void)
 {
 	_cleanup_close_ int lock = -1;
 	_cleanup_close_ int fd = -1;
@@ -164,8 +176,6 @@ int shared_open(void)
 	struct stat status;
 	int r;
 
-	if (shared)
-		return 0;
 	r = make_directory(shared_directory());
 	if (r < 0)
 		return r;
@@ -208,6 +218,26 @@ int shared_open(void)
 	return 0;
 }
 
+int shared_attach(void)
+{
+	GCR_LOCK_SCOPE(&attach_lock);
+	int r = attach_count ? 0 : state_open();
+
+	if (!r)
+		attach_count++;
+	return r;
+}
+
+void shared_detach(void)
+{
+	GCR_LOCK_SCOPE(&attach_lock);
+
+	if (--attach_count)
+		return;
+	munmap(shared, sizeof(*shared));
+	shared = NULL;
+}
+
 void shared_lock(void)
 {
 	if (pthread_mutex_lock(&shared->lock) == EOWNERDEAD)
@@ -230,15 +260,14 @@ int process_own_pid(void)
 	return (int)strtol(text, NULL, 10);
 }
 
-/* Field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process. */
-uint64_t process_start_time(int pid)
+/* Field 22 of a stat file, in clock ticks since boot; 0 if there is no such process. */
+static uint64_t start_time_read(const char *path)
 {
 	_cleanup_close_ int fd = -1;
-	char path[64], text[1024], *field;
+	char text[1024], *field;
 	uint64_t start_time = 0;
 	ssize_t length;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
@@ -259,6 +288,19 @@ uint64_t process_start_time(int pid)
 	if (field)
 		sscanf(field, "%" SCNu64, &start_time);
 	return start_time;
+}
+
+uint64_t process_start_time(int pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	return start_time_read(path);
+}
+
+uint64_t process_own_start_time(void)
+{
+	return start_time_read("/proc/self/stat");
 }
 
 bool shared_process_running(const struct shared_process *process)
@@ -346,7 +388,7 @@ void shared_reclaim(void)
 	}
 }
 
-int shared_process_add(int *ret_fd)
+int shared_process_add(int pid, int *ret_fd)
 {
 	shared_reclaim();
 	for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++) {
@@ -360,13 +402,21 @@ int shared_process_add(int *ret_fd)
 			continue;
 		memset(process, 0, sizeof(*process));
 		process->uid = geteuid();
-		process->start_time = process_start_time(process_own_pid());
+		process->start_time = process_own_start_time();
 		process->generation = shared->next_id++;
-		__atomic_store_n(&process->pid, process_own_pid(), __ATOMIC_RELEASE);
+		__atomic_store_n(&process->pid, pid, __ATOMIC_RELEASE);
 		*ret_fd = fd;
 		return (int)i;
 	}
 	return -EUSERS;
+}
+
+bool shared_process_is_own(unsigned index, uint64_t generation, int pid)
+{
+	const struct shared_process *process = &shared->processes[index];
+
+	return process->pid == pid && process->generation == generation &&
+	       process->start_time == process_own_start_time();
 }
 
 int shared_process_find(int pid)

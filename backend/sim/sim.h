@@ -483,6 +483,8 @@ struct CUevent_st {
 bool event_valid(CUevent event);
 CUevent event_make(CUcontext context, unsigned flags);
 bool events_shared_with_others(void);
+/* After a restore: interprocess events that the machine does not have get an entry. */
+void events_enter_again(void);
 
 /* ---- graph.c: capture and replay ---- */
 
@@ -561,6 +563,10 @@ CUresult checkpoint_lock(unsigned timeout_ms);
 CUresult checkpoint_save(void);
 CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count);
 CUresult checkpoint_unlock(void);
-void checkpoint_register_again(void);
+/* The process is checkpointed: what is left of the machine in it is the restore thread's. */
+bool checkpoint_holds_nothing(void);
+/* For a checkpointed process: enters it in this machine, where it has come by CRIU perhaps, as what
+ * others take it for. 0 or -errno. */
+int checkpoint_register_again(int pid, int tid);
 
 #endif
