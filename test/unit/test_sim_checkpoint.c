@@ -4,6 +4,9 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <sys/syscall.h>
+
+#include "backend/sim/checkpoint_message.h"
 
 #define WORDS (8 * MIB / 4)
 
@@ -50,6 +53,13 @@ static void target(int fd)
 		case 'f':
 			OK(CU(cuMemFree_v2)(pointer));
 			break;
+		case 'o': { /* what any program may ask, while its other threads are held up */
+			CUprocessState state;
+
+			good = !CU(cuCheckpointProcessGetState)(getpid(), &state) &&
+			       state == CU_PROCESS_STATE_CHECKPOINTED;
+			break;
+		}
 		case 's': { /* a kernel that does not end */
 			CUfunction spin = sim_kernel("gpucr_spin");
 			void *params[] = {&pointer};
@@ -168,7 +178,8 @@ static char tell(const struct child *child, char command)
 	return hear_byte(child->fd);
 }
 
-static unsigned devices_open(pid_t pid)
+/* Descriptors whose file's name has @words in it; "": all. */
+static unsigned descriptors(pid_t pid, const char *words)
 {
 	char path[64], link[PATH_MAX];
 	unsigned count = 0;
@@ -183,9 +194,30 @@ static unsigned devices_open(pid_t pid)
 			readlinkat(dirfd(directory), entry->d_name, link, sizeof(link) - 1);
 
 		link[length > 0 ? length : 0] = '\0';
-		count += strstr(link, "/nvidia") != NULL;
+		count += length > 0 && strstr(link, words) != NULL;
 	}
 	closedir(directory);
+	return count;
+}
+
+static unsigned devices_open(pid_t pid)
+{
+	return descriptors(pid, "/nvidia");
+}
+
+/* Mappings of files in the simulator's directory, and its descriptors of them. */
+static unsigned held(pid_t pid)
+{
+	unsigned count = descriptors(pid, sim_state_directory);
+	char path[64], line[PATH_MAX + 128];
+	FILE *maps;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", pid);
+	maps = fopen(path, "r");
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps))
+		count += strstr(line, sim_state_directory) != NULL;
+	fclose(maps);
 	return count;
 }
 
@@ -247,6 +279,77 @@ static void test_cycle(void)
 	CHECK(act('S', &t) == -(int)CUDA_ERROR_NOT_INITIALIZED);
 }
 
+static void knock(pid_t pid, int tid)
+{
+	siginfo_t info = {.si_signo = CHECKPOINT_KNOCK_SIGNAL, .si_code = SI_QUEUE};
+
+	info.si_value = checkpoint_knock_value(pid, tid);
+	CHECK(!syscall(SYS_rt_tgsigqueueinfo, pid, tid, CHECKPOINT_KNOCK_SIGNAL, &info));
+}
+
+static void wait_held(pid_t pid, bool wanted)
+{
+	for (int i = 0; i < 20000 && (held(pid) > 0) != wanted; i++)
+		usleep(500);
+	CHECK((held(pid) > 0) == wanted);
+}
+
+/* Measured: no descriptor and no mapping of the driver is left, and CRIU takes the process. */
+static void test_holds_nothing(void)
+{
+	struct child t = target_start();
+	unsigned sockets, all;
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/processes/%d.sock", sim_state_directory, t.pid);
+	OK(act('L', &t));
+	/* at least the state, a block of each kind, nvidia-uvm, its lock and the devices */
+	CHECK(held(t.pid) >= 8);
+	sockets = descriptors(t.pid, "socket:");
+	all = descriptors(t.pid, "");
+	CHECK(!access(path, F_OK));
+	for (int round = 0; round < 2; round++) {
+		OK(act('C', &t));
+		/* and asking about it leaves nothing in it */
+		for (int i = 0; i < 20; i++) {
+			CHECK(held(t.pid) == 0);
+			CHECK(descriptors(t.pid, "socket:") == sockets - 1);
+			CHECK(descriptors(t.pid, "") == all - 5);
+			CHECK(access(path, F_OK) < 0);
+			CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
+		}
+		CHECK(act('U', &t) == CUDA_ERROR_ILLEGAL_STATE);
+		CHECK(held(t.pid) == 0 && descriptors(t.pid, "") == all - 5);
+		if (!round)
+			OK(act('R', &t));
+	}
+	/* Whoever knocks and is killed then is waited for, but not for ever. */
+	knock(t.pid, act('T', &t));
+	wait_held(t.pid, true);
+	wait_held(t.pid, false);
+	/* many at once */
+	for (int round = 0; round < 10; round++) {
+		struct child several[3];
+
+		for (int i = 0; i < 3; i++) {
+			several[i] = child_start(controller);
+			verb_send(&several[i], 'S', t.pid, 0);
+		}
+		for (int i = 0; i < 3; i++) {
+			CHECK(verb_result(&several[i]) == CU_PROCESS_STATE_CHECKPOINTED);
+			child_kill(&several[i]);
+		}
+		CHECK(held(t.pid) == 0);
+	}
+	/* about itself */
+	CHECK(tell(&t, 'o') == '+');
+	OK(act('R', &t));
+	CHECK(held(t.pid) >= 8);
+	OK(act('U', &t));
+	CHECK(tell(&t, 'v') == '+');
+	child_kill(&t);
+}
+
 static void test_out_of_memory(struct child *fill)
 {
 	struct child t = target_start(), u = target_start();
@@ -257,6 +360,7 @@ static void test_out_of_memory(struct child *fill)
 	CHECK(hear_byte(fill->fd) == 'r');
 	CHECK(act('R', &t) == CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
+	CHECK(held(t.pid) == 0);
 	say_byte(fill->fd, 'f');
 	CHECK(hear_byte(fill->fd) == 'r');
 	CHECK(act('R', &t) == CUDA_ERROR_OPERATING_SYSTEM);
@@ -476,6 +580,7 @@ int main(void)
 	control = child_start(controller);
 	fill = child_start(filler);
 	test_cycle();
+	test_holds_nothing();
 	test_out_of_memory(&fill);
 	test_managed();
 	test_shared_handle(true);
