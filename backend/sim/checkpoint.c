@@ -130,9 +130,11 @@ static int exchange(int fd, int pid, uint64_t start_time, const struct checkpoin
 		    CUresult *ret_result)
 {
 	struct pollfd answer = {.fd = fd, .events = POLLIN};
+	struct checkpoint_request complete = *request;
 	struct checkpoint_reply reply;
 
-	if (send(fd, request, sizeof(*request), MSG_NOSIGNAL) != sizeof(*request))
+	complete.start_time = start_time;
+	if (send(fd, &complete, sizeof(complete), MSG_NOSIGNAL) != sizeof(complete))
 		return -EAGAIN;
 	/* A stopped target answers when it is continued. One that died while a child of its
 	 * keeps the socket open never will. */

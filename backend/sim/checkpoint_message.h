@@ -18,13 +18,14 @@ enum checkpoint_verb {
 	CHECKPOINT_VERB_CHECKPOINT,
 	CHECKPOINT_VERB_RESTORE,
 	CHECKPOINT_VERB_UNLOCK,
-	CHECKPOINT_VERB_NOTHING, /* makes a process that came back register again */
+	CHECKPOINT_VERB_NOTHING, /* a process that came back registers again, as with all others */
 };
 
 struct checkpoint_request {
 	uint32_t verb;
 	uint32_t timeout_ms;
 	uint32_t pair_count;
+	uint64_t start_time; /* of the target, as the controller sees it */
 	CUcheckpointGpuPair pairs[SIM_MAX_GPUS];
 };
 

@@ -19,7 +19,8 @@
 #define KNOCKED_MS 1000
 
 static int server_fd = -1;
-static int server_pid; /* the name of the socket */
+/* What whoever knocked takes it for: the socket has the pid's name. */
+static int server_pid, server_tid;
 static sem_t started;
 
 int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd)
@@ -58,6 +59,9 @@ static CUresult serve(const struct checkpoint_request *request)
 
 	if (request->verb > CHECKPOINT_VERB_NOTHING || request->pair_count > SIM_MAX_GPUS)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (checkpoint_holds_nothing() &&
+	    checkpoint_register_again(server_pid, server_tid, request->start_time) < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
 	if (request->verb == CHECKPOINT_VERB_NOTHING)
 		return CUDA_SUCCESS;
 	result = fault_check(verb_names[request->verb], FAULT_TARGET, &after);
@@ -153,14 +157,14 @@ static void server_reopen(void)
 {
 	const sigset_t signals = knock_signals();
 	siginfo_t info;
-	int pid, tid;
+	int pid;
 
 	if (sigwaitinfo(&signals, &info) < 0 || info.si_code != SI_QUEUE)
 		return;
-	checkpoint_knock_read(info.si_value, &pid, &tid);
+	checkpoint_knock_read(info.si_value, &pid, &server_tid);
 	if (pid <= 0 || shared_attach() < 0)
 		return;
-	if (checkpoint_register_again(pid, tid) < 0 || server_open(pid) < 0)
+	if (server_open(pid) < 0)
 		shared_detach();
 }
 

@@ -358,14 +358,14 @@ CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count)
 	return CUDA_SUCCESS;
 }
 
-int checkpoint_register_again(int pid, int tid)
+int checkpoint_register_again(int pid, int tid, uint64_t start_time)
 {
 	_cleanup_close_ int fd = -1;
 	int r = 0;
 
 	shared_lock();
-	if (!shared_process_is_own(sim.index, sim.generation, pid)) {
-		r = shared_process_add(pid, &fd);
+	if (!shared_process_is_own(sim.index, sim.generation, pid, start_time)) {
+		r = shared_process_add(pid, start_time, &fd);
 		if (r >= 0) {
 			sim.index = (unsigned)r;
 			sim.generation = shared->processes[r].generation;

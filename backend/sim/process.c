@@ -282,7 +282,7 @@ static void devices_find(void)
 
 static CUresult initialize(void)
 {
-	int r = shared_attach();
+	int pid, r = shared_attach();
 
 	if (r < 0)
 		return CUDA_ERROR_NO_DEVICE;
@@ -292,8 +292,9 @@ static CUresult initialize(void)
 	r = device_files_open();
 	if (r < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
+	pid = process_own_pid();
 	shared_lock();
-	r = shared_process_add(process_own_pid(), &sim.lock_fd);
+	r = shared_process_add(pid, process_start_time(pid), &sim.lock_fd);
 	if (r >= 0) {
 		sim.index = (unsigned)r;
 		sim.generation = shared->processes[r].generation;

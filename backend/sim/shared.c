@@ -260,14 +260,15 @@ int process_own_pid(void)
 	return (int)strtol(text, NULL, 10);
 }
 
-/* Field 22 of a stat file, in clock ticks since boot; 0 if there is no such process. */
-static uint64_t start_time_read(const char *path)
+/* Field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process. */
+uint64_t process_start_time(int pid)
 {
 	_cleanup_close_ int fd = -1;
-	char text[1024], *field;
+	char path[64], text[1024], *field;
 	uint64_t start_time = 0;
 	ssize_t length;
 
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
@@ -288,19 +289,6 @@ static uint64_t start_time_read(const char *path)
 	if (field)
 		sscanf(field, "%" SCNu64, &start_time);
 	return start_time;
-}
-
-uint64_t process_start_time(int pid)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	return start_time_read(path);
-}
-
-uint64_t process_own_start_time(void)
-{
-	return start_time_read("/proc/self/stat");
 }
 
 bool shared_process_running(const struct shared_process *process)
@@ -335,6 +323,11 @@ static bool process_alive(unsigned index)
 
 static void process_remove(unsigned index)
 {
+	char path[PATH_MAX];
+
+	/* Of the restore thread. Whoever has the same pid now makes it after this. */
+	shared_path(path, "processes/%d.sock", shared->processes[index].pid);
+	unlink(path);
 	for (unsigned i = 0; i < shared->allocation_high; i++)
 		if (shared->allocations[i].id)
 			holder_clear(shared->allocations[i].holders, index);
@@ -388,7 +381,7 @@ void shared_reclaim(void)
 	}
 }
 
-int shared_process_add(int pid, int *ret_fd)
+int shared_process_add(int pid, uint64_t start_time, int *ret_fd)
 {
 	shared_reclaim();
 	for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++) {
@@ -402,7 +395,7 @@ int shared_process_add(int pid, int *ret_fd)
 			continue;
 		memset(process, 0, sizeof(*process));
 		process->uid = geteuid();
-		process->start_time = process_own_start_time();
+		process->start_time = start_time;
 		process->generation = shared->next_id++;
 		__atomic_store_n(&process->pid, pid, __ATOMIC_RELEASE);
 		*ret_fd = fd;
@@ -411,12 +404,12 @@ int shared_process_add(int pid, int *ret_fd)
 	return -EUSERS;
 }
 
-bool shared_process_is_own(unsigned index, uint64_t generation, int pid)
+bool shared_process_is_own(unsigned index, uint64_t generation, int pid, uint64_t start_time)
 {
 	const struct shared_process *process = &shared->processes[index];
 
 	return process->pid == pid && process->generation == generation &&
-	       process->start_time == process_own_start_time();
+	       process->start_time == start_time;
 }
 
 int shared_process_find(int pid)

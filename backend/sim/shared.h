@@ -95,13 +95,13 @@ void shared_unlock(void);
 
 /* The following want the lock held. */
 
-/* Takes a free process slot for the caller, of which others know it as `pid`, and locks its file.
- * Index or -errno; the file, which keeps the slot alive, in *ret_fd. */
-int shared_process_add(int pid, int *ret_fd);
+/* Takes a free process slot for the caller, which others see as @pid with this start time, and
+ * locks its file. Index or -errno; the file, which keeps the slot alive, in *ret_fd. */
+int shared_process_add(int pid, uint64_t start_time, int *ret_fd);
 /* Re-opens the file of the caller's own slot after a restore. fd or -errno. */
 int shared_process_lock_file(unsigned index);
 /* The slot is the caller's: it took it in this machine, and runs since then. */
-bool shared_process_is_own(unsigned index, uint64_t generation, int pid);
+bool shared_process_is_own(unsigned index, uint64_t generation, int pid, uint64_t start_time);
 /* The slot of a live process, or -ESRCH. */
 int shared_process_find(int pid);
 /* The process runs: not one that is dead while a forked child keeps its memory. */
@@ -129,8 +129,6 @@ int shared_event_add(unsigned index);
 /* The pid of this process in the pid namespace that /proc shows, where it may be another one. */
 int process_own_pid(void);
 uint64_t process_start_time(int pid);
-/* Of the caller. */
-uint64_t process_own_start_time(void);
 
 static inline bool holder_test(const uint64_t *holders, unsigned index)
 {

@@ -566,7 +566,7 @@ CUresult checkpoint_unlock(void);
 /* The process is checkpointed: what is left of the machine in it is the restore thread's. */
 bool checkpoint_holds_nothing(void);
 /* For a checkpointed process: enters it in this machine, where it has come by CRIU perhaps, as what
- * others take it for. 0 or -errno. */
-int checkpoint_register_again(int pid, int tid);
+ * others see: in another pid or time namespace it cannot know. 0 or -errno. */
+int checkpoint_register_again(int pid, int tid, uint64_t start_time);
 
 #endif
