@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 
 import harness
 from harness import BUILD, SLOW, SOURCE, Failure, Skip, try_kill
@@ -19,6 +20,7 @@ from harness import BUILD, SLOW, SOURCE, Failure, Skip, try_kill
 WITHOUT_BREAKPOINTS = {'CRIU_FAULT': '130'}
 SECONDS = 60 * SLOW
 PROBE_SECONDS = 10 * SLOW  # a dump and restore of `sleep` takes less than one
+PROBLEM_SECONDS = 300  # then it is looked for again
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -107,6 +109,28 @@ def _bring(directory):
     return (done.stderr.strip().split('\n') or ['get-criu failed'])[-1]
 
 
+def _find(directory):
+    """What is known after the search: `env`, or a `problem`."""
+    problem = _bring(directory)
+    if problem:
+        return {'problem': f'no CRIU: {problem}'}
+    os.makedirs(f'{directory}/no-plugins', exist_ok=True)
+    for env in {}, WITHOUT_BREAKPOINTS:
+        problem = _probe(directory, env)
+        if not problem:
+            return {'env': env}
+    return {'problem': f'CRIU does not work here: {problem}'}
+
+
+def _remembered(path, key):
+    with contextlib.suppress(OSError), open(path, encoding='utf-8') as file:
+        known = json.load(file)
+        age = time.time() - os.fstat(file.fileno()).st_mtime
+        if known['for'] == key and ('env' in known or age < PROBLEM_SECONDS):
+            return known
+    return None
+
+
 def find():
     """A Criu, or Skip."""
     if not harness.is_root():
@@ -114,23 +138,17 @@ def find():
     if harness.SANITIZER != 'none':
         raise Skip('CRIU takes no process with a sanitizer')
     directory = os.environ.get('GPUCR_TEST_CRIU') or f'{BUILD}/criu'
-    # What works is found out once, by whichever test comes first.
+    # Found out once, by whichever test comes first; the others wait for it.
     with open(f'{BUILD}/criu.lock', 'w', encoding='utf-8') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        problem = _bring(directory)
-        if problem:
-            raise Skip(f'no CRIU: {problem}')
-        os.makedirs(f'{directory}/no-plugins', exist_ok=True)
-        found = f'{directory}/works-with'
-        if not os.path.exists(found):
-            for env in {}, WITHOUT_BREAKPOINTS:
-                problem = _probe(directory, env)
-                if not problem:
-                    break
-            else:
-                raise Skip(f'CRIU does not work here: {problem}')
-            with open(f'{found}.new', 'w', encoding='utf-8') as file:
-                json.dump(env, file)
-            os.rename(f'{found}.new', found)
-        with open(found, encoding='utf-8') as file:
-            return Criu(directory, json.load(file))
+        path = f'{BUILD}/criu.found'
+        key = [directory, os.uname().release]
+        known = _remembered(path, key)
+        if not known:
+            known = {'for': key, **_find(directory)}
+            with open(f'{path}.new', 'w', encoding='utf-8') as file:
+                json.dump(known, file)
+            os.rename(f'{path}.new', path)
+    if 'problem' in known:
+        raise Skip(known['problem'])
+    return Criu(directory, known['env'])

@@ -381,4 +381,4 @@ def test_pid_taken():
 
 
 if __name__ == '__main__':
-    harness.main(globals())
+    harness.main(globals(), at_once=2)

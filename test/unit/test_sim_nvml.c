@@ -41,6 +41,19 @@ static void user(int fd)
 	hear_byte(fd);
 }
 
+static bool state_mapped(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	bool found = false;
+	char line[512];
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps))
+		found = found || strstr(line, sim_state_directory);
+	fclose(maps);
+	return found;
+}
+
 int main(void)
 {
 	nvmlProcessInfo_t processes[4];
@@ -99,6 +112,17 @@ int main(void)
 	OK(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device, &count, processes));
 	CHECK(count == 0);
 	child_kill(&child);
+
+	/* The last to shut down lets go of the machine; a handle is good again afterwards. */
+	OK(NVML(nvmlInit_v2)());
+	OK(NVML(nvmlShutdown)());
+	CHECK(state_mapped());
+	OK(NVML(nvmlShutdown)());
+	CHECK(!state_mapped());
+	RESULT(NVML(nvmlDeviceGetMemoryInfo)(device, &memory), NVML_ERROR_UNINITIALIZED);
+	OK(NVML(nvmlInit_v2)());
+	OK(NVML(nvmlDeviceGetMemoryInfo)(device, &memory));
+	CHECK(memory.total == 64 * MIB && memory.used == 0);
 	OK(NVML(nvmlShutdown)());
 	return 0;
 }
