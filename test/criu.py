@@ -126,7 +126,7 @@ def _remembered(path, key):
     with contextlib.suppress(OSError), open(path, encoding='utf-8') as file:
         known = json.load(file)
         age = time.time() - os.fstat(file.fileno()).st_mtime
-        if known['for'] == key and ('env' in known or age < PROBLEM_SECONDS):
+        if known.get('for') == key and ('env' in known or age < PROBLEM_SECONDS):
             return known
     return None
 

@@ -19,7 +19,7 @@ from pieces import noise
 
 LIBRARY = f'{BUILD}/backend/sim'
 RUNNING, LOCKED, CHECKPOINTED = range(3)
-OK, OUT_OF_MEMORY, OPERATING_SYSTEM, ILLEGAL_STATE = 0, 2, 304, 401
+OK, OUT_OF_MEMORY, INVALID_DEVICE, OPERATING_SYSTEM, ILLEGAL_STATE = 0, 2, 101, 304, 401
 SYS_CLONE3 = 435  # the same on all architectures
 
 
@@ -141,14 +141,14 @@ class Program:
 class Host:
     """A simulated machine, programs on it, and other places to restore them in."""
 
-    def __init__(self):
+    def __init__(self, **env):
         self.criu = criu.find()
         self.directory = tempfile.mkdtemp(prefix='gpucrfs-test-')
         self.images = f'{self.directory}/images'
         for name in 'images', 'sim', 'elsewhere':
             os.mkdir(f'{self.directory}/{name}')
             os.chmod(f'{self.directory}/{name}', 0o1777)
-        self.here = Place(self.directory, f'{self.directory}/sim')
+        self.here = Place(self.directory, f'{self.directory}/sim', env)
         self.programs = []
         self.keepers = []
 
@@ -301,6 +301,25 @@ def test_another_gpu():
         # A context of 4 MiB for whoever asks, and another one where the program is now.
         equal([there.call('used', number) for number in range(2)],
               [[str(4 * MIB)], [str(12 * MIB)]])
+
+
+def test_fewer_gpus():
+    """Refused before anything is changed: with another one in its place it can be restored."""
+    with Host(GPUCR_SIM_GPUS='2') as host:
+        there = host.elsewhere()
+        old, new = host.here.call('uuids'), there.call('uuids')
+        program = host.program(host.here, 'program', f'1:{2 * MIB}', f'0:{2 * MIB}')
+        host.dump(program)
+        host.restore(program, there)
+        equal(there.result('restore', program.pid), INVALID_DEVICE)
+        equal(there.result('restore', program.pid, f'{old[1]}:{new[0]}'), 1, 'one of two')
+        equal(there.state(program.pid), CHECKPOINTED)
+        equal(there.blocks(), 0)
+        # There is a machine with enough of them: the one where it was.
+        criu.end(program.pid)
+        host.restore(program, host.here)
+        host.here.restore(program.pid)
+        program.check()
 
 
 def test_too_little_memory():

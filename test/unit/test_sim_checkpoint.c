@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "backend/sim/checkpoint_message.h"
@@ -17,6 +18,7 @@ static void target(int fd)
 	CUmemAllocationProp prop = sim_prop();
 	CUmemGenericAllocationHandle handle;
 	unsigned pattern = 0x1000;
+	CUevent event = NULL;
 	CUstream stream;
 	void *pinned;
 
@@ -53,6 +55,22 @@ static void target(int fd)
 		case 'f':
 			OK(CU(cuMemFree_v2)(pointer));
 			break;
+		case 'i': /* an event that others may open */
+			OK(CU(cuEventCreate)(&event,
+					     CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+			OK(CU(cuEventRecord)(event, stream));
+			break;
+		case 'j': { /* it is as it was, and works */
+			CUipcEventHandle shareable;
+
+			OK(CU(cuEventQuery)(event));
+			OK(CU(cuIpcGetEventHandle)(&shareable, event));
+			for (int i = 0; i < 3; i++) {
+				OK(CU(cuEventRecord)(event, stream));
+				OK(CU(cuEventSynchronize)(event));
+			}
+			break;
+		}
 		case 'o': { /* what any program may ask, while its other threads are held up */
 			CUprocessState state;
 
@@ -572,6 +590,51 @@ static void test_remap(void)
 	child_kill(&t);
 }
 
+/* The directory of the same name has another machine in it, with processes of its own. */
+static void test_another_machine(void)
+{
+	struct child t[2] = {target_start(), target_start()}, others[2];
+
+	for (int i = 0; i < 2; i++) {
+		CHECK(tell(&t[i], 'i') == '+');
+		OK(act('L', &t[i]));
+		OK(act('C', &t[i]));
+	}
+	child_kill(&control);
+	sim_end();
+	CHECK(!mkdir(sim_state_directory, 0700));
+
+	control = child_start(controller);
+	for (int i = 0; i < 2; i++) {
+		others[i] = target_start();
+		CHECK(tell(&others[i], 'i') == '+');
+	}
+	for (int i = 0; i < 2; i++) {
+		CHECK(act('S', &t[i]) == CU_PROCESS_STATE_CHECKPOINTED);
+		CHECK(held(t[i].pid) == 0);
+		CHECK(act('T', &t[i]) > t[i].pid);
+		OK(act('R', &t[i]));
+		CHECK(act('S', &t[i]) == CU_PROCESS_STATE_LOCKED);
+		OK(act('U', &t[i]));
+	}
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < 2; i++) {
+			CHECK(tell(&t[i], 'v') == '+' && tell(&others[i], 'v') == '+');
+			CHECK(tell(&t[i], 'j') == '+' && tell(&others[i], 'j') == '+');
+		}
+		/* the machine's own processes go, and what they had is used again */
+		for (int i = 0; i < 2 && !round; i++) {
+			child_kill(&others[i]);
+			others[i] = target_start();
+			CHECK(tell(&others[i], 'i') == '+');
+		}
+	}
+	for (int i = 0; i < 2; i++) {
+		child_kill(&t[i]);
+		child_kill(&others[i]);
+	}
+}
+
 int main(void)
 {
 	struct child fill;
@@ -588,6 +651,7 @@ int main(void)
 	test_killed_controller();
 	test_lock_timeout();
 	test_remap();
+	test_another_machine();
 	child_kill(&control);
 	return 0;
 }
