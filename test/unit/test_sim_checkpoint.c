@@ -345,6 +345,18 @@ static void test_holds_nothing(void)
 	knock(t.pid, act('T', &t));
 	wait_held(t.pid, true);
 	wait_held(t.pid, false);
+	/* Knocks that nobody is behind any more open nothing after an answer. */
+	for (int round = 0; round < 3; round++) {
+		int tid = act('T', &t);
+
+		for (int i = 0; i < 3; i++)
+			knock(t.pid, tid);
+		CHECK(act('S', &t) == CU_PROCESS_STATE_CHECKPOINTED);
+		for (int i = 0; i < 50; i++) {
+			CHECK(held(t.pid) == 0);
+			usleep(500);
+		}
+	}
 	/* many at once */
 	for (int round = 0; round < 10; round++) {
 		struct child several[3];
@@ -628,6 +640,14 @@ static void test_another_machine(void)
 			others[i] = target_start();
 			CHECK(tell(&others[i], 'i') == '+');
 		}
+	}
+	for (int i = 0; i < 2; i++) {
+		/* An event that was another one's too would stand in the way of this. */
+		OK(act('L', &t[i]));
+		OK(act('C', &t[i]));
+		OK(act('R', &t[i]));
+		OK(act('U', &t[i]));
+		CHECK(tell(&t[i], 'j') == '+');
 	}
 	for (int i = 0; i < 2; i++) {
 		child_kill(&t[i]);
