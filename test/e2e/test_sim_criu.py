@@ -83,12 +83,13 @@ class Program:
         self.pid = self.popen.pid
         self.is_restored = False
         self.contents = {}
-        wait_for(lambda: self.ticks() or self.popen.poll() is not None, f'{name} to begin')
+        wait_for(lambda: self.ticks() > 0 or self.popen.poll() is not None, f'{name} to begin')
         check(self.popen.poll() is None, read_file(f'{self.path}.err'))
         for index, kind in enumerate(kinds):
             self.put(index, noise(f'{name} {index}', int(kind.partition(':')[2])))
 
     def ticks(self):
+        """Not positive before the first."""
         return len(read_file(f'{self.path}.out').split('\n')) - 2
 
     def tell(self, line):
