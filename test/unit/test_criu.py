@@ -4,8 +4,7 @@
 and without any: what programs have open ("opens").
 usage: test_criu.py fake|real|opens PATH-OF-CRIU_TOOL [TEST...]
 
-The real one is GPUCR_TEST_CRIU, else the installed one. Where the processor has no hardware
-breakpoints it hangs without CRIU_FAULT=130; that is found out by trying.
+The real one is that of test/criu.py.
 """
 import ctypes
 import os
@@ -19,6 +18,10 @@ import sys
 import tempfile
 import time
 import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import criu
+import harness
 
 TOOL = os.path.abspath(sys.argv[2])
 PATIENCE_SEC = 60
@@ -538,25 +541,15 @@ def opens_gone(place):
 # ---- the real one ----
 
 def prepare_real():
-    if os.getuid() != 0:
-        raise Skip('CRIU needs root')
-    path = os.environ.get('GPUCR_TEST_CRIU')
+    try:
+        found = criu.find()
+    except harness.Skip as skip:
+        raise Skip(str(skip)) from None
+    os.environ.update(found.env)
     with Place() as place:
-        answer = place.tool('find', *([path] if path else []))
-        if not answer.startswith('0 '):
-            raise Skip(answer)
+        answer = place.tool('find', found.program)
+        check(answer.startswith('0 '), answer)
         Place.real = 'criu=' + answer.split('\n')[0][2:]
-        pid = place.program()
-        trials = [os.environ.get('CRIU_FAULT')] if 'CRIU_FAULT' in os.environ else [None, '130']
-        for fault in trials:
-            if fault:
-                os.environ['CRIU_FAULT'] = fault
-            answer = place.tool('dump', Place.real, f'pid={pid}', 'running',
-                                f'images={place.directory("images")}', 'cancel_usec=10000000',
-                                'grace_usec=1000', f'libdir={place.directory("plugins")}')
-            if answer == '0 done':
-                return
-        raise Skip(f'CRIU cannot dump a plain program here: {answer}')
 
 
 def real_plain(place):
