@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The simulated driver and CRIU: a process that was checkpointed through the driver API alone is
-dumped, and restored in the same simulated machine, in another one, under another pid. No daemon and
-no preload library take part."""
+dumped, and restored in the same simulated machine, in another one, under another pid. No daemon
+takes part; where the preload library does, this is its daemon."""
 import contextlib
 import ctypes
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -139,6 +141,65 @@ class Program:
         os.close(self.lines)
 
 
+class Library:
+    """The preload library of a program, as its daemon sees it: lib/protocol.h."""
+    HEADER = struct.Struct('=IHHII')
+    MAGIC, VERSION = 0x46524347, 1
+    REGISTER, RESULT = 96, 64
+    GATE_CLOSE, GATE_OPEN, HAND_OVER, COMMIT, SETTLE, PARK = 100, 101, 104, 105, 108, 115
+    RUNNING, OUT = 1, 4
+    PAGE_MAGIC = 0x50524347
+    GENERATION = b'01234567-89ab-cdef-0123-456789abcdef'
+
+    def __init__(self, path):
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.listener.settimeout(harness.PATIENCE_SEC)
+        self.socket = None
+
+    def _receive(self):
+        data, fds, _, _ = socket.recv_fds(self.socket, 66000, 64)
+        check(data, 'the library has closed its socket')
+        magic, version, kind, _, length = self.HEADER.unpack_from(data)
+        equal((magic, version, length), (self.MAGIC, self.VERSION, len(data) - self.HEADER.size))
+        return kind, data[self.HEADER.size:], fds
+
+    def accept(self):
+        """Phase and generation, with which it registers."""
+        self.socket = self.listener.accept()[0]
+        self.socket.settimeout(harness.PATIENCE_SEC)
+        kind, payload, (page,) = self._receive()
+        equal(kind, self.REGISTER)
+        equal(struct.unpack_from('=I', os.pread(page, 4, 0))[0], self.PAGE_MAGIC)
+        os.close(page)
+        _, phase, generation = struct.unpack_from('=II40s', payload)
+        return phase, generation.rstrip(b'\0')
+
+    def ask(self, kind, payload=b''):
+        self.socket.send(self.HEADER.pack(self.MAGIC, self.VERSION, kind, 1, len(payload)) + payload)
+        answer, payload, fds = self._receive()
+        equal((answer, fds), (self.RESULT, []))
+        equal(struct.unpack_from('=i', payload)[0], 0, f'request {kind}')
+
+    def take_memory(self):
+        self.ask(self.GATE_CLOSE, struct.pack('=I', 10000))
+        self.ask(self.HAND_OVER, struct.pack('=40sI', self.GENERATION, 0))
+        self.ask(self.COMMIT)
+
+    def park(self):
+        self.ask(self.PARK, struct.pack('=II', 3600000, 0))
+        equal(self.socket.recv(1), b'', 'what comes after it')
+        self.socket.close()
+
+    def go_on(self):
+        self.ask(self.SETTLE)
+        self.ask(self.GATE_OPEN)
+
+    def close(self):
+        self.listener.close()
+
+
 class Host:
     """A simulated machine, programs on it, and other places to restore them in."""
 
@@ -234,6 +295,32 @@ def test_same_machine():
         host.here.checkpoint(program.pid)
         host.here.restore(program.pid)
         program.check()
+
+
+def test_parked():
+    """The preload library lets go of its daemon, and finds the next one when it is restored."""
+    with Host() as host, contextlib.closing(Library(f'{host.directory}/socket')) as library:
+        there = host.elsewhere()
+        place = Place(host.directory, host.here.simulator, {
+            'LD_PRELOAD': f'{BUILD}/backend/preload/libgpucr-preload.so',
+            'GPUCR_SOCKET': f'{host.directory}/socket'})
+        program = host.program(place, 'program', '0:4096', '0:65536')
+        equal(library.accept(), (library.RUNNING, b''))
+        for where in host.here, there:
+            library.take_memory()
+            library.park()
+            equal(sum(link.startswith('socket:') for link in program.held()), 1, 'of the driver')
+            host.dump(program)
+            host.restore(program, where)
+            # Nobody tells it that it was restored. Its calls wait at the gate.
+            equal(library.accept(), (library.OUT, library.GENERATION))
+            ticks = program.ticks()
+            program.tell(f'save 0 {program.path}.data')
+            where.restore(program.pid)
+            equal(program.ticks(), ticks, 'ticks behind the gate')
+            library.go_on()
+            wait_for(lambda: program.ticks() == ticks + 1, 'the call that waited')
+            program.check()
 
 
 def test_another_machine():
