@@ -313,6 +313,19 @@ static void block_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
+/* Where whoever started us has closed them, they would be files of ours, and helpers' stderr one.
+ */
+static void have_standard_descriptors(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd > STDERR_FILENO)
+		close(fd);
+}
+
 /* A pidfd, an event reader or a task costs a descriptor: take all we may have. */
 static void raise_descriptor_limit(void)
 {
@@ -392,6 +405,7 @@ int main(int argc, char **argv)
 	};
 	int result;
 
+	have_standard_descriptors();
 	if (gcr_options_parse(argc, argv, &daemon.options) < 0) {
 		gcr_options_finish(&daemon.options);
 		return EXIT_FAILURE;

@@ -46,6 +46,18 @@ def test_one_cycle():
         check(demo.ticks() > stood, 'it goes on')
 
 
+def test_no_standard_descriptors():
+    with Machine(start=False) as machine:
+        machine.start(preexec_fn=lambda: os.closerange(0, 3))
+        demo = machine.ready_demo()
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+        # Whatever it opens first is not what others write their words to.
+        for number in range(3):
+            equal(os.readlink(f'/proc/{machine.daemon.pid}/fd/{number}'), '/dev/null')
+
+
 def test_ten_cycles():
     with Machine() as machine:
         demo = machine.ready_demo('--tick', 2)
