@@ -142,13 +142,7 @@ static int compare(const struct gcr_snapshot *snapshot, const struct gcr_manifes
 		const struct gcr_extent *ours = &snapshot->extents[i];
 		const struct gcr_extent *theirs = &manifest->allocations[i];
 
-		char our_name[GCR_EXTENT_NAME_BYTES];
-		char their_name[GCR_EXTENT_NAME_BYTES];
-
-		/* Address, kind, GPU and id are in the name. */
-		gcr_extent_name(ours, our_name);
-		gcr_extent_name(theirs, their_name);
-		if (strcmp(our_name, their_name) != 0 || ours->bytes != theirs->bytes ||
+		if (!gcr_extent_same_file(ours, theirs) ||
 		    memcmp(ours->gpu, theirs->gpu, sizeof(ours->gpu)) != 0)
 			return differs("an allocation is another", error);
 	}

@@ -13,7 +13,6 @@
 
 #include "fs/digest_buffer.h"
 #include "fs/folder.h"
-#include "fs/log.h"
 #include "lib/digest.h"
 #include "lib/extent.h"
 
@@ -212,15 +211,8 @@ static bool has_same_files(const struct gcr_snapshot *left, const struct gcr_sna
 {
 	bool is_same = left->count == right->count;
 
-	for (size_t i = 0; is_same && i < left->count; i++) {
-		char left_name[GCR_EXTENT_NAME_BYTES];
-		char right_name[GCR_EXTENT_NAME_BYTES];
-
-		gcr_extent_name(&left->extents[i], left_name);
-		gcr_extent_name(&right->extents[i], right_name);
-		is_same = !strcmp(left_name, right_name) &&
-			  left->extents[i].bytes == right->extents[i].bytes;
-	}
+	for (size_t i = 0; is_same && i < left->count; i++)
+		is_same = gcr_extent_same_file(&left->extents[i], &right->extents[i]);
 	return is_same;
 }
 

@@ -29,6 +29,16 @@ void gcr_extent_name(const struct gcr_extent *extent, char ret_name[GCR_EXTENT_N
 			 extent->gpu_index, extent->id);
 }
 
+bool gcr_extent_same_file(const struct gcr_extent *left, const struct gcr_extent *right)
+{
+	char left_name[GCR_EXTENT_NAME_BYTES];
+	char right_name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(left, left_name);
+	gcr_extent_name(right, right_name);
+	return !strcmp(left_name, right_name) && left->bytes == right->bytes;
+}
+
 static int compare_places(const void *left, const void *right)
 {
 	const struct gcr_extent *a = *(const struct gcr_extent *const *)left;

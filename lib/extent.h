@@ -3,6 +3,7 @@
 #ifndef GCR_EXTENT_H
 #define GCR_EXTENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,9 @@
  * "gpu0-unmapped-17" for a handle that is mapped nowhere (its id), "managed-7f3a40000000".
  */
 void gcr_extent_name(const struct gcr_extent *extent, char ret_name[GCR_EXTENT_NAME_BYTES]);
+
+/* Would both have the same file: one of the same name and length? */
+bool gcr_extent_same_file(const struct gcr_extent *left, const struct gcr_extent *right);
 
 /* What cannot be with this one by itself, as "bytes: they are no multiple of 2 MiB"; NULL: nothing.
  */
