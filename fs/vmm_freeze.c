@@ -16,6 +16,9 @@
 /* A running program's library answers at once. */
 #define CONNECT_USEC (2 * GCR_USEC_PER_SEC)
 
+#define CHILD_USEC	GCR_USEC_PER_SEC
+#define CHILD_POLL_MSEC 20
+
 /* What the library says of the program that forbids a freeze. */
 static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -35,6 +38,24 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 				     "it shares GPU memory with another process (CUDA IPC, or a "
 				     "memory handle given away or taken)");
 	return 0;
+}
+
+/*
+ * A child that is being made has the descriptors until it has run what fork(3) runs in it first:
+ * it gets some time for that.
+ */
+static int check_children(struct gcr_drive *drive, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + CHILD_USEC;
+	int result;
+
+	while ((result = gcr_children_check(drive->process->pid, drive->daemon->device_directory,
+					    error)) == -EOPNOTSUPP &&
+	       gcr_clock_usec() < until_usec && !gcr_task_stopped(drive->task))
+		gcr_drive_pause(drive, CHILD_POLL_MSEC);
+	if (!result)
+		*error = (struct gcr_error){0};
+	return result;
 }
 
 /* What can be found out while the program goes on. */
@@ -57,7 +78,7 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	result = drive->daemon->backend->preflight(process->pid, drive->daemon->device_directory,
 						   hello.driver_version, error);
 	if (!result)
-		result = gcr_children_check(process->pid, drive->daemon->device_directory, error);
+		result = check_children(drive, error);
 	/* What the driver has of it in VRAM stays there with the data alone. */
 	if (!result && !drive->task->command->data)
 		result = gcr_drive_take_stock(drive, error);

@@ -748,22 +748,6 @@ def real_tcp(place):
     server.close()
 
 
-def real_moments(place):
-    """Killed at many moments of a dump: the program goes on, and can be dumped."""
-    pid = place.program(f'x = bytearray(b"a" * {20 * MIB})\n')
-    killed = 0
-    for moment in range(12):
-        answer = place.tool('dump', Place.real, f'pid={pid}', 'running',
-                            f'kill_usec={20000 + moment * 20000}',
-                            f'libdir={place.directory("plugins")}',
-                            f'images={place.directory("images")}')
-        check(answer in ('0 done', 'ECANCELED criu was stopped'), answer)
-        killed += answer != '0 done'
-        place.check_counts()
-    check(killed, 'never in the middle')
-    place.cycle(pid, Place.real)
-
-
 def real_restore_cancelled(place):
     """Stopped at many moments of a restore: all of the tree is there, or nothing of it."""
     pid = place.program(f'x = bytearray(b"a" * {20 * MIB})\n'
