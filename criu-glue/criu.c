@@ -6,7 +6,6 @@
  */
 #include "criu-glue/criu.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -25,6 +24,7 @@
 #include "lib/beneath.h"
 #include "lib/clock.h"
 #include "lib/proc_file.h"
+#include "lib/proc_tree.h"
 #include "lib/procfs.h"
 #include "lib/program.h"
 
@@ -51,6 +51,8 @@ struct gcr_criu_job {
 	bool stopped_by_us;
 	bool reaped;
 	int wait_status;
+	int report_fd; /* gpucr-pidns tells its init's pid there; -1: it is not used */
+	int32_t init;  /* then, of one that succeeded */
 };
 
 static int make_output(int *ret_fd)
@@ -75,7 +77,7 @@ static void read_output(int fd, char text[static OUTPUT_BYTES + 1])
 }
 
 static int start_program(const char *path, char *const *arguments, const int *fds, size_t count,
-			 pid_t *ret_pid, int *ret_pidfd)
+			 int cgroup_procs_fd, pid_t *ret_pid, int *ret_pidfd)
 {
 	/* LD_PRELOAD may be ours; a file of options could ask for anything. */
 	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
@@ -92,6 +94,7 @@ static int start_program(const char *path, char *const *arguments, const int *fd
 			.fds = fds,
 			.fds_count = count,
 			.ignored_signal = SIGXFSZ,
+			.cgroup_procs_fd = cgroup_procs_fd,
 		},
 		ret_pid, ret_pidfd);
 }
@@ -154,6 +157,8 @@ void gcr_criu_destroy(struct gcr_criu_job *job)
 		close(job->work_fd);
 	if (job->output_fd >= 0)
 		close(job->output_fd);
+	if (job->report_fd >= 0)
+		close(job->report_fd);
 	free(job->log_name);
 	free(job);
 }
@@ -167,6 +172,7 @@ static struct gcr_criu_job *new_job(void)
 	job->pidfd = -1;
 	job->work_fd = -1;
 	job->output_fd = -1;
+	job->report_fd = -1;
 	return job;
 }
 
@@ -233,7 +239,7 @@ static int ask_version(const char *path, unsigned int *ret_version, struct gcr_e
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
 	r = make_output(&job->output_fd);
 	if (r == 0)
-		r = start_program(path, arguments, (const int[]){-1, job->output_fd, -1}, 3,
+		r = start_program(path, arguments, (const int[]){-1, job->output_fd, -1}, 3, 0,
 				  &job->pid, &job->pidfd);
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN)
 		return gcr_error_set(error, ENOMEM, "%s cannot be started: %s", path, strerror(-r));
@@ -327,6 +333,10 @@ static void add_arguments(struct arguments *arguments, const char *path,
 {
 	bool dump = options->action == GCR_CRIU_DUMP;
 
+	if (options->pidns_program) {
+		add(arguments, "%s", options->pidns_program);
+		add(arguments, "%d", INHERIT_FD + (int)options->inherits_count);
+	}
 	add(arguments, "%s", path);
 	add(arguments, "%s", dump ? "dump" : "restore");
 	add(arguments, "--no-default-config");
@@ -335,6 +345,8 @@ static void add_arguments(struct arguments *arguments, const char *path,
 	add(arguments, "--images-dir=/proc/self/fd/%d", IMAGES_FD);
 	add(arguments, "--work-dir=/proc/self/fd/%d", WORK_FD);
 	add(arguments, "--libdir=%s", options->libdir);
+	/* Else a restored tree leaves the cgroup that it was given for its old one, made anew. */
+	add(arguments, "--manage-cgroups=ignore");
 	if (dump) {
 		add(arguments, "--tree=%d", (int)options->pid);
 		if (options->after == GCR_CRIU_AFTER_RUNNING)
@@ -375,12 +387,23 @@ static int check_options(const struct gcr_criu_options *options, struct gcr_erro
 	if (!options->log_name || !*options->log_name || strchr(options->log_name, '/') ||
 	    strcmp(options->log_name, PID_FILE) == 0)
 		return gcr_error_set(error, EINVAL, "the log has to have a name of its own");
-	if (dump ? options->pid <= 0 || options->inherits_count
+	if (dump ? options->pid <= 0 || options->inherits_count || options->pidns_program
 		 : options->after == GCR_CRIU_AFTER_RUNNING)
 		return gcr_error_set(error, EINVAL, "options that do not belong together");
 	if (!options->libdir || stat(options->libdir, &status) < 0 || !S_ISDIR(status.st_mode))
 		return gcr_error_set(error, EINVAL, "%s, for CRIU's plugins, is no directory",
 				     options->libdir ? options->libdir : "what is given");
+	return 0;
+}
+
+static int make_report(int *ret_reader, int *ret_writer)
+{
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+		return -errno;
+	*ret_reader = fds[0];
+	*ret_writer = fds[1];
 	return 0;
 }
 
@@ -390,7 +413,9 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
 	_cleanup_(free_arguments) struct arguments arguments = {};
 	_cleanup_free_ int *fds = NULL;
+	const char *path = options->pidns_program ? options->pidns_program : program->path;
 	size_t fds_count = INHERIT_FD + options->inherits_count;
+	_cleanup_close_ int report_fd = -1;
 	int work_fd = options->work_fd < 0 ? options->images_fd : options->work_fd;
 	int r;
 
@@ -398,7 +423,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	if (r < 0)
 		return r;
 	job = new_job();
-	fds = calloc(fds_count, sizeof(*fds));
+	fds = calloc(fds_count + 1, sizeof(*fds));
 	add_arguments(&arguments, program->path, options);
 	if (!job || !fds || arguments.failed)
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
@@ -409,6 +434,8 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	job->work_fd = fcntl(work_fd, F_DUPFD_CLOEXEC, 0);
 	r = job->work_fd < 0 ? -errno : make_output(&job->output_fd);
 
+	if (r == 0 && options->pidns_program)
+		r = make_report(&job->report_fd, &report_fd);
 	/* The old ones must not be taken for its; and it makes the pid file only if there is none.
 	 */
 	if (r == 0 && ((unlinkat(work_fd, options->log_name, 0) < 0 && errno != ENOENT) ||
@@ -423,10 +450,15 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	fds[WORK_FD] = work_fd;
 	for (size_t i = 0; i < options->inherits_count; i++)
 		fds[INHERIT_FD + i] = options->inherits[i].fd;
-	r = start_program(program->path, arguments.list, fds, fds_count, &job->pid, &job->pidfd);
+	if (report_fd >= 0)
+		fds[fds_count++] = report_fd;
+	r = start_program(path, arguments.list, fds, fds_count, options->cgroup_procs_fd, &job->pid,
+			  &job->pidfd);
 	if (r < 0)
 		return gcr_error_set(error, r == -ENOMEM || r == -EAGAIN ? ENOMEM : EIO,
-				     "%s cannot be started: %s", program->path, strerror(-r));
+				     "%s cannot be started%s: %s", path,
+				     options->cgroup_procs_fd > 0 ? " in a cgroup of its own" : "",
+				     strerror(-r));
 	*ret_job = TAKE_PTR(job);
 	return 0;
 }
@@ -449,48 +481,36 @@ static void await_stop(pid_t pid)
 		usleep(STOP_POLL_USEC);
 }
 
-/*
- * Everything that @parent, which has been told to stop, has started; @parent itself not.
- */
+struct killing {
+	pid_t parent;
+	int levels;
+};
+
+static int kill_child(pid_t child, void *data);
+
+/* Everything that @parent, which has been told to stop, has started; @parent itself not. */
 static void kill_below(pid_t parent, int levels)
 {
-	_cleanup_closedir_ DIR *tasks = NULL;
-	char path[GCR_PROC_PATH_BYTES];
-	struct dirent *task;
+	struct killing killing = {.parent = parent, .levels = levels};
 
 	await_stop(parent);
-	gcr_proc_path(path, parent, "task");
-	tasks = opendir(path);
-	while (tasks && (task = readdir(tasks))) {
-		_cleanup_free_ char *children = NULL;
-		char name[sizeof("task//children") + sizeof(task->d_name)];
-		char *rest;
+	gcr_proc_each_child(parent, kill_child, &killing);
+}
 
-		if (task->d_name[0] == '.')
-			continue;
-		snprintf(name, sizeof(name), "task/%.20s/children", task->d_name);
-		if (gcr_proc_read(parent, name, &children, NULL) < 0)
-			continue;
-		rest = children;
-		for (;;) {
-			char *end;
-			pid_t child = (pid_t)strtol(rest, &end, 10);
-			_cleanup_close_ int pidfd = -1;
-			struct gcr_proc_stat stat;
+static int kill_child(pid_t child, void *data)
+{
+	const struct killing *killing = data;
+	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+	struct gcr_proc_stat stat;
 
-			if (end == rest || child <= 0)
-				break;
-			rest = end;
-			pidfd = (int)syscall(SYS_pidfd_open, child, 0);
-			/* the pidfd's process is its child: it did not end since it was listed */
-			if (pidfd < 0 || gcr_proc_stat(child, &stat) < 0 || stat.parent != parent)
-				continue;
-			send_signal(pidfd, SIGSTOP);
-			if (levels > 0)
-				kill_below(child, levels - 1);
-			send_signal(pidfd, SIGKILL);
-		}
-	}
+	/* the pidfd's process is its child: it did not end since it was listed */
+	if (pidfd < 0 || gcr_proc_stat(child, &stat) < 0 || stat.parent != killing->parent)
+		return 0;
+	send_signal(pidfd, SIGSTOP);
+	if (killing->levels > 0)
+		kill_below(child, killing->levels - 1);
+	send_signal(pidfd, SIGKILL);
+	return 0;
 }
 
 void gcr_criu_kill(struct gcr_criu_job *job)
@@ -614,6 +634,66 @@ static int read_pid(const struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_e
 	return 0;
 }
 
+struct inner {
+	pid_t pid;	    /* in the new namespace */
+	unsigned int level; /* of that, as ns_pids counts */
+	pid_t found;	    /* in ours */
+};
+
+static int is_inner(pid_t child, void *data)
+{
+	struct inner *inner = data;
+	struct gcr_proc_status status;
+
+	if (gcr_proc_status(child, &status) < 0 || status.ns_pids_count != inner->level ||
+	    status.ns_pids[inner->level - 1] != inner->pid)
+		return 0;
+	inner->found = child;
+	return 1;
+}
+
+/* The root is the init's child since CRIU has ended. */
+static int find_outer_pid(struct gcr_criu_job *job, pid_t *pid, struct gcr_error *error)
+{
+	struct inner inner = {.pid = *pid};
+	struct gcr_proc_status status;
+	int32_t init = job->init;
+
+	if (!init && read(job->report_fd, &init, sizeof(init)) != sizeof(init))
+		return gcr_error_set(error, EIO, GCR_PIDNS_PROGRAM " has not told its pid");
+	job->init = init;
+	if (gcr_proc_status(init, &status) == 0) {
+		inner.level = status.ns_pids_count;
+		gcr_proc_each_child(init, is_inner, &inner);
+	}
+	if (!inner.found)
+		return gcr_error_set(error, ESRCH,
+				     "the restored process (%d in its pid namespace) has ended",
+				     (int)*pid);
+	*pid = inner.found;
+	return 0;
+}
+
+static int find_restored(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error)
+{
+	pid_t pid = 0;
+	int r;
+
+	if (!ret_pid && job->report_fd < 0)
+		return 0;
+	r = read_pid(job, &pid, error);
+	if (r == 0 && job->report_fd >= 0)
+		r = find_outer_pid(job, &pid, error);
+	if (r == 0 && ret_pid)
+		*ret_pid = pid;
+	return r;
+}
+
+pid_t gcr_criu_namespace_init(const struct gcr_criu_job *job)
+{
+	return job->init;
+}
+
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error)
 {
 	int r = gcr_criu_wait(job, -1, -1);
@@ -622,8 +702,7 @@ int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *
 		return gcr_error_set(error, -r, "criu cannot be waited for: %s", strerror(-r));
 	if (job->wait_status != -1 && WIFEXITED(job->wait_status) &&
 	    WEXITSTATUS(job->wait_status) == 0)
-		return job->action == GCR_CRIU_RESTORE && ret_pid ? read_pid(job, ret_pid, error)
-								  : 0;
+		return job->action == GCR_CRIU_RESTORE ? find_restored(job, ret_pid, error) : 0;
 	if (job->stopped_by_us)
 		return gcr_error_set(error, ECANCELED, "criu was stopped");
 	return explain(job, error);

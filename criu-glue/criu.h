@@ -18,6 +18,8 @@
 /* Versions as CRIU counts them itself: major * 10000 + minor * 100 + sublevel. */
 #define GCR_CRIU_VERSION_MIN 40000u
 
+#define GCR_PIDNS_PROGRAM "gpucr-pidns" /* where the daemon's other helpers are */
+
 struct gcr_criu_program {
 	char *path; /* absolute unless the caller's was not */
 	unsigned int version;
@@ -76,14 +78,25 @@ struct gcr_criu_options {
 	size_t externals_count;
 	const struct gcr_criu_inherit *inherits; /* restore */
 	size_t inherits_count;
+	/*
+	 * A cgroup's cgroup.procs, open for writing: CRIU begins there, and what it restores stays
+	 * there. 0 or less: in ours.
+	 */
+	int cgroup_procs_fd;
+	/*
+	 * Restore in a new pid namespace, where all pids are free: the path of gpucr-pidns, which
+	 * is needed for that. NULL: in ours. The tree ends with the namespace's init, and that ends
+	 * when the tree has.
+	 */
+	const char *pidns_program;
 };
 
 struct gcr_criu_job;
 
 /*
  * Start it. The environment is ours less LD_PRELOAD and CRIU_CONFIG_FILE; CRIU_FAULT gets through.
- * Makes SIGXFSZ ignored in this process (see gcr_criu_cancel()). Errors with words: -EINVAL
- * options that contradict each other, -ENOMEM, -EIO.
+ * Errors with words: -EINVAL options that contradict each other, -ENOMEM, -EIO (its cgroup cannot
+ * be entered, too).
  */
 int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu_options *options,
 		   struct gcr_criu_job **ret_job, struct gcr_error *error);
@@ -123,10 +136,17 @@ void gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec);
 
 /*
  * What has become of it; waits for its end. 0, and *ret_pid (may be NULL) is the root's pid after a
- * restore; else with words made of its log: -ECANCELED it was cancelled or killed by us, -EBUSY,
- * -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(), -EIO.
+ * restore, as our pid namespace has it; else with words made of its log: -ECANCELED it was
+ * cancelled or killed by us, -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(),
+ * -EIO.
  */
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
+
+/*
+ * After a successful restore with pidns_program: the pid of the namespace's init; else 0. Killing
+ * it ends everything that was restored. It is nobody's child then (init's, or a subreaper's).
+ */
+pid_t gcr_criu_namespace_init(const struct gcr_criu_job *job);
 
 /* Kills it if it has not ended. NULL is allowed. */
 void gcr_criu_destroy(struct gcr_criu_job *job);

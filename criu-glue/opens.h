@@ -15,8 +15,10 @@
 #include <sys/types.h>
 
 #include "criu-glue/criu.h"
+#include "lib/build_id.h"
 #include "lib/cleanup.h"
 #include "lib/error.h"
+#include "lib/manifest_tree.h"
 
 #define GCR_OPENS_KEY_BYTES    64
 #define GCR_OPENS_FINDINGS_MAX 1024 /* more of them: the rest is counted only */
@@ -51,7 +53,7 @@ struct gcr_open_file {
 	bool is_mapped;		 /* else open only */
 	bool is_append_only;	 /* may have grown at restore: CRIU checks no size of it */
 	uint32_t build_id_bytes; /* 0: it has none */
-	uint8_t build_id[20];	 /* the first 20 bytes */
+	uint8_t build_id[GCR_BUILD_ID_BYTES];
 };
 
 struct gcr_opens_options {
@@ -83,6 +85,14 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 
 /* The first refusal, with -errno; 0 if there is none. */
 int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error);
+
+/*
+ * Fill in the options, supplies and files of @tree, which has none yet; the identities of the files
+ * are the caller's to make. Errors with words: -E2BIG, -ENOMEM; what is in @tree by then is freed
+ * with it.
+ */
+int gcr_opens_describe(const struct gcr_opens *opens, enum gcr_criu_tcp tcp,
+		       struct gcr_manifest_tree *tree, struct gcr_error *error);
 
 void gcr_opens_destroy(struct gcr_opens *opens);
 GCR_DEFINE_CLEANUP(struct gcr_opens *, gcr_opens_destroy);

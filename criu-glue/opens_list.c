@@ -12,75 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NOTES_BYTES_MAX 65536u
-#define HEADERS_MAX	256u
+#include "lib/build_id.h"
 
 static int compare_paths(const void *a, const void *b)
 {
 	const struct gcr_open_file *left = a, *right = b;
 
 	return strcmp(left->path, right->path);
-}
-
-/* Of the notes of one segment. Everything in them may be wrong. */
-static void find_build_id(const uint8_t *notes, size_t bytes, struct gcr_open_file *file)
-{
-	while (bytes >= sizeof(Elf64_Nhdr)) {
-		Elf64_Nhdr note;
-		size_t name_bytes, words_bytes;
-
-		memcpy(&note, notes, sizeof(note));
-		notes += sizeof(note);
-		bytes -= sizeof(note);
-		name_bytes = ((size_t)note.n_namesz + 3) & ~(size_t)3;
-		words_bytes = ((size_t)note.n_descsz + 3) & ~(size_t)3;
-		if (name_bytes > bytes || words_bytes > bytes - name_bytes)
-			return;
-		if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 &&
-		    memcmp(notes, "GNU", 4) == 0 && note.n_descsz > 0) {
-			file->build_id_bytes = note.n_descsz < sizeof(file->build_id)
-						       ? note.n_descsz
-						       : sizeof(file->build_id);
-			memcpy(file->build_id, notes + name_bytes, file->build_id_bytes);
-			return;
-		}
-		notes += name_bytes + words_bytes;
-		bytes -= name_bytes + words_bytes;
-	}
-}
-
-static void read_notes(int fd, uint64_t offset, uint64_t bytes, struct gcr_open_file *file)
-{
-	_cleanup_free_ uint8_t *notes = NULL;
-	ssize_t got;
-
-	if (bytes > NOTES_BYTES_MAX || offset > INT64_MAX - NOTES_BYTES_MAX)
-		return;
-	notes = malloc(NOTES_BYTES_MAX);
-	got = notes ? pread(fd, notes, bytes, (off_t)offset) : 0;
-	if (got > 0)
-		find_build_id(notes, (size_t)got, file);
-}
-
-/* Programs for other machines than 64-bit ones have no GPU work here. */
-static void read_build_id(int fd, struct gcr_open_file *file)
-{
-	Elf64_Ehdr header;
-
-	if (pread(fd, &header, sizeof(header), 0) != sizeof(header) ||
-	    memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-	    header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr))
-		return;
-	for (size_t i = 0; i < header.e_phnum && i < HEADERS_MAX && !file->build_id_bytes; i++) {
-		Elf64_Phdr segment;
-
-		if (header.e_phoff > INT64_MAX / 2 ||
-		    pread(fd, &segment, sizeof(segment),
-			  (off_t)(header.e_phoff + i * sizeof(segment))) != sizeof(segment))
-			return;
-		if (segment.p_type == PT_NOTE)
-			read_notes(fd, segment.p_offset, segment.p_filesz, file);
-	}
 }
 
 void opens_list_file(struct opens_scan *scan, const struct opens_file *file, bool is_mapped)
@@ -122,7 +60,7 @@ void opens_list_file(struct opens_scan *scan, const struct opens_file *file, boo
 	fd = open(file->proc_path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
 	    status.st_ino == file->status.stx_ino)
-		read_build_id(fd, entry);
+		entry->build_id_bytes = (uint32_t)gcr_build_id_read(fd, entry->build_id);
 }
 
 static void collect(const void *node, VISIT visit, void *data)

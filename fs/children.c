@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/proc_tree.h"
 #include "lib/procfs.h"
 
 /*
@@ -48,8 +49,8 @@ struct search {
 	pid_t pid;
 	const char *device_directory;
 	struct kept kept;
-	pid_t ancestor; /* whose children are looked at now */
 	unsigned int depth;
+	int result;
 	struct gcr_error *error;
 };
 
@@ -77,44 +78,21 @@ static int note_fd(int fd, void *data)
 	return 0;
 }
 
-static int check_process(int number, void *data);
-
-/* The children that one thread has made, by the kernel's list of them. */
-static int check_thread(int thread, void *data)
-{
-	struct search *search = data;
-	_cleanup_fclose_ FILE *file = NULL;
-	char path[64];
-	int child;
-	int result = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)search->ancestor, thread);
-	file = fopen(path, "re");
-	while (file && !result && fscanf(file, "%d", &child) == 1)
-		result = check_process(child, search);
-	return result;
-}
+static int check_process(pid_t child, void *data);
 
 static int check_children_of(struct search *search, pid_t pid)
 {
-	pid_t before = search->ancestor;
-	char path[32];
-	int result = 0;
-
 	/* A bound for what changes while we look. */
 	if (search->depth == DEPTH_MAX)
 		return 0;
-	search->ancestor = pid;
 	search->depth++;
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	result = each_number(path, check_thread, search);
+	gcr_proc_each_child(pid, check_process, search);
 	search->depth--;
-	search->ancestor = before;
-	return result;
+	return search->result;
 }
 
 /* A forked child has its parent's numbers. */
-static int check_process(int number, void *data)
+static int check_process(pid_t child, void *data)
 {
 	struct search *search = data;
 	struct gcr_proc_stat stat;
@@ -122,15 +100,17 @@ static int check_process(int number, void *data)
 	for (size_t i = 0; i < search->kept.count; i++) {
 		unsigned long fd = (unsigned long)search->kept.fds[i];
 
-		if (syscall(SYS_kcmp, search->pid, number, KCMP_FILE, fd, fd) != 0 ||
-		    gcr_proc_stat(number, &stat) < 0)
+		if (syscall(SYS_kcmp, search->pid, child, KCMP_FILE, fd, fd) != 0 ||
+		    gcr_proc_stat(child, &stat) < 0)
 			continue;
-		return gcr_error_set(search->error, EOPNOTSUPP,
-				     "its child %d (%s) holds descriptors of its GPU memory, which "
-				     "would stay in use; end that process first",
-				     number, stat.comm);
+		search->result = gcr_error_set(
+			search->error, EOPNOTSUPP,
+			"its child %d (%s) holds descriptors of its GPU memory, which would stay "
+			"in use; end that process first",
+			(int)child, stat.comm);
+		return search->result;
 	}
-	return check_children_of(search, number);
+	return check_children_of(search, child);
 }
 
 int gcr_children_check(pid_t pid, const char *device_directory, struct gcr_error *error)

@@ -57,9 +57,12 @@ static int add_target(struct targets *targets, struct gcr_process *process)
 	return 0;
 }
 
-/* A launcher stands for the GPU processes below it. */
+/*
+ * A launcher stands for the GPU processes below it; and @with_tree every process for all that are
+ * below it.
+ */
 static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
-		       struct gcr_process *process, struct gcr_error *error)
+		       struct gcr_process *process, bool with_tree, struct gcr_error *error)
 {
 	struct gcr_process **members = NULL;
 	size_t count = 0;
@@ -70,12 +73,12 @@ static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
 	result = check_caller(caller, process, error);
 	if (result < 0)
 		return result;
-	if (!process->launcher) {
-		result = add_target(targets, process);
-		return result ? gcr_error_set(error, ENOMEM, "out of memory") : 0;
-	}
+	if (!process->launcher && add_target(targets, process) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (!process->launcher && !with_tree)
+		return 0;
 	result = gcr_process_members(process, &members, &count);
-	if (!result && !count)
+	if (!result && !count && process->launcher)
 		result = gcr_error_set(error, ESRCH, "there is no GPU process below %d any more",
 				       (int)process->pid);
 	for (size_t i = 0; i < count && !result; i++) {
@@ -106,13 +109,13 @@ static int find_target(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 		return gcr_error_set(error, ESRCH, "process %d does not use a GPU", (int)pid);
 	if (result < 0)
 		return gcr_error_set(error, -result, "process %d: %s", (int)pid, strerror(-result));
-	result = add_targets(targets, caller, process, error);
+	result = add_targets(targets, caller, process, false, error);
 	gcr_process_unref(process);
 	return result;
 }
 
 static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,
-		 const struct gcr_command *command, size_t length, bool nonblocking,
+		 struct gcr_command *command, size_t length, bool nonblocking,
 		 struct gcr_error *error)
 {
 	_cleanup_(targets_finish) struct targets targets = {0};
@@ -121,8 +124,19 @@ static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_proce
 	bool done;
 	int result = 0;
 
+	command->writer = caller->pid;
+	command->writer_uid = caller->uid;
+	if (process && command->verb == GCR_VERB_DUMP)
+		command->root = process->pid;
+	else if (command->verb == GCR_VERB_DUMP)
+		return gcr_error_set(error, EINVAL, "dump is written to one process's ctl");
+	if (command->verb == GCR_VERB_THAW &&
+	    (command->new_pids || command->restored || *command->stdio))
+		return gcr_error_set(error, EINVAL,
+				     "pid= and stdio= are for a process that has been dumped");
 	if (process)
-		result = add_targets(&targets, caller, process, error);
+		result = add_targets(&targets, caller, process, command->verb == GCR_VERB_DUMP,
+				     error);
 	for (unsigned int i = 0; i < command->pids_count && !result; i++)
 		result = find_target(daemon, caller, command->pids[i], &targets, error);
 	if (!result && !nonblocking &&

@@ -20,9 +20,13 @@ struct word {
 };
 
 static const struct gcr_command_option options[] = {
-	{GCR_VERB_FREEZE, "data", NULL},     {GCR_VERB_FREEZE, "timeout", "SEC"},
-	{GCR_VERB_THAW, "timeout", "SEC"},   {GCR_VERB_THAW, "gpu", "OLD:NEW"},
-	{GCR_VERB_THAW, "unverified", NULL},
+	{GCR_VERB_FREEZE, "data", NULL},     {GCR_VERB_FREEZE, "park", NULL},
+	{GCR_VERB_FREEZE, "timeout", "SEC"}, {GCR_VERB_THAW, "timeout", "SEC"},
+	{GCR_VERB_THAW, "gpu", "OLD:NEW"},   {GCR_VERB_THAW, "unverified", NULL},
+	{GCR_VERB_THAW, "pid", "new|PID"},   {GCR_VERB_THAW, "stdio", "PATH"},
+	{GCR_VERB_DUMP, "timeout", "SEC"},   {GCR_VERB_DUMP, "leave", NULL},
+	{GCR_VERB_DUMP, "name", "NAME"},     {GCR_VERB_DUMP, "tcp", "close|keep"},
+	{GCR_VERB_DUMP, "supervised", NULL},
 };
 
 const struct gcr_command_option *gcr_command_options(size_t *ret_count)
@@ -101,23 +105,117 @@ static int parse_gpu_pair(struct gcr_command *command, const char *value, size_t
 	return 0;
 }
 
+static int parse_name(struct gcr_command *command, const char *value, size_t length,
+		      struct gcr_error *error)
+{
+	if (*command->name)
+		return gcr_error_set(error, EINVAL, "name= is given twice");
+	if (!gcr_place_name_is_good(value, length))
+		return gcr_error_set(error, EINVAL,
+				     "name= takes at most %d letters, digits, '.', '_' and '-', "
+				     "beginning with a letter or '_'",
+				     GCR_PLACE_NAME_BYTES - 1);
+	memcpy(command->name, value, length);
+	return 0;
+}
+
+static int parse_tcp(struct gcr_command *command, const char *value, size_t length,
+		     struct gcr_error *error)
+{
+	if (command->tcp != GCR_CRIU_TCP_REFUSE)
+		return gcr_error_set(error, EINVAL, "tcp= is given twice");
+	if (length == 5 && !memcmp(value, "close", 5))
+		command->tcp = GCR_CRIU_TCP_CLOSE;
+	else if (length == 4 && !memcmp(value, "keep", 4))
+		command->tcp = GCR_CRIU_TCP_KEEP;
+	else
+		return gcr_error_set(error, EINVAL, "tcp= takes close or keep");
+	return 0;
+}
+
+static int parse_restored(struct gcr_command *command, const char *value, size_t length,
+			  struct gcr_error *error)
+{
+	uint64_t pid;
+
+	if (command->new_pids || command->restored)
+		return gcr_error_set(error, EINVAL, "pid= is given twice");
+	if (length == 3 && !memcmp(value, "new", 3)) {
+		command->new_pids = true;
+		return 0;
+	}
+	if (parse_number(value, length, INT32_MAX, &pid) < 0 || !pid)
+		return gcr_error_set(error, EINVAL, "pid= takes new, or a process id");
+	command->restored = (pid_t)pid;
+	return 0;
+}
+
+static int parse_stdio(struct gcr_command *command, const char *value, size_t length,
+		       struct gcr_error *error)
+{
+	if (*command->stdio)
+		return gcr_error_set(error, EINVAL, "stdio= is given twice");
+	if (!length || *value != '/' || length >= sizeof(command->stdio))
+		return gcr_error_set(error, EINVAL,
+				     "stdio= takes an absolute path, shorter than %d",
+				     GCR_COMMAND_PATH_BYTES);
+	memcpy(command->stdio, value, length);
+	return 0;
+}
+
+/* What an option without a value sets. */
+static bool *find_flag(struct gcr_command *command, const char *key)
+{
+	const struct {
+		const char *key;
+		bool *flag;
+	} flags[] = {
+		{"data", &command->data},
+		{"park", &command->park},
+		{"unverified", &command->unverified},
+		{"leave", &command->leave},
+		{"supervised", &command->supervised},
+	};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++)
+		if (!strcmp(flags[i].key, key))
+			return flags[i].flag;
+	return NULL;
+}
+
+/* And what reads the value of one that has one. */
+static const struct {
+	const char *key;
+	int (*parse)(struct gcr_command *command, const char *value, size_t length,
+		     struct gcr_error *error);
+} values[] = {
+	{"timeout", parse_timeout}, {"gpu", parse_gpu_pair}, {"name", parse_name},
+	{"tcp", parse_tcp},	    {"pid", parse_restored}, {"stdio", parse_stdio},
+};
+
+static int parse_value(struct gcr_command *command, const struct gcr_command_option *option,
+		       struct word value, struct gcr_error *error)
+{
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(values); i++)
+		if (!strcmp(values[i].key, option->key))
+			return values[i].parse(command, value.start, value.length, error);
+	return gcr_error_set(error, EINVAL, "%s takes no value", option->key);
+}
+
 static int parse_option(struct gcr_command *command, struct word word, struct gcr_error *error)
 {
 	const char *equals = memchr(word.start, '=', word.length);
 	size_t key_length = equals ? (size_t)(equals - word.start) : word.length;
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(options); i++) {
-		const char *value;
-		size_t value_length;
+		bool *flag;
 
 		if (options[i].verb != command->verb || strlen(options[i].key) != key_length ||
 		    memcmp(options[i].key, word.start, key_length) != 0)
 			continue;
 		if (!options[i].value_words) {
-			bool *flag = command->verb == GCR_VERB_FREEZE ? &command->data
-								      : &command->unverified;
-
-			if (equals || *flag)
+			flag = find_flag(command, options[i].key);
+			if (!flag || equals || *flag)
 				return gcr_error_set(error, EINVAL, "%s stands alone, once",
 						     options[i].key);
 			*flag = true;
@@ -127,11 +225,8 @@ static int parse_option(struct gcr_command *command, struct word word, struct gc
 			return gcr_error_set(error, EINVAL, "%s needs a value: %s=%s",
 					     options[i].key, options[i].key,
 					     options[i].value_words);
-		value = equals + 1;
-		value_length = word.length - key_length - 1;
-		if (!strcmp(options[i].key, "timeout"))
-			return parse_timeout(command, value, value_length, error);
-		return parse_gpu_pair(command, value, value_length, error);
+		return parse_value(command, &options[i],
+				   (struct word){equals + 1, word.length - key_length - 1}, error);
 	}
 	return gcr_error_set(error, EINVAL, "%s has no option '%.*s'", gcr_verb_name(command->verb),
 			     (int)(word.length < 64 ? word.length : 64), word.start);

@@ -8,12 +8,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "criu-glue/criu.h"
+#include "fs/place_name.h"
 #include "fs/state.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
 
 #define GCR_COMMAND_BYTES_MAX	    4096 /* of one write, its newline included */
 #define GCR_COMMAND_PIDS_MAX	    512
+#define GCR_COMMAND_PATH_BYTES	    1024
 #define GCR_COMMAND_TIMEOUT_SEC_MAX (7 * 24 * 3600)
 
 struct gcr_command {
@@ -21,7 +24,21 @@ struct gcr_command {
 	int64_t timeout_usec; /* `timeout=SEC`, 0 if it was not given */
 	bool data;	      /* `data` of freeze: VRAM out, the driver's context stays */
 
+	bool park; /* `park` of freeze: ready for somebody else's CRIU */
+
+	bool leave;			 /* `leave` of dump: the tree stays, frozen */
+	bool supervised;		 /* `supervised`: a unit that starts it again is known of */
+	enum gcr_criu_tcp tcp;		 /* `tcp=close` or `tcp=keep` of dump */
+	char name[GCR_PLACE_NAME_BYTES]; /* `name=N` of dump, "" if it was not given */
+	/* Not of the text: the process that a dump was written to, and who has written it. */
+	pid_t root;
+	pid_t writer; /* 0: not known */
+	uid_t writer_uid;
+
 	bool unverified; /* `unverified` of thaw: whatever the digests say */
+	bool new_pids;	 /* `pid=new` of thaw: in a pid namespace of its own */
+	pid_t restored;	 /* `pid=N`: somebody else's CRIU has restored it; 0: not given */
+	char stdio[GCR_COMMAND_PATH_BYTES]; /* `stdio=PATH`, "" if it was not given */
 
 	/* `gpu=OLD:NEW` of thaw, by index */
 	unsigned int gpu_pairs_count;

@@ -21,7 +21,7 @@ struct fuse_session;
 struct gcr_event_log;
 struct gcr_gpus;
 struct gcr_helpers;
-struct gcr_incomings;
+struct gcr_places;
 struct gcr_loop;
 struct gcr_metrics;
 struct gcr_processes;
@@ -45,6 +45,7 @@ struct gcr_options {
 	uint64_t pool_bytes;
 	char *keep; /* -o keep=SIZE, likewise */
 	uint64_t keep_bytes;
+	char *criu;	    /* -o criu=PATH: the program; NULL: it is looked for */
 	int swap;	    /* -o swap */
 	int no_passthrough; /* -o nopassthrough */
 };
@@ -68,7 +69,7 @@ struct gcr_daemon {
 	struct gcr_sampler *sampler;
 	struct gcr_scan *scan;
 	struct gcr_store *store;
-	struct gcr_incomings *incomings;
+	struct gcr_places *places;
 	struct fuse_session *session;
 
 	atomic_bool recovered; /* the records of earlier daemons have been read */

@@ -9,12 +9,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "fs/engine.h"
 #include "fs/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/uuid.h"
 
 /* One Lock waits this long at first, then twice as long, so that a cancel soon gets its turn. */
 #define LOCK_FIRST_MSEC 500
@@ -257,17 +257,11 @@ int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
 	char generation[sizeof(process->generation)];
-	uint16_t parts[8];
+	int result = gcr_uuid_make(generation);
 
-	/* Not from a file: a descriptor may be wanting. */
-	if (getrandom(parts, sizeof(parts), 0) != sizeof(parts))
+	if (result < 0)
 		return gcr_error_set(error, EIO, "the kernel has no random numbers: %s",
-				     strerror(errno));
-	/* A UUID of version 4 (RFC 9562). */
-	parts[3] = (uint16_t)((parts[3] & 0x0fff) | 0x4000);
-	parts[4] = (uint16_t)((parts[4] & 0x3fff) | 0x8000);
-	snprintf(generation, sizeof(generation), "%04x%04x-%04x-%04x-%04x-%04x%04x%04x", parts[0],
-		 parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7]);
+				     strerror(-result));
 	pthread_mutex_lock(&process->lock);
 	memcpy(process->generation, generation, sizeof(generation));
 	snprintf(process->engine, sizeof(process->engine), "%s", drive->engine);

@@ -389,8 +389,15 @@ int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error)
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	uint32_t to[GCR_GPUS_MAX];
 
+	pthread_mutex_lock(&drive->process->lock);
+	drive->pairs_count = drive->process->moves_count;
+	memcpy(drive->pairs, drive->process->moves, sizeof(drive->pairs));
+	pthread_mutex_unlock(&drive->process->lock);
 	if (!command->gpu_pairs_count)
 		return 0;
+	if (drive->pairs_count)
+		return gcr_error_set(error, EBUSY,
+				     "it comes from other GPUs, and has its places here already");
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");

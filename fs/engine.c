@@ -58,7 +58,7 @@ const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const ch
 {
 	enum gcr_state state = gcr_process_state(process);
 
-	if (state == GCR_STATE_RUNNING || state == GCR_STATE_FREEZING)
+	if (state == GCR_STATE_RUNNING || state == GCR_STATE_FREEZING || state == GCR_STATE_DUMPING)
 		return choose(process, ret_reason);
 	*ret_reason = "it was frozen by it";
 	return gcr_engine_of(process);

@@ -70,6 +70,9 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
  */
 void gcr_helper_put(struct gcr_helper *helper);
 
+/* The path of a program that is where the helpers are; for the caller to free. NULL: no memory. */
+char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name);
+
 /* The hello of any helper so far: driver version and API version. False if there was none yet. */
 bool gcr_helpers_hello(struct gcr_helpers *helpers, struct gcr_hello *ret_hello);
 

@@ -721,3 +721,10 @@ void gcr_helper_put(struct gcr_helper *helper)
 		leave_slot(helpers, slot, true);
 	wake(helpers);
 }
+
+char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)
+{
+	char *path;
+
+	return asprintf(&path, "%s/%s", helpers->config.helper_directory, name) < 0 ? NULL : path;
+}

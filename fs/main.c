@@ -24,7 +24,7 @@
 #include "fs/event.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
-#include "fs/incoming.h"
+#include "fs/place.h"
 #include "fs/log.h"
 #include "fs/loop.h"
 #include "fs/metrics.h"
@@ -33,6 +33,7 @@
 #include "fs/process.h"
 #include "fs/recover.h"
 #include "fs/registry.h"
+#include "fs/restore.h"
 #include "fs/sampler.h"
 #include "fs/scan.h"
 #include "fs/session.h"
@@ -193,7 +194,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_store_create(daemon, &daemon->store, error);
 	if (result < 0)
 		return result;
-	result = gcr_incomings_create(daemon, &daemon->incomings);
+	result = gcr_places_create(daemon, &daemon->places);
 	if (result < 0)
 		return gcr_error_set(error, -result, "what is incoming cannot be read: %s",
 				     strerror(-result));
@@ -235,6 +236,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 static void stop_parts(struct gcr_daemon *daemon)
 {
 	/* None are left after a regular end; at a failed start recovery may be under way. */
+	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
 	if (daemon->loop)
 		gcr_loop_stop(daemon->loop);
@@ -245,7 +247,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_waiters_destroy(daemon->waiters);
 	gcr_session_destroy(daemon);
 	gcr_processes_destroy(daemon->processes);
-	gcr_incomings_destroy(daemon->incomings);
+	gcr_places_destroy(daemon->places);
 	gcr_store_destroy(daemon->store);
 	gcr_helpers_destroy(daemon->helpers);
 	gcr_loop_destroy(daemon->loop);
@@ -296,6 +298,7 @@ static void *wait_for_signals(void *data)
 #if HAVE_SYSTEMD
 	sd_notify(0, "STOPPING=1");
 #endif
+	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
 	gcr_session_stop(daemon);
 	return NULL;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
+#include "fs/dump.h"
 #include "fs/engine.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
@@ -58,6 +59,9 @@ struct gcr_operation {
 	bool committed;
 	unsigned int votes;
 	unsigned int ended;
+	unsigned int met;	/* of those that wait in gcr_task_meet() */
+	unsigned int meetings;	/* that are over */
+	bool meeting_failed;	/* the last one */
 	struct gcr_error error; /* the first task's that failed */
 	bool detached;		/* wanted whoever waits: opened O_NONBLOCK */
 	bool answered;		/* the waiters have had their answer */
@@ -251,6 +255,68 @@ static void explain_stop(const struct gcr_task *task, int reason, struct gcr_err
 	}
 }
 
+/* Everybody who comes is there: who has ended does not. Caller holds operation->lock. */
+static void end_meeting_locked(struct gcr_operation *operation)
+{
+	if (!operation->met || operation->met + operation->ended < operation->count)
+		return;
+	operation->meeting_failed = operation->stop || operation->ended;
+	operation->met = 0;
+	operation->meetings++;
+	/* What comes now can be stopped, and ends with a vote of its own if it has one. */
+	operation->committed = false;
+	operation->votes = 0;
+	pthread_cond_broadcast(&operation->decided);
+}
+
+int gcr_task_meet(struct gcr_task *task, int result, struct gcr_error *error)
+{
+	struct gcr_operation *operation = task->operation;
+	unsigned int meeting;
+	bool failed;
+
+	atomic_store(&task->phase, "vote");
+	pthread_mutex_lock(&operation->lock);
+	if (result < 0) {
+		/* Also after a vote: the others have to know. */
+		operation->committed = false;
+		stop_locked(operation, error->number ? error->number : -result);
+		if (!operation->error.number && result != -ECANCELED)
+			operation->error = *error;
+	}
+	meeting = operation->meetings;
+	operation->met++;
+	end_meeting_locked(operation);
+	while (operation->meetings == meeting)
+		pthread_cond_wait(&operation->decided, &operation->lock);
+	failed = operation->meeting_failed;
+	pthread_mutex_unlock(&operation->lock);
+	return result < 0 ? result : failed ? -ECANCELED : 0;
+}
+
+int gcr_task_decide(struct gcr_task *task)
+{
+	struct gcr_operation *operation = task->operation;
+	int reason = gcr_task_stopped(task);
+
+	pthread_mutex_lock(&operation->lock);
+	if (!reason)
+		reason = operation->stop;
+	operation->committed = !reason;
+	pthread_mutex_unlock(&operation->lock);
+	return reason ? -ECANCELED : 0;
+}
+
+bool gcr_task_is_first(const struct gcr_task *task)
+{
+	return task == task->operation->tasks;
+}
+
+struct gcr_process *gcr_task_sibling(const struct gcr_task *task, unsigned int index)
+{
+	return index < task->operation->count ? task->operation->tasks[index].process : NULL;
+}
+
 static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 			struct gcr_error *error)
 {
@@ -261,7 +327,8 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	bool told;
 	bool last;
 
-	if (gcr_process_has_ended(process)) {
+	/* What is dumped has ended by our hand. */
+	if (state != GCR_STATE_DUMPED && gcr_process_has_ended(process)) {
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 		gcr_record_remove(operation->daemon->runtime_fd, process->pid,
 				  process->start_ticks);
@@ -287,6 +354,7 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 		stop_locked(operation, error->number);
 	}
 	last = ++operation->ended == operation->count;
+	end_meeting_locked(operation);
 	pthread_mutex_unlock(&operation->lock);
 	if (last)
 		complete(operation);
@@ -338,6 +406,8 @@ static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gc
 		*ret_state = task->from;
 		return result;
 	}
+	if (task->command->verb == GCR_VERB_DUMP)
+		return gcr_dump(task, ret_state, error);
 	if (task->command->verb != GCR_VERB_FREEZE)
 		return gcr_engine_of(task->process)->thaw(task, ret_state, error);
 	engine = gcr_engine_for_freeze(task);
@@ -477,7 +547,10 @@ static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 
 static bool same_way(const struct gcr_command *left, const struct gcr_command *right)
 {
-	if (left->data != right->data || left->gpu_pairs_count != right->gpu_pairs_count)
+	if (left->data != right->data || left->park != right->park || left->leave != right->leave ||
+	    left->tcp != right->tcp || left->unverified != right->unverified ||
+	    left->root != right->root || strcmp(left->name, right->name) != 0 ||
+	    left->gpu_pairs_count != right->gpu_pairs_count)
 		return false;
 	for (unsigned int i = 0; i < left->gpu_pairs_count; i++)
 		if (left->gpu_pairs[i].from != right->gpu_pairs[i].from ||
@@ -502,6 +575,26 @@ static int join_locked(struct gcr_operation *operation, const struct gcr_command
 	}
 	pthread_mutex_unlock(&operation->lock);
 	return result;
+}
+
+static void abandon(void *object, struct gcr_waiter *waiter)
+{
+	gcr_operation_abandon(object, waiter);
+}
+
+static void ref(void *object)
+{
+	gcr_operation_ref(object);
+}
+
+static void unref(void *object)
+{
+	gcr_operation_unref(object);
+}
+
+static void arm(struct gcr_waiter *waiter, struct gcr_operation *operation)
+{
+	gcr_waiter_arm(waiter, &(struct gcr_waited){operation, abandon, ref, unref});
 }
 
 int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *command,
@@ -529,7 +622,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 		if (!result) {
 			pthread_mutex_unlock(&operations.lock);
 			if (waiter)
-				gcr_waiter_arm(waiter, joined);
+				arm(waiter, joined);
 			return 0;
 		}
 	}
@@ -567,7 +660,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	pthread_mutex_unlock(&operations.lock);
 
 	if (waiter)
-		gcr_waiter_arm(waiter, operation);
+		arm(waiter, operation);
 	launch(operation);
 	return 0;
 }
@@ -665,7 +758,7 @@ int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 	for (int i = 0; i < found; i++)
 		gcr_operation_unref(list[i]);
 	if (waiter) {
-		gcr_waiter_arm(waiter, NULL);
+		gcr_waiter_arm(waiter, &(struct gcr_waited){});
 		cancellation_end(cancellation, 0);
 	} else {
 		free(cancellation);
@@ -751,6 +844,8 @@ int gcr_task_stopped(const struct gcr_task *task)
 
 	if (gcr_process_state(task->process) == GCR_STATE_GONE)
 		return ESRCH;
+	if (task->is_undoing)
+		return 0;
 	pthread_mutex_lock(&operation->lock);
 	if (!task->recovery && gcr_clock_usec() >= operation->deadline_usec)
 		stop_locked(operation, ETIMEDOUT);
@@ -763,6 +858,8 @@ int64_t gcr_task_deadline_usec(const struct gcr_task *task)
 {
 	int64_t deadline_usec;
 
+	if (task->is_undoing)
+		return gcr_clock_usec() + DEADLINE_BASE_USEC;
 	pthread_mutex_lock(&task->operation->lock);
 	deadline_usec = task->operation->deadline_usec;
 	pthread_mutex_unlock(&task->operation->lock);
@@ -824,6 +921,8 @@ int gcr_task_commit(struct gcr_task *task)
 	 */
 	if (gcr_task_stopped(task))
 		return -ECANCELED;
+	if (task->is_undoing)
+		return 0;
 	for (unsigned int i = 0; i < operation->count; i++)
 		if (gcr_process_has_ended(operation->tasks[i].process))
 			stop(operation, ESRCH);

@@ -30,6 +30,7 @@ struct gcr_task {
 	atomic_bool control_pending;   /* the writer has its answer, the driver's call goes on */
 	struct gcr_verb_timing timing; /* the engine's; it becomes the process's with success */
 	bool recovery;		       /* no verb: settles what an earlier daemon left behind */
+	bool is_undoing;	       /* its verb has failed, and is taken back to the end */
 	struct gcr_snapshot *held;     /* nobody changes it until the task ends; NULL: none */
 };
 
@@ -88,6 +89,24 @@ void gcr_task_deadline_passed(struct gcr_task *task);
  * one goes through with it whatever comes. Otherwise a negative errno: roll back.
  */
 int gcr_task_commit(struct gcr_task *task);
+
+/*
+ * The end of one part of a verb that has several: wait until all tasks have got here, each with
+ * what has become of its part. 0: all went well, and what follows may be stopped again. Otherwise a
+ * negative errno, @result itself if that is one: -ECANCELED, another's failed.
+ */
+int gcr_task_meet(struct gcr_task *task, int result, struct gcr_error *error);
+
+/*
+ * For one that acts for all, while the others wait in gcr_task_meet(): what comes now cannot be
+ * taken back. 0: nobody can stop it any more; -ECANCELED: it was stopped before.
+ */
+int gcr_task_decide(struct gcr_task *task);
+
+/* The first of the tasks does what is to be done once for all. */
+bool gcr_task_is_first(const struct gcr_task *task);
+/* The process of the task @index, NULL after the last; a borrowed reference. */
+struct gcr_process *gcr_task_sibling(const struct gcr_task *task, unsigned int index);
 
 /*
  * From now to the task's end nobody else changes the files of @snapshot: before it becomes the

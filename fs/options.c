@@ -39,6 +39,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"pool", "SIZE", "keep so much memory ready for freezes (default 0)"},
 	{"keep", "SIZE",
 	 "keep so much of what was thawed, to freeze only what changes (default 0)"},
+	{"criu", "PATH", "this CRIU for dump and restore (default: criu in PATH)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
 	{"nopassthrough", NULL, "serve all reads of snapshots by the daemon"},
 	{NULL, NULL, NULL},
@@ -58,6 +59,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("store_size=%s", store_size, 0),
 	OPTION("pool=%s", pool, 0),
 	OPTION("keep=%s", keep, 0),
+	OPTION("criu=%s", criu, 0),
 	OPTION("swap", swap, 1),
 	OPTION("nopassthrough", no_passthrough, 1),
 	FUSE_OPT_KEY("-h", KEY_HELP),
@@ -350,4 +352,5 @@ void gcr_options_finish(struct gcr_options *options)
 	free(options->store_size);
 	free(options->pool);
 	free(options->keep);
+	free(options->criu);
 }

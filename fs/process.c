@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "fs/criu_run.h"
 #include "fs/event.h"
 #include "fs/gpus.h"
 #include "fs/history.h"
@@ -20,6 +21,7 @@
 #include "fs/log.h"
 #include "fs/loop.h"
 #include "fs/operation.h"
+#include "fs/place.h"
 #include "fs/scan.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
@@ -50,6 +52,8 @@ void gcr_process_unref(struct gcr_process *process)
 		return;
 	if (process->pidfd >= 0)
 		close(process->pidfd);
+	if (process->parked_page_fd >= 0)
+		close(process->parked_page_fd);
 	gcr_event_log_unref(process->events);
 	gcr_snapshot_unref(process->snapshot);
 	gcr_history_free(process->history);
@@ -121,6 +125,7 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 {
 	struct gcr_daemon *daemon = processes->daemon;
 	struct gcr_snapshot *snapshot = NULL;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
 	bool removed;
 
 	pthread_mutex_lock(&processes->lock);
@@ -156,6 +161,10 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 		gcr_event_log_append(process->events, "%d - gone %s", (int)process->pid, what);
 		gcr_event_log_append(daemon->events, "%d - gone %s", (int)process->pid, what);
 	}
+	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+	gcr_criu_forget(daemon, subject);
+	if (daemon->places)
+		gcr_places_process_gone(daemon->places, process);
 	gcr_operation_process_gone(process);
 	gcr_helpers_keep_spare(daemon->helpers, gcr_processes_any_frozen(processes));
 	gcr_process_unref(process);
@@ -244,6 +253,7 @@ static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t s
 		return -ENOMEM;
 	atomic_init(&process->references, 1);
 	process->pidfd = -1;
+	process->parked_page_fd = -1;
 	pthread_mutex_init(&process->lock, NULL);
 	process->daemon = processes->daemon;
 	process->pid = pid;
@@ -617,7 +627,7 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 	if (duration_usec && verb == GCR_VERB_FREEZE) {
 		process->last_freeze_usec = duration_usec;
 		process->last_freeze = process->task->timing;
-	} else if (duration_usec) {
+	} else if (duration_usec && verb == GCR_VERB_THAW) {
 		process->last_thaw_usec = duration_usec;
 		process->last_thaw = process->task->timing;
 	}
@@ -663,7 +673,8 @@ bool gcr_processes_any_frozen(struct gcr_processes *processes)
 	for (size_t i = 0; i < count && !any; i++) {
 		enum gcr_state state = gcr_process_state(list[i]);
 
-		any = state == GCR_STATE_FROZEN || state == GCR_STATE_FREEZING;
+		any = state == GCR_STATE_FROZEN || state == GCR_STATE_FREEZING ||
+		      state == GCR_STATE_DUMPING;
 	}
 	gcr_processes_list_free(list, count);
 	return any;

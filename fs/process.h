@@ -69,6 +69,10 @@ struct gcr_process {
 	char engine[16];	   /* the engine of the last freeze, "" if none */
 	unsigned int shares_count; /* while frozen: VRAM that a thaw will need */
 	struct gcr_share shares[GCR_GPUS_MAX];
+	/* Restored where the GPUs are others: theirs, and what they are here. 0: they are the same.
+	 */
+	unsigned int moves_count;
+	struct gcr_gpu_pair moves[GCR_GPUS_MAX];
 	uint64_t held_bytes;	  /* VRAM contents held while frozen */
 	int64_t last_freeze_usec; /* durations of the last that succeeded, 0 if none */
 	int64_t last_thaw_usec;
@@ -80,11 +84,13 @@ struct gcr_process {
 	bool was_refused;	       /* the driver would not checkpoint it */
 	bool was_handed_over;	       /* it has imported handles since a thaw by the vmm engine */
 	struct gcr_link *link;	       /* the preload library's, NULL if there is none */
-	uint64_t submissions;	       /* as last sampled */
-	int64_t active_usec;	       /* monotonic: when they last changed, 0 if not known */
-	uint64_t table_changes;	       /* likewise, of its allocations */
-	unsigned int steady_samples;   /* how often they were the same since */
-	bool has_steady_pool;	       /* the store knows what it would need now */
+	int parked_page_fd; /* of its library's page, which is parked; -1: it is not. See fs/park.h
+			     */
+	uint64_t submissions;		  /* as last sampled */
+	int64_t active_usec;		  /* monotonic: when they last changed, 0 if not known */
+	uint64_t table_changes;		  /* likewise, of its allocations */
+	unsigned int steady_samples;	  /* how often they were the same since */
+	bool has_steady_pool;		  /* the store knows what it would need now */
 	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
 	bool has_pool_gpu;
 	int64_t recover_again_usec; /* monotonic: not before this by itself; 0: at any time */

@@ -14,7 +14,7 @@
 #include "fs/gpus.h"
 #include "fs/folder.h"
 #include "fs/helper.h"
-#include "fs/incoming.h"
+#include "fs/place.h"
 #include "fs/link.h"
 #include "fs/operation.h"
 #include "fs/passthrough.h"
@@ -494,10 +494,19 @@ static void render_line(FILE *stream, const char *id, uid_t uid, const char *com
 		comm, state, vram, held);
 }
 
-static int render_incoming(struct gcr_incoming *incoming, void *data)
+static int render_place(struct gcr_place *place, void *data)
 {
-	render_line(data, incoming->name, incoming->stat.st_uid, "-", "incoming", 0,
-		    gcr_folder_resident_bytes(incoming->folder));
+	enum gcr_state state;
+	bool is_process;
+
+	pthread_mutex_lock(&place->lock);
+	state = place->state;
+	is_process = place->process;
+	pthread_mutex_unlock(&place->lock);
+	/* The process has its own line. */
+	if (!is_process)
+		render_line(data, place->name, place->stat.st_uid, "-", gcr_state_name(state), 0,
+			    gcr_folder_resident_bytes(place->folder));
 	return 0;
 }
 
@@ -549,7 +558,7 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		render_line(stream, id, status.effective_uid, view.comm, gcr_state_name(view.state),
 			    vram_bytes(&view), view.held_bytes);
 	}
-	gcr_incoming_each(daemon->incomings, render_incoming, stream);
+	gcr_place_each(daemon->places, render_place, stream);
 	gcr_processes_list_free(list, count);
 }
 

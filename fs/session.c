@@ -16,7 +16,7 @@
 #include "fs/control.h"
 #include "fs/event.h"
 #include "fs/gpus.h"
-#include "fs/incoming.h"
+#include "fs/place.h"
 #include "fs/log.h"
 #include "fs/passthrough.h"
 #include "fs/session_folder.h"
@@ -47,9 +47,9 @@ struct listing {
 struct file {
 	atomic_int references; /* the open file's, and those of reads being answered */
 	fuse_ino_t node;
-	struct gcr_process *process;   /* NULL if it is not about one */
-	struct gcr_incoming *incoming; /* likewise */
-	char *text;		       /* a control file, as it was when opened */
+	struct gcr_process *process; /* NULL if it is not about one */
+	struct gcr_place *place;     /* likewise */
+	char *text;		     /* a control file, as it was when opened */
 	size_t size;
 	struct gcr_event_reader *reader; /* an events file */
 	struct gcr_folder_file *item;	 /* a file of a folder */
@@ -82,7 +82,7 @@ static void file_unref(struct file *file)
 		gcr_passthrough_close(file->node);
 	gcr_folder_close(file->item);
 	gcr_process_unref(file->process);
-	gcr_incoming_unref(file->incoming);
+	gcr_place_unref(file->place);
 	free(file->text);
 	free(file->listing.entries);
 	free(file->listing.names);
@@ -133,8 +133,7 @@ static void do_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, i
 	enum gcr_node_kind kind = gcr_node_kind(node);
 
 	/* A truncated ctl is what it was; nothing else of a control file can be set. */
-	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT ||
-	    kind == GCR_NODE_INCOMING_SNAPSHOT)
+	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT)
 		gcr_session_set(request, node, stat, valid, info ? file_of(info)->item : NULL);
 	else if (gcr_node_is_ctl(kind) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
 		 !(valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
@@ -149,7 +148,16 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	struct gcr_proc_status status;
 	char target[16];
 
-	if (gcr_node_kind(node) != GCR_NODE_SELF) {
+	struct gcr_place *place;
+
+	if (gcr_node_kind(node) == GCR_NODE_PID) {
+		if (gcr_tree_place(daemon_of(request), node, &place) < 0) {
+			fuse_reply_err(request, ENOENT);
+			return;
+		}
+		fuse_reply_readlink(request, place->name);
+		gcr_place_unref(place);
+	} else if (gcr_node_kind(node) != GCR_NODE_SELF) {
 		fuse_reply_err(request, EINVAL);
 	} else if (!caller->pid || gcr_proc_status(caller->pid, &status) < 0) {
 		fuse_reply_err(request, ENOENT);
@@ -172,13 +180,13 @@ static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file *
 	result = gcr_tree_process(daemon, node, &file->process);
 	if (result < 0 && result != -EINVAL)
 		return result;
-	result = gcr_tree_incoming(daemon, node, &file->incoming);
+	result = gcr_tree_place(daemon, node, &file->place);
 	if (result < 0 && result != -EINVAL)
 		return result;
 	if (gcr_node_is_events(kind)) {
-		result = gcr_event_reader_create(file->process	  ? file->process->events
-						 : file->incoming ? file->incoming->events
-								  : daemon->events,
+		result = gcr_event_reader_create(file->process ? file->process->events
+						 : file->place ? file->place->events
+							       : daemon->events,
 						 &file->reader);
 		if (result < 0)
 			return result;
@@ -384,8 +392,9 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 	atomic_fetch_add(&file->references, 1);
 	if (file->item)
 		gcr_session_write(request, file->item, bytes, size, (uint64_t)offset);
-	else if (file->incoming && gcr_node_is_ctl(gcr_node_kind(node)))
-		gcr_session_write_incoming(request, file->incoming, bytes, size);
+	else if (file->place && gcr_node_is_ctl(gcr_node_kind(node)))
+		gcr_session_write_place(request, file->place, bytes, size,
+					info->flags & O_NONBLOCK);
 	else if (!gcr_node_is_ctl(gcr_node_kind(node)))
 		fuse_reply_err(request, EPERM);
 	else

@@ -6,7 +6,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "fs/incoming.h"
+#include "fs/place.h"
+#include "fs/restore.h"
 #include "lib/cleanup.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
@@ -30,55 +31,51 @@ void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *
 }
 
 /* A directory of the root: a place for a snapshot from elsewhere. */
-static void make_incoming(fuse_req_t request, const char *name)
+static void make_place(fuse_req_t request, const char *name)
 {
 	struct gcr_daemon *daemon = fuse_req_userdata(request);
 	const struct fuse_ctx *caller = fuse_req_ctx(request);
-	struct gcr_incoming *incoming;
+	struct gcr_place *place;
 	struct fuse_entry_param entry;
-	int result =
-		gcr_incoming_make(daemon->incomings, name, caller->uid, caller->gid, &incoming);
+	int result = gcr_place_make(daemon->places, name, caller->uid, caller->gid, &place);
 
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
 	}
-	result = gcr_tree_make_incoming_entry(incoming, &entry);
-	gcr_incoming_unref(incoming);
+	result = gcr_tree_make_place_entry(place, &entry);
+	gcr_place_unref(place);
 	if (result < 0)
 		fuse_reply_err(request, ENOENT);
 	else
 		gcr_session_reply_entry(request, &entry);
 }
 
-static void drop_incoming(fuse_req_t request, const char *name)
+static void drop_place(fuse_req_t request, const char *name)
 {
 	struct gcr_daemon *daemon = fuse_req_userdata(request);
-	struct gcr_incoming *incoming;
-	int result = gcr_incoming_find(daemon->incomings, name, &incoming);
+	struct gcr_place *place;
+	int result = gcr_place_find(daemon->places, name, &place);
 
 	if (result < 0) {
 		fuse_reply_err(request, EPERM);
 		return;
 	}
-	result = gcr_incoming_drop(incoming);
-	gcr_incoming_unref(incoming);
+	result = gcr_place_drop(place);
+	gcr_place_unref(place);
 	fuse_reply_err(request, -result);
 }
 
-void gcr_session_write_incoming(fuse_req_t request, struct gcr_incoming *incoming,
-				const char *bytes, size_t size)
+void gcr_session_write_place(fuse_req_t request, struct gcr_place *place, const char *bytes,
+			     size_t size, bool nonblocking)
 {
 	const struct fuse_ctx *caller = fuse_req_ctx(request);
-	int result = -EPERM;
 
 	/* Judged by who writes, not by who opened. */
-	if (!caller->uid || caller->uid == incoming->stat.st_uid)
-		result = gcr_incoming_write(incoming, bytes, size);
-	if (result < 0)
-		fuse_reply_err(request, -result);
+	if (caller->uid && caller->uid != place->stat.st_uid)
+		fuse_reply_err(request, EPERM);
 	else
-		fuse_reply_write(request, size);
+		gcr_restore_write(request, place, bytes, size, nonblocking);
 }
 
 void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode)
@@ -91,7 +88,7 @@ void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, 
 	int result;
 
 	if (parent == FUSE_ROOT_ID) {
-		make_incoming(request, name);
+		make_place(request, name);
 		return;
 	}
 	result = find(request, parent, &folder, &item);
@@ -126,7 +123,7 @@ void gcr_session_unlink(fuse_req_t request, fuse_ino_t parent, const char *name)
 void gcr_session_rmdir(fuse_req_t request, fuse_ino_t parent, const char *name)
 {
 	if (parent == FUSE_ROOT_ID)
-		drop_incoming(request, name);
+		drop_place(request, name);
 	else
 		remove_name(request, parent, name, true);
 }

@@ -26,8 +26,8 @@ void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const c
 		       size_t size, uint64_t offset);
 
 /* A verb for an incoming snapshot. */
-void gcr_session_write_incoming(fuse_req_t request, struct gcr_incoming *incoming,
-				const char *bytes, size_t size);
+void gcr_session_write_place(fuse_req_t request, struct gcr_place *place, const char *bytes,
+			     size_t size, bool nonblocking);
 
 /* These do not. */
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,

@@ -406,6 +406,98 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	return 0;
 }
 
+/* ---- one of what is in a place ---- */
+
+static int link_file(struct gcr_snapshot *snapshot, size_t index, int vram_fd,
+		     struct gcr_error *error)
+{
+	const struct gcr_extent *extent = &snapshot->extents[index];
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct stat stat;
+
+	gcr_extent_name(extent, name);
+	if (linkat(vram_fd, name, snapshot->files_fd, name, 0) < 0 ||
+	    fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		return gcr_error_set(error, EIO, "vram/%s cannot be taken: %s", name,
+				     strerror(errno));
+	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size != extent->bytes)
+		return gcr_error_set(error, EIO, "vram/%s has another size", name);
+	return 0;
+}
+
+/* As make_files(), with links instead of files. */
+static int make_links(struct gcr_snapshot *snapshot, const char *temporary, int vram_fd,
+		      struct gcr_error *error)
+{
+	struct gcr_store *store = snapshot->store;
+	_cleanup_close_ int fd = -1;
+	struct owner owner;
+	int result = 0;
+
+	if (mkdirat(store->fd, temporary, 0700) < 0)
+		return gcr_error_set(error, errno, "the store: %s", strerror(errno));
+	fd = openat(store->fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return gcr_error_set(error, errno, "the store: %s", strerror(errno));
+	find_owner(snapshot, &owner);
+	result = make_directories(snapshot, fd, &owner);
+	if (result < 0)
+		return gcr_error_set(error, -result, "the store: %s", strerror(-result));
+	for (size_t i = 0; i < snapshot->count && !result; i++)
+		result = link_file(snapshot, i, vram_fd, error);
+	if (result < 0)
+		return result;
+	result = gcr_store_write_table(fd, snapshot);
+	if (!result)
+		result = gcr_snapshot_attach_folder(snapshot);
+	if (!result &&
+	    renameat2(store->fd, temporary, store->fd, snapshot->name, RENAME_NOREPLACE) < 0)
+		result = -errno;
+	return result ? gcr_error_set(error, -result, "the store: %s", strerror(-result)) : 0;
+}
+
+int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		       const char *generation, const struct gcr_extent *extents, size_t count,
+		       int vram_fd, struct gcr_snapshot **ret_snapshot, struct gcr_error *error)
+{
+	_cleanup_(snapshot_free_cleanup) struct gcr_snapshot *snapshot = NULL;
+	char temporary[GCR_STORE_NAME_BYTES];
+	int result;
+
+	result = snapshot_new(store, pid, start_ticks, generation, &snapshot, error);
+	if (result < 0)
+		return result;
+	snapshot->extents = calloc(count ? count : 1, sizeof(*extents));
+	snapshot->count = count;
+	if (!snapshot->extents)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (count)
+		memcpy(snapshot->extents, extents, count * sizeof(*extents));
+	if (set_cost(snapshot) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		snapshot->cost_bytes -= snapshot->files[i].cost_bytes;
+		snapshot->files[i].cost_bytes = 0;
+	}
+	snapshot->spoiled = true;
+	pthread_mutex_lock(&store->lock);
+	store->snapshots_bytes += snapshot->cost_bytes;
+	list_locked(snapshot);
+	pthread_mutex_unlock(&store->lock);
+	snprintf(temporary, sizeof(temporary), ".new-%s", snapshot->name);
+	result = make_links(snapshot, temporary, vram_fd, error);
+	if (result < 0) {
+		gcr_store_remove_directory(store->fd, temporary);
+		pthread_mutex_lock(&store->lock);
+		unlist_locked(snapshot);
+		store->snapshots_bytes -= snapshot->cost_bytes;
+		pthread_mutex_unlock(&store->lock);
+		return result;
+	}
+	*ret_snapshot = TAKE_PTR(snapshot);
+	return 0;
+}
+
 /* ---- opening one ---- */
 
 static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error)

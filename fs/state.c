@@ -9,17 +9,16 @@
 #include "lib/cleanup.h"
 
 static const char *const state_names[GCR_STATES_COUNT] = {
-	[GCR_STATE_RUNNING] = "running",   [GCR_STATE_FREEZING] = "freezing",
-	[GCR_STATE_FROZEN] = "frozen",	   [GCR_STATE_THAWING] = "thawing",
-	[GCR_STATE_FAILED] = "failed",	   [GCR_STATE_GONE] = "gone",
-	[GCR_STATE_INCOMING] = "incoming",
+	[GCR_STATE_RUNNING] = "running",     [GCR_STATE_FREEZING] = "freezing",
+	[GCR_STATE_FROZEN] = "frozen",	     [GCR_STATE_THAWING] = "thawing",
+	[GCR_STATE_DUMPING] = "dumping",     [GCR_STATE_DUMPED] = "dumped",
+	[GCR_STATE_RESTORING] = "restoring", [GCR_STATE_FAILED] = "failed",
+	[GCR_STATE_GONE] = "gone",	     [GCR_STATE_INCOMING] = "incoming",
 };
 
 static const char *const verb_names[GCR_VERBS_COUNT] = {
-	[GCR_VERB_FREEZE] = "freeze",
-	[GCR_VERB_THAW] = "thaw",
-	[GCR_VERB_CANCEL] = "cancel",
-	[GCR_VERB_DROP] = "drop",
+	[GCR_VERB_FREEZE] = "freeze", [GCR_VERB_THAW] = "thaw", [GCR_VERB_DUMP] = "dump",
+	[GCR_VERB_CANCEL] = "cancel", [GCR_VERB_DROP] = "drop",
 };
 
 /*
@@ -30,6 +29,10 @@ static const struct gcr_transition transitions[] = {
 	{GCR_VERB_FREEZE, GCR_STATE_RUNNING, GCR_STATE_FREEZING, GCR_STATE_FROZEN},
 	{GCR_VERB_THAW, GCR_STATE_FROZEN, GCR_STATE_THAWING, GCR_STATE_RUNNING},
 	{GCR_VERB_THAW, GCR_STATE_FAILED, GCR_STATE_THAWING, GCR_STATE_RUNNING},
+	{GCR_VERB_THAW, GCR_STATE_DUMPED, GCR_STATE_RESTORING, GCR_STATE_RUNNING},
+	{GCR_VERB_THAW, GCR_STATE_INCOMING, GCR_STATE_RESTORING, GCR_STATE_RUNNING},
+	{GCR_VERB_DUMP, GCR_STATE_RUNNING, GCR_STATE_DUMPING, GCR_STATE_DUMPED},
+	{GCR_VERB_DUMP, GCR_STATE_FROZEN, GCR_STATE_DUMPING, GCR_STATE_DUMPED},
 };
 
 const char *gcr_state_name(enum gcr_state state)
@@ -80,6 +83,11 @@ bool gcr_state_is_transition(enum gcr_state state)
 	return false;
 }
 
+bool gcr_state_is_of_place(enum gcr_state state)
+{
+	return state == GCR_STATE_INCOMING || state == GCR_STATE_DUMPED;
+}
+
 enum gcr_state gcr_verb_goal(enum gcr_verb verb)
 {
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(transitions); i++)
@@ -96,7 +104,7 @@ size_t gcr_state_verbs(enum gcr_state state, char *buffer, size_t size)
 	for (size_t verb = 0; verb < GCR_VERBS_COUNT; verb++) {
 		bool applies = gcr_transition_find((enum gcr_verb)verb, state) ||
 			       (verb == GCR_VERB_CANCEL && gcr_state_is_transition(state)) ||
-			       (verb == GCR_VERB_DROP && state == GCR_STATE_INCOMING);
+			       (verb == GCR_VERB_DROP && gcr_state_is_of_place(state));
 		int written;
 
 		if (!applies)

@@ -14,6 +14,9 @@ enum gcr_state {
 	GCR_STATE_FREEZING,
 	GCR_STATE_FROZEN,
 	GCR_STATE_THAWING,
+	GCR_STATE_DUMPING,
+	GCR_STATE_DUMPED,    /* of a place: a process tree that has ended can be made of it */
+	GCR_STATE_RESTORING, /* of a place */
 	GCR_STATE_FAILED,
 	GCR_STATE_GONE,
 	GCR_STATE_INCOMING, /* of no process: a place for a snapshot from elsewhere */
@@ -23,6 +26,7 @@ enum gcr_state {
 enum gcr_verb {
 	GCR_VERB_FREEZE,
 	GCR_VERB_THAW,
+	GCR_VERB_DUMP,
 	GCR_VERB_CANCEL,
 	GCR_VERB_DROP,
 	GCR_VERBS_COUNT,
@@ -48,6 +52,9 @@ const struct gcr_transition *gcr_transition_find(enum gcr_verb verb, enum gcr_st
 
 /* A verb is under way in this state. */
 bool gcr_state_is_transition(enum gcr_state state);
+
+/* Settled states of a place: what is in it can be dropped. */
+bool gcr_state_is_of_place(enum gcr_state state);
 
 /* The state that @verb leads to; writing the verb there succeeds without doing anything. */
 enum gcr_state gcr_verb_goal(enum gcr_verb verb);

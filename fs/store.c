@@ -143,8 +143,8 @@ static int take_stock(struct gcr_store *store)
 			result = remove_unfinished(store, entry->d_name);
 		else if (!strcmp(entry->d_name, GCR_STORE_POOL))
 			result = gcr_store_remove_directory(store->fd, entry->d_name);
-		else if (!strncmp(entry->d_name, GCR_STORE_INCOMING, strlen(GCR_STORE_INCOMING)))
-			store->incoming_count++;
+		else if (!strncmp(entry->d_name, GCR_STORE_PLACE, strlen(GCR_STORE_PLACE)))
+			store->places_count++;
 		else if (strlen(entry->d_name) < GCR_STORE_NAME_BYTES)
 			result = add_leftover(store, entry->d_name,
 					      directory_cost(store, entry->d_name), false);
@@ -219,7 +219,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		gcr_store_stop_remover(store);
 		gcr_error_set(error, -result, "the store in %s: %s", store->path,
 			      strerror(-result));
-		if (!store->leftovers && !store->incoming_count)
+		if (!store->leftovers && !store->places_count)
 			detach(store);
 		return result;
 	}
@@ -241,7 +241,7 @@ void gcr_store_destroy(struct gcr_store *store)
 		gcr_store_stop_populating_locked(snapshot);
 	while (store->populators)
 		pthread_cond_wait(&store->changed, &store->lock);
-	empty = !store->snapshots && !store->leftovers && !store->incoming_count;
+	empty = !store->snapshots && !store->leftovers && !store->places_count;
 	pthread_mutex_unlock(&store->lock);
 	gcr_store_stop_remover(store);
 	if (empty)

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include "fs/daemon.h"
+#include "fs/place_name.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
 
@@ -58,6 +59,15 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		      const char *generation, struct gcr_snapshot **ret_snapshot,
 		      struct gcr_error *error);
 
+/*
+ * One of what is in a place: its files are hard links to those in the directory @vram_fd, whose
+ * bytes count there and not here, and nobody writes to them. Its papers are still to be written.
+ * Errors, with words: -EIO a file is not there, or of another size, ...
+ */
+int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		       const char *generation, const struct gcr_extent *extents, size_t count,
+		       int vram_fd, struct gcr_snapshot **ret_snapshot, struct gcr_error *error);
+
 /* What there is below a directory. */
 struct gcr_tree_sum {
 	uint64_t bytes;	  /* memory that the files have taken */
@@ -94,22 +104,30 @@ void gcr_room_trim(struct gcr_room *room);
 /* What was removed while somebody had it open is closed. */
 void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
 
-/* ---- store_incoming.c: trees that users bring (see fs/incoming.h) ---- */
+/* ---- store_place.c: trees that users bring (see fs/place.h) ---- */
 
-#define GCR_INCOMING_NAME_BYTES 65 /* with its NUL */
+/*
+ * One that is not there yet, as a descriptor of its directory, with an empty `snapshot` in it: it
+ * is published when all is in it, or given up. -EEXIST: another one is being made under this name.
+ */
+int gcr_store_begin_place(struct gcr_store *store, const char *name);
+int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
+void gcr_store_abort_place(struct gcr_store *store, const char *name);
 
 /* An empty one, with this owner. -EEXIST, -ENOSPC, ... */
-int gcr_store_make_incoming(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
+int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
 /* Calls @visit with the name of each until it returns non-zero, and returns that. */
-int gcr_store_each_incoming(struct gcr_store *store, int (*visit)(const char *name, void *data),
-			    void *data);
-/* Its tree, and what its own directory says: once for each. */
-int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct stat *ret_stat,
-			    struct gcr_folder **ret_folder);
+int gcr_store_each_place(struct gcr_store *store, int (*visit)(const char *name, void *data),
+			 void *data);
+/*
+ * Its tree, what its own directory says, and a descriptor of that, the caller's: once for each.
+ */
+int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat *ret_stat,
+			 int *ret_fd, struct gcr_folder **ret_folder);
 /* The daemon ends: nothing can be done with it any more, and it stays. */
-void gcr_store_close_incoming(struct gcr_folder *folder);
+void gcr_store_close_place(struct gcr_folder *folder);
 /* It is removed, by the store's thread; @folder is NULL if it was not opened. -ENOMEM. */
-int gcr_store_drop_incoming(struct gcr_store *store, const char *name, struct gcr_folder *folder);
+int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder);
 
 /* Directories that users of the mount make may be nested so deep. */
 #define GCR_STORE_DEPTH_MAX 32

@@ -25,7 +25,7 @@
 #define GCR_SNAPSHOT_NAME_BYTES 80 /* "<pid>-<start_ticks>-<generation>" and NUL */
 #define GCR_STORE_NAME_BYTES	96 /* the same with a prefix */
 #define GCR_STORE_POOL		"pool"
-#define GCR_STORE_INCOMING	"incoming-"
+#define GCR_STORE_PLACE		"incoming-"
 
 /* Memory that a file of @bytes may take. */
 static inline uint64_t gcr_store_cost(uint64_t bytes)
@@ -160,7 +160,7 @@ struct gcr_store {
 	uint64_t last_pool_number;
 	struct gcr_snapshot *snapshots;
 	struct gcr_store_leftover *leftovers;
-	unsigned int incoming_count;
+	unsigned int places_count;
 
 	struct gcr_store_removal *removals;
 	struct gcr_store_removal **removals_end;

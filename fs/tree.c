@@ -7,9 +7,10 @@
 #include <limits.h>
 #include <string.h>
 
+#include "fs/criu_run.h"
 #include "fs/event.h"
 #include "fs/gpus.h"
-#include "fs/incoming.h"
+#include "fs/place.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
 #include "fs/render.h"
@@ -46,13 +47,16 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_ERROR] = {GCR_NODE_PROCESS, "error", S_IFREG | 0400, false},
 	[GCR_NODE_EVENTS] = {GCR_NODE_PROCESS, "events", S_IFREG | 0400, false},
 	[GCR_NODE_MAPS] = {GCR_NODE_PROCESS, "maps", S_IFREG | 0400, true},
+	[GCR_NODE_CRIU_LOG] = {GCR_NODE_PROCESS, "criu.log", S_IFREG | 0400, false},
 	[GCR_NODE_SNAPSHOT] = {GCR_NODE_PROCESS, "snapshot", S_IFDIR | 0700, true},
-	[GCR_NODE_INCOMING] = {GCR_NODE_ROOT, NULL, S_IFDIR | 0700, false},
-	[GCR_NODE_INCOMING_CTL] = {GCR_NODE_INCOMING, "ctl", S_IFREG | 0200, false},
-	[GCR_NODE_INCOMING_STATUS] = {GCR_NODE_INCOMING, "status", S_IFREG | 0400, false},
-	[GCR_NODE_INCOMING_ERROR] = {GCR_NODE_INCOMING, "error", S_IFREG | 0400, false},
-	[GCR_NODE_INCOMING_EVENTS] = {GCR_NODE_INCOMING, "events", S_IFREG | 0400, false},
-	[GCR_NODE_INCOMING_SNAPSHOT] = {GCR_NODE_INCOMING, "snapshot", S_IFDIR | 0700, false},
+	[GCR_NODE_PLACE] = {GCR_NODE_ROOT, NULL, S_IFDIR | 0700, false},
+	[GCR_NODE_PLACE_CTL] = {GCR_NODE_PLACE, "ctl", S_IFREG | 0200, false},
+	[GCR_NODE_PLACE_STATUS] = {GCR_NODE_PLACE, "status", S_IFREG | 0400, false},
+	[GCR_NODE_PLACE_ERROR] = {GCR_NODE_PLACE, "error", S_IFREG | 0400, false},
+	[GCR_NODE_PLACE_EVENTS] = {GCR_NODE_PLACE, "events", S_IFREG | 0400, false},
+	[GCR_NODE_PLACE_CRIU_LOG] = {GCR_NODE_PLACE, "criu.log", S_IFREG | 0400, false},
+	[GCR_NODE_PID] = {GCR_NODE_PLACE, NULL, S_IFLNK | 0777, false},
+	[GCR_NODE_PLACE_SNAPSHOT] = {GCR_NODE_PLACE, "snapshot", S_IFDIR | 0700, false},
 };
 
 #define EXTRA_SHIFT 40
@@ -67,13 +71,13 @@ static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
 
 bool gcr_node_is_ctl(enum gcr_node_kind kind)
 {
-	return kind == GCR_NODE_CTL || kind == GCR_NODE_ROOT_CTL || kind == GCR_NODE_INCOMING_CTL;
+	return kind == GCR_NODE_CTL || kind == GCR_NODE_ROOT_CTL || kind == GCR_NODE_PLACE_CTL;
 }
 
 bool gcr_node_is_events(enum gcr_node_kind kind)
 {
 	return kind == GCR_NODE_EVENTS || kind == GCR_NODE_ROOT_EVENTS ||
-	       kind == GCR_NODE_INCOMING_EVENTS;
+	       kind == GCR_NODE_PLACE_EVENTS;
 }
 
 bool gcr_node_needs_gpus(enum gcr_node_kind kind)
@@ -95,14 +99,11 @@ static bool is_of_process(enum gcr_node_kind kind)
 	return is_of(kind, GCR_NODE_PROCESS);
 }
 
-int gcr_tree_incoming(struct gcr_daemon *daemon, fuse_ino_t node,
-		      struct gcr_incoming **ret_incoming)
+int gcr_tree_place(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_place **ret_place)
 {
-	if (!is_of(gcr_node_kind(node), GCR_NODE_INCOMING))
+	if (!is_of(gcr_node_kind(node), GCR_NODE_PLACE))
 		return -EINVAL;
-	return gcr_incoming_find_serial(daemon->incomings, gcr_node_number(node), ret_incoming)
-		       ? -ESRCH
-		       : 0;
+	return gcr_place_find_serial(daemon->places, gcr_node_number(node), ret_place) ? -ESRCH : 0;
 }
 
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process)
@@ -131,7 +132,7 @@ int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folde
 		    uint32_t *ret_item)
 {
 	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
-	struct gcr_incoming *incoming;
+	struct gcr_place *place;
 	struct gcr_process *process;
 	int result;
 
@@ -139,13 +140,13 @@ int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folde
 		*ret_item = gcr_node_number(node);
 		return gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), ret_folder);
 	}
-	if (gcr_node_kind(node) == GCR_NODE_INCOMING_SNAPSHOT) {
-		result = gcr_tree_incoming(daemon, node, &incoming);
+	if (gcr_node_kind(node) == GCR_NODE_PLACE_SNAPSHOT) {
+		result = gcr_tree_place(daemon, node, &place);
 		if (result < 0)
 			return result;
-		*ret_folder = gcr_folder_ref(incoming->folder);
+		*ret_folder = gcr_folder_ref(place->folder);
 		*ret_item = GCR_FOLDER_ROOT;
-		gcr_incoming_unref(incoming);
+		gcr_place_unref(place);
 		return 0;
 	}
 	if (gcr_node_kind(node) != GCR_NODE_SNAPSHOT)
@@ -260,34 +261,33 @@ static void stat_events(struct gcr_event_log *events, struct stat *stat)
 	set_time(stat, mtime_usec);
 }
 
-static void show_incoming(const struct gcr_incoming *incoming, struct stat *stat)
+static void show_place(const struct gcr_place *place, struct stat *stat)
 {
-	stat->st_uid = incoming->stat.st_uid;
-	stat->st_gid = incoming->stat.st_gid;
-	stat->st_atim = incoming->stat.st_mtim;
-	stat->st_mtim = incoming->stat.st_mtim;
-	stat->st_ctim = incoming->stat.st_mtim;
+	stat->st_uid = place->stat.st_uid;
+	stat->st_gid = place->stat.st_gid;
+	stat->st_atim = place->stat.st_mtim;
+	stat->st_mtim = place->stat.st_mtim;
+	stat->st_ctim = place->stat.st_mtim;
 }
 
-static int stat_incoming(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
+static int stat_place(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
 {
-	struct gcr_incoming *incoming;
-	int result = gcr_tree_incoming(daemon, node, &incoming);
+	struct gcr_place *place;
+	int result = gcr_tree_place(daemon, node, &place);
 
 	if (result < 0)
 		return result;
-	show_incoming(incoming, stat);
-	if (gcr_node_kind(node) == GCR_NODE_INCOMING_EVENTS)
-		stat_events(incoming->events, stat);
-	gcr_incoming_unref(incoming);
+	show_place(place, stat);
+	if (gcr_node_kind(node) == GCR_NODE_PLACE_EVENTS)
+		stat_events(place->events, stat);
+	gcr_place_unref(place);
 	return 0;
 }
 
-int gcr_tree_make_incoming_entry(struct gcr_incoming *incoming, struct fuse_entry_param *ret_entry)
+int gcr_tree_make_place_entry(struct gcr_place *place, struct fuse_entry_param *ret_entry)
 {
-	*ret_entry =
-		(struct fuse_entry_param){.ino = make_node(GCR_NODE_INCOMING, incoming->serial)};
-	return gcr_tree_getattr(incoming->daemon, ret_entry->ino, &ret_entry->attr);
+	*ret_entry = (struct fuse_entry_param){.ino = make_node(GCR_NODE_PLACE, place->serial)};
+	return gcr_tree_getattr(place->daemon, ret_entry->ino, &ret_entry->attr);
 }
 
 int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
@@ -300,7 +300,7 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 		return -ENOENT;
 	if (kind == GCR_NODE_ITEM)
 		return stat_item(daemon, node, ret_stat);
-	if ((kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_INCOMING_SNAPSHOT) &&
+	if ((kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT) &&
 	    !stat_item(daemon, node, &stat)) {
 		stat.st_ino = node;
 		*ret_stat = stat;
@@ -317,14 +317,42 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 	}
 	if (is_of_process(kind)) {
 		result = stat_process(daemon, node, &stat);
-	} else if (is_of(kind, GCR_NODE_INCOMING)) {
-		result = stat_incoming(daemon, node, &stat);
+	} else if (is_of(kind, GCR_NODE_PLACE)) {
+		result = stat_place(daemon, node, &stat);
 	} else if (kind == GCR_NODE_ROOT_EVENTS) {
 		stat_events(daemon->events, &stat);
 	}
 	if (!result)
 		*ret_stat = stat;
 	return result;
+}
+
+/* A place is another name of the process that was made of it. */
+static fuse_ino_t follow(struct gcr_daemon *daemon, fuse_ino_t node)
+{
+	struct gcr_place *place;
+
+	if (gcr_node_kind(node) != GCR_NODE_PLACE || gcr_tree_place(daemon, node, &place) < 0)
+		return node;
+	pthread_mutex_lock(&place->lock);
+	if (place->process)
+		node = make_node(GCR_NODE_PROCESS, place->process->serial);
+	pthread_mutex_unlock(&place->lock);
+	gcr_place_unref(place);
+	return node;
+}
+
+/* The link that stands for a pid, if its process has the name of a place. */
+static bool find_link(struct gcr_daemon *daemon, pid_t pid, struct gcr_process *process,
+		      fuse_ino_t *ret_node)
+{
+	struct gcr_place *place;
+
+	if (gcr_place_find_pid(daemon->places, pid, process, &place) < 0)
+		return false;
+	*ret_node = make_node(GCR_NODE_PID, place->serial);
+	gcr_place_unref(place);
+	return true;
 }
 
 /* A name of digits only, without leading zeros, as a number up to @max. */
@@ -353,13 +381,17 @@ static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	int result;
 
 	result = parse_index(name, INT_MAX, &pid);
-	if (!result && (!pid || !gcr_tree_reaches(caller, (pid_t)pid)))
-		result = -ENOENT;
-	if (!result)
-		result = gcr_processes_find(daemon->processes, (pid_t)pid, &process);
 	if (result < 0)
 		return result;
-	*ret_node = make_node(GCR_NODE_PROCESS, process->serial);
+	result = !pid || !gcr_tree_reaches(caller, (pid_t)pid) ? -ENOENT : 0;
+	if (!result)
+		result = gcr_processes_find(daemon->processes, (pid_t)pid, &process);
+	if (result == -ENOENT && pid && find_link(daemon, (pid_t)pid, NULL, ret_node))
+		return 0;
+	if (result < 0)
+		return result;
+	if (!find_link(daemon, (pid_t)pid, process, ret_node))
+		*ret_node = make_node(GCR_NODE_PROCESS, process->serial);
 	gcr_process_unref(process);
 	return 0;
 }
@@ -383,7 +415,7 @@ static int lookup_item(struct gcr_daemon *daemon, fuse_ino_t parent, const char 
 
 static bool is_in_folder(enum gcr_node_kind kind)
 {
-	return kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_INCOMING_SNAPSHOT ||
+	return kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT ||
 	       kind == GCR_NODE_ITEM;
 }
 
@@ -402,12 +434,14 @@ static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_nod
 int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
 		    const char *name, struct fuse_entry_param *ret_entry)
 {
-	enum gcr_node_kind parent_kind = gcr_node_kind(parent);
+	enum gcr_node_kind parent_kind;
 	struct fuse_entry_param entry = {0};
-	struct gcr_incoming *incoming;
+	struct gcr_place *place;
 	uint32_t index;
 	int result = 0;
 
+	parent = follow(daemon, parent);
+	parent_kind = gcr_node_kind(parent);
 	if (is_in_folder(parent_kind))
 		return lookup_item(daemon, parent, name, ret_entry);
 	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !entry.ino; kind++)
@@ -423,9 +457,9 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 			entry.ino = make_node(GCR_NODE_GPU, index);
 	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
 		result = lookup_process(daemon, caller, name, &entry.ino);
-		if (result == -ENOENT && !gcr_incoming_find(daemon->incomings, name, &incoming)) {
-			entry.ino = make_node(GCR_NODE_INCOMING, incoming->serial);
-			gcr_incoming_unref(incoming);
+		if (result == -ENOENT && !gcr_place_find(daemon->places, name, &place)) {
+			entry.ino = make_node(GCR_NODE_PLACE, place->serial);
+			gcr_place_unref(place);
 			result = 0;
 		}
 	} else if (!entry.ino) {
@@ -448,6 +482,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 {
 	struct gcr_process **list = NULL;
 	bool sees_all = gcr_tree_reaches(caller, getpid());
+	fuse_ino_t node;
 	char name[16];
 	size_t count = 0;
 	int result;
@@ -460,35 +495,38 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 		if (!sees_all && !gcr_tree_reaches(caller, list[i]->pid))
 			continue;
 		snprintf(name, sizeof(name), "%d", (int)list[i]->pid);
-		result = add(data, name, make_node(GCR_NODE_PROCESS, list[i]->serial), S_IFDIR);
+		result = find_link(daemon, list[i]->pid, list[i], &node)
+				 ? add(data, name, node, S_IFLNK)
+				 : add(data, name, make_node(GCR_NODE_PROCESS, list[i]->serial),
+				       S_IFDIR);
 	}
 	gcr_processes_list_free(list, count);
 	return result;
 }
 
-struct incoming_list {
+struct place_list {
 	const struct fuse_ctx *caller;
 	int (*add)(void *, const char *, fuse_ino_t, mode_t);
 	void *data;
 };
 
 /* Shown to whose it is. */
-static int add_incoming(struct gcr_incoming *incoming, void *data)
+static int add_place(struct gcr_place *place, void *data)
 {
-	const struct incoming_list *list = data;
+	const struct place_list *list = data;
 
-	if (list->caller->uid && list->caller->uid != incoming->stat.st_uid)
+	if (list->caller->uid && list->caller->uid != place->stat.st_uid)
 		return 0;
-	return list->add(list->data, incoming->name, make_node(GCR_NODE_INCOMING, incoming->serial),
+	return list->add(list->data, place->name, make_node(GCR_NODE_PLACE, place->serial),
 			 S_IFDIR);
 }
 
-static int list_incoming(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
-			 int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+static int list_places(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+		       int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
 {
-	struct incoming_list list = {.caller = caller, .add = add, .data = data};
+	struct place_list list = {.caller = caller, .add = add, .data = data};
 
-	return gcr_incoming_each(daemon->incomings, add_incoming, &list);
+	return gcr_place_each(daemon->places, add_place, &list);
 }
 
 /* Names of a folder, as gcr_tree_list() tells of them. */
@@ -522,8 +560,9 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
 		  void *data)
 {
-	enum gcr_node_kind parent = gcr_node_kind(node);
-	uint32_t number = gcr_node_number(node);
+	fuse_ino_t followed = follow(daemon, node);
+	enum gcr_node_kind parent = gcr_node_kind(followed);
+	uint32_t number = gcr_node_number(followed);
 	char name[16];
 	int result;
 
@@ -534,7 +573,7 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 		result = add(data, "..", FUSE_ROOT_ID, S_IFDIR);
 	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !result; kind++)
 		if (shapes[kind].parent == parent && shapes[kind].name &&
-		    has_entry(daemon, node, (enum gcr_node_kind)kind))
+		    has_entry(daemon, followed, (enum gcr_node_kind)kind))
 			result = add(data, shapes[kind].name,
 				     make_node((enum gcr_node_kind)kind, number),
 				     shapes[kind].mode);
@@ -547,7 +586,7 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	if (parent == GCR_NODE_ROOT && !result)
 		result = list_processes(daemon, caller, add, data);
 	if (parent == GCR_NODE_ROOT && !result)
-		result = list_incoming(daemon, caller, add, data);
+		result = list_places(daemon, caller, add, data);
 	if (is_in_folder(parent) && !result)
 		result = list_items(daemon, node, add, data);
 	return result;
@@ -558,22 +597,39 @@ static bool sees(pid_t pid, const void *caller)
 	return gcr_tree_reaches(caller, pid);
 }
 
+/* Of the restore; before one, of the dump that has made it. */
+static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place, FILE *stream)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+
+	gcr_criu_subject_of_place(place->name, subject);
+	gcr_criu_render_log(daemon, subject, stream);
+}
+
 void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
 		     struct gcr_process *process, FILE *stream)
 {
 	uint32_t number = gcr_node_number(node);
-	struct gcr_incoming *incoming = NULL;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place *place = NULL;
 
 	switch (gcr_node_kind(node)) {
-	case GCR_NODE_INCOMING_STATUS:
-	case GCR_NODE_INCOMING_ERROR:
-		if (gcr_tree_incoming(daemon, node, &incoming) < 0)
+	case GCR_NODE_CRIU_LOG:
+		gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+		gcr_criu_render_log(daemon, subject, stream);
+		break;
+	case GCR_NODE_PLACE_STATUS:
+	case GCR_NODE_PLACE_ERROR:
+	case GCR_NODE_PLACE_CRIU_LOG:
+		if (gcr_tree_place(daemon, node, &place) < 0)
 			break;
-		if (gcr_node_kind(node) == GCR_NODE_INCOMING_STATUS)
-			gcr_incoming_render_status(incoming, stream);
+		if (gcr_node_kind(node) == GCR_NODE_PLACE_STATUS)
+			gcr_place_render_status(place, stream);
+		else if (gcr_node_kind(node) == GCR_NODE_PLACE_CRIU_LOG)
+			render_place_log(daemon, place, stream);
 		else
-			gcr_incoming_render_error(incoming, stream);
-		gcr_incoming_unref(incoming);
+			gcr_place_render_error(place, stream);
+		gcr_place_unref(place);
 		break;
 	case GCR_NODE_ROOT_STATUS:
 		gcr_render_root_status(daemon, sees, caller, stream);

@@ -36,13 +36,16 @@ enum gcr_node_kind {
 	GCR_NODE_ERROR,
 	GCR_NODE_EVENTS,
 	GCR_NODE_MAPS,
+	GCR_NODE_CRIU_LOG,
 	GCR_NODE_SNAPSHOT,
-	GCR_NODE_INCOMING,
-	GCR_NODE_INCOMING_CTL,
-	GCR_NODE_INCOMING_STATUS,
-	GCR_NODE_INCOMING_ERROR,
-	GCR_NODE_INCOMING_EVENTS,
-	GCR_NODE_INCOMING_SNAPSHOT,
+	GCR_NODE_PLACE,
+	GCR_NODE_PLACE_CTL,
+	GCR_NODE_PLACE_STATUS,
+	GCR_NODE_PLACE_ERROR,
+	GCR_NODE_PLACE_EVENTS,
+	GCR_NODE_PLACE_CRIU_LOG,
+	GCR_NODE_PLACE_SNAPSHOT,
+	GCR_NODE_PID, /* a link from a pid to the place whose name its process has */
 	GCR_NODE_ITEM,
 	GCR_NODE_KINDS_COUNT,
 };
@@ -83,11 +86,10 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process);
 
 /* The incoming snapshot a node is about: -EINVAL: about none; -ESRCH: it is gone. */
-struct gcr_incoming;
-int gcr_tree_incoming(struct gcr_daemon *daemon, fuse_ino_t node,
-		      struct gcr_incoming **ret_incoming);
+struct gcr_place;
+int gcr_tree_place(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_place **ret_place);
 /* Its directory, as the kernel is to see it. */
-int gcr_tree_make_incoming_entry(struct gcr_incoming *incoming, struct fuse_entry_param *ret_entry);
+int gcr_tree_make_place_entry(struct gcr_place *place, struct fuse_entry_param *ret_entry);
 
 /*
  * The folder and item that a node is: one below a `snapshot`, or that itself. The reference is the

@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "fs/operation.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/procfs.h"
@@ -23,10 +22,12 @@
 struct gcr_waiter {
 	atomic_int references;
 	struct gcr_waiters *waiters;
-	fuse_req_t request;
+	fuse_req_t request; /* NULL: one of our own, who is told by done() */
 	size_t length;
+	void (*done)(void *data, int error_number);
+	void *data;
 	pid_t caller; /* its thread id; 0 if it lives in a pid namespace we cannot see */
-	struct gcr_operation *operation;
+	struct gcr_waited waited;
 
 	pthread_mutex_t lock;
 	bool answered;
@@ -86,8 +87,8 @@ static struct gcr_waiter *look_at(struct gcr_waiter *list)
 				keep = waiter;
 				continue;
 			}
-			if (waiter->operation)
-				gcr_operation_abandon(waiter->operation, waiter);
+			if (waiter->waited.object)
+				waiter->waited.abandon(waiter->waited.object, waiter);
 			else
 				gcr_waiter_answer(waiter, EINTR);
 		}
@@ -186,6 +187,21 @@ int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, size_t le
 	return 0;
 }
 
+int gcr_waiter_create_local(void (*done)(void *data, int error_number), void *data,
+			    struct gcr_waiter **ret_waiter)
+{
+	struct gcr_waiter *waiter = calloc(1, sizeof(*waiter));
+
+	if (!waiter)
+		return -ENOMEM;
+	atomic_init(&waiter->references, 1);
+	waiter->done = done;
+	waiter->data = data;
+	pthread_mutex_init(&waiter->lock, NULL);
+	*ret_waiter = waiter;
+	return 0;
+}
+
 struct gcr_waiter *gcr_waiter_ref(struct gcr_waiter *waiter)
 {
 	atomic_fetch_add(&waiter->references, 1);
@@ -196,7 +212,8 @@ void gcr_waiter_unref(struct gcr_waiter *waiter)
 {
 	if (!waiter || atomic_fetch_sub(&waiter->references, 1) != 1)
 		return;
-	gcr_operation_unref(waiter->operation);
+	if (waiter->waited.object)
+		waiter->waited.unref(waiter->waited.object);
 	pthread_mutex_destroy(&waiter->lock);
 	free(waiter);
 }
@@ -217,11 +234,13 @@ static void interrupted(fuse_req_t request, void *data)
 	pthread_mutex_unlock(&waiters->lock);
 }
 
-void gcr_waiter_arm(struct gcr_waiter *waiter, struct gcr_operation *operation)
+void gcr_waiter_arm(struct gcr_waiter *waiter, const struct gcr_waited *waited)
 {
 	pthread_mutex_lock(&waiter->lock);
-	if (!waiter->answered) {
-		waiter->operation = operation ? gcr_operation_ref(operation) : NULL;
+	if (!waiter->answered && waiter->request) {
+		waiter->waited = *waited;
+		if (waited->object)
+			waited->ref(waited->object);
 		fuse_req_interrupt_func(waiter->request, interrupted, waiter);
 	}
 	pthread_mutex_unlock(&waiter->lock);
@@ -235,12 +254,14 @@ void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number)
 	first = !waiter->answered;
 	waiter->answered = true;
 	/* Waits for a callback that is running: none can see the request after it is freed. */
-	if (first)
+	if (first && waiter->request)
 		fuse_req_interrupt_func(waiter->request, NULL, NULL);
 	pthread_mutex_unlock(&waiter->lock);
 	if (!first)
 		return;
-	if (error_number)
+	if (!waiter->request)
+		waiter->done(waiter->data, error_number);
+	else if (error_number)
 		fuse_reply_err(waiter->request, error_number);
 	else
 		fuse_reply_write(waiter->request, waiter->length);

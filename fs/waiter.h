@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-struct gcr_operation;
 struct gcr_waiter;  /* reference-counted */
 struct gcr_waiters; /* the thread that watches interrupted ones */
 
@@ -25,10 +24,24 @@ struct gcr_waiter *gcr_waiter_ref(struct gcr_waiter *waiter);
 void gcr_waiter_unref(struct gcr_waiter *waiter);
 
 /*
- * From here on an interruption abandons @operation (a reference is taken), or, if that is NULL,
- * just answers EINTR. Call it once, after the operation knows the waiter.
+ * The same for one of our own that waits: @done is called with the answer, a positive errno or 0.
  */
-void gcr_waiter_arm(struct gcr_waiter *waiter, struct gcr_operation *operation);
+int gcr_waiter_create_local(void (*done)(void *data, int error_number), void *data,
+			    struct gcr_waiter **ret_waiter);
+
+/* What somebody waits for; @object counts its references. */
+struct gcr_waited {
+	void *object; /* NULL: nothing that could be stopped */
+	void (*abandon)(void *object, struct gcr_waiter *waiter);
+	void (*ref)(void *object);
+	void (*unref)(void *object);
+};
+
+/*
+ * From here on an interruption abandons @waited (a reference is taken), or, if that is nothing,
+ * just answers EINTR. Call it once, after @waited knows the waiter.
+ */
+void gcr_waiter_arm(struct gcr_waiter *waiter, const struct gcr_waited *waited);
 
 /* Answer with success (0) or a positive errno. Only the first answer counts. No lock may be held.
  */

@@ -34,8 +34,6 @@ static const struct gcr_digest digest_of_zero_chunk = {{0xfd, 0x5e, 0xe0, 0x61, 
 							0x0f, 0x33, 0xb2, 0x02, 0xd3, 0x02, 0xb6,
 							0x5c, 0xaa}};
 
-GCR_DEFINE_CLEANUP(XXH3_state_t *, XXH3_freeState);
-
 static void make_canonical(XXH128_hash_t hash, struct gcr_digest *ret_digest)
 {
 	XXH128_canonical_t canonical;
@@ -70,15 +68,41 @@ void gcr_digest_of_zeros(size_t size, struct gcr_digest *ret_digest)
 		gcr_digest_of(zeros, size, ret_digest);
 }
 
+/* A stream is libxxhash's state, under a name of ours. */
+struct gcr_digest_stream *gcr_digest_stream_create(void)
+{
+	XXH3_state_t *state = XXH3_createState();
+
+	if (state)
+		XXH3_128bits_reset(state);
+	return (struct gcr_digest_stream *)state;
+}
+
+void gcr_digest_stream_add(struct gcr_digest_stream *stream, const void *bytes, size_t size)
+{
+	XXH3_128bits_update((XXH3_state_t *)stream, bytes, size);
+}
+
+void gcr_digest_stream_end(struct gcr_digest_stream *stream, struct gcr_digest *ret_digest)
+{
+	make_canonical(XXH3_128bits_digest((XXH3_state_t *)stream), ret_digest);
+	XXH3_128bits_reset((XXH3_state_t *)stream);
+}
+
+void gcr_digest_stream_destroy(struct gcr_digest_stream *stream)
+{
+	XXH3_freeState((XXH3_state_t *)stream);
+}
+
 int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest)
 {
-	_cleanup_(XXH3_freeState_cleanup) XXH3_state_t *state = XXH3_createState();
+	_cleanup_(gcr_digest_stream_destroy_cleanup) struct gcr_digest_stream *stream =
+		gcr_digest_stream_create();
 	_cleanup_free_ char *buffer = malloc(READ_BYTES);
 	uint64_t bytes = 0;
 
-	if (!state || !buffer)
+	if (!stream || !buffer)
 		return -ENOMEM;
-	XXH3_128bits_reset(state);
 	for (;;) {
 		ssize_t got = pread(fd, buffer, READ_BYTES, (off_t)bytes);
 
@@ -88,10 +112,10 @@ int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest)
 			return -errno;
 		if (!got)
 			break;
-		XXH3_128bits_update(state, buffer, (size_t)got);
+		gcr_digest_stream_add(stream, buffer, (size_t)got);
 		bytes += (uint64_t)got;
 	}
-	make_canonical(XXH3_128bits_digest(state), ret_digest);
+	gcr_digest_stream_end(stream, ret_digest);
 	if (ret_bytes)
 		*ret_bytes = bytes;
 	return 0;
@@ -196,7 +220,8 @@ int gcr_digests_header_check(const uint8_t header[GCR_DIGESTS_HEADER_BYTES], con
 int gcr_digests_write(int directory_fd, const char *generation, const struct gcr_digest *digests,
 		      uint64_t count, struct gcr_digest *ret_digest, struct gcr_error *error)
 {
-	_cleanup_(XXH3_freeState_cleanup) XXH3_state_t *state = XXH3_createState();
+	_cleanup_(gcr_digest_stream_destroy_cleanup) struct gcr_digest_stream *stream =
+		gcr_digest_stream_create();
 	uint8_t header[GCR_DIGESTS_HEADER_BYTES];
 	/* The array is not written to. */
 	struct iovec parts[] = {
@@ -205,18 +230,17 @@ int gcr_digests_write(int directory_fd, const char *generation, const struct gcr
 	};
 	int result;
 
-	if (!state)
+	if (!stream)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (gcr_uuid_parse(generation, NULL) < 0)
 		return gcr_error_set(error, EINVAL, "the generation is no UUID");
 	gcr_digests_header_fill(generation, count, header);
-	XXH3_128bits_reset(state);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(parts); i++)
-		XXH3_128bits_update(state, parts[i].iov_base, parts[i].iov_len);
+		gcr_digest_stream_add(stream, parts[i].iov_base, parts[i].iov_len);
 	result = gcr_beneath_replace(directory_fd, GCR_DIGESTS_NAME, parts, GCR_ARRAY_SIZE(parts),
 				     error);
 	if (!result)
-		make_canonical(XXH3_128bits_digest(state), ret_digest);
+		gcr_digest_stream_end(stream, ret_digest);
 	return result;
 }
 

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/cleanup.h"
 #include "lib/error.h"
 
 #define GCR_CHUNK_BYTES	      65536u
@@ -36,6 +37,15 @@ void gcr_digest_chunks(const void *bytes, uint64_t size, struct gcr_digest *ret_
 
 /* Of a chunk of so many zeros, at most GCR_CHUNK_BYTES: that of a whole chunk is a constant. */
 void gcr_digest_of_zeros(size_t size, struct gcr_digest *ret_digest);
+
+/* Of pieces that come one after the other. NULL: no memory. */
+struct gcr_digest_stream;
+struct gcr_digest_stream *gcr_digest_stream_create(void);
+void gcr_digest_stream_add(struct gcr_digest_stream *stream, const void *bytes, size_t size);
+/* Of all that was added; the stream begins anew then. */
+void gcr_digest_stream_end(struct gcr_digest_stream *stream, struct gcr_digest *ret_digest);
+void gcr_digest_stream_destroy(struct gcr_digest_stream *stream);
+GCR_DEFINE_CLEANUP(struct gcr_digest_stream *, gcr_digest_stream_destroy);
 
 /* From the beginning of the file to its end; the file offset stays. @ret_bytes may be NULL. */
 int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest);

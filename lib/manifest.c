@@ -17,14 +17,13 @@
 #include "lib/manifest_private.h"
 #include "lib/uuid.h"
 
-GCR_DEFINE_CLEANUP(json_t *, json_decref);
-
 void gcr_manifest_free(struct gcr_manifest *manifest)
 {
 	if (!manifest)
 		return;
 	free(manifest->allocations);
 	free(manifest->images);
+	gcr_manifest_tree_free(manifest->tree);
 	free(manifest);
 }
 
@@ -46,35 +45,26 @@ uint64_t gcr_manifest_digests_count(const struct gcr_manifest *manifest)
 	return count;
 }
 
-static bool consists_of(const char *text, size_t room, const char *characters)
-{
-	size_t length = strnlen(text, room);
-
-	return length < room && strspn(text, characters) == length;
-}
-
-static bool ends(const char *text, size_t room)
-{
-	return memchr(text, '\0', room);
-}
-
 static int check_identity(const struct gcr_manifest *manifest, struct gcr_error *error)
 {
-	if (!ends(manifest->generation, sizeof(manifest->generation)) ||
+	const struct gcr_manifest_tree *tree = manifest->tree;
+	bool is_launcher = tree && tree->processes_count && !tree->processes[0].has_gpu;
+
+	if (!gcr_manifest_ends(manifest->generation, sizeof(manifest->generation)) ||
 	    gcr_uuid_parse(manifest->generation, NULL) < 0)
 		return gcr_error_set(error, EPROTO, "generation: it is no UUID");
-	if (!*manifest->engine || !consists_of(manifest->engine, sizeof(manifest->engine),
-					       "abcdefghijklmnopqrstuvwxyz0123456789-_"))
+	if (!(is_launcher && !*manifest->engine) &&
+	    !gcr_manifest_is_engine(manifest->engine, sizeof(manifest->engine)))
 		return gcr_error_set(error, EPROTO, "engine: there cannot be such an engine");
 	if (manifest->pid <= 0)
 		return gcr_error_set(error, EPROTO, "process.pid: it is not above 0");
 	if (manifest->start_ticks > INT64_MAX)
 		return gcr_error_set(error, EPROTO, "process.start_ticks: it is too large");
-	if (!ends(manifest->comm, sizeof(manifest->comm)))
+	if (!gcr_manifest_ends(manifest->comm, sizeof(manifest->comm)))
 		return gcr_error_set(error, EPROTO, "process.comm: it is too long");
-	if (!ends(manifest->exe, sizeof(manifest->exe)))
+	if (!gcr_manifest_ends(manifest->exe, sizeof(manifest->exe)))
 		return gcr_error_set(error, EPROTO, "process.exe: it is too long");
-	if (!ends(manifest->driver_version, sizeof(manifest->driver_version)))
+	if (!gcr_manifest_ends(manifest->driver_version, sizeof(manifest->driver_version)))
 		return gcr_error_set(error, EPROTO, "driver_version: it is too long");
 	return 0;
 }
@@ -89,13 +79,17 @@ static int check_gpus(const struct gcr_manifest *manifest, struct gcr_error *err
 		if (gpu->index >= GCR_GPUS_MAX)
 			return gcr_error_set(error, EPROTO, "gpus[%zu].index: it is not below %d",
 					     i, GCR_GPUS_MAX);
-		if (!ends(gpu->name, sizeof(gpu->name)))
+		if (!gcr_manifest_ends(gpu->name, sizeof(gpu->name)))
 			return gcr_error_set(error, EPROTO, "gpus[%zu].name: it is too long", i);
+		if (gpu->control_bytes > GCR_MANIFEST_ALLOCATED_MAX)
+			return gcr_error_set(error, EPROTO,
+					     "gpus[%zu].control_bytes: it is too large", i);
 		if (gpu->memory_bytes > INT64_MAX)
 			return gcr_error_set(error, EPROTO,
 					     "gpus[%zu].memory_bytes: it is too large", i);
-		if (!consists_of(gpu->compute_capability, sizeof(gpu->compute_capability),
-				 "abcdefghijklmnopqrstuvwxyz0123456789.-_"))
+		if (!gcr_manifest_consists_of(gpu->compute_capability,
+					      sizeof(gpu->compute_capability),
+					      "abcdefghijklmnopqrstuvwxyz0123456789.-_"))
 			return gcr_error_set(error, EPROTO,
 					     "gpus[%zu].compute_capability: there is none such", i);
 		for (size_t j = 0; j < i; j++) {
@@ -176,8 +170,9 @@ static bool is_image_name(const char *name)
 	size_t length = strnlen(name, GCR_MANIFEST_IMAGE_NAME_BYTES);
 
 	return *name != '.' && length > strlen(".img") &&
-	       consists_of(name, GCR_MANIFEST_IMAGE_NAME_BYTES,
-			   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") &&
+	       gcr_manifest_consists_of(
+		       name, GCR_MANIFEST_IMAGE_NAME_BYTES,
+		       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") &&
 	       !strcmp(name + length - strlen(".img"), ".img");
 }
 
@@ -217,22 +212,17 @@ int gcr_manifest_check(const struct gcr_manifest *manifest, struct gcr_error *er
 		result = check_allocations(manifest, error);
 	if (!result)
 		result = check_images(manifest, error);
+	if (!result)
+		result = gcr_manifest_tree_check(manifest, error);
 	return result;
-}
-
-/* A text that may hold any byte. NULL: no memory, as with all of jansson's. */
-static json_t *text_json(const char *text)
-{
-	_cleanup_free_ char *encoded = gcr_manifest_encode(text);
-
-	return encoded ? json_string(encoded) : NULL;
 }
 
 static json_t *process_json(const struct gcr_manifest *manifest)
 {
 	return json_pack("{s:i, s:I, s:o, s:o, s:I}", "pid", (int)manifest->pid, "start_ticks",
-			 (json_int_t)manifest->start_ticks, "comm", text_json(manifest->comm),
-			 "exe", text_json(manifest->exe), "uid", (json_int_t)manifest->uid);
+			 (json_int_t)manifest->start_ticks, "comm",
+			 gcr_manifest_text_json(manifest->comm), "exe",
+			 gcr_manifest_text_json(manifest->exe), "uid", (json_int_t)manifest->uid);
 }
 
 static json_t *gpu_json(const struct gcr_manifest_gpu *gpu)
@@ -240,10 +230,10 @@ static json_t *gpu_json(const struct gcr_manifest_gpu *gpu)
 	char uuid[sizeof("GPU-") - 1 + GCR_UUID_TEXT_BYTES] = "GPU-";
 
 	gcr_uuid_format(gpu->uuid, uuid + strlen(uuid));
-	return json_pack("{s:I, s:s, s:o, s:I, s:s}", "index", (json_int_t)gpu->index, "uuid", uuid,
-			 "name", text_json(gpu->name), "memory_bytes",
+	return json_pack("{s:I, s:s, s:o, s:I, s:s, s:I}", "index", (json_int_t)gpu->index, "uuid",
+			 uuid, "name", gcr_manifest_text_json(gpu->name), "memory_bytes",
 			 (json_int_t)gpu->memory_bytes, "compute_capability",
-			 gpu->compute_capability);
+			 gpu->compute_capability, "control_bytes", (json_int_t)gpu->control_bytes);
 }
 
 static json_t *allocation_json(const struct gcr_extent *extent)
@@ -279,8 +269,7 @@ static json_t *digests_json(const struct gcr_manifest *manifest)
 	return json_pack("{s:I, s:s}", "bytes", (json_int_t)bytes, "xxh3_128", digits);
 }
 
-/* Takes @value. The stream remembers that something failed: false is for there being no value. */
-static bool print_value(FILE *stream, const char *before, json_t *value, const char *after)
+bool gcr_manifest_print_value(FILE *stream, const char *before, json_t *value, const char *after)
 {
 	_cleanup_(json_decref_cleanup) json_t *taken = value;
 
@@ -295,8 +284,8 @@ static bool print_gpus(FILE *stream, const struct gcr_manifest *manifest)
 {
 	fputs("  \"gpus\": [", stream);
 	for (size_t i = 0; i < manifest->gpus_count; i++)
-		if (!print_value(stream, i ? ",\n    " : "\n    ", gpu_json(&manifest->gpus[i]),
-				 ""))
+		if (!gcr_manifest_print_value(stream, i ? ",\n    " : "\n    ",
+					      gpu_json(&manifest->gpus[i]), ""))
 			return false;
 	fputs(manifest->gpus_count ? "\n  ],\n" : "],\n", stream);
 	return true;
@@ -306,8 +295,8 @@ static bool print_allocations(FILE *stream, const struct gcr_manifest *manifest)
 {
 	fputs("  \"allocations\": [", stream);
 	for (size_t i = 0; i < manifest->allocations_count; i++)
-		if (!print_value(stream, i ? ",\n    " : "\n    ",
-				 allocation_json(&manifest->allocations[i]), ""))
+		if (!gcr_manifest_print_value(stream, i ? ",\n    " : "\n    ",
+					      allocation_json(&manifest->allocations[i]), ""))
 			return false;
 	fputs(manifest->allocations_count ? "\n  ],\n" : "],\n", stream);
 	return true;
@@ -319,8 +308,8 @@ static bool print_images(FILE *stream, const struct gcr_manifest *manifest)
 		return true;
 	fputs("  \"criu\": [", stream);
 	for (size_t i = 0; i < manifest->images_count; i++)
-		if (!print_value(stream, i ? ",\n    " : "\n    ", image_json(&manifest->images[i]),
-				 ""))
+		if (!gcr_manifest_print_value(stream, i ? ",\n    " : "\n    ",
+					      image_json(&manifest->images[i]), ""))
 			return false;
 	fputs("\n  ],\n", stream);
 	return true;
@@ -333,17 +322,18 @@ static bool print_members(FILE *stream, const struct gcr_manifest *manifest)
 		"  \"generation\": \"%s\",\n  \"engine\": \"%s\",\n  \"data\": %s,\n",
 		GCR_MANIFEST_VERSION, manifest->generation, manifest->engine,
 		manifest->data ? "true" : "false");
-	if (!print_value(stream, "  \"process\": ", process_json(manifest), ",\n") ||
+	if (!gcr_manifest_print_value(stream, "  \"process\": ", process_json(manifest), ",\n") ||
 	    !print_gpus(stream, manifest) ||
-	    !print_value(stream, "  \"driver_version\": ", text_json(manifest->driver_version),
-			 ",\n"))
+	    !gcr_manifest_print_value(stream, "  \"driver_version\": ",
+				      gcr_manifest_text_json(manifest->driver_version), ",\n"))
 		return false;
 	fprintf(stream,
 		"  \"api_version\": %" PRIu32 ",\n  \"chunk_bytes\": %u,\n"
 		"  \"hash\": \"" GCR_MANIFEST_HASH "\",\n",
 		manifest->api_version, GCR_CHUNK_BYTES);
-	if (!print_value(stream, "  \"digests\": ", digests_json(manifest), ",\n") ||
-	    !print_allocations(stream, manifest) || !print_images(stream, manifest))
+	if (!gcr_manifest_print_value(stream, "  \"digests\": ", digests_json(manifest), ",\n") ||
+	    !print_allocations(stream, manifest) || !print_images(stream, manifest) ||
+	    (manifest->tree && !gcr_manifest_tree_print(stream, manifest->tree)))
 		return false;
 	fputs("  \"digest\": \"", stream);
 	return true;

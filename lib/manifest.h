@@ -19,6 +19,7 @@
 #include "lib/cleanup.h"
 #include "lib/digest.h"
 #include "lib/error.h"
+#include "lib/manifest_tree.h"
 #include "lib/procfs.h"
 #include "lib/protocol.h"
 
@@ -45,6 +46,8 @@ struct gcr_manifest_gpu {
 	char name[GCR_NAME_BYTES];
 	uint64_t memory_bytes;					/* 0 if not known */
 	char compute_capability[GCR_MANIFEST_CAPABILITY_BYTES]; /* "9.0"; "" if not known */
+	/* VRAM that the driver needs there, besides the allocations; 0: not known (not dumped) */
+	uint64_t control_bytes;
 };
 
 /* One of CRIU's images, which root restores as they are: all of each is covered by its digest. */
@@ -57,9 +60,13 @@ struct gcr_manifest_image {
 };
 
 struct gcr_manifest {
-	char generation[GCR_GENERATION_BYTES];	/* a UUID as text */
-	char engine[GCR_MANIFEST_ENGINE_BYTES]; /* that it was frozen by: a-z, 0-9, '-', '_' */
-	bool data;				/* by `freeze data`: the driver's state stayed */
+	char generation[GCR_GENERATION_BYTES]; /* a UUID as text */
+	/*
+	 * That it was frozen by: a-z, 0-9, '-', '_'. "" if it is the root of a dumped tree and uses
+	 * no GPU itself: then there are no GPUs and allocations, and `digests` is a header only.
+	 */
+	char engine[GCR_MANIFEST_ENGINE_BYTES];
+	bool data; /* by `freeze data`: the driver's state stayed */
 
 	pid_t pid;
 	uint64_t start_ticks;
@@ -78,12 +85,13 @@ struct gcr_manifest {
 	struct gcr_extent *allocations;
 	size_t allocations_count;
 
-	/* Of a dumped process; none: it is only frozen, and `criu` is not in the manifest. */
+	/* Of a dumped process; none and NULL: it is only frozen, and neither is in the manifest. */
 	struct gcr_manifest_image *images;
 	size_t images_count;
+	struct gcr_manifest_tree *tree;
 };
 
-/* With its allocations and images. NULL is allowed. */
+/* With its allocations, images and tree. NULL is allowed. */
 void gcr_manifest_free(struct gcr_manifest *manifest);
 GCR_DEFINE_CLEANUP(struct gcr_manifest *, gcr_manifest_free);
 

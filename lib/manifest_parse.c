@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,34 +17,10 @@
 
 /*
  * What the JSON library may be made to do, whatever a manifest says: it calls itself for each
- * level, and takes some 100 bytes for a value. The largest manifest has 2.4 million.
+ * level, and takes some 100 bytes for a value. The largest manifest has 2.9 million.
  */
 #define DEPTH_MAX  32u
 #define VALUES_MAX (3u << 20)
-
-#define WITHIN_BYTES 32
-
-struct parse {
-	struct gcr_manifest *manifest;
-	struct gcr_error *error;
-	char within[WITHIN_BYTES]; /* "process.", "gpus[3]." */
-};
-
-GCR_DEFINE_CLEANUP(json_t *, json_decref);
-
-static int refuse(const struct parse *parse, int number, const char *key, const char *format, ...)
-	__attribute__((format(printf, 4, 5)));
-
-static int refuse(const struct parse *parse, int number, const char *key, const char *format, ...)
-{
-	char words[GCR_WORDS_BYTES];
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(words, sizeof(words), format, arguments);
-	va_end(arguments);
-	return gcr_error_set(parse->error, number, "%s%s: %s", parse->within, key, words);
-}
 
 /* The digits that it ends with are the digest of everything before them. */
 static int check_end(const char *text, size_t size, struct gcr_error *error)
@@ -126,155 +101,57 @@ static int load(const char *text, size_t size, json_t **ret_root, struct gcr_err
 	return 0;
 }
 
-static int get(const struct parse *parse, const json_t *object, const char *key, json_type type,
-	       json_t **ret_value)
-{
-	static const char *const names[] = {[JSON_OBJECT] = "object",
-					    [JSON_ARRAY] = "array",
-					    [JSON_STRING] = "text",
-					    [JSON_INTEGER] = "whole number"};
-	json_t *value = json_object_get(object, key);
-
-	if (!value)
-		return refuse(parse, EPROTO, key, "it is missing");
-	if (json_typeof(value) != type)
-		return refuse(parse, EPROTO, key, "it is no %s", names[type]);
-	*ret_value = value;
-	return 0;
-}
-
-static int get_number(const struct parse *parse, const json_t *object, const char *key,
-		      json_int_t max, uint64_t *ret_number)
-{
-	json_t *value = NULL;
-	json_int_t number;
-	int result = get(parse, object, key, JSON_INTEGER, &value);
-
-	if (result < 0)
-		return result;
-	number = json_integer_value(value);
-	if (number < 0 || number > max)
-		return refuse(parse, EPROTO, key,
-			      "%" JSON_INTEGER_FORMAT " is not from 0 to "
-			      "%" JSON_INTEGER_FORMAT,
-			      number, max);
-	*ret_number = (uint64_t)number;
-	return 0;
-}
-
-static int get_bool(const struct parse *parse, const json_t *object, const char *key,
-		    bool *ret_value)
-{
-	const json_t *value = json_object_get(object, key);
-
-	if (!value)
-		return refuse(parse, EPROTO, key, "it is missing");
-	if (!json_is_boolean(value))
-		return refuse(parse, EPROTO, key, "it is neither true nor false");
-	*ret_value = json_is_true(value);
-	return 0;
-}
-
-/* As it is, and only what stands in @room bytes with its NUL. */
-static int get_plain_text(const struct parse *parse, const json_t *object, const char *key,
-			  char *ret_text, size_t room)
-{
-	json_t *value = NULL;
-	int result = get(parse, object, key, JSON_STRING, &value);
-
-	if (result < 0)
-		return result;
-	if (json_string_length(value) >= room)
-		return refuse(parse, EPROTO, key, "it is longer than %zu bytes", room - 1);
-	memcpy(ret_text, json_string_value(value), json_string_length(value) + 1);
-	return 0;
-}
-
-/* A text that may hold any byte. */
-static int get_text(const struct parse *parse, const json_t *object, const char *key,
-		    char *ret_text, size_t room)
-{
-	_cleanup_free_ char *text = NULL;
-	json_t *value = NULL;
-	int result = get(parse, object, key, JSON_STRING, &value);
-
-	if (result < 0)
-		return result;
-	text = strdup(json_string_value(value));
-	if (!text)
-		return refuse(parse, ENOMEM, key, "out of memory");
-	if (gcr_manifest_decode(text) < 0)
-		return refuse(parse, EPROTO, key,
-			      "it has a %% without two digits, or a control "
-			      "character");
-	if (strlen(text) >= room)
-		return refuse(parse, EPROTO, key, "it is longer than %zu bytes", room - 1);
-	memcpy(ret_text, text, strlen(text) + 1);
-	return 0;
-}
-
-static int get_digest(const struct parse *parse, const json_t *object, const char *key,
-		      struct gcr_digest *ret_digest)
-{
-	char digits[GCR_DIGEST_TEXT_BYTES] = "";
-	int result = get_plain_text(parse, object, key, digits, sizeof(digits));
-
-	if (result < 0)
-		return result;
-	if (gcr_digest_parse(digits, ret_digest) < 0)
-		return refuse(parse, EPROTO, key, "it is not 32 hexadecimal digits");
-	return 0;
-}
-
 /* The only value that is known, of what other formats and versions may have otherwise. */
-static int expect_text(const struct parse *parse, const json_t *root, const char *key,
+static int expect_text(const struct manifest_parse *parse, const json_t *root, const char *key,
 		       const char *expected)
 {
 	json_t *value = NULL;
-	int result = get(parse, root, key, JSON_STRING, &value);
+	int result = manifest_get(parse, root, key, JSON_STRING, &value);
 
 	if (result < 0)
 		return result;
 	if (strcmp(json_string_value(value), expected) != 0)
-		return refuse(parse, EPROTONOSUPPORT, key, "%.100s is not known, %s is",
-			      json_string_value(value), expected);
+		return manifest_refuse(parse, EPROTONOSUPPORT, key, "%.100s is not known, %s is",
+				       json_string_value(value), expected);
 	return 0;
 }
 
-static int expect_number(const struct parse *parse, const json_t *root, const char *key,
+static int expect_number(const struct manifest_parse *parse, const json_t *root, const char *key,
 			 uint64_t expected)
 {
 	uint64_t number = 0;
-	int result = get_number(parse, root, key, INT64_MAX, &number);
+	int result = manifest_get_number(parse, root, key, INT64_MAX, &number);
 
 	if (result < 0)
 		return result;
 	if (number != expected)
-		return refuse(parse, EPROTONOSUPPORT, key,
-			      "%" PRIu64 " is not known, %" PRIu64 " is", number, expected);
+		return manifest_refuse(parse, EPROTONOSUPPORT, key,
+				       "%" PRIu64 " is not known, %" PRIu64 " is", number,
+				       expected);
 	return 0;
 }
 
-static int parse_process(struct parse *parse, const json_t *root)
+static int parse_process(struct manifest_parse *parse, const json_t *root)
 {
 	struct gcr_manifest *manifest = parse->manifest;
 	uint64_t pid = 0, uid = 0;
 	json_t *process = NULL;
-	int result = get(parse, root, "process", JSON_OBJECT, &process);
+	int result = manifest_enter(parse, root, "process", &process);
 
 	if (result < 0)
 		return result;
-	snprintf(parse->within, sizeof(parse->within), "process.");
-	result = get_number(parse, process, "pid", INT32_MAX, &pid);
+	result = manifest_get_number(parse, process, "pid", INT32_MAX, &pid);
 	if (!result)
-		result = get_number(parse, process, "start_ticks", INT64_MAX,
-				    &manifest->start_ticks);
+		result = manifest_get_number(parse, process, "start_ticks", INT64_MAX,
+					     &manifest->start_ticks);
 	if (!result)
-		result = get_number(parse, process, "uid", UINT32_MAX, &uid);
+		result = manifest_get_number(parse, process, "uid", UINT32_MAX, &uid);
 	if (!result)
-		result = get_text(parse, process, "comm", manifest->comm, sizeof(manifest->comm));
+		result = manifest_get_text(parse, process, "comm", manifest->comm,
+					   sizeof(manifest->comm));
 	if (!result)
-		result = get_text(parse, process, "exe", manifest->exe, sizeof(manifest->exe));
+		result = manifest_get_text(parse, process, "exe", manifest->exe,
+					   sizeof(manifest->exe));
 	if (result < 0)
 		return result;
 	manifest->pid = (pid_t)pid;
@@ -283,83 +160,43 @@ static int parse_process(struct parse *parse, const json_t *root)
 	return 0;
 }
 
-static int parse_gpu(struct parse *parse, const json_t *object, struct gcr_manifest_gpu *gpu)
+static int parse_gpu(struct manifest_parse *parse, const json_t *object, void *item)
 {
+	struct gcr_manifest_gpu *gpu = item;
 	static const char prefix[] = "GPU-";
 	char uuid[sizeof(prefix) - 1 + GCR_UUID_TEXT_BYTES] = "";
 	uint64_t index = 0;
-	int result = get_number(parse, object, "index", GCR_GPUS_MAX - 1, &index);
+	int result = manifest_get_number(parse, object, "index", GCR_GPUS_MAX - 1, &index);
 
 	if (!result)
-		result = get_plain_text(parse, object, "uuid", uuid, sizeof(uuid));
+		result = manifest_get_plain_text(parse, object, "uuid", uuid, sizeof(uuid));
 	if (!result && (strncmp(uuid, prefix, strlen(prefix)) != 0 ||
 			gcr_uuid_parse(uuid + strlen(prefix), gpu->uuid) < 0))
-		result = refuse(parse, EPROTO, "uuid", "it is not GPU- and a UUID");
+		result = manifest_refuse(parse, EPROTO, "uuid", "it is not GPU- and a UUID");
 	if (!result)
-		result = get_text(parse, object, "name", gpu->name, sizeof(gpu->name));
+		result = manifest_get_text(parse, object, "name", gpu->name, sizeof(gpu->name));
 	if (!result)
-		result = get_number(parse, object, "memory_bytes", INT64_MAX, &gpu->memory_bytes);
+		result = manifest_get_number(parse, object, "memory_bytes", INT64_MAX,
+					     &gpu->memory_bytes);
 	if (!result)
-		result = get_plain_text(parse, object, "compute_capability",
-					gpu->compute_capability, sizeof(gpu->compute_capability));
+		result = manifest_get_plain_text(parse, object, "compute_capability",
+						 gpu->compute_capability,
+						 sizeof(gpu->compute_capability));
+	/* Those of before there was a dump have none. */
+	if (!result && json_object_get(object, "control_bytes"))
+		result = manifest_get_number(parse, object, "control_bytes", INT64_MAX,
+					     &gpu->control_bytes);
 	gpu->index = (uint32_t)index;
 	return result;
 }
 
-/* An array of objects: its size, at most @max. */
-static int get_array(const struct parse *parse, const json_t *root, const char *key, size_t max,
-		     json_t **ret_array, size_t *ret_count)
-{
-	json_t *array = NULL;
-	int result = get(parse, root, key, JSON_ARRAY, &array);
-
-	if (result < 0)
-		return result;
-	if (json_array_size(array) > max)
-		return refuse(parse, E2BIG, key, "there are more than %zu", max);
-	*ret_array = array;
-	*ret_count = json_array_size(array);
-	return 0;
-}
-
-static int enter(struct parse *parse, const char *key, size_t index, const json_t *array,
-		 const json_t **ret_object)
-{
-	const json_t *object = json_array_get(array, index);
-	char name[WITHIN_BYTES - 1];
-
-	snprintf(name, sizeof(name), "%s[%zu]", key, index);
-	if (!json_is_object(object))
-		return refuse(parse, EPROTO, name, "it is no object");
-	snprintf(parse->within, sizeof(parse->within), "%s.", name);
-	*ret_object = object;
-	return 0;
-}
-
-static int parse_gpus(struct parse *parse, const json_t *root)
-{
-	struct gcr_manifest *manifest = parse->manifest;
-	json_t *array = NULL;
-	int result = get_array(parse, root, "gpus", GCR_GPUS_MAX, &array, &manifest->gpus_count);
-
-	for (size_t i = 0; i < manifest->gpus_count && !result; i++) {
-		const json_t *object = NULL;
-
-		result = enter(parse, "gpus", i, array, &object);
-		if (!result)
-			result = parse_gpu(parse, object, &manifest->gpus[i]);
-		if (!result)
-			*parse->within = '\0';
-	}
-	return result;
-}
-
 /* "0x7f3a40000000", in the one way to write it. */
-static int get_address(const struct parse *parse, const json_t *object, uint64_t *ret_address)
+static int get_address(const struct manifest_parse *parse, const json_t *object,
+		       uint64_t *ret_address)
 {
 	char text[sizeof("0x") + 16] = "", again[sizeof(text)];
 	uint64_t address = 0;
-	int result = get_plain_text(parse, object, "address", text, sizeof(text));
+	int result = manifest_get_plain_text(parse, object, "address", text, sizeof(text));
 
 	if (result < 0)
 		return result;
@@ -367,15 +204,16 @@ static int get_address(const struct parse *parse, const json_t *object, uint64_t
 		address = strtoull(text + 2, NULL, 16);
 	snprintf(again, sizeof(again), "0x%" PRIx64, address);
 	if (strcmp(text, again) != 0)
-		return refuse(parse, EPROTO, "address", "it is no hexadecimal number with 0x");
+		return manifest_refuse(parse, EPROTO, "address",
+				       "it is no hexadecimal number with 0x");
 	*ret_address = address;
 	return 0;
 }
 
-static int get_kind(const struct parse *parse, const json_t *object, uint32_t *ret_kind)
+static int get_kind(const struct manifest_parse *parse, const json_t *object, uint32_t *ret_kind)
 {
 	char text[sizeof("managed")] = "";
-	int result = get_plain_text(parse, object, "kind", text, sizeof(text));
+	int result = manifest_get_plain_text(parse, object, "kind", text, sizeof(text));
 
 	if (result < 0)
 		return result;
@@ -384,42 +222,43 @@ static int get_kind(const struct parse *parse, const json_t *object, uint32_t *r
 	else if (!strcmp(text, "managed"))
 		*ret_kind = GCR_MEMORY_MANAGED;
 	else
-		return refuse(parse, EPROTO, "kind", "it is neither device nor managed");
+		return manifest_refuse(parse, EPROTO, "kind", "it is neither device nor managed");
 	return 0;
 }
 
 /* A file is called what its memory is: so no name can lead elsewhere, and no two are the same. */
-static int check_file(const struct parse *parse, const json_t *object,
+static int check_file(const struct manifest_parse *parse, const json_t *object,
 		      const struct gcr_extent *extent)
 {
 	char name[GCR_EXTENT_NAME_BYTES];
 	json_t *value = NULL;
-	int result = get(parse, object, "file", JSON_STRING, &value);
+	int result = manifest_get(parse, object, "file", JSON_STRING, &value);
 
 	if (result < 0)
 		return result;
 	gcr_extent_name(extent, name);
 	if (strcmp(json_string_value(value), name) != 0)
-		return refuse(parse, EPROTO, "file", "it is not %s", name);
+		return manifest_refuse(parse, EPROTO, "file", "it is not %s", name);
 	return 0;
 }
 
-static int parse_allocation(struct parse *parse, const json_t *object, struct gcr_extent *extent)
+static int parse_allocation(struct manifest_parse *parse, const json_t *object, void *item)
 {
+	struct gcr_extent *extent = item;
 	uint64_t gpu = 0;
 	bool program_handle = false;
 	int result = get_address(parse, object, &extent->address);
 
 	if (!result)
-		result = get_number(parse, object, "bytes", INT64_MAX, &extent->bytes);
+		result = manifest_get_number(parse, object, "bytes", INT64_MAX, &extent->bytes);
 	if (!result)
-		result = get_number(parse, object, "gpu", GCR_GPUS_MAX - 1, &gpu);
+		result = manifest_get_number(parse, object, "gpu", GCR_GPUS_MAX - 1, &gpu);
 	if (!result)
 		result = get_kind(parse, object, &extent->kind);
 	if (!result)
-		result = get_number(parse, object, "id", INT64_MAX, &extent->id);
+		result = manifest_get_number(parse, object, "id", INT64_MAX, &extent->id);
 	if (!result)
-		result = get_bool(parse, object, "program_handle", &program_handle);
+		result = manifest_get_bool(parse, object, "program_handle", &program_handle);
 	if (result < 0)
 		return result;
 	extent->gpu_index = (uint32_t)gpu;
@@ -430,99 +269,86 @@ static int parse_allocation(struct parse *parse, const json_t *object, struct gc
 	return check_file(parse, object, extent);
 }
 
-static int parse_allocations(struct parse *parse, const json_t *root)
+static int parse_image(struct manifest_parse *parse, const json_t *object, void *item)
 {
-	struct gcr_manifest *manifest = parse->manifest;
-	json_t *array = NULL;
-	size_t count = 0;
-	int result = get_array(parse, root, "allocations", GCR_EXTENTS_MAX, &array, &count);
+	struct gcr_manifest_image *image = item;
+	int result =
+		manifest_get_plain_text(parse, object, "file", image->name, sizeof(image->name));
 
-	if (result < 0 || !count)
-		return result;
-	manifest->allocations = calloc(count, sizeof(*manifest->allocations));
-	if (!manifest->allocations)
-		return refuse(parse, ENOMEM, "allocations", "out of memory");
-	manifest->allocations_count = count;
-	for (size_t i = 0; i < count && !result; i++) {
-		const json_t *object = NULL;
-
-		result = enter(parse, "allocations", i, array, &object);
-		if (!result)
-			result = parse_allocation(parse, object, &manifest->allocations[i]);
-		if (!result)
-			*parse->within = '\0';
-	}
+	if (!result)
+		result = manifest_get_number(parse, object, "bytes", INT64_MAX, &image->bytes);
+	if (!result)
+		result = manifest_get_digest(parse, object, "xxh3_128", &image->digest);
 	return result;
 }
 
-static int parse_image(struct parse *parse, const json_t *object, struct gcr_manifest_image *image)
+static int parse_gpus(struct manifest_parse *parse, const json_t *root)
 {
-	int result = get_plain_text(parse, object, "file", image->name, sizeof(image->name));
+	struct gcr_manifest *manifest = parse->manifest;
+	_cleanup_free_ void *gpus = NULL;
+	int result = manifest_get_list(parse, root, "gpus", GCR_GPUS_MAX, sizeof(*manifest->gpus),
+				       &gpus, &manifest->gpus_count, parse_gpu);
 
-	if (!result)
-		result = get_number(parse, object, "bytes", INT64_MAX, &image->bytes);
-	if (!result)
-		result = get_digest(parse, object, "xxh3_128", &image->digest);
+	if (!result && manifest->gpus_count)
+		memcpy(manifest->gpus, gpus, manifest->gpus_count * sizeof(*manifest->gpus));
+	return result;
+}
+
+static int parse_allocations(struct manifest_parse *parse, const json_t *root)
+{
+	struct gcr_manifest *manifest = parse->manifest;
+	void *allocations = NULL;
+	int result = manifest_get_list(parse, root, "allocations", GCR_EXTENTS_MAX,
+				       sizeof(*manifest->allocations), &allocations,
+				       &manifest->allocations_count, parse_allocation);
+
+	manifest->allocations = allocations;
 	return result;
 }
 
 /* A process that is only frozen has none; one that was dumped has some. */
-static int parse_images(struct parse *parse, const json_t *root)
+static int parse_images(struct manifest_parse *parse, const json_t *root)
 {
 	struct gcr_manifest *manifest = parse->manifest;
-	json_t *array = NULL;
-	size_t count = 0;
+	void *images = NULL;
 	int result;
 
 	if (!json_object_get(root, GCR_MANIFEST_IMAGES))
 		return 0;
-	result = get_array(parse, root, GCR_MANIFEST_IMAGES, GCR_MANIFEST_IMAGES_MAX, &array,
-			   &count);
-	if (result < 0)
-		return result;
-	if (!count)
-		return refuse(parse, EPROTO, GCR_MANIFEST_IMAGES, "there are none");
-	manifest->images = calloc(count, sizeof(*manifest->images));
-	if (!manifest->images)
-		return refuse(parse, ENOMEM, GCR_MANIFEST_IMAGES, "out of memory");
-	manifest->images_count = count;
-	for (size_t i = 0; i < count && !result; i++) {
-		const json_t *object = NULL;
-
-		result = enter(parse, GCR_MANIFEST_IMAGES, i, array, &object);
-		if (!result)
-			result = parse_image(parse, object, &manifest->images[i]);
-		if (!result)
-			*parse->within = '\0';
-	}
+	result = manifest_get_list(parse, root, GCR_MANIFEST_IMAGES, GCR_MANIFEST_IMAGES_MAX,
+				   sizeof(*manifest->images), &images, &manifest->images_count,
+				   parse_image);
+	manifest->images = images;
+	if (!result && !manifest->images_count)
+		result = manifest_refuse(parse, EPROTO, GCR_MANIFEST_IMAGES, "there are none");
 	return result;
 }
 
 /* The size of `digests` follows from the allocations. */
-static int parse_digests(struct parse *parse, const json_t *root)
+static int parse_digests(struct manifest_parse *parse, const json_t *root)
 {
 	uint64_t expected = GCR_DIGESTS_HEADER_BYTES +
 			    gcr_manifest_digests_count(parse->manifest) * sizeof(struct gcr_digest);
 	uint64_t bytes = 0;
 	json_t *digests = NULL;
-	int result = get(parse, root, "digests", JSON_OBJECT, &digests);
+	int result = manifest_enter(parse, root, "digests", &digests);
 
 	if (result < 0)
 		return result;
-	snprintf(parse->within, sizeof(parse->within), "digests.");
-	result = get_number(parse, digests, "bytes", INT64_MAX, &bytes);
+	result = manifest_get_number(parse, digests, "bytes", INT64_MAX, &bytes);
 	if (!result && bytes != expected)
-		result = refuse(parse, EPROTO, "bytes",
-				"the allocations need %" PRIu64 ", not %" PRIu64, expected, bytes);
+		result = manifest_refuse(parse, EPROTO, "bytes",
+					 "the allocations need %" PRIu64 ", not %" PRIu64, expected,
+					 bytes);
 	if (!result)
-		result = get_digest(parse, digests, "xxh3_128", &parse->manifest->digests);
+		result = manifest_get_digest(parse, digests, "xxh3_128", &parse->manifest->digests);
 	if (!result)
 		*parse->within = '\0';
 	return result;
 }
 
 /* What decides whether the rest can be understood at all comes first. */
-static int parse_root(struct parse *parse, const json_t *root)
+static int parse_root(struct manifest_parse *parse, const json_t *root)
 {
 	struct gcr_manifest *manifest = parse->manifest;
 	uint64_t api_version = 0;
@@ -538,40 +364,42 @@ static int parse_root(struct parse *parse, const json_t *root)
 	if (!result)
 		result = expect_text(parse, root, "hash", GCR_MANIFEST_HASH);
 	if (!result)
-		result = get_plain_text(parse, root, "generation", manifest->generation,
-					sizeof(manifest->generation));
+		result = manifest_get_plain_text(parse, root, "generation", manifest->generation,
+						 sizeof(manifest->generation));
 	if (!result)
-		result = get_plain_text(parse, root, "engine", manifest->engine,
-					sizeof(manifest->engine));
+		result = manifest_get_plain_text(parse, root, "engine", manifest->engine,
+						 sizeof(manifest->engine));
 	if (!result)
-		result = get_bool(parse, root, "data", &manifest->data);
+		result = manifest_get_bool(parse, root, "data", &manifest->data);
 	if (!result)
 		result = parse_process(parse, root);
 	if (!result)
 		result = parse_gpus(parse, root);
 	if (!result)
-		result = get_text(parse, root, "driver_version", manifest->driver_version,
-				  sizeof(manifest->driver_version));
+		result = manifest_get_text(parse, root, "driver_version", manifest->driver_version,
+					   sizeof(manifest->driver_version));
 	if (!result)
-		result = get_number(parse, root, "api_version", UINT32_MAX, &api_version);
+		result = manifest_get_number(parse, root, "api_version", UINT32_MAX, &api_version);
 	manifest->api_version = (uint32_t)api_version;
 	if (!result)
 		result = parse_allocations(parse, root);
 	if (!result)
 		result = parse_images(parse, root);
+	if (!result)
+		result = manifest_parse_tree(parse, root);
 	return result;
 }
 
 /* The digits at the end are those of the member, not of something that is called otherwise. */
-static int check_digest(const struct parse *parse, const json_t *root, const char *end)
+static int check_digest(const struct manifest_parse *parse, const json_t *root, const char *end)
 {
 	struct gcr_digest member, digits;
-	int result = get_digest(parse, root, "digest", &member);
+	int result = manifest_get_digest(parse, root, "digest", &member);
 
 	if (result < 0)
 		return result;
 	if (gcr_digest_parse(end, &digits) < 0 || !gcr_digest_equal(&member, &digits))
-		return refuse(parse, EPROTO, "digest", "it is not the last member");
+		return manifest_refuse(parse, EPROTO, "digest", "it is not the last member");
 	return 0;
 }
 
@@ -580,7 +408,7 @@ int gcr_manifest_parse(const void *bytes, size_t size, struct gcr_manifest **ret
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	_cleanup_(json_decref_cleanup) json_t *root = NULL;
-	struct parse parse = {.error = error};
+	struct manifest_parse parse = {.error = error, .outer = ""};
 	const char *text = bytes;
 	int result;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Names that may hold any byte, as the UTF-8 that JSON needs, and back. */
+/* Texts: names that may hold any byte, as the UTF-8 that JSON needs, and back; and what is in one.
+ */
 #include "lib/manifest_private.h"
 
 #include <errno.h>
@@ -78,4 +79,29 @@ int gcr_manifest_decode(char *text)
 	}
 	*to = '\0';
 	return 0;
+}
+
+json_t *gcr_manifest_text_json(const char *text)
+{
+	_cleanup_free_ char *encoded = gcr_manifest_encode(text);
+
+	return encoded ? json_string(encoded) : NULL;
+}
+
+bool gcr_manifest_consists_of(const char *text, size_t room, const char *characters)
+{
+	size_t length = strnlen(text, room);
+
+	return length < room && strspn(text, characters) == length;
+}
+
+bool gcr_manifest_ends(const char *text, size_t room)
+{
+	return memchr(text, '\0', room);
+}
+
+bool gcr_manifest_is_engine(const char *text, size_t room)
+{
+	return *text &&
+	       gcr_manifest_consists_of(text, room, "abcdefghijklmnopqrstuvwxyz0123456789-_");
 }

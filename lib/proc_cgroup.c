@@ -162,6 +162,16 @@ static int find_cgroup_mount(const char *controller, struct cgroup_mount *mount)
 	return -ENOENT;
 }
 
+int gcr_proc_cgroup_mount(char **ret_point)
+{
+	_cleanup_(free_mount) struct cgroup_mount mount = {};
+	int r = find_cgroup_mount(NULL, &mount);
+
+	if (r == 0)
+		*ret_point = TAKE_PTR(mount.point);
+	return r;
+}
+
 /*
  * Calls @visit with the directory of the process's cgroup and then of each ancestor up to the
  * mount, until it returns non-zero. @name is the cgroup's path as the process's cgroup file

@@ -19,6 +19,9 @@ int gcr_proc_cgroup(pid_t pid, char **ret_path);
  */
 int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what);
 
+/* Where the v2 tree is mounted, for the caller to free. -ENOENT: nowhere. */
+int gcr_proc_cgroup_mount(char **ret_point);
+
 /* Is the process's cgroup frozen (v2 cgroup.events frozen 1, v1 freezer.state)? 1, 0, -errno. */
 int gcr_proc_cgroup_frozen(pid_t pid);
 

@@ -32,9 +32,17 @@ struct gcr_program {
 	const int *fds;
 	size_t fds_count;
 	int ignored_signal; /* one that the program begins with ignoring; 0: none */
+	/*
+	 * A cgroup's cgroup.procs, open for writing: the program begins there, and with it whatever
+	 * it starts. 0 (which is stdin, and never that) or less: where we are.
+	 */
+	int cgroup_procs_fd;
 };
 
-/* Start it. -errno: it is not running. Its end is the caller's to collect. */
+/*
+ * Start it. -errno: it is not running; what entering the cgroup gave is among them (ENODEV: it has
+ * been removed; EBUSY, EOPNOTSUPP: it takes no processes). Its end is the caller's to collect.
+ */
 int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *ret_pidfd);
 
 #endif

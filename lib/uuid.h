@@ -14,4 +14,7 @@ void gcr_uuid_format(const uint8_t uuid[GCR_UUID_BYTES], char ret_text[GCR_UUID_
 /* The whole of @text has to be one. @ret_uuid may be NULL. -EINVAL */
 int gcr_uuid_parse(const char *text, uint8_t *ret_uuid);
 
+/* A random one (version 4 of RFC 9562). -errno: the kernel has no random numbers. */
+int gcr_uuid_make(char ret_text[GCR_UUID_TEXT_BYTES]);
+
 #endif

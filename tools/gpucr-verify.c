@@ -92,8 +92,8 @@ static void print_line(FILE *stream, const struct verify *verify, const char *fo
 	char line[PATH_MAX + 1024];
 	int length;
 
-	length = snprintf(line, sizeof(line), "%s%s", verify->path ? verify->path : "",
-			  verify->path ? ": " : "");
+	length = snprintf(line, sizeof(line), "%s%s%s", verify->path ? verify->path : "",
+			  verify->path ? ": " : "", verify->part);
 	if (length >= 0 && (size_t)length < sizeof(line))
 		vsnprintf(line + length, sizeof(line) - (size_t)length, format, arguments);
 	for (unsigned char *byte = (unsigned char *)line; *byte; byte++)
@@ -140,7 +140,7 @@ static void print_right(const struct verify *verify, const char *format, ...)
 static int check_directory(const char *path, bool is_only, const struct verify_options *options)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	struct verify verify = {.options = options, .path = is_only ? NULL : path};
+	struct verify verify = {.options = options, .path = is_only ? NULL : path, .part = ""};
 
 	if (fd < 0) {
 		fprintf(stderr, "gpucr-verify: %s: %s\n", path, strerror(errno));

@@ -25,6 +25,7 @@ struct verify_options {
 struct verify {
 	const struct verify_options *options;
 	const char *path; /* begins every line; NULL if there is only one snapshot */
+	const char *part; /* follows it: "", or "processes/PID/" */
 	uint64_t wrong;	  /* lines about what is wrong */
 	uint64_t unread;  /* and about what could not be read */
 	size_t files;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * gpucr-verify: one snapshot. The manifest says of itself that it is whole, and is the measure for
- * all else: `digests` first, then which files there are and how long, then what is in them.
+ * all else: `digests` first, then which files there are and how long, then what is in them; of a
+ * dumped tree CRIU's images, and then the snapshots of its other processes.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -16,6 +17,8 @@
 #include "lib/cleanup.h"
 #include "lib/manifest.h"
 #include "tools/verify.h"
+
+#define PID_TEXT_BYTES (sizeof("-2147483648"))
 
 /* A manifest or `digests` that does not serve: is it wrong, or is it that we cannot tell? */
 static void tell(struct verify *verify, const char *file, const struct gcr_error *error,
@@ -243,21 +246,117 @@ static void check_images(struct verify *verify, int directory_fd,
 	find_extra(verify, images_fd, GCR_MANIFEST_IMAGES, names, count);
 }
 
-void verify_snapshot(struct verify *verify, int directory_fd)
+/* What a snapshot has whether it is one of several processes or not: its own bytes. */
+static void check_bytes(struct verify *verify, int directory_fd,
+			const struct gcr_manifest *manifest)
 {
-	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	_cleanup_free_ struct gcr_digest *digests = NULL;
 	struct gcr_error error = {0};
 
-	if (gcr_manifest_read(directory_fd, &manifest, &error) < 0) {
-		tell(verify, GCR_MANIFEST_NAME, &error, "; nothing else is checked");
-		return;
-	}
 	if (gcr_digests_read(directory_fd, manifest->generation,
 			     gcr_manifest_digests_count(manifest), &manifest->digests, &digests,
 			     &error) < 0)
 		tell(verify, GCR_DIGESTS_NAME, &error,
 		     "; what is in " GCR_MANIFEST_FILES "/ is not checked");
 	check_files(verify, directory_fd, manifest, digests);
+}
+
+/* Is it the snapshot that the tree says is there? */
+static void check_process(struct verify *verify, int directory_fd,
+			  const struct gcr_tree_process *process)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	struct gcr_error error = {0};
+
+	if (gcr_manifest_read(directory_fd, &manifest, &error) < 0) {
+		tell(verify, GCR_MANIFEST_NAME, &error, "; nothing else there is checked");
+		return;
+	}
+	if (manifest->tree)
+		verify_wrong(verify, "%s: it has a tree of its own", GCR_MANIFEST_NAME);
+	if (manifest->pid != process->pid)
+		verify_wrong(verify, "%s: it is of process %d, not %d", GCR_MANIFEST_NAME,
+			     (int)manifest->pid, (int)process->pid);
+	if (strcmp(manifest->generation, process->generation) != 0)
+		verify_wrong(verify, "%s: it is of another generation (%s) than the tree (%s)",
+			     GCR_MANIFEST_NAME, manifest->generation, process->generation);
+	if (strcmp(manifest->engine, process->engine) != 0)
+		verify_wrong(verify, "%s: it was frozen by %s, not %s", GCR_MANIFEST_NAME,
+			     manifest->engine, process->engine);
+	check_bytes(verify, directory_fd, manifest);
+}
+
+static void check_process_at(struct verify *verify, int processes_fd, const char *name,
+			     const struct gcr_tree_process *process)
+{
+	_cleanup_close_ int fd = gcr_beneath_open(processes_fd, name, O_RDONLY | O_DIRECTORY);
+	char part[sizeof(GCR_TREE_PROCESSES) + PID_TEXT_BYTES + 2];
+
+	if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) {
+		verify_wrong(verify, "%s/%s/: it is %s", GCR_TREE_PROCESSES, name,
+			     fd == -ENOENT ? "missing" : "not a directory");
+	} else if (fd < 0) {
+		verify_unread(verify, "%s/%s/: %s", GCR_TREE_PROCESSES, name, strerror(-fd));
+	} else {
+		snprintf(part, sizeof(part), "%s/%s/", GCR_TREE_PROCESSES, name);
+		verify->part = part;
+		check_process(verify, fd, process);
+		verify->part = "";
+	}
+}
+
+static void check_processes_in(struct verify *verify, int processes_fd,
+			       const struct gcr_manifest_tree *tree)
+{
+	size_t count = tree ? tree->processes_count : 0, wanted = 0;
+	_cleanup_free_ char(*texts)[PID_TEXT_BYTES] = calloc(count + 1, sizeof(*texts));
+	_cleanup_free_ const char **names = calloc(count + 1, sizeof(*names));
+
+	if (!texts || !names) {
+		verify_unread(verify, "%s/: out of memory", GCR_TREE_PROCESSES);
+		return;
+	}
+	/* The first, the root, is what is around them. */
+	for (size_t i = 1; i < count; i++) {
+		if (!tree->processes[i].has_gpu)
+			continue;
+		snprintf(texts[wanted], sizeof(*texts), "%d", (int)tree->processes[i].pid);
+		names[wanted] = texts[wanted];
+		check_process_at(verify, processes_fd, names[wanted], &tree->processes[i]);
+		wanted++;
+	}
+	find_extra(verify, processes_fd, GCR_TREE_PROCESSES, names, wanted);
+}
+
+static void check_processes(struct verify *verify, int directory_fd,
+			    const struct gcr_manifest_tree *tree)
+{
+	_cleanup_close_ int processes_fd =
+		gcr_beneath_open(directory_fd, GCR_TREE_PROCESSES, O_RDONLY | O_DIRECTORY);
+	bool is_needed = false;
+
+	for (size_t i = 1; tree && i < tree->processes_count; i++)
+		is_needed |= tree->processes[i].has_gpu;
+	if (processes_fd >= 0)
+		check_processes_in(verify, processes_fd, tree);
+	else if (processes_fd == -ENOENT && is_needed)
+		verify_wrong(verify, "%s/: it is missing", GCR_TREE_PROCESSES);
+	else if (processes_fd == -ENOTDIR || processes_fd == -ELOOP)
+		verify_wrong(verify, "%s/: it is not a directory", GCR_TREE_PROCESSES);
+	else if (processes_fd != -ENOENT)
+		verify_unread(verify, "%s/: %s", GCR_TREE_PROCESSES, strerror(-processes_fd));
+}
+
+void verify_snapshot(struct verify *verify, int directory_fd)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	struct gcr_error error = {0};
+
+	if (gcr_manifest_read(directory_fd, &manifest, &error) < 0) {
+		tell(verify, GCR_MANIFEST_NAME, &error, "; nothing else is checked");
+		return;
+	}
+	check_bytes(verify, directory_fd, manifest);
 	check_images(verify, directory_fd, manifest);
+	check_processes(verify, directory_fd, manifest->tree);
 }

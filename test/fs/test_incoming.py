@@ -35,11 +35,11 @@ def test_one():
         equal(oct(os.stat(path).st_mode), oct(stat.S_IFDIR | 0o700))
         equal(os.stat(path).st_uid, os.geteuid())
         check('from-host2' in os.listdir(machine.mountpoint), 'it is listed')
-        equal(sorted(os.listdir(path)), ['ctl', 'error', 'events', 'snapshot', 'status'])
+        equal(sorted(os.listdir(path)), ['criu.log', 'ctl', 'error', 'events', 'snapshot', 'status'])
         status = machine.status('from-host2')
         equal([status['name'], status['uid'], status['state'], status['verbs'],
                status['held_bytes']],
-              ['from-host2', str(os.geteuid()), 'incoming', 'drop', '0'])
+              ['from-host2', str(os.geteuid()), 'incoming', 'thaw drop', '0'])
         equal(machine.error('from-host2'), 'ok')
         with open(f'{path}/snapshot/file', 'wb') as file:
             file.write(b'x' * 3 * MIB)

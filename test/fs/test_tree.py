@@ -14,7 +14,8 @@ import harness
 from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, wait_for
 
 ROOT = {'ctl': 0o222, 'status': 0o444, 'events': 0o444, 'metrics': 0o444}
-PROCESS = {'ctl': 0o200, 'status': 0o400, 'error': 0o400, 'events': 0o400, 'maps': 0o400}
+PROCESS = {'ctl': 0o200, 'status': 0o400, 'error': 0o400, 'events': 0o400, 'maps': 0o400,
+           'criu.log': 0o400}
 DIRECTORIES = ['snapshot']
 GPU = {'uuid': 0o444, 'name': 0o444, 'status': 0o444}
 STATUS_KEYS = ('pid ns_pid start_ticks comm uid cgroup state state_since_usec verbs verb phase '
@@ -109,7 +110,7 @@ def test_process_directory():
         equal(status['pid'], str(demo.pid))
         equal(status['comm'], 'gpucr-demo')
         equal(status['state'], 'running')
-        equal(status['verbs'], 'freeze')
+        equal(status['verbs'], 'freeze dump')
         equal(status['gpus'], '0')
         equal(status['engine'], 'driver')
         equal(status['held_bytes'], '0')

@@ -35,14 +35,28 @@ static void check_error(const struct gcr_error *error, int result)
 		CHECK((unsigned char)*byte >= 0x20 && *byte != 0x7f);
 }
 
+static void check_tree(const struct gcr_manifest_tree *tree)
+{
+	CHECK(tree->processes_count && tree->processes_count <= GCR_TREE_PROCESSES_MAX);
+	CHECK(tree->supplies_count <= GCR_TREE_SUPPLIES_MAX);
+	CHECK(tree->files_count <= GCR_TREE_FILES_MAX);
+	CHECK(!gcr_host_check(&tree->host, &tree->host, NULL));
+	for (size_t i = 1; i < tree->processes_count; i++)
+		CHECK(tree->processes[i].pid > 0 && tree->processes[i].parent > 0);
+	for (size_t i = 0; i < tree->supplies_count; i++)
+		CHECK(!strpbrk(tree->supplies[i].key, " /=,"));
+	for (size_t i = 0; i < tree->files_count; i++)
+		CHECK(*tree->files[i].path == '/' && strlen(tree->files[i].path) < PATH_MAX);
+}
+
 /* What was believed is possible, and comes back the same when it is written again. */
 static void check_manifest(const struct gcr_manifest *manifest)
 {
 	struct gcr_manifest *again = NULL;
 	struct gcr_error error;
 	size_t first, second;
-	char *text = NULL;
-	size_t size = 0;
+	char *text = NULL, *twice = NULL;
+	size_t size = 0, twice_size = 0;
 
 	CHECK(!gcr_manifest_check(manifest, &error));
 	CHECK(manifest->pid > 0 && manifest->gpus_count <= GCR_GPUS_MAX);
@@ -60,15 +74,19 @@ static void check_manifest(const struct gcr_manifest *manifest)
 
 	CHECK(!gcr_manifest_print(manifest, &text, &size, &error));
 	CHECK(!gcr_manifest_parse(text, size, &again, &error));
+	CHECK(!gcr_manifest_print(again, &twice, &twice_size, &error));
+	CHECK(twice_size == size && !memcmp(twice, text, size));
 	CHECK(again->allocations_count == manifest->allocations_count);
 	CHECK(!again->allocations_count ||
 	      !memcmp(again->allocations, manifest->allocations,
 		      manifest->allocations_count * sizeof(*again->allocations)));
-	free(again->allocations);
-	again->allocations = manifest->allocations;
-	CHECK(!memcmp(again, manifest, sizeof(*again)));
-	again->allocations = NULL;
+	CHECK(!again->images == !manifest->images && !again->tree == !manifest->tree);
+	CHECK(!again->images_count || !memcmp(again->images, manifest->images,
+					      manifest->images_count * sizeof(*again->images)));
+	if (manifest->tree)
+		check_tree(manifest->tree);
 	gcr_manifest_free(again);
+	free(twice);
 	free(text);
 }
 

@@ -70,6 +70,10 @@ static int run(int count, char **arguments)
 			options.ghost_limit_bytes = strtoull(value, NULL, 10);
 		else if ((value = value_of(argument, "external")))
 			externals[options.externals_count++] = value;
+		else if ((value = value_of(argument, "cgroup")))
+			options.cgroup_procs_fd = atoi(value);
+		else if ((value = value_of(argument, "pidns")))
+			options.pidns_program = value;
 		else if ((value = value_of(argument, "inherit")))
 			inherits[options.inherits_count++] = (struct gcr_criu_inherit){
 				.fd = atoi(value),
@@ -111,7 +115,8 @@ static int run(int count, char **arguments)
 		gcr_criu_kill(job);
 	r = gcr_criu_finish(job, &pid, &error);
 	if (pid)
-		snprintf(words, sizeof(words), "%d", (int)pid);
+		snprintf(words, sizeof(words), gcr_criu_namespace_init(job) ? "%d %d" : "%d",
+			 (int)pid, (int)gcr_criu_namespace_init(job));
 	return answer(r, &error, words);
 }
 

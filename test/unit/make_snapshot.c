@@ -2,11 +2,16 @@
 /*
  * What makes snapshots for tests.
  *
- * make_snapshot DIR GENERATION KIND:GPU:ADDRESS:BYTES:ID...
+ * make_snapshot DIR GENERATION [pid:PID] [launcher] [process:PID:PARENT[:GENERATION]]...
+ *               [KIND:GPU:ADDRESS:BYTES:ID]...
  *	Write `digests` and `manifest` for the files that are in DIR/vram, and in DIR/criu if there
- *is one. KIND is device or managed. make_snapshot --name KIND:GPU:ADDRESS:BYTES:ID... Print what
- *the files are called, a line each. make_snapshot --seal MANIFEST Make the digest at its end right
- *again.
+ *	is one. KIND is device or managed. PID is 4711 if it is not given. If there is a DIR/criu,
+ *	the manifest has the tree of this process (which uses no GPU if it is a launcher) and
+ *	those that are given; a GENERATION makes one a GPU process.
+ * make_snapshot --name KIND:GPU:ADDRESS:BYTES:ID...
+ *	Print what the files are called, a line each.
+ * make_snapshot --seal MANIFEST
+ *	Make the digest at its end right again.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,9 +25,8 @@
 #include "lib/beneath.h"
 #include "lib/extent.h"
 #include "lib/manifest.h"
+#include "test/unit/manifest.h"
 #include "test/unit/test.h"
-
-#define END_BYTES 36 /* of a manifest: the digits of the digest and what follows them */
 
 static struct gcr_extent parse_extent(const char *text)
 {
@@ -104,7 +108,40 @@ static void add_images(int directory_fd, struct gcr_manifest *manifest)
 	qsort(manifest->images, manifest->images_count, sizeof(*manifest->images), compare_images);
 }
 
-static void make(int directory_fd, const char *generation, int count, char **extents)
+static void add_process(struct gcr_manifest_tree *tree, const char *text)
+{
+	struct gcr_tree_process *process;
+	char generation[GCR_GENERATION_BYTES] = "";
+	int pid, parent, end = 0;
+
+	tree->processes =
+		reallocarray(tree->processes, tree->processes_count + 1, sizeof(*tree->processes));
+	CHECK(tree->processes);
+	process = &tree->processes[tree->processes_count++];
+	CHECK(sscanf(text, "process:%d:%d%n", &pid, &parent, &end) == 2 && end);
+	if (text[end] == ':')
+		snprintf(generation, sizeof(generation), "%s", text + end + 1);
+	*process = (struct gcr_tree_process){
+		.pid = pid,
+		.parent = parent,
+		.comm = "worker",
+		.has_gpu = *generation,
+	};
+	memcpy(process->generation, generation, sizeof(generation));
+	strcpy(process->engine, *generation ? "vmm" : "");
+}
+
+static void add_tree(struct gcr_manifest *manifest, int count, char **words)
+{
+	if (!manifest->images_count)
+		return;
+	manifest->tree = least_tree(manifest);
+	for (int i = 0; i < count; i++)
+		if (!strncmp(words[i], "process:", strlen("process:")))
+			add_process(manifest->tree, words[i]);
+}
+
+static void make(int directory_fd, const char *generation, int count, char **words)
 {
 	_cleanup_close_ int files_fd =
 		openat(directory_fd, GCR_MANIFEST_FILES, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -114,7 +151,7 @@ static void make(int directory_fd, const char *generation, int count, char **ext
 	struct gcr_digest *next;
 	struct gcr_error error;
 
-	CHECK(manifest && files_fd >= 0);
+	CHECK(manifest);
 	manifest->pid = 4711;
 	manifest->start_ticks = 8812;
 	manifest->api_version = 13000;
@@ -125,38 +162,43 @@ static void make(int directory_fd, const char *generation, int count, char **ext
 	snprintf(manifest->generation, sizeof(manifest->generation), "%s", generation);
 	manifest->allocations = calloc((size_t)count + 1, sizeof(*manifest->allocations));
 	CHECK(manifest->allocations);
-	manifest->allocations_count = (size_t)count;
 	for (int i = 0; i < count; i++) {
-		manifest->allocations[i] = parse_extent(extents[i]);
-		add_gpu(manifest, &manifest->allocations[i]);
+		struct gcr_extent *extent = &manifest->allocations[manifest->allocations_count];
+
+		if (!strcmp(words[i], "launcher"))
+			*manifest->engine = '\0';
+		if (!strcmp(words[i], "launcher") || !strncmp(words[i], "process:", 8) ||
+		    sscanf(words[i], "pid:%d", &manifest->pid) == 1)
+			continue;
+		*extent = parse_extent(words[i]);
+		add_gpu(manifest, extent);
+		manifest->allocations_count++;
 	}
+	CHECK(files_fd >= 0 || !manifest->allocations_count);
 	digests = calloc(gcr_manifest_digests_count(manifest) + 1, sizeof(*digests));
 	CHECK(digests);
 	next = digests;
-	for (int i = 0; i < count; i++) {
+	for (size_t i = 0; i < manifest->allocations_count; i++) {
 		digest_file(files_fd, &manifest->allocations[i], next);
 		next += gcr_digest_count(manifest->allocations[i].bytes);
 	}
 	CHECK(!gcr_digests_write(directory_fd, generation, digests,
 				 gcr_manifest_digests_count(manifest), &manifest->digests, &error));
 	add_images(directory_fd, manifest);
+	add_tree(manifest, count, words);
 	CHECK(!gcr_manifest_write(directory_fd, manifest, &error));
 }
 
-static void seal(const char *path)
+static void seal_file(const char *path)
 {
 	_cleanup_close_ int fd = open(path, O_RDWR | O_CLOEXEC);
-	char digits[GCR_DIGEST_TEXT_BYTES];
-	struct gcr_digest digest;
 	struct stat stat;
 	char *text;
 
 	CHECK(fd >= 0 && !fstat(fd, &stat) && stat.st_size > END_BYTES);
 	text = mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	CHECK(text != MAP_FAILED);
-	gcr_digest_of(text, (uint64_t)stat.st_size - END_BYTES, &digest);
-	gcr_digest_format(&digest, digits);
-	memcpy(text + stat.st_size - END_BYTES, digits, sizeof(digits) - 1);
+	seal(text, (size_t)stat.st_size);
 	munmap(text, (size_t)stat.st_size);
 }
 
@@ -165,7 +207,7 @@ int main(int argc, char **argv)
 	_cleanup_close_ int directory_fd = -1;
 
 	if (argc == 3 && !strcmp(argv[1], "--seal")) {
-		seal(argv[2]);
+		seal_file(argv[2]);
 		return 0;
 	}
 	if (argc >= 2 && !strcmp(argv[1], "--name")) {

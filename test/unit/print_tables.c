@@ -7,7 +7,7 @@
 
 #include "fs/ctl.h"
 #include "fs/options.h"
-#include "fs/incoming.h"
+#include "fs/place.h"
 #include "fs/render.h"
 #include "fs/state.h"
 
@@ -42,7 +42,7 @@ int main(void)
 		       options[i].value_words ? options[i].value_words : "-");
 	for (size_t i = 0; (key = gcr_render_status_key(i)); i++)
 		printf("status-key %s\n", key);
-	for (size_t i = 0; (key = gcr_incoming_status_key(i)); i++)
+	for (size_t i = 0; (key = gcr_place_status_key(i)); i++)
 		printf("incoming-key %s\n", key);
 	for (size_t i = 0; (key = gcr_render_root_keys[i]); i++)
 		printf("root-key %s\n", key);

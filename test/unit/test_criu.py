@@ -24,6 +24,7 @@ import criu
 import harness
 
 TOOL = os.path.abspath(sys.argv[2])
+PIDNS = f'{harness.BUILD}/backend/cuda/gpucr-pidns'
 PATIENCE_SEC = 60
 SKIPPED = 77
 MIB = 1 << 20
@@ -172,6 +173,16 @@ def end(pid):
         pass
 
 
+def cgroup2_mount():
+    """Where cgroups can be made, or Skip."""
+    with open('/proc/self/mountinfo') as file:
+        for line in file:
+            fields = line.split()
+            if fields[fields.index('-') + 1] == 'cgroup2' and 'ro' not in fields[5].split(','):
+                return fields[4]
+    raise Skip('no cgroup2 that may be written')
+
+
 # ---- a script for CRIU ----
 
 def fake_versions(place):
@@ -213,7 +224,7 @@ def fake_arguments(place):
     for wanted in ('dump', '--no-default-config', '-v4', '--log-file=criu.log', '--tree=12',
                    f'--libdir={place.path}/plugins', '--leave-running', '--tcp-established',
                    '--shell-job', '--file-locks', '--ext-unix-sk', '--link-remap',
-                   '--ghost-limit=5000000', '--external=unix[5]', '--external=file[a:b]',
+                   '--ghost-limit=5000000', '--manage-cgroups=ignore', '--external=unix[5]', '--external=file[a:b]',
                    '--images-dir=/proc/self/fd/3', '--work-dir=/proc/self/fd/4'):
         check(wanted in given, wanted, given)
     with open(f'{images}/environment') as file:
@@ -682,6 +693,225 @@ def real_tree(place):
     check(below(pid) == [child] and below(child) == [grandchild])
     os.kill(grandchild, signal.SIGKILL)
     os.kill(child, signal.SIGKILL)
+
+
+def real_cgroup(place):
+    """What is restored is in the cgroup that it is given; the old one is not made again."""
+    mount = cgroup2_mount()
+    old, new = (f'{mount}/gpucr-test-{name}-{os.getpid()}' for name in ('old', 'new'))
+    pid = place.program('if os.fork() == 0:\n  while True: time.sleep(0.01)\n')
+    child, = children(pid)
+    place.pids.append(child)
+    try:
+        for directory in (old, new):
+            os.mkdir(directory)
+        for member in (pid, child):
+            with open(f'{old}/cgroup.procs', 'w') as file:
+                file.write(str(member))
+        place.criu('dump', Place.real, f'pid={pid}')
+        for ended in place.pids:
+            os.waitpid(ended, 0)
+        os.rmdir(old)
+        procs = os.open(f'{new}/cgroup.procs', os.O_WRONLY)
+        answer = place.criu('restore', Place.real, f'cgroup={procs}', pass_fds=(procs,))
+        check(answer == str(pid), answer)
+        with open(f'{new}/cgroup.procs') as file:
+            check({int(line) for line in file} == {pid, child})
+        check(not os.path.exists(old), 'the old cgroup has been made again')
+        place.check_counts()
+        for member in place.pids:
+            end(member)
+        # One that is gone: nothing is started.
+        os.rmdir(new)
+        words = place.criu('restore', Place.real, f'cgroup={procs}', expect='EIO',
+                           pass_fds=(procs,))
+        os.close(procs)
+        check('cgroup of its own' in words, words)
+    finally:
+        for member in place.pids:
+            end(member)
+        for directory in (old, new):
+            if os.path.exists(directory):
+                os.rmdir(directory)
+
+
+def take_pid(pid):
+    """Another process has this pid from now on; None if it was not to be had."""
+    for _ in range(50):
+        try:
+            with open('/proc/sys/kernel/ns_last_pid', 'w') as file:
+                file.write(str(pid - 1))
+        except OSError as reason:
+            raise Skip(f'pids cannot be chosen: {reason}') from reason
+        other = subprocess.Popen(['sleep', '1000'])
+        if other.pid == pid:
+            return other
+        other.kill()
+        other.wait()
+    raise Skip(f'pid {pid} was not to be had')
+
+
+def outer_pids(init):
+    """Of all below this init: pids inside the namespace, by those outside."""
+    found = {}
+    waiting = [init]
+    while waiting:
+        pid = waiting.pop()
+        with open(f'/proc/{pid}/status') as file:
+            inner = [line.split() for line in file if line.startswith('NSpid:')][0]
+        found[pid] = int(inner[-1])
+        waiting += children(pid)
+    return found
+
+
+def real_pidns(place):
+    """Its pid is taken: it goes on in a pid namespace of its own, which ends with it."""
+    pid = place.program('p = os.fork()\nif p == 0:\n  while True: time.sleep(0.01)\n')
+    child, = children(pid)
+    place.pids.append(child)
+    pidns = f'pidns={PIDNS}'
+    place.criu('dump', Place.real, f'pid={pid}')
+    for ended in place.pids:
+        os.waitpid(ended, 0)
+    other = take_pid(pid)
+    try:
+        before = place.count()
+        root, init = map(int, place.criu('restore', Place.real, pidns).split())
+        place.pids += [init]
+        check(root not in (pid, init), root, pid)
+        place.check_counts()
+        check(before <= place.count() < before + 100000, 'begun anew')
+        inner = outer_pids(init)
+        check(set(inner.values()) == {1, pid, child}, inner)
+        check(inner[root] == pid)
+        # The /proc that it has is that of its namespace.
+        with open(f'/proc/{root}/root/proc/1/comm') as file:
+            check(file.read() == 'gpucr-pidns\n')
+        check(other.poll() is None)
+        check(os.listdir(f'/proc/{init}/fd') != [] and
+              {os.readlink(f'/proc/{init}/fd/{fd}') for fd in os.listdir(f'/proc/{init}/fd')}
+              == {'/dev/null'}, 'the init holds files')
+        # Its end, and that of its child: nobody is left, and the init ends.
+        os.kill(root, signal.SIGKILL)
+        grandchild, = [outer for outer, number in inner.items() if number == child]
+        wait_for(lambda: parent_of(grandchild) == init, 'the child to be given to the init')
+        check(not gone(init), 'the init has ended too early')
+        os.kill(grandchild, signal.SIGKILL)
+        wait_for(lambda: gone(init), 'the end of the init')
+        check(os.waitpid(init, 0) == (init, 0))
+
+        # Its init is killed: everything ends.
+        root, init = map(int, place.criu('restore', Place.real, pidns).split())
+        inner = outer_pids(init)
+        os.kill(init, signal.SIGKILL)
+        os.waitpid(init, 0)
+        check(all(gone(outer) for outer in inner), 'something is left')
+
+        # Without it the pid is missed.
+        answer = place.tool('restore', Place.real, f'libdir={place.directory("plugins")}',
+                            f'images={place.directory("images")}')
+        check(answer.startswith('EEXIST '), answer)
+    finally:
+        other.kill()
+        other.wait()
+
+
+def real_pidns_cancelled(place):
+    """Stopped at many moments: nothing is left, or everything is there."""
+    pid = place.program(f'x = bytearray(b"a" * {20 * MIB})\n'
+                        'if os.fork() == 0:\n  while True: time.sleep(0.01)\n')
+    child, = children(pid)
+    place.pids.append(child)
+    place.criu('dump', Place.real, f'pid={pid}')
+    for ended in place.pids:
+        os.waitpid(ended, 0)
+    cancelled = 0
+    for moment in range(12):
+        answer = place.tool('restore', Place.real, f'cancel_usec={moment * 25000}',
+                            f'pidns={PIDNS}', f'libdir={place.directory("plugins")}',
+                            f'images={place.directory("images")}')
+        if answer.startswith('0 '):
+            root, init = map(int, answer.split()[1:])
+            place.check_counts()
+            check(set(outer_pids(init).values()) == {1, pid, child})
+            os.kill(init, signal.SIGKILL)
+            os.waitpid(init, 0)
+            check(gone(root))
+        else:
+            check(answer == 'ECANCELED criu was stopped', answer)
+            cancelled += 1
+            # An init that has been killed is ours to wait for, like all that is left.
+            wait_for(lambda: not any(map(left_of_restore, children(os.getpid()))),
+                     'the end of what was begun')
+    check(cancelled, 'never in the middle')
+
+
+def left_of_restore(pid):
+    """A child of ours that runs; one that has ended is waited for."""
+    if gone(pid):
+        os.waitpid(pid, 0)
+        return False
+    return True
+
+
+def real_pidns_stopped(place):
+    """One whose session's leader is outside, left stopped; nobody has to be asked for its pid."""
+    pid = place.program(leader=False)
+    place.criu('dump', Place.real, f'pid={pid}', 'shell_job')
+    os.waitpid(pid, 0)
+    root, init = map(int, place.criu('restore', Place.real, 'shell_job', 'stopped',
+                                     f'pidns={PIDNS}').split())
+    place.pids.append(init)
+    check(outer_pids(init) == {init: 1, root: pid})
+    with open(f'/proc/{root}/stat') as file:
+        check(file.read().rpartition(')')[2].split()[0] in 'Tt')
+    os.kill(root, signal.SIGCONT)
+    place.check_counts()
+    os.kill(root, signal.SIGKILL)
+    wait_for(lambda: gone(init), 'the end of the init')
+
+
+def real_pidns_mounts(place):
+    """The images are in the daemon's store: the namespace does not keep that mounted."""
+    points = [place.directory('images'), place.directory('a b\\c')]
+    pid = place.program()
+    mounted = []
+    try:
+        for point in points:
+            subprocess.run(['mount', '-t', 'tmpfs', 'gpucrfs', point], check=True)
+            mounted.append(point)
+        place.criu('dump', Place.real, f'pid={pid}')
+        os.waitpid(pid, 0)
+        root, init = map(int, place.criu('restore', Place.real, f'pidns={PIDNS}').split())
+        place.pids.append(init)
+        place.check_counts()
+        for member in (init, root):
+            with open(f'/proc/{member}/mountinfo') as file:
+                check(not any(' - tmpfs gpucrfs ' in line for line in file), 'still mounted')
+        with open('/proc/self/mountinfo') as file:
+            check(sum(' - tmpfs gpucrfs ' in line and place.path in line for line in file) == 2)
+    finally:
+        for point in mounted:
+            subprocess.run(['umount', point], check=True)
+
+
+def real_pidns_fails(place):
+    """What CRIU says about a failure is heard, and nothing is left."""
+    pid = place.program()
+    place.criu('dump', Place.real, f'pid={pid}')
+    os.waitpid(pid, 0)
+    core = f'{place.path}/images/core-{pid}.img'
+    os.truncate(core, 10)
+    answer = place.tool('restore', Place.real, f'pidns={PIDNS}',
+                        f'libdir={place.directory("plugins")}',
+                        f'images={place.directory("images")}')
+    check(answer.startswith('EIO criu: ') or answer.startswith('EIO '), answer)
+    check('gpucr-pidns' not in answer, answer)
+    wait_for(lambda: not any(map(left_of_restore, children(os.getpid()))), 'its end')
+    answer = place.tool('restore', Place.real, f'pidns={place.path}/none',
+                        f'libdir={place.directory("plugins")}',
+                        f'images={place.directory("images")}')
+    check(answer.startswith('EIO ') and 'cannot be started' in answer, answer)
 
 
 def real_cancel(place):

@@ -100,6 +100,31 @@ static void test_file(void)
 	CHECK(gcr_digest_file(-1, NULL, &found) == -EBADF);
 }
 
+/* The same, however it is divided; and once more from the beginning. */
+static void test_stream(void)
+{
+	_cleanup_(gcr_digest_stream_destroy_cleanup) struct gcr_digest_stream *stream =
+		gcr_digest_stream_create();
+	static uint8_t bytes[3 * GCR_CHUNK_BYTES + 100];
+	struct gcr_digest expected, found;
+
+	CHECK(stream);
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)(i * 11 + i / 300);
+	gcr_digest_of("", 0, &expected);
+	gcr_digest_stream_end(stream, &found);
+	CHECK(gcr_digest_equal(&expected, &found));
+	gcr_digest_of(bytes, sizeof(bytes), &expected);
+	for (size_t piece = 1; piece < 2 * sizeof(bytes); piece = piece * 3 + 1) {
+		for (size_t at = 0; at < sizeof(bytes); at += piece)
+			gcr_digest_stream_add(stream, bytes + at,
+					      sizeof(bytes) - at < piece ? sizeof(bytes) - at
+									 : piece);
+		gcr_digest_stream_end(stream, &found);
+		CHECK(gcr_digest_equal(&expected, &found));
+	}
+}
+
 static void test_header(void)
 {
 	static const uint8_t expected[GCR_DIGESTS_HEADER_BYTES] =
@@ -241,6 +266,7 @@ int main(void)
 	test_known();
 	test_text();
 	test_file();
+	test_stream();
 	test_header();
 	test_write_and_read();
 	test_no_file();

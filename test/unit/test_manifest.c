@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "test/unit/manifest.h"
 #include "test/unit/test.h"
 
 #define GENERATION "0f8fad5b-d9cb-469f-a165-70867728950e"
 #define MIB	   (UINT64_C(1) << 20)
-#define END_BYTES  36 /* the digest and what follows it */
 #define TEXT_MAX   8192
 
 static char directory[] = "/tmp/gcr-manifest-XXXXXX";
@@ -84,9 +84,11 @@ static struct gcr_manifest *sample(void)
 	manifest->images_count = GCR_ARRAY_SIZE(images);
 	for (size_t i = 0; i < manifest->images_count; i++)
 		gcr_digest_of(images[i].name, strlen(images[i].name), &manifest->images[i].digest);
+	manifest->tree = least_tree(manifest);
 	return manifest;
 }
 
+/* Their trees are test_manifest_tree.c's. */
 static bool same(const struct gcr_manifest *left, const struct gcr_manifest *right)
 {
 	struct gcr_manifest a = *left, b = *right;
@@ -100,61 +102,10 @@ static bool same(const struct gcr_manifest *left, const struct gcr_manifest *rig
 		return false;
 	a.allocations = b.allocations = NULL;
 	a.images = b.images = NULL;
+	if (!a.tree != !b.tree)
+		return false;
+	a.tree = b.tree = NULL;
 	return !memcmp(&a, &b, sizeof(a));
-}
-
-/* Parse, and see to it that what is said of it is said whole. */
-static int parse(const char *text, size_t bytes, struct gcr_error *error)
-{
-	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
-	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *second = NULL;
-	/* So that one byte too many is seen. */
-	_cleanup_free_ char *copy = malloc(bytes ? bytes : 1);
-	struct gcr_error again;
-	int result;
-
-	CHECK(copy);
-	memcpy(copy, text, bytes);
-	*error = (struct gcr_error){0};
-	result = gcr_manifest_parse(copy, bytes, &manifest, error);
-	if (result < 0) {
-		CHECK(!manifest && error->number == -result && *error->words);
-		CHECK(memchr(error->words, '\0', sizeof(error->words)));
-	} else {
-		CHECK(!gcr_manifest_check(manifest, &again));
-	}
-	CHECK(gcr_manifest_parse(copy, bytes, &second, NULL) == result);
-	return result;
-}
-
-/* Make the digest at the end right again. */
-static void seal(char *text, size_t bytes)
-{
-	char digits[GCR_DIGEST_TEXT_BYTES];
-	struct gcr_digest digest;
-
-	CHECK(bytes >= END_BYTES);
-	gcr_digest_of(text, bytes - END_BYTES, &digest);
-	gcr_digest_format(&digest, digits);
-	memcpy(text + bytes - END_BYTES, digits, GCR_DIGEST_TEXT_BYTES - 1);
-}
-
-/* The sample with @from, which is there, made @to, and the right digest. */
-static size_t replace(const char *from, const char *to, char text[TEXT_MAX])
-{
-	const char *place = strstr(sample_text, from);
-	size_t before = place ? (size_t)(place - sample_text) : 0;
-	size_t bytes = sample_bytes - strlen(from) + strlen(to);
-
-	if (!place)
-		fprintf(stderr, "not there: %s\n", from);
-	CHECK(place && bytes < TEXT_MAX);
-	memcpy(text, sample_text, before);
-	memcpy(text + before, to, strlen(to));
-	memcpy(text + before + strlen(to), place + strlen(from),
-	       sample_bytes - before - strlen(from));
-	seal(text, bytes);
-	return bytes;
 }
 
 static void test_round_trip(void)
@@ -200,9 +151,13 @@ static void test_least(void)
 	memset(manifest->comm, 0, sizeof(manifest->comm));
 	memset(manifest->exe, 0, sizeof(manifest->exe));
 	memset(manifest->driver_version, 0, sizeof(manifest->driver_version));
+	free(TAKE_PTR(manifest->images));
+	manifest->images_count = 0;
+	gcr_manifest_tree_free(TAKE_PTR(manifest->tree));
 	CHECK(!gcr_manifest_print(manifest, &text, &bytes, &error));
+	CHECK(!strstr(text, "criu") && !strstr(text, "tree"));
 	CHECK(!gcr_manifest_parse(text, bytes, &again, &error));
-	CHECK(!again->allocations && same(manifest, again));
+	CHECK(!again->allocations && !again->images && !again->tree && same(manifest, again));
 }
 
 /* Any bytes are a name: odd ones, all that are one byte long, and some of two. */
@@ -273,11 +228,7 @@ static void test_every_byte(void)
 }
 
 /* What is wrong in a manifest that was sealed by somebody who knows how. */
-static const struct rule {
-	const char *from, *to;
-	int number;
-	const char *words;
-} rules[] = {
+static const struct rule rules[] = {
 	{"gpucrfs-snapshot", "gpucrfs-snapshop", EPROTONOSUPPORT, "format: "},
 	{"\"format\"", "\"vormat\"", EPROTO, "format: it is missing"},
 	{"\"version\": 1", "\"version\": 2", EPROTONOSUPPORT, "version: 2 is not known"},
@@ -432,19 +383,7 @@ static const struct rule {
 
 static void test_rules(void)
 {
-	char text[TEXT_MAX];
-	struct gcr_error error;
-
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(rules); i++) {
-		const struct rule *rule = &rules[i];
-		int result = parse(text, replace(rule->from, rule->to, text), &error);
-
-		if (result != -rule->number || !strstr(error.words, rule->words)) {
-			fprintf(stderr, "%s -> %s: %d, %s\n", rule->from, rule->to, result,
-				error.words);
-			CHECK(!"the rule");
-		}
-	}
+	check_rules(sample_text, sample_bytes, rules, GCR_ARRAY_SIZE(rules));
 }
 
 /* What is made here is held to the same rules. */

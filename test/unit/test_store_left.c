@@ -393,14 +393,15 @@ static void test_closed_directories(void)
 {
 	static const mode_t modes[] = {0, 0111, 0222, 0444, 0555};
 	struct gcr_folder *folder;
+	int place_fd;
 	char path[500];
 	char link[64];
 	struct stat stat;
 	ssize_t length;
 
 	start(256 * MIB, 0);
-	CHECK(!gcr_store_make_incoming(store, "closed", geteuid(), getegid()));
-	CHECK(!gcr_store_open_incoming(store, "closed", &stat, &folder));
+	CHECK(!gcr_store_make_place(store, "closed", geteuid(), getegid()));
+	CHECK(!gcr_store_open_place(store, "closed", &stat, &place_fd, &folder));
 	CHECK(!gcr_folder_resident_bytes(folder));
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", folder->root_fd);
 	length = readlink(link, place, sizeof(place) - 1);
@@ -411,12 +412,13 @@ static void test_closed_directories(void)
 		make_closed(path, modes[i]);
 	}
 	CHECK(!chmod(place, 0));
-	gcr_store_close_incoming(folder);
+	close(place_fd);
+	gcr_store_close_place(folder);
 	gcr_folder_unref(folder);
 	stop();
 
 	start(256 * MIB, 0);
-	CHECK(!gcr_store_open_incoming(store, "closed", &stat, &folder));
+	CHECK(!gcr_store_open_place(store, "closed", &stat, &place_fd, &folder));
 	CHECK(gcr_folder_resident_bytes(folder) >= GCR_ARRAY_SIZE(modes) * 4096);
 	CHECK(!fstat(folder->root_fd, &stat) && !(stat.st_mode & 0777));
 	CHECK(!chmod(place, 0700));
@@ -425,7 +427,7 @@ static void test_closed_directories(void)
 		CHECK(!lstat(path, &stat) && (stat.st_mode & 0777) == modes[i]);
 	}
 	CHECK(!chmod(place, 0));
-	CHECK(!gcr_store_drop_incoming(store, "closed", folder));
+	CHECK(!gcr_store_drop_place(store, "closed", folder));
 	gcr_folder_unref(folder);
 	wait_used(0);
 	stop();

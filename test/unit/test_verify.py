@@ -44,7 +44,7 @@ def check(condition, words):
         raise AssertionError(words)
 
 
-def make(name, generation=GENERATION, seed=1, extents=None):
+def make(name, generation=GENERATION, seed=1, extents=None, words=()):
     """A snapshot of pseudo-random contents; returns its path."""
     directory = os.path.join(work, name)
     extents = EXTENTS if extents is None else extents
@@ -58,7 +58,7 @@ def make(name, generation=GENERATION, seed=1, extents=None):
             for offset, size in pieces:
                 stream.seek(offset)
                 stream.write(source.randbytes(size))
-    subprocess.run([MAKE, directory, generation, *extents], check=True)
+    subprocess.run([MAKE, directory, generation, *words, *extents], check=True)
     return directory
 
 
@@ -378,6 +378,106 @@ def test_images():
     is_right(frozen)
     put(frozen, {'core-1.img': b'core'})
     finds(frozen, r'criu/core-1\.img: it is not in the manifest')
+
+
+def make_tree(name, words=(), extents=None, others=((4712, OTHER),)):
+    """A dumped tree: its root, and GPU processes below it."""
+    directory = os.path.join(work, name)
+    os.makedirs(os.path.join(directory, 'criu'))
+    with open(os.path.join(directory, 'criu', 'core-1.img'), 'wb') as stream:
+        stream.write(b'core')
+    for pid, generation in others:
+        make(f'{name}/processes/{pid}', generation, seed=pid, words=[f'pid:{pid}'])
+    make(name, extents=extents, words=[*words, *(f'process:{pid}:4711:{generation}'
+                                                 for pid, generation in others)])
+    return directory
+
+
+def test_tree():
+    """The snapshots of a tree's other processes: each as by itself, and the ones that belong."""
+    base = make_tree('tree', words=['process:4720:4711'])
+    size = 2 * sum(SIZES.values()) + 4
+    right = [f'all right: {2 * len(SIZES) + 1} files, {size} bytes']
+    check(verify(base) == (right, []), verify(base))
+    within = os.path.join(base, 'processes', '4712')
+
+    # What is wrong in one is told with the way to it.
+    change(os.path.join(within, PEER), 17)
+    finds(base, f'processes/4712/{PEER}: chunk at 0 differs')
+    out, _ = verify(base, base, status=1)
+    check(out == [f'{base}: processes/4712/{PEER}: chunk at 0 differs'] * 2, out)
+    change(os.path.join(base, PEER), 17)
+    finds(base, f'{PEER}: chunk at 0 differs', f'processes/4712/{PEER}: chunk at 0 differs')
+    change(os.path.join(base, PEER), 17)
+    change(os.path.join(within, PEER), 17)
+    for file in ('manifest', 'digests', PEER):
+        path = os.path.join(within, file)
+        os.rename(path, os.path.join(work, 'away'))
+        finds(base, f'processes/4712/{file}: it is missing.*')
+        os.rename(os.path.join(work, 'away'), path)
+    for offset in (5, 500, 1500):
+        change(os.path.join(within, 'manifest'), offset)
+        finds(base, 'processes/4712/manifest: it has been changed.*; nothing else there is checked')
+        change(os.path.join(within, 'manifest'), offset)
+    check(verify(base)[0] == right, 'not as before')
+
+    # Another one in its place: of another freeze, of another process, a tree.
+    os.rename(within, os.path.join(work, 'away'))
+    finds(base, 'processes/4712/: it is missing')
+    os.symlink(os.path.join(work, 'away'), within)
+    finds(base, 'processes/4712/: it is not a directory')
+    os.unlink(within)
+    make('tree/processes/4712', GENERATION, seed=4712, words=['pid:4712'])
+    finds(base, r'processes/4712/manifest: it is of another generation \(0f8f.*\) than the tree '
+                r'\(7c9e.*\)')
+    shutil.rmtree(within)
+    make('tree/processes/4712', OTHER, seed=4712, words=['pid:4713'])
+    finds(base, 'processes/4712/manifest: it is of process 4713, not 4712')
+    shutil.rmtree(within)
+    shutil.move(make_tree('inner', words=['pid:4712'], others=()), within)
+    finds(base, 'processes/4712/manifest: it has a tree of its own',
+          'processes/4712/manifest: it is of another generation .*')
+    shutil.rmtree(within)
+    os.rename(os.path.join(work, 'away'), within)
+
+    # One too many, and none of them.
+    os.mkdir(os.path.join(base, 'processes', '4720'))
+    finds(base, 'processes/4720: it is not in the manifest')
+    os.rmdir(os.path.join(base, 'processes', '4720'))
+    os.mkdir(os.path.join(base, 'processes', '04712'))
+    finds(base, 'processes/04712: it is not in the manifest')
+    os.rmdir(os.path.join(base, 'processes', '04712'))
+    os.rename(os.path.join(base, 'processes'), os.path.join(base, 'away'))
+    finds(base, 'processes/: it is missing')
+    os.symlink('away', os.path.join(base, 'processes'))
+    finds(base, 'processes/: it is not a directory')
+    os.unlink(os.path.join(base, 'processes'))
+    os.rename(os.path.join(base, 'away'), os.path.join(base, 'processes'))
+    check(verify(base)[0] == right, 'not as before')
+
+    # A process that was only frozen has none of it.
+    frozen = make('frozen-alone')
+    os.makedirs(os.path.join(frozen, 'processes'))
+    is_right(frozen)
+    os.mkdir(os.path.join(frozen, 'processes', '4712'))
+    finds(frozen, 'processes/4712: it is not in the manifest')
+
+
+def test_launcher():
+    """A root without a GPU: only the others have bytes."""
+    base = make_tree('launcher', words=['launcher'], extents={}, others=((4712, OTHER),
+                                                                         (4713, GENERATION)))
+    os.rmdir(os.path.join(base, 'vram'))
+    out, err = verify(base)
+    check(out == [f'all right: {2 * len(SIZES) + 1} files, {2 * sum(SIZES.values()) + 4} bytes'] and
+          not err, f'{out} {err}')
+    change(os.path.join(base, 'processes/4713', DEVICE), 17)
+    finds(base, f'processes/4713/{DEVICE}: chunk at 0 differs')
+    shutil.rmtree(os.path.join(base, 'processes/4712'))
+    finds(base, 'processes/4712/: it is missing', f'processes/4713/{DEVICE}: chunk at 0 differs')
+    os.unlink(os.path.join(base, 'digests'))
+    finds(base, 'digests: it is missing; .*', 'processes/4712/: it is missing',
+          f'processes/4713/{DEVICE}: chunk at 0 differs')
 
 
 def test_not_readable():

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where incoming snapshots are in the store: `incoming-NAME` with a directory `snapshot` in it,
+ * Where places are in the store: `place-NAME` with a directory `snapshot` in it,
  * both their owner's. Nothing of them is promised; what is written is taken as it comes.
  */
 #include "fs/store_private.h"
@@ -15,9 +15,11 @@
 #include "fs/folder.h"
 #include "lib/beneath.h"
 
+#define TEMPORARY_BYTES (GCR_STORE_NAME_BYTES + sizeof(".new-"))
+
 static void make_path(const char *name, char path[GCR_STORE_NAME_BYTES])
 {
-	snprintf(path, GCR_STORE_NAME_BYTES, GCR_STORE_INCOMING "%s", name);
+	snprintf(path, GCR_STORE_NAME_BYTES, GCR_STORE_PLACE "%s", name);
 }
 
 static int give(int fd, const char *name, uid_t uid, gid_t gid)
@@ -27,41 +29,74 @@ static int give(int fd, const char *name, uid_t uid, gid_t gid)
 	return fchownat(fd, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
-int gcr_store_make_incoming(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)
+static void make_temporary(const char *name, char temporary[TEMPORARY_BYTES])
 {
-	char path[GCR_STORE_NAME_BYTES];
-	char temporary[GCR_STORE_NAME_BYTES + sizeof(".new-")];
-	_cleanup_close_ int fd = -1;
-	int result;
+	snprintf(temporary, TEMPORARY_BYTES, ".new-" GCR_STORE_PLACE "%s", name);
+}
 
-	make_path(name, path);
-	snprintf(temporary, sizeof(temporary), ".new-%s", path);
+int gcr_store_begin_place(struct gcr_store *store, const char *name)
+{
+	char temporary[TEMPORARY_BYTES];
+	_cleanup_close_ int fd = -1;
+
+	make_temporary(name, temporary);
 	if (mkdirat(store->fd, temporary, 0700) < 0)
 		return -errno;
 	fd = gcr_beneath_open(store->fd, temporary, O_RDONLY | O_DIRECTORY);
-	result = fd < 0 ? fd : mkdirat(fd, "snapshot", 0700) < 0 ? -errno : 0;
-	if (!result)
-		result = give(fd, "snapshot", uid, gid);
-	if (!result)
-		result = give(store->fd, temporary, uid, gid);
-	if (!result && renameat2(store->fd, temporary, store->fd, path, RENAME_NOREPLACE) < 0)
-		result = -errno;
-	if (result < 0) {
+	if (fd < 0 || mkdirat(fd, "snapshot", 0700) < 0) {
+		int result = fd < 0 ? fd : -errno;
+
 		gcr_store_remove_directory(store->fd, temporary);
 		return result;
 	}
+	return TAKE_FD(fd);
+}
+
+int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)
+{
+	char path[GCR_STORE_NAME_BYTES];
+	char temporary[TEMPORARY_BYTES];
+	int result;
+
+	make_path(name, path);
+	make_temporary(name, temporary);
+	result = give(store->fd, temporary, uid, gid);
+	if (!result && renameat2(store->fd, temporary, store->fd, path, RENAME_NOREPLACE) < 0)
+		result = -errno;
+	if (result < 0)
+		return result;
 	pthread_mutex_lock(&store->lock);
-	store->incoming_count++;
+	store->places_count++;
 	pthread_mutex_unlock(&store->lock);
 	return 0;
 }
 
-int gcr_store_each_incoming(struct gcr_store *store, int (*visit)(const char *name, void *data),
-			    void *data)
+void gcr_store_abort_place(struct gcr_store *store, const char *name)
+{
+	char temporary[TEMPORARY_BYTES];
+
+	make_temporary(name, temporary);
+	gcr_store_remove_directory(store->fd, temporary);
+}
+
+int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)
+{
+	_cleanup_close_ int fd = gcr_store_begin_place(store, name);
+	int result = fd < 0 ? fd : give(fd, "snapshot", uid, gid);
+
+	if (!result)
+		result = gcr_store_publish_place(store, name, uid, gid);
+	if (result < 0 && fd >= 0)
+		gcr_store_abort_place(store, name);
+	return result;
+}
+
+int gcr_store_each_place(struct gcr_store *store, int (*visit)(const char *name, void *data),
+			 void *data)
 {
 	_cleanup_close_ int fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-	const size_t length = strlen(GCR_STORE_INCOMING);
+	const size_t length = strlen(GCR_STORE_PLACE);
 	const struct dirent *entry;
 	int result = 0;
 
@@ -69,7 +104,7 @@ int gcr_store_each_incoming(struct gcr_store *store, int (*visit)(const char *na
 		return -errno;
 	TAKE_FD(fd);
 	while (!result && (entry = readdir(dir)))
-		if (!strncmp(entry->d_name, GCR_STORE_INCOMING, length))
+		if (!strncmp(entry->d_name, GCR_STORE_PLACE, length))
 			result = visit(entry->d_name + length, data);
 	return result;
 }
@@ -87,8 +122,8 @@ static int touch(void *data, struct gcr_room **ret_room)
 	return gcr_room_create(opening->store, 0, &opening->sum, 0, ret_room);
 }
 
-int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct stat *ret_stat,
-			    struct gcr_folder **ret_folder)
+int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat *ret_stat,
+			 int *ret_fd, struct gcr_folder **ret_folder)
 {
 	struct opening opening = {.store = store};
 	char path[GCR_STORE_NAME_BYTES];
@@ -128,17 +163,18 @@ int gcr_store_open_incoming(struct gcr_store *store, const char *name, struct st
 		return result;
 	}
 	*ret_stat = stat;
+	*ret_fd = TAKE_FD(fd);
 	*ret_folder = folder;
 	return 0;
 }
 
-void gcr_store_close_incoming(struct gcr_folder *folder)
+void gcr_store_close_place(struct gcr_folder *folder)
 {
 	gcr_folder_retire(folder);
 	gcr_room_destroy(gcr_folder_take_room(folder));
 }
 
-int gcr_store_drop_incoming(struct gcr_store *store, const char *name, struct gcr_folder *folder)
+int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder)
 {
 	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
 	char path[GCR_STORE_NAME_BYTES];
@@ -159,7 +195,7 @@ int gcr_store_drop_incoming(struct gcr_store *store, const char *name, struct gc
 	if (room)
 		removal->cost_bytes = gcr_room_destroy_locked(room);
 	store->going_bytes += removal->cost_bytes;
-	store->incoming_count--;
+	store->places_count--;
 	pthread_mutex_unlock(&store->lock);
 	if (renameat(store->fd, path, store->fd, removal->name) < 0)
 		snprintf(removal->name, sizeof(removal->name), "%s", path);

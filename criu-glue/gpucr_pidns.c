@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gpucr-pidns: runs `criu restore --restore-detached` in a new pid namespace, where all pids are
+ * free, and leaves an init there that waits for whatever ends. Three processes:
+ *  - the first, which was started: tells the init's pid (int32_t) through a descriptor, waits for
+ *    CRIU's end and ends as it did, so that who started it may take it for CRIU.
+ *  - the init: has its own /proc, in a mount namespace that gets all mounts from outside and gives
+ *    none. Until CRIU has succeeded it ends with the first one, and the namespace with it; then it
+ *    ends when no other process is left.
+ *  - CRIU, with the descriptors and the arguments that are given.
+ * usage: gpucr-pidns DESCRIPTOR PROGRAM [ARGUMENT...]
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DESCRIPTOR_MIN 3
+#define FAILED	       125
+
+/* CRIU and what it starts for itself have pids away from those of a tree: near the highest. */
+#define PIDS_FOR_CRIU 200
+
+#define OUR_SOURCE "gpucrfs" /* of the filesystem, and of the store's tmpfs */
+
+static _Noreturn void fail(const char *what)
+{
+	fprintf(stderr, "gpucr-pidns: %s: %s\n", what, strerror(errno));
+	_exit(FAILED);
+}
+
+/* mountinfo writes blanks, tabs, newlines and backslashes as three octal digits. */
+static void unescape(char *text)
+{
+	char *out = text;
+
+	while (*text) {
+		unsigned int byte;
+
+		if (*text == '\\' && sscanf(text, "\\%3o", &byte) == 1) {
+			*out++ = (char)byte;
+			text += 4;
+		} else {
+			*out++ = *text++;
+		}
+	}
+	*out = '\0';
+}
+
+/* 1: one has been unmounted, 0: there is none. */
+static int unmount_one_of_ours(void)
+{
+	FILE *file = fopen("/proc/self/mountinfo", "re");
+	char *line = NULL;
+	size_t bytes = 0;
+	int done = 0;
+
+	/* id parent major:minor root point options [optional...] - type source super */
+	while (file && !done && getline(&line, &bytes, file) > 0) {
+		char *tail = strstr(line, " - ");
+		char source[sizeof(OUR_SOURCE) + 1];
+		char *point;
+
+		if (!tail || sscanf(tail, " - %*s %8s", source) != 1 ||
+		    strcmp(source, OUR_SOURCE) != 0 ||
+		    sscanf(line, "%*s %*s %*s %*s %ms", &point) != 1)
+			continue;
+		unescape(point);
+		done = umount2(point, MNT_DETACH) == 0;
+		free(point);
+	}
+	free(line);
+	if (file)
+		fclose(file);
+	return done;
+}
+
+static void make_proc(void)
+{
+	if (unshare(CLONE_NEWNS) < 0)
+		fail("no mount namespace can be made");
+	/* What is unmounted outside must not stay in use here. */
+	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+		fail("mounts cannot be kept inside");
+	/*
+	 * Where mounts are private outside they stay here when they are unmounted there: the
+	 * daemon's filesystem and store would outlive it. CRIU has the descriptors that it needs.
+	 */
+	while (unmount_one_of_ours())
+		;
+	if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+		fail("/proc cannot be mounted");
+}
+
+/* If it cannot be set, CRIU begins at the lowest pids, which are a tree's more often. */
+static void skip_pids(void)
+{
+	FILE *file = fopen("/proc/sys/kernel/pid_max", "re");
+	int pid_max = 0;
+
+	if (!file)
+		return;
+	if (fscanf(file, "%d", &pid_max) != 1)
+		pid_max = 0;
+	fclose(file);
+	if (pid_max <= 2 * PIDS_FOR_CRIU)
+		return;
+	file = fopen("/proc/sys/kernel/ns_last_pid", "we");
+	if (!file)
+		return;
+	fprintf(file, "%d", pid_max - PIDS_FOR_CRIU);
+	fclose(file);
+}
+
+static void let_go_of_files(void)
+{
+	int null = open("/dev/null", O_RDWR);
+
+	for (int fd = 0; null >= 0 && fd < DESCRIPTOR_MIN; fd++)
+		dup2(null, fd);
+	close_range(null < 0 ? 0 : DESCRIPTOR_MIN, ~0u, 0);
+	(void)!chdir("/");
+}
+
+/* Waits for @pid, and meanwhile for whatever else is there to be waited for. */
+static int reap_until(pid_t pid)
+{
+	for (;;) {
+		int status;
+		pid_t ended = waitpid(-1, &status, 0);
+
+		if (ended == pid)
+			return status;
+		if (ended < 0 && errno == ECHILD)
+			return -1;
+	}
+}
+
+static _Noreturn void be_init(char **arguments, int status_fd)
+{
+	int status;
+	pid_t criu;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	make_proc();
+	skip_pids();
+	criu = fork();
+	if (criu < 0)
+		fail("no process can be made");
+	if (criu == 0) {
+		close(status_fd);
+		/* a session that has a number here: a restored tree's may be CRIU's */
+		setsid();
+		execv(arguments[0], arguments);
+		fail(arguments[0]);
+	}
+	status = reap_until(criu);
+	if (status == 0)
+		prctl(PR_SET_PDEATHSIG, 0);
+	if (write(status_fd, &status, sizeof(status)) != sizeof(status) || status != 0)
+		_exit(FAILED); /* and the kernel ends all that is here */
+	let_go_of_files();
+	reap_until(-1);
+	_exit(0);
+}
+
+/* End as CRIU has. */
+static int end_with(int status)
+{
+	const struct rlimit none = {0, 0};
+
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status);
+	setrlimit(RLIMIT_CORE, &none);
+	signal(WTERMSIG(status), SIG_DFL);
+	raise(WTERMSIG(status));
+	return FAILED;
+}
+
+int main(int count, char **arguments)
+{
+	int status_pipe[2];
+	int report_fd = count > 2 ? atoi(arguments[1]) : -1;
+	int status, end;
+	int32_t init;
+	ssize_t got;
+
+	if (report_fd < DESCRIPTOR_MIN || fcntl(report_fd, F_SETFD, FD_CLOEXEC) < 0) {
+		fprintf(stderr, "gpucr-pidns: only gpucrfs starts this program\n");
+		return 2;
+	}
+	if (pipe2(status_pipe, O_CLOEXEC) < 0)
+		fail("no pipe");
+	if (unshare(CLONE_NEWPID) < 0)
+		fail("no pid namespace can be made");
+	init = fork();
+	if (init < 0)
+		fail("no process can be made");
+	if (init == 0) {
+		close(status_pipe[0]);
+		close(report_fd);
+		be_init(arguments + 2, status_pipe[1]);
+	}
+	close(status_pipe[1]);
+	if (write(report_fd, &init, sizeof(init)) != sizeof(init)) {
+		kill(init, SIGKILL);
+		fail("nobody listens");
+	}
+	do
+		got = read(status_pipe[0], &status, sizeof(status));
+	while (got < 0 && errno == EINTR);
+	if (got == sizeof(status) && status == 0)
+		return 0;
+	/* All that was there is gone when the init is. */
+	if (got != sizeof(status))
+		kill(init, SIGKILL);
+	if (waitpid(init, &end, 0) != init)
+		return FAILED;
+	return end_with(got == sizeof(status) ? status : end);
+}

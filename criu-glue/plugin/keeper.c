@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The keeper: a process of its own that waits until CRIU has done with a dump, however that ends,
+ * and thaws the programs that go on. It is no child of CRIU, has nothing of CRIU's open and gets no
+ * signal from its terminal. It waits by poll(2); only while CRIU lets go of the programs it looks
+ * at intervals, because a tracer's leave makes no descriptor readable.
+ */
+#include "criu-glue/plugin/plugin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <syslog.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/proc_file.h"
+#include "lib/procfs.h"
+
+#define LOOK_MS	     20
+#define SETTLE_MS    200   /* who is seen to be let go of may be about to be killed */
+#define LET_GO_MS    60000 /* CRIU does it in much less; then the thaw says what is wrong */
+#define BUSY_MS	     120000
+#define SIGKILL_MASK (1ull << (SIGKILL - 1))
+
+/* Readable within that time? */
+static bool becomes_readable(int fd, int timeout_ms)
+{
+	struct pollfd wait = {.fd = fd, .events = POLLIN};
+	int r;
+
+	do {
+		r = poll(&wait, 1, timeout_ms);
+	} while (r < 0 && errno == EINTR);
+	return r > 0;
+}
+
+static bool is_traced(pid_t pid)
+{
+	_cleanup_free_ char *text = NULL;
+	const char *value;
+
+	if (gcr_proc_read(pid, "status", &text, NULL) < 0)
+		return false;
+	value = strstr(text, "\nTracerPid:\t");
+	return value && value[12] != '0';
+}
+
+/* It has been killed, and is on its way out. */
+static bool is_doomed(pid_t pid)
+{
+	struct gcr_proc_status status;
+	struct gcr_proc_stat stat;
+
+	return gcr_proc_stat(pid, &stat) < 0 || stat.is_exiting ||
+	       gcr_proc_status(pid, &status) < 0 || status.signals_pending & SIGKILL_MASK;
+}
+
+/* CRIU may have been killed in the middle of the freeze, which is ended or rolled back first. */
+static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error *error)
+{
+	char directory[16];
+	int r;
+
+	snprintf(directory, sizeof(directory), "%d", (int)kept->pid);
+	for (int waited_ms = 0;; waited_ms += SETTLE_MS) {
+		r = gcr_mount_write(mount, directory, "thaw\n", 0, error);
+		if (r != -EBUSY || waited_ms >= BUSY_MS || becomes_readable(kept->pidfd, SETTLE_MS))
+			return r;
+	}
+}
+
+/* The dump is over: did it let this process go on? */
+static void settle(const char *mount, const struct gcr_kept *kept)
+{
+	struct gcr_proc_stat stat;
+	struct gcr_error error = {0};
+	int r;
+
+	for (int waited_ms = 0; waited_ms < LET_GO_MS && is_traced(kept->pid); waited_ms += LOOK_MS)
+		if (becomes_readable(kept->pidfd, LOOK_MS))
+			return;
+	if (becomes_readable(kept->pidfd, is_doomed(kept->pid) ? -1 : SETTLE_MS))
+		return;
+	if (!gcr_proc_stat(kept->pid, &stat) && stat.state == 'T') {
+		syslog(LOG_NOTICE,
+		       "process %d was left stopped by CRIU: it stays frozen, %s/%d/ctl "
+		       "takes `thaw`",
+		       (int)kept->pid, mount, (int)kept->pid);
+		return;
+	}
+	r = thaw(mount, kept, &error);
+	if (r < 0 && !becomes_readable(kept->pidfd, 0))
+		syslog(LOG_ERR, "process %d, which CRIU let go on, could not be thawed: %s",
+		       (int)kept->pid, error.words);
+}
+
+static void settle_all(const char *mount, const struct gcr_kept *kept, size_t count)
+{
+	/* Each in a process of its own: one that stands still is in no other's way. */
+	for (size_t i = 0; i < count; i++) {
+		pid_t child = i + 1 < count ? fork() : 0;
+
+		if (child > 0)
+			continue;
+		settle(mount, &kept[i]);
+		if (!child)
+			_exit(0);
+	}
+	_exit(0);
+}
+
+/* Leave nothing open but these, which get other numbers. */
+static int keep_only(int *socket_fd, struct gcr_kept *kept, size_t count)
+{
+	int highest = *socket_fd;
+	int last;
+
+	for (size_t i = 0; i < count; i++)
+		highest = kept[i].pidfd > highest ? kept[i].pidfd : highest;
+	/* Each is beyond all that were there before, and what is between two of them goes. */
+	last = highest < 2 ? 2 : highest;
+	for (size_t i = 0; i <= count; i++) {
+		int *fd = i < count ? &kept[i].pidfd : socket_fd;
+		int copy = fcntl(*fd, F_DUPFD_CLOEXEC, last + 1);
+
+		if (copy < 0)
+			return -errno;
+		if (copy > last + 1 &&
+		    close_range((unsigned int)last + 1, (unsigned int)copy - 1, 0) < 0)
+			return -errno;
+		*fd = copy;
+		last = copy;
+	}
+	if (close_range((unsigned int)last + 1, ~0u, 0) < 0)
+		return -errno;
+	/* The copies begin right behind `highest`, or further on: then that was closed above. */
+	highest = highest < 2 ? 2 : highest;
+	return close_range(0, (unsigned int)highest, 0) < 0 ? -errno : 0;
+}
+
+static __attribute__((noreturn)) void keep(const char *mount, struct gcr_kept *kept, size_t count,
+					   int socket_fd)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+	sigset_t none;
+	char byte;
+	ssize_t r;
+
+	for (int number = 1; number < NSIG; number++)
+		sigaction(number, &action, NULL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (setsid() < 0 || chdir("/") < 0)
+		_exit(1);
+	if (keep_only(&socket_fd, kept, count) < 0)
+		_exit(1);
+	for (int fd = 0; fd < 3; fd++) {
+		if (open("/dev/null", O_RDWR) != fd)
+			_exit(1);
+	}
+	openlog(GCR_PLUGIN_NAME, LOG_PID, LOG_DAEMON);
+	if (send(socket_fd, "r", 1, MSG_NOSIGNAL) != 1)
+		_exit(1);
+	do {
+		r = read(socket_fd, &byte, 1);
+	} while (r < 0 && errno == EINTR);
+	if (r > 0)
+		_exit(0);
+	settle_all(mount, kept, count);
+	_exit(0);
+}
+
+int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t count, int *ret_fd,
+		     struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_kept *copy = malloc(count * sizeof(*copy));
+	_cleanup_close_ int ours = -1;
+	_cleanup_close_ int theirs = -1;
+	int fds[2];
+	pid_t child;
+	char byte;
+	ssize_t r;
+
+	if (!copy)
+		return gcr_error_set(error, ENOMEM, "no memory");
+	memcpy(copy, kept, count * sizeof(*copy));
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+		return gcr_error_set(error, errno, "socketpair: %s", strerror(errno));
+	ours = fds[0];
+	theirs = fds[1];
+	child = fork();
+	if (child < 0)
+		return gcr_error_set(error, errno, "fork: %s", strerror(errno));
+	if (!child) {
+		pid_t keeper = fork();
+
+		if (!keeper)
+			keep(mount, copy, count, theirs);
+		_exit(0);
+	}
+	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+		;
+	close(TAKE_FD(theirs));
+	do {
+		r = read(ours, &byte, 1);
+	} while (r < 0 && errno == EINTR);
+	if (r != 1) /* it has ended, for want of something */
+		return gcr_error_set(error, EAGAIN, "no process could be started to stand by");
+	*ret_fd = TAKE_FD(ours);
+	return 0;
+}
+
+void gcr_keeper_dismiss(int fd)
+{
+	/* One that has not heard it thaws what runs, which is nothing to do. */
+	(void)!send(fd, "x", 1, MSG_NOSIGNAL);
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+/* The mount, as its files show it: where it is, what a process is to it, verbs and how they end. */
+#include "criu-glue/plugin/plugin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/proc_file.h"
+#include "lib/procfs.h"
+
+#define EVENTS_TAIL_BYTES (64 * 1024)
+
+/* /proc/self/mountinfo has blanks and backslashes as \ooo. In place. */
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; from++) {
+		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' &&
+		    from[2] <= '7' && from[3] >= '0' && from[3] <= '7') {
+			*to++ = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 |
+				       (from[3] - '0'));
+			from += 3;
+		} else {
+			*to++ = *from;
+		}
+	}
+	*to = '\0';
+}
+
+/* The number behind "NAME=" in a list of options. */
+static bool option_number(const char *options, const char *name, unsigned long *ret_number)
+{
+	size_t length = strlen(name);
+
+	for (const char *option = options; option; option = strchr(option, ',')) {
+		option += *option == ',';
+		if (!strncmp(option, name, length) && option[length] == '=') {
+			*ret_number = strtoul(option + length + 1, NULL, 10);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* One line of mountinfo (proc_pid_mountinfo(5)), which is changed. NULL: not one of ours. */
+static char *mount_point(char *line)
+{
+	char *after = strstr(line, " - ");
+	char *where = line;
+	char *options;
+	unsigned long user;
+
+	if (!after || strncmp(after + 3, "fuse.gpucrfs ", 13))
+		return NULL;
+	options = strrchr(after, ' ');
+	if (!option_number(options + 1, "user_id", &user) || (user && user != geteuid()))
+		return NULL;
+	for (int field = 1; field < 5; field++) {
+		where = strchr(where, ' ');
+		if (!where)
+			return NULL;
+		where++;
+	}
+	where[strcspn(where, " ")] = '\0';
+	unescape(where);
+	return where;
+}
+
+static int search_mount(char **ret_mount)
+{
+	_cleanup_free_ char *text = NULL;
+	char *rest;
+	int r = gcr_file_read("/proc/self/mountinfo", &text, NULL);
+
+	if (r < 0)
+		return r;
+	rest = text;
+	for (char *line; (line = strsep(&rest, "\n"));) {
+		const char *where = mount_point(line);
+
+		if (where) {
+			*ret_mount = strdup(where);
+			return *ret_mount ? 0 : -ENOMEM;
+		}
+	}
+	return -ENOENT;
+}
+
+int gcr_mount_find(char **ret_mount, struct gcr_error *error)
+{
+	const char *given = secure_getenv("GPUCR_MOUNT");
+	_cleanup_free_ char *mount = NULL;
+	_cleanup_free_ char *ctl = NULL;
+	int r;
+
+	if (given && *given) {
+		if (*given != '/')
+			return gcr_error_set(error, EINVAL,
+					     "GPUCR_MOUNT is not an absolute path: %s", given);
+		mount = strdup(given);
+	} else {
+		r = search_mount(&mount);
+		if (r < 0)
+			return gcr_error_set(error, -r, "no gpucrfs is mounted");
+	}
+	if (!mount || asprintf(&ctl, "%s/ctl", mount) < 0)
+		return gcr_error_set(error, ENOMEM, "no memory");
+	if (access(ctl, F_OK) < 0) {
+		r = errno == ENOENT ? ENXIO : errno; /* ENOENT is for: there need not be one */
+		return gcr_error_set(error, r,
+				     "the gpucrfs at %s does not answer (%s): start it, "
+				     "or unmount it",
+				     mount, strerror(errno));
+	}
+	*ret_mount = TAKE_PTR(mount);
+	return 0;
+}
+
+/* The value of a key of a `status` file, which begins a line. NULL: it has none. */
+static const char *value_of(const char *text, const char *key)
+{
+	size_t length = strlen(key);
+
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (!strncmp(line, key, length) && line[length] == ' ')
+			return line + length + 1;
+	}
+	return NULL;
+}
+
+int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look,
+		   struct gcr_error *error)
+{
+	struct gcr_mount_look look = {.kind = GCR_MOUNT_PROCESS};
+	_cleanup_free_ char *path = NULL;
+	_cleanup_free_ char *text = NULL;
+	struct gcr_proc_stat stat;
+	const char *value;
+	int r;
+
+	if (gcr_proc_stat(pid, &stat) < 0) { /* it has just ended, which CRIU will see */
+		*ret_look = (struct gcr_mount_look){.kind = GCR_MOUNT_NOTHING};
+		return 0;
+	}
+	if (asprintf(&path, "%s/%d/status", mount, (int)pid) < 0)
+		return gcr_error_set(error, ENOMEM, "no memory");
+	r = gcr_file_read(path, &text, NULL);
+	if (r == -ENOENT || r == -ESRCH) {
+		*ret_look = (struct gcr_mount_look){.kind = GCR_MOUNT_NOTHING};
+		return 0;
+	}
+	if (r < 0)
+		return gcr_error_set(error, -r, "%s cannot be read: %s", path, strerror(-r));
+	value = value_of(text, "start_ticks");
+	look.start_ticks = stat.start_ticks;
+	if (!value || strtoull(value, NULL, 10) != stat.start_ticks)
+		return gcr_error_set(error, EXDEV,
+				     "%s is about another process: the daemon is in another pid "
+				     "namespace than CRIU",
+				     path);
+	value = value_of(text, "engine");
+	if (!value) /* only a process that uses a GPU itself has that */
+		look.kind = GCR_MOUNT_LAUNCHER;
+	else if (strncmp(value, "vmm\n", 4) != 0)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "process %d is of the engine %.*s, and only vmm keeps what is "
+				     "needed apart: start it with gpucr-run",
+				     (int)pid, (int)strcspn(value, "\n"), value);
+	value = value_of(text, "state");
+	look.is_frozen = value && !strncmp(value, "frozen\n", 7);
+	*ret_look = look;
+	return 0;
+}
+
+/* The number of an errno's name, as the daemon writes it. */
+static int number_of(const char *name, size_t length)
+{
+	for (int number = 1; number < 256; number++) {
+		const char *known = strerrorname_np(number);
+
+		if (known && strlen(known) == length && !strncmp(known, name, length))
+			return number;
+	}
+	return EIO;
+}
+
+int gcr_mount_verb_end(const char *lines, const char *verb, int *ret_result,
+		       struct gcr_error *error)
+{
+	for (const char *line = lines; *line;) {
+		const char *next = strchrnul(line, '\n');
+		const char *word = line;
+		size_t length = strlen(verb);
+
+		line = *next ? next + 1 : next;
+		for (int i = 0; i < 3 && word < next; i++) { /* time, id, generation */
+			word += strcspn(word, " \n");
+			word += *word == ' ';
+		}
+		if (strncmp(word, "verb ", 5) || strncmp(word + 5, verb, length) ||
+		    word[5 + length] != ' ')
+			continue;
+		word += 5 + length + 1;
+		length = strcspn(word, " \n");
+		if (length == 2 && !strncmp(word, "ok", 2)) {
+			*ret_result = 0;
+			return 1;
+		}
+		*ret_result = -number_of(word, length);
+		word += length + (word[length] == ' ');
+		gcr_error_set(error, -*ret_result, "%.*s", (int)(next - word), word);
+		return 1;
+	}
+	return 0;
+}
+
+/* What the daemon says about a verb that failed; of several processes it is in `events`. */
+static void fetch_words(const char *mount, const char *directory, off_t events_bytes,
+			const char *verb, int number, struct gcr_error *error)
+{
+	_cleanup_free_ char *path = NULL;
+	_cleanup_free_ char *text = NULL;
+	_cleanup_close_ int fd = -1;
+	char name[16];
+	int result;
+
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(verb, " "), verb);
+	gcr_error_set(error, number, "%s", strerror(number));
+	if (*directory) {
+		if (asprintf(&path, "%s/%s/error", mount, directory) >= 0 &&
+		    !gcr_file_read(path, &text, NULL) && *text && strncmp(text, "ok\n", 3))
+			gcr_error_set(error, number, "%.*s", (int)strcspn(text, "\n"), text);
+		return;
+	}
+	if (asprintf(&path, "%s/events", mount) < 0)
+		return;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	text = calloc(1, EVENTS_TAIL_BYTES);
+	if (fd < 0 || !text || pread(fd, text, EVENTS_TAIL_BYTES - 1, events_bytes) <= 0)
+		return;
+	for (const char *line = text; *line; line = strchrnul(line, '\n'), line += *line == '\n')
+		if (gcr_mount_verb_end(line, name, &result, error) == 1 && result)
+			return;
+}
+
+int gcr_mount_write(const char *mount, const char *directory, const char *verb, int flags,
+		    struct gcr_error *error)
+{
+	_cleanup_free_ char *path = NULL;
+	_cleanup_free_ char *events = NULL;
+	_cleanup_close_ int fd = -1;
+	_cleanup_close_ int events_fd = -1;
+	size_t length = strlen(verb);
+	off_t events_bytes;
+	ssize_t written;
+	int number;
+
+	if (asprintf(&path, "%s/%s%sctl", mount, directory, *directory ? "/" : "") < 0 ||
+	    asprintf(&events, "%s/events", mount) < 0)
+		return gcr_error_set(error, ENOMEM, "no memory");
+	events_fd = open(events, O_RDONLY | O_CLOEXEC);
+	events_bytes = events_fd < 0 ? 0 : lseek(events_fd, 0, SEEK_END);
+	fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | flags);
+	if (fd < 0)
+		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
+	written = write(fd, verb, length);
+	if (written == (ssize_t)length)
+		return 0;
+	if (written >= 0)
+		return gcr_error_set(error, EIO, "%s has taken only a part of '%s'", path, verb);
+	number = errno;
+	fetch_words(mount, directory, events_bytes < 0 ? 0 : events_bytes, verb, number, error);
+	return -number;
+}

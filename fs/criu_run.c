@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/* Directories below `criu` in the runtime directory, all of them ours alone. */
+#include "fs/criu_run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+
+#define DIRECTORY     "criu"
+#define PLUGINS	      "plugins"
+#define LOG_SHOWN_MAX (4l << 20)
+
+static struct {
+	pthread_mutex_t lock;
+	struct gcr_criu_program program; /* path NULL: not found yet */
+} found = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void gcr_criu_subject_of_process(pid_t pid, uint64_t start_ticks,
+				 char ret_subject[GCR_CRIU_SUBJECT_BYTES])
+{
+	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, "process-%d-%" PRIu64, (int)pid, start_ticks);
+}
+
+void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJECT_BYTES])
+{
+	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, "place-%s", name);
+}
+
+int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
+		     struct gcr_error *error)
+{
+	int result = 0;
+
+	pthread_mutex_lock(&found.lock);
+	/* One that is installed while we run is found; one that was found stays. */
+	if (!found.program.path)
+		result = gcr_criu_find(daemon->options.criu, &found.program, error);
+	pthread_mutex_unlock(&found.lock);
+	*ret_program = &found.program;
+	return result;
+}
+
+/* The directory of all of them. */
+static int open_all(struct gcr_daemon *daemon)
+{
+	if (mkdirat(daemon->runtime_fd, DIRECTORY, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	return gcr_beneath_open(daemon->runtime_fd, DIRECTORY, O_RDONLY | O_DIRECTORY);
+}
+
+static int open_one(struct gcr_daemon *daemon, const char *name)
+{
+	_cleanup_close_ int all_fd = open_all(daemon);
+
+	if (all_fd < 0)
+		return all_fd;
+	if (mkdirat(all_fd, name, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	return gcr_beneath_open(all_fd, name, O_RDONLY | O_DIRECTORY);
+}
+
+int gcr_criu_directory(struct gcr_daemon *daemon, const char *subject, struct gcr_error *error)
+{
+	int fd = open_one(daemon, subject);
+
+	return fd < 0 ? gcr_error_set(error, -fd, "there is no directory for CRIU's log: %s",
+				      strerror(-fd))
+		      : fd;
+}
+
+int gcr_criu_plugins(struct gcr_daemon *daemon, char **ret_path, struct gcr_error *error)
+{
+	_cleanup_close_ int fd = open_one(daemon, PLUGINS);
+
+	if (fd < 0)
+		return gcr_error_set(error, -fd, "there is no directory for CRIU's plugins: %s",
+				     strerror(-fd));
+	if (asprintf(ret_path, "%s/" DIRECTORY "/" PLUGINS, daemon->options.runtime_directory) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	return 0;
+}
+
+void gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream)
+{
+	_cleanup_close_ int all_fd =
+		gcr_beneath_open(daemon->runtime_fd, DIRECTORY, O_RDONLY | O_DIRECTORY);
+	_cleanup_close_ int fd =
+		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
+	_cleanup_close_ int log_fd = fd < 0 ? -1
+					    : gcr_beneath_open_file(fd, GCR_CRIU_LOG_NAME, NULL);
+	char buffer[16384];
+	struct stat stat;
+	off_t at;
+	ssize_t got;
+
+	if (log_fd < 0 || fstat(log_fd, &stat) < 0)
+		return;
+	at = stat.st_size > LOG_SHOWN_MAX ? stat.st_size - LOG_SHOWN_MAX : 0;
+	while ((got = pread(log_fd, buffer, sizeof(buffer), at)) > 0) {
+		fwrite(buffer, 1, (size_t)got, stream);
+		at += got;
+	}
+}
+
+void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
+{
+	_cleanup_close_ int all_fd =
+		gcr_beneath_open(daemon->runtime_fd, DIRECTORY, O_RDONLY | O_DIRECTORY);
+	_cleanup_close_ int fd =
+		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
+	static const char *const names[] = {GCR_CRIU_LOG_NAME, "criu.pid", "stats-dump",
+					    "stats-restore"};
+
+	if (fd < 0)
+		return;
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(names); i++)
+		unlinkat(fd, names[i], 0);
+	unlinkat(all_fd, subject, AT_REMOVEDIR);
+}

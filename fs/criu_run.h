@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * CRIU as the daemon has it: which program, its directory for plugins, and for every process and
+ * place a directory, in the runtime directory, with the log of the last dump or restore.
+ */
+#ifndef GCR_FS_CRIU_RUN_H
+#define GCR_FS_CRIU_RUN_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "criu-glue/criu.h"
+#include "fs/daemon.h"
+#include "lib/error.h"
+
+#define GCR_CRIU_LOG_NAME      "criu.log"
+#define GCR_CRIU_SUBJECT_BYTES 80
+
+/* What a directory is about: the names of two processes, or places, are never the same. */
+void gcr_criu_subject_of_process(pid_t pid, uint64_t start_ticks,
+				 char ret_subject[GCR_CRIU_SUBJECT_BYTES]);
+void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJECT_BYTES]);
+
+/* The program, looked for once; stays the daemon's. Errors as of gcr_criu_find(). */
+int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
+		     struct gcr_error *error);
+
+/* Its directory, made if it is not there: a descriptor of the caller's. With words. */
+int gcr_criu_directory(struct gcr_daemon *daemon, const char *subject, struct gcr_error *error);
+/* An empty directory with the path in @ret_path, for the caller to free. With words. */
+int gcr_criu_plugins(struct gcr_daemon *daemon, char **ret_path, struct gcr_error *error);
+
+/* The log, or as much of its end as people read. Nothing if there is none. */
+void gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream);
+/* What it was about is gone. */
+void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject);
+
+#endif

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The dump, in its order: every GPU process of the tree is frozen by a task of its own; the first
+ * task parks their libraries, looks at what the tree has open, runs CRIU, which leaves the tree
+ * stopped, writes the papers, publishes the place and ends the tree. Points at which a process
+ * could be lost, each with a test that fires there: each freeze, parking, what is open, room,
+ * CRIU's start, CRIU's failure, its end by a signal, cancel in it, papers, publishing, and the
+ * daemon's death in each.
+ */
+#include "fs/dump.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/criu_run.h"
+#include "fs/dump_private.h"
+#include "fs/engine.h"
+#include "fs/log.h"
+#include "fs/park.h"
+#include "fs/place.h"
+#include "fs/store.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* What CRIU may take of unlinked files into its images. */
+#define GHOST_BYTES_MAX	 (256ull << 20)
+/* So long it may take to let go of the tree once it has been told to give up. */
+#define CRIU_GRACE_USEC	 (10 * GCR_USEC_PER_SEC)
+#define CRIU_LOOK_USEC	 (50 * GCR_USEC_PER_MSEC)
+/* Libraries call us back by themselves this much later than we have to be done. */
+#define PARK_MARGIN_MSEC 60000
+/* Of images besides memory. */
+#define IMAGES_BYTES	 (16ull << 20)
+
+static void set_phase(struct gcr_dump *dump, const char *phase)
+{
+	atomic_store(&dump->task->phase, phase);
+}
+
+static int stopped(struct gcr_dump *dump, struct gcr_error *error)
+{
+	if (!gcr_task_stopped(dump->task))
+		return 0;
+	*error = (struct gcr_error){.number = ECANCELED};
+	return -ECANCELED;
+}
+
+/* ---- before CRIU ---- */
+
+static int park_all(struct gcr_dump *dump, struct gcr_error *error)
+{
+	int64_t left_usec = gcr_task_deadline_usec(dump->task) - gcr_clock_usec();
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++) {
+		bool has_library;
+
+		pthread_mutex_lock(&process->lock);
+		has_library = process->snapshot;
+		pthread_mutex_unlock(&process->lock);
+		if (has_library)
+			result = gcr_park(process,
+					  (uint32_t)(left_usec / GCR_USEC_PER_MSEC) +
+						  PARK_MARGIN_MSEC,
+					  error);
+		if (result < 0)
+			gcr_error_prefix(error, "process %d", (int)process->pid);
+	}
+	return result;
+}
+
+static void unpark_all(struct gcr_dump *dump)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		gcr_unpark(process);
+}
+
+static int look_at_opens(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_opens_options options = {
+		.tcp = dump->task->command->tcp,
+		.ghost_limit_max_bytes = GHOST_BYTES_MAX,
+		.criu_version = dump->criu_version,
+	};
+	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
+	struct stat stat;
+	int result;
+
+	if (!pids)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < dump->count; i++)
+		pids[i] = dump->members[i].proc.pid;
+	if (!fstatat(AT_FDCWD, dump->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
+		options.mount_device = stat.st_dev;
+	result = gcr_opens_scan(pids, dump->count, &options, &dump->opens, error);
+	return result ? result : gcr_opens_refusal(dump->opens, error);
+}
+
+/* ---- CRIU ---- */
+
+static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int *ret_work_fd,
+		      struct gcr_error *error)
+{
+	const struct gcr_opens *opens = dump->opens;
+	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
+	_cleanup_free_ char *plugins = NULL;
+	const struct gcr_criu_program *program;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_criu_options options = {
+		.action = GCR_CRIU_DUMP,
+		.pid = dump->members[0].proc.pid,
+		.images_fd = dump->images_fd,
+		.log_name = GCR_CRIU_LOG_NAME,
+		.after = GCR_CRIU_AFTER_STOPPED,
+		.tcp = dump->task->command->tcp,
+		.shell_job = opens->shell_job,
+		.file_locks = opens->file_locks,
+		.ext_unix_sockets = opens->ext_unix_sockets,
+		.link_remap = opens->link_remap,
+		.ghost_limit_bytes = opens->ghost_limit_bytes,
+		.externals = externals,
+	};
+	int result;
+
+	if (!externals)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < opens->findings_count; i++)
+		if (opens->findings[i].verdict == GCR_OPEN_EXTERNAL &&
+		    opens->findings[i].has_option)
+			externals[options.externals_count++] = opens->findings[i].option;
+	result = gcr_criu_program(dump->daemon, &program, error);
+	if (!result)
+		result = gcr_criu_plugins(dump->daemon, &plugins, error);
+	if (result < 0)
+		return result;
+	gcr_criu_subject_of_process(dump->members[0].proc.pid, dump->members[0].proc.start_ticks,
+				    subject);
+	*ret_work_fd = gcr_criu_directory(dump->daemon, subject, error);
+	if (*ret_work_fd < 0)
+		return *ret_work_fd;
+	options.work_fd = *ret_work_fd;
+	options.libdir = plugins;
+	return gcr_criu_start(program, &options, ret_job, error);
+}
+
+static int run_criu(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	_cleanup_close_ int work_fd = -1;
+	int result;
+
+	set_phase(dump, "criu");
+	result = start_criu(dump, &job, &work_fd, error);
+	if (result < 0)
+		return result;
+	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
+		if (gcr_task_stopped(dump->task)) {
+			gcr_criu_stop(job, CRIU_GRACE_USEC);
+			break;
+		}
+	result = gcr_criu_finish(job, NULL, error);
+	/* It may have been through when it was told. */
+	dump->is_stopped = !result;
+	return result == -ECANCELED ? stopped(dump, error) : result;
+}
+
+/* ---- the place ---- */
+
+static int make_place(struct gcr_dump *dump, struct gcr_error *error)
+{
+	const struct gcr_command *command = dump->task->command;
+	const struct gcr_proc_member *root = &dump->members[0].proc;
+	int result;
+
+	if (*command->name)
+		snprintf(dump->name, sizeof(dump->name), "%s", command->name);
+	else
+		gcr_place_name_of(root->comm, root->pid, root->start_ticks, dump->name);
+	result = gcr_place_begin(dump->daemon->places, dump->name, &dump->place_fd, error);
+	if (result < 0)
+		return result;
+	dump->root_fd = openat(dump->place_fd, "snapshot", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dump->root_fd < 0 || mkdirat(dump->root_fd, "criu", 0700) < 0)
+		return gcr_error_set(error, errno, "the place cannot be made: %s", strerror(errno));
+	dump->images_fd = openat(dump->root_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dump->images_fd < 0)
+		return gcr_error_set(error, errno, "the place cannot be made: %s", strerror(errno));
+	return 0;
+}
+
+static int take_room(struct gcr_dump *dump, struct gcr_room **ret_room, struct gcr_error *error)
+{
+	const struct gcr_tree_sum nothing = {0};
+	struct gcr_room *room;
+	uint64_t bytes;
+	int result = gcr_dump_memory(dump, &bytes, error);
+
+	if (result < 0)
+		return result;
+	gcr_task_set_bytes(dump->task, bytes);
+	if (gcr_room_create(dump->daemon->store, 0, &nothing, 0, &room) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	bytes += IMAGES_BYTES;
+	result = gcr_room_take(room, bytes);
+	if (result < 0) {
+		gcr_room_destroy(room);
+		return gcr_error_set(error, -result,
+				     "the store has no room for the %llu MiB that CRIU writes",
+				     (unsigned long long)(bytes >> 20));
+	}
+	*ret_room = room;
+	return 0;
+}
+
+/* From the tree as it runs to the place under its name. */
+static int write_place(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_room *room = NULL;
+	int result;
+
+	set_phase(dump, "open-files");
+	result = look_at_opens(dump, error);
+	if (!result)
+		result = take_room(dump, &room, error);
+	if (!result)
+		result = make_place(dump, error);
+	if (!result)
+		result = gcr_dump_begin_reading(dump, error);
+	if (!result)
+		result = run_criu(dump, error);
+	/* What has been started since we looked is stopped too, and has to be ended. */
+	if (!result)
+		result = gcr_dump_find_tree(dump, error);
+	set_phase(dump, "papers");
+	if (!result)
+		result = gcr_dump_write_papers(dump, error);
+	if (!result && gcr_task_decide(dump->task) < 0)
+		result = stopped(dump, error);
+	set_phase(dump, "publish");
+	if (!result)
+		result = gcr_place_publish(dump->daemon->places, dump->name, dump->place_fd,
+					   &(struct gcr_place_origin){
+						   .pid = dump->members[0].proc.pid,
+						   .start_ticks = dump->members[0].proc.start_ticks,
+						   .uid = dump->uid,
+						   .gid = dump->gid,
+						   .is_ending = !dump->task->command->leave,
+					   },
+					   error);
+	/* Its own account begins with what there is. */
+	gcr_room_destroy(room);
+	return result;
+}
+
+/* ---- the tree's part ---- */
+
+static void finish(struct gcr_dump *dump)
+{
+	struct gcr_error unused;
+
+	atomic_store(&dump->stop_reading, true);
+	gcr_dump_end_reading(dump, &unused);
+	gcr_file_identities_free(dump->files, dump->files_count);
+	gcr_opens_destroy(dump->opens);
+	gcr_dump_forget_tree(dump);
+	if (dump->images_fd >= 0)
+		close(dump->images_fd);
+	if (dump->root_fd >= 0)
+		close(dump->root_fd);
+	if (dump->place_fd >= 0)
+		close(dump->place_fd);
+	free(dump);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_dump *, finish);
+
+/* The place is the process now. Whoever does not end in time is a next daemon's to end. */
+static void end_tree(struct gcr_dump *dump)
+{
+	struct gcr_process *process;
+	struct gcr_error error;
+
+	set_phase(dump, "end");
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		gcr_process_set_state(process, GCR_STATE_DUMPED);
+	if (gcr_dump_end_tree(dump, &error) < 0)
+		gcr_log(LOG_ERR, dump->members[0].proc.pid, "dumped, but %s", error.words);
+	else
+		gcr_place_ended(dump->daemon->places, dump->name);
+}
+
+static int dump_tree(struct gcr_task *task, struct gcr_error *error)
+{
+	_cleanup_(finish_cleanup) struct gcr_dump *dump = calloc(1, sizeof(*dump));
+	const struct gcr_criu_program *program;
+	int result;
+
+	if (!dump)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	dump->task = task;
+	dump->daemon = task->process->daemon;
+	dump->place_fd = dump->root_fd = dump->images_fd = -1;
+	result = gcr_criu_program(dump->daemon, &program, error);
+	if (result < 0)
+		return result;
+	dump->criu_version = program->version;
+	set_phase(dump, "tree");
+	result = gcr_dump_find_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_tree(dump, error);
+	set_phase(dump, "park");
+	if (!result)
+		result = park_all(dump, error);
+	if (!result)
+		result = write_place(dump, error);
+	if (!result && !task->command->leave) {
+		end_tree(dump);
+		return 0;
+	}
+	if (result < 0 && dump->place_fd >= 0)
+		gcr_place_abort(dump->daemon->places, dump->name);
+	gcr_dump_let_run(dump);
+	unpark_all(dump);
+	return result;
+}
+
+/* ---- one process's part ---- */
+
+/* Where it came from. What goes wrong now is added to the words of what failed. */
+static void go_back(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_error back_error = {0};
+	char first[GCR_ERROR_WORDS_MAX];
+
+	if (task->from != GCR_STATE_RUNNING || *ret_state != GCR_STATE_FROZEN)
+		return;
+	atomic_store(&task->phase, "rollback");
+	task->from = GCR_STATE_FROZEN;
+	task->is_undoing = true;
+	if (gcr_engine_of(task->process)->thaw(task, ret_state, &back_error) < 0) {
+		snprintf(first, sizeof(first), "%s", error->words);
+		gcr_error_set(error, error->number, "%s%s%s", first, *first ? "; " : "",
+			      back_error.words);
+		gcr_log(LOG_ERR, task->process->pid, "roll-back: %s", back_error.words);
+	}
+	task->from = GCR_STATE_RUNNING;
+}
+
+static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	*ret_state = task->from;
+	if (task->from == GCR_STATE_RUNNING)
+		return gcr_engine_for_freeze(task)->freeze(task, ret_state, error);
+	/* The others vote whether they go through with it. */
+	return gcr_task_commit(task);
+}
+
+int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	int result = freeze(task, ret_state, error);
+
+	result = gcr_task_meet(task, result, error);
+	if (!result) {
+		if (gcr_task_is_first(task))
+			result = dump_tree(task, error);
+		result = gcr_task_meet(task, result, error);
+	}
+	if (result < 0)
+		go_back(task, ret_state, error);
+	else if (!task->command->leave)
+		*ret_state = GCR_STATE_DUMPED;
+	return result;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the dump share: one dump, on the thread of the first of its tasks. */
+#ifndef GCR_FS_DUMP_PRIVATE_H
+#define GCR_FS_DUMP_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "criu-glue/opens.h"
+#include "fs/operation.h"
+#include "fs/place_name.h"
+#include "lib/file_identity.h"
+#include "lib/proc_tree.h"
+
+/* One process of the tree. */
+struct gcr_dump_member {
+	struct gcr_proc_member proc;
+	int pidfd;
+	bool was_stopped; /* before us */
+};
+
+struct gcr_dump {
+	struct gcr_task *task;
+	struct gcr_daemon *daemon;
+	struct gcr_dump_member *members; /* the root first */
+	size_t count;
+	uid_t uid; /* the root's */
+	gid_t gid;
+	struct gcr_opens *opens;
+	unsigned int criu_version;
+	bool is_stopped; /* all of the tree, by CRIU */
+
+	char name[GCR_PLACE_NAME_BYTES]; /* the place's */
+	int place_fd;			 /* its directory, not yet under its name; -1: none */
+	int root_fd;			 /* `snapshot` in it */
+	int images_fd;			 /* `criu` in that */
+
+	/* Digests of the files that the tree has open, made while CRIU works. */
+	struct gcr_file_identity *files;
+	size_t files_count;
+	pthread_t reader;
+	bool is_reading;
+	atomic_bool stop_reading;
+	int read_result;
+	struct gcr_error read_error;
+};
+
+/* ---- dump_tree.c: the tree, and what stands in the way ---- */
+
+/* The members as they are now. */
+int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error);
+/* -EBUSY, -EOPNOTSUPP, ... */
+int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
+/* Memory that CRIU will write: a bound from above. */
+int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error);
+/* All of them go on that have been stopped by CRIU. */
+void gcr_dump_let_run(struct gcr_dump *dump);
+/* All of them end; returns when they have. -ETIMEDOUT. */
+int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
+void gcr_dump_forget_tree(struct gcr_dump *dump);
+
+/* ---- dump_papers.c: what goes into the place besides CRIU's images ---- */
+
+/* Begin to read the files that are open, and wait for the end of that. */
+int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error);
+int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error);
+
+/*
+ * CRIU has ended: VRAM (by hard links), the papers of every GPU process, and last the manifest.
+ */
+int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error);
+
+/* The first of the tasks' processes with this pid, NULL: it uses no GPU. */
+struct gcr_process *gcr_dump_gpu_process(const struct gcr_dump *dump, pid_t pid);
+
+#endif

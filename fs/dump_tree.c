@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT */
+/* The processes of a tree that is dumped, from its beginning to its end. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fs/dump_private.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_cgroup.h"
+#include "lib/proc_file.h"
+
+/* What has been killed is gone when the kernel has freed its memory. */
+#define END_USEC (60 * GCR_USEC_PER_SEC)
+
+void gcr_dump_forget_tree(struct gcr_dump *dump)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].pidfd >= 0)
+			close(dump->members[i].pidfd);
+	free(dump->members);
+	dump->members = NULL;
+	dump->count = 0;
+}
+
+static bool was_stopped(const struct gcr_dump *dump, const struct gcr_proc_member *member)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == member->pid &&
+		    dump->members[i].proc.start_ticks == member->start_ticks)
+			return dump->members[i].was_stopped;
+	return !dump->is_stopped && member->state == 'T';
+}
+
+int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_proc_member *found = NULL;
+	struct gcr_dump_member *members;
+	size_t count;
+	int result = gcr_proc_tree(dump->task->command->root, &found, &count, error);
+
+	if (result < 0)
+		return result;
+	members = calloc(count, sizeof(*members));
+	if (!members)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		members[i].proc = found[i];
+		members[i].was_stopped = was_stopped(dump, &found[i]);
+		/* One that has ended by now needs none. */
+		if (gcr_proc_open(found[i].pid, found[i].start_ticks, &members[i].pidfd) < 0)
+			members[i].pidfd = -1;
+	}
+	gcr_dump_forget_tree(dump);
+	dump->members = members;
+	dump->count = count;
+	if (gcr_proc_owner(members[0].proc.pid, &dump->uid, &dump->gid) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended",
+				     (int)members[0].proc.pid);
+	return 0;
+}
+
+/* ---- what stands in the way ---- */
+
+/* Which container engine has made it, by the name of its cgroup. */
+static const char *engine_of(const char *cgroup)
+{
+	static const struct {
+		const char *mark;
+		const char *engine;
+	} engines[] = {
+		{"cri-containerd", "containerd"},
+		{"docker", "docker"},
+		{"libpod", "podman"},
+		{"crio", "cri-o"},
+		{"kubepods", "kubernetes"},
+		{"lxc", "lxc"},
+		{"machine.slice", "systemd-nspawn"},
+	};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(engines); i++)
+		if (strstr(cgroup, engines[i].mark))
+			return engines[i].engine;
+	return "its container engine";
+}
+
+static int check_namespace(const struct gcr_dump *dump, const char *cgroup, struct gcr_error *error)
+{
+	pid_t root = dump->members[0].proc.pid;
+	struct gcr_proc_status ours, its;
+
+	if (gcr_proc_status(getpid(), &ours) < 0 || gcr_proc_status(root, &its) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)root);
+	if (its.ns_pids_count <= ours.ns_pids_count || its.ns_pids[its.ns_pids_count - 1] == 1)
+		return 0;
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "process %d is in a container, and not its first process: let %s dump "
+			     "the container",
+			     (int)root, engine_of(cgroup));
+}
+
+/* The unit would be started again by systemd: two of it would run. */
+static int check_unit(const struct gcr_dump *dump, const char *cgroup, struct gcr_error *error)
+{
+	static const char suffix[] = ".service";
+	const char *unit = strrchr(cgroup, '/');
+	size_t length;
+
+	unit = unit ? unit + 1 : cgroup;
+	length = strlen(unit);
+	if (dump->task->command->supervised || dump->task->command->leave ||
+	    length <= sizeof(suffix) - 1 ||
+	    strcmp(unit + length - (sizeof(suffix) - 1), suffix) != 0)
+		return 0;
+	return gcr_error_set(
+		error, EOPNOTSUPP,
+		"process %d belongs to %s, which systemd may start again when the dump "
+		"ends it: stop that, and write `dump supervised`",
+		(int)dump->members[0].proc.pid, unit);
+}
+
+static int check_writer(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	pid_t writer = dump->task->command->writer;
+	struct gcr_proc_status status;
+
+	if (writer <= 0 || gcr_proc_status(writer, &status) < 0)
+		return 0;
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == status.thread_group)
+			return gcr_error_set(error, EBUSY,
+					     "the writer is process %d of the tree itself",
+					     (int)status.thread_group);
+	return 0;
+}
+
+/* All of it is to be dumped, and nobody can be left out. */
+static int check_owner(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	for (size_t i = 0; i < dump->count; i++) {
+		uid_t uid;
+		gid_t gid;
+
+		if (gcr_proc_owner(dump->members[i].proc.pid, &uid, &gid) < 0)
+			continue;
+		if (uid != dump->uid && dump->task->command->writer_uid != 0)
+			return gcr_error_set(error, EPERM,
+					     "process %d of the tree belongs to another user",
+					     (int)dump->members[i].proc.pid);
+	}
+	return 0;
+}
+
+int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ char *cgroup = NULL;
+	int result;
+
+	if (geteuid())
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "CRIU needs root, and the daemon does not run as root");
+	if (gcr_proc_cgroup(dump->members[0].proc.pid, &cgroup) < 0)
+		cgroup = strdup("");
+	if (!cgroup)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = check_writer(dump, error);
+	if (!result)
+		result = check_owner(dump, error);
+	if (!result)
+		result = check_namespace(dump, cgroup, error);
+	if (!result)
+		result = check_unit(dump, cgroup, error);
+	for (size_t i = 0; i < dump->count && !result; i++)
+		if (dump->members[i].proc.state == 'T' || dump->members[i].proc.state == 't')
+			result = gcr_error_set(error, EOPNOTSUPP,
+					       "process %d of the tree is stopped: continue it",
+					       (int)dump->members[i].proc.pid);
+	return result;
+}
+
+/* ---- its memory ---- */
+
+static uint64_t kib_of(const char *text, const char *key)
+{
+	const char *line = strstr(text, key);
+	uint64_t kib = 0;
+
+	if (line && sscanf(line + strlen(key), " %" SCNu64, &kib) != 1)
+		kib = 0;
+	return kib;
+}
+
+int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error)
+{
+	uint64_t kib = 0;
+
+	for (size_t i = 0; i < dump->count; i++) {
+		_cleanup_free_ char *text = NULL;
+		int result = gcr_proc_read(dump->members[i].proc.pid, "smaps_rollup", &text, NULL);
+
+		/* A zombie has no memory. */
+		if (result < 0 && strchr("ZX", dump->members[i].proc.state))
+			continue;
+		if (result < 0)
+			return gcr_error_set(error, -result, "the memory of process %d: %s",
+					     (int)dump->members[i].proc.pid, strerror(-result));
+		kib += kib_of(text, "\nPss_Anon:") + kib_of(text, "\nPss_Shmem:") +
+		       kib_of(text, "\nSwapPss:");
+	}
+	*ret_bytes = kib * 1024;
+	return 0;
+}
+
+/* ---- its end ---- */
+
+static void send_signal(const struct gcr_dump_member *member, int number)
+{
+	if (member->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, member->pidfd, number, NULL, 0);
+}
+
+void gcr_dump_let_run(struct gcr_dump *dump)
+{
+	for (size_t i = dump->count; i-- > 0 && dump->is_stopped;)
+		if (!dump->members[i].was_stopped)
+			send_signal(&dump->members[i], SIGCONT);
+	dump->is_stopped = false;
+}
+
+int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + END_USEC;
+
+	/* They are stopped: none can make another one meanwhile. */
+	for (size_t i = 0; i < dump->count; i++)
+		send_signal(&dump->members[i], SIGKILL);
+	for (size_t i = 0; i < dump->count; i++) {
+		struct pollfd end = {.fd = dump->members[i].pidfd, .events = POLLIN};
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		if (end.fd >= 0 &&
+		    poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1)
+			return gcr_error_set(error, ETIMEDOUT, "process %d does not end",
+					     (int)dump->members[i].proc.pid);
+	}
+	return 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* One request over the link, whose page stays in our hands: by it the library is called back. */
+#include "fs/park.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include "fs/link.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* A library that has been without a daemon looks for one every two seconds. */
+#define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
+#define ANSWER_USEC  (5 * GCR_USEC_PER_SEC)
+
+static int take_answer(const struct gcr_message *message, struct gcr_error *error)
+{
+	struct gcr_result answer;
+
+	gcr_message_payload(message, &answer, sizeof(answer));
+	gcr_message_terminate(answer.words);
+	for (char *byte = answer.words; *byte; byte++)
+		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
+			*byte = '?';
+	if (answer.error < 0 || answer.error > 4095)
+		answer.error = EIO;
+	return answer.error ? gcr_error_set(error, answer.error, "%s", answer.words) : 0;
+}
+
+static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error)
+{
+	const struct gcr_park request = {.limit_ms = limit_ms};
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result =
+		gcr_link_request(link, GCR_MESSAGE_PARK, &request, sizeof(request), NULL, 0, error);
+	if (result < 0)
+		return result;
+	do {
+		result = gcr_link_receive(link, ANSWER_USEC, message);
+		if (result == -EINTR)
+			return gcr_error_set(error, ESRCH, "it has ended");
+		if (result == -ETIMEDOUT)
+			return gcr_error_set(error, ETIMEDOUT,
+					     "its preload library does not answer");
+		if (result < 0)
+			return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+		gcr_message_close_fds(message);
+	} while (message->header.type != GCR_MESSAGE_RESULT);
+	return take_answer(message, error);
+}
+
+int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *error)
+{
+	_cleanup_close_ int page_fd = -1;
+	struct gcr_link *link;
+	bool is_parked;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	is_parked = process->parked_page_fd >= 0 && !process->link;
+	pthread_mutex_unlock(&process->lock);
+	if (is_parked)
+		return 0;
+	result = gcr_link_take(process, CONNECT_USEC, &link, error);
+	if (result < 0)
+		return result;
+	page_fd = fcntl(gcr_link_page_fd(link), F_DUPFD_CLOEXEC, 0);
+	result = page_fd < 0 ? gcr_error_set(error, EMFILE, "too many files are open")
+			     : ask(link, limit_ms, error);
+	gcr_link_put(link);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	if (process->parked_page_fd >= 0)
+		close(process->parked_page_fd);
+	process->parked_page_fd = TAKE_FD(page_fd);
+	pthread_mutex_unlock(&process->lock);
+	return 0;
+}
+
+void gcr_unpark(struct gcr_process *process)
+{
+	const uint32_t no = 0;
+	int page_fd;
+
+	pthread_mutex_lock(&process->lock);
+	page_fd = process->parked_page_fd;
+	process->parked_page_fd = -1;
+	pthread_mutex_unlock(&process->lock);
+	if (page_fd < 0)
+		return;
+	/* Its own limit of time does the same. */
+	if (pwrite(page_fd, &no, sizeof(no), offsetof(struct gcr_page, is_parked)) < 0)
+		(void)errno;
+	close(page_fd);
+}

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: MIT */
+/* The list of places, what they were and have become, and what their files say. */
+#include "fs/place.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "fs/criu_run.h"
+#include "fs/event.h"
+#include "fs/folder.h"
+#include "fs/log.h"
+#include "fs/place_name.h"
+#include "fs/process.h"
+#include "fs/restored_cgroup.h"
+#include "fs/state.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+#define PLACES_MAX	    1024
+#define PLACES_PER_USER_MAX 128 /* so that one leaves room for others */
+
+struct gcr_places {
+	struct gcr_daemon *daemon;
+	pthread_mutex_t lock; /* guards the list; held while one is made */
+	struct gcr_place *list;
+	size_t count;
+	uint32_t last_serial;
+};
+
+struct gcr_place *gcr_place_ref(struct gcr_place *place)
+{
+	atomic_fetch_add(&place->references, 1);
+	return place;
+}
+
+void gcr_place_unref(struct gcr_place *place)
+{
+	if (!place || atomic_fetch_sub(&place->references, 1) != 1)
+		return;
+	gcr_folder_unref(place->folder);
+	gcr_event_log_unref(place->events);
+	gcr_process_unref(place->process);
+	if (place->fd >= 0)
+		close(place->fd);
+	/* Where children of it live on, it stays for them. */
+	if (place->cgroup)
+		gcr_restored_cgroup_remove(place->cgroup);
+	free(place->cgroup);
+	pthread_mutex_destroy(&place->lock);
+	free(place);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
+
+/* Both logs: its own, and the daemon's, which outlives it. */
+#define TELL(place, ...)                                                    \
+	do {                                                                \
+		gcr_event_log_append((place)->events, __VA_ARGS__);         \
+		gcr_event_log_append((place)->daemon->events, __VA_ARGS__); \
+	} while (0)
+
+/* Lock: places. */
+static struct gcr_place *find_locked(const struct gcr_places *places, const char *name)
+{
+	struct gcr_place *place = places->list;
+
+	while (place && strcmp(place->name, name) != 0)
+		place = place->next;
+	return place;
+}
+
+/* Lock: places. */
+static size_t count_of_user_locked(const struct gcr_places *places, uid_t uid)
+{
+	size_t count = 0;
+
+	for (const struct gcr_place *place = places->list; place; place = place->next)
+		count += place->stat.st_uid == uid;
+	return count;
+}
+
+/* ---- where it comes from, for a next daemon ---- */
+
+#define ORIGIN_NAME	 "origin"
+#define ORIGIN_BYTES_MAX 256
+
+static int write_origin(int fd, const struct gcr_place_origin *origin, bool is_restoring,
+			struct gcr_error *error)
+{
+	char text[ORIGIN_BYTES_MAX];
+	struct iovec part = {.iov_base = text};
+
+	part.iov_len = (size_t)snprintf(text, sizeof(text), "%s %d %" PRIu64 "\n",
+					is_restoring	    ? "restoring"
+					: origin->is_ending ? "ending"
+					: origin->pid	    ? "dumped"
+							    : "incoming",
+					(int)origin->pid, origin->start_ticks);
+	return gcr_beneath_replace(fd, ORIGIN_NAME, &part, 1, error);
+}
+
+/* What was dumped here, by the file that says so; what users have brought has none. */
+static enum gcr_state read_origin(struct gcr_place *place)
+{
+	_cleanup_free_ void *bytes = NULL;
+	char text[ORIGIN_BYTES_MAX];
+	char word[16];
+	size_t size;
+	int pid;
+
+	if (gcr_beneath_read(place->fd, ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, NULL) < 0)
+		return GCR_STATE_INCOMING;
+	memcpy(text, bytes, size);
+	text[size] = '\0';
+	if (sscanf(text, "%15s %d %" SCNu64, word, &pid, &place->origin.start_ticks) != 3)
+		return GCR_STATE_FAILED;
+	place->origin.pid = pid;
+	place->origin.uid = place->stat.st_uid;
+	place->origin.gid = place->stat.st_gid;
+	place->origin.is_ending = !strcmp(word, "ending");
+	if (!strcmp(word, "restoring"))
+		return GCR_STATE_RESTORING;
+	return pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
+}
+
+int gcr_place_mark(struct gcr_place *place, bool is_restoring, struct gcr_error *error)
+{
+	struct gcr_place_origin origin;
+
+	pthread_mutex_lock(&place->lock);
+	origin = place->origin;
+	pthread_mutex_unlock(&place->lock);
+	return write_origin(place->fd, &origin, is_restoring, error);
+}
+
+/* Of what is in the store under this name. Lock: places. */
+static int add_locked(struct gcr_places *places, const char *name, struct gcr_place **ret_place)
+{
+	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = calloc(1, sizeof(*place));
+	int result;
+
+	if (!place)
+		return -ENOMEM;
+	atomic_init(&place->references, 1);
+	pthread_mutex_init(&place->lock, NULL);
+	place->daemon = places->daemon;
+	place->serial = ++places->last_serial;
+	snprintf(place->name, sizeof(place->name), "%s", name);
+	place->fd = -1;
+	result = gcr_event_log_create(&place->events);
+	if (!result)
+		result = gcr_store_open_place(places->daemon->store, name, &place->stat, &place->fd,
+					      &place->folder);
+	if (result < 0)
+		return result;
+	place->state = read_origin(place);
+	place->state_since_usec = (int64_t)place->stat.st_mtim.tv_sec * GCR_USEC_PER_SEC +
+				  place->stat.st_mtim.tv_nsec / 1000;
+	place->next = places->list;
+	places->list = place;
+	places->count++;
+	if (ret_place)
+		*ret_place = gcr_place_ref(place);
+	TELL(place, "%s - found %s", name, gcr_state_name(place->state));
+	TAKE_PTR(place);
+	return 0;
+}
+
+static int add_left(const char *name, void *data)
+{
+	struct gcr_places *places = data;
+	int result = gcr_place_name_is_good(name, strlen(name)) ? add_locked(places, name, NULL)
+								: -EINVAL;
+
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "place-%s in the store cannot be used: %s", name,
+			strerror(-result));
+	return 0;
+}
+
+int gcr_places_create(struct gcr_daemon *daemon, struct gcr_places **ret_places)
+{
+	struct gcr_places *places = calloc(1, sizeof(*places));
+	int result;
+
+	if (!places)
+		return -ENOMEM;
+	pthread_mutex_init(&places->lock, NULL);
+	places->daemon = daemon;
+	*ret_places = places;
+	pthread_mutex_lock(&places->lock);
+	result = gcr_store_each_place(daemon->store, add_left, places);
+	pthread_mutex_unlock(&places->lock);
+	return result;
+}
+
+void gcr_places_destroy(struct gcr_places *places)
+{
+	if (!places)
+		return;
+	while (places->list) {
+		struct gcr_place *place = places->list;
+
+		places->list = place->next;
+		gcr_store_close_place(place->folder);
+		gcr_place_unref(place);
+	}
+	pthread_mutex_destroy(&places->lock);
+	free(places);
+}
+
+int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
+		   struct gcr_place **ret_place)
+{
+	struct gcr_store *store = places->daemon->store;
+	int result = 0;
+
+	if (!gcr_place_name_is_good(name, strlen(name)))
+		return -EINVAL;
+	pthread_mutex_lock(&places->lock);
+	if (find_locked(places, name))
+		result = -EEXIST;
+	else if (places->count >= PLACES_MAX ||
+		 count_of_user_locked(places, uid) >= PLACES_PER_USER_MAX)
+		result = -ENOSPC;
+	if (!result)
+		result = gcr_store_make_place(store, name, uid, gid);
+	if (!result) {
+		result = add_locked(places, name, ret_place);
+		if (result < 0)
+			gcr_store_drop_place(store, name, NULL);
+	}
+	pthread_mutex_unlock(&places->lock);
+	return result;
+}
+
+int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place **ret_place)
+{
+	struct gcr_place *place;
+
+	pthread_mutex_lock(&places->lock);
+	place = find_locked(places, name);
+	if (place)
+		*ret_place = gcr_place_ref(place);
+	pthread_mutex_unlock(&places->lock);
+	return place ? 0 : -ENOENT;
+}
+
+int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr_place **ret_place)
+{
+	struct gcr_place *place;
+
+	pthread_mutex_lock(&places->lock);
+	place = places->list;
+	while (place && place->serial != serial)
+		place = place->next;
+	if (place)
+		*ret_place = gcr_place_ref(place);
+	pthread_mutex_unlock(&places->lock);
+	return place ? 0 : -ENOENT;
+}
+
+int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *place, void *data),
+		   void *data)
+{
+	int result = 0;
+
+	pthread_mutex_lock(&places->lock);
+	for (struct gcr_place *place = places->list; place && !result; place = place->next)
+		result = visit(place, data);
+	pthread_mutex_unlock(&places->lock);
+	return result;
+}
+
+/* Lock: places. */
+static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
+{
+	struct gcr_place **link;
+
+	for (link = &places->list; *link && *link != place; link = &(*link)->next)
+		;
+	if (!*link)
+		return false;
+	*link = place->next;
+	places->count--;
+	return true;
+}
+
+/* @even_running: the process that it is another name of has ended. */
+static int drop(struct gcr_place *place, bool even_running)
+{
+	struct gcr_places *places = place->daemon->places;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	bool is_empty;
+	int result = 0;
+
+	pthread_mutex_lock(&places->lock);
+	pthread_mutex_lock(&place->lock);
+	is_empty = place->is_empty;
+	if (place->restore || (place->process && !even_running))
+		result = -EBUSY;
+	pthread_mutex_unlock(&place->lock);
+	if (!result && !unlist_locked(places, place))
+		result = -ENOENT;
+	pthread_mutex_unlock(&places->lock);
+	if (result < 0)
+		return result;
+	/* Changes that are under way may take a while, and everybody looks for names in the list.
+	 */
+	if (!is_empty)
+		result = gcr_store_drop_place(place->daemon->store, place->name, place->folder);
+	if (result < 0) {
+		/* Until it is moved away, the store has no other of its name. */
+		pthread_mutex_lock(&places->lock);
+		place->next = places->list;
+		places->list = place;
+		places->count++;
+		pthread_mutex_unlock(&places->lock);
+		return result;
+	}
+	gcr_criu_subject_of_place(place->name, subject);
+	gcr_criu_forget(place->daemon, subject);
+	TELL(place, "%s - gone %s", place->name, even_running ? "ended" : "dropped");
+	gcr_place_unref(place); /* the list's */
+	return 0;
+}
+
+int gcr_place_drop(struct gcr_place *place)
+{
+	return drop(place, false);
+}
+
+/* ---- of a dump ---- */
+
+int gcr_place_begin(struct gcr_places *places, const char *name, int *ret_fd,
+		    struct gcr_error *error)
+{
+	int fd = -EEXIST;
+
+	pthread_mutex_lock(&places->lock);
+	if (!find_locked(places, name))
+		fd = gcr_store_begin_place(places->daemon->store, name);
+	pthread_mutex_unlock(&places->lock);
+	if (fd == -EEXIST)
+		return gcr_error_set(error, EEXIST,
+				     "there is a %s already: give another name=", name);
+	if (fd < 0)
+		return gcr_error_set(error, -fd, "%s cannot be made: %s", name, strerror(-fd));
+	*ret_fd = fd;
+	return 0;
+}
+
+void gcr_place_abort(struct gcr_places *places, const char *name)
+{
+	gcr_store_abort_place(places->daemon->store, name);
+}
+
+int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
+		      const struct gcr_place_origin *origin, struct gcr_error *error)
+{
+	struct gcr_store *store = places->daemon->store;
+	int result = write_origin(fd, origin, false, error);
+
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&places->lock);
+	result = find_locked(places, name) ? -EEXIST : 0;
+	if (!result)
+		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
+	if (!result) {
+		result = add_locked(places, name, NULL);
+		if (result < 0)
+			gcr_store_drop_place(store, name, NULL);
+	}
+	pthread_mutex_unlock(&places->lock);
+	return result ? gcr_error_set(error, -result, "%s cannot be made: %s", name,
+				      strerror(-result))
+		      : 0;
+}
+
+void gcr_place_ended(struct gcr_places *places, const char *name)
+{
+	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
+	struct gcr_error error;
+
+	if (gcr_place_find(places, name, &place) < 0)
+		return;
+	pthread_mutex_lock(&place->lock);
+	place->origin.is_ending = false;
+	pthread_mutex_unlock(&place->lock);
+	if (gcr_place_mark(place, false, &error) < 0)
+		gcr_log(LOG_WARNING, 0, "%s: %s", name, error.words);
+}
+
+/* ---- what becomes of it ---- */
+
+void gcr_place_set_state(struct gcr_place *place, enum gcr_state state)
+{
+	enum gcr_state from;
+
+	pthread_mutex_lock(&place->lock);
+	from = place->state;
+	place->state = state;
+	place->state_since_usec = gcr_clock_real_usec();
+	pthread_mutex_unlock(&place->lock);
+	if (from != state)
+		TELL(place, "%s - state %s %s", place->name, gcr_state_name(from),
+		     gcr_state_name(state));
+}
+
+void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
+{
+	int result;
+
+	pthread_mutex_lock(&place->lock);
+	place->process = gcr_process_ref(process);
+	pthread_mutex_unlock(&place->lock);
+	gcr_place_set_state(place, GCR_STATE_RUNNING);
+	/* To a next daemon it is nothing any more. */
+	result = gcr_store_drop_place(place->daemon->store, place->name, place->folder);
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "%s: its files stay: %s", place->name, strerror(-result));
+	pthread_mutex_lock(&place->lock);
+	place->is_empty = !result;
+	pthread_mutex_unlock(&place->lock);
+	if (gcr_process_has_ended(process))
+		gcr_places_process_gone(place->daemon->places, process);
+}
+
+void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *process)
+{
+	struct gcr_place *place;
+
+	do {
+		pthread_mutex_lock(&places->lock);
+		for (place = places->list; place; place = place->next) {
+			bool is_its;
+
+			pthread_mutex_lock(&place->lock);
+			is_its = place->process == process;
+			pthread_mutex_unlock(&place->lock);
+			if (is_its)
+				break;
+		}
+		if (place)
+			gcr_place_ref(place);
+		pthread_mutex_unlock(&places->lock);
+		if (place) {
+			drop(place, true);
+			gcr_place_unref(place);
+		}
+	} while (place);
+}
+
+int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
+		       struct gcr_place **ret_place)
+{
+	struct gcr_place *place;
+	int result = -ENOENT;
+
+	pthread_mutex_lock(&places->lock);
+	for (place = places->list; place && result < 0; place = place->next) {
+		pthread_mutex_lock(&place->lock);
+		if (process ? place->process == process
+			    : !place->process && place->origin.pid == pid) {
+			*ret_place = gcr_place_ref(place);
+			result = 0;
+		}
+		pthread_mutex_unlock(&place->lock);
+	}
+	pthread_mutex_unlock(&places->lock);
+	return result;
+}
+
+void gcr_place_report(struct gcr_place *place, const char *verb, const struct gcr_error *error)
+{
+	pthread_mutex_lock(&place->lock);
+	place->error = *error;
+	pthread_mutex_unlock(&place->lock);
+	TELL(place, "%s - verb %s %s%s%s", place->name, verb,
+	     error->number ? gcr_error_name(error->number) : "ok", *error->words ? " " : "",
+	     error->words);
+	if (error->number)
+		gcr_log(LOG_WARNING, 0, "%s: %s: %s: %s", place->name, verb,
+			gcr_error_name(error->number), error->words);
+	else
+		gcr_log(LOG_INFO, 0, "%s: %s: done", place->name, verb);
+}
+
+/* ---- files ---- */
+
+static void render_name(const struct gcr_place *place, FILE *stream)
+{
+	fputs(place->name, stream);
+}
+
+static void render_uid(const struct gcr_place *place, FILE *stream)
+{
+	fprintf(stream, "%u", (unsigned int)place->stat.st_uid);
+}
+
+static void render_state(const struct gcr_place *place, FILE *stream)
+{
+	fputs(gcr_state_name(place->state), stream);
+}
+
+static void render_since(const struct gcr_place *place, FILE *stream)
+{
+	fprintf(stream, "%" PRId64, place->state_since_usec);
+}
+
+static void render_verbs(const struct gcr_place *place, FILE *stream)
+{
+	char verbs[128];
+
+	fputs(gcr_state_verbs(place->state, verbs, sizeof(verbs)) ? verbs : "-", stream);
+}
+
+static void render_held(const struct gcr_place *place, FILE *stream)
+{
+	fprintf(stream, "%" PRIu64, gcr_folder_resident_bytes(place->folder));
+}
+
+static const struct {
+	const char *name;
+	void (*render)(const struct gcr_place *place, FILE *stream);
+} status_keys[] = {
+	{"name", render_name},	 {"uid", render_uid},
+	{"state", render_state}, {"state_since_usec", render_since},
+	{"verbs", render_verbs}, {"held_bytes", render_held},
+};
+
+const char *gcr_place_status_key(size_t index)
+{
+	return index < GCR_ARRAY_SIZE(status_keys) ? status_keys[index].name : NULL;
+}
+
+void gcr_place_render_status(struct gcr_place *place, FILE *stream)
+{
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(status_keys); i++) {
+		fprintf(stream, "%s ", status_keys[i].name);
+		status_keys[i].render(place, stream);
+		fputc('\n', stream);
+	}
+}
+
+void gcr_place_render_error(struct gcr_place *place, FILE *stream)
+{
+	struct gcr_error error;
+
+	pthread_mutex_lock(&place->lock);
+	error = place->error;
+	pthread_mutex_unlock(&place->lock);
+	if (error.number)
+		fprintf(stream, "%s: %s\n", gcr_error_name(error.number), error.words);
+	else
+		fputs("ok\n", stream);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Places: directories of the mount's root for what is no running process. Users make empty ones
+ * with mkdir(2) for snapshots from elsewhere; a dump makes one with all that it takes to restore a
+ * tree of processes. Each is a folder in the store with a name, outlives the daemon, and belongs to
+ * who has made it, or whose process it was. Once a process has been made of it, the place is
+ * another name of that, until it ends.
+ */
+#ifndef GCR_FS_INCOMING_H
+#define GCR_FS_INCOMING_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "fs/daemon.h"
+#include "fs/state.h"
+#include "fs/store.h"
+#include "lib/error.h"
+
+struct gcr_event_log;
+struct gcr_process;
+struct gcr_restore;
+
+/* What a dump has made of which process. */
+struct gcr_place_origin {
+	pid_t pid; /* of the tree's root; 0: it comes from elsewhere */
+	uint64_t start_ticks;
+	uid_t uid;
+	gid_t gid;
+	bool is_ending; /* the tree may not have ended yet: it has to */
+};
+
+struct gcr_place {
+	/* fixed for life */
+	atomic_int references;
+	uint32_t serial; /* never used again */
+	struct gcr_daemon *daemon;
+	char name[GCR_PLACE_NAME_BYTES];
+	struct stat stat; /* of its directory: whose it is, and since when */
+	int fd;		  /* its directory, which nobody but us sees */
+	struct gcr_folder *folder;
+	struct gcr_event_log *events;
+
+	struct gcr_place *next; /* the list's */
+
+	pthread_mutex_t lock;
+	enum gcr_state state; /* incoming, dumped, restoring, failed, or running: see `process` */
+	int64_t state_since_usec;
+	struct gcr_place_origin origin;
+	struct gcr_restore *restore; /* what is under way; NULL: nothing */
+	struct gcr_process *process; /* that has been made of it, a reference; NULL: none */
+	char *cgroup;		     /* of what has been made of it; NULL: none */
+	bool is_empty;		     /* what was in it has gone */
+	struct gcr_error error;	     /* of the last write to ctl that failed; number 0: none */
+};
+
+struct gcr_places;
+
+/* With those that earlier daemons have left. -ENOMEM; one that cannot be read is left as it is. */
+int gcr_places_create(struct gcr_daemon *daemon, struct gcr_places **ret_places);
+void gcr_places_destroy(struct gcr_places *places); /* their files stay */
+
+/*
+ * A reference to a new one. -EINVAL: it cannot be a name; -EEXIST; -ENOSPC: there are too many, or
+ * no room; -ENOMEM.
+ */
+int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
+		   struct gcr_place **ret_place);
+/* References to what is there: -ENOENT. */
+int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place **ret_place);
+int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr_place **ret_place);
+/* Calls @visit for each, with the list locked; stops with its non-zero result. */
+int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *place, void *data),
+		   void *data);
+
+struct gcr_place *gcr_place_ref(struct gcr_place *place);
+void gcr_place_unref(struct gcr_place *place); /* NULL is allowed */
+
+/*
+ * It goes with all that is in it. -ENOENT: it is gone already; -EBUSY: a process is being made of
+ * it, or has been; -ENOMEM.
+ */
+int gcr_place_drop(struct gcr_place *place);
+
+/* ---- of a dump: its place is made beside the list, and becomes visible whole ---- */
+
+/* *ret_fd: its directory, with an empty `snapshot` in it; the caller's. -EEXIST, ...: with words.
+ */
+int gcr_place_begin(struct gcr_places *places, const char *name, int *ret_fd,
+		    struct gcr_error *error);
+/* @fd: its directory. With words. What has failed is to be aborted. */
+int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
+		      const struct gcr_place_origin *origin, struct gcr_error *error);
+void gcr_place_abort(struct gcr_places *places, const char *name);
+/* Its tree has ended. */
+void gcr_place_ended(struct gcr_places *places, const char *name);
+
+/* ---- what becomes of it ---- */
+
+/* With its events. */
+void gcr_place_set_state(struct gcr_place *place, enum gcr_state state);
+/*
+ * For a next daemon: a restore is under way (@is_restoring), or not any more. Errors, with words.
+ */
+int gcr_place_mark(struct gcr_place *place, bool is_restoring, struct gcr_error *error);
+/* @process has been made of it, and runs: what was in it goes. */
+void gcr_place_became(struct gcr_place *place, struct gcr_process *process);
+/* A process has ended: the place that was another name of it goes with it. */
+void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *process);
+
+/*
+ * The place under whose name the process of this pid is to be seen: it was dumped there, and the
+ * pid is not another's (@process NULL), or the process has been made of it. -ENOENT.
+ */
+int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
+		       struct gcr_place **ret_place);
+
+/* The result of a verb into `error`, both event logs, and the log. */
+void gcr_place_report(struct gcr_place *place, const char *verb, const struct gcr_error *error);
+
+/* What its files say. */
+void gcr_place_render_status(struct gcr_place *place, FILE *stream);
+void gcr_place_render_error(struct gcr_place *place, FILE *stream);
+const char *gcr_place_status_key(size_t index); /* NULL after the last */
+
+#endif

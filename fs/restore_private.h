@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the restore share: one restore, on its thread. */
+#ifndef GCR_FS_RESTORE_PRIVATE_H
+#define GCR_FS_RESTORE_PRIVATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fs/ctl.h"
+#include "fs/place.h"
+#include "fs/process.h"
+#include "lib/manifest.h"
+
+/* A GPU process of the tree, as it was dumped, and as it is made. */
+struct gcr_restore_member {
+	const struct gcr_tree_process *described;
+	struct gcr_manifest *manifest; /* NULL: the top one, which is the restore's */
+	struct gcr_digest *digests;
+	int root_fd;		     /* the directory with `vram`, `digests` and `manifest` */
+	pid_t pid;		     /* now */
+	struct gcr_process *process; /* a reference, NULL: not yet */
+};
+
+struct gcr_restore {
+	atomic_int references;
+	struct gcr_daemon *daemon;
+	struct gcr_place *place; /* a reference */
+	struct gcr_command command;
+	enum gcr_state from;
+	int64_t started_usec;
+	_Atomic(const char *) phase;
+
+	pthread_mutex_t lock;
+	int stop;	  /* positive errno: why it is to end, 0: it is not */
+	bool is_detached; /* wanted whoever waits */
+	bool is_over;	  /* nobody can join */
+	int64_t deadline_usec;
+	struct gcr_restore_waiter *waiters;
+	size_t waiters_count;
+	struct gcr_restore *next; /* the list's */
+
+	/* the thread's */
+	int root_fd; /* `snapshot` of the place */
+	struct gcr_manifest *manifest;
+	struct gcr_restore_member *members;
+	size_t members_count;
+	struct gcr_gpu_pair moves[GCR_GPUS_MAX]; /* of GPUs that are others here */
+	unsigned int moves_count;
+	struct gcr_tree_process alone; /* `pid=N`: the one member, which was not dumped by us */
+	pid_t root;		       /* of the tree that was made; 0: none yet */
+	pid_t namespace_init;	       /* `pid=new`: of its pid namespace; 0: it is in ours */
+	char *cgroup;		       /* the directory of its own; NULL: it has none */
+	bool is_criu_ours;	       /* CRIU was run by us, so that what it made can be ended */
+};
+
+/* Why it is to stop, positive; 0: it is not. */
+int gcr_restore_stopped(struct gcr_restore *restore);
+/* -ECANCELED if so; who stopped it explains it. */
+int gcr_restore_check_stop(struct gcr_restore *restore, struct gcr_error *error);
+void gcr_restore_set_phase(struct gcr_restore *restore, const char *phase);
+
+/* ---- restore_check.c: before anything is started ---- */
+
+/* Papers, owners, images, this machine: fills in manifest, members and moves. */
+int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error);
+void gcr_restore_forget_papers(struct gcr_restore *restore);
+
+/* ---- restore_supply.c: what the tree had open outside of it ---- */
+
+struct gcr_criu_inherit;
+struct gcr_supplies {
+	struct gcr_criu_inherit *inherits;
+	size_t count;
+	int *fds; /* to be closed */
+	size_t fds_count;
+};
+/* Errors, with words: -EOPNOTSUPP it cannot be supplied, ... */
+int gcr_restore_supply(struct gcr_restore *restore, struct gcr_supplies *ret_supplies,
+		       struct gcr_error *error);
+void gcr_supplies_finish(struct gcr_supplies *supplies);
+
+/* ---- restore_tree.c: the tree ---- */
+
+/* CRIU: restore->root is stopped then, with all below it. */
+int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error);
+/* Every GPU process is in the table, frozen, with its bytes. */
+int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error);
+/* Those of the GPU processes, or all, go on. */
+void gcr_restore_let_run(struct gcr_restore *restore, bool all);
+/* What was made ends. */
+void gcr_restore_end_tree(struct gcr_restore *restore);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/* Making and removing cgroups of restored trees. Keeps no state, holds no lock. */
+#include "fs/restored_cgroup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/proc_cgroup.h"
+
+#define PARENT	    "gpucrfs"
+#define PREFIX	    "gpucr-"
+#define NAME_LENGTH 200 /* of what is given; the whole may have 255 */
+#define NUMBERS	    100
+
+static int make_directory(const char *path)
+{
+	return mkdir(path, 0755) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* Any name of a place is one of a cgroup, but for newlines. */
+static char *path_of(const char *point, const char *name, int number)
+{
+	char suffix[16] = "";
+	char *path;
+
+	if (number > 1)
+		snprintf(suffix, sizeof(suffix), ".%d", number);
+	if (asprintf(&path, "%s/" PARENT "/" PREFIX "%.*s%s", point, NAME_LENGTH, name, suffix) < 0)
+		return NULL;
+	for (char *c = path + strlen(point); *c; c++)
+		if (*c == '\n')
+			*c = '_';
+	return path;
+}
+
+/* -EBUSY: it is there and in use. */
+static int make_named(const char *path)
+{
+	if (mkdir(path, 0755) == 0)
+		return 0;
+	if (errno != EEXIST)
+		return -errno;
+	/* One that is left over may have settings of its own. */
+	if (rmdir(path) < 0 && errno != ENOENT)
+		return -errno;
+	return mkdir(path, 0755) == 0 ? 0 : errno == EEXIST ? -EBUSY : -errno;
+}
+
+static int open_procs(const char *directory, int *ret_fd)
+{
+	_cleanup_free_ char *path = NULL;
+	int fd;
+
+	if (asprintf(&path, "%s/cgroup.procs", directory) < 0) {
+		path = NULL;
+		return -ENOMEM;
+	}
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 0;
+}
+
+static int make_below(const char *point, const char *name, char **ret_directory, int *ret_procs_fd)
+{
+	_cleanup_free_ char *parent = NULL;
+	int r;
+
+	if (asprintf(&parent, "%s/" PARENT, point) < 0) {
+		parent = NULL;
+		return -ENOMEM;
+	}
+	r = make_directory(parent);
+	if (r < 0)
+		return r;
+	for (int number = 1; number <= NUMBERS; number++) {
+		_cleanup_free_ char *path = path_of(point, name, number);
+
+		if (!path)
+			return -ENOMEM;
+		r = make_named(path);
+		if (r == -EBUSY)
+			continue;
+		if (r < 0)
+			return r;
+		r = open_procs(path, ret_procs_fd);
+		if (r < 0)
+			rmdir(path);
+		else
+			*ret_directory = TAKE_PTR(path);
+		return r;
+	}
+	return r;
+}
+
+int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_procs_fd,
+			     struct gcr_error *error)
+{
+	_cleanup_free_ char *point = NULL;
+	int r = gcr_proc_cgroup_mount(&point);
+
+	if (r == -ENOENT)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "no cgroup of its own for the restored processes: no cgroup2 "
+				     "is mounted");
+	if (r == 0)
+		r = make_below(point, name, ret_directory, ret_procs_fd);
+	if (r == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (r < 0)
+		return gcr_error_set(error, -r,
+				     "no cgroup of its own for the restored processes: %s/" PARENT
+				     ": %s",
+				     point ? point : "/proc/self/mountinfo", strerror(-r));
+	return 0;
+}
+
+int gcr_restored_cgroup_remove(const char *directory)
+{
+	return rmdir(directory) < 0 && errno != ENOENT ? -errno : 0;
+}

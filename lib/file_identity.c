@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Identities of files, made and checked by threads that take one file after the other. The lock of
+ * a job guards what has failed; each file is one thread's.
+ */
+#include "lib/file_identity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/hex.h"
+#include "lib/lock.h"
+
+#define READ_BYTES (1u << 20)
+
+/* So much of a path, its end, leaves room for words. */
+#define PATH_WORDS_BYTES 300
+
+struct job {
+	/* fixed while there are threads */
+	struct gcr_file_identity *made;		 /* to be made, or NULL */
+	const struct gcr_file_identity *checked; /* to be checked */
+	size_t count;
+	const struct gcr_identity_options *options;
+
+	atomic_size_t next;
+	atomic_bool has_failed;
+
+	pthread_mutex_t lock;
+	size_t failed; /* the first file that has */
+	int result;
+	struct gcr_error error;
+};
+
+/* A thread's own. */
+struct reader {
+	const struct gcr_identity_options *options;
+	struct gcr_digest_stream *stream;
+	uint8_t *buffer;
+	const char *path;
+	struct gcr_error *error;
+};
+
+static int fail(const struct reader *reader, int number, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static int fail(const struct reader *reader, int number, const char *format, ...)
+{
+	size_t length = strlen(reader->path);
+	const char *path = reader->path;
+	char words[GCR_ERROR_WORDS_MAX - PATH_WORDS_BYTES];
+	va_list values;
+
+	va_start(values, format);
+	vsnprintf(words, sizeof(words), format, values);
+	va_end(values);
+	if (length > PATH_WORDS_BYTES)
+		path += length - PATH_WORDS_BYTES;
+	return gcr_error_set(reader->error, number, "%s%s: %s", path == reader->path ? "" : "...",
+			     path, words);
+}
+
+static bool is_cancelled(const struct gcr_identity_options *options)
+{
+	return options->cancel && atomic_load_explicit(options->cancel, memory_order_relaxed);
+}
+
+/* ---- opening ---- */
+
+/* Its contents are made when they are read: opening and reading alone may do something. */
+static bool is_kernels_own(int fd)
+{
+	static const uint32_t magics[] = {
+		PROC_SUPER_MAGIC, SYSFS_MAGIC,	 CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
+		DEBUGFS_MAGIC,	  TRACEFS_MAGIC, SECURITYFS_MAGIC,   SELINUX_MAGIC,
+		BINFMTFS_MAGIC,	  BPF_FS_MAGIC,
+	};
+	struct statfs status;
+
+	if (fstatfs(fd, &status) < 0)
+		return false;
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(magics); i++)
+		if ((uint32_t)status.f_type == magics[i])
+			return true;
+	return false;
+}
+
+/*
+ * A descriptor of the file that is not open for anything, once it is known to be a regular one that
+ * may be looked at.
+ */
+static int find_file(const struct reader *reader)
+{
+	_cleanup_close_ int fd = open(reader->path, O_PATH | O_CLOEXEC);
+	dev_t refused = reader->options->refused_device;
+	struct statx status;
+
+	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+		return fail(reader, ENOENT, "it is not there");
+	if (fd < 0)
+		return fail(reader, errno, "%s", strerror(errno));
+	/* Without asking its file system, which may be ours. */
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) < 0)
+		return fail(reader, errno, "%s", strerror(errno));
+	if (refused && makedev(status.stx_dev_major, status.stx_dev_minor) == refused)
+		return fail(reader, EOPNOTSUPP, "it is in the mount of gpucrfs itself");
+	if (!S_ISREG(status.stx_mode))
+		return fail(reader, ESTALE, "it is no regular file");
+	return TAKE_FD(fd);
+}
+
+/* The same file, whatever its path leads to meanwhile. */
+static int open_file(const struct reader *reader, int found_fd, uint64_t *ret_bytes)
+{
+	_cleanup_close_ int fd = -1;
+	char path[sizeof("/proc/self/fd/") + 3 * sizeof(int)];
+	struct stat status;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", found_fd);
+	/* Of a file with a lease, not waiting is an error. */
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &status) < 0)
+		return fail(reader, errno, "%s", strerror(errno));
+	*ret_bytes = (uint64_t)status.st_size;
+	return TAKE_FD(fd);
+}
+
+/* ---- contents ---- */
+
+static int add(const struct reader *reader, int fd, uint64_t offset, uint64_t bytes)
+{
+	while (bytes) {
+		size_t wanted = bytes < READ_BYTES ? bytes : READ_BYTES;
+		ssize_t got;
+
+		if (is_cancelled(reader->options))
+			return fail(reader, ECANCELED, "it was cancelled");
+		got = pread(fd, reader->buffer, wanted, (off_t)offset);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return fail(reader, errno, "%s", strerror(errno));
+		if (!got)
+			return fail(reader, ESTALE, "it has become shorter meanwhile");
+		gcr_digest_stream_add(reader->stream, reader->buffer, (size_t)got);
+		offset += (uint64_t)got;
+		bytes -= (uint64_t)got;
+	}
+	return 0;
+}
+
+/* Of a file's first @bytes: all of them, or pieces. */
+static int digest(const struct reader *reader, int fd, enum gcr_identity_kind kind, uint64_t bytes,
+		  struct gcr_digest *ret_digest)
+{
+	const uint64_t last = GCR_IDENTITY_PIECES - 1;
+	int result = 0;
+
+	if (kind == GCR_IDENTITY_DIGEST) {
+		result = add(reader, fd, 0, bytes);
+	} else {
+		uint64_t room = bytes - GCR_IDENTITY_PIECE_BYTES;
+
+		/* N * room / 63 without an overflow */
+		for (uint64_t i = 0; i <= last && !result; i++)
+			result = add(reader, fd, room / last * i + room % last * i / last,
+				     GCR_IDENTITY_PIECE_BYTES);
+	}
+	/* Also of what is not whole: the next file's begins anew. */
+	gcr_digest_stream_end(reader->stream, ret_digest);
+	return result;
+}
+
+static int make(const struct reader *reader, struct gcr_file_identity *file)
+{
+	_cleanup_close_ int found_fd = find_file(reader);
+	_cleanup_close_ int fd = -1;
+
+	if (found_fd < 0)
+		return found_fd;
+	file->bytes = 0;
+	file->build_id_bytes = 0;
+	file->kind = GCR_IDENTITY_NAME;
+	if (is_kernels_own(found_fd))
+		return 0;
+	fd = open_file(reader, found_fd, &file->bytes);
+	if (fd < 0)
+		return fd;
+	if (!file->is_append_only)
+		file->build_id_bytes = (uint32_t)gcr_build_id_read(fd, file->build_id);
+	if (file->build_id_bytes)
+		file->kind = GCR_IDENTITY_BUILD_ID;
+	else if (file->bytes <= GCR_IDENTITY_WHOLE_MAX)
+		file->kind = GCR_IDENTITY_DIGEST;
+	else
+		file->kind = GCR_IDENTITY_SAMPLE;
+	return file->kind == GCR_IDENTITY_BUILD_ID
+		       ? 0
+		       : digest(reader, fd, file->kind, file->bytes, &file->digest);
+}
+
+static void put_build_id(const uint8_t *build_id, size_t bytes, char *to)
+{
+	for (size_t i = 0; i < bytes; i++)
+		to = gcr_hex_put(to, build_id[i]);
+	*to = '\0';
+}
+
+static int check_build_id(const struct reader *reader, int fd, const struct gcr_file_identity *file)
+{
+	char then[2 * GCR_BUILD_ID_BYTES + 1], now[2 * GCR_BUILD_ID_BYTES + 1];
+	uint8_t build_id[GCR_BUILD_ID_BYTES];
+	size_t bytes = gcr_build_id_read(fd, build_id);
+
+	if (bytes == file->build_id_bytes && memcmp(build_id, file->build_id, bytes) == 0)
+		return 0;
+	put_build_id(build_id, bytes, now);
+	put_build_id(file->build_id, file->build_id_bytes, then);
+	return fail(reader, ESTALE, "its build id is %s, not %s", bytes ? now : "not there", then);
+}
+
+static int check(const struct reader *reader, const struct gcr_file_identity *file)
+{
+	_cleanup_close_ int found_fd = find_file(reader);
+	_cleanup_close_ int fd = -1;
+	struct gcr_digest found;
+	uint64_t bytes = 0;
+	int result;
+
+	if (found_fd < 0)
+		return found_fd;
+	if (is_kernels_own(found_fd) != (file->kind == GCR_IDENTITY_NAME))
+		return fail(reader, ESTALE, "it is %s file of the kernel's own",
+			    file->kind == GCR_IDENTITY_NAME ? "no longer a" : "now a");
+	if (file->kind == GCR_IDENTITY_NAME)
+		return 0;
+	fd = open_file(reader, found_fd, &bytes);
+	if (fd < 0)
+		return fd;
+	if (file->is_append_only ? bytes < file->bytes : bytes != file->bytes)
+		return fail(reader, ESTALE, "it is %" PRIu64 " bytes long, not %" PRIu64 "%s",
+			    bytes, file->bytes, file->is_append_only ? " or more" : "");
+	if (file->kind == GCR_IDENTITY_BUILD_ID)
+		return check_build_id(reader, fd, file);
+	result = digest(reader, fd, file->kind, file->bytes, &found);
+	if (!result && !gcr_digest_equal(&found, &file->digest))
+		result = fail(reader, ESTALE,
+			      file->is_append_only ? "what it began with is not what it was"
+						   : "what is in it is not what it was");
+	return result;
+}
+
+/* ---- threads ---- */
+
+/* Files are taken in order: once one has failed, all before it have been taken. */
+static void note(struct job *job, size_t index, int result, const struct gcr_error *error)
+{
+	GCR_LOCK_SCOPE(&job->lock);
+
+	atomic_store(&job->has_failed, true);
+	if (job->result && index >= job->failed)
+		return;
+	job->failed = index;
+	job->result = result;
+	job->error = *error;
+}
+
+static void *work(void *argument)
+{
+	struct job *job = argument;
+	_cleanup_(gcr_digest_stream_destroy_cleanup) struct gcr_digest_stream *stream =
+		gcr_digest_stream_create();
+	_cleanup_free_ uint8_t *buffer = malloc(READ_BYTES);
+	struct gcr_error error = {0};
+	struct reader reader = {
+		.options = job->options,
+		.stream = stream,
+		.buffer = buffer,
+		.error = &error,
+	};
+
+	while (!atomic_load(&job->has_failed)) {
+		size_t index = atomic_fetch_add(&job->next, 1);
+		int result;
+
+		if (index >= job->count)
+			break;
+		reader.path = job->checked[index].path;
+		if (!stream || !buffer)
+			result = fail(&reader, ENOMEM, "out of memory");
+		else if (is_cancelled(job->options))
+			result = fail(&reader, ECANCELED, "it was cancelled");
+		else if (job->made)
+			result = make(&reader, &job->made[index]);
+		else
+			result = check(&reader, &job->checked[index]);
+		if (result < 0)
+			note(job, index, result, &error);
+	}
+	return NULL;
+}
+
+/* The caller's thread is one of them. */
+static int do_job(struct job *job, struct gcr_error *error)
+{
+	pthread_t threads[GCR_IDENTITY_THREADS_MAX];
+	size_t wanted = job->options->threads, started = 0;
+
+	if (wanted > GCR_IDENTITY_THREADS_MAX)
+		wanted = GCR_IDENTITY_THREADS_MAX;
+	if (wanted > job->count)
+		wanted = job->count;
+	pthread_mutex_init(&job->lock, NULL);
+	while (started + 1 < wanted && pthread_create(&threads[started], NULL, work, job) == 0)
+		started++;
+	work(job);
+	for (size_t i = 0; i < started; i++)
+		pthread_join(threads[i], NULL);
+	pthread_mutex_destroy(&job->lock);
+	if (job->result && error)
+		*error = job->error;
+	return job->result;
+}
+
+int gcr_file_identities_make(struct gcr_file_identity *files, size_t count,
+			     const struct gcr_identity_options *options, struct gcr_error *error)
+{
+	struct job job = {.made = files, .checked = files, .count = count, .options = options};
+
+	return do_job(&job, error);
+}
+
+int gcr_file_identities_check(const struct gcr_file_identity *files, size_t count,
+			      const struct gcr_identity_options *options, struct gcr_error *error)
+{
+	struct job job = {.checked = files, .count = count, .options = options};
+
+	return do_job(&job, error);
+}
+
+/* ---- lists ---- */
+
+void gcr_file_identities_free(struct gcr_file_identity *files, size_t count)
+{
+	for (size_t i = 0; files && i < count; i++)
+		free(files[i].path);
+	free(files);
+}
+
+int gcr_file_identities_list(const struct gcr_file_identity *files, size_t count, char **ret_text,
+			     size_t *ret_bytes, size_t *ret_left_out)
+{
+	_cleanup_free_ char *text = NULL;
+	size_t left_out = 0, bytes = 0;
+	FILE *stream = open_memstream(&text, &bytes);
+
+	if (!stream)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++) {
+		if (files[i].kind == GCR_IDENTITY_NAME)
+			continue;
+		if (strpbrk(files[i].path, "\n\r"))
+			left_out++;
+		else
+			fprintf(stream, "%s\n", files[i].path);
+	}
+	if (fclose(stream) != 0)
+		return -ENOMEM;
+	*ret_text = TAKE_PTR(text);
+	*ret_bytes = bytes;
+	*ret_left_out = left_out;
+	return 0;
+}

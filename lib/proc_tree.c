@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* Walking down from a process to what it has made. Blocks only on /proc, keeps no state. */
+#include "lib/proc_tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/proc_file.h"
+
+#define WALKS_MAX 50
+
+/* The children that one thread has made, or was given. */
+static int each_child_of_thread(pid_t pid, int thread, int (*visit)(pid_t child, void *data),
+				void *data)
+{
+	_cleanup_free_ char *children = NULL;
+	char name[sizeof("task//children") + 3 * sizeof(thread)];
+	char path[GCR_PROC_PATH_BYTES];
+	char *rest;
+	int r;
+
+	snprintf(name, sizeof(name), "task/%d/children", thread);
+	r = gcr_proc_read(pid, name, &children, NULL);
+	if (r == -ESRCH) {
+		/* It has ended, or the kernel has no such file. */
+		snprintf(name, sizeof(name), "task/%d/stat", thread);
+		gcr_proc_path(path, pid, name);
+		return access(path, F_OK) == 0 ? -EOPNOTSUPP : 0;
+	}
+	if (r < 0)
+		return r;
+	rest = children;
+	for (;;) {
+		char *end;
+		pid_t child = (pid_t)strtol(rest, &end, 10);
+
+		if (end == rest)
+			return 0;
+		rest = end;
+		/* 0: one that cannot be seen from our pid namespace */
+		r = child > 0 ? visit(child, data) : 0;
+		if (r)
+			return r;
+	}
+}
+
+int gcr_proc_each_child(pid_t pid, int (*visit)(pid_t child, void *data), void *data)
+{
+	_cleanup_closedir_ DIR *tasks = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+	struct dirent *task;
+	int r = 0;
+
+	if (pid <= 0)
+		return -ESRCH;
+	gcr_proc_path(path, pid, "task");
+	tasks = opendir(path);
+	if (!tasks)
+		return gcr_proc_error(errno);
+	while (r == 0 && (task = readdir(tasks))) {
+		int thread = atoi(task->d_name);
+
+		if (thread > 0)
+			r = each_child_of_thread(pid, thread, visit, data);
+	}
+	return r;
+}
+
+struct walk {
+	struct gcr_proc_member *members;
+	size_t count, room;
+	pid_t parent; /* whose children are visited */
+};
+
+static void free_walk(struct walk *walk)
+{
+	free(walk->members);
+}
+
+static int add_member(struct walk *walk, pid_t pid, const struct gcr_proc_stat *stat)
+{
+	struct gcr_proc_member *member;
+
+	if (walk->count == walk->room) {
+		size_t room = walk->room ? walk->room * 2 : 16;
+		void *longer = reallocarray(walk->members, room, sizeof(*walk->members));
+
+		if (!longer)
+			return -ENOMEM;
+		walk->members = longer;
+		walk->room = room;
+	}
+	member = &walk->members[walk->count++];
+	*member = (struct gcr_proc_member){
+		.pid = pid,
+		.parent = stat->parent,
+		.start_ticks = stat->start_ticks,
+		.state = stat->state,
+	};
+	memcpy(member->comm, stat->comm, sizeof(member->comm));
+	return 0;
+}
+
+static int add_child(pid_t child, void *data)
+{
+	struct walk *walk = data;
+	struct gcr_proc_stat stat;
+	int r = gcr_proc_stat(child, &stat);
+
+	/* It has ended, or was given away: the next walk does not find it, and so this one is not
+	 * the last. */
+	if (r == -ESRCH || (r == 0 && stat.parent != walk->parent))
+		return 0;
+	if (r < 0)
+		return r;
+	if (walk->count == GCR_PROC_TREE_MAX)
+		return -E2BIG;
+	/* listed twice: given from one thread to another in between, or within the tree */
+	for (size_t i = 0; i < walk->count; i++)
+		if (walk->members[i].pid == child)
+			return 0;
+	return add_member(walk, child, &stat);
+}
+
+/* -ESRCH: no root. */
+static int walk_down(struct walk *walk, pid_t root)
+{
+	struct gcr_proc_stat stat;
+	int r = gcr_proc_stat(root, &stat);
+
+	walk->count = 0;
+	if (r == 0)
+		r = add_member(walk, root, &stat);
+	/* The list grows while we go along it. */
+	for (size_t i = 0; i < walk->count && r == 0; i++) {
+		walk->parent = walk->members[i].pid;
+		r = gcr_proc_each_child(walk->parent, add_child, walk);
+		if (r == -ESRCH && i > 0)
+			r = 0;
+	}
+	return r;
+}
+
+static bool are_same(const struct walk *a, const struct walk *b)
+{
+	if (a->count != b->count)
+		return false;
+	for (size_t i = 0; i < a->count; i++)
+		if (a->members[i].pid != b->members[i].pid ||
+		    a->members[i].parent != b->members[i].parent ||
+		    a->members[i].start_ticks != b->members[i].start_ticks)
+			return false;
+	return true;
+}
+
+static int set_words(int r, pid_t root, struct gcr_error *error)
+{
+	switch (r) {
+	case -ESRCH:
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)root);
+	case -EBUSY:
+		return gcr_error_set(error, EBUSY,
+				     "the processes below process %d change all the time",
+				     (int)root);
+	case -E2BIG:
+		return gcr_error_set(error, E2BIG, "process %d has more than %u processes below it",
+				     (int)root, GCR_PROC_TREE_MAX - 1);
+	case -EOPNOTSUPP:
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "this kernel does not tell a process's children "
+				     "(CONFIG_PROC_CHILDREN)");
+	case -ENOMEM:
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	default:
+		return gcr_error_set(error, -r, "the processes below process %d cannot be read: %s",
+				     (int)root, strerror(-r));
+	}
+}
+
+int gcr_proc_tree(pid_t root, struct gcr_proc_member **ret_members, size_t *ret_count,
+		  struct gcr_error *error)
+{
+	_cleanup_(free_walk) struct walk before = {};
+	_cleanup_(free_walk) struct walk now = {};
+	int r = walk_down(&now, root);
+
+	for (int i = 1; r == 0 && i < WALKS_MAX; i++) {
+		struct walk older = before;
+
+		before = now;
+		now = older;
+		r = walk_down(&now, root);
+		if (r == 0 && are_same(&before, &now)) {
+			*ret_count = now.count;
+			*ret_members = TAKE_PTR(now.members);
+			return 0;
+		}
+	}
+	return set_words(r < 0 ? r : -EBUSY, root, error);
+}

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+"""dump and thaw of whole processes, with a real CRIU."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+from harness import check, equal, wait_for
+
+
+def test_there_and_back():
+    """A program is dumped, ends, and goes on where it was."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        for _ in range(2):
+            one.wait_ticks(2)
+            name = dump.dumped(machine, one)
+            equal(os.readlink(machine.path(one.pid)), name)
+            equal(sorted(os.listdir(machine.path(name, 'snapshot'))),
+                  ['criu', 'digests', 'files', 'manifest', 'vram'])
+            machine.must(name, 'thaw')
+            one.wait_ticks(2)
+            equal(machine.state(one.pid), 'running')
+            equal(os.readlink(machine.path(one.pid)), name)
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
