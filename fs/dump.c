@@ -33,6 +33,8 @@
 #define CRIU_LOOK_USEC	 (50 * GCR_USEC_PER_MSEC)
 /* Libraries call us back by themselves this much later than we have to be done. */
 #define PARK_MARGIN_MSEC 60000
+/* For somebody else's CRIU: `thaw` ends it, or this time. */
+#define PARK_MSEC	 1800000
 /* Of images besides memory. */
 #define IMAGES_BYTES	 (16ull << 20)
 
@@ -51,6 +53,17 @@ static int stopped(struct gcr_dump *dump, struct gcr_error *error)
 
 /* ---- before CRIU ---- */
 
+/* The driver alone has frozen the others, and their libraries have nothing to do with it. */
+static bool has_library(struct gcr_process *process)
+{
+	bool has;
+
+	pthread_mutex_lock(&process->lock);
+	has = process->snapshot;
+	pthread_mutex_unlock(&process->lock);
+	return has;
+}
+
 static int park_all(struct gcr_dump *dump, struct gcr_error *error)
 {
 	int64_t left_usec = gcr_task_deadline_usec(dump->task) - gcr_clock_usec();
@@ -58,12 +71,7 @@ static int park_all(struct gcr_dump *dump, struct gcr_error *error)
 	int result = 0;
 
 	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++) {
-		bool has_library;
-
-		pthread_mutex_lock(&process->lock);
-		has_library = process->snapshot;
-		pthread_mutex_unlock(&process->lock);
-		if (has_library)
+		if (has_library(process))
 			result = gcr_park(process,
 					  (uint32_t)(left_usec / GCR_USEC_PER_MSEC) +
 						  PARK_MARGIN_MSEC,
@@ -376,5 +384,23 @@ int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error 
 		go_back(task, ret_state, error);
 	else if (!task->command->leave)
 		*ret_state = GCR_STATE_DUMPED;
+	return result;
+}
+
+int gcr_freeze_and_park(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	int result = freeze(task, ret_state, error);
+
+	result = gcr_task_meet(task, result, error);
+	if (!result) {
+		atomic_store(&task->phase, "park");
+		if (has_library(task->process))
+			result = gcr_park(task->process, PARK_MSEC, error);
+		result = gcr_task_meet(task, result, error);
+	}
+	if (result < 0) {
+		gcr_unpark(task->process);
+		go_back(task, ret_state, error);
+	}
 	return result;
 }

@@ -19,4 +19,10 @@
  */
 int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
+/*
+ * `freeze park`: likewise frozen, and then its library is parked, so that somebody else's CRIU can
+ * dump it. All or none. What is frozen already is only parked.
+ */
+int gcr_freeze_and_park(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
+
 #endif

@@ -175,6 +175,7 @@ void gcr_vmm_set_running(struct gcr_vmm *vmm)
 	snapshot = TAKE_PTR(process->snapshot);
 	process->pinned_by = 0;
 	process->was_handed_over = true;
+
 	pthread_mutex_unlock(&process->lock);
 	/* The files of managed memory may not be what the papers say. */
 	may_keep = vmm->is_verified && vmm->device_count == vmm->count;

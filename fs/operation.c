@@ -410,6 +410,8 @@ static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gc
 		return gcr_dump(task, ret_state, error);
 	if (task->command->verb != GCR_VERB_FREEZE)
 		return gcr_engine_of(task->process)->thaw(task, ret_state, error);
+	if (task->command->park)
+		return gcr_freeze_and_park(task, ret_state, error);
 	engine = gcr_engine_for_freeze(task);
 	return engine->freeze(task, ret_state, error);
 }
@@ -500,10 +502,12 @@ static void launch(struct gcr_operation *operation)
 	}
 }
 
-/* What forbids @verb for @process now; *ret_nothing: it is there already. Lock: operations.lock. */
-static int check_locked(struct gcr_process *process, enum gcr_verb verb, bool *ret_nothing,
-			struct gcr_error *error)
+/* What forbids @command for @process now; *ret_nothing: it is there already. Lock: operations.lock.
+ */
+static int check_locked(struct gcr_process *process, const struct gcr_command *command,
+			bool *ret_nothing, struct gcr_error *error)
 {
+	enum gcr_verb verb = command->verb;
 	int result = 0;
 
 	*ret_nothing = false;
@@ -516,7 +520,7 @@ static int check_locked(struct gcr_process *process, enum gcr_verb verb, bool *r
 				       process->task->recovery ? "being recovered"
 							       : gcr_state_name(process->state));
 	else if (process->state == gcr_verb_goal(verb))
-		*ret_nothing = true;
+		*ret_nothing = !command->park;
 	else if (!gcr_transition_find(verb, process->state))
 		result = gcr_error_set(error, EBUSY, "%s leads to %s, but process %d is %s",
 				       gcr_verb_name(verb), gcr_state_name(gcr_verb_goal(verb)),
@@ -629,7 +633,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	for (size_t i = 0; i < count; i++) {
 		bool nothing;
 
-		result = check_locked(processes[i], command->verb, &nothing, error);
+		result = check_locked(processes[i], command, &nothing, error);
 		if (!result && !nothing)
 			add_task(operation, processes[i]);
 		if (result < 0) {

@@ -5,11 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/link.h"
+#include "fs/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/procfs.h"
 
 /* A library that has been without a daemon looks for one every two seconds. */
 #define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
@@ -84,19 +88,44 @@ int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *e
 	return 0;
 }
 
+/* One that an earlier daemon has parked: its page is in its memory. */
+static int unpark_at(uintptr_t start, uintptr_t end, void *data)
+{
+	const struct gcr_process *process = data;
+	struct {
+		uint32_t magic, version;
+	} head;
+	uint32_t no = 0;
+	struct iovec here = {&head, sizeof(head)};
+	struct iovec there = {(void *)start, sizeof(head)};
+
+	if (end - start < sizeof(struct gcr_page) ||
+	    process_vm_readv(process->pid, &here, 1, &there, 1, 0) != sizeof(head) ||
+	    head.magic != GCR_PAGE_MAGIC || head.version != GCR_PAGE_VERSION)
+		return 0;
+	here = (struct iovec){&no, sizeof(no)};
+	there = (struct iovec){(void *)(start + offsetof(struct gcr_page, is_parked)), sizeof(no)};
+	process_vm_writev(process->pid, &here, 1, &there, 1, 0);
+	return 1;
+}
+
 void gcr_unpark(struct gcr_process *process)
 {
 	const uint32_t no = 0;
+	bool is_connected;
 	int page_fd;
 
 	pthread_mutex_lock(&process->lock);
+	is_connected = process->link;
 	page_fd = process->parked_page_fd;
 	process->parked_page_fd = -1;
 	pthread_mutex_unlock(&process->lock);
-	if (page_fd < 0)
-		return;
-	/* Its own limit of time does the same. */
-	if (pwrite(page_fd, &no, sizeof(no), offsetof(struct gcr_page, is_parked)) < 0)
-		(void)errno;
-	close(page_fd);
+	/* Where it cannot be told, its own limit of time does the same. */
+	if (page_fd >= 0 &&
+	    pwrite(page_fd, &no, sizeof(no), offsetof(struct gcr_page, is_parked)) < 0)
+		gcr_log(LOG_WARNING, process->pid, "stays parked for a while: %s", strerror(errno));
+	if (page_fd >= 0)
+		close(page_fd);
+	else if (!is_connected)
+		gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, unpark_at, process);
 }

@@ -632,6 +632,10 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 		process->last_thaw = process->task->timing;
 	}
 	set_state_locked(process, state);
+	if (state == GCR_STATE_RUNNING) {
+		process->is_restored = false;
+		process->moves_count = 0;
+	}
 	if (error)
 		report_locked(process, gcr_verb_name(verb), error);
 	/* Who reads of the new state in the events can write the next verb. */

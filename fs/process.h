@@ -69,6 +69,7 @@ struct gcr_process {
 	char engine[16];	   /* the engine of the last freeze, "" if none */
 	unsigned int shares_count; /* while frozen: VRAM that a thaw will need */
 	struct gcr_share shares[GCR_GPUS_MAX];
+	bool is_restored; /* by CRIU, and not thawed yet */
 	/* Restored where the GPUs are others: theirs, and what they are here. 0: they are the same.
 	 */
 	unsigned int moves_count;

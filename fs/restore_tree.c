@@ -192,6 +192,7 @@ static void fill_in(struct gcr_restore *restore, const struct gcr_restore_member
 	}
 	process->moves_count = restore->moves_count;
 	memcpy(process->moves, restore->moves, sizeof(process->moves));
+	process->is_restored = true;
 	process->was_handed_over = snapshot;
 	process->snapshot = snapshot;
 	pthread_mutex_unlock(&process->lock);
@@ -261,6 +262,26 @@ static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_mem
 	return result;
 }
 
+/* Of an attempt that failed: somebody else's process is still there, frozen. */
+static int forget_bytes(struct gcr_process *process, const char *generation,
+			struct gcr_error *error)
+{
+	struct gcr_snapshot *snapshot = NULL;
+	bool is_other;
+
+	pthread_mutex_lock(&process->lock);
+	is_other = process->task ||
+		   (process->snapshot && strcmp(process->generation, generation) != 0);
+	if (!is_other)
+		snapshot = TAKE_PTR(process->snapshot);
+	pthread_mutex_unlock(&process->lock);
+	if (is_other)
+		return gcr_error_set(error, EBUSY, "process %d has bytes of its own in the store",
+				     (int)process->pid);
+	gcr_snapshot_discard(snapshot);
+	return 0;
+}
+
 static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 		 struct gcr_error *error)
 {
@@ -280,6 +301,9 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 		return gcr_error_set(error, result == -ESRCH ? EIO : -result,
 				     "process %d, which CRIU has restored: %s", (int)member->pid,
 				     strerror(-result));
+	result = forget_bytes(member->process, manifest->generation, error);
+	if (result < 0)
+		return result;
 	if (!strcmp(manifest->engine, "vmm"))
 		result = adopt_bytes(restore, member, manifest, &snapshot, error);
 	if (!result)

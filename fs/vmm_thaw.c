@@ -6,9 +6,11 @@
 #include "fs/vmm.h"
 
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "fs/log.h"
+#include "fs/park.h"
 #include "lib/clock.h"
 
 /*
@@ -178,6 +180,26 @@ static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+/*
+ * What CRIU has restored says itself which freeze it is of: nobody's bytes but those may it get.
+ */
+static int check_generation(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	char its[40] = "";
+	bool is_same = true;
+
+	gcr_link_generation(process, its);
+	pthread_mutex_lock(&process->lock);
+	if (process->is_restored)
+		is_same = !strcmp(its, process->generation);
+	pthread_mutex_unlock(&process->lock);
+	return is_same ? 0
+		       : gcr_error_set(error, EIO,
+				       "its library says that its memory is of another freeze (%s)",
+				       *its ? its : "none");
+}
+
 int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -196,6 +218,7 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	/* Found frozen, it is still to be thawed. */
 	if (result < 0 || *ret_state == GCR_STATE_RUNNING)
 		return result;
+	gcr_unpark(drive->process);
 	gcr_drive_set_phase(drive, "admission");
 	result = vmm->snapshot ? gcr_drive_make_pairs(drive, error)
 			       : gcr_error_set(error, EIO, "its bytes are not in the store");
@@ -207,6 +230,8 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 		result = gcr_vmm_make_digests(vmm, error);
 	if (!result)
 		result = gcr_vmm_reach(vmm, &control, error);
+	if (!result)
+		result = check_generation(vmm, error);
 	/* Until then VRAM still has all of it, whatever has become of the files. */
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
 		result = gcr_vmm_read_digests(vmm, error);
