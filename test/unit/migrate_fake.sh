@@ -10,9 +10,10 @@ fakes=$PATH
 PATH=$FAKE_PATH
 name=${0##*/}
 side=${FAKE_SIDE:-here}
-number=$(($(cat "$FAKE/count") + 1))
+read -r number <"$FAKE/count"
+number=$((number + 1))
 echo "$number" >"$FAKE/count"
-printf '%s %s %s %s\n' "$number" "$side" "$name" "$(printf '%s ' "$@" | tr '\n' ' ')" >>"$FAKE/log"
+printf '%s %s %s %s \0' "$number" "$side" "$name" "$*" >>"$FAKE/log"
 
 violation() {
     printf '%s\n' "$*" >>"$FAKE/violations"

