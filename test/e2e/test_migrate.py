@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""gpucr-migrate between two hosts with a network between them. How often there and back:
+GPUCR_TEST_MIGRATIONS."""
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import criu
+import harness
+from harness import BUILD, Skip, check, equal
+from hosts import Pair
+
+# As tools/gpucr-migrate.in has them.
+RSYNC = ['rsync', '-a', '--no-owner', '--no-group', '--sparse', '--inplace', '--modify-window=-1',
+         '--protect-args', '--mkpath', '--stats']
+
+
+def places(host):
+    return [name for name in os.listdir(host.mountpoint)
+            if os.path.isdir(f'{host.mountpoint}/{name}/snapshot') and not name.isdigit()
+            and name != 'self']
+
+
+def test_dry_run():
+    """Each of them finds the other."""
+    with Pair() as pair:
+        program = pair.program(pair.here)
+        out = pair.must_migrate(pair.here, pair.there, program.pid, '--dry-run')
+        check(out.startswith(f'would move {program.pid} (running, '), out)
+        other = pair.program(pair.there)
+        out = pair.must_migrate(pair.there, pair.here, other.pid, '--dry-run')
+        check(out.startswith(f'would move {other.pid} (running, '), out)
+        equal([places(host) for host in pair.hosts], [[], []])
+        status, _, err = pair.migrate(pair.here, pair.there, other.pid, '--dry-run')
+        equal(status, 1, err)
+        check('no such process' in err, err)
+
+
+def test_too_little_room():
+    with Pair(there={'options': ',store_size=4M'}) as pair:
+        program = pair.program(pair.here)
+        status, _, err = pair.migrate(pair.here, pair.there, program.pid)
+        equal(status, 1, err)
+        check('bytes free' in err, err)
+        equal([places(pair.there), pair.here.state(program.pid)], [[], 'running'])
+        program.wait_ticks()
+
+
+def test_way_back():
+    """The dump is refused when the bytes kept of the last freeze have been copied already."""
+    with Pair(here={'options': ',keep=64M'}) as pair:
+        program = pair.program(pair.here)
+        pair.here.must(program.pid, 'freeze')
+        pair.here.must(program.pid, 'thaw')
+        program.wait_ticks()
+        for before in 'running', 'frozen':
+            if before == 'frozen':
+                pair.here.must(program.pid, 'freeze')
+            status, _, err = pair.migrate(pair.here, pair.there, program.pid, '--dump', 'no-such=1')
+            equal(status, 1, err)
+            check(f'dump {program.pid}: EINVAL' in err, err)
+            check(f'{"it" if not err else program.pid} ' in err and 'here as before' in err, err)
+            equal([places(pair.there), pair.here.state(program.pid)], [[], before])
+            check('gone dropped' in pair.there.read('events'), 'there was a place')
+            if before == 'running':
+                program.wait_ticks()
+        pair.here.must(program.pid, 'thaw')
+        program.wait_ticks()
+
+
+def verify(host, name):
+    done = subprocess.run([f'{BUILD}/tools/gpucr-verify', '-q', host.path(name, 'snapshot')],
+                          check=False, capture_output=True, text=True)
+    equal([done.returncode, done.stderr], [0, ''], name)
+
+
+def test_copy():
+    """A snapshot goes from one mount into the other, and then what has changed of it."""
+    with Pair() as pair:
+        program = pair.program(pair.here, '--buffers', '2')
+        os.mkdir(pair.there.path('copy'))
+        sent = []
+        for _ in range(3):
+            pair.here.must(program.pid, 'freeze')
+            status, out, err = pair.here.run(
+                *RSYNC, '--delete', '-e', f'{pair.directory}/rsh',
+                f'{pair.here.inner_mountpoint}/{program.pid}/snapshot/',
+                f'{pair.there.address}:{pair.there.inner_mountpoint}/copy/snapshot/')
+            equal(status, 0, err)
+            sent += [int(line.split()[-2].replace(',', '')) for line in out.split('\n')
+                     if line.startswith('Literal data:')]
+            verify(pair.there, 'copy')
+            for name in os.listdir(pair.here.path(program.pid, 'snapshot', 'vram')):
+                equal(*[harness.subprocess.run(
+                    ['sha256sum'], stdin=open(host.path(where, 'snapshot', 'vram', name), 'rb'),
+                    check=True, capture_output=True).stdout
+                    for host, where in ((pair.here, program.pid), (pair.there, 'copy'))], name)
+            pair.here.must(program.pid, 'thaw')
+            program.wait_ticks()
+        check(sent[0] > 4 * max(sent[1:]), f'bytes sent: {sent}')
+        os.rmdir(pair.there.path('copy'))
+
+
+def test_there_and_back():
+    """It never skips a tick, or makes one twice, and is in one place."""
+    with Pair(env=criu.find().env) as pair:
+        program = pair.program(pair.here)
+        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
+            raise Skip('this daemon dumps no process')
+        for _ in range(int(os.environ.get('GPUCR_TEST_MIGRATIONS', '2'))):
+            for source, target in (pair.here, pair.there), (pair.there, pair.here):
+                program.wait_ticks()
+                out = pair.must_migrate(source, target, program.pid)
+                check(f'runs on {target.address}' in out, out)
+                equal(target.state(program.pid), 'running')
+                check(not os.path.lexists(source.path(program.pid)), 'it is not where it was')
+                equal(places(source), [])
+                program.wait_ticks()
+        # It is as good as new.
+        pair.here.must(program.pid, 'freeze')
+        pair.here.must(program.pid, 'thaw')
+        program.wait_ticks()
+
+
+def test_refused_there():
+    """There is no room for it on the GPU there: it goes on here."""
+    with Pair(there={'vram': '4M'}, env=criu.find().env) as pair:
+        program = pair.program(pair.here)
+        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
+            raise Skip('this daemon dumps no process')
+        status, _, err = pair.migrate(pair.here, pair.there, program.pid)
+        equal(status, 1, err)
+        check('thaw on' in err and 'runs here as before' in err, err)
+        equal([places(pair.there), pair.here.state(program.pid)], [[], 'running'])
+        program.wait_ticks()
+
+
+harness.main(globals())
