@@ -1,38 +1,43 @@
 # SPDX-License-Identifier: MIT
-"""Two hosts on one machine: each has network and mount namespaces of its own, simulated GPUs of its
-own and a daemon of its own, under the same names of files. Between them is a network with sshd; where
-there is none, a command in the other's namespaces takes the place of ssh. The test itself is on the
-first. What is in `shared` both see."""
-import contextlib
+"""Two hosts on one machine: each has namespaces of processes, mounts and the network of its own,
+simulated GPUs of its own and a daemon of its own, under the same names of files. Between them is a
+network with sshd; where there is none, a command in the other's namespaces takes the place of ssh.
+What is in `shared` both see."""
 import os
 import pwd
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
+import threading
 
 import harness
 from harness import BUILD, Failure, Skip, check, equal, wait_for
 
-CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 PORT = 2222
 SEARCH = f'{os.environ["PATH"]}:/usr/sbin:/sbin'
-TICKS_MAX = 20000  # a program that nobody could end ends then
 NEEDED = {'ip': 'iproute2', 'rsync': 'rsync', 'nsenter': 'util-linux', 'mount': 'mount'}
 
 
 class Host(harness.Machine):
-    """@prefix runs a command on it. @path_of says under which name the test sees its files."""
+    """`inner` names are those on the host, the others those that the test sees. The number of a
+    process is that on the host."""
 
-    def __init__(self, name, address, directory, prefix, root, **options):
+    def __init__(self, name, address, keeper, directory, shared, **options):
         super().__init__(start=False, vmm=True, **options)
         shutil.rmtree(self.directory)  # that was one of the test's own
-        self.name, self.address, self.prefix = name, address, prefix
-        self.inner, self.directory = directory, root + directory
+        self.name, self.address, self.keeper = name, address, keeper
+        self.nsenter = ['nsenter', '-m', '-n', '-p', f'--wd={shared}', '-t', str(keeper), '--']
+        # What runs there ends when nsenter does.
+        self.prefix = [*self.nsenter, 'setpriv', '--pdeathsig', 'TERM']
+        self.inner = directory
+        self.directory = f'/proc/{keeper}/root{directory}'
         self.inner_mountpoint = f'{directory}/mnt'
         self.runtime = f'{directory}/run'
-        self.mountpoint = root + self.inner_mountpoint
+        self.mountpoint = f'{self.directory}/mnt'
         self.simulator = f'{self.directory}/sim'
         self.log_path = f'{self.directory}/log'
         self.env.update({'GPUCR_SIM_DIR': f'{directory}/sim', 'GPUCR_SIM_HOST': name,
@@ -49,38 +54,57 @@ class Host(harness.Machine):
         except OSError:
             return False
 
+    def stop_at_end(self):
+        """nsenter waits for the daemon, and ends as it does."""
+        if self.daemon is None or self.daemon.poll() is not None:
+            return super().stop_at_end()
+        children = f'/proc/{self.daemon.pid}/task/{self.daemon.pid}/children'
+        for pid in harness.read_file(children).split():
+            harness.try_kill(int(pid), signal.SIGTERM)
+        try:
+            self.daemon.wait(30 * harness.SLOW)
+        except subprocess.TimeoutExpired:
+            self.daemon.kill()
+            self.daemon.wait()
+            return [f'the daemon of {self.name} did not end on SIGTERM']
+        return super().stop_at_end()
+
     def finish(self):
         """Its mounts go with its namespaces, its files with the pair's."""
         return self.stop_at_end()
 
-    def run(self, *command, **options):
+    def run(self, *command):
         """One that ends, on this host: (status, stdout, stderr)."""
         done = subprocess.run([*self.prefix, *command], check=False, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, env=self.env,
-                              timeout=harness.TEST_SEC, **options)
+                              timeout=harness.TEST_SEC)
         return done.returncode, done.stdout, done.stderr
+
+    def must_run(self, *command):
+        status, out, err = self.run(*command)
+        check(status == 0, f'{self.name}: {shlex.join(command)}: {out}{err}')
+        return out
 
 
 class Program:
-    """gpucr-demo, started on one host: it moves. Nothing kills it when the test dies, as that
-    signal would come when whoever restores it ends; it ends by itself after TICKS_MAX."""
+    """gpucr-demo, started on one host: it moves. It ends with the first process of its namespace."""
 
     def __init__(self, pair, host, *arguments):
-        self.path = f'{pair.shared}/out'
-        with open(self.path, 'w', encoding='utf-8') as out, \
-                open(f'{pair.shared}/err', 'w', encoding='utf-8') as err:
+        self.path = f'{pair.shared}/{len(pair.programs)}'
+        with open(f'{self.path}.out', 'w', encoding='utf-8') as out, \
+                open(f'{self.path}.err', 'w', encoding='utf-8') as err:
             self.popen = subprocess.Popen(
-                [*host.prefix, f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo',
-                 '--bytes', '8M', '--tick', '20', '--ticks', str(TICKS_MAX), *arguments],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=host.env, cwd=pair.shared,
-                start_new_session=True)
+                [*host.nsenter, 'setsid', f'{BUILD}/tools/gpucr-run', '--sim',
+                 f'{BUILD}/tools/gpucr-demo', '--bytes', '8M', '--tick', '20', *arguments],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=host.env)
         wait_for(lambda: self.ticks() > 0 or self.popen.poll() is not None, 'the first tick')
-        check(self.popen.poll() is None, harness.read_file(f'{pair.shared}/err'))
-        self.pid = int(harness.read_file(self.path).split()[1])
+        check(self.popen.poll() is None, self.words())
+        self.pid = int(harness.read_file(f'{self.path}.out').split()[1])
+        wait_for(lambda: host.status(self.pid).get('engine') == 'vmm', 'its engine')
 
     def ticks(self):
         """The last one; none must be missing, or be there twice."""
-        lines = harness.read_file(self.path).split('\n')[:-1]
+        lines = harness.read_file(f'{self.path}.out').split('\n')[:-1]
         for number, line in enumerate(lines[1:], 1):
             equal(line, f'tick {number} ok', f'line {number + 1}')
         return len(lines) - 1
@@ -89,12 +113,8 @@ class Program:
         goal = self.ticks() + more
         wait_for(lambda: self.ticks() >= goal, f'tick {goal}')
 
-    def end(self):
-        for pid in {self.popen.pid, getattr(self, 'pid', self.popen.pid)}:
-            with contextlib.suppress(OSError):
-                if 'gpucr-' in os.readlink(f'/proc/{pid}/exe'):
-                    os.kill(pid, signal.SIGKILL)
-        self.popen.wait()
+    def words(self):
+        return harness.read_file(f'{self.path}.err')
 
 
 class Pair:
@@ -121,42 +141,75 @@ class Pair:
         os.chmod(self.directory, 0o755)
         self.shared = f'{self.directory}/shared'
         machine = f'{self.directory}/machine'
-        for path in machine, f'{self.directory}/there', self.shared:
+        for path in machine, self.shared:
             os.mkdir(path, 0o755)
-        if harness.LIBC.unshare(CLONE_NEWNS | CLONE_NEWNET):
-            raise Skip('no namespaces of mounts and networks')
-        self.must('mount', '--make-rprivate', '/')
-        keeper = self.start(['unshare', '--mount', '--net', 'sh', '-c',
-                             f'mount --bind {self.directory}/there {machine} && '
-                             'ip link set lo up && echo ready && exec sleep 100000'],
-                            stdout=subprocess.PIPE, text=True)
-        equal(keeper.stdout.readline(), 'ready\n', 'namespaces')
-        nsenter = ['nsenter', '-m', '-n', f'--wd={self.shared}', '-t']
-        self.here = Host('here', '10.213.0.1', machine, [], '', env=env, **here)
-        self.hosts.append(self.here)
-        self.there = Host('there', '10.213.0.2', machine, [*nsenter, str(keeper.pid), '--'],
-                          f'/proc/{keeper.pid}/root', env=env, **there)
-        self.hosts.append(self.there)
-        self.must('ip', 'link', 'set', 'lo', 'up')
-        self.must('ip', 'link', 'add', 'gpucr0', 'type', 'veth', 'peer', 'name', 'gpucr0', 'netns',
-                  str(keeper.pid))
+        names = {'here': here, 'there': there}
+        for number, (name, options) in enumerate(names.items(), 1):
+            keeper = self._keep(f'{self.directory}/{name}', machine, 10000 * number)
+            host = Host(name, f'10.213.0.{number}', keeper, machine, self.shared, env=env,
+                        **options)
+            self.hosts.append(host)
+        self.here, self.there = self.hosts
+        self.must('nsenter', '-n', '-t', str(self.here.keeper), '--', 'ip', 'link', 'add', 'gpucr0',
+                  'type', 'veth', 'peer', 'name', 'gpucr0', 'netns', str(self.there.keeper))
         for host in self.hosts:
-            self.must(*host.prefix, 'ip', 'addr', 'add', f'{host.address}/24', 'dev', 'gpucr0')
-            self.must(*host.prefix, 'ip', 'link', 'set', 'gpucr0', 'up')
+            host.must_run('ip', 'addr', 'add', f'{host.address}/24', 'dev', 'gpucr0')
+            host.must_run('ip', 'link', 'set', 'gpucr0', 'up')
         if self.sshd:
             self._serve()
         else:
-            for host, pid in zip(self.hosts, (os.getpid(), keeper.pid)):
-                self._script(f'rsh-{host.address}', f'shift\nexec {shlex.join(nsenter)} {pid} -- '
-                                                    'sh -c "$*"')
-            self._script('rsh', f'exec {self.directory}/rsh-$1 "$@"')
+            self._reach()
         for host in self.hosts:
             host.start()
 
-    def _script(self, name, text):
+    def _keep(self, directory, machine, last_pid):
+        """Namespaces, and the first process in them. Their numbers of processes are others than
+        the other host's, so that those of a process that moves are free."""
+        os.mkdir(directory, 0o755)
+        script = ('mount --make-rprivate / && mount --bind "$1" "$2" && ip link set lo up && '
+                  'echo "$3" >/proc/sys/kernel/ns_last_pid && echo ready && '
+                  'while :; do sleep 1000; done')
+        keeper = self.start(['unshare', '--mount', '--net', '--pid', '--fork', '--mount-proc',
+                             '--kill-child', 'sh', '-c', script, 'sh', directory, machine,
+                             str(last_pid)], stdout=subprocess.PIPE, text=True)
+        equal(keeper.stdout.readline(), 'ready\n', 'namespaces')
+        return int(harness.read_file(f'/proc/{keeper.pid}/task/{keeper.pid}/children').split()[0])
+
+    def _reach(self):
+        """Without sshd: we start the command on the other host, with the caller's files."""
+        for host in self.hosts:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            listener.bind(f'{self.shared}/{host.address}')
+            listener.listen()
+            threading.Thread(target=self._accept, args=(listener, host), daemon=True).start()
+        self._script('rsh', f'''import os, socket, sys
+caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+caller.connect("{self.shared}/" + sys.argv[1])
+socket.send_fds(caller, [" ".join(sys.argv[2:]).encode()], [0, 1, 2])
+for number in range(3):
+    os.close(number)
+answer = caller.recv(1)
+os._exit(answer[0] if answer else 255)''', sys.executable)
+
+    @staticmethod
+    def _accept(listener, host):
+        def serve(caller):
+            with caller:
+                command, files, _, _ = socket.recv_fds(caller, 65536, 3)
+                child = subprocess.Popen([*host.prefix, 'sh', '-c', command.decode()],
+                                         stdin=files[0], stdout=files[1], stderr=files[2],
+                                         env=host.env)
+                for number in files:
+                    os.close(number)
+                caller.send(bytes([child.wait() & 0xff]))
+
+        while True:
+            threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    def _script(self, name, text, shell='/bin/sh'):
         path = f'{self.directory}/{name}'
         with open(path, 'w', encoding='utf-8') as file:
-            file.write(f'#!/bin/sh\n{text}\n')
+            file.write(f'#!{shell}\n{text}\n')
         os.chmod(path, 0o755)
 
     def _serve(self):
@@ -176,9 +229,9 @@ class Pair:
         os.chmod(file.name, 0o644)
         for host in self.hosts:
             # Where it separates its privileges, and as whom.
-            self.must(*host.prefix, 'mount', '-t', 'tmpfs', '-o', 'mode=755', 'run', '/run')
-            self.must(*host.prefix, 'mkdir', '/run/sshd')
-            self.must(*host.prefix, 'mount', '--bind', f'{directory}/passwd', '/etc/passwd')
+            host.must_run('mount', '-t', 'tmpfs', '-o', 'mode=755', 'run', '/run')
+            host.must_run('mkdir', '/run/sshd')
+            host.must_run('mount', '--bind', f'{directory}/passwd', '/etc/passwd')
             self.start([*host.prefix, self.sshd, '-D', '-e', '-f', f'{directory}/sshd_config', '-o',
                         f'ListenAddress={host.address}:{PORT}'],
                        stderr=open(f'{directory}/sshd-{host.name}.log', 'wb'))
@@ -225,20 +278,15 @@ class Pair:
 
     def _end(self):
         problems = []
-        for program in self.programs:
-            program.end()
         for host in self.hosts:
             problems += host.finish()
         for child in reversed(self.children):
-            child.terminate()
+            child.kill()
             child.wait()
             if child.stdout:
                 child.stdout.close()
-        with contextlib.suppress(OSError):
-            subprocess.run(['umount', '-l', '-A', f'{self.directory}/machine/mnt'], check=False,
-                           stderr=subprocess.DEVNULL)
-            subprocess.run(['umount', '-l', f'{self.directory}/machine/run/store'], check=False,
-                           stderr=subprocess.DEVNULL)
+        for program in self.programs:
+            program.popen.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
         return problems
 
