@@ -24,7 +24,7 @@ NEEDED = {'ip': 'iproute2', 'rsync': 'rsync', 'nsenter': 'util-linux', 'mount': 
 
 class Host(harness.Machine):
     """`inner` names are those on the host, the others those that the test sees. The number of a
-    process is that on the host."""
+    process is that on the host. Directories of processes are there only for who is on the host."""
 
     def __init__(self, name, address, keeper, directory, shared, **options):
         super().__init__(start=False, vmm=True, **options)
@@ -79,6 +79,30 @@ class Host(harness.Machine):
                               capture_output=True, text=True, env=self.env,
                               timeout=harness.TEST_SEC)
         return done.returncode, done.stdout, done.stderr
+
+    def inner_path(self, *parts):
+        return '/'.join([self.inner_mountpoint, *[str(part) for part in parts]])
+
+    def read(self, *parts):
+        status, out, err = self.run('cat', self.inner_path(*parts))
+        if status:
+            raise OSError(err)
+        return out
+
+    def write(self, pid, text, flags=0):
+        path = f'{self.inner_path(pid)}/ctl'
+        if self.run('sh', '-c', 'echo "$1" >>"$2"', 'sh', text, path)[0] == 0:
+            return 'ok'
+        return self.error(pid).partition(':')[0]
+
+    def has(self, pid):
+        return self.run('test', '-e', self.inner_path(pid))[0] == 0
+
+    def places(self):
+        """Names of places, of whatever kind."""
+        return [name for name in self.must_run('ls', self.inner_mountpoint).split()
+                if not name.isdigit() and
+                name not in ('ctl', 'events', 'gpus', 'metrics', 'self', 'status')]
 
     def must_run(self, *command):
         status, out, err = self.run(*command)

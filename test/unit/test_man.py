@@ -213,6 +213,7 @@ def check_words(abi, daemon):
 
 def check_tools(verbs, verb_options):
     gpucr, run, demo = Page('gpucr.1'), Page('gpucr-run.1'), Page('gpucr-demo.1')
+    migrate = Page('gpucr-migrate.1')
 
     check_same('verb or command', gpucr.name, gpucr.terms('VERBS', '[a-z]+'),
                verbs + ['ls', 'status'])
@@ -227,7 +228,19 @@ def check_tools(verbs, verb_options):
     rows = re.findall(r'\{"([\w-]+)",(?: "\w+",)? offsetof', read('tools/gpucr-demo.c'))
     check_same('option', demo.name, demo.terms('OPTIONS'),
                [f'--{name}' for name in rows] + ['--help'])
-    for page, path in ((gpucr, 'tools/gpucr.in'), (run, 'tools/gpucr-run.in')):
+    check_same('variable', migrate.name, migrate.terms('ENVIRONMENT'),
+               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-migrate.in'))))
+    options = set(re.findall(r'--[a-z-]+(?=[ )])', '\n'.join(
+        line for line in read('tools/gpucr-migrate.in').split('\n')
+        if re.match(r' +(?:-h \| )?--[a-z].*\)', line))))
+    check_same('option', migrate.name,
+               re.findall(r'^(?:\*-h\*, )?\*(--[a-z-]+)\*.*$', '\n'.join(migrate.section('OPTIONS')),
+                          re.M), options)
+    completion = read('tools/completions/gpucr-migrate')
+    for option in sorted(options):
+        check(option in completion, f'completions/gpucr-migrate: option {option} is missing')
+    for page, path in ((gpucr, 'tools/gpucr.in'), (run, 'tools/gpucr-run.in'),
+                       (migrate, 'tools/gpucr-migrate.in')):
         heredoc = re.search(r"<<'HELP'\n(.*?)\nHELP\n", read(path), re.S).group(1)
         for option in set(re.findall(r'(?<![\w-])--?[a-z]+(?:-[a-z]+)*', heredoc)):
             check(page.has(option), f'{page.name}: option {option} is missing')

@@ -20,6 +20,8 @@ full   pkgconfig:libsystemd     libsystemd-dev
 full   command:clang            clang
 test   command:python3          python3
 test   command:rsync            rsync
+test   command:ip               iproute2
+test   command:nsenter          util-linux
 test   command:clang-format-14  (clang-format-14)
 test   library:fuzzer           (libclang-rt-dev)
 '
