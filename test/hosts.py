@@ -256,6 +256,8 @@ os._exit(answer[0] if answer else 255)''', sys.executable)
             host.must_run('mount', '-t', 'tmpfs', '-o', 'mode=755', 'run', '/run')
             host.must_run('mkdir', '/run/sshd')
             host.must_run('mount', '--bind', f'{directory}/passwd', '/etc/passwd')
+            if os.path.exists('/etc/resolv.conf'):  # nobody answers there
+                host.must_run('mount', '--bind', '/dev/null', '/etc/resolv.conf')
             self.start([*host.prefix, self.sshd, '-D', '-e', '-f', f'{directory}/sshd_config', '-o',
                         f'ListenAddress={host.address}:{PORT}'],
                        stderr=open(f'{directory}/sshd-{host.name}.log', 'wb'))

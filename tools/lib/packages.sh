@@ -24,6 +24,8 @@ test   command:ip               iproute2
 test   command:nsenter          util-linux
 test   command:clang-format-14  (clang-format-14)
 test   library:fuzzer           (libclang-rt-dev)
+ci     command:ssh              openssh-client
+ci     command:sshd             openssh-server
 '
 
 # Is it there? have KIND:NAME
