@@ -19,9 +19,8 @@ SCRIPT = os.path.abspath(sys.argv[1])
 FAKE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'migrate_fake.sh')
 COMMANDS = ('cat ls mkdir mktemp readlink rm rmdir rsh rsync sed sleep').split()
 SIGNALS = ('INT', 'TERM', 'HUP')
-MODES = ('fail', 'kill', 'kill-after', *SIGNALS, *(f'{name}-after' for name in SIGNALS), 'die',
-         'die-after')
-SOME_MODES = 'fail', 'kill-after', 'TERM', 'die-after'
+MODES = 'fail', 'kill', 'kill-after', 'signal', 'signal-after', 'die', 'die-after'
+SOME_MODES = 'fail', 'kill-after', 'signal', 'die-after'
 LOST = ('lost', 'lost-after')  # a connection
 PLACE = 'a_demo-4711-77'
 PATIENCE_SEC = 60
@@ -235,6 +234,7 @@ def every_command(make, expected, modes, is_way_back_whole=True):
     cases = []
     for number, _, name, _ in run_clean(make, expected):
         for mode in modes + (LOST if name in ('rsh', 'rsync') else ()):
+            mode = mode.replace('signal', SIGNALS[number % len(SIGNALS)])
             cases.append(((make, number, mode), {'is_way_back_whole': is_way_back_whole}))
     return attempt_all(cases)
 
