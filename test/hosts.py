@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 
+import criu
 import harness
 from harness import BUILD, Failure, Skip, check, equal, wait_for
 
@@ -27,6 +28,9 @@ class Host(harness.Machine):
     process is that on the host. Directories of processes are there only for who is on the host."""
 
     def __init__(self, name, address, keeper, directory, shared, **options):
+        found = criu.find()
+        options['options'] = options.get('options', '') + f',criu={found.program}'
+        options['env'] = {**found.env, **(options.get('env') or {})}
         super().__init__(start=False, vmm=True, **options)
         shutil.rmtree(self.directory)  # that was one of the test's own
         self.name, self.address, self.keeper = name, address, keeper
