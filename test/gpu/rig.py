@@ -149,6 +149,8 @@ def wait_until(condition, timeout, what):
 class Program:
     """A program that prints `pid N` and then numbered lines, `tick K ok` or `step K ok`."""
 
+    session = False  # of its own
+
     def __init__(self, rig, name, command, environment, word="tick"):
         self.name = name
         self.word = word
@@ -159,9 +161,10 @@ class Program:
         self.partial = b""
         self.path = os.path.join(rig.work, f"{rig.next_number():03d}-{name}.log")
         self.error_path = self.path + ".err"
-        with open(self.path, "wb") as out, open(self.error_path, "wb") as err:
+        with open(self.path, "ab") as out, open(self.error_path, "ab") as err:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
-                                            stderr=err, env=environment, cwd=rig.work)
+                                            stderr=err, env=environment, cwd=rig.work,
+                                            start_new_session=self.session)
         self.pid = self.process.pid
         self.output = open(self.path, "rb")
 

@@ -17,6 +17,7 @@ import time
 from fast import GIB, FastParts
 from rig import (MIB, Failure, Rig, Stuck, errno_name, finish_verb, guarded, is_alive,
                  process_stat, wait_until)
+from there import DumpParts
 
 # How much VRAM may still be in use by others than the frozen process: a control helper is seen
 # with 3 MiB (580.159).
@@ -31,6 +32,7 @@ class Sizes:
         self.small = 32 * MIB if options.sim else 256 * MIB
         self.left_free = 128 * MIB if options.sim else 2 * GIB
         self.layers = 8
+        self.dump_layers = 40 if options.full else 16  # 400 MB each
         self.cycles = 20 if options.full else 2 if options.quick else 6
         self.freeze_kills = [50, 200, 500, 1000, 2000] if options.full else [200, 1000]
         self.thaw_kills = [50, 200, 350, 500, 1000] if options.full else [50, 200]
@@ -84,7 +86,7 @@ class Results:
         self.say(f"SKIP {self.part}: {name} ({why})")
 
 
-class Suite(FastParts):
+class Suite(FastParts, DumpParts):
     def __init__(self, options):
         self.options = options
         self.sizes = Sizes(options)
@@ -93,6 +95,7 @@ class Suite(FastParts):
         self.daemon = self.rig.daemon
         self.gpu = self.rig.gpu
         self.bench_text = ""
+        self.last_words = []
         self.has_torch = not options.sim and importlib.util.find_spec("torch") is not None
 
     # ---- what the parts are made of
@@ -435,18 +438,23 @@ class Suite(FastParts):
 
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
-             "files", "verify", "digest", "store", "worker", "two", "sanitizer", "steps", "cycles",
-             "full", "refuse", "interrupt", "kill", "daemon"]
+             "files", "verify", "digest", "store", "dump-small", "dump", "worker", "two",
+             "sanitizer", "steps", "cycles", "full", "refuse", "interrupt", "kill", "daemon"]
+
+    @classmethod
+    def method_of(cls, part):
+        return getattr(cls, "part_" + part.replace("-", "_"))
+
 
     def run_part(self, name):
         self.results.part = name
-        method = getattr(self, "part_" + name)
+        method = self.method_of(name)
         if self.results.is_late():
             self.results.skip("not started", f"the {self.options.limit} s are over")
             return
         self.results.say(f"---- {name}: {method.__doc__}")
         try:
-            method()
+            method(self)
         except (Failure, OSError, subprocess.SubprocessError, KeyError, ValueError) as problem:
             self.results.check(False, "carried out", f"{type(problem).__name__}: {problem}")
         self.rig.slow_down(0)
@@ -477,6 +485,9 @@ class Suite(FastParts):
         self.rig.keep_logs(self.options.output)
         if self.bench_text:
             print("\n" + self.bench_text)
+        for words in self.last_words:
+            print("\n" + words)
+            self.results.log.write(words + "\n")
         words = f"{self.results.passed} passed, {self.results.failed} failed"
         if self.results.skipped:
             words += f", {self.results.skipped} skipped"
@@ -502,7 +513,7 @@ class Suite(FastParts):
 def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.RawTextHelpFormatter,
-        epilog="parts:\n" + "\n".join(f"  {name:12} {getattr(Suite, 'part_' + name).__doc__}"
+        epilog="parts:\n" + "\n".join(f"  {name:12} {Suite.method_of(name).__doc__}"
                                       for name in Suite.PARTS))
     parser.add_argument("--build", required=True, help="the build directory")
     parser.add_argument("--managed", required=True, help="the program made from managed.c")
