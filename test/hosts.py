@@ -119,12 +119,16 @@ class Program:
 
     def __init__(self, pair, host, *arguments):
         self.path = f'{pair.shared}/{len(pair.programs)}'
-        with open(f'{self.path}.out', 'w', encoding='utf-8') as out, \
-                open(f'{self.path}.err', 'w', encoding='utf-8') as err:
-            self.popen = subprocess.Popen(
-                [*host.nsenter, 'setsid', f'{BUILD}/tools/gpucr-run', '--sim',
-                 f'{BUILD}/tools/gpucr-demo', '--bytes', '8M', '--tick', '20', *arguments],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=host.env)
+        demo = shlex.join([f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo',
+                           '--bytes', '8M', '--tick', '20', *arguments])
+        for name in 'out', 'err':
+            with open(f'{self.path}.{name}', 'w', encoding='utf-8'):
+                pass
+        # What it has open has to be of its own mounts.
+        self.popen = subprocess.Popen(
+            [*host.nsenter, 'setsid', 'sh', '-c',
+             f'exec {demo} < /dev/null > {self.path}.out 2> {self.path}.err'],
+            stdin=subprocess.DEVNULL, env=host.env)
         wait_for(lambda: self.ticks() > 0 or self.popen.poll() is not None, 'the first tick')
         check(self.popen.poll() is None, self.words())
         self.pid = int(harness.read_file(f'{self.path}.out').split()[1])
