@@ -127,7 +127,7 @@ class Program:
         # What it has open has to be of its own mounts.
         self.popen = subprocess.Popen(
             [*host.nsenter, 'setsid', 'sh', '-c',
-             f'exec {demo} < /dev/null > {self.path}.out 2> {self.path}.err'],
+             f'cd / && exec {demo} < /dev/null > {self.path}.out 2> {self.path}.err'],
             stdin=subprocess.DEVNULL, env=host.env)
         wait_for(lambda: self.ticks() > 0 or self.popen.poll() is not None, 'the first tick')
         check(self.popen.poll() is None, self.words())
