@@ -90,7 +90,8 @@ static void unpark_all(struct gcr_dump *dump)
 		gcr_unpark(process);
 }
 
-static int look_at_opens(struct gcr_dump *dump, struct gcr_error *error)
+static int look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
+			 struct gcr_error *error)
 {
 	struct gcr_opens_options options = {
 		.tcp = dump->task->command->tcp,
@@ -99,7 +100,6 @@ static int look_at_opens(struct gcr_dump *dump, struct gcr_error *error)
 	};
 	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
 	struct stat stat;
-	int result;
 
 	if (!pids)
 		return gcr_error_set(error, ENOMEM, "out of memory");
@@ -107,8 +107,25 @@ static int look_at_opens(struct gcr_dump *dump, struct gcr_error *error)
 		pids[i] = dump->members[i].proc.pid;
 	if (!fstatat(AT_FDCWD, dump->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
 		options.mount_device = stat.st_dev;
-	result = gcr_opens_scan(pids, dump->count, &options, &dump->opens, error);
-	return result ? result : gcr_opens_refusal(dump->opens, error);
+	return gcr_opens_scan(pids, dump->count, &options, ret_opens, error);
+}
+
+/* What a GPU process has open a freeze may close; what the others have stays. */
+static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
+	int result = look_at_opens(dump, &opens, error);
+
+	for (size_t i = 0; !result && i < opens->findings_count; i++) {
+		const struct gcr_open_finding *finding = &opens->findings[i];
+
+		if (finding->verdict != GCR_OPEN_REFUSED ||
+		    gcr_dump_gpu_process(dump, finding->pid))
+			continue;
+		*error = finding->error;
+		result = -finding->error.number;
+	}
+	return result;
 }
 
 /* ---- CRIU ---- */
@@ -168,14 +185,14 @@ static int run_criu(struct gcr_dump *dump, struct gcr_error *error)
 	result = start_criu(dump, &job, &work_fd, error);
 	if (result < 0)
 		return result;
+	dump->is_stopped = true;
 	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
 		if (gcr_task_stopped(dump->task)) {
 			gcr_criu_stop(job, CRIU_GRACE_USEC);
 			break;
 		}
-	result = gcr_criu_finish(job, NULL, error);
 	/* It may have been through when it was told. */
-	dump->is_stopped = !result;
+	result = gcr_criu_finish(job, NULL, error);
 	return result == -ECANCELED ? stopped(dump, error) : result;
 }
 
@@ -191,7 +208,8 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 		snprintf(dump->name, sizeof(dump->name), "%s", command->name);
 	else
 		gcr_place_name_of(root->comm, root->pid, root->start_ticks, dump->name);
-	result = gcr_place_begin(dump->daemon->places, dump->name, &dump->place_fd, error);
+	result = gcr_place_begin(dump->daemon->places, dump->name, root->pid, root->start_ticks,
+				 &dump->place_fd, error);
 	if (result < 0)
 		return result;
 	dump->root_fd = openat(dump->place_fd, "snapshot", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -203,68 +221,81 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-static int take_room(struct gcr_dump *dump, struct gcr_room **ret_room, struct gcr_error *error)
+/* Also what it has grown by since the first time: the driver may have put VRAM into its memory. */
+static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 {
 	const struct gcr_tree_sum nothing = {0};
-	struct gcr_room *room;
+	struct gcr_process *process;
+	uint64_t held_bytes = 0;
 	uint64_t bytes;
 	int result = gcr_dump_memory(dump, &bytes, error);
 
 	if (result < 0)
 		return result;
-	gcr_task_set_bytes(dump->task, bytes);
-	if (gcr_room_create(dump->daemon->store, 0, &nothing, 0, &room) < 0)
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++) {
+		pthread_mutex_lock(&process->lock);
+		held_bytes += process->held_bytes;
+		pthread_mutex_unlock(&process->lock);
+	}
+	gcr_task_set_bytes(dump->task, held_bytes + bytes);
+	if (!dump->room && gcr_room_create(dump->daemon->store, 0, &nothing, 0, &dump->room) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	bytes += IMAGES_BYTES;
-	result = gcr_room_take(room, bytes);
-	if (result < 0) {
-		gcr_room_destroy(room);
+	if (bytes <= dump->room_bytes)
+		return 0;
+	result = gcr_room_take(dump->room, bytes - dump->room_bytes);
+	if (result < 0)
 		return gcr_error_set(error, -result,
 				     "the store has no room for the %llu MiB that CRIU writes",
 				     (unsigned long long)(bytes >> 20));
-	}
-	*ret_room = room;
+	dump->room_bytes = bytes;
 	return 0;
+}
+
+static int publish(struct gcr_dump *dump, struct gcr_error *error)
+{
+	const struct gcr_proc_member *root = &dump->members[0].proc;
+	bool is_staying = dump->task->command->leave;
+
+	set_phase(dump, "publish");
+	return gcr_place_publish(dump->daemon->places, dump->name, dump->place_fd,
+				 &(struct gcr_place_origin){
+					 .pid = root->pid,
+					 .start_ticks = root->start_ticks,
+					 .uid = dump->uid,
+					 .gid = dump->gid,
+					 .is_ending = !is_staying,
+					 .is_staying = is_staying,
+				 },
+				 error);
 }
 
 /* From the tree as it runs to the place under its name. */
 static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 {
-	struct gcr_room *room = NULL;
 	int result;
 
 	set_phase(dump, "open-files");
-	result = look_at_opens(dump, error);
+	result = look_at_opens(dump, &dump->opens, error);
 	if (!result)
-		result = take_room(dump, &room, error);
-	if (!result)
-		result = make_place(dump, error);
+		result = gcr_opens_refusal(dump->opens, error);
 	if (!result)
 		result = gcr_dump_begin_reading(dump, error);
 	if (!result)
 		result = run_criu(dump, error);
 	/* What has been started since we looked is stopped too, and has to be ended. */
 	if (!result)
-		result = gcr_dump_find_tree(dump, error);
+		result = gcr_dump_await_stop(dump, error);
+	if (!result)
+		result = gcr_dump_check_members(dump, error);
+	if (!result)
+		result = gcr_dump_check_images(dump, error);
 	set_phase(dump, "papers");
 	if (!result)
 		result = gcr_dump_write_papers(dump, error);
 	if (!result && gcr_task_decide(dump->task) < 0)
 		result = stopped(dump, error);
-	set_phase(dump, "publish");
-	if (!result)
-		result = gcr_place_publish(dump->daemon->places, dump->name, dump->place_fd,
-					   &(struct gcr_place_origin){
-						   .pid = dump->members[0].proc.pid,
-						   .start_ticks = dump->members[0].proc.start_ticks,
-						   .uid = dump->uid,
-						   .gid = dump->gid,
-						   .is_ending = !dump->task->command->leave,
-					   },
-					   error);
-	/* Its own account begins with what there is. */
-	gcr_room_destroy(room);
-	return result;
+	return result ? result : publish(dump, error);
 }
 
 /* ---- the tree's part ---- */
@@ -273,11 +304,14 @@ static void finish(struct gcr_dump *dump)
 {
 	struct gcr_error unused;
 
+	if (!dump)
+		return;
 	atomic_store(&dump->stop_reading, true);
 	gcr_dump_end_reading(dump, &unused);
 	gcr_file_identities_free(dump->files, dump->files_count);
 	gcr_opens_destroy(dump->opens);
 	gcr_dump_forget_tree(dump);
+	gcr_room_destroy(dump->room);
 	if (dump->images_fd >= 0)
 		close(dump->images_fd);
 	if (dump->root_fd >= 0)
@@ -304,7 +338,11 @@ static void end_tree(struct gcr_dump *dump)
 		gcr_place_ended(dump->daemon->places, dump->name);
 }
 
-static int dump_tree(struct gcr_task *task, struct gcr_error *error)
+/*
+ * What can be known before anybody is frozen, so that what cannot be dumped does not stand still
+ * for nothing; and the name and the room are ours then.
+ */
+static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr_error *error)
 {
 	_cleanup_(finish_cleanup) struct gcr_dump *dump = calloc(1, sizeof(*dump));
 	const struct gcr_criu_program *program;
@@ -314,29 +352,69 @@ static int dump_tree(struct gcr_task *task, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	dump->task = task;
 	dump->daemon = task->process->daemon;
+	dump->root = task->command->root;
 	dump->place_fd = dump->root_fd = dump->images_fd = -1;
-	result = gcr_criu_program(dump->daemon, &program, error);
-	if (result < 0)
-		return result;
-	dump->criu_version = program->version;
 	set_phase(dump, "tree");
 	result = gcr_dump_find_tree(dump, error);
 	if (!result)
 		result = gcr_dump_check_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_members(dump, error);
+	if (!result)
+		result = gcr_dump_check_frozen(dump, error);
+	if (!result)
+		result = gcr_criu_program(dump->daemon, &program, error);
+	if (result < 0)
+		return result;
+	dump->criu_version = program->version;
+	result = check_opens_of_others(dump, error);
+	if (!result)
+		result = take_room(dump, error);
+	if (!result)
+		result = make_place(dump, error);
+	if (result < 0 && dump->place_fd >= 0)
+		gcr_place_abort(dump->daemon->places, dump->name);
+	if (!result)
+		*ret_dump = TAKE_PTR(dump);
+	return result;
+}
+
+/* Nothing is gone: everybody goes on. */
+static void give_up(struct gcr_dump *dump)
+{
+	gcr_dump_let_run(dump);
+	unpark_all(dump);
+	gcr_place_abort(dump->daemon->places, dump->name);
+}
+
+/* The GPU processes are frozen. */
+static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	int result;
+
+	set_phase(dump, "tree");
+	result = gcr_dump_find_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_members(dump, error);
+	if (!result)
+		result = take_room(dump, error);
 	set_phase(dump, "park");
 	if (!result)
 		result = park_all(dump, error);
 	if (!result)
 		result = write_place(dump, error);
-	if (!result && !task->command->leave) {
+	if (result < 0)
+		return result;
+	if (!dump->task->command->leave) {
 		end_tree(dump);
 		return 0;
 	}
-	if (result < 0 && dump->place_fd >= 0)
-		gcr_place_abort(dump->daemon->places, dump->name);
 	gcr_dump_let_run(dump);
+	gcr_place_ended(dump->daemon->places, dump->name);
 	unpark_all(dump);
-	return result;
+	return 0;
 }
 
 /* ---- one process's part ---- */
@@ -370,14 +448,26 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 	return gcr_task_commit(task);
 }
 
+/* Three parts, and all go on to the next only together: what the first does, all freeze, dump. */
 int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	int result = freeze(task, ret_state, error);
+	_cleanup_(finish_cleanup) struct gcr_dump *dump = NULL;
+	int result = 0;
 
+	*ret_state = task->from;
+	if (gcr_task_is_first(task))
+		result = prepare(task, &dump, error);
 	result = gcr_task_meet(task, result, error);
+	if (!result)
+		result = gcr_task_meet(task, freeze(task, ret_state, error), error);
+	if (result < 0 && dump)
+		give_up(dump);
 	if (!result) {
-		if (gcr_task_is_first(task))
-			result = dump_tree(task, error);
+		if (dump)
+			result = dump_tree(dump, error);
+		/* Before the others are told: they need their libraries. */
+		if (result < 0)
+			give_up(dump);
 		result = gcr_task_meet(task, result, error);
 	}
 	if (result < 0)

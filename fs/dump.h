@@ -25,4 +25,10 @@ int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error 
  */
 int gcr_freeze_and_park(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
+/*
+ * At the start, before anything else is recovered: the trees of dumps that an earlier daemon did
+ * not bring to their end go on if their place was not published, and end if it was.
+ */
+void gcr_dump_recover(struct gcr_daemon *daemon);
+
 #endif

@@ -150,6 +150,35 @@ static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot,
 	return result;
 }
 
+static int check_manifest(const struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	return manifest->data ? gcr_error_set(error, EBUSY,
+					      "process %d was frozen with `data`, so the driver's "
+					      "state is still there: thaw it first",
+					      (int)manifest->pid)
+			      : 0;
+}
+
+int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++) {
+		_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+		_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+
+		pthread_mutex_lock(&process->lock);
+		snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+		pthread_mutex_unlock(&process->lock);
+		if (snapshot)
+			result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
+		if (!result && manifest)
+			result = check_manifest(manifest, error);
+	}
+	return result;
+}
+
 /* The papers that the freeze has written, checked; and the digests for the place. */
 static int take_papers(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
 		       struct gcr_manifest **ret_manifest, struct gcr_error *error)
@@ -161,12 +190,8 @@ static int take_papers(const struct gcr_dump *dump, struct gcr_snapshot *snapsho
 
 	if (!result)
 		result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
-	if (!result && manifest->data)
-		result =
-			gcr_error_set(error, EBUSY,
-				      "process %d was frozen with `data`, so the driver's state is "
-				      "still there: thaw it first",
-				      (int)manifest->pid);
+	if (!result)
+		result = check_manifest(manifest, error);
 	if (!result)
 		result = gcr_digests_write(
 			root_fd, manifest->generation, digests,
@@ -421,6 +446,43 @@ static int describe_tree(struct gcr_dump *dump, const struct gcr_manifest *top,
 }
 
 /* ---- CRIU's images ---- */
+
+static int check_image(const struct gcr_dump *dump, const char *name, struct gcr_error *error)
+{
+	struct stat stat;
+
+	if (fstatat(dump->images_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    !S_ISREG(stat.st_mode) || !stat.st_size)
+		return gcr_error_set(error, EIO, "criu says it is done, and has not written %s",
+				     name);
+	return 0;
+}
+
+/* By the pid that it has in its own namespace. */
+static int check_core(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+		      struct gcr_error *error)
+{
+	struct gcr_proc_status status;
+	char name[32];
+
+	if (member->proc.state == 'Z' || member->proc.state == 'X')
+		return 0;
+	if (gcr_proc_status(member->proc.pid, &status) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)member->proc.pid);
+	snprintf(name, sizeof(name), "core-%d.img", (int)status.ns_pids[status.ns_pids_count - 1]);
+	return check_image(dump, name, error);
+}
+
+int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	int result = check_image(dump, "inventory.img", error);
+
+	if (!result)
+		result = check_image(dump, "pstree.img", error);
+	for (size_t i = 0; i < dump->count && !result; i++)
+		result = check_core(dump, &dump->members[i], error);
+	return result;
+}
 
 static int compare_images(const void *left, const void *right)
 {

@@ -24,13 +24,16 @@ struct gcr_dump_member {
 struct gcr_dump {
 	struct gcr_task *task;
 	struct gcr_daemon *daemon;
+	pid_t root;
 	struct gcr_dump_member *members; /* the root first */
 	size_t count;
 	uid_t uid; /* the root's */
 	gid_t gid;
 	struct gcr_opens *opens;
 	unsigned int criu_version;
-	bool is_stopped; /* all of the tree, by CRIU */
+	bool is_stopped;       /* some or all of the tree may be, by CRIU */
+	struct gcr_room *room; /* for what CRIU writes, until the place has an account of its own */
+	uint64_t room_bytes;
 
 	char name[GCR_PLACE_NAME_BYTES]; /* the place's */
 	int place_fd;			 /* its directory, not yet under its name; -1: none */
@@ -51,17 +54,30 @@ struct gcr_dump {
 
 /* The members as they are now. */
 int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error);
+/*
+ * The tasks are for all GPU processes of the tree and no others: -EBUSY, one has been started, or
+ * has left the tree.
+ */
+int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error);
+/* CRIU says that it has left all of it stopped: wait until it is, and find it again. -EIO. */
+int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error);
 /* -EBUSY, -EOPNOTSUPP, ... */
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
 /* Memory that CRIU will write: a bound from above. */
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error);
-/* All of them go on that have been stopped by CRIU. */
+/* All of them go on that may have been stopped by CRIU. */
 void gcr_dump_let_run(struct gcr_dump *dump);
-/* All of them end; returns when they have. -ETIMEDOUT. */
+/*
+ * All of them end, every one before its parent: a next daemon that finds the root alive finds all
+ * that are left. Returns when they have ended. -ETIMEDOUT.
+ */
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
 
 /* ---- dump_papers.c: what goes into the place besides CRIU's images ---- */
+
+/* -EBUSY: one of them has been frozen in a way that cannot be dumped. */
+int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error);
 
 /* Begin to read the files that are open, and wait for the end of that. */
 int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error);
@@ -71,6 +87,9 @@ int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error);
  * CRIU has ended: VRAM (by hard links), the papers of every GPU process, and last the manifest.
  */
 int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error);
+
+/* What CRIU says to have written is there: the tree's list, and an image of every member. -EIO. */
+int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error);
 
 /* The first of the tasks' processes with this pid, NULL: it uses no GPU. */
 struct gcr_process *gcr_dump_gpu_process(const struct gcr_dump *dump, pid_t pid);

@@ -11,20 +11,29 @@
 #include <unistd.h>
 
 #include "fs/dump_private.h"
+#include "fs/process.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_cgroup.h"
 #include "lib/proc_file.h"
 
 /* What has been killed is gone when the kernel has freed its memory. */
-#define END_USEC (60 * GCR_USEC_PER_SEC)
+#define END_USEC       (60 * GCR_USEC_PER_SEC)
+/* What has been told to stop does so when it returns from the kernel. */
+#define STOP_USEC      (10 * GCR_USEC_PER_SEC)
+#define STOP_LOOK_USEC 1000
+
+static void close_members(struct gcr_dump_member *members, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (members[i].pidfd >= 0)
+			close(members[i].pidfd);
+	free(members);
+}
 
 void gcr_dump_forget_tree(struct gcr_dump *dump)
 {
-	for (size_t i = 0; i < dump->count; i++)
-		if (dump->members[i].pidfd >= 0)
-			close(dump->members[i].pidfd);
-	free(dump->members);
+	close_members(dump->members, dump->count);
 	dump->members = NULL;
 	dump->count = 0;
 }
@@ -43,7 +52,7 @@ int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 	_cleanup_free_ struct gcr_proc_member *found = NULL;
 	struct gcr_dump_member *members;
 	size_t count;
-	int result = gcr_proc_tree(dump->task->command->root, &found, &count, error);
+	int result = gcr_proc_tree(dump->root, &found, &count, error);
 
 	if (result < 0)
 		return result;
@@ -53,9 +62,18 @@ int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 	for (size_t i = 0; i < count; i++) {
 		members[i].proc = found[i];
 		members[i].was_stopped = was_stopped(dump, &found[i]);
-		/* One that has ended by now needs none. */
-		if (gcr_proc_open(found[i].pid, found[i].start_ticks, &members[i].pidfd) < 0)
-			members[i].pidfd = -1;
+		members[i].pidfd = -1;
+	}
+	for (size_t i = 0; i < count && !result; i++) {
+		result = gcr_proc_open(found[i].pid, found[i].start_ticks, &members[i].pidfd);
+		/* One that has ended by now needs none; any other could not be ended without. */
+		if (result == -ESRCH)
+			result = 0;
+	}
+	if (result < 0) {
+		close_members(members, count);
+		return gcr_error_set(error, -result, "the processes of the tree: %s",
+				     strerror(-result));
 	}
 	gcr_dump_forget_tree(dump);
 	dump->members = members;
@@ -64,6 +82,88 @@ int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 		return gcr_error_set(error, ESRCH, "process %d has ended",
 				     (int)members[0].proc.pid);
 	return 0;
+}
+
+static bool is_member(const struct gcr_dump *dump, const struct gcr_process *process)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == process->pid &&
+		    dump->members[i].proc.start_ticks == process->start_ticks)
+			return true;
+	return false;
+}
+
+static bool has_ended(const struct gcr_dump_member *member)
+{
+	return member->proc.state == 'Z' || member->proc.state == 'X';
+}
+
+/* It has opened a GPU since the verb was written. */
+static bool is_new_gpu_process(const struct gcr_dump *dump, const struct gcr_dump_member *member)
+{
+	struct gcr_process *process;
+	bool is_new;
+
+	if (has_ended(member) || gcr_dump_gpu_process(dump, member->proc.pid) ||
+	    gcr_processes_find(dump->daemon->processes, member->proc.pid, &process) < 0)
+		return false;
+	is_new = !process->launcher;
+	gcr_process_unref(process);
+	return is_new;
+}
+
+int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	const struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		if (!is_member(dump, process))
+			return gcr_error_set(error, EBUSY,
+					     "process %d is no longer below process %d",
+					     (int)process->pid, (int)dump->root);
+	for (size_t i = 0; i < dump->count; i++)
+		if (is_new_gpu_process(dump, &dump->members[i]))
+			return gcr_error_set(error, EBUSY,
+					     "process %d of the tree has only just begun to use a "
+					     "GPU: write dump again",
+					     (int)dump->members[i].proc.pid);
+	return 0;
+}
+
+/* CRIU lets go of a process before that obeys its signal. */
+static int await_stop_of(const struct gcr_dump_member *member, int64_t until_usec,
+			 struct gcr_error *error)
+{
+	struct gcr_proc_stat stat;
+
+	while (!gcr_proc_stat(member->proc.pid, &stat) &&
+	       stat.start_ticks == member->proc.start_ticks && !strchr("TZX", stat.state)) {
+		if (gcr_clock_usec() >= until_usec)
+			return gcr_error_set(error, EIO,
+					     "criu has not stopped process %d, and says it had",
+					     (int)member->proc.pid);
+		usleep(STOP_LOOK_USEC);
+	}
+	return 0;
+}
+
+int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + STOP_USEC;
+	size_t count;
+	int result;
+
+	/* What they had made before they stopped is found then, and nothing more is made. */
+	do {
+		count = dump->count;
+		for (size_t i = 0; i < count; i++) {
+			result = await_stop_of(&dump->members[i], until_usec, error);
+			if (result < 0)
+				return result;
+		}
+		result = gcr_dump_find_tree(dump, error);
+	} while (!result && dump->count > count);
+	return result;
 }
 
 /* ---- what stands in the way ---- */
@@ -210,8 +310,9 @@ int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr
 		if (result < 0)
 			return gcr_error_set(error, -result, "the memory of process %d: %s",
 					     (int)dump->members[i].proc.pid, strerror(-result));
-		kib += kib_of(text, "\nPss_Anon:") + kib_of(text, "\nPss_Shmem:") +
-		       kib_of(text, "\nSwapPss:");
+		/* Pages that a fork shares are written for each. */
+		kib += kib_of(text, "\nAnonymous:") + kib_of(text, "\nPss_Shmem:") +
+		       kib_of(text, "\nSwap:");
 	}
 	*ret_bytes = kib * 1024;
 	return 0;
@@ -227,7 +328,13 @@ static void send_signal(const struct gcr_dump_member *member, int number)
 
 void gcr_dump_let_run(struct gcr_dump *dump)
 {
-	for (size_t i = dump->count; i-- > 0 && dump->is_stopped;)
+	struct gcr_error unused;
+
+	if (!dump->is_stopped)
+		return;
+	/* With what has been made since; else those that are known. */
+	gcr_dump_find_tree(dump, &unused);
+	for (size_t i = dump->count; i-- > 0;)
 		if (!dump->members[i].was_stopped)
 			send_signal(&dump->members[i], SIGCONT);
 	dump->is_stopped = false;
@@ -237,8 +344,11 @@ int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
 
-	/* They are stopped: none can make another one meanwhile. */
-	for (size_t i = 0; i < dump->count; i++)
+	/*
+	 * They are stopped, so none can make another one meanwhile. Children first: those of one
+	 * that ends are continued by the kernel, with a SIGHUP, if nobody else looks after them.
+	 */
+	for (size_t i = dump->count; i-- > 0;)
 		send_signal(&dump->members[i], SIGKILL);
 	for (size_t i = 0; i < dump->count; i++) {
 		struct pollfd end = {.fd = dump->members[i].pidfd, .events = POLLIN};

@@ -21,6 +21,7 @@
 #endif
 
 #include "fs/daemon.h"
+#include "fs/dump.h"
 #include "fs/event.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
@@ -199,6 +200,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		return gcr_error_set(error, -result, "what is incoming cannot be read: %s",
 				     strerror(-result));
 
+	/* What is stopped can do nothing for its recovery. */
+	gcr_dump_recover(daemon);
 	/* Before the first library can be there, which it is told of. */
 	result = gcr_sampler_create(daemon, &daemon->sampler);
 	if (result < 0)

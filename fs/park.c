@@ -88,25 +88,33 @@ int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *e
 	return 0;
 }
 
-/* One that an earlier daemon has parked: its page is in its memory. */
-static int unpark_at(uintptr_t start, uintptr_t end, void *data)
+/* A page of another version says nothing that we understand. */
+static int clear_at(uintptr_t start, uintptr_t end, void *data)
 {
-	const struct gcr_process *process = data;
-	struct {
-		uint32_t magic, version;
-	} head;
+	const size_t head_bytes = offsetof(struct gcr_page, slots);
+	_cleanup_free_ struct gcr_page *head = malloc(sizeof(*head));
+	const pid_t *pid = data;
 	uint32_t no = 0;
-	struct iovec here = {&head, sizeof(head)};
-	struct iovec there = {(void *)start, sizeof(head)};
+	struct iovec here = {.iov_base = head, .iov_len = head_bytes};
+	struct iovec there = {.iov_base = (void *)start, .iov_len = head_bytes};
 
-	if (end - start < sizeof(struct gcr_page) ||
-	    process_vm_readv(process->pid, &here, 1, &there, 1, 0) != sizeof(head) ||
-	    head.magic != GCR_PAGE_MAGIC || head.version != GCR_PAGE_VERSION)
+	if (!head || end - start < sizeof(*head))
 		return 0;
-	here = (struct iovec){&no, sizeof(no)};
-	there = (struct iovec){(void *)(start + offsetof(struct gcr_page, is_parked)), sizeof(no)};
-	process_vm_writev(process->pid, &here, 1, &there, 1, 0);
+	if (process_vm_readv(*pid, &here, 1, &there, 1, 0) != (ssize_t)head_bytes ||
+	    head->magic != GCR_PAGE_MAGIC || head->version != GCR_PAGE_VERSION || !head->is_parked)
+		return 0;
+	here = (struct iovec){.iov_base = &no, .iov_len = sizeof(no)};
+	there = (struct iovec){
+		.iov_base = (void *)(start + offsetof(struct gcr_page, is_parked)),
+		.iov_len = sizeof(no),
+	};
+	process_vm_writev(*pid, &here, 1, &there, 1, 0);
 	return 1;
+}
+
+void gcr_unpark_left(pid_t pid)
+{
+	gcr_proc_each_range(pid, GCR_PAGE_FILE_NAME, clear_at, &pid);
 }
 
 void gcr_unpark(struct gcr_process *process)
@@ -127,5 +135,5 @@ void gcr_unpark(struct gcr_process *process)
 	if (page_fd >= 0)
 		close(page_fd);
 	else if (!is_connected)
-		gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, unpark_at, process);
+		gcr_unpark_left(process->pid);
 }

@@ -19,4 +19,7 @@ int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *e
 /* It may connect again, and soon does. Nothing to do for one that is not parked. */
 void gcr_unpark(struct gcr_process *process);
 
+/* The same for one that an earlier daemon has parked, and whose page is known to nobody. */
+void gcr_unpark_left(pid_t pid);
+
 #endif

@@ -93,33 +93,50 @@ static int write_origin(int fd, const struct gcr_place_origin *origin, bool is_r
 	struct iovec part = {.iov_base = text};
 
 	part.iov_len = (size_t)snprintf(text, sizeof(text), "%s %d %" PRIu64 "\n",
-					is_restoring	    ? "restoring"
-					: origin->is_ending ? "ending"
-					: origin->pid	    ? "dumped"
-							    : "incoming",
+					is_restoring	     ? "restoring"
+					: origin->is_ending  ? "ending"
+					: origin->is_staying ? "staying"
+					: origin->pid	     ? "dumped"
+							     : "incoming",
 					(int)origin->pid, origin->start_ticks);
 	return gcr_beneath_replace(fd, ORIGIN_NAME, &part, 1, error);
+}
+
+/* -ENOENT; -EIO: it is not what we write. */
+static int parse_origin(int fd, char ret_word[16], pid_t *ret_pid, uint64_t *ret_start_ticks)
+{
+	_cleanup_free_ void *bytes = NULL;
+	char text[ORIGIN_BYTES_MAX];
+	size_t size;
+
+	if (gcr_beneath_read(fd, ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, NULL) < 0)
+		return -ENOENT;
+	memcpy(text, bytes, size);
+	text[size] = '\0';
+	return sscanf(text, "%15s %d %" SCNu64, ret_word, ret_pid, ret_start_ticks) == 3 ? 0 : -EIO;
+}
+
+int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks)
+{
+	char word[16];
+
+	return parse_origin(fd, word, ret_pid, ret_start_ticks) < 0 ? -EIO : 0;
 }
 
 /* What was dumped here, by the file that says so; what users have brought has none. */
 static enum gcr_state read_origin(struct gcr_place *place)
 {
-	_cleanup_free_ void *bytes = NULL;
-	char text[ORIGIN_BYTES_MAX];
 	char word[16];
-	size_t size;
-	int pid;
+	int pid = 0;
+	int result = parse_origin(place->fd, word, &pid, &place->origin.start_ticks);
 
-	if (gcr_beneath_read(place->fd, ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, NULL) < 0)
-		return GCR_STATE_INCOMING;
-	memcpy(text, bytes, size);
-	text[size] = '\0';
-	if (sscanf(text, "%15s %d %" SCNu64, word, &pid, &place->origin.start_ticks) != 3)
-		return GCR_STATE_FAILED;
+	if (result < 0)
+		return result == -ENOENT ? GCR_STATE_INCOMING : GCR_STATE_FAILED;
 	place->origin.pid = pid;
 	place->origin.uid = place->stat.st_uid;
 	place->origin.gid = place->stat.st_gid;
 	place->origin.is_ending = !strcmp(word, "ending");
+	place->origin.is_staying = !strcmp(word, "staying");
 	if (!strcmp(word, "restoring"))
 		return GCR_STATE_RESTORING;
 	return pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
@@ -299,7 +316,7 @@ static int drop(struct gcr_place *place, bool even_running)
 	pthread_mutex_lock(&places->lock);
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
-	if (place->restore || (place->process && !even_running))
+	if (place->restore || place->origin.is_ending || (place->process && !even_running))
 		result = -EBUSY;
 	pthread_mutex_unlock(&place->lock);
 	if (!result && !unlist_locked(places, place))
@@ -334,10 +351,12 @@ int gcr_place_drop(struct gcr_place *place)
 
 /* ---- of a dump ---- */
 
-int gcr_place_begin(struct gcr_places *places, const char *name, int *ret_fd,
-		    struct gcr_error *error)
+int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
+		    int *ret_fd, struct gcr_error *error)
 {
+	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
 	int fd = -EEXIST;
+	int result;
 
 	pthread_mutex_lock(&places->lock);
 	if (!find_locked(places, name))
@@ -348,6 +367,12 @@ int gcr_place_begin(struct gcr_places *places, const char *name, int *ret_fd,
 				     "there is a %s already: give another name=", name);
 	if (fd < 0)
 		return gcr_error_set(error, -fd, "%s cannot be made: %s", name, strerror(-fd));
+	result = write_origin(fd, &origin, false, error);
+	if (result < 0) {
+		close(fd);
+		gcr_place_abort(places, name);
+		return result;
+	}
 	*ret_fd = fd;
 	return 0;
 }
@@ -388,7 +413,7 @@ void gcr_place_ended(struct gcr_places *places, const char *name)
 	if (gcr_place_find(places, name, &place) < 0)
 		return;
 	pthread_mutex_lock(&place->lock);
-	place->origin.is_ending = false;
+	place->origin.is_ending = place->origin.is_staying = false;
 	pthread_mutex_unlock(&place->lock);
 	if (gcr_place_mark(place, false, &error) < 0)
 		gcr_log(LOG_WARNING, 0, "%s: %s", name, error.words);

@@ -32,7 +32,8 @@ struct gcr_place_origin {
 	uint64_t start_ticks;
 	uid_t uid;
 	gid_t gid;
-	bool is_ending; /* the tree may not have ended yet: it has to */
+	bool is_ending;	 /* the tree may not have ended yet: it has to */
+	bool is_staying; /* the tree lives on, and may be stopped yet: it is to be continued */
 };
 
 struct gcr_place {
@@ -89,16 +90,23 @@ int gcr_place_drop(struct gcr_place *place);
 
 /* ---- of a dump: its place is made beside the list, and becomes visible whole ---- */
 
-/* *ret_fd: its directory, with an empty `snapshot` in it; the caller's. -EEXIST, ...: with words.
+/*
+ * *ret_fd: its directory, with an empty `snapshot` in it; the caller's. If we die, a next daemon
+ * lets the tree of this root go on. -EEXIST, ...: with words.
  */
-int gcr_place_begin(struct gcr_places *places, const char *name, int *ret_fd,
-		    struct gcr_error *error);
+int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
+		    int *ret_fd, struct gcr_error *error);
 /* @fd: its directory. With words. What has failed is to be aborted. */
 int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      const struct gcr_place_origin *origin, struct gcr_error *error);
 void gcr_place_abort(struct gcr_places *places, const char *name);
-/* Its tree has ended. */
+/* Its tree has ended, or goes on if it is staying. */
 void gcr_place_ended(struct gcr_places *places, const char *name);
+/*
+ * What @fd, the directory of a place that was not published by an earlier daemon, says of whose it
+ * is. -EIO: nothing.
+ */
+int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks);
 
 /* ---- what becomes of it ---- */
 

@@ -8,6 +8,7 @@
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/operation.h"
+#include "fs/park.h"
 #include "fs/process.h"
 #include "fs/record.h"
 #include "lib/cleanup.h"
@@ -45,6 +46,8 @@ static void settle(struct gcr_process *process, const struct gcr_record *record)
 
 	restore_fields(process, record);
 	gcr_process_set_state(process, states[record->state]);
+	/* Else it would come back only when its own limit is over. */
+	gcr_unpark_left(record->pid);
 	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
 		gcr_record_state_name(record->state));
 	/* Also if it was frozen: somebody may have thawed it meanwhile. */

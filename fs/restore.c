@@ -443,7 +443,8 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 		restore = place->restore;
 		result = join_locked(restore, command, waiter);
 		ref(restore);
-	} else if (place->process || (!gcr_transition_find(GCR_VERB_THAW, place->state))) {
+	} else if (place->origin.is_ending || place->process ||
+		   (!gcr_transition_find(GCR_VERB_THAW, place->state))) {
 		result = -EBUSY;
 	} else {
 		result = start_locked(place, command, waiter, &restore);
@@ -462,6 +463,9 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 		unref(restore);
 	if (result == -ESHUTDOWN)
 		return gcr_error_set(error, EBUSY, "the daemon is stopping");
+	if (result == -EBUSY && place->origin.is_ending)
+		return gcr_error_set(error, EBUSY, "the processes of %s have not ended yet",
+				     place->name);
 	if (result == -EBUSY)
 		return gcr_error_set(error, EBUSY, "%s is %s", place->name,
 				     gcr_state_name(place->state));

@@ -139,6 +139,9 @@ static int take_stock(struct gcr_store *store)
 	while (!result && (entry = readdir(dir))) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
+		/* What was being dumped has to be looked after first. */
+		if (!strncmp(entry->d_name, GCR_STORE_NEW_PLACE, strlen(GCR_STORE_NEW_PLACE)))
+			continue;
 		if (*entry->d_name == '.')
 			result = remove_unfinished(store, entry->d_name);
 		else if (!strcmp(entry->d_name, GCR_STORE_POOL))

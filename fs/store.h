@@ -120,6 +120,12 @@ int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, g
 int gcr_store_each_place(struct gcr_store *store, int (*visit)(const char *name, void *data),
 			 void *data);
 /*
+ * At the start: those that an earlier daemon has begun and not published. @visit is called with a
+ * descriptor of the directory of each, which is removed then.
+ */
+int gcr_store_end_begun_places(struct gcr_store *store,
+			       void (*visit)(const char *name, int fd, void *data), void *data);
+/*
  * Its tree, what its own directory says, and a descriptor of that, the caller's: once for each.
  */
 int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat *ret_stat,

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "fs/folder.h"
+#include "fs/log.h"
 #include "lib/beneath.h"
 
 #define TEMPORARY_BYTES (GCR_STORE_NAME_BYTES + sizeof(".new-"))
@@ -31,7 +32,7 @@ static int give(int fd, const char *name, uid_t uid, gid_t gid)
 
 static void make_temporary(const char *name, char temporary[TEMPORARY_BYTES])
 {
-	snprintf(temporary, TEMPORARY_BYTES, ".new-" GCR_STORE_PLACE "%s", name);
+	snprintf(temporary, TEMPORARY_BYTES, GCR_STORE_NEW_PLACE "%s", name);
 }
 
 int gcr_store_begin_place(struct gcr_store *store, const char *name)
@@ -107,6 +108,34 @@ int gcr_store_each_place(struct gcr_store *store, int (*visit)(const char *name,
 		if (!strncmp(entry->d_name, GCR_STORE_PLACE, length))
 			result = visit(entry->d_name + length, data);
 	return result;
+}
+
+int gcr_store_end_begun_places(struct gcr_store *store,
+			       void (*visit)(const char *name, int fd, void *data), void *data)
+{
+	_cleanup_close_ int fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const size_t length = strlen(GCR_STORE_NEW_PLACE);
+	const struct dirent *entry;
+
+	if (!dir)
+		return -errno;
+	TAKE_FD(fd);
+	while ((entry = readdir(dir))) {
+		_cleanup_close_ int place_fd = -1;
+		int result;
+
+		if (strncmp(entry->d_name, GCR_STORE_NEW_PLACE, length) != 0)
+			continue;
+		place_fd = gcr_beneath_open(store->fd, entry->d_name, O_RDONLY | O_DIRECTORY);
+		if (place_fd >= 0)
+			visit(entry->d_name + length, place_fd, data);
+		result = gcr_store_remove_directory(store->fd, entry->d_name);
+		if (result < 0)
+			gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s",
+				entry->d_name, strerror(-result));
+	}
+	return 0;
 }
 
 /* The account of what is there already. */

@@ -26,6 +26,8 @@
 #define GCR_STORE_NAME_BYTES	96 /* the same with a prefix */
 #define GCR_STORE_POOL		"pool"
 #define GCR_STORE_PLACE		"incoming-"
+/* While it is being made. */
+#define GCR_STORE_NEW_PLACE	".new-" GCR_STORE_PLACE
 
 /* Memory that a file of @bytes may take. */
 static inline uint64_t gcr_store_cost(uint64_t bytes)
