@@ -202,6 +202,10 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 
 	/* What is stopped can do nothing for its recovery. */
 	gcr_dump_recover(daemon);
+
+	/* Before a record is taken for that of a process which goes on. */
+	gcr_restores_recover(daemon);
+
 	/* Before the first library can be there, which it is told of. */
 	result = gcr_sampler_create(daemon, &daemon->sampler);
 	if (result < 0)
@@ -215,6 +219,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
 				     strerror(-result));
+	gcr_restores_recover_thawed(daemon);
 	gcr_store_sweep(daemon->store);
 
 	if (asprintf(&device_path, "%s/%s", daemon->device_directory,

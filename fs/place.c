@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #include "fs/criu_run.h"
@@ -84,21 +85,36 @@ static size_t count_of_user_locked(const struct gcr_places *places, uid_t uid)
 /* ---- where it comes from, for a next daemon ---- */
 
 #define ORIGIN_NAME	 "origin"
-#define ORIGIN_BYTES_MAX 256
+#define ORIGIN_BYTES_MAX (PATH_MAX + 256)
 
-static int write_origin(int fd, const struct gcr_place_origin *origin, bool is_restoring,
-			struct gcr_error *error)
+/*
+ * One line; of a restore a second one, with what there may be of it, whose last word is the path of
+ * the cgroup up to the end of the file ("-": none).
+ */
+static int write_origin(int fd, const struct gcr_place_origin *origin,
+			const struct gcr_place_made *made, struct gcr_error *error)
 {
-	char text[ORIGIN_BYTES_MAX];
-	struct iovec part = {.iov_base = text};
+	_cleanup_free_ char *text = NULL;
+	const char *word = origin->is_ending	? "ending"
+			   : origin->is_staying ? "staying"
+			   : origin->pid	? "dumped"
+						: "incoming";
+	struct iovec part;
+	int length;
 
-	part.iov_len = (size_t)snprintf(text, sizeof(text), "%s %d %" PRIu64 "\n",
-					is_restoring	     ? "restoring"
-					: origin->is_ending  ? "ending"
-					: origin->is_staying ? "staying"
-					: origin->pid	     ? "dumped"
-							     : "incoming",
-					(int)origin->pid, origin->start_ticks);
+	if (made)
+		word = made->progress == GCR_PLACE_THAWING ? "thawing" : "restoring";
+	length = made ? asprintf(&text, "%s %d %" PRIu64 "\n%" PRIu64 " %d %" PRIu64 " %s", word,
+				 (int)origin->pid, origin->start_ticks, made->since_ticks,
+				 (int)made->root, made->root_ticks,
+				 made->cgroup ? made->cgroup : "-")
+		      : asprintf(&text, "%s %d %" PRIu64 "\n", word, (int)origin->pid,
+				 origin->start_ticks);
+	if (length < 0) {
+		text = NULL;
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	part = (struct iovec){.iov_base = text, .iov_len = (size_t)length};
 	return gcr_beneath_replace(fd, ORIGIN_NAME, &part, 1, error);
 }
 
@@ -137,19 +153,52 @@ static enum gcr_state read_origin(struct gcr_place *place)
 	place->origin.gid = place->stat.st_gid;
 	place->origin.is_ending = !strcmp(word, "ending");
 	place->origin.is_staying = !strcmp(word, "staying");
-	if (!strcmp(word, "restoring"))
+	/* gcr_restores_recover() sees to it. */
+	if (!strcmp(word, "restoring") || !strcmp(word, "thawing"))
 		return GCR_STATE_RESTORING;
 	return pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
 }
 
-int gcr_place_mark(struct gcr_place *place, bool is_restoring, struct gcr_error *error)
+int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
+		   struct gcr_error *error)
 {
 	struct gcr_place_origin origin;
 
 	pthread_mutex_lock(&place->lock);
 	origin = place->origin;
 	pthread_mutex_unlock(&place->lock);
-	return write_origin(place->fd, &origin, is_restoring, error);
+	return write_origin(place->fd, &origin, made, error);
+}
+
+int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made,
+			struct gcr_error *error)
+{
+	_cleanup_free_ void *bytes = NULL;
+	char text[ORIGIN_BYTES_MAX];
+	struct gcr_place_made made = {0};
+	char word[16];
+	size_t size;
+	int root, at = 0;
+	int result =
+		gcr_beneath_read(place->fd, ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, error);
+
+	if (result < 0)
+		return result;
+	memcpy(text, bytes, size);
+	text[size] = '\0';
+	if (sscanf(text, "%15s %*d %*u %" SCNu64 " %d %" SCNu64 " %n", word, &made.since_ticks,
+		   &root, &made.root_ticks, &at) != 4 ||
+	    !at)
+		return gcr_error_set(error, EIO, "what is known of its restore cannot be read");
+	made.root = root;
+	made.progress = !strcmp(word, "thawing") ? GCR_PLACE_THAWING : GCR_PLACE_RESTORING;
+	if (strcmp(text + at, "-") != 0) {
+		made.cgroup = strdup(text + at);
+		if (!made.cgroup)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	*ret_made = made;
+	return 0;
 }
 
 /* Of what is in the store under this name. Lock: places. */
@@ -316,8 +365,12 @@ static int drop(struct gcr_place *place, bool even_running)
 	pthread_mutex_lock(&places->lock);
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
-	if (place->restore || place->origin.is_ending || (place->process && !even_running))
+	/* A restore that has made a process of it needs nothing of it any more. */
+	if (place->origin.is_ending ||
+	    ((place->restore || place->process) && !(place->process && even_running)))
 		result = -EBUSY;
+	else
+		place->is_empty = true;
 	pthread_mutex_unlock(&place->lock);
 	if (!result && !unlist_locked(places, place))
 		result = -ENOENT;
@@ -331,6 +384,9 @@ static int drop(struct gcr_place *place, bool even_running)
 	if (result < 0) {
 		/* Until it is moved away, the store has no other of its name. */
 		pthread_mutex_lock(&places->lock);
+		pthread_mutex_lock(&place->lock);
+		place->is_empty = is_empty;
+		pthread_mutex_unlock(&place->lock);
 		place->next = places->list;
 		places->list = place;
 		places->count++;
@@ -386,7 +442,7 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      const struct gcr_place_origin *origin, struct gcr_error *error)
 {
 	struct gcr_store *store = places->daemon->store;
-	int result = write_origin(fd, origin, false, error);
+	int result = write_origin(fd, origin, NULL, error);
 
 	if (result < 0)
 		return result;
@@ -415,7 +471,7 @@ void gcr_place_ended(struct gcr_places *places, const char *name)
 	pthread_mutex_lock(&place->lock);
 	place->origin.is_ending = place->origin.is_staying = false;
 	pthread_mutex_unlock(&place->lock);
-	if (gcr_place_mark(place, false, &error) < 0)
+	if (gcr_place_mark(place, NULL, &error) < 0)
 		gcr_log(LOG_WARNING, 0, "%s: %s", name, error.words);
 }
 
@@ -441,15 +497,17 @@ void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
 
 	pthread_mutex_lock(&place->lock);
 	place->process = gcr_process_ref(process);
+	place->is_empty = true;
 	pthread_mutex_unlock(&place->lock);
 	gcr_place_set_state(place, GCR_STATE_RUNNING);
 	/* To a next daemon it is nothing any more. */
 	result = gcr_store_drop_place(place->daemon->store, place->name, place->folder);
-	if (result < 0)
+	if (result < 0) {
 		gcr_log(LOG_WARNING, 0, "%s: its files stay: %s", place->name, strerror(-result));
-	pthread_mutex_lock(&place->lock);
-	place->is_empty = !result;
-	pthread_mutex_unlock(&place->lock);
+		pthread_mutex_lock(&place->lock);
+		place->is_empty = false;
+		pthread_mutex_unlock(&place->lock);
+	}
 	if (gcr_process_has_ended(process))
 		gcr_places_process_gone(place->daemon->places, process);
 }
@@ -457,6 +515,7 @@ void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
 void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *process)
 {
 	struct gcr_place *place;
+	int result = 0;
 
 	do {
 		pthread_mutex_lock(&places->lock);
@@ -473,10 +532,10 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 			gcr_place_ref(place);
 		pthread_mutex_unlock(&places->lock);
 		if (place) {
-			drop(place, true);
+			result = drop(place, true);
 			gcr_place_unref(place);
 		}
-	} while (place);
+	} while (place && !result);
 }
 
 int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,

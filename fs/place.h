@@ -26,6 +26,22 @@ struct gcr_event_log;
 struct gcr_process;
 struct gcr_restore;
 
+/* How far a restore has come, for a next daemon. */
+enum gcr_place_progress {
+	GCR_PLACE_IDLE,
+	GCR_PLACE_RESTORING, /* nothing that was made has run yet */
+	GCR_PLACE_THAWING,   /* it may have: it is the process now, and not the place */
+};
+
+/* What there may be of it. */
+struct gcr_place_made {
+	enum gcr_place_progress progress;
+	uint64_t since_ticks; /* since boot, as start times of processes: none of it is older */
+	pid_t root;	      /* 0: not known */
+	uint64_t root_ticks;
+	char *cgroup; /* the directory of its own; NULL: it has none */
+};
+
 /* What a dump has made of which process. */
 struct gcr_place_origin {
 	pid_t pid; /* of the tree's root; 0: it comes from elsewhere */
@@ -56,7 +72,7 @@ struct gcr_place {
 	struct gcr_restore *restore; /* what is under way; NULL: nothing */
 	struct gcr_process *process; /* that has been made of it, a reference; NULL: none */
 	char *cgroup;		     /* of what has been made of it; NULL: none */
-	bool is_empty;		     /* what was in it has gone */
+	bool is_empty;		     /* what was in it has gone, or is about to */
 	struct gcr_error error;	     /* of the last write to ctl that failed; number 0: none */
 };
 
@@ -113,9 +129,13 @@ int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks);
 /* With its events. */
 void gcr_place_set_state(struct gcr_place *place, enum gcr_state state);
 /*
- * For a next daemon: a restore is under way (@is_restoring), or not any more. Errors, with words.
+ * Tell a next daemon how far a restore is (@made NULL: none is under way any more), and what an
+ * earlier one has told. Errors, with words. @ret_made->cgroup is to be freed.
  */
-int gcr_place_mark(struct gcr_place *place, bool is_restoring, struct gcr_error *error);
+int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
+		   struct gcr_error *error);
+int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made,
+			struct gcr_error *error);
 /* @process has been made of it, and runs: what was in it goes. */
 void gcr_place_became(struct gcr_place *place, struct gcr_process *process);
 /* A process has ended: the place that was another name of it goes with it. */

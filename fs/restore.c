@@ -275,10 +275,12 @@ static void become(struct gcr_restore *restore)
 	struct gcr_process *process;
 
 	pthread_mutex_lock(&restore->place->lock);
+	free(restore->place->cgroup);
 	restore->place->cgroup = TAKE_PTR(restore->cgroup);
 	pthread_mutex_unlock(&restore->place->lock);
+	/* One of its GPU processes, if the root itself has ended by now. */
 	if (gcr_processes_find(restore->daemon->processes, restore->root, &process) < 0)
-		return;
+		process = gcr_process_ref(restore->members[0].process);
 	gcr_place_became(restore->place, process);
 	gcr_process_unref(process);
 }
@@ -290,8 +292,6 @@ static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
 
 	gcr_restore_set_phase(restore, "check");
 	result = gcr_restore_check(restore, error);
-	if (!result)
-		result = gcr_place_mark(restore->place, true, error);
 	if (result < 0)
 		return result;
 	if (restore->command.restored)
@@ -300,14 +300,18 @@ static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
 		result = gcr_restore_run_criu(restore, error);
 	if (!result)
 		result = gcr_restore_adopt(restore, error);
+	if (!result)
+		result = gcr_restore_mark(restore, GCR_PLACE_THAWING, error);
 	if (!result) {
 		gcr_restore_let_run(restore, false);
 		result = thaw(restore, error);
 	}
 	if (result < 0) {
 		gcr_restore_set_phase(restore, "rollback");
-		gcr_restore_end_tree(restore);
-		if (gcr_place_mark(restore->place, false, &unused) < 0)
+		/* What does not end is a next daemon's to see, too. */
+		if (gcr_restore_end_tree(restore) < 0)
+			restore->from = GCR_STATE_FAILED;
+		else if (gcr_place_mark(restore->place, NULL, &unused) < 0)
 			gcr_log(LOG_WARNING, 0, "%s: %s", restore->place->name, unused.words);
 		return result;
 	}
@@ -342,13 +346,14 @@ static void *run(void *data)
 	gcr_folder_end_verb(place->folder);
 	if (!result)
 		error = (struct gcr_error){0};
-	pthread_mutex_lock(&place->lock);
-	place->restore = NULL;
-	pthread_mutex_unlock(&place->lock);
+	/* Until all of that is so, it cannot be dropped, nor thawed again. */
 	if (result < 0)
 		gcr_place_set_state(place, restore->from);
 	else
 		become(restore);
+	pthread_mutex_lock(&place->lock);
+	place->restore = NULL;
+	pthread_mutex_unlock(&place->lock);
 	gcr_restore_forget_papers(restore);
 	gcr_place_report(place, "thaw", &error);
 	answer_all(restore, error.number);
@@ -392,9 +397,12 @@ static int launch(struct gcr_restore *restore)
 	pthread_t thread;
 	int result;
 
+	/* Whoever stops them all has seen it in the list, or is seen here. */
 	pthread_mutex_lock(&restores.lock);
 	restore->next = restores.list;
 	restores.list = restore;
+	if (atomic_load(&restore->daemon->stopping))
+		stop(restore, ESHUTDOWN);
 	pthread_mutex_unlock(&restores.lock);
 	gcr_place_set_state(restore->place, GCR_STATE_RESTORING);
 	pthread_attr_init(&attributes);
@@ -403,10 +411,10 @@ static int launch(struct gcr_restore *restore)
 	pthread_attr_destroy(&attributes);
 	if (!result)
 		return 0;
+	gcr_place_set_state(restore->place, restore->from);
 	pthread_mutex_lock(&restore->place->lock);
 	restore->place->restore = NULL;
 	pthread_mutex_unlock(&restore->place->lock);
-	gcr_place_set_state(restore->place, restore->from);
 	end(restore);
 	return -result;
 }

@@ -22,6 +22,14 @@
 void gcr_restore_write(fuse_req_t request, struct gcr_place *place, const char *bytes,
 		       size_t length, bool nonblocking);
 
+/*
+ * Places of which an earlier daemon was making processes as it died. First, before any record is
+ * read: what has not run yet ends, and the place is what it was. Then, with the records settled:
+ * what may have run goes on, and the place is another name of it.
+ */
+void gcr_restores_recover(struct gcr_daemon *daemon);
+void gcr_restores_recover_thawed(struct gcr_daemon *daemon);
+
 /* The daemon stops: those under way are given up; returns when they have ended. */
 void gcr_restores_stop(struct gcr_daemon *daemon);
 

@@ -500,6 +500,8 @@ int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error)
 	int result = check_writer(restore, error);
 
 	if (!result)
+		result = gcr_restore_check_left(restore, error);
+	if (!result)
 		result = read_papers(restore, error);
 	if (!result)
 		result = check_vram(restore, error);

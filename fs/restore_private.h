@@ -52,7 +52,7 @@ struct gcr_restore {
 	pid_t root;		       /* of the tree that was made; 0: none yet */
 	pid_t namespace_init;	       /* `pid=new`: of its pid namespace; 0: it is in ours */
 	char *cgroup;		       /* the directory of its own; NULL: it has none */
-	bool is_criu_ours;	       /* CRIU was run by us, so that what it made can be ended */
+	uint64_t since_ticks;	       /* nothing that was made is older; 0: nothing yet */
 };
 
 /* Why it is to stop, positive; 0: it is not. */
@@ -69,6 +69,7 @@ void gcr_restore_forget_papers(struct gcr_restore *restore);
 
 /* ---- restore_supply.c: what the tree had open outside of it ---- */
 
+/* What it starts is in the cgroup of @cgroup_procs_fd (-1: ours), for it is to live as long. */
 struct gcr_criu_inherit;
 struct gcr_supplies {
 	struct gcr_criu_inherit *inherits;
@@ -77,8 +78,8 @@ struct gcr_supplies {
 	size_t fds_count;
 };
 /* Errors, with words: -EOPNOTSUPP it cannot be supplied, ... */
-int gcr_restore_supply(struct gcr_restore *restore, struct gcr_supplies *ret_supplies,
-		       struct gcr_error *error);
+int gcr_restore_supply(struct gcr_restore *restore, int cgroup_procs_fd,
+		       struct gcr_supplies *ret_supplies, struct gcr_error *error);
 void gcr_supplies_finish(struct gcr_supplies *supplies);
 
 /* ---- restore_tree.c: the tree ---- */
@@ -89,7 +90,17 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error);
 int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error);
 /* Those of the GPU processes, or all, go on. */
 void gcr_restore_let_run(struct gcr_restore *restore, bool all);
-/* What was made ends. */
-void gcr_restore_end_tree(struct gcr_restore *restore);
+/* What was made ends, however far it has come. -ETIMEDOUT: something does not, as the log tells. */
+int gcr_restore_end_tree(struct gcr_restore *restore);
+/* The same of a tree by its root, and: all that it consists of gets a signal. */
+int gcr_restore_end_below(pid_t root);
+void gcr_restore_signal_all(pid_t root, int number);
+
+/* Does anything live of a restore that has failed? -EBUSY, with words. Else it is as it was. */
+int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error);
+
+/* For a next daemon: how far it is. Nothing of it is older than the first time. With words. */
+int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progress,
+		     struct gcr_error *error);
 
 #endif

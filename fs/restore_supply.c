@@ -59,8 +59,10 @@ static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 }
 
 /* It goes on by itself, and ends when nobody has the other end of @from_fd any more. */
-static int start_drain(struct gcr_daemon *daemon, int from_fd, int to_fd, struct gcr_error *error)
+static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, int from_fd, int to_fd,
+		       struct gcr_error *error)
 {
+	struct gcr_daemon *daemon = restore->daemon;
 	_cleanup_free_ char *path = gcr_helpers_program(daemon->helpers, DRAIN_PROGRAM);
 	_cleanup_(gcr_environment_free_cleanup) char **environment =
 		gcr_environment_copy(NULL, 0, NULL);
@@ -79,6 +81,7 @@ static int start_drain(struct gcr_daemon *daemon, int from_fd, int to_fd, struct
 			.environment = environment,
 			.fds = fds,
 			.fds_count = GCR_ARRAY_SIZE(fds),
+			.cgroup_procs_fd = cgroup_procs_fd,
 		},
 		&pid, &pidfd);
 	if (result < 0)
@@ -92,7 +95,8 @@ static int start_drain(struct gcr_daemon *daemon, int from_fd, int to_fd, struct
 }
 
 /* A terminal of its own. */
-static int open_terminal(struct gcr_daemon *daemon, int log_fd, struct gcr_error *error)
+static int open_terminal(struct gcr_restore *restore, int cgroup_procs_fd, int log_fd,
+			 struct gcr_error *error)
 {
 	_cleanup_close_ int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
 	_cleanup_close_ int slave = -1;
@@ -105,18 +109,19 @@ static int open_terminal(struct gcr_daemon *daemon, int log_fd, struct gcr_error
 	slave = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (slave < 0)
 		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
-	result = start_drain(daemon, master, log_fd, error);
+	result = start_drain(restore, cgroup_procs_fd, master, log_fd, error);
 	return result < 0 ? result : TAKE_FD(slave);
 }
 
-static int open_socket(struct gcr_daemon *daemon, int log_fd, struct gcr_error *error)
+static int open_socket(struct gcr_restore *restore, int cgroup_procs_fd, int log_fd,
+		       struct gcr_error *error)
 {
 	int ends[2];
 	int result;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return gcr_error_set(error, errno, "no socket can be made: %s", strerror(errno));
-	result = start_drain(daemon, ends[0], log_fd, error);
+	result = start_drain(restore, cgroup_procs_fd, ends[0], log_fd, error);
 	close(ends[0]);
 	if (result < 0)
 		close(ends[1]);
@@ -143,24 +148,24 @@ static int open_named(const char *path, const char *key, struct gcr_error *error
 	return fd;
 }
 
-static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wanted, int log_fd,
-		  struct gcr_error *error)
+static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wanted,
+		  int cgroup_procs_fd, int log_fd, struct gcr_error *error)
 {
 	int fd;
 
 	if (*restore->command.stdio && wanted->is_stdio)
 		return open_named(restore->command.stdio, wanted->key, error);
 	if (!strncmp(wanted->key, "tty", 3))
-		return open_terminal(restore->daemon, log_fd, error);
+		return open_terminal(restore, cgroup_procs_fd, log_fd, error);
 	if (!strncmp(wanted->key, "socket:", 7))
-		return open_socket(restore->daemon, log_fd, error);
+		return open_socket(restore, cgroup_procs_fd, log_fd, error);
 	fd = wanted->is_writer ? fcntl(log_fd, F_DUPFD_CLOEXEC, 0)
 			       : open("/dev/null", O_RDONLY | O_CLOEXEC);
 	return fd < 0 ? gcr_error_set(error, errno, "%s: %s", wanted->key, strerror(errno)) : fd;
 }
 
-int gcr_restore_supply(struct gcr_restore *restore, struct gcr_supplies *ret_supplies,
-		       struct gcr_error *error)
+int gcr_restore_supply(struct gcr_restore *restore, int cgroup_procs_fd,
+		       struct gcr_supplies *ret_supplies, struct gcr_error *error)
 {
 	const struct gcr_manifest_tree *tree = restore->manifest->tree;
 	_cleanup_close_ int log_fd = -1;
@@ -175,7 +180,7 @@ int gcr_restore_supply(struct gcr_restore *restore, struct gcr_supplies *ret_sup
 	if (!ret_supplies->inherits || !ret_supplies->fds)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < tree->supplies_count; i++) {
-		int fd = supply(restore, &tree->supplies[i], log_fd, error);
+		int fd = supply(restore, &tree->supplies[i], cgroup_procs_fd, log_fd, error);
 
 		if (fd < 0)
 			return fd;

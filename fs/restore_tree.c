@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
@@ -55,17 +56,47 @@ static void drop_cgroup(struct gcr_restore *restore)
 	free(cgroup);
 }
 
+/* ---- for a next daemon ---- */
+
+/* As start times of processes are counted. */
+static uint64_t ticks_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_BOOTTIME, &now);
+	return (uint64_t)now.tv_sec * (uint64_t)sysconf(_SC_CLK_TCK) +
+	       (uint64_t)now.tv_nsec * (uint64_t)sysconf(_SC_CLK_TCK) / 1000000000u;
+}
+
+int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progress,
+		     struct gcr_error *error)
+{
+	struct gcr_place_made made = {
+		.progress = progress,
+		.since_ticks = restore->since_ticks,
+		.root = restore->root,
+		.cgroup = restore->cgroup,
+	};
+	struct gcr_proc_stat stat;
+
+	/* What somebody else has restored is not ours to end, and no name of the place. */
+	if (restore->command.restored)
+		return 0;
+	if (made.root && !gcr_proc_stat(made.root, &stat))
+		made.root_ticks = stat.start_ticks;
+	return gcr_place_mark(restore->place, &made, error);
+}
+
 /* ---- CRIU ---- */
 
 static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *supplies,
-		      struct gcr_criu_job **ret_job, struct gcr_error *error)
+		      int cgroup_fd, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	const struct gcr_tree_options *told = &restore->manifest->tree->options;
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
 	_cleanup_close_ int work_fd = -1;
 	_cleanup_close_ int images_fd = -1;
-	_cleanup_close_ int cgroup_fd = -1;
 	const struct gcr_criu_program *program;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
 	struct gcr_criu_options options = {
@@ -99,7 +130,6 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 			return gcr_error_set(error, ENOMEM, "out of memory");
 		options.pidns_program = pidns;
 	}
-	cgroup_fd = make_cgroup(restore);
 	options.cgroup_procs_fd = cgroup_fd;
 	options.images_fd = images_fd;
 	options.work_fd = work_fd;
@@ -111,12 +141,17 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 {
 	_cleanup_(gcr_supplies_finish) struct gcr_supplies supplies = {0};
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	_cleanup_close_ int cgroup_fd = -1;
 	int result;
 
 	gcr_restore_set_phase(restore, "criu");
-	result = gcr_restore_supply(restore, &supplies, error);
+	restore->since_ticks = ticks_now();
+	cgroup_fd = make_cgroup(restore);
+	result = gcr_restore_mark(restore, GCR_PLACE_RESTORING, error);
 	if (!result)
-		result = start_criu(restore, &supplies, &job, error);
+		result = gcr_restore_supply(restore, cgroup_fd, &supplies, error);
+	if (!result)
+		result = start_criu(restore, &supplies, cgroup_fd, &job, error);
 	if (result < 0)
 		return result;
 	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
@@ -127,7 +162,6 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 	result = gcr_criu_finish(job, &restore->root, error);
 	if (!result)
 		restore->namespace_init = gcr_criu_namespace_init(job);
-	restore->is_criu_ours = !result;
 	if (result == -ECANCELED || !result)
 		return gcr_restore_check_stop(restore, error);
 	return result;
@@ -262,7 +296,7 @@ static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_mem
 	return result;
 }
 
-/* Of an attempt that failed: somebody else's process is still there, frozen. */
+/* `pid=N` may be anybody's; or that of an attempt that failed, which is still there, frozen. */
 static int forget_bytes(struct gcr_process *process, const char *generation,
 			struct gcr_error *error)
 {
@@ -271,6 +305,7 @@ static int forget_bytes(struct gcr_process *process, const char *generation,
 
 	pthread_mutex_lock(&process->lock);
 	is_other = process->task ||
+		   (process->state != GCR_STATE_RUNNING && process->state != GCR_STATE_FROZEN) ||
 		   (process->snapshot && strcmp(process->generation, generation) != 0);
 	if (!is_other)
 		snapshot = TAKE_PTR(process->snapshot);
@@ -328,7 +363,7 @@ int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 
 /* ---- going on, and the end ---- */
 
-static void signal_all(pid_t root, int number)
+void gcr_restore_signal_all(pid_t root, int number)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
 	struct gcr_error unused;
@@ -346,61 +381,77 @@ static void signal_all(pid_t root, int number)
 
 void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 {
-	if (!restore->is_criu_ours)
+	if (restore->command.restored)
 		return;
 	if (all)
-		signal_all(restore->root, SIGCONT);
+		gcr_restore_signal_all(restore->root, SIGCONT);
 	for (size_t i = 0; i < restore->members_count && !all; i++)
 		syscall(SYS_pidfd_send_signal, restore->members[i].process->pidfd, SIGCONT, NULL,
 			0);
 }
 
 /* Children first: nobody is given to another parent before. */
-static void end_tree(pid_t root)
+int gcr_restore_end_below(pid_t root)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
 	_cleanup_free_ int *pidfds = NULL;
 	struct gcr_error error;
 	size_t count;
+	int result;
 
-	if (gcr_proc_tree(root, &tree, &count, &error) < 0) {
-		if (error.number != ESRCH)
-			gcr_log(LOG_ERR, root, "what was restored cannot be ended: %s",
-				error.words);
-		return;
+	result = gcr_proc_tree(root, &tree, &count, &error);
+	if (result < 0) {
+		if (result == -ESRCH)
+			return 0;
+		gcr_log(LOG_ERR, root, "what was restored cannot be ended: %s", error.words);
+		return result;
 	}
 	pidfds = calloc(count, sizeof(*pidfds));
-	for (size_t i = count; pidfds && i-- > 0;) {
+	if (!pidfds)
+		return -ENOMEM;
+	for (size_t i = count; i-- > 0;) {
 		if (gcr_proc_open(tree[i].pid, tree[i].start_ticks, &pidfds[i]) < 0)
 			pidfds[i] = -1;
 		else
 			syscall(SYS_pidfd_send_signal, pidfds[i], SIGKILL, NULL, 0);
 	}
-	for (size_t i = 0; pidfds && i < count; i++) {
+	for (size_t i = 0; i < count; i++) {
 		struct pollfd end = {.fd = pidfds[i], .events = POLLIN};
 		int64_t left_usec = until_usec - gcr_clock_usec();
 
 		if (pidfds[i] < 0)
 			continue;
-		if (poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1)
+		if (poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1) {
 			gcr_log(LOG_ERR, tree[i].pid, "was restored in vain, and does not end");
+			result = -ETIMEDOUT;
+		}
 		close(pidfds[i]);
 	}
+	return result;
 }
 
-void gcr_restore_end_tree(struct gcr_restore *restore)
+int gcr_restore_end_tree(struct gcr_restore *restore)
 {
-	if (!restore->is_criu_ours)
-		return;
-	if (restore->namespace_init > 0)
+	int result = 0;
+
+	if (restore->command.restored)
+		return 0;
+	/* Also what a CRIU that has failed, or was killed by somebody, has left behind. */
+	if (restore->cgroup)
+		result = gcr_restored_cgroup_kill(restore->cgroup, END_USEC);
+	if (restore->namespace_init > 0 && !restore->cgroup)
 		kill(restore->namespace_init, SIGKILL);
-	end_tree(restore->root);
+	if (restore->root && (!restore->cgroup || result < 0))
+		result = gcr_restore_end_below(restore->root);
+	if (result < 0)
+		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
+			restore->place->name, strerror(-result));
 	/* They leave the table now, and their links and records go. */
 	for (size_t i = 0; i < restore->members_count; i++)
 		if (restore->members[i].process)
 			gcr_process_has_ended(restore->members[i].process);
 	drop_cgroup(restore);
 	restore->root = 0;
-	restore->is_criu_ours = false;
+	return result;
 }

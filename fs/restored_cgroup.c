@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +12,16 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/proc_cgroup.h"
 
 #define PARENT	    "gpucrfs"
 #define PREFIX	    "gpucr-"
 #define NAME_LENGTH 200 /* of what is given; the whole may have 255 */
 #define NUMBERS	    100
+
+#define LOOK_USEC   (5 * GCR_USEC_PER_MSEC)
+#define MOMENT_USEC (200 * GCR_USEC_PER_MSEC)
 
 static int make_directory(const char *path)
 {
@@ -122,7 +127,71 @@ int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_pr
 	return 0;
 }
 
+static FILE *open_file(const char *directory, const char *name, const char *mode)
+{
+	_cleanup_free_ char *path = NULL;
+
+	if (asprintf(&path, "%s/%s", directory, name) < 0) {
+		path = NULL;
+		return NULL;
+	}
+	return fopen(path, mode);
+}
+
+bool gcr_restored_cgroup_is_used(const char *directory)
+{
+	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.events", "re");
+	char line[64];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (!strcmp(line, "populated 1\n"))
+			return true;
+	return false;
+}
+
+/* One by one, for kernels before 5.14, which have no cgroup.kill. */
+static void kill_each(const char *directory)
+{
+	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.procs", "re");
+	char line[32];
+
+	while (file && fgets(line, sizeof(line), file)) {
+		pid_t pid = atoi(line);
+
+		/* 0 is one that our pid namespace does not have. */
+		if (pid > 1)
+			kill(pid, SIGKILL);
+	}
+}
+
+int gcr_restored_cgroup_kill(const char *directory, int64_t timeout_usec)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	FILE *file = open_file(directory, "cgroup.kill", "we");
+	bool has_kill = file && fputs("1", file) >= 0;
+
+	if (file && fclose(file))
+		has_kill = false;
+	while (gcr_restored_cgroup_is_used(directory)) {
+		if (!has_kill)
+			kill_each(directory);
+		if (gcr_clock_usec() >= until_usec)
+			return -ETIMEDOUT;
+		usleep(LOOK_USEC);
+	}
+	return 0;
+}
+
 int gcr_restored_cgroup_remove(const char *directory)
 {
-	return rmdir(directory) < 0 && errno != ENOENT ? -errno : 0;
+	int64_t until_usec = gcr_clock_usec() + MOMENT_USEC;
+
+	while (rmdir(directory) < 0) {
+		if (errno == ENOENT)
+			return 0;
+		if (errno != EBUSY || gcr_clock_usec() >= until_usec)
+			return -errno;
+		usleep(LOOK_USEC);
+	}
+	return 0;
 }

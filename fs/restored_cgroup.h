@@ -16,6 +16,9 @@
 #ifndef GCR_FS_RESTORED_CGROUP_H
 #define GCR_FS_RESTORED_CGROUP_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "lib/error.h"
 
 /*
@@ -28,7 +31,20 @@
 int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_procs_fd,
 			     struct gcr_error *error);
 
-/* After the tree's end. 0: it is gone, by whomever; -EBUSY: there are processes in it still. */
+/* Are there processes in it that have not ended? Not if it is gone. */
+bool gcr_restored_cgroup_is_used(const char *directory);
+
+/*
+ * Kill all that is in it, whatever that makes meanwhile, and wait for its end. 0: nothing is in it
+ * now, or it is gone; -ETIMEDOUT: something does not end in @timeout_usec; others as the kernel has
+ * them.
+ */
+int gcr_restored_cgroup_kill(const char *directory, int64_t timeout_usec);
+
+/*
+ * After the tree's end, a moment in which what waits for it (the init of its pid namespace) ends
+ * too. 0: it is gone, by whomever; -EBUSY: there are processes in it still.
+ */
 int gcr_restored_cgroup_remove(const char *directory);
 
 #endif
