@@ -136,13 +136,17 @@ struct left {
 	size_t count;
 };
 
+/* To be visited. */
 static int note(struct gcr_place *place, void *data)
 {
 	struct left *left = data;
 	struct gcr_place **places;
 
-	if (place->state != GCR_STATE_RESTORING)
+	if (place->state != GCR_STATE_RESTORING) {
+		/* One that was made when the daemon died before it had said so is empty. */
+		gcr_restored_cgroup_forget(place->name);
 		return 0;
+	}
 	places = reallocarray(left->places, left->count + 1, sizeof(*places));
 	if (!places)
 		return -ENOMEM;

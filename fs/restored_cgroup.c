@@ -195,3 +195,14 @@ int gcr_restored_cgroup_remove(const char *directory)
 	}
 	return 0;
 }
+
+void gcr_restored_cgroup_forget(const char *name)
+{
+	_cleanup_free_ char *point = NULL;
+	_cleanup_free_ char *path = NULL;
+
+	if (!gcr_proc_cgroup_mount(&point))
+		path = path_of(point, name, 1);
+	if (path)
+		rmdir(path);
+}

@@ -47,4 +47,7 @@ int gcr_restored_cgroup_kill(const char *directory, int64_t timeout_usec);
  */
 int gcr_restored_cgroup_remove(const char *directory);
 
+/* The one of this name, if somebody has left it behind and nothing is in it. */
+void gcr_restored_cgroup_forget(const char *name);
+
 #endif

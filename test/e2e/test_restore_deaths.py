@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: MIT
+"""A restore in which CRIU fails, hangs or dies, and in which the daemon does: never are there two
+living copies, and the place or the process can be used afterwards."""
+import os
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+import restore
+from harness import check, equal, is_alive, try_kill, wait_for
+
+
+def again(machine):
+    """The next daemon."""
+    machine.daemon.wait()
+    os.system(f'umount -l {machine.mountpoint} 2>/dev/null')
+    machine.start()
+
+
+def test_criu_fails():
+    """Also after it has made the tree, and when it cannot tell the tree's pid."""
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        for verb in 'thaw', 'thaw pid=new':
+            for mode in 'fail-before', 'fail-after', 'die-before', 'die-after', 'no-pid':
+                machine.restores.set(mode)
+                result = machine.write(name, verb)
+                check(result != 'ok', f'{mode}, {verb}: {result}')
+                check('\n' not in machine.error(name), machine.error(name))
+                restore.check_back(machine, one, name)
+        machine.restores.set('')
+        restore.thaws(machine, one, name)
+        restore.ends(machine, one, name)
+
+
+def test_criu_hangs():
+    """cancel, a signal to the writer and timeout= end it."""
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        for mode, sign in (('hang-before', 'ran'), ('hang-after', 'made')):
+            machine.restores.set(mode)
+            writer = machine.writer(name, 'thaw')
+            machine.restores.wait(sign)
+            equal(machine.state(name), 'restoring')
+            equal(machine.write(name, 'thaw pid=new'), 'EBUSY')
+            equal(harness.error_of(lambda: os.rmdir(machine.path(name))), 'EBUSY')
+            machine.must(name, 'cancel')
+            equal(writer.result(), 'ECANCELED', mode)
+            restore.check_back(machine, one, name)
+
+            machine.restores.set(mode)
+            writer = machine.writer(name, 'thaw')
+            second = machine.writer(name, 'thaw')
+            machine.restores.wait(sign)
+            second.wait_waiting()
+            writer.signal(signal.SIGTERM)
+            equal(writer.result(), 'killed')
+            time.sleep(0.2)
+            equal(machine.state(name), 'restoring')  # for the second one
+            second.signal(signal.SIGTERM)
+            equal(second.result(), 'killed')
+            machine.wait_status(name, 'state', 'dumped')
+            restore.check_back(machine, one, name)
+
+            machine.restores.set(mode)
+            equal(machine.write(name, 'thaw timeout=2'), 'ETIMEDOUT', mode)
+            restore.check_back(machine, one, name)
+        machine.restores.set('')
+        restore.thaws(machine, one, name)
+
+
+def test_daemon_stops_in_criu():
+    """SIGTERM: it is rolled back before the daemon has ended."""
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        for mode, sign in (('hang-before', 'ran'), ('hang-after', 'made')):
+            machine.restores.set(mode)
+            writer = machine.writer(name, 'thaw')
+            machine.restores.wait(sign)
+            equal(machine.stop(), 0)
+            check(writer.result() != 'ok', mode)
+            equal(restore.processes_of(one), set())
+            machine.restores.set('')
+            again(machine)
+            restore.check_back(machine, one, name)
+        restore.thaws(machine, one, name)
+
+
+def die_in_criu(verb):
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        for mode, sign in (('hang-before', 'ran'), ('hang-after', 'made')):
+            machine.restores.set(mode)
+            writer = machine.writer(name, verb)
+            machine.restores.wait(sign)
+            machine.daemon.kill()
+            check(writer.result() != 'ok', 'nobody has said that it is done')
+            machine.restores.set('')
+            again(machine)
+            restore.check_back(machine, one, name)
+            check('daemon had died' in machine.error(name), machine.error(name))
+        restore.thaws(machine, one, name)
+        restore.ends(machine, one, name)
+
+
+def test_daemon_dies_in_criu():
+    """SIGKILL: CRIU may be at work still, or have made all of the tree."""
+    die_in_criu('thaw')
+
+
+def test_daemon_dies_in_criu_with_new_pids():
+    die_in_criu('thaw pid=new')
+
+
+def test_daemon_dies_in_thaw():
+    """From then on the tree is the process."""
+    for call in 'cuMemCreate', 'cuMemcpyHtoDAsync':
+        with restore.machine() as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            machine.watch_faults()
+            machine.faults(f'{call} comm=gpucr-worker delay_ms=3000')
+            writer = machine.writer(name, 'thaw')
+            machine.wait_faulted()
+            machine.daemon.kill()
+            check(writer.result() != 'ok', 'nobody has said that it is done')
+            machine.faults()
+            again(machine)
+            check(restore.only_one(machine, one), 'it lives')
+            wait_for(lambda: machine.state(one.pid) in ('running', 'frozen') and
+                     machine.status(one.pid)['verb'] == '-', 'the recovery')
+            if machine.state(one.pid) == 'frozen':
+                machine.must(one.pid, 'thaw')
+            restore.check_on(machine, one, name)
+            restore.ends(machine, one, name)
+
+
+def test_daemon_dies_at_any_time():
+    """At moments spread over the whole of a restore."""
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        seconds = 0.05
+        done = 0
+        while done < 9:
+            writer = machine.writer(name, 'thaw')
+            time.sleep(seconds)
+            machine.daemon.kill()
+            writer.result()
+            again(machine)
+            seconds *= 1.45
+            done += 1
+            if restore.only_one(machine, one):
+                wait_for(lambda: machine.state(one.pid) in ('running', 'frozen') and
+                         machine.status(one.pid)['verb'] == '-', 'the recovery')
+                if machine.state(one.pid) == 'frozen':
+                    machine.must(one.pid, 'thaw')
+                one.wait_ticks(2)
+                equal(restore.processes_of(one), {one.pid})
+                name = dump.dumped(machine, one)
+            else:
+                restore.check_back(machine, one, name)
+        restore.thaws(machine, one, name)
+
+
+def test_what_lives_on_is_not_made_twice():
+    """A thaw's tree of which the root has ended while no daemon was there, and a child has not."""
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        machine.watch_faults()
+        machine.faults('cuMemCreate comm=gpucr-worker delay_ms=3000')
+        writer = machine.writer(name, 'thaw')
+        machine.wait_faulted()
+        machine.daemon.kill()
+        check(writer.result() != 'ok', 'nobody has said that it is done')
+        cgroup = restore.cgroup_of(name)
+        check(cgroup, 'a cgroup')
+        pid = os.fork()
+        if not pid:
+            with open(f'{cgroup[0]}/cgroup.procs', 'w', encoding='utf-8') as file:
+                file.write('0')
+            time.sleep(1000)
+            os._exit(0)
+        try:
+            wait_for(lambda: f'{pid}' in open(f'{cgroup[0]}/cgroup.procs').read().split(), 'it')
+            os.kill(one.pid, signal.SIGKILL)
+            one.wait_gone()
+            machine.faults()
+            again(machine)
+            equal(machine.state(name), 'failed')
+            check(cgroup[0] in machine.error(name), machine.error(name))
+            for verb in 'thaw', 'thaw pid=new':
+                equal(machine.write(name, verb), 'EBUSY')
+                equal(machine.state(name), 'failed')
+            check(is_alive(pid), 'it is not ours to end')
+        finally:
+            try_kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        restore.thaws(machine, one, name)
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of restores share: machines whose CRIU can be told to fail, and what must be so
+whatever has happened: never two living copies, nothing left behind."""
+import contextlib
+import os
+
+import criu
+import dump
+from harness import check, equal, is_alive, parse_keys, read_file, wait_for
+
+CGROUPS = '/sys/fs/cgroup', '/sys/fs/cgroup/unified'
+
+# Stands in for CRIU. The file `mode` beside it says what becomes of a restore; `ran` is made when
+# one begins, `made` when the tree is there.
+WRAPPER = '''#!/bin/sh
+here={directory}
+case " $* " in *" restore "*) ;; *) exec {program} "$@" ;; esac
+mode=$(cat $here/mode 2>/dev/null)
+: > $here/ran
+case $mode in
+fail-before) exit 1 ;;
+hang-before) sleep 1000 ;;
+die-before) kill -KILL $$ ;;
+esac
+{program} "$@"
+status=$?
+: > $here/made
+case $mode in
+fail-after) exit 1 ;;
+hang-after) sleep 1000 ;;
+die-after) kill -KILL $$ ;;
+no-pid) rm -f /proc/self/fd/4/criu.pid ;;
+esac
+exit $status
+'''
+
+
+class Restores:
+    """The wrapper of a machine."""
+
+    def __init__(self, machine, directory):
+        self.machine = machine
+        self.directory = directory
+
+    def set(self, mode):
+        for name in 'ran', 'made':
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f'{self.directory}/{name}')
+        with open(f'{self.directory}/mode', 'w', encoding='utf-8') as file:
+            file.write(mode)
+
+    def has(self, name):
+        return os.path.exists(f'{self.directory}/{name}')
+
+    def wait(self, name):
+        wait_for(lambda: self.has(name), f'CRIU to have {name}')
+
+
+def machine(**options):
+    """A machine of dump.py, with `restores`."""
+    found = criu.find()
+    one = dump.machine(start=False, **options)
+    restores = Restores(one, f'{one.directory}/wrapper')
+    os.mkdir(restores.directory)
+    path = f'{restores.directory}/criu'
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(WRAPPER.format(directory=restores.directory, program=found.program))
+    os.chmod(path, 0o755)
+    one.options = one.options.replace(f'criu={found.program}', f'criu={path}')
+    one.restores = restores
+    try:
+        one.start()
+    except BaseException:
+        one.finish()
+        raise
+    return one
+
+
+def cgroup_of(name):
+    """The directories of a place's cgroup."""
+    return [path for path in (f'{top}/gpucrfs/gpucr-{name}' for top in CGROUPS)
+            if os.path.isdir(path)]
+
+
+def processes_of(one):
+    """All that live and have its output open: the copies of a program."""
+    target = os.path.realpath(f'{one.path}.out')
+    found = set()
+    for name in os.listdir('/proc'):
+        if name.isdigit() and int(name) != os.getpid() and is_alive(int(name)):
+            with contextlib.suppress(OSError):
+                if any(os.readlink(f'/proc/{name}/fd/{fd}') == target
+                       for fd in os.listdir(f'/proc/{name}/fd')):
+                    found.add(int(name))
+    return found
+
+
+def check_back(machine, one, name, state='dumped'):
+    """A restore has failed: the place is what it was, and nothing lives of what was made."""
+    one.reap()
+    equal(machine.state(name), state, machine.error(name))
+    equal(processes_of(one), set())
+    equal(cgroup_of(name), [])
+    equal(os.listdir(f'{machine.runtime}/processes')
+          if os.path.isdir(f'{machine.runtime}/processes') else [], [])
+    equal(sorted(name for name in os.listdir(f'{machine.runtime}/store')
+                 if name.startswith(('process-', '.new-'))), [])
+
+
+def check_on(machine, one, name, pid=None):
+    """It has been restored, and there is one of it."""
+    pid = pid or one.pid
+    equal(machine.state(name), 'running', machine.error(name))
+    equal(os.readlink(machine.path(pid)), name)
+    one.wait_ticks(2)
+    equal(processes_of(one), {pid})
+    wait_for(lambda: not places_in_store(machine), 'the place to be gone from the store')
+
+
+def places_in_store(machine):
+    return [name for name in os.listdir(f'{machine.runtime}/store')
+            if name.startswith('place-')]
+
+
+def thaws(machine, one, name):
+    """It can be thawed, whatever has happened to it before."""
+    machine.must(name, 'thaw')
+    check_on(machine, one, name)
+
+
+def ends(machine, one, name, pid=None):
+    """The end of a restored process: both names go, and all that was kept of it."""
+    pid = pid or one.pid
+    os.kill(pid, 9)
+    wait_for(lambda: one.reap() or not os.path.lexists(machine.path(pid)), 'the end of the process')
+    wait_for(lambda: not os.path.lexists(machine.path(name)), 'the end of the place')
+    wait_for(lambda: not cgroup_of(name), 'the end of its cgroup')
+
+
+def store(machine):
+    return parse_keys(read_file(machine.path('status')))
+
+
+def only_one(machine, one):
+    """Whatever has happened: there is not more than one of it."""
+    copies = processes_of(one)
+    check(len(copies) <= 1, f'{len(copies)} copies: {copies}')
+    return len(copies) == 1
