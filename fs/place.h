@@ -6,8 +6,8 @@
  * who has made it, or whose process it was. Once a process has been made of it, the place is
  * another name of that, until it ends.
  */
-#ifndef GCR_FS_INCOMING_H
-#define GCR_FS_INCOMING_H
+#ifndef GCR_FS_PLACE_H
+#define GCR_FS_PLACE_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -43,7 +43,7 @@ int main(void)
 	for (size_t i = 0; (key = gcr_render_status_key(i)); i++)
 		printf("status-key %s\n", key);
 	for (size_t i = 0; (key = gcr_place_status_key(i)); i++)
-		printf("incoming-key %s\n", key);
+		printf("place-key %s\n", key);
 	for (size_t i = 0; (key = gcr_render_root_keys[i]); i++)
 		printf("root-key %s\n", key);
 	for (size_t i = 0; (key = gcr_render_gpu_keys[i]); i++)

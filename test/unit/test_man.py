@@ -21,6 +21,8 @@ checks = 0
 # Where verbs are carried out.
 ENGINES = ('fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_vmm.c', 'fs/vmm_freeze.c',
            'fs/vmm_recover.c', 'fs/vmm_thaw.c')
+DUMP = ('fs/dump.c', 'fs/dump_papers.c', 'fs/dump_tree.c', 'fs/park.c')
+RESTORE = ('fs/restore.c', 'fs/restore_check.c', 'fs/restore_supply.c', 'fs/restore_tree.c')
 
 
 def read(path):
@@ -54,8 +56,8 @@ class Page:
         self.sections = {}
         title = None
         for line in self.text.split('\n'):
-            if line.startswith('# '):
-                title = line[2:]
+            if re.match('##? ', line):
+                title = line.lstrip('#')[1:]
                 self.sections[title] = []
             elif title:
                 self.sections[title].append(line)
@@ -95,7 +97,7 @@ def check_tables(abi, daemon, rows):
     check_same('verb', abi.name, abi.terms('VERBS', r'[a-z]+'), names('verb'))
     for title, table in (('STATUS OF A PROCESS', 'status-key'),
                          ('STATUS OF THE DAEMON', 'root-key'),
-                         ('STATUS OF AN INCOMING SNAPSHOT', 'incoming-key'),
+                         ('STATUS OF A PLACE', 'place-key'),
                          ('STATUS OF A GPU', 'gpu-key')):
         check_same('key', f'{abi.name}, {title}', abi.terms(title), names(table))
         check(abi.terms(title) == names(table),
@@ -107,10 +109,10 @@ def check_tables(abi, daemon, rows):
     check_same('transition', abi.name, documented,
                [' '.join(words) for words in rows['transition']])
 
-    # *freeze* [*timeout=*_SEC_]
+    # *freeze* [*timeout=*_SEC_], *thaw* [*pid=*new|_PID_]
     for verb in names('verb'):
         lines = [line for line in abi.section('VERBS') if line.startswith(f'*{verb}*')]
-        documented = re.findall(r'\*([a-z_]+=?)\*((?:[_:A-Z]+)?)', lines[0].split('*', 2)[2])
+        documented = re.findall(r'\*([a-z_]+=?)\*([_:|A-Za-z]*)', lines[0].split('*', 2)[2])
         options = [name + words.replace('_', '') for name, words in documented]
         code = [key + ('' if words == '-' else '=' + words)
                 for its_verb, key, words in rows['verb-option'] if its_verb == verb]
@@ -132,10 +134,10 @@ def check_engines(abi):
 
 def check_files(abi):
     source = read('fs/tree.c')
-    rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("(\w+)"|NULL), (S_IF\w+)( \| (0\d+))',
+    rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("([\w.]+)"|NULL), (S_IF\w+)( \| (0\d+))',
                       source)
     titles = {'ROOT': 'FILES OF THE ROOT', 'GPU': 'FILES OF A GPU',
-              'PROCESS': 'FILES OF A PROCESS', 'INCOMING': 'INCOMING SNAPSHOTS'}
+              'PROCESS': 'FILES OF A PROCESS', 'PLACE': 'FILES OF A PLACE'}
     code = {title: [] for title in titles.values()}
     for parent, _, name, kind, _, mode in rows:
         if parent not in titles or not name:
@@ -143,7 +145,7 @@ def check_files(abi):
         words = 'symbolic link' if kind == 'S_IFLNK' else f'mode {mode}'
         code[titles[parent]].append(f'{name} ({words})')
     for title, files in code.items():
-        documented = [' '.join(match) for match in re.findall(r'^\*(\w+)\* (\([^)]*\))$',
+        documented = [' '.join(match) for match in re.findall(r'^\*([\w.]+)\* (\([^)]*\))$',
                                                               '\n'.join(abi.section(title)), re.M)]
         check_same('file', f'{abi.name}, {title}', documented, files)
     own = re.search(r'\[GCR_NODE_PROCESS\] = \{GCR_NODE_ROOT, NULL, S_IFDIR \| (0\d+)', source)
@@ -153,7 +155,8 @@ def check_files(abi):
 def check_errors(abi):
     code = set()
     for path in ('fs/children.c', 'fs/control.c', 'fs/ctl.c', 'fs/drive_memory.c', 'fs/operation.c',
-                 *ENGINES, 'fs/session.c', 'fs/store.c', 'backend/cuda/preflight.c'):
+                 *ENGINES, *DUMP, *RESTORE, 'fs/place.c', 'fs/session.c', 'fs/store.c',
+                 'backend/cuda/preflight.c'):
         for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
                                read(path)):
             code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
@@ -169,14 +172,21 @@ def check_errors(abi):
     check(listed == sorted(listed), f'{abi.name}: ERRORS is not in order')
 
 
+def check_phases(abi, title, phases):
+    text = re.search(r'\*phase\*\n((?:\t.*\n)+)', '\n'.join(abi.section(title)))
+    check_same('phase', f'{abi.name}, {title}',
+               re.findall(r'\*([\w-]+)\*', text.group(1)) if text else [], set(phases))
+
+
 def check_words(abi, daemon):
-    phases = [phase for path in ENGINES
-              for phase in re.findall(r'set_phase\([&\w>-]+, "(\w+)"\)', read(path))]
+    phases = [phase for path in (*ENGINES, *DUMP)
+              for phase in re.findall(r'set_phase\([&\w>-]+, "([\w-]+)"\)', read(path))]
     phases += re.findall(r'task->phase, "(\w+)"', read('fs/operation.c'))
-    lines = '\n'.join(abi.section('STATUS OF A PROCESS'))
-    text = re.search(r'\*phase\*\n((?:\t.*\n)+)', lines)
-    check_same('phase', abi.name, re.findall(r'\*(\w+)\*', text.group(1)) if text else [],
-               set(phases))
+    check_phases(abi, 'STATUS OF A PROCESS', phases)
+    phases = [phase for path in RESTORE
+              for phase in re.findall(r'(?:set_phase\(\w+|&restore->phase), "([\w-]+)"\)',
+                                      read(path))]
+    check_phases(abi, 'STATUS OF A PLACE', phases)
 
     metrics = re.findall(r'# TYPE (\w+) (\w+)\\n', read('fs/metrics.c'))
     documented = re.findall(r'^\*(gpucrfs_\w+).*\((\w+)\)$', abi.text, re.M)
@@ -190,8 +200,8 @@ def check_words(abi, daemon):
 
     # "%d - found %s": the kinds of events
     kinds = set()
-    for path in ('fs/process.c', 'fs/control.c'):
-        kinds |= set(re.findall(r'"(?:%d|-) (?:%s|-) (\w+) ', read(path)))
+    for path in ('fs/process.c', 'fs/control.c', 'fs/place.c'):
+        kinds |= set(re.findall(r'"(?:%d|%s|-) (?:%s|-) (\w+) ', read(path)))
     check_same('event', abi.name, abi.terms('EVENTS', r'[a-z]+'), kinds)
 
     for words in ('O_NONBLOCK', 'SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGALRM', 'SIGKILL'):
