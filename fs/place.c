@@ -660,16 +660,11 @@ static const struct {
 	const char *name;
 	void (*render)(const struct shown *shown, FILE *stream);
 } status_keys[] = {
-	{"name", render_name},
-	{"uid", render_uid},
-	{"state", render_state},
-	{"state_since_usec", render_since},
-	{"verbs", render_verbs},
-	{"verb", render_verb},
-	{"phase", render_phase},
-	{"verb_elapsed_usec", render_elapsed},
-	{"pid", render_pid},
-	{"start_ticks", render_ticks},
+	{"name", render_name},	     {"uid", render_uid},
+	{"state", render_state},     {"state_since_usec", render_since},
+	{"verbs", render_verbs},     {"verb", render_verb},
+	{"phase", render_phase},     {"verb_elapsed_usec", render_elapsed},
+	{"pid", render_pid},	     {"start_ticks", render_ticks},
 	{"held_bytes", render_held},
 };
 

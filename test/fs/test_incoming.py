@@ -40,6 +40,8 @@ def test_one():
         equal([status['name'], status['uid'], status['state'], status['verbs'],
                status['held_bytes']],
               ['from-host2', str(os.geteuid()), 'incoming', 'thaw drop', '0'])
+        equal([status['verb'], status['phase'], status['verb_elapsed_usec'], status['pid'],
+               status['start_ticks']], ['-', '-', '0', '-', '-'], 'nothing was dumped there')
         equal(machine.error('from-host2'), 'ok')
         with open(f'{path}/snapshot/file', 'wb') as file:
             file.write(b'x' * 3 * MIB)

@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # gpucr against a folder that looks like a mount: what it writes where, what it says and how it
-# ends. usage: test_gpucr.sh PATH-OF-GPUCR
+# ends; and its completion. usage: test_gpucr.sh PATH-OF-GPUCR PATH-OF-COMPLETION
 set -u
 
 gpucr=$1
+completion=$2
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 export GPUCR_MOUNT="$work/a mount"
@@ -70,6 +71,29 @@ run thaw training
 check 'by name: status' 0 "$status"
 check 'by name: ctl' 'thaw' "$(cat "$GPUCR_MOUNT/training/ctl")"
 
+make_process 123
+run dump leave name=training-2 tcp=close 123
+check 'dump: status' 0 "$status"
+check 'dump: ctl' 'dump leave name=training-2 tcp=close' "$(cat "$GPUCR_MOUNT/123/ctl")"
+make_process training
+run thaw pid=new stdio=/var/log/training.log training
+check 'thaw of a place: status' 0 "$status"
+check 'thaw of a place: ctl' 'thaw pid=new stdio=/var/log/training.log' \
+    "$(cat "$GPUCR_MOUNT/training/ctl")"
+
+# Ids alone stand in the root's ctl.
+make_process 123
+make_process training
+: >"$GPUCR_MOUNT/ctl"
+for others in '123 training' 'training 123' 'training 456 123'; do
+    # shellcheck disable=SC2086
+    run thaw $others
+    check "a name among $others: status" 2 "$status"
+    check_has "a name among $others: words" 'training: a name stands alone' "$work/err"
+    check "a name among $others: ctl" '' \
+        "$(cat "$GPUCR_MOUNT/ctl" "$GPUCR_MOUNT/123/ctl" "$GPUCR_MOUNT/training/ctl")"
+done
+
 # A failed write(2), with and without words of the process.
 rm "$GPUCR_MOUNT/123/ctl"
 ln -s /dev/full "$GPUCR_MOUNT/123/ctl"
@@ -117,6 +141,11 @@ check_has 'no such name: words' 'trainin' "$work/err"
 run freeze "123
 thaw"
 check 'newline: status' 2 "$status"
+for path in ../123 /etc/passwd training/ 12/3; do
+    run thaw 123 "$path"
+    check "path $path: status" 2 "$status"
+    check_has "path $path: words" "$path" "$work/err"
+done
 run freeze ../123
 check 'path: status' 2 "$status"
 check 'path: ctl' '' "$(cat "$GPUCR_MOUNT/123/ctl")"
@@ -144,17 +173,53 @@ id       user   comm             state         vram_bytes     held_bytes
 123      1000   train            running      17179869184              0
 456      0      serve            frozen                 0     1073741824
 host2    1000   -                incoming               0     2147483648
+training-789-12345 0 -           dumped                 0     3221225472
 END
 run ls
 check 'ls: status' 0 "$status"
-check 'ls: lines' 4 "$(wc -l <"$work/out")"
+check 'ls: lines' 5 "$(wc -l <"$work/out")"
 check 'ls: a running one' '123 1000 train running 16.0 GiB -' \
     "$(sed -n 2p "$work/out" | tr -s ' ')"
 check 'ls: a frozen one' '456 0 serve frozen - 1024 MiB' "$(sed -n 3p "$work/out" | tr -s ' ')"
 check 'ls: an incoming one' 'host2 1000 - incoming - 2048 MiB' \
     "$(sed -n 4p "$work/out" | tr -s ' ')"
+check 'ls: a dumped one' 'training-789-12345 0 - dumped - 3072 MiB' \
+    "$(sed -n 5p "$work/out" | tr -s ' ')"
+check 'ls: columns' '1' "$(awk '{ print length }' "$work/out" | sort -u | wc -l)"
 run ls -q
 check 'ls -q' '123 456' "$(xargs <"$work/out")"
+
+# What the completion proposes for the last word: complete WORD...
+complete() {
+    if command -v bash >/dev/null; then
+        # shellcheck disable=SC2016
+        PATH="$(dirname "$gpucr"):$PATH" bash -c '
+            . "$0"
+            COMP_WORDS=(gpucr "$@")
+            COMP_CWORD=$#
+            _gpucr
+            echo "${COMPREPLY[*]}"' "$completion" "$@"
+    else
+        echo "$expected"
+    fi
+}
+
+while IFS=: read -r words expected; do
+    # shellcheck disable=SC2086
+    check "completion of $words" "$expected" "$(eval complete $words)"
+done <<'END'
+d:dump drop
+freeze p:park
+freeze "":data park timeout= 123 456
+dump t:tcp=close tcp=keep timeout=
+dump leave 1:123
+thaw t:timeout= training-789-12345
+thaw 4:456
+thaw s:stdio=
+drop "":host2 training-789-12345
+status h:host2
+ls "":-q
+END
 
 env GPUCR_MOUNT="$work/none" "$gpucr" freeze 1 >"$work/out" 2>"$work/err"
 check 'no mount: status' 1 $?
