@@ -162,6 +162,9 @@ def check_errors(abi):
             code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
     for name in re.findall(r'\{CUDA_ERROR_\w+, (E[A-Z0-9]+)\}', read('backend/cuda/driver.c')):
         code.add(name)
+    for path in ('criu-glue/criu_log.c', 'criu-glue/opens.c', 'criu-glue/opens_file.c',
+                 'criu-glue/opens_socket.c', 'criu-glue/opens_tree.c'):
+        code |= set(re.findall(r', (E[A-Z0-9]{2,}),', read(path)))
     check(len(code) > 8, 'errors: found few in the code: has their shape changed?')
     for name in sorted(code):
         check(abi.has(name), f'{abi.name}: {name} is missing')
