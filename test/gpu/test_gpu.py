@@ -445,7 +445,6 @@ class Suite(FastParts, DumpParts):
     def method_of(cls, part):
         return getattr(cls, "part_" + part.replace("-", "_"))
 
-
     def run_part(self, name):
         self.results.part = name
         method = self.method_of(name)

@@ -4,6 +4,7 @@ as it is done without it. DumpParts is the part of Suite that has them."""
 import collections
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import re
@@ -70,8 +71,10 @@ class Way:
         self.name = name
         self.seconds = {}
         self.bytes = {}
+        self.started = time.time()
         self.begun = None
         self.problem = None
+        self.phases = {}
 
     @contextlib.contextmanager
     def step(self, name):
@@ -248,14 +251,14 @@ class DumpParts:
         for line in lines:
             self.results.say(f"     | {line}")
 
-    def explain(self, program, *directories):
-        """After a failure: the logs of CRIU and of the daemon, and what the process has open."""
+    def explain(self, program, since, directory):
+        """After a failure: the newest log of CRIU, that of the daemon, and what the process has
+        open."""
         logs = []
-        for top in (self.daemon.runtime, *directories):
+        for top in os.path.join(self.daemon.runtime, "criu"), directory:
             for where, _, names in os.walk(top):
-                if os.path.basename(where) in ("store", "vram"):
-                    continue
                 logs += [os.path.join(where, name) for name in names if name.endswith(".log")]
+        logs = [path for path in logs if os.path.getmtime(path) >= since]
         if logs:
             newest = max(logs, key=os.path.getmtime)
             text = read_text(newest)
@@ -354,15 +357,20 @@ class DumpParts:
         if not answer.startswith("ok"):
             raise Failure(f"{verb} by the driver: {answer}")
 
-    @contextlib.contextmanager
-    def each_by_itself(self, way, program, *directories):
+    def one_way(self, way, bare, start, carry_out):
         """What fails here is told, and does not end the part."""
+        program = None
         try:
-            yield
+            program = start(way.name)
+            self.results.say(f"     {way.name}: {self.gpu.used() // MIB} MiB of VRAM in use")
+            carry_out(program)
         except Exception as problem:  # pylint: disable=broad-except # also those of test/criu.py
             way.problem = f"{type(problem).__name__}: {problem}"
             self.results.check(False, f"{way.name}, all of it", way.problem)
-            self.explain(program, *directories)
+            self.explain(program, way.started, bare)
+        if program:
+            self.rig.programs.remove(program)
+            self.results.check(program.stop(), f"{program.name} ends when it is killed")
 
     # ---- the parts
 
@@ -371,29 +379,31 @@ class DumpParts:
         if not self.find_criu():
             return
         size = self.sizes.small * 4
-        kinds = [("registered", lambda name: self.detached_demo(name, size, True)),
-                 ("plain", lambda name: self.detached_demo(name, size, False)),
-                 ("managed", lambda name: self.detached(name, [self.options.managed], True))]
-        for kind, start in kinds:
+        for kind, engine in ("registered", "vmm"), ("plain", "driver"):
             if self.results.is_late():
                 self.results.skip(kind, "the time is up")
                 continue
             with self.bare_tmpfs() as bare:
-                way = Way(self, kind)
-                program = None
-                with self.each_by_itself(way, program):
-                    program = start(kind)
-                    self.look_while_parked(program)
-                    self.there_three_times(program, kind, bare)
-                if way.problem and program:
-                    self.explain(program, bare)
+                self.one_way(
+                    Way(self, kind), bare,
+                    lambda name, engine=engine: self.detached_demo(name, size, engine == "vmm"),
+                    lambda program, engine=engine, bare=bare:
+                    self.there_three_times(program, engine, bare))
+        self.refuse_to_dump_managed()
 
-    def there_three_times(self, program, kind, bare):
+    def refuse_to_dump_managed(self):
+        program = self.detached("managed", [self.options.managed], True)
+        self.verb(program, "dump", errno.EOPNOTSUPP, "dump with managed memory")
+        self.check_goes_on(program)
+
+    def there_three_times(self, program, engine, bare):
+        self.check_engine(program, engine)
+        self.look_while_parked(program)
         for _ in range(3):
-            way = Way(self, kind)
+            way = Way(self, program.name)
             self.dump_and_thaw(program, way, bare)
-            self.results.say(f"     {kind}: bytes {way.bytes}")
-        self.results.check(True, f"{kind}: three times there and back",
+            self.results.say(f"     {program.name}: bytes {way.bytes}")
+        self.results.check(True, f"{program.name}: three times there and back",
                            f"{program.word} {program.count}")
 
     def look_while_parked(self, program):
@@ -410,25 +420,12 @@ class DumpParts:
         self.results.say(f"     copies are made by {' '.join(self.copy_command())}")
         ours, peers = Way(self, "gpucrfs"), Way(self, "without")
         with self.bare_tmpfs() as bare:
-            self.one_way(ours, bare, True,
+            self.one_way(ours, bare, lambda name: self.detached_subject(name, True),
                          lambda program: self.dump_and_thaw(program, ours, bare))
         with self.bare_tmpfs() as bare:
-            self.one_way(peers, bare, False,
+            self.one_way(peers, bare, lambda name: self.detached_subject(name, False),
                          lambda program: self.checkpoint_and_restore(program, peers, bare, found))
         self.report(ours, peers)
-
-    def one_way(self, way, bare, preload, carry_out):
-        program = None
-        with self.each_by_itself(way, None):
-            program = self.detached_subject(way.name, preload)
-            self.results.say(f"     {way.name}: {self.gpu.used() // MIB} MiB of VRAM in use")
-            carry_out(program)
-        if way.problem and program:
-            self.explain(program, bare)
-        if program:
-            self.rig.programs.remove(program)
-            if not program.stop():
-                self.results.check(False, f"{program.name} ends")
 
     def report(self, ours, peers):
         """The table, which is printed last, and all figures for programs."""
@@ -451,7 +448,7 @@ class DumpParts:
         for way in (ours, peers):
             words = ", ".join(f"{name} {value:.3f}" for name, value in way.seconds.items())
             lines.append(f"\n{way.name}: {words} s" + (f"; {way.problem}" if way.problem else ""))
-        if getattr(ours, "phases", None):
+        if ours.phases:
             lines.append("phases of the dump as seen: " + ", ".join(
                 f"{name} {value:.3f}" for name, value in ours.phases.items()) + " s")
         self.last_words.append("\n".join(lines))
@@ -460,7 +457,7 @@ class DumpParts:
                   if self.has_torch else f"gpucr-demo --bytes {self.sizes.demo}"}
         for way in (ours, peers):
             record[way.name] = {"seconds": way.seconds, "bytes": way.bytes,
-                                "phases": getattr(way, "phases", {}), "problem": way.problem}
+                                "phases": way.phases, "problem": way.problem}
         path = os.path.join(self.options.output, "dump.json")
         with open(path, "w", encoding="utf-8") as out:
             json.dump(record, out, indent=2)
