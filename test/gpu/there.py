@@ -196,9 +196,13 @@ class DumpParts:
             subprocess.run(["umount", "-l", where], check=False, timeout=30)
 
     def copy_command(self):
-        wanted = os.environ.get("GPUCR_TEST_COPY", "rsync")
-        return ["rsync", "-a", "--inplace"] if wanted == "rsync" and shutil.which("rsync") \
-            else ["cp", "-a", "--sparse=always"]
+        """rsync, where one is that finds its libraries and GPUCR_TEST_COPY does not say `cp`."""
+        if os.environ.get("GPUCR_TEST_COPY", "rsync") == "rsync" and shutil.which("rsync"):
+            done = subprocess.run(["rsync", "--version"], check=False, capture_output=True,
+                                  stdin=subprocess.DEVNULL, timeout=30)
+            if not done.returncode:
+                return ["rsync", "-a", "--inplace"]
+        return ["cp", "-a", "--sparse=always"]
 
     def copy(self, source, target):
         command = self.copy_command()
