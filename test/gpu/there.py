@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from rig import (HERE, MIB, Bare, Failure, Program, Stuck, Task, errno_name, guarded,
@@ -173,9 +174,11 @@ class DumpParts:
         """PyTorch; where that is not, the demo."""
         if not self.has_torch:
             return self.detached_demo(name, self.sizes.demo, preload)
+        return self.detached_torch(name, self.sizes.dump_layers, preload)
+
+    def detached_torch(self, name, layers, preload):
         return self.detached(name, [sys.executable, os.path.join(HERE, "transformer.py"),
-                                    "--layers", str(self.sizes.dump_layers), "--pause", "0.02"],
-                             preload, "step")
+                                    "--layers", str(layers), "--pause", "0.02"], preload, "step")
 
     @contextlib.contextmanager
     def bare_tmpfs(self):
@@ -189,11 +192,24 @@ class DumpParts:
             if not done.returncode:
                 break
         else:
-            raise Failure(f"no tmpfs: {done.stderr.strip()}")
+            self.results.say(f"     in /dev/shm: {done.stderr.strip()}")
+            with self.shared_memory() as where:
+                yield where
+            return
         try:
             yield where
         finally:
             subprocess.run(["umount", "-l", where], check=False, timeout=30)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def shared_memory():
+        """Where nothing can be mounted."""
+        where = tempfile.mkdtemp(prefix="gpucr-gpu.", dir="/dev/shm")
+        try:
+            yield where
+        finally:
+            shutil.rmtree(where)
 
     def copy_command(self):
         """rsync, where one is that finds its libraries and GPUCR_TEST_COPY does not say `cp`."""
@@ -278,6 +294,10 @@ class DumpParts:
         if program and is_alive(program.pid):
             with contextlib.suppress(OSError):
                 self.say_lines(f"{program.name} has", look_at(program.pid))
+            # Once more as CRIU has seen it: one of ours is running again.
+            with contextlib.suppress(OSError, Failure):
+                if self.daemon.keys(program.pid, "status")["engine"] == "vmm":
+                    self.look_while_parked(program)
 
     # ---- there and back
 
@@ -383,14 +403,18 @@ class DumpParts:
         if not self.find_criu():
             return
         size = self.sizes.small * 4
-        for kind, engine in ("registered", "vmm"), ("plain", "driver"):
+        kinds = [("registered", "vmm", self.detached_demo), ("plain", "driver", self.detached_demo)]
+        if self.has_torch:
+            kinds.append(("torch", "vmm", lambda name, _, preload: self.detached_torch(
+                name, 2, preload)))
+        for kind, engine, start in kinds:
             if self.results.is_late():
                 self.results.skip(kind, "the time is up")
                 continue
             with self.bare_tmpfs() as bare:
                 self.one_way(
                     Way(self, kind), bare,
-                    lambda name, engine=engine: self.detached_demo(name, size, engine == "vmm"),
+                    lambda name, engine=engine, start=start: start(name, size, engine == "vmm"),
                     lambda program, engine=engine, bare=bare:
                     self.there_three_times(program, engine, bare))
         self.refuse_to_dump_managed()
