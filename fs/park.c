@@ -59,6 +59,36 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 	return take_answer(message, error);
 }
 
+/*
+ * The library closes its end only after it has answered. Until then it is a socket that leads out
+ * of the tree, with which nobody dumps the process.
+ */
+static int wait_for_end(struct gcr_link *link, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	while (!(result = gcr_link_receive(link, ANSWER_USEC, message)))
+		gcr_message_close_fds(message);
+	if (result == -EINTR)
+		return gcr_error_set(error, ESRCH, "it has ended");
+	if (result == -ETIMEDOUT)
+		return gcr_error_set(error, ETIMEDOUT,
+				     "its preload library does not close its connection");
+	return 0;
+}
+
+static void keep_page(struct gcr_process *process, int page_fd)
+{
+	pthread_mutex_lock(&process->lock);
+	if (process->parked_page_fd >= 0)
+		close(process->parked_page_fd);
+	process->parked_page_fd = page_fd;
+	pthread_mutex_unlock(&process->lock);
+}
+
 int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *error)
 {
 	_cleanup_close_ int page_fd = -1;
@@ -77,15 +107,13 @@ int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *e
 	page_fd = fcntl(gcr_link_page_fd(link), F_DUPFD_CLOEXEC, 0);
 	result = page_fd < 0 ? gcr_error_set(error, EMFILE, "too many files are open")
 			     : ask(link, limit_ms, error);
+	if (!result) {
+		/* Parked it is, also if this fails: it can be called back. */
+		keep_page(process, TAKE_FD(page_fd));
+		result = wait_for_end(link, error);
+	}
 	gcr_link_put(link);
-	if (result < 0)
-		return result;
-	pthread_mutex_lock(&process->lock);
-	if (process->parked_page_fd >= 0)
-		close(process->parked_page_fd);
-	process->parked_page_fd = TAKE_FD(page_fd);
-	pthread_mutex_unlock(&process->lock);
-	return 0;
+	return result;
 }
 
 /* A page of another version says nothing that we understand. */
