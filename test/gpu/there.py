@@ -126,10 +126,16 @@ def run_command(command, seconds, environment=None):
 def look_at(pid):
     """What it has open and mapped that is no ordinary file, each once with its count."""
     found = collections.Counter()
+    unix = {words[6]: " ".join(words[4:6] + words[7:]) for words in
+            (line.split() for line in read_text(f"/proc/{pid}/net/unix").splitlines())
+            if len(words) > 6}
     for number in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             link = os.readlink(f"/proc/{pid}/fd/{number}")
-            found["open   " + re.sub(r"\[\d+\]", "[...]", link)] += 1
+            inode = re.sub(r"\D", "", link) if link.startswith("socket:") else None
+            # Type and state as in /proc/net/unix.
+            found["open   " + re.sub(r"\[\d+\]", "[...]", link)
+                  + (f" unix {unix[inode]}" if inode in unix else "")] += 1
     for line in read_text(f"/proc/{pid}/maps").splitlines():
         words = line.split(None, 5)
         if len(words) > 5 and TELLING.search(words[5]):
