@@ -356,7 +356,8 @@ class DumpParts:
         for directory in (first, second):
             os.mkdir(directory)
         peer = Bare(self.rig)
-        options = ["--ghost-limit", str(256 * MIB), "--link-remap", "--file-locks"]
+        options = ["--ghost-limit", str(256 * MIB), "--link-remap", "--file-locks",
+                   "--manage-cgroups=ignore"]
         program.check()
         with way.step("checkpoint"):
             self.ask(peer, "freeze", program.pid)
