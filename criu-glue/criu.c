@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -31,7 +32,7 @@
 /* What CRIU has open: stdin, stdout, stderr, and these. */
 #define IMAGES_FD  3
 #define WORK_FD	   4
-#define INHERIT_FD 5
+#define INHERIT_FD GCR_CRIU_HOOK_FD /* a dump inherits none */
 
 #define OUTPUT_BYTES	     (64u << 10) /* of what it prints that is kept */
 #define LOG_BYTES_MAX	     (64u << 20)
@@ -47,6 +48,7 @@ struct gcr_criu_job {
 	int pidfd;
 	int work_fd;
 	int output_fd;
+	int hook_fd; /* -1: no hook, or it has its answer */
 	char *log_name;
 	bool stopped_by_us;
 	bool reaped;
@@ -159,6 +161,8 @@ void gcr_criu_destroy(struct gcr_criu_job *job)
 		close(job->output_fd);
 	if (job->report_fd >= 0)
 		close(job->report_fd);
+	if (job->hook_fd >= 0)
+		close(job->hook_fd);
 	free(job->log_name);
 	free(job);
 }
@@ -173,6 +177,7 @@ static struct gcr_criu_job *new_job(void)
 	job->work_fd = -1;
 	job->output_fd = -1;
 	job->report_fd = -1;
+	job->hook_fd = -1;
 	return job;
 }
 
@@ -351,6 +356,8 @@ static void add_arguments(struct arguments *arguments, const char *path,
 		add(arguments, "--tree=%d", (int)options->pid);
 		if (options->after == GCR_CRIU_AFTER_RUNNING)
 			add(arguments, "--leave-running");
+		if (options->hook_program)
+			add(arguments, "--action-script=%s", options->hook_program);
 	} else {
 		add(arguments, "--restore-detached");
 		add(arguments, "--pidfile=%s", PID_FILE);
@@ -387,6 +394,8 @@ static int check_options(const struct gcr_criu_options *options, struct gcr_erro
 	if (!options->log_name || !*options->log_name || strchr(options->log_name, '/') ||
 	    strcmp(options->log_name, PID_FILE) == 0)
 		return gcr_error_set(error, EINVAL, "the log has to have a name of its own");
+	if (options->hook_program && !dump)
+		return gcr_error_set(error, EINVAL, "only a dump has a hook");
 	if (dump ? options->pid <= 0 || options->inherits_count || options->pidns_program
 		 : options->after == GCR_CRIU_AFTER_RUNNING)
 		return gcr_error_set(error, EINVAL, "options that do not belong together");
@@ -407,6 +416,17 @@ static int make_report(int *ret_reader, int *ret_writer)
 	return 0;
 }
 
+static int make_hook(int *ret_ours, int *ret_its)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	*ret_ours = ends[0];
+	*ret_its = ends[1];
+	return 0;
+}
+
 int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu_options *options,
 		   struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
@@ -416,6 +436,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	const char *path = options->pidns_program ? options->pidns_program : program->path;
 	size_t fds_count = INHERIT_FD + options->inherits_count;
 	_cleanup_close_ int report_fd = -1;
+	_cleanup_close_ int hook_fd = -1;
 	int work_fd = options->work_fd < 0 ? options->images_fd : options->work_fd;
 	int r;
 
@@ -423,7 +444,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	if (r < 0)
 		return r;
 	job = new_job();
-	fds = calloc(fds_count + 1, sizeof(*fds));
+	fds = calloc(fds_count + 2, sizeof(*fds));
 	add_arguments(&arguments, program->path, options);
 	if (!job || !fds || arguments.failed)
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
@@ -436,6 +457,8 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 
 	if (r == 0 && options->pidns_program)
 		r = make_report(&job->report_fd, &report_fd);
+	if (r == 0 && options->hook_program)
+		r = make_hook(&job->hook_fd, &hook_fd);
 	/* The old ones must not be taken for its; and it makes the pid file only if there is none.
 	 */
 	if (r == 0 && ((unlinkat(work_fd, options->log_name, 0) < 0 && errno != ENOENT) ||
@@ -452,6 +475,8 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		fds[INHERIT_FD + i] = options->inherits[i].fd;
 	if (report_fd >= 0)
 		fds[fds_count++] = report_fd;
+	if (hook_fd >= 0)
+		fds[fds_count++] = hook_fd;
 	r = start_program(path, arguments.list, fds, fds_count, options->cgroup_procs_fd, &job->pid,
 			  &job->pidfd);
 	if (r < 0)
@@ -461,6 +486,24 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 				     strerror(-r));
 	*ret_job = TAKE_PTR(job);
 	return 0;
+}
+
+int gcr_criu_hook_fd(const struct gcr_criu_job *job)
+{
+	return job->hook_fd;
+}
+
+void gcr_criu_answer(struct gcr_criu_job *job, bool is_yes)
+{
+	char byte = is_yes ? GCR_CRIU_HOOK_YES : GCR_CRIU_HOOK_NO;
+	int fd = job->hook_fd;
+
+	job->hook_fd = -1;
+	/* Whom it does not reach sees the end of the socket, which is a no. */
+	if (fd >= 0 && send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
+		shutdown(fd, SHUT_RDWR);
+	if (fd >= 0)
+		close(fd);
 }
 
 int gcr_criu_fd(const struct gcr_criu_job *job)
@@ -536,6 +579,7 @@ void gcr_criu_cancel(struct gcr_criu_job *job)
 	if (reap(job))
 		return;
 	job->stopped_by_us = true;
+	gcr_criu_answer(job, false);
 	prlimit(job->pid, RLIMIT_FSIZE, &none, NULL);
 }
 

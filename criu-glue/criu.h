@@ -18,6 +18,13 @@
 /* Versions as CRIU counts them itself: major * 10000 + minor * 100 + sublevel. */
 #define GCR_CRIU_VERSION_MIN 40000u
 
+/* The program that asks us before a dump stands, its descriptor, and what it says and hears. */
+#define GCR_CRIU_HOOK_PROGRAM "gpucr-hook"
+#define GCR_CRIU_HOOK_FD      5
+#define GCR_CRIU_HOOK_ASKS    '?'
+#define GCR_CRIU_HOOK_YES     'y'
+#define GCR_CRIU_HOOK_NO      'n'
+
 #define GCR_PIDNS_PROGRAM "gpucr-pidns" /* where the daemon's other helpers are */
 
 struct gcr_criu_program {
@@ -84,6 +91,14 @@ struct gcr_criu_options {
 	 */
 	int cgroup_procs_fd;
 	/*
+	 * Of a dump: the path of gpucr-hook. CRIU waits for gcr_criu_answer() then, with all images
+	 * written and the tree held as it is, by ptrace(2), of which nobody else sees anything.
+	 * (After
+	 * --leave-stopped a parent outside would see it stopped, and a shell, sudo or nsenter stop
+	 * too.) NULL: none.
+	 */
+	const char *hook_program;
+	/*
 	 * Restore in a new pid namespace, where all pids are free: the path of gpucr-pidns, which
 	 * is needed for that. NULL: in ours. The tree ends with the namespace's init, and that ends
 	 * when the tree has.
@@ -109,6 +124,14 @@ int gcr_criu_fd(const struct gcr_criu_job *job);
  * @wake_fd (may be -1) is readable. The job goes on then. @timeout_usec < 0: no limit.
  */
 int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
+
+/*
+ * With hook_program: readable when the images are written and CRIU waits for an answer; the job's,
+ * for gcr_criu_wait(). -1: there is none, or it has been answered.
+ */
+int gcr_criu_hook_fd(const struct gcr_criu_job *job);
+/* Once. False: the tree goes on, whatever was asked for, and gcr_criu_finish() is an error. */
+void gcr_criu_answer(struct gcr_criu_job *job, bool is_yes);
 
 /*
  * Make it give up, and not wait. A dump cannot write any more from now on (its limit of file sizes

@@ -19,6 +19,7 @@
 #include "fs/criu_run.h"
 #include "fs/dump_private.h"
 #include "fs/engine.h"
+#include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/park.h"
 #include "fs/place.h"
@@ -135,6 +136,8 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 {
 	const struct gcr_opens *opens = dump->opens;
 	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
+	_cleanup_free_ char *hook =
+		gcr_helpers_program(dump->daemon->helpers, GCR_CRIU_HOOK_PROGRAM);
 	_cleanup_free_ char *plugins = NULL;
 	const struct gcr_criu_program *program;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -143,7 +146,8 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		.pid = dump->members[0].proc.pid,
 		.images_fd = dump->images_fd,
 		.log_name = GCR_CRIU_LOG_NAME,
-		.after = GCR_CRIU_AFTER_STOPPED,
+		.after = dump->task->command->leave ? GCR_CRIU_AFTER_RUNNING
+						    : GCR_CRIU_AFTER_DEFAULT,
 		.tcp = dump->task->command->tcp,
 		.shell_job = opens->shell_job,
 		.file_locks = opens->file_locks,
@@ -151,10 +155,11 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		.link_remap = opens->link_remap,
 		.ghost_limit_bytes = opens->ghost_limit_bytes,
 		.externals = externals,
+		.hook_program = hook,
 	};
 	int result;
 
-	if (!externals)
+	if (!externals || !hook)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < opens->findings_count; i++)
 		if (opens->findings[i].verdict == GCR_OPEN_EXTERNAL &&
@@ -175,7 +180,8 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	return gcr_criu_start(program, &options, ret_job, error);
 }
 
-static int run_criu(struct gcr_dump *dump, struct gcr_error *error)
+/* Until all images are written, and CRIU holds the tree and waits. */
+static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
 	_cleanup_close_ int work_fd = -1;
@@ -185,15 +191,33 @@ static int run_criu(struct gcr_dump *dump, struct gcr_error *error)
 	result = start_criu(dump, &job, &work_fd, error);
 	if (result < 0)
 		return result;
-	dump->is_stopped = true;
-	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
-		if (gcr_task_stopped(dump->task)) {
+	do {
+		result = gcr_criu_wait(job, CRIU_LOOK_USEC, gcr_criu_hook_fd(job));
+		if (result == -ETIMEDOUT && gcr_task_stopped(dump->task)) {
 			gcr_criu_stop(job, CRIU_GRACE_USEC);
-			break;
+			return stopped(dump, error);
 		}
-	/* It may have been through when it was told. */
+	} while (result == -ETIMEDOUT);
+	if (result == -EINTR) {
+		*ret_job = TAKE_PTR(job);
+		return 0;
+	}
 	result = gcr_criu_finish(job, NULL, error);
-	return result == -ECANCELED ? stopped(dump, error) : result;
+	return result ? result : gcr_error_set(error, EIO, "criu has ended before it asked");
+}
+
+/* With a yes it ends the tree (but with `leave`), and with a no all go on. */
+static void answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes)
+{
+	struct gcr_error error;
+
+	set_phase(dump, "end");
+	gcr_criu_answer(job, is_yes);
+	if (gcr_criu_wait(job, CRIU_GRACE_USEC, -1) < 0)
+		gcr_criu_kill(job);
+	if (gcr_criu_finish(job, NULL, &error) < 0 && is_yes)
+		gcr_log(LOG_WARNING, dump->members[0].proc.pid, "dumped, but criu: %s",
+			error.words);
 }
 
 /* ---- the place ---- */
@@ -270,9 +294,19 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 				 error);
 }
 
+/* The place is the process now. */
+static void tell_dumped(struct gcr_dump *dump)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		gcr_process_set_state(process, GCR_STATE_DUMPED);
+}
+
 /* From the tree as it runs to the place under its name. */
 static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 {
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
 	int result;
 
 	set_phase(dump, "open-files");
@@ -282,8 +316,8 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = gcr_dump_begin_reading(dump, error);
 	if (!result)
-		result = run_criu(dump, error);
-	/* What has been started since we looked is stopped too, and has to be ended. */
+		result = run_criu(dump, &job, error);
+	/* What has been started since we looked is held too, and has to be ended. */
 	if (!result)
 		result = gcr_dump_await_stop(dump, error);
 	if (!result)
@@ -295,7 +329,13 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_dump_write_papers(dump, error);
 	if (!result && gcr_task_decide(dump->task) < 0)
 		result = stopped(dump, error);
-	return result ? result : publish(dump, error);
+	if (!result)
+		result = publish(dump, error);
+	if (!result && !dump->task->command->leave)
+		tell_dumped(dump);
+	if (job)
+		answer_criu(dump, job, !result);
+	return result;
 }
 
 /* ---- the tree's part ---- */
@@ -323,15 +363,14 @@ static void finish(struct gcr_dump *dump)
 
 GCR_DEFINE_CLEANUP(struct gcr_dump *, finish);
 
-/* The place is the process now. Whoever does not end in time is a next daemon's to end. */
+/*
+ * Whatever has become of CRIU: nobody of it lives. Who does not end in time is a next daemon's to
+ * end.
+ */
 static void end_tree(struct gcr_dump *dump)
 {
-	struct gcr_process *process;
 	struct gcr_error error;
 
-	set_phase(dump, "end");
-	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
-		gcr_process_set_state(process, GCR_STATE_DUMPED);
 	if (gcr_dump_end_tree(dump, &error) < 0)
 		gcr_log(LOG_ERR, dump->members[0].proc.pid, "dumped, but %s", error.words);
 	else
@@ -411,7 +450,6 @@ static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 		end_tree(dump);
 		return 0;
 	}
-	gcr_dump_let_run(dump);
 	gcr_place_ended(dump->daemon->places, dump->name);
 	unpark_all(dump);
 	return 0;

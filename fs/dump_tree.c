@@ -137,7 +137,7 @@ static int await_stop_of(const struct gcr_dump_member *member, int64_t until_use
 	struct gcr_proc_stat stat;
 
 	while (!gcr_proc_stat(member->proc.pid, &stat) &&
-	       stat.start_ticks == member->proc.start_ticks && !strchr("TZX", stat.state)) {
+	       stat.start_ticks == member->proc.start_ticks && !strchr("tTZX", stat.state)) {
 		if (gcr_clock_usec() >= until_usec)
 			return gcr_error_set(error, EIO,
 					     "criu has not stopped process %d, and says it had",
