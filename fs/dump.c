@@ -475,6 +475,7 @@ static void go_back(struct gcr_task *task, enum gcr_state *ret_state, struct gcr
 		gcr_log(LOG_ERR, task->process->pid, "roll-back: %s", back_error.words);
 	}
 	task->from = GCR_STATE_RUNNING;
+	task->is_undoing = false;
 }
 
 static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)

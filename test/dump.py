@@ -4,8 +4,10 @@ which are nobody's children when they come back."""
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 
 import criu
 import harness
@@ -15,14 +17,84 @@ PR_SET_CHILD_SUBREAPER = 36
 SMALL = ['--bytes', 6 * MIB, '--buffers', 3, '--tick', 50]
 
 
-def machine(**options):
-    """A Machine for the fast engine, whose daemon has a CRIU that works here."""
+RUN = [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo', '--list']
+
+# Stands for CRIU and does to a dump what the file `mode` says: no file, nothing.
+WRAPPER = """#!/bin/sh
+here=${{0%/*}}
+[ "$1" = dump ] && [ -e "$here/mode" ] || exec {real} "$@"
+echo $$ > "$here/pid.new"; mv "$here/pid.new" "$here/pid"
+case $(cat "$here/mode") in
+fail) echo 'Error (criu/cr-dump.c:1): it was told to fail'; exit 1 ;;
+nothing) exit 0 ;;
+killed) kill -KILL $$ ;;
+hang) exec sleep 1000 ;;
+full) ulimit -f 16; exec {real} "$@" ;;
+fail-after) {real} "$@"; exit 1 ;;
+killed-after) {real} "$@"; kill -KILL $$ ;;
+truncate) {real} "$@" || exit; : > /proc/self/fd/3/pstree.img ;;
+wait) until [ -e "$here/go" ]; do sleep 0.02; done; exec {real} "$@" ;;
+wait-after) {real} "$@"; : > "$here/done"; until [ -e "$here/go" ]; do sleep 0.02; done ;;
+esac
+"""
+
+
+class Wrapper:
+    """A CRIU with which something goes wrong."""
+
+    def __init__(self, real):
+        self.directory = tempfile.mkdtemp(prefix='gpucrfs-criu-')
+        self.program = f'{self.directory}/criu'
+        with open(self.program, 'w', encoding='utf-8') as file:
+            file.write(WRAPPER.format(real=real))
+        os.chmod(self.program, 0o755)
+
+    def path(self, name):
+        return f'{self.directory}/{name}'
+
+    def set(self, mode=None):
+        for name in ('mode', 'pid', 'go', 'done'):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(name))
+        if mode:
+            with open(self.path('mode'), 'w', encoding='utf-8') as file:
+                file.write(mode)
+
+    def wait(self, name='pid'):
+        """Until it has been started (or is `done`); its pid."""
+        wait_for(lambda: os.path.exists(self.path(name)), f'{name} of criu')
+        return int(read_file(self.path('pid')))
+
+    def go(self):
+        with open(self.path('go'), 'w', encoding='utf-8'):
+            pass
+
+    def finish(self):
+        self.go()
+        if os.path.exists(self.path('pid')):
+            pid = int(read_file(self.path('pid')))
+            with contextlib.suppress(OSError):
+                if self.directory.encode() in open(f'/proc/{pid}/cmdline', 'rb').read() or \
+                        b'sleep\x001000' in open(f'/proc/{pid}/cmdline', 'rb').read():
+                    try_kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def machine(wrapped=False, **options):
+    """A Machine for the fast engine, whose daemon has a CRIU that works here; with @wrapped its
+    `criu` is a Wrapper of it."""
     found = criu.find()
     # What a dump ends is somebody's to wait for; a zombie has its pid still.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    options['options'] = options.get('options', '') + f',criu={found.program}'
+    wrapper = Wrapper(found.program) if wrapped else None
+    program = wrapper.program if wrapped else found.program
+    options['options'] = options.get('options', '') + f',criu={program}'
     options['env'] = {**found.env, **options.get('env', {})}
-    return harness.Machine(vmm=True, **options)
+    made = harness.Machine(vmm=True, **options)
+    if wrapped:
+        made.criu = wrapper
+        made.others.append(wrapper)
+    return made
 
 
 class Program:
@@ -33,8 +105,7 @@ class Program:
                  session=True, stdin=None):
         self.machine = machine
         self.path = f'{machine.directory}/{name}'
-        program = command or [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo',
-                              '--list']
+        program = command or RUN
 
         def become():
             if uid is not None:
@@ -52,8 +123,20 @@ class Program:
         self.pid = self.root
         machine.others.append(self)
 
+    @classmethod
+    def below(cls, parent, name):
+        """One that @parent has started, with its output in files of this name."""
+        one = cls.__new__(cls)
+        one.machine, one.popen, one.root = parent.machine, parent.popen, parent.root
+        one.path = f'{parent.machine.directory}/{name}'
+        one.pid = one.root
+        parent.machine.others.append(one)
+        return one
+
     def lines(self):
-        return read_file(f'{self.path}.out').split('\n')[:-1]
+        with contextlib.suppress(FileNotFoundError):
+            return read_file(f'{self.path}.out').split('\n')[:-1]
+        return []
 
     def words(self):
         return read_file(f'{self.path}.err')
@@ -77,10 +160,14 @@ class Program:
         wait_for(lambda: self.ticks() >= goal, f'tick {goal} of {self.path}')
 
     def reap(self):
-        """What has ended is collected, so that its pid is free."""
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        """What has ended is collected, so that its pid is free; but for whom others wait."""
+        waited = {one.pid for one in self.machine.others if isinstance(one, harness.Writer)}
+        waited.add(self.machine.daemon.pid)
+        for task in os.listdir('/proc/self/task'):
+            with contextlib.suppress(OSError):
+                for child in read_file(f'/proc/self/task/{task}/children').split():
+                    if int(child) not in waited:
+                        os.waitpid(int(child), os.WNOHANG)
 
     def wait_gone(self):
         wait_for(lambda: self.reap() or not os.path.exists(f'/proc/{self.pid}'), 'its end')
@@ -108,3 +195,72 @@ def dumped(machine, one, verb='dump'):
                 f'gpucr-demo-{one.pid}-{start}')
     equal(machine.state(name), 'dumped')
     return name
+
+
+def demo_in_shell(machine, name, arguments=''):
+    """What a shell starts to run a program with its output in files of this name."""
+    small = ' '.join(str(word) for word in SMALL)
+    path = f'{machine.directory}/{name}'
+    return f"{' '.join(RUN)} {small} {arguments} >> {path}.out 2>> {path}.err < /dev/null"
+
+
+def launcher(machine, count=2):
+    """A shell that uses no GPU, and programs below it that do."""
+    names = [f'member-{number}' for number in range(count)]
+    script = ' '.join(f'{demo_in_shell(machine, name)} &' for name in names)
+    root = Program(machine, command=['sh', '-c', f'{script} wait; exit 3'], name='launcher')
+    return root, [Program.below(root, name).wait_ready() for name in names]
+
+
+def threads_state(pid):
+    with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as stat:
+        return stat.read().rpartition(')')[2].split()[0]
+
+
+def descriptors(machine):
+    return len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
+
+
+def children(machine):
+    """Of the daemon, with what has ended and was not waited for: (comm, state)."""
+    found = []
+    for name in os.listdir('/proc'):
+        with contextlib.suppress(OSError):
+            if name.isdigit():
+                comm, _, rest = read_file(f'/proc/{name}/stat').partition(' (')[2].rpartition(') ')
+                state, parent = rest.split()[:2]
+                if int(parent) == machine.daemon.pid:
+                    found.append((comm, state))
+    return found
+
+
+def store(machine):
+    return os.listdir(f'{machine.runtime}/store')
+
+
+def places(machine):
+    return [name for name in os.listdir(machine.path())
+            if os.path.exists(machine.path(name, 'snapshot')) and not name.isdigit()
+            and not os.path.islink(machine.path(name))]
+
+
+def nothing_left(machine):
+    """Of a dump that has failed: no place, no CRIU, no descriptor."""
+    equal([name for name in store(machine) if name.startswith('.new-')], [], 'the store')
+    equal(places(machine), [], 'places')
+    wait_for(lambda: not [one for one in children(machine)
+                          if one[1] in 'ZX' or not one[0].startswith('gpucr')],
+             f'criu to be gone: {children(machine)}')
+
+
+def as_before(machine, *programs):
+    """They run as if nothing had been, and nothing is left of it."""
+    for one in programs:
+        equal(machine.state(one.pid), 'running', f'process {one.pid}')
+        one.wait_ticks()
+    nothing_left(machine)
+
+
+def kill_daemon(machine):
+    machine.daemon.kill()
+    machine.daemon.wait()

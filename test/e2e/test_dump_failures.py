@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: MIT
+"""dump that fails: the program goes on as before, and nothing is left of it."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+from harness import MIB, check, equal, is_alive, wait_for
+
+
+def fails(machine, one, expected, verb='dump'):
+    result = machine.write(one.pid, verb)
+    equal(result, expected, machine.error(one.pid))
+    check(machine.error(one.pid).startswith(f'{expected}: '), machine.error(one.pid))
+    dump.as_before(machine, one)
+    return machine.error(one.pid)
+
+
+def test_criu_fails():
+    """At once, in the middle, with nothing done, by a signal, and in the end with the tree stopped.
+    Then it can be dumped all the same."""
+    words = {'fail': 'it was told to fail', 'nothing': 'has not stopped', 'killed': 'signal 9',
+             'fail-after': 'exit status 1', 'killed-after': '', 'truncate': 'pstree.img'}
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.must(one.pid, 'thaw')
+        one.wait_ticks()
+        descriptors = dump.descriptors(machine)
+        for mode, said in words.items():
+            machine.criu.set(mode)
+            found = fails(machine, one, 'EIO')
+            check(said in found, f'{mode}: {found}')
+        machine.criu.set('full')
+        result = machine.write(one.pid, 'dump')
+        check(result in ('EFBIG', 'EIO', 'ENOSPC'), f'{result}: {machine.error(one.pid)}')
+        dump.as_before(machine, one)
+        wait_for(lambda: dump.descriptors(machine) <= descriptors,
+                 f'{descriptors} descriptors, not {dump.descriptors(machine)}')
+        machine.criu.set()
+        name = dump.dumped(machine, one)
+        machine.must(name, 'thaw')
+        one.wait_ticks()
+
+
+def test_frozen_stays_frozen():
+    """Of a process that was frozen before."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        for mode in ('fail', 'fail-after'):
+            machine.criu.set(mode)
+            equal(machine.write(one.pid, 'dump'), 'EIO')
+            equal(machine.state(one.pid), 'frozen')
+            dump.nothing_left(machine)
+            check(dump.threads_state(one.pid) != 'T', 'it is not stopped')
+        machine.must(one.pid, 'thaw')
+        dump.as_before(machine, one)
+
+
+def test_criu_hangs():
+    """The deadline ends it; so does a signal to the writer."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('hang')
+        fails(machine, one, 'ETIMEDOUT', 'dump timeout=2')
+
+
+def test_stopped_at_any_moment():
+    """`cancel`, and a signal to the writer: whatever it says is true."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        one.wait_ticks(1)
+        for number in range(12):
+            before = one.ticks()
+            writer = machine.writer(one.pid, 'dump').wait_waiting()
+            time.sleep(0.04 * number)
+            if number % 2:
+                writer.signal(signal.SIGTERM)
+            elif is_alive(one.pid):
+                machine.write(one.pid, 'cancel')
+            writer.result()
+            wait_for(lambda: not is_alive(one.pid) or
+                     machine.status(one.pid).get('verb') == '-', 'the end of the verb')
+            if dump.places(machine):
+                one.wait_gone()
+                machine.must(dump.places(machine)[0], 'thaw')
+                one.wait_ticks(1)
+                break
+            equal(machine.state(one.pid), 'running')
+            wait_for(lambda: one.ticks() > before, 'a tick')
+            dump.nothing_left(machine)
+        one.wait_ticks()
+
+
+def test_stopped_in_each_phase():
+    """While it freezes, while CRIU works, and when CRIU is through with it."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        for mode, event in (('wait', 'pid'), ('wait-after', 'done')):
+            for by_signal in (False, True):
+                machine.criu.set(mode)
+                writer = machine.writer(one.pid, 'dump')
+                machine.criu.wait(event)
+                if by_signal:
+                    writer.signal(signal.SIGTERM)
+                else:
+                    canceller = machine.writer(one.pid, 'cancel').wait_waiting()
+                machine.criu.go()
+                check(writer.result() in ('EINTR', 'ECANCELED', 'killed'), writer.result())
+                if not by_signal:
+                    equal(canceller.result(), 'ok')
+                machine.wait_status(one.pid, 'verb', '-')
+                dump.as_before(machine, one)
+        machine.criu.set()
+        machine.faults('cuCheckpointProcessCheckpoint delay_ms=500')
+        writer = machine.writer(one.pid, 'dump')
+        machine.wait_status(one.pid, 'phase', 'checkpoint')
+        equal(machine.write(one.pid, 'cancel'), 'ok')
+        equal(writer.result(), 'ECANCELED')
+        machine.faults()
+        dump.as_before(machine, one)
+
+
+def test_second_verb():
+    """Another verb is refused, the same one joins, another dump does not."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('wait')
+        writer = machine.writer(one.pid, 'dump')
+        machine.criu.wait()
+        equal(machine.write(one.pid, 'thaw'), 'EBUSY')
+        equal(machine.write(one.pid, 'freeze'), 'EBUSY')
+        equal(machine.write(one.pid, 'dump leave'), 'EBUSY')
+        equal(machine.status(one.pid)['phase'], 'criu')
+        # The name is taken as long as something is made under it.
+        start = machine.status(one.pid)['start_ticks']
+        equal(harness.error_of(lambda: os.mkdir(machine.path(f'gpucr-demo-{one.pid}-{start}'))),
+              'EEXIST')
+        joined = machine.writer(one.pid, 'dump').wait_waiting()
+        machine.criu.go()
+        equal([writer.result(), joined.result()], ['ok', 'ok'])
+        one.wait_gone()
+        machine.must(dump.places(machine)[0], 'thaw')
+        one.wait_ticks()
+
+
+def test_killed_in_the_middle():
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('wait')
+        writer = machine.writer(one.pid, 'dump')
+        machine.criu.wait()
+        os.kill(one.pid, signal.SIGKILL)
+        machine.criu.go()
+        equal(writer.result(), 'ESRCH')
+        one.wait_gone()
+        wait_for(lambda: not os.path.exists(machine.path(one.pid)), 'its end in the mount')
+        dump.nothing_left(machine)
+        wait_for(lambda: int(machine.status_of_all()['store_used_bytes']) == 0, 'an empty store')
+
+
+MEMORY = """
+import os, sys, time
+memory = bytearray(os.urandom(1 << 20) * 48)
+if not os.fork():
+    time.sleep(100000)
+os.system(sys.argv[1])
+"""
+
+
+def test_no_room():
+    """Memory that two processes share by a fork is written for each, and is asked for before
+    anybody is frozen."""
+    with dump.machine(options=',store_size=96M') as machine:
+        root = dump.Program(machine, dump.demo_in_shell(machine, 'one'), name='memory',
+                            command=[sys.executable, '-c', MEMORY])
+        one = dump.Program.below(root, 'one').wait_ready()
+        generation = machine.status(one.pid)['generation']
+        equal(machine.write(root.pid, 'dump'), 'ENOSPC')
+        check('no room for the' in machine.error(one.pid), machine.error(one.pid))
+        equal(machine.status(one.pid)['generation'], generation, 'it was not frozen')
+        dump.as_before(machine, one)
+        # Without that memory there is room, also for the second time.
+        for name in ('first', 'second'):
+            machine.must(one.pid, f'dump leave name={name}')
+            machine.must(one.pid, 'thaw')
+            machine.must(name, 'drop')
+        one.wait_ticks()
+
+
+def test_store_full_in_the_middle():
+    """What was promised is not there: somebody else has taken it."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('wait')
+        store = f'{machine.runtime}/store'
+        if not os.path.ismount(store):
+            raise harness.Skip('the store is no file system of its own')
+        writer = machine.writer(one.pid, 'dump')
+        machine.criu.wait()
+        used = os.statvfs(store)
+        size = (used.f_blocks - used.f_bfree) * used.f_frsize + MIB // 4
+        subprocess.run(['mount', '-o', f'remount,size={size}', store], check=True)
+        machine.criu.go()
+        check(writer.result() != 'ok', 'the store is full')
+        machine.wait_status(one.pid, 'verb', '-')
+        subprocess.run(['mount', '-o', 'remount,size=1G', store], check=True)
+        machine.criu.set()
+        dump.as_before(machine, one)
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
