@@ -418,6 +418,18 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	return result;
 }
 
+/* Whatever failed first as one of them went. */
+static int explain(struct gcr_dump *dump, int result, struct gcr_error *error)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		if (gcr_process_is_going(process))
+			return gcr_error_set(error, ESRCH, "process %d has ended",
+					     (int)process->pid);
+	return result;
+}
+
 /* Nothing is gone: everybody goes on. */
 static void give_up(struct gcr_dump *dump)
 {
@@ -505,8 +517,10 @@ int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error 
 		if (dump)
 			result = dump_tree(dump, error);
 		/* Before the others are told: they need their libraries. */
-		if (result < 0)
+		if (result < 0) {
+			result = explain(dump, result, error);
 			give_up(dump);
+		}
 		result = gcr_task_meet(task, result, error);
 	}
 	if (result < 0)

@@ -27,9 +27,9 @@ def test_criu_fails():
              'fail-after': 'exit status 1', 'killed-after': '', 'truncate': 'pstree.img'}
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
-        machine.must(one.pid, 'freeze')
-        machine.must(one.pid, 'thaw')
-        one.wait_ticks()
+        # Helpers that a way back needs stay for a while.
+        machine.criu.set('fail')
+        fails(machine, one, 'EIO')
         descriptors = dump.descriptors(machine)
         for mode, said in words.items():
             machine.criu.set(mode)
@@ -39,8 +39,10 @@ def test_criu_fails():
         result = machine.write(one.pid, 'dump')
         check(result in ('EFBIG', 'EIO', 'ENOSPC'), f'{result}: {machine.error(one.pid)}')
         dump.as_before(machine, one)
-        wait_for(lambda: dump.descriptors(machine) <= descriptors,
-                 f'{descriptors} descriptors, not {dump.descriptors(machine)}')
+        try:
+            wait_for(lambda: len(dump.descriptors(machine)) <= len(descriptors), 'descriptors', 5)
+        except harness.Failure:
+            equal(dump.descriptors(machine), descriptors)
         machine.criu.set()
         name = dump.dumped(machine, one)
         machine.must(name, 'thaw')
@@ -196,12 +198,14 @@ def test_no_room():
 def test_store_full_in_the_middle():
     """What was promised is not there: somebody else has taken it."""
     with dump.machine(wrapped=True) as machine:
-        one = dump.program(machine)
+        root = dump.Program(machine, dump.demo_in_shell(machine, 'one'), name='memory',
+                            command=[sys.executable, '-c', MEMORY])
+        one = dump.Program.below(root, 'one').wait_ready()
         machine.criu.set('wait')
         store = f'{machine.runtime}/store'
         if not os.path.ismount(store):
             raise harness.Skip('the store is no file system of its own')
-        writer = machine.writer(one.pid, 'dump')
+        writer = machine.writer(root.pid, 'dump')
         machine.criu.wait()
         used = os.statvfs(store)
         size = (used.f_blocks - used.f_bfree) * used.f_frsize + MIB // 4

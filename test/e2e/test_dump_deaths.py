@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT
+"""The daemon dies in a dump: with the next one everything runs or is frozen, or is in the place and
+nowhere else."""
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+from harness import check, equal, is_alive, wait_for
+
+
+def origin(machine, name):
+    return f'{machine.runtime}/store/incoming-{name}/origin'
+
+
+def settled(machine, one):
+    machine.wait_status(one.pid, 'verb', '-')
+    return machine.state(one.pid)
+
+
+def goes_on(machine, *programs):
+    """Frozen or running, and not stopped; then it is dumped and comes back."""
+    for one in programs:
+        state = settled(machine, one)
+        check(state in ('frozen', 'running'), f'{one.pid} is {state}: {machine.error(one.pid)}')
+        check(dump.threads_state(one.pid) != 'T', f'{one.pid} is stopped')
+        if state == 'frozen':
+            machine.must(one.pid, 'thaw')
+    dump.as_before(machine, *programs)
+
+
+def test_while_it_freezes():
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        for call in ('cuCheckpointProcessLock', 'cuCheckpointProcessCheckpoint'):
+            machine.faults(f'{call} delay_ms=700')
+            machine.writer(one.pid, 'dump')
+            machine.wait_status(one.pid, 'phase', call[len('cuCheckpointProcess'):].lower())
+            dump.kill_daemon(machine)
+            machine.faults()
+            machine.start()
+            goes_on(machine, one)
+
+
+def test_while_criu_works():
+    """Before it has begun, and when it has left the tree stopped: it is ended, and the tree goes
+    on, with the library that was parked."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        for mode, event in (('wait', 'pid'), ('wait-after', 'done')):
+            machine.criu.set(mode)
+            machine.writer(one.pid, 'dump')
+            criu = machine.criu.wait(event)
+            dump.kill_daemon(machine)
+            if mode == 'wait-after':
+                equal(dump.threads_state(one.pid), 'T')
+            check(is_alive(criu), 'criu goes on without the daemon')
+            machine.start()
+            check(not is_alive(criu), 'criu has been ended')
+            machine.criu.set()
+            goes_on(machine, one)
+        name = dump.dumped(machine, one)
+        machine.must(name, 'thaw')
+        one.wait_ticks()
+
+
+def test_a_tree_of_several():
+    with dump.machine(wrapped=True) as machine:
+        root, programs = dump.launcher(machine)
+        machine.criu.set('wait-after')
+        machine.writer(root.pid, 'dump')
+        machine.criu.wait('done')
+        dump.kill_daemon(machine)
+        machine.start()
+        machine.criu.set()
+        check(dump.threads_state(root.pid) != 'T', 'the shell is stopped')
+        goes_on(machine, *programs)
+
+
+def publish(machine, one, word):
+    """As a daemon leaves it that dies between publishing the place and the end of the tree: by
+    `leave` both are there."""
+    machine.must(one.root, 'dump leave name=place')
+    dump.kill_daemon(machine)
+    with open(origin(machine, 'place'), encoding='utf-8') as file:
+        words = file.read().split()
+    equal(words[0], 'dumped')
+    with open(origin(machine, 'place'), 'w', encoding='utf-8') as file:
+        file.write(f"{word} {' '.join(words[1:])}\n")
+    return words[1:]
+
+
+def stop(*pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda pid=pid: dump.threads_state(pid) == 'T', f'{pid} to be stopped')
+
+
+def test_published_and_not_ended():
+    """The next daemon ends the tree before it does anything else: it must not run twice."""
+    with dump.machine() as machine:
+        root, programs = dump.launcher(machine)
+        publish(machine, programs[0], 'ending')
+        stop(root.pid, *[one.pid for one in programs])
+        ticks = [one.ticks() for one in programs]
+        machine.start()
+        check(not is_alive(root.pid) and not any(is_alive(one.pid) for one in programs), 'alive')
+        equal([one.ticks() for one in programs], ticks)
+        for one in (*programs, root):
+            one.wait_gone()
+        wait_for(lambda: not os.listdir(f'{machine.runtime}/processes'), 'no record')
+        equal(machine.state('place'), 'dumped')
+        check(harness.read_file(origin(machine, 'place')).startswith('dumped '), 'origin')
+        machine.must('place', 'thaw')
+        for one in programs:
+            one.wait_ticks()
+
+
+def test_published_and_others_have_the_pid():
+    """Who has the root's pid but another start time is left alone."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        _, ticks = publish(machine, one, 'ending')
+        with open(origin(machine, 'place'), 'w', encoding='utf-8') as file:
+            file.write(f'ending {one.pid} {int(ticks) - 1}\n')
+        machine.start()
+        goes_on_beside_place(machine, one)
+
+
+def goes_on_beside_place(machine, one):
+    equal(settled(machine, one), 'frozen')
+    machine.must(one.pid, 'thaw')
+    one.wait_ticks()
+    equal(machine.state('place'), 'dumped')
+
+
+def test_left_and_stopped():
+    """Of a dump that leaves it, whose daemon died before it had continued it."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        publish(machine, one, 'staying')
+        stop(one.pid)
+        machine.start()
+        check(dump.threads_state(one.pid) != 'T', 'it is stopped')
+        check(harness.read_file(origin(machine, 'place')).startswith('dumped '), 'origin')
+        goes_on_beside_place(machine, one)
+
+
+def test_at_many_moments():
+    """Wherever it is: with the next daemon there is one of it, and it goes on."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        for number in range(10):
+            machine.writer(one.pid, 'dump name=place').wait_waiting()
+            harness.time.sleep(0.05 * number)
+            dump.kill_daemon(machine)
+            machine.start()
+            if 'place' in dump.places(machine):
+                check(not is_alive(one.pid), 'it is in the place and alive')
+                one.wait_gone()
+                machine.must('place', 'thaw')
+                one.wait_ticks()
+                break
+            goes_on(machine, one)
+        one.wait_ticks()
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
