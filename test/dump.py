@@ -23,6 +23,13 @@ RUN = [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo', '--list
 WRAPPER = """#!/bin/sh
 here=${{0%/*}}
 [ "$1" = dump ] && [ -e "$here/mode" ] || exec {real} "$@"
+# It is told to end by a limit.
+await() {{
+    until [ -e "$here/go" ]; do
+        sleep 0.02
+        [ "$(ulimit -f)" != 0 ] || exit 1
+    done
+}}
 echo $$ > "$here/pid.new"; mv "$here/pid.new" "$here/pid"
 case $(cat "$here/mode") in
 fail) echo 'Error (criu/cr-dump.c:1): it was told to fail'; exit 1 ;;
@@ -33,8 +40,8 @@ full) ulimit -f 16; exec {real} "$@" ;;
 fail-after) {real} "$@"; exit 1 ;;
 killed-after) {real} "$@"; kill -KILL $$ ;;
 truncate) {real} "$@" || exit; : > /proc/self/fd/3/pstree.img ;;
-wait) until [ -e "$here/go" ]; do sleep 0.02; done; exec {real} "$@" ;;
-wait-after) {real} "$@"; : > "$here/done"; until [ -e "$here/go" ]; do sleep 0.02; done ;;
+wait) await; exec {real} "$@" ;;
+wait-after) {real} "$@"; : > "$here/done"; await ;;
 esac
 """
 

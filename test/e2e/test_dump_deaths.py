@@ -49,7 +49,7 @@ def test_while_criu_works():
     on, with the library that was parked."""
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
-        for mode, event in (('wait', 'pid'), ('wait-after', 'done')):
+        for mode, event in (('wait', 'pid'), ('hang', 'pid'), ('wait-after', 'done')):
             machine.criu.set(mode)
             machine.writer(one.pid, 'dump')
             criu = machine.criu.wait(event)
