@@ -253,8 +253,8 @@ def store(machine):
 
 def places(machine):
     return [name for name in os.listdir(machine.path())
-            if os.path.exists(machine.path(name, 'snapshot')) and not name.isdigit()
-            and not os.path.islink(machine.path(name))]
+            if not name.isdigit() and name not in ('gpus', 'self') and
+            os.path.isdir(machine.path(name)) and machine.state(name) in ('dumped', 'incoming', 'restoring')]
 
 
 def nothing_left(machine):
