@@ -230,7 +230,8 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 
 	if (*command->name)
 		snprintf(dump->name, sizeof(dump->name), "%s", command->name);
-	else
+	else if (!gcr_place_name_of_process(dump->daemon->places, root->pid, root->start_ticks,
+					    dump->name))
 		gcr_place_name_of(root->comm, root->pid, root->start_ticks, dump->name);
 	result = gcr_place_begin(dump->daemon->places, dump->name, root->pid, root->start_ticks,
 				 &dump->place_fd, error);

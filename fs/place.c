@@ -408,15 +408,44 @@ int gcr_place_drop(struct gcr_place *place)
 
 /* ---- of a dump ---- */
 
+/* Is it only another name of this process? Then a dump of that takes its place. Lock: places. */
+static bool is_name_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
+{
+	bool is;
+
+	pthread_mutex_lock(&place->lock);
+	is = place->process && place->process->pid == pid &&
+	     place->process->start_ticks == start_ticks;
+	pthread_mutex_unlock(&place->lock);
+	return is;
+}
+
+bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
+			       char ret_name[GCR_PLACE_NAME_BYTES])
+{
+	struct gcr_place *place;
+
+	pthread_mutex_lock(&places->lock);
+	place = places->list;
+	while (place && !is_name_of_locked(place, pid, start_ticks))
+		place = place->next;
+	if (place)
+		memcpy(ret_name, place->name, GCR_PLACE_NAME_BYTES);
+	pthread_mutex_unlock(&places->lock);
+	return place;
+}
+
 int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
 		    int *ret_fd, struct gcr_error *error)
 {
 	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
+	struct gcr_place *known;
 	int fd = -EEXIST;
 	int result;
 
 	pthread_mutex_lock(&places->lock);
-	if (!find_locked(places, name))
+	known = find_locked(places, name);
+	if (!known || is_name_of_locked(known, pid, start_ticks))
 		fd = gcr_store_begin_place(places->daemon->store, name);
 	pthread_mutex_unlock(&places->lock);
 	if (fd == -EEXIST)
@@ -443,12 +472,19 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      const struct gcr_place_origin *origin, struct gcr_error *error)
 {
 	struct gcr_store *store = places->daemon->store;
+	struct gcr_place *known;
+	bool is_its_name;
 	int result = write_origin(fd, origin, NULL, error);
 
 	if (result < 0)
 		return result;
 	pthread_mutex_lock(&places->lock);
-	result = find_locked(places, name) ? -EEXIST : 0;
+	known = find_locked(places, name);
+	is_its_name = known && is_name_of_locked(known, origin->pid, origin->start_ticks);
+	if (is_its_name)
+		unlist_locked(places, known);
+	else if (known)
+		result = -EEXIST;
 	if (!result)
 		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
 	if (!result) {
@@ -457,6 +493,9 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 			gcr_store_drop_place(store, name, NULL);
 	}
 	pthread_mutex_unlock(&places->lock);
+	/* Also if it failed: the process has its pid for a name. */
+	if (is_its_name)
+		gcr_place_unref(known);
 	return result ? gcr_error_set(error, -result, "%s cannot be made: %s", name,
 				      strerror(-result))
 		      : 0;

@@ -115,6 +115,9 @@ int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint
 /* @fd: its directory. With words. What has failed is to be aborted. */
 int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      const struct gcr_place_origin *origin, struct gcr_error *error);
+/* Is there a place that is another name of this process? A dump makes it one again. */
+bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
+			       char ret_name[GCR_PLACE_NAME_BYTES]);
 void gcr_place_abort(struct gcr_places *places, const char *name);
 /* Its tree has ended, or goes on if it is staying. */
 void gcr_place_ended(struct gcr_places *places, const char *name);

@@ -513,6 +513,7 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 			  bool *ret_waits, struct gcr_error *error)
 {
 	struct gcr_waiter *waiter = NULL;
+	bool is_running;
 	int result;
 
 	if (command->verb == GCR_VERB_DROP) {
@@ -526,6 +527,12 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 				     gcr_verb_name(command->verb),
 				     gcr_state_name(gcr_verb_goal(command->verb)), place->name,
 				     gcr_state_name(place->state));
+	/* Of a descriptor from before: it runs already. */
+	pthread_mutex_lock(&place->lock);
+	is_running = place->process && !place->restore;
+	pthread_mutex_unlock(&place->lock);
+	if (is_running && command->verb == GCR_VERB_THAW)
+		return 0;
 	if (!nonblocking && gcr_waiter_create(place->daemon->waiters, request, length, &waiter) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	result = command->verb == GCR_VERB_CANCEL ? cancel(place, waiter, error)

@@ -195,11 +195,13 @@ def program(machine, *arguments, **options):
 
 def dumped(machine, one, verb='dump'):
     """Dump it; the name of its place."""
+    path = machine.path(one.pid)
     start = int(machine.status(one.pid)['start_ticks'])
+    # One that has the name of a place keeps it.
+    name = os.readlink(path) if os.path.islink(path) else f'gpucr-demo-{one.pid}-{start}'
+    name = next((word[5:] for word in verb.split() if word.startswith('name=')), name)
     machine.must(one.pid, verb)
     one.wait_gone()
-    name = next((word[5:] for word in verb.split() if word.startswith('name=')),
-                f'gpucr-demo-{one.pid}-{start}')
     equal(machine.state(name), 'dumped')
     return name
 
