@@ -75,6 +75,23 @@ make_process 123
 run dump leave name=training-2 tcp=close 123
 check 'dump: status' 0 "$status"
 check 'dump: ctl' 'dump leave name=training-2 tcp=close' "$(cat "$GPUCR_MOUNT/123/ctl")"
+check 'dump: name' training-2 "$(cat "$work/out" "$work/err")"
+
+# Where no name was asked for: with `leave` the place is beside the process, else instead of it.
+make_process 123
+make_process train-123-77
+make_process train-123-7
+printf 'pid 123\nstart_ticks 77\n' >"$GPUCR_MOUNT/123/status"
+run dump leave 123
+check 'dump leave: name' train-123-77 "$(cat "$work/out" "$work/err")"
+make_process place
+ln -s place "$GPUCR_MOUNT/124"
+printf 'pid 124\nstart_ticks 77\n' >"$GPUCR_MOUNT/place/status"
+run dump 124
+check 'dump: status' 0 "$status"
+check 'dump: name of the link' place "$(cat "$work/out" "$work/err")"
+rm -r "$GPUCR_MOUNT/124" "$GPUCR_MOUNT/place" \
+    "$GPUCR_MOUNT/train-123-77" "$GPUCR_MOUNT/train-123-7"
 make_process training
 run thaw pid=new stdio=/var/log/training.log training
 check 'thaw of a place: status' 0 "$status"
@@ -116,6 +133,25 @@ check 'failure of several: words' 'gpucr: freeze 123 456: No space left on devic
     "$(cat "$work/err")"
 rm "$GPUCR_MOUNT/ctl"
 : >"$GPUCR_MOUNT/ctl"
+
+# Of a launcher: those of the processes below it. What is written to ctl makes the event.
+make_process 700
+printf 'state running\nmembers 123 456\n' >"$GPUCR_MOUNT/700/status"
+echo 'EINVAL: of an earlier write' >"$GPUCR_MOUNT/700/error"
+rm "$GPUCR_MOUNT/700/ctl"
+ln -s /dev/full "$GPUCR_MOUNT/700/ctl"
+mkdir "$work/bin"
+cat >"$work/bin/cat" <<END
+#!/bin/sh
+[ \$# -gt 0 ] || printf '%s\n' 'T 456 - verb freeze ENOSPC no room' \\
+    'T 9 - verb freeze EIO of another' >>"$GPUCR_MOUNT/events"
+exec $(command -v cat) "\$@"
+END
+chmod +x "$work/bin/cat"
+PATH="$work/bin:$PATH" run freeze 700
+check 'failure of a launcher: status' 1 "$status"
+check 'failure of a launcher: words' 'gpucr: freeze 456: ENOSPC: no room' "$(cat "$work/err")"
+rm -r "$GPUCR_MOUNT/700"
 
 # A ctl that cannot even be opened: then `error` is about something else.
 rm "$GPUCR_MOUNT/123/ctl"
