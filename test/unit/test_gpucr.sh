@@ -145,7 +145,8 @@ cat >"$work/bin/cat" <<END
 #!/bin/sh
 [ \$# -gt 0 ] || printf '%s\n' 'T 456 - verb freeze ENOSPC no room' \\
     'T 9 - verb freeze EIO of another' >>"$GPUCR_MOUNT/events"
-exec $(command -v cat) "\$@"
+PATH=\${PATH#*:}
+exec cat "\$@"
 END
 chmod +x "$work/bin/cat"
 PATH="$work/bin:$PATH" run freeze 700
