@@ -20,7 +20,7 @@
 /* What has been killed is gone when the kernel has freed its memory. */
 #define END_USEC       (60 * GCR_USEC_PER_SEC)
 /* What has been told to stop does so when it returns from the kernel. */
-#define STOP_USEC      (10 * GCR_USEC_PER_SEC)
+#define STOP_USEC      (5 * GCR_USEC_PER_SEC)
 #define STOP_LOOK_USEC 1000
 
 static void close_members(struct gcr_dump_member *members, size_t count)
