@@ -225,6 +225,16 @@ static int check_unit(const struct gcr_dump *dump, const char *cgroup, struct gc
 		(int)dump->members[0].proc.pid, unit);
 }
 
+/* Who is stopped cannot wait for CRIU. */
+static int check_daemon(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == getpid())
+			return gcr_error_set(error, EBUSY, "the daemon itself is below process %d",
+					     (int)dump->root);
+	return 0;
+}
+
 static int check_writer(const struct gcr_dump *dump, struct gcr_error *error)
 {
 	pid_t writer = dump->task->command->writer;
@@ -269,7 +279,9 @@ int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)
 		cgroup = strdup("");
 	if (!cgroup)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = check_writer(dump, error);
+	result = check_daemon(dump, error);
+	if (!result)
+		result = check_writer(dump, error);
 	if (!result)
 		result = check_owner(dump, error);
 	if (!result)

@@ -126,6 +126,7 @@ def test_published_and_others_have_the_pid():
         with open(origin(machine, 'place'), 'w', encoding='utf-8') as file:
             file.write(f'ending {one.pid} {int(ticks) - 1}\n')
         machine.start()
+        check(harness.read_file(origin(machine, 'place')).startswith('dumped '), 'origin')
         goes_on_beside_place(machine, one)
 
 

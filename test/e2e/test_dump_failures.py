@@ -151,6 +151,39 @@ def test_second_verb():
         one.wait_ticks()
 
 
+def test_name_taken_in_the_last_moment():
+    """What is decided fails all the same: nothing is gone yet."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        other = f'{machine.runtime}/store/incoming-name'
+        machine.criu.set('wait')
+        writer = machine.writer(one.pid, 'dump name=name')
+        machine.criu.wait()
+        os.mkdir(other)
+        machine.criu.go()
+        equal(writer.result(), 'EEXIST')
+        os.rmdir(other)
+        machine.criu.set()
+        dump.as_before(machine, one)
+        dump.dumped(machine, one, 'dump name=name')
+
+
+def test_daemon_is_told_to_end():
+    """It takes the dump back before it goes."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('wait')
+        writer = machine.writer(one.pid, 'dump')
+        machine.criu.wait()
+        equal(machine.stop(), 0)
+        check(writer.result() != 'ok', 'it was taken back')
+        one.wait_ticks()
+        machine.criu.set()
+        machine.start()
+        dump.as_before(machine, one)
+        dump.dumped(machine, one)
+
+
 def test_killed_in_the_middle():
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
@@ -164,6 +197,7 @@ def test_killed_in_the_middle():
         wait_for(lambda: not os.path.exists(machine.path(one.pid)), 'its end in the mount')
         dump.nothing_left(machine)
         wait_for(lambda: int(machine.status_of_all()['store_used_bytes']) == 0, 'an empty store')
+        equal(os.listdir(f'{machine.runtime}/processes'), [], 'records')
 
 
 MEMORY = """

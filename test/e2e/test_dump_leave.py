@@ -95,6 +95,8 @@ def test_nothing_of_it_is_left():
         wait_for(lambda: not records(machine), 'no record')
         wait_for(lambda: sorted(dump.store(machine)) == sorted(['pool', f'incoming-{name}']),
                  'only the place in the store')
+        wait_for(lambda: not [one for one in os.listdir(f'{machine.runtime}/criu')
+                              if one.startswith('process-')], 'no log of its')
         machine.must(name, 'thaw')
         one.wait_ticks()
         wait_for(lambda: dump.store(machine) == ['pool'], 'nothing in the store')

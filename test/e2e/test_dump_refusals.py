@@ -86,6 +86,13 @@ def test_writer_in_the_tree():
         dump.as_before(machine, one)
 
 
+def test_daemon_in_the_tree():
+    """It would wait for itself."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        refused(machine, one, 'EBUSY', 'the daemon itself', root=os.getpid())
+
+
 def test_our_mount():
     with dump.machine() as machine:
         root, one = with_shell(machine, f'exec 5< {machine.mountpoint}/status; wait; exit 3')
