@@ -30,6 +30,15 @@ await() {{
         [ "$(ulimit -f)" != 0 ] || exit 1
     done
 }}
+# Our script is asked before the daemon is.
+hooked() {{
+    for word; do
+        shift
+        case $word in --action-script=*) word=--action-script=$here/hook ;; esac
+        set -- "$@" "$word"
+    done
+    exec {real} "$@"
+}}
 echo $$ > "$here/pid.new"; mv "$here/pid.new" "$here/pid"
 case $(cat "$here/mode") in
 fail) echo 'Error (criu/cr-dump.c:1): it was told to fail'; exit 1 ;;
@@ -39,10 +48,27 @@ hang) exec sleep 1000 ;;
 full) ulimit -f 16; exec {real} "$@" ;;
 fail-after) {real} "$@"; exit 1 ;;
 killed-after) {real} "$@"; kill -KILL $$ ;;
-truncate) {real} "$@" || exit; : > /proc/self/fd/3/pstree.img ;;
 wait) await; exec {real} "$@" ;;
-wait-after) {real} "$@"; : > "$here/done"; await ;;
+truncate | wait-after | refuse) hooked "$@" ;;
 esac
+"""
+
+# CRIU's action script: the tree is held while it runs.
+HOOK = """#!/bin/sh
+here=${{0%/*}}
+[ "$CRTOOLS_SCRIPT_ACTION" = post-dump ] || exit 0
+case $(cat "$here/mode") in
+refuse) exit 1 ;;
+truncate) : > /proc/$PPID/fd/3/pstree.img ;;
+wait-after)
+    : > "$here/done"
+    until [ -e "$here/go" ]; do
+        sleep 0.02
+        ! grep -q '^Max file size *0 ' /proc/$PPID/limits || exit 1
+    done
+    ;;
+esac
+exec {hook}
 """
 
 
@@ -54,7 +80,10 @@ class Wrapper:
         self.program = f'{self.directory}/criu'
         with open(self.program, 'w', encoding='utf-8') as file:
             file.write(WRAPPER.format(real=real))
-        os.chmod(self.program, 0o755)
+        with open(f'{self.directory}/hook', 'w', encoding='utf-8') as file:
+            file.write(HOOK.format(hook=f'{BUILD}/backend/cuda/gpucr-hook'))
+        for name in 'criu', 'hook':
+            os.chmod(f'{self.directory}/{name}', 0o755)
 
     def path(self, name):
         return f'{self.directory}/{name}'

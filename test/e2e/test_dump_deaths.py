@@ -45,7 +45,7 @@ def test_while_it_freezes():
 
 
 def test_while_criu_works():
-    """Before it has begun, and when it has left the tree stopped: it is ended, and the tree goes
+    """Before it has begun, and when it holds the tree: it is ended, and the tree goes
     on, with the library that was parked."""
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
@@ -55,7 +55,7 @@ def test_while_criu_works():
             criu = machine.criu.wait(event)
             dump.kill_daemon(machine)
             if mode == 'wait-after':
-                equal(dump.threads_state(one.pid), 'T')
+                equal(dump.threads_state(one.pid), 't')
             check(is_alive(criu), 'criu goes on without the daemon')
             machine.start()
             check(not is_alive(criu), 'criu has been ended')

@@ -21,10 +21,10 @@ def fails(machine, one, expected, verb='dump'):
 
 
 def test_criu_fails():
-    """At once, in the middle, with nothing done, by a signal, and in the end with the tree stopped.
+    """At once, in the middle, with nothing done, by a signal, and in the end with the tree held.
     Then it can be dumped all the same."""
-    words = {'fail': 'it was told to fail', 'nothing': 'has not stopped', 'killed': 'signal 9',
-             'fail-after': 'exit status 1', 'killed-after': '', 'truncate': 'pstree.img'}
+    words = {'fail': 'it was told to fail', 'nothing': 'before it asked', 'killed': 'signal 9',
+             'refuse': 'exited with', 'truncate': 'pstree.img'}
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
         # Helpers that a way back needs stay for a while.
@@ -54,13 +54,40 @@ def test_frozen_stays_frozen():
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
         machine.must(one.pid, 'freeze')
-        for mode in ('fail', 'fail-after'):
+        for mode in ('fail', 'refuse'):
             machine.criu.set(mode)
             equal(machine.write(one.pid, 'dump'), 'EIO')
             equal(machine.state(one.pid), 'frozen')
             dump.nothing_left(machine)
             check(dump.threads_state(one.pid) != 'T', 'it is not stopped')
         machine.must(one.pid, 'thaw')
+        dump.as_before(machine, one)
+
+
+def test_criu_fails_too_late():
+    """It has been told that the dump stands: the place is the process, whatever becomes of CRIU."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        for mode in ('fail-after', 'killed-after'):
+            machine.criu.set(mode)
+            machine.must(dump.dumped(machine, one), 'thaw')
+            one.wait_ticks(1)
+        machine.criu.set()
+
+
+def test_parent_sees_nothing():
+    """A parent outside, which would stop with it, is not told that it was stopped."""
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('wait-after')
+        writer = machine.writer(one.pid, 'dump')
+        machine.criu.wait('done')
+        equal(dump.threads_state(one.pid), 't')
+        equal(os.waitid(os.P_PID, one.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT), None)
+        machine.write(one.pid, 'cancel')
+        equal(writer.result(), 'ECANCELED')
+        equal(os.waitid(os.P_PID, one.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG), None)
+        machine.criu.set()
         dump.as_before(machine, one)
 
 
@@ -212,7 +239,7 @@ os.system(sys.argv[1])
 def test_no_room():
     """Memory that two processes share by a fork is written for each, and is asked for before
     anybody is frozen."""
-    with dump.machine(options=',store_size=96M') as machine:
+    with dump.machine(options=',store_size=112M') as machine:
         root = dump.Program(machine, dump.demo_in_shell(machine, 'one'), name='memory',
                             command=[sys.executable, '-c', MEMORY])
         one = dump.Program.below(root, 'one').wait_ready()
