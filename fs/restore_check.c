@@ -453,6 +453,9 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 	for (size_t i = 0; i < count && !result; i++) {
 		enum gcr_state state = gcr_process_state(list[i]);
 
+		/* The one that was dumped, when nobody has noticed its end yet. */
+		if (gcr_process_has_ended(list[i]))
+			continue;
 		pthread_mutex_lock(&list[i]->lock);
 		for (size_t member = 0; member < restore->members_count; member++)
 			if (state != GCR_STATE_RUNNING &&

@@ -142,11 +142,8 @@ static int note(struct gcr_place *place, void *data)
 	struct left *left = data;
 	struct gcr_place **places;
 
-	if (place->state != GCR_STATE_RESTORING) {
-		/* One that was made when the daemon died before it had said so is empty. */
-		gcr_restored_cgroup_forget(place->name);
+	if (place->state != GCR_STATE_RESTORING)
 		return 0;
-	}
 	places = reallocarray(left->places, left->count + 1, sizeof(*places));
 	if (!places)
 		return -ENOMEM;
@@ -238,4 +235,5 @@ void gcr_restores_recover(struct gcr_daemon *daemon)
 void gcr_restores_recover_thawed(struct gcr_daemon *daemon)
 {
 	each_left(daemon, recover_thawed);
+	gcr_restored_cgroup_sweep();
 }

@@ -2,6 +2,7 @@
 /* Making and removing cgroups of restored trees. Keeps no state, holds no lock. */
 #include "fs/restored_cgroup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
@@ -19,6 +21,7 @@
 #define PREFIX	    "gpucr-"
 #define NAME_LENGTH 200 /* of what is given; the whole may have 255 */
 #define NUMBERS	    100
+#define YOUNG_SEC   60
 
 #define LOOK_USEC   (5 * GCR_USEC_PER_MSEC)
 #define MOMENT_USEC (200 * GCR_USEC_PER_MSEC)
@@ -196,13 +199,26 @@ int gcr_restored_cgroup_remove(const char *directory)
 	return 0;
 }
 
-void gcr_restored_cgroup_forget(const char *name)
+void gcr_restored_cgroup_sweep(void)
 {
 	_cleanup_free_ char *point = NULL;
-	_cleanup_free_ char *path = NULL;
+	_cleanup_free_ char *parent = NULL;
+	_cleanup_closedir_ DIR *dir = NULL;
+	const struct dirent *entry;
+	time_t now = time(NULL);
+	struct stat stat;
 
-	if (!gcr_proc_cgroup_mount(&point))
-		path = path_of(point, name, 1);
-	if (path)
-		rmdir(path);
+	if (gcr_proc_cgroup_mount(&point) < 0)
+		return;
+	if (asprintf(&parent, "%s/" PARENT, point) < 0) {
+		parent = NULL;
+		return;
+	}
+	dir = opendir(parent);
+	/* The kernel does not remove one that is used. */
+	while (dir && (entry = readdir(dir)))
+		if (!strncmp(entry->d_name, PREFIX, strlen(PREFIX)) &&
+		    !fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) &&
+		    now - stat.st_mtim.tv_sec >= YOUNG_SEC)
+			unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR);
 }

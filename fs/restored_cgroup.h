@@ -47,7 +47,10 @@ int gcr_restored_cgroup_kill(const char *directory, int64_t timeout_usec);
  */
 int gcr_restored_cgroup_remove(const char *directory);
 
-/* The one of this name, if somebody has left it behind and nothing is in it. */
-void gcr_restored_cgroup_forget(const char *name);
+/*
+ * Remove those that have been left behind and are empty: of trees that ended while no daemon ran.
+ * Those that are less than a minute old may be another daemon's, which is about to use them.
+ */
+void gcr_restored_cgroup_sweep(void);
 
 #endif

@@ -166,7 +166,8 @@ def test_daemon_dies_at_any_time():
                 equal(restore.processes_of(one), {one.pid})
                 name = dump.dumped(machine, one)
             else:
-                restore.check_back(machine, one, name)
+                # The daemon may have died between making a cgroup and saying so.
+                restore.check_back(machine, one, name, may_have_cgroup=True)
         restore.thaws(machine, one, name)
 
 

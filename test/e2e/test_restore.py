@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: MIT
+"""What has been restored is the process again: its names, its verbs, its end; and nothing is left
+of the place, in the store, the cgroups and the daemon."""
+import ctypes
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+import restore
+from harness import BUILD, MIB, check, equal, error_of, read_file, wait_for
+
+
+def accounts(machine):
+    return {key: machine.status_of_all()[key] for key in ('store_used_bytes', 'held_bytes')}
+
+
+def descriptors(machine):
+    return len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
+
+
+def test_all_verbs_afterwards():
+    """Both names take freeze, thaw and dump; at its end both go."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        before = accounts(machine)
+        name = dump.dumped(machine, one)
+        held = int(machine.status(name)['held_bytes'])
+        check(held >= 6 * MIB, f'{held} are held')
+        equal(machine.status_of_all()['held_bytes'], '0')
+        machine.must(name, 'thaw')
+        restore.check_on(machine, one, name)
+        wait_for(lambda: accounts(machine) == before, f'the account to be {before} again')
+        equal(sorted(os.listdir(machine.path(name))), sorted(os.listdir(machine.path(one.pid))))
+        for target in name, one.pid:
+            machine.must(target, 'freeze')
+            equal(machine.state(one.pid), 'frozen')
+            equal(machine.status(name)['held_bytes'], machine.status(one.pid)['held_bytes'])
+            machine.must(target, 'thaw')
+            one.wait_ticks(2)
+        equal(error_of(lambda: os.rmdir(machine.path(name))), 'EBUSY')
+        machine.must(name, 'dump name=other')
+        one.wait_gone()
+        equal(machine.state('other'), 'dumped')
+        wait_for(lambda: not os.path.lexists(machine.path(name)), 'the first name to be gone')
+        wait_for(lambda: not restore.cgroup_of(name), 'its cgroup to be gone')
+        equal(os.readlink(machine.path(one.pid)), 'other')
+        restore.thaws(machine, one, 'other')
+        restore.ends(machine, one, 'other')
+        wait_for(lambda: accounts(machine) == before, f'the account to be {before} again')
+
+
+def test_frozen_when_dumped():
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        name = dump.dumped(machine, one)
+        restore.thaws(machine, one, name)
+        restore.ends(machine, one, name)
+
+
+def test_new_pids():
+    """Its own pid is another's: refused, and pid=new makes it all the same."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        taker = fork_as(one.pid)
+        try:
+            equal(taker, one.pid)
+            equal(machine.write(name, 'thaw'), 'EBUSY')
+            check(f'pid {one.pid}' in machine.error(name), machine.error(name))
+            equal(machine.state(name), 'dumped')
+            equal(machine.read(name, 'criu.log') if os.path.exists(machine.path(name, 'criu.log'))
+                  else '', '')
+            machine.must(name, 'thaw pid=new')
+            equal(machine.state(name), 'running')
+            pid = int(machine.status(name)['pid'])
+            check(pid != one.pid, f'{pid} is another')
+            one.pid, first = pid, one.pid
+            restore.check_on(machine, one, name)
+            check(not os.path.lexists(machine.path(first)), 'the first one has no directory')
+            for _ in range(2):
+                machine.must(pid, 'freeze')
+                machine.must(name, 'thaw')
+                one.wait_ticks(2)
+            init = int(harness.parse_keys(read_file(f'/proc/{pid}/status').replace(':\t', ' '))
+                       ['PPid'])
+            check(len(read_file(f'/proc/{init}/status').split('NSpid:')[1].split('\n')[0].split())
+                  == 2, 'its parent is the init of its namespace')
+            restore.ends(machine, one, name)
+            wait_for(lambda: one.reap() or not harness.is_alive(init), 'the end of its init')
+        finally:
+            os.kill(taker, signal.SIGKILL)
+            one.reap()
+
+
+def fork_as(pid):
+    """A child with this pid, by clone3(2): others get the numbers that they would get anyway."""
+    wanted = (ctypes.c_int * 1)(pid)
+    arguments = (ctypes.c_uint64 * 10)()
+    arguments[4] = signal.SIGCHLD
+    arguments[8], arguments[9] = ctypes.addressof(wanted), 1
+    libc = ctypes.CDLL(None, use_errno=True)
+    child = libc.syscall(435, arguments, ctypes.c_size_t(ctypes.sizeof(arguments)))
+    if child == 0:
+        while True:
+            signal.pause()
+    check(child > 0, f'clone3: {os.strerror(ctypes.get_errno())}')
+    return child
+
+
+def test_nonblocking_and_second_writer():
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        equal(machine.write(name, 'thaw', os.O_NONBLOCK), 'ok')
+        # Whoever comes meanwhile waits for the same; who comes later finds it running.
+        equal(machine.write(name, 'thaw'), 'ok')
+        restore.check_on(machine, one, name)
+        name = dump.dumped(machine, one)
+        writers = [machine.writer(name, 'thaw') for _ in range(4)]
+        for writer in writers:
+            equal(writer.result(), 'ok')
+        restore.check_on(machine, one, name)
+
+
+def test_cycles_leak_nothing():
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        before = None
+        for number in range(20):
+            # The last one's name is its as long as it lives.
+            name = dump.dumped(machine, one, f'dump name=it-{number}')
+            machine.must(name, 'thaw')
+            one.wait_ticks(1)
+            equal(restore.processes_of(one), {one.pid})
+            if number == 4:
+                before = descriptors(machine)
+        after = descriptors(machine)
+        check(after <= before + 3, f'{before} descriptors, and 15 cycles later {after}')
+        restore.ends(machine, one, name)
+        equal(os.listdir(f'{machine.runtime}/processes'), [])
+        wait_for(lambda: not restore.in_store(machine, r'incoming-|\d|\.'), 'an empty store')
+
+
+def test_with_keep_and_pool():
+    """What has been restored keeps its bytes and lends its files as others do; those that a place
+    has too are nobody's to write to."""
+    with dump.machine(options=',keep=64M,pool=64M') as machine:
+        one = dump.program(machine)
+        two = dump.program(machine, name='two')
+        for _ in range(3):
+            name = dump.dumped(machine, one)
+            machine.must(name, 'thaw')
+            one.wait_ticks(1)
+            machine.must(one.pid, 'freeze')
+            machine.must(two.pid, 'freeze')
+            machine.must(one.pid, 'thaw')
+            machine.must(two.pid, 'thaw')
+            one.wait_ticks(1)
+            two.wait_ticks(1)
+        # A place with links of its own, beside a process that goes on with the same files.
+        machine.must(one.pid, 'dump leave name=copy')
+        machine.must(one.pid, 'thaw')
+        for _ in range(3):
+            one.wait_ticks(2)
+            machine.must(one.pid, 'freeze')
+            machine.must(one.pid, 'thaw')
+        os.kill(one.pid, signal.SIGKILL)
+        one.wait_gone()
+        wait_for(lambda: 'copy' in os.listdir(machine.mountpoint) and
+                 machine.state('copy') == 'dumped', 'the copy')
+        ticks = one.ticks()
+        machine.must('copy', 'thaw')
+        equal(machine.state('copy'), 'running')
+        # It goes on at the moment of the dump: the same ticks once more, all with the right bytes.
+        wait_for(lambda: len(one.lines()) > ticks + 4, 'more ticks')
+        check(all(line.endswith(' ok') for line in one.lines()[1:]), one.lines())
+
+
+def test_tree():
+    """A tree whose root uses no GPU, with two that do."""
+    with dump.machine() as machine:
+        demo = f'{BUILD}/tools/gpucr-run --sim {BUILD}/tools/gpucr-demo --bytes 4M --buffers 2'
+        one = dump.Program(machine, command=[
+            'sh', '-c', f'{demo} --tick 50 & {demo} --tick 50 > {machine.directory}/second & '
+            'wait; true'])
+        second = f'{machine.directory}/second'
+        wait_for(lambda: len(one.lines()) > 1 and os.path.exists(second) and
+                 read_file(second).count('\n') > 1, 'both')
+        root = one.root
+        equal(machine.write(root, 'dump name=tree'), 'ok')
+        wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{root}'), 'its end')
+        equal(machine.state('tree'), 'dumped')
+        before = read_file(second).count('\n')
+        machine.must('tree', 'thaw')
+        one.wait_ticks(2)
+        wait_for(lambda: read_file(second).count('\n') > before + 2, 'the second one')
+        equal(os.readlink(machine.path(root)), 'tree')
+        machine.must('tree', 'freeze')
+        machine.must('tree', 'thaw')
+        one.wait_ticks(2)
+        members = restore.processes_of(one)
+        one.pid = root
+        for pid in members - {root} | {int(read_file(second).split()[1])}:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: one.reap() or not os.path.lexists(machine.path('tree')), 'the end')
+        wait_for(lambda: not restore.cgroup_of('tree'), 'the end of its cgroup')
+
+
+def test_stdio():
+    """What it writes after the thaw arrives where root says."""
+    with dump.machine() as machine:
+        read_end, write_end = os.pipe()
+        target = f'{machine.directory}/pipe.out'
+        piped = subprocess.Popen(
+            [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo', *map(str, dump.SMALL)],
+            stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end, cwd='/', env=machine.env,
+            start_new_session=True)
+        os.close(write_end)
+        text = b''
+        while text.count(b'\n') < 3:
+            text += os.read(read_end, 4096)
+        pid = int(text.split()[1])
+        try:
+            machine.must(pid, 'dump name=piped')
+            piped.wait()
+            os.close(read_end)
+            machine.must('piped', f'thaw stdio={target}')
+            wait_for(lambda: read_file(target).count(' ok\n') > 2, 'its ticks')
+        finally:
+            harness.try_kill(pid, signal.SIGKILL)
+
+
+def outside(machine, name, kind):
+    """gpucr-demo whose output is a terminal or a socket; (pid, popen, our end)."""
+    if kind == 'terminal':
+        ours, its = pty.openpty()
+    else:
+        first, second = socket.socketpair()
+        ours, its = first.detach(), second.detach()
+    popen = subprocess.Popen(
+        [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo', *map(str, dump.SMALL)],
+        stdin=subprocess.DEVNULL, stdout=its, stderr=its, cwd='/', env=machine.env,
+        start_new_session=True)
+    os.close(its)
+    text = b''
+    while text.count(b'\n') < 3:
+        text += os.read(ours, 4096)
+    pid = int(text.split()[1])
+    machine.must(pid, f'dump name={name}')
+    popen.wait()
+    os.close(ours)
+    return pid
+
+
+def test_log_of_terminals_and_sockets():
+    with dump.machine() as machine:
+        one = dump.program(machine)  # whose reap() is used
+        for kind in 'terminal', 'socket':
+            pid = outside(machine, kind, kind)
+            machine.must(kind, 'thaw')
+            log = f'{machine.runtime}/stdio/{kind}.log'
+            try:
+                wait_for(lambda: read_file(log).count(' ok') > 3, f'ticks in {log}')
+                machine.must(pid, 'freeze')
+                machine.must(pid, 'thaw')
+                count = read_file(log).count(' ok')
+                wait_for(lambda: read_file(log).count(' ok') > count + 2, f'more ticks in {log}')
+                equal(os.stat(log).st_mode & 0o777, 0o600)
+                if kind == 'terminal':
+                    machine.must(kind, 'dump name=twice')
+                    wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{pid}'), 'its end')
+                    machine.must('twice', 'thaw')
+                    log = f'{machine.runtime}/stdio/twice.log'
+                    wait_for(lambda: read_file(log).count(' ok') > 3, f'ticks in {log}')
+            finally:
+                harness.try_kill(pid, signal.SIGKILL)
+            wait_for(lambda: one.reap() or not restore.cgroup_of(kind), 'the end of the cgroup')
+        wait_for(lambda: 'gpucr-drain' not in [read_file(f'/proc/{pid}/comm').strip()
+                                               for pid in drains(machine)], 'the end of the drains')
+
+
+def drains(machine):
+    """Programs that write into the logs of this machine."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            if os.readlink(f'/proc/{pid}/fd/1').startswith(f'{machine.runtime}/stdio/'):
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
