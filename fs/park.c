@@ -33,25 +33,6 @@ static int take_answer(const struct gcr_message *message, struct gcr_error *erro
 	return answer.error ? gcr_error_set(error, answer.error, "%s", answer.words) : 0;
 }
 
-/* It answers before it closes its socket, and CRIU must not find that. */
-static int await_close(struct gcr_link *link, struct gcr_message *message, struct gcr_error *error)
-{
-	int64_t until_usec = gcr_clock_usec() + ANSWER_USEC;
-	int result;
-
-	do {
-		result = gcr_link_receive(link, until_usec - gcr_clock_usec(), message);
-		if (!result)
-			gcr_message_close_fds(message);
-	} while (!result && gcr_clock_usec() < until_usec);
-	if (result == -EINTR)
-		return gcr_error_set(error, ESRCH, "it has ended");
-	if (!result || result == -ETIMEDOUT)
-		return gcr_error_set(error, ETIMEDOUT,
-				     "its preload library does not close its connection");
-	return 0;
-}
-
 static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error)
 {
 	const struct gcr_park request = {.limit_ms = limit_ms};
@@ -75,8 +56,7 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 			return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 		gcr_message_close_fds(message);
 	} while (message->header.type != GCR_MESSAGE_RESULT);
-	result = take_answer(message, error);
-	return result ? result : await_close(link, message, error);
+	return take_answer(message, error);
 }
 
 /*
@@ -86,15 +66,19 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 static int wait_for_end(struct gcr_link *link, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int64_t until_usec = gcr_clock_usec() + ANSWER_USEC;
 	int result;
 
 	if (!message)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	while (!(result = gcr_link_receive(link, ANSWER_USEC, message)))
-		gcr_message_close_fds(message);
+	do {
+		result = gcr_link_receive(link, until_usec - gcr_clock_usec(), message);
+		if (!result)
+			gcr_message_close_fds(message);
+	} while (!result && gcr_clock_usec() < until_usec);
 	if (result == -EINTR)
 		return gcr_error_set(error, ESRCH, "it has ended");
-	if (result == -ETIMEDOUT)
+	if (!result || result == -ETIMEDOUT)
 		return gcr_error_set(error, ETIMEDOUT,
 				     "its preload library does not close its connection");
 	return 0;

@@ -16,7 +16,7 @@ from harness import NOBODY, check, equal, error_of, wait_for
 OTHER = NOBODY - 1
 
 
-def as_user(call, uid=NOBODY):
+def as_user(call, uid=NOBODY, gid=None):
     """The name of the errno that it fails with in a process of that user."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -24,7 +24,7 @@ def as_user(call, uid=NOBODY):
         word = 'died'
         try:
             os.setgroups([])
-            os.setgid(uid)
+            os.setgid(uid if gid is None else gid)
             os.setuid(uid)
             word = error_of(call)
         finally:
@@ -64,7 +64,11 @@ def dumped_of_user(machine):
     one = dump.program(machine)
     name = dump.dumped(machine, one)
     machine.stop()
-    os.chown(f'{machine.runtime}/store/incoming-{name}', NOBODY, NOBODY)
+    place = f'{machine.runtime}/store/incoming-{name}'
+    os.chown(place, NOBODY, NOBODY)
+    for top, _, files in os.walk(f'{place}/snapshot'):
+        for path in [top, *[f'{top}/{file}' for file in files]]:
+            os.chown(path, NOBODY if '/vram' in path else 0, NOBODY)
     machine.start()
     return one, name
 
@@ -79,13 +83,12 @@ def taken_out(machine, one, uid=0):
     copy = f'{machine.directory}/copy'
     shutil.copytree(machine.path(name, 'snapshot'), copy)
     os.rmdir(machine.path(name))
-    for top, directories, files in os.walk(copy):
+    for top, _, files in os.walk(copy):
         os.chmod(top, 0o700)
         os.chown(top, uid, uid)
         for file in files:
             os.chmod(f'{top}/{file}', 0o600)
             os.chown(f'{top}/{file}', uid, uid)
-        del directories
     return copy
 
 
@@ -165,7 +168,9 @@ def test_what_a_user_has_dumped():
         vram = os.listdir(f'{snapshot}/vram')[0]
         for path in 'manifest', 'digests', f'criu/{image}', 'files', f'vram/{vram}':
             equal(as_user(lambda: open(f'{snapshot}/{path}', 'rb').read(1)), 'ok', path)
-            equal(as_user(lambda: open(f'{snapshot}/{path}', 'rb').read(1), OTHER), 'EACCES', path)
+            for gid in OTHER, NOBODY:
+                equal(as_user(lambda: open(f'{snapshot}/{path}', 'rb').read(1), OTHER, gid),
+                      'EACCES', path)
         for path in 'manifest', 'digests', f'criu/{image}':
             check(as_user(lambda: open(f'{snapshot}/{path}', 'r+b').close()) in ('EACCES', 'EPERM'),
                   path)
@@ -183,7 +188,7 @@ def test_what_a_user_has_dumped():
                      lambda: os.chmod(snapshot, 0o777)):
             check(as_user(call) in ('EACCES', 'EPERM', 'EXDEV'), as_user(call))
         equal(write_as(machine, name, 'thaw', OTHER), 'EACCES')
-        equal(as_user(lambda: os.rmdir(machine.path(name)), OTHER), 'EACCES')
+        equal(as_user(lambda: os.rmdir(machine.path(name)), OTHER), 'EPERM')
         equal(write_as(machine, name, f'thaw stdio={machine.directory}/x'), 'EPERM')
         equal(write_as(machine, name, f'thaw pid={os.getpid()}'), 'EPERM')
         # After a restart of the daemon too.
