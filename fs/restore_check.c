@@ -389,10 +389,54 @@ static int place_gpu(struct gcr_restore *restore, const struct gcr_manifest_gpu 
 	return same_model(then, to, error);
 }
 
+static bool is_moved(const struct gcr_restore *restore, const uint8_t *uuid)
+{
+	for (unsigned int i = 0; i < restore->moves_count; i++)
+		if (!memcmp(restore->moves[i].from, uuid, GCR_UUID_BYTES))
+			return true;
+	return false;
+}
+
+static bool is_here(const struct gcr_gpus_reply *reply, const uint8_t *uuid)
+{
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES))
+			return true;
+	return false;
+}
+
+/*
+ * The driver wants a destination for every GPU that the program could see, each used once. Where it
+ * was dumped here those are ours, of which the rest stay where they are or take what is left.
+ */
+static void place_others(struct gcr_restore *restore, const struct gcr_gpus_reply *reply)
+{
+	for (unsigned int i = 0; i < restore->moves_count; i++)
+		if (!is_here(reply, restore->moves[i].from))
+			return;
+	for (int round = 0; round < 2; round++)
+		for (uint32_t i = 0; i < reply->gpus_count; i++) {
+			struct gcr_gpu_pair *move = &restore->moves[restore->moves_count];
+			uint32_t to = i;
+
+			if (is_moved(restore, reply->gpus[i].uuid))
+				continue;
+			while (round && to < i + reply->gpus_count &&
+			       is_taken(restore, reply->gpus[to % reply->gpus_count].uuid))
+				to++;
+			if (is_taken(restore, reply->gpus[to % reply->gpus_count].uuid) ||
+			    restore->moves_count == GCR_GPUS_MAX)
+				continue;
+			memcpy(move->from, reply->gpus[i].uuid, GCR_UUID_BYTES);
+			memcpy(move->to, reply->gpus[to % reply->gpus_count].uuid, GCR_UUID_BYTES);
+			restore->moves_count++;
+		}
+}
+
 static int place_gpus(struct gcr_restore *restore, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
-	bool is_moved = false;
+	bool is_other = false;
 	int result = 0;
 
 	if (!reply)
@@ -407,8 +451,10 @@ static int place_gpus(struct gcr_restore *restore, struct gcr_error *error)
 			result = place_gpu(restore, &manifest->gpus[gpu], reply, error);
 	}
 	for (unsigned int i = 0; i < restore->moves_count; i++)
-		is_moved |= memcmp(restore->moves[i].from, restore->moves[i].to, GCR_UUID_BYTES);
-	if (!is_moved)
+		is_other |= memcmp(restore->moves[i].from, restore->moves[i].to, GCR_UUID_BYTES);
+	if (is_other)
+		place_others(restore, reply);
+	else
 		restore->moves_count = 0;
 	return result;
 }
@@ -430,6 +476,25 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 		       error);
 }
 
+/* Threads have numbers too, which the names of their images tell. */
+static int check_threads(const struct gcr_restore *restore, struct gcr_error *error)
+{
+	const struct gcr_manifest *manifest = restore->manifest;
+
+	for (size_t i = 0; i < manifest->images_count; i++) {
+		struct gcr_proc_stat stat;
+		int number, length = 0;
+
+		if (sscanf(manifest->images[i].name, "core-%9d.img%n", &number, &length) == 1 &&
+		    length && !gcr_proc_stat(number, &stat))
+			return gcr_error_set(error, EBUSY,
+					     "the number of its thread %d is another's now (%s): "
+					     "thaw pid=new, or end that",
+					     number, stat.comm);
+	}
+	return 0;
+}
+
 /* What CRIU would find out in the middle; and nobody may become two. */
 static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 {
@@ -448,6 +513,10 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 				"or end that",
 				(int)tree->processes[i].pid, stat.comm);
 	}
+	if (!restore->command.new_pids)
+		result = check_threads(restore, error);
+	if (result < 0)
+		return result;
 	if (gcr_processes_list(restore->daemon->processes, &list, &count) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < count && !result; i++) {

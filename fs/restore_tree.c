@@ -381,6 +381,14 @@ void gcr_restore_signal_all(pid_t root, int number)
 
 void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 {
+	/* They have their places here now, in which the next freeze finds them. */
+	for (size_t i = 0; i < restore->members_count && all; i++) {
+		struct gcr_process *process = restore->members[i].process;
+
+		pthread_mutex_lock(&process->lock);
+		process->moves_count = 0;
+		pthread_mutex_unlock(&process->lock);
+	}
 	if (restore->command.restored)
 		return;
 	if (all)
