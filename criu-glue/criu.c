@@ -696,19 +696,28 @@ static int is_inner(pid_t child, void *data)
 	return 1;
 }
 
+/* Whatever goes wrong from here on: by it all that was restored can be ended. */
+static int read_init(struct gcr_criu_job *job, struct gcr_error *error)
+{
+	int32_t init;
+
+	if (job->init)
+		return 0;
+	if (read(job->report_fd, &init, sizeof(init)) != sizeof(init))
+		return gcr_error_set(error, EIO, GCR_PIDNS_PROGRAM " has not told its pid");
+	job->init = init;
+	return 0;
+}
+
 /* The root is the init's child since CRIU has ended. */
 static int find_outer_pid(struct gcr_criu_job *job, pid_t *pid, struct gcr_error *error)
 {
 	struct inner inner = {.pid = *pid};
 	struct gcr_proc_status status;
-	int32_t init = job->init;
 
-	if (!init && read(job->report_fd, &init, sizeof(init)) != sizeof(init))
-		return gcr_error_set(error, EIO, GCR_PIDNS_PROGRAM " has not told its pid");
-	job->init = init;
-	if (gcr_proc_status(init, &status) == 0) {
+	if (gcr_proc_status(job->init, &status) == 0) {
 		inner.level = status.ns_pids_count;
-		gcr_proc_each_child(init, is_inner, &inner);
+		gcr_proc_each_child(job->init, is_inner, &inner);
 	}
 	if (!inner.found)
 		return gcr_error_set(error, ESRCH,
@@ -721,11 +730,14 @@ static int find_outer_pid(struct gcr_criu_job *job, pid_t *pid, struct gcr_error
 static int find_restored(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error)
 {
 	pid_t pid = 0;
-	int r;
+	int r = 0;
 
 	if (!ret_pid && job->report_fd < 0)
 		return 0;
-	r = read_pid(job, &pid, error);
+	if (job->report_fd >= 0)
+		r = read_init(job, error);
+	if (r == 0)
+		r = read_pid(job, &pid, error);
 	if (r == 0 && job->report_fd >= 0)
 		r = find_outer_pid(job, &pid, error);
 	if (r == 0 && ret_pid)

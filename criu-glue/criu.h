@@ -166,8 +166,9 @@ void gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec);
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
 
 /*
- * After a successful restore with pidns_program: the pid of the namespace's init; else 0. Killing
- * it ends everything that was restored. It is nobody's child then (init's, or a subreaper's).
+ * Once CRIU has succeeded, also if what it restored was not found: with pidns_program the pid of
+ * the namespace's init; else 0. Killing it ends everything that was restored. It is nobody's child
+ * then (init's, or a subreaper's).
  */
 pid_t gcr_criu_namespace_init(const struct gcr_criu_job *job);
 

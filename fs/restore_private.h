@@ -96,6 +96,8 @@ int gcr_restore_end_tree(struct gcr_restore *restore);
 int gcr_restore_end_below(pid_t root);
 void gcr_restore_signal_all(pid_t root, int number);
 
+/* Who has a pid and the name of a process of the tree since then; 0: nobody. */
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks);
 /* Does anything live of a restore that has failed? -EBUSY, with words. Else it is as it was. */
 int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error);
 

@@ -33,7 +33,20 @@ static bool is_root_alive(const struct gcr_place_made *made)
 	return made->root && !gcr_proc_open(made->root, made->root_ticks, &pidfd);
 }
 
-/* Without a cgroup, and before CRIU has told the root: who has a pid of the tree since then? */
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks)
+{
+	for (size_t i = 0; i < tree->processes_count; i++) {
+		const struct gcr_tree_process *process = &tree->processes[i];
+		struct gcr_proc_stat stat;
+
+		if (!gcr_proc_stat(process->pid, &stat) && !strchr("ZX", stat.state) &&
+		    stat.start_ticks >= since_ticks && !strcmp(stat.comm, process->comm))
+			return process->pid;
+	}
+	return 0;
+}
+
+/* Without a cgroup, and before CRIU has told the root. */
 static pid_t find_by_papers(struct gcr_place *place, const struct gcr_place_made *made)
 {
 	_cleanup_close_ int fd = gcr_beneath_open(place->fd, "snapshot", O_RDONLY | O_DIRECTORY);
@@ -43,14 +56,8 @@ static pid_t find_by_papers(struct gcr_place *place, const struct gcr_place_made
 
 	if (fd < 0 || gcr_manifest_read(fd, &manifest, &unused) < 0)
 		return 0;
-	for (size_t i = 0; manifest->tree && i < manifest->tree->processes_count && !found; i++) {
-		const struct gcr_tree_process *process = &manifest->tree->processes[i];
-		struct gcr_proc_stat stat;
-
-		if (!gcr_proc_stat(process->pid, &stat) && stat.start_ticks >= made->since_ticks &&
-		    !strcmp(stat.comm, process->comm))
-			found = process->pid;
-	}
+	if (manifest->tree)
+		found = gcr_restore_find_made(manifest->tree, made->since_ticks);
 	gcr_manifest_free(manifest);
 	return found;
 }

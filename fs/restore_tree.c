@@ -160,8 +160,7 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 			break;
 		}
 	result = gcr_criu_finish(job, &restore->root, error);
-	if (!result)
-		restore->namespace_init = gcr_criu_namespace_init(job);
+	restore->namespace_init = gcr_criu_namespace_init(job);
 	if (result == -ECANCELED || !result)
 		return gcr_restore_check_stop(restore, error);
 	return result;
@@ -439,6 +438,24 @@ int gcr_restore_end_below(pid_t root)
 	return result;
 }
 
+/*
+ * Without a cgroup, when CRIU has not told the root: all pids of the tree were free when CRIU was
+ * started. Those of a namespace end with its init, which has not heard of CRIU's success.
+ */
+static int end_by_papers(struct gcr_restore *restore)
+{
+	int64_t until_usec = gcr_clock_usec() + END_USEC;
+	int result = 0;
+	pid_t pid;
+
+	if (restore->command.new_pids || !restore->since_ticks)
+		return 0;
+	while (!result &&
+	       (pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks)))
+		result = gcr_clock_usec() < until_usec ? gcr_restore_end_below(pid) : -ETIMEDOUT;
+	return result;
+}
+
 int gcr_restore_end_tree(struct gcr_restore *restore)
 {
 	int result = 0;
@@ -448,10 +465,13 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 	/* Also what a CRIU that has failed, or was killed by somebody, has left behind. */
 	if (restore->cgroup)
 		result = gcr_restored_cgroup_kill(restore->cgroup, END_USEC);
+	/* The init itself is last to end. */
 	if (restore->namespace_init > 0 && !restore->cgroup)
-		kill(restore->namespace_init, SIGKILL);
+		result = gcr_restore_end_below(restore->namespace_init);
 	if (restore->root && (!restore->cgroup || result < 0))
 		result = gcr_restore_end_below(restore->root);
+	if (!restore->root && !restore->cgroup && !result)
+		result = end_by_papers(restore);
 	if (result < 0)
 		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
 			restore->place->name, strerror(-result));

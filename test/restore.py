@@ -7,7 +7,7 @@ import re
 
 import criu
 import dump
-from harness import check, equal, is_alive, wait_for
+from harness import BUILD, check, equal, is_alive, wait_for
 
 CGROUPS = '/sys/fs/cgroup', '/sys/fs/cgroup/unified'
 
@@ -57,7 +57,7 @@ class Restores:
         wait_for(lambda: self.has(name), f'CRIU to have {name}')
 
 
-def machine(**options):
+def machine(cgroups=True, **options):
     """A machine of dump.py, with `restores`."""
     found = criu.find()
     one = dump.machine(start=False, **options)
@@ -69,12 +69,23 @@ def machine(**options):
     os.chmod(path, 0o755)
     one.options = one.options.replace(f'criu={found.program}', f'criu={path}')
     one.restores = restores
+    if not cgroups:
+        with open(f'{one.directory}/failing', 'w', encoding='utf-8') as file:
+            file.write('cgroup')
+        one.options_of_start = {'env': {
+            'LD_PRELOAD': f'{BUILD}/test/e2e/libfailing.so',
+            'GPUCR_TEST_FAILING': f'{one.directory}/failing'}}
     try:
-        one.start()
+        start(one)
     except BaseException:
         one.finish()
         raise
     return one
+
+
+def start(machine):
+    """Also the next daemon."""
+    return machine.start(**getattr(machine, 'options_of_start', {}))
 
 
 def cgroup_of(name):

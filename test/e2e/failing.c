@@ -4,6 +4,7 @@
  * Which ones, the words in the file say that GPUCR_TEST_FAILING names; none if it is not there:
  *   watch  no process can be watched
  *   uuid   no descriptor is left for the kernel's random UUIDs
+ *   cgroup no cgroup can be made
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool is_to_fail(const char *word)
@@ -60,5 +62,18 @@ FILE *fopen(const char *path, const char *mode)
 	}
 	if (!next)
 		next = (__typeof__(next))dlsym(RTLD_NEXT, "fopen");
+	return next(path, mode);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+	static int (*next)(const char *, mode_t);
+
+	if (strstr(path, "/gpucrfs/gpucr-") && is_to_fail("cgroup")) {
+		errno = EROFS;
+		return -1;
+	}
+	if (!next)
+		next = (__typeof__(next))dlsym(RTLD_NEXT, "mkdir");
 	return next(path, mode);
 }

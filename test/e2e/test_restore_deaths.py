@@ -3,6 +3,7 @@
 living copies, and the place or the process can be used afterwards."""
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -16,13 +17,13 @@ from harness import check, equal, is_alive, try_kill, wait_for
 def again(machine):
     """The next daemon."""
     machine.daemon.wait()
-    os.system(f'umount -l {machine.mountpoint} 2>/dev/null')
-    machine.start()
+    if machine.mountpoint in [path for path, _ in harness.mounts()]:
+        subprocess.run(['umount', '-l', machine.mountpoint], check=True)
+    restore.start(machine)
 
 
-def test_criu_fails():
-    """Also after it has made the tree, and when it cannot tell the tree's pid."""
-    with restore.machine() as machine:
+def criu_fails(**options):
+    with restore.machine(**options) as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
         for verb in 'thaw', 'thaw pid=new':
@@ -35,6 +36,15 @@ def test_criu_fails():
         machine.restores.set('')
         restore.thaws(machine, one, name)
         restore.ends(machine, one, name)
+
+
+def test_criu_fails():
+    """Also after it has made the tree, and when it cannot tell the tree's pid."""
+    criu_fails()
+
+
+def test_criu_fails_without_cgroups():
+    criu_fails(cgroups=False)
 
 
 def test_criu_hangs():
@@ -92,8 +102,8 @@ def test_daemon_stops_in_criu():
         restore.thaws(machine, one, name)
 
 
-def die_in_criu(verb):
-    with restore.machine() as machine:
+def die_in_criu(verb, **options):
+    with restore.machine(**options) as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
         for mode, sign in (('hang-before', 'ran'), ('hang-after', 'made')):
@@ -119,10 +129,32 @@ def test_daemon_dies_in_criu_with_new_pids():
     die_in_criu('thaw pid=new')
 
 
+def test_daemon_dies_without_cgroups():
+    """What lives and may be of the tree stands in the way of another one."""
+    with restore.machine(cgroups=False) as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        machine.restores.set('hang-after')
+        writer = machine.writer(name, 'thaw')
+        machine.restores.wait('made')
+        machine.daemon.kill()
+        check(writer.result() != 'ok', 'nobody has said that it is done')
+        machine.restores.set('')
+        again(machine)
+        equal(machine.state(name), 'failed')
+        check(f'process {one.pid}' in machine.error(name), machine.error(name))
+        for verb in 'thaw', 'thaw pid=new':
+            equal(machine.write(name, verb), 'EBUSY')
+        os.kill(one.pid, signal.SIGKILL)
+        one.wait_gone()
+        restore.thaws(machine, one, name)
+        restore.ends(machine, one, name)
+
+
 def test_daemon_dies_in_thaw():
     """From then on the tree is the process."""
-    for call in 'cuMemCreate', 'cuMemcpyHtoDAsync':
-        with restore.machine() as machine:
+    for number, call in enumerate(('cuMemCreate', 'cuMemcpyHtoDAsync')):
+        with restore.machine(cgroups=not number) as machine:
             one = dump.program(machine)
             name = dump.dumped(machine, one)
             machine.watch_faults()
