@@ -203,6 +203,70 @@ def test_daemon_dies_at_any_time():
         restore.thaws(machine, one, name)
 
 
+def settled(machine, one, name):
+    """After a verb that was given up or not; the name of its place, dumped."""
+    wait_for(lambda: machine.state(name) != 'restoring', 'the end of the restore')
+    if machine.state(name) == 'running':
+        restore.check_on(machine, one, name)
+        return dump.dumped(machine, one)
+    restore.check_back(machine, one, name)
+    return name
+
+
+def test_given_up_at_any_time():
+    """By cancel, by a signal to the writer, and by the end of the daemon."""
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        results = set()
+        for how in 'cancel', 'signal', 'stop':
+            seconds = 0.02
+            for _ in range(6):
+                writer = machine.writer(name, 'thaw')
+                time.sleep(seconds)
+                seconds *= 1.6
+                if how == 'cancel':
+                    machine.write(name, 'cancel')
+                elif how == 'signal':
+                    writer.signal(signal.SIGTERM)
+                else:
+                    equal(machine.stop(), 0)
+                results.add(writer.result())
+                if how == 'stop':
+                    again(machine)
+                    if os.path.lexists(machine.path(name)):
+                        name = settled(machine, one, name)
+                    else:
+                        one.wait_ticks(2)
+                        equal(restore.processes_of(one), {one.pid})
+                        name = dump.dumped(machine, one)
+                else:
+                    name = settled(machine, one, name)
+        check({'ECANCELED', 'killed'} <= results, results)
+        restore.thaws(machine, one, name)
+
+
+def test_daemon_stops_in_thaw():
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        for call in 'cuMemCreate', 'cuMemcpyHtoDAsync':
+            machine.watch_faults()
+            machine.faults(f'{call} comm=gpucr-worker delay_ms=1000')
+            writer = machine.writer(name, 'thaw')
+            machine.wait_faulted()
+            equal(machine.stop(), 0)
+            machine.faults()
+            result = writer.result()
+            again(machine)
+            if result == 'ok':
+                one.wait_ticks(2)
+                name = dump.dumped(machine, one)
+            else:
+                restore.check_back(machine, one, name)
+        restore.thaws(machine, one, name)
+
+
 def test_what_lives_on_is_not_made_twice():
     """A thaw's tree of which the root has ended while no daemon was there, and a child has not."""
     with restore.machine() as machine:
