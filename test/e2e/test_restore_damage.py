@@ -126,7 +126,9 @@ def test_unverified():
         place = Place(machine)
         place.flip(f'vram/{place.files("vram")[0]}', 5)
         place.refused('EIO', started=True)
-        equal(machine.write(place.name, 'thaw unverified'), 'ok', machine.error(place.name))
+        # It may have found the byte, and ended, before the writer hears of the thaw.
+        result = machine.write(place.name, 'thaw unverified')
+        check(result in ('ok', 'ESRCH'), f'{result}: {machine.error(place.name)}')
         wait_for(lambda: [line for line in place.one.lines()[1:] if not line.endswith(' ok')] or
                  place.one.reap() or not os.path.exists(f'/proc/{place.one.pid}'),
                  'the program to find the wrong byte')
