@@ -219,7 +219,6 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
 				     strerror(-result));
-	gcr_restores_recover_thawed(daemon);
 	gcr_store_sweep(daemon->store);
 
 	if (asprintf(&device_path, "%s/%s", daemon->device_directory,
@@ -237,6 +236,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot watch %s: %s", device_path,
 				     strerror(-result));
+	/* Which asks the scan who uses a GPU. */
+	gcr_restores_recover_thawed(daemon);
 	return 0;
 }
 

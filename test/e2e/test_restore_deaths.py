@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
-from harness import check, equal, is_alive, try_kill, wait_for
+from harness import BUILD, check, equal, is_alive, try_kill, wait_for
 
 
 def again(machine):
@@ -172,6 +172,64 @@ def test_daemon_dies_in_thaw():
                 machine.must(one.pid, 'thaw')
             restore.check_on(machine, one, name)
             restore.ends(machine, one, name)
+
+
+def test_daemon_dies_after_thaw():
+    """All run, and what was in the place is there still: as if it had died in that moment."""
+    for has_ended in False, True:
+        with restore.machine() as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            restore.thaws(machine, one, name)
+            start = machine.status(one.pid)['start_ticks']
+            cgroup = restore.cgroup_of(name)[0]
+            machine.daemon.kill()
+            machine.daemon.wait()
+            if has_ended:
+                os.kill(one.pid, signal.SIGKILL)
+                one.wait_gone()
+            place = f'{machine.runtime}/store/incoming-{name}'
+            os.makedirs(f'{place}/snapshot', 0o700)
+            with open(f'{place}/origin', 'w', encoding='utf-8') as file:
+                file.write(f'thawing {one.pid} {start}\n0 {one.pid} {start} {cgroup}')
+            os.chmod(place, 0o700)
+            os.chmod(file.name, 0o600)
+            again(machine)
+            if has_ended:
+                restore.check_back(machine, one, name)
+            else:
+                restore.check_on(machine, one, name)
+                machine.must(name, 'freeze')
+                machine.must(name, 'thaw')
+                one.wait_ticks(2)
+                restore.ends(machine, one, name)
+
+
+def test_daemon_dies_in_thaw_of_a_tree():
+    """Its root uses no GPU."""
+    with restore.machine() as machine:
+        demo = f'{BUILD}/tools/gpucr-run --sim {BUILD}/tools/gpucr-demo --bytes 4M --buffers 2'
+        one = dump.Program(machine, command=['sh', '-c', f'{demo} --tick 50; true']).wait_ready()
+        equal(machine.write(one.root, 'dump name=tree'), 'ok')
+        wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{one.root}'), 'its end')
+        machine.watch_faults()
+        machine.faults('cuMemCreate comm=gpucr-worker delay_ms=2000')
+        writer = machine.writer('tree', 'thaw')
+        machine.wait_faulted()
+        machine.daemon.kill()
+        check(writer.result() != 'ok', 'nobody has said that it is done')
+        machine.faults()
+        again(machine)
+        wait_for(lambda: machine.state(one.pid) in ('running', 'frozen') and
+                 machine.status(one.pid)['verb'] == '-', 'the recovery')
+        if machine.state(one.pid) == 'frozen':
+            machine.must(one.pid, 'thaw')
+        one.wait_ticks(2)
+        equal(restore.processes_of(one), {one.pid, one.root})
+        equal(os.readlink(machine.path(one.root)), 'tree')
+        os.kill(one.pid, signal.SIGKILL)
+        wait_for(lambda: one.reap() or not os.path.lexists(machine.path('tree')), 'the end')
+        wait_for(lambda: not restore.cgroup_of('tree'), 'the end of its cgroup')
 
 
 def test_daemon_dies_at_any_time():
