@@ -300,7 +300,8 @@ static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
 		result = gcr_restore_run_criu(restore, error);
 	if (!result)
 		result = gcr_restore_adopt(restore, error);
-	if (!result)
+	/* A next daemon could not go on with what is moved to other GPUs: it ends that. */
+	if (!result && !restore->moves_count)
 		result = gcr_restore_mark(restore, GCR_PLACE_THAWING, error);
 	if (!result) {
 		gcr_restore_let_run(restore, false);

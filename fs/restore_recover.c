@@ -2,7 +2,8 @@
 /*
  * Restores that an earlier daemon was in the middle of. Nobody may live twice: until the thaw began
  * nothing of the tree had run, so it is ended, and the place is as it was. From then on the tree is
- * the process, if it lives; what of it is frozen has a record and its own links to its bytes.
+ * the process, if it lives; what of it is frozen has a record and its own links to its bytes. Only
+ * what was on its way to other GPUs is ended then, too: the records do not tell which.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -205,6 +205,25 @@ def test_daemon_dies_after_thaw():
                 restore.ends(machine, one, name)
 
 
+def test_daemon_dies_in_thaw_to_another_gpu():
+    """Nobody knows any more which one: it is ended."""
+    with restore.machine(gpus=2) as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        machine.watch_faults()
+        machine.faults('cuMemCreate comm=gpucr-worker delay_ms=2000')
+        writer = machine.writer(name, 'thaw gpu=0:1')
+        machine.wait_faulted()
+        machine.daemon.kill()
+        check(writer.result() != 'ok', 'nobody has said that it is done')
+        machine.faults()
+        again(machine)
+        restore.check_back(machine, one, name)
+        machine.must(name, 'thaw gpu=0:1')
+        restore.check_on(machine, one, name)
+        restore.ends(machine, one, name)
+
+
 def test_daemon_dies_in_thaw_of_a_tree():
     """Its root uses no GPU."""
     with restore.machine() as machine:
