@@ -242,7 +242,7 @@ static int add_left(const char *name, void *data)
 								: -EINVAL;
 
 	if (result < 0)
-		gcr_log(LOG_WARNING, 0, "place-%s in the store cannot be used: %s", name,
+		gcr_log(LOG_WARNING, 0, "the place %s in the store cannot be used: %s", name,
 			strerror(-result));
 	return 0;
 }
@@ -272,6 +272,11 @@ void gcr_places_destroy(struct gcr_places *places)
 
 		places->list = place->next;
 		gcr_store_close_place(place->folder);
+		/* What has been restored lives on without us, and nobody is to wait for its end. */
+		if (place->cgroup && gcr_restored_cgroup_is_used(place->cgroup)) {
+			free(place->cgroup);
+			place->cgroup = NULL;
+		}
 		gcr_place_unref(place);
 	}
 	pthread_mutex_destroy(&places->lock);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/proc_cgroup.h"
 #include "lib/program.h"
 #include "test/unit/test.h"
@@ -131,6 +132,35 @@ static void test_life(void)
 	free(second);
 }
 
+/* All that is in it ends, also what a process there has started; and then it is empty. */
+static void test_kill(void)
+{
+	struct gcr_error error = {};
+	int procs_fd, status, r;
+	int input[2];
+	char *directory;
+	pid_t pid;
+
+	CHECK(gcr_restored_cgroup_make(name, &directory, &procs_fd, &error) == 0);
+	CHECK(!gcr_restored_cgroup_is_used(directory));
+	CHECK(gcr_restored_cgroup_kill(directory, 0) == 0);
+	CHECK(pipe2(input, O_CLOEXEC) == 0);
+	pid = start_in(procs_fd, "/bin/sh", input[0], -1, &r);
+	CHECK(r == 0);
+	CHECK(gcr_restored_cgroup_is_used(directory));
+	CHECK(gcr_restored_cgroup_kill(directory, 10 * GCR_USEC_PER_SEC) == 0);
+	CHECK(!gcr_restored_cgroup_is_used(directory));
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) &&
+	      WTERMSIG(status) == SIGKILL);
+	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(!gcr_restored_cgroup_is_used(directory));
+	CHECK(gcr_restored_cgroup_kill(directory, 0) == 0);
+	close(procs_fd);
+	close(input[0]);
+	close(input[1]);
+	free(directory);
+}
+
 /* Names of places are any. */
 static void test_names(void)
 {
@@ -212,6 +242,7 @@ int main(void)
 	free(directory);
 	check_refused(read_only, -EROFS, "Read-only");
 	test_life();
+	test_kill();
 	test_names();
 	return 0;
 }
