@@ -219,7 +219,8 @@ def test_stdio():
         read_end, write_end = os.pipe()
         target = f'{machine.directory}/pipe.out'
         piped = subprocess.Popen(
-            [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo', *map(str, dump.SMALL)],
+            [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo',
+             *map(str, dump.SMALL)],
             stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end, cwd='/', env=machine.env,
             start_new_session=True)
         os.close(write_end)

@@ -145,7 +145,7 @@ def test_other_machines():
         place.manifest(other('580.159.04', '999.1'), 'EOPNOTSUPP', 'driver 999.1')
         place.manifest(lambda text: other('Simulated GPU', 'Other GPU')(
             re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'Other GPU')
-        place.manifest(lambda text: other('"memory_bytes": [0-9]*', '"memory_bytes": 1099511627776')(
+        place.manifest(lambda text: other('"memory_bytes": [0-9]*', f'"memory_bytes": {1 << 40}')(
             re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'bytes of memory')
         place.manifest(other('"cpu_flags": "', '"cpu_flags": "zmmm '), 'EOPNOTSUPP', 'zmmm')
         place.manifest(other('"kernel": "[0-9]*', '"kernel": "99'), 'EOPNOTSUPP', '99.')
@@ -188,7 +188,8 @@ def test_faults_in_the_thaw():
         place = Place(machine)
         for call, error in (('cuMemCreate comm=gpucr-worker', 'CUDA_ERROR_OUT_OF_MEMORY'),
                             ('cuMemcpyHtoDAsync comm=gpucr-worker', 'CUDA_ERROR_UNKNOWN'),
-                            ('cuMemExportToShareableHandle comm=gpucr-worker', 'CUDA_ERROR_UNKNOWN'),
+                            ('cuMemExportToShareableHandle comm=gpucr-worker',
+                             'CUDA_ERROR_UNKNOWN'),
                             ('cuMemImportFromShareableHandle thread=gpucr-agent',
                              'CUDA_ERROR_UNKNOWN'),
                             ('cuMemMap thread=gpucr-agent', 'CUDA_ERROR_UNKNOWN'),
