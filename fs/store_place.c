@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where places are in the store: `place-NAME` with a directory `snapshot` in it,
+ * Where places are in the store: `incoming-NAME` with a directory `snapshot` in it,
  * both their owner's. Nothing of them is promised; what is written is taken as it comes.
  */
 #include "fs/store_private.h"
