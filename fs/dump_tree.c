@@ -357,8 +357,8 @@ int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
 
 	/*
-	 * They are stopped, so none can make another one meanwhile. Children first: those of one
-	 * that ends are continued by the kernel, with a SIGHUP, if nobody else looks after them.
+	 * They are stopped, so none can make another one meanwhile. Children first: as long as the
+	 * root is alive a next daemon finds all that are left.
 	 */
 	for (size_t i = dump->count; i-- > 0;)
 		send_signal(&dump->members[i], SIGKILL);
