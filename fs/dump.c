@@ -54,13 +54,13 @@ static int stopped(struct gcr_dump *dump, struct gcr_error *error)
 
 /* ---- before CRIU ---- */
 
-/* The driver alone has frozen the others, and their libraries have nothing to do with it. */
+/* Also one that the driver alone has frozen may have one: its socket is open. */
 static bool has_library(struct gcr_process *process)
 {
 	bool has;
 
 	pthread_mutex_lock(&process->lock);
-	has = process->snapshot;
+	has = process->snapshot || process->link;
 	pthread_mutex_unlock(&process->lock);
 	return has;
 }

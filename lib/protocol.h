@@ -108,9 +108,9 @@ enum gcr_message_type {
 	GCR_MESSAGE_PREPARE = 114,
 
 	/*
-	 * struct gcr_park. In OUT only: the library answers, closes its socket, and is as if there
-	 * were no daemon until struct gcr_page's is_parked is 0 again. The next connection begins
-	 * with REGISTER as every one does.
+	 * struct gcr_park. In OUT, and in RUNNING if the driver has the process frozen: the library
+	 * answers, closes its socket, and is as if there were no daemon until struct gcr_page's
+	 * is_parked is 0 again. The next connection begins with REGISTER as every one does.
 	 */
 	GCR_MESSAGE_PARK = 115,
 

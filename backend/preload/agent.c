@@ -419,7 +419,8 @@ static const struct request {
 	/* OUT: a program without device memory. */
 	{GCR_MESSAGE_SETTLE, IN(OUT) | IN(INCOMING), IN(GATED), 0, settle},
 	{GCR_MESSAGE_LET_GO, IN(INCOMING), IN(OUT), 0, let_go},
-	{GCR_MESSAGE_PARK, IN(OUT), 0, sizeof(struct gcr_park), park},
+	/* RUNNING: the driver alone has frozen the program. */
+	{GCR_MESSAGE_PARK, IN(OUT) | IN(RUNNING), 0, sizeof(struct gcr_park), park},
 };
 
 static const char *phase_name(enum gcr_preload_phase phase)

@@ -83,6 +83,33 @@ def test_names():
         wait_for(lambda: int(machine.status_of_all()['store_used_bytes']) == 0, 'an empty store')
 
 
+def test_frozen_by_the_driver():
+    """Without our library, and with it where the driver alone can freeze it: VRAM is in the
+    program's memory, and so in CRIU's images."""
+    kinds = {'with': {'env': {'GPUCR_PRELOAD_VMM': '0'}},
+             'without': {'command': [f'{harness.BUILD}/tools/gpucr-demo'],
+                         'env': {'LD_LIBRARY_PATH': f'{harness.BUILD}/backend/sim'}}}
+    with dump.machine(wrapped=True) as machine:
+        for kind, options in kinds.items():
+            one = dump.program(machine, name=kind, **options)
+            equal(machine.status(one.pid)['engine'], 'driver')
+            machine.criu.set('fail')
+            equal(machine.write(one.pid, 'dump'), 'EIO')
+            dump.as_before(machine, one)
+            machine.criu.set()
+            for number in range(2):
+                name = f'{kind}-{number}'
+                dump.dumped(machine, one, f'dump name={name}')
+                equal(sorted(os.listdir(machine.path(name, 'snapshot'))),
+                      ['criu', 'digests', 'files', 'manifest'])
+                machine.must(name, 'thaw')
+                one.wait_ticks()
+            machine.must(one.pid, 'freeze')
+            machine.must(one.pid, 'thaw')
+            one.wait_ticks()
+            end(one)
+
+
 def records(machine):
     return os.listdir(f'{machine.runtime}/processes')
 
