@@ -227,6 +227,10 @@ def test_daemon_of_a_user():
             equal(machine.state(demo.pid), 'frozen')
         equal(machine.used(), 0)
         machine.must(None, 'thaw ' + ' '.join(str(demo.pid) for demo in demos))
+        generation = machine.status(demos[0].pid)['generation']
+        equal(machine.write(demos[0].pid, 'dump'), 'EOPNOTSUPP')
+        check('CRIU needs root' in machine.error(demos[0].pid), machine.error(demos[0].pid))
+        equal(machine.status(demos[0].pid)['generation'], generation, 'it was not frozen')
         for demo in demos:
             demo.wait_ticks()
         check(not any(name == '1' for name in os.listdir(machine.mountpoint)), 'pid 1')
