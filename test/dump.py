@@ -208,9 +208,19 @@ class Program:
     def wait_gone(self):
         wait_for(lambda: self.reap() or not os.path.exists(f'/proc/{self.pid}'), 'its end')
 
+    def session(self):
+        """Who is in its session, and has its environment: whatever it has started."""
+        mark = f'GPUCR_SOCKET={self.machine.runtime}/'.encode()
+        for name in os.listdir('/proc'):
+            with contextlib.suppress(OSError):
+                if name.isdigit() and os.getsid(int(name)) == self.root:
+                    with open(f'/proc/{name}/environ', 'rb') as file:
+                        if mark in file.read():
+                            yield int(name)
+
     # as harness.Demo, for Machine.finish()
     def finish(self):
-        for pid in {self.root, self.pid}:
+        for pid in {self.root, self.pid, *self.session()}:
             if is_alive(pid):
                 try_kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError, subprocess.TimeoutExpired):

@@ -157,6 +157,7 @@ class Ended:
 
     reap = dump.Program.reap
     wait_gone = dump.Program.wait_gone
+    session = dump.Program.session
     finish = dump.Program.finish
 
 
