@@ -72,6 +72,10 @@ int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error)
 	for (size_t i = 0; i < opens->files_count; i++) {
 		struct gcr_file_identity *file = &dump->files[dump->files_count];
 
+		/* They are there when the processes are. A parked library reads its own now and
+		 * then. */
+		if (!strncmp(opens->files[i].path, "/proc/", 6))
+			continue;
 		file->path = strdup(opens->files[i].path);
 		if (!file->path)
 			return gcr_error_set(error, ENOMEM, "out of memory");
