@@ -87,7 +87,7 @@ int gcr_criu_plugins(struct gcr_daemon *daemon, char **ret_path, struct gcr_erro
 	return 0;
 }
 
-void gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream)
+bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream)
 {
 	_cleanup_close_ int all_fd =
 		gcr_beneath_open(daemon->runtime_fd, DIRECTORY, O_RDONLY | O_DIRECTORY);
@@ -101,12 +101,13 @@ void gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *s
 	ssize_t got;
 
 	if (log_fd < 0 || fstat(log_fd, &stat) < 0)
-		return;
+		return false;
 	at = stat.st_size > LOG_SHOWN_MAX ? stat.st_size - LOG_SHOWN_MAX : 0;
 	while ((got = pread(log_fd, buffer, sizeof(buffer), at)) > 0) {
 		fwrite(buffer, 1, (size_t)got, stream);
 		at += got;
 	}
+	return true;
 }
 
 void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
@@ -123,4 +124,13 @@ void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(names); i++)
 		unlinkat(fd, names[i], 0);
 	unlinkat(all_fd, subject, AT_REMOVEDIR);
+}
+
+void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *to)
+{
+	_cleanup_close_ int all_fd = open_all(daemon);
+
+	gcr_criu_forget(daemon, to);
+	if (all_fd < 0 || renameat(all_fd, from, all_fd, to) < 0)
+		gcr_criu_forget(daemon, from);
 }

@@ -6,6 +6,7 @@
 #ifndef GCR_FS_CRIU_RUN_H
 #define GCR_FS_CRIU_RUN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
@@ -31,8 +32,11 @@ int gcr_criu_directory(struct gcr_daemon *daemon, const char *subject, struct gc
 /* An empty directory with the path in @ret_path, for the caller to free. With words. */
 int gcr_criu_plugins(struct gcr_daemon *daemon, char **ret_path, struct gcr_error *error);
 
-/* The log, or as much of its end as people read. Nothing if there is none. */
-void gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream);
+/* What was about @from is about @to now. Where that cannot be, nothing is about either. */
+void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *to);
+
+/* The log, or as much of its end as people read. False: there is none. */
+bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream);
 /* What it was about is gone. */
 void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject);
 

@@ -206,6 +206,17 @@ static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct
 	return result ? result : gcr_error_set(error, EIO, "criu has ended before it asked");
 }
 
+/* The place is the process, and has its log. */
+static void hand_log_on(const struct gcr_dump *dump)
+{
+	const struct gcr_proc_member *root = &dump->members[0].proc;
+	char from[GCR_CRIU_SUBJECT_BYTES], to[GCR_CRIU_SUBJECT_BYTES];
+
+	gcr_criu_subject_of_process(root->pid, root->start_ticks, from);
+	gcr_criu_subject_of_place(dump->name, to);
+	gcr_criu_hand_on(dump->daemon, from, to);
+}
+
 /* With a yes it ends the tree (but with `leave`), and with a no all go on. */
 static void answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes)
 {
@@ -332,8 +343,10 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = stopped(dump, error);
 	if (!result)
 		result = publish(dump, error);
-	if (!result && !dump->task->command->leave)
+	if (!result && !dump->task->command->leave) {
+		hand_log_on(dump);
 		tell_dumped(dump);
+	}
 	if (job)
 		answer_criu(dump, job, !result);
 	return result;

@@ -606,17 +606,29 @@ static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place,
 	gcr_criu_render_log(daemon, subject, stream);
 }
 
+/* Of a dump that has failed, or left it; else of the restore that has made it. */
+static void render_process_log(struct gcr_daemon *daemon, struct gcr_process *process, FILE *stream)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place *place;
+
+	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+	if (gcr_criu_render_log(daemon, subject, stream) ||
+	    gcr_place_find_pid(daemon->places, process->pid, process, &place) < 0)
+		return;
+	render_place_log(daemon, place, stream);
+	gcr_place_unref(place);
+}
+
 void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
 		     struct gcr_process *process, FILE *stream)
 {
 	uint32_t number = gcr_node_number(node);
-	char subject[GCR_CRIU_SUBJECT_BYTES];
 	struct gcr_place *place = NULL;
 
 	switch (gcr_node_kind(node)) {
 	case GCR_NODE_CRIU_LOG:
-		gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
-		gcr_criu_render_log(daemon, subject, stream);
+		render_process_log(daemon, process, stream);
 		break;
 	case GCR_NODE_PLACE_STATUS:
 	case GCR_NODE_PLACE_ERROR:

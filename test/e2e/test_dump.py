@@ -19,7 +19,9 @@ def test_there_and_back():
             equal(os.readlink(machine.path(one.pid)), name)
             equal(sorted(os.listdir(machine.path(name, 'snapshot'))),
                   ['criu', 'digests', 'files', 'manifest', 'vram'])
+            check('Dumping finished successfully' in machine.read(name, 'criu.log'), 'its log')
             machine.must(name, 'thaw')
+            check('Restore finished successfully' in machine.read(name, 'criu.log'), 'its log')
             one.wait_ticks(2)
             equal(machine.state(one.pid), 'running')
             equal(os.readlink(machine.path(one.pid)), name)
