@@ -124,6 +124,7 @@ static bool reap(struct gcr_criu_job *job)
 int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	char byte;
 
 	while (!reap(job)) {
 		struct pollfd polls[2] = {
@@ -140,7 +141,11 @@ int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
 			return -ETIMEDOUT;
 		if (ppoll(polls, 2, timeout_usec < 0 ? NULL : &left, NULL) < 0 && errno != EINTR)
 			return -errno;
-		if (!polls[0].revents && polls[1].revents)
+		/* CRIU's end of the hook closes before the pidfd tells that it has ended. */
+		if (!polls[0].revents && polls[1].revents && wake_fd == job->hook_fd &&
+		    recv(wake_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 1)
+			wake_fd = -1;
+		else if (!polls[0].revents && polls[1].revents)
 			return -EINTR;
 	}
 	return 0;

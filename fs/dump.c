@@ -217,18 +217,44 @@ static void hand_log_on(const struct gcr_dump *dump)
 	gcr_criu_hand_on(dump->daemon, from, to);
 }
 
-/* With a yes it ends the tree (but with `leave`), and with a no all go on. */
-static void answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes)
+static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 {
-	struct gcr_error error;
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		gcr_process_set_state(process, state);
+}
+
+/*
+ * With a yes it ends the tree (but with `leave`), and with a no all go on. An error: it may not
+ * have done what it was told.
+ */
+static int answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes,
+		       struct gcr_error *error)
+{
+	int result;
 
 	set_phase(dump, "end");
 	gcr_criu_answer(job, is_yes);
 	if (gcr_criu_wait(job, CRIU_GRACE_USEC, -1) < 0)
 		gcr_criu_kill(job);
-	if (gcr_criu_finish(job, NULL, &error) < 0 && is_yes)
-		gcr_log(LOG_WARNING, dump->members[0].proc.pid, "dumped, but criu: %s",
-			error.words);
+	result = gcr_criu_finish(job, NULL, error);
+	return is_yes ? result : 0;
+}
+
+/*
+ * It was to end the tree, and has failed. Who lives is ended by us; but where CRIU has made names
+ * for files that have none, it has removed them now: then the tree goes on, and the place goes.
+ */
+static int settle_failed_end(struct gcr_dump *dump, struct gcr_error *error)
+{
+	gcr_log(LOG_WARNING, dump->root, "dumped, but %s", error->words);
+	if (!dump->opens->link_remap || gcr_dump_root_has_ended(dump))
+		return 0;
+	gcr_place_withdraw(dump->daemon->places, dump->name);
+	tell_state(dump, GCR_STATE_DUMPING);
+	return gcr_error_set(error, EIO,
+			     "criu has ended before it had ended the tree, which goes on");
 }
 
 /* ---- the place ---- */
@@ -306,25 +332,22 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 				 error);
 }
 
-/* The place is the process now. */
-static void tell_dumped(struct gcr_dump *dump)
-{
-	struct gcr_process *process;
-
-	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
-		gcr_process_set_state(process, GCR_STATE_DUMPED);
-}
-
 /* From the tree as it runs to the place under its name. */
 static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	struct gcr_error criu_error = {0};
+	bool is_ending;
 	int result;
 
 	set_phase(dump, "open-files");
 	result = look_at_opens(dump, &dump->opens, error);
 	if (!result)
 		result = gcr_opens_refusal(dump->opens, error);
+	if (!result && dump->opens->link_remap && dump->task->command->leave)
+		result = gcr_error_set(error, EOPNOTSUPP,
+				       "an open file has lost its name and has another one: CRIU "
+				       "keeps what it makes of that only if the process ends");
 	if (!result)
 		result = gcr_dump_begin_reading(dump, error);
 	if (!result)
@@ -332,6 +355,9 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	/* What has been started since we looked is held too, and has to be ended. */
 	if (!result)
 		result = gcr_dump_await_stop(dump, error);
+	/* From here on nobody of it can become somebody else. */
+	if (!result)
+		result = gcr_dump_check_owner(dump, error);
 	if (!result)
 		result = gcr_dump_check_members(dump, error);
 	if (!result)
@@ -343,12 +369,16 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = stopped(dump, error);
 	if (!result)
 		result = publish(dump, error);
-	if (!result && !dump->task->command->leave) {
+	is_ending = !result && !dump->task->command->leave;
+	if (is_ending) {
 		hand_log_on(dump);
-		tell_dumped(dump);
+		tell_state(dump, GCR_STATE_DUMPED);
 	}
-	if (job)
-		answer_criu(dump, job, !result);
+	if (job && answer_criu(dump, job, !result, &criu_error) < 0 && is_ending) {
+		result = settle_failed_end(dump, &criu_error);
+		if (result < 0)
+			*error = criu_error;
+	}
 	return result;
 }
 
@@ -361,7 +391,7 @@ static void finish(struct gcr_dump *dump)
 	if (!dump)
 		return;
 	atomic_store(&dump->stop_reading, true);
-	gcr_dump_end_reading(dump, &unused);
+	gcr_dump_end_reading(dump, true, &unused);
 	gcr_file_identities_free(dump->files, dump->files_count);
 	gcr_opens_destroy(dump->opens);
 	gcr_dump_forget_tree(dump);

@@ -18,15 +18,18 @@
 #include "fs/store.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/extent.h"
 #include "lib/manifest.h"
 #include "lib/uuid.h"
 
-#define FILES_NAME	"files"
-#define READERS_MAX	8u
-#define VRAM_NAME	GCR_MANIFEST_FILES
-#define PAPER_MODE	0440
-#define PAPERS_DIR_MODE 0750
+#define FILES_NAME	     "files"
+#define READERS_MAX	     8u
+#define READER_LOOK_USEC     (50 * GCR_USEC_PER_MSEC)
+#define READER_PATIENCE_USEC (5 * GCR_USEC_PER_SEC)
+#define VRAM_NAME	     GCR_MANIFEST_FILES
+#define PAPER_MODE	     0440
+#define PAPERS_DIR_MODE	     0750
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
@@ -90,14 +93,40 @@ int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error)
+/* ETIMEDOUT: it goes on. */
+static int join_for(pthread_t thread, int64_t timeout_usec)
 {
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+				 until_usec % GCR_USEC_PER_SEC * 1000};
+
+	return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until);
+}
+
+int gcr_dump_end_reading(struct gcr_dump *dump, bool waits_to_end, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+
 	if (!dump->is_reading)
 		return 0;
-	pthread_join(dump->reader, NULL);
+	while (join_for(dump->reader, READER_LOOK_USEC) == ETIMEDOUT) {
+		if (gcr_task_stopped(dump->task))
+			atomic_store(&dump->stop_reading, true);
+		/*
+		 * It may wait for a file system that the tree itself serves: the tree has to go on
+		 * first, and the rest is joined at the end.
+		 */
+		if (atomic_load(&dump->stop_reading) && !waits_to_end &&
+		    gcr_clock_usec() - since_usec > READER_PATIENCE_USEC)
+			return gcr_error_set(error, ECANCELED, "%s", "");
+		if (!atomic_load(&dump->stop_reading))
+			since_usec = gcr_clock_usec();
+	}
 	dump->is_reading = false;
 	if (dump->read_result < 0)
 		*error = dump->read_error;
+	if (dump->read_result == -ECANCELED)
+		error->words[0] = '\0';
 	return dump->read_result;
 }
 
@@ -576,7 +605,7 @@ static int write_list(struct gcr_dump *dump, struct gcr_error *error)
 int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
-	int result = gcr_dump_end_reading(dump, error);
+	int result = gcr_dump_end_reading(dump, false, error);
 
 	if (!result)
 		result = write_list(dump, error);

@@ -63,10 +63,17 @@ int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
 int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error);
 /* -EBUSY, -EOPNOTSUPP, ... */
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
+/*
+ * All of them belong to the writer, if that is not root: else -EPERM. Where root dumps several
+ * users' processes the place is root's alone.
+ */
+int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error);
 /* Memory that CRIU will write: a bound from above. */
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error);
 /* All of them go on that may have been stopped by CRIU. */
 void gcr_dump_let_run(struct gcr_dump *dump);
+/* Has the root ended? */
+bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
 /*
  * All of them end, every one before its parent: a next daemon that finds the root alive finds all
  * that are left. Returns when they have ended. -ETIMEDOUT.
@@ -81,7 +88,8 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error);
 
 /* Begin to read the files that are open, and wait for the end of that. */
 int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error);
-int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error);
+/* -ECANCELED: the verb is to stop, and unless @waits_to_end it may still be at it. */
+int gcr_dump_end_reading(struct gcr_dump *dump, bool waits_to_end, struct gcr_error *error);
 
 /*
  * CRIU has ended: VRAM (by hard links), the papers of every GPU process, and last the manifest.

@@ -251,18 +251,33 @@ static int check_writer(const struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /* All of it is to be dumped, and nobody can be left out. */
-static int check_owner(const struct gcr_dump *dump, struct gcr_error *error)
+/* One that has another's rights is root's here, for it is not dumpable. */
+static bool is_of_owner(const struct gcr_dump *dump, pid_t pid)
 {
-	for (size_t i = 0; i < dump->count; i++) {
-		uid_t uid;
-		gid_t gid;
+	struct gcr_proc_status status;
+	uid_t uid;
+	gid_t gid;
 
-		if (gcr_proc_owner(dump->members[i].proc.pid, &uid, &gid) < 0)
+	return !gcr_proc_owner(pid, &uid, &gid) && !gcr_proc_status(pid, &status) &&
+	       uid == dump->uid && status.effective_uid == dump->uid;
+}
+
+int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error)
+{
+	uid_t writer_uid = dump->task->command->writer_uid;
+
+	for (size_t i = 0; i < dump->count; i++) {
+		const struct gcr_proc_member *member = &dump->members[i].proc;
+
+		if (strchr("ZX", member->state) ||
+		    (is_of_owner(dump, member->pid) && (!writer_uid || dump->uid == writer_uid)))
 			continue;
-		if (uid != dump->uid && dump->task->command->writer_uid != 0)
+		/* Root may dump them together; nobody else reads that, then. */
+		dump->gid = 0;
+		if (writer_uid)
 			return gcr_error_set(error, EPERM,
 					     "process %d of the tree belongs to another user",
-					     (int)dump->members[i].proc.pid);
+					     (int)member->pid);
 	}
 	return 0;
 }
@@ -283,7 +298,7 @@ int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = check_writer(dump, error);
 	if (!result)
-		result = check_owner(dump, error);
+		result = gcr_dump_check_owner(dump, error);
 	if (!result)
 		result = check_namespace(dump, cgroup, error);
 	if (!result)
@@ -352,14 +367,37 @@ void gcr_dump_let_run(struct gcr_dump *dump)
 	dump->is_stopped = false;
 }
 
+bool gcr_dump_root_has_ended(const struct gcr_dump *dump)
+{
+	struct pollfd end = {.fd = dump->members[0].pidfd, .events = POLLIN};
+
+	return end.fd < 0 || poll(&end, 1, 0) == 1;
+}
+
+/*
+ * A CRIU that has failed may have let them go on, and what they make then has to end, too. Whoever
+ * cannot be listed any more has ended.
+ */
+static void stop_all(struct gcr_dump *dump)
+{
+	struct gcr_error unused;
+	size_t count;
+
+	if (gcr_dump_root_has_ended(dump))
+		return;
+	do {
+		count = dump->count;
+		for (size_t i = 0; i < count; i++)
+			send_signal(&dump->members[i], SIGSTOP);
+	} while (!gcr_dump_await_stop(dump, &unused) && dump->count > count);
+}
+
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
 
-	/*
-	 * They are stopped, so none can make another one meanwhile. Children first: as long as the
-	 * root is alive a next daemon finds all that are left.
-	 */
+	stop_all(dump);
+	/* Children first: as long as the root is alive a next daemon finds all that are left. */
 	for (size_t i = dump->count; i-- > 0;)
 		send_signal(&dump->members[i], SIGKILL);
 	for (size_t i = 0; i < dump->count; i++) {

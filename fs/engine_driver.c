@@ -21,6 +21,7 @@
 #include "fs/drive.h"
 #include "fs/link.h"
 #include "fs/log.h"
+#include "fs/park.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -255,6 +256,7 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 	if (result < 0)
 		return undo(drive, result, back_to_frozen, ret_state, error);
 	gcr_drive_remove_record(drive);
+	gcr_unpark(drive->process);
 	*ret_state = GCR_STATE_RUNNING;
 	return 0;
 }

@@ -506,6 +506,22 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      : 0;
 }
 
+void gcr_place_withdraw(struct gcr_places *places, const char *name)
+{
+	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
+	int result = gcr_place_find(places, name, &place);
+
+	if (result < 0)
+		return;
+	pthread_mutex_lock(&place->lock);
+	place->origin.is_ending = false;
+	pthread_mutex_unlock(&place->lock);
+	result = drop(place, false);
+	if (result < 0)
+		gcr_log(LOG_ERR, 0, "%s cannot be removed, and its process lives: %s", name,
+			strerror(-result));
+}
+
 void gcr_place_ended(struct gcr_places *places, const char *name)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;

@@ -118,6 +118,8 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 /* Is there a place that is another name of this process? A dump makes it one again. */
 bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
 			       char ret_name[GCR_PLACE_NAME_BYTES]);
+/* One that was published, and is not to be: its process lives. */
+void gcr_place_withdraw(struct gcr_places *places, const char *name);
 void gcr_place_abort(struct gcr_places *places, const char *name);
 /* Its tree has ended, or goes on if it is staying. */
 void gcr_place_ended(struct gcr_places *places, const char *name);

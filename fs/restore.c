@@ -73,6 +73,7 @@ static void stop(struct gcr_restore *restore, int reason)
 	if (!restore->stop)
 		restore->stop = reason;
 	pthread_mutex_unlock(&restore->lock);
+	atomic_store(&restore->stop_reading, true);
 }
 
 int gcr_restore_stopped(struct gcr_restore *restore)
@@ -434,6 +435,8 @@ static int join_locked(struct gcr_restore *restore, const struct gcr_command *co
 	    restore->command.gpu_pairs_count == command->gpu_pairs_count &&
 	    !memcmp(restore->command.gpu_pairs, command->gpu_pairs, sizeof(command->gpu_pairs)))
 		result = waiter ? add_waiter_locked(restore, waiter, false) : 0;
+	if (!result && !waiter)
+		restore->is_detached = true;
 	pthread_mutex_unlock(&restore->lock);
 	return result;
 }
@@ -452,6 +455,8 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 		restore = place->restore;
 		result = join_locked(restore, command, waiter);
 		ref(restore);
+	} else if (place->is_empty && !place->process) {
+		result = -ESTALE;
 	} else if (place->origin.is_ending || place->process ||
 		   (!gcr_transition_find(GCR_VERB_THAW, place->state))) {
 		result = -EBUSY;

@@ -29,6 +29,12 @@
 
 void gcr_restore_forget_papers(struct gcr_restore *restore)
 {
+	for (size_t i = 0; i < restore->pidfds_count; i++)
+		if (restore->pidfds[i] >= 0)
+			close(restore->pidfds[i]);
+	free(restore->pidfds);
+	restore->pidfds = NULL;
+	restore->pidfds_count = 0;
 	for (size_t i = 0; i < restore->members_count; i++) {
 		struct gcr_restore_member *member = &restore->members[i];
 
@@ -57,16 +63,14 @@ static int check_writer(struct gcr_restore *restore, struct gcr_error *error)
 				     "CRIU needs root, and the daemon does not run as root");
 	if (!restore->command.writer_uid)
 		return 0;
-	if (restore->command.restored)
-		return gcr_error_set(error, EPERM, "pid=%d is for root",
-				     (int)restore->command.restored);
-	if (!restore->place->origin.pid)
-		return gcr_error_set(error, EPERM,
-				     "it comes from elsewhere: only root may have it restored, for "
-				     "CRIU does as root what its images say");
-	if (*restore->command.stdio)
-		return gcr_error_set(error, EPERM, "stdio= is for root");
-	return 0;
+	/*
+	 * Not even what was dumped here: CRIU opens the tree's files by their paths, as root and
+	 * through symbolic links, and who owns the directories could lead it anywhere.
+	 */
+	return gcr_error_set(
+		error, EPERM,
+		"only root may have a process restored, for CRIU does as root what its "
+		"images say");
 }
 
 /* Nobody but root can have written it. @name is opened beneath @fd. */
@@ -215,6 +219,8 @@ static int read_papers(struct gcr_restore *restore, struct gcr_error *error)
 						     &restore->members[restore->members_count++],
 						     &tree->processes[i], !i, error),
 					 error);
+	if (!result && !restore->members_count)
+		result = gcr_error_set(error, EOPNOTSUPP, "none of its processes uses a GPU");
 	return result;
 }
 
@@ -470,6 +476,7 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	};
 	struct stat stat;
 
+	options.cancel = &restore->stop_reading;
 	if (!fstatat(AT_FDCWD, restore->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
 		options.refused_device = stat.st_dev;
 	return outward(gcr_file_identities_check(tree->files, tree->files_count, &options, error),

@@ -33,9 +33,10 @@ struct gcr_restore {
 	_Atomic(const char *) phase;
 
 	pthread_mutex_t lock;
-	int stop;	  /* positive errno: why it is to end, 0: it is not */
-	bool is_detached; /* wanted whoever waits */
-	bool is_over;	  /* nobody can join */
+	atomic_bool stop_reading; /* as `stop`, for those who read files */
+	int stop;		  /* positive errno: why it is to end, 0: it is not */
+	bool is_detached;	  /* wanted whoever waits */
+	bool is_over;		  /* nobody can join */
 	int64_t deadline_usec;
 	struct gcr_restore_waiter *waiters;
 	size_t waiters_count;
@@ -50,9 +51,11 @@ struct gcr_restore {
 	unsigned int moves_count;
 	struct gcr_tree_process alone; /* `pid=N`: the one member, which was not dumped by us */
 	pid_t root;		       /* of the tree that was made; 0: none yet */
-	pid_t namespace_init;	       /* `pid=new`: of its pid namespace; 0: it is in ours */
-	char *cgroup;		       /* the directory of its own; NULL: it has none */
-	uint64_t since_ticks;	       /* nothing that was made is older; 0: nothing yet */
+	int *pidfds; /* of all of it, taken while nobody of it ran; -1: one has ended */
+	size_t pidfds_count;
+	pid_t namespace_init; /* `pid=new`: of its pid namespace; 0: it is in ours */
+	char *cgroup;	      /* the directory of its own; NULL: it has none */
+	uint64_t since_ticks; /* nothing that was made is older; 0: nothing yet */
 };
 
 /* Why it is to stop, positive; 0: it is not. */

@@ -40,6 +40,7 @@ static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 	struct gcr_daemon *daemon = restore->daemon;
 	char name[GCR_PLACE_NAME_BYTES + sizeof(".log")];
 	_cleanup_close_ int fd = -1;
+	struct stat stat;
 	int log_fd;
 
 	if (mkdirat(daemon->runtime_fd, STDIO_DIRECTORY, 0711) < 0 && errno != EEXIST)
@@ -48,6 +49,10 @@ static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 	if (fd < 0)
 		return gcr_error_set(error, -fd, "no log can be made: %s", strerror(-fd));
 	snprintf(name, sizeof(name), "%s.log", restore->place->name);
+	/* What was another user's is not this one's. */
+	if (!fstatat(fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
+	    stat.st_uid != restore->place->stat.st_uid && unlinkat(fd, name, 0) < 0)
+		return gcr_error_set(error, errno, "no log can be made: %s", strerror(errno));
 	log_fd = openat(fd, name, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (log_fd < 0)
 		return gcr_error_set(error, errno, "no log can be made: %s", strerror(errno));

@@ -350,9 +350,33 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 	return 0;
 }
 
+/* While all of them are stopped: once some run, the tree may never be the same twice. */
+static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_proc_member *tree = NULL;
+	size_t count;
+	int result = gcr_proc_tree(restore->root, &tree, &count, error);
+
+	if (result < 0)
+		return result;
+	restore->pidfds = calloc(count, sizeof(*restore->pidfds));
+	if (!restore->pidfds)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		int *pidfd = &restore->pidfds[restore->pidfds_count++];
+
+		*pidfd = -1;
+		result = gcr_proc_open(tree[i].pid, tree[i].start_ticks, pidfd);
+		if (result < 0 && result != -ESRCH)
+			return gcr_error_set(error, -result, "process %d: %s", (int)tree[i].pid,
+					     strerror(-result));
+	}
+	return 0;
+}
+
 int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 {
-	int result = 0;
+	int result = restore->command.restored ? 0 : hold_all(restore, error);
 
 	gcr_restore_set_phase(restore, "adopt");
 	for (size_t i = 0; i < restore->members_count && !result; i++)
@@ -365,11 +389,13 @@ int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 void gcr_restore_signal_all(pid_t root, int number)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
-	struct gcr_error unused;
+	struct gcr_error error;
 	size_t count;
 
-	if (gcr_proc_tree(root, &tree, &count, &unused) < 0)
+	if (gcr_proc_tree(root, &tree, &count, &error) < 0) {
+		gcr_log(LOG_ERR, root, "its processes may stay stopped: %s", error.words);
 		return;
+	}
 	for (size_t i = count; i-- > 0;) {
 		_cleanup_close_ int pidfd = -1;
 
@@ -390,8 +416,9 @@ void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 	}
 	if (restore->command.restored)
 		return;
-	if (all)
-		gcr_restore_signal_all(restore->root, SIGCONT);
+	for (size_t i = restore->pidfds_count; i-- > 0 && all;)
+		if (restore->pidfds[i] >= 0)
+			syscall(SYS_pidfd_send_signal, restore->pidfds[i], SIGCONT, NULL, 0);
 	for (size_t i = 0; i < restore->members_count && !all; i++)
 		syscall(SYS_pidfd_send_signal, restore->members[i].process->pidfd, SIGCONT, NULL,
 			0);

@@ -132,13 +132,19 @@ int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_pr
 
 static FILE *open_file(const char *directory, const char *name, const char *mode)
 {
-	_cleanup_free_ char *path = NULL;
+	char *path = NULL;
+	FILE *file;
+	int number;
 
 	if (asprintf(&path, "%s/%s", directory, name) < 0) {
-		path = NULL;
+		errno = ENOMEM;
 		return NULL;
 	}
-	return fopen(path, mode);
+	file = fopen(path, mode);
+	number = errno;
+	free(path);
+	errno = number;
+	return file;
 }
 
 bool gcr_restored_cgroup_is_used(const char *directory)
@@ -146,7 +152,10 @@ bool gcr_restored_cgroup_is_used(const char *directory)
 	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.events", "re");
 	char line[64];
 
-	while (file && fgets(line, sizeof(line), file))
+	/* Where nobody can tell, it may be. */
+	if (!file)
+		return errno != ENOENT && errno != ENODEV;
+	while (fgets(line, sizeof(line), file))
 		if (!strcmp(line, "populated 1\n"))
 			return true;
 	return false;
