@@ -75,8 +75,8 @@ def test_new_pids():
             equal(machine.write(name, 'thaw'), 'EBUSY')
             check(f'pid {one.pid}' in machine.error(name), machine.error(name))
             equal(machine.state(name), 'dumped')
-            equal(machine.read(name, 'criu.log') if os.path.exists(machine.path(name, 'criu.log'))
-                  else '', '')
+            # Still the log of the dump.
+            check('Dumping finished' in machine.read(name, 'criu.log'), 'criu was not started')
             machine.must(name, 'thaw pid=new')
             equal(machine.state(name), 'running')
             pid = int(machine.status(name)['pid'])

@@ -160,7 +160,8 @@ def test_links():
 
 
 def test_what_a_user_has_dumped():
-    """It is the user's to read, to drop and to thaw; but not to write what CRIU reads."""
+    """It is the user's to read and to drop; but not to write what CRIU reads, and only root has it
+    thawed: CRIU would open as root what the user has put in the place of its files."""
     with restore.machine() as machine:
         one, name = dumped_of_user(machine)
         snapshot = machine.path(name, 'snapshot')
@@ -194,7 +195,9 @@ def test_what_a_user_has_dumped():
         # After a restart of the daemon too.
         machine.stop()
         machine.start()
-        equal(write_as(machine, name, 'thaw'), 'ok', machine.error(name))
+        equal(write_as(machine, name, 'thaw'), 'EPERM')
+        equal(machine.state(name), 'dumped')
+        machine.must(name, 'thaw')
         restore.check_on(machine, one, name)
         if HAS_RESOURCE:
             equal(write_as(machine, name, 'freeze', OTHER), 'EACCES')
