@@ -295,7 +295,9 @@ def test_one_of_two_is_interrupted():
         second.wait_waiting()
         first.signal(signal.SIGINT)
         equal(first.result(), 'EINTR')
-        check(first.seconds < DELAY_MS / 1000, 'it need not wait for the others')
+        # It need not wait for the others. On a slow machine it began long before.
+        check(first.seconds < DELAY_MS / 1000 or machine.state(demo.pid) == 'freezing',
+              'it need not wait for the others')
         equal(second.result(), 'ok')
         equal(machine.state(demo.pid), 'frozen')
         machine.must(demo.pid, 'thaw')

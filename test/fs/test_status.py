@@ -251,8 +251,11 @@ def test_store():
         machine.must(demo.pid, 'freeze')
         held = sum(vmm.files(machine, demo.pid).values())
         found = store()
-        equal(found['pool_used_bytes'], 0)
-        check(held <= found['store_used_bytes'] <= held + 8 * MIB, found)
+        # A freeze that takes seconds gives the pool time to make new files for it.
+        if harness.SLOW == 1:
+            equal(found['pool_used_bytes'], 0)
+        used = found['store_used_bytes'] - found['pool_used_bytes']
+        check(held <= used <= held + 8 * MIB, found)
         metrics = {}
         for line in machine.read('metrics').splitlines():
             if not line.startswith('#'):
