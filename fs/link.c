@@ -358,3 +358,21 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 		gcr_message_close_fds(ret_message);
 	}
 }
+
+int gcr_link_answer(const struct gcr_message *message, uint32_t *ret_state, struct gcr_error *error)
+{
+	struct gcr_result answer;
+
+	gcr_message_payload(message, &answer, sizeof(answer));
+	gcr_message_terminate(answer.words);
+	if (ret_state)
+		*ret_state = answer.state;
+	if (!answer.error)
+		return 0;
+	for (char *byte = answer.words; *byte; byte++)
+		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
+			*byte = '?';
+	if (answer.error < 0 || answer.error > 4095)
+		answer.error = EIO;
+	return gcr_error_set(error, answer.error, "%s", answer.words);
+}

@@ -94,4 +94,11 @@ int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
  */
 int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_message *ret_message);
 
+/*
+ * What a GCR_MESSAGE_RESULT says: 0: it was done; else the library's errno and words, made safe.
+ * *ret_state (may be NULL) is as the library has it.
+ */
+int gcr_link_answer(const struct gcr_message *message, uint32_t *ret_state,
+		    struct gcr_error *error);
+
 #endif

@@ -19,20 +19,6 @@
 #define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
 #define ANSWER_USEC  (5 * GCR_USEC_PER_SEC)
 
-static int take_answer(const struct gcr_message *message, struct gcr_error *error)
-{
-	struct gcr_result answer;
-
-	gcr_message_payload(message, &answer, sizeof(answer));
-	gcr_message_terminate(answer.words);
-	for (char *byte = answer.words; *byte; byte++)
-		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
-			*byte = '?';
-	if (answer.error < 0 || answer.error > 4095)
-		answer.error = EIO;
-	return answer.error ? gcr_error_set(error, answer.error, "%s", answer.words) : 0;
-}
-
 static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error)
 {
 	const struct gcr_park request = {.limit_ms = limit_ms};
@@ -56,7 +42,7 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 			return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 		gcr_message_close_fds(message);
 	} while (message->header.type != GCR_MESSAGE_RESULT);
-	return take_answer(message, error);
+	return gcr_link_answer(message, NULL, error);
 }
 
 /*

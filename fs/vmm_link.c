@@ -93,20 +93,12 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
 		       struct gcr_error *error)
 {
-	struct gcr_result answer;
+	uint32_t state;
+	int result = gcr_link_answer(message, &state, error);
 
-	gcr_message_payload(message, &answer, sizeof(answer));
-	gcr_message_terminate(answer.words);
-	if (answer.state >= GCR_PRELOAD_RUNNING && answer.state <= GCR_PRELOAD_LAST)
-		vmm->phase = (enum gcr_preload_phase)answer.state;
-	if (!answer.error)
-		return 0;
-	for (char *byte = answer.words; *byte; byte++)
-		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
-			*byte = '?';
-	if (answer.error < 0 || answer.error > 4095)
-		answer.error = EIO;
-	return gcr_error_set(error, answer.error, "%s", answer.words);
+	if (state >= GCR_PRELOAD_RUNNING && state <= GCR_PRELOAD_LAST)
+		vmm->phase = (enum gcr_preload_phase)state;
+	return result;
 }
 
 /*
