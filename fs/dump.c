@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The dump, in its order: every GPU process of the tree is frozen by a task of its own; the first
- * task parks their libraries, looks at what the tree has open, runs CRIU, which leaves the tree
- * stopped, writes the papers, publishes the place and ends the tree. Points at which a process
- * could be lost, each with a test that fires there: each freeze, parking, what is open, room,
- * CRIU's start, CRIU's failure, its end by a signal, cancel in it, papers, publishing, and the
- * daemon's death in each.
+ * task parks their libraries, looks at what the tree has open, runs CRIU, which holds the tree,
+ * writes the papers, publishes the place, and tells CRIU to end the tree. Points at which a process
+ * could be lost: each freeze, parking, what is open, room, CRIU's start, CRIU's failure, its end by
+ * a signal, cancel in it, papers, publishing, the tree's end, and the daemon's death in each.
  */
 #include "fs/dump.h"
 
@@ -477,7 +476,6 @@ static int explain(struct gcr_dump *dump, int result, struct gcr_error *error)
 /* Nothing is gone: everybody goes on. */
 static void give_up(struct gcr_dump *dump)
 {
-	gcr_dump_let_run(dump);
 	unpark_all(dump);
 	gcr_place_abort(dump->daemon->places, dump->name);
 }

@@ -18,7 +18,6 @@
 struct gcr_dump_member {
 	struct gcr_proc_member proc;
 	int pidfd;
-	bool was_stopped; /* before us */
 };
 
 struct gcr_dump {
@@ -31,7 +30,6 @@ struct gcr_dump {
 	gid_t gid;
 	struct gcr_opens *opens;
 	unsigned int criu_version;
-	bool is_stopped;       /* some or all of the tree may be, by CRIU */
 	struct gcr_room *room; /* for what CRIU writes, until the place has an account of its own */
 	uint64_t room_bytes;
 

@@ -85,7 +85,7 @@ static int find_tree(struct gcr_dump *dump, pid_t root, uint64_t start_ticks)
 	struct gcr_error error;
 	int result;
 
-	*dump = (struct gcr_dump){.root = root, .is_stopped = true};
+	*dump = (struct gcr_dump){.root = root};
 	result = root > 0 ? gcr_dump_find_tree(dump, &error) : -ESRCH;
 	if (!result && dump->members[0].proc.start_ticks != start_ticks) {
 		gcr_dump_forget_tree(dump);

@@ -38,15 +38,6 @@ void gcr_dump_forget_tree(struct gcr_dump *dump)
 	dump->count = 0;
 }
 
-static bool was_stopped(const struct gcr_dump *dump, const struct gcr_proc_member *member)
-{
-	for (size_t i = 0; i < dump->count; i++)
-		if (dump->members[i].proc.pid == member->pid &&
-		    dump->members[i].proc.start_ticks == member->start_ticks)
-			return dump->members[i].was_stopped;
-	return !dump->is_stopped && member->state == 'T';
-}
-
 int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_proc_member *found = NULL;
@@ -61,7 +52,6 @@ int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < count; i++) {
 		members[i].proc = found[i];
-		members[i].was_stopped = was_stopped(dump, &found[i]);
 		members[i].pidfd = -1;
 	}
 	for (size_t i = 0; i < count && !result; i++) {
@@ -250,7 +240,6 @@ static int check_writer(const struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-/* All of it is to be dumped, and nobody can be left out. */
 /* One that has another's rights is root's here, for it is not dumpable. */
 static bool is_of_owner(const struct gcr_dump *dump, pid_t pid)
 {
@@ -262,22 +251,23 @@ static bool is_of_owner(const struct gcr_dump *dump, pid_t pid)
 	       uid == dump->uid && status.effective_uid == dump->uid;
 }
 
+/* All of it is to be dumped, and nobody can be left out. */
 int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error)
 {
 	uid_t writer_uid = dump->task->command->writer_uid;
 
 	for (size_t i = 0; i < dump->count; i++) {
-		const struct gcr_proc_member *member = &dump->members[i].proc;
+		pid_t pid = dump->members[i].proc.pid;
 
-		if (strchr("ZX", member->state) ||
-		    (is_of_owner(dump, member->pid) && (!writer_uid || dump->uid == writer_uid)))
+		if (has_ended(&dump->members[i]) ||
+		    (is_of_owner(dump, pid) && (!writer_uid || dump->uid == writer_uid)))
 			continue;
 		/* Root may dump them together; nobody else reads that, then. */
 		dump->gid = 0;
 		if (writer_uid)
 			return gcr_error_set(error, EPERM,
 					     "process %d of the tree belongs to another user",
-					     (int)member->pid);
+					     (int)pid);
 	}
 	return 0;
 }
@@ -332,7 +322,7 @@ int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr
 		int result = gcr_proc_read(dump->members[i].proc.pid, "smaps_rollup", &text, NULL);
 
 		/* A zombie has no memory. */
-		if (result < 0 && strchr("ZX", dump->members[i].proc.state))
+		if (result < 0 && has_ended(&dump->members[i]))
 			continue;
 		if (result < 0)
 			return gcr_error_set(error, -result, "the memory of process %d: %s",
@@ -357,14 +347,10 @@ void gcr_dump_let_run(struct gcr_dump *dump)
 {
 	struct gcr_error unused;
 
-	if (!dump->is_stopped)
-		return;
 	/* With what has been made since; else those that are known. */
 	gcr_dump_find_tree(dump, &unused);
 	for (size_t i = dump->count; i-- > 0;)
-		if (!dump->members[i].was_stopped)
-			send_signal(&dump->members[i], SIGCONT);
-	dump->is_stopped = false;
+		send_signal(&dump->members[i], SIGCONT);
 }
 
 bool gcr_dump_root_has_ended(const struct gcr_dump *dump)
