@@ -271,8 +271,11 @@ filled=$(dd if=/dev/zero of=/dev/fd/3 bs=4096 oflag=nonblock 2>&1 |
     sed -n 's/^\([0-9]*\) bytes.*/\1/p')
 "$gpucr" freeze 123 2>"$work/err" 3>&- &
 pid=$!
-# The trap is set before the writer starts, and only the writer has children of its own.
+# Only with its trap set it is to get the signal (SIGTERM is the 15th bit of what is caught); what
+# has children of its own then is the writer.
 writer_is_up() {
+    caught=$(sed -n 's/^SigCgt:[[:blank:]]*/0x/p' "/proc/$pid/status")
+    [ $((${caught:-0} & 0x4000)) -ne 0 ] || return 1
     for child in $(cat "/proc/$pid/task/$pid/children"); do
         [ -z "$(cat "/proc/$child/task/$child/children" 2>/dev/null)" ] || return 0
     done

@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Sum up one `meson test` run for tools/check.
 
-testlog.py BUILD BUILD-DIR EXPECTED-SKIPS COUNTS-FILE
+testlog.py --failed LOG
+testlog.py BUILD LOG LOG-ALONE EXPECTED-SKIPS COUNTS-FILE
+
+A LOG is meson's testlog.json. With --failed: prints the names of the tests that failed, as meson
+test takes them. Else LOG-ALONE is that of a second run of these, one at a time; it need not be
+there. A test that failed beside others and passed alone counts as passed and is called unsteady:
+it has found either that the machine was too busy for it or a fault that comes seldom, and its
+output tells which.
 
 Prints a line per test, the output of those that failed and the reason of those that skipped;
 writes `PASSED FAILED SKIPPED` to COUNTS-FILE. Where CI=true, a skip that EXPECTED-SKIPS does not
@@ -44,8 +51,28 @@ def is_expected(name, patterns):
     return any(fnmatch.fnmatchcase(name, p) or fnmatch.fnmatchcase(test, p) for p in patterns)
 
 
+def read_log(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as log:
+        return [json.loads(line) for line in log if line.strip()]
+
+
+def passed(test):
+    return test["result"] in ("OK", "EXPECTEDFAIL")
+
+
+def print_failed(path):
+    for test in read_log(path):
+        if not passed(test) and test["result"] != "SKIP":
+            print(test["name"].rpartition(" / ")[2])
+
+
 def main():
-    build, directory, expected_path, counts_path = sys.argv[1:]
+    if sys.argv[1] == "--failed":
+        print_failed(sys.argv[2])
+        return
+    build, log_path, alone_path, expected_path, counts_path = sys.argv[1:]
     in_ci = os.environ.get("CI") == "true"
     expected = read_expected(expected_path, build)
     counts = {"ok": 0, "FAILED": 0, "skipped": 0}
@@ -53,12 +80,11 @@ def main():
 
     with open(counts_path, "w", encoding="utf-8"):
         pass
-    with open(os.path.join(directory, "meson-logs", "testlog.json"), encoding="utf-8") as log:
-        tests = [json.loads(line) for line in log if line.strip()]
-    for test in sorted(tests, key=lambda test: test["name"]):
+    passed_alone = {test["name"] for test in read_log(alone_path) if passed(test)}
+    for test in sorted(read_log(log_path), key=lambda test: test["name"]):
         name = short_name(test["name"])
         words = ""
-        if test["result"] in ("OK", "EXPECTEDFAIL"):
+        if passed(test):
             result = "ok"
         elif test["result"] == "SKIP":
             result = "skipped"
@@ -67,9 +93,11 @@ def main():
                 result = "FAILED"
                 words = ": skipped, which is not expected here" + words
         else:
-            result = "FAILED"
+            result = "ok" if test["name"] in passed_alone else "FAILED"
             words = f": {test['result'].lower()}, status {test['returncode']}"
-        if result == "FAILED":
+            if result == "ok":
+                words = f": UNSTEADY, passed alone after{words}"
+        if result == "FAILED" or "UNSTEADY" in words:
             failures.append((name, test))
         counts[result] += 1
         print(f"{result:8} {build}: {name}{words} ({test['duration']:.1f} s)")
