@@ -251,9 +251,8 @@ def test_store():
         machine.must(demo.pid, 'freeze')
         held = sum(vmm.files(machine, demo.pid).values())
         found = store()
-        # A freeze that takes seconds gives the pool time to make new files for it.
-        if harness.SLOW == 1:
-            equal(found['pool_used_bytes'], 0)
+        # Its files went to the freeze; in one that takes long the pool makes new ones meanwhile.
+        check(found['pool_used_bytes'] <= 32 * MIB, found)
         used = found['store_used_bytes'] - found['pool_used_bytes']
         check(held <= used <= held + 8 * MIB, found)
         metrics = {}
