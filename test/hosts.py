@@ -272,12 +272,13 @@ os._exit(answer[0] if answer else 255)''', sys.executable)
         self._script('rsh', f'exec ssh -F none -p {PORT} -i {key} -o IdentitiesOnly=yes -o '
                             'StrictHostKeyChecking=no -o LogLevel=ERROR -o BatchMode=yes '
                             f'-o UserKnownHostsFile={directory}/known "$@"')
+        self.answer = 'no answer'
         for host, other in (self.here, self.there), (self.there, self.here):
             def is_up(host=host, other=other):
                 self.answer = host.run(f'{directory}/rsh', other.address, 'echo it is $0')
                 return self.answer[:1] == (0,)
             try:
-                wait_for(is_up, f'sshd of {other.name}')
+                wait_for(is_up, f'sshd of {other.name}', 30)
             except Failure as failure:
                 log = harness.read_file(f'{directory}/sshd-{other.name}.log')
                 raise Failure(f'{failure}: {self.answer}\n{log}') from None

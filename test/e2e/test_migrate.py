@@ -113,6 +113,33 @@ def test_there_and_back():
         program.wait_ticks()
 
 
+def test_several_at_once():
+    """Several rsyncs share the files, one of which may be cut off: what it left is sent."""
+    with Pair(env=criu.find().env) as pair:
+        program = pair.program(pair.here, '--bytes', '16M', '--buffers', '3')
+        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
+            raise Skip('this daemon dumps no process')
+        program.wait_ticks()
+        pair.must_migrate(pair.here, pair.there, program.pid, '--jobs', '3')
+        program.wait_ticks()
+        # The first connection that carries an rsync breaks.
+        cut = os.path.join(pair.directory, 'cut')
+        with open(cut, 'w', encoding='utf-8') as file:
+            file.write(f"""#!/bin/sh
+case $* in
+*'rsync --server'*)
+    mkdir '{cut}.done' 2>/dev/null && exit 255
+    ;;
+esac
+exec '{pair.directory}/rsh' "$@"
+""")
+        os.chmod(cut, 0o755)
+        pair.must_migrate(pair.there, pair.here, program.pid, '--jobs', '2', '--rsh', cut)
+        check(os.path.exists(f'{cut}.done'), 'no connection was cut')
+        equal(pair.here.state(program.pid), 'running')
+        program.wait_ticks()
+
+
 def test_refused_there():
     """There is no room for it on the GPU there: it goes on here."""
     with Pair(there={'vram': '4M'}, env=criu.find().env) as pair:

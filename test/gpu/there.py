@@ -28,6 +28,9 @@ TELLING = re.compile(r"/dev/|memfd|anon_inode|anon_hugepage|\(deleted\)|/SYSV|io
 
 PARALLEL_COPY = """cd "$1" && find . -type d -print0 | xargs -0 -I{} mkdir -p "$2/{}" &&
 find . -type f -print0 | xargs -0 -P 8 -I{} cp -a {} "$2/{}" """
+# As gpucr-migrate does.
+SEVERAL_COPY = """cd "$1" && { find . -type f -size +16M -print0 |
+xargs -0 -P 4 -I{} rsync -a --inplace --relative {} "$2/"; rsync -a --inplace ./ "$2/"; }"""
 
 
 class Detached(Program):
@@ -221,15 +224,17 @@ class DumpParts:
             shutil.rmtree(where)
 
     def copy_command(self):
-        """rsync, where one is that finds its libraries and GPUCR_TEST_COPY does not say `cp`, or
-        `parallel`: eight cp at once, a file each."""
-        if os.environ.get("GPUCR_TEST_COPY") == "parallel":
+        """rsync, where one is that finds its libraries and GPUCR_TEST_COPY does not say `cp`;
+        `several`: four of them at once; or `parallel`: eight cp at once, a file each."""
+        way = os.environ.get("GPUCR_TEST_COPY", "rsync")
+        if way == "parallel":
             return ["sh", "-c", PARALLEL_COPY, "parallel"]
-        if os.environ.get("GPUCR_TEST_COPY", "rsync") == "rsync" and shutil.which("rsync"):
+        if way in ("rsync", "several") and shutil.which("rsync"):
             done = subprocess.run(["rsync", "--version"], check=False, capture_output=True,
                                   stdin=subprocess.DEVNULL, timeout=30)
             if not done.returncode:
-                return ["rsync", "-a", "--inplace"]
+                return (["rsync", "-a", "--inplace"] if way == "rsync" else
+                        ["sh", "-c", SEVERAL_COPY, "several"])
         return ["cp", "-a", "--sparse=always"]
 
     def copy(self, source, target):
