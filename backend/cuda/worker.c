@@ -369,6 +369,7 @@ static void between(void *data)
 		gcr_worker_session_tidy(worker->session);
 }
 
+#ifndef GCR_HIP
 /* Without NVML only a context tells how much memory is free, and we have one here. */
 static void complete(struct gcr_gpus_reply *reply, void *data)
 {
@@ -388,6 +389,7 @@ static void complete(struct gcr_gpus_reply *reply, void *data)
 		gpu->flags |= GCR_GPU_MEMORY;
 	}
 }
+#endif
 
 /* Every allocation under way has a descriptor here; nothing of ours uses select(2). */
 static void raise_descriptor_limit(void)
@@ -432,7 +434,9 @@ int main(int argc, char **argv)
 				       0;
 		gcr_serve(&(struct gcr_service){.driver = &worker.gpu.driver,
 						.handle = handle,
+#ifndef GCR_HIP
 						.complete = complete,
+#endif
 						.between = between,
 						.data = &worker});
 		/* In the middle of a session the driver may be busy, or stuck: no waiting. */
