@@ -38,7 +38,7 @@ static struct {
 #ifdef GCR_HIP
 void gcr_serve_prepare(void)
 {
-	gcr_kfd_driver_version(gcr_kfd_sysfs(), preparation.driver_version);
+	gcr_kfd_driver_version(preparation.driver_version);
 }
 #else
 static void *look_up_version(void *unused)
@@ -81,7 +81,7 @@ void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,
 static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *reply,
 		     struct gcr_error *error)
 {
-	return gcr_kfd_list(gcr_kfd_sysfs(), reply, error);
+	return gcr_kfd_list(reply, error);
 }
 #else
 /* Without NVML: what the driver tells without a context. */

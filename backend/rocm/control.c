@@ -36,7 +36,8 @@ int main(void)
 	struct gcr_error error = {0};
 
 	gcr_serve_prepare();
-	gcr_kfd_list(gcr_kfd_sysfs(), &reply, &error);
+	if (gcr_kfd_list(&reply, &error) == 0 && reply.gpus_count == 0)
+		gcr_error_set(&error, ENODEV, "the AMD GPU driver (amdgpu, KFD) shows no GPU");
 	if (gcr_serve_hello(&driver, &error) < 0) {
 		fprintf(stderr, "gpucr-control-hip: only gpucrfs starts this program\n");
 		return 2;

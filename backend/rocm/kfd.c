@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -55,15 +56,14 @@ static void numbers_free(struct numbers *numbers)
 }
 #define _cleanup_numbers_ _cleanup_(numbers_free)
 
-const char *gcr_kfd_sysfs(void)
+static bool find_sysfs(char ret_path[PATH_MAX])
 {
-	static char path[PATH_MAX];
 	const char *simulator = getenv("GPUCR_SIM_DIR");
 
-	if (!simulator || !*simulator ||
-	    snprintf(path, sizeof(path), "%s/sys", simulator) >= (int)sizeof(path))
-		return "/sys";
-	return path;
+	if (simulator && *simulator && snprintf(ret_path, PATH_MAX, "%s/sys", simulator) < PATH_MAX)
+		return true;
+	strcpy(ret_path, "/sys");
+	return false;
 }
 
 /* ---- files ---- */
@@ -216,15 +216,6 @@ void gcr_kfd_uuid(uint64_t unique_id, uint32_t domain, uint32_t location_id,
 	memcpy(ret_uuid, text, GCR_UUID_BYTES);
 }
 
-void gcr_kfd_architecture(uint64_t target_version, char ret_name[16])
-{
-	ret_name[0] = '\0';
-	if (target_version == 0 || target_version > 999999)
-		return;
-	snprintf(ret_name, 16, "gfx%u%x%x", (unsigned int)(target_version / 10000),
-		 (unsigned int)(target_version / 100 % 100), (unsigned int)(target_version % 100));
-}
-
 /* -ENODEV if it is no GPU, or not ours to use: then the kernel does not tell its number. */
 static int read_node(const char *sysfs, uint32_t number, struct node *ret_node)
 {
@@ -333,21 +324,19 @@ static void clean_name(char *text, size_t most)
 
 /*
  * Boards for servers have a name of their own. Else the one of the chip, which newer kernels do not
- * know: they say "ip discovery". What programs are compiled for tells those apart.
+ * know: they say "ip discovery".
  */
 static void read_name(const char *sysfs, uint32_t number, const struct node *node,
 		      struct gcr_gpu_info *gpu)
 {
-	char text[TEXT_BYTES + 1], architecture[16];
+	char text[TEXT_BYTES + 1];
 
-	gcr_kfd_architecture(node->target_version, architecture);
 	if ((read_device(sysfs, node, "product_name", text) < 0 || !*text) &&
 	    (read_text(sysfs, text, TOPOLOGY "/%" PRIu32 "/name", number) < 0 || !*text ||
 	     strcmp(text, "ip discovery") == 0))
 		strcpy(text, "AMD GPU");
-	clean_name(text, GCR_NAME_BYTES - sizeof(" (gfx00000000)"));
-	snprintf(gpu->name, sizeof(gpu->name), "%s%s%s%s", text, *architecture ? " (" : "",
-		 architecture, *architecture ? ")" : "");
+	clean_name(text, GCR_NAME_BYTES - 1);
+	strcpy(gpu->name, text);
 }
 
 static void read_gpu(const char *sysfs, uint32_t number, const struct node *node,
@@ -355,10 +344,8 @@ static void read_gpu(const char *sysfs, uint32_t number, const struct node *node
 {
 	gcr_kfd_uuid(node->unique_id, node->domain, node->location_id, gpu->uuid);
 	gpu->minor = node->render_minor <= INT32_MAX ? (int32_t)node->render_minor : -1;
-	if (node->target_version <= 999999) {
-		gpu->capability_major = (uint16_t)(node->target_version / 10000);
-		gpu->capability_minor = (uint16_t)(node->target_version % 10000);
-	}
+	if (node->target_version <= UINT32_MAX)
+		gpu->gfx_version = (uint32_t)node->target_version;
 	read_memory(sysfs, number, node, gpu);
 	read_name(sysfs, number, node, gpu);
 }
@@ -418,7 +405,7 @@ static void read_processes(const char *sysfs, const struct node *nodes,
 
 /* ---- all of them ---- */
 
-void gcr_kfd_driver_version(const char *sysfs, char ret_version[GCR_NAME_BYTES])
+void gcr_kfd_driver_version_below(const char *sysfs, char ret_version[GCR_NAME_BYTES])
 {
 	char text[TEXT_BYTES + 1];
 	struct utsname kernel;
@@ -429,10 +416,10 @@ void gcr_kfd_driver_version(const char *sysfs, char ret_version[GCR_NAME_BYTES])
 			snprintf(text, sizeof(text), "%s", kernel.release);
 	}
 	clean_name(text, GCR_NAME_BYTES - 1);
-	snprintf(ret_version, GCR_NAME_BYTES, "%s", text);
+	strcpy(ret_version, text);
 }
 
-int gcr_kfd_list(const char *sysfs, struct gcr_gpus_reply *ret_reply, struct gcr_error *error)
+int gcr_kfd_list_below(const char *sysfs, struct gcr_gpus_reply *ret_reply, struct gcr_error *error)
 {
 	_cleanup_numbers_ struct numbers numbers = {0};
 	struct node nodes[GCR_GPUS_MAX];
@@ -459,4 +446,36 @@ int gcr_kfd_list(const char *sysfs, struct gcr_gpus_reply *ret_reply, struct gcr
 	mark_partitions(ret_reply);
 	read_processes(sysfs, nodes, ret_reply);
 	return 0;
+}
+
+void gcr_kfd_driver_version(char ret_version[GCR_NAME_BYTES])
+{
+	char sysfs[PATH_MAX];
+
+	find_sysfs(sysfs);
+	gcr_kfd_driver_version_below(sysfs, ret_version);
+}
+
+/* A simulated program that was killed cannot have brought the files up to date. */
+static void refresh_simulator(void)
+{
+	static int (*refresh)(void);
+	void *library;
+
+	if (!refresh) {
+		library = dlopen("libamdhip64.so", RTLD_NOW | RTLD_LOCAL);
+		if (library)
+			refresh = (int (*)(void))dlsym(library, "hipSimRefreshSysfs");
+	}
+	if (refresh)
+		refresh();
+}
+
+int gcr_kfd_list(struct gcr_gpus_reply *ret_reply, struct gcr_error *error)
+{
+	char sysfs[PATH_MAX];
+
+	if (find_sysfs(sysfs))
+		refresh_simulator();
+	return gcr_kfd_list_below(sysfs, ret_reply, error);
 }
