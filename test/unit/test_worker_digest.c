@@ -83,7 +83,7 @@ static void make_vram(void)
 
 static struct gcr_digester *create(const char *its_ptx, unsigned int threads)
 {
-	struct gcr_digester_config config = {.ptx = its_ptx, .chunks = CHUNKS, .threads = threads};
+	struct gcr_digester_config config = {.kernel = its_ptx, .chunks = CHUNKS, .threads = threads};
 	struct gcr_digester *digester;
 
 	DONE(gcr_digester_create(&driver, context, &config, &digester, &driver_result, &error));
@@ -155,7 +155,7 @@ static void test_digests(const char *its_ptx, unsigned int threads)
 
 static void test_limits(const char *its_ptx)
 {
-	struct gcr_digester_config config = {.ptx = its_ptx, .chunks = CHUNKS - 1, .threads = 1};
+	struct gcr_digester_config config = {.kernel = its_ptx, .chunks = CHUNKS - 1, .threads = 1};
 	struct gcr_digester *digester;
 	uint64_t ticket;
 
