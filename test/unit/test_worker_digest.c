@@ -256,7 +256,7 @@ static bool takes_kernel(const char *architecture)
 static void test_architectures(void)
 {
 	struct gcr_digester_config config;
-	char name[GCR_ARCHITECTURE_BYTES];
+	char name[GCR_DRIVER_ARCHITECTURE_BYTES];
 
 	CHECK(gcr_driver_architecture(&driver, 0, name) == 0 && strcmp(name, "gfx90a") == 0);
 	CHECK(takes_kernel("gfx90a"));
