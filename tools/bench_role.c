@@ -112,6 +112,17 @@ int bench_driver_kernel(const char *name, CUfunction *ret_function)
 	return BENCH_CU(cuModuleGetFunction, ret_function, module, name);
 }
 
+/* The kernel's driver and HIP, "6.8.5,HIP-6.2.41133": a word. */
+static void describe_hip(int version, char ret_words[GCR_NAME_BYTES])
+{
+	char kernel[GCR_NAME_BYTES];
+
+	gcr_kfd_driver_version(gcr_kfd_sysfs(), kernel);
+	kernel[strcspn(kernel, " ")] = '\0';
+	snprintf(ret_words, GCR_NAME_BYTES, "%.40s,HIP-%d.%d.%d", kernel, version / 10000000,
+		 version / 100000 % 100, version % 100000);
+}
+
 /* machine GPU: names and sizes, and what is free beside one context. */
 static int role_machine(int argc, char **argv)
 {
@@ -137,8 +148,7 @@ static int role_machine(int argc, char **argv)
 	    BENCH_CU(cuMemGetInfo_v2, &free_bytes, &total_bytes) < 0)
 		return EXIT_FAILURE;
 	if (is_hip)
-		snprintf(driver, sizeof(driver), "HIP-%d.%d.%d", version / 10000000,
-			 version / 100000 % 100, version % 100000);
+		describe_hip(version, driver);
 	else if (gcr_nvml_driver_version(driver) < 0)
 		snprintf(driver, sizeof(driver), "API-%d.%d", version / 1000, version % 1000 / 10);
 	printf("ok total %zu free %zu uuid ", total_bytes, free_bytes);
@@ -151,7 +161,10 @@ static int role_machine(int argc, char **argv)
 /* What is in use on all GPUs, by NVML or by the kernel's AMD driver. */
 static int list_gpus(struct gcr_gpus_reply *reply)
 {
-	return is_hip ? gcr_kfd_list(reply) : gcr_nvml_list(reply);
+	if (!is_hip)
+		return gcr_nvml_list(reply);
+	memset(reply, 0, sizeof(*reply));
+	return gcr_kfd_list(gcr_kfd_sysfs(), reply, NULL);
 }
 
 /* figures UUID: asked with any line, it tells what is in use on that GPU, and by whom. */

@@ -303,6 +303,16 @@ static char *join(const char *directory, const char *name)
 	return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
+/* Those of each vendor, as they are built below @directory/.. */
+static char *helper_directories(const char *directory)
+{
+	char *path;
+
+	return asprintf(&path, "%s/../backend/cuda:%s/../backend/rocm", directory, directory) < 0
+		       ? NULL
+		       : path;
+}
+
 /* In the build tree programs are not where they will be installed. */
 static int find_paths(const struct bench_options *options, struct bench_paths *paths)
 {
@@ -324,8 +334,7 @@ static int find_paths(const struct bench_options *options, struct bench_paths *p
 	paths->run = join(directory, "gpucr-run");
 	if (!access(mark, F_OK)) {
 		paths->daemon = join(directory, "../fs/gpucrfs");
-		paths->helpers = getenv("GPUCR_HELPER_DIR") ? NULL
-							    : join(directory, "../backend/cuda");
+		paths->helpers = getenv("GPUCR_HELPER_DIR") ? NULL : helper_directories(directory);
 		paths->simulator = getenv("GPUCR_SIM_LIBDIR") ? NULL
 							      : join(directory, "../backend/sim");
 	} else {
@@ -350,6 +359,10 @@ static int find_paths(const struct bench_options *options, struct bench_paths *p
 		return -ENOMEM;
 	if (*paths->simulator_state)
 		setenv("GPUCR_SIM_DIR", paths->simulator_state, 1);
+	if (options->hip && !options->mount) {
+		setenv("GPUCR_SIM_GPUS", "0", 1);
+		setenv("GPUCR_SIM_HIP_GPUS", "1", 0);
+	}
 	return options->mount || !mkdir(paths->simulator_state, 0700) ? 0 : -errno;
 }
 

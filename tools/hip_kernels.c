@@ -74,7 +74,7 @@ struct compiler {
 static void *find_library(void *hip)
 {
 	static const char *const names[] = {"libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6",
-					    "libhiprtc.so.5"};
+					    "libhiprtc.so.5", "/opt/rocm/lib/libhiprtc.so"};
 	void *library = NULL;
 
 	if (dlsym(hip, "hiprtcCompileProgram"))
