@@ -303,16 +303,6 @@ static char *join(const char *directory, const char *name)
 	return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
-/* Those of each vendor, as they are built below @directory/.. */
-static char *helper_directories(const char *directory)
-{
-	char *path;
-
-	return asprintf(&path, "%s/../backend/cuda:%s/../backend/rocm", directory, directory) < 0
-		       ? NULL
-		       : path;
-}
-
 /* In the build tree programs are not where they will be installed. */
 static int find_paths(const struct bench_options *options, struct bench_paths *paths)
 {
@@ -334,7 +324,8 @@ static int find_paths(const struct bench_options *options, struct bench_paths *p
 	paths->run = join(directory, "gpucr-run");
 	if (!access(mark, F_OK)) {
 		paths->daemon = join(directory, "../fs/gpucrfs");
-		paths->helpers = getenv("GPUCR_HELPER_DIR") ? NULL : helper_directories(directory);
+		paths->helpers = getenv("GPUCR_HELPER_DIR") ? NULL
+							    : join(directory, "../backend/cuda");
 		paths->simulator = getenv("GPUCR_SIM_LIBDIR") ? NULL
 							      : join(directory, "../backend/sim");
 	} else {

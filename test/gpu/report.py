@@ -176,7 +176,7 @@ def discreet(text, options):
         user = ""
     for word, instead in ((socket.gethostname(), "(host)"), (user, "(user)"),
                           (os.path.abspath(options.output), "(output)")):
-        if word and word != "root":
+        if len(word) > 3 and word != "root":  # not every "vm"
             text = re.sub(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", instead, text)
     return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in text)
 

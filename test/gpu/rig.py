@@ -505,8 +505,7 @@ class Rig:
         self.others = []
         self.environment = dict(os.environ)
         self.environment.update(
-            GPUCR_HELPER_DIR=":".join(os.path.join(options.build, "backend", name)
-                                      for name in ("cuda", "rocm")),
+            GPUCR_HELPER_DIR=os.path.join(options.build, "backend", "cuda"),
             GPUCR_SIM_LIBDIR=os.path.join(options.build, "backend", "sim"),
             GPUCR_SOCKET=os.path.join(options.work, "run", "socket"))
         if options.sim:
