@@ -206,7 +206,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	GCR_OWN_AS(symbol, like);                                                                \
 	CUresult gcr_own_##symbol parameters                                                     \
 	{                                                                                        \
-		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY_##symbol); \
+		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY(symbol)); \
 		CUresult result;                                                                 \
                                                                                                  \
 		if (!real)                                                                       \
@@ -255,7 +255,7 @@ static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool 
 	CUresult gcr_own_##symbol(CUstream stream, CUgraph *graph)            \
 	{                                                                     \
 		__typeof__(cuStreamEndCapture) *real =                        \
-			(__typeof__(real))gcr_entry_real(GCR_ENTRY_##symbol); \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol)); \
                                                                               \
 		if (!real)                                                    \
 			return CUDA_ERROR_NOT_FOUND;                          \
@@ -284,7 +284,7 @@ static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
 	GCR_OWN(symbol);                                     \
 	CUresult gcr_own_##symbol(CUstream stream)           \
 	{                                                    \
-		__typeof__(symbol) *real = GCR_REAL(symbol); \
+		__typeof__(symbol) *real = GCR_WRAPPED(symbol); \
                                                              \
 		if (!real)                                   \
 			return CUDA_ERROR_NOT_FOUND;         \

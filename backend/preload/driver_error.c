@@ -4,6 +4,9 @@
 #include <errno.h>
 
 #include "backend/preload/entry_points.h"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+#endif
 
 int gcr_driver_failed(struct gcr_error *error, const char *call, CUresult result)
 {

@@ -18,7 +18,7 @@
 	GCR_OWN_AS(symbol, like);                                                                \
 	CUresult gcr_own_##symbol parameters                                                     \
 	{                                                                                        \
-		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY_##symbol); \
+		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY(symbol)); \
 		CUresult result;                                                                 \
                                                                                                  \
 		if (!real)                                                                       \
