@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include "backend/preload/device.h"
+#include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
@@ -209,6 +210,7 @@ CUresult gcr_own_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 	if (gcr_allocation_make(companion, bytes, pointer) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	/* The driver by itself: it finds room where we found none, or has the better words. */
+	gcr_driver_forget_error();
 	GCR_REAL(cuMemFree_v2)(companion);
 	return real(pointer, bytes);
 }
@@ -243,6 +245,7 @@ CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
 		*pitch = row_bytes;
 		return CUDA_SUCCESS;
 	}
+	gcr_driver_forget_error();
 	GCR_REAL(cuMemFree_v2)(companion);
 	return real(pointer, pitch, width, height, element_bytes);
 }

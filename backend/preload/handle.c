@@ -448,6 +448,8 @@ CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 	return result;
 }
 
+#ifndef GCR_HIP
+
 /* ---- multicast objects ---- */
 
 GCR_OWN(cuMulticastCreate);
@@ -481,3 +483,5 @@ CUresult gcr_own_cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size
 	memory = get(handle, &real_handle);
 	return real(multicast, offset, real_handle, memory_offset, bytes, flags);
 }
+
+#endif

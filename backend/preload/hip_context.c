@@ -12,12 +12,8 @@
 #include "backend/preload/hip_idle.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
+#include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"
-
-/* Of hip_api.h, which has other names for what cuda_api.h has. */
-CUresult hipDeviceReset(void);
-CUresult hipDeviceEnablePeerAccess(int peer, unsigned int flags);
-CUresult hipDeviceDisablePeerAccess(int peer);
 
 size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)
 {
@@ -41,13 +37,13 @@ void gcr_contexts_forget(void)
  * So what is ours goes first, when the work that uses it is done.
  */
 GCR_OWN(hipDeviceReset);
-CUresult gcr_own_hipDeviceReset(void)
+hipError_t gcr_own_hipDeviceReset(void)
 {
 	__typeof__(hipDeviceReset) *real = GCR_WRAPPED(hipDeviceReset);
 	CUcontext context = NULL;
 
 	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
+		return hipErrorNotFound;
 	GCR_GATE_WHOLE(hipDeviceReset);
 	if (GCR_REAL(cuCtxGetCurrent) && GCR_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS &&
 	    GCR_REAL(cuCtxSynchronize) && GCR_REAL(cuCtxSynchronize)() == CUDA_SUCCESS) {
@@ -61,38 +57,39 @@ CUresult gcr_own_hipDeviceReset(void)
 /* ---- peers ---- */
 
 GCR_OWN(hipDeviceEnablePeerAccess);
-CUresult gcr_own_hipDeviceEnablePeerAccess(int peer, unsigned int flags)
+hipError_t gcr_own_hipDeviceEnablePeerAccess(int peer, unsigned int flags)
 {
 	__typeof__(hipDeviceEnablePeerAccess) *real = GCR_WRAPPED(hipDeviceEnablePeerAccess);
+	CUresult peer_result;
+	hipError_t result;
 	CUdevice device;
-	CUresult result;
 
 	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
+		return hipErrorNotFound;
 	GCR_GATE(hipDeviceEnablePeerAccess);
 	result = real(peer, flags);
 	if (result)
 		return result;
-	result = GCR_REAL(cuCtxGetDevice)(&device);
-	if (!result)
-		result = gcr_peer_add(gcr_hip_context(device), device, gcr_hip_context(peer));
-	if (result)
+	peer_result = GCR_REAL(cuCtxGetDevice)(&device);
+	if (!peer_result)
+		peer_result = gcr_peer_add(gcr_hip_context(device), device, gcr_hip_context(peer));
+	if (peer_result)
 		GCR_WRAPPED(hipDeviceDisablePeerAccess)(peer);
-	return result;
+	return (hipError_t)peer_result;
 }
 
 GCR_OWN(hipDeviceDisablePeerAccess);
-CUresult gcr_own_hipDeviceDisablePeerAccess(int peer)
+hipError_t gcr_own_hipDeviceDisablePeerAccess(int peer)
 {
 	__typeof__(hipDeviceDisablePeerAccess) *real = GCR_WRAPPED(hipDeviceDisablePeerAccess);
+	hipError_t result;
 	CUdevice device;
-	CUresult result;
 
 	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
+		return hipErrorNotFound;
 	GCR_GATE(hipDeviceDisablePeerAccess);
 	result = real(peer);
-	if (result == CUDA_SUCCESS && GCR_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
+	if (result == hipSuccess && GCR_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
 		gcr_peer_drop(gcr_hip_context(device), gcr_hip_context(peer));
 	return result;
 }

@@ -4,10 +4,11 @@
  * hipInit: HIP initialises itself at the first call that needs it. So do we, at the first call that
  * passes the gate: where it would have happened a moment later.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
@@ -86,17 +87,17 @@ hipError_t gcr_own_hipGetProcAddress(const char *symbol, void **function, int ve
 	return result;
 }
 
-/* ROCm 7.1; the last one is an enum. Not in hip_api.h. */
-hipError_t hipGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
-				  int *status);
+/* ROCm 7.1; the last one is an enum. */
+hipError_t get_entry_point(const char *symbol, void **function, unsigned long long flags,
+			   int *status);
 
 #define GET_ENTRY_POINT(symbol_)                                                               \
-	GCR_OWN_AS(symbol_, hipGetDriverEntryPoint);                                           \
+	GCR_OWN_AS(symbol_, get_entry_point);                                           \
 	hipError_t gcr_own_##symbol_(const char *symbol, void **function,                      \
 				     unsigned long long flags, int *status)                    \
 	{                                                                                      \
-		__typeof__(hipGetDriverEntryPoint) *real =                                     \
-			GCR_WRAPPED_AS(symbol_, hipGetDriverEntryPoint);                       \
+		__typeof__(get_entry_point) *real =                                     \
+			GCR_WRAPPED_AS(symbol_, get_entry_point);                       \
 		hipError_t result;                                                             \
                                                                                                \
 		if (!real)                                                                     \

@@ -424,13 +424,13 @@ CUresult gcr_own_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, si
 	return result;
 }
 
+#ifndef GCR_HIP
 GCR_OWN_AS(cuStreamAttachMemAsync_ptsz, cuStreamAttachMemAsync);
 CUresult gcr_own_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, size_t bytes,
 					     unsigned int flags)
 {
 	__typeof__(cuStreamAttachMemAsync) *real =
-		(__typeof__(cuStreamAttachMemAsync) *)gcr_entry_real(
-			GCR_ENTRY_cuStreamAttachMemAsync_ptsz);
+		GCR_WRAPPED_AS(cuStreamAttachMemAsync_ptsz, cuStreamAttachMemAsync);
 	CUresult result;
 
 	if (!real)
@@ -442,6 +442,7 @@ CUresult gcr_own_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointe
 		note_attachment(pointer, flags, stream, !stream || stream == CU_STREAM_PER_THREAD);
 	return result;
 }
+#endif
 
 /* ---- fork ---- */
 
