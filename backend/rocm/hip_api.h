@@ -20,6 +20,9 @@
 #endif
 #include <hip/hip_runtime_api.h>
 
+/* Whether a function is still there is found out at run time. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 #define GCR_HIP_HEADERS_SINCE(major, minor) \
 	(HIP_VERSION_MAJOR > (major) ||     \
 	 (HIP_VERSION_MAJOR == (major) && HIP_VERSION_MINOR >= (minor)))
