@@ -376,6 +376,6 @@ struct gcr_page {
 #define GCR_PAGE_FILE_NAME "/memfd:" GCR_PAGE_NAME " (deleted)"
 #define GCR_PAGE_VMM	   0x1 /* memory is made so that it can be handed over */
 #define GCR_PAGE_IMPORTED  0x2 /* some of its handles were imported: never the driver engine */
-#define GCR_PAGE_HIP	   0x4 /* the library is that for HIP (AMD); else it is that for CUDA */
+#define GCR_PAGE_HIP	   0x4 /* it is the library for HIP, not the one for CUDA */
 
 #endif
