@@ -112,15 +112,15 @@ int bench_driver_kernel(const char *name, CUfunction *ret_function)
 	return BENCH_CU(cuModuleGetFunction, ret_function, module, name);
 }
 
-/* The kernel's driver and HIP, "6.8.5,HIP-6.2.41133": a word. */
+/* The kernel's driver and HIP, "6.8.5,HIP-6.2": a word. */
 static void describe_hip(int version, char ret_words[GCR_NAME_BYTES])
 {
 	char kernel[GCR_NAME_BYTES];
 
 	gcr_kfd_driver_version(gcr_kfd_sysfs(), kernel);
 	kernel[strcspn(kernel, " ")] = '\0';
-	snprintf(ret_words, GCR_NAME_BYTES, "%.40s,HIP-%d.%d.%d", kernel, version / 10000000,
-		 version / 100000 % 100, version % 100000);
+	snprintf(ret_words, GCR_NAME_BYTES, "%.60s,HIP-%d.%d", kernel, version / 1000,
+		 version % 1000 / 10);
 }
 
 /* machine GPU: names and sizes, and what is free beside one context. */
