@@ -117,7 +117,7 @@ static void describe_hip(int version, char ret_words[GCR_NAME_BYTES])
 {
 	char kernel[GCR_NAME_BYTES];
 
-	gcr_kfd_driver_version(gcr_kfd_sysfs(), kernel);
+	gcr_kfd_driver_version(kernel);
 	kernel[strcspn(kernel, " ")] = '\0';
 	snprintf(ret_words, GCR_NAME_BYTES, "%.60s,HIP-%d.%d", kernel, version / 1000,
 		 version % 1000 / 10);
@@ -164,7 +164,7 @@ static int list_gpus(struct gcr_gpus_reply *reply)
 	if (!is_hip)
 		return gcr_nvml_list(reply);
 	memset(reply, 0, sizeof(*reply));
-	return gcr_kfd_list(gcr_kfd_sysfs(), reply, NULL);
+	return gcr_kfd_list(reply, NULL);
 }
 
 /* figures UUID: asked with any line, it tells what is in use on that GPU, and by whom. */
