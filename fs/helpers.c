@@ -724,7 +724,5 @@ void gcr_helper_put(struct gcr_helper *helper)
 
 char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)
 {
-	char *path;
-
-	return asprintf(&path, "%s/%s", helpers->config.helper_directory, name) < 0 ? NULL : path;
+	return gcr_helper_find(helpers->config.helper_directory, name);
 }

@@ -35,8 +35,9 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 		return gcr_error_set(error, EOPNOTSUPP, "%s", facts.obstacle);
 	if (facts.sharings)
 		return gcr_error_set(error, EOPNOTSUPP,
-				     "it shares GPU memory with another process (CUDA IPC, or a "
-				     "memory handle given away or taken)");
+				     "it shares GPU memory with another process (%s IPC, or a "
+				     "memory handle given away or taken)",
+				     vmm->drive.vendor->backend->api);
 	return 0;
 }
 
@@ -49,7 +50,7 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 	int64_t until_usec = gcr_clock_usec() + CHILD_USEC;
 	int result;
 
-	while ((result = gcr_children_check(drive->process->pid, drive->daemon->device_directory,
+	while ((result = gcr_children_check(drive->process->pid, drive->vendor->memory_link,
 					    error)) == -EOPNOTSUPP &&
 	       gcr_clock_usec() < until_usec && !gcr_task_stopped(drive->task))
 		gcr_drive_pause(drive, CHILD_POLL_MSEC);
@@ -74,13 +75,12 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 		result = gcr_drive_need_helper(drive, error);
 	if (result < 0)
 		return result;
-	gcr_helpers_hello(drive->daemon->helpers, &hello);
-	result = drive->daemon->backend->preflight(process->pid, drive->daemon->device_directory,
-						   hello.driver_version, error);
+	gcr_helpers_hello(drive->vendor->helpers, &hello);
+	result = gcr_drive_preflight(drive, hello.driver_version, error);
 	if (!result)
 		result = check_children(drive, error);
 	/* What the driver has of it in VRAM stays there with the data alone. */
-	if (!result && !drive->task->command->data)
+	if (!result && gcr_drive_takes_control(drive))
 		result = gcr_drive_take_stock(drive, error);
 	if (!result)
 		result = gcr_drive_check_running(drive, ret_state, error);
@@ -91,7 +91,7 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	memcpy(shares, process->shares, sizeof(shares));
 	pthread_mutex_unlock(&process->lock);
 	for (unsigned int i = 0; i < count; i++)
-		gcr_helpers_start_worker(drive->daemon->helpers, shares[i].uuid);
+		gcr_helpers_start_worker(drive->vendor->helpers, shares[i].uuid);
 	return gcr_vmm_connect(vmm, CONNECT_USEC, error);
 }
 
@@ -102,7 +102,7 @@ static bool has_workers(struct gcr_vmm *vmm)
 		const uint8_t *uuid = vmm->extents[i].gpu;
 
 		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
-		    !gcr_helpers_idle_worker(vmm->drive.daemon->helpers, uuid))
+		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid))
 			return false;
 	}
 	return true;
@@ -128,7 +128,7 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	for (size_t i = vmm->device_count; i < vmm->count; i++)
 		vmm->timing.bytes += vmm->extents[i].bytes;
 	gcr_task_set_bytes(drive->task, vmm->timing.bytes + drive->bytes);
-	if (!drive->task->command->data) {
+	if (gcr_drive_takes_control(drive)) {
 		result = gcr_drive_check_host_room(drive, error);
 		if (result < 0)
 			return result;
@@ -186,7 +186,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	/* Only the answer is waited for below: all goes on meanwhile. */
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
-	if (!result && !drive->task->command->data) {
+	if (!result && gcr_drive_takes_control(drive)) {
 		result = gcr_drive_lock(drive, error);
 		if (!result)
 			result = gcr_vmm_check_handed(vmm, error);
@@ -201,7 +201,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_vmm_let_workers_go(vmm);
 	if (!result)
 		result = gcr_vmm_seal(vmm, error);
-	if (!result && !drive->task->command->data)
+	if (!result && gcr_drive_takes_control(drive))
 		result = gcr_drive_measure_freed(drive, error);
 	if (!result && gcr_task_commit(drive->task) < 0)
 		result = gcr_drive_stopped(error);
@@ -219,7 +219,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	int result;
 
 	/* What stays in VRAM need not find room there again. */
-	if (vmm->drive.task->command->data) {
+	if (!gcr_drive_takes_control(&vmm->drive)) {
 		pthread_mutex_lock(&process->lock);
 		process->shares_count = 0;
 		pthread_mutex_unlock(&process->lock);

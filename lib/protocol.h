@@ -180,7 +180,7 @@ struct gcr_gpu_info {
 	char name[GCR_NAME_BYTES];
 	uint16_t capability_major; /* of its compute capability; both 0 if not known */
 	uint16_t capability_minor;
-	/* AMD: major * 10000 + minor * 100 + step, as KFD's gfx_target_version; 0 if not known. */
+	/* AMD: major * 10000 + minor * 100 + step, as KFD's gfx_target_version; 0: not known */
 	uint32_t gfx_version;
 };
 #define GCR_GPU_MIG	  0x1 /* MIG mode is on */
@@ -376,6 +376,6 @@ struct gcr_page {
 #define GCR_PAGE_FILE_NAME "/memfd:" GCR_PAGE_NAME " (deleted)"
 #define GCR_PAGE_VMM	   0x1 /* memory is made so that it can be handed over */
 #define GCR_PAGE_IMPORTED  0x2 /* some of its handles were imported: never the driver engine */
-#define GCR_PAGE_HIP	   0x4 /* it is the library for HIP, not the one for CUDA */
+#define GCR_PAGE_HIP	   0x4 /* the library is that for HIP (AMD); else it is that for CUDA */
 
 #endif

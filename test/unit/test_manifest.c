@@ -53,6 +53,7 @@ static struct gcr_manifest *sample(void)
 	*manifest = (struct gcr_manifest){
 		.generation = GENERATION,
 		.engine = "vmm",
+		.vendor = GCR_MANIFEST_FIRST_VENDOR,
 		.pid = 4711,
 		.start_ticks = 987654321,
 		.uid = 1000,

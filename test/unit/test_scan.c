@@ -99,7 +99,7 @@ static void wait_until(struct watcher *watcher, pid_t pid, bool held)
 static struct gcr_scan *start(struct watcher *watcher, uid_t only_uid)
 {
 	struct gcr_scan_config config = {
-		.device_path = device,
+		.devices = {{.path = device}},
 		.only_uid = only_uid,
 		.ignore = ignore,
 		.pass = pass,
@@ -200,17 +200,18 @@ static void test_now(void)
 	struct gcr_proc_stat stat;
 	struct watcher watcher;
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
-	uint64_t start_ticks = 0;
+	struct gcr_scan_holder holder = {0};
 
 	CHECK(gcr_scan_now(scan) == 0);
 	CHECK(!holds(&watcher, child.pid));
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
 	tell(child, 'o');
-	CHECK(gcr_scan_probe(scan, child.pid, &start_ticks) == 1);
-	CHECK(gcr_proc_stat(child.pid, &stat) == 0 && stat.start_ticks == start_ticks);
+	CHECK(gcr_scan_probe(scan, child.pid, &holder) == 1);
+	CHECK(gcr_proc_stat(child.pid, &stat) == 0 && stat.start_ticks == holder.start_ticks);
+	CHECK(holder.pid == child.pid && holder.devices == 1);
 	CHECK(gcr_scan_now(scan) == 0);
 	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
-	CHECK(watcher.holders[0].start_ticks == start_ticks);
+	CHECK(watcher.holders[0].start_ticks == holder.start_ticks);
 
 	tell(other, 'o');
 	watcher.ignored = other.pid;
@@ -387,7 +388,7 @@ static void test_thread(void)
 
 static void test_create(void)
 {
-	struct gcr_scan_config config = {.device_path = "relative", .pass = pass};
+	struct gcr_scan_config config = {.devices = {{.path = "relative"}}, .pass = pass};
 	struct watcher watcher;
 	struct gcr_scan *scan;
 
