@@ -11,9 +11,12 @@ assert NAME in ('cuda', 'hip'), NAME
 
 RUN = [f'{BUILD}/tools/gpucr-run', '--sim']
 # The programs in test/e2e look at GPUCR_TEST_VENDOR themselves.
-MODE = ['--hip'] if HIP else []
+MODES = {'cuda': [], 'hip': ['--hip']}
+MODE = MODES[NAME]
 DEMO = [f'{BUILD}/tools/gpucr-demo', *MODE]
-ENGINE = 'hip' if HIP else 'vmm'  # that moves the memory which the preload library has made
+# That moves the memory which the preload library has made.
+ENGINES = {'cuda': 'vmm', 'hip': 'hip'}
+ENGINE = ENGINES[NAME]
 LIBRARIES = f'{BUILD}/backend/sim'
 VISIBLE = 'HIP_VISIBLE_DEVICES' if HIP else 'CUDA_VISIBLE_DEVICES'
 # Names of processes have 15 characters.
