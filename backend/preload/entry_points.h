@@ -66,8 +66,8 @@ enum gcr_entry gcr_entry_find(const char *symbol);
  */
 #ifdef GCR_HIP
 enum gcr_call {
-#define ALIKE(cuda, hip)	  GCR_CALL_##cuda,
-#define ADAPTED(cuda, hip, other) GCR_CALL_##cuda,
+#define ALIKE(cuda, hip)   GCR_CALL_##cuda,
+#define ADAPTED(cuda, hip) GCR_CALL_##cuda,
 #include "backend/rocm/alike.def"
 #undef ALIKE
 #undef ADAPTED

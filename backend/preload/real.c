@@ -191,23 +191,23 @@ bool gcr_entry_is_drivers_name(const char *name)
 
 enum gcr_entry gcr_entry_of(const void *function, const char *name)
 {
-	enum gcr_entry found = GCR_ENTRIES;
+	enum gcr_entry entry = GCR_ENTRIES;
 
 	for (size_t i = 0; i < GCR_ENTRIES; i++) {
 		if (atomic_load_explicit(&gcr_reals[i], memory_order_relaxed) != function)
 			continue;
 		if (strcmp(gcr_entry_points[i].name, name) == 0)
 			return (enum gcr_entry)i;
-		found = (enum gcr_entry)i;
+		entry = (enum gcr_entry)i;
 	}
-	return found;
+	return entry;
 }
 
 #ifdef GCR_HIP
 
 static const char *const call_names[GCR_CALLS] = {
-#define ALIKE(cuda, hip)	  #cuda,
-#define ADAPTED(cuda, hip, other) #cuda,
+#define ALIKE(cuda, hip)   #cuda,
+#define ADAPTED(cuda, hip) #cuda,
 #include "backend/rocm/alike.def"
 #undef ALIKE
 #undef ADAPTED
