@@ -18,6 +18,7 @@ user   command:fusermount3      fuse3
 full   command:scdoc            scdoc
 full   pkgconfig:libsystemd     libsystemd-dev
 full   command:clang            clang
+full   command:ld.lld           lld
 test   command:python3          python3
 test   command:rsync            rsync
 test   command:ip               iproute2
