@@ -88,7 +88,7 @@ GCR_OWN(cuPointerGetAttribute);
 CUresult gcr_own_cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
 				       CUdeviceptr pointer)
 {
-	__typeof__(cuPointerGetAttribute) *real = GCR_REAL(cuPointerGetAttribute);
+	__typeof__(cuPointerGetAttribute) *real = GCR_WRAPPED(cuPointerGetAttribute);
 	struct subject subject;
 	unsigned long long types;
 	CUresult result;
@@ -118,7 +118,7 @@ GCR_OWN(cuPointerGetAttributes);
 CUresult gcr_own_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
 					void **data, CUdeviceptr pointer)
 {
-	__typeof__(cuPointerGetAttributes) *real = GCR_REAL(cuPointerGetAttributes);
+	__typeof__(cuPointerGetAttributes) *real = GCR_WRAPPED(cuPointerGetAttributes);
 	struct subject subject;
 	unsigned long long types;
 	CUresult result;
@@ -157,7 +157,7 @@ GCR_OWN(cuPointerSetAttribute);
 CUresult gcr_own_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 				       CUdeviceptr pointer)
 {
-	__typeof__(cuPointerSetAttribute) *real = GCR_REAL(cuPointerSetAttribute);
+	__typeof__(cuPointerSetAttribute) *real = GCR_WRAPPED(cuPointerSetAttribute);
 	struct subject subject;
 
 	if (!real)
@@ -172,7 +172,7 @@ CUresult gcr_own_cuPointerSetAttribute(const void *value, CUpointer_attribute at
 GCR_OWN(cuMemGetAddressRange_v2);
 CUresult gcr_own_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)
 {
-	__typeof__(cuMemGetAddressRange_v2) *real = GCR_REAL(cuMemGetAddressRange_v2);
+	__typeof__(cuMemGetAddressRange_v2) *real = GCR_WRAPPED(cuMemGetAddressRange_v2);
 	struct subject subject;
 
 	if (!real)
@@ -194,7 +194,7 @@ GCR_OWN(cuMemGetAccess);
 CUresult gcr_own_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
 				CUdeviceptr pointer)
 {
-	__typeof__(cuMemGetAccess) *real = GCR_REAL(cuMemGetAccess);
+	__typeof__(cuMemGetAccess) *real = GCR_WRAPPED(cuMemGetAccess);
 	CUdeviceptr companion;
 
 	if (!real)
