@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Loading libcuda.so.1, and saying what its result codes mean. One thread. */
+/* Loading the driver's library, and saying what its result codes mean. One thread. */
 #include "backend/cuda/driver.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/cleanup.h"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+#endif
 
 #define MAJOR(version) ((version) / 1000)
 #define MINOR(version) ((version) % 1000 / 10)
@@ -19,7 +23,9 @@ struct call {
 
 #define CALL(name) {#name, offsetof(struct gcr_driver, name)},
 static const struct call calls[] = {GCR_DRIVER_CALLS(CALL)};
+#ifndef GCR_HIP
 static const struct call checkpoint_calls[] = {GCR_DRIVER_CHECKPOINT_CALLS(CALL)};
+#endif
 #undef CALL
 
 static const struct {
@@ -49,6 +55,74 @@ static int errno_of(CUresult result)
 	return EIO;
 }
 
+#ifdef GCR_HIP
+static void *look_up_hip(void *library, const char *name)
+{
+	return dlsym(library, name);
+}
+
+static void *find(void *library, const char *name)
+{
+	return gcr_hip_find(name, look_up_hip, library);
+}
+
+/* The versions have the same functions, as far as they are used. Not all are where ld.so looks. */
+static void *open_library(struct gcr_error *error)
+{
+	static const char *const names[] = {
+		"libamdhip64.so",
+		"libamdhip64.so.7",
+		"libamdhip64.so.6",
+		"libamdhip64.so.5",
+		"/opt/rocm/lib/libamdhip64.so",
+		"/opt/rocm/lib/libamdhip64.so.7",
+		"/opt/rocm/lib/libamdhip64.so.6",
+		"/opt/rocm/lib/libamdhip64.so.5",
+	};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(names); i++) {
+		void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+
+		if (library)
+			return library;
+		if (i == 0)
+			gcr_error_set(error, ENODEV, "AMD's HIP library cannot be loaded: %s",
+				      dlerror());
+	}
+	return NULL;
+}
+
+static int fail_missing(const char *name, struct gcr_error *error)
+{
+	const char *hip_name = gcr_hip_name(name);
+
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "HIP has no %s here: it is too old; ROCm 6.2 or newer is needed",
+			     hip_name ? hip_name : name);
+}
+#else
+static void *find(void *library, const char *name)
+{
+	return dlsym(library, name);
+}
+
+static void *open_library(struct gcr_error *error)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	if (!library)
+		gcr_error_set(error, ENODEV, "the NVIDIA driver's library cannot be loaded: %s",
+			      dlerror());
+	return library;
+}
+
+static int fail_missing(const char *name, struct gcr_error *error)
+{
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "the driver has no %s: it is too old; 570 or newer is needed", name);
+}
+#endif
+
 /* The name of the first entry point that is missing, NULL if there is none. */
 static const char *look_up(void *library, struct gcr_driver *driver, const struct call *list,
 			   size_t count)
@@ -56,7 +130,7 @@ static const char *look_up(void *library, struct gcr_driver *driver, const struc
 	const char *missing = NULL;
 
 	for (size_t i = 0; i < count; i++) {
-		void *symbol = dlsym(library, list[i].name);
+		void *symbol = find(library, list[i].name);
 
 		if (!symbol && !missing)
 			missing = list[i].name;
@@ -73,16 +147,20 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error)
 	int r;
 
 	/* Not closed again: the driver leaves threads and device files behind. */
-	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	library = open_library(error);
 	if (!library)
-		return gcr_error_set(error, ENODEV,
-				     "the NVIDIA driver's library cannot be loaded: %s", dlerror());
+		return -ENODEV;
 	missing = look_up(library, &driver, calls, GCR_ARRAY_SIZE(calls));
 	if (missing)
-		return gcr_error_set(error, EOPNOTSUPP,
-				     "the driver has no %s: it is too old; 570 or newer is needed",
-				     missing);
+		return fail_missing(missing, error);
+#ifdef GCR_HIP
+	driver.hipGetDevicePropertiesR0600 =
+		(gcr_hip_get_properties *)dlsym(library, "hipGetDevicePropertiesR0600");
+	driver.hipGetDeviceProperties =
+		(gcr_hip_get_properties_5 *)dlsym(library, "hipGetDeviceProperties");
+#else
 	look_up(library, &driver, checkpoint_calls, GCR_ARRAY_SIZE(checkpoint_calls));
+#endif
 
 	r = gcr_driver_check(&driver, driver.cuDriverGetVersion(&driver.api_version),
 			     "cuDriverGetVersion", error);
@@ -95,6 +173,33 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error)
 	return 0;
 }
 
+#ifdef GCR_HIP
+int gcr_driver_architecture(const struct gcr_driver *driver, CUdevice device,
+			    char ret_name[GCR_ARCHITECTURE_BYTES])
+{
+	union {
+		struct gcr_hip_properties properties;
+		struct gcr_hip_properties_5 old;
+	} answer = {0};
+	const char *name;
+
+	if (driver->hipGetDevicePropertiesR0600) {
+		if (driver->hipGetDevicePropertiesR0600(&answer.properties, device) != hipSuccess)
+			return -ENODEV;
+		name = answer.properties.gcnArchName;
+	} else if (driver->hipGetDeviceProperties) {
+		if (driver->hipGetDeviceProperties(&answer.old, device) != hipSuccess)
+			return -ENODEV;
+		name = answer.old.gcnArchName;
+	} else {
+		return -ENODEV;
+	}
+	snprintf(ret_name, GCR_ARCHITECTURE_BYTES, "%.*s",
+		 (int)strnlen(name, GCR_ARCHITECTURE_BYTES - 1), name);
+	ret_name[strcspn(ret_name, ":")] = '\0';
+	return *ret_name ? 0 : -ENODEV;
+}
+#else
 int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_error *error)
 {
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(checkpoint_calls); i++) {
@@ -110,6 +215,22 @@ int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_erro
 	}
 	return 0;
 }
+#endif
+
+/* As the library that was called has it: words name "cuMemcpyDtoHAsync" and have no versions. */
+static const char *name_of(const char *call)
+{
+#ifdef GCR_HIP
+	const char *name = gcr_hip_name(call);
+	char versioned[64];
+
+	if (!name && snprintf(versioned, sizeof(versioned), "%s_v2", call) < (int)sizeof(versioned))
+		name = gcr_hip_name(versioned);
+	return name ? name : call;
+#else
+	return call;
+#endif
+}
 
 int gcr_driver_check(const struct gcr_driver *driver, CUresult result, const char *call,
 		     struct gcr_error *error)
@@ -120,7 +241,7 @@ int gcr_driver_check(const struct gcr_driver *driver, CUresult result, const cha
 		return 0;
 	driver->cuGetErrorName(result, &name);
 	driver->cuGetErrorString(result, &description);
-	return gcr_error_set(error, errno_of(result), "%s: %s (%d): %s", call,
+	return gcr_error_set(error, errno_of(result), "%s: %s (%d): %s", name_of(call),
 			     name ? name : "unknown error", (int)result,
 			     description ? description : "no description");
 }

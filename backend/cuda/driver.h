@@ -2,6 +2,9 @@
 /*
  * The CUDA driver as the helper programs use it: libcuda.so.1 opened at run time, so that
  * nothing of ours is linked with it, and its result codes in errno and words.
+ *
+ * Compiled with GCR_HIP it is HIP, libamdhip64.so, by what backend/rocm/adapt.h finds for each of
+ * the names here. Words have HIP's names then.
  */
 #ifndef GCR_CUDA_DRIVER_H
 #define GCR_CUDA_DRIVER_H
@@ -11,6 +14,9 @@
 #include "backend/cuda/cuda_api.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
+#ifdef GCR_HIP
+#include "backend/rocm/hip_api.h"
+#endif
 
 /* Every entry point by its exported, versioned name. */
 #define GCR_DRIVER_CALLS(X)                       \
@@ -60,13 +66,17 @@
 	X(cuMemExportToShareableHandle)           \
 	X(cuMemImportFromShareableHandle)
 
-/* Drivers before 570 lack these: NULL then. */
+/* Drivers before 570 lack these: NULL then. HIP has none. */
+#ifdef GCR_HIP
+#define GCR_DRIVER_CHECKPOINT_CALLS(X)
+#else
 #define GCR_DRIVER_CHECKPOINT_CALLS(X)   \
 	X(cuCheckpointProcessGetState)   \
 	X(cuCheckpointProcessLock)       \
 	X(cuCheckpointProcessCheckpoint) \
 	X(cuCheckpointProcessRestore)    \
 	X(cuCheckpointProcessUnlock)
+#endif
 
 struct gcr_driver {
 #define GCR_DRIVER_FIELD(name) __typeof__(name) *name;
@@ -74,6 +84,10 @@ struct gcr_driver {
 	GCR_DRIVER_CHECKPOINT_CALLS(GCR_DRIVER_FIELD)
 #undef GCR_DRIVER_FIELD
 	int api_version; /* 1000 * major + 10 * minor */
+#ifdef GCR_HIP
+	gcr_hip_get_properties *hipGetDevicePropertiesR0600; /* since 6.0, else NULL */
+	gcr_hip_get_properties_5 *hipGetDeviceProperties;
+#endif
 };
 
 /*
@@ -83,8 +97,18 @@ struct gcr_driver {
  */
 int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error);
 
+#ifdef GCR_HIP
+/*
+ * What code has to be compiled for to run on @device: "gfx90a", without the settings that may
+ * follow in HIP (":sramecc+:xnack-"). -ENODEV: HIP does not tell.
+ */
+#define GCR_ARCHITECTURE_BYTES 64
+int gcr_driver_architecture(const struct gcr_driver *driver, CUdevice device,
+			    char ret_name[GCR_ARCHITECTURE_BYTES]);
+#else
 /* Does the driver have the checkpoint calls? 0, or -EOPNOTSUPP with words. */
 int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_error *error);
+#endif
 
 /*
  * 0 if @result is success; else its errno, negative, and "CALL: NAME (NUMBER): description".

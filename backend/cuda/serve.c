@@ -15,7 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifdef GCR_HIP
+#include "backend/rocm/kfd.h"
+#else
 #include "backend/cuda/nvml.h"
+#endif
 #include "lib/cleanup.h"
 
 #define SOCKET 3
@@ -31,6 +35,12 @@ static struct {
 	char driver_version[GCR_NAME_BYTES];
 } preparation;
 
+#ifdef GCR_HIP
+void gcr_serve_prepare(void)
+{
+	gcr_kfd_driver_version(preparation.driver_version);
+}
+#else
 static void *look_up_version(void *unused)
 {
 	gcr_nvml_driver_version(preparation.driver_version);
@@ -41,6 +51,7 @@ void gcr_serve_prepare(void)
 {
 	preparation.started = pthread_create(&preparation.thread, NULL, look_up_version, NULL) == 0;
 }
+#endif
 
 int gcr_serve_hello(const struct gcr_driver *driver, const struct gcr_error *error)
 {
@@ -65,6 +76,14 @@ void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,
 	copy_words(result->words, error);
 }
 
+#ifdef GCR_HIP
+/* The kernel tells, of all GPUs and processes, and without a context. */
+static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *reply,
+		     struct gcr_error *error)
+{
+	return gcr_kfd_list(reply, error);
+}
+#else
 /* Without NVML: what the driver tells without a context. */
 static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *reply,
 			struct gcr_error *error)
@@ -104,6 +123,20 @@ static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *
 	return 0;
 }
 
+static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *reply,
+		     struct gcr_error *error)
+{
+	int r;
+
+	if (gcr_nvml_list(reply) == 0)
+		return 0;
+	r = list_devices(service->driver, reply, error);
+	if (r == 0 && service->complete)
+		service->complete(reply, service->data);
+	return r;
+}
+#endif
+
 static int answer_query(const struct gcr_service *service, uint32_t sequence)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
@@ -111,13 +144,9 @@ static int answer_query(const struct gcr_service *service, uint32_t sequence)
 
 	if (!reply)
 		return -ENOMEM;
-	if (gcr_nvml_list(reply) < 0) {
-		if (list_devices(service->driver, reply, &error) < 0) {
-			reply->error = error.number;
-			copy_words(reply->words, &error);
-		} else if (service->complete) {
-			service->complete(reply, service->data);
-		}
+	if (list_gpus(service, reply, &error) < 0) {
+		reply->error = error.number;
+		copy_words(reply->words, &error);
 	}
 	return gcr_message_send(SOCKET, GCR_MESSAGE_GPUS, sequence, reply, sizeof(*reply), NULL, 0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What both helper programs do: say hello, answer requests one by one, list the GPUs. */
+/* What all helper programs do: say hello, answer requests one by one, list the GPUs. */
 #ifndef GCR_CUDA_SERVE_H
 #define GCR_CUDA_SERVE_H
 
@@ -35,7 +35,10 @@ struct gcr_answer {
  */
 typedef void gcr_serve_handler(struct gcr_message *request, struct gcr_answer *answer, void *data);
 
-/* One more thing to know about the GPUs when NVML does not: the worker has a context. */
+/*
+ * One more thing to know about the GPUs when NVML does not: the worker has a context. Not for HIP:
+ * there the kernel knows.
+ */
 typedef void gcr_serve_complete(struct gcr_gpus_reply *reply, void *data);
 
 /* What can be done between an answer and the next request. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-worker UUID: the only one of us with a context on that GPU, and so with VRAM. It ends
- * when the daemon closes its socket, and everything it holds goes with it.
+ * gpucr-worker UUID, and for HIP gpucr-worker-hip: the only one of us with a context on that GPU,
+ * and so with VRAM. It ends when the daemon closes its socket, and everything it holds goes with
+ * it.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,6 +20,12 @@
 #include "backend/cuda/worker_session.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+
+#ifdef GCR_HIP
+#define PROGRAM "gpucr-worker-hip"
+#else
+#define PROGRAM "gpucr-worker"
+#endif
 
 #define SYSFS "/sys"
 
@@ -342,7 +349,7 @@ static int run(struct worker *worker, struct gcr_message *request, struct gcr_an
 			return gcr_error_set(error, EINVAL, "the worker has no session");
 		return verbs[i].run(worker, request, answer, ret_driver_result, error);
 	}
-	return gcr_error_set(error, EOPNOTSUPP, "gpucr-worker does not know this request");
+	return gcr_error_set(error, EOPNOTSUPP, PROGRAM " does not know this request");
 }
 
 static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
@@ -369,6 +376,7 @@ static void between(void *data)
 		gcr_worker_session_tidy(worker->session);
 }
 
+#ifndef GCR_HIP
 /* Without NVML only a context tells how much memory is free, and we have one here. */
 static void complete(struct gcr_gpus_reply *reply, void *data)
 {
@@ -388,6 +396,7 @@ static void complete(struct gcr_gpus_reply *reply, void *data)
 		gpu->flags |= GCR_GPU_MEMORY;
 	}
 }
+#endif
 
 /* Every allocation under way has a descriptor here; nothing of ours uses select(2). */
 static void raise_descriptor_limit(void)
@@ -418,7 +427,7 @@ int main(int argc, char **argv)
 	struct worker worker = {0};
 
 	if (argc != 2 || parse_uuid(argv[1], worker.uuid) < 0) {
-		fprintf(stderr, "usage: gpucr-worker UUID (32 hexadecimal digits)\n");
+		fprintf(stderr, "usage: " PROGRAM " UUID (32 hexadecimal digits)\n");
 		return 2;
 	}
 	gcr_serve_prepare();
@@ -426,13 +435,15 @@ int main(int argc, char **argv)
 	gcr_space_catch_bus_errors();
 	open_gpu(&worker, &error);
 	if (gcr_serve_hello(&worker.gpu.driver, &error) < 0) {
-		fprintf(stderr, "gpucr-worker: only gpucrfs starts this program\n");
+		fprintf(stderr, PROGRAM ": only gpucrfs starts this program\n");
 	} else if (!error.number) {
 		worker.has_preparing = pthread_create(&worker.preparing, NULL, prepare, &worker) ==
 				       0;
 		gcr_serve(&(struct gcr_service){.driver = &worker.gpu.driver,
 						.handle = handle,
+#ifndef GCR_HIP
 						.complete = complete,
+#endif
 						.between = between,
 						.data = &worker});
 		/* In the middle of a session the driver may be busy, or stuck: no waiting. */

@@ -215,6 +215,29 @@ static bool device_can_wait(const struct gcr_copier *copier)
 
 /* ---- the thread that talks to the GPU ---- */
 
+/* What of @bytes of VRAM from @offset on one call may copy: in HIP nothing beyond a mapping. */
+static size_t of_one_call(const struct gcr_copier *copier, uint64_t offset, size_t bytes)
+{
+#ifdef GCR_HIP
+	return gcr_space_within(copier->job.space, offset, bytes);
+#else
+	return bytes;
+#endif
+}
+
+static CUresult submit_out(const struct gcr_copier *copier, uint64_t offset, char *memory,
+			   size_t bytes)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t done = 0, part; done < bytes && result == CUDA_SUCCESS; done += part) {
+		part = of_one_call(copier, offset + done, bytes - done);
+		result = copier->driver->cuMemcpyDtoHAsync_v2(
+			memory + done, copier->job.base + offset + done, part, copier->stream);
+	}
+	return result;
+}
+
 /* A part towards VRAM: runs of data and runs of zeros. @holes begins with the part's pieces. */
 static CUresult submit_part_in(const struct gcr_copier *copier,
 			       const struct gcr_transfer_part *part, const char *memory,
@@ -226,9 +249,13 @@ static CUresult submit_part_in(const struct gcr_copier *copier,
 	CUresult result = CUDA_SUCCESS;
 
 	for (unsigned int first = 0, next; first < pieces && result == CUDA_SUCCESS; first = next) {
+		uint64_t offset = part->offset + first * PIECE;
+		unsigned int end = first + (unsigned int)(of_one_call(copier, offset,
+								      (pieces - first) * PIECE) /
+							  PIECE);
 		bool hole = holes >> first & 1;
 
-		for (next = first + 1; next < pieces; next++)
+		for (next = first + 1; next < end; next++)
 			if ((holes >> next & 1) != hole)
 				break;
 		*ret_call = hole ? "cuMemsetD8Async" : "cuMemcpyHtoDAsync";
@@ -261,9 +288,7 @@ static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char 
 				done / PIECE < SLOT_PIECES_MAX ? slot->holes >> done / PIECE : 0,
 				ret_call);
 		else
-			result = driver->cuMemcpyDtoHAsync_v2(memory,
-							      copier->job.base + part->offset,
-							      part->bytes, copier->stream);
+			result = submit_out(copier, part->offset, memory, part->bytes);
 		done += part->bytes;
 	}
 	if (result != CUDA_SUCCESS)

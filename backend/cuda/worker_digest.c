@@ -17,10 +17,39 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
+/* The kernel that this program was built with, as the driver takes it; NULL: none for this GPU. */
+#ifdef GCR_HIP
+#include "backend/digest/code_object.h"
+#ifdef HAVE_DIGEST_AMDGCN
+#include "backend/digest/digest_amdgcn.h"
+#define CODE_OBJECTS GCR_ARRAY_SIZE(digest_code_objects)
+#else
+static const struct gcr_code_object *const digest_code_objects = NULL;
+#define CODE_OBJECTS 0
+#endif
+
+static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
+{
+	char architecture[GCR_ARCHITECTURE_BYTES];
+
+	if (gcr_driver_architecture(driver, device, architecture) < 0)
+		return NULL;
+	for (size_t i = 0; i < CODE_OBJECTS; i++)
+		if (strcmp(digest_code_objects[i].architecture, architecture) == 0)
+			return digest_code_objects[i].bytes;
+	return NULL;
+}
+#else
 #ifdef HAVE_DIGEST_PTX
 #include "backend/digest/digest_ptx.h"
 #else
 static const char *const digest_ptx = NULL;
+#endif
+
+static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
+{
+	return digest_ptx;
+}
 #endif
 
 #define CHUNK ((uint64_t)GCR_CHUNK_BYTES)
@@ -100,13 +129,13 @@ static int check(const struct gcr_digester *digester, CUresult result, const cha
 /* ---- on the GPU ---- */
 
 /* 0, or why not, which nobody is told: digests are made on the host then. */
-static CUresult load_kernel(struct gcr_digester *digester, const char *ptx)
+static CUresult load_kernel(struct gcr_digester *digester, const void *kernel)
 {
 	const struct gcr_driver *driver = digester->driver;
 	CUmodule module;
 	CUresult result;
 
-	result = driver->cuModuleLoadData(&module, ptx);
+	result = driver->cuModuleLoadData(&module, kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = driver->cuModuleGetFunction(&digester->kernel, module, KERNEL);
@@ -261,7 +290,10 @@ static void *run_thread(void *data)
 			continue;
 		}
 		first = range->begun;
-		count = range->end - first < PART_CHUNKS ? range->end - first : PART_CHUNKS;
+		/* Within one mapping, which HIP asks of a copy: those are multiples of this. */
+		count = PART_CHUNKS - first % PART_CHUNKS;
+		if (count > range->end - first)
+			count = range->end - first;
 		range->begun += count;
 		digester->busy++;
 		pthread_mutex_unlock(&digester->lock);
@@ -396,7 +428,7 @@ void gcr_digester_config_default(const struct gcr_driver *driver, CUdevice devic
 
 	driver->cuDeviceTotalMem_v2(&bytes, device);
 	*ret_config = (struct gcr_digester_config){
-		.ptx = digest_ptx,
+		.kernel = find_kernel(driver, device),
 		.chunks = bytes / CHUNK,
 		.threads = cpus < DEFAULT_THREADS_MAX ? cpus : DEFAULT_THREADS_MAX,
 	};
@@ -425,7 +457,7 @@ int gcr_digester_create(const struct gcr_driver *driver, CUcontext context,
 	pthread_cond_init(&digester->begun_wake, NULL);
 	pthread_cond_init(&digester->done_wake, NULL);
 
-	if (config->ptx && load_kernel(digester, config->ptx) == CUDA_SUCCESS)
+	if (config->kernel && load_kernel(digester, config->kernel) == CUDA_SUCCESS)
 		r = create_on_gpu(digester, ret_driver_result, error);
 	else
 		r = create_on_host(digester, config->threads, ret_driver_result, error);

@@ -16,7 +16,8 @@
 struct gcr_digester;
 
 struct gcr_digester_config {
-	const char *ptx;      /* backend/digest/digest.cl, compiled; NULL: digests on the host */
+	/* backend/digest/digest.cl, as cuModuleLoadData() takes it; NULL: digests on the host */
+	const void *kernel;
 	uint64_t chunks;      /* for so many there is room, 17 bytes of host memory each */
 	unsigned int threads; /* on the host */
 };

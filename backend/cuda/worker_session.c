@@ -407,18 +407,39 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 	return r;
 }
 
+/* All that is held. In HIP each mapping is unmapped by itself. */
+static int unmap(struct gcr_worker_session *session, CUresult *ret_driver_result,
+		 struct gcr_error *error)
+{
+	const struct gcr_driver *driver = &session->gpu->driver;
+	const uint64_t *starts = session->space->starts;
+#ifdef GCR_HIP
+	int first = 0, r;
+
+	for (size_t i = 0; i < session->held; i++) {
+		r = check(session->gpu,
+			  driver->cuMemUnmap(session->base + starts[i], starts[i + 1] - starts[i]),
+			  "cuMemUnmap", ret_driver_result, first < 0 ? NULL : error);
+		if (first == 0)
+			first = r;
+	}
+	return first;
+#else
+	if (!session->held)
+		return 0;
+	return check(session->gpu, driver->cuMemUnmap(session->base, starts[session->held]),
+		     "cuMemUnmap", ret_driver_result, error);
+#endif
+}
+
 /* Unmap and release all that is held. The first thing that went wrong. */
 static int let_go(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
 	const struct gcr_driver *driver = &session->gpu->driver;
-	int first = 0, r;
+	int first, r;
 
-	if (session->held > 0)
-		first = check(
-			session->gpu,
-			driver->cuMemUnmap(session->base, session->space->starts[session->held]),
-			"cuMemUnmap", ret_driver_result, error);
+	first = unmap(session, ret_driver_result, error);
 	while (session->held > 0) {
 		r = check(session->gpu, driver->cuMemRelease(session->handles[--session->held]),
 			  "cuMemRelease", ret_driver_result, first < 0 ? NULL : error);

@@ -112,14 +112,20 @@ bool gcr_space_all_pinned(const struct gcr_space *space)
 	return true;
 }
 
+size_t gcr_space_within(const struct gcr_space *space, uint64_t offset, size_t bytes)
+{
+	uint64_t left = space->starts[find(space, offset) + 1] - offset;
+
+	return bytes < left ? bytes : left;
+}
+
 char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, size_t *bytes)
 {
 	size_t index = find(space, offset);
 
 	if (!space->pinned[index])
 		return NULL;
-	if (*bytes > space->starts[index + 1] - offset)
-		*bytes = space->starts[index + 1] - offset;
+	*bytes = gcr_space_within(space, offset, *bytes);
 	return space->pinned[index] + (offset - space->starts[index]);
 }
 

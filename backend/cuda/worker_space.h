@@ -49,6 +49,9 @@ bool gcr_space_all_pinned(const struct gcr_space *space);
  */
 char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, size_t *bytes);
 
+/* What of @bytes from @offset on is in the same extent. */
+size_t gcr_space_within(const struct gcr_space *space, uint64_t offset, size_t bytes);
+
 static inline uint64_t gcr_space_bytes(const struct gcr_space *space)
 {
 	return space->starts[space->count];
