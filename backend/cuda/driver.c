@@ -142,6 +142,9 @@ static const char *look_up(void *library, struct gcr_driver *driver, const struc
 int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error)
 {
 	struct gcr_driver driver = {0};
+#ifdef GCR_HIP
+	const char *unsuitable;
+#endif
 	const char *missing;
 	void *library;
 	int r;
@@ -154,10 +157,10 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error)
 	if (missing)
 		return fail_missing(missing, error);
 #ifdef GCR_HIP
-	driver.hipGetDevicePropertiesR0600 =
-		(gcr_hip_get_properties *)dlsym(library, "hipGetDevicePropertiesR0600");
-	driver.hipGetDeviceProperties =
-		(gcr_hip_get_properties_5 *)dlsym(library, "hipGetDeviceProperties");
+	driver.library = library;
+	unsuitable = gcr_hip_unsuitable(gcr_hip_version());
+	if (unsuitable)
+		return gcr_error_set(error, EOPNOTSUPP, "%s", unsuitable);
 #else
 	look_up(library, &driver, checkpoint_calls, GCR_ARRAY_SIZE(checkpoint_calls));
 #endif
@@ -177,27 +180,14 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error)
 int gcr_driver_architecture(const struct gcr_driver *driver, CUdevice device,
 			    char ret_name[GCR_ARCHITECTURE_BYTES])
 {
-	union {
-		struct gcr_hip_properties properties;
-		struct gcr_hip_properties_5 old;
-	} answer = {0};
-	const char *name;
+	int r;
 
-	if (driver->hipGetDevicePropertiesR0600) {
-		if (driver->hipGetDevicePropertiesR0600(&answer.properties, device) != hipSuccess)
-			return -ENODEV;
-		name = answer.properties.gcnArchName;
-	} else if (driver->hipGetDeviceProperties) {
-		if (driver->hipGetDeviceProperties(&answer.old, device) != hipSuccess)
-			return -ENODEV;
-		name = answer.old.gcnArchName;
-	} else {
-		return -ENODEV;
-	}
-	snprintf(ret_name, GCR_ARCHITECTURE_BYTES, "%.*s",
-		 (int)strnlen(name, GCR_ARCHITECTURE_BYTES - 1), name);
+	r = gcr_hip_architecture(device, look_up_hip, driver->library, ret_name,
+				 GCR_ARCHITECTURE_BYTES);
+	if (r < 0)
+		return r;
 	ret_name[strcspn(ret_name, ":")] = '\0';
-	return *ret_name ? 0 : -ENODEV;
+	return 0;
 }
 #else
 int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_error *error)

@@ -14,9 +14,6 @@
 #include "backend/cuda/cuda_api.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
-#ifdef GCR_HIP
-#include "backend/rocm/hip_api.h"
-#endif
 
 /* Every entry point by its exported, versioned name. */
 #define GCR_DRIVER_CALLS(X)                       \
@@ -85,8 +82,7 @@ struct gcr_driver {
 #undef GCR_DRIVER_FIELD
 	int api_version; /* 1000 * major + 10 * minor */
 #ifdef GCR_HIP
-	gcr_hip_get_properties *hipGetDevicePropertiesR0600; /* since 6.0, else NULL */
-	gcr_hip_get_properties_5 *hipGetDeviceProperties;
+	void *library;
 #endif
 };
 
@@ -100,7 +96,7 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error);
 #ifdef GCR_HIP
 /*
  * What code has to be compiled for to run on @device: "gfx90a", without the settings that may
- * follow in HIP (":sramecc+:xnack-"). -ENODEV: HIP does not tell.
+ * follow in HIP (":sramecc+:xnack-"). -errno: HIP does not tell.
  */
 #define GCR_ARCHITECTURE_BYTES 64
 int gcr_driver_architecture(const struct gcr_driver *driver, CUdevice device,

@@ -17,39 +17,11 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-/* The kernel that this program was built with, as the driver takes it; NULL: none for this GPU. */
-#ifdef GCR_HIP
-#include "backend/digest/code_object.h"
 #ifdef HAVE_DIGEST_AMDGCN
+#include "backend/digest/code_object.h"
 #include "backend/digest/digest_amdgcn.h"
-#define CODE_OBJECTS GCR_ARRAY_SIZE(digest_code_objects)
-#else
-static const struct gcr_code_object *const digest_code_objects = NULL;
-#define CODE_OBJECTS 0
-#endif
-
-static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
-{
-	char architecture[GCR_ARCHITECTURE_BYTES];
-
-	if (gcr_driver_architecture(driver, device, architecture) < 0)
-		return NULL;
-	for (size_t i = 0; i < CODE_OBJECTS; i++)
-		if (strcmp(digest_code_objects[i].architecture, architecture) == 0)
-			return digest_code_objects[i].bytes;
-	return NULL;
-}
-#else
-#ifdef HAVE_DIGEST_PTX
+#elif defined(HAVE_DIGEST_PTX)
 #include "backend/digest/digest_ptx.h"
-#else
-static const char *const digest_ptx = NULL;
-#endif
-
-static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
-{
-	return digest_ptx;
-}
 #endif
 
 #define CHUNK ((uint64_t)GCR_CHUNK_BYTES)
@@ -419,6 +391,25 @@ static void stop_on_host(struct gcr_digester *digester)
 }
 
 /* ---- either ---- */
+
+/* The kernel that this program was built with, as the driver takes it; NULL: none for this GPU. */
+static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
+{
+#ifdef HAVE_DIGEST_AMDGCN
+	char architecture[GCR_ARCHITECTURE_BYTES];
+
+	if (gcr_driver_architecture(driver, device, architecture) < 0)
+		return NULL;
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(digest_code_objects); i++)
+		if (strcmp(digest_code_objects[i].architecture, architecture) == 0)
+			return digest_code_objects[i].bytes;
+	return NULL;
+#elif defined(HAVE_DIGEST_PTX)
+	return digest_ptx;
+#else
+	return NULL;
+#endif
+}
 
 void gcr_digester_config_default(const struct gcr_driver *driver, CUdevice device,
 				 struct gcr_digester_config *ret_config)

@@ -7,13 +7,13 @@
  *   ENTRYPOINT [pid=N] [comm=NAME] [thread=NAME] [nth=N] [times=N] [delay_ms=N]
  *              [error=N|NAME] [action=kill|stop|abort|hang] [when=after] [where=caller]
  *
- * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. In HIP's stand-in it is
- * that of HIP's function, or of CUDA's that is called to carry it out (hipMemCreate, cuMemCreate). comm is the process's
- * name (gpucr-worker, gpucr-control, the program's), thread the calling thread's. `nth=3` lets two
- * matching calls of a process pass; `times=2` applies the rule to two calls (default: one with
- * nth, else all). First delay_ms passes, then the action (kill and stop are SIGKILL and SIGSTOP),
- * then the error is returned (a number or a name) and the call does nothing. With
- * when=after the call is carried out first, and its own result is returned.
+ * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. In HIP's stand-in it
+ * is that of HIP's function, or of CUDA's that is called to carry it out (hipMemCreate,
+ * cuMemCreate). comm is the process's name (gpucr-worker, gpucr-control, the program's), thread the
+ * calling thread's. `nth=3` lets two matching calls of a process pass; `times=2` applies the rule
+ * to two calls (default: one with nth, else all). First delay_ms passes, then the action (kill and
+ * stop are SIGKILL and SIGSTOP), then the error is returned (a number or a name) and the call does
+ * nothing. With when=after the call is carried out first, and its own result is returned.
  *
  * Each call that a rule applies to is a line `PID COMM ENTRYPOINT` in the file `faults.log`, if
  * there is one, written before anything else happens.

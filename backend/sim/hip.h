@@ -37,31 +37,31 @@ hipError_t hip_result(CUresult result);
 #define HIP_RETURN(result) return hip_result((CUresult)(result))
 
 /* First line of every function. */
-#define HIP_ENTER()                                                             \
-	_cleanup_(hip_leave) struct hip_call hip_call_ = hip_enter(__func__);   \
-	if (hip_call_.call.result)                                              \
+#define HIP_ENTER()                                                           \
+	_cleanup_(hip_leave) struct hip_call hip_call_ = hip_enter(__func__); \
+	if (hip_call_.call.result)                                            \
 	HIP_RETURN(hip_call_.call.result)
 
 /* Also makes the primary context of the current device the thread's: the device is in use. */
 CUresult hip_context(CUcontext *ret_context);
-#define HIP_ENTER_CONTEXT(variable)                          \
-	HIP_ENTER();                                         \
-	CUcontext variable;                                  \
-	do {                                                 \
+#define HIP_ENTER_CONTEXT(variable)                           \
+	HIP_ENTER();                                          \
+	CUcontext variable;                                   \
+	do {                                                  \
 		CUresult context_ = hip_context(&(variable)); \
-		if (context_)                                \
-			HIP_RETURN(context_);                \
+		if (context_)                                 \
+			HIP_RETURN(context_);                 \
 	} while (0)
 
 /* And finds a stream. One that is not there is a destroyed context to HIP. */
 CUresult hip_stream(hipStream_t handle, CUstream *ret_stream);
-#define HIP_ENTER_STREAM(variable, handle)                             \
-	HIP_ENTER();                                                   \
-	CUstream variable;                                             \
-	do {                                                           \
-		CUresult stream_ = hip_stream(handle, &(variable));    \
-		if (stream_)                                           \
-			HIP_RETURN(stream_);                           \
+#define HIP_ENTER_STREAM(variable, handle)                          \
+	HIP_ENTER();                                                \
+	CUstream variable;                                          \
+	do {                                                        \
+		CUresult stream_ = hip_stream(handle, &(variable)); \
+		if (stream_)                                        \
+			HIP_RETURN(stream_);                        \
 	} while (0)
 
 /* What a synchronous copy or memset does to every capture that is open: ends it, and 906. */

@@ -87,13 +87,13 @@ extern struct shared_state *shared;
 
 /* What a machine with GPUs of one vendor looks like: cuda_machine.c, hip_machine.c. */
 struct shared_machine {
-	const char *directory;	    /* its state's, below GPUCR_SIM_DIR; "": that itself */
-	const char *gpus_variable;  /* asked for the number of GPUs before GPUCR_SIM_GPUS; or NULL */
+	const char *directory;	   /* its state's, below GPUCR_SIM_DIR; "": that itself */
+	const char *gpus_variable; /* asked for the number of GPUs before GPUCR_SIM_GPUS; or NULL */
 	const char *gpu_name;
 	/* From 16 bytes that look random. */
 	void (*uuid_make)(unsigned char uuid[16]);
-	/* Makes the device files, in the directory of shared_device_path(). The state is complete but
-	 * for its magic, and nobody else has it. */
+	/* Makes the device files, in the directory of shared_device_path(). The state is complete
+	 * but for its magic, and nobody else has it. */
 	void (*files_make)(const struct shared_state *state);
 	/* What is in use has changed; the lock is held. NULL: nobody wants to know. */
 	void (*changed)(void);

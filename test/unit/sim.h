@@ -3,6 +3,10 @@
  * For tests of the simulator: a state directory of the test's own, the simulator's entry points
  * by name, and child processes to talk to. Children are started before the test itself calls
  * cuInit, as a forked child of a process that did has no driver.
+ *
+ * Compiled with GCR_HIP, for tests of what speaks CUDA's names and runs on HIP: GPUCR_SIM_LIB is
+ * the stand-in for libamdhip64.so then, and entry points are what backend/rocm/adapt.h finds for a
+ * name.
  */
 #ifndef GPUCR_TEST_SIM_H
 #define GPUCR_TEST_SIM_H
@@ -20,11 +24,72 @@
 
 #include "backend/cuda/cuda_api.h"
 #include "test/unit/test.h"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+#endif
 
 #define MIB (1ull << 20)
 
+/* Every clang that compiles for AMD's GPUs knows this one. */
+#define SIM_ARCHITECTURE "gfx90a:sramecc+:xnack-"
+
 static char sim_state_directory[64];
 static pid_t sim_test_pid;
+
+#ifdef GCR_HIP
+static inline void *sim_look_up(void *library, const char *name)
+{
+	return dlsym(library, name);
+}
+
+/*
+ * What is said in HIP of what is said of CUDA in @words: "cuMemMap: CUDA_ERROR_OUT_OF_MEMORY",
+ * either of the two, or ": cu" at the end. Other words are as they are.
+ */
+static inline const char *sim_words(const char *words)
+{
+	static const struct {
+		const char *cuda, *hip;
+	} errors[] = {
+		{"CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory"},
+		{"CUDA_ERROR_LAUNCH_FAILED", "hipErrorLaunchFailure"},
+		{"CUDA_ERROR_ILLEGAL_ADDRESS", "hipErrorIllegalAddress"},
+	};
+	static char text[256];
+	size_t length = strcspn(words, ":");
+	const char *error = strstr(words, "CUDA_ERROR_");
+	char call[64];
+
+	snprintf(call, sizeof(call), "%.*s", (int)length, words);
+	for (size_t i = 0; error && i < sizeof(errors) / sizeof(errors[0]); i++)
+		if (strcmp(error, errors[i].cuda) == 0)
+			error = errors[i].hip;
+	if (error && error[0] == 'C') {
+		fprintf(stderr, "what is %s in HIP?\n", error);
+		exit(1);
+	}
+	if (strncmp(call, "cu", 2) != 0) {
+		length = strlen(words);
+		if (length < 4 || strcmp(words + length - 4, ": cu") != 0)
+			return error ? error : words;
+		snprintf(text, sizeof(text), "%.*s: hip", (int)length - 4, words);
+		return text;
+	}
+	if (!words[length]) {
+		snprintf(text, sizeof(text), "hip%s", call + 2);
+		return text;
+	}
+	if (!gcr_hip_name(call))
+		strcat(call, "_v2");
+	snprintf(text, sizeof(text), "%s: %s", gcr_hip_name(call), error ? error : "");
+	return text;
+}
+#else
+static inline const char *sim_words(const char *words)
+{
+	return words;
+}
+#endif
 
 static inline void *sim_symbol(const char *name)
 {
@@ -37,7 +102,11 @@ static inline void *sim_symbol(const char *name)
 		fprintf(stderr, "GPUCR_SIM_LIB: %s\n", dlerror());
 		exit(1);
 	}
+#ifdef GCR_HIP
+	symbol = gcr_hip_find(name, sim_look_up, library);
+#else
 	symbol = dlsym(library, name);
+#endif
 	if (!symbol) {
 		fprintf(stderr, "no symbol %s\n", name);
 		exit(1);
@@ -85,6 +154,12 @@ static inline void sim_begin(const char *gpus, const char *vram)
 	setenv("GPUCR_SIM_CONTEXT_BYTES", "4M", 1);
 	unsetenv("GPUCR_SIM_FAULTS");
 	unsetenv("CUDA_VISIBLE_DEVICES");
+#ifdef GCR_HIP
+	setenv("GPUCR_SIM_HIP_GPUS", gpus, 1);
+	setenv("GPUCR_SIM_HIP_ARCH", SIM_ARCHITECTURE, 1);
+	unsetenv("HIP_VISIBLE_DEVICES");
+	unsetenv("ROCR_VISIBLE_DEVICES");
+#endif
 	signal(SIGPIPE, SIG_IGN);
 	alarm(60 * TEST_SLOW);
 }

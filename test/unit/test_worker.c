@@ -534,10 +534,11 @@ static void test_unprepared(void)
 		int number;
 		int result;
 	} faults[] = {
-		{"cuMemHostRegister comm=gpucr-worker error=CUDA_ERROR_OUT_OF_MEMORY", ENOMEM, 2},
-		{"cuStreamCreate comm=gpucr-worker error=CUDA_ERROR_UNKNOWN", EIO, 999},
-		{"cuEventCreate comm=gpucr-worker error=CUDA_ERROR_UNKNOWN", EIO, 999},
-		{"cuMemHostAlloc comm=gpucr-worker error=CUDA_ERROR_OUT_OF_MEMORY", ENOMEM, 2},
+		{"cuMemHostRegister comm=" WORKER_COMM " error=CUDA_ERROR_OUT_OF_MEMORY", ENOMEM,
+		 2},
+		{"cuStreamCreate comm=" WORKER_COMM " error=CUDA_ERROR_UNKNOWN", EIO, 999},
+		{"cuEventCreate comm=" WORKER_COMM " error=CUDA_ERROR_UNKNOWN", EIO, 999},
+		{"cuMemHostAlloc comm=" WORKER_COMM " error=CUDA_ERROR_OUT_OF_MEMORY", ENOMEM, 2},
 	};
 	struct process process = process_create(store, 1, 0, small, FEW);
 	size_t idle = free_of(0);

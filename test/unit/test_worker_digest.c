@@ -16,9 +16,28 @@
 #define BYTES	    ((size_t)CHUNKS * CHUNK)
 #define IS_ZEROS(i) ((i) % 7 == 3 || ((i) >= 100 && (i) < 110) || (i) == CHUNKS - 1)
 
+#ifdef GCR_HIP
+#include "backend/digest/code_object.h"
+#ifdef HAVE_DIGEST_AMDGCN
+#include "backend/digest/digest_amdgcn.h"
+#endif
+
+/* The simulator looks at what a kernel is called, and at what it is compiled for. */
+static const void *find_kernel(const char *architecture)
+{
+#ifdef HAVE_DIGEST_AMDGCN
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(digest_code_objects); i++)
+		if (strcmp(digest_code_objects[i].architecture, architecture) == 0)
+			return digest_code_objects[i].bytes;
+#endif
+	return NULL;
+}
+#else
 static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
 			  ".visible .entry gpucr_digest(.param .u64 a) { ret; }\n";
+#endif
 
+static const void *kernel; /* as the driver takes it; NULL: there is none */
 static struct gcr_driver driver;
 static CUcontext context;
 static CUdeviceptr vram;
@@ -45,7 +64,7 @@ static CUresult driver_result;
 		driver_result = CUDA_SUCCESS;                                                 \
 		number_ = (call);                                                             \
 		if (number_ != -(number) || driver_result != (code) ||                        \
-		    !strstr(error.words, text)) {                                             \
+		    !strstr(error.words, sim_words(text))) {                                  \
 			fprintf(stderr, "%s:%d: %s: %d, %d, %s\n", __FILE__, __LINE__, #call, \
 				number_, (int)driver_result, error.words);                    \
 			exit(1);                                                              \
@@ -81,9 +100,10 @@ static void make_vram(void)
 	OK(CU(cuMemcpyHtoD_v2)(vram, words, BYTES));
 }
 
-static struct gcr_digester *create(const char *its_ptx, unsigned int threads)
+static struct gcr_digester *create(const void *its_kernel, unsigned int threads)
 {
-	struct gcr_digester_config config = {.ptx = its_ptx, .chunks = CHUNKS, .threads = threads};
+	struct gcr_digester_config config = {
+		.kernel = its_kernel, .chunks = CHUNKS, .threads = threads};
 	struct gcr_digester *digester;
 
 	DONE(gcr_digester_create(&driver, context, &config, &digester, &driver_result, &error));
@@ -121,17 +141,17 @@ static void check_all(struct gcr_digester *digester)
 }
 
 /* Everything at once, in parts of any size and order, and one by one. */
-static void test_digests(const char *its_ptx, unsigned int threads)
+static void test_digests(const void *its_kernel, unsigned int threads)
 {
-	struct gcr_digester *digester = create(its_ptx, threads);
+	struct gcr_digester *digester = create(its_kernel, threads);
 	uint64_t tickets[CHUNKS];
 
-	CHECK(gcr_digester_is_on_gpu(digester) == (its_ptx != NULL));
+	CHECK(gcr_digester_is_on_gpu(digester) == (its_kernel != NULL));
 	wait_for(digester, begin(digester, 0, 0));
 	check_all(digester);
 	gcr_digester_destroy(digester);
 
-	digester = create(its_ptx, threads);
+	digester = create(its_kernel, threads);
 	tickets[0] = begin(digester, 300, 33);
 	tickets[1] = begin(digester, 1, 99);
 	tickets[2] = begin(digester, 100, 0);
@@ -153,9 +173,10 @@ static void test_digests(const char *its_ptx, unsigned int threads)
 	gcr_digester_destroy(digester);
 }
 
-static void test_limits(const char *its_ptx)
+static void test_limits(const void *its_kernel)
 {
-	struct gcr_digester_config config = {.ptx = its_ptx, .chunks = CHUNKS - 1, .threads = 1};
+	struct gcr_digester_config config = {
+		.kernel = its_kernel, .chunks = CHUNKS - 1, .threads = 1};
 	struct gcr_digester *digester;
 	uint64_t ticket;
 
@@ -175,13 +196,18 @@ static void test_limits(const char *its_ptx)
 /* A kernel that the driver does not take: the host. */
 static void test_other_way(void)
 {
-	static const char *const texts[] = {
+	const void *const kernels[] = {
+#ifdef GCR_HIP
+		"this is no code object",
+		find_kernel("gfx900"),
+#else
 		"no PTX",
 		".version 6.0\n.target sm_50\n.visible .entry gpucr_digests(.param .u64 a) {}\n",
+#endif
 	};
 
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(texts); i++) {
-		struct gcr_digester *digester = create(texts[i], 2);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(kernels); i++) {
+		struct gcr_digester *digester = create(kernels[i], 2);
 
 		CHECK(!gcr_digester_is_on_gpu(digester));
 		check_all(digester);
@@ -199,7 +225,7 @@ static void test_default(void)
 	gcr_digester_config_default(&driver, 0, &config);
 	CHECK(config.chunks == 64 * MIB / CHUNK && config.threads > 0);
 	DONE(gcr_digester_create(&driver, context, &config, &digester, &driver_result, &error));
-#ifdef HAVE_DIGEST_PTX
+#if defined(HAVE_DIGEST_PTX) || defined(HAVE_DIGEST_AMDGCN)
 	CHECK(gcr_digester_is_on_gpu(digester));
 #else
 	CHECK(!gcr_digester_is_on_gpu(digester));
@@ -211,23 +237,43 @@ static void test_default(void)
 	gcr_digester_destroy(NULL);
 }
 
+#ifdef GCR_HIP
+/* A GPU that there is no kernel for: the host. */
+static void test_architectures(void)
+{
+	struct gcr_digester_config config;
+	char name[GCR_ARCHITECTURE_BYTES];
+
+	CHECK(gcr_driver_architecture(&driver, 0, name) == 0 && strcmp(name, "gfx90a") == 0);
+	gcr_digester_config_default(&driver, 0, &config);
+	CHECK(config.kernel == find_kernel("gfx90a"));
+	CHECK(setenv("GPUCR_SIM_HIP_ARCH", "gfx1030", 1) == 0);
+	gcr_digester_config_default(&driver, 0, &config);
+	CHECK(config.kernel == find_kernel("gfx1030"));
+	CHECK(setenv("GPUCR_SIM_HIP_ARCH", "gfx90", 1) == 0);
+	gcr_digester_config_default(&driver, 0, &config);
+	CHECK(!config.kernel && config.chunks && config.threads);
+	CHECK(setenv("GPUCR_SIM_HIP_ARCH", SIM_ARCHITECTURE, 1) == 0);
+}
+#endif
+
 static void test_create_errors(void)
 {
-	static const struct {
+	const struct {
 		const char *rule;
-		const char *ptx;
+		const void *kernel;
 		const char *words;
 	} cases[] = {
-		{"cuMemHostAlloc error=2", ptx, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"},
-		{"cuStreamCreate error=2", ptx, "cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY"},
-		{"cuEventCreate nth=5 error=2", ptx, "cuEventCreate: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"cuMemHostAlloc error=2", kernel, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"cuStreamCreate error=2", kernel, "cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"cuEventCreate nth=5 error=2", kernel, "cuEventCreate: CUDA_ERROR_OUT_OF_MEMORY"},
 		{"cuMemHostAlloc error=2", NULL, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"},
 		{"cuStreamCreate error=2", NULL, "cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY"},
 	};
 	struct gcr_digester *digester = NULL;
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(cases); i++) {
-		struct gcr_digester_config config = {cases[i].ptx, CHUNKS, 2};
+		struct gcr_digester_config config = {cases[i].kernel, CHUNKS, 2};
 
 		sim_set_faults(cases[i].rule);
 		FAILED(gcr_digester_create(&driver, context, &config, &digester, &driver_result,
@@ -246,7 +292,7 @@ static void test_create_errors(void)
 /* What fails once works afterwards. */
 static void test_errors_on_gpu(void)
 {
-	struct gcr_digester *digester = create(ptx, 1);
+	struct gcr_digester *digester = create(kernel, 1);
 	uint64_t ticket;
 
 	sim_set_faults("cuLaunchKernel nth=2 error=701");
@@ -299,9 +345,9 @@ static void test_errors_on_host(unsigned int threads)
 }
 
 /* Nobody reads the memory after a stop: it can be unmapped. */
-static void test_stop(const char *its_ptx)
+static void test_stop(const void *its_kernel)
 {
-	struct gcr_digester *digester = create(its_ptx, 2);
+	struct gcr_digester *digester = create(its_kernel, 2);
 
 	for (int round = 0; round < 3; round++) {
 		begin(digester, 0, CHUNKS);
@@ -328,7 +374,7 @@ static int make_all(struct gcr_digester *digester)
 /* No memory there: the last test, as the context is lost. */
 static void test_wild(void)
 {
-	struct gcr_digester *digester = create(ptx, 1);
+	struct gcr_digester *digester = create(kernel, 1);
 
 	OK(CU(cuMemUnmap)(vram, BYTES));
 	/* The kernel may have failed before it is waited for. */
@@ -342,19 +388,27 @@ int main(void)
 	context = sim_context();
 	DONE(gcr_driver_open(&driver, &error));
 	make_vram();
-	test_digests(ptx, 1);
+#ifdef GCR_HIP
+	kernel = find_kernel("gfx90a");
+	test_architectures();
+#else
+	kernel = ptx;
+#endif
 	test_digests(NULL, 1);
 	test_digests(NULL, 3);
-	test_limits(ptx);
 	test_limits(NULL);
-	test_other_way();
 	test_default();
-	test_create_errors();
-	test_errors_on_gpu();
 	test_errors_on_host(1);
 	test_errors_on_host(4);
-	test_stop(ptx);
 	test_stop(NULL);
+	if (!kernel)
+		SKIP("no clang with its lld was there to compile for AMD's GPUs");
+	test_digests(kernel, 1);
+	test_limits(kernel);
+	test_other_way();
+	test_create_errors();
+	test_errors_on_gpu();
+	test_stop(kernel);
 	test_wild();
 	return 0;
 }

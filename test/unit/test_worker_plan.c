@@ -258,7 +258,7 @@ static bool is_used_as_registered(struct worker *worker, struct image *image)
 	snprintf(path, sizeof(path), "%s/faults.log", sim_state_directory);
 	log = fopen(path, "w+e");
 	CHECK(log && !fchmod(fileno(log), 0666));
-	sim_set_faults("cuMemcpyHtoDAsync comm=gpucr-worker\n");
+	sim_set_faults("cuMemcpyHtoDAsync comm=" WORKER_COMM "\n");
 	come_in(worker, image);
 	sim_set_faults(NULL);
 	while (fgets(line, sizeof(line), log))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * For tests of gpucr-worker: this program is its daemon, with a store, and the process whose
- * memory is moved, on the simulator. GPUCR_TEST_HELPERS is where the worker is.
+ * For tests of gpucr-worker (with GCR_HIP: of gpucr-worker-hip): this program is its daemon, with a
+ * store, and the process whose memory is moved, on the simulator. GPUCR_TEST_HELPERS is where the
+ * worker is.
  */
 #ifndef GPUCR_TEST_WORKER_H
 #define GPUCR_TEST_WORKER_H
@@ -22,6 +23,14 @@
 #include "lib/extent.h"
 #include "lib/message.h"
 #include "test/unit/sim.h"
+
+#ifdef GCR_HIP
+#define WORKER	    "gpucr-worker-hip"
+#define WORKER_COMM "gpucr-worker-hi"
+#else
+#define WORKER	    "gpucr-worker"
+#define WORKER_COMM "gpucr-worker"
+#endif
 
 #define PATIENCE_USEC (60 * GCR_USEC_PER_SEC) /* for what must happen; never waited for in vain */
 #define ADDRESS	      0x7f0000000000ull	      /* where the first piece is in the process */
@@ -55,7 +64,7 @@ static inline void worker_uuid(int gpu, char ret_text[33])
 static inline void worker_become(const struct worker_options *options, const char *path, char *uuid,
 				 int socket)
 {
-	char *arguments[] = {(char *)(uintptr_t) "gpucr-worker", uuid, NULL};
+	char *arguments[] = {(char *)(uintptr_t)WORKER, uuid, NULL};
 
 	if (dup2(socket, 3) != 3 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		_exit(126);
@@ -78,7 +87,7 @@ static inline struct worker worker_start(const struct worker_options *options)
 	int pair[2];
 
 	worker_uuid(options->gpu, uuid);
-	snprintf(path, sizeof(path), "%s/gpucr-worker", getenv("GPUCR_TEST_HELPERS"));
+	snprintf(path, sizeof(path), "%s/" WORKER, getenv("GPUCR_TEST_HELPERS"));
 	if (options->faults)
 		setenv("GPUCR_SIM_FAULTS", options->faults, 1);
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
@@ -152,7 +161,7 @@ static inline int worker_do(struct worker *worker, uint16_t type)
 #define REFUSED(call, number, text)                                                                \
 	do {                                                                                       \
 		int number_ = (call);                                                              \
-		if (number_ != (number) || !strstr(worker_result.words, text)) {                   \
+		if (number_ != (number) || !strstr(worker_result.words, sim_words(text))) {        \
 			fprintf(stderr, "%s:%d: %s: %d: %s\n", __FILE__, __LINE__, #call, number_, \
 				worker_result.words);                                              \
 			exit(1);                                                                   \
