@@ -18,11 +18,6 @@
 
 #define DIRECTORY "plugins"
 
-/* For tests, and for who has one elsewhere. */
-#define AMDGPU_VARIABLE "GPUCR_AMDGPU_PLUGIN"
-/* CRIU's own (criu/plugin.c). */
-#define CRIU_VARIABLE	"CRIU_LIBS_DIR"
-
 /* Where CRIU's `make install` and distributions put them. */
 static const char *const folders[] = {
 	"/usr/lib/criu",
@@ -61,25 +56,26 @@ int gcr_criu_plugin_find(const struct gcr_backend *backend, char **ret_path,
 			 struct gcr_error *error)
 {
 	const char *name = backend->criu_plugin;
-	const char *named = getenv(AMDGPU_VARIABLE);
+	const char *named = getenv("GPUCR_AMDGPU_PLUGIN");
 	int result;
 
 	if (named && *named) {
 		if (!is_file(named))
 			return gcr_error_set(error, EOPNOTSUPP,
-					     "%s, which " AMDGPU_VARIABLE " names, is not there",
+					     "%s, which GPUCR_AMDGPU_PLUGIN names, is not there",
 					     named);
 		*ret_path = strdup(named);
 		return *ret_path ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
 	}
-	result = try_folder(getenv(CRIU_VARIABLE), name, ret_path);
+	/* CRIU's own variable (criu/plugin.c). */
+	result = try_folder(getenv("CRIU_LIBS_DIR"), name, ret_path);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(folders) && result == -ENOENT; i++)
 		result = try_folder(folders[i], name, ret_path);
 	if (result == -ENOENT)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "CRIU's plugin for %s's GPUs, %s, is not in %s or where else "
 				     "CRIU is installed: install it (it comes with CRIU), or name "
-				     "it in " AMDGPU_VARIABLE,
+				     "it in GPUCR_AMDGPU_PLUGIN",
 				     backend->vendor, name, folders[0]);
 	return result ? gcr_error_set(error, ENOMEM, "out of memory") : 0;
 }

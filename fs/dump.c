@@ -104,8 +104,12 @@ static int list_plugin_files(const struct gcr_dump *dump, char *paths[PLUGIN_FIL
 		if (!(dump->vendors & 1u << i) || !backend->criu_plugin)
 			continue;
 		/* All that the simulator has there. */
-		if (dump->daemon->options.simulator)
-			return asprintf(&paths[0], "%s/", directory) < 0 ? -ENOMEM : 0;
+		if (dump->daemon->options.simulator) {
+			if (asprintf(&paths[0], "%s/", directory) >= 0)
+				return 0;
+			paths[0] = NULL;
+			return -ENOMEM;
+		}
 		if (backend->memory_link && count < PLUGIN_FILES_MAX &&
 		    !(paths[count++] = strdup(backend->memory_link)))
 			return -ENOMEM;

@@ -241,9 +241,11 @@ static uint64_t vram_bytes(const struct view *view)
 	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
 	struct gcr_link_facts facts;
 
-	if (bytes || view->state != GCR_STATE_RUNNING || gcr_link_facts(process, &facts) < 0)
+	if ((bytes && process->vendor->backend->has_control) || view->state != GCR_STATE_RUNNING ||
+	    gcr_link_facts(process, &facts) < 0)
 		return bytes;
-	return facts.device_bytes;
+	/* KFD counts for nobody what was made in another process: after a thaw, the worker. */
+	return bytes > facts.device_bytes ? bytes : facts.device_bytes;
 }
 
 static void render_vram(const struct view *view, FILE *stream)

@@ -6,11 +6,14 @@
 #include "fs/vmm.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fs/children.h"
+#include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
+#include "lib/cleanup.h"
 #include "lib/clock.h"
 
 /* A running program's library answers at once. */
@@ -108,6 +111,31 @@ static bool has_workers(struct gcr_vmm *vmm)
 	return true;
 }
 
+/*
+ * Parts of one GPU with one id cannot be told apart, and memory could come back on another part.
+ * (Where the driver checkpoints, it refuses them itself.)
+ */
+static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+
+	if (vmm->drive.vendor->backend->has_control)
+		return 0;
+	reply = malloc(sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(vmm->drive.daemon->gpus, reply);
+	for (size_t i = 0; i < vmm->count; i++)
+		if (vmm->extents[i].gpu_index < reply->gpus_count &&
+		    reply->gpus[vmm->extents[i].gpu_index].flags & GCR_GPU_MIG)
+			return gcr_error_set(
+				error, EOPNOTSUPP,
+				"it uses GPU %u, which is divided into parts that have "
+				"the same id",
+				vmm->extents[i].gpu_index);
+	return 0;
+}
+
 /* With the gate closed: what there is to move, and room for it. */
 static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -119,6 +147,8 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	result = gcr_vmm_list(vmm, error);
 	if (!result)
 		result = check_facts(vmm, error);
+	if (!result)
+		result = check_parts(vmm, error);
 	if (result < 0)
 		return result;
 	for (size_t i = 0; i < vmm->device_count; i++) {
