@@ -149,7 +149,7 @@ static int compile(const struct compiler *compiler, hiprtcProgram program, const
 int gcr_hip_kernels(void *hip, const char *architecture, void **ret_code, size_t *ret_bytes,
 		    struct gcr_error *error)
 {
-	struct compiler compiler;
+	struct compiler compiler = {0};
 	hiprtcProgram program;
 	hiprtcResult made;
 	int result = open_compiler(hip, &compiler, error);
