@@ -328,6 +328,7 @@ void mapping_reside(struct mapping *mapping, int gpu)
 			self->managed_bytes[before - 1] -= mapping->size_bytes;
 		if (gpu >= 0)
 			self->managed_bytes[gpu] += mapping->size_bytes;
+		shared_changed();
 	}
 	shared_unlock();
 }

@@ -63,7 +63,8 @@ static int restore_thread_find(int pid)
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 		length = fd < 0 ? 0 : read(fd, comm, sizeof(comm) - 1);
 		comm[length > 0 ? length : 0] = '\0';
-		if (!strcmp(comm, SIM_SERVER_THREAD_NAME "\n"))
+		comm[strcspn(comm, "\n")] = '\0';
+		if (!strcmp(comm, sim_vendor.server_thread_name))
 			tid = atoi(entry->d_name);
 	}
 	closedir(tasks);

@@ -194,7 +194,7 @@ static bool somebody_connects(int timeout_ms)
 
 static void *server_thread(void *argument)
 {
-	sim_thread_name(SIM_SERVER_THREAD_NAME);
+	sim_thread_name(sim_vendor.server_thread_name);
 	shared_lock();
 	shared->processes[sim.index].restore_thread = gettid();
 	shared_unlock();

@@ -32,6 +32,7 @@ static void state_set(CUprocessState new_state)
 	state = new_state;
 	shared_lock();
 	shared->processes[sim.index].state = (int)new_state;
+	shared_changed();
 	shared_unlock();
 }
 
@@ -157,10 +158,12 @@ static void mappings_detach(void)
 {
 	pthread_rwlock_wrlock(&sim.map_lock);
 	for (size_t i = 0; i < mappings.count; i++) {
-		const struct mapping *mapping = mappings.items[i].object;
+		struct mapping *mapping = mappings.items[i].object;
 
 		if (mapping->phys)
 			mapping_detach(mapping);
+		else
+			mapping_reside(mapping, -1);
 	}
 	pthread_rwlock_unlock(&sim.map_lock);
 }
@@ -203,13 +206,15 @@ CUresult checkpoint_save(void)
 	if (state != CU_PROCESS_STATE_LOCKED)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	/* Measured: refused, and the process can be unlocked. */
-	if (managed_memory_exists()) {
+	if (managed_memory_exists() && !sim_vendor.checkpoints_managed_memory) {
 		refused = true;
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	if (refused)
 		return CUDA_ERROR_UNKNOWN;
 	lost = find_lost();
+	if (lost && sim_vendor.refuses_what_is_lost)
+		return lost;
 	for (struct phys *phys = physes; phys && !result; phys = phys->next)
 		result = phys_save(phys);
 	if (result) {

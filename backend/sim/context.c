@@ -90,6 +90,7 @@ CUresult contexts_account(void)
 				fits = false;
 		if (fits) {
 			memcpy(self->context_bytes, wanted, sizeof(wanted));
+			shared_changed();
 			return CUDA_SUCCESS;
 		}
 		shared_reclaim();
@@ -101,6 +102,7 @@ void contexts_unaccount(void)
 {
 	memset(shared->processes[sim.index].context_bytes, 0,
 	       sizeof(shared->processes[sim.index].context_bytes));
+	shared_changed();
 }
 
 void contexts_fail(CUresult result)
@@ -179,25 +181,47 @@ static void context_end(CUcontext context)
 	device_files_open();
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+/* With a reference more. sim.lock is held. */
+static CUresult primary_retain(CUdevice dev, CUcontext *ret_context)
 {
-	SIM_ENTER();
-	GCR_LOCK_SCOPE(&sim.lock);
-	CUresult result;
-
-	if (!pctx)
-		return CUDA_ERROR_INVALID_VALUE;
 	if (!device_valid(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (!primary[dev]) {
-		result = context_add(dev, primary_flags[dev], 3020, &primary[dev]);
+		CUresult result = context_add(dev, primary_flags[dev], 3020, &primary[dev]);
+
 		if (result)
 			return result;
 		primary[dev]->primary = true;
 	}
 	primary[dev]->references++;
-	*pctx = primary[dev];
+	*ret_context = primary[dev];
 	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+	SIM_ENTER();
+	GCR_LOCK_SCOPE(&sim.lock);
+
+	return pctx ? primary_retain(dev, pctx) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult context_primary(int device, bool create, CUcontext *ret_context)
+{
+	GCR_LOCK_SCOPE(&sim.lock);
+
+	if (!device_valid(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!primary[device] && create)
+		return primary_retain(device, ret_context);
+	*ret_context = primary[device];
+	return CUDA_SUCCESS;
+}
+
+void context_make_current(CUcontext context)
+{
+	stack[0] = context;
+	stack_depth = context ? 1 : 0;
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)

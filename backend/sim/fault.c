@@ -7,12 +7,13 @@
  *   ENTRYPOINT [pid=N] [comm=NAME] [thread=NAME] [nth=N] [times=N] [delay_ms=N]
  *              [error=N|NAME] [action=kill|stop|abort|hang] [when=after] [where=caller]
  *
- * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. comm is the process's
- * name (gpucr-worker, gpucr-control, the program's), thread the calling thread's. `nth=3` lets two
- * matching calls of a process pass; `times=2` applies the rule to two calls (default: one with
- * nth, else all). First delay_ms passes, then the action (kill and stop are SIGKILL and SIGSTOP),
- * then the error is returned (a number or a CUDA_ERROR_ name) and the call does nothing. With
- * when=after the call is carried out first, and its own result is returned.
+ * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. In HIP's stand-in it
+ * is that of HIP's function, or of CUDA's that is called to carry it out (hipMemCreate,
+ * cuMemCreate). comm is the process's name (gpucr-worker, gpucr-control, the program's), thread the
+ * calling thread's. `nth=3` lets two matching calls of a process pass; `times=2` applies the rule
+ * to two calls (default: one with nth, else all). First delay_ms passes, then the action (kill and
+ * stop are SIGKILL and SIGSTOP), then the error is returned (a number or a name) and the call does
+ * nothing. With when=after the call is carried out first, and its own result is returned.
  *
  * Each call that a rule applies to is a line `PID COMM ENTRYPOINT` in the file `faults.log`, if
  * there is one, written before anything else happens.
@@ -53,6 +54,8 @@ static struct {
 	off_t size_bytes;
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+__thread bool fault_nested;
+
 static void rules_free(struct fault_rule *rule)
 {
 	while (rule) {
@@ -81,7 +84,7 @@ static bool name_matches(const char *rule, const char *name)
 {
 	size_t length = base_length(name);
 
-	return !strcmp(rule, "*") || !strcmp(rule, name) ||
+	return (!strcmp(rule, "*") && !fault_nested) || !strcmp(rule, name) ||
 	       (strlen(rule) == length && !strncmp(rule, name, length));
 }
 
@@ -96,6 +99,8 @@ static CUresult error_by_name(const char *text)
 	for (int i = 0; i < 1000; i++)
 		if (!cuGetErrorName((CUresult)i, &name) && !strcmp(name, text))
 			return (CUresult)i;
+	if (sim_vendor.error_by_name && sim_vendor.error_by_name(text))
+		return sim_vendor.error_by_name(text);
 	return CUDA_ERROR_UNKNOWN;
 }
 
@@ -183,7 +188,7 @@ static void file_read(void)
 	struct stat status;
 	ssize_t length;
 
-	shared_path(path, "faults");
+	shared_device_path(path, "faults");
 	if (stat(path, &status) < 0) {
 		rules_free(faults.file);
 		faults.file = NULL;
@@ -229,7 +234,7 @@ static void log_hit(const char *name)
 	char path[PATH_MAX], comm[32], line[160];
 	int length;
 
-	shared_path(path, "faults.log");
+	shared_device_path(path, "faults.log");
 	fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
 	if (fd < 0)
 		return;

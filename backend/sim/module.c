@@ -10,10 +10,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#define MODULE_MAGIC	     0x4d4f4455u
-#define FUNCTION_MAGIC	     0x46554e43u
-#define FATBIN_MAGIC	     0xba55ed50u
-#define FATBIN_WRAPPER_MAGIC 0x466243b1u
+#define MODULE_MAGIC   0x4d4f4455u
+#define FUNCTION_MAGIC 0x46554e43u
 
 struct CUfunc_st {
 	unsigned magic;
@@ -40,40 +38,6 @@ struct CUmod_st {
 };
 
 static struct CUmod_st *modules; /* sim.lock */
-
-/* The image's text with its NULs made spaces, as a fat binary's header has some. */
-static char *image_text(const void *image)
-{
-	const unsigned char *bytes = image;
-	size_t length;
-	uint32_t magic;
-	char *text;
-
-	memcpy(&magic, bytes, sizeof(magic));
-	if (magic == FATBIN_WRAPPER_MAGIC) {
-		memcpy(&bytes, bytes + 8, sizeof(bytes));
-		memcpy(&magic, bytes, sizeof(magic));
-	}
-	if (magic == FATBIN_MAGIC) {
-		uint16_t header;
-		uint64_t size;
-
-		memcpy(&header, bytes + 6, sizeof(header));
-		memcpy(&size, bytes + 8, sizeof(size));
-		length = header + size;
-	} else if (!memcmp(bytes, "\177ELF", 4)) {
-		return NULL;
-	} else {
-		length = strlen((const char *)bytes);
-	}
-	text = malloc(length + 1);
-	if (!text)
-		return NULL;
-	for (size_t i = 0; i < length; i++)
-		text[i] = bytes[i] ? (char)bytes[i] : ' ';
-	text[length] = '\0';
-	return text;
-}
 
 static bool name_ends(char c)
 {
@@ -213,7 +177,7 @@ static CUresult module_load(CUcontext context, const void *image, CUmodule *ret_
 	if (!module)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	module->magic = MODULE_MAGIC;
-	module->text = image_text(image);
+	module->text = sim_vendor.image_text(image);
 	if (!module->text) {
 		free(module);
 		return CUDA_ERROR_NO_BINARY_FOR_GPU;

@@ -18,7 +18,7 @@ struct sim_process sim = {
 	.map_lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
 	.lock_fd = -1,
 	.control_fd = -1,
-	.uvm_fd = -1,
+	.compute_fd = -1,
 };
 
 static struct {
@@ -32,6 +32,7 @@ static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialized;
 static atomic_bool forked;
 static __thread bool callback_thread;
+static __thread bool inside; /* the gate, for a call that other calls carry out */
 
 uint64_t sim_now_ns(void)
 {
@@ -92,13 +93,13 @@ struct sim_call sim_enter(const char *name, int flags)
 	if (call.result)
 		return call;
 
-	if (flags == SIM_CALL_GATED) {
+	if (flags == SIM_CALL_GATED && !inside) {
 		pthread_mutex_lock(&gate.lock);
 		while (gate.closed)
 			pthread_cond_wait(&gate.changed, &gate.lock);
 		gate.inside++;
 		pthread_mutex_unlock(&gate.lock);
-		call.entered = true;
+		call.entered = inside = true;
 	}
 	/* Inside the gate: a call that hangs is one that Lock has to wait for. */
 	call.result = fault_check(name, FAULT_CALLER, &call.after);
@@ -112,7 +113,7 @@ void sim_leave(struct sim_call *call)
 	fault_act(&call->after);
 	if (!call->entered)
 		return;
-	call->entered = false;
+	call->entered = inside = false;
 	pthread_mutex_lock(&gate.lock);
 	if (--gate.inside == 0)
 		pthread_cond_broadcast(&gate.changed);
@@ -173,26 +174,32 @@ static int open_device(const char *name)
 {
 	char path[PATH_MAX];
 
-	shared_path(path, "%s", name);
+	shared_device_path(path, "%s", name);
 	return shared_open_file(path, O_RDWR);
 }
 
 /*
- * A process with a context has one mapping of nvidia-uvm, which its children do not inherit
- * (measured); it is what tells a process that computes from one that only asks NVML.
+ * A process with a context has one mapping of the compute file, which its children do not inherit
+ * (measured of nvidia-uvm); it is what tells a process that computes from one that only asks.
  */
-static int uvm_map(bool wanted)
+static int compute_map(bool wanted)
 {
-	if (wanted && !sim.uvm_mapping) {
-		void *mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, sim.uvm_fd, 0);
+	if (wanted && !sim.compute_mapping) {
+		void *mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, sim.compute_fd, 0);
 
 		if (mapping == MAP_FAILED || madvise(mapping, 4096, MADV_DONTFORK) < 0)
 			return -EIO;
-		sim.uvm_mapping = mapping;
-	} else if (!wanted && sim.uvm_mapping) {
-		munmap(TAKE_PTR(sim.uvm_mapping), 4096);
+		sim.compute_mapping = mapping;
+	} else if (!wanted && sim.compute_mapping) {
+		munmap(TAKE_PTR(sim.compute_mapping), 4096);
 	}
 	return 0;
+}
+
+/* Those that sim.device_fd has: all of the machine, or the process's by ordinal. */
+static unsigned device_file_count(void)
+{
+	return sim_vendor.opens_all_devices ? shared->gpu_count : sim.device_count;
 }
 
 int device_files_open(void)
@@ -200,84 +207,89 @@ int device_files_open(void)
 	bool any_context = false;
 	char name[32];
 
-	if (sim.control_fd < 0)
-		sim.control_fd = open_device("nvidiactl");
-	if (sim.uvm_fd < 0)
-		sim.uvm_fd = open_device("nvidia-uvm");
-	if (sim.control_fd < 0 || sim.uvm_fd < 0)
+	if (sim_vendor.control_file && sim.control_fd < 0)
+		sim.control_fd = open_device(sim_vendor.control_file);
+	if (sim.compute_fd < 0)
+		sim.compute_fd = open_device(sim_vendor.compute_file);
+	if ((sim_vendor.control_file && sim.control_fd < 0) || sim.compute_fd < 0)
 		return -EIO;
-	for (unsigned i = 0; i < sim.device_count; i++) {
-		bool wanted = device_has_context((int)i);
+	for (unsigned i = 0; i < sim.device_count; i++)
+		any_context = any_context || device_has_context((int)i);
+	for (unsigned i = 0; i < device_file_count(); i++) {
+		bool wanted = sim_vendor.opens_all_devices || device_has_context((int)i);
+		unsigned gpu = sim_vendor.opens_all_devices ? i : sim.gpu_of_device[i];
 
-		any_context = any_context || wanted;
 		if (wanted && sim.device_fd[i] < 0) {
-			snprintf(name, sizeof(name), "nvidia%u", sim.gpu_of_device[i]);
+			snprintf(name, sizeof(name), "%s%u", sim_vendor.device_file,
+				 sim_vendor.device_file_first + gpu);
 			sim.device_fd[i] = open_device(name);
 		} else if (!wanted && sim.device_fd[i] >= 0) {
 			close(TAKE_FD(sim.device_fd[i]));
 		}
 	}
-	return uvm_map(any_context);
+	return compute_map(any_context);
 }
 
 void device_files_close(void)
 {
-	uvm_map(false);
-	for (unsigned i = 0; i < sim.device_count; i++)
+	compute_map(false);
+	for (unsigned i = 0; i < SIM_MAX_GPUS; i++)
 		if (sim.device_fd[i] >= 0)
 			close(TAKE_FD(sim.device_fd[i]));
-	if (sim.uvm_fd >= 0)
-		close(TAKE_FD(sim.uvm_fd));
+	if (sim.compute_fd >= 0)
+		close(TAKE_FD(sim.compute_fd));
 	if (sim.control_fd >= 0)
 		close(TAKE_FD(sim.control_fd));
 }
 
-static int gpu_by_name(const char *text, size_t length)
+/* The ordinal in the list so far; -1: there is no such device. */
+static int device_by_name(const char *text, size_t length)
 {
-	char uuid[37];
+	char uuid[SIM_UUID_TEXT_BYTES];
 	char *end;
 	long number;
 
 	if (length >= 4 && !strncasecmp(text, "GPU-", 4)) {
-		for (unsigned i = 0; i < shared->gpu_count; i++) {
-			const unsigned char *u = shared->gpus[i].uuid;
-
-			snprintf(uuid, sizeof(uuid),
-				 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%"
-				 "02x",
-				 u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
-				 u[11], u[12], u[13], u[14], u[15]);
+		for (unsigned i = 0; i < sim.device_count; i++) {
+			sim_vendor.uuid_text(shared->gpus[sim.gpu_of_device[i]].uuid, uuid);
 			if (!strncasecmp(uuid, text + 4, length - 4))
 				return (int)i;
 		}
 		return -1;
 	}
 	number = strtol(text, &end, 10);
-	return end == text || number < 0 || number >= (long)shared->gpu_count ? -1 : (int)number;
+	return end == text || number < 0 || number >= (long)sim.device_count ? -1 : (int)number;
 }
 
-/* The list ends at the first name that is not a GPU, as the programming guide says. */
+/* The list ends at the first name that is not a GPU, as NVIDIA's programming guide says and AMD's
+ * runtime does. */
+void devices_choose(const char *list)
+{
+	unsigned chosen[SIM_MAX_GPUS], count = 0;
+
+	while (list && *list && count < SIM_MAX_GPUS) {
+		size_t length = strcspn(list, ",");
+		int device = device_by_name(list, length);
+
+		if (device < 0)
+			break;
+		chosen[count++] = sim.gpu_of_device[device];
+		list += length + (list[length] == ',');
+	}
+	if (list) {
+		memcpy(sim.gpu_of_device, chosen, sizeof(chosen));
+		sim.device_count = count;
+	}
+}
+
 static void devices_find(void)
 {
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-
-	sim.device_count = 0;
-	if (!visible) {
-		for (unsigned i = 0; i < shared->gpu_count; i++)
-			sim.gpu_of_device[sim.device_count++] = i;
-	} else {
-		while (*visible && sim.device_count < SIM_MAX_GPUS) {
-			size_t length = strcspn(visible, ",");
-			int gpu = gpu_by_name(visible, length);
-
-			if (gpu < 0)
-				break;
-			sim.gpu_of_device[sim.device_count++] = (unsigned)gpu;
-			visible += length + (visible[length] == ',');
-		}
-	}
-	for (unsigned i = 0; i < SIM_MAX_GPUS; i++)
+	sim.device_count = shared->gpu_count;
+	for (unsigned i = 0; i < SIM_MAX_GPUS; i++) {
+		sim.gpu_of_device[i] = i;
 		sim.device_fd[i] = -1;
+	}
+	sim_vendor.devices_choose();
 }
 
 static CUresult initialize(void)

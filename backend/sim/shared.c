@@ -19,15 +19,16 @@
 
 #include "lib/lock.h"
 
-#define SHARED_MAGIC 0x67707563722d7334ull
+#define SHARED_MAGIC 0x67707563722d7335ull
 
 struct shared_state *shared;
 
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned attach_count;
 
-static char directory[PATH_MAX - 64];
+static char directory[PATH_MAX - 128];
 static bool directory_is_given;
+static bool is_changed; /* since shared_machine.changed was called; the lock is held */
 
 const char *shared_directory(void)
 {
@@ -43,15 +44,29 @@ const char *shared_directory(void)
 	return directory;
 }
 
+static void path_make(char *path, const char *below, const char *format, va_list arguments)
+{
+	size_t length = (size_t)snprintf(path, PATH_MAX, "%s/%s%s", shared_directory(), below,
+					 *below ? "/" : "");
+
+	vsnprintf(path + length, PATH_MAX - length, format, arguments);
+}
+
 void shared_path(char *path, const char *format, ...)
 {
-	size_t length = strlen(shared_directory());
 	va_list arguments;
 
-	memcpy(path, directory, length);
-	path[length++] = '/';
 	va_start(arguments, format);
-	vsnprintf(path + length, PATH_MAX - length, format, arguments);
+	path_make(path, shared_machine.directory, format, arguments);
+	va_end(arguments);
+}
+
+void shared_device_path(char *path, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	path_make(path, "", format, arguments);
 	va_end(arguments);
 }
 
@@ -94,13 +109,21 @@ static uint64_t environment_bytes(const char *name, uint64_t fallback)
 	return bytes;
 }
 
-static int make_directory(const char *path)
+int shared_make_directory(const char *path)
 {
 	if (mkdir(path, directory_is_given ? 01777 : 0700) < 0)
 		return errno == EEXIST ? 0 : -errno;
 	if (directory_is_given)
 		chmod(path, 01777);
 	return 0;
+}
+
+void shared_make_file(const char *path)
+{
+	int fd = shared_open_file(path, O_RDWR);
+
+	if (fd >= 0)
+		close(fd);
 }
 
 static uint64_t seed_of(const char *name, uint64_t seed)
@@ -115,7 +138,8 @@ static int state_create(const char *path)
 	_cleanup_close_ int fd = -1;
 	struct shared_state *state;
 	pthread_mutexattr_t attributes;
-	char temporary[PATH_MAX], device[PATH_MAX];
+	char temporary[PATH_MAX];
+	const char *gpus = shared_machine.gpus_variable;
 	uint64_t seed;
 
 	shared_path(temporary, "state.new");
@@ -136,12 +160,15 @@ static int state_create(const char *path)
 	pthread_mutexattr_destroy(&attributes);
 
 	state->gpu_count = (unsigned)environment_bytes("GPUCR_SIM_GPUS", 1);
+	if (gpus)
+		state->gpu_count = (unsigned)environment_bytes(gpus, state->gpu_count);
 	if (state->gpu_count > SIM_MAX_GPUS)
 		state->gpu_count = SIM_MAX_GPUS;
 	state->default_context_bytes = environment_bytes("GPUCR_SIM_CONTEXT_BYTES", 16ull << 20);
 	state->next_id = 1;
 	/* UUIDs are a function of the names, so that they stay when the directory is made anew. */
 	seed = seed_of(directory, 0xcbf29ce484222325ull);
+	seed = seed_of(shared_machine.directory, seed);
 	if (getenv("GPUCR_SIM_HOST"))
 		seed = seed_of(getenv("GPUCR_SIM_HOST"), seed);
 	for (unsigned i = 0; i < state->gpu_count; i++) {
@@ -151,17 +178,11 @@ static int state_create(const char *path)
 			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
 			gpu->uuid[j] = seed >> 56;
 		}
-		gpu->uuid[6] = (gpu->uuid[6] & 0x0f) | 0x40;
-		gpu->uuid[8] = (gpu->uuid[8] & 0x3f) | 0x80;
-		snprintf(gpu->name, sizeof(gpu->name), "Simulated GPU");
+		shared_machine.uuid_make(gpu->uuid);
+		snprintf(gpu->name, sizeof(gpu->name), "%s", shared_machine.gpu_name);
 		gpu->capacity_bytes = environment_bytes("GPUCR_SIM_VRAM", 1ull << 30);
-		shared_path(device, "nvidia%u", i);
-		close(shared_open_file(device, O_RDWR));
 	}
-	shared_path(device, "nvidiactl");
-	close(shared_open_file(device, O_RDWR));
-	shared_path(device, "nvidia-uvm");
-	close(shared_open_file(device, O_RDWR));
+	shared_machine.files_make(state);
 	state->magic = SHARED_MAGIC;
 	munmap(state, sizeof(*state));
 	return rename(temporary, path) < 0 ? -errno : 0;
@@ -169,6 +190,7 @@ static int state_create(const char *path)
 
 static int state_open(void)
 {
+	static const char *const directories[] = {"", "memory", "processes"};
 	_cleanup_close_ int lock = -1;
 	_cleanup_close_ int fd = -1;
 	char path[PATH_MAX];
@@ -176,15 +198,11 @@ static int state_open(void)
 	struct stat status;
 	int r;
 
-	r = make_directory(shared_directory());
-	if (r < 0)
-		return r;
-	shared_path(path, "memory");
-	r = make_directory(path);
-	if (r < 0)
-		return r;
-	shared_path(path, "processes");
-	r = make_directory(path);
+	r = shared_make_directory(shared_directory());
+	for (size_t i = 0; !r && i < GCR_ARRAY_SIZE(directories); i++) {
+		shared_path(path, "%s", directories[i]);
+		r = shared_make_directory(path);
+	}
 	if (r < 0)
 		return r;
 
@@ -240,12 +258,22 @@ void shared_detach(void)
 
 void shared_lock(void)
 {
-	if (pthread_mutex_lock(&shared->lock) == EOWNERDEAD)
+	if (pthread_mutex_lock(&shared->lock) == EOWNERDEAD) {
 		pthread_mutex_consistent(&shared->lock);
+		shared_changed();
+	}
+}
+
+void shared_changed(void)
+{
+	is_changed = true;
 }
 
 void shared_unlock(void)
 {
+	if (is_changed && shared_machine.changed)
+		shared_machine.changed();
+	is_changed = false;
 	pthread_mutex_unlock(&shared->lock);
 }
 
@@ -325,6 +353,7 @@ static void process_remove(unsigned index)
 {
 	char path[PATH_MAX];
 
+	shared_changed();
 	/* Of the restore thread. Whoever has the same pid now makes it after this. */
 	shared_path(path, "processes/%d.sock", shared->processes[index].pid);
 	unlink(path);
@@ -344,6 +373,8 @@ static void process_remove(unsigned index)
 	       sizeof(shared->processes[index].context_bytes));
 	memset(shared->processes[index].managed_bytes, 0,
 	       sizeof(shared->processes[index].managed_bytes));
+	if (shared_machine.process_gone)
+		shared_machine.process_gone(shared->processes[index].pid);
 	shared->processes[index].pid = 0;
 }
 
@@ -351,6 +382,7 @@ static void allocation_remove(unsigned slot)
 {
 	char path[PATH_MAX];
 
+	shared_changed();
 	shared_path(path, "memory/%" PRIu64, shared->allocations[slot].id);
 	shared->allocations[slot].id = 0;
 	unlink(path);
@@ -398,6 +430,7 @@ int shared_process_add(int pid, uint64_t start_time, int *ret_fd)
 		process->start_time = start_time;
 		process->generation = shared->next_id++;
 		__atomic_store_n(&process->pid, pid, __ATOMIC_RELEASE);
+		shared_changed();
 		*ret_fd = fd;
 		return (int)i;
 	}
@@ -496,16 +529,19 @@ int shared_allocation_add(unsigned index, unsigned gpu, uint64_t size_bytes)
 	memset(allocation, 0, sizeof(*allocation));
 	allocation->size_bytes = size_bytes;
 	allocation->gpu = gpu;
+	allocation->maker = shared->processes[index].generation;
 	holder_set(allocation->holders, index);
 	if (slot >= shared->allocation_high)
 		shared->allocation_high = slot + 1;
 	__atomic_store_n(&allocation->id, id, __ATOMIC_RELEASE);
+	shared_changed();
 	return (int)slot;
 }
 
 void shared_allocation_hold(unsigned slot, unsigned index)
 {
 	holder_set(shared->allocations[slot].holders, index);
+	shared_changed();
 }
 
 void shared_allocation_drop(unsigned slot, unsigned index)
@@ -513,6 +549,7 @@ void shared_allocation_drop(unsigned slot, unsigned index)
 	struct shared_allocation *allocation = &shared->allocations[slot];
 
 	holder_clear(allocation->holders, index);
+	shared_changed();
 	if (holder_any(allocation->holders))
 		return;
 	if (!allocation->exported || !allocation_descriptor_open(slot))

@@ -3,7 +3,8 @@
  * The machine-wide state of the simulator: one directory and one memory segment that all
  * simulated processes share. Everything in here is valid at any instant, because any process
  * may be killed at any instant: no lists, and an entry's `id`/`pid` is written last and
- * cleared first. shared_lock() recovers a lock whose owner died.
+ * cleared first. shared_lock() recovers a lock whose owner died. Each vendor has a state of its
+ * own: a machine may have GPUs of both.
  */
 #ifndef GPUCR_SIM_SHARED_H
 #define GPUCR_SIM_SHARED_H
@@ -27,6 +28,7 @@ struct shared_gpu {
 	unsigned char uuid[16];
 	char name[64];
 	uint64_t capacity_bytes;
+	uint64_t told_bytes; /* in use, as files tell */
 };
 
 /* A process that called cuInit. Alive while somebody holds the lock on its file
@@ -42,12 +44,16 @@ struct shared_process {
 	int holds_no_file;
 	uint64_t context_bytes[SIM_MAX_GPUS];
 	uint64_t managed_bytes[SIM_MAX_GPUS]; /* managed memory that is on the GPU */
+	/* What files tell of it (shared_machine.changed). */
+	int is_told;
+	uint64_t told_bytes[SIM_MAX_GPUS];
 };
 
 /* Physical memory: the file memory/<id>. In use while a live process is among the holders, or
  * while an open description of the file (an exported descriptor) has it locked. */
 struct shared_allocation {
 	uint64_t id;
+	uint64_t maker; /* the generation of the process that made it */
 	uint64_t size_bytes;
 	unsigned gpu;
 	int exported;
@@ -79,21 +85,47 @@ struct shared_state {
 
 extern struct shared_state *shared;
 
+/* What a machine with GPUs of one vendor looks like: cuda_machine.c, hip_machine.c. */
+struct shared_machine {
+	const char *directory;	   /* its state's, below GPUCR_SIM_DIR; "": that itself */
+	const char *gpus_variable; /* asked for the number of GPUs before GPUCR_SIM_GPUS; or NULL */
+	const char *gpu_name;
+	/* From 16 bytes that look random. */
+	void (*uuid_make)(unsigned char uuid[16]);
+	/* Makes the device files, in the directory of shared_device_path(). The state is complete
+	 * but for its magic, and nobody else has it. */
+	void (*files_make)(const struct shared_state *state);
+	/* What is in use has changed; the lock is held. NULL: nobody wants to know. */
+	void (*changed)(void);
+	/* A process is there no more; likewise. */
+	void (*process_gone)(int pid);
+};
+
+extern const struct shared_machine shared_machine;
+
 /* Maps the state, creating it if this is the first process; `shared` is valid until as many calls
  * of shared_detach(). Another time the same path may be another machine's state. 0 or -errno. */
 int shared_attach(void);
 void shared_detach(void);
-/* The state directory, without a trailing slash. */
+/* GPUCR_SIM_DIR, or what stands for it, without a trailing slash. */
 const char *shared_directory(void);
-/* Writes "<directory>/<format...>" into path[PATH_MAX]. */
+/* Writes "<the state's directory>/<format...>" into path[PATH_MAX]. */
 void shared_path(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same below shared_directory(): what all vendors have together, and the device files. */
+void shared_device_path(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Opens a file below the directory, creating it mode 0666 when it is not there. fd or -errno. */
 int shared_open_file(const char *path, int flags);
+/* Makes a directory there, if it is not there, and empty files. 0 or -errno. */
+int shared_make_directory(const char *path);
+void shared_make_file(const char *path);
 
 void shared_lock(void);
 void shared_unlock(void);
 
 /* The following want the lock held. */
+
+/* What is in use has changed by the caller's doing; the functions below know of theirs. */
+void shared_changed(void);
 
 /* Takes a free process slot for the caller, which others see as @pid with this start time, and
  * locks its file. Index or -errno; the file, which keeps the slot alive, in *ret_fd. */

@@ -37,16 +37,51 @@ struct sim_process {
 	bool initialized;
 	unsigned index; /* in shared->processes */
 	uint64_t generation;
-	int lock_fd, control_fd, uvm_fd;
-	void *uvm_mapping; /* of nvidia-uvm, while there is a context */
+	int lock_fd, control_fd, compute_fd;
+	void *compute_mapping; /* of the compute file, while there is a context */
 	unsigned device_count;
 	/* ordinal -> index in shared->gpus; CUDA_VISIBLE_DEVICES and a restore change it */
 	unsigned gpu_of_device[SIM_MAX_GPUS];
-	int device_fd[SIM_MAX_GPUS]; /* by ordinal */
+	int device_fd[SIM_MAX_GPUS]; /* by ordinal; if all are opened, by GPU */
 	uint64_t next_serial;
 };
 
 extern struct sim_process sim;
+
+/* ---- what differs between the vendors: cuda_vendor.c, hip_vendor.c ---- */
+
+#define SIM_UUID_TEXT_BYTES 37
+
+struct sim_vendor {
+	const char *control_file; /* opened when the driver is initialised; or NULL */
+	const char *compute_file; /* likewise, and mapped while there is a context */
+	const char *device_file;  /* of a GPU, its number to be added */
+	unsigned device_file_first;
+	bool opens_all_devices; /* when it is initialised; else those with a context */
+	const char *server_thread_name, *stream_thread_name;
+	/* A checkpoint leaves managed memory in the process; else it is refused. */
+	bool checkpoints_managed_memory;
+	/* What a restore could not bring back is refused by the checkpoint; else it is lost. */
+	bool refuses_what_is_lost;
+	/* A handle that was imported can be exported again. */
+	bool exports_imported_handles;
+	/* Of cuMemCreate and cuMemMap, a power of 2 up to SIM_BLOCK_BYTES. */
+	size_t (*granularity_bytes)(void);
+	/* Calls devices_choose() with what the environment says. */
+	void (*devices_choose)(void);
+	/* As programs name a GPU, after "GPU-". */
+	void (*uuid_text)(const unsigned char uuid[16], char text[SIM_UUID_TEXT_BYTES]);
+	/* PTX text with an `.entry` for each kernel of an image, to be freed; NULL: not for this
+	 * GPU. */
+	char *(*image_text)(const void *image);
+	/* By the vendor's name for it; 0: unknown. */
+	CUresult (*error_by_name)(const char *name);
+};
+
+extern const struct sim_vendor sim_vendor;
+
+/* Leaves of the process's devices those of a list, in its order. NULL: all. */
+void devices_choose(const char *list);
 
 /* An injected fault that is still to come, after the call: fault.c. */
 enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG };
@@ -101,8 +136,6 @@ uint64_t sim_now_ns(void);
 int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
 /* Names the calling thread as the real driver's are named. */
 void sim_thread_name(const char *name);
-#define SIM_SERVER_THREAD_NAME "cuda00001400006"
-#define SIM_STREAM_THREAD_NAME "cuda-EvtHandlr"
 
 /* ---- fault.c ---- */
 
@@ -111,6 +144,9 @@ enum fault_place { FAULT_TARGET, FAULT_CALLER };
 /* What the rules say of this call: an error, or SUCCESS and perhaps something in *ret_after. */
 CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
 void fault_act(const struct fault *fault);
+/* While it is set, calls of this thread are made by another entry point, which is what a rule for
+ * all of them means. */
+extern __thread bool fault_nested;
 
 /* ---- context.c ---- */
 
@@ -136,6 +172,10 @@ struct CUctx_st {
 };
 
 CUcontext context_current(void);
+/* The primary context of a device, made if there is none and `create`; else NULL then. */
+CUresult context_primary(int device, bool create, CUcontext *ret_context);
+/* The only one that the calling thread has; NULL: none. */
+void context_make_current(CUcontext context);
 CUresult context_check(CUcontext context);
 bool context_valid(CUcontext context);
 /* The context whose device a call without a context of its own works on. */
@@ -378,7 +418,7 @@ struct work {
 		} callback;
 		struct {
 			CUdeviceptr address;
-			uint64_t value;
+			uint64_t value, mask;
 			unsigned flags, bytes;
 		} value;
 		struct {
@@ -437,6 +477,9 @@ void streams_destroy(CUcontext context);
 CUresult stream_submit(CUstream stream, const struct work *work, struct fence *wait,
 		       struct fence **ret_fence);
 CUresult stream_wait(CUstream stream);
+/* Waits for a value in memory, of which the bits of @mask are looked at. */
+CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
+			   unsigned flags, unsigned bytes);
 /* All work of a context so far; NULL if there is none. 900 and the captures are invalidated if one
  * of its streams is capturing, 2 without memory. */
 CUresult context_fence(CUcontext context, struct fence **ret_fence);

@@ -133,7 +133,7 @@ static void *stream_thread(void *argument)
 	CUstream stream = argument;
 
 	sim_set_callback_thread();
-	sim_thread_name(SIM_STREAM_THREAD_NAME);
+	sim_thread_name(sim_vendor.stream_thread_name);
 	pthread_mutex_lock(&work.lock);
 	for (;;) {
 		struct operation *operation = stream->head;
@@ -695,7 +695,7 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 }
 
 static CUresult value_operation(CUstream handle, enum work_kind kind, CUdeviceptr address,
-				uint64_t value, unsigned flags, unsigned bytes)
+				uint64_t value, uint64_t mask, unsigned flags, unsigned bytes)
 {
 	struct work item = {.kind = kind};
 	CUstream stream;
@@ -707,33 +707,40 @@ static CUresult value_operation(CUstream handle, enum work_kind kind, CUdevicept
 		return CUDA_ERROR_INVALID_VALUE;
 	item.value.address = address;
 	item.value.value = value;
+	item.value.mask = mask;
 	item.value.flags = flags;
 	item.value.bytes = bytes;
 	return stream_submit(stream, &item, NULL, NULL);
 }
 
+CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
+			   unsigned flags, unsigned bytes)
+{
+	return value_operation(handle, WORK_WAIT_VALUE, address, value, mask, flags, bytes);
+}
+
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags)
 {
 	SIM_ENTER();
-	return value_operation(stream, WORK_WAIT_VALUE, addr, value, flags, 4);
+	return stream_wait_value(stream, addr, value, UINT64_MAX, flags, 4);
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags)
 {
 	SIM_ENTER();
-	return value_operation(stream, WORK_WAIT_VALUE, addr, value, flags, 8);
+	return stream_wait_value(stream, addr, value, UINT64_MAX, flags, 8);
 }
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
 				 unsigned flags)
 {
 	SIM_ENTER();
-	return value_operation(stream, WORK_WRITE_VALUE, addr, value, flags, 4);
+	return value_operation(stream, WORK_WRITE_VALUE, addr, value, UINT64_MAX, flags, 4);
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
 				 unsigned flags)
 {
 	SIM_ENTER();
-	return value_operation(stream, WORK_WRITE_VALUE, addr, value, flags, 8);
+	return value_operation(stream, WORK_WRITE_VALUE, addr, value, UINT64_MAX, flags, 8);
 }

@@ -53,7 +53,7 @@ const struct span *reservation_find(CUdeviceptr address)
 
 static bool granular(uint64_t value)
 {
-	return value % SIM_BLOCK_BYTES == 0;
+	return value % sim_vendor.granularity_bytes() == 0;
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr addr,
@@ -259,7 +259,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	/* Measured: an imported handle cannot be exported again. */
-	if (handle->phys->imported ||
+	if ((handle->phys->imported && !sim_vendor.exports_imported_handles) ||
 	    !(handle->phys->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		return CUDA_ERROR_INVALID_VALUE;
 	shared_lock();
@@ -344,7 +344,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 		return result;
 	if (!granularity)
 		return CUDA_ERROR_INVALID_VALUE;
-	*granularity = SIM_BLOCK_BYTES;
+	*granularity = sim_vendor.granularity_bytes();
 	return CUDA_SUCCESS;
 }
 

@@ -176,6 +176,7 @@ static bool wait_value(CUcontext context, const struct work *work)
 		pthread_rwlock_unlock(&sim.map_lock);
 		if (!readable)
 			return false;
+		value &= work->value.mask;
 		switch (work->value.flags & 3) {
 		case CU_STREAM_WAIT_VALUE_GEQ:
 			reached = work->value.bytes == 4 ? (int32_t)(value - wanted) >= 0

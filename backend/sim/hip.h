@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * HIP on the simulator: what its functions have in common. They are made of CUDA's (which this
+ * library does not export), with primary contexts behind HIP's current device; numbers of results,
+ * flags and most structures are the same. What HIP does otherwise is taken from AMD's runtime of
+ * ROCm 6.2, ROCm/clr on GitHub, and said where it is done.
+ */
+#ifndef GPUCR_SIM_HIP_H
+#define GPUCR_SIM_HIP_H
+
+#include "backend/rocm/hip_api.h"
+#include "backend/sim/sim.h"
+
+/* HIP_VERSION of what is stood in for: GPUCR_SIM_HIP_VERSION (as "7.1"), else that of ROCm 6.2. */
+#define HIP_VERSION_6_2 60241133
+#define HIP_VERSION_7_1 70100000
+int hip_version(void);
+
+/* The architecture of the GPUs: GPUCR_SIM_HIP_ARCH, else gfx942. */
+const char *hip_architecture(void);
+
+/* Of the calling thread. */
+extern __thread int hip_device;
+extern __thread hipError_t hip_last_error;
+
+/* A call under way: the first use initialises, as HIP does. */
+struct hip_call {
+	struct sim_call call;
+	bool is_outermost;
+};
+
+struct hip_call hip_enter(const char *name);
+void hip_leave(struct hip_call *call);
+
+/* Every result is the thread's last error, hipSuccess too (so up to ROCm 6). */
+hipError_t hip_result(CUresult result);
+#define HIP_RETURN(result) return hip_result((CUresult)(result))
+
+/* First line of every function. */
+#define HIP_ENTER()                                                           \
+	_cleanup_(hip_leave) struct hip_call hip_call_ = hip_enter(__func__); \
+	if (hip_call_.call.result)                                            \
+	HIP_RETURN(hip_call_.call.result)
+
+/* Also makes the primary context of the current device the thread's: the device is in use. */
+CUresult hip_context(CUcontext *ret_context);
+#define HIP_ENTER_CONTEXT(variable)                           \
+	HIP_ENTER();                                          \
+	CUcontext variable;                                   \
+	do {                                                  \
+		CUresult context_ = hip_context(&(variable)); \
+		if (context_)                                 \
+			HIP_RETURN(context_);                 \
+	} while (0)
+
+/* And finds a stream. One that is not there is a destroyed context to HIP. */
+CUresult hip_stream(hipStream_t handle, CUstream *ret_stream);
+#define HIP_ENTER_STREAM(variable, handle)                          \
+	HIP_ENTER();                                                \
+	CUstream variable;                                          \
+	do {                                                        \
+		CUresult stream_ = hip_stream(handle, &(variable)); \
+		if (stream_)                                        \
+			HIP_RETURN(stream_);                        \
+	} while (0)
+
+/* What a synchronous copy or memset does to every capture that is open: ends it, and 906. */
+CUresult hip_captures_end(void);
+
+/* hip_module.c: a kernel or variable by the address that the compiler's code registered. */
+CUfunction hip_function_of(const void *host_function);
+CUresult hip_symbol_of(const void *symbol, CUdeviceptr *ret_address, size_t *ret_size);
+/* hip_image.c: see sim_vendor.image_text. */
+char *hip_image_text(const void *image);
+/* hip_error.c: 0 for a name that is none. */
+CUresult hip_error_by_name(const char *name);
+/* hip_vmm.c: whether the current device may touch memory that was mapped; true for all other. */
+bool hip_vmm_accessible(const void *pointer, bool write);
+/* hip_kfd.c: the fake of the kernel's files, see there. */
+void hip_kfd_make(const struct shared_state *state);
+void hip_kfd_update(void);
+void hip_kfd_process_gone(int pid);
+/* hip_machine.c: bus number of a GPU, KFD's id, and minor number of its render node. */
+unsigned hip_gpu_bus(unsigned gpu);
+unsigned hip_gpu_id(unsigned gpu);
+#define HIP_RENDER_MINOR 128
+
+/* The vendor's functions that no C header declares; what the compiler's code calls. */
+hipError_t hipGetDeviceProperties(struct gcr_hip_properties_5 *properties, int device);
+hipError_t hipGetDevicePropertiesR0000(struct gcr_hip_properties_5 *properties, int device);
+hipError_t hipGetDevicePropertiesR0600(struct gcr_hip_properties *properties, int device);
+void **__hipRegisterFatBinary(const void *data);
+void __hipRegisterFunction(void **modules, const void *host_function, char *device_function,
+			   const char *name, unsigned thread_limit, void *tid, void *bid,
+			   dim3 *block_dim, dim3 *grid_dim, int *warp_size);
+void __hipRegisterVar(void **modules, void *variable, char *host_variable, char *name, int external,
+		      size_t size, int constant, int global);
+void __hipUnregisterFatBinary(void **modules);
+hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
+				      hipStream_t stream);
+hipError_t __hipPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes,
+				     hipStream_t *stream);
+/* Makes the machine's files true: also of what processes held that were killed. 0 or -errno. */
+int hipSimRefreshSysfs(void);
+
+#endif

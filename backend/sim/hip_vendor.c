@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* What is AMD's alone: names, environment variables, versions. */
+#include "backend/sim/hip.h"
+
+#include <stdio.h>
+
+int hip_version(void)
+{
+	const char *given = getenv("GPUCR_SIM_HIP_VERSION");
+	unsigned major = 0, minor = 0;
+
+	if (!given || sscanf(given, "%u.%u", &major, &minor) < 1)
+		return HIP_VERSION_6_2;
+	return (int)(major * 10000000 + minor * 100000);
+}
+
+const char *hip_architecture(void)
+{
+	const char *given = getenv("GPUCR_SIM_HIP_ARCH");
+
+	return given && *given ? given : "gfx942";
+}
+
+/* ROCr's variable comes first; HIP's own numbers count what that has left. */
+static void choose(void)
+{
+	const char *visible = getenv("HIP_VISIBLE_DEVICES");
+
+	devices_choose(getenv("ROCR_VISIBLE_DEVICES"));
+	/* An empty one is as none to HIP. */
+	if (!visible || !*visible)
+		visible = getenv("CUDA_VISIBLE_DEVICES");
+	devices_choose(visible && *visible ? visible : NULL);
+}
+
+static void uuid_text(const unsigned char uuid[16], char text[SIM_UUID_TEXT_BYTES])
+{
+	memcpy(text, uuid, 16);
+	text[16] = '\0';
+}
+
+static size_t granularity_bytes(void)
+{
+	const char *given = getenv("GPUCR_SIM_HIP_GRANULARITY");
+
+	return given && !strcmp(given, "4K") ? 4096 : SIM_BLOCK_BYTES;
+}
+
+const struct sim_vendor sim_vendor = {
+	.compute_file = "kfd",
+	.device_file = "dri/renderD",
+	.device_file_first = HIP_RENDER_MINOR,
+	.opens_all_devices = true,
+	.server_thread_name = "hip-sim-restore",
+	.stream_thread_name = "hip-sim-stream",
+	.checkpoints_managed_memory = true,
+	.refuses_what_is_lost = true,
+	.exports_imported_handles = true,
+	.granularity_bytes = granularity_bytes,
+	.devices_choose = choose,
+	.uuid_text = uuid_text,
+	.image_text = hip_image_text,
+	.error_by_name = hip_error_by_name,
+};

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Virtual memory management. A handle is an object with references: one of the program's, and one
+ * for each mapping. What differs from CUDA, all of it from hip_vm.cpp of ROCm 6.2 and ROCr:
+ * - a mapping begins at the start of its memory (offset 0), and is unmapped as it was mapped: one
+ * at a time, with its exact size;
+ * - hipMemRetainAllocationHandle takes no reference: the handle is the one there is;
+ * - memory is exported as the type that was asked for when it was made, and no other; what was
+ *   imported can be exported again;
+ * - an imported handle says that it is of the device that was current;
+ * - hipMemImportFromShareableHandle takes a pointer to the descriptor, and since 7.1 the descriptor
+ *   as a pointer;
+ * - an invalid size of a reservation is out of memory, and its alignment is not heeded.
+ */
+#include "backend/sim/hip.h"
+
+struct ihipMemGenericAllocationHandle {
+	struct ihipMemGenericAllocationHandle *next;
+	CUmemGenericAllocationHandle number;
+	unsigned references;
+	bool is_released; /* the program's reference is gone */
+	hipMemAllocationProp prop;
+	int device; /* where it is */
+};
+
+typedef struct ihipMemGenericAllocationHandle handle_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static handle_t *handles;
+static struct span_table mapped; /* their object: the handle */
+
+static bool valid(const handle_t *handle)
+{
+	for (const handle_t *other = handles; other; other = other->next)
+		if (other == handle)
+			return true;
+	return false;
+}
+
+static void unref(handle_t *handle)
+{
+	if (--handle->references)
+		return;
+	for (handle_t **link = &handles; *link; link = &(*link)->next)
+		if (*link == handle) {
+			*link = handle->next;
+			break;
+		}
+	cuMemRelease(handle->number);
+	free(handle);
+}
+
+static handle_t *handle_add(CUmemGenericAllocationHandle number, const hipMemAllocationProp *prop,
+			    int device)
+{
+	handle_t *handle = calloc(1, sizeof(*handle));
+
+	if (!handle) {
+		cuMemRelease(number);
+		return NULL;
+	}
+	*handle = (handle_t){.next = handles,
+			     .number = number,
+			     .references = 1,
+			     .prop = *prop,
+			     .device = device};
+	handles = handle;
+	return handle;
+}
+
+hipError_t hipMemAddressReserve(void **pointer, size_t bytes, size_t alignment, void *address,
+				unsigned long long flags)
+{
+	HIP_ENTER();
+	CUdeviceptr start = 0;
+	CUresult result;
+
+	if (!pointer || flags)
+		HIP_RETURN(hipErrorInvalidValue);
+	if (!bytes || bytes % sim_vendor.granularity_bytes() || alignment & (alignment - 1))
+		HIP_RETURN(hipErrorMemoryAllocation);
+	*pointer = NULL;
+	result = cuMemAddressReserve(&start, bytes, 0, (CUdeviceptr)address, 0);
+	*pointer = (void *)start;
+	HIP_RETURN(result);
+}
+
+hipError_t hipMemAddressFree(void *pointer, size_t bytes)
+{
+	HIP_ENTER();
+	HIP_RETURN(pointer && bytes ? cuMemAddressFree((CUdeviceptr)pointer, bytes)
+				    : CUDA_ERROR_INVALID_VALUE);
+}
+
+static bool prop_valid(const hipMemAllocationProp *prop)
+{
+	return prop && prop->type == hipMemAllocationTypePinned &&
+	       prop->location.type == hipMemLocationTypeDevice && device_valid(prop->location.id);
+}
+
+/* Behind it memory can always be exported: whether this one may is decided here. */
+static CUmemAllocationProp core_prop(const hipMemAllocationProp *prop)
+{
+	CUmemAllocationProp core = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = prop->location.id}};
+
+	core.allocFlags.gpuDirectRDMACapable = prop->allocFlags.gpuDirectRDMACapable;
+	return core;
+}
+
+hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t bytes,
+			const hipMemAllocationProp *prop, unsigned long long flags)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+	CUmemGenericAllocationHandle number;
+	CUmemAllocationProp core;
+	CUresult result;
+
+	if (!handle || !bytes || flags || !prop_valid(prop))
+		HIP_RETURN(hipErrorInvalidValue);
+	if (prop->requestedHandleType != hipMemHandleTypeNone &&
+	    prop->requestedHandleType != hipMemHandleTypePosixFileDescriptor)
+		HIP_RETURN(hipErrorNotSupported);
+	core = core_prop(prop);
+	result = cuMemCreate(&number, bytes, &core, 0);
+	if (result)
+		HIP_RETURN(result);
+	*handle = handle_add(number, prop, prop->location.id);
+	HIP_RETURN(*handle ? hipSuccess : hipErrorOutOfMemory);
+}
+
+/* The handle is the object that mappings hold too; a second release is undefined there. */
+hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+
+	if (!handle || !valid(handle) || handle->is_released)
+		HIP_RETURN(hipErrorInvalidValue);
+	handle->is_released = true;
+	unref(handle);
+	HIP_RETURN(hipSuccess);
+}
+
+hipError_t hipMemMap(void *pointer, size_t bytes, size_t offset,
+		     hipMemGenericAllocationHandle_t handle, unsigned long long flags)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+	CUdeviceptr start = (CUdeviceptr)pointer;
+	CUcontext context;
+	CUresult result;
+
+	if (!pointer || !handle || !bytes || offset || flags || !valid(handle))
+		HIP_RETURN(hipErrorInvalidValue);
+	/* It goes through the device's null stream. */
+	result = context_primary(handle->device, true, &context);
+	if (!result)
+		result = cuMemMap(start, bytes, 0, handle->number, 0);
+	if (result)
+		HIP_RETURN(result);
+	if (span_insert(&mapped, start, bytes, handle)) {
+		cuMemUnmap(start, bytes);
+		HIP_RETURN(hipErrorOutOfMemory);
+	}
+	handle->references++;
+	HIP_RETURN(hipSuccess);
+}
+
+hipError_t hipMemUnmap(void *pointer, size_t bytes)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+	CUdeviceptr start = (CUdeviceptr)pointer;
+	struct span *span = span_find(&mapped, start);
+	handle_t *handle;
+	CUcontext context;
+	CUresult result;
+
+	if (!pointer || !bytes || !span || span->start != start || span->size_bytes != bytes)
+		HIP_RETURN(hipErrorInvalidValue);
+	handle = span->object;
+	/* Behind all that the device was given before. */
+	result = context_primary(handle->device, true, &context);
+	if (!result) {
+		context_wait(context);
+		result = cuMemUnmap(start, bytes);
+	}
+	if (result)
+		HIP_RETURN(result);
+	span_remove(&mapped, start);
+	unref(handle);
+	HIP_RETURN(hipSuccess);
+}
+
+hipError_t hipMemSetAccess(void *pointer, size_t bytes, const hipMemAccessDesc *desc, size_t count)
+{
+	HIP_ENTER();
+	CUresult result = CUDA_SUCCESS;
+
+	if (!pointer || !bytes || !desc || !count)
+		HIP_RETURN(hipErrorInvalidValue);
+	/* One after the other: what comes before an invalid one is done. */
+	for (size_t i = 0; i < count && !result; i++) {
+		CUmemAccessDesc core = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+						     .id = desc[i].location.id},
+					.flags = (CUmemAccess_flags)desc[i].flags};
+
+		if (!device_valid(desc[i].location.id) ||
+		    (desc[i].flags != hipMemAccessFlagsProtNone &&
+		     desc[i].flags != hipMemAccessFlagsProtRead &&
+		     desc[i].flags != hipMemAccessFlagsProtReadWrite))
+			HIP_RETURN(hipErrorInvalidValue);
+		result = cuMemSetAccess((CUdeviceptr)pointer, bytes, &core, 1);
+	}
+	HIP_RETURN(result);
+}
+
+hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *pointer)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+	CUmemLocation core = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+
+	if (!flags || !location || !pointer || location->type != hipMemLocationTypeDevice ||
+	    !device_valid(location->id) || !span_find(&mapped, (CUdeviceptr)pointer))
+		HIP_RETURN(hipErrorInvalidValue);
+	core.id = location->id;
+	HIP_RETURN(cuMemGetAccess(flags, &core, (CUdeviceptr)pointer));
+}
+
+hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocationHandle_t handle,
+					 hipMemAllocationHandleType type, unsigned long long flags)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+
+	if (!shareable || flags || !handle || !valid(handle) ||
+	    handle->prop.requestedHandleType != type)
+		HIP_RETURN(hipErrorInvalidValue);
+	HIP_RETURN(cuMemExportToShareableHandle(shareable, handle->number,
+						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+}
+
+hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
+					   hipMemAllocationHandleType type)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+	const hipMemAllocationProp prop = {
+		.type = hipMemAllocationTypePinned,
+		.requestedHandleType = type,
+		.location = {.type = hipMemLocationTypeDevice, .id = hip_device}};
+	CUmemGenericAllocationHandle number;
+	CUmemAllocationProp core;
+	CUresult result;
+
+	if (!handle || !os_handle)
+		HIP_RETURN(hipErrorInvalidValue);
+	if (hip_version() < HIP_VERSION_7_1) {
+		int fd;
+
+		memcpy(&fd, os_handle, sizeof(fd));
+		os_handle = (void *)(intptr_t)fd;
+	}
+	result = cuMemImportFromShareableHandle(&number, os_handle,
+						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (!result)
+		result = cuMemGetAllocationPropertiesFromHandle(&core, number);
+	if (result)
+		HIP_RETURN(result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_INVALID_VALUE);
+	*handle = handle_add(number, &prop, core.location.id);
+	HIP_RETURN(*handle ? hipSuccess : hipErrorOutOfMemory);
+}
+
+hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
+					  hipMemAllocationGranularity_flags option)
+{
+	HIP_ENTER();
+	if (!granularity || !prop_valid(prop) || option > hipMemAllocationGranularityRecommended)
+		HIP_RETURN(hipErrorInvalidValue);
+	*granularity = sim_vendor.granularity_bytes();
+	HIP_RETURN(hipSuccess);
+}
+
+hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
+						   hipMemGenericAllocationHandle_t handle)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+
+	if (!prop || !handle || !valid(handle))
+		HIP_RETURN(hipErrorInvalidValue);
+	*prop = handle->prop;
+	HIP_RETURN(hipSuccess);
+}
+
+hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle, void *address)
+{
+	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
+	struct span *span = span_find(&mapped, (CUdeviceptr)address);
+
+	if (!handle || !address || !span)
+		HIP_RETURN(hipErrorInvalidValue);
+	*handle = span->object;
+	HIP_RETURN(hipSuccess);
+}
+
+bool hip_vmm_accessible(const void *pointer, bool write)
+{
+	int wanted = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hip_device};
+	unsigned long long flags = 0;
+	GCR_LOCK_SCOPE(&lock);
+
+	if (!span_find(&mapped, (CUdeviceptr)pointer))
+		return true;
+	return !cuMemGetAccess(&flags, &location, (CUdeviceptr)pointer) &&
+	       ((int)flags & wanted) == wanted;
+}
