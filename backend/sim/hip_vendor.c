@@ -18,7 +18,7 @@ const char *hip_architecture(void)
 {
 	const char *given = getenv("GPUCR_SIM_HIP_ARCH");
 
-	return given && *given ? given : "gfx942";
+	return given && *given ? given : "gfx90a:sramecc+:xnack-";
 }
 
 /* ROCr's variable comes first; HIP's own numbers count what that has left. */

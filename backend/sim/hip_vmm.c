@@ -9,7 +9,8 @@
  *   imported can be exported again;
  * - an imported handle says that it is of the device that was current;
  * - hipMemImportFromShareableHandle takes a pointer to the descriptor, and since 7.1 the descriptor
- *   as a pointer;
+ *   as a pointer; before 6.2 it says that it is not supported;
+ * - a copy or memset is within one mapping, until 6.3;
  * - an invalid size of a reservation is out of memory, and its alignment is not heeded.
  */
 #include "backend/sim/hip.h"
@@ -260,6 +261,8 @@ hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *hand
 
 	if (!handle || !os_handle)
 		HIP_RETURN(hipErrorInvalidValue);
+	if (hip_version() < HIP_VERSION_6_2 / 100000 * 100000)
+		HIP_RETURN(hipErrorNotSupported);
 	if (hip_version() < HIP_VERSION_7_1) {
 		int fd;
 
@@ -310,15 +313,34 @@ hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle,
 	HIP_RETURN(hipSuccess);
 }
 
-bool hip_vmm_accessible(const void *pointer, bool write)
+/* Where the memory object ends that a pointer is in; 0: in none. Until 6.3 that is the mapping,
+ * then it is the reservation. sim.lock is held. */
+static CUdeviceptr object_end(CUdeviceptr address)
+{
+	const struct allocation *allocation = allocation_find(address);
+	const struct span *reservation = reservation_find(address);
+
+	if (!allocation)
+		return 0;
+	if (allocation->kind == ALLOCATION_VMM && reservation && hip_version() >= HIP_VERSION_6_3)
+		return reservation->start + reservation->size_bytes;
+	return allocation->start + allocation->size_bytes;
+}
+
+CUresult hip_memory_check(const void *pointer, size_t bytes, bool write)
 {
 	int wanted = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
 	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hip_device};
+	CUdeviceptr start = (CUdeviceptr)pointer, end;
 	unsigned long long flags = 0;
 	GCR_LOCK_SCOPE(&lock);
 
-	if (!span_find(&mapped, (CUdeviceptr)pointer))
-		return true;
-	return !cuMemGetAccess(&flags, &location, (CUdeviceptr)pointer) &&
-	       ((int)flags & wanted) == wanted;
+	/* No access is no invalid value to HIP. */
+	if (span_find(&mapped, start) &&
+	    (cuMemGetAccess(&flags, &location, start) || ((int)flags & wanted) != wanted))
+		return (CUresult)hipErrorUnknown;
+	pthread_mutex_lock(&sim.lock);
+	end = object_end(start);
+	pthread_mutex_unlock(&sim.lock);
+	return end && bytes > end - start ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
