@@ -167,15 +167,15 @@ static void time_digester(struct gcr_digester *digester, const char *what, uint6
 	print_times(what, usec, rounds, bytes);
 }
 
-static struct gcr_digester *make(const char *ptx)
+static struct gcr_digester *make(const void *kernel)
 {
 	struct gcr_digester_config config;
 	struct gcr_digester *digester;
 	int64_t start = gcr_clock_usec();
 
 	gcr_digester_config_default(&driver, device, &config);
-	if (!ptx)
-		config.ptx = NULL;
+	if (!kernel)
+		config.kernel = NULL;
 	DO(gcr_digester_create(&driver, context, &config, &digester, &code, &words));
 	printf("digests are made on the %s; made in %.1f ms\n",
 	       gcr_digester_is_on_gpu(digester) ? "GPU" : "host",
@@ -260,14 +260,14 @@ int main(int argc, char **argv)
 	fill();
 
 	gcr_digester_config_default(&driver, device, &config);
-	digester = make(config.ptx);
+	digester = make(config.kernel);
 	if (gcr_digester_is_on_gpu(digester)) {
 		time_digester(digester, "all at once", total_bytes, total_bytes, ROUNDS, false);
 		time_digester(digester, "64 MiB at a time", total_bytes, PIECE, ROUNDS, false);
 		time_digester(digester, "2 MiB at a time", total_bytes, 2 * MIB, ROUNDS, false);
 		time_digester(digester, "beside copies to the host", total_bytes, total_bytes, 3,
 			      true);
-		time_kernel("built in", config.ptx, 4);
+		time_kernel("built in", config.kernel, 4);
 	}
 	gcr_digester_destroy(digester);
 	digester = make(NULL);
