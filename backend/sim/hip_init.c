@@ -246,7 +246,7 @@ hipError_t hipCtxGetDevice(hipDevice_t *device)
 	return hipGetDevice(device);
 }
 
-hipError_t hipCtxGetApiVersion(hipCtx_t context, int *version)
+hipError_t hipCtxGetApiVersion(hipCtx_t context, gcr_hip_api_version *version)
 {
 	HIP_ENTER();
 	HIP_RETURN(hipErrorNotSupported);
