@@ -105,6 +105,7 @@ static void test_export(void)
 	CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC);
 	pointer = sim_hip_map(handle, SIZE, 1);
 	OK(HIP(hipMemset)(pointer, 0x42, 16));
+	OK(HIP(hipDeviceSynchronize)()); /* the other device does not wait for it */
 
 	/* It says that it is of the device that is current, whatever it is of. */
 	OK(HIP(hipSetDevice)(0));
