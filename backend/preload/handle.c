@@ -14,6 +14,9 @@
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/memory.h"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+#endif
 
 /* cuda.h: CU_MEM_HANDLE_TYPE_FABRIC may be asked for along with others. */
 #define KNOWN_TYPES ((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -309,6 +312,12 @@ CUresult gcr_own_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 
 /* ---- asking about it ---- */
 
+#ifdef GCR_HIP
+#define ASKS_COMPANION false
+#else
+#define ASKS_COMPANION true
+#endif
+
 GCR_OWN(cuMemGetAllocationPropertiesFromHandle);
 CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 							CUmemGenericAllocationHandle handle)
@@ -328,6 +337,19 @@ CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
 	return CUDA_SUCCESS;
 }
 
+/*
+ * Does the program get a handle that it has to release as often as it got it? Up to ROCm 6 it gets
+ * the one that it has.
+ */
+static bool retains(void)
+{
+#ifdef GCR_HIP
+	return gcr_hip_version() >= GCR_HIP_VERSION(7, 0);
+#else
+	return true;
+#endif
+}
+
 /* One more handle of the program for what is mapped at @address. false: the driver knows better. */
 static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *handle,
 			  CUresult *ret_result)
@@ -338,7 +360,9 @@ static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *han
 	if (!mapping || mapping->memory->origin != GCR_MEMORY_CREATED)
 		return false;
 	*ret_result = CUDA_SUCCESS;
-	if (gcr_table_add_handle(mapping->memory, gcr_table_number(mapping->memory)) < 0)
+	if (!retains() && gcr_table_find_handle(gcr_table_number(mapping->memory)))
+		*handle = gcr_table_number(mapping->memory);
+	else if (gcr_table_add_handle(mapping->memory, gcr_table_number(mapping->memory)) < 0)
 		*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
 	else
 		*handle = gcr_table_number(mapping->memory);
@@ -366,8 +390,9 @@ CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemRetainAllocationHandle);
 	if (is_allocation(pointer, 1)) {
-		/* Memory of cuMemAlloc has no handle that one could get hold of. */
-		if (!gcr_allocation_companion(pointer, &companion))
+		/* Memory of cuMemAlloc has no handle that one could get hold of; and ROCm 6 follows
+		 * a null pointer when it looks for one. */
+		if (!ASKS_COMPANION || !gcr_allocation_companion(pointer, &companion))
 			return CUDA_ERROR_INVALID_VALUE;
 		result = real(handle, (void *)(uintptr_t)companion);
 		if (result)
