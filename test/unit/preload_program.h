@@ -170,7 +170,7 @@ static inline CUcontext use_device(int ordinal)
 	OK(CU(cuCtxSetCurrent)(context));
 #ifdef GCR_HIP
 	/* Only now does it take what VRAM it needs for itself. */
-	OK(CU(cuMemFree_v2)(0));
+	OK(CU(cuStreamSynchronize)(NULL));
 #endif
 	return context;
 }

@@ -561,7 +561,7 @@ static const struct subject subjects[] = {
 	{.name = "free fails",
 	 .run = free_fails,
 	 .faults = "cuMemFree nth=1 error=CUDA_ERROR_LAUNCH_FAILED"},
-	{.name = "free waits", .run = free_waits},
+	{.name = "free waits", .run = free_waits, .not_on_hip = "its kernel is PTX"},
 	{.name = "threads", .run = threads},
 	{.name = "peers", .run = peers, .gpus = "2"},
 	{.name = "context goes", .run = context_goes, .not_on_hip = "contexts are its GPUs"},
