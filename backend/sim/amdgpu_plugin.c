@@ -151,6 +151,9 @@ static int plugin_init(int stage)
 {
 	/* A pre-dump lets the programs run on. */
 	dump.is_active = stage == GCR_CRIU_STAGE_DUMP;
+	/* CRIU wants to hear of it. Whose GPUs are to come back is seen by the process itself. */
+	if (stage == GCR_CRIU_STAGE_RESTORE && check_and_remove_inventory_plugin)
+		check_and_remove_inventory_plugin(NAME, strlen(NAME));
 	return 0;
 }
 
