@@ -52,8 +52,8 @@ static int try_folder(const char *folder, const char *name, char **ret_path)
 	return -ENOENT;
 }
 
-int gcr_criu_plugin_find(const struct gcr_backend *backend, char **ret_path,
-			 struct gcr_error *error)
+int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backend *backend,
+			 char **ret_path, struct gcr_error *error)
 {
 	const char *name = backend->criu_plugin;
 	const char *named = getenv("GPUCR_AMDGPU_PLUGIN");
@@ -66,6 +66,13 @@ int gcr_criu_plugin_find(const struct gcr_backend *backend, char **ret_path,
 					     named);
 		*ret_path = strdup(named);
 		return *ret_path ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	/* One for real GPUs would find nothing there. */
+	if (daemon->simulator_libraries) {
+		result = try_folder(daemon->simulator_libraries, name, ret_path);
+		return result ? gcr_error_set(error, -result == ENOENT ? EOPNOTSUPP : ENOMEM,
+					      "%s is not in %s", name, daemon->simulator_libraries)
+			      : 0;
 	}
 	/* CRIU's own variable (criu/plugin.c). */
 	result = try_folder(getenv("CRIU_LIBS_DIR"), name, ret_path);
@@ -119,7 +126,7 @@ int gcr_criu_plugins(struct gcr_daemon *daemon, unsigned int vendors, char **ret
 
 		if (!(vendors & 1u << i) || !gcr_backends[i]->criu_plugin)
 			continue;
-		result = gcr_criu_plugin_find(gcr_backends[i], &path, error);
+		result = gcr_criu_plugin_find(daemon, gcr_backends[i], &path, error);
 		if (result < 0)
 			return result;
 		result = link_plugin(fd, gcr_backends[i]->criu_plugin, path);

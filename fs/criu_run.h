@@ -41,10 +41,11 @@ int gcr_criu_plugins(struct gcr_daemon *daemon, unsigned int vendors, char **ret
 
 /*
  * Where this vendor's is, for the caller to free: what the environment names (GPUCR_AMDGPU_PLUGIN),
- * else in CRIU_LIBS_DIR, else where CRIU's are installed. -EOPNOTSUPP, -ENOMEM; with words.
+ * else the simulator's own, or in CRIU_LIBS_DIR, else where CRIU's are installed. -EOPNOTSUPP,
+ * -ENOMEM; with words.
  */
-int gcr_criu_plugin_find(const struct gcr_backend *backend, char **ret_path,
-			 struct gcr_error *error);
+int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backend *backend,
+			 char **ret_path, struct gcr_error *error);
 
 /* What was about @from is about @to now. Where that cannot be, nothing is about either. */
 void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *to);

@@ -473,7 +473,7 @@ static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 		_cleanup_free_ char *path = NULL;
 
 		if (dump->vendors & 1u << i && gcr_backends[i]->criu_plugin)
-			result = gcr_criu_plugin_find(gcr_backends[i], &path, error);
+			result = gcr_criu_plugin_find(dump->daemon, gcr_backends[i], &path, error);
 	}
 	return result;
 }

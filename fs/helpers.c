@@ -438,6 +438,9 @@ static int greet(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t
 		return r;
 
 	GCR_LOCK_SCOPE(&helpers->lock);
+	/* A helper that loads no library of the driver's does not know. */
+	if (!helper->hello.api_version)
+		helper->hello.api_version = helpers->hello.api_version;
 	helpers->hello = helper->hello;
 	helpers->has_hello = true;
 	helpers->spare_retry_usec = 0;

@@ -170,8 +170,9 @@ static int create_helpers(struct gcr_daemon *daemon)
 	int result = 0;
 
 	if (daemon->options.simulator)
-		config.simulator_directory =
+		daemon->simulator_libraries =
 			from_environment("GPUCR_SIM_LIBDIR", GCR_SIMULATOR_DIRECTORY);
+	config.simulator_directory = daemon->simulator_libraries;
 	for (unsigned int i = 0; i < GCR_BACKENDS_COUNT && !result; i++) {
 		struct gcr_vendor *vendor = &daemon->vendors[i];
 		const char *link = gcr_backends[i]->memory_link;

@@ -39,6 +39,7 @@ struct view {
 	bool control_pending;
 	unsigned int shares_count;
 	struct gcr_share shares[GCR_GPUS_MAX];
+	uint64_t kept_vram_bytes;
 	uint64_t held_bytes;
 	int64_t last_freeze_usec;
 	int64_t last_thaw_usec;
@@ -77,6 +78,7 @@ static void look(struct gcr_process *process, struct view *view)
 	}
 	view->shares_count = process->shares_count;
 	memcpy(view->shares, process->shares, sizeof(view->shares));
+	view->kept_vram_bytes = process->kept_vram_bytes;
 	view->held_bytes = process->held_bytes;
 	view->last_freeze_usec = process->last_freeze_usec;
 	view->last_thaw_usec = process->last_thaw_usec;
@@ -240,12 +242,14 @@ static uint64_t vram_bytes(const struct view *view)
 	struct gcr_process *process = view->process;
 	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
 	struct gcr_link_facts facts;
+	uint64_t handed_bytes;
 
 	if ((bytes && process->vendor->backend->has_control) || view->state != GCR_STATE_RUNNING ||
 	    gcr_link_facts(process, &facts) < 0)
 		return bytes;
-	/* KFD counts for nobody what was made in another process: after a thaw, the worker. */
-	return bytes > facts.device_bytes ? bytes : facts.device_bytes;
+	/* KFD counts for nobody what was made in another process: after a thaw, in the worker. */
+	handed_bytes = view->kept_vram_bytes + facts.device_bytes;
+	return bytes > handed_bytes ? bytes : handed_bytes;
 }
 
 static void render_vram(const struct view *view, FILE *stream)

@@ -69,7 +69,8 @@ int gcr_restore_check_vendors(struct gcr_restore *restore, struct gcr_error *err
 
 		if (restore->vendors & 1u << i && gcr_backends[i]->criu_plugin &&
 		    !restore->command.restored)
-			result = gcr_criu_plugin_find(gcr_backends[i], &path, error);
+			result = gcr_criu_plugin_find(restore->daemon, gcr_backends[i], &path,
+						      error);
 	}
 	return result;
 }

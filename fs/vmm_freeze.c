@@ -238,6 +238,25 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+/* What stays in VRAM is never a reason to fail. */
+static void note_kept(struct gcr_drive *drive)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_process *process = drive->process;
+	struct gcr_error unused;
+	uint64_t bytes = 0;
+
+	if (drive->vendor->backend->has_control || !reply ||
+	    gcr_drive_query(drive, reply, &unused) < 0)
+		return;
+	for (uint32_t i = 0; i < reply->processes_count; i++)
+		if (reply->processes[i].pid == process->pid)
+			bytes += reply->processes[i].bytes;
+	pthread_mutex_lock(&process->lock);
+	process->kept_vram_bytes = bytes;
+	pthread_mutex_unlock(&process->lock);
+}
+
 /*
  * From the moment that the record says so the bytes are in the store. -EIO: the program needs them
  * no more, it has its memory.
@@ -265,6 +284,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
 	else if (gcr_vmm_has_its_memory(vmm))
 		return gcr_vmm_took_it_back(error);
+	note_kept(&vmm->drive);
 	gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &told);
 	pthread_mutex_lock(&process->lock);
 	/* One that has ended leaves its bytes to us. */

@@ -35,9 +35,10 @@ int main(void)
 	struct gcr_driver driver = {0};
 	struct gcr_error error = {0};
 
-	gcr_serve_prepare();
 	if (gcr_kfd_list(&reply, &error) == 0 && reply.gpus_count == 0)
 		gcr_error_set(&error, ENODEV, "the AMD GPU driver (amdgpu, KFD) shows no GPU");
+	/* Only now the simulator's files are sure to be there. */
+	gcr_serve_prepare();
 	if (gcr_serve_hello(&driver, &error) < 0) {
 		fprintf(stderr, "gpucr-control-hip: only gpucrfs starts this program\n");
 		return 2;

@@ -14,6 +14,7 @@
 /* HIP_VERSION of what is stood in for: GPUCR_SIM_HIP_VERSION (as "7.1"), else that of ROCm 6.2. */
 #define HIP_VERSION_6_2 60241133
 #define HIP_VERSION_6_3 60300000
+#define HIP_VERSION_7_0 70000000
 #define HIP_VERSION_7_1 70100000
 int hip_version(void);
 
@@ -34,7 +35,7 @@ struct hip_call {
 struct hip_call hip_enter(const char *name);
 void hip_leave(struct hip_call *call);
 
-/* Every result is the thread's last error, hipSuccess too (so up to ROCm 6). */
+/* The thread's last error: up to ROCm 6 every result is, hipSuccess too. */
 hipError_t hip_result(CUresult result);
 #define HIP_RETURN(result) return hip_result((CUresult)(result))
 
@@ -90,6 +91,15 @@ unsigned hip_gpu_id(unsigned gpu);
 #define HIP_RENDER_MINOR 128
 
 /* The vendor's functions that no C header declares; what the compiler's code calls. */
+struct hip_pitched {
+	void *pointer;
+	size_t pitch, width, height;
+};
+struct hip_extent {
+	size_t width, height, depth;
+};
+hipError_t hipMalloc3D(struct hip_pitched *pitched, struct hip_extent extent);
+hipError_t hipMemset3D(struct hip_pitched pitched, int value, struct hip_extent extent);
 hipError_t hipGetDeviceProperties(struct gcr_hip_properties_5 *properties, int device);
 hipError_t hipGetDevicePropertiesR0000(struct gcr_hip_properties_5 *properties, int device);
 hipError_t hipGetDevicePropertiesR0600(struct gcr_hip_properties *properties, int device);

@@ -386,3 +386,15 @@ hipError_t hipMemset2DAsync(void *to, size_t pitch, int value, size_t width, siz
 	HIP_ENTER_STREAM(stream, handle);
 	HIP_RETURN(set(to, pitch, (unsigned)value, 1, width, height, handle, false));
 }
+
+hipError_t hipMemset3D(struct hip_pitched pitched, int value, struct hip_extent extent)
+{
+	HIP_ENTER_CONTEXT(context);
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < extent.depth && !result; i++)
+		result = set((char *)pitched.pointer + i * pitched.height * pitched.pitch,
+			     pitched.pitch, (unsigned)value, 1, extent.width, extent.height, NULL,
+			     true);
+	HIP_RETURN(result);
+}

@@ -118,10 +118,10 @@ static void test_export(void)
 	CHECK(told.location.id == 0);
 	second = sim_hip_map(imported, SIZE, 0);
 	CHECK(sim_hip_word(second) == 0x42424242);
-	/* And can be handed on. */
-	OK(HIP(hipMemExportToShareableHandle)(&again, imported, hipMemHandleTypePosixFileDescriptor,
-					      0));
-	close(again);
+	/* And has forgotten its type; since 6.3 it can be handed on. */
+	RESULT(HIP(hipMemExportToShareableHandle)(&again, imported,
+						  hipMemHandleTypePosixFileDescriptor, 0),
+	       hipErrorInvalidValue);
 	OK(HIP(hipMemUnmap)(second, SIZE));
 	OK(HIP(hipMemRelease)(imported));
 
@@ -129,6 +129,9 @@ static void test_export(void)
 	setenv("GPUCR_SIM_HIP_VERSION", "7.1", 1);
 	OK(HIP(hipMemImportFromShareableHandle)(&imported, (void *)(intptr_t)fd,
 						hipMemHandleTypePosixFileDescriptor));
+	OK(HIP(hipMemExportToShareableHandle)(&again, imported, hipMemHandleTypePosixFileDescriptor,
+					      0));
+	close(again);
 	OK(HIP(hipMemRelease)(imported));
 	RESULT(HIP(hipMemImportFromShareableHandle)(&imported, &fd,
 						    hipMemHandleTypePosixFileDescriptor),
@@ -149,6 +152,37 @@ static void test_export(void)
 						  0),
 	       hipErrorInvalidValue);
 	OK(HIP(hipMemRelease)(handle));
+}
+
+/* Later releases come nearer to CUDA. */
+static void test_later(void)
+{
+	hipMemGenericAllocationHandle_t handle, same;
+	hipMemAllocationProp prop = sim_hip_prop(0);
+	void *range;
+	int device;
+
+	setenv("GPUCR_SIM_HIP_VERSION", "7.1", 1);
+	RESULT(HIP(hipMemAddressReserve)(&range, 4097, 0, NULL, 0), hipErrorInvalidValue);
+	OK(HIP(hipMemAddressReserve)(&range, SIZE, 0, NULL, 0));
+	OK(HIP(hipMemCreate)(&handle, 2 * MIB, &prop, 0));
+	OK(HIP(hipMemMap)(range, 2 * MIB, 0, handle, 0));
+	OK(HIP(hipMemMap)((char *)range + 2 * MIB, 2 * MIB, 0, handle, 0));
+	OK(HIP(hipMemRetainAllocationHandle)(&same, range));
+	CHECK(same == handle);
+	OK(HIP(hipMemRelease)(handle));
+	OK(HIP(hipMemRelease)(same));
+	RESULT(HIP(hipMemRelease)(same), hipErrorInvalidValue);
+	RESULT(HIP(hipMemUnmap)(range, 3 * MIB), hipErrorInvalidValue);
+	OK(HIP(hipMemUnmap)(range, SIZE));
+	OK(HIP(hipMemAddressFree)(range, SIZE));
+
+	/* And an error stays until it is asked for. */
+	RESULT(HIP(hipSetDevice)(9), hipErrorInvalidDevice);
+	OK(HIP(hipGetDevice)(&device));
+	RESULT(HIP(hipGetLastError)(), hipErrorInvalidDevice);
+	OK(HIP(hipGetLastError)());
+	unsetenv("GPUCR_SIM_HIP_VERSION");
 }
 
 static void test_granularity(void)
@@ -365,6 +399,7 @@ int main(void)
 	test_processes(&child);
 	test_arguments();
 	test_export();
+	test_later();
 	test_granularity();
 	return 0;
 }
