@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Whose GPUs the tests run on: GPUCR_TEST_VENDOR is cuda (NVIDIA's, the default) or hip (AMD's).
-What is called differently there stands here. Calls that are to fail have CUDA's names for both: HIP's in
-the simulator are made of them, and a rule applies to both."""
+What is called differently there stands here. Calls that are to fail have CUDA's names for both."""
 import os
+import re
 
 BUILD = os.environ.get('GPUCR_TEST_BUILD', '')
+SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NAME = os.environ.get('GPUCR_TEST_VENDOR', 'cuda')
 HIP = NAME == 'hip'
 assert NAME in ('cuda', 'hip'), NAME
@@ -19,6 +20,8 @@ ENGINES = {'cuda': 'vmm', 'hip': 'hip'}
 ENGINE = ENGINES[NAME]
 LIBRARIES = f'{BUILD}/backend/sim'
 VISIBLE = 'HIP_VISIBLE_DEVICES' if HIP else 'CUDA_VISIBLE_DEVICES'
+ALIKE = re.compile(r'^(?:ALIKE|ADAPTED)\((\w+), (\w+)\)', re.MULTILINE)
+VERSION = re.compile(r'(_v\d)?(_pt[ds][sz])?$')
 # Names of processes have 15 characters.
 COMMS = {'gpucr-worker': 'gpucr-worker-hi', 'gpucr-control': 'gpucr-control-h'}
 
@@ -29,10 +32,24 @@ def gpus(count, others=0):
     return {'GPUCR_SIM_GPUS': str(numbers[0]), 'GPUCR_SIM_HIP_GPUS': str(numbers[1])}
 
 
+def _read_calls():
+    """HIP's functions by CUDA's names."""
+    with open(f'{SOURCE}/backend/rocm/alike.def', encoding='utf-8') as file:
+        return {VERSION.sub('', cuda): hip for cuda, hip in ALIKE.findall(file.read())}
+
+
+CALLS = _read_calls() if HIP else {}
+
+
 def rule(text):
-    """One of injected faults, for our helpers of this vendor's."""
-    return ' '.join(f'comm={COMMS.get(word[5:], word[5:])}' if HIP and word.startswith('comm=')
-                    else word for word in text.split())
+    """One of injected faults, for our helpers and the functions of this vendor's."""
+    if not HIP or not text:
+        return text
+    call, *words = text.split()
+    for number, word in enumerate(words):
+        if word.startswith('comm='):
+            words[number] = f'comm={COMMS.get(word[5:], word[5:])}'
+    return ' '.join([CALLS.get(VERSION.sub('', call), call), *words])
 
 
 def comm(name):

@@ -65,9 +65,18 @@ static json_t *row_json(const struct bench *bench, const struct bench_row *row)
 		[BENCH_VMM] = {"vmm", "hip"},
 		[BENCH_DATA] = {"vmm data", "hip data"},
 	};
-	json_t *object = json_pack("{s:s, s:s, s:s, s:b}", "row", row->kind->name, "engine",
-				   engines[row->kind->engine][bench->options.hip], "start",
-				   starts[row->kind->start], "command", row->is_command);
+	const char *name = row->kind->name;
+	char hip_name[32];
+	json_t *object;
+
+	/* The name that it has on the command line there. */
+	if (bench->options.hip && !strncmp(name, "vmm", 3)) {
+		snprintf(hip_name, sizeof(hip_name), "hip%s", name + 3);
+		name = hip_name;
+	}
+	object = json_pack("{s:s, s:s, s:s, s:b}", "row", name, "engine",
+			   engines[row->kind->engine][bench->options.hip], "start",
+			   starts[row->kind->start], "command", row->is_command);
 
 	json_object_set_new(object, "bytes",
 			    row->bytes ? json_integer((json_int_t)row->bytes) : json_null());

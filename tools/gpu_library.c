@@ -15,10 +15,12 @@
 #include "tools/hip_kernels.h"
 
 /*
- * The plain name is there where programs are developed; the others are those of ROCm 7, 6, 5. The
- * last is where AMD's packages put it, which the dynamic linker may not have been told.
+ * The plain name is there where programs are developed; the others are those of ROCm's releases.
+ * The last is where AMD's packages put it, which the dynamic linker may not have been told.
  */
-static const char *const names[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
+static const char *const names[] = {"libamdhip64.so",	"libamdhip64.so.10",
+				    "libamdhip64.so.9", "libamdhip64.so.8",
+				    "libamdhip64.so.7", "libamdhip64.so.6",
 				    "libamdhip64.so.5", "/opt/rocm/lib/libamdhip64.so"};
 
 int gcr_gpu_library_open(bool is_hip, struct gcr_gpu_library *ret_library, struct gcr_error *error)

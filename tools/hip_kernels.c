@@ -73,7 +73,9 @@ struct compiler {
 /* The driver's own first: it is of the driver's version, whatever else is installed. */
 static void *find_library(void *hip)
 {
-	static const char *const names[] = {"libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6",
+	static const char *const names[] = {"libhiprtc.so",   "libhiprtc.so.10",
+					    "libhiprtc.so.9", "libhiprtc.so.8",
+					    "libhiprtc.so.7", "libhiprtc.so.6",
 					    "libhiprtc.so.5", "/opt/rocm/lib/libhiprtc.so"};
 	void *library = NULL;
 
@@ -149,7 +151,7 @@ static int compile(const struct compiler *compiler, hiprtcProgram program, const
 int gcr_hip_kernels(void *hip, const char *architecture, void **ret_code, size_t *ret_bytes,
 		    struct gcr_error *error)
 {
-	struct compiler compiler;
+	struct compiler compiler = {0};
 	hiprtcProgram program;
 	hiprtcResult made;
 	int result = open_compiler(hip, &compiler, error);

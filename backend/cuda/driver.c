@@ -178,12 +178,12 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error)
 
 #ifdef GCR_HIP
 int gcr_driver_architecture(const struct gcr_driver *driver, CUdevice device,
-			    char ret_name[GCR_ARCHITECTURE_BYTES])
+			    char ret_name[GCR_DRIVER_ARCHITECTURE_BYTES])
 {
 	int r;
 
 	r = gcr_hip_architecture(device, look_up_hip, driver->library, ret_name,
-				 GCR_ARCHITECTURE_BYTES);
+				 GCR_DRIVER_ARCHITECTURE_BYTES);
 	if (r < 0)
 		return r;
 	ret_name[strcspn(ret_name, ":")] = '\0';

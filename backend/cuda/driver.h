@@ -98,9 +98,9 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error);
  * What code has to be compiled for to run on @device: "gfx90a", without the settings that may
  * follow in HIP (":sramecc+:xnack-"). -errno: HIP does not tell.
  */
-#define GCR_ARCHITECTURE_BYTES 64
+#define GCR_DRIVER_ARCHITECTURE_BYTES 64
 int gcr_driver_architecture(const struct gcr_driver *driver, CUdevice device,
-			    char ret_name[GCR_ARCHITECTURE_BYTES]);
+			    char ret_name[GCR_DRIVER_ARCHITECTURE_BYTES]);
 #else
 /* Does the driver have the checkpoint calls? 0, or -EOPNOTSUPP with words. */
 int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_error *error);

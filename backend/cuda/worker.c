@@ -72,7 +72,14 @@ static int open_gpu(struct worker *worker, struct gcr_error *error)
 	if (r < 0)
 		return r;
 	gpu->context = context;
-	return gcr_driver_check(driver, driver->cuCtxSetCurrent(context), "cuCtxSetCurrent", error);
+	r = gcr_driver_check(driver, driver->cuCtxSetCurrent(context), "cuCtxSetCurrent", error);
+#ifdef GCR_HIP
+	/* HIP takes what it needs of VRAM when a queue is first used: that is to be known early. */
+	if (r == 0)
+		r = gcr_driver_check(driver, driver->cuStreamSynchronize(NULL),
+				     "cuStreamSynchronize", error);
+#endif
+	return r;
 }
 
 /*

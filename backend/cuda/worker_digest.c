@@ -396,7 +396,7 @@ static void stop_on_host(struct gcr_digester *digester)
 static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
 {
 #ifdef HAVE_DIGEST_AMDGCN
-	char architecture[GCR_ARCHITECTURE_BYTES];
+	char architecture[GCR_DRIVER_ARCHITECTURE_BYTES];
 
 	if (gcr_driver_architecture(driver, device, architecture) < 0)
 		return NULL;

@@ -412,11 +412,12 @@ static int unmap(struct gcr_worker_session *session, CUresult *ret_driver_result
 		 struct gcr_error *error)
 {
 	const struct gcr_driver *driver = &session->gpu->driver;
-	const uint64_t *starts = session->space->starts;
 #ifdef GCR_HIP
 	int first = 0, r;
 
 	for (size_t i = 0; i < session->held; i++) {
+		const uint64_t *starts = session->space->starts;
+
 		r = check(session->gpu,
 			  driver->cuMemUnmap(session->base + starts[i], starts[i + 1] - starts[i]),
 			  "cuMemUnmap", ret_driver_result, first < 0 ? NULL : error);
@@ -425,9 +426,8 @@ static int unmap(struct gcr_worker_session *session, CUresult *ret_driver_result
 	}
 	return first;
 #else
-	if (!session->held)
-		return 0;
-	return check(session->gpu, driver->cuMemUnmap(session->base, starts[session->held]),
+	return check(session->gpu,
+		     driver->cuMemUnmap(session->base, session->space->starts[session->held]),
 		     "cuMemUnmap", ret_driver_result, error);
 #endif
 }
@@ -437,9 +437,10 @@ static int let_go(struct gcr_worker_session *session, CUresult *ret_driver_resul
 		  struct gcr_error *error)
 {
 	const struct gcr_driver *driver = &session->gpu->driver;
-	int first, r;
+	int first = 0, r;
 
-	first = unmap(session, ret_driver_result, error);
+	if (session->held > 0)
+		first = unmap(session, ret_driver_result, error);
 	while (session->held > 0) {
 		r = check(session->gpu, driver->cuMemRelease(session->handles[--session->held]),
 			  "cuMemRelease", ret_driver_result, first < 0 ? NULL : error);

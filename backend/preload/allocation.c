@@ -32,6 +32,14 @@
 /* No GPU has as much; rounding up overflows above it. The driver refuses in its own words. */
 #define MOST_BYTES (1ull << 50)
 
+/* HIP keeps a thread's last error: so it has to refuse what we would refuse. */
+#define NOBODYS_ADDRESS 512
+#ifdef GCR_HIP
+#define REFUSAL(asked) (asked)
+#else
+#define REFUSAL(asked) CUDA_ERROR_INVALID_VALUE
+#endif
+
 /* A row longer than this is not kept as a companion: it would waste too much. */
 #define COMPANION_ROW_BYTES (64ull << 10)
 
@@ -313,7 +321,7 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
 		return (CUresult)managed_result;
 	if (!mapping) {
-		result = ours ? CUDA_ERROR_INVALID_VALUE : real(pointer);
+		result = ours ? REFUSAL(real(NOBODYS_ADDRESS)) : real(pointer);
 		if (result == CUDA_SUCCESS)
 			gcr_ipc_freed(pointer);
 		return result;

@@ -12,6 +12,13 @@
  * allocation would be. */
 #define NOBODYS_ADDRESS 512
 
+/* What the driver says of one: CUDA's always the same, HIP's depends on the attribute. */
+#ifdef GCR_HIP
+#define UNKNOWN_POINTER(asked) (asked)
+#else
+#define UNKNOWN_POINTER(asked) CUDA_ERROR_INVALID_VALUE
+#endif
+
 /* What is to be said of one pointer, taken from the table. */
 struct subject {
 	CUdeviceptr pointer, start, companion;
@@ -98,7 +105,7 @@ CUresult gcr_own_cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 	GCR_GATE(cuPointerGetAttribute);
 	subject = describe(pointer);
 	if (subject.behind)
-		return CUDA_ERROR_INVALID_VALUE;
+		return UNKNOWN_POINTER(real(data, attribute, NOBODYS_ADDRESS));
 	if (subject.allocated && data && source_of(attribute) == SOURCE_TABLE) {
 		answer_from_table(&subject, attribute, data);
 		return CUDA_SUCCESS;

@@ -225,10 +225,10 @@ def test_unmounted_by_hand():
 
 
 def test_helpers_end_with_the_daemon():
-    with Machine() as machine:
+    with Machine(vmm=vendor.HIP) as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
-        helpers = wait_for(machine.helpers, 'the spare helper')
+        helpers = wait_for(machine.helpers, 'the spare helper, on AMD a worker')
         kill_daemon(machine)
         wait_for(lambda: not any(harness.is_alive(pid) for pid, _ in helpers), 'helpers to end')
         machine.start()

@@ -34,7 +34,7 @@ static inline void remove_tree(void)
 static inline void begin(void)
 {
 	remove_tree();
-	strcpy(root, "/tmp/gpucr-test-kfd-XXXXXX");
+	strcpy(root, "/dev/shm/gpucr-test-kfd-XXXXXX");
 	CHECK(mkdtemp(root));
 }
 

@@ -168,6 +168,10 @@ static inline CUcontext use_device(int ordinal)
 	OK(CU(cuInit)(0));
 	OK(CU(cuDevicePrimaryCtxRetain)(&context, ordinal));
 	OK(CU(cuCtxSetCurrent)(context));
+#ifdef GCR_HIP
+	/* Only now does it take what VRAM it needs for itself. */
+	OK(CU(cuStreamSynchronize)(NULL));
+#endif
 	return context;
 }
 

@@ -42,6 +42,18 @@ static inline void *sim_look_up(void *library, const char *name)
 	return dlsym(library, name);
 }
 
+/* HIP's name for what CUDA calls the first @length letters of @words, with or without a version. */
+static inline const char *sim_hip_name(const char *words, size_t length)
+{
+	char name[64];
+	const char *hip_name;
+
+	snprintf(name, sizeof(name), "%.*s", (int)length, words);
+	hip_name = gcr_hip_name(name);
+	snprintf(name, sizeof(name), "%.*s_v2", (int)length, words);
+	return hip_name ? hip_name : gcr_hip_name(name);
+}
+
 /*
  * What is said in HIP of what is said of CUDA in @words: "cuMemMap: CUDA_ERROR_OUT_OF_MEMORY",
  * either of the two, or ": cu" at the end. Other words are as they are.
@@ -58,9 +70,8 @@ static inline const char *sim_words(const char *words)
 	static char text[256];
 	size_t length = strcspn(words, ":");
 	const char *error = strstr(words, "CUDA_ERROR_");
-	char call[64];
+	const char *call;
 
-	snprintf(call, sizeof(call), "%.*s", (int)length, words);
 	for (size_t i = 0; error && i < sizeof(errors) / sizeof(errors[0]); i++)
 		if (strcmp(error, errors[i].cuda) == 0)
 			error = errors[i].hip;
@@ -68,26 +79,40 @@ static inline const char *sim_words(const char *words)
 		fprintf(stderr, "what is %s in HIP?\n", error);
 		exit(1);
 	}
-	if (strncmp(call, "cu", 2) != 0) {
+	if (strncmp(words, "cu", 2) != 0) {
 		length = strlen(words);
 		if (length < 4 || strcmp(words + length - 4, ": cu") != 0)
 			return error ? error : words;
 		snprintf(text, sizeof(text), "%.*s: hip", (int)length - 4, words);
 		return text;
 	}
-	if (!words[length]) {
-		snprintf(text, sizeof(text), "hip%s", call + 2);
-		return text;
-	}
-	if (!gcr_hip_name(call))
-		strcat(call, "_v2");
-	snprintf(text, sizeof(text), "%s: %s", gcr_hip_name(call), error ? error : "");
+	call = words[length] ? sim_hip_name(words, length) : NULL;
+	if (call)
+		snprintf(text, sizeof(text), "%s: %s", call, error ? error : "");
+	else
+		snprintf(text, sizeof(text), "hip%s", words + 2);
+	return text;
+}
+
+/* A rule for faults, of an entry point of CUDA: the one that is called in its place. */
+static inline const char *sim_rule(const char *rule)
+{
+	static char text[256];
+	size_t length = strcspn(rule, " ");
+	const char *name = sim_hip_name(rule, length);
+
+	snprintf(text, sizeof(text), "%s%s", name ? name : rule, name ? rule + length : "");
 	return text;
 }
 #else
 static inline const char *sim_words(const char *words)
 {
 	return words;
+}
+
+static inline const char *sim_rule(const char *rule)
+{
+	return rule;
 }
 #endif
 
@@ -176,6 +201,7 @@ static inline void sim_set_faults(const char *rules)
 		CHECK(!unlink(path));
 		return;
 	}
+	rules = sim_rule(rules);
 	/* A new file each time: it is read again then. */
 	snprintf(old, sizeof(old), "%s/faults.%u", sim_state_directory, ++number);
 	fd = open(old, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -290,6 +316,10 @@ static inline CUcontext sim_context(void)
 	OK(CU(cuInit)(0));
 	OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
 	OK(CU(cuCtxSetCurrent)(context));
+#ifdef GCR_HIP
+	/* What stands for a context is made by the first call that needs it. */
+	OK(CU(cuCtxSynchronize)());
+#endif
 	return context;
 }
 

@@ -41,6 +41,14 @@ static const struct gcr_backend backend = {
 	.worker_program = "gpucr-worker",
 };
 
+static const struct gcr_backend hip_backend = {
+	.name = "test of HIP",
+	.control_program = "gpucr-control-hip",
+	.worker_program = "gpucr-worker-hip",
+};
+
+static bool is_hip; /* the real helpers are those for HIP: GPUCR_TEST_VENDOR */
+
 static char fake_directory[] = "/tmp/gpucr-test-XXXXXX";
 
 /* ---- the misbehaving helper ---- */
@@ -129,7 +137,7 @@ static struct gcr_helpers *make_pool(const char *directory, int64_t idle_usec)
 {
 	const char *simulator = getenv("GPUCR_TEST_SIMULATOR");
 	struct gcr_helpers_config config = {
-		.backend = &backend,
+		.backend = is_hip && directory != fake_directory ? &hip_backend : &backend,
 		.helper_directory = directory,
 		.simulator_directory = directory == fake_directory ? NULL : simulator,
 		.idle_usec = idle_usec,
@@ -1023,6 +1031,48 @@ static void test_init_fails(const char *programs)
 	CHECK(find_child("gpucr-control") == 0);
 }
 
+/* What HIP says: to the worker only, as nobody else asks it. */
+static void test_hip_fails(const char *programs)
+{
+	static const struct {
+		const char *rule;
+		int number;
+		const char *words;
+	} cases[] = {
+		{"hipInit error=100", ENODEV, "hipInit: hipErrorNoDevice (100): "},
+		{"hipGetDeviceCount error=100", ENODEV, "shows no GPU"},
+		{"hipSetDevice error=101", ENODEV, "hipSetDevice: hipErrorInvalidDevice (101): "},
+		{"hipStreamSynchronize error=2", ENOMEM,
+		 "hipStreamSynchronize: hipErrorOutOfMemory"},
+	};
+	struct gcr_helpers *helpers = make_pool(programs, 0);
+	static struct gcr_gpus_reply reply;
+	struct gcr_helper *helper;
+	struct gcr_error error;
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(cases); i++) {
+		CHECK(setenv("GPUCR_SIM_FAULTS", cases[i].rule, 1) == 0);
+		helper = take(helpers);
+		list(helper, &reply);
+		gcr_helper_put(helper);
+		CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1,
+					      &helper, &error) == -cases[i].number);
+		CHECK(strstr(error.words, cases[i].words));
+	}
+	CHECK(setenv("GPUCR_SIM_FAULTS", "hipInit action=hang", 1) == 0);
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, 50 * GCR_USEC_PER_MSEC, -1,
+				      &helper, &error) == -ETIMEDOUT);
+	unsetenv("GPUCR_SIM_FAULTS");
+	/* Older versions cannot import what another process has exported. */
+	CHECK(setenv("GPUCR_SIM_HIP_VERSION", "6.1", 1) == 0);
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1, &helper,
+				      &error) == -EOPNOTSUPP);
+	CHECK(strstr(error.words, "ROCm 6.2 or newer"));
+	unsetenv("GPUCR_SIM_HIP_VERSION");
+	gcr_helpers_destroy(helpers);
+	CHECK(find_child("gpucr-worker") == 0 && find_child("gpucr-worker-hi") == 0);
+}
+
 /* Without NVML the driver's list, and the memory of the one GPU that has a context. */
 static void test_no_nvml(const char *programs)
 {
@@ -1100,6 +1150,16 @@ int main(int argc, char **argv)
 	if (argc == 2 && strcmp(argv[1], "use-gpu") == 0)
 		return use_gpu();
 	CHECK(programs && getenv("GPUCR_TEST_SIMULATOR"));
+	is_hip = getenv("GPUCR_TEST_VENDOR") && !strcmp(getenv("GPUCR_TEST_VENDOR"), "hip");
+	CHECK(setenv("GPUCR_SIM_VRAM", "2G", 1) == 0);
+	if (is_hip) {
+		CHECK(setenv("GPUCR_SIM_HIP_GPUS", "1", 1) == 0);
+		test_on_simulator(test_silence, programs);
+		test_on_simulator(test_worker, programs);
+		test_on_simulator(test_idle_worker, programs);
+		test_on_simulator(test_hip_fails, programs);
+		return 0;
+	}
 
 	make_fake_directory();
 	test_daemon_dies(); /* forks: while there are no threads */
@@ -1115,7 +1175,6 @@ int main(int argc, char **argv)
 	test_threads();
 	remove_directory(fake_directory);
 
-	CHECK(setenv("GPUCR_SIM_VRAM", "2G", 1) == 0);
 	test_on_simulator(test_verbs, programs);
 	test_on_simulator(test_silence, programs);
 	test_on_simulator(test_worker, programs);

@@ -25,7 +25,7 @@ static bool has_uuid(uint32_t gpu, const char *text)
 {
 	char uuid[GCR_UUID_BYTES + 1] = "";
 
-	strncpy(uuid, text, GCR_UUID_BYTES);
+	memcpy(uuid, text, strnlen(text, GCR_UUID_BYTES));
 	return memcmp(reply.gpus[gpu].uuid, uuid, GCR_UUID_BYTES) == 0;
 }
 

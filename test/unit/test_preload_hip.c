@@ -9,9 +9,11 @@
  * simulator's are, GPUCR_TEST_FAKE and GPUCR_TEST_FAKE_HIP the odd ones, GPUCR_TEST_DLSYM a library
  * with a dlsym of its own, GPUCR_TEST_RUN gpucr-run.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -154,13 +156,23 @@ static int run_simulator(int flags)
 
 static bool has_agent(void)
 {
-	_cleanup_fclose_ FILE *threads = popen("cat /proc/$PPID/task/*/comm", "r");
-	char line[64];
+	_cleanup_closedir_ DIR *threads = opendir("/proc/self/task");
 	bool found = false;
+	struct dirent *entry;
 
 	CHECK(threads);
-	while (fgets(line, sizeof(line), threads))
-		found = found || strcmp(line, "gpucr-agent\n") == 0;
+	while ((entry = readdir(threads))) {
+		char path[300], line[64] = "";
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		file = fopen(path, "re");
+		if (!file)
+			continue;
+		found = found || (fgets(line, sizeof(line), file) &&
+				  strcmp(line, "gpucr-agent\n") == 0);
+		fclose(file);
+	}
 	return found;
 }
 
@@ -175,7 +187,10 @@ static int run_implicitly(void)
 	CHECK(strcmp(name(hipErrorNotReady), "hipErrorNotReady") == 0);
 	CHECK(!find_page(GCR_PAGE_HIP) && !has_agent());
 	CHECK(allocate(&memory, 4 << 20) == hipSuccess);
-	CHECK(find_page(GCR_PAGE_HIP) && has_agent());
+	CHECK(find_page(GCR_PAGE_HIP));
+	/* It gives itself its name, as soon as it runs. */
+	while (!has_agent())
+		sched_yield();
 	CHECK(find_page(GCR_PAGE_HIP)->device_bytes == 4 << 20);
 	CHECK(give_back(memory) == hipSuccess && find_page(GCR_PAGE_HIP)->device_bytes == 0);
 	/* From here on it stays. */
@@ -459,6 +474,8 @@ int main(int argc, char **argv)
 	start("global", cuda, hip);
 	start("implicitly", hip, NULL);
 	start("implicitly", hip, cuda);
+	snprintf(command, sizeof(command), "rm -rf %s/*", state);
+	CHECK(system(command) == 0);
 	setenv("GPUCR_SIM_HIP_GPUS", "0", 1);
 	start("without", hip, NULL);
 	snprintf(command, sizeof(command), "rm -rf %s", state);

@@ -89,7 +89,7 @@ static inline struct worker worker_start(const struct worker_options *options)
 	worker_uuid(options->gpu, uuid);
 	snprintf(path, sizeof(path), "%s/" WORKER, getenv("GPUCR_TEST_HELPERS"));
 	if (options->faults)
-		setenv("GPUCR_SIM_FAULTS", options->faults, 1);
+		setenv("GPUCR_SIM_FAULTS", sim_rule(options->faults), 1);
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
 	worker.pid = fork();
 	CHECK(worker.pid >= 0);
@@ -253,6 +253,10 @@ static inline void use_gpu(int gpu)
 	if (!contexts[gpu])
 		OK(CU(cuDevicePrimaryCtxRetain)(&contexts[gpu], gpu));
 	OK(CU(cuCtxSetCurrent)(contexts[gpu]));
+#ifdef GCR_HIP
+	/* What stands for a context is made by the first call that needs it. */
+	OK(CU(cuCtxSynchronize)());
+#endif
 }
 
 static inline size_t free_of(int gpu)
