@@ -15,6 +15,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/ptrace.h>
@@ -69,26 +72,78 @@ static void machine_find(int pid)
 			setenv("GPUCR_SIM_DIR", word + 14, 1);
 }
 
+/* The request goes on in a thread of its own: only CRIU's own thread may trace. */
+struct asking {
+	int pid;
+	struct checkpoint_request request;
+	CUresult result;
+	atomic_bool is_over;
+};
+
+static void *ask_it(void *data)
+{
+	struct asking *asking = data;
+
+	asking->result = checkpoint_ask(asking->pid, &asking->request);
+	atomic_store(&asking->is_over, true);
+	return NULL;
+}
+
+/*
+ * Have a thread of CRIU's run until the request is over, whatever signals it gets. A SIGSTOP, of a
+ * restore that is to leave the process stopped, is sent anew then.
+ */
+static int let_run(int tid, struct asking *asking)
+{
+	bool is_to_stop = false;
+	int status;
+
+	while (!atomic_load(&asking->is_over)) {
+		int number;
+
+		if (waitpid(tid, &status, __WALL | WNOHANG) != tid) {
+			usleep(500);
+			continue;
+		}
+		if (!WIFSTOPPED(status))
+			return -ESRCH;
+		number = status >> 16 ? 0 : WSTOPSIG(status);
+		is_to_stop = is_to_stop || WSTOPSIG(status) == SIGSTOP;
+		ptrace(PTRACE_CONT, tid, NULL, (void *)(uintptr_t)(number == SIGSTOP ? 0 : number));
+	}
+	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) < 0 || waitpid(tid, &status, __WALL) != tid ||
+	    !WIFSTOPPED(status))
+		return -ESRCH;
+	if (is_to_stop)
+		kill(asking->pid, SIGSTOP);
+	return 0;
+}
+
 /* Has the restore thread of a process run for one request; it may be stopped by CRIU. */
 static int ask(int pid, int tid, enum checkpoint_verb verb)
 {
-	const struct checkpoint_request request = {.verb = verb, .timeout_ms = LOCK_TIMEOUT_MS};
-	bool was_stopped = !ptrace(PTRACE_CONT, tid, NULL, NULL);
-	CUresult result;
-	int status;
+	struct asking asking = {.pid = pid,
+				.request = {.verb = verb, .timeout_ms = LOCK_TIMEOUT_MS}};
+	bool was_stopped;
+	pthread_t thread;
+	int r = 0;
 
 	machine_find(pid);
-	result = checkpoint_ask(pid, &request);
-	if (was_stopped && (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) < 0 ||
-			    waitpid(tid, &status, __WALL) != tid || !WIFSTOPPED(status))) {
+	if (pthread_create(&thread, NULL, ask_it, &asking))
+		return -1;
+	was_stopped = !ptrace(PTRACE_CONT, tid, NULL, NULL);
+	if (was_stopped)
+		r = let_run(tid, &asking);
+	pthread_join(thread, NULL);
+	if (r < 0) {
 		tell(LEVEL_ERROR, "thread %d of process %d cannot be stopped again", tid, pid);
 		return -1;
 	}
-	if (result)
+	if (asking.result)
 		tell(LEVEL_ERROR, "process %d cannot %s: error %d", pid,
 		     verb == CHECKPOINT_VERB_LEAVE ? "let go of its GPUs" : "have its GPUs again",
-		     result);
-	return result ? -1 : 0;
+		     asking.result);
+	return asking.result ? -1 : 0;
 }
 
 static bool has_left(int pid)
