@@ -461,6 +461,17 @@ static void end_tree(struct gcr_dump *dump)
 		gcr_place_ended(dump->daemon->places, dump->name);
 }
 
+/* What nothing can freeze is told before what else is missing. */
+static int check_engines(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++)
+		result = gcr_engine_check(process, error);
+	return result;
+}
+
 /* Without the plugins that CRIU needs nobody need be frozen. */
 static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -525,6 +536,8 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 		result = gcr_dump_check_members(dump, error);
 	if (!result)
 		result = gcr_dump_check_frozen(dump, error);
+	if (!result)
+		result = check_engines(dump, error);
 	if (!result)
 		result = gcr_criu_program(dump->daemon, &program, error);
 	if (result < 0)

@@ -59,7 +59,8 @@ def test_root():
             uuids.add(uuid)
             equal(machine.read('gpus', index, 'name'), 'Simulated GPU\n')
             equal(machine.gpu(index), {
-                'minor': str(index), 'mig': 'off', 'vram_total_bytes': str(256 * MIB),
+                'vendor': 'nvidia', 'architecture': '9.0', 'minor': str(index), 'mig': 'off',
+                'vram_total_bytes': str(256 * MIB),
                 'vram_used_bytes': '0', 'vram_free_bytes': str(256 * MIB), 'pids': '-'})
         equal(len(uuids), 3, 'different UUIDs')
         for name in ('3', '00', '01', '-1', 'x', '4294967296'):

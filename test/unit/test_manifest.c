@@ -125,6 +125,7 @@ static void test_vendor(void)
 	gcr_manifest_set_vendor(manifest, "AMD");
 	CHECK(!strcmp(manifest->vendor, "amd"));
 	memcpy(manifest->engine, "hip", 4);
+	memcpy(manifest->tree->processes[0].engine, "hip", 4);
 	snprintf(manifest->gpus[0].compute_capability, sizeof(manifest->gpus[0].compute_capability),
 		 "gfx90a");
 	for (size_t i = 0; i < manifest->allocations_count; i++)
