@@ -14,9 +14,27 @@
 #include <sys/types.h>
 
 #include "lib/error.h"
+#include "lib/protocol.h"
+
+#define GCR_ARCHITECTURE_BYTES 16 /* with its NUL */
 
 struct gcr_backend {
-	const char *name; /* "cuda" */
+	const char *name;   /* "cuda" */
+	const char *api;    /* "CUDA", in words */
+	const char *vendor; /* "NVIDIA": in words, and in lower case in status and manifests */
+
+	/* The engine by which its processes are frozen that have the preload library. */
+	const char *engine;
+
+	/*
+	 * Its driver can checkpoint by itself what it keeps for a process. Else that stays where it
+	 * is, every freeze is one of the data alone, and control helpers are asked for the GPUs and
+	 * nothing else.
+	 */
+	bool has_control;
+
+	/* Of what says in its page which vendor's library it is (GCR_PAGE_HIP). */
+	uint32_t page_flag;
 
 	/* helper programs, names below libexecdir */
 	const char *control_program;
@@ -24,13 +42,40 @@ struct gcr_backend {
 
 	/*
 	 * The file, below the device directory ("/dev", or the simulator's), that a process holds
-	 * open and mapped when it uses a GPU for computing: opening it is watched, those are
-	 * listed.
+	 * open when it uses a GPU for computing: opening it is watched, those are listed.
 	 */
 	const char *compute_device;
+	/*
+	 * Who computes has one of these mapped: names below the device directory, with a number
+	 * behind them or not. The list ends with NULL.
+	 */
+	const char *const *mapped_devices;
+	/* The GPUs' own files beside it, "nvidia" for nvidia0: watched too. NULL: no need to. */
+	const char *gpu_device;
+	/*
+	 * How the link of a descriptor of GPU memory begins in /proc/PID/fd. NULL: with the device
+	 * directory.
+	 */
+	const char *memory_link;
 
 	/* Printed at start when compute_device is absent. */
 	const char *no_device_words;
+	/* Without compute_device there is no GPU, and no need to ask a helper. */
+	bool needs_device;
+
+	/*
+	 * CRIU's plugin, the name of a file, without which the processes can be neither dumped nor
+	 * restored. NULL: there is no need of one.
+	 */
+	const char *criu_plugin;
+	/* Files below the device directory that it takes care of; as mapped_devices. */
+	const char *const *criu_devices;
+
+	/* Its GPUs' ids are characters: see gcr_gpu_uuid_format(). */
+	bool has_text_uuids;
+	/* What kernels are compiled for, "9.0" or "gfx90a"; "" if not known. */
+	void (*format_architecture)(const struct gcr_gpu_info *gpu,
+				    char ret_text[GCR_ARCHITECTURE_BYTES]);
 
 	/*
 	 * What can be seen from outside @pid (in /proc) that forbids a freeze: -EOPNOTSUPP with
@@ -42,5 +87,19 @@ struct gcr_backend {
 };
 
 extern const struct gcr_backend gcr_backend_cuda;
+extern const struct gcr_backend gcr_backend_hip;
+
+/* All of them. The GPUs of one that stands before another have the lower indexes. */
+#define GCR_BACKENDS_COUNT 2
+extern const struct gcr_backend *const gcr_backends[GCR_BACKENDS_COUNT];
+
+/*
+ * Whose processes this engine freezes. Never NULL: the engines of before there was a second vendor
+ * are the first's.
+ */
+const struct gcr_backend *gcr_backend_of_engine(const char *engine);
+
+/* In any case ("AMD", "amd"). NULL: there is none such. */
+const struct gcr_backend *gcr_backend_of_vendor(const char *vendor);
 
 #endif

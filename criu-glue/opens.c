@@ -33,6 +33,15 @@ bool opens_has_pid(const struct opens_scan *scan, pid_t pid)
 	return false;
 }
 
+bool opens_is_plugins(const struct opens_scan *scan, const char *link)
+{
+	const char *const *start = scan->options->plugin_files;
+
+	while (start && *start && strncmp(link, *start, strlen(*start)) != 0)
+		start++;
+	return start && *start;
+}
+
 struct gcr_open_finding *opens_add_finding(struct opens_scan *scan, enum gcr_open_verdict verdict,
 					   pid_t pid, int fd)
 {
@@ -254,6 +263,8 @@ static void judge_descriptor(struct opens_scan *scan, pid_t pid, int directory, 
 	if (length < 0)
 		return; /* closed since */
 	link[length] = '\0';
+	if (opens_is_plugins(scan, link))
+		return;
 	file.link = link;
 	snprintf(file.proc_path, sizeof(file.proc_path), "/proc/%d/fd/%d", (int)pid, file.fd);
 	if (!ask_status(&file))
@@ -311,7 +322,7 @@ static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, 
 	struct opens_file file = {.pid = pid, .fd = OPENS_UNNAMED, .info = "", .link = path};
 	unsigned long start, end;
 
-	if (sscanf(line, "%lx-%lx", &start, &end) != 2)
+	if (sscanf(line, "%lx-%lx", &start, &end) != 2 || opens_is_plugins(scan, path))
 		return;
 	if (strncmp(path, "/SYSV", 5) == 0) {
 		opens_refuse(scan, pid, OPENS_NO_FD, EOPNOTSUPP,

@@ -61,6 +61,11 @@ struct gcr_opens_options {
 	uint64_t ghost_limit_max_bytes; /* unlinked files up to here go into the images */
 	dev_t mount_device;		/* of our mount; 0: none */
 	unsigned int criu_version;	/* 0: not known */
+	/*
+	 * Beginnings of the links of files that CRIU's plugins see to, open or mapped: nothing is
+	 * said of them. The list ends with NULL; NULL: there are none.
+	 */
+	const char *const *plugin_files;
 };
 
 struct gcr_opens {

@@ -46,6 +46,9 @@ struct opens_file {
 	struct statx status;
 };
 
+/* Is the file with this link one of options->plugin_files? */
+bool opens_is_plugins(const struct opens_scan *scan, const char *link);
+
 bool opens_has_pid(const struct opens_scan *scan, pid_t pid);
 
 /* @fd: a descriptor or one of the above. The words go on after what names it: "is ...". */

@@ -47,7 +47,7 @@ static int each_number(const char *path, int (*visit)(int number, void *data), v
 
 struct search {
 	pid_t pid;
-	const char *device_directory;
+	const char *memory_link;
 	struct kept kept;
 	unsigned int depth;
 	int result;
@@ -57,7 +57,7 @@ struct search {
 static int note_fd(int fd, void *data)
 {
 	struct search *search = data;
-	size_t prefix = strlen(search->device_directory);
+	size_t prefix = strlen(search->memory_link);
 	char path[64];
 	char target[256];
 	ssize_t length;
@@ -67,8 +67,7 @@ static int note_fd(int fd, void *data)
 		return 0;
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)search->pid, fd);
 	length = readlink(path, target, sizeof(target) - 1);
-	if (length <= (ssize_t)prefix || memcmp(target, search->device_directory, prefix) != 0 ||
-	    target[prefix] != '/')
+	if (length < (ssize_t)prefix || memcmp(target, search->memory_link, prefix) != 0)
 		return 0;
 	longer = reallocarray(search->kept.fds, search->kept.count + 1, sizeof(*longer));
 	if (!longer)
@@ -113,9 +112,9 @@ static int check_process(pid_t child, void *data)
 	return check_children_of(search, child);
 }
 
-int gcr_children_check(pid_t pid, const char *device_directory, struct gcr_error *error)
+int gcr_children_check(pid_t pid, const char *memory_link, struct gcr_error *error)
 {
-	struct search search = {.pid = pid, .device_directory = device_directory, .error = error};
+	struct search search = {.pid = pid, .memory_link = memory_link, .error = error};
 	char path[32];
 	int result;
 

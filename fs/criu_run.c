@@ -13,8 +13,6 @@
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 
-#define DIRECTORY     "criu"
-#define PLUGINS	      "plugins"
 #define LOG_SHOWN_MAX (4l << 20)
 
 static struct {
@@ -50,9 +48,9 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 /* The directory of all of them. */
 static int open_all(struct gcr_daemon *daemon)
 {
-	if (mkdirat(daemon->runtime_fd, DIRECTORY, 0700) < 0 && errno != EEXIST)
+	if (mkdirat(daemon->runtime_fd, GCR_CRIU_DIRECTORY, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	return gcr_beneath_open(daemon->runtime_fd, DIRECTORY, O_RDONLY | O_DIRECTORY);
+	return gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
 }
 
 static int open_one(struct gcr_daemon *daemon, const char *name)
@@ -75,22 +73,10 @@ int gcr_criu_directory(struct gcr_daemon *daemon, const char *subject, struct gc
 		      : fd;
 }
 
-int gcr_criu_plugins(struct gcr_daemon *daemon, char **ret_path, struct gcr_error *error)
-{
-	_cleanup_close_ int fd = open_one(daemon, PLUGINS);
-
-	if (fd < 0)
-		return gcr_error_set(error, -fd, "there is no directory for CRIU's plugins: %s",
-				     strerror(-fd));
-	if (asprintf(ret_path, "%s/" DIRECTORY "/" PLUGINS, daemon->options.runtime_directory) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	return 0;
-}
-
 bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream)
 {
 	_cleanup_close_ int all_fd =
-		gcr_beneath_open(daemon->runtime_fd, DIRECTORY, O_RDONLY | O_DIRECTORY);
+		gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
 	_cleanup_close_ int fd =
 		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
 	_cleanup_close_ int log_fd = fd < 0 ? -1
@@ -113,7 +99,7 @@ bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *s
 void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
 {
 	_cleanup_close_ int all_fd =
-		gcr_beneath_open(daemon->runtime_fd, DIRECTORY, O_RDONLY | O_DIRECTORY);
+		gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
 	_cleanup_close_ int fd =
 		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
 	static const char *const names[] = {GCR_CRIU_LOG_NAME, "criu.pid", "stats-dump",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * CRIU as the daemon has it: which program, its directory for plugins, and for every process and
+ * CRIU as the daemon has it: which program, directories for its plugins, and for every process and
  * place a directory, in the runtime directory, with the log of the last dump or restore.
  */
 #ifndef GCR_FS_CRIU_RUN_H
@@ -15,6 +15,7 @@
 #include "fs/daemon.h"
 #include "lib/error.h"
 
+#define GCR_CRIU_DIRECTORY     "criu" /* in the runtime directory: all of them */
 #define GCR_CRIU_LOG_NAME      "criu.log"
 #define GCR_CRIU_SUBJECT_BYTES 80
 
@@ -29,8 +30,22 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 
 /* Its directory, made if it is not there: a descriptor of the caller's. With words. */
 int gcr_criu_directory(struct gcr_daemon *daemon, const char *subject, struct gcr_error *error);
-/* An empty directory with the path in @ret_path, for the caller to free. With words. */
-int gcr_criu_plugins(struct gcr_daemon *daemon, char **ret_path, struct gcr_error *error);
+
+/*
+ * criu_plugin.c: a directory with CRIU's plugins for the vendors of @vendors (bit N: that of
+ * gcr_backends[N]) that have one, and with nothing else; its path in @ret_path, for the caller to
+ * free. -EOPNOTSUPP: one is not there. With words.
+ */
+int gcr_criu_plugins(struct gcr_daemon *daemon, unsigned int vendors, char **ret_path,
+		     struct gcr_error *error);
+
+/*
+ * Where this vendor's is, for the caller to free: what the environment names (GPUCR_AMDGPU_PLUGIN),
+ * else the simulator's own, or in CRIU_LIBS_DIR, else where CRIU's are installed. -EOPNOTSUPP,
+ * -ENOMEM; with words.
+ */
+int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backend *backend,
+			 char **ret_path, struct gcr_error *error);
 
 /* What was about @from is about @to now. Where that cannot be, nothing is about either. */
 void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *to);

@@ -50,18 +50,27 @@ struct gcr_options {
 	int no_passthrough; /* -o nopassthrough */
 };
 
+/* The GPUs of one vendor, as the daemon has them. Fixed once it serves. */
+struct gcr_vendor {
+	const struct gcr_backend *backend;
+	unsigned int index; /* in the daemon's table, and in gcr_backends */
+	char *memory_link;  /* how links to descriptors of GPU memory begin */
+	struct gcr_helpers *helpers;
+	bool is_here; /* it has GPUs on this machine */
+};
+
 struct gcr_daemon {
 	struct gcr_options options;
-	const struct gcr_backend *backend;
-	char *device_directory;	  /* "/dev", or the simulator's state directory */
-	int runtime_fd;		  /* the runtime directory: records, socket, lock */
-	uid_t only_uid;		  /* the one user we serve, (uid_t)-1 when running as root */
-	int64_t max_request_usec; /* the kernel's limit on one FUSE request, 0 for none */
+	struct gcr_vendor vendors[GCR_BACKENDS_COUNT]; /* in the order of gcr_backends */
+	char *device_directory;		 /* "/dev", or the simulator's state directory */
+	const char *simulator_libraries; /* where its drivers are; NULL without -o sim */
+	int runtime_fd;			 /* the runtime directory: records, socket, lock */
+	uid_t only_uid;			 /* the one user we serve, (uid_t)-1 when running as root */
+	int64_t max_request_usec;	 /* the kernel's limit on one FUSE request, 0 for none */
 
 	struct gcr_event_log *events;
 	struct gcr_metrics *metrics;
 	struct gcr_loop *loop;
-	struct gcr_helpers *helpers;
 	struct gcr_gpus *gpus;
 	struct gcr_processes *processes;
 	struct gcr_waiters *waiters;
@@ -75,5 +84,21 @@ struct gcr_daemon {
 	atomic_bool recovered; /* the records of earlier daemons have been read */
 	atomic_bool stopping;  /* no new verbs: the daemon is going */
 };
+
+/* Whose processes this engine freezes. Never NULL. */
+struct gcr_vendor *gcr_vendor_of_engine(struct gcr_daemon *daemon, const char *engine);
+
+/* The path of a program that is where the helpers are; for the caller to free. NULL: no memory. */
+char *gcr_vendor_program(struct gcr_daemon *daemon, const char *name);
+
+/* The vendor whose preload library has these flags (GCR_PAGE_*) in its page. */
+struct gcr_vendor *gcr_vendor_of_library(struct gcr_daemon *daemon, uint32_t flags);
+bool gcr_vendor_has_library(const struct gcr_vendor *vendor, uint32_t flags);
+
+/* Is @pid a helper, of whichever vendor? */
+bool gcr_vendor_owns_helper(struct gcr_daemon *daemon, pid_t pid);
+
+/* As gcr_helpers_keep_spare(), for those with processes that are frozen, or are being so. */
+void gcr_vendor_keep_spares(struct gcr_daemon *daemon);
 
 #endif

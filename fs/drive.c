@@ -11,6 +11,7 @@
 #include "fs/engine.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
+#include "fs/scan.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -29,6 +30,7 @@ void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *
 	*drive = (struct gcr_drive){.task = task,
 				    .process = task->process,
 				    .daemon = task->process->daemon,
+				    .vendor = task->process->vendor,
 				    .engine = engine};
 }
 
@@ -69,8 +71,31 @@ int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error)
 {
 	if (drive->helper)
 		return 0;
-	return gcr_helpers_take_control(drive->daemon->helpers, GCR_DRIVE_HELPER_WAIT_USEC, -1,
+	return gcr_helpers_take_control(drive->vendor->helpers, GCR_DRIVE_HELPER_WAIT_USEC, -1,
 					&drive->helper, error);
+}
+
+int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
+			struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_scan_holder holder = {0};
+
+	/* The other one's work would go on, and its memory stay. */
+	if (atomic_load(&process->has_other_vendor) ||
+	    (gcr_scan_probe(drive->daemon->scan, process->pid, &holder) == 1 &&
+	     holder.devices & ~(1u << drive->vendor->index)))
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "process %d uses GPUs of two vendors, and can be frozen on "
+				     "neither",
+				     (int)process->pid);
+	return drive->vendor->backend->preflight(process->pid, drive->daemon->device_directory,
+						 driver_version, error);
+}
+
+bool gcr_drive_takes_control(const struct gcr_drive *drive)
+{
+	return drive->vendor->backend->has_control && !drive->task->command->data;
 }
 
 static void drop_helper(struct gcr_drive *drive)
@@ -168,6 +193,10 @@ int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_sta
 	struct gcr_result answer;
 	int result = -EPIPE;
 
+	if (!drive->vendor->backend->has_control) {
+		*ret_state = GCR_CONTROL_RUNNING;
+		return 0;
+	}
 	for (int attempt = 0; attempt < STATE_ATTEMPTS && result == -EPIPE; attempt++) {
 		if (attempt)
 			gcr_drive_pause(drive, STATE_RETRY_MSEC);
@@ -233,6 +262,6 @@ int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struc
 	}
 	if (reply->error)
 		return gcr_error_set(error, reply->error, "%s", reply->words);
-	gcr_gpus_update(drive->daemon->gpus, reply, asked_usec);
+	gcr_gpus_update(drive->daemon->gpus, drive->vendor, reply, asked_usec);
 	return 0;
 }

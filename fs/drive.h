@@ -21,7 +21,8 @@ struct gcr_drive {
 	struct gcr_task *task;
 	struct gcr_process *process;
 	struct gcr_daemon *daemon;
-	const char *engine; /* its name, for records */
+	struct gcr_vendor *vendor; /* of the process, for as long as this lasts */
+	const char *engine;	   /* its name, for records */
 	struct gcr_helper *helper;
 	struct gcr_record record;
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
@@ -60,6 +61,19 @@ void gcr_drive_pause(struct gcr_drive *drive, int msec);
 int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
+ * What can be seen from outside the process that forbids a freeze: its vendor's preflight, and that
+ * it uses another vendor's GPUs too. -EOPNOTSUPP, -ESRCH, -EACCES.
+ */
+int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
+			struct gcr_error *error);
+
+/*
+ * Is the driver to checkpoint its own part too? Not with `freeze data`, and not where the vendor's
+ * cannot: then that part stays where it is.
+ */
+bool gcr_drive_takes_control(const struct gcr_drive *drive);
+
+/*
  * One call, waited for to its end: what the driver has begun cannot be taken back. When the
  * deadline passes meanwhile, the writers get their answer. 0: the driver's answer is in *ret.
  * -EPIPE: the helper died, and the call's fate is to be asked of another; -ESRCH: the process has
@@ -68,7 +82,10 @@ int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error);
 int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		   struct gcr_result *ret, struct gcr_error *error);
 
-/* The driver's view of the process; a helper that dies is replaced, a few times. */
+/*
+ * The driver's view of the process; a helper that dies is replaced, a few times. Running, always,
+ * where the driver has none.
+ */
 int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_state,
 			struct gcr_error *error);
 
@@ -77,7 +94,7 @@ int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
 			   struct gcr_error *error);
 void gcr_drive_remove_record(struct gcr_drive *drive);
 
-/* The GPUs as they are now. */
+/* The GPUs of the process's vendor as they are now; theirs are the indexes of the reply. */
 int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error);
 
 /* Before a freeze: what the process uses now; a thaw will need it. -EOPNOTSUPP. */

@@ -34,7 +34,7 @@ static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES
 	struct gcr_result answer = {0};
 	int result;
 
-	result = gcr_helpers_take_worker(drive->daemon->helpers, uuid, GCR_DRIVE_HELPER_WAIT_USEC,
+	result = gcr_helpers_take_worker(drive->vendor->helpers, uuid, GCR_DRIVE_HELPER_WAIT_USEC,
 					 drive->process->pidfd, &worker, error);
 	if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_RESERVE, &request, sizeof(request),
@@ -71,11 +71,13 @@ static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *repl
 		      const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes, struct gcr_error *error)
 {
 	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
-	const struct gcr_gpu_info *gpu;
+	const struct gcr_gpu_info *gpu = NULL;
 
-	if (index < 0 || (uint32_t)index >= reply->gpus_count)
+	for (uint32_t i = 0; i < reply->gpus_count && !gpu; i++)
+		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES))
+			gpu = &reply->gpus[i];
+	if (index < 0 || !gpu)
 		return gcr_error_set(error, ENODEV, "a GPU that the process used is not here");
-	gpu = &reply->gpus[index];
 	bytes += THAW_MARGIN_BYTES;
 	if (!(gpu->flags & GCR_GPU_MEMORY))
 		return try_worker(drive, uuid, bytes, error);
@@ -190,7 +192,7 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_helpers_take_worker(drive->daemon->helpers, gpu->uuid,
+	result = gcr_helpers_take_worker(drive->vendor->helpers, gpu->uuid,
 					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
 					 error);
 	if (!result)
@@ -291,8 +293,12 @@ void gcr_drive_assume_need(struct gcr_drive *drive)
 	if (process->shares_count)
 		reply->gpus_count = 0;
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
-		memcpy(process->shares[i].uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
-		process->shares[i].bytes = bytes;
+		struct gcr_share *share = &process->shares[process->shares_count];
+
+		if (gcr_gpus_vendor(drive->daemon->gpus, i) != drive->vendor)
+			continue;
+		memcpy(share->uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		share->bytes = bytes;
 		process->shares_count++;
 	}
 	pthread_mutex_unlock(&process->lock);
@@ -382,12 +388,33 @@ int gcr_drive_check_host_room(struct gcr_drive *drive, struct gcr_error *error)
 	return 0;
 }
 
+/* May what was on GPU @from go to GPU @to? */
+static int check_pair(struct gcr_drive *drive, uint32_t from, uint32_t to, struct gcr_error *error)
+{
+	struct gcr_vendor *old = gcr_gpus_vendor(drive->daemon->gpus, from);
+	struct gcr_vendor *new = gcr_gpus_vendor(drive->daemon->gpus, to);
+
+	if (from == to || !old || !new)
+		return 0;
+	if (old != new)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "gpu=%u:%u: GPU %u is of %s, and GPU %u of %s", from, to, from,
+				     old->backend->vendor, to, new->backend->vendor);
+	if (!drive->vendor->backend->has_control && old == drive->vendor)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "gpu=%u:%u: its queues have stayed on GPU %u, and its memory "
+				     "cannot be on another one",
+				     from, to, from);
+	return 0;
+}
+
 /* gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once. */
 int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error)
 {
 	const struct gcr_command *command = drive->task->command;
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	uint32_t to[GCR_GPUS_MAX];
+	int result;
 
 	pthread_mutex_lock(&drive->process->lock);
 	drive->pairs_count = drive->process->moves_count;
@@ -412,15 +439,23 @@ int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error)
 		if (from >= reply->gpus_count || wanted >= reply->gpus_count)
 			return gcr_error_set(error, ENODEV, "gpu=%u:%u: there are %u GPUs", from,
 					     wanted, reply->gpus_count);
+		result = check_pair(drive, from, wanted, error);
+		if (result < 0)
+			return result;
 		while (to[holder] != wanted)
 			holder++;
 		to[holder] = to[from];
 		to[from] = wanted;
 	}
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
-		memcpy(drive->pairs[i].from, reply->gpus[i].uuid, GCR_UUID_BYTES);
-		memcpy(drive->pairs[i].to, reply->gpus[to[i]].uuid, GCR_UUID_BYTES);
+		struct gcr_gpu_pair *pair = &drive->pairs[drive->pairs_count];
+
+		/* Of the others its driver knows nothing. */
+		if (gcr_gpus_vendor(drive->daemon->gpus, i) != drive->vendor)
+			continue;
+		memcpy(pair->from, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		memcpy(pair->to, reply->gpus[to[i]].uuid, GCR_UUID_BYTES);
+		drive->pairs_count++;
 	}
-	drive->pairs_count = reply->gpus_count;
 	return 0;
 }

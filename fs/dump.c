@@ -18,6 +18,7 @@
 #include "fs/criu_run.h"
 #include "fs/dump_private.h"
 #include "fs/engine.h"
+#include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/park.h"
@@ -35,6 +36,7 @@
 #define PARK_MARGIN_MSEC 60000
 /* For somebody else's CRIU: `thaw` ends it, or this time. */
 #define PARK_MSEC	 1800000
+#define PLUGIN_FILES_MAX 8
 /* Of images besides memory. */
 #define IMAGES_BYTES	 (16ull << 20)
 
@@ -90,24 +92,62 @@ static void unpark_all(struct gcr_dump *dump)
 		gcr_unpark(process);
 }
 
+/* Beginnings of the links of files that CRIU's plugins see to; NULL ends the list. -ENOMEM. */
+static int list_plugin_files(const struct gcr_dump *dump, char *paths[PLUGIN_FILES_MAX + 1])
+{
+	const char *directory = dump->daemon->device_directory;
+	size_t count = 0;
+
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
+		const struct gcr_backend *backend = gcr_backends[i];
+
+		if (!(dump->vendors & 1u << i) || !backend->criu_plugin)
+			continue;
+		/* All that the simulator has there. */
+		if (dump->daemon->options.simulator) {
+			if (asprintf(&paths[0], "%s/", directory) >= 0)
+				return 0;
+			paths[0] = NULL;
+			return -ENOMEM;
+		}
+		if (backend->memory_link && count < PLUGIN_FILES_MAX &&
+		    !(paths[count++] = strdup(backend->memory_link)))
+			return -ENOMEM;
+		for (size_t j = 0; backend->criu_devices[j] && count < PLUGIN_FILES_MAX; j++)
+			if (asprintf(&paths[count++], "%s/%s", directory,
+				     backend->criu_devices[j]) < 0) {
+				paths[count - 1] = NULL;
+				return -ENOMEM;
+			}
+	}
+	return 0;
+}
+
 static int look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 			 struct gcr_error *error)
 {
+	char *plugin_files[PLUGIN_FILES_MAX + 1] = {NULL};
 	struct gcr_opens_options options = {
 		.tcp = dump->task->command->tcp,
 		.ghost_limit_max_bytes = GHOST_BYTES_MAX,
 		.criu_version = dump->criu_version,
+		.plugin_files = (const char *const *)plugin_files,
 	};
 	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
 	struct stat stat;
+	int result = list_plugin_files(dump, plugin_files);
 
-	if (!pids)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	for (size_t i = 0; i < dump->count; i++)
+	if (!pids || result < 0)
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < dump->count && !result; i++)
 		pids[i] = dump->members[i].proc.pid;
 	if (!fstatat(AT_FDCWD, dump->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
 		options.mount_device = stat.st_dev;
-	return gcr_opens_scan(pids, dump->count, &options, ret_opens, error);
+	if (!result)
+		result = gcr_opens_scan(pids, dump->count, &options, ret_opens, error);
+	for (size_t i = 0; i < PLUGIN_FILES_MAX; i++)
+		free(plugin_files[i]);
+	return result;
 }
 
 /* What a GPU process has open a freeze may close; what the others have stays. */
@@ -135,8 +175,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 {
 	const struct gcr_opens *opens = dump->opens;
 	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
-	_cleanup_free_ char *hook =
-		gcr_helpers_program(dump->daemon->helpers, GCR_CRIU_HOOK_PROGRAM);
+	_cleanup_free_ char *hook = gcr_vendor_program(dump->daemon, GCR_CRIU_HOOK_PROGRAM);
 	_cleanup_free_ char *plugins = NULL;
 	const struct gcr_criu_program *program;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -166,7 +205,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 			externals[options.externals_count++] = opens->findings[i].option;
 	result = gcr_criu_program(dump->daemon, &program, error);
 	if (!result)
-		result = gcr_criu_plugins(dump->daemon, &plugins, error);
+		result = gcr_criu_plugins(dump->daemon, dump->vendors, &plugins, error);
 	if (result < 0)
 		return result;
 	gcr_criu_subject_of_process(dump->members[0].proc.pid, dump->members[0].proc.start_ticks,
@@ -283,7 +322,7 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /* Also what it has grown by since the first time: the driver may have put VRAM into its memory. */
-static int take_room(struct gcr_dump *dump, struct gcr_error *error)
+static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_error *error)
 {
 	const struct gcr_tree_sum nothing = {0};
 	struct gcr_process *process;
@@ -298,6 +337,7 @@ static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 		held_bytes += process->held_bytes;
 		pthread_mutex_unlock(&process->lock);
 	}
+	bytes += kept_bytes;
 	gcr_task_set_bytes(dump->task, held_bytes + bytes);
 	if (!dump->room && gcr_room_create(dump->daemon->store, 0, &nothing, 0, &dump->room) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
@@ -394,6 +434,7 @@ static void finish(struct gcr_dump *dump)
 	gcr_file_identities_free(dump->files, dump->files_count);
 	gcr_opens_destroy(dump->opens);
 	gcr_dump_forget_tree(dump);
+	free(dump->kept);
 	gcr_room_destroy(dump->room);
 	if (dump->images_fd >= 0)
 		close(dump->images_fd);
@@ -418,6 +459,57 @@ static void end_tree(struct gcr_dump *dump)
 		gcr_log(LOG_ERR, dump->members[0].proc.pid, "dumped, but %s", error.words);
 	else
 		gcr_place_ended(dump->daemon->places, dump->name);
+}
+
+/* What nothing can freeze is told before what else is missing. */
+static int check_engines(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++)
+		result = gcr_engine_check(process, error);
+	return result;
+}
+
+/* Without the plugins that CRIU needs nobody need be frozen. */
+static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		dump->vendors |= 1u << process->vendor->index;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++) {
+		_cleanup_free_ char *path = NULL;
+
+		if (dump->vendors & 1u << i && gcr_backends[i]->criu_plugin)
+			result = gcr_criu_plugin_find(dump->daemon, gcr_backends[i], &path, error);
+	}
+	return result;
+}
+
+/* All are frozen: what some have left in VRAM, CRIU's plugins will write. */
+static int take_stock(struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	*ret_bytes = 0;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++)
+		if (dump->vendors & 1u << i && gcr_backends[i]->criu_plugin)
+			result = gcr_gpus_ask(dump->daemon->gpus, &dump->daemon->vendors[i], error);
+	if (result < 0)
+		return result;
+	if (!dump->kept)
+		dump->kept = malloc(sizeof(*dump->kept));
+	if (!dump->kept)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(dump->daemon->gpus, dump->kept);
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		if (process->vendor->backend->criu_plugin)
+			*ret_bytes += gcr_gpus_process_bytes(dump->daemon->gpus, process->pid);
+	return 0;
 }
 
 /*
@@ -445,13 +537,17 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	if (!result)
 		result = gcr_dump_check_frozen(dump, error);
 	if (!result)
+		result = check_engines(dump, error);
+	if (!result)
 		result = gcr_criu_program(dump->daemon, &program, error);
 	if (result < 0)
 		return result;
 	dump->criu_version = program->version;
-	result = check_opens_of_others(dump, error);
+	result = check_plugins(dump, error);
 	if (!result)
-		result = take_room(dump, error);
+		result = check_opens_of_others(dump, error);
+	if (!result)
+		result = take_room(dump, 0, error);
 	if (!result)
 		result = make_place(dump, error);
 	if (result < 0 && dump->place_fd >= 0)
@@ -483,6 +579,7 @@ static void give_up(struct gcr_dump *dump)
 /* The GPU processes are frozen. */
 static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
+	uint64_t kept_bytes = 0;
 	int result;
 
 	set_phase(dump, "tree");
@@ -492,7 +589,9 @@ static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = gcr_dump_check_members(dump, error);
 	if (!result)
-		result = take_room(dump, error);
+		result = take_stock(dump, &kept_bytes, error);
+	if (!result)
+		result = take_room(dump, kept_bytes, error);
 	set_phase(dump, "park");
 	if (!result)
 		result = park_all(dump, error);

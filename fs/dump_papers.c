@@ -247,6 +247,7 @@ static int make_papers(const struct gcr_dump *dump, const struct gcr_dump_member
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
 		calloc(1, sizeof(*manifest));
+	struct gcr_vendor *vendor;
 	struct gcr_hello hello = {0};
 	ssize_t length;
 	char path[64];
@@ -272,7 +273,10 @@ static int make_papers(const struct gcr_dump *dump, const struct gcr_dump_member
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)member->proc.pid);
 	length = readlink(path, manifest->exe, sizeof(manifest->exe) - 1);
 	manifest->exe[length > 0 ? length : 0] = '\0';
-	gcr_helpers_hello(dump->daemon->helpers, &hello);
+	vendor = process ? process->vendor : gcr_vendor_of_engine(dump->daemon, "");
+	if (process)
+		gcr_manifest_set_vendor(manifest, vendor->backend->vendor);
+	gcr_helpers_hello(vendor->helpers, &hello);
 	memcpy(manifest->driver_version, hello.driver_version, sizeof(hello.driver_version));
 	manifest->api_version = hello.api_version;
 	result = gcr_digests_write(root_fd, manifest->generation, NULL, 0, &manifest->digests,
@@ -285,7 +289,8 @@ static int make_papers(const struct gcr_dump *dump, const struct gcr_dump_member
 }
 
 /* Its GPU with this UUID, which it has from now on. NULL: the daemon knows no such GPU. */
-static struct gcr_manifest_gpu *have_gpu(struct gcr_manifest *manifest,
+static struct gcr_manifest_gpu *have_gpu(const struct gcr_backend *backend,
+					 struct gcr_manifest *manifest,
 					 const struct gcr_gpus_reply *reply, const uint8_t *uuid)
 {
 	struct gcr_manifest_gpu *gpu;
@@ -303,12 +308,25 @@ static struct gcr_manifest_gpu *have_gpu(struct gcr_manifest *manifest,
 		memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
 		memcpy(gpu->name, info->name, sizeof(gpu->name));
 		gpu->memory_bytes = info->total_bytes;
-		if (info->capability_major)
-			snprintf(gpu->compute_capability, sizeof(gpu->compute_capability), "%u.%u",
-				 info->capability_major, info->capability_minor);
+		backend->format_architecture(info, gpu->compute_capability);
 		return gpu;
 	}
 	return NULL;
+}
+
+/* What has stayed in VRAM, which CRIU's plugin for the vendor takes along. */
+static void add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_manifest *manifest,
+		     const struct gcr_gpus_reply *reply)
+{
+	for (uint32_t i = 0; i < reply->processes_count; i++) {
+		const struct gcr_gpu_process *user = &reply->processes[i];
+		struct gcr_manifest_gpu *gpu = NULL;
+
+		if (user->pid == pid)
+			gpu = have_gpu(backend, manifest, reply, reply->gpus[user->gpu].uuid);
+		if (gpu)
+			gpu->control_bytes = user->bytes;
+	}
 }
 
 /* VRAM that the driver itself will need on each GPU: a thaw elsewhere cannot find it out. */
@@ -316,13 +334,17 @@ static int add_needs(const struct gcr_dump *dump, struct gcr_process *process,
 		     struct gcr_manifest *manifest, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
+	const struct gcr_backend *backend = process->vendor->backend;
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_gpus_snapshot(dump->daemon->gpus, reply);
+	if (!backend->has_control && dump->kept)
+		add_kept(backend, process->pid, manifest, dump->kept);
 	pthread_mutex_lock(&process->lock);
 	for (unsigned int i = 0; i < process->shares_count; i++) {
-		struct gcr_manifest_gpu *gpu = have_gpu(manifest, reply, process->shares[i].uuid);
+		struct gcr_manifest_gpu *gpu =
+			have_gpu(backend, manifest, reply, process->shares[i].uuid);
 
 		if (gpu)
 			gpu->control_bytes = process->shares[i].bytes;

@@ -30,6 +30,9 @@ struct gcr_dump {
 	gid_t gid;
 	struct gcr_opens *opens;
 	unsigned int criu_version;
+	unsigned int vendors; /* whose GPUs the tree uses: bit N, that of gcr_backends[N] */
+	/* What stays in VRAM and is dumped by CRIU's plugins; NULL: nobody has any. */
+	struct gcr_gpus_reply *kept;
 	struct gcr_room *room; /* for what CRIU writes, until the place has an account of its own */
 	uint64_t room_bytes;
 

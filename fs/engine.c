@@ -13,7 +13,25 @@
 #define CONNECT_USEC	  (3 * GCR_USEC_PER_SEC)
 #define CONNECT_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
 
-static const struct gcr_engine *const engines[] = {&gcr_engine_driver, &gcr_engine_vmm};
+static const struct gcr_engine *const engines[] = {&gcr_engine_driver, &gcr_engine_vmm,
+						   &gcr_engine_hip, &gcr_engine_none};
+
+bool gcr_engine_has_files(const char *name)
+{
+	return !strcmp(name, gcr_engine_vmm.name) || !strcmp(name, gcr_engine_hip.name);
+}
+
+/* What is left for a process without a library that can hand its memory over. */
+static const struct gcr_engine *fallback(const struct gcr_process *process)
+{
+	return process->vendor->backend->has_control ? &gcr_engine_driver : &gcr_engine_none;
+}
+
+/* The engine that needs its library. */
+static const struct gcr_engine *best(const struct gcr_process *process)
+{
+	return process->vendor->backend->has_control ? &gcr_engine_vmm : &gcr_engine_hip;
+}
 
 const struct gcr_engine *gcr_engine_of(struct gcr_process *process)
 {
@@ -25,7 +43,7 @@ const struct gcr_engine *gcr_engine_of(struct gcr_process *process)
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(engines); i++)
 		if (!strcmp(engines[i]->name, name))
 			return engines[i];
-	return &gcr_engine_driver;
+	return fallback(process);
 }
 
 /* For one that runs: by what its preload library says. */
@@ -40,18 +58,22 @@ static const struct gcr_engine *choose(struct gcr_process *process, const char *
 		pthread_mutex_unlock(&process->lock);
 		*ret_reason = is_registered ? "its preload library is of another version"
 					    : "it runs without the preload library (gpucr-run)";
-		return &gcr_engine_driver;
+		return fallback(process);
+	}
+	if (!gcr_vendor_has_library(process->vendor, facts.flags)) {
+		*ret_reason = "its preload library is that for another vendor's GPUs";
+		return fallback(process);
 	}
 	if (!(facts.flags & GCR_PAGE_VMM)) {
 		*ret_reason = "its memory is not made so that it can be handed over (--no-vmm)";
-		return &gcr_engine_driver;
+		return fallback(process);
 	}
 	if (*facts.incomplete) {
 		*ret_reason = "the gate is incomplete: something in it calls the driver past it";
-		return &gcr_engine_driver;
+		return fallback(process);
 	}
 	*ret_reason = "-";
-	return &gcr_engine_vmm;
+	return best(process);
 }
 
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason)

@@ -26,6 +26,24 @@ extern const struct gcr_engine gcr_engine_driver;
 /* VRAM handed over to workers and copied into the store, the rest by the driver. */
 extern const struct gcr_engine gcr_engine_vmm;
 
+/*
+ * The same for a vendor whose driver checkpoints nothing: the rest stays where it is. Its `freeze`
+ * is what `freeze data` is.
+ */
+extern const struct gcr_engine gcr_engine_hip;
+
+/* Nothing can be done for it. */
+extern const struct gcr_engine gcr_engine_none;
+
+/*
+ * For what needs a freeze later on: -EOPNOTSUPP, with words, if it runs and nothing can freeze it.
+ * A library that is in the program and not connected yet may come.
+ */
+int gcr_engine_check(struct gcr_process *process, struct gcr_error *error);
+
+/* Does the engine of this name move VRAM into files? */
+bool gcr_engine_has_files(const char *name);
+
 /* The engine that the process was frozen by. Never NULL. */
 const struct gcr_engine *gcr_engine_of(struct gcr_process *process);
 

@@ -169,7 +169,6 @@ static uint64_t need_of(struct gcr_process *process)
 
 static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_daemon *daemon = drive->daemon;
 	struct gcr_hello hello = {0};
 	int64_t since_usec;
 	int result;
@@ -181,9 +180,8 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 		result = gcr_drive_need_helper(drive, error);
 	if (result < 0)
 		return result;
-	gcr_helpers_hello(daemon->helpers, &hello);
-	result = daemon->backend->preflight(drive->process->pid, daemon->device_directory,
-					    hello.driver_version, error);
+	gcr_helpers_hello(drive->vendor->helpers, &hello);
+	result = gcr_drive_preflight(drive, hello.driver_version, error);
 	if (!result)
 		result = gcr_drive_take_stock(drive, error);
 	if (!result)

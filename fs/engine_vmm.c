@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The `vmm` engine: the program's preload library hands its VRAM over to the workers of its GPUs,
- * which copy it into the store at the speed of the link, while the driver checkpoints what is left.
+ * The `vmm` and `hip` engines: the program's preload library hands its VRAM over to the workers of
+ * its GPUs, which copy it into the store at the speed of the link, while the driver checkpoints
+ * what is left; with `hip`, and with `freeze data`, that stays where it is.
  *
  * Where the bytes are, and who can bring them back, at every point of a freeze:
  *   until HAND_OVER     in the program; its managed memory, from HOLD on, in files that it has
@@ -34,7 +35,7 @@
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 {
 	*vmm = (struct gcr_vmm){0};
-	gcr_drive_init(&vmm->drive, task, gcr_engine_vmm.name);
+	gcr_drive_init(&vmm->drive, task, task->process->vendor->backend->engine);
 }
 
 /* Of a process that has ended nobody needs the bytes. */
@@ -248,6 +249,13 @@ static int vmm_recover(struct gcr_task *task, enum gcr_state *ret_state, struct 
 {
 	return run(task, ret_state, error, gcr_vmm_recover);
 }
+
+const struct gcr_engine gcr_engine_hip = {
+	.name = "hip",
+	.freeze = vmm_freeze,
+	.thaw = vmm_thaw,
+	.recover = vmm_recover,
+};
 
 const struct gcr_engine gcr_engine_vmm = {
 	.name = "vmm",

@@ -10,14 +10,15 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/operation.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "lib/uuid.h"
 
 #define FRESH_USEC	  (100 * GCR_USEC_PER_MSEC)
 #define READER_WAIT_USEC  (300 * GCR_USEC_PER_MSEC)
@@ -42,23 +43,63 @@ struct gcr_gpus {
 	pthread_cond_t changed;
 	bool stopping;
 	bool asking;	      /* a query is wanted or under way */
-	int64_t known_usec;   /* when `reply` was asked for, monotonic */
+	int64_t known_usec;   /* when the oldest part of `reply` was asked for, monotonic */
 	int64_t expired_usec; /* what was asked for before is wrong */
 	int64_t failed_usec;  /* when the last query failed, 0 if it did not */
 	struct reader *readers;
 	uint32_t admitted;
-	struct gcr_gpus_reply reply;
+	struct gcr_gpus_reply reply; /* all parts together */
+	struct gcr_gpus_part {
+		int64_t known_usec;
+		uint32_t first; /* its place in `reply` */
+		struct gcr_gpus_reply reply;
+	} parts[GCR_BACKENDS_COUNT]; /* by vendors */
 };
 
-/* Keep an answer to a question of @asked_usec, unless a later one is there. Lock held. */
-static void keep_locked(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply,
-			int64_t asked_usec)
+/* One vendor's behind those before it. What there is no room for is left out. Lock held. */
+static void append_locked(struct gcr_gpus *gpus, struct gcr_gpus_part *part)
 {
+	struct gcr_gpus_reply *all = &gpus->reply;
+	const struct gcr_gpus_reply *reply = &part->reply;
+
+	part->first = all->gpus_count;
+	for (uint32_t i = 0; i < reply->gpus_count && all->gpus_count < GCR_GPUS_MAX; i++)
+		all->gpus[all->gpus_count++] = reply->gpus[i];
+	for (uint32_t i = 0;
+	     i < reply->processes_count && all->processes_count < GCR_GPU_PROCESSES_MAX; i++) {
+		struct gcr_gpu_process *process = &all->processes[all->processes_count];
+
+		*process = reply->processes[i];
+		process->gpu += part->first;
+		all->processes_count += process->gpu < all->gpus_count;
+	}
+}
+
+static void join_locked(struct gcr_gpus *gpus)
+{
+	gpus->reply.gpus_count = gpus->reply.processes_count = 0;
+	gpus->known_usec = INT64_MAX;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
+		if (!gpus->daemon->vendors[i].is_here)
+			continue;
+		append_locked(gpus, &gpus->parts[i]);
+		if (gpus->parts[i].known_usec < gpus->known_usec)
+			gpus->known_usec = gpus->parts[i].known_usec;
+	}
+}
+
+/* Keep an answer to a question of @asked_usec, unless a later one is there. Lock held. */
+static void keep_locked(struct gcr_gpus *gpus, const struct gcr_vendor *vendor,
+			const struct gcr_gpus_reply *reply, int64_t asked_usec)
+{
+	struct gcr_gpus_part *part = &gpus->parts[vendor->index];
+
 	gpus->failed_usec = 0;
-	if (asked_usec < gpus->known_usec)
+	if (asked_usec < part->known_usec)
 		return;
-	gpus->reply = *reply;
-	gpus->known_usec = asked_usec;
+	part->reply = *reply;
+	part->known_usec = asked_usec;
+	join_locked(gpus);
 }
 
 static void wait_until(struct gcr_gpus *gpus, int64_t usec)
@@ -124,15 +165,15 @@ static void *let_readers_go(void *data)
 }
 
 /* One question. *helper is kept for the next one, or NULL afterwards. */
-static int ask(struct gcr_gpus *gpus, struct gcr_helper **helper, int64_t start_wait_usec,
+static int ask(const struct gcr_vendor *vendor, struct gcr_helper **helper, int64_t start_wait_usec,
 	       struct gcr_gpus_reply *reply, struct gcr_error *error)
 {
 	bool is_new = !*helper;
 	int result = 0;
 
 	if (is_new)
-		result = gcr_helpers_take_control(gpus->daemon->helpers, start_wait_usec, -1,
-						  helper, error);
+		result = gcr_helpers_take_control(vendor->helpers, start_wait_usec, -1, helper,
+						  error);
 	if (!result)
 		result = gcr_helper_request(*helper, GCR_MESSAGE_QUERY, NULL, 0, error);
 	if (!result) {
@@ -149,8 +190,41 @@ static int ask(struct gcr_gpus *gpus, struct gcr_helper **helper, int64_t start_
 	}
 	/* One that was kept may have died long ago. */
 	if (result == -EPIPE && !is_new)
-		return ask(gpus, helper, start_wait_usec, reply, error);
+		return ask(vendor, helper, start_wait_usec, reply, error);
 	return result;
+}
+
+/* All vendors, one after the other; those that answer are kept. */
+static int ask_all(struct gcr_gpus *gpus, struct gcr_helper *helpers[GCR_BACKENDS_COUNT],
+		   struct gcr_gpus_reply *reply)
+{
+	int worst = 0;
+
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
+		const struct gcr_vendor *vendor = &gpus->daemon->vendors[i];
+		int64_t asked_usec = gcr_clock_usec();
+		struct gcr_error error;
+		int result;
+
+		if (!vendor->is_here)
+			continue;
+		result = ask(vendor, &helpers[i], QUERY_WAIT_USEC, reply, &error);
+		if (result < 0) {
+			gcr_log(LOG_WARNING, 0, "the GPUs cannot be asked: %s", error.words);
+			worst = result;
+			continue;
+		}
+		pthread_mutex_lock(&gpus->lock);
+		keep_locked(gpus, vendor, reply, asked_usec);
+		pthread_mutex_unlock(&gpus->lock);
+	}
+	return worst;
+}
+
+static void put_all(struct gcr_helper *helpers[GCR_BACKENDS_COUNT])
+{
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		gcr_helper_put(TAKE_PTR(helpers[i]));
 }
 
 static void *refresh(void *data)
@@ -158,21 +232,21 @@ static void *refresh(void *data)
 	struct gcr_gpus *gpus = data;
 	int64_t idle_usec = (int64_t)gpus->daemon->options.worker_idle * GCR_USEC_PER_SEC;
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
-	struct gcr_helper *helper = NULL;
-	struct gcr_error error;
+	struct gcr_helper *helpers[GCR_BACKENDS_COUNT] = {NULL};
+	bool has_helpers = false;
 	int64_t used_usec = 0;
 
 	pthread_mutex_lock(&gpus->lock);
 	while (!gpus->stopping && reply) {
-		int64_t asked_usec;
 		int result;
 
 		if (!gpus->asking) {
-			if (!helper) {
+			if (!has_helpers) {
 				pthread_cond_wait(&gpus->changed, &gpus->lock);
 			} else if (gcr_clock_usec() >= used_usec + idle_usec) {
 				pthread_mutex_unlock(&gpus->lock);
-				gcr_helper_put(TAKE_PTR(helper));
+				put_all(helpers);
+				has_helpers = false;
 				pthread_mutex_lock(&gpus->lock);
 			} else {
 				wait_until(gpus, used_usec + idle_usec);
@@ -180,41 +254,90 @@ static void *refresh(void *data)
 			continue;
 		}
 		pthread_mutex_unlock(&gpus->lock);
-		asked_usec = gcr_clock_usec();
-		result = ask(gpus, &helper, QUERY_WAIT_USEC, reply, &error);
+		result = ask_all(gpus, helpers, reply);
+		has_helpers = true;
 		used_usec = gcr_clock_usec();
-		if (result < 0)
-			gcr_log(LOG_WARNING, 0, "the GPUs cannot be asked: %s", error.words);
 		pthread_mutex_lock(&gpus->lock);
 		if (result < 0)
 			gpus->failed_usec = gcr_clock_usec();
-		else
-			keep_locked(gpus, reply, asked_usec);
 		/* What became wrong while it was asked for is asked for again. */
 		gpus->asking = !result && gpus->readers && gpus->known_usec <= gpus->expired_usec;
 		pthread_cond_broadcast(&gpus->changed);
 	}
 	pthread_mutex_unlock(&gpus->lock);
-	gcr_helper_put(helper);
+	put_all(helpers);
 	return NULL;
+}
+
+/* The first question to one vendor. -ENODEV: it has no GPU here. */
+static int find_vendor(struct gcr_gpus *gpus, struct gcr_vendor *vendor, struct gcr_error *error)
+{
+	struct gcr_gpus_part *part = &gpus->parts[vendor->index];
+	struct gcr_helper *helper = NULL;
+	int result;
+
+	part->known_usec = gcr_clock_usec();
+	result = ask(vendor, &helper, START_WAIT_USEC, &part->reply, error);
+	gcr_helper_put(helper);
+	if (!result && !part->reply.gpus_count)
+		result = gcr_error_set(error, ENODEV, "the driver shows no GPU");
+	vendor->is_here = !result;
+	return result;
+}
+
+/* Without a device file there is no need to ask, and in the simulator without being asked for. */
+static bool may_be_here(const struct gcr_daemon *daemon, const struct gcr_vendor *vendor)
+{
+	const char *simulated = getenv("GPUCR_SIM_HIP_GPUS");
+	_cleanup_free_ char *path = NULL;
+
+	if (!vendor->backend->needs_device)
+		return true;
+	if (daemon->options.simulator)
+		return simulated && *simulated && strcmp(simulated, "0") != 0;
+	return asprintf(&path, "%s/%s", daemon->device_directory,
+			vendor->backend->compute_device) >= 0 &&
+	       access(path, F_OK) == 0;
+}
+
+/* 0 if any vendor's is there; else the words of the first that fails for another reason. */
+static int find_vendors(struct gcr_gpus *gpus, struct gcr_error *error)
+{
+	int result = -ENODEV;
+	bool is_any = false;
+
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
+		struct gcr_vendor *vendor = &gpus->daemon->vendors[i];
+		struct gcr_error own = {0};
+		int found;
+
+		if (!may_be_here(gpus->daemon, vendor))
+			continue;
+		found = find_vendor(gpus, vendor, &own);
+		is_any |= !found;
+		if (found < 0 && (!error->number || (result == -ENODEV && found != -ENODEV))) {
+			result = found;
+			*error = own;
+		}
+	}
+	if (is_any && result != -ENODEV)
+		gcr_log(LOG_WARNING, 0, "some GPUs are not served: %s", error->words);
+	return is_any ? 0 : result;
 }
 
 int gcr_gpus_create(struct gcr_daemon *daemon, struct gcr_gpus **ret_gpus, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus *gpus = calloc(1, sizeof(*gpus));
-	struct gcr_helper *helper = NULL;
 	int result;
 
 	if (!gpus)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gpus->daemon = daemon;
-	result = ask(gpus, &helper, START_WAIT_USEC, &gpus->reply, error);
-	gcr_helper_put(helper);
+	*error = (struct gcr_error){0};
+	result = find_vendors(gpus, error);
 	if (result < 0)
 		return result;
-	if (!gpus->reply.gpus_count)
-		return gcr_error_set(error, ENODEV, "the driver shows no GPU");
-	gpus->known_usec = gcr_clock_usec();
+	join_locked(gpus);
 	pthread_mutex_init(&gpus->lock, NULL);
 	pthread_cond_init(&gpus->changed, NULL);
 	result = pthread_create(&gpus->asker, NULL, refresh, gpus);
@@ -279,11 +402,40 @@ void gcr_gpus_snapshot(struct gcr_gpus *gpus, struct gcr_gpus_reply *ret_reply)
 	pthread_mutex_unlock(&gpus->lock);
 }
 
-void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply, int64_t asked_usec)
+struct gcr_vendor *gcr_gpus_vendor(struct gcr_gpus *gpus, unsigned int index)
+{
+	struct gcr_vendor *vendor = NULL;
+
+	pthread_mutex_lock(&gpus->lock);
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT && index < gpus->reply.gpus_count; i++)
+		if (gpus->daemon->vendors[i].is_here && index >= gpus->parts[i].first)
+			vendor = &gpus->daemon->vendors[i];
+	pthread_mutex_unlock(&gpus->lock);
+	return vendor;
+}
+
+void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_vendor *vendor,
+		     const struct gcr_gpus_reply *reply, int64_t asked_usec)
 {
 	pthread_mutex_lock(&gpus->lock);
-	keep_locked(gpus, reply, asked_usec);
+	keep_locked(gpus, vendor, reply, asked_usec);
 	pthread_mutex_unlock(&gpus->lock);
+}
+
+int gcr_gpus_ask(struct gcr_gpus *gpus, const struct gcr_vendor *vendor, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	int64_t asked_usec = gcr_clock_usec();
+	struct gcr_helper *helper = NULL;
+	int result;
+
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = ask(vendor, &helper, QUERY_WAIT_USEC, reply, error);
+	gcr_helper_put(helper);
+	if (!result)
+		gcr_gpus_update(gpus, vendor, reply, asked_usec);
+	return result;
 }
 
 void gcr_gpus_expire(struct gcr_gpus *gpus)
@@ -344,10 +496,4 @@ void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask)
 	pthread_mutex_lock(&gpus->lock);
 	gpus->admitted &= ~mask;
 	pthread_mutex_unlock(&gpus->lock);
-}
-
-void gcr_gpus_format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char *text)
-{
-	memcpy(text, "GPU-", 4);
-	gcr_uuid_format(uuid, text + 4);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What is known of the GPUs: names, UUIDs, memory, who uses how much. It is asked of a control
- * helper when a reader wants it, at most ten times a second, and never waited for long. Also the
- * admission to a GPU: one thaw at a time.
+ * helper of each vendor when a reader wants it, at most ten times a second, and never waited for
+ * long. One vendor's GPUs follow another's in one table, whose indexes are those of the mount. Also
+ * the admission to a GPU: one thaw at a time.
  */
 #ifndef GCR_FS_GPUS_H
 #define GCR_FS_GPUS_H
@@ -18,7 +19,10 @@
 struct gcr_gpus;
 struct gcr_task;
 
-/* Asks for the first time: the errors are those of a machine without a usable GPU, with words. */
+/*
+ * Asks for the first time, and finds out which vendors are here: the errors are those of a machine
+ * without a usable GPU, with words.
+ */
 int gcr_gpus_create(struct gcr_daemon *daemon, struct gcr_gpus **ret_gpus, struct gcr_error *error);
 void gcr_gpus_destroy(struct gcr_gpus *gpus);
 
@@ -31,8 +35,15 @@ void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void 
 /* A copy of what is known. About 13 KB: not for the stack of a deep call. */
 void gcr_gpus_snapshot(struct gcr_gpus *gpus, struct gcr_gpus_reply *ret_reply);
 
-/* What somebody else has asked of a helper at @asked_usec (monotonic). */
-void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_gpus_reply *reply, int64_t asked_usec);
+/* The vendor of one of them. NULL: there is no such index. */
+struct gcr_vendor *gcr_gpus_vendor(struct gcr_gpus *gpus, unsigned int index);
+
+/* What somebody else has asked of a helper of @vendor at @asked_usec (monotonic). */
+void gcr_gpus_update(struct gcr_gpus *gpus, const struct gcr_vendor *vendor,
+		     const struct gcr_gpus_reply *reply, int64_t asked_usec);
+
+/* Ask @vendor's now, and wait for the answer. Errors, with words, as of a helper's. */
+int gcr_gpus_ask(struct gcr_gpus *gpus, const struct gcr_vendor *vendor, struct gcr_error *error);
 
 /* What is known has just become wrong: the next reader waits for new figures. */
 void gcr_gpus_expire(struct gcr_gpus *gpus);
@@ -51,8 +62,5 @@ int gcr_gpus_index(struct gcr_gpus *gpus, const uint8_t uuid[GCR_UUID_BYTES]);
  */
 bool gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask);
 void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask);
-
-/* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" as nvidia-smi prints it; @text holds 41 bytes. */
-void gcr_gpus_format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char *text);
 
 #endif

@@ -35,8 +35,9 @@ GCR_DEFINE_CLEANUP(struct gcr_helper *, gcr_helper_free);
  */
 static char **make_environment(const char *simulator_directory)
 {
-	static const char *const unwanted[] = {"LD_PRELOAD", "CUDA_VISIBLE_DEVICES",
-					       "LD_LIBRARY_PATH"};
+	static const char *const unwanted[] = {"LD_PRELOAD",	      "CUDA_VISIBLE_DEVICES",
+					       "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+					       "GPU_DEVICE_ORDINAL",  "LD_LIBRARY_PATH"};
 	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
 	const char *library_path = getenv("LD_LIBRARY_PATH");
 	size_t used;
@@ -55,6 +56,22 @@ static char **make_environment(const char *simulator_directory)
 		}
 	}
 	return TAKE_PTR(environment);
+}
+
+char *gcr_helper_find(const char *directories, const char *program)
+{
+	size_t length;
+	char *path;
+
+	while (directories[length = strcspn(directories, ":")]) {
+		if (asprintf(&path, "%.*s/%s", (int)length, directories, program) < 0)
+			return NULL;
+		if (!access(path, X_OK))
+			return path;
+		free(path);
+		directories += length + 1;
+	}
+	return asprintf(&path, "%s/%s", directories, program) < 0 ? NULL : path;
 }
 
 static void format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char text[2 * GCR_UUID_BYTES + 1])
@@ -89,9 +106,8 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 	helper->socket = -1;
 	helper->program = strdup(program);
 	environment = make_environment(config->simulator_directory);
-	if (!helper->program || !environment ||
-	    asprintf(&path, "%s/%s", config->helper_directory, program) < 0) {
-		path = NULL;
+	path = gcr_helper_find(config->helper_directory, program);
+	if (!helper->program || !environment || !path) {
 		return gcr_error_set(error, ENOMEM, "out of memory for a helper process");
 	}
 

@@ -25,7 +25,7 @@ struct gcr_helpers; /* what all of them share; thread-safe */
 
 struct gcr_helpers_config {
 	const struct gcr_backend *backend;
-	const char *helper_directory;	 /* where the programs are */
+	const char *helper_directory;	 /* where the programs are; several: divided by ':' */
 	const char *simulator_directory; /* put first in LD_LIBRARY_PATH, NULL without -o sim */
 	bool keep_stderr;		 /* theirs is ours; else /dev/null */
 	int64_t idle_usec;		 /* a worker or a spare control helper goes after this */

@@ -50,6 +50,12 @@ struct gcr_helper {
 int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_kind kind,
 		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error);
 
+/*
+ * The path of a program in the first of the directories, divided by ':', that has it; in the last
+ * one if none has. For the caller to free. NULL: no memory.
+ */
+char *gcr_helper_find(const char *directories, const char *program);
+
 /* Wait for the hello, if it has not been heard. Errors as gcr_helpers_take_control(). */
 int gcr_helper_greet(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		     struct gcr_error *error);

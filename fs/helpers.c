@@ -438,6 +438,9 @@ static int greet(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t
 		return r;
 
 	GCR_LOCK_SCOPE(&helpers->lock);
+	/* A helper that loads no library of the driver's does not know. */
+	if (!helper->hello.api_version)
+		helper->hello.api_version = helpers->hello.api_version;
 	helpers->hello = helper->hello;
 	helpers->has_hello = true;
 	helpers->spare_retry_usec = 0;
@@ -724,7 +727,5 @@ void gcr_helper_put(struct gcr_helper *helper)
 
 char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)
 {
-	char *path;
-
-	return asprintf(&path, "%s/%s", helpers->config.helper_directory, name) < 0 ? NULL : path;
+	return gcr_helper_find(helpers->config.helper_directory, name);
 }

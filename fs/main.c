@@ -149,7 +149,7 @@ static bool ignore_pid(pid_t pid, void *data)
 {
 	struct gcr_daemon *daemon = data;
 
-	return gcr_helpers_owns(daemon->helpers, pid);
+	return gcr_vendor_owns_helper(daemon, pid);
 }
 
 static void pass_done(const struct gcr_scan_holder *holders, size_t count, void *data)
@@ -159,27 +159,98 @@ static void pass_done(const struct gcr_scan_holder *holders, size_t count, void 
 	gcr_processes_update(daemon->processes, holders, count);
 }
 
-static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
+/* Every vendor's, also that of one that is not here: then nothing is asked of it. */
+static int create_helpers(struct gcr_daemon *daemon)
 {
-	struct gcr_helpers_config helpers = {
-		.backend = daemon->backend,
+	struct gcr_helpers_config config = {
 		.helper_directory = from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
 		.keep_stderr = daemon->options.foreground,
 		.idle_usec = (int64_t)daemon->options.worker_idle * GCR_USEC_PER_SEC,
 	};
-	_cleanup_free_ char *device_path = NULL;
-	int result;
+	int result = 0;
 
 	if (daemon->options.simulator)
-		helpers.simulator_directory =
+		daemon->simulator_libraries =
 			from_environment("GPUCR_SIM_LIBDIR", GCR_SIMULATOR_DIRECTORY);
+	config.simulator_directory = daemon->simulator_libraries;
+	for (unsigned int i = 0; i < GCR_BACKENDS_COUNT && !result; i++) {
+		struct gcr_vendor *vendor = &daemon->vendors[i];
+		const char *link = gcr_backends[i]->memory_link;
+
+		vendor->backend = config.backend = gcr_backends[i];
+		vendor->index = i;
+		/* The simulator's memory is files, whatever the vendor. */
+		if (asprintf(&vendor->memory_link, "%s%s",
+			     link && !daemon->options.simulator ? link : daemon->device_directory,
+			     link && !daemon->options.simulator ? "" : "/") < 0) {
+			vendor->memory_link = NULL;
+			return -ENOMEM;
+		}
+		result = gcr_helpers_create(&config, &vendor->helpers);
+	}
+	return result;
+}
+
+/* All that can be wrong with a machine without a usable GPU. */
+static int fail_without_device(struct gcr_error *error)
+{
+	char words[GCR_ERROR_WORDS_MAX] = "";
+
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
+		size_t used = strlen(words);
+
+		snprintf(words + used, sizeof(words) - used, "%s%s; ", used ? "and " : "",
+			 gcr_backends[i]->no_device_words);
+	}
+	return gcr_error_set(error, ENODEV, "%s-o sim shows how it works without a GPU", words);
+}
+
+static int start_scan(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	struct gcr_scan_config config = {
+		.only_uid = daemon->only_uid,
+		.ignore = ignore_pid,
+		.pass = pass_done,
+		.data = daemon,
+	};
+	char *paths[GCR_BACKENDS_COUNT] = {NULL};
+	int result = 0;
+
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++) {
+		const struct gcr_backend *backend = gcr_backends[i];
+
+		if (!daemon->vendors[i].is_here)
+			continue;
+		if (asprintf(&paths[i], "%s/%s", daemon->device_directory,
+			     backend->compute_device) < 0) {
+			paths[i] = NULL;
+			result = gcr_error_set(error, ENOMEM, "out of memory");
+		}
+		config.devices[i] = (struct gcr_scan_device){
+			.path = paths[i],
+			.mapped = backend->mapped_devices,
+			.sibling = backend->gpu_device,
+		};
+	}
+	if (!result && (result = gcr_scan_create(&config, &daemon->scan)) < 0)
+		gcr_error_set(error, -result, "cannot watch the devices in %s: %s",
+			      daemon->device_directory, strerror(-result));
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		free(paths[i]);
+	return result;
+}
+
+static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	int result;
+
 	result = gcr_event_log_create(&daemon->events);
 	if (!result)
 		result = gcr_metrics_create(&daemon->metrics);
 	if (!result)
 		result = gcr_loop_create(&daemon->loop);
 	if (!result)
-		result = gcr_helpers_create(&helpers, &daemon->helpers);
+		result = create_helpers(daemon);
 	if (!result)
 		result = gcr_processes_create(daemon, &daemon->processes);
 	if (!result)
@@ -189,8 +260,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 
 	result = gcr_gpus_create(daemon, &daemon->gpus, error);
 	if (result == -ENODEV && !daemon->options.simulator)
-		return gcr_error_set(error, ENODEV, "%s; -o sim shows how it works without a GPU",
-				     daemon->backend->no_device_words);
+		return fail_without_device(error);
 	if (!result)
 		result = gcr_store_create(daemon, &daemon->store, error);
 	if (result < 0)
@@ -221,21 +291,9 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 				     strerror(-result));
 	gcr_store_sweep(daemon->store);
 
-	if (asprintf(&device_path, "%s/%s", daemon->device_directory,
-		     daemon->backend->compute_device) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_scan_create(
-		&(struct gcr_scan_config){
-			.device_path = device_path,
-			.only_uid = daemon->only_uid,
-			.ignore = ignore_pid,
-			.pass = pass_done,
-			.data = daemon,
-		},
-		&daemon->scan);
+	result = start_scan(daemon, error);
 	if (result < 0)
-		return gcr_error_set(error, -result, "cannot watch %s: %s", device_path,
-				     strerror(-result));
+		return result;
 	/* Which asks the scan who uses a GPU. */
 	gcr_restores_recover_thawed(daemon);
 	return 0;
@@ -258,7 +316,10 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_processes_destroy(daemon->processes);
 	gcr_places_destroy(daemon->places);
 	gcr_store_destroy(daemon->store);
-	gcr_helpers_destroy(daemon->helpers);
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
+		gcr_helpers_destroy(daemon->vendors[i].helpers);
+		free(daemon->vendors[i].memory_link);
+	}
 	gcr_loop_destroy(daemon->loop);
 	gcr_metrics_destroy(daemon->metrics);
 	gcr_event_log_unref(daemon->events);
@@ -411,7 +472,6 @@ static int go_to_background(void)
 int main(int argc, char **argv)
 {
 	struct gcr_daemon daemon = {
-		.backend = &gcr_backend_cuda,
 		.runtime_fd = -1,
 		.only_uid = geteuid() == 0 ? (uid_t)-1 : geteuid(),
 	};

@@ -342,8 +342,7 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 				 task->timing.bytes);
 	gcr_process_settle(process, state, !result && !task->recovery ? duration_usec : 0,
 			   (!task->recovery || result < 0) && !told ? error : NULL);
-	gcr_helpers_keep_spare(operation->daemon->helpers,
-			       gcr_processes_any_frozen(operation->daemon->processes));
+	gcr_vendor_keep_spares(operation->daemon);
 
 	pthread_mutex_lock(&operation->lock);
 	if (result < 0) {

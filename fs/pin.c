@@ -17,6 +17,7 @@
 
 struct pin_job {
 	struct gcr_daemon *daemon;
+	struct gcr_helpers *helpers;
 	pid_t workers;	/* the sum of their pids: another one makes another sum */
 	bool only_look; /* at who they are */
 };
@@ -54,7 +55,7 @@ static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *file
 	int fds[GCR_MESSAGE_FDS_MAX];
 	struct gcr_result answer = {0};
 	struct gcr_error error;
-	int result = gcr_helpers_borrow_worker(job->daemon->helpers, uuid, &worker);
+	int result = gcr_helpers_borrow_worker(job->helpers, uuid, &worker);
 	size_t count;
 
 	while (!result && (count = open_some(files, fds))) {
@@ -75,7 +76,7 @@ static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *file
 /* -EAGAIN: the worker does not run, or is in use. */
 static int look(struct pin_job *job, const uint8_t *uuid)
 {
-	pid_t pid = gcr_helpers_idle_worker(job->daemon->helpers, uuid);
+	pid_t pid = gcr_helpers_idle_worker(job->helpers, uuid);
 
 	job->workers += pid;
 	return pid ? 0 : -EAGAIN;
@@ -130,7 +131,8 @@ static int pin_pool(struct pin_job *job, const struct gcr_process *process, cons
 
 void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 {
-	struct pin_job job = {.daemon = daemon, .only_look = true};
+	struct pin_job job = {
+		.daemon = daemon, .helpers = process->vendor->helpers, .only_look = true};
 	struct gcr_snapshot *snapshot = NULL;
 	uint8_t uuid[GCR_UUID_BYTES];
 	bool is_ready = false;

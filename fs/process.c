@@ -166,7 +166,7 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 	if (daemon->places)
 		gcr_places_process_gone(daemon->places, process);
 	gcr_operation_process_gone(process);
-	gcr_helpers_keep_spare(daemon->helpers, gcr_processes_any_frozen(processes));
+	gcr_vendor_keep_spares(daemon);
 	gcr_process_unref(process);
 }
 
@@ -236,8 +236,9 @@ static struct gcr_process *find_locked(struct gcr_processes *processes, pid_t pi
 	return process;
 }
 
+/* @vendor NULL: a launcher. */
 static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
-			  bool launcher, struct gcr_process **ret_process)
+			  struct gcr_vendor *vendor, struct gcr_process **ret_process)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	struct gcr_proc_stat stat;
@@ -258,7 +259,9 @@ static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t s
 	process->daemon = processes->daemon;
 	process->pid = pid;
 	process->start_ticks = stat.start_ticks;
-	process->launcher = launcher;
+	process->launcher = !vendor;
+	atomic_init(&process->vendor, vendor ? vendor : &processes->daemon->vendors[0]);
+	atomic_init(&process->has_other_vendor, false);
 	process->state = GCR_STATE_RUNNING;
 	process->state_since_usec = gcr_clock_real_usec();
 	memcpy(process->comm, stat.comm, sizeof(process->comm));
@@ -276,16 +279,17 @@ static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t s
 }
 
 static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
-		       bool launcher, struct gcr_process **ret_process)
+		       struct gcr_vendor *vendor, struct gcr_process **ret_process)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *stale = NULL;
 	struct gcr_loop *loop = processes->daemon->loop;
+	bool launcher = !vendor;
 	bool is_watched = false;
 	struct gcr_process *known;
 	int result;
 
-	result = create_process(processes, pid, start_ticks, launcher, &process);
+	result = create_process(processes, pid, start_ticks, vendor, &process);
 	if (result < 0)
 		return result;
 	for (;;) {
@@ -339,18 +343,61 @@ static bool is_ours(struct gcr_daemon *daemon, pid_t pid)
 	uid_t uid;
 	gid_t gid;
 
-	if (gcr_helpers_owns(daemon->helpers, pid))
+	if (gcr_vendor_owns_helper(daemon, pid))
 		return false;
 	return daemon->only_uid == (uid_t)-1 ||
 	       (!gcr_proc_owner(pid, &uid, &gid) && uid == daemon->only_uid);
 }
 
-int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
-		      struct gcr_process **ret_process)
+/* Whose GPUs it uses now: the first vendor's of several. NULL: none. */
+static struct gcr_vendor *find_vendor(struct gcr_daemon *daemon, unsigned int devices)
 {
-	if (!is_ours(processes->daemon, pid))
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (devices & 1u << i)
+			return &daemon->vendors[i];
+	return NULL;
+}
+
+/* What a look at it has shown; 0 if it cannot be looked at. */
+static unsigned int devices_of(struct gcr_daemon *daemon, pid_t pid)
+{
+	struct gcr_scan_holder holder;
+
+	return daemon->scan && gcr_scan_probe(daemon->scan, pid, &holder) == 1 ? holder.devices : 0;
+}
+
+/* It was taken for another vendor's, whose GPUs it has let go of: forget that. */
+static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
+				const struct gcr_vendor *vendor)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *known = NULL;
+	struct gcr_vendor *its;
+
+	pthread_mutex_lock(&processes->lock);
+	known = find_locked(processes, pid);
+	if (known)
+		gcr_process_ref(known);
+	pthread_mutex_unlock(&processes->lock);
+	if (!known || known->launcher)
+		return;
+	its = known->vendor;
+	if (its != vendor && !(devices_of(processes->daemon, pid) & 1u << its->index))
+		remove_process(processes, known, "released the GPU", true);
+}
+
+int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+		      struct gcr_vendor *vendor, struct gcr_process **ret_process)
+{
+	struct gcr_daemon *daemon = processes->daemon;
+
+	if (!is_ours(daemon, pid))
 		return -ENOENT;
-	return add_process(processes, pid, start_ticks, false, ret_process);
+	if (vendor)
+		forget_other_vendor(processes, pid, vendor);
+	else
+		vendor = find_vendor(daemon, devices_of(daemon, pid));
+	return add_process(processes, pid, start_ticks, vendor ? vendor : &daemon->vendors[0],
+			   ret_process);
 }
 
 /* The table's entry, if it still is the process of that pid. */
@@ -387,7 +434,7 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 		return 0;
 	}
 	if (!process) {
-		result = create_process(processes, pid, 0, true, &process);
+		result = create_process(processes, pid, 0, NULL, &process);
 		if (result < 0)
 			return -ENOENT;
 	}
@@ -399,13 +446,14 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 		remove_process(processes, process, "alone", false);
 		return -ENOENT;
 	}
-	return add_process(processes, pid, process->start_ticks, true, ret_process);
+	return add_process(processes, pid, process->start_ticks, NULL, ret_process);
 }
 
 int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_process **ret_process)
 {
 	struct gcr_daemon *daemon = processes->daemon;
 	struct gcr_process *process = find_alive(processes, pid);
+	struct gcr_scan_holder holder;
 	struct gcr_proc_status status;
 	int result;
 
@@ -417,9 +465,10 @@ int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_pr
 	if (gcr_proc_status(pid, &status) < 0 || status.thread_group != pid ||
 	    !is_ours(daemon, pid))
 		return -ENOENT;
-	result = gcr_scan_probe(daemon->scan, pid, NULL);
+	result = gcr_scan_probe(daemon->scan, pid, &holder);
 	if (result == 1)
-		result = add_process(processes, pid, 0, false, ret_process);
+		result = add_process(processes, pid, 0, find_vendor(daemon, holder.devices),
+				     ret_process);
 	else
 		result = find_launcher(processes, pid, ret_process);
 	return result == -ESRCH ? -ENOENT : result;
@@ -517,7 +566,9 @@ int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_l
 	return 0;
 }
 
-static bool is_holder(const struct gcr_scan_holder *holders, size_t count, pid_t pid)
+/* The entry of this pid, NULL. */
+static const struct gcr_scan_holder *find_holder(const struct gcr_scan_holder *holders,
+						 size_t count, pid_t pid)
 {
 	size_t low = 0;
 
@@ -525,13 +576,13 @@ static bool is_holder(const struct gcr_scan_holder *holders, size_t count, pid_t
 		size_t middle = low + (count - low) / 2;
 
 		if (holders[middle].pid == pid)
-			return true;
+			return &holders[middle];
 		if (holders[middle].pid < pid)
 			low = middle + 1;
 		else
 			count = middle;
 	}
-	return false;
+	return NULL;
 }
 
 void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
@@ -542,9 +593,12 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 
 	for (size_t i = 0; i < count; i++) {
 		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		unsigned int devices = holders[i].devices;
 		int result = gcr_processes_add(processes, holders[i].pid, holders[i].start_ticks,
-					       &process);
+					       find_vendor(processes->daemon, devices), &process);
 
+		if (!result && !process->launcher && devices & (devices - 1))
+			atomic_store(&process->has_other_vendor, true);
 		if (result < 0 && result != -ESRCH && result != -ENOENT)
 			gcr_log(LOG_WARNING, holders[i].pid, "cannot be listed: %s",
 				strerror(-result));
@@ -555,7 +609,7 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 		struct gcr_process *process = list[i];
 		bool idle;
 
-		if (is_holder(holders, count, process->pid))
+		if (find_holder(holders, count, process->pid))
 			continue;
 		/* Frozen processes hold no device. One that is registered is a GPU process anyhow.
 		 */
@@ -666,7 +720,7 @@ void gcr_process_report(struct gcr_process *process, const char *verb,
 	log_report(process, verb, error);
 }
 
-bool gcr_processes_any_frozen(struct gcr_processes *processes)
+bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor)
 {
 	struct gcr_process **list = NULL;
 	size_t count = 0;
@@ -677,6 +731,8 @@ bool gcr_processes_any_frozen(struct gcr_processes *processes)
 	for (size_t i = 0; i < count && !any; i++) {
 		enum gcr_state state = gcr_process_state(list[i]);
 
+		if (vendor && list[i]->vendor != vendor)
+			continue;
 		any = state == GCR_STATE_FROZEN || state == GCR_STATE_FREEZING ||
 		      state == GCR_STATE_DUMPING;
 	}

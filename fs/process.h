@@ -53,6 +53,10 @@ struct gcr_process {
 	int pidfd;
 	struct gcr_event_log *events;
 	bool launcher; /* uses no GPU itself; stands for the GPU processes below it; not listed */
+	/* Whose GPUs it uses; of a launcher without meaning. Changed only by recovery. */
+	struct gcr_vendor *_Atomic vendor;
+	/* It uses another vendor's too, or a library for that wanted to register. */
+	atomic_bool has_other_vendor;
 
 	/* the table's, guarded by its lock */
 	struct gcr_process *next_pid;
@@ -74,6 +78,7 @@ struct gcr_process {
 	 */
 	unsigned int moves_count;
 	struct gcr_gpu_pair moves[GCR_GPUS_MAX];
+	uint64_t kept_vram_bytes; /* what the last freeze has left in VRAM, 0: not known, or none */
 	uint64_t held_bytes;	  /* VRAM contents held while frozen */
 	int64_t last_freeze_usec; /* durations of the last that succeeded, 0 if none */
 	int64_t last_thaw_usec;
@@ -108,11 +113,14 @@ struct gcr_process *gcr_process_ref(struct gcr_process *process);
 void gcr_process_unref(struct gcr_process *process);
 
 /*
- * Take @pid into the table if it is not there (@start_ticks 0: whatever it is now). A reference is
- * returned; an event tells of a new one. -ESRCH it has ended; -ENOMEM, -EMFILE.
+ * Take @pid into the table if it is not there (@start_ticks 0: whatever it is now), as one that
+ * uses
+ * @vendor's GPUs (NULL: those that it is found to use now). A reference is returned; an event tells
+ * of a new one. One that is there keeps its vendor, unless it does not use that one's GPUs any
+ * more. -ESRCH it has ended; -ENOMEM, -EMFILE.
  */
 int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
-		      struct gcr_process **ret_process);
+		      struct gcr_vendor *vendor, struct gcr_process **ret_process);
 
 /*
  * The process with this pid: from the table, or probed just now (a process that opened a GPU a
@@ -168,8 +176,10 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 void gcr_process_report(struct gcr_process *process, const char *verb,
 			const struct gcr_error *error);
 
-/* Is any process frozen, or on the way there? Then a thaw will come. */
-bool gcr_processes_any_frozen(struct gcr_processes *processes);
+/*
+ * Is any process of @vendor (NULL: of any) frozen, or on the way there? Then a thaw will come.
+ */
+bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor);
 
 /* The state a launcher shows: its members' if they agree, else that of the one least frozen. */
 enum gcr_state gcr_process_shown_state(struct gcr_process *process);

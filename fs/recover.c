@@ -69,10 +69,12 @@ static void settle(struct gcr_process *process, const struct gcr_record *record)
 static int recover_one(const struct gcr_record *record, void *data)
 {
 	struct gcr_daemon *daemon = data;
+	struct gcr_vendor *vendor = gcr_vendor_of_engine(daemon, record->engine);
 	struct gcr_process *process;
 	int result;
 
-	result = gcr_processes_add(daemon->processes, record->pid, record->start_ticks, &process);
+	result = gcr_processes_add(daemon->processes, record->pid, record->start_ticks, vendor,
+				   &process);
 	if (result == -ESRCH) {
 		gcr_record_remove(daemon->runtime_fd, record->pid, record->start_ticks);
 		return 0;
@@ -82,6 +84,8 @@ static int recover_one(const struct gcr_record *record, void *data)
 			strerror(-result));
 		return 0;
 	}
+	/* Another vendor's library may have been quicker to register. */
+	process->vendor = vendor;
 	settle(process, record);
 	gcr_process_unref(process);
 	return 0;
@@ -108,7 +112,7 @@ int gcr_recover(struct gcr_daemon *daemon)
 	int result = gcr_record_each(daemon->runtime_fd, recover_one, unreadable, daemon);
 
 	atomic_store(&daemon->recovered, true);
-	gcr_helpers_keep_spare(daemon->helpers, gcr_processes_any_frozen(daemon->processes));
+	gcr_vendor_keep_spares(daemon);
 	return result;
 }
 
@@ -123,7 +127,7 @@ void gcr_recover_late(struct gcr_process *process)
 	if (!is_idle || !atomic_load(&daemon->recovered) || atomic_load(&daemon->stopping))
 		return;
 	if (gcr_record_each(daemon->runtime_fd, settle_this, NULL, process) == 1)
-		gcr_helpers_keep_spare(daemon->helpers, true);
+		gcr_vendor_keep_spares(daemon);
 }
 
 void gcr_recover_returned(struct gcr_process *process)

@@ -22,6 +22,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
+#include "lib/page.h"
 
 #define CONNECTIONS_MAX 4096
 #define BACKLOG		64
@@ -33,6 +34,7 @@ struct connection {
 	pid_t pid;
 	uid_t uid;
 	struct gcr_process *process; /* once registered */
+	bool is_refused;	     /* it has registered, and is left to itself */
 	struct gcr_link *link;	     /* then, unless its library is too old for one: owns `fd` */
 };
 
@@ -74,21 +76,59 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 	*connection = (struct connection){.fd = -1};
 }
 
+/* Whose library it is. One without a page is too old to be any but the first's. */
+static struct gcr_vendor *vendor_of(struct gcr_registry *registry)
+{
+	const struct gcr_message *message = &registry->message;
+	const struct gcr_page *page;
+	uint32_t flags = 0;
+
+	if (message->fds_count == 1 && !gcr_page_map(message->fds[0], &page)) {
+		flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED);
+		gcr_page_unmap(page);
+	}
+	return gcr_vendor_of_library(registry->daemon, flags);
+}
+
+/*
+ * A program that uses the GPUs of two vendors is served for one. The other's library keeps its
+ * connection, so that it does not come again and again, and is asked for nothing.
+ */
+static void refuse(struct connection *connection, struct gcr_process *process,
+		   const struct gcr_vendor *vendor)
+{
+	connection->is_refused = true;
+	if (process && !atomic_exchange(&process->has_other_vendor, true))
+		gcr_log(LOG_WARNING, connection->pid,
+			"uses GPUs of %s and of %s, and can be frozen on neither",
+			process->vendor->backend->vendor, vendor->backend->vendor);
+}
+
 static void register_process(struct gcr_registry *registry, struct connection *connection)
 {
+	struct gcr_vendor *vendor = vendor_of(registry);
 	struct gcr_process *process;
 	int result;
 
-	if (connection->process)
+	if (connection->process || connection->is_refused)
 		return;
+	if (!vendor->is_here) {
+		refuse(connection, NULL, vendor);
+		return;
+	}
 	/* Between the two steps a pass of the scan may take it for one that has let go. */
 	while (!connection->process) {
-		result = gcr_processes_add(registry->daemon->processes, connection->pid, 0,
+		result = gcr_processes_add(registry->daemon->processes, connection->pid, 0, vendor,
 					   &process);
 		if (result < 0) {
 			if (result != -ENOENT && result != -ESRCH)
 				complain(registry, connection->pid, strerror(-result));
 			drop(registry, connection);
+			return;
+		}
+		if (process->vendor != vendor) {
+			refuse(connection, process, vendor);
+			gcr_process_unref(process);
 			return;
 		}
 		pthread_mutex_lock(&process->lock);

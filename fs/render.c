@@ -5,6 +5,7 @@
  */
 #include "fs/render.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_cgroup.h"
+#include "lib/uuid.h"
 
 /* What a rendering looks at: a copy of the process's changing fields, and of its task's. */
 struct view {
@@ -37,6 +39,7 @@ struct view {
 	bool control_pending;
 	unsigned int shares_count;
 	struct gcr_share shares[GCR_GPUS_MAX];
+	uint64_t kept_vram_bytes;
 	uint64_t held_bytes;
 	int64_t last_freeze_usec;
 	int64_t last_thaw_usec;
@@ -75,6 +78,7 @@ static void look(struct gcr_process *process, struct view *view)
 	}
 	view->shares_count = process->shares_count;
 	memcpy(view->shares, process->shares, sizeof(view->shares));
+	view->kept_vram_bytes = process->kept_vram_bytes;
 	view->held_bytes = process->held_bytes;
 	view->last_freeze_usec = process->last_freeze_usec;
 	view->last_thaw_usec = process->last_thaw_usec;
@@ -193,6 +197,8 @@ static void render_engine_reason(const struct view *view, FILE *stream)
 	if (view->state == GCR_STATE_RUNNING && !gcr_link_facts(view->process, &facts) &&
 	    *facts.incomplete)
 		fprintf(stream, " (%s)", facts.incomplete);
+	if (atomic_load(&view->process->has_other_vendor))
+		fputs(" (it uses GPUs of two vendors, and can be frozen on neither)", stream);
 }
 
 static void render_registered(const struct view *view, FILE *stream)
@@ -236,15 +242,29 @@ static uint64_t vram_bytes(const struct view *view)
 	struct gcr_process *process = view->process;
 	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
 	struct gcr_link_facts facts;
+	uint64_t handed_bytes;
 
-	if (bytes || view->state != GCR_STATE_RUNNING || gcr_link_facts(process, &facts) < 0)
+	if ((bytes && process->vendor->backend->has_control) || view->state != GCR_STATE_RUNNING ||
+	    gcr_link_facts(process, &facts) < 0)
 		return bytes;
-	return facts.device_bytes;
+	/* KFD counts for nobody what was made in another process: after a thaw, in the worker. */
+	handed_bytes = view->kept_vram_bytes + facts.device_bytes;
+	return bytes > handed_bytes ? bytes : handed_bytes;
 }
 
 static void render_vram(const struct view *view, FILE *stream)
 {
 	fprintf(stream, "%" PRIu64, vram_bytes(view));
+}
+
+/* What a freeze of the data alone leaves on the GPU; with the driver's part frozen too, nothing. */
+static void render_kept_vram(const struct view *view, FILE *stream)
+{
+	struct gcr_process *process = view->process;
+	bool is_frozen = view->state == GCR_STATE_FROZEN || view->state == GCR_STATE_DUMPING;
+
+	fprintf(stream, "%" PRIu64,
+		is_frozen ? gcr_gpus_process_bytes(process->daemon->gpus, process->pid) : 0);
 }
 
 static void render_idle(const struct view *view, FILE *stream)
@@ -265,7 +285,7 @@ static void render_digests(const struct view *view, FILE *stream)
 	bool has_host;
 
 	pthread_mutex_lock(&process->lock);
-	has_any = process->last_freeze_usec && !strcmp(process->engine, "vmm");
+	has_any = process->last_freeze_usec && gcr_engine_has_files(process->engine);
 	has_host = process->last_freeze.has_host_digests;
 	pthread_mutex_unlock(&process->lock);
 	fputs(!has_any ? "-" : has_host ? "host" : "gpu", stream);
@@ -358,6 +378,7 @@ static const struct status_key status_keys[] = {
 	{"registered", render_registered, false},
 	{"gpus", render_gpus, false},
 	{"vram_bytes", render_vram, false},
+	{"kept_vram_bytes", render_kept_vram, false},
 	NUMBER("held_bytes", held_bytes),
 	{"idle_ms", render_idle, false},
 	{"kept_bytes", render_kept, false},
@@ -510,12 +531,30 @@ static int render_place(struct gcr_place *place, void *data)
 	return 0;
 }
 
+/* A word for each vendor that is here. */
+static void render_vendors(struct gcr_daemon *daemon, FILE *stream)
+{
+	fputs("backend", stream);
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (daemon->vendors[i].is_here)
+			fprintf(stream, " %s", daemon->vendors[i].backend->name);
+	fputs("\ndriver_version", stream);
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
+		struct gcr_hello hello = {0};
+
+		if (!daemon->vendors[i].is_here)
+			continue;
+		gcr_helpers_hello(daemon->vendors[i].helpers, &hello);
+		fprintf(stream, " %s", *hello.driver_version ? hello.driver_version : "-");
+	}
+	fputc('\n', stream);
+}
+
 void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, const void *data),
 			    const void *data, FILE *stream)
 {
 	struct gcr_process **list = NULL;
 	struct gcr_store_figures store;
-	struct gcr_hello hello = {0};
 	uint64_t held_bytes = 0;
 	size_t count = 0;
 
@@ -526,10 +565,9 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		held_bytes += list[i]->held_bytes;
 		pthread_mutex_unlock(&list[i]->lock);
 	}
-	gcr_helpers_hello(daemon->helpers, &hello);
-	fprintf(stream, "version %s\nbackend %s\ndriver_version %s\ngpus %u\nsimulator %s\n",
-		GCR_VERSION, daemon->backend->name,
-		*hello.driver_version ? hello.driver_version : "-", gcr_gpus_count(daemon->gpus),
+	fprintf(stream, "version %s\n", GCR_VERSION);
+	render_vendors(daemon, stream);
+	fprintf(stream, "gpus %u\nsimulator %s\n", gcr_gpus_count(daemon->gpus),
 		daemon->options.simulator ? "yes" : "no");
 	fprintf(stream, "processes %zu\nheld_bytes %" PRIu64 "\n", count, held_bytes);
 	gcr_store_figures(daemon->store, &store);
@@ -578,12 +616,13 @@ static bool look_at_gpu(struct gcr_daemon *daemon, unsigned int index, struct gc
 
 void gcr_render_gpu_uuid(struct gcr_daemon *daemon, unsigned int index, FILE *stream)
 {
+	const struct gcr_vendor *vendor = gcr_gpus_vendor(daemon->gpus, index);
+	char text[GCR_GPU_UUID_TEXT_BYTES];
 	struct gcr_gpu_info gpu;
-	char text[41];
 
-	if (!look_at_gpu(daemon, index, &gpu))
+	if (!vendor || !look_at_gpu(daemon, index, &gpu))
 		return;
-	gcr_gpus_format_uuid(gpu.uuid, text);
+	gcr_gpu_uuid_format(gpu.uuid, vendor->backend->has_text_uuids, text);
 	fprintf(stream, "%s\n", text);
 }
 
@@ -596,12 +635,15 @@ void gcr_render_gpu_name(struct gcr_daemon *daemon, unsigned int index, FILE *st
 }
 
 const char *const gcr_render_gpu_keys[] = {
-	"minor", "mig", "vram_total_bytes", "vram_used_bytes", "vram_free_bytes", "pids", NULL,
+	"vendor",	   "architecture",    "minor", "mig", "vram_total_bytes",
+	"vram_used_bytes", "vram_free_bytes", "pids",  NULL,
 };
 
 void gcr_render_gpu_status(struct gcr_daemon *daemon, unsigned int index, FILE *stream)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	char architecture[GCR_ARCHITECTURE_BYTES];
+	const struct gcr_vendor *vendor;
 	const struct gcr_gpu_info *gpu;
 	unsigned int count = 0;
 
@@ -611,6 +653,14 @@ void gcr_render_gpu_status(struct gcr_daemon *daemon, unsigned int index, FILE *
 	if (index >= reply->gpus_count)
 		return;
 	gpu = &reply->gpus[index];
+	vendor = gcr_gpus_vendor(daemon->gpus, index);
+	if (!vendor)
+		return;
+	fputs("vendor ", stream);
+	for (const char *letter = vendor->backend->vendor; *letter; letter++)
+		fputc(tolower((unsigned char)*letter), stream);
+	vendor->backend->format_architecture(gpu, architecture);
+	fprintf(stream, "\narchitecture %s\n", *architecture ? architecture : "-");
 	fprintf(stream, "minor %d\nmig %s\n", gpu->minor, gpu->flags & GCR_GPU_MIG ? "on" : "off");
 	if (gpu->flags & GCR_GPU_MEMORY)
 		fprintf(stream,

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "fs/criu_run.h"
-#include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/restore_private.h"
 #include "lib/beneath.h"
@@ -307,7 +306,6 @@ static int check_images(struct gcr_restore *restore, struct gcr_error *error)
 static int check_host(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_criu_program *program;
-	struct gcr_hello hello = {0};
 	struct gcr_host now;
 	int result = gcr_criu_program(restore->daemon, &program, error);
 
@@ -319,12 +317,12 @@ static int check_host(struct gcr_restore *restore, struct gcr_error *error)
 	result = gcr_host_check(&restore->manifest->tree->host, &now, error);
 	if (result < 0)
 		return result;
-	gcr_helpers_hello(restore->daemon->helpers, &hello);
 	for (size_t i = 0; i < restore->members_count; i++) {
-		const struct gcr_manifest *manifest = restore->members[i].manifest;
+		const struct gcr_manifest *manifest =
+			gcr_restore_manifest_of(restore, &restore->members[i]);
+		struct gcr_hello hello = {0};
 
-		if (!manifest)
-			manifest = restore->manifest;
+		gcr_helpers_hello(restore->members[i].vendor->helpers, &hello);
 		if (*hello.driver_version &&
 		    strcmp(manifest->driver_version, hello.driver_version) != 0)
 			return gcr_error_set(error, EOPNOTSUPP,
@@ -332,137 +330,6 @@ static int check_host(struct gcr_restore *restore, struct gcr_error *error)
 					     manifest->driver_version, hello.driver_version);
 	}
 	return 0;
-}
-
-static bool is_taken(const struct gcr_restore *restore, const uint8_t *uuid)
-{
-	for (unsigned int i = 0; i < restore->moves_count; i++)
-		if (!memcmp(restore->moves[i].to, uuid, GCR_UUID_BYTES))
-			return true;
-	return false;
-}
-
-static int same_model(const struct gcr_manifest_gpu *then, const struct gcr_gpu_info *now,
-		      struct gcr_error *error)
-{
-	if (strcmp(then->name, now->name) != 0)
-		return gcr_error_set(error, EOPNOTSUPP, "GPU %u was a %.60s, and here is a %.60s",
-				     then->index, then->name, now->name);
-	if (then->memory_bytes && now->total_bytes < then->memory_bytes)
-		return gcr_error_set(error, EOPNOTSUPP,
-				     "GPU %u had %" PRIu64
-				     " bytes of memory, and here are %" PRIu64,
-				     then->index, then->memory_bytes, now->total_bytes);
-	return 0;
-}
-
-/* Where the contents of one GPU go: where gpu= says, to itself, or to another of its model. */
-static int place_gpu(struct gcr_restore *restore, const struct gcr_manifest_gpu *then,
-		     const struct gcr_gpus_reply *reply, struct gcr_error *error)
-{
-	const struct gcr_command *command = &restore->command;
-	struct gcr_gpu_pair *move = &restore->moves[restore->moves_count];
-	const struct gcr_gpu_info *to = NULL;
-
-	for (unsigned int i = 0; i < restore->moves_count; i++)
-		if (!memcmp(restore->moves[i].from, then->uuid, GCR_UUID_BYTES))
-			return 0;
-	if (restore->moves_count == GCR_GPUS_MAX)
-		return gcr_error_set(error, E2BIG, "it has more GPUs than there can be");
-	for (unsigned int i = 0; i < command->gpu_pairs_count; i++)
-		if (command->gpu_pairs[i].from == then->index) {
-			if (command->gpu_pairs[i].to >= reply->gpus_count)
-				return gcr_error_set(error, ENODEV, "there are %u GPUs here",
-						     reply->gpus_count);
-			to = &reply->gpus[command->gpu_pairs[i].to];
-		}
-	for (uint32_t i = 0; i < reply->gpus_count && !to; i++)
-		if (!memcmp(reply->gpus[i].uuid, then->uuid, GCR_UUID_BYTES))
-			to = &reply->gpus[i];
-	for (uint32_t i = 0; i < reply->gpus_count && !to; i++)
-		if (!is_taken(restore, reply->gpus[i].uuid) &&
-		    !same_model(then, &reply->gpus[i], NULL))
-			to = &reply->gpus[i];
-	if (!to && reply->gpus_count)
-		return same_model(then, &reply->gpus[0], error);
-	if (!to)
-		return gcr_error_set(error, ENODEV, "there is no GPU here");
-	if (is_taken(restore, to->uuid))
-		return gcr_error_set(error, ENODEV, "two of its GPUs cannot become the same");
-	memcpy(move->from, then->uuid, GCR_UUID_BYTES);
-	memcpy(move->to, to->uuid, GCR_UUID_BYTES);
-	restore->moves_count++;
-	return same_model(then, to, error);
-}
-
-static bool is_moved(const struct gcr_restore *restore, const uint8_t *uuid)
-{
-	for (unsigned int i = 0; i < restore->moves_count; i++)
-		if (!memcmp(restore->moves[i].from, uuid, GCR_UUID_BYTES))
-			return true;
-	return false;
-}
-
-static bool is_here(const struct gcr_gpus_reply *reply, const uint8_t *uuid)
-{
-	for (uint32_t i = 0; i < reply->gpus_count; i++)
-		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES))
-			return true;
-	return false;
-}
-
-/*
- * The driver wants a destination for every GPU that the program could see, each used once. Where it
- * was dumped here those are ours, of which the rest stay where they are or take what is left.
- */
-static void place_others(struct gcr_restore *restore, const struct gcr_gpus_reply *reply)
-{
-	for (unsigned int i = 0; i < restore->moves_count; i++)
-		if (!is_here(reply, restore->moves[i].from))
-			return;
-	for (int round = 0; round < 2; round++)
-		for (uint32_t i = 0; i < reply->gpus_count; i++) {
-			struct gcr_gpu_pair *move = &restore->moves[restore->moves_count];
-			uint32_t to = i;
-
-			if (is_moved(restore, reply->gpus[i].uuid))
-				continue;
-			while (round && to < i + reply->gpus_count &&
-			       is_taken(restore, reply->gpus[to % reply->gpus_count].uuid))
-				to++;
-			if (is_taken(restore, reply->gpus[to % reply->gpus_count].uuid) ||
-			    restore->moves_count == GCR_GPUS_MAX)
-				continue;
-			memcpy(move->from, reply->gpus[i].uuid, GCR_UUID_BYTES);
-			memcpy(move->to, reply->gpus[to % reply->gpus_count].uuid, GCR_UUID_BYTES);
-			restore->moves_count++;
-		}
-}
-
-static int place_gpus(struct gcr_restore *restore, struct gcr_error *error)
-{
-	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
-	bool is_other = false;
-	int result = 0;
-
-	if (!reply)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	gcr_gpus_snapshot(restore->daemon->gpus, reply);
-	for (size_t i = 0; i < restore->members_count; i++) {
-		const struct gcr_manifest *manifest = restore->members[i].manifest;
-
-		if (!manifest)
-			manifest = restore->manifest;
-		for (size_t gpu = 0; gpu < manifest->gpus_count && !result; gpu++)
-			result = place_gpu(restore, &manifest->gpus[gpu], reply, error);
-	}
-	for (unsigned int i = 0; i < restore->moves_count; i++)
-		is_other |= memcmp(restore->moves[i].from, restore->moves[i].to, GCR_UUID_BYTES);
-	if (is_other)
-		place_others(restore, reply);
-	else
-		restore->moves_count = 0;
-	return result;
 }
 
 static int check_files(struct gcr_restore *restore, struct gcr_error *error)
@@ -583,11 +450,15 @@ int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error)
 	if (!result)
 		result = read_papers(restore, error);
 	if (!result)
+		result = gcr_restore_check_vendors(restore, error);
+	if (!result)
 		result = check_vram(restore, error);
 	if (!result && !is_alone)
 		result = check_host(restore, error);
 	if (!result)
-		result = place_gpus(restore, error);
+		result = gcr_restore_place_gpus(restore, error);
+	if (!result && !is_alone)
+		result = gcr_restore_check_room(restore, error);
 	if (!result && !is_alone)
 		result = check_pids(restore, error);
 	if (!result && !is_alone)

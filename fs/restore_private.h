@@ -18,6 +18,7 @@ struct gcr_restore_member {
 	const struct gcr_tree_process *described;
 	struct gcr_manifest *manifest; /* NULL: the top one, which is the restore's */
 	struct gcr_digest *digests;
+	struct gcr_vendor *vendor;   /* whose GPUs it uses */
 	int root_fd;		     /* the directory with `vram`, `digests` and `manifest` */
 	pid_t pid;		     /* now */
 	struct gcr_process *process; /* a reference, NULL: not yet */
@@ -47,6 +48,7 @@ struct gcr_restore {
 	struct gcr_manifest *manifest;
 	struct gcr_restore_member *members;
 	size_t members_count;
+	unsigned int vendors; /* whose GPUs it uses: bit N, that of gcr_backends[N] */
 	struct gcr_gpu_pair moves[GCR_GPUS_MAX]; /* of GPUs that are others here */
 	unsigned int moves_count;
 	struct gcr_tree_process alone; /* `pid=N`: the one member, which was not dumped by us */
@@ -69,6 +71,18 @@ void gcr_restore_set_phase(struct gcr_restore *restore, const char *phase);
 /* Papers, owners, images, this machine: fills in manifest, members and moves. */
 int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error);
 void gcr_restore_forget_papers(struct gcr_restore *restore);
+
+/* ---- restore_gpus.c ---- */
+
+/* A member's own, or the top one. */
+const struct gcr_manifest *gcr_restore_manifest_of(const struct gcr_restore *restore,
+						   const struct gcr_restore_member *member);
+/* Whose GPUs are needed (fills in `vendors`), and the plugins that CRIU needs. -EOPNOTSUPP, -EIO */
+int gcr_restore_check_vendors(struct gcr_restore *restore, struct gcr_error *error);
+/* Fills in `moves`. -EOPNOTSUPP, -ENODEV, -E2BIG */
+int gcr_restore_place_gpus(struct gcr_restore *restore, struct gcr_error *error);
+/* VRAM for what CRIU itself will restore. -ENOMEM with the figures. */
+int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error);
 
 /* ---- restore_supply.c: what the tree had open outside of it ---- */
 

@@ -221,8 +221,8 @@ static void recover_thawed(struct gcr_place *place, const struct gcr_place_made 
 	gcr_restore_signal_all(made->root, SIGCONT);
 	/* Its library may not have found us yet. */
 	if (gcr_processes_find(place->daemon->processes, made->root, &process) < 0 &&
-	    gcr_processes_add(place->daemon->processes, made->root, made->root_ticks, &process) <
-		    0) {
+	    gcr_processes_add(place->daemon->processes, made->root, made->root_ticks, NULL,
+			      &process) < 0) {
 		look_for_rest(place, made);
 		return;
 	}

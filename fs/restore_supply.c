@@ -68,7 +68,7 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, int fro
 		       struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = restore->daemon;
-	_cleanup_free_ char *path = gcr_helpers_program(daemon->helpers, DRAIN_PROGRAM);
+	_cleanup_free_ char *path = gcr_vendor_program(daemon, DRAIN_PROGRAM);
 	_cleanup_(gcr_environment_free_cleanup) char **environment =
 		gcr_environment_copy(NULL, 0, NULL);
 	char name[] = DRAIN_PROGRAM;

@@ -16,6 +16,7 @@
 
 #include "criu-glue/criu.h"
 #include "fs/criu_run.h"
+#include "fs/engine.h"
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/record.h"
@@ -114,7 +115,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	int result = gcr_criu_program(restore->daemon, &program, error);
 
 	if (!result)
-		result = gcr_criu_plugins(restore->daemon, &plugins, error);
+		result = gcr_criu_plugins(restore->daemon, restore->vendors, &plugins, error);
 	if (result < 0)
 		return result;
 	gcr_criu_subject_of_place(restore->place->name, subject);
@@ -125,7 +126,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	if (images_fd < 0)
 		return gcr_error_set(error, EIO, "criu: %s", strerror(-images_fd));
 	if (restore->command.new_pids) {
-		pidns = gcr_helpers_program(restore->daemon->helpers, GCR_PIDNS_PROGRAM);
+		pidns = gcr_vendor_program(restore->daemon, GCR_PIDNS_PROGRAM);
 		if (!pidns)
 			return gcr_error_set(error, ENOMEM, "out of memory");
 		options.pidns_program = pidns;
@@ -216,7 +217,8 @@ static void fill_in(struct gcr_restore *restore, const struct gcr_restore_member
 	for (size_t i = 0; i < manifest->gpus_count; i++) {
 		struct gcr_share *share = &process->shares[process->shares_count];
 
-		if (!manifest->gpus[i].control_bytes)
+		/* What CRIU's plugin has restored needs no room any more. */
+		if (!manifest->gpus[i].control_bytes || !process->vendor->backend->has_control)
 			continue;
 		memcpy(share->uuid, manifest->gpus[i].uuid, GCR_UUID_BYTES);
 		share->bytes = manifest->gpus[i].control_bytes;
@@ -247,7 +249,7 @@ static int write_record(struct gcr_restore *restore, const struct gcr_restore_me
 	snprintf(record.generation, sizeof(record.generation), "%.36s", manifest->generation);
 	snprintf(record.engine, sizeof(record.engine), "%s", manifest->engine);
 	for (size_t i = 0; i < manifest->gpus_count; i++) {
-		if (!manifest->gpus[i].control_bytes)
+		if (!manifest->gpus[i].control_bytes || !process->vendor->backend->has_control)
 			continue;
 		memcpy(record.gpus[record.gpus_count].uuid,
 		       destination(restore, manifest->gpus[i].uuid), GCR_UUID_BYTES);
@@ -330,7 +332,9 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 		member->pid = restore->command.restored;
 	if (result < 0)
 		return result;
-	result = gcr_processes_add(restore->daemon->processes, member->pid, 0, &member->process);
+	result = gcr_processes_add(restore->daemon->processes, member->pid, 0,
+				   gcr_vendor_of_engine(restore->daemon, manifest->engine),
+				   &member->process);
 	if (result < 0)
 		return gcr_error_set(error, result == -ESRCH ? EIO : -result,
 				     "process %d, which CRIU has restored: %s", (int)member->pid,
@@ -338,7 +342,7 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 	result = forget_bytes(member->process, manifest->generation, error);
 	if (result < 0)
 		return result;
-	if (!strcmp(manifest->engine, "vmm"))
+	if (gcr_engine_has_files(manifest->engine))
 		result = adopt_bytes(restore, member, manifest, &snapshot, error);
 	if (!result)
 		result = write_record(restore, member, manifest, error);

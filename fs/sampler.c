@@ -172,11 +172,13 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 /* True if there is any library to look at. */
 static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
 {
-	unsigned int ended = gcr_helpers_workers_ended(sampler->daemon->helpers);
+	unsigned int ended = 0;
 	struct gcr_process **list = NULL;
 	size_t count = 0;
 	bool any = false;
 
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		ended += gcr_helpers_workers_ended(sampler->daemon->vendors[i].helpers);
 	if (gcr_processes_list(sampler->daemon->processes, &list, &count) < 0)
 		return true;
 	for (size_t i = 0; i < count; i++) {

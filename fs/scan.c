@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The scan: walking /proc for holders of the device file, and the thread that knows when to.
+ * The scan: walking /proc for holders of device files, and the thread that knows when to.
  * `lock` guards the numbers of passes and who is making one; a pass itself runs without it, and
- * `last` belongs to whoever makes it. Nothing here opens the device file: that would wake us.
+ * `last` belongs to whoever makes it. Nothing here opens a device file: that would wake us.
  */
 #include "fs/scan.h"
 
@@ -37,11 +37,19 @@ struct holders {
 	size_t room;
 };
 
+/* One of config.devices. */
+struct device {
+	char *path;	  /* NULL: none */
+	char *directory;  /* of the file */
+	const char *name; /* its name there */
+	char *sibling;	  /* NULL: none */
+	int watch;	  /* of the file, -1: none */
+	int directory_watch;
+};
+
 struct gcr_scan {
 	struct gcr_scan_config config;
-	char *device_path;
-	char *directory;  /* of the device file */
-	const char *name; /* its name there */
+	struct device devices[GCR_SCAN_DEVICES_MAX];
 
 	pthread_mutex_t lock;
 	pthread_cond_t done; /* a pass has ended */
@@ -56,8 +64,6 @@ struct gcr_scan {
 	bool thread_runs;
 	int stop_fd;
 	int inotify_fd; /* -1: no watching, only safety passes */
-	int device_watch;
-	int directory_watch;
 };
 
 static void free_holders(struct holders *holders)
@@ -65,7 +71,7 @@ static void free_holders(struct holders *holders)
 	free(holders->list);
 }
 
-static int add_holder(struct holders *holders, pid_t pid, uint64_t start_ticks)
+static int add_holder(struct holders *holders, const struct gcr_scan_holder *holder)
 {
 	if (holders->count == holders->room) {
 		size_t room = holders->room ? holders->room * 2 : 64;
@@ -77,7 +83,7 @@ static int add_holder(struct holders *holders, pid_t pid, uint64_t start_ticks)
 		holders->list = larger;
 		holders->room = room;
 	}
-	holders->list[holders->count++] = (struct gcr_scan_holder){pid, start_ticks};
+	holders->list[holders->count++] = *holder;
 	return 0;
 }
 
@@ -96,9 +102,30 @@ static bool start_is(pid_t pid, uint64_t start_ticks)
 	return gcr_proc_stat(pid, &stat) == 0 && stat.start_ticks == start_ticks;
 }
 
-static int is_path(const char *path, void *data)
+/* A device, and whether the process whose mappings are looked at has one of its files mapped. */
+struct mapping_look {
+	const struct device *device;
+	const char *const *names;
+};
+
+static int is_mapped_device(const char *path, void *data)
 {
-	return strcmp(path, data) == 0;
+	const struct mapping_look *look = data;
+	size_t length = strlen(look->device->directory);
+
+	if (!look->names)
+		return strcmp(path, look->device->path) == 0;
+	if (strncmp(path, look->device->directory, length) != 0 || path[length] != '/')
+		return 0;
+	path += length + 1;
+	for (size_t i = 0; look->names[i]; i++) {
+		size_t name = strlen(look->names[i]);
+
+		if (!strncmp(path, look->names[i], name) &&
+		    path[name + strspn(path + name, "0123456789")] == '\0')
+			return 1;
+	}
+	return 0;
 }
 
 /*
@@ -113,15 +140,42 @@ static bool has_program(int process_fd)
 	       errno != ENOENT;
 }
 
+/* Of which devices: a mask, -errno. */
+static int find_devices(struct gcr_scan *scan, pid_t pid)
+{
+	int found = 0;
+
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
+		struct mapping_look look = {&scan->devices[i], scan->config.devices[i].mapped};
+		int r;
+
+		if (!look.device->path)
+			continue;
+		r = gcr_proc_holds_file(pid, look.device->path);
+		/*
+		 * Who only asks NVML opens the device too, and a child inherits it; a context maps
+		 * it.
+		 */
+		if (r > 0)
+			r = gcr_proc_each_mapping(pid, is_mapped_device, &look);
+		if (r < 0)
+			return r;
+		found |= r << i;
+	}
+	return found;
+}
+
 /*
- * Does the process behind the directory @process_fd (/proc/PID) hold and map the device? 1, 0,
+ * Does the process behind the directory @process_fd (/proc/PID) hold and map a device? 1, 0,
  * -errno (-ESRCH: it has ended or is about to). The start time is read between two looks at that
  * directory, which does not outlive its process.
  */
-static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64_t *ret_start_ticks)
+static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid,
+			struct gcr_scan_holder *ret_holder)
 {
 	struct gcr_proc_stat proc_stat;
 	struct stat status;
+	int devices;
 	int r;
 
 	if (fstat(process_fd, &status) < 0)
@@ -130,14 +184,11 @@ static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64
 		return 0;
 	if (!has_program(process_fd))
 		return -ESRCH;
-	r = gcr_proc_holds_file(pid, scan->device_path);
-	/* Who only asks NVML opens the device too, and a child inherits it; a context maps it. */
-	if (r > 0)
-		r = gcr_proc_each_mapping(pid, is_path, scan->device_path);
-	if (!r && !has_program(process_fd))
+	devices = find_devices(scan, pid);
+	if (!devices && !has_program(process_fd))
 		return -ESRCH;
-	if (r <= 0)
-		return r;
+	if (devices <= 0)
+		return devices;
 	if (scan->config.ignore && scan->config.ignore(pid, scan->config.data))
 		return 0;
 	r = gcr_proc_stat(pid, &proc_stat);
@@ -145,7 +196,11 @@ static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid, uint64
 		return r;
 	if (faccessat(process_fd, "stat", F_OK, 0) < 0)
 		return -ESRCH;
-	*ret_start_ticks = proc_stat.start_ticks;
+	*ret_holder = (struct gcr_scan_holder){
+		.pid = pid,
+		.devices = (unsigned int)devices,
+		.start_ticks = proc_stat.start_ticks,
+	};
 	return 1;
 }
 
@@ -159,9 +214,9 @@ static int walk(struct gcr_scan *scan, bool known, struct holders *found)
 	for (;;) {
 		_cleanup_close_ int process_fd = -1;
 		struct gcr_scan_holder key = {};
+		struct gcr_scan_holder holder;
 		const struct gcr_scan_holder *old = NULL;
 		struct dirent *entry;
-		uint64_t start_ticks;
 		int r;
 
 		errno = 0;
@@ -178,7 +233,7 @@ static int walk(struct gcr_scan *scan, bool known, struct holders *found)
 			old = bsearch(&key, scan->last.list, scan->last.count, sizeof(key),
 				      compare_holders);
 		if (old && start_is(key.pid, old->start_ticks)) {
-			r = add_holder(found, old->pid, old->start_ticks);
+			r = add_holder(found, old);
 			if (r < 0)
 				return r;
 			continue;
@@ -188,9 +243,9 @@ static int walk(struct gcr_scan *scan, bool known, struct holders *found)
 			return -errno;
 		if (process_fd < 0)
 			continue;
-		r = holds_device(scan, process_fd, key.pid, &start_ticks);
+		r = holds_device(scan, process_fd, key.pid, &holder);
 		if (r == 1)
-			r = add_holder(found, key.pid, start_ticks);
+			r = add_holder(found, &holder);
 		/* Ended, or not ours to look at: no holder. Without descriptors or memory: no pass.
 		 */
 		if (r == -EMFILE || r == -ENFILE || r == -ENOMEM)
@@ -258,11 +313,11 @@ int gcr_scan_now(struct gcr_scan *scan)
 	return pass_now(scan, false);
 }
 
-int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, uint64_t *ret_start_ticks)
+int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret_holder)
 {
 	_cleanup_close_ int process_fd = -1;
 	struct gcr_proc_status status;
-	uint64_t start_ticks;
+	struct gcr_scan_holder holder;
 	char path[32];
 	int r;
 
@@ -275,9 +330,9 @@ int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, uint64_t *ret_start_ticks)
 	process_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (process_fd < 0)
 		return errno == ENOENT ? -ESRCH : -errno;
-	r = holds_device(scan, process_fd, pid, &start_ticks);
-	if (r == 1 && ret_start_ticks)
-		*ret_start_ticks = start_ticks;
+	r = holds_device(scan, process_fd, pid, &holder);
+	if (r == 1 && ret_holder)
+		*ret_holder = holder;
 	return r;
 }
 
@@ -285,41 +340,80 @@ int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, uint64_t *ret_start_ticks)
  * A context may come long after cuInit opened the compute device: what is opened then is the GPU's
  * own file, nvidia0 and so on. Their events say "look again", no more.
  */
-static void watch_siblings(struct gcr_scan *scan)
+static void watch_siblings(struct gcr_scan *scan, const struct device *device)
 {
-	_cleanup_closedir_ DIR *directory = opendir(scan->directory);
+	size_t length = device->sibling ? strlen(device->sibling) : 0;
+	_cleanup_closedir_ DIR *directory = length ? opendir(device->directory) : NULL;
 	struct dirent *entry;
 
 	while (directory && (entry = readdir(directory))) {
 		_cleanup_free_ char *path = NULL;
 
-		if (strncmp(entry->d_name, "nvidia", 6) ||
-		    !isdigit((unsigned char)entry->d_name[6]) ||
-		    asprintf(&path, "%s/%s", scan->directory, entry->d_name) < 0)
+		if (strncmp(entry->d_name, device->sibling, length) ||
+		    !isdigit((unsigned char)entry->d_name[length]) ||
+		    asprintf(&path, "%s/%s", device->directory, entry->d_name) < 0)
 			continue;
 		inotify_add_watch(scan->inotify_fd, path, IN_OPEN | IN_CLOSE);
 	}
 }
 
-/* (Re)watch the device file and its directory, as far as they exist. True if the file is new. */
-static bool watch(struct gcr_scan *scan)
+/* (Re)watch a device file and its directory, as far as they exist. True if the file is new. */
+static bool watch_device(struct gcr_scan *scan, struct device *device)
 {
-	int old = scan->device_watch;
+	int old = device->watch;
 
-	if (scan->inotify_fd < 0)
-		return false;
 	/* Watching what is watched already is harmless and gives the same number. */
-	scan->directory_watch = inotify_add_watch(scan->inotify_fd, scan->directory,
-						  IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
-	scan->device_watch = inotify_add_watch(scan->inotify_fd, scan->device_path,
-					       IN_OPEN | IN_CLOSE | IN_MOVE_SELF | IN_DELETE_SELF);
-	if (old >= 0 && old != scan->device_watch)
+	device->directory_watch = inotify_add_watch(scan->inotify_fd, device->directory,
+						    IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
+	device->watch = inotify_add_watch(scan->inotify_fd, device->path,
+					  IN_OPEN | IN_CLOSE | IN_MOVE_SELF | IN_DELETE_SELF);
+	if (old >= 0 && old != device->watch)
 		inotify_rm_watch(scan->inotify_fd, old);
-	watch_siblings(scan);
-	return scan->device_watch >= 0 && scan->device_watch != old;
+	watch_siblings(scan, device);
+	return device->watch >= 0 && device->watch != old;
 }
 
-/* Read what inotify has. True if the device file was opened, closed, made or replaced. */
+static bool watch(struct gcr_scan *scan)
+{
+	bool is_new = false;
+
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX && scan->inotify_fd >= 0; i++)
+		if (scan->devices[i].path)
+			is_new |= watch_device(scan, &scan->devices[i]);
+	return is_new;
+}
+
+/* What is in a directory that has changed: a device's file, or one beside it? */
+static bool is_of_device(const struct gcr_scan *scan, const struct inotify_event *event,
+			 bool *ret_is_directory)
+{
+	bool is_it = false;
+
+	*ret_is_directory = false;
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
+		const struct device *device = &scan->devices[i];
+
+		if (!device->path || event->wd != device->directory_watch)
+			continue;
+		*ret_is_directory = true;
+		if (event->len)
+			is_it |= strcmp(event->name, device->name) == 0 ||
+				 (device->sibling && strncmp(event->name, device->sibling,
+							     strlen(device->sibling)) == 0);
+	}
+	return is_it;
+}
+
+/* The device whose file this event is about, NULL. */
+static struct device *find_watched(struct gcr_scan *scan, int watch_number)
+{
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++)
+		if (scan->devices[i].path && scan->devices[i].watch == watch_number)
+			return &scan->devices[i];
+	return NULL;
+}
+
+/* Read what inotify has. True if a device file was opened, closed, made or replaced. */
 static bool read_events(struct gcr_scan *scan)
 {
 	char buffer[16384] __attribute__((aligned(__alignof__(struct inotify_event))));
@@ -332,20 +426,21 @@ static bool read_events(struct gcr_scan *scan)
 
 		while (position < buffer + got) {
 			const struct inotify_event *event = (const void *)position;
+			struct device *device = find_watched(scan, event->wd);
+			bool is_directory;
 
 			position += sizeof(*event) + event->len;
 			if (event->mask & IN_Q_OVERFLOW) {
 				relevant = rewatch = true;
-			} else if (event->wd == scan->directory_watch && event->len) {
-				rewatch |= strcmp(event->name, scan->name) == 0 ||
-					   strncmp(event->name, "nvidia", 6) == 0;
-			} else if (event->wd == scan->device_watch) {
+			} else if (is_of_device(scan, event, &is_directory)) {
+				rewatch = true;
+			} else if (device) {
 				relevant = true;
 				if (event->mask & IN_IGNORED)
-					scan->device_watch = -1;
+					device->watch = -1;
 				if (event->mask & (IN_IGNORED | IN_MOVE_SELF))
 					rewatch = true;
-			} else if (event->wd != scan->directory_watch) {
+			} else if (!is_directory) {
 				relevant = true; /* a sibling */
 			}
 		}
@@ -443,30 +538,43 @@ static int start_thread(struct gcr_scan *scan)
 	return r;
 }
 
+static int copy_device(const struct gcr_scan_device *from, struct device *to)
+{
+	char *slash;
+
+	to->path = strdup(from->path);
+	to->directory = strdup(from->path);
+	to->sibling = from->sibling ? strdup(from->sibling) : NULL;
+	if (!to->path || !to->directory || (from->sibling && !to->sibling))
+		return -ENOMEM;
+	slash = strrchr(to->directory, '/');
+	slash[slash == to->directory] = '\0';
+	to->name = strrchr(to->path, '/') + 1;
+	return 0;
+}
+
 int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_scan)
 {
 	struct gcr_scan *scan;
-	char *slash;
-	int r;
+	int r = 0;
 
-	if (config->device_path[0] != '/')
-		return -EINVAL;
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++)
+		if (config->devices[i].path && config->devices[i].path[0] != '/')
+			return -EINVAL;
 	scan = calloc(1, sizeof(*scan));
 	if (!scan)
 		return -ENOMEM;
 	scan->config = *config;
-	scan->stop_fd = scan->inotify_fd = scan->device_watch = scan->directory_watch = -1;
+	scan->stop_fd = scan->inotify_fd = -1;
 	pthread_mutex_init(&scan->lock, NULL);
 	pthread_cond_init(&scan->done, NULL);
-	r = -ENOMEM;
-	scan->device_path = strdup(config->device_path);
-	scan->directory = strdup(config->device_path);
-	if (!scan->device_path || !scan->directory)
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
+		scan->devices[i].watch = scan->devices[i].directory_watch = -1;
+		if (config->devices[i].path && r == 0)
+			r = copy_device(&config->devices[i], &scan->devices[i]);
+	}
+	if (r < 0)
 		goto fail;
-	scan->config.device_path = scan->device_path;
-	slash = strrchr(scan->directory, '/');
-	slash[slash == scan->directory] = '\0';
-	scan->name = strrchr(scan->device_path, '/') + 1;
 	scan->stop_fd = eventfd(0, EFD_CLOEXEC);
 	if (scan->stop_fd < 0) {
 		r = -errno;
@@ -503,7 +611,10 @@ void gcr_scan_destroy(struct gcr_scan *scan)
 	pthread_cond_destroy(&scan->done);
 	pthread_mutex_destroy(&scan->lock);
 	free_holders(&scan->last);
-	free(scan->device_path);
-	free(scan->directory);
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
+		free(scan->devices[i].path);
+		free(scan->devices[i].directory);
+		free(scan->devices[i].sibling);
+	}
 	free(scan);
 }

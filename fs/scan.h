@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Finding the processes that use a GPU, without their cooperation: those that hold the device file
+ * Finding the processes that use a GPU, without their cooperation: those that hold a device file
  * open and have it mapped (measured: a CUDA context does both; NVML's users, and children that
- * inherited the descriptor, do not map it). The file is watched, so that a new one is seen a moment
- * after it opened it.
+ * inherited the descriptor, do not map it), or others of the same device. The files are watched, so
+ * that a new one is seen a moment after it opened one.
  */
 #ifndef GCR_FS_SCAN_H
 #define GCR_FS_SCAN_H
@@ -15,14 +15,29 @@
 
 struct gcr_scan;
 
+#define GCR_SCAN_DEVICES_MAX 4
+
 struct gcr_scan_holder {
 	pid_t pid;
+	unsigned int devices; /* bit N: those of config.devices[N] */
 	uint64_t start_ticks;
 };
 
+/* Strings are copied. */
+struct gcr_scan_device {
+	const char *path; /* "/dev/nvidia-uvm"; it need not exist yet. NULL: there is none such */
+	/*
+	 * Files in the same directory, or below it, that count as mapped: names with a number
+	 * behind them or not; the list ends with NULL, and is not copied. NULL: that file alone.
+	 */
+	const char *const *mapped;
+	/* Files beside it, with a number behind this name, that are watched too. NULL: none. */
+	const char *sibling;
+};
+
 struct gcr_scan_config {
-	const char *device_path; /* "/dev/nvidia-uvm"; copied; it need not exist yet */
-	uid_t only_uid;		 /* see no processes but this user's; (uid_t)-1: everybody's */
+	struct gcr_scan_device devices[GCR_SCAN_DEVICES_MAX];
+	uid_t only_uid; /* see no processes but this user's; (uid_t)-1: everybody's */
 
 	/* Not a GPU process although it holds the device (our own helpers). May be NULL. */
 	bool (*ignore)(pid_t pid, void *data);
@@ -58,9 +73,9 @@ void gcr_scan_destroy(struct gcr_scan *scan);
 int gcr_scan_now(struct gcr_scan *scan);
 
 /*
- * Is this a GPU process by the rules above? 1 (then *@ret_start_ticks is set, if not NULL), 0, or
+ * Is this a GPU process by the rules above? 1 (then *@ret_holder is filled, if not NULL), 0, or
  * -ESRCH, -EACCES, ... A thread's id is none.
  */
-int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, uint64_t *ret_start_ticks);
+int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret_holder);
 
 #endif

@@ -6,11 +6,14 @@
 #include "fs/vmm.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fs/children.h"
+#include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
+#include "lib/cleanup.h"
 #include "lib/clock.h"
 
 /* A running program's library answers at once. */
@@ -35,8 +38,9 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 		return gcr_error_set(error, EOPNOTSUPP, "%s", facts.obstacle);
 	if (facts.sharings)
 		return gcr_error_set(error, EOPNOTSUPP,
-				     "it shares GPU memory with another process (CUDA IPC, or a "
-				     "memory handle given away or taken)");
+				     "it shares GPU memory with another process (%s IPC, or a "
+				     "memory handle given away or taken)",
+				     vmm->drive.vendor->backend->api);
 	return 0;
 }
 
@@ -49,7 +53,7 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 	int64_t until_usec = gcr_clock_usec() + CHILD_USEC;
 	int result;
 
-	while ((result = gcr_children_check(drive->process->pid, drive->daemon->device_directory,
+	while ((result = gcr_children_check(drive->process->pid, drive->vendor->memory_link,
 					    error)) == -EOPNOTSUPP &&
 	       gcr_clock_usec() < until_usec && !gcr_task_stopped(drive->task))
 		gcr_drive_pause(drive, CHILD_POLL_MSEC);
@@ -74,13 +78,12 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 		result = gcr_drive_need_helper(drive, error);
 	if (result < 0)
 		return result;
-	gcr_helpers_hello(drive->daemon->helpers, &hello);
-	result = drive->daemon->backend->preflight(process->pid, drive->daemon->device_directory,
-						   hello.driver_version, error);
+	gcr_helpers_hello(drive->vendor->helpers, &hello);
+	result = gcr_drive_preflight(drive, hello.driver_version, error);
 	if (!result)
 		result = check_children(drive, error);
 	/* What the driver has of it in VRAM stays there with the data alone. */
-	if (!result && !drive->task->command->data)
+	if (!result && gcr_drive_takes_control(drive))
 		result = gcr_drive_take_stock(drive, error);
 	if (!result)
 		result = gcr_drive_check_running(drive, ret_state, error);
@@ -91,7 +94,7 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	memcpy(shares, process->shares, sizeof(shares));
 	pthread_mutex_unlock(&process->lock);
 	for (unsigned int i = 0; i < count; i++)
-		gcr_helpers_start_worker(drive->daemon->helpers, shares[i].uuid);
+		gcr_helpers_start_worker(drive->vendor->helpers, shares[i].uuid);
 	return gcr_vmm_connect(vmm, CONNECT_USEC, error);
 }
 
@@ -102,10 +105,35 @@ static bool has_workers(struct gcr_vmm *vmm)
 		const uint8_t *uuid = vmm->extents[i].gpu;
 
 		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
-		    !gcr_helpers_idle_worker(vmm->drive.daemon->helpers, uuid))
+		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid))
 			return false;
 	}
 	return true;
+}
+
+/*
+ * Parts of one GPU with one id cannot be told apart, and memory could come back on another part.
+ * (Where the driver checkpoints, it refuses them itself.)
+ */
+static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+
+	if (vmm->drive.vendor->backend->has_control)
+		return 0;
+	reply = malloc(sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(vmm->drive.daemon->gpus, reply);
+	for (size_t i = 0; i < vmm->count; i++)
+		if (vmm->extents[i].gpu_index < reply->gpus_count &&
+		    reply->gpus[vmm->extents[i].gpu_index].flags & GCR_GPU_MIG)
+			return gcr_error_set(
+				error, EOPNOTSUPP,
+				"it uses GPU %u, which is divided into parts that have "
+				"the same id",
+				vmm->extents[i].gpu_index);
+	return 0;
 }
 
 /* With the gate closed: what there is to move, and room for it. */
@@ -119,6 +147,8 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	result = gcr_vmm_list(vmm, error);
 	if (!result)
 		result = check_facts(vmm, error);
+	if (!result)
+		result = check_parts(vmm, error);
 	if (result < 0)
 		return result;
 	for (size_t i = 0; i < vmm->device_count; i++) {
@@ -128,7 +158,7 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	for (size_t i = vmm->device_count; i < vmm->count; i++)
 		vmm->timing.bytes += vmm->extents[i].bytes;
 	gcr_task_set_bytes(drive->task, vmm->timing.bytes + drive->bytes);
-	if (!drive->task->command->data) {
+	if (gcr_drive_takes_control(drive)) {
 		result = gcr_drive_check_host_room(drive, error);
 		if (result < 0)
 			return result;
@@ -186,7 +216,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	/* Only the answer is waited for below: all goes on meanwhile. */
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
-	if (!result && !drive->task->command->data) {
+	if (!result && gcr_drive_takes_control(drive)) {
 		result = gcr_drive_lock(drive, error);
 		if (!result)
 			result = gcr_vmm_check_handed(vmm, error);
@@ -201,11 +231,30 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_vmm_let_workers_go(vmm);
 	if (!result)
 		result = gcr_vmm_seal(vmm, error);
-	if (!result && !drive->task->command->data)
+	if (!result && gcr_drive_takes_control(drive))
 		result = gcr_drive_measure_freed(drive, error);
 	if (!result && gcr_task_commit(drive->task) < 0)
 		result = gcr_drive_stopped(error);
 	return result;
+}
+
+/* What stays in VRAM is never a reason to fail. */
+static void note_kept(struct gcr_drive *drive)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_process *process = drive->process;
+	struct gcr_error unused;
+	uint64_t bytes = 0;
+
+	if (drive->vendor->backend->has_control || !reply ||
+	    gcr_drive_query(drive, reply, &unused) < 0)
+		return;
+	for (uint32_t i = 0; i < reply->processes_count; i++)
+		if (reply->processes[i].pid == process->pid)
+			bytes += reply->processes[i].bytes;
+	pthread_mutex_lock(&process->lock);
+	process->kept_vram_bytes = bytes;
+	pthread_mutex_unlock(&process->lock);
 }
 
 /*
@@ -219,7 +268,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	int result;
 
 	/* What stays in VRAM need not find room there again. */
-	if (vmm->drive.task->command->data) {
+	if (!gcr_drive_takes_control(&vmm->drive)) {
 		pthread_mutex_lock(&process->lock);
 		process->shares_count = 0;
 		pthread_mutex_unlock(&process->lock);
@@ -235,6 +284,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
 	else if (gcr_vmm_has_its_memory(vmm))
 		return gcr_vmm_took_it_back(error);
+	note_kept(&vmm->drive);
 	gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &told);
 	pthread_mutex_lock(&process->lock);
 	/* One that has ended leaves its bytes to us. */

@@ -348,7 +348,7 @@ static bool shrinking_pays(const struct gcr_vmm *vmm)
 		if (bytes >= SHRINK_MOST_BYTES)
 			return false;
 	}
-	return !vmm->drive.task->command->data;
+	return gcr_drive_takes_control(&vmm->drive);
 }
 
 /* By how much longer its threads may be stopped, for the managed memory that it has. */
@@ -369,7 +369,7 @@ static int64_t halt_end(const struct gcr_vmm *vmm)
 
 static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	int result = gcr_halt_begin(vmm->drive.daemon->helpers, vmm->drive.process->pid,
+	int result = gcr_halt_begin(vmm->drive.vendor->helpers, vmm->drive.process->pid,
 				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
 				    &vmm->halt, error);
 

@@ -59,9 +59,7 @@ static void describe_gpus(struct gcr_vmm *vmm, struct gcr_manifest *manifest,
 		memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
 		memcpy(gpu->name, info->name, sizeof(gpu->name));
 		gpu->memory_bytes = info->total_bytes;
-		if (info->capability_major)
-			snprintf(gpu->compute_capability, sizeof(gpu->compute_capability), "%u.%u",
-				 info->capability_major, info->capability_minor);
+		vmm->drive.vendor->backend->format_architecture(info, gpu->compute_capability);
 	}
 }
 
@@ -85,16 +83,19 @@ static int write_papers(struct gcr_vmm *vmm, struct gcr_error *error)
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
 		calloc(1, sizeof(*manifest));
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
+	const struct gcr_backend *backend = vmm->drive.vendor->backend;
 	struct gcr_hello hello = {0};
 
 	if (!manifest || !reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_gpus_snapshot(vmm->drive.daemon->gpus, reply);
-	gcr_helpers_hello(vmm->drive.daemon->helpers, &hello);
+	gcr_helpers_hello(vmm->drive.vendor->helpers, &hello);
 	describe_gpus(vmm, manifest, reply);
 	describe_process(vmm->drive.process, manifest);
 	snprintf(manifest->engine, sizeof(manifest->engine), "%s", vmm->drive.engine);
-	manifest->data = vmm->drive.task->command->data;
+	/* Where the driver's part always stays, that is nothing to tell. */
+	manifest->data = vmm->drive.task->command->data && backend->has_control;
+	gcr_manifest_set_vendor(manifest, backend->vendor);
 	memcpy(manifest->driver_version, hello.driver_version, sizeof(hello.driver_version));
 	manifest->api_version = hello.api_version;
 	return gcr_snapshot_seal(vmm->snapshot, manifest, digests_of(vmm), error);

@@ -185,7 +185,7 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
 
 	for (;;) {
-		int result = gcr_helpers_take_worker(drive->daemon->helpers, worker->uuid,
+		int result = gcr_helpers_take_worker(drive->vendor->helpers, worker->uuid,
 						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
 						     drive->process->pidfd, &worker->helper, error);
 

@@ -6,6 +6,7 @@
  */
 #include "lib/manifest.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -56,6 +57,9 @@ static int check_identity(const struct gcr_manifest *manifest, struct gcr_error 
 	if (!(is_launcher && !*manifest->engine) &&
 	    !gcr_manifest_is_engine(manifest->engine, sizeof(manifest->engine)))
 		return gcr_error_set(error, EPROTO, "engine: there cannot be such an engine");
+	if (!gcr_manifest_consists_of(manifest->vendor, sizeof(manifest->vendor),
+				      "abcdefghijklmnopqrstuvwxyz0123456789"))
+		return gcr_error_set(error, EPROTO, "vendor: there cannot be such a vendor");
 	if (manifest->pid <= 0)
 		return gcr_error_set(error, EPROTO, "process.pid: it is not above 0");
 	if (manifest->start_ticks > INT64_MAX)
@@ -217,6 +221,20 @@ int gcr_manifest_check(const struct gcr_manifest *manifest, struct gcr_error *er
 	return result;
 }
 
+static bool is_first_vendor(const struct gcr_manifest *manifest)
+{
+	return !strcmp(manifest->vendor, GCR_MANIFEST_FIRST_VENDOR);
+}
+
+void gcr_manifest_set_vendor(struct gcr_manifest *manifest, const char *vendor)
+{
+	size_t i = 0;
+
+	for (; vendor[i] && i + 1 < sizeof(manifest->vendor); i++)
+		manifest->vendor[i] = (char)tolower((unsigned char)vendor[i]);
+	manifest->vendor[i] = '\0';
+}
+
 static json_t *process_json(const struct gcr_manifest *manifest)
 {
 	return json_pack("{s:i, s:I, s:o, s:o, s:I}", "pid", (int)manifest->pid, "start_ticks",
@@ -225,11 +243,12 @@ static json_t *process_json(const struct gcr_manifest *manifest)
 			 gcr_manifest_text_json(manifest->exe), "uid", (json_int_t)manifest->uid);
 }
 
-static json_t *gpu_json(const struct gcr_manifest_gpu *gpu)
+static json_t *gpu_json(const struct gcr_manifest *manifest, const struct gcr_manifest_gpu *gpu)
 {
-	char uuid[sizeof("GPU-") - 1 + GCR_UUID_TEXT_BYTES] = "GPU-";
+	char uuid[GCR_GPU_UUID_TEXT_BYTES];
 
-	gcr_uuid_format(gpu->uuid, uuid + strlen(uuid));
+	/* As the vendor's own tools have it. */
+	gcr_gpu_uuid_format(gpu->uuid, *manifest->vendor && !is_first_vendor(manifest), uuid);
 	return json_pack("{s:I, s:s, s:o, s:I, s:s, s:I}", "index", (json_int_t)gpu->index, "uuid",
 			 uuid, "name", gcr_manifest_text_json(gpu->name), "memory_bytes",
 			 (json_int_t)gpu->memory_bytes, "compute_capability",
@@ -285,7 +304,7 @@ static bool print_gpus(FILE *stream, const struct gcr_manifest *manifest)
 	fputs("  \"gpus\": [", stream);
 	for (size_t i = 0; i < manifest->gpus_count; i++)
 		if (!gcr_manifest_print_value(stream, i ? ",\n    " : "\n    ",
-					      gpu_json(&manifest->gpus[i]), ""))
+					      gpu_json(manifest, &manifest->gpus[i]), ""))
 			return false;
 	fputs(manifest->gpus_count ? "\n  ],\n" : "],\n", stream);
 	return true;
@@ -322,6 +341,9 @@ static bool print_members(FILE *stream, const struct gcr_manifest *manifest)
 		"  \"generation\": \"%s\",\n  \"engine\": \"%s\",\n  \"data\": %s,\n",
 		GCR_MANIFEST_VERSION, manifest->generation, manifest->engine,
 		manifest->data ? "true" : "false");
+	/* Left out as it was before there was a second one. */
+	if (*manifest->vendor && !is_first_vendor(manifest))
+		fprintf(stream, "  \"vendor\": \"%s\",\n", manifest->vendor);
 	if (!gcr_manifest_print_value(stream, "  \"process\": ", process_json(manifest), ",\n") ||
 	    !print_gpus(stream, manifest) ||
 	    !gcr_manifest_print_value(stream, "  \"driver_version\": ",

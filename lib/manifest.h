@@ -31,6 +31,9 @@
 #define GCR_MANIFEST_BYTES_MAX	      (64u << 20)
 #define GCR_MANIFEST_ENGINE_BYTES     16
 #define GCR_MANIFEST_CAPABILITY_BYTES 16
+#define GCR_MANIFEST_VENDOR_BYTES     16
+/* Of manifests that do not say it: they were written when there was no other. */
+#define GCR_MANIFEST_FIRST_VENDOR     "nvidia"
 
 /* Images of CRIU, which has a few for each task and file table of a tree. */
 #define GCR_MANIFEST_IMAGES	      "criu" /* the directory with them */
@@ -44,8 +47,9 @@ struct gcr_manifest_gpu {
 	uint32_t index; /* below GCR_GPUS_MAX, each once */
 	uint8_t uuid[GCR_UUID_BYTES];
 	char name[GCR_NAME_BYTES];
-	uint64_t memory_bytes;					/* 0 if not known */
-	char compute_capability[GCR_MANIFEST_CAPABILITY_BYTES]; /* "9.0"; "" if not known */
+	uint64_t memory_bytes; /* 0 if not known */
+	/* What its kernels are compiled for: "9.0", or "gfx90a"; "" if not known. */
+	char compute_capability[GCR_MANIFEST_CAPABILITY_BYTES];
 	/* VRAM that the driver needs there, besides the allocations; 0: not known (not dumped) */
 	uint64_t control_bytes;
 };
@@ -67,6 +71,8 @@ struct gcr_manifest {
 	 */
 	char engine[GCR_MANIFEST_ENGINE_BYTES];
 	bool data; /* by `freeze data`: the driver's state stayed */
+	/* Whose GPUs it uses: "nvidia", "amd"; a-z, 0-9. "" if `engine` is. */
+	char vendor[GCR_MANIFEST_VENDOR_BYTES];
 
 	pid_t pid;
 	uint64_t start_ticks;
@@ -90,6 +96,9 @@ struct gcr_manifest {
 	size_t images_count;
 	struct gcr_manifest_tree *tree;
 };
+
+/* @vendor in small letters. */
+void gcr_manifest_set_vendor(struct gcr_manifest *manifest, const char *vendor);
 
 /* With its allocations, images and tree. NULL is allowed. */
 void gcr_manifest_free(struct gcr_manifest *manifest);

@@ -163,15 +163,13 @@ static int parse_process(struct manifest_parse *parse, const json_t *root)
 static int parse_gpu(struct manifest_parse *parse, const json_t *object, void *item)
 {
 	struct gcr_manifest_gpu *gpu = item;
-	static const char prefix[] = "GPU-";
-	char uuid[sizeof(prefix) - 1 + GCR_UUID_TEXT_BYTES] = "";
+	char uuid[GCR_GPU_UUID_TEXT_BYTES] = "";
 	uint64_t index = 0;
 	int result = manifest_get_number(parse, object, "index", GCR_GPUS_MAX - 1, &index);
 
 	if (!result)
 		result = manifest_get_plain_text(parse, object, "uuid", uuid, sizeof(uuid));
-	if (!result && (strncmp(uuid, prefix, strlen(prefix)) != 0 ||
-			gcr_uuid_parse(uuid + strlen(prefix), gpu->uuid) < 0))
+	if (!result && gcr_gpu_uuid_parse(uuid, gpu->uuid) < 0)
 		result = manifest_refuse(parse, EPROTO, "uuid", "it is not GPU- and a UUID");
 	if (!result)
 		result = manifest_get_text(parse, object, "name", gpu->name, sizeof(gpu->name));
@@ -371,6 +369,11 @@ static int parse_root(struct manifest_parse *parse, const json_t *root)
 						 sizeof(manifest->engine));
 	if (!result)
 		result = manifest_get_bool(parse, root, "data", &manifest->data);
+	if (*manifest->engine)
+		snprintf(manifest->vendor, sizeof(manifest->vendor), GCR_MANIFEST_FIRST_VENDOR);
+	if (!result && json_object_get(root, "vendor"))
+		result = manifest_get_plain_text(parse, root, "vendor", manifest->vendor,
+						 sizeof(manifest->vendor));
 	if (!result)
 		result = parse_process(parse, root);
 	if (!result)

@@ -180,7 +180,7 @@ struct gcr_gpu_info {
 	char name[GCR_NAME_BYTES];
 	uint16_t capability_major; /* of its compute capability; both 0 if not known */
 	uint16_t capability_minor;
-	/* AMD: major * 10000 + minor * 100 + step, as KFD's gfx_target_version; 0 if not known. */
+	/* AMD: major * 10000 + minor * 100 + step, as KFD's gfx_target_version; 0: not known */
 	uint32_t gfx_version;
 };
 #define GCR_GPU_MIG	  0x1 /* MIG mode is on */

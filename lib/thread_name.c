@@ -13,7 +13,7 @@
 bool gcr_thread_name_is_ours(const char *comm)
 {
 	return strcmp(comm, GCR_THREAD_AGENT) == 0 || strcmp(comm, GCR_THREAD_HOLD) == 0 ||
-	       strcmp(comm, GCR_THREAD_IPC) == 0;
+	       strcmp(comm, GCR_THREAD_IPC) == 0 || strcmp(comm, GCR_THREAD_IDLE) == 0;
 }
 
 void gcr_thread_name_of_program(char ret_name[GCR_THREAD_NAME_ROOM])

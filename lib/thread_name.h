@@ -16,6 +16,7 @@
 #define GCR_THREAD_AGENT "gpucr-agent"
 #define GCR_THREAD_HOLD	 "gpucr-hold"
 #define GCR_THREAD_IPC	 "gpucr-ipc"
+#define GCR_THREAD_IDLE	 "gpucr-idle"
 
 bool gcr_thread_name_is_ours(const char *comm);
 

@@ -48,6 +48,55 @@ int gcr_uuid_parse(const char *text, uint8_t *ret_uuid)
 	return 0;
 }
 
+/* How many of them, with nothing but NULs behind; 0: they are something else. */
+static size_t count_characters(const uint8_t uuid[GCR_UUID_BYTES])
+{
+	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				      "0123456789:._-";
+	size_t count = 0;
+
+	while (count < GCR_UUID_BYTES && uuid[count] && strchr(allowed, uuid[count]))
+		count++;
+	for (size_t i = count; i < GCR_UUID_BYTES; i++)
+		if (uuid[i])
+			return 0;
+	return count;
+}
+
+void gcr_gpu_uuid_format(const uint8_t uuid[GCR_UUID_BYTES], bool is_text,
+			 char ret_text[GCR_GPU_UUID_TEXT_BYTES])
+{
+	size_t count = is_text ? count_characters(uuid) : 0;
+
+	if (count) {
+		snprintf(ret_text, GCR_GPU_UUID_TEXT_BYTES, "GPU-%.*s", (int)count,
+			 (const char *)uuid);
+		return;
+	}
+	memcpy(ret_text, "GPU-", 4);
+	gcr_uuid_format(uuid, ret_text + 4);
+}
+
+int gcr_gpu_uuid_parse(const char *text, uint8_t ret_uuid[GCR_UUID_BYTES])
+{
+	uint8_t uuid[GCR_UUID_BYTES] = {0};
+	size_t length;
+
+	if (strncmp(text, "GPU-", 4) != 0)
+		return -EINVAL;
+	text += 4;
+	length = strlen(text);
+	if (length == GCR_UUID_TEXT_BYTES - 1)
+		return gcr_uuid_parse(text, ret_uuid);
+	if (length > GCR_UUID_BYTES)
+		return -EINVAL;
+	memcpy(uuid, text, length);
+	if (!length || count_characters(uuid) != length)
+		return -EINVAL;
+	memcpy(ret_uuid, uuid, sizeof(uuid));
+	return 0;
+}
+
 int gcr_uuid_make(char ret_text[GCR_UUID_TEXT_BYTES])
 {
 	uint16_t parts[8];

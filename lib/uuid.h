@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* UUIDs as text: 36 lower-case characters, as "0f3c9a52-7d1e-4b8a-9c64-1e2d3f405162". */
+/*
+ * UUIDs as text: 36 lower-case characters, as "0f3c9a52-7d1e-4b8a-9c64-1e2d3f405162"; and the ids
+ * of GPUs, which are UUIDs for one vendor and a few characters for another.
+ */
 #ifndef GCR_UUID_H
 #define GCR_UUID_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/protocol.h"
@@ -13,6 +17,19 @@ void gcr_uuid_format(const uint8_t uuid[GCR_UUID_BYTES], char ret_text[GCR_UUID_
 
 /* The whole of @text has to be one. @ret_uuid may be NULL. -EINVAL */
 int gcr_uuid_parse(const char *text, uint8_t *ret_uuid);
+
+#define GCR_GPU_UUID_TEXT_BYTES (sizeof("GPU-") - 1 + GCR_UUID_TEXT_BYTES)
+
+/*
+ * "GPU-" and the UUID, as nvidia-smi prints it; or (@is_text) the characters that the bytes are,
+ * without NULs at their end, as ROCR_VISIBLE_DEVICES takes them: "GPU-0123456789abcdef". Bytes that
+ * are no such characters are printed as a UUID all the same.
+ */
+void gcr_gpu_uuid_format(const uint8_t uuid[GCR_UUID_BYTES], bool is_text,
+			 char ret_text[GCR_GPU_UUID_TEXT_BYTES]);
+
+/* Either of the two. -EINVAL */
+int gcr_gpu_uuid_parse(const char *text, uint8_t ret_uuid[GCR_UUID_BYTES]);
 
 /* A random one (version 4 of RFC 9562). -errno: the kernel has no random numbers. */
 int gcr_uuid_make(char ret_text[GCR_UUID_TEXT_BYTES]);

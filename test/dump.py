@@ -11,13 +11,14 @@ import tempfile
 
 import criu
 import harness
+import vendor
 from harness import BUILD, MIB, Failure, check, equal, is_alive, read_file, try_kill, wait_for
 
 PR_SET_CHILD_SUBREAPER = 36
 SMALL = ['--bytes', 6 * MIB, '--buffers', 3, '--tick', 50]
 
 
-RUN = [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo', '--list']
+RUN = [*vendor.RUN, *vendor.DEMO, '--list']
 
 # Stands for CRIU and does to a dump what the file `mode` says: no file, nothing.
 WRAPPER = """#!/bin/sh

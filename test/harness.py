@@ -24,6 +24,8 @@ import threading
 import time
 import traceback
 
+import vendor
+
 BUILD = os.environ.get('GPUCR_TEST_BUILD', '')
 SOURCE = os.path.dirname(os.path.abspath(__file__))
 SANITIZER = os.environ.get('GPUCR_TEST_SANITIZER', 'none')
@@ -34,6 +36,8 @@ REPORT = re.compile(r'ERROR: \w+Sanitizer|runtime error:|WARNING: \w+Sanitizer')
 MIB = 1 << 20
 NOBODY = 65534
 SKIPPED = 77
+# Exit statuses of tests that are not run for a reason of the vendor's; a file's are 0 and 77.
+NOT_HERE, ONCE = 78, 79
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # by the tests themselves
 WRITE_CALL = '1' if os.uname().machine == 'x86_64' else '64'  # write(2) in /proc/PID/syscall
 TEST_SEC = 240 * SLOW
@@ -59,6 +63,27 @@ class Failure(Exception):
 
 class Skip(Exception):
     """Something that the test needs is not on this machine."""
+
+
+class NotHere(Skip):
+    """The test is not for this vendor's GPUs."""
+
+
+class OnceIsEnough(Skip):
+    """The test finds out the same with another vendor's GPUs."""
+
+
+def needs_cuda(what):
+    """The rest of the test makes use of something that there is on NVIDIA GPUs only."""
+    if vendor.HIP:
+        raise NotHere(f'not on AMD: {what}')
+
+
+def same_for_both(what):
+    """The test looks at something that knows nothing of vendors. With GPUCR_TEST_ALL it is run
+    for each all the same."""
+    if vendor.HIP and not os.environ.get('GPUCR_TEST_ALL'):
+        raise OnceIsEnough(f'runs with CUDA: {what}')
 
 
 def check(condition, words):
@@ -198,7 +223,7 @@ class Demo:
                 os.setgid(uid)
                 os.setuid(uid)
 
-        program = command or [f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo']
+        program = command or [*vendor.RUN, *vendor.DEMO]
         self.machine = machine
         self.errors = open(f'{machine.directory}/demo-{len(machine.demos)}', 'w+', encoding='utf-8')
         self.popen = subprocess.Popen(program + [str(a) for a in arguments],
@@ -381,11 +406,12 @@ class Events:
 class Machine:
     """
     A simulated GPU, a daemon that serves it, and the programs that run on it. Those that run with
-    our library get the driver engine, unless @vmm.
+    our library get the driver engine, unless @vmm; on AMD there is no such engine, and all get the
+    fast one. @others: how many GPUs of the other vendor there are.
     """
 
     def __init__(self, vram='256M', gpus=1, options='', start=True, env=None, worker_idle=60,
-                 vmm=False):
+                 vmm=False, others=0):
         if not os.access('/dev/fuse', os.R_OK | os.W_OK):
             raise Skip('/dev/fuse cannot be opened')
         if not BUILD:
@@ -396,6 +422,8 @@ class Machine:
         self.runtime = f'{self.directory}/run'
         self.simulator = f'{self.directory}/sim'
         self.log_path = f'{self.directory}/log'
+        if vendor.HIP and not vmm:  # a worker takes VRAM too, where a test may expect none
+            worker_idle = 0
         self.options = f',worker_idle={worker_idle}{options}'
         os.mkdir(self.mountpoint)
         self.env = {
@@ -404,9 +432,9 @@ class Machine:
             'GPUCR_SIM_LIBDIR': f'{BUILD}/backend/sim',
             'GPUCR_SIM_DIR': self.simulator,
             'GPUCR_SIM_VRAM': vram,
-            'GPUCR_SIM_GPUS': str(gpus),
+            **vendor.gpus(gpus, others),
             'GPUCR_SOCKET': f'{self.runtime}/socket',
-            'GPUCR_PRELOAD_VMM': '1' if vmm else '0',
+            'GPUCR_PRELOAD_VMM': '1' if vmm or vendor.HIP else '0',
             **sanitizer_environment(),
             **(env or {}),
         }
@@ -496,6 +524,25 @@ class Machine:
     def used(self, index=0):
         return int(self.gpu(index)['vram_used_bytes'])
 
+    def kept(self, *pids):
+        """What of frozen processes stays in VRAM: on AMD queues and contexts."""
+        return sum(int(self.status(pid)['kept_vram_bytes']) for pid in pids) if vendor.HIP else 0
+
+    def check_used(self, expected, index=0, words='VRAM in use'):
+        """By programs. On AMD our workers have come into use, and go when they are idle."""
+        if not vendor.HIP:
+            equal(self.used(index), expected, words)
+            return
+        found = []
+
+        def is_so():
+            found[:] = [self.used(index)]
+            return found == [expected]
+        try:
+            wait_for(is_so, words)
+        except Failure:
+            equal(found[0], expected, words)
+
     def free(self, index=0):
         return int(self.gpu(index)['vram_free_bytes'])
 
@@ -569,15 +616,36 @@ class Machine:
         return demo
 
     def ready_demo(self, *arguments, **options):
-        return self.demo(*arguments, **options).wait_ready()
+        demo = self.demo(*arguments, **options).wait_ready()
+        # Its library may register after the first tick; without it nobody freezes it on AMD.
+        if vendor.HIP and self.daemon and self.daemon.poll() is None and \
+                self.has_library(**options):
+            self.wait_status(demo.pid, 'engine', vendor.ENGINE)
+        return demo
+
+    def has_library(self, command=None, env=None, **_):
+        """Is a program that is started so to be served by the fast engine?"""
+        env = {**self.env, **(env or {})}
+        return not (env.get('GPUCR_PRELOAD') == '' or env['GPUCR_PRELOAD_VMM'] == '0' or
+                    (command and ('--no-vmm' in command or vendor.RUN[0] not in command)))
 
     def faults(self, *rules):
         """Replace the rules of injected faults."""
         os.makedirs(self.simulator, exist_ok=True)
         with open(f'{self.simulator}/faults.new', 'w', encoding='utf-8') as file:
-            file.write('\n'.join(rules) + '\n')
+            file.write('\n'.join(map(vendor.rule, rules)) + '\n')
         os.chmod(file.name, 0o644)
         os.rename(file.name, f'{self.simulator}/faults')
+
+    def slow(self, verb, msec, pid=None):
+        """Let each such verb stand still once for a while, in the phase that is returned."""
+        rule, phase = vendor.step(verb, f'delay_ms={msec}', pid)
+        self.faults(rule)
+        return phase
+
+    def failing(self, verb, pid=None, more=''):
+        """Let each such verb fail with EIO, and be rolled back."""
+        self.faults(vendor.step(verb, f'error=CUDA_ERROR_UNKNOWN {more}', pid)[0])
 
     def watch_faults(self):
         """From now on the calls that a rule applies to are listed; what was listed is forgotten."""
@@ -589,7 +657,8 @@ class Machine:
         """These calls: (pid, comm, entry point)."""
         with contextlib.suppress(OSError):
             lines = read_file(f'{self.simulator}/faults.log').split('\n')[:-1]
-            return [(int(pid), comm, call) for pid, comm, call in (line.split() for line in lines)]
+            return [(int(pid), vendor.comm(comm), call)
+                    for pid, comm, call in (line.split() for line in lines)]
         return []
 
     def wait_faulted(self, count=1, seconds=None):
@@ -608,7 +677,7 @@ class Machine:
                 # With the daemon's name it is only just being started, and the daemon waits for it.
                 if int(parent) == self.daemon.pid and state not in 'ZX' and \
                         comm.startswith('gpucr-'):
-                    children.append((int(name), comm))
+                    children.append((int(name), vendor.comm(comm)))
         return sorted(children)
 
     # The end
@@ -744,7 +813,8 @@ def run_test(name, test):
         test()
         status, word = 0, 'ok'
     except Skip as skip:
-        status, word = SKIPPED, f'skipped: {skip}'
+        status = {NotHere: NOT_HERE, OnceIsEnough: ONCE}.get(type(skip), SKIPPED)
+        word = f'skipped: {skip}'
     except Exception:  # pylint: disable=broad-except
         word = 'FAILED'
         traceback.print_exc()
@@ -797,6 +867,10 @@ def main(names, at_once=1):
         sys.stdout.write(output.read().decode(errors='replace'))
         sys.stdout.flush()
         statuses.append(os.waitstatus_to_exitcode(status))
-    if any(status not in (0, SKIPPED) for status in statuses):
+    if vendor.HIP:
+        print(f'of {len(statuses)} tests {statuses.count(NOT_HERE)} are not for AMD, and '
+              f'{statuses.count(ONCE)} run with CUDA only', flush=True)
+    skipped = (SKIPPED, NOT_HERE, ONCE)
+    if any(status not in (0, *skipped) for status in statuses):
         sys.exit(1)
-    sys.exit(SKIPPED if statuses and all(status == SKIPPED for status in statuses) else 0)
+    sys.exit(SKIPPED if statuses and all(status in skipped for status in statuses) else 0)

@@ -16,6 +16,7 @@ import threading
 
 import criu
 import harness
+import vendor
 from harness import BUILD, Failure, Skip, check, equal, wait_for
 
 PORT = 2222
@@ -119,8 +120,8 @@ class Program:
 
     def __init__(self, pair, host, *arguments):
         self.path = f'{pair.shared}/{len(pair.programs)}'
-        demo = shlex.join([f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/tools/gpucr-demo',
-                           '--bytes', '8M', '--tick', '20', *arguments])
+        demo = shlex.join([*vendor.RUN, *vendor.DEMO, '--bytes', '8M', '--tick', '20',
+                           *arguments])
         for name in 'out', 'err':
             with open(f'{self.path}.{name}', 'w', encoding='utf-8'):
                 pass
@@ -132,7 +133,7 @@ class Program:
         wait_for(lambda: self.ticks() > 0 or self.popen.poll() is not None, 'the first tick')
         check(self.popen.poll() is None, self.words())
         self.pid = int(harness.read_file(f'{self.path}.out').split()[1])
-        wait_for(lambda: host.status(self.pid).get('engine') == 'vmm', 'its engine')
+        wait_for(lambda: host.status(self.pid).get('engine') == vendor.ENGINE, 'its engine')
 
     def ticks(self):
         """The last one; none must be missing, or be there twice."""

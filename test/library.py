@@ -10,7 +10,8 @@ import sys
 import threading
 
 import harness
-from harness import BUILD, check, wait_for
+import vendor
+from harness import check, wait_for
 
 RUNNING, GATED, HANDED, OUT, INCOMING = range(1, 6)
 REGISTER, RESULT = 96, 64
@@ -34,7 +35,7 @@ MAGIC, VERSION, PAGE_MAGIC = 0x46524347, 1, 0x50524347
 PAGE_BYTES = 312 + 8192 * 64
 PAGE_PHASE = 8
 PAGE_FLAGS = 12
-PAGE_VMM = 1
+PAGE_VMM = 5 if vendor.HIP else 1  # with whose it is
 
 # A connection is its who has called connect(2): the program, before it is one.
 CONNECTING = '''
@@ -66,9 +67,9 @@ class Library:
         numbers = [link.fileno() for link in self.links]
         self.demo = machine.demo(
             '--bytes', '1M', '--buffers', 1, '--tick', 5, pass_fds=numbers,
-            env={'LD_LIBRARY_PATH': f'{BUILD}/backend/sim'},
+            env={'LD_LIBRARY_PATH': vendor.LIBRARIES},
             command=[sys.executable, '-c', CONNECTING, f'{machine.runtime}/socket',
-                     ','.join(map(str, numbers)), f'{BUILD}/tools/gpucr-demo']).wait_ready()
+                     ','.join(map(str, numbers)), *vendor.DEMO]).wait_ready()
         self.pid = self.demo.pid
         self.page = os.memfd_create('page', os.MFD_ALLOW_SEALING)
         os.ftruncate(self.page, PAGE_BYTES)
@@ -77,7 +78,7 @@ class Library:
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.register(RUNNING)
         self.thread.start()
-        wait_for(lambda: machine.status(self.pid).get('engine') == 'vmm', 'the library')
+        wait_for(lambda: machine.status(self.pid).get('engine') == vendor.ENGINE, 'the library')
 
     def register(self, phase):
         """On a new connection; the one before has been closed."""

@@ -6,9 +6,10 @@ import random
 import re
 
 import harness
+import vendor
 from harness import check, equal
 
-PROGRAM = [f'{harness.BUILD}/tools/gpucr-run', '--sim', f'{harness.BUILD}/test/e2e/pieces']
+PROGRAM = [*vendor.RUN, f'{harness.BUILD}/test/e2e/pieces']
 
 
 def noise(seed, size):
@@ -34,7 +35,7 @@ class Pieces:
         self.addresses = [int(found, 16) for found in
                           re.findall(r'piece \d+ address 0x([0-9a-f]+)', self.demo.words())]
         equal(len(self.addresses), len(kinds), 'pieces')
-        machine.wait_status(self.pid, 'engine', 'vmm')
+        machine.wait_status(self.pid, 'engine', vendor.ENGINE)
         for index, content in enumerate(self.contents):
             self.put(index, noise(index, len(content)))
 

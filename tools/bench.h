@@ -36,8 +36,9 @@ double bench_series_max(const struct bench_series *series);
 enum bench_engine {
 	BENCH_BARE,   /* cuCheckpointProcess* called as cuda-checkpoint does: the peer */
 	BENCH_DRIVER, /* gpucrfs, the program without the preload library */
-	BENCH_VMM,
-	BENCH_DATA, /* vmm, `freeze data`: the driver's control state stays */
+	BENCH_VMM,    /* and hip: the fast engine of the vendor */
+	BENCH_DATA, /* the same, `freeze data`: the driver's control state stays, as it does on AMD
+		     */
 	BENCH_ENGINES,
 };
 
@@ -50,8 +51,8 @@ enum bench_start {
 
 /* One line of the tables. */
 struct bench_kind {
-	const char *name; /* for --rows and JSON */
-	const char *words;
+	const char *name;	       /* for --rows and JSON */
+	const char *words, *hip_words; /* NULL: there is no such row on an AMD GPU */
 	enum bench_engine engine;
 	enum bench_start start;
 };
@@ -75,7 +76,7 @@ struct bench_row {
 	bool is_command;
 	struct bench_series freeze_usec, thaw_usec;
 	struct bench_series parts_usec[BENCH_PARTS];
-	struct bench_series moved_bytes;  /* as its status says, else its VRAM as NVML does */
+	struct bench_series moved_bytes;  /* as its status says, else its VRAM as the driver does */
 	struct bench_series copied_bytes; /* of these, out of VRAM by the freeze */
 	/* VRAM in use: of the process and of our helpers after the freeze; of helpers later */
 	struct bench_series frozen_vram, helpers_vram, idle_vram;
@@ -120,8 +121,8 @@ enum bench_call {
 };
 
 struct bench_call_words {
-	const char *name;  /* in the child's answer and JSON */
-	const char *words; /* for the table */
+	const char *name;	       /* in the child's answer and JSON */
+	const char *words, *hip_words; /* for the table */
 };
 extern const struct bench_call_words bench_calls[BENCH_CALLS];
 
@@ -147,6 +148,8 @@ struct bench_options {
 	bool busy;
 	bool progress;
 	bool simulator;
+	bool hip;	 /* an AMD GPU */
+	bool lacks_rows; /* some that were asked for are not there on it */
 	int gpu;
 	int64_t limit_usec; /* 0: none */
 	const char *mount;  /* NULL: daemons of our own */
@@ -170,7 +173,7 @@ struct bench {
 	struct bench_options options;
 	struct bench_paths paths;
 	struct bench_machine machine;
-	struct bench_child figures; /* asks NVML */
+	struct bench_child figures; /* asks NVML, or KFD */
 	bool has_figures;
 	int64_t started_usec;
 	unsigned int mounts; /* numbers the directories of our daemons */
@@ -225,7 +228,8 @@ void bench_fail(struct bench *bench, const char *what, const char *format, ...)
 void bench_format_bytes(uint64_t bytes, char *ret_text, size_t room);
 
 /* What a row is about: "16 GiB vmm, warm". */
-void bench_format_row(const struct bench_row *row, char *ret_text, size_t room);
+void bench_format_row(const struct bench *bench, const struct bench_row *row, char *ret_text,
+		      size_t room);
 
 void bench_print(const struct bench *bench, FILE *stream);
 int bench_print_json(const struct bench *bench, FILE *stream);

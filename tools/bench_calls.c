@@ -19,14 +19,17 @@
 #define GRID_THREADS 256
 
 const struct bench_call_words bench_calls[BENCH_CALLS] = {
-	[BENCH_CALL_GET] = {"get_current", "cuCtxGetCurrent"},
-	[BENCH_CALL_SET] = {"set_current", "cuCtxSetCurrent, which passes the gate"},
-	[BENCH_CALL_LAUNCH] = {"launch", "cuLaunchKernel of an empty kernel"},
-	[BENCH_CALL_ALLOC_SMALL] = {"alloc_64k", "cuMemAlloc, 64 KiB"},
-	[BENCH_CALL_FREE_SMALL] = {"free_64k", "cuMemFree, 64 KiB"},
-	[BENCH_CALL_ALLOC_LARGE] = {"alloc_64m", "cuMemAlloc, 64 MiB"},
-	[BENCH_CALL_FREE_LARGE] = {"free_64m", "cuMemFree, 64 MiB"},
-	[BENCH_CALL_STEP] = {"step", "a step: 1000 kernels and a synchronise"},
+	[BENCH_CALL_GET] = {"get_current", "cuCtxGetCurrent", "hipGetDevice"},
+	[BENCH_CALL_SET] = {"set_current", "cuCtxSetCurrent, which passes the gate",
+			    "hipSetDevice, which passes the gate"},
+	[BENCH_CALL_LAUNCH] = {"launch", "cuLaunchKernel of an empty kernel",
+			       "hipModuleLaunchKernel of an empty kernel"},
+	[BENCH_CALL_ALLOC_SMALL] = {"alloc_64k", "cuMemAlloc, 64 KiB", "hipMalloc, 64 KiB"},
+	[BENCH_CALL_FREE_SMALL] = {"free_64k", "cuMemFree, 64 KiB", "hipFree, 64 KiB"},
+	[BENCH_CALL_ALLOC_LARGE] = {"alloc_64m", "cuMemAlloc, 64 MiB", "hipMalloc, 64 MiB"},
+	[BENCH_CALL_FREE_LARGE] = {"free_64m", "cuMemFree, 64 MiB", "hipFree, 64 MiB"},
+	[BENCH_CALL_STEP] = {"step", "a step: 1000 kernels and a synchronise",
+			     "a step: 1000 kernels and a synchronise"},
 };
 
 struct calls {
@@ -70,7 +73,9 @@ static int measure_get(struct calls *calls, double *ret_ns)
 
 	for (unsigned int i = 0; i < count; i++)
 		if (bench_driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-			return bench_role_fail("cuCtxGetCurrent fails");
+			return bench_role_fail("%s fails", bench_driver_is_hip()
+								   ? "hipGetDevice"
+								   : "cuCtxGetCurrent");
 	*ret_ns = (now_ns() - started_ns) / count;
 	return 0;
 }
@@ -83,7 +88,9 @@ static int measure_set(struct calls *calls, double *ret_ns)
 
 	for (unsigned int i = 0; i < count; i++)
 		if (bench_driver.cuCtxSetCurrent(calls->context) != CUDA_SUCCESS)
-			return bench_role_fail("cuCtxSetCurrent fails");
+			return bench_role_fail("%s fails", bench_driver_is_hip()
+								   ? "hipSetDevice"
+								   : "cuCtxSetCurrent");
 	*ret_ns = (now_ns() - started_ns) / count;
 	return 0;
 }

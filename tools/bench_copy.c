@@ -196,8 +196,8 @@ static int prepare(struct copying *copying, struct gcr_error *error)
 		result = bench_subject_start(bench, bench->copies.bytes, false, true,
 					     &copying->mount, &copying->subject, error);
 	if (!result)
-		result = bench_run_find(BENCH_VMM, &copying->mount, copying->subject.pid, text,
-					error);
+		result = bench_run_find(bench, BENCH_VMM, &copying->mount, copying->subject.pid,
+					text, error);
 	if (!result)
 		result = bench_mount_read(&copying->mount, 0, "status", text, error);
 	if (!result)

@@ -59,15 +59,24 @@ static json_t *row_json(const struct bench *bench, const struct bench_row *row)
 		[BENCH_WARM] = "warm",
 		[BENCH_AGAIN] = "again",
 	};
-	static const char *const engines[] = {
-		[BENCH_BARE] = "bare",
-		[BENCH_DRIVER] = "driver",
-		[BENCH_VMM] = "vmm",
-		[BENCH_DATA] = "vmm data",
+	static const char *const engines[][2] = {
+		[BENCH_BARE] = {"bare", "bare"},
+		[BENCH_DRIVER] = {"driver", "driver"},
+		[BENCH_VMM] = {"vmm", "hip"},
+		[BENCH_DATA] = {"vmm data", "hip data"},
 	};
-	json_t *object = json_pack("{s:s, s:s, s:s, s:b}", "row", row->kind->name, "engine",
-				   engines[row->kind->engine], "start", starts[row->kind->start],
-				   "command", row->is_command);
+	const char *name = row->kind->name;
+	char hip_name[32];
+	json_t *object;
+
+	/* The name that it has on the command line there. */
+	if (bench->options.hip && !strncmp(name, "vmm", 3)) {
+		snprintf(hip_name, sizeof(hip_name), "hip%s", name + 3);
+		name = hip_name;
+	}
+	object = json_pack("{s:s, s:s, s:s, s:b}", "row", name, "engine",
+			   engines[row->kind->engine][bench->options.hip], "start",
+			   starts[row->kind->start], "command", row->is_command);
 
 	json_object_set_new(object, "bytes",
 			    row->bytes ? json_integer((json_int_t)row->bytes) : json_null());
@@ -146,12 +155,12 @@ int bench_print_json(const struct bench *bench, FILE *stream)
 	rows = json_array();
 	for (size_t i = 0; i < bench->rows_count; i++)
 		json_array_append_new(rows, row_json(bench, &bench->rows[i]));
-	object = json_pack("{s:s, s:b, s:{s:s, s:s, s:s, s:I, s:I, s:I}}", "version", GCR_VERSION,
-			   "simulated", bench->options.simulator, "machine", "gpu", machine->gpu,
-			   "driver", machine->driver, "kernel", system.release, "processors",
-			   (json_int_t)machine->processors, "memory_bytes",
-			   (json_int_t)machine->host_bytes, "vram_bytes",
-			   (json_int_t)machine->vram_bytes);
+	object = json_pack(
+		"{s:s, s:b, s:b, s:{s:s, s:s, s:s, s:I, s:I, s:I}}", "version", GCR_VERSION,
+		"simulated", bench->options.simulator, "hip", bench->options.hip, "machine", "gpu",
+		machine->gpu, "driver", machine->driver, "kernel", system.release, "processors",
+		(json_int_t)machine->processors, "memory_bytes", (json_int_t)machine->host_bytes,
+		"vram_bytes", (json_int_t)machine->vram_bytes);
 	rates = json_array();
 	for (unsigned int i = 0; i < bench->rates_count; i++)
 		json_array_append_new(rates, json_pack("{s:I, s:f, s:f}", "bytes",

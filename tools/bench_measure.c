@@ -47,19 +47,19 @@ const struct bench_part bench_parts[BENCH_PARTS] = {
 };
 
 const struct bench_kind bench_kinds[] = {
-	{"bare", "bare cuCheckpoint", BENCH_BARE, BENCH_AS_IT_IS},
-	{"driver-cold", "driver, cold", BENCH_DRIVER, BENCH_COLD},
-	{"driver-warm", "driver, warm", BENCH_DRIVER, BENCH_WARM},
-	{"vmm-cold", "vmm, cold", BENCH_VMM, BENCH_COLD},
-	{"vmm-warm", "vmm, warm", BENCH_VMM, BENCH_WARM},
-	{"data-cold", "vmm data, cold", BENCH_DATA, BENCH_COLD},
-	{"data-warm", "vmm data, warm", BENCH_DATA, BENCH_WARM},
-	{"refreeze", "vmm, refreeze", BENCH_VMM, BENCH_AGAIN},
-	{"refreeze-data", "vmm data, refreeze", BENCH_DATA, BENCH_AGAIN},
+	{"bare", "bare cuCheckpoint", NULL, BENCH_BARE, BENCH_AS_IT_IS},
+	{"driver-cold", "driver, cold", NULL, BENCH_DRIVER, BENCH_COLD},
+	{"driver-warm", "driver, warm", NULL, BENCH_DRIVER, BENCH_WARM},
+	{"vmm-cold", "vmm, cold", "hip, cold", BENCH_VMM, BENCH_COLD},
+	{"vmm-warm", "vmm, warm", "hip, warm", BENCH_VMM, BENCH_WARM},
+	{"data-cold", "vmm data, cold", "hip data, cold", BENCH_DATA, BENCH_COLD},
+	{"data-warm", "vmm data, warm", "hip data, warm", BENCH_DATA, BENCH_WARM},
+	{"refreeze", "vmm, refreeze", "hip, refreeze", BENCH_VMM, BENCH_AGAIN},
+	{"refreeze-data", "vmm data, refreeze", "hip data, refreeze", BENCH_DATA, BENCH_AGAIN},
 	/* on a mount that is there */
-	{"driver", "driver", BENCH_DRIVER, BENCH_AS_IT_IS},
-	{"vmm", "vmm", BENCH_VMM, BENCH_AS_IT_IS},
-	{"data", "vmm data", BENCH_DATA, BENCH_AS_IT_IS},
+	{"driver", "driver", NULL, BENCH_DRIVER, BENCH_AS_IT_IS},
+	{"vmm", "vmm", "hip", BENCH_VMM, BENCH_AS_IT_IS},
+	{"data", "vmm data", "hip data", BENCH_DATA, BENCH_AS_IT_IS},
 };
 const size_t bench_kinds_count = GCR_ARRAY_SIZE(bench_kinds);
 
@@ -340,11 +340,14 @@ double bench_limit_usec(const struct bench *bench, const struct bench_row *row, 
 	double control = bench_series_median(of_thaw ? &bench->control_thaw_usec
 						     : &bench->control_freeze_usec);
 
+	/* On AMD it is never moved. */
+	bool has_control = row->kind->engine != BENCH_DATA && !bench->options.hip;
+
 	if (row->kind->start == BENCH_AGAIN && !of_thaw)
-		return row->kind->engine == BENCH_DATA ? 0 : control;
-	if (!limit || (row->kind->engine != BENCH_DATA && !control))
+		return has_control ? control : 0;
+	if (!limit || (has_control && !control))
 		return 0;
-	return row->kind->engine != BENCH_DATA && control > limit ? control : limit;
+	return has_control && control > limit ? control : limit;
 }
 
 const struct bench_row *bench_peer(const struct bench *bench, const struct bench_row *row)
@@ -374,7 +377,7 @@ static void measure_row(struct bench *bench, uint64_t bytes, const struct bench_
 	row->kind = kind;
 	row->bytes = bytes;
 	row->is_command = !bytes;
-	bench_format_row(row, what, sizeof(what));
+	bench_format_row(bench, row, what, sizeof(what));
 	if (bench_is_late(bench)) {
 		bench_note(bench, what, "left out: the time is up");
 		return;
@@ -479,7 +482,9 @@ int bench_measure(struct bench *bench, struct gcr_error *error)
 			       largest / MIB);
 		bench_host_touch(largest);
 	}
-	if (options->sizes_count || options->command)
+	if (options->lacks_rows)
+		bench_note(bench, "bare, driver", "left out: AMD's driver has no checkpoint");
+	if (!options->hip && (options->sizes_count || options->command))
 		measure_control(bench);
 	for (unsigned int i = 0; i < options->sizes_count; i++) {
 		measure_rate(bench, options->sizes[i]);

@@ -392,7 +392,7 @@ size_t bench_mount_helpers(const struct bench_mount *mount, const char *name,
 		if (pid <= 0 || gcr_proc_stat(pid, &stat) < 0 || stat.parent != mount->daemon.pid ||
 		    stat.state == 'Z' || stat.is_exiting)
 			continue;
-		if (name && strncmp(stat.comm, name, 15))
+		if (name && strncmp(stat.comm, name, strlen(name)))
 			continue;
 		if (count < BENCH_HELPERS_MAX)
 			ret_pids[count++] = pid;

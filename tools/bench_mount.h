@@ -57,7 +57,9 @@ bool bench_text_number(const char *text, const char *key, double *ret_number);
 
 #define BENCH_HELPERS_MAX 64
 
-/* The daemon's helper programs that run (of those with this name, or NULL): how many, which. */
+/*
+ * The daemon's helper programs that run (of those whose names begin so, or NULL): how many, which.
+ */
 size_t bench_mount_helpers(const struct bench_mount *mount, const char *name,
 			   pid_t ret_pids[BENCH_HELPERS_MAX]);
 

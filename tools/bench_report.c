@@ -88,12 +88,18 @@ static void format_size(const struct bench_row *row, char *ret_text, size_t room
 		bench_format_bytes(row->bytes, ret_text, room);
 }
 
-void bench_format_row(const struct bench_row *row, char *ret_text, size_t room)
+static const char *kind_words(const struct bench *bench, const struct bench_row *row)
+{
+	return bench->options.hip && row->kind->hip_words ? row->kind->hip_words : row->kind->words;
+}
+
+void bench_format_row(const struct bench *bench, const struct bench_row *row, char *ret_text,
+		      size_t room)
 {
 	char size[32];
 
 	format_size(row, size, sizeof(size));
-	snprintf(ret_text, room, "%s %s", size, row->kind->words);
+	snprintf(ret_text, room, "%s %s", size, kind_words(bench, row));
 }
 
 /* ---- tables ---- */
@@ -195,7 +201,7 @@ static void print_times(const struct bench *bench, struct table *table, FILE *st
 		const struct bench_row *row = &bench->rows[i];
 
 		format_size(row, size, sizeof(size));
-		add_line(table, size, row->kind->words, NULL);
+		add_line(table, size, kind_words(bench, row), NULL);
 		add_seconds(table, &row->freeze_usec);
 		add_ratios(table, bench, row, false);
 		add_seconds(table, &row->thaw_usec);
@@ -203,10 +209,17 @@ static void print_times(const struct bench *bench, struct table *table, FILE *st
 		add_cell(table, "%u", row->thaw_usec.count);
 	}
 	print_table(table, 2, stream);
-	fputs("faster: than bare cuCheckpoint. of limit: of the longer of bytes / rate of pinned\n"
-	      "copies and the control state alone (vmm data: of bytes / rate). The freeze of a\n"
-	      "refreeze: of the control state alone.\n\n",
-	      stream);
+	if (bench->options.hip)
+		fputs("of limit: of bytes / rate of pinned copies. Queues and context stay on the "
+		      "GPU.\n\n",
+		      stream);
+	else
+		fputs("faster: than bare cuCheckpoint. of limit: of the longer of bytes / rate of "
+		      "pinned\n"
+		      "copies and the control state alone (vmm data: of bytes / rate). The freeze "
+		      "of a\n"
+		      "refreeze: of the control state alone.\n\n",
+		      stream);
 }
 
 static void add_or_dash(struct table *table, const struct bench_series *series, double unit,
@@ -234,7 +247,7 @@ static void print_parts(const struct bench *bench, struct table *table, FILE *st
 		if (!known)
 			continue;
 		format_size(row, size, sizeof(size));
-		add_line(table, size, row->kind->words, NULL);
+		add_line(table, size, kind_words(bench, row), NULL);
 		for (size_t part = 0; part < BENCH_PARTS; part++)
 			add_or_dash(table, &row->parts_usec[part], 1e3, 1);
 		add_or_dash(table, &row->copied_bytes, MIB, 1);
@@ -255,7 +268,7 @@ static void print_memory(const struct bench *bench, struct table *table, FILE *s
 		const struct bench_row *row = &bench->rows[i];
 
 		format_size(row, size, sizeof(size));
-		add_line(table, size, row->kind->words, NULL);
+		add_line(table, size, kind_words(bench, row), NULL);
 		add_or_dash(table, &row->frozen_vram, MIB, 0);
 		add_or_dash(table, &row->helpers_vram, MIB, 0);
 		add_or_dash(table, &row->idle_vram, MIB, 0);
@@ -321,7 +334,9 @@ static void print_calls(const struct bench *bench, struct table *table, FILE *st
 
 		if (!without->count || !with->count)
 			continue;
-		add_line(table, bench_calls[call].words, NULL);
+		add_line(table,
+			 bench->options.hip ? bench_calls[call].hip_words : bench_calls[call].words,
+			 NULL);
 		add_ns(table, before);
 		add_cell(table, "%.0f-%.0f", bench_series_min(without), bench_series_max(without));
 		add_ns(table, after);

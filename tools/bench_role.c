@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The small roles: what machine this is, who uses its VRAM, the rate of pinned copies, and the
- * peer: cuCheckpointProcess* called from another process, as NVIDIA's cuda-checkpoint does.
+ * peer: cuCheckpointProcess* called from another process, as NVIDIA's cuda-checkpoint does. AMD's
+ * driver has no such calls, and so no peer.
  */
 #include "tools/bench_role.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -15,14 +15,22 @@
 #include <string.h>
 
 #include "backend/cuda/nvml.h"
+#include "backend/rocm/kfd.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "tools/demo_kernels.h"
+#include "tools/gpu_library.h"
 
 #define LOCK_TIMEOUT_MSEC 60000
 #define RATE_COPIES	  5
 
 struct bench_driver bench_driver;
+static struct gcr_gpu_library library;
+static bool is_hip;
+
+bool bench_driver_is_hip(void)
+{
+	return is_hip;
+}
 
 int bench_role_fail(const char *format, ...)
 {
@@ -43,22 +51,25 @@ int bench_driver_fail(const char *call, CUresult result)
 
 	if (bench_driver.cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
 		name = "unknown error";
-	return bench_role_fail("%s: %s (%d)", call, name, (int)result);
+	return bench_role_fail("%s: %s (%d)", gcr_gpu_library_word(&library, call), name,
+			       (int)result);
 }
 
 int bench_driver_open(int gpu)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+	struct gcr_error error;
 	CUcontext context;
 	CUdevice device;
 	int result;
 
-	if (!library)
-		return bench_role_fail("there is no NVIDIA driver here: %s", dlerror());
-#define LOOK_UP(name) bench_driver.name = (__typeof__(name) *)dlsym(library, #name);
-#define NEED(name)              \
-	if (!bench_driver.name) \
-		return bench_role_fail("the driver has no " #name ": it is too old");
+	if (gcr_gpu_library_open(is_hip, &library, &error) < 0)
+		return bench_role_fail("there is no %s driver here: %s", is_hip ? "AMD" : "NVIDIA",
+				       error.words);
+#define LOOK_UP(name) bench_driver.name = (__typeof__(name) *)gcr_gpu_library_find(&library, #name);
+#define NEED(name)                                                            \
+	if (!bench_driver.name)                                               \
+		return bench_role_fail("the driver has no %s: it is too old", \
+				       gcr_gpu_library_word(&library, #name));
 	BENCH_DRIVER_CALLS(LOOK_UP)
 	BENCH_CHECKPOINT_CALLS(LOOK_UP)
 	BENCH_DRIVER_CALLS(NEED)
@@ -86,11 +97,30 @@ int bench_driver_checkpoint(void)
 int bench_driver_kernel(const char *name, CUfunction *ret_function)
 {
 	static CUmodule module;
+	struct gcr_error error;
 	int result;
 
-	if (!module && (result = BENCH_CU(cuModuleLoadData, &module, gcr_demo_ptx)) < 0)
-		return result;
+	if (!module) {
+		_cleanup_free_ void *code = NULL;
+
+		if (gcr_gpu_library_kernels(&library, &code, &error) < 0)
+			return bench_role_fail("the kernels: %s", error.words);
+		result = BENCH_CU(cuModuleLoadData, &module, code);
+		if (result < 0)
+			return result;
+	}
 	return BENCH_CU(cuModuleGetFunction, ret_function, module, name);
+}
+
+/* The kernel's driver and HIP, "6.8.5,HIP-6.2": a word. */
+static void describe_hip(int version, char ret_words[GCR_NAME_BYTES])
+{
+	char kernel[GCR_NAME_BYTES];
+
+	gcr_kfd_driver_version(kernel);
+	kernel[strcspn(kernel, " ")] = '\0';
+	snprintf(ret_words, GCR_NAME_BYTES, "%.60s,HIP-%d.%d", kernel, version / 1000,
+		 version % 1000 / 10);
 }
 
 /* machine GPU: names and sizes, and what is free beside one context. */
@@ -104,7 +134,7 @@ static int role_machine(int argc, char **argv)
 	int version, count;
 	CUuuid uuid;
 
-	if (bench_driver_open(-1) < 0 || bench_driver_checkpoint() < 0 ||
+	if (bench_driver_open(-1) < 0 || (!is_hip && bench_driver_checkpoint() < 0) ||
 	    BENCH_CU(cuDeviceGetCount, &count) < 0)
 		return EXIT_FAILURE;
 	if (gpu >= count) {
@@ -117,13 +147,24 @@ static int role_machine(int argc, char **argv)
 	    BENCH_CU(cuDriverGetVersion, &version) < 0 ||
 	    BENCH_CU(cuMemGetInfo_v2, &free_bytes, &total_bytes) < 0)
 		return EXIT_FAILURE;
-	if (gcr_nvml_driver_version(driver) < 0)
+	if (is_hip)
+		describe_hip(version, driver);
+	else if (gcr_nvml_driver_version(driver) < 0)
 		snprintf(driver, sizeof(driver), "API-%d.%d", version / 1000, version % 1000 / 10);
 	printf("ok total %zu free %zu uuid ", total_bytes, free_bytes);
 	for (size_t i = 0; i < sizeof(uuid.bytes); i++)
 		printf("%02x", (unsigned int)(unsigned char)uuid.bytes[i]);
 	printf(" driver %s name %s\n", driver, name);
 	return EXIT_SUCCESS;
+}
+
+/* What is in use on all GPUs, by NVML or by the kernel's AMD driver. */
+static int list_gpus(struct gcr_gpus_reply *reply)
+{
+	if (!is_hip)
+		return gcr_nvml_list(reply);
+	memset(reply, 0, sizeof(*reply));
+	return gcr_kfd_list(reply, NULL);
 }
 
 /* figures UUID: asked with any line, it tells what is in use on that GPU, and by whom. */
@@ -141,8 +182,8 @@ static int role_figures(int argc, char **argv)
 		sscanf(argv[0] + 2 * i, "%2x", &byte);
 		uuid[i] = (uint8_t)byte;
 	}
-	if (gcr_nvml_list(reply) < 0) {
-		bench_role_fail("NVML is not there");
+	if (list_gpus(reply) < 0) {
+		bench_role_fail("%s is not there", is_hip ? "KFD" : "NVML");
 		free(reply);
 		return EXIT_FAILURE;
 	}
@@ -150,14 +191,15 @@ static int role_figures(int argc, char **argv)
 	while (fgets(line, sizeof(line), stdin)) {
 		uint32_t gpu = 0;
 
-		if (gcr_nvml_list(reply) < 0) {
-			bench_role_fail("NVML gives no figures");
+		if (list_gpus(reply) < 0) {
+			bench_role_fail("%s gives no figures", is_hip ? "KFD" : "NVML");
 			continue;
 		}
 		while (gpu < reply->gpus_count && memcmp(reply->gpus[gpu].uuid, uuid, sizeof(uuid)))
 			gpu++;
 		if (gpu == reply->gpus_count || !(reply->gpus[gpu].flags & GCR_GPU_MEMORY)) {
-			bench_role_fail("NVML does not know this GPU's memory");
+			bench_role_fail("%s does not know this GPU's memory",
+					is_hip ? "KFD" : "NVML");
 			continue;
 		}
 		printf("ok used %" PRIu64 " free %" PRIu64, reply->gpus[gpu].used_bytes,
@@ -278,8 +320,9 @@ static const struct {
 	{"copy", bench_role_copy},
 };
 
-int bench_role(int argc, char **argv)
+int bench_role(bool of_hip, int argc, char **argv)
 {
+	is_hip = of_hip;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(roles) && argc > 0; i++)
 		if (!strcmp(argv[0], roles[i].name))

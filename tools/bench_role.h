@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The bench's other roles: itself, started anew as `gpucr-bench --role NAME [ARGUMENT]...` by the
- * bench. Only they load the driver, so that the bench itself is no GPU process. Each answers on
+ * bench, `--hip-role` for an AMD GPU. Only they load the driver, so that the bench itself is no GPU
+ * process. Each answers on
  * stdout with `ok[ KEY VALUE]...` or `error WORDS`: once if it has one thing to do, else once when
  * it is ready and then to each line on stdin, until that ends.
  */
@@ -14,7 +15,7 @@
 #include "backend/cuda/cuda_api.h"
 
 /* Runs the role and returns the exit status; 2 if there is none of this name. */
-int bench_role(int argc, char **argv);
+int bench_role(bool is_hip, int argc, char **argv);
 
 /*
  * target GPU BYTES CHUNKS SEED BUSY [PERCENT]: memory with known contents. Asked: `verify`, which
@@ -58,7 +59,7 @@ int bench_role_calls(int argc, char **argv);
 	X(cuStreamSynchronize)      \
 	X(cuLaunchKernel)
 
-/* Drivers before 570 lack these: NULL then. */
+/* Drivers before 570 lack these, and HIP has nothing like them: NULL then. */
 #define BENCH_CHECKPOINT_CALLS(X)        \
 	X(cuCheckpointProcessLock)       \
 	X(cuCheckpointProcessCheckpoint) \
@@ -80,8 +81,9 @@ extern struct bench_driver bench_driver;
 
 /* The calls below return 0, or -EIO after having answered `error WORDS`. */
 
-/* Load and initialise the driver; @gpu not negative: also a context on it. */
+/* Load and initialise the role's driver; @gpu not negative: also a context on it. */
 int bench_driver_open(int gpu);
+bool bench_driver_is_hip(void);
 int bench_driver_checkpoint(void); /* does it have those calls? */
 
 /* The kernels of demo_kernels.h. */

@@ -29,13 +29,6 @@
 #define POOL_STILL_USEC (5 * GCR_USEC_PER_SEC)
 #define PINNED_USEC	(30 * GCR_USEC_PER_SEC)
 #define LOOK_AGAIN_USEC 20000
-#define WORKER		"gpucr-worker"
-
-static const char *const engine_names[] = {
-	[BENCH_DRIVER] = "driver",
-	[BENCH_VMM] = "vmm",
-	[BENCH_DATA] = "vmm",
-};
 
 static bool needs_preload(const struct bench_row *row)
 {
@@ -118,10 +111,10 @@ static bool wait_until_pinned(const struct bench_mount *mount, pid_t pid, char *
 	return true;
 }
 
-int bench_run_find(enum bench_engine wanted, const struct bench_mount *mount, pid_t pid, char *text,
-		   struct gcr_error *error)
+int bench_run_find(const struct bench *bench, enum bench_engine wanted,
+		   const struct bench_mount *mount, pid_t pid, char *text, struct gcr_error *error)
 {
-	const char *engine = engine_names[wanted];
+	const char *engine = wanted == BENCH_DRIVER ? "driver" : bench->options.hip ? "hip" : "vmm";
 	int64_t until_usec = gcr_clock_usec() + FOUND_USEC;
 	char value[32] = "", reason[256] = "";
 	int result;
@@ -161,7 +154,7 @@ static int warm_up(struct bench *bench, const struct bench_row *row,
 				     error);
 	if (result < 0)
 		return result;
-	result = bench_run_find(row->kind->engine, mount, subject.pid, text, error);
+	result = bench_run_find(bench, row->kind->engine, mount, subject.pid, text, error);
 	if (!result)
 		result = bench_mount_verb(mount, subject.pid, "freeze", verb_limit(bytes), &usec,
 					  error);
@@ -242,8 +235,8 @@ static int prepare(struct run *run, unsigned int number, struct gcr_error *error
 						    error);
 		return result;
 	}
-	result = bench_run_find(run->row->kind->engine, run->mount, run->subject.pid, run->text,
-				error);
+	result = bench_run_find(run->bench, run->row->kind->engine, run->mount, run->subject.pid,
+				run->text, error);
 	if (result < 0)
 		return result;
 	if (start == BENCH_COLD && !wait_for_no_helpers(run->mount, NULL))
@@ -295,7 +288,7 @@ static void add_vram(struct run *run, unsigned int number)
 	}
 	if (row->kind->start != BENCH_COLD)
 		return;
-	if (!wait_for_no_helpers(run->mount, WORKER))
+	if (!wait_for_no_helpers(run->mount, "gpucr-worker"))
 		warn(run, number, "not cold: the worker does not end");
 	if (!bench_vram_read(run->bench, &vram)) {
 		bench_series_add(&row->idle_vram, helpers_vram(run, &vram));
@@ -440,7 +433,7 @@ int bench_run(struct bench *bench, struct bench_row *row, const struct bench_mou
 	bool was_ready = false;
 	int result;
 
-	bench_format_row(row, run.what, sizeof(run.what));
+	bench_format_row(bench, row, run.what, sizeof(run.what));
 	run.text = malloc(BENCH_TEXT_MAX);
 	if (!run.text) {
 		bench_fail(bench, run.what, "out of memory");

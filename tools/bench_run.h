@@ -17,8 +17,8 @@ int bench_run_prepare(struct bench *bench, const struct bench_row *row,
  * Wait until the daemon knows the program, and as one of that engine. @text is room for
  * BENCH_TEXT_MAX bytes. -EOPNOTSUPP: of another one. Errors with words.
  */
-int bench_run_find(enum bench_engine wanted, const struct bench_mount *mount, pid_t pid, char *text,
-		   struct gcr_error *error);
+int bench_run_find(const struct bench *bench, enum bench_engine wanted,
+		   const struct bench_mount *mount, pid_t pid, char *text, struct gcr_error *error);
 
 /*
  * Add one run to the row. What goes wrong is said to the bench (bench_fail, or bench_note if the

@@ -53,8 +53,9 @@ int bench_role_start(const struct bench *bench, const struct bench_mount *mount,
 		     const char *const *role, struct bench_child *ret_child,
 		     struct gcr_error *error)
 {
-	char option[] = "--role";
-	char *arguments[ARGUMENTS_MAX] = {bench->paths.self, option};
+	char role_option[] = "--role", hip_option[] = "--hip-role";
+	char *arguments[ARGUMENTS_MAX] = {bench->paths.self,
+					  bench->options.hip ? hip_option : role_option};
 	const char *name = role[0];
 
 	for (size_t i = 2; *role && i < ARGUMENTS_MAX - 1; i++, role++)
@@ -155,7 +156,8 @@ static int start_target(const struct bench *bench, uint64_t bytes, bool preload,
 				    &problem);
 	if (!result)
 		return 0;
-	if (strstr(problem.words, "CUDA_ERROR_OUT_OF_MEMORY"))
+	if (strstr(problem.words, "CUDA_ERROR_OUT_OF_MEMORY") ||
+	    strstr(problem.words, "hipErrorOutOfMemory"))
 		return gcr_error_set(error, ENOMEM, "not enough VRAM: %s", problem.words);
 	return gcr_error_set(error, problem.number, "the program does not start: %s",
 			     problem.words);

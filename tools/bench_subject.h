@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What is frozen and thawed: a program of our own whose memory is known, or the user's command.
- * And who uses how much of the GPU's memory, as NVML tells.
+ * And who uses how much of the GPU's memory, as NVML or KFD tells.
  */
 #ifndef GCR_TOOLS_BENCH_SUBJECT_H
 #define GCR_TOOLS_BENCH_SUBJECT_H
@@ -61,7 +61,7 @@ struct bench_vram {
 	} users[BENCH_USERS_MAX];
 };
 
-/* -ENOENT: NVML does not tell. */
+/* -ENOENT: nobody tells. */
 int bench_vram_read(struct bench *bench, struct bench_vram *ret_vram);
 uint64_t bench_vram_of(const struct bench_vram *vram, pid_t pid);
 

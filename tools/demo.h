@@ -117,7 +117,7 @@ struct demo {
 	uint64_t managed_count, vmm_count, pitch_count, async_count;
 	uint64_t tick_msec, ticks, first_gpu, gpu_count;
 	uint64_t thread_count, capture_msec, spin_tick, child_count, fork_tick;
-	bool clone, list;
+	bool clone, list, hip;
 
 	struct gpu gpus[DEMO_GPUS_MAX];
 	struct buffer *buffers;
@@ -128,8 +128,8 @@ struct demo {
 /* ---- demo_driver.c ---- */
 
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Look up all functions: 0, -ENOENT, -ENOSYS, with words on stderr. */
-int driver_open(void);
+/* Look up all functions, of CUDA or HIP: 0, -ENOENT, -ENOSYS, with words on stderr. */
+int driver_open(bool is_hip);
 int driver_error(const char *call, CUresult result);
 
 /* 0, or -EIO with the call and the driver's name for what went wrong on stderr. */
@@ -139,6 +139,8 @@ int driver_error(const char *call, CUresult result);
 		cu_result_ == CUDA_SUCCESS ? 0 : driver_error(#name, cu_result_); \
 	})
 
+/* The kernels, for the GPU whose context is current. Errors have been said. */
+int module_load(CUmodule *ret_module);
 /* A kernel of any size on @stream; @arguments as cuLaunchKernel takes them. */
 int launch(CUfunction function, CUstream stream, void **arguments);
 /* Make the GPU's context this thread's; does nothing where there is one GPU only. */

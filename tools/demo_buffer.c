@@ -89,6 +89,8 @@ static int vmm_create(const struct demo *demo, struct buffer *buffer, uint64_t b
 
 	if (error < 0)
 		return error;
+	/* A copy never goes across two segments: HIP before 6.3 does not make such. */
+	granularity = round_up(granularity, PART_WORDS * sizeof(uint32_t));
 	bytes = round_up(bytes, granularity);
 	buffer->segment_bytes = round_up((bytes + 2) / 3, granularity);
 	if (buffer->segment_bytes > SEGMENT_BYTES_MAX)

@@ -2,15 +2,17 @@
 /* gpucr-demo: the driver's functions, looked up at run time, and words for what went wrong. */
 #include "tools/demo.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+
+#include "tools/gpu_library.h"
 
 #define GRID_BLOCKS  1024
 #define GRID_THREADS 256
 
 struct driver driver;
+static struct gcr_gpu_library library;
 
 void complain(const char *format, ...)
 {
@@ -31,27 +33,42 @@ int driver_error(const char *call, CUresult result)
 
 	if (driver.cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
 		name = "unknown error";
-	complain("%s: %s (%d)", call, name, (int)result);
+	complain("%s: %s (%d)", gcr_gpu_library_word(&library, call), name, (int)result);
 	return -EIO;
 }
 
-int driver_open(void)
+int driver_open(bool is_hip)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+	struct gcr_error error;
 
-	if (!library) {
-		complain("%s (no GPU driver here? `gpucr-run --sim gpucr-demo` uses the simulator)",
-			 dlerror());
+	if (gcr_gpu_library_open(is_hip, &library, &error) < 0) {
+		complain("%s (no GPU driver here? `gpucr-run --sim gpucr-demo%s` uses the "
+			 "simulator)",
+			 error.words, is_hip ? " --hip" : "");
 		return -ENOENT;
 	}
-#define LOOK_UP(name)                                                             \
-	driver.name = (__typeof__(name) *)dlsym(library, #name);                  \
-	if (!driver.name) {                                                       \
-		complain("libcuda.so.1 has no %s: the driver is too old", #name); \
-		return -ENOSYS;                                                   \
+#define LOOK_UP(function)                                                                    \
+	driver.function = (__typeof__(function) *)gcr_gpu_library_find(&library, #function); \
+	if (!driver.function) {                                                              \
+		complain("%s has no %s: the driver is too old", library.name,                \
+			 gcr_gpu_library_word(&library, #function));                         \
+		return -ENOSYS;                                                              \
 	}
 	DRIVER_FUNCTIONS(LOOK_UP)
 	return 0;
+}
+
+int module_load(CUmodule *ret_module)
+{
+	_cleanup_free_ void *code = NULL;
+	struct gcr_error error;
+	int result = gcr_gpu_library_kernels(&library, &code, &error);
+
+	if (result < 0) {
+		complain("the kernels: %s", error.words);
+		return result;
+	}
+	return CU(cuModuleLoadData, ret_module, code);
 }
 
 int launch(CUfunction function, CUstream stream, void **arguments)

@@ -28,7 +28,9 @@ static const struct option_words {
 	{"runs", "N", "how often each (default 5)"},
 	{"slow-runs", "N", "the same for rows in which the driver moves the bytes"},
 	{"rows", "LIST",
-	 "of bare, driver, vmm, data, refreeze, copy; also as vmm-cold, vmm-warm (default: all)"},
+	 "of bare, driver, vmm (or hip), data, refreeze, copy; also as vmm-cold, vmm-warm "
+	 "(default: "
+	 "all)"},
 	{"changed", "N",
 	 "percent of its VRAM that a program changes before a refreeze (default 1)"},
 	{"busy", NULL, "the programs give the GPU work up to the freeze"},
@@ -41,6 +43,7 @@ static const struct option_words {
 	{"limit", "SEC", "start nothing new after so long"},
 	{"json", "FILE", "write all values there; - is standard output, without the tables"},
 	{"progress", NULL, "say what is being done, also if stderr is no terminal"},
+	{"hip", NULL, "use an AMD GPU (without: if there is no NVIDIA one)"},
 	{"sim", NULL, "use the simulated GPU, with small sizes: tests the bench only"},
 	{"help", NULL, "print this"},
 	{"version", NULL, "print the version"},
@@ -129,6 +132,17 @@ static bool is_meant(const char *name, const char *text, size_t length)
 	return length && !strncmp(name, text, length) && (!name[length] || name[length] == '-');
 }
 
+/* "hip" is another word for "vmm": AMD's engine of the same kind. */
+static bool is_kind(const struct bench_kind *kind, const char *text, size_t length)
+{
+	char copy[32];
+
+	if (length < 3 || length >= sizeof(copy) || strncmp(text, "hip", 3))
+		return is_meant(kind->name, text, length);
+	snprintf(copy, sizeof(copy), "vmm%.*s", (int)length - 3, text + 3);
+	return is_meant(kind->name, copy, length);
+}
+
 /* "vmm" is vmm-cold and vmm-warm, and vmm itself on a mount that is there. */
 static int parse_rows(const char *text, struct bench_options *options)
 {
@@ -139,7 +153,7 @@ static int parse_rows(const char *text, struct bench_options *options)
 		unsigned int found = 0;
 
 		for (size_t i = 0; i < bench_kinds_count; i++) {
-			if (!is_meant(bench_kinds[i].name, text, length))
+			if (!is_kind(&bench_kinds[i], text, length))
 				continue;
 			options->kinds[i] = true;
 			found++;
@@ -167,6 +181,10 @@ static int choose_rows(struct bench_options *options)
 		if (bench_kinds[i].engine != BENCH_BARE &&
 		    (bench_kinds[i].start == BENCH_AS_IT_IS) != !!options->mount)
 			options->kinds[i] = false;
+		if (options->kinds[i] && options->hip && !bench_kinds[i].hip_words) {
+			options->kinds[i] = false;
+			options->lacks_rows = true;
+		}
 		count += options->kinds[i];
 	}
 	for (size_t i = 0; i < BENCH_WAYS; i++) {
@@ -174,7 +192,11 @@ static int choose_rows(struct bench_options *options)
 			options->copies[i] = false;
 		count += options->copies[i];
 	}
-	return count ? 0 : complain("these rows need a daemon that is started for them", "--mount");
+	if (count)
+		return 0;
+	return options->lacks_rows
+		       ? complain("these rows are not there on an AMD GPU", NULL)
+		       : complain("these rows need a daemon that is started for them", "--mount");
 }
 
 static int take_option(const char *name, const char *value, struct bench_options *options)
@@ -217,6 +239,8 @@ static int take_option(const char *name, const char *value, struct bench_options
 		options->json = value;
 	} else if (!strcmp(name, "progress")) {
 		options->progress = true;
+	} else if (!strcmp(name, "hip")) {
+		options->hip = true;
 	} else if (!strcmp(name, "sim")) {
 		options->simulator = true;
 	} else if (!strcmp(name, "version")) {
@@ -262,6 +286,9 @@ static int parse_arguments(int argc, char **argv, struct bench_options *options)
 	}
 	if (optind < argc)
 		return complain("not an option", argv[optind]);
+	/* What there is. */
+	if (!options->simulator && access("/dev/nvidiactl", F_OK) && !access("/dev/kfd", F_OK))
+		options->hip = true;
 	if (!options->slow_runs)
 		options->slow_runs = options->runs;
 	return choose_rows(options);
@@ -323,6 +350,10 @@ static int find_paths(const struct bench_options *options, struct bench_paths *p
 		return -ENOMEM;
 	if (*paths->simulator_state)
 		setenv("GPUCR_SIM_DIR", paths->simulator_state, 1);
+	if (options->hip && !options->mount) {
+		setenv("GPUCR_SIM_GPUS", "0", 1);
+		setenv("GPUCR_SIM_HIP_GPUS", "1", 0);
+	}
 	return options->mount || !mkdir(paths->simulator_state, 0700) ? 0 : -errno;
 }
 
@@ -396,8 +427,8 @@ int main(int argc, char **argv)
 	struct gcr_error error = {0};
 	int result;
 
-	if (argc > 2 && !strcmp(argv[1], "--role"))
-		return bench_role(argc - 2, argv + 2);
+	if (argc > 2 && (!strcmp(argv[1], "--role") || !strcmp(argv[1], "--hip-role")))
+		return bench_role(argv[1][2] == 'h', argc - 2, argv + 2);
 	if (!bench)
 		return EXIT_FAILURE;
 	if (parse_arguments(argc, argv, &bench->options) < 0)

@@ -4,7 +4,8 @@
  * with a kernel every tick and checks all of it on the GPU every tick, against sums worked out on
  * the CPU without looking at the GPU's bytes. Frozen and thawed, it ticks on or says what changed.
  *
- * Here: the ticks and the command line. The CUDA driver API only (looked up at run time).
+ * Here: the ticks and the command line. The CUDA driver API only (looked up at run time), or what
+ * stands for it in HIP.
  */
 #include "tools/demo.h"
 
@@ -95,7 +96,7 @@ static int gpu_open(struct demo *demo, uint64_t index)
 	if ((error = CU(cuDeviceGet, &gpu->device, (int)(demo->first_gpu + index))) < 0 ||
 	    (error = CU(cuDevicePrimaryCtxRetain, &gpu->context, gpu->device)) < 0 ||
 	    (error = CU(cuCtxSetCurrent, gpu->context)) < 0 ||
-	    (error = CU(cuModuleLoadData, &gpu->module, gcr_demo_ptx)) < 0 ||
+	    (error = module_load(&gpu->module)) < 0 ||
 	    (error = CU(cuModuleGetFunction, &gpu->fill, gpu->module, "gpucr_fill")) < 0 ||
 	    (error = CU(cuModuleGetFunction, &gpu->add, gpu->module, "gpucr_add")) < 0 ||
 	    (error = CU(cuModuleGetFunction, &gpu->checksum, gpu->module, "gpucr_checksum")) < 0 ||
@@ -180,7 +181,7 @@ static int demo_open(struct demo *demo)
 		complain("out of memory");
 		return -ENOMEM;
 	}
-	if ((error = driver_open()) < 0 || (error = CU(cuInit, 0)) < 0)
+	if ((error = driver_open(demo->hip)) < 0 || (error = CU(cuInit, 0)) < 0)
 		return error;
 	for (uint64_t i = 0; i < demo->gpu_count; i++) {
 		error = gpu_open(demo, i);
@@ -522,6 +523,7 @@ static const struct {
 } flags[] = {
 	{"clone", offsetof(struct demo, clone), "children by clone(2), not fork(3)"},
 	{"list", offsetof(struct demo, list), "describe each buffer on stderr"},
+	{"hip", offsetof(struct demo, hip), "use an AMD GPU, by HIP"},
 };
 
 static void usage(FILE *stream)

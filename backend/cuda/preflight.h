@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "backend/look.h"
 #include "lib/error.h"
 
 /*
@@ -21,26 +22,11 @@
 int gcr_cuda_preflight(pid_t pid, const char *device_directory, const char *driver_version,
 		       struct gcr_error *error);
 
-enum gcr_cuda_obstacle_kind {
-	GCR_CUDA_OPEN,	 /* an open or mapped file's name begins with `prefix` */
-	GCR_CUDA_DEVICE, /* likewise, `prefix` being below the device directory */
-	GCR_CUDA_MAPPED, /* the last part of a mapped file's name begins with `prefix` */
-};
-
-/* One row of what is looked for. */
-struct gcr_cuda_obstacle {
-	enum gcr_cuda_obstacle_kind kind;
-	const char *prefix;
-	unsigned int first_number; /* not 0: a number that is at least this has to follow */
-	const char *why;	   /* a clause: what would be lost */
-	const char *what_to_do;
-};
-
-extern const struct gcr_cuda_obstacle gcr_cuda_obstacles[];
+extern const struct gcr_obstacle gcr_cuda_obstacles[];
 extern const size_t gcr_cuda_obstacles_count;
 
 /* The row that an open file, or a mapped one, falls under; NULL if there is none. */
-const struct gcr_cuda_obstacle *gcr_cuda_obstacle_find(const char *path, bool is_mapping,
-						       const char *device_directory);
+const struct gcr_obstacle *gcr_cuda_obstacle_find(const char *path, bool is_mapping,
+						  const char *device_directory);
 
 #endif

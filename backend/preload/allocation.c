@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include "backend/preload/device.h"
+#include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
@@ -30,6 +31,14 @@
 
 /* No GPU has as much; rounding up overflows above it. The driver refuses in its own words. */
 #define MOST_BYTES (1ull << 50)
+
+/* HIP keeps a thread's last error: so it has to refuse what we would refuse. */
+#define NOBODYS_ADDRESS 512
+#ifdef GCR_HIP
+#define REFUSAL(asked) (asked)
+#else
+#define REFUSAL(asked) CUDA_ERROR_INVALID_VALUE
+#endif
 
 /* A row longer than this is not kept as a companion: it would waste too much. */
 #define COMPANION_ROW_BYTES (64ull << 10)
@@ -58,6 +67,11 @@ bool gcr_memory_owns(unsigned long long address)
 }
 
 /* ---- making one ---- */
+
+bool gcr_allocation_takes(size_t bytes)
+{
+	return bytes > THRESHOLD_BYTES && bytes <= MOST_BYTES && gcr_memory_converts();
+}
 
 /* What there is of an allocation that is being made, or taken apart. */
 struct parts {
@@ -144,8 +158,7 @@ static CUresult enter(const struct parts *parts, int device, struct gcr_mapping 
 	return entered ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* An allocation of @bytes that @companion, in the current context, answers for. */
-static CUresult make(CUdeviceptr companion, size_t bytes, CUdeviceptr *ret_start)
+CUresult gcr_allocation_make(CUdeviceptr companion, size_t bytes, CUdeviceptr *ret_start)
 {
 	size_t mapped_bytes = (bytes + GCR_MEMORY_GRANULARITY - 1) & ~(GCR_MEMORY_GRANULARITY - 1);
 	_cleanup_(gcr_table_free_mapping_cleanup) struct gcr_mapping *mapping = NULL;
@@ -190,21 +203,22 @@ static CUresult make(CUdeviceptr companion, size_t bytes, CUdeviceptr *ret_start
 GCR_OWN(cuMemAlloc_v2);
 CUresult gcr_own_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
-	__typeof__(cuMemAlloc_v2) *real = GCR_REAL(cuMemAlloc_v2);
+	__typeof__(cuMemAlloc_v2) *real = GCR_WRAPPED(cuMemAlloc_v2);
 	CUdeviceptr companion;
 	CUresult result;
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemAlloc_v2);
-	if (!pointer || bytes <= THRESHOLD_BYTES || bytes > MOST_BYTES || !gcr_memory_converts())
+	if (!pointer || !gcr_allocation_takes(bytes))
 		return real(pointer, bytes);
 	result = real(&companion, COMPANION_BYTES);
 	if (result)
 		return result;
-	if (make(companion, bytes, pointer) == CUDA_SUCCESS)
+	if (gcr_allocation_make(companion, bytes, pointer) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	/* The driver by itself: it finds room where we found none, or has the better words. */
+	gcr_driver_forget_error();
 	GCR_REAL(cuMemFree_v2)(companion);
 	return real(pointer, bytes);
 }
@@ -214,7 +228,7 @@ GCR_OWN(cuMemAllocPitch_v2);
 CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width,
 				    size_t height, unsigned int element_bytes)
 {
-	__typeof__(cuMemAllocPitch_v2) *real = GCR_REAL(cuMemAllocPitch_v2);
+	__typeof__(cuMemAllocPitch_v2) *real = GCR_WRAPPED(cuMemAllocPitch_v2);
 	size_t bytes, row_bytes;
 	CUdeviceptr companion;
 	CUresult result;
@@ -235,10 +249,11 @@ CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
 	if (result)
 		return result;
 	if (!__builtin_mul_overflow(row_bytes, height, &bytes) && bytes <= MOST_BYTES &&
-	    make(companion, bytes, pointer) == CUDA_SUCCESS) {
+	    gcr_allocation_make(companion, bytes, pointer) == CUDA_SUCCESS) {
 		*pitch = row_bytes;
 		return CUDA_SUCCESS;
 	}
+	gcr_driver_forget_error();
 	GCR_REAL(cuMemFree_v2)(companion);
 	return real(pointer, pitch, width, height, element_bytes);
 }
@@ -292,7 +307,7 @@ static void abandon_free(struct gcr_mapping *mapping)
 GCR_OWN(cuMemFree_v2);
 CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 {
-	__typeof__(cuMemFree_v2) *real = GCR_REAL(cuMemFree_v2);
+	__typeof__(cuMemFree_v2) *real = GCR_WRAPPED(cuMemFree_v2);
 	struct gcr_mapping *mapping;
 	CUdeviceptr companion;
 	CUresult result;
@@ -306,7 +321,7 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
 		return (CUresult)managed_result;
 	if (!mapping) {
-		result = ours ? CUDA_ERROR_INVALID_VALUE : real(pointer);
+		result = ours ? REFUSAL(real(NOBODYS_ADDRESS)) : real(pointer);
 		if (result == CUDA_SUCCESS)
 			gcr_ipc_freed(pointer);
 		return result;
@@ -354,7 +369,7 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
 GCR_OWN(cuMemFreeAsync);
 CUresult gcr_own_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-	__typeof__(cuMemFreeAsync) *real = GCR_REAL(cuMemFreeAsync);
+	__typeof__(cuMemFreeAsync) *real = GCR_WRAPPED(cuMemFreeAsync);
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
@@ -363,11 +378,11 @@ CUresult gcr_own_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 	return free_async(real, GCR_REAL(cuStreamSynchronize), pointer, stream);
 }
 
+#ifndef GCR_HIP
 GCR_OWN_AS(cuMemFreeAsync_ptsz, cuMemFreeAsync);
 CUresult gcr_own_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-	__typeof__(cuMemFreeAsync) *real =
-		(__typeof__(cuMemFreeAsync) *)gcr_entry_real(GCR_ENTRY_cuMemFreeAsync_ptsz);
+	__typeof__(cuMemFreeAsync) *real = GCR_WRAPPED_AS(cuMemFreeAsync_ptsz, cuMemFreeAsync);
 	__typeof__(cuStreamSynchronize) *synchronize =
 		(__typeof__(cuStreamSynchronize) *)gcr_entry_real(
 			GCR_ENTRY_cuStreamSynchronize_ptsz);
@@ -378,6 +393,7 @@ CUresult gcr_own_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 	gcr_gate_submitted();
 	return free_async(real, synchronize, pointer, stream);
 }
+#endif
 
 /* Once less: the mapping, if it was the last time. */
 static CUresult begin_close(CUdeviceptr pointer, struct gcr_mapping **ret_mapping)

@@ -12,6 +12,13 @@
  * allocation would be. */
 #define NOBODYS_ADDRESS 512
 
+/* What the driver says of one: CUDA's always the same, HIP's depends on the attribute. */
+#ifdef GCR_HIP
+#define UNKNOWN_POINTER(asked) (asked)
+#else
+#define UNKNOWN_POINTER(asked) CUDA_ERROR_INVALID_VALUE
+#endif
+
 /* What is to be said of one pointer, taken from the table. */
 struct subject {
 	CUdeviceptr pointer, start, companion;
@@ -88,7 +95,7 @@ GCR_OWN(cuPointerGetAttribute);
 CUresult gcr_own_cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
 				       CUdeviceptr pointer)
 {
-	__typeof__(cuPointerGetAttribute) *real = GCR_REAL(cuPointerGetAttribute);
+	__typeof__(cuPointerGetAttribute) *real = GCR_WRAPPED(cuPointerGetAttribute);
 	struct subject subject;
 	unsigned long long types;
 	CUresult result;
@@ -98,7 +105,7 @@ CUresult gcr_own_cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 	GCR_GATE(cuPointerGetAttribute);
 	subject = describe(pointer);
 	if (subject.behind)
-		return CUDA_ERROR_INVALID_VALUE;
+		return UNKNOWN_POINTER(real(data, attribute, NOBODYS_ADDRESS));
 	if (subject.allocated && data && source_of(attribute) == SOURCE_TABLE) {
 		answer_from_table(&subject, attribute, data);
 		return CUDA_SUCCESS;
@@ -118,7 +125,7 @@ GCR_OWN(cuPointerGetAttributes);
 CUresult gcr_own_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
 					void **data, CUdeviceptr pointer)
 {
-	__typeof__(cuPointerGetAttributes) *real = GCR_REAL(cuPointerGetAttributes);
+	__typeof__(cuPointerGetAttributes) *real = GCR_WRAPPED(cuPointerGetAttributes);
 	struct subject subject;
 	unsigned long long types;
 	CUresult result;
@@ -157,7 +164,7 @@ GCR_OWN(cuPointerSetAttribute);
 CUresult gcr_own_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 				       CUdeviceptr pointer)
 {
-	__typeof__(cuPointerSetAttribute) *real = GCR_REAL(cuPointerSetAttribute);
+	__typeof__(cuPointerSetAttribute) *real = GCR_WRAPPED(cuPointerSetAttribute);
 	struct subject subject;
 
 	if (!real)
@@ -172,7 +179,7 @@ CUresult gcr_own_cuPointerSetAttribute(const void *value, CUpointer_attribute at
 GCR_OWN(cuMemGetAddressRange_v2);
 CUresult gcr_own_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)
 {
-	__typeof__(cuMemGetAddressRange_v2) *real = GCR_REAL(cuMemGetAddressRange_v2);
+	__typeof__(cuMemGetAddressRange_v2) *real = GCR_WRAPPED(cuMemGetAddressRange_v2);
 	struct subject subject;
 
 	if (!real)
@@ -194,7 +201,7 @@ GCR_OWN(cuMemGetAccess);
 CUresult gcr_own_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
 				CUdeviceptr pointer)
 {
-	__typeof__(cuMemGetAccess) *real = GCR_REAL(cuMemGetAccess);
+	__typeof__(cuMemGetAccess) *real = GCR_WRAPPED(cuMemGetAccess);
 	CUdeviceptr companion;
 
 	if (!real)

@@ -20,6 +20,13 @@
 
 #define CAPTURES_MAX 256
 
+/* HIP has no other name for it before ROCm 6.3. */
+#ifdef GCR_HIP
+#define DEFAULT_STREAM NULL
+#else
+#define DEFAULT_STREAM CU_STREAM_LEGACY
+#endif
+
 struct capture {
 	CUstream stream; /* CU_STREAM_PER_THREAD: the default one of the thread */
 	pid_t thread;	 /* that began it */
@@ -60,7 +67,7 @@ static CUstream plain(CUstream stream, bool per_thread)
 {
 	if (stream)
 		return stream;
-	return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+	return per_thread ? CU_STREAM_PER_THREAD : DEFAULT_STREAM;
 }
 
 /* captures.lock is held. The default stream of one thread is not that of another. */
@@ -206,7 +213,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	GCR_OWN_AS(symbol, like);                                                                \
 	CUresult gcr_own_##symbol parameters                                                     \
 	{                                                                                        \
-		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY_##symbol); \
+		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY(symbol)); \
 		CUresult result;                                                                 \
                                                                                                  \
 		if (!real)                                                                       \
@@ -223,14 +230,16 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	       const CUgraphEdgeData *data, size_t dependencies_count, CUstreamCaptureMode mode), \
 	      (stream, graph, dependencies, data, dependencies_count, mode))
 
+#ifndef GCR_HIP
 BEGIN(cuStreamBeginCapture, cuStreamBeginCapture, false, (CUstream stream), (stream))
 BEGIN(cuStreamBeginCapture_ptsz, cuStreamBeginCapture, true, (CUstream stream), (stream))
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz, true)
+#endif
 BEGIN(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2, false,
       (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
 BEGIN(cuStreamBeginCapture_v2_ptsz, cuStreamBeginCapture_v2, true,
       (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph, false)
-BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz, true)
 
 /*
  * What is known of a stream is taken out before it ends or is destroyed: another thread may begin
@@ -255,7 +264,7 @@ static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool 
 	CUresult gcr_own_##symbol(CUstream stream, CUgraph *graph)            \
 	{                                                                     \
 		__typeof__(cuStreamEndCapture) *real =                        \
-			(__typeof__(real))gcr_entry_real(GCR_ENTRY_##symbol); \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol)); \
                                                                               \
 		if (!real)                                                    \
 			return CUDA_ERROR_NOT_FOUND;                          \
@@ -284,7 +293,7 @@ static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
 	GCR_OWN(symbol);                                     \
 	CUresult gcr_own_##symbol(CUstream stream)           \
 	{                                                    \
-		__typeof__(symbol) *real = GCR_REAL(symbol); \
+		__typeof__(symbol) *real = GCR_WRAPPED(symbol); \
                                                              \
 		if (!real)                                   \
 			return CUDA_ERROR_NOT_FOUND;         \
@@ -292,5 +301,7 @@ static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
 		return destroy(real, stream);                \
 	}
 
+#ifndef GCR_HIP
 DESTROY(cuStreamDestroy)
+#endif
 DESTROY(cuStreamDestroy_v2)

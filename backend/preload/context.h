@@ -6,12 +6,23 @@
 #include <stddef.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "lib/error.h"
 
 /*
  * For the agent, with the gate closed: primary contexts that came or went without our knowledge
  * are put right first. At most @room of them to @ret_contexts; returns how many there are.
  */
 size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room);
+
+/* Called between two looks: 0 to look again, or -errno to leave off. */
+typedef int gcr_pause(void *patience);
+
+/*
+ * For the agent, with the gate closed: wait until all work of every context is done. 0; what @pause
+ * said, with words that name the GPU; -EOPNOTSUPP: the driver cannot tell; -EIO: it says that a
+ * context has failed; -ENOMEM.
+ */
+int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error);
 
 /* In the child of a fork. */
 void gcr_contexts_forget(void);

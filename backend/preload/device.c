@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "backend/preload/gate.h"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+#endif
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gcr_device devices[GCR_GPUS_MAX];
@@ -62,6 +65,13 @@ const struct gcr_device *gcr_device_get(int ordinal)
 	__atomic_store_n(&known[ordinal], true, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
 	return &devices[ordinal];
+}
+
+void gcr_device_use(int ordinal)
+{
+#ifdef GCR_HIP
+	GCR_REAL(cuCtxSetCurrent)(gcr_hip_context(ordinal));
+#endif
 }
 
 void gcr_device_refresh(void)

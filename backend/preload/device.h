@@ -18,6 +18,12 @@ struct gcr_device {
 /* NULL: no such device, or nothing can be known. Calls the driver the first time. */
 const struct gcr_device *gcr_device_get(int ordinal);
 
+/*
+ * This thread's GPU is this one from here on, as far as that matters to who imports memory: in HIP
+ * it belongs to the GPU that is current then. Calls the driver.
+ */
+void gcr_device_use(int ordinal);
+
 /* The UUIDs again, after a thaw: an ordinal may be another GPU now. Calls the driver. */
 void gcr_device_refresh(void);
 

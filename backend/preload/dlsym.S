@@ -14,11 +14,12 @@
 #define _CET_ENDBR
 #endif
 
+	.macro way_in name, target
 	.text
-	.globl dlsym
-	.type dlsym, @function
-	.hidden gcr_preload_dlsym_target
-dlsym:
+	.globl \name
+	.type \name, @function
+	.hidden \target
+\name:
 	.cfi_startproc
 	_CET_ENDBR
 	pushq %rdi
@@ -28,7 +29,7 @@ dlsym:
 	subq $8, %rsp			/* calls want 16-byte alignment */
 	.cfi_adjust_cfa_offset 8
 	movq 24(%rsp), %rdx		/* who asks */
-	call gcr_preload_dlsym_target
+	call \target
 	addq $8, %rsp
 	.cfi_adjust_cfa_offset -8
 	popq %rsi
@@ -37,15 +38,17 @@ dlsym:
 	.cfi_adjust_cfa_offset -8
 	jmpq *%rax
 	.cfi_endproc
-	.size dlsym, . - dlsym
+	.size \name, . - \name
+	.endm
 
 #elif GCR_PRELOAD_DLSYM && defined(__aarch64__)
 
+	.macro way_in name, target
 	.text
-	.globl dlsym
-	.type dlsym, %function
-	.hidden gcr_preload_dlsym_target
-dlsym:
+	.globl \name
+	.type \name, %function
+	.hidden \target
+\name:
 	.cfi_startproc
 	hint #34			/* bti c */
 	stp x29, x30, [sp, #-32]!
@@ -55,7 +58,7 @@ dlsym:
 	mov x29, sp
 	stp x0, x1, [sp, #16]
 	mov x2, x30			/* who asks */
-	bl gcr_preload_dlsym_target
+	bl \target
 	mov x16, x0			/* a register that BTI lets a tail call use */
 	ldp x0, x1, [sp, #16]
 	ldp x29, x30, [sp], #32
@@ -64,8 +67,14 @@ dlsym:
 	.cfi_restore x30
 	br x16
 	.cfi_endproc
-	.size dlsym, . - dlsym
+	.size \name, . - \name
+	.endm
 
+#endif
+
+#if GCR_PRELOAD_DLSYM
+	way_in dlsym, gcr_preload_dlsym_target
+	way_in GCR_PRELOAD_DLSYM_OWN, gcr_preload_last_target
 #endif
 
 	.section .note.GNU-stack, "", %progbits

@@ -11,14 +11,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "backend/cuda/cuda_api.h"
 #include "backend/preload/capture.h"
 #include "backend/preload/context.h"
-#include "backend/preload/driver_error.h"
 #include "backend/preload/thread.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -74,8 +71,9 @@ struct patience {
 };
 
 /* 0: look again; -ETIMEDOUT; -EINTR: the wake descriptor; -EAGAIN: a thread is held. */
-static int pause_a_little(struct patience *patience)
+static int pause_a_little(void *argument)
 {
+	struct patience *patience = argument;
 	struct pollfd wake = {.fd = patience->wake_fd, .events = POLLIN};
 	struct timespec pause = {0};
 	int64_t now;
@@ -222,90 +220,6 @@ static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 	return 0;
 }
 
-/* ---- idleness ---- */
-
-static int wait_for_event(CUevent event, CUdevice device, struct patience *patience,
-			  struct gcr_error *error)
-{
-	__typeof__(cuEventQuery) *query = GCR_REAL(cuEventQuery);
-	CUresult result;
-	int r;
-
-	for (;;) {
-		result = query ? query(event) : CUDA_ERROR_NOT_FOUND;
-		if (result == CUDA_SUCCESS)
-			return 0;
-		if (result != CUDA_ERROR_NOT_READY)
-			return gcr_driver_failed(error, "cuEventQuery", result);
-		r = pause_a_little(patience);
-		if (r < 0)
-			return gcr_error_set(error, -r, "GPU %d has not finished its work",
-					     (int)device);
-	}
-}
-
-/*
- * The work of every stream of the context, also of those that wait for nobody, of the default ones
- * of all threads, of host functions. cuCtxRecordEvent needs no current context, takes 0.4 us
- * whatever there is (H100, 580.159), and breaks a capture that is open.
- */
-static int wait_for_context(CUcontext context, struct patience *patience, struct gcr_error *error)
-{
-	__typeof__(cuCtxRecordEvent) *record = GCR_REAL(cuCtxRecordEvent);
-	__typeof__(cuEventCreate) *create = GCR_REAL(cuEventCreate);
-	__typeof__(cuEventDestroy_v2) *destroy = GCR_REAL(cuEventDestroy_v2);
-	__typeof__(cuCtxGetDevice) *get_device = GCR_REAL(cuCtxGetDevice);
-	CUdevice device = CU_DEVICE_INVALID;
-	CUevent event;
-	CUresult result;
-	int r;
-
-	if (!record || !create || !destroy || !get_device)
-		return gcr_error_set(error, EOPNOTSUPP,
-				     "the driver is too old to say whether a context is idle");
-	get_device(&device);
-	result = create(&event, CU_EVENT_DISABLE_TIMING);
-	if (result != CUDA_SUCCESS)
-		return gcr_driver_failed(error, "cuEventCreate", result);
-	result = record(context, event);
-	if (result == CUDA_SUCCESS)
-		r = wait_for_event(event, device, patience, error);
-	else if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-		r = gcr_error_set(error, EOPNOTSUPP,
-				  "a stream of GPU %d is in a capture whose beginning was not seen",
-				  (int)device);
-	else
-		r = gcr_driver_failed(error, "cuCtxRecordEvent", result);
-	destroy(event);
-	return r;
-}
-
-static int wait_for_contexts(struct patience *patience, struct gcr_error *error)
-{
-	__typeof__(cuCtxPushCurrent_v2) *push = GCR_REAL(cuCtxPushCurrent_v2);
-	__typeof__(cuCtxPopCurrent_v2) *pop = GCR_REAL(cuCtxPopCurrent_v2);
-	size_t count = gcr_contexts_alive(NULL, 0);
-	_cleanup_free_ CUcontext *contexts = calloc(count + 1, sizeof(CUcontext));
-	CUcontext popped;
-	CUresult result;
-	int r = 0;
-
-	if (!contexts)
-		return gcr_error_set(error, ENOMEM, "no memory to list the contexts");
-	if (count && (!push || !pop))
-		return gcr_error_set(error, EOPNOTSUPP, "the driver is too old");
-	/* Nobody makes or destroys one now. */
-	gcr_contexts_alive(contexts, count);
-	for (size_t i = 0; i < count && r == 0; i++) {
-		result = push(contexts[i]);
-		if (result != CUDA_SUCCESS)
-			return gcr_driver_failed(error, "cuCtxPushCurrent", result);
-		r = wait_for_context(contexts[i], patience, error);
-		pop(&popped);
-	}
-	return r;
-}
-
 /* ---- the gate ---- */
 
 /*
@@ -358,7 +272,7 @@ int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
 		patience.retreat_usec = gcr_clock_usec() + retreat_usec;
 		r = close_between_captures(&patience, error);
 		if (r == 0)
-			r = wait_for_contexts(&patience, error);
+			r = gcr_contexts_wait(pause_a_little, &patience, error);
 		if (r != -EAGAIN)
 			return r;
 		r = let_through(&patience, retreat_usec, error);

@@ -20,11 +20,11 @@ struct gcr_gate_pass {
 };
 
 /*
- * For a hand-written wrapper of entry point GCR_ENTRY_<name>: holds the thread up while the gate
+ * For a hand-written wrapper, GCR_OWN(name): holds the thread up while the gate
  * is closed, and is inside until the end of the block.
  */
 #define GCR_GATE(name) \
-	_cleanup_(gcr_gate_leave) struct gcr_gate_pass gate_pass_ = gcr_gate_enter(GCR_ENTRY_##name)
+	_cleanup_(gcr_gate_leave) struct gcr_gate_pass gate_pass_ = gcr_gate_enter(GCR_ENTRY(name))
 
 /*
  * The same for one that makes several calls of the driver, or holds a lock over one: a thread that

@@ -14,6 +14,9 @@
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/memory.h"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+#endif
 
 /* cuda.h: CU_MEM_HANDLE_TYPE_FABRIC may be asked for along with others. */
 #define KNOWN_TYPES ((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -114,7 +117,7 @@ GCR_OWN(cuMemCreate);
 CUresult gcr_own_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 			     const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	__typeof__(cuMemCreate) *real = GCR_REAL(cuMemCreate);
+	__typeof__(cuMemCreate) *real = GCR_WRAPPED(cuMemCreate);
 	CUresult result;
 
 	if (!real)
@@ -134,7 +137,7 @@ CUresult gcr_own_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 GCR_OWN(cuMemRelease);
 CUresult gcr_own_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	__typeof__(cuMemRelease) *real = GCR_REAL(cuMemRelease);
+	__typeof__(cuMemRelease) *real = GCR_WRAPPED(cuMemRelease);
 	struct gcr_memory *memory, *dead = NULL;
 	bool passes;
 
@@ -178,7 +181,7 @@ GCR_OWN(cuMemMap);
 CUresult gcr_own_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 			  CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	__typeof__(cuMemMap) *real = GCR_REAL(cuMemMap);
+	__typeof__(cuMemMap) *real = GCR_WRAPPED(cuMemMap);
 	_cleanup_(gcr_table_free_mapping_cleanup) struct gcr_mapping *mapping = NULL;
 	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
 	CUmemGenericAllocationHandle real_handle;
@@ -222,7 +225,7 @@ static bool is_allocation(CUdeviceptr pointer, size_t bytes)
 GCR_OWN(cuMemUnmap);
 CUresult gcr_own_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
-	__typeof__(cuMemUnmap) *real = GCR_REAL(cuMemUnmap);
+	__typeof__(cuMemUnmap) *real = GCR_WRAPPED(cuMemUnmap);
 	struct gcr_mapping *mapping;
 	struct gcr_memory *dead = NULL;
 	CUresult result;
@@ -278,7 +281,7 @@ GCR_OWN(cuMemSetAccess);
 CUresult gcr_own_cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access,
 				size_t count)
 {
-	__typeof__(cuMemSetAccess) *real = GCR_REAL(cuMemSetAccess);
+	__typeof__(cuMemSetAccess) *real = GCR_WRAPPED(cuMemSetAccess);
 	CUresult result;
 
 	if (!real)
@@ -299,7 +302,7 @@ CUresult gcr_own_cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAc
 GCR_OWN(cuMemAddressFree);
 CUresult gcr_own_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 {
-	__typeof__(cuMemAddressFree) *real = GCR_REAL(cuMemAddressFree);
+	__typeof__(cuMemAddressFree) *real = GCR_WRAPPED(cuMemAddressFree);
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
@@ -309,12 +312,18 @@ CUresult gcr_own_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 
 /* ---- asking about it ---- */
 
+#ifdef GCR_HIP
+#define ASKS_COMPANION false
+#else
+#define ASKS_COMPANION true
+#endif
+
 GCR_OWN(cuMemGetAllocationPropertiesFromHandle);
 CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 							CUmemGenericAllocationHandle handle)
 {
 	__typeof__(cuMemGetAllocationPropertiesFromHandle) *real =
-		GCR_REAL(cuMemGetAllocationPropertiesFromHandle);
+		GCR_WRAPPED(cuMemGetAllocationPropertiesFromHandle);
 	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
 	CUmemGenericAllocationHandle real_handle;
 
@@ -328,6 +337,19 @@ CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
 	return CUDA_SUCCESS;
 }
 
+/*
+ * Does the program get a handle that it has to release as often as it got it? Up to ROCm 6 it gets
+ * the one that it has.
+ */
+static bool retains(void)
+{
+#ifdef GCR_HIP
+	return gcr_hip_version() >= GCR_HIP_VERSION(7, 0);
+#else
+	return true;
+#endif
+}
+
 /* One more handle of the program for what is mapped at @address. false: the driver knows better. */
 static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *handle,
 			  CUresult *ret_result)
@@ -338,7 +360,9 @@ static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *han
 	if (!mapping || mapping->memory->origin != GCR_MEMORY_CREATED)
 		return false;
 	*ret_result = CUDA_SUCCESS;
-	if (gcr_table_add_handle(mapping->memory, gcr_table_number(mapping->memory)) < 0)
+	if (!retains() && gcr_table_find_handle(gcr_table_number(mapping->memory)))
+		*handle = gcr_table_number(mapping->memory);
+	else if (gcr_table_add_handle(mapping->memory, gcr_table_number(mapping->memory)) < 0)
 		*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
 	else
 		*handle = gcr_table_number(mapping->memory);
@@ -358,7 +382,7 @@ static void note_retained(CUdeviceptr address, CUmemGenericAllocationHandle hand
 GCR_OWN(cuMemRetainAllocationHandle);
 CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
-	__typeof__(cuMemRetainAllocationHandle) *real = GCR_REAL(cuMemRetainAllocationHandle);
+	__typeof__(cuMemRetainAllocationHandle) *real = GCR_WRAPPED(cuMemRetainAllocationHandle);
 	CUdeviceptr pointer = (CUdeviceptr)(uintptr_t)address, companion;
 	CUresult result;
 
@@ -366,8 +390,9 @@ CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemRetainAllocationHandle);
 	if (is_allocation(pointer, 1)) {
-		/* Memory of cuMemAlloc has no handle that one could get hold of. */
-		if (!gcr_allocation_companion(pointer, &companion))
+		/* Memory of cuMemAlloc has no handle that one could get hold of; and ROCm 6 follows
+		 * a null pointer when it looks for one. */
+		if (!ASKS_COMPANION || !gcr_allocation_companion(pointer, &companion))
 			return CUDA_ERROR_INVALID_VALUE;
 		result = real(handle, (void *)(uintptr_t)companion);
 		if (result)
@@ -404,7 +429,7 @@ CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 					      CUmemAllocationHandleType type,
 					      unsigned long long flags)
 {
-	__typeof__(cuMemExportToShareableHandle) *real = GCR_REAL(cuMemExportToShareableHandle);
+	__typeof__(cuMemExportToShareableHandle) *real = GCR_WRAPPED(cuMemExportToShareableHandle);
 	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
 	CUmemGenericAllocationHandle real_handle;
 	CUresult result;
@@ -436,7 +461,7 @@ GCR_OWN(cuMemImportFromShareableHandle);
 CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
 						void *shareable, CUmemAllocationHandleType type)
 {
-	__typeof__(cuMemImportFromShareableHandle) *real = GCR_REAL(cuMemImportFromShareableHandle);
+	__typeof__(cuMemImportFromShareableHandle) *real = GCR_WRAPPED(cuMemImportFromShareableHandle);
 	CUresult result;
 
 	if (!real)
@@ -448,13 +473,15 @@ CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 	return result;
 }
 
+#ifndef GCR_HIP
+
 /* ---- multicast objects ---- */
 
 GCR_OWN(cuMulticastCreate);
 CUresult gcr_own_cuMulticastCreate(CUmemGenericAllocationHandle *handle,
 				   const CUmulticastObjectProp *prop)
 {
-	__typeof__(cuMulticastCreate) *real = GCR_REAL(cuMulticastCreate);
+	__typeof__(cuMulticastCreate) *real = GCR_WRAPPED(cuMulticastCreate);
 	CUresult result;
 
 	if (!real)
@@ -471,7 +498,7 @@ CUresult gcr_own_cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size
 				    CUmemGenericAllocationHandle handle, size_t memory_offset,
 				    size_t bytes, unsigned long long flags)
 {
-	__typeof__(cuMulticastBindMem) *real = GCR_REAL(cuMulticastBindMem);
+	__typeof__(cuMulticastBindMem) *real = GCR_WRAPPED(cuMulticastBindMem);
 	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
 	CUmemGenericAllocationHandle real_handle;
 
@@ -481,3 +508,5 @@ CUresult gcr_own_cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size
 	memory = get(handle, &real_handle);
 	return real(multicast, offset, real_handle, memory_offset, bytes, flags);
 }
+
+#endif

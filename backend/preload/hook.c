@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Being there however the program gets hold of the driver's functions: linked with libcuda, by
- * dlsym, or by cuGetProcAddress. Runs inside any program at any time, before main() too: no
- * constructor, no memory allocated here, no lock. In doubt the program gets the driver's own
- * function.
+ * Being there when the program gets hold of the driver's functions by dlsym. Runs inside any program
+ * at any time, before main() too: no constructor, no memory allocated here, no lock. In doubt the
+ * program gets the driver's own function.
+ *
+ * There may be two of us in a program, for the drivers of two vendors, each with a dlsym. The first
+ * hands on to the second what is none of its names; that finds who asks as if it had been called
+ * at once, since it is reached by a jump too.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -13,22 +16,23 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/cuda/cuda_api.h"
 #include "backend/preload/agent.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
 #include "lib/cleanup.h"
 
-/* cuMemAlloc is; cudaMalloc and cublasCreate are not. */
-static bool is_drivers_name(const char *name)
-{
-	return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
-}
-
-/* ---- dlsym ---- */
-
 #if GCR_PRELOAD_DLSYM
+
+/* Cheap, and true of all names of entry points that are wrapped. */
+static bool has_prefix(const char *name)
+{
+#ifdef GCR_HIP
+	return name[0] == 'h' && name[1] == 'i' && name[2] == 'p';
+#else
+	return name[0] == 'c' && name[1] == 'u';
+#endif
+}
 
 /* No driver is loaded: without us the program would find nothing. dlerror() says so. */
 static void *answer_absent(void *handle, const char *name)
@@ -130,18 +134,19 @@ static void *unknown_target(void *handle, const char *name)
 	return is_unknown_function(name) ? (void *)answer_unknown_next : (void *)gcr_real_dlsym();
 }
 
-void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller)
+void *gcr_preload_last_target(void *handle, const char *name, const void *caller)
 {
 	gcr_dlsym_function *real = gcr_real_dlsym();
 	enum gcr_entry entry;
 
 	if (!real)
 		return (void *)answer_nothing;
-	if (!name || name[0] != 'c' || name[1] != 'u')
+	if (!name || !has_prefix(name))
 		return (void *)real;
 	entry = gcr_entry_find(name);
 	if (entry == GCR_ENTRIES)
-		return is_drivers_name(name) ? unknown_target(handle, name) : (void *)real;
+		return gcr_entry_is_drivers_name(name) ? unknown_target(handle, name)
+						       : (void *)real;
 	if (!gcr_entry_points[entry].wrapper)
 		return (void *)real;
 	if (handle != RTLD_DEFAULT && handle != RTLD_NEXT)
@@ -150,6 +155,24 @@ void *gcr_preload_dlsym_target(void *handle, const char *name, const void *calle
 		return (void *)answer_absent;
 	/* From before us the dynamic linker finds our function by itself. */
 	return handle == RTLD_NEXT && is_behind_us(caller) ? (void *)answer_own : (void *)real;
+}
+
+/* Not found by a call of dlsym: that may be called inside malloc(3), which it calls if it fails. */
+extern gcr_dlsym_function GCR_PRELOAD_DLSYM_OTHER __attribute__((weak, visibility("default")));
+
+void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller)
+{
+	if (GCR_PRELOAD_DLSYM_OTHER && (!name || !has_prefix(name)))
+		return (void *)GCR_PRELOAD_DLSYM_OTHER;
+	return gcr_preload_last_target(handle, name, caller);
+}
+
+static bool is_others(const void *function)
+{
+	Dl_info info, other;
+
+	return GCR_PRELOAD_DLSYM_OTHER && dladdr((void *)GCR_PRELOAD_DLSYM_OTHER, &other) &&
+	       dladdr(function, &info) && info.dli_fbase == other.dli_fbase;
 }
 
 /*
@@ -163,7 +186,7 @@ static void look_for_other_dlsym(void)
 	char name[64];
 	Dl_info info;
 
-	if (!first || first == (void *)dlsym)
+	if (!first || first == (void *)dlsym || is_others(first))
 		return;
 	if (!dladdr(first, &info) || !info.dli_fname)
 		info.dli_fname = "another library";
@@ -179,154 +202,9 @@ static void look_for_other_dlsym(void)
 
 #endif
 
-/* ---- the driver's functions ---- */
-
-GCR_OWN(cuInit);
-CUresult gcr_own_cuInit(unsigned int flags)
+void gcr_hook_start(void)
 {
-	__typeof__(cuInit) *real = GCR_REAL(cuInit);
-	CUresult result;
-
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	GCR_GATE(cuInit);
-	result = real(flags);
-	if (result == CUDA_SUCCESS) {
-		gcr_reals_pin();
-		look_for_other_dlsym();
-		gcr_agent_start();
-	}
-	return result;
-}
-
-/* The entry point whose function in the driver is @function; of several, the one of that name. */
-static enum gcr_entry find_function(const void *function, const char *name)
-{
-	enum gcr_entry found = GCR_ENTRIES;
-
-	for (size_t i = 0; i < GCR_ENTRIES; i++) {
-		if (atomic_load_explicit(&gcr_reals[i], memory_order_relaxed) != function)
-			continue;
-		if (strcmp(gcr_entry_points[i].name, name) == 0)
-			return (enum gcr_entry)i;
-		found = (enum gcr_entry)i;
-	}
-	return found;
-}
-
-static bool is_per_thread(const char *symbol)
-{
-	const char *suffix = strrchr(symbol, '_');
-
-	return suffix && (strcmp(suffix, "_ptsz") == 0 || strcmp(suffix, "_ptds") == 0);
-}
-
-/* The entry point that cudaTypedefs.h means by a name, a version and flags. */
-static enum gcr_entry find_version(const char *name, int version, bool per_thread)
-{
-	enum gcr_entry best = GCR_ENTRIES;
-	bool best_per_thread = false;
-
-	for (size_t i = 0; i < GCR_ENTRIES; i++) {
-		const struct gcr_entry_point *point = &gcr_entry_points[i];
-		bool own = is_per_thread(point->symbol);
-
-		if (strcmp(point->name, name) != 0 || point->version > version ||
-		    (own && !per_thread))
-			continue;
-		/* A per-thread variant came with, or after, its function, and wins over it; a later
-		 * plain one has a per-thread one of its own. */
-		if (best == GCR_ENTRIES || point->version > gcr_entry_points[best].version ||
-		    (own && !best_per_thread)) {
-			best = (enum gcr_entry)i;
-			best_per_thread = own;
-		}
-	}
-	return best;
-}
-
-/* Does the driver export @function, by whatever name? */
-static bool is_exported(void *function)
-{
-	Dl_info info;
-
-	return dladdr(function, &info) && info.dli_sname && info.dli_saddr == function;
-}
-
-/* Was it the same one in the version that entry_points.def knows? */
-static bool is_as_before(const char *name, const void *function, cuuint64_t flags)
-{
-	__typeof__(cuGetProcAddress_v2) *get_v2 = GCR_REAL(cuGetProcAddress_v2);
-	__typeof__(cuGetProcAddress) *get = GCR_REAL(cuGetProcAddress);
-	CUdriverProcAddressQueryResult status;
-	void *before = NULL;
-
-	if (get_v2)
-		get_v2(name, &before, CUDA_VERSION, flags, &status);
-	else if (get)
-		get(name, &before, CUDA_VERSION, flags);
-	return before == function;
-}
-
-/* One that the driver hands out though it does not export it. */
-static enum gcr_entry find_unexported(const char *name, void *function, int version,
-				      cuuint64_t flags)
-{
-	enum gcr_entry entry;
-	void *none = NULL;
-
-	if (is_exported(function) ||
-	    (version > CUDA_VERSION && !is_as_before(name, function, flags)))
-		return GCR_ENTRIES;
-	entry = find_version(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-	/* It may be to be had in this way only. */
-	if (entry != GCR_ENTRIES)
-		atomic_compare_exchange_strong(&gcr_reals[entry], &none, function);
-	return entry;
-}
-
-static void substitute(const char *name, void **function, int version, cuuint64_t flags)
-{
-	enum gcr_entry entry;
-
-	if (!name || !function || !*function || !is_drivers_name(name))
-		return;
-	gcr_reals_find(*function);
-	entry = find_function(*function, name);
-	if (entry == GCR_ENTRIES)
-		entry = find_unexported(name, *function, version, flags);
-	if (entry == GCR_ENTRIES)
-		*function = gcr_unknown_wrap(name, *function);
-	else if (gcr_entry_points[entry].wrapper)
-		*function = gcr_entry_points[entry].wrapper;
-}
-
-GCR_OWN(cuGetProcAddress);
-CUresult gcr_own_cuGetProcAddress(const char *symbol, void **function, int version,
-				  cuuint64_t flags)
-{
-	__typeof__(cuGetProcAddress) *real = GCR_REAL(cuGetProcAddress);
-	CUresult result;
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	result = real(symbol, function, version, flags);
-	if (result == CUDA_SUCCESS)
-		substitute(symbol, function, version, flags);
-	return result;
-}
-
-GCR_OWN(cuGetProcAddress_v2);
-CUresult gcr_own_cuGetProcAddress_v2(const char *symbol, void **function, int version,
-				     cuuint64_t flags, CUdriverProcAddressQueryResult *status)
-{
-	__typeof__(cuGetProcAddress_v2) *real = GCR_REAL(cuGetProcAddress_v2);
-	CUresult result;
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	result = real(symbol, function, version, flags, status);
-	if (result == CUDA_SUCCESS)
-		substitute(symbol, function, version, flags);
-	return result;
+	gcr_reals_pin();
+	look_for_other_dlsym();
+	gcr_agent_start();
 }

@@ -143,7 +143,7 @@ static void note_exported(CUdeviceptr pointer)
 GCR_OWN(cuIpcGetMemHandle);
 CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 {
-	__typeof__(cuIpcGetMemHandle) *real = GCR_REAL(cuIpcGetMemHandle);
+	__typeof__(cuIpcGetMemHandle) *real = GCR_WRAPPED(cuIpcGetMemHandle);
 	struct gcr_ipc_token token = {.magic = GCR_IPC_MAGIC, .pid = getpid()};
 	CUdevice device;
 	CUresult result;
@@ -448,25 +448,27 @@ static CUresult open_handle(enum gcr_entry name, __typeof__(cuIpcOpenMemHandle_v
 	return result;
 }
 
+#ifndef GCR_HIP
 GCR_OWN(cuIpcOpenMemHandle);
 CUresult gcr_own_cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
 {
-	return open_handle(GCR_ENTRY_cuIpcOpenMemHandle, GCR_REAL(cuIpcOpenMemHandle), pointer,
+	return open_handle(GCR_ENTRY(cuIpcOpenMemHandle), GCR_WRAPPED(cuIpcOpenMemHandle), pointer,
 			   handle, flags);
 }
+#endif
 
 GCR_OWN(cuIpcOpenMemHandle_v2);
 CUresult gcr_own_cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle,
 				       unsigned int flags)
 {
-	return open_handle(GCR_ENTRY_cuIpcOpenMemHandle_v2, GCR_REAL(cuIpcOpenMemHandle_v2),
+	return open_handle(GCR_ENTRY(cuIpcOpenMemHandle_v2), GCR_WRAPPED(cuIpcOpenMemHandle_v2),
 			   pointer, handle, flags);
 }
 
 GCR_OWN(cuIpcCloseMemHandle);
 CUresult gcr_own_cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
-	__typeof__(cuIpcCloseMemHandle) *real = GCR_REAL(cuIpcCloseMemHandle);
+	__typeof__(cuIpcCloseMemHandle) *real = GCR_WRAPPED(cuIpcCloseMemHandle);
 	CUresult result;
 
 	if (!real)

@@ -9,6 +9,24 @@
 
 #include "lib/error.h"
 
+#ifdef GCR_HIP
+
+/* What kernels need for their stacks belongs to the queues, which stay on the GPU. */
+static inline void gcr_limits_shrink(void)
+{
+}
+
+static inline int gcr_limits_restore(struct gcr_error *error)
+{
+	return 0;
+}
+
+static inline void gcr_limits_forget(void)
+{
+}
+
+#else
+
 /*
  * Set the stack limit of every context to 0 and remember what it was. A context that will not have
  * that stays as it is.
@@ -24,4 +42,5 @@ int gcr_limits_restore(struct gcr_error *error);
 /* In the child of a fork. */
 void gcr_limits_forget(void);
 
+#endif
 #endif

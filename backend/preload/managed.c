@@ -271,7 +271,7 @@ static void note(CUdeviceptr start, size_t bytes, unsigned flags)
 GCR_OWN(cuMemAllocManaged);
 CUresult gcr_own_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags)
 {
-	__typeof__(cuMemAllocManaged) *real = GCR_REAL(cuMemAllocManaged);
+	__typeof__(cuMemAllocManaged) *real = GCR_WRAPPED(cuMemAllocManaged);
 	CUresult result;
 
 	if (!real)
@@ -366,7 +366,7 @@ GCR_OWN(cuMemAdvise);
 CUresult gcr_own_cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice,
 			     CUdevice device)
 {
-	__typeof__(cuMemAdvise) *real = GCR_REAL(cuMemAdvise);
+	__typeof__(cuMemAdvise) *real = GCR_WRAPPED(cuMemAdvise);
 	CUresult result;
 
 	if (!real)
@@ -382,7 +382,7 @@ GCR_OWN(cuMemAdvise_v2);
 CUresult gcr_own_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice,
 				CUmemLocation location)
 {
-	__typeof__(cuMemAdvise_v2) *real = GCR_REAL(cuMemAdvise_v2);
+	__typeof__(cuMemAdvise_v2) *real = GCR_WRAPPED(cuMemAdvise_v2);
 	CUresult result;
 
 	if (!real)
@@ -411,7 +411,7 @@ GCR_OWN(cuStreamAttachMemAsync);
 CUresult gcr_own_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes,
 					unsigned int flags)
 {
-	__typeof__(cuStreamAttachMemAsync) *real = GCR_REAL(cuStreamAttachMemAsync);
+	__typeof__(cuStreamAttachMemAsync) *real = GCR_WRAPPED(cuStreamAttachMemAsync);
 	CUresult result;
 
 	if (!real)
@@ -424,13 +424,13 @@ CUresult gcr_own_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, si
 	return result;
 }
 
+#ifndef GCR_HIP
 GCR_OWN_AS(cuStreamAttachMemAsync_ptsz, cuStreamAttachMemAsync);
 CUresult gcr_own_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, size_t bytes,
 					     unsigned int flags)
 {
 	__typeof__(cuStreamAttachMemAsync) *real =
-		(__typeof__(cuStreamAttachMemAsync) *)gcr_entry_real(
-			GCR_ENTRY_cuStreamAttachMemAsync_ptsz);
+		GCR_WRAPPED_AS(cuStreamAttachMemAsync_ptsz, cuStreamAttachMemAsync);
 	CUresult result;
 
 	if (!real)
@@ -442,6 +442,7 @@ CUresult gcr_own_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointe
 		note_attachment(pointer, flags, stream, !stream || stream == CU_STREAM_PER_THREAD);
 	return result;
 }
+#endif
 
 /* ---- fork ---- */
 

@@ -285,6 +285,7 @@ static int map_memory(struct gcr_memory *memory, struct gcr_error *error)
 	if (!memory->real) {
 		if (!gcr_descriptor_valid(&memory->descriptor))
 			return lost_descriptor(error, memory);
+		gcr_device_use(memory->device);
 		result = GCR_REAL(cuMemImportFromShareableHandle)(
 			&memory->real, (void *)(intptr_t)memory->descriptor.fd,
 			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);

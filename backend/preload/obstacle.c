@@ -10,6 +10,12 @@
 
 #include "backend/preload/gate.h"
 
+#ifdef GCR_HIP
+#define CREATE "hipMemCreate"
+#else
+#define CREATE "cuMemCreate"
+#endif
+
 /* Each at most 127 bytes, the room in the page. */
 static const char *const words[GCR_OBSTACLE_COUNT] = {
 	[GCR_OBSTACLE_NONE] = "",
@@ -18,11 +24,11 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 	[GCR_OBSTACLE_MULTICAST] = "a multicast object: it cannot be taken apart and made again",
 	[GCR_OBSTACLE_FABRIC] = "memory with a fabric handle: other machines may have it mapped",
 	[GCR_OBSTACLE_HOST_MEMORY] =
-		"host memory made by cuMemCreate: the driver does not bring it back",
+		"host memory made by " CREATE ": the driver does not bring it back",
 	[GCR_OBSTACLE_COMPRESSIBLE] =
 		"compressible memory: it would come back as memory of another kind",
 	[GCR_OBSTACLE_SPECIAL_USE] =
-		"memory made by cuMemCreate for a special use: it would come back without it",
+		"memory made by " CREATE " for a special use: it would come back without it",
 	[GCR_OBSTACLE_SPARSE_ARRAY] = "memory mapped into a sparse array: it cannot be unmapped",
 	[GCR_OBSTACLE_POOL] = "a memory pool shared with another process",
 	[GCR_OBSTACLE_EVENT] = "an event shared with another process",

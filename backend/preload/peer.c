@@ -107,7 +107,7 @@ static void unlock(pthread_rwlock_t **held)
 	_cleanup_(unlock) pthread_rwlock_t *held_ = &lock; \
 	pthread_rwlock_wrlock(held_)
 
-static CUresult add(CUcontext user, int device, CUcontext owner)
+CUresult gcr_peer_add(CUcontext user, int device, CUcontext owner)
 {
 	CUresult result;
 
@@ -131,8 +131,7 @@ static CUresult add(CUcontext user, int device, CUcontext owner)
 	return CUDA_SUCCESS;
 }
 
-/* NULL stands for any context. */
-static void drop(CUcontext user, CUcontext owner)
+void gcr_peer_drop(CUcontext user, CUcontext owner)
 {
 	PEER_LOCK();
 	for (size_t i = 0; i < peer_count;) {
@@ -147,6 +146,8 @@ static void drop(CUcontext user, CUcontext owner)
 			change(peer.owner, peer.device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 	}
 }
+
+#ifndef GCR_HIP
 
 GCR_OWN(cuCtxEnablePeerAccess);
 CUresult gcr_own_cuCtxEnablePeerAccess(CUcontext owner, unsigned int flags)
@@ -166,7 +167,7 @@ CUresult gcr_own_cuCtxEnablePeerAccess(CUcontext owner, unsigned int flags)
 	if (!result)
 		result = GCR_REAL(cuCtxGetDevice)(&device);
 	if (!result)
-		result = add(user, device, owner);
+		result = gcr_peer_add(user, device, owner);
 	if (result)
 		GCR_REAL(cuCtxDisablePeerAccess)(owner);
 	return result;
@@ -184,14 +185,16 @@ CUresult gcr_own_cuCtxDisablePeerAccess(CUcontext owner)
 	GCR_GATE(cuCtxDisablePeerAccess);
 	result = real(owner);
 	if (result == CUDA_SUCCESS && GCR_REAL(cuCtxGetCurrent)(&user) == CUDA_SUCCESS && user)
-		drop(user, owner);
+		gcr_peer_drop(user, owner);
 	return result;
 }
 
+#endif
+
 void gcr_peer_context_gone(CUcontext context)
 {
-	drop(context, NULL);
-	drop(NULL, context);
+	gcr_peer_drop(context, NULL);
+	gcr_peer_drop(NULL, context);
 }
 
 void gcr_peer_forget(void)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the parts of libgpucr-preload.so know of each other. All of it is hidden outside. */
+/*
+ * What the parts of libgpucr-preload.so, and of libgpucr-preload-hip.so, know of each other. All of
+ * it is hidden outside, but for the names of dlsym.
+ */
 #ifndef GCR_PRELOAD_H
 #define GCR_PRELOAD_H
 
@@ -21,6 +24,18 @@
 #define GCR_UNKNOWN_MAX	       128
 #define GCR_UNKNOWN_BYTES      16 /* of code for each */
 #define GCR_UNKNOWN_NAME_BYTES 64
+
+/*
+ * The program's dlsym(3) is the one of the first preload library. This is the other way in, from
+ * the first to the second: what that does not know goes to the C library's.
+ */
+#ifdef GCR_HIP
+#define GCR_PRELOAD_DLSYM_OWN	gcr_preload_dlsym_hip
+#define GCR_PRELOAD_DLSYM_OTHER gcr_preload_dlsym_cuda
+#else
+#define GCR_PRELOAD_DLSYM_OWN	gcr_preload_dlsym_cuda
+#define GCR_PRELOAD_DLSYM_OTHER gcr_preload_dlsym_hip
+#endif
 
 #ifndef __ASSEMBLER__
 
@@ -45,6 +60,9 @@ void gcr_preload_forget(void);
  * arguments. Called by the assembly in dlsym.S, which then jumps there.
  */
 void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller);
+
+/* The same for a call that the other preload library has handed on. */
+void *gcr_preload_last_target(void *handle, const char *name, const void *caller);
 
 #endif
 #endif

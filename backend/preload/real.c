@@ -12,7 +12,21 @@
 #include "backend/preload/preload.h"
 #include "lib/cleanup.h"
 
-#define DRIVER_LIBRARY "libcuda.so.1"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+
+#define PREFIX "hip"
+#define INIT   GCR_ENTRY_hipInit
+
+/* The newest first, as a program is linked with one. */
+static const char *const libraries[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+					"libamdhip64.so"};
+#else
+#define PREFIX "cu"
+#define INIT   GCR_ENTRY_cuInit
+
+static const char *const libraries[] = {"libcuda.so.1"};
+#endif
 
 _Atomic(void *) gcr_reals[GCR_ENTRIES];
 
@@ -53,12 +67,14 @@ static bool is_ours(const void *function)
 /* A handle of the driver's library, to be closed; NULL if it is not loaded. */
 static void *open_driver(void *function, int flags)
 {
-	void *library = dlopen(DRIVER_LIBRARY, RTLD_LAZY | RTLD_NOLOAD | flags);
+	void *library = NULL;
 	Dl_info info;
 
+	for (size_t i = 0; !library && i < GCR_ARRAY_SIZE(libraries); i++)
+		library = dlopen(libraries[i], RTLD_LAZY | RTLD_NOLOAD | flags);
 	/* One that does not call itself so: by one of its functions. */
 	if (!library && !function)
-		function = gcr_real_dlsym()(RTLD_NEXT, "cuInit");
+		function = gcr_real_dlsym()(RTLD_NEXT, gcr_entry_points[INIT].symbol);
 	if (!library && function && !is_ours(function) && dladdr(function, &info))
 		library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | flags);
 	return library;
@@ -74,7 +90,7 @@ static void find(void *function, int flags)
 	if (!look_up)
 		return;
 	library = open_driver(function, flags);
-	init = library ? look_up(library, "cuInit") : NULL;
+	init = library ? look_up(library, gcr_entry_points[INIT].symbol) : NULL;
 	if (init && !is_ours(init)) {
 		for (size_t i = 0; i < GCR_ENTRIES; i++) {
 			void *real = look_up(library, gcr_entry_points[i].symbol);
@@ -98,7 +114,7 @@ void gcr_reals_find(void *function)
 
 bool gcr_reals_has(void *function)
 {
-	void *init = gcr_entry_real(GCR_ENTRY_cuInit);
+	void *init = gcr_entry_real(INIT);
 	Dl_info info, driver;
 
 	return init && dladdr(init, &driver) && dladdr(function, &info) &&
@@ -109,7 +125,7 @@ void gcr_reals_pin(void)
 {
 	if (atomic_load_explicit(&pinned, memory_order_relaxed))
 		return;
-	find(atomic_load(&gcr_reals[GCR_ENTRY_cuInit]), RTLD_NODELETE);
+	find(atomic_load(&gcr_reals[INIT]), RTLD_NODELETE);
 	atomic_store_explicit(&pinned, true, memory_order_relaxed);
 }
 
@@ -164,3 +180,58 @@ enum gcr_entry gcr_entry_find(const char *symbol)
 	}
 	return GCR_ENTRIES;
 }
+
+/* cuMemAlloc is; cudaMalloc and cublasCreate are not. */
+bool gcr_entry_is_drivers_name(const char *name)
+{
+	const size_t length = strlen(PREFIX);
+
+	return strncmp(name, PREFIX, length) == 0 && name[length] >= 'A' && name[length] <= 'Z';
+}
+
+enum gcr_entry gcr_entry_of(const void *function, const char *name)
+{
+	enum gcr_entry entry = GCR_ENTRIES;
+
+	for (size_t i = 0; i < GCR_ENTRIES; i++) {
+		if (atomic_load_explicit(&gcr_reals[i], memory_order_relaxed) != function)
+			continue;
+		if (strcmp(gcr_entry_points[i].name, name) == 0)
+			return (enum gcr_entry)i;
+		entry = (enum gcr_entry)i;
+	}
+	return entry;
+}
+
+#ifdef GCR_HIP
+
+static const char *const call_names[GCR_CALLS] = {
+#define ALIKE(cuda, hip)   #cuda,
+#define ADAPTED(cuda, hip) #cuda,
+#include "backend/rocm/alike.def"
+#undef ALIKE
+#undef ADAPTED
+};
+
+static void *look_up(void *nothing, const char *name)
+{
+	enum gcr_entry entry = gcr_entry_find(name);
+
+	return entry == GCR_ENTRIES ? NULL : gcr_entry_real(entry);
+}
+
+void *gcr_call_real(enum gcr_call call)
+{
+	static _Atomic(void *) known[GCR_CALLS];
+	void *real = atomic_load_explicit(&known[call], memory_order_relaxed);
+
+	if (real)
+		return real;
+	real = gcr_hip_find(call_names[call], look_up, NULL);
+	/* Before that the library may be closed, and opened again elsewhere. */
+	if (atomic_load_explicit(&pinned, memory_order_relaxed))
+		atomic_store_explicit(&known[call], real, memory_order_relaxed);
+	return real;
+}
+
+#endif

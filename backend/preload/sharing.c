@@ -18,7 +18,7 @@
 	GCR_OWN_AS(symbol, like);                                                                \
 	CUresult gcr_own_##symbol parameters                                                     \
 	{                                                                                        \
-		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY_##symbol); \
+		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY(symbol)); \
 		CUresult result;                                                                 \
                                                                                                  \
 		if (!real)                                                                       \
@@ -67,9 +67,11 @@ CUresult cuMemMapArrayAsync(struct CUarrayMapInfo *list, unsigned int count, CUs
 NOTE_AS(cuMemMapArrayAsync, cuMemMapArrayAsync,
 	(struct CUarrayMapInfo * list, unsigned int count, CUstream stream), (list, count, stream),
 	gcr_gate_submitted(), GCR_OBSTACLE_SPARSE_ARRAY, 1)
+#ifndef GCR_HIP
 NOTE_AS(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync,
 	(struct CUarrayMapInfo * list, unsigned int count, CUstream stream), (list, count, stream),
 	gcr_gate_submitted(), GCR_OBSTACLE_SPARSE_ARRAY, 1)
+#endif
 
 /* ---- other APIs ---- */
 
@@ -86,6 +88,10 @@ DECLARE(cuGraphicsGLRegisterBuffer, (void **resource, unsigned int buffer, unsig
 DECLARE(cuGraphicsGLRegisterImage,
 	(void **resource, unsigned int image, unsigned int target, unsigned int flags),
 	(resource, image, target, flags), GCR_OBSTACLE_GRAPHICS, 1)
+DECLARE(cuGraphicsUnregisterResource, (void *resource), (resource), GCR_OBSTACLE_GRAPHICS, -1)
+
+#ifndef GCR_HIP
+
 DECLARE(cuGraphicsEGLRegisterImage, (void **resource, void *image, unsigned int flags),
 	(resource, image, flags), GCR_OBSTACLE_GRAPHICS, 1)
 DECLARE(cuGraphicsVDPAURegisterVideoSurface,
@@ -94,8 +100,6 @@ DECLARE(cuGraphicsVDPAURegisterVideoSurface,
 DECLARE(cuGraphicsVDPAURegisterOutputSurface,
 	(void **resource, uint32_t surface, unsigned int flags), (resource, surface, flags),
 	GCR_OBSTACLE_GRAPHICS, 1)
-DECLARE(cuGraphicsUnregisterResource, (void *resource), (resource), GCR_OBSTACLE_GRAPHICS, -1)
-
 DECLARE(cuEGLStreamConsumerConnect, (void **connection, void *stream), (connection, stream),
 	GCR_OBSTACLE_GRAPHICS, 1)
 DECLARE(cuEGLStreamConsumerConnectWithFlags, (void **connection, void *stream, unsigned int flags),
@@ -109,3 +113,5 @@ DECLARE(cuEventCreateFromEGLSync, (CUevent * event, void *sync, unsigned int fla
 
 DECLARE(cuGLRegisterBufferObject, (unsigned int buffer), (buffer), GCR_OBSTACLE_GRAPHICS, 1)
 DECLARE(cuGLUnregisterBufferObject, (unsigned int buffer), (buffer), GCR_OBSTACLE_GRAPHICS, -1)
+
+#endif

@@ -21,10 +21,17 @@
 
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/hip_begin.h"
 #include "backend/preload/preload.h"
 #include "backend/preload/memory.h"
 #include "lib/cleanup.h"
 #include "lib/thread_name.h"
+
+#ifdef GCR_HIP
+#define PAGE_VENDOR GCR_PAGE_HIP
+#else
+#define PAGE_VENDOR 0
+#endif
 
 #define TRIES_APART 256 /* calls of a thread without a slot before it looks for one again */
 
@@ -132,7 +139,7 @@ static bool make_page(void)
 	memory->magic = GCR_PAGE_MAGIC;
 	memory->version = GCR_PAGE_VERSION;
 	memory->phase = GCR_PRELOAD_RUNNING;
-	memory->flags = gcr_memory_converts() ? GCR_PAGE_VMM : 0;
+	memory->flags = PAGE_VENDOR | (gcr_memory_converts() ? GCR_PAGE_VMM : 0);
 	/* The first is for the calls of threads that have none. */
 	memory->slots_count = 1;
 	page.fence = choose_fence();
@@ -402,8 +409,10 @@ static bool enter(enum gcr_entry entry)
 bool gcr_thread_enter_slowly(enum gcr_entry entry)
 {
 	int saved_errno = errno;
-	bool outermost = enter(entry);
+	bool outermost;
 
+	gcr_hip_begin();
+	outermost = enter(entry);
 	errno = saved_errno;
 	return outermost;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What stands in for the driver's entry points: one function for each that passes the gate, made
- * from entry_points.def, and the table of all. cuda_api.h must not be seen here, as these have the
+ * from the table of entry points, and that table. cuda_api.h must not be seen here, as these have the
  * same names but take every argument as a register (or a stack slot) full, whatever it is: that is
  * the same on x86-64 (System V) and on AArch64. The few entry points for which it is not are
  * written out at the end.
@@ -16,7 +16,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define NOT_FOUND 500 /* CUDA_ERROR_NOT_FOUND: there is no such driver */
+#define NOT_FOUND 500 /* CUDA_ERROR_NOT_FOUND, hipErrorNotFound: there is no such driver */
 
 #define TYPES_0	 void
 #define TYPES_1	 uintptr_t
@@ -30,6 +30,9 @@
 #define TYPES_9	 TYPES_8, uintptr_t
 #define TYPES_10 TYPES_9, uintptr_t
 #define TYPES_11 TYPES_10, uintptr_t
+#define TYPES_12 TYPES_11, uintptr_t
+#define TYPES_13 TYPES_12, uintptr_t
+#define TYPES_14 TYPES_13, uintptr_t
 
 #define PARAMETERS_0  void
 #define PARAMETERS_1  uintptr_t a1
@@ -43,6 +46,9 @@
 #define PARAMETERS_9  PARAMETERS_8, uintptr_t a9
 #define PARAMETERS_10 PARAMETERS_9, uintptr_t a10
 #define PARAMETERS_11 PARAMETERS_10, uintptr_t a11
+#define PARAMETERS_12 PARAMETERS_11, uintptr_t a12
+#define PARAMETERS_13 PARAMETERS_12, uintptr_t a13
+#define PARAMETERS_14 PARAMETERS_13, uintptr_t a14
 
 #define ARGUMENTS_0
 #define ARGUMENTS_1  a1
@@ -56,6 +62,9 @@
 #define ARGUMENTS_9  ARGUMENTS_8, a9
 #define ARGUMENTS_10 ARGUMENTS_9, a10
 #define ARGUMENTS_11 ARGUMENTS_10, a11
+#define ARGUMENTS_12 ARGUMENTS_11, a12
+#define ARGUMENTS_13 ARGUMENTS_12, a13
+#define ARGUMENTS_14 ARGUMENTS_13, a14
 
 static inline void *find(enum gcr_entry entry)
 {
@@ -96,7 +105,7 @@ static inline void *find(enum gcr_entry entry)
 #define WRAPPER_OWN(symbol, arguments) EXPORT int symbol(void);
 
 #define ENTRY(class, symbol, name, version, arguments) WRAPPER_##class(symbol, arguments)
-#include "backend/preload/entry_points.def"
+#include GCR_ENTRY_POINTS
 #undef ENTRY
 
 #define ADDRESS_CALL(symbol)   (void *)symbol
@@ -108,6 +117,6 @@ static inline void *find(enum gcr_entry entry)
 const struct gcr_entry_point gcr_entry_points[GCR_ENTRIES] = {
 #define ENTRY(class, symbol, name, version, arguments) \
 	{#symbol, #name, version, GCR_ENTRY_##class, ADDRESS_##class(symbol)},
-#include "backend/preload/entry_points.def"
+#include GCR_ENTRY_POINTS
 #undef ENTRY
 };

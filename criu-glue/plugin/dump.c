@@ -29,6 +29,7 @@ struct subject {
 	pid_t pid;
 	bool was_frozen; /* by somebody else: it stays so, whatever becomes of the dump */
 	bool is_saved;
+	int answer;    /* of the hooks: 0, or -ENOTSUP if the vendor's plugin is to be asked too */
 	pid_t own_pid; /* of its copy */
 	int pidfd;
 };
@@ -113,8 +114,12 @@ static int add_subject(pid_t pid, const struct gcr_mount_look *look, struct gcr_
 		return 0;
 	if (r < 0)
 		return gcr_error_set(error, -r, "process %d: %s", (int)pid, strerror(-r));
-	more[dump.count++] =
-		(struct subject){.pid = pid, .was_frozen = look->is_frozen, .pidfd = pidfd};
+	more[dump.count++] = (struct subject){
+		.pid = pid,
+		.was_frozen = look->is_frozen,
+		.answer = look->has_own_plugin ? -ENOTSUP : 0,
+		.pidfd = pidfd,
+	};
 	return 0;
 }
 
@@ -241,7 +246,7 @@ int gcr_dump_pause(pid_t pid)
 	int r;
 
 	if (find_subject(pid))
-		return 0;
+		return find_subject(pid)->answer;
 	r = find_subjects(pid, 0, &error);
 	if (!r && dump.count > first) {
 		gcr_plugin_log(GCR_PLUGIN_INFO, "freezing %zu GPU processes from %d on",
@@ -262,7 +267,7 @@ int gcr_dump_pause(pid_t pid)
 		}
 		dump.is_noted = true;
 	}
-	return find_subject(pid) ? 0 : -ENOTSUP;
+	return find_subject(pid) ? find_subject(pid)->answer : -ENOTSUP;
 }
 
 static int save(struct subject *subject, struct gcr_error *error)
@@ -317,7 +322,7 @@ int gcr_dump_save(pid_t pid)
 	gcr_plugin_log(GCR_PLUGIN_INFO,
 		       "the GPU memory of process %d is in " GCR_IMAGES_PREFIX "%d", (int)pid,
 		       (int)subject->own_pid);
-	return 0;
+	return subject->answer;
 }
 
 void gcr_dump_end(bool failed)

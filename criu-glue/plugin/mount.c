@@ -169,11 +169,12 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 	value = value_of(text, "engine");
 	if (!value) /* only a process that uses a GPU itself has that */
 		look.kind = GCR_MOUNT_LAUNCHER;
-	else if (strncmp(value, "vmm\n", 4) != 0)
+	else if (strncmp(value, "vmm\n", 4) != 0 && strncmp(value, "hip\n", 4) != 0)
 		return gcr_error_set(error, EOPNOTSUPP,
-				     "process %d is of the engine %.*s, and only vmm keeps what is "
-				     "needed apart: start it with gpucr-run",
+				     "process %d is of the engine %.*s, and only vmm and hip keep "
+				     "what is needed apart: start it with gpucr-run",
 				     (int)pid, (int)strcspn(value, "\n"), value);
+	look.has_own_plugin = value && !strncmp(value, "hip\n", 4);
 	value = value_of(text, "state");
 	look.is_frozen = value && !strncmp(value, "frozen\n", 7);
 	*ret_look = look;

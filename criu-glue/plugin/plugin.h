@@ -46,12 +46,13 @@ enum gcr_mount_kind {
 struct gcr_mount_look {
 	enum gcr_mount_kind kind;
 	bool is_frozen;
+	bool has_own_plugin; /* of its vendor, for what stays on the GPU: that is to be asked too */
 	uint64_t start_ticks;
 };
 
 /*
  * What the mount says of a process. With words: -EXDEV: its pids are those of another pid
- * namespace; -EOPNOTSUPP: it is not of the engine vmm; -EACCES; -ENOTCONN; ...
+ * namespace; -EOPNOTSUPP: it is not of the engine vmm or hip; -EACCES; -ENOTCONN; ...
  */
 int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look,
 		   struct gcr_error *error);

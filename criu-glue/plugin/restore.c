@@ -32,6 +32,7 @@ struct place {
 	char name[NAME_BYTES]; /* in the mount */
 	pid_t own_pid;	       /* in the program's pid namespace, by which it is known again */
 	pid_t pid;	       /* 0: not restored (yet) */
+	int answer;	       /* of the hook: 0, or -ENOTSUP if the vendor's is to be asked too */
 	int events_fd;	       /* where the end of the thaw will be told; -1: not asked for */
 	bool failed;
 };
@@ -101,6 +102,19 @@ static int fill_place(const struct place *place, int from, const struct gcr_copy
 	return gcr_snapshot_copy(from, to, owner, error);
 }
 
+/* Was it frozen by the engine that leaves a part to the vendor's plugin? */
+static bool has_own_plugin(int fd)
+{
+	_cleanup_close_ int manifest_fd = gcr_beneath_open_file(fd, "manifest", NULL);
+	char head[1024];
+	ssize_t length = manifest_fd < 0 ? -1 : pread(manifest_fd, head, sizeof(head) - 1, 0);
+
+	if (length < 0)
+		return false;
+	head[length] = '\0';
+	return strstr(head, "\n  \"engine\": \"hip\",\n");
+}
+
 struct bringing {
 	struct gcr_copy_owner owner;
 	struct gcr_error *error;
@@ -124,7 +138,11 @@ static int bring(long number, void *data)
 		return gcr_error_set(bringing->error, ENOMEM, "no memory");
 	restore.places = more;
 	place = &more[restore.count];
-	*place = (struct place){.own_pid = (pid_t)number, .events_fd = -1};
+	*place = (struct place){
+		.own_pid = (pid_t)number,
+		.answer = has_own_plugin(from) ? -ENOTSUP : 0,
+		.events_fd = -1,
+	};
 	r = make_place(place, bringing->error);
 	if (!r) {
 		restore.count++;
@@ -242,7 +260,8 @@ int gcr_restore_resume(pid_t pid)
 		struct place *place = &restore.places[i];
 
 		if (place->own_pid == own_pid && !place->pid)
-			return notify(place, pid, &error) < 0 ? log_failed(place, &error) : 0;
+			return notify(place, pid, &error) < 0 ? log_failed(place, &error)
+							      : place->answer;
 	}
 	return -ENOTSUP;
 }

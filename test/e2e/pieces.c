@@ -8,9 +8,9 @@
  *   load I OFFSET FILE   the bytes of FILE to OFFSET of piece I
  *   save I FILE          all bytes of piece I to FILE
  *
- * Where the pieces are stands on stderr: `piece I address 0xA`. All are zeros at first.
+ * Where the pieces are stands on stderr: `piece I address 0xA`. All are zeros at first. On an AMD
+ * GPU if GPUCR_TEST_VENDOR is `hip`.
  */
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +18,13 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "test/e2e/vendor.h"
 
 #define GPUS_MAX   8
 #define PIECES_MAX 16
 #define BYTES_MAX  (64u << 20)
 
-static void *library;
-
-#define CU(name) ((__typeof__(name) *)dlsym(library, #name))
+#define CU(name) ((__typeof__(name) *)vendor_find(#name))
 #define OK(call)                                                                        \
 	do {                                                                            \
 		int result_ = (int)(call);                                              \
@@ -119,9 +118,9 @@ int main(int argc, char **argv)
 	FILE *lines;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	library = dlopen("libcuda.so.1", RTLD_NOW);
+	vendor_open();
 	bytes = malloc(BYTES_MAX);
-	if (!library || !bytes || argc < 2)
+	if (!bytes || argc < 2)
 		return 1;
 	OK(CU(cuInit)(0));
 	for (int i = 2; i < argc && argv[i][0] != '-'; i++)

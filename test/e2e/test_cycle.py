@@ -7,6 +7,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 from harness import MIB, Failure, Machine, check, equal, wait_for
 
 
@@ -19,27 +20,29 @@ def test_one_cycle():
         equal(machine.gpu()['pids'], str(demo.pid))
 
         machine.must(demo.pid, 'freeze')
-        equal(machine.used(), 0, 'VRAM in use')
-        equal(machine.gpu()['pids'], '-')
+        kept = machine.kept(demo.pid)
+        machine.check_used(kept)
+        equal(machine.gpu()['pids'], str(demo.pid) if kept else '-')
         status = machine.status(demo.pid)
         equal(status['state'], 'frozen')
         equal(status['verbs'], 'thaw dump')
         equal(status['gpus'], '0')
-        equal(status['vram_bytes'], '0')
-        equal(status['held_bytes'], str(used))
+        equal(status['vram_bytes'], str(kept))
+        equal(status['held_bytes'], str(used - kept))
         check(re.fullmatch(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', status['generation']),
               status['generation'])
         check(int(status['last_freeze_usec']) > 0, 'last_freeze_usec')
-        maps = machine.read(demo.pid, 'maps').split()
-        equal(maps[1:3] + maps[4:5], ['0', 'driver', str(used)])
-        equal(harness.parse_keys(machine.read('status'))['held_bytes'], str(used))
+        maps = [line.split() for line in machine.read(demo.pid, 'maps').splitlines()]
+        equal({(row[1], row[2]) for row in maps}, {('0', 'device' if vendor.HIP else 'driver')})
+        equal(sum(int(row[4]) for row in maps), used - kept)
+        equal(harness.parse_keys(machine.read('status'))['held_bytes'], str(used - kept))
         equal(os.listdir(f'{machine.runtime}/processes'), [f'{demo.pid}-{status["start_ticks"]}'])
         stood = demo.wait_standstill()
 
         machine.must(demo.pid, 'thaw')
         status = machine.status(demo.pid)
         equal([status['state'], status['held_bytes']], ['running', '0'])
-        equal(machine.used(), used)
+        machine.check_used(used)
         check(int(status['last_thaw_usec']) > 0, 'last_thaw_usec')
         equal(os.listdir(f'{machine.runtime}/processes'), [])
         demo.wait_ticks()
@@ -64,7 +67,7 @@ def test_ten_cycles():
         generations = set()
         for _ in range(10):
             machine.must(demo.pid, 'freeze')
-            equal(machine.used(), 0)
+            machine.check_used(machine.kept(demo.pid))
             generations.add(machine.status(demo.pid)['generation'])
             machine.must(demo.pid, 'thaw')
             demo.wait_ticks(2)
@@ -116,7 +119,7 @@ def test_several_at_once():
         pids = ' '.join(str(demo.pid) for demo in demos)
         machine.must(None, f'freeze {pids}')
         equal([machine.state(demo.pid) for demo in demos], ['frozen'] * 4)
-        equal(machine.used(), 0)
+        machine.check_used(machine.kept(*[demo.pid for demo in demos]))
         machine.must(None, f'freeze {pids} {demos[0].pid}')
         machine.must(None, f'thaw {pids} timeout=60')
         equal([machine.state(demo.pid) for demo in demos], ['running'] * 4)
@@ -133,13 +136,15 @@ def test_several_at_once():
 def test_all_or_none():
     with Machine() as machine:
         good = [machine.ready_demo() for _ in range(3)]
-        bad = machine.ready_demo('--managed', 1)
+        # Nobody can freeze what it has.
+        bad = machine.ready_demo('--managed', 1, env={'GPUCR_PRELOAD_VMM': '0'})
         pids = ' '.join(str(demo.pid) for demo in [*good[:2], bad, good[2]])
         equal(machine.write(None, f'freeze {pids}'), 'EOPNOTSUPP')
         for demo in [*good, bad]:
             equal(machine.state(demo.pid), 'running')
             demo.wait_ticks()
-        check('managed' in machine.error(bad.pid), machine.error(bad.pid))
+        check(('gpucr-run' if vendor.HIP else 'managed') in machine.error(bad.pid),
+              machine.error(bad.pid))
         check('another process' in machine.error(good[0].pid), machine.error(good[0].pid))
         machine.must(None, f'freeze {" ".join(str(demo.pid) for demo in good)}')
 
@@ -148,10 +153,15 @@ def test_all_or_none():
         equal(machine.write(None, f'thaw {good[0].pid} 999999999'), 'ESRCH')
         equal(machine.read('events').count(' state '), before)
         # A thaw that fails for one leaves all frozen.
-        machine.faults(f'cuCheckpointProcessUnlock pid={good[1].pid} error=CUDA_ERROR_UNKNOWN '
-                       'times=1')
+        if vendor.HIP:
+            machine.failing('thaw', good[1].pid)
+            equal(machine.write(None, f'thaw {" ".join(str(demo.pid) for demo in good)}'), 'EIO')
+            equal([machine.state(demo.pid) for demo in good], ['frozen'] * 3)
+        else:
+            machine.faults(f'cuCheckpointProcessUnlock pid={good[1].pid} '
+                           'error=CUDA_ERROR_UNKNOWN times=1')
         machine.must(None, f'thaw {" ".join(str(demo.pid) for demo in good)}')
-        machine.faults(f'cuCheckpointProcessLock pid={good[1].pid} error=CUDA_ERROR_UNKNOWN')
+        machine.failing('freeze', good[1].pid)
         equal(machine.write(None, f'freeze {" ".join(str(demo.pid) for demo in good)}'), 'EIO')
         for demo in good:
             equal(machine.state(demo.pid), 'running')
@@ -162,9 +172,9 @@ def test_overlapping_groups():
     """A group that holds a process with a verb under way is refused whole."""
     with Machine() as machine:
         first, second = machine.ready_demo(), machine.ready_demo()
-        machine.faults(f'cuCheckpointProcessCheckpoint pid={first.pid} delay_ms=1500')
+        phase = machine.slow('freeze', 1500, first.pid)
         writer = machine.writer(first.pid, 'freeze')
-        machine.wait_status(first.pid, 'phase', 'checkpoint')
+        machine.wait_status(first.pid, 'phase', phase)
         equal(machine.write(None, f'freeze {first.pid} {second.pid}'), 'EBUSY')
         equal(machine.state(second.pid), 'running')
         equal(writer.result(), 'ok')
@@ -183,7 +193,10 @@ def test_two_gpus():
         used = machine.used(0)
 
         machine.must(zero.pid, 'freeze')
-        equal(machine.used(0), 0)
+        machine.check_used(machine.kept(zero.pid))
+        if vendor.HIP:
+            stays_on_its_gpu(machine, zero, one)
+            return
         machine.must(zero.pid, 'thaw gpu=0:1')
         equal(machine.used(0), 0, 'it has moved')
         check(machine.used(1) >= used, 'to GPU 1')
@@ -212,15 +225,34 @@ def test_two_gpus():
         zero.wait_ticks()
 
 
+def stays_on_its_gpu(machine, zero, one):
+    """Where its queues and contexts are."""
+    equal(machine.write(zero.pid, 'thaw gpu=0:1'), 'EOPNOTSUPP')
+    check('queues' in machine.error(zero.pid), machine.error(zero.pid))
+    equal(machine.state(zero.pid), 'frozen')
+    machine.must(one.pid, 'freeze')
+    machine.check_used(machine.kept(zero.pid), 0)
+    machine.check_used(machine.kept(one.pid), 1)
+    machine.must(None, f'thaw {zero.pid} {one.pid}')
+    equal([machine.status(demo.pid)['gpus'] for demo in (zero, one)], ['0', '1'])
+    zero.wait_ticks()
+    one.wait_ticks()
+
+
 def test_hidden_gpus():
-    """CUDA_VISIBLE_DEVICES, the program's or the daemon's, changes nothing for us."""
-    with Machine(gpus=2, env={'CUDA_VISIBLE_DEVICES': '1'}) as machine:
+    """CUDA_VISIBLE_DEVICES and HIP's, the program's or the daemon's, change nothing for us."""
+    with Machine(gpus=2, env={vendor.VISIBLE: '1'}) as machine:
         demo = machine.ready_demo('--gpu', 0)
         wait_for(lambda: machine.used(1), 'its VRAM on GPU 1')
         machine.must(demo.pid, 'freeze')
-        equal([machine.used(0), machine.used(1)], [0, 0])
-        machine.must(demo.pid, 'thaw gpu=1:0')
-        equal(machine.used(1), 0)
+        machine.check_used(0)
+        machine.check_used(machine.kept(demo.pid), 1)
+        if vendor.HIP:
+            machine.must(demo.pid, 'thaw')
+            equal(machine.status(demo.pid)['gpus'], '1')
+        else:
+            machine.must(demo.pid, 'thaw gpu=1:0')
+            equal(machine.used(1), 0)
         demo.wait_ticks()
 
 
@@ -229,9 +261,9 @@ class Launcher:
 
     def __init__(self, machine):
         self.machine = machine
-        run = f'{harness.BUILD}/tools/gpucr-run --sim {harness.BUILD}/tools/gpucr-demo'
+        run = ' '.join(vendor.RUN + vendor.DEMO)
         files = [f'{machine.directory}/child-{i}' for i in range(2)]
-        script = ' '.join(f'{run} --bytes 4M --tick 10 > {file} &' for file in files) + ' wait'
+        script = ' '.join(f'{run} --bytes 4M --buffers 2 --tick 10 > {file} &' for file in files) + ' wait'
         self.files = files
         self.popen = subprocess.Popen(['sh', '-c', script], env=machine.env)
         self.pid = self.popen.pid
@@ -274,7 +306,7 @@ def test_launcher():
             machine.must(launcher.pid, 'freeze')
             equal([machine.state(child) for child in children], ['frozen'] * 2)
             equal(machine.state(launcher.pid), 'frozen')
-            wait_for(lambda: machine.used() == 0, 'the worker leaves the GPU too')
+            machine.check_used(machine.kept(*children), words='the worker leaves the GPU too')
             machine.must(children[0], 'thaw')
             equal(machine.state(launcher.pid), 'running', 'the least frozen counts')
             machine.must(launcher.pid, 'thaw')
@@ -284,9 +316,13 @@ def test_launcher():
             machine.must(None, f'thaw {launcher.pid} {children[1]}')
             launcher.wait_ticks()
 
-            machine.faults(f'cuCheckpointProcessCheckpoint pid={children[1]} '
-                           'error=CUDA_ERROR_NOT_SUPPORTED')
-            equal(machine.write(launcher.pid, 'freeze'), 'EOPNOTSUPP')
+            if vendor.HIP:
+                machine.failing('freeze', children[1])
+                equal(machine.write(launcher.pid, 'freeze'), 'EIO')
+            else:
+                machine.faults(f'cuCheckpointProcessCheckpoint pid={children[1]} '
+                               'error=CUDA_ERROR_NOT_SUPPORTED')
+                equal(machine.write(launcher.pid, 'freeze'), 'EOPNOTSUPP')
             equal([machine.state(child) for child in children], ['running'] * 2)
             launcher.wait_ticks()
             equal(machine.write(launcher.pid, 'cancel'), 'EBUSY')
@@ -299,10 +335,12 @@ def test_cancel_of_a_launcher():
     with Machine() as machine:
         launcher = Launcher(machine)
         try:
-            machine.faults('cuCheckpointProcessCheckpoint delay_ms=1000')
+            phase = machine.slow('freeze', 1000)
             writer = machine.writer(launcher.pid, 'freeze')
-            for child in launcher.children:
-                machine.wait_status(child, 'phase', 'checkpoint')
+            # On AMD one after the other: they share a worker.
+            reached = any if vendor.HIP else all
+            wait_for(lambda: reached(machine.status(child)['phase'] == phase
+                                     for child in launcher.children), phase)
             equal(machine.state(launcher.pid), 'freezing')
             equal(machine.status(launcher.pid)['verbs'], 'cancel')
             machine.must(launcher.pid, 'cancel')
@@ -313,10 +351,19 @@ def test_cancel_of_a_launcher():
 
 
 def test_programs_without_our_library():
-    """Nothing preloaded: found by its device file all the same, and frozen by the driver."""
+    """Nothing preloaded: found by its device file all the same, and frozen by NVIDIA's driver."""
     with Machine(env={'GPUCR_PRELOAD': ''}) as machine:
         demo = machine.ready_demo()
         equal(machine.status(demo.pid)['registered'], 'no')
+        if vendor.HIP:
+            equal(machine.status(demo.pid)['engine'], 'none')
+            for verb in 'freeze', 'freeze data':
+                equal(machine.write(demo.pid, verb), 'EOPNOTSUPP')
+                check('gpucr-run' in machine.error(demo.pid), machine.error(demo.pid))
+                equal(machine.state(demo.pid), 'running')
+            equal(machine.write(demo.pid, 'dump'), 'EOPNOTSUPP')
+            demo.wait_ticks()
+            return
         machine.must(demo.pid, 'freeze')
         machine.must(demo.pid, 'thaw')
         demo.wait_ticks()

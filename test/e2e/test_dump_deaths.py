@@ -8,7 +8,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
-from harness import check, equal, is_alive, wait_for
+import vendor
+from harness import check, equal, is_alive, same_for_both, wait_for
 
 
 def origin(machine, name):
@@ -24,6 +25,8 @@ def goes_on(machine, *programs):
     """Frozen or running, and not stopped; then it is dumped and comes back."""
     for one in programs:
         state = settled(machine, one)
+        if vendor.HIP and state == 'running':
+            machine.wait_status(one.pid, 'engine', vendor.ENGINE)
         check(state in ('frozen', 'running'), f'{one.pid} is {state}: {machine.error(one.pid)}')
         check(dump.threads_state(one.pid) != 'T', f'{one.pid} is stopped')
         if state == 'frozen':
@@ -34,10 +37,14 @@ def goes_on(machine, *programs):
 def test_while_it_freezes():
     with dump.machine() as machine:
         one = dump.program(machine)
-        for call in ('cuCheckpointProcessLock', 'cuCheckpointProcessCheckpoint'):
+        steps = {'lock': 'cuCheckpointProcessLock', 'checkpoint': 'cuCheckpointProcessCheckpoint'}
+        if vendor.HIP:
+            steps = {'handover': f'cuMemUnmap {vendor.AGENT}',
+                     'copy': 'cuMemcpyDtoHAsync comm=gpucr-worker nth=1'}
+        for phase, call in steps.items():
             machine.faults(f'{call} delay_ms=700')
             machine.writer(one.pid, 'dump')
-            machine.wait_status(one.pid, 'phase', call[len('cuCheckpointProcess'):].lower())
+            machine.wait_status(one.pid, 'phase', phase)
             dump.kill_daemon(machine)
             machine.faults()
             machine.start()
@@ -120,6 +127,7 @@ def test_published_and_not_ended():
 
 def test_published_and_others_have_the_pid():
     """Who has the root's pid but another start time is left alone."""
+    same_for_both('what a place remembers')
     with dump.machine() as machine:
         one = dump.program(machine)
         _, ticks = publish(machine, one, 'ending')
@@ -139,6 +147,7 @@ def goes_on_beside_place(machine, one):
 
 def test_left_and_stopped():
     """Of a dump that leaves it, whose daemon died before it had continued it."""
+    same_for_both('a tree that is stopped')
     with dump.machine() as machine:
         one = dump.program(machine)
         publish(machine, one, 'staying')

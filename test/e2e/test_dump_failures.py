@@ -9,7 +9,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
-from harness import MIB, check, equal, is_alive, wait_for
+from harness import MIB, check, equal, is_alive, same_for_both, wait_for
 
 
 def fails(machine, one, expected, verb='dump'):
@@ -66,6 +66,7 @@ def test_frozen_stays_frozen():
 
 def test_criu_fails_too_late():
     """It has been told that the dump stands: the place is the process, whatever becomes of CRIU."""
+    same_for_both('what CRIU answers')
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
         for mode in ('fail-after', 'killed-after'):
@@ -77,6 +78,7 @@ def test_criu_fails_too_late():
 
 def test_parent_sees_nothing():
     """A parent outside, which would stop with it, is not told that it was stopped."""
+    same_for_both('a tree that is stopped')
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
         machine.criu.set('wait-after')
@@ -93,6 +95,7 @@ def test_parent_sees_nothing():
 
 def test_criu_hangs():
     """The deadline ends it; so does a signal to the writer."""
+    same_for_both('deadlines')
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
         machine.criu.set('hang')
@@ -146,9 +149,9 @@ def test_stopped_in_each_phase():
                 machine.wait_status(one.pid, 'verb', '-')
                 dump.as_before(machine, one)
         machine.criu.set()
-        machine.faults('cuCheckpointProcessCheckpoint delay_ms=500')
+        phase = machine.slow('freeze', 500)
         writer = machine.writer(one.pid, 'dump')
-        machine.wait_status(one.pid, 'phase', 'checkpoint')
+        machine.wait_status(one.pid, 'phase', phase)
         equal(machine.write(one.pid, 'cancel'), 'ok')
         equal(writer.result(), 'ECANCELED')
         machine.faults()
@@ -157,6 +160,7 @@ def test_stopped_in_each_phase():
 
 def test_second_verb():
     """Another verb is refused, the same one joins, another dump does not."""
+    same_for_both('who writes to ctl')
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
         machine.criu.set('wait')
@@ -180,6 +184,7 @@ def test_second_verb():
 
 def test_name_taken_in_the_last_moment():
     """What is decided fails all the same: nothing is gone yet."""
+    same_for_both('names of places')
     with dump.machine(wrapped=True) as machine:
         one = dump.program(machine)
         other = f'{machine.runtime}/store/incoming-name'
@@ -239,6 +244,7 @@ os.system(sys.argv[1])
 def test_no_room():
     """Memory that two processes share by a fork is written for each, and is asked for before
     anybody is frozen."""
+    same_for_both('room in the store')
     with dump.machine(options=',store_size=112M') as machine:
         root = dump.Program(machine, dump.demo_in_shell(machine, 'one'), name='memory',
                             command=[sys.executable, '-c', MEMORY])
@@ -258,6 +264,7 @@ def test_no_room():
 
 def test_store_full_in_the_middle():
     """What was promised is not there: somebody else has taken it."""
+    same_for_both('room in the store')
     with dump.machine(wrapped=True) as machine:
         root = dump.Program(machine, dump.demo_in_shell(machine, 'one'), name='memory',
                             command=[sys.executable, '-c', MEMORY])

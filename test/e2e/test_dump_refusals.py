@@ -9,7 +9,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
-from harness import NOBODY, check, equal, wait_for
+from harness import NOBODY, check, equal, same_for_both, wait_for
 
 
 def refused(machine, one, expected, words, verb='dump', root=None, frozen=False):
@@ -49,6 +49,7 @@ os.system(sys.argv[2])
 
 def test_network():
     """A connection of who uses no GPU is seen before the freeze, one of who does after it."""
+    same_for_both('what is found out about the tree')
     if linux() >= (6, 16):
         number, words = 'EOPNOTSUPP', 'network socket .*CRIU before 4.2'
     else:
@@ -73,6 +74,7 @@ def test_managed_memory():
 
 
 def test_writer_in_the_tree():
+    same_for_both('what is found out about the tree')
     with dump.machine() as machine:
         path = f'{machine.directory}/go'
         root, one = with_shell(
@@ -88,12 +90,14 @@ def test_writer_in_the_tree():
 
 def test_daemon_in_the_tree():
     """It would wait for itself."""
+    same_for_both('what is found out about the tree')
     with dump.machine() as machine:
         one = dump.program(machine)
         refused(machine, one, 'EBUSY', 'the daemon itself', root=os.getpid())
 
 
 def test_our_mount():
+    same_for_both('what is found out about the tree')
     with dump.machine() as machine:
         root, one = with_shell(machine, f'exec 5< {machine.mountpoint}/status; wait; exit 3')
         wait_for(lambda: os.path.exists(f'/proc/{root.pid}/fd/5'), 'the file to be open')
@@ -101,6 +105,7 @@ def test_our_mount():
 
 
 def test_stopped():
+    same_for_both('what is found out about the tree')
     with dump.machine() as machine:
         root, one = with_shell(machine, 'wait; exit 3')
         os.kill(root.pid, signal.SIGSTOP)
@@ -124,6 +129,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 def test_another_users():
     """The owner of the root cannot take along what belongs to others."""
+    same_for_both('what is found out about the tree')
     with dump.machine() as machine:
         one = dump.Program(machine, *dump.RUN, *dump.SMALL,
                            command=[sys.executable, '-c', MIXED, str(NOBODY)]).wait_ready()
@@ -143,6 +149,7 @@ def script(machine, words):
 
 def test_without_criu():
     """None, and one that is too old."""
+    same_for_both('which CRIU there is')
     if not harness.is_root():
         raise harness.Skip('needs root')
     with tempfile.TemporaryDirectory() as directory:
@@ -176,6 +183,7 @@ def make_cgroup(name):
 
 def test_unit_of_systemd():
     """It would be started again."""
+    same_for_both('what is found out about the tree')
     with dump.machine() as machine:
         unit = f'gpucr-test-{os.getpid()}.service'
         cgroup = make_cgroup(unit)
@@ -198,6 +206,7 @@ def test_unit_of_systemd():
 
 def test_inside_a_container():
     """Not the first process of its pid namespace: its container is to be dumped as a whole."""
+    same_for_both('what is found out about the tree')
     with dump.machine() as machine:
         inner = f"{dump.demo_in_shell(machine, 'one')} & wait; exit 3"
         root = dump.Program(machine, command=['unshare', '--pid', '--fork', '--kill-child', 'sh',

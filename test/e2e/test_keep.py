@@ -6,8 +6,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 import vmm
-from harness import MIB, check, equal, error_of, wait_for
+from harness import MIB, check, equal, error_of, same_for_both, wait_for
 from pieces import Pieces, noise
 
 CHUNK = 65536
@@ -78,6 +79,7 @@ def test_only_what_has_changed():
 
 
 def test_only_what_has_changed_with_a_pool():
+    same_for_both('the pool of the store')
     only_what_has_changed(',keep=256M,pool=64M')
 
 
@@ -91,8 +93,9 @@ def test_failed_freeze():
         pieces.thaw()
         for turn in range(4):
             pieces.put(0, noise(f'{turn}', 3 * MIB), turn * 1000)
-            machine.faults(no_kernel,
-                           'cuCheckpointProcessCheckpoint times=1 error=CUDA_ERROR_UNKNOWN')
+            fails = 'cuMemcpyDtoHAsync comm=gpucr-worker nth=1' if vendor.HIP else \
+                'cuCheckpointProcessCheckpoint times=1'
+            machine.faults(no_kernel, f'{fails} error=CUDA_ERROR_UNKNOWN')
             equal(machine.write(pieces.pid, 'freeze'), 'EIO')
             equal(machine.state(pieces.pid), 'running')
             pieces.check()
@@ -106,6 +109,7 @@ def test_failed_freeze():
 
 def test_shown_while_it_runs():
     """snapshot/ is what was frozen last, and nobody can change it."""
+    same_for_both('files of the store')
     with vmm.machine(options=',keep=256M') as machine:
         pieces = Pieces(machine, f'0:{4 * MIB}', f'0:{2 * MIB}')
         pieces.freeze()
@@ -131,6 +135,7 @@ def test_shown_while_it_runs():
 
 def test_read_through_the_next_freeze():
     """Whoever has a file open goes on with its bytes; the freeze writes another file then."""
+    same_for_both('files of the store')
     with vmm.machine(options=',keep=256M') as machine:
         pieces = Pieces(machine, f'0:{4 * MIB}', f'0:{4 * MIB}')
         for turn in range(3):
@@ -150,6 +155,7 @@ def test_read_through_the_next_freeze():
 
 def test_goes_when_the_store_is_short():
     """The oldest first, and not all of them; a freeze that needs the room is not refused."""
+    same_for_both('room in the store')
     with vmm.machine(vram='512M', options=',store_size=128M,keep=128M') as machine:
         first, second, third = [Pieces(machine, f'0:{16 * MIB}') for _ in range(3)]
         for pieces in second, first, third:
@@ -176,6 +182,7 @@ def test_goes_when_the_store_is_short():
 
 def test_limit():
     """What is larger than the limit is not kept; and the oldest makes place for the next."""
+    same_for_both('room in the store')
     with vmm.machine(vram='512M', options=',keep=64M') as machine:
         large = Pieces(machine, f'0:{34 * MIB}', f'0:{34 * MIB}')
         small = [Pieces(machine, f'0:{20 * MIB}') for _ in range(3)]
@@ -193,6 +200,7 @@ def test_limit():
 
 def test_not_kept():
     """Files that somebody could have changed, and those of managed memory, are not kept."""
+    same_for_both('what the store keeps')
     with vmm.machine(vram='512M', options=',keep=256M') as machine:
         pieces = Pieces(machine, f'0:{4 * MIB}')
         pieces.freeze()
@@ -216,6 +224,7 @@ def test_not_kept():
 
 def test_writers_are_kept_out():
     """Who has a file open for writing when it is thawed cannot change what is kept."""
+    same_for_both('files of the store')
     with vmm.machine(options=',keep=256M') as machine:
         pieces = Pieces(machine, f'0:{4 * MIB}', f'0:{2 * MIB}')
         pieces.freeze()
@@ -245,7 +254,7 @@ def test_daemon_killed():
             pieces.check()
             wait_for(lambda: not machine.answers(), 'the mount to be stale')
             machine.start()
-            machine.wait_status(pieces.pid, 'engine', 'vmm')
+            machine.wait_status(pieces.pid, 'engine', vendor.ENGINE)
             equal(machine.state(pieces.pid), 'running')
             check_none(machine, pieces, 'of the daemon before')
             wait_for(lambda: machine.status_of_all()['store_used_bytes'] == '0', 'the sweep')
@@ -257,6 +266,7 @@ def test_daemon_killed():
 
 def test_process_ends():
     """Running or killed, nothing is kept of who has ended."""
+    same_for_both('what the store keeps')
     with vmm.machine(options=',keep=256M') as machine:
         for number in signal.SIGTERM, signal.SIGKILL:
             pieces = Pieces(machine, f'0:{4 * MIB}')

@@ -5,7 +5,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import BUILD, MIB, Machine, check, equal, wait_for
+import vendor
+import vmm
+from harness import BUILD, MIB, Machine, check, equal, needs_cuda, wait_for
 
 # What a context is accounted at with the default limit of 1024 bytes; half of it is for stacks.
 CONTEXT_BYTES = 64 * MIB
@@ -20,9 +22,11 @@ def make_machine(vram='1G'):
 
 
 def start(machine):
-    program = machine.demo(command=[f'{BUILD}/tools/gpucr-run', '--sim', f'{BUILD}/test/e2e/stacks'])
+    if vendor.HIP:
+        return vmm.demo(machine)
+    program = machine.demo(command=[*vendor.RUN, f'{BUILD}/test/e2e/stacks'])
     program.wait_ready()
-    machine.wait_status(program.pid, 'engine', 'vmm')
+    machine.wait_status(program.pid, 'engine', vendor.ENGINE)
     return program
 
 
@@ -43,6 +47,7 @@ def take_room(machine, used):
 
 
 def test_exact_after_every_cycle():
+    needs_cuda('stack limits that a freeze changes')
     with make_machine() as machine:
         program, used = start_cycled(machine)
         for _ in range(5):
@@ -53,6 +58,7 @@ def test_exact_after_every_cycle():
 
 
 def test_small_while_it_is_out():
+    needs_cuda('stack limits that a freeze changes')
     with make_machine() as machine:
         program, used = start_cycled(machine)
         machine.faults(f'cuCheckpointProcessCheckpoint delay_ms={1500 * harness.SLOW}')
@@ -71,12 +77,14 @@ def test_not_for_data():
     with make_machine() as machine:
         program = start(machine)
         machine.faults(f'cuCtxSetLimit {AGENT} error=CUDA_ERROR_UNKNOWN action=kill')
-        machine.must(program.pid, 'freeze data')
-        machine.must(program.pid, 'thaw')
-        program.wait_ticks()
+        for verb in ['freeze data'] + ['freeze'] * vendor.HIP:
+            machine.must(program.pid, verb)
+            machine.must(program.pid, 'thaw')
+            program.wait_ticks()
 
 
 def test_one_that_cannot_be_shrunk():
+    needs_cuda('stack limits that a freeze changes')
     with make_machine() as machine:
         program = start(machine)
         for number in 1, 2:
@@ -88,6 +96,7 @@ def test_one_that_cannot_be_shrunk():
 
 def test_cannot_be_set_back():
     """Whichever of the two it is: frozen still, and the next thaw does it."""
+    needs_cuda('stack limits that a freeze changes')
     with make_machine() as machine:
         program = start(machine)
         for number in 1, 2:
@@ -109,6 +118,7 @@ def test_cannot_be_set_back():
 
 def test_room_taken_in_the_middle_of_a_thaw():
     """Between the driver's restore and the end somebody else takes what the stacks had."""
+    needs_cuda('stack limits that a freeze changes')
     with make_machine(vram='512M') as machine:
         program, used = start_cycled(machine)
         machine.must(program.pid, 'freeze')
@@ -129,6 +139,7 @@ def test_room_taken_in_the_middle_of_a_thaw():
 
 
 def test_a_freeze_that_is_rolled_back():
+    needs_cuda('stack limits that a freeze changes')
     with make_machine() as machine:
         program = start(machine)
         machine.faults('cuCheckpointProcessCheckpoint error=CUDA_ERROR_UNKNOWN')
@@ -138,6 +149,7 @@ def test_a_freeze_that_is_rolled_back():
 
 
 def test_room_taken_before_a_roll_back():
+    needs_cuda('stack limits that a freeze changes')
     with make_machine(vram='512M') as machine:
         program, used = start_cycled(machine)
         machine.faults(f'cuCheckpointProcessLock delay_ms={4000 * harness.SLOW} '
@@ -159,6 +171,7 @@ def test_room_taken_before_a_roll_back():
 
 def test_the_daemon_dies():
     """Nobody comes: the library sets the limits back by itself."""
+    needs_cuda('stack limits that a freeze changes')
     with make_machine() as machine:
         program = start(machine)
         machine.faults(f'cuCheckpointProcessLock delay_ms={4000 * harness.SLOW} '

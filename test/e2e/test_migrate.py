@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import criu
 import harness
-from harness import BUILD, Skip, check, equal
+from harness import BUILD, Skip, check, equal, same_for_both
 from hosts import Pair
 
 # As tools/gpucr-migrate.in has them.
@@ -17,6 +17,7 @@ RSYNC = ['rsync', '-a', '--no-owner', '--no-group', '--sparse', '--inplace', '--
 
 def test_dry_run():
     """Each of them finds the other."""
+    same_for_both('what the script does')
     with Pair() as pair:
         program = pair.program(pair.here)
         out = pair.must_migrate(pair.here, pair.there, program.pid, '--dry-run')
@@ -31,6 +32,7 @@ def test_dry_run():
 
 
 def test_too_little_room():
+    same_for_both('room in the store')
     with Pair(there={'options': ',store_size=4M'}) as pair:
         program = pair.program(pair.here)
         status, _, err = pair.migrate(pair.here, pair.there, program.pid)
@@ -42,6 +44,7 @@ def test_too_little_room():
 
 def test_way_back():
     """The dump is refused when the bytes kept of the last freeze have been copied already."""
+    same_for_both('what the script does')
     with Pair(here={'options': ',keep=64M'}) as pair:
         program = pair.program(pair.here)
         pair.here.must(program.pid, 'freeze')
@@ -72,6 +75,7 @@ def digests(host, name):
 
 def test_copy():
     """A snapshot goes from one mount into the other, and then what has changed of it."""
+    same_for_both('files')
     with Pair() as pair:
         program = pair.program(pair.here, '--bytes', '64M', '--buffers', '1', '--tick', '300')
         place = pair.there.inner_path('copy')

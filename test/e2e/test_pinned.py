@@ -6,7 +6,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import check, equal, wait_for
+from harness import check, equal, same_for_both, wait_for
 
 SIZE = ('--bytes', '16M', '--buffers', '4')
 
@@ -55,6 +55,7 @@ def test_cycles():
 
 def test_frozen_ones_are_ready():
     """Without a pool too: what is frozen stays where it is until the thaw."""
+    same_for_both('which files are registered')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, *SIZE)
         for _ in range(3):
@@ -67,6 +68,7 @@ def test_frozen_ones_are_ready():
 
 
 def test_given_up_when_it_ends():
+    same_for_both('which files are registered')
     with vmm.machine(options=',pool=64M') as machine:
         demo = vmm.demo(machine, *SIZE)
         cycle(machine, demo)

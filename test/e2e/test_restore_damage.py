@@ -12,8 +12,12 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
+import vendor
 import vmm
-from harness import BUILD, check, equal, wait_for
+from harness import BUILD, check, equal, same_for_both, wait_for
+
+
+RESTORE = [] if vendor.HIP else [('cuCheckpointProcessRestore', 'CUDA_ERROR_UNKNOWN')]
 
 
 class Place:
@@ -69,6 +73,7 @@ class Place:
 
 def test_papers_and_images():
     """A byte of each, at its beginning, in its middle and at its end."""
+    same_for_both('papers and files')
     with restore.machine() as machine:
         place = Place(machine)
         for name in ['manifest', 'digests', *[f'criu/{file}' for file in place.files('criu')]]:
@@ -193,7 +198,7 @@ def test_faults_in_the_thaw():
                             ('cuMemImportFromShareableHandle thread=gpucr-agent',
                              'CUDA_ERROR_UNKNOWN'),
                             ('cuMemMap thread=gpucr-agent', 'CUDA_ERROR_UNKNOWN'),
-                            ('cuCheckpointProcessRestore', 'CUDA_ERROR_UNKNOWN')):
+                            *RESTORE):
             machine.restores.set('')
             machine.watch_faults()
             machine.faults(f'{call} error={error}')

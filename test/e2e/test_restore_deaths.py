@@ -11,7 +11,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
-from harness import BUILD, check, equal, is_alive, try_kill, wait_for
+import vendor
+from harness import BUILD, check, equal, is_alive, same_for_both, try_kill, wait_for
 
 
 def again(machine):
@@ -44,11 +45,13 @@ def test_criu_fails():
 
 
 def test_criu_fails_without_cgroups():
+    same_for_both('cgroups')
     criu_fails(cgroups=False)
 
 
 def test_criu_hangs():
     """cancel, a signal to the writer and timeout= end it."""
+    same_for_both('deadlines')
     with restore.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
@@ -126,11 +129,13 @@ def test_daemon_dies_in_criu():
 
 
 def test_daemon_dies_in_criu_with_new_pids():
+    same_for_both('pids')
     die_in_criu('thaw pid=new')
 
 
 def test_daemon_dies_without_cgroups():
     """What lives and may be of the tree stands in the way of another one."""
+    same_for_both('cgroups')
     with restore.machine(cgroups=False) as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
@@ -227,7 +232,7 @@ def test_daemon_dies_in_thaw_to_another_gpu():
 def test_daemon_dies_in_thaw_of_a_tree():
     """Its root uses no GPU."""
     with restore.machine() as machine:
-        demo = f'{BUILD}/tools/gpucr-run --sim {BUILD}/tools/gpucr-demo --bytes 4M --buffers 2'
+        demo = f'{" ".join(vendor.RUN + vendor.DEMO)} --bytes 4M --buffers 2'
         one = dump.Program(machine, command=['sh', '-c', f'{demo} --tick 50; true']).wait_ready()
         equal(machine.write(one.root, 'dump name=tree'), 'ok')
         wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{one.root}'), 'its end')
@@ -292,6 +297,7 @@ def settled(machine, one, name):
 
 def test_given_up_at_any_time():
     """By cancel, by a signal to the writer, and by the end of the daemon."""
+    same_for_both('who writes to ctl')
     with restore.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
@@ -346,6 +352,7 @@ def test_daemon_stops_in_thaw():
 
 def test_what_lives_on_is_not_made_twice():
     """A thaw's tree of which the root has ended while no daemon was there, and a child has not."""
+    same_for_both('cgroups')
     with restore.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)

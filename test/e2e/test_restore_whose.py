@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
-from harness import NOBODY, check, equal, error_of, wait_for
+from harness import NOBODY, check, equal, error_of, same_for_both, wait_for
 
 OTHER = NOBODY - 1
 
@@ -112,6 +112,7 @@ def refused(machine, name, expected, words, verb='thaw', uid=0):
 
 
 def test_what_a_user_brings():
+    same_for_both('whose the images are')
     with restore.machine() as machine:
         one = dump.program(machine)
         copy = taken_out(machine, one, NOBODY)
@@ -140,6 +141,7 @@ def test_what_a_user_brings():
 
 def test_links():
     """In the place of a paper or an image, or of their directory."""
+    same_for_both('links')
     with restore.machine() as machine:
         one = dump.program(machine)
         copy = taken_out(machine, one)
@@ -211,6 +213,7 @@ def test_what_a_user_has_dumped():
 
 
 def test_dropped_by_its_user():
+    same_for_both('whose a place is')
     with restore.machine() as machine:
         one, name = dumped_of_user(machine)
         equal(as_user(lambda: os.rmdir(machine.path(name))), 'ok')

@@ -17,6 +17,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 from harness import Failure, Machine, check, equal, wait_for
 
 VERBS = int(os.environ.get('GPUCR_TEST_VERBS', '500'))
@@ -28,6 +29,13 @@ RESTARTS_MAX = 6
 DEATHS_MAX = 10
 CALLS = ('cuCheckpointProcessLock', 'cuCheckpointProcessCheckpoint',
          'cuCheckpointProcessRestore', 'cuCheckpointProcessUnlock')
+BYTES = '512K'
+if vendor.HIP:
+    CALLS = tuple(f'{call} {who}' for who, calls in (
+        ('thread=gpucr-agent', ('cuMemUnmap', 'cuMemExportToShareableHandle', 'cuMemMap')),
+        ('comm=gpucr-worker', ('cuMemImportFromShareableHandle', 'cuMemcpyDtoHAsync',
+                               'cuMemcpyHtoDAsync'))) for call in calls)
+    BYTES = '3M'  # what is small is not moved
 USUAL_DELAY_MSEC = 250
 LONG_DELAY_MSEC = 1500  # longer than the writers' timeout
 PAUSE_MOST_SEC = 0.8
@@ -61,7 +69,7 @@ class Stress:
         self.helpers_seen = set()
 
     def new_demo(self):
-        return self.machine.demo('--bytes', '512K', '--buffers', '2',
+        return self.machine.demo('--bytes', BYTES, '--buffers', '2',
                                  '--tick', self.random.randint(20, 50),
                                  '--gpu', self.random.randrange(GPUS))
 
@@ -73,7 +81,7 @@ class Stress:
         text, flags, number = verb, 0, None
         if verb != 'cancel' and self.random.random() < 0.15:
             text += ' timeout=1'
-        if verb == 'thaw' and self.random.random() < 0.2:
+        if verb == 'thaw' and self.random.random() < 0.2 and not vendor.HIP:
             text += self.random.choice((' gpu=0:1', ' gpu=1:0', ' gpu=0:1 gpu=1:0'))
         if len(pids) > 1 or self.random.random() < 0.1:
             text += ' ' + ' '.join(map(str, pids))
@@ -218,6 +226,9 @@ class Stress:
         for demo in self.live:
             wait_for(lambda pid=demo.pid: os.path.exists(self.machine.path(pid)),
                      f'{demo.pid} to be listed')
+            if vendor.HIP:
+                wait_for(lambda pid=demo.pid: self.machine.status(pid)['engine'] == vendor.ENGINE,
+                         f'the library of {demo.pid}')
             self.machine.wait_status(demo.pid, 'verb', '-')
             states[demo.pid] = self.machine.state(demo.pid)
             check(states[demo.pid] in ('running', 'frozen'),
@@ -245,15 +256,19 @@ class Stress:
     def check_memory(self, states):
         status = {pid: self.machine.status(pid) for pid in states}
         each = max(int(one['vram_bytes']) or int(one['held_bytes']) for one in status.values())
+        kept = max(int(one.get('kept_vram_bytes', 0)) for one in status.values())
         for pid, state in states.items():
-            expected = ('0', str(each)) if state == 'frozen' else (str(each), '0')
+            expected = (str(kept), str(each - kept)) if state == 'frozen' else (str(each), '0')
             equal((status[pid]['vram_bytes'], status[pid]['held_bytes']), expected,
                   f'{pid} is {state}; its vram_bytes and held_bytes')
         running = [pid for pid, state in states.items() if state == 'running']
-        equal(sum(self.machine.used(gpu) for gpu in range(GPUS)), each * len(running),
-              'VRAM in use')
+        frozen = len(states) - len(running)
+        used = each * len(running) + kept * frozen
+        wait_for(lambda: not vendor.HIP or
+                 sum(self.machine.used(gpu) for gpu in range(GPUS)) == used, 'our workers to go')
+        equal(sum(self.machine.used(gpu) for gpu in range(GPUS)), used, 'VRAM in use')
         equal(int(harness.parse_keys(self.machine.read('status'))['held_bytes']),
-              each * (len(states) - len(running)), 'held bytes in all')
+              (each - kept) * frozen, 'held bytes in all')
 
     def check_helpers(self):
         """Those that have ended are reaped; of the others there are few."""

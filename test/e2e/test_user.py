@@ -12,7 +12,8 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import NOBODY, Machine, Skip, check, equal, wait_for
+import vendor
+from harness import NOBODY, Machine, Skip, check, equal, same_for_both, wait_for
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
@@ -58,8 +59,7 @@ class Namespace:
     """Demos in a pid namespace of their own, and somebody there who can be asked."""
 
     def __init__(self, machine, count=1, more=()):
-        command = [f'{harness.BUILD}/tools/gpucr-run', '--sim', f'{harness.BUILD}/tools/gpucr-demo',
-                   '--bytes', '4M', '--buffers', '2', '--tick', '20']
+        command = [*vendor.RUN, *vendor.DEMO, '--bytes', '4M', '--buffers', '2', '--tick', '20']
         self.popen = subprocess.Popen(
             ['unshare', '--pid', '--fork', '--kill-child', *more, sys.executable, '-c', INSIDE,
              machine.mountpoint, str(count), *command], stdin=subprocess.PIPE,
@@ -98,6 +98,7 @@ def table(text):
 
 def test_pid_namespace():
     """From inside one sees and reaches one's own processes, by the daemon's numbers."""
+    same_for_both('what a namespace shows')
     if not harness.is_root():
         raise Skip('only root can make a pid namespace')
     with Machine() as machine:
@@ -142,6 +143,7 @@ def test_frozen_in_a_pid_namespace():
 
 def test_below_is_reached_too():
     """A namespace inside one's own is one's own; the number of another one is not."""
+    same_for_both('what a namespace shows')
     if not harness.is_root():
         raise Skip('only root can make a pid namespace')
     with Machine() as machine:
@@ -158,6 +160,7 @@ def test_below_is_reached_too():
 
 def test_self_in_a_pid_namespace():
     """The link names the caller by the daemon's number, whatever it is called inside."""
+    same_for_both('what a namespace shows')
     if not harness.is_root():
         raise Skip('only root can make a pid namespace')
     with Machine() as machine:
@@ -225,7 +228,7 @@ def test_daemon_of_a_user():
             equal(machine.status(demo.pid)['registered'], 'yes')
             machine.must(demo.pid, 'freeze')
             equal(machine.state(demo.pid), 'frozen')
-        equal(machine.used(), 0)
+        machine.check_used(machine.kept(*[demo.pid for demo in demos]))
         machine.must(None, 'thaw ' + ' '.join(str(demo.pid) for demo in demos))
         generation = machine.status(demos[0].pid)['generation']
         equal(machine.write(demos[0].pid, 'dump'), 'EOPNOTSUPP')
@@ -248,6 +251,7 @@ def unmount(path):
 
 
 def test_daemon_of_a_user_ends():
+    same_for_both('the mount of a user')
     become_ordinary_user()
     with UsersMachine() as machine:
         demo = machine.ready_demo()
@@ -266,6 +270,7 @@ def test_daemon_of_a_user_ends():
 
 def test_daemon_of_a_user_refuses():
     """A directory that is not the user's, as mountpoint or for its records."""
+    same_for_both('options of the daemon')
     become_ordinary_user()
     with UsersMachine(start=False) as machine:
         for options, mountpoint, words in (

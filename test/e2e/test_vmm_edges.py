@@ -12,8 +12,9 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import library
+import vendor
 import vmm
-from harness import check, equal, wait_for
+from harness import check, equal, needs_cuda, same_for_both, wait_for
 from library import Library
 
 SMALL = ('--bytes', '4M', '--buffers', 2, '--tick', 5)
@@ -52,10 +53,9 @@ def test_a_process_ends_when_the_last_one_votes():
     """Whoever votes last is the first to see it."""
     with vmm.machine(gpus=2) as machine:
         first = vmm.demo(machine, *SMALL)
-        second = vmm.demo(machine, *SMALL, env={'CUDA_VISIBLE_DEVICES': '1'})
+        second = vmm.demo(machine, *SMALL, env={vendor.VISIBLE: '1'})
         machine.watch_faults()
-        machine.faults(f'cuCheckpointProcessCheckpoint pid={second.pid} '
-                       f'delay_ms={2000 * harness.SLOW}')
+        machine.slow('freeze', 2000 * harness.SLOW, second.pid)
         writer = machine.writer(None, f'freeze {first.pid} {second.pid}')
         machine.wait_faulted()
         machine.wait_status(first.pid, 'phase', 'vote')
@@ -149,6 +149,7 @@ def test_settle_fails():
 
 def test_taken_back_before_the_checkpoint():
     """Alone for too long it has its memory again, and so the driver must not checkpoint it."""
+    needs_cuda('a checkpoint by the driver')
     with vmm.machine() as machine:
         played = Library(machine)
         machine.watch_faults()
@@ -219,6 +220,7 @@ def test_killed_after_it_failed():
 
 def test_thaw_of_one_that_cannot_come_back():
     """Also after another daemon has found it: the writer is not told that it runs."""
+    needs_cuda('a restore by the driver')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, *SMALL)
         machine.must(demo.pid, 'freeze')
@@ -235,6 +237,7 @@ def test_thaw_of_one_that_cannot_come_back():
 
 def test_thaw_of_one_that_is_found_frozen():
     """A daemon that could write no record, and one that could not ask the driver."""
+    needs_cuda('a state in the driver')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, *SMALL)
         machine.must(demo.pid, 'freeze')
@@ -258,6 +261,7 @@ def test_thaw_of_one_that_is_found_frozen():
 
 def test_full_of_what_was_removed_just_now():
     """The room is there as soon as the pool's thread and the worker have let go."""
+    same_for_both('room in the store')
     with vmm.machine(options=',store_size=48M') as machine:
         demo = vmm.demo(machine, '--bytes', '32M', '--buffers', 1, '--tick', 5)
         for _ in range(5):
@@ -283,6 +287,7 @@ def start_failing(machine, words):
 
 def test_a_start_that_can_watch_nobody():
     """The record and the bytes of a frozen process stay, until it can be listed."""
+    same_for_both('a daemon that starts')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, *SMALL)
         machine.must(demo.pid, 'freeze')
@@ -302,6 +307,7 @@ def test_a_start_that_can_watch_nobody():
 
 def test_frozen_by_one_engine_and_by_the_other():
     """Thawed by the one that froze it last, also if no descriptor is left for a new generation."""
+    needs_cuda('two engines')
     with vmm.machine(start=False) as machine:
         start_failing(machine, '')
         played = Library(machine)
@@ -310,11 +316,11 @@ def test_frozen_by_one_engine_and_by_the_other():
         cycle(machine, played)
         before = machine.status(played.pid)['generation']
         played.set_flags(library.PAGE_VMM)
-        machine.wait_status(played.pid, 'engine', 'vmm')
+        machine.wait_status(played.pid, 'engine', vendor.ENGINE)
         fail(machine, 'uuid')
         machine.must(played.pid, 'freeze')
         status = machine.status(played.pid)
-        equal(status['engine'], 'vmm')
+        equal(status['engine'], vendor.ENGINE)
         check(GENERATION.fullmatch(status['generation']), status['generation'])
         check(status['generation'] != before, before)
         machine.must(played.pid, 'thaw')
@@ -330,6 +336,7 @@ def pinned_files(machine):
 
 def test_more_files_than_descriptors():
     """All of them are registered, though the daemon cannot have them all open."""
+    same_for_both('which files are registered')
     count = 100
     with vmm.machine(vram='512M', options=',pool=512M') as machine:
         demo = vmm.demo(machine, *SMALL)
@@ -348,6 +355,7 @@ def inodes(directory):
 
 def test_a_worker_that_takes_its_time_to_end():
     """For as long as it may write to files, they are not used again."""
+    same_for_both('files of the store')
     with vmm.machine(options=',pool=64M') as machine:
         demo = vmm.demo(machine, *SMALL)
         vmm.cycle(machine, demo)
@@ -405,6 +413,7 @@ def test_taken_back_after_the_freeze():
 
 def test_library_that_cannot_list_now():
     """What the pool would need is asked for until it is known."""
+    same_for_both('the pool of the store')
     with vmm.machine(options=',pool=16M') as machine:
         played = Library(machine)
 
@@ -420,6 +429,7 @@ def test_library_that_cannot_list_now():
 
 def test_refused_by_the_driver_before():
     """Who has been refused once is refused for ever, whatever the reason was; nothing is lost."""
+    needs_cuda('a checkpoint by the driver')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--managed', 1, '--buffers', 1, '--bytes', '3M')
         check('NOT_SUPPORTED' in vmm.freeze_without_us(machine, demo.pid), 'the first refusal')
@@ -430,9 +440,8 @@ def test_refused_by_the_driver_before():
             equal(machine.state(demo.pid), 'running')
             demo.wait_ticks()
         vmm.cycle(machine, demo, 'freeze data')
-        plain = machine.ready_demo('--managed', 1, command=[
-            f'{harness.BUILD}/tools/gpucr-run', '--sim', '--no-vmm',
-            f'{harness.BUILD}/tools/gpucr-demo'])
+        plain = machine.ready_demo('--managed', 1,
+                                   command=[*vendor.RUN, '--no-vmm', *vendor.DEMO])
         for words in ('managed memory', 'before'):
             equal(machine.write(plain.pid, 'freeze'), 'EOPNOTSUPP')
             check(words in machine.error(plain.pid), machine.error(plain.pid))

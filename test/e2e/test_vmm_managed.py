@@ -16,8 +16,9 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 import vmm
-from harness import BUILD, Skip, check, equal, wait_for
+from harness import BUILD, Skip, check, equal, needs_cuda, same_for_both, wait_for
 
 CYCLES = 10
 WRITES = 'thread=gpucr-agent'
@@ -34,11 +35,11 @@ class Writers:
             os.chmod(path, 0o666)
         self.fifos = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in paths]
         self.demo = machine.demo(
-            command=[f'{BUILD}/tools/gpucr-run', '--sim', program, *paths, *arguments],
+            command=[*vendor.RUN, program, *paths, *arguments],
             **options)
         self.demo.wait_ready()
         self.pid = self.demo.pid
-        machine.wait_status(self.pid, 'engine', 'vmm')
+        machine.wait_status(self.pid, 'engine', vendor.ENGINE)
 
     def __enter__(self):
         return self
@@ -110,6 +111,7 @@ def test_cycles():
 
 def test_names_of_others():
     """A program that is called nearly as threads of the driver's or the library's are."""
+    same_for_both('how threads are stopped')
     with vmm.machine() as machine:
         for name in ('cuda-worker', 'cuda0', 'gpucr-demo'):
             program = f'{machine.directory}/{name}'
@@ -131,6 +133,7 @@ def test_thaw_at_once():
 
 def test_system_call_that_waits():
     """What a read(2) gets while the memory is away, is there afterwards."""
+    same_for_both('how threads are stopped')
     with vmm.machine() as machine, Writers(machine) as writers:
         for number in range(5):
             words = b'number %d' % number
@@ -144,6 +147,7 @@ def test_system_call_that_waits():
 
 def test_signals():
     """They wake whoever sleeps on the memory, also while it comes back."""
+    same_for_both('how threads are stopped')
     with vmm.machine() as machine, Writers(machine, arguments=['signals']) as writers:
         for _ in range(CYCLES):
             machine.must(writers.pid, 'freeze')
@@ -165,6 +169,7 @@ def sleeping_reader(writers):
 
 def test_signal_in_a_system_call():
     """Who sleeps on the memory in the kernel runs in circles there once it has a signal."""
+    same_for_both('how threads are stopped')
     if os.uname().machine != 'x86_64':
         raise Skip('the number of read(2)')
     with vmm.machine() as machine, Writers(machine) as writers:
@@ -205,6 +210,7 @@ def kill_daemon(machine):
 
 def test_without_daemon_and_store():
     """Taken, not yet given up: it waits for a daemon that can stop its threads."""
+    needs_cuda('control state')
     with vmm.machine() as machine, Writers(machine) as writers:
         machine.faults('cuCheckpointProcessLock where=caller delay_ms=3000')
         machine.writer(writers.pid, 'freeze')
@@ -268,6 +274,7 @@ def ptrace(request, tid):
 
 def test_debugger():
     """One is attached: refused, and nothing has happened."""
+    same_for_both('how threads are stopped')
     with vmm.machine() as machine, Writers(machine) as writers:
         reader, writer = os.pipe()
         pid = os.fork()
@@ -308,6 +315,7 @@ def forbid_ptrace():
 
 def test_daemon_without_privilege():
     """It may not stop anybody: a program with managed memory is refused."""
+    same_for_both('how threads are stopped')
     if os.uname().machine != 'x86_64':
         raise Skip('the filter is for x86_64')
     # What looks for leaks uses ptrace(2) itself.
@@ -334,6 +342,7 @@ def catch_halt(machine, writers):
 
 def test_deaths_in_the_halt():
     """The program, or the daemon, is killed at any point around the moment."""
+    same_for_both('how threads are stopped')
     for victim in ('program', 'daemon'):
         for _ in range(3):
             with vmm.machine() as machine, Writers(machine) as writers:
@@ -466,6 +475,7 @@ def catch_agent(machine, writers, page, tid, calls):
 
 
 def test_daemon_dies_while_memory_is_taken():
+    same_for_both('how threads are stopped')
     with vmm.machine() as machine, Writers(machine) as writers:
         page = page_of(writers.pid)
         (tid,) = [tid for tid in writers.threads() if writers.name(tid) == 'gpucr-agent']
@@ -483,6 +493,7 @@ def test_daemon_dies_while_memory_is_taken():
 
 def test_job_control():
     """Stopped and continued again and again by somebody else meanwhile: refused or done."""
+    same_for_both('how threads are stopped')
     with vmm.machine() as machine, Writers(machine) as writers:
         verbs = 0
         while verbs < 10:

@@ -6,9 +6,9 @@
  * a part of its own. Prints `pid N`, then `tick K ok`; status 1 at the first word that is wrong.
  *
  * With `signals` as the third argument, a signal with a handler comes to it every millisecond, and
- * it has children that end all the time. SIGUSR1 has a handler that does nothing.
+ * it has children that end all the time. SIGUSR1 has a handler that does nothing. On an AMD GPU if
+ * GPUCR_TEST_VENDOR is `hip`.
  */
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "test/e2e/vendor.h"
 
 #define WRITERS	  3
 #define BLOCKS	  5
@@ -154,16 +155,8 @@ static void *echo(void *argument)
 
 static void open_driver(void)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-
-	if (!library) {
-		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
-	}
-#define LOOK_UP(name)                                            \
-	driver.name = (__typeof__(name) *)dlsym(library, #name); \
-	if (!driver.name)                                        \
-		exit(1);
+	vendor_open();
+#define LOOK_UP(name) driver.name = (__typeof__(name) *)vendor_find(#name);
 	CALLS(LOOK_UP)
 }
 

@@ -8,6 +8,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 from harness import NOBODY, Machine, Skip, check, equal
 
 # What is written to a running process's ctl, and the answer.
@@ -114,7 +115,7 @@ def test_goal_reached_already():
 def test_wrong_state_is_told():
     with Machine() as machine:
         demo = machine.ready_demo()
-        machine.faults('cuCheckpointProcessCheckpoint delay_ms=2000')
+        machine.slow('freeze', 2000)
         writer = machine.writer(demo.pid, 'freeze')
         machine.wait_status(demo.pid, 'state', 'freezing')
         equal(machine.write(demo.pid, 'thaw'), 'EBUSY')
@@ -195,7 +196,7 @@ def test_judged_by_who_writes():
 def test_nonblocking():
     with Machine() as machine:
         demo = machine.ready_demo()
-        machine.faults('cuCheckpointProcessCheckpoint delay_ms=1000')
+        machine.slow('freeze', 1000)
         events = machine.events(demo.pid)
         equal(machine.write(demo.pid, 'freeze', os.O_NONBLOCK), 'ok')
         equal(machine.state(demo.pid), 'freezing', 'accepted, not done')
@@ -226,11 +227,12 @@ def test_a_thread_is_no_process():
 
 def test_what_cannot_be_frozen():
     with Machine() as machine:
-        managed = machine.ready_demo('--managed', 1)
-        equal(machine.write(managed.pid, 'freeze'), 'EOPNOTSUPP')
-        check('managed' in machine.error(managed.pid), machine.error(managed.pid))
-        equal(machine.state(managed.pid), 'running')
-        managed.wait_ticks()
+        if not vendor.HIP:
+            managed = machine.ready_demo('--managed', 1)
+            equal(machine.write(managed.pid, 'freeze'), 'EOPNOTSUPP')
+            check('managed' in machine.error(managed.pid), machine.error(managed.pid))
+            equal(machine.state(managed.pid), 'running')
+            managed.wait_ticks()
 
         stopped = machine.ready_demo()
         os.kill(stopped.pid, 19)

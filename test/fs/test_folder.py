@@ -10,8 +10,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 import vmm
-from harness import MIB, NOBODY, Machine, Skip, check, equal, error_of, wait_for
+from harness import MIB, NOBODY, Machine, Skip, check, equal, error_of, same_for_both, wait_for
 
 
 def snapshot(machine, pid, *names):
@@ -27,7 +28,7 @@ def run(*command):
 
 def frozen_demo(machine, *arguments, **options):
     demo = machine.ready_demo(*arguments, **options)
-    machine.wait_status(demo.pid, 'engine', 'vmm')
+    machine.wait_status(demo.pid, 'engine', vendor.ENGINE)
     machine.must(demo.pid, 'freeze')
     return demo
 
@@ -144,6 +145,7 @@ def test_second_rsync():
 
 
 def test_attributes():
+    same_for_both('the file system')
     with Machine(vmm=True) as machine:
         demo = frozen_demo(machine)
         place = snapshot(machine, demo.pid)
@@ -197,6 +199,7 @@ def test_attributes():
 
 
 def test_depth():
+    same_for_both('the file system')
     with Machine(vmm=True) as machine:
         demo = frozen_demo(machine)
         path = snapshot(machine, demo.pid)
@@ -223,6 +226,7 @@ def test_depth():
 
 def test_a_verb_wins():
     """Who writes gets EBUSY when a thaw begins, for ever; who reads what was frozen."""
+    same_for_both('the file system')
     with Machine(vmm=True, options=',nopassthrough') as machine:
         demo = frozen_demo(machine, '--bytes', '16M', '--buffers', '2')
         place = snapshot(machine, demo.pid)
@@ -273,6 +277,7 @@ def test_a_verb_wins():
 
 def test_what_is_missing():
     """A thaw that does not find its files fails, and goes on when they are back."""
+    same_for_both('papers and files')
     with Machine(vmm=True) as machine:
         demo = frozen_demo(machine)
         place = snapshot(machine, demo.pid)
@@ -325,7 +330,7 @@ def test_full_store():
         check(found.returncode != 0 and b'No space left' in found.stderr, found.stderr.decode())
         equal(sorted(os.listdir(place)), ['digests', 'full', 'manifest', 'vram'])
         other = machine.ready_demo('--bytes', '16M', '--buffers', '2')
-        machine.wait_status(other.pid, 'engine', 'vmm')
+        machine.wait_status(other.pid, 'engine', vendor.ENGINE)
         equal(machine.write(other.pid, 'freeze'), 'ENOSPC')
         other.wait_ticks()
         fd = os.open(f'{place}/full', os.O_RDONLY)
@@ -343,6 +348,7 @@ def test_full_store():
 
 def test_reader_and_writer():
     """Of one file at once, with holes made and filled and the end moved."""
+    same_for_both('the file system')
     with Machine(vmm=True) as machine:
         demo = frozen_demo(machine)
         path = snapshot(machine, demo.pid, 'file')

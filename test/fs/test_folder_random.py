@@ -10,6 +10,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 from harness import Machine, check, equal
 
 SEED = int(os.environ.get('GPUCR_TEST_SEED', '0')) or random.randrange(1, 1 << 32)
@@ -191,7 +192,7 @@ class Walk:
 def the_same_as_any_file_system(access, options):
     with Machine(vmm=True, options=options) as machine:
         demo = machine.ready_demo()
-        machine.wait_status(demo.pid, 'engine', 'vmm')
+        machine.wait_status(demo.pid, 'engine', vendor.ENGINE)
         machine.must(demo.pid, 'freeze')
         plain = f'{machine.directory}/plain'
         place = machine.path(demo.pid, 'snapshot', 'random')

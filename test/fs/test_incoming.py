@@ -7,7 +7,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import MIB, NOBODY, Machine, Skip, check, equal, wait_for
+from harness import MIB, NOBODY, Machine, Skip, check, equal, same_for_both, wait_for
 from test_folder import WAYS, error_of, fill, frozen_demo, goes_on, remove_all, room, same
 
 
@@ -29,6 +29,7 @@ def tried(call, *arguments):
 
 
 def test_one():
+    same_for_both('places')
     with Machine() as machine:
         path = machine.path('from-host2')
         os.mkdir(path)
@@ -102,6 +103,7 @@ def test_from_one_to_another():
 
 def test_restart():
     """It outlives the daemon, however that ends."""
+    same_for_both('places')
     with Machine() as machine:
         if machine.status_of_all()['store_survives_restart'] == 'yes' or not harness.is_root():
             restarts = harness.signal.SIGTERM, harness.signal.SIGKILL
@@ -137,6 +139,7 @@ def test_restart():
 
 
 def test_users():
+    same_for_both('places')
     if not harness.is_root():
         raise Skip('only root can become another user')
     with Machine() as machine:
@@ -165,6 +168,7 @@ tried(os.chown, f'{mount}/theirs/snapshot/file', 0, 0)
 
 def test_many():
     """One user has not all the places; those that are gone do not count."""
+    same_for_both('places')
     with Machine() as machine:
         names = [f'n{number}' for number in range(128)]
         for name in names:
@@ -181,6 +185,7 @@ def test_many():
 
 def test_full():
     """What somebody brings takes nothing from those who are frozen."""
+    same_for_both('places')
     with Machine(vmm=True, options=',store_size=64M') as machine:
         demo = frozen_demo(machine)
         os.mkdir(machine.path('large'))

@@ -9,6 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 from harness import MIB, Machine, Skip, check, equal, error_of, wait_for
 
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # linux/falloc.h
@@ -32,7 +33,7 @@ class Frozen:
         self.machine = machine
         self.demo = machine.ready_demo(*ARGUMENTS)
         self.pid = self.demo.pid
-        machine.wait_status(self.pid, 'engine', 'vmm')
+        machine.wait_status(self.pid, 'engine', vendor.ENGINE)
         machine.must(self.pid, 'freeze')
         self.directory = machine.path(self.pid, 'snapshot', 'vram')
         self.path = max((f'{self.directory}/{name}' for name in os.listdir(self.directory)),

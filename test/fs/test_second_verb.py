@@ -8,18 +8,18 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import Machine, check, equal
+import vendor
+from harness import Machine, check, equal, needs_cuda, same_for_both
 
-SLOW_FREEZE = 'cuCheckpointProcessCheckpoint delay_ms=3000'
 # An answer may take this long while a verb is under way, if nothing else keeps the machine busy.
 ANSWER_SEC = 0.1 * harness.SLOW
 
 
 def slow_freeze(machine, demo, text='freeze'):
-    """A writer whose freeze is inside the driver's Checkpoint."""
-    machine.faults(SLOW_FREEZE)
+    """A writer whose freeze is inside the driver's Checkpoint, or on AMD in the library."""
+    phase = machine.slow('freeze', 3000)
     writer = machine.writer(demo.pid, text)
-    machine.wait_status(demo.pid, 'phase', 'checkpoint')
+    machine.wait_status(demo.pid, 'phase', phase)
     return writer
 
 
@@ -74,6 +74,7 @@ def test_others_get_their_answer():
 
 
 def test_reading_meanwhile():
+    same_for_both('what can be read')
     with Machine() as machine:
         demo = machine.ready_demo()
         other = machine.ready_demo()
@@ -117,9 +118,10 @@ def test_joining():
 def test_joining_a_failure():
     with Machine() as machine:
         demo = machine.ready_demo()
-        machine.faults('cuCheckpointProcessCheckpoint delay_ms=1000 error=CUDA_ERROR_UNKNOWN')
+        rule, phase = vendor.step('freeze', 'delay_ms=1000 error=CUDA_ERROR_UNKNOWN')
+        machine.faults(rule)
         first = machine.writer(demo.pid, 'freeze')
-        machine.wait_status(demo.pid, 'phase', 'checkpoint')
+        machine.wait_status(demo.pid, 'phase', phase)
         second = machine.writer(demo.pid, 'freeze')
         equal([first.result(), second.result()], ['EIO', 'EIO'])
         equal(machine.state(demo.pid), 'running')
@@ -146,6 +148,7 @@ def test_cancel():
 
 def test_cancel_of_a_lock_that_waits():
     """A kernel that does not end: nothing has been done to the process, so it ends at once."""
+    needs_cuda("the driver's lock")
     with Machine() as machine:
         demo = machine.ready_demo()
         keep_gpu_busy(machine, demo)
@@ -161,19 +164,20 @@ def test_cancel_of_a_thaw():
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
-        machine.faults('cuCheckpointProcessRestore delay_ms=1500')
+        phase = machine.slow('thaw', 1500)
         thaw = machine.writer(demo.pid, 'thaw')
-        machine.wait_status(demo.pid, 'phase', 'restore')
+        machine.wait_status(demo.pid, 'phase', phase)
         equal(machine.write(None, f'cancel {demo.pid}'), 'ok')
         equal(thaw.result(), 'ECANCELED')
         equal(machine.state(demo.pid), 'frozen')
-        equal(machine.used(), 0, 'VRAM after the roll-back')
+        machine.check_used(machine.kept(demo.pid), words='VRAM after the roll-back')
         machine.faults()
         machine.must(demo.pid, 'thaw')
         demo.wait_ticks()
 
 
 def test_cancel_without_a_verb():
+    same_for_both('the rules of ctl')
     with Machine() as machine:
         demo = machine.ready_demo()
         equal(machine.write(demo.pid, 'cancel'), 'EBUSY')
@@ -182,6 +186,7 @@ def test_cancel_without_a_verb():
 
 def test_deadline_in_the_driver():
     """Checkpoint cannot be taken back: the writer is answered, the process rolled back later."""
+    needs_cuda('a call of the driver that cannot be taken back')
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.faults(f'cuCheckpointProcessCheckpoint delay_ms={4000 * harness.SLOW}')
@@ -205,6 +210,7 @@ def test_deadline_in_the_driver():
 
 
 def test_deadline_of_a_thaw():
+    needs_cuda('a call of the driver that cannot be taken back')
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
@@ -222,6 +228,7 @@ def test_deadline_of_a_thaw():
 
 def test_deadline_in_lock():
     """GPU work that does not end in time: nothing had begun, so there is nothing to wait for."""
+    needs_cuda("the driver's lock")
     with Machine() as machine:
         demo = machine.ready_demo()
         keep_gpu_busy(machine, demo)

@@ -11,7 +11,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, error_of, wait_for
+import vendor
+from harness import (MIB, NOBODY, Failure, Machine, Skip, check, equal, error_of, needs_cuda,
+                     same_for_both, wait_for)
 
 NAME = re.compile(r'gpu\d-[0-9a-f]+|gpu\d-unmapped-\d+|managed-[0-9a-f]+')
 
@@ -56,7 +58,7 @@ def run(*command):
 
 def frozen_demo(machine, *arguments):
     demo = machine.ready_demo(*arguments)
-    machine.wait_status(demo.pid, 'engine', 'vmm')
+    machine.wait_status(demo.pid, 'engine', vendor.ENGINE)
     machine.must(demo.pid, 'freeze')
     equal(machine.state(demo.pid), 'frozen')
     return demo
@@ -76,7 +78,7 @@ def test_files():
         equal(os.listdir(machine.path(demo.pid, 'snapshot')), [], 'it runs')
         check(not os.path.lexists(vram(machine, demo.pid)), 'it runs')
 
-        machine.wait_status(demo.pid, 'engine', 'vmm')
+        machine.wait_status(demo.pid, 'engine', vendor.ENGINE)
         machine.must(demo.pid, 'freeze')
         for name in 'snapshot', 'snapshot/vram':
             check_directory(machine.path(demo.pid, name))
@@ -109,6 +111,7 @@ def test_files():
 
 
 def test_driver_engine_has_none():
+    needs_cuda('two engines')
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
@@ -147,6 +150,7 @@ def test_tools_copy_them():
 
 
 def test_reading_anywhere():
+    same_for_both('how files are read')
     with Machine(vmm=True, options=',nopassthrough') as machine:
         demo = frozen_demo(machine)
         name, size = max(files(machine, demo.pid).items(), key=lambda item: item[1])
@@ -210,6 +214,7 @@ def test_open_across_thaws():
 
 
 def test_statfs():
+    same_for_both('the file system')
     with Machine(vmm=True, options=',store_size=128M') as machine:
         equal([size_of(machine), room(machine)], [128 * MIB, 128 * MIB])
         demo = frozen_demo(machine, '--bytes', '24M', '--buffers', '3')
@@ -222,6 +227,7 @@ def test_statfs():
 
 def test_links_and_devices():
     """What has no place in a snapshot; and a process that has none has nothing to change."""
+    same_for_both('the file system')
     with Machine(vmm=True) as machine:
         demo = frozen_demo(machine)
         directory = vram(machine, demo.pid)
@@ -245,12 +251,13 @@ def test_links_and_devices():
 
 
 def test_others_see_nothing():
+    same_for_both('whose files are')
     if not harness.is_root():
         raise Skip('only root can become another user')
     with Machine(vmm=True) as machine:
         mine = frozen_demo(machine)
         theirs = machine.ready_demo(uid=NOBODY)
-        machine.wait_status(theirs.pid, 'engine', 'vmm')
+        machine.wait_status(theirs.pid, 'engine', vendor.ENGINE)
         machine.must(theirs.pid, 'freeze')
         (name,) = os.listdir(vram(machine, theirs.pid))[:1]
         equal(os.stat(vram(machine, theirs.pid, name)).st_uid, NOBODY)
@@ -274,6 +281,7 @@ for path in sys.argv[1:]:
 
 def test_readers_while_it_thaws_and_freezes():
     """Readers never see bytes of two freezes, nor a reason to wait."""
+    same_for_both('how files are read')
     with Machine(vmm=True) as machine:
         demo = frozen_demo(machine, '--bytes', '16M', '--buffers', '2', '--tick', 2)
         script = '''

@@ -7,11 +7,18 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 import vmm
-from harness import MIB, Machine, check, equal, wait_for
+from harness import MIB, Machine, check, equal, needs_cuda, same_for_both, wait_for
 
 FREEZE_PARTS = ['gate', 'handover', 'copy', 'control']
 THAW_PARTS = ['copy', 'control', 'handover', 'map']
+# In which there is something to do for the fast engine.
+MOVED = {'freeze': ['gate', 'handover', 'copy', 'control'],
+         'thaw': ['copy', 'control', 'handover', 'map']}
+if vendor.HIP:
+    for parts_of_a_verb in MOVED.values():
+        parts_of_a_verb.remove('control')
 NEVER = {f'last_{key}': '0' for key in (
     'freeze_usec', 'freeze_bytes', *(f'freeze_{part}_usec' for part in FREEZE_PARTS),
     'thaw_usec', 'thaw_bytes', *(f'thaw_{part}_usec' for part in THAW_PARTS))}
@@ -47,23 +54,25 @@ def test_vmm():
         moved, parts = figures(machine, demo.pid, 'freeze')
         equal(moved, sum(vmm.files(machine, demo.pid).values()))
         check(24 * MIB <= moved < before, moved)
-        for part in ('gate', 'handover', 'copy', 'control'):
+        for part in MOVED['freeze']:
             check(parts[part] > 0, parts)
         status = machine.status(demo.pid)
-        # The files, and what the driver keeps.
-        equal([status['vram_bytes'], status['held_bytes']], ['0', str(before)])
+        # The files, and what the driver keeps; on AMD that stays in VRAM.
+        kept = machine.kept(demo.pid)
+        equal([status['vram_bytes'], status['held_bytes']], [str(kept), str(before - kept)])
         machine.must(demo.pid, 'thaw')
         equal(machine.status(demo.pid)['held_bytes'], '0')
         equal(vram_of(machine, demo.pid), before)
         again, parts = figures(machine, demo.pid, 'thaw')
         equal(again, moved)
-        for part in THAW_PARTS:
+        for part in MOVED['thaw']:
             check(parts[part] > 0, parts)
         equal(figures(machine, demo.pid, 'freeze')[0], moved, 'the last freeze is still known')
 
 
 def test_parts_at_the_same_time():
     """The copy counts from its beginning, not from the end of the driver's checkpoint."""
+    needs_cuda('control state')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
         for verb, copy, control in (
@@ -108,6 +117,7 @@ def test_every_kind_is_held():
 
 
 def test_vmm_data():
+    needs_cuda('control state that a freeze takes too')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
         before = vram_of(machine, demo.pid)
@@ -141,6 +151,7 @@ def test_held_by_the_store_of_a_daemon_that_died():
 
 
 def test_driver():
+    needs_cuda('two engines')
     with Machine() as machine:
         demo = machine.ready_demo('--bytes', '24M', '--buffers', 3)
         equal(subset(machine.status(demo.pid), NEVER), NEVER)
@@ -157,20 +168,20 @@ def test_driver():
 
 
 def test_a_verb_that_fails_changes_nothing():
-    for fast in (True, False):
+    for fast in (True,) if vendor.HIP else (True, False):
         with Machine(vmm=fast) as machine:
             demo = machine.ready_demo()
-            machine.wait_status(demo.pid, 'engine', 'vmm' if fast else 'driver')
+            machine.wait_status(demo.pid, 'engine', vendor.ENGINE if fast else 'driver')
             machine.must(demo.pid, 'freeze')
             machine.must(demo.pid, 'thaw')
             before = subset(machine.status(demo.pid), NEVER)
-            machine.faults('cuCheckpointProcessCheckpoint error=CUDA_ERROR_UNKNOWN')
+            machine.failing('freeze')
             equal(machine.write(demo.pid, 'freeze'), 'EIO')
             equal(subset(machine.status(demo.pid), NEVER), before, 'a freeze')
             machine.faults()
             machine.must(demo.pid, 'freeze')
             before = subset(machine.status(demo.pid), NEVER)
-            machine.faults('cuCheckpointProcessLock error=CUDA_ERROR_UNKNOWN')
+            machine.failing('freeze')
             machine.must(demo.pid, 'freeze')
             equal(subset(machine.status(demo.pid), NEVER), before, 'nothing to do')
             machine.faults()
@@ -178,6 +189,7 @@ def test_a_verb_that_fails_changes_nothing():
 
 
 def test_idle():
+    same_for_both('threads')
     with Machine() as machine:
         demo = machine.ready_demo('--tick', 5)
 
@@ -197,8 +209,8 @@ def test_idle():
 
 def test_not_known_without_the_library():
     with Machine() as machine:
-        demo = machine.ready_demo(command=[f'{harness.BUILD}/tools/gpucr-demo'],
-                                  env={'LD_LIBRARY_PATH': f'{harness.BUILD}/backend/sim'})
+        demo = machine.ready_demo(command=vendor.DEMO,
+                                  env={'LD_LIBRARY_PATH': vendor.LIBRARIES})
         status = machine.status(demo.pid)
         equal([status['registered'], status['idle_ms']], ['no', '-'])
         equal([status['pool_bytes'], status['pool_ready_bytes'], status['pinned']],
@@ -231,6 +243,7 @@ def test_pool():
 
 
 def test_store():
+    same_for_both('the store')
     with Machine(vmm=True, options=',store_size=128M,pool=32M') as machine:
         def store():
             status = machine.status_of_all()
@@ -271,6 +284,7 @@ def test_store():
 
 
 def test_no_pool_wanted():
+    same_for_both('the store')
     with Machine(vmm=True) as machine:
         status = machine.status_of_all()
         equal([status['pool_bytes'], status['pool_used_bytes']], ['0', '0'])

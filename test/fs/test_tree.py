@@ -11,7 +11,8 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, wait_for
+import vendor
+from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, same_for_both, wait_for
 
 ROOT = {'ctl': 0o222, 'status': 0o444, 'events': 0o444, 'metrics': 0o444}
 PROCESS = {'ctl': 0o200, 'status': 0o400, 'error': 0o400, 'events': 0o400, 'maps': 0o400,
@@ -58,7 +59,8 @@ def test_root():
             uuids.add(uuid)
             equal(machine.read('gpus', index, 'name'), 'Simulated GPU\n')
             equal(machine.gpu(index), {
-                'minor': str(index), 'mig': 'off', 'vram_total_bytes': str(256 * MIB),
+                'vendor': 'nvidia', 'architecture': '9.0', 'minor': str(index), 'mig': 'off',
+                'vram_total_bytes': str(256 * MIB),
                 'vram_used_bytes': '0', 'vram_free_bytes': str(256 * MIB), 'pids': '-'})
         equal(len(uuids), 3, 'different UUIDs')
         for name in ('3', '00', '01', '-1', 'x', '4294967296'):
@@ -124,15 +126,17 @@ def test_process_directory():
 
 
 def test_comm_cannot_forge_lines():
+    same_for_both('names and texts')
     with Machine() as machine:
         name = f'{machine.directory}/a b\nstate x'
         os.symlink(f'{harness.BUILD}/tools/gpucr-demo', name)
-        demo = machine.ready_demo(command=[f'{harness.BUILD}/tools/gpucr-run', '--sim', name])
+        demo = machine.ready_demo(command=[*vendor.RUN, name, *vendor.MODE])
         equal(machine.status(demo.pid)['comm'], 'a?b?state?x')
         equal(machine.state(demo.pid), 'running')
 
 
 def test_grep_is_harmless():
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         before = machine.read('events').count('\n')
@@ -150,6 +154,7 @@ def test_grep_is_harmless():
 
 
 def test_nothing_can_be_made():
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         pid = demo.pid
@@ -186,6 +191,7 @@ def test_nothing_can_be_made():
 
 
 def test_names_that_are_no_process():
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         thread = next(name for name in os.listdir(f'/proc/{demo.pid}/task')
@@ -236,6 +242,7 @@ def test_found_without_being_looked_for():
 
 
 def test_events_file():
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         path = machine.path(demo.pid, 'events')
@@ -267,6 +274,7 @@ def test_events_file():
 
 
 def test_two_readers_of_events():
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         readers = [machine.events(demo.pid) for _ in range(3)]
@@ -280,6 +288,7 @@ def test_two_readers_of_events():
 
 
 def test_tail_follows_events():
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         tail = subprocess.Popen(['tail', '-n', '+1', '-f', machine.path('events')],
@@ -298,6 +307,7 @@ def test_tail_follows_events():
 
 def test_a_status_is_one_moment():
     """A reader that reads byte by byte sees the text of its open."""
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         fd = os.open(machine.path(demo.pid, 'status'), os.O_RDONLY)
@@ -314,6 +324,7 @@ def test_a_status_is_one_moment():
 
 
 def test_metrics():
+    same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
@@ -335,6 +346,7 @@ def test_metrics():
 
 
 def test_others_see_no_more_than_the_names():
+    same_for_both('names and texts')
     if not harness.is_root():
         raise Skip('only root can become another user')
     with Machine() as machine:

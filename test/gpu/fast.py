@@ -23,7 +23,13 @@ CONTEXT_BYTES = 1200 * MIB
 class FastParts:
     # ---- what they are made of
 
-    def check_engine(self, program, expected="vmm"):
+    @property
+    def fast_engine(self):
+        return "hip" if self.options.hip else "vmm"
+
+    def check_engine(self, program, expected=None):
+        expected = expected or self.fast_engine
+
         def look():
             keys = self.daemon.keys(program.pid, "status")
             return keys if keys.get("engine") == expected else None
@@ -73,6 +79,8 @@ class FastParts:
         command = [self.rig.tool("gpucr-bench"), "--progress",
                    "--json", os.path.join(options.output, "bench.json")]
         left = max(30, int(options.limit - self.results.seconds()))
+        if options.hip:
+            command += ["--hip"]
         if options.sim:
             command += ["--sim", "--runs", "2"]
         if options.bench is not None:
@@ -86,7 +94,7 @@ class FastParts:
         elif not options.sim:
             size, runs = ("1G", "1") if options.quick else ("16G", "3")
             command += ["--sizes", size, "--runs", runs, "--slow-runs", "1",
-                        "--rows", "bare,vmm,data"]
+                        "--rows", "hip,refreeze,copy" if options.hip else "bare,vmm,data"]
         limit = left if options.full or options.bench is not None else min(left, 150)
         command += ["--limit", str(limit)]
         # By itself on the GPU.
@@ -122,12 +130,14 @@ class FastParts:
                     self.rig.demo(size, "--async", "4", buffers=1, name="async", preload=True,
                                   tick=20)]
         programs = []
-        for name, setting in (("plain", ""), ("segments", "expandable_segments:True"),
-                              ("async", "backend:cudaMallocAsync")):
+        settings = [("plain", ""), ("segments", "expandable_segments:True")]
+        if not self.options.hip:
+            settings.append(("async", "backend:cudaMallocAsync"))
+        for name, setting in settings:
             programs.append(self.rig.script(
                 "transformer", "--layers", "2", "--pause", "0.02", name=f"torch-{name}",
                 word="step", preload=True, PYTORCH_ALLOC_CONF=setting,
-                PYTORCH_CUDA_ALLOC_CONF=setting))
+                PYTORCH_CUDA_ALLOC_CONF=setting, PYTORCH_HIP_ALLOC_CONF=setting))
         return programs
 
     def part_torch(self):
@@ -321,7 +331,12 @@ class FastParts:
             return
         demo = self.fast_demo(size=self.sizes.small)
         self.check_engine(demo)
-        for old, new in ((0, 1), (1, 0)):
+        if self.options.hip:
+            self.need_verb(demo, "freeze")
+            self.verb(demo, "thaw gpu=0:1", errno.EOPNOTSUPP, "its queues are on the first one")
+            self.need_verb(demo, "thaw")
+            self.check_goes_on(demo)
+        for old, new in () if self.options.hip else ((0, 1), (1, 0)):
             self.need_verb(demo, "freeze")
             self.need_verb(demo, f"thaw gpu={old}:{new}")
             gpus = self.daemon.keys(demo.pid, "status").get("gpus")
@@ -331,9 +346,10 @@ class FastParts:
         both = self.fast_demo("--gpus", "2", size=self.sizes.small, name="both")
         self.check_engine(both)
         self.many_cycles([both], self.sizes.kinds // 2)
-        self.need_verb(both, "freeze")
-        self.need_verb(both, "thaw gpu=0:1 gpu=1:0", "thaw with the GPUs exchanged")
-        self.check_goes_on(both)
+        if not self.options.hip:
+            self.need_verb(both, "freeze")
+            self.need_verb(both, "thaw gpu=0:1 gpu=1:0", "thaw with the GPUs exchanged")
+            self.check_goes_on(both)
 
     def part_sanitizer(self):
         """compute-sanitizer finds nothing new with the preload library"""

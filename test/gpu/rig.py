@@ -4,6 +4,7 @@ the GPU's own figures, verbs written with a time limit.
 
 Whatever touches the mount is done in a child process, because a daemon that hangs would hang it.
 """
+import ctypes
 import errno
 import os
 import pickle
@@ -308,6 +309,79 @@ class NvidiaGpu:
         return [int(line.split(",")[0]) for line in lines if line.strip()]
 
 
+class AmdGpu:
+    """The figures of the first AMD GPU, as the kernel's driver has them in sysfs; so does the
+    simulator."""
+
+    def __init__(self, rig):
+        self.sysfs = "/sys"
+        self.library = None
+        if rig.options.sim:
+            self.sysfs = os.path.join(rig.simulator, "sys")
+            os.environ.update({name: value for name, value in rig.environment.items()
+                               if name.startswith("GPUCR_SIM_")})
+            self.library = ctypes.CDLL(os.path.join(rig.environment["GPUCR_SIM_LIBDIR"],
+                                                    "libamdhip64.so"))
+        self.refresh()
+        self.node = self._first_node()
+        self.name = self._text(self.node, "name") or "an AMD GPU"
+        version = self._text("module/amdgpu/version")
+        if version:
+            self.name += f", driver {version}"
+
+    def _text(self, *names):
+        try:
+            return read_text(os.path.join(self.sysfs, *names)).strip()
+        except OSError:
+            return ""
+
+    def refresh(self):
+        """The simulator's files know nothing of programs that were killed."""
+        if self.library and self.library.hipSimRefreshSysfs():
+            raise Failure("the simulator does not write its sysfs")
+
+    def _first_node(self):
+        """Processors are nodes too, which have no SIMDs."""
+        nodes = "class/kfd/kfd/topology/nodes"
+        try:
+            numbers = sorted(int(name) for name in os.listdir(os.path.join(self.sysfs, nodes)))
+        except OSError as error:
+            raise Failure(f"KFD shows nothing: {error}") from None
+        for number in numbers:
+            node = f"{nodes}/{number}"
+            properties = dict(line.split() for line in
+                              self._text(node, "properties").splitlines() if line.count(" ") == 1)
+            if int(properties.get("simd_count", 0)):
+                self.gpu_id = self._text(node, "gpu_id")
+                self.device = f"class/drm/renderD{properties.get('drm_render_minor')}/device"
+                return node
+        raise Failure("KFD shows no GPU")
+
+    def _memory(self, what):
+        self.refresh()
+        text = self._text(self.device, f"mem_info_vram_{what}")
+        if not text:
+            raise Failure(f"{self.device} does not tell its memory")
+        return int(text)
+
+    def used(self):
+        return self._memory("used")
+
+    def free(self):
+        return self._memory("total") - self.used()
+
+    def pids(self):
+        """Of this GPU, as far as the kernel tells us: those with VRAM in use."""
+        processes = "class/kfd/kfd/proc"
+        self.refresh()
+        try:
+            names = os.listdir(os.path.join(self.sysfs, processes))
+        except OSError:
+            return []
+        return [int(name) for name in names
+                if int(self._text(processes, name, f"vram_{self.gpu_id}") or 0)]
+
+
 class Daemon:
     def __init__(self, rig):
         self.rig = rig
@@ -439,8 +513,13 @@ class Rig:
             os.mkdir(self.simulator, 0o700)
             self.environment.update(GPUCR_SIM_DIR=self.simulator, GPUCR_SIM_GPUS="2",
                                     GPUCR_SIM_VRAM=str(options.vram))
+            if options.hip:
+                self.environment.update(GPUCR_SIM_GPUS="0", GPUCR_SIM_HIP_GPUS="2")
         self.daemon = Daemon(self)
-        self.gpu = SimulatedGpu(self) if options.sim else NvidiaGpu(self)
+        if options.hip:
+            self.gpu = AmdGpu(self)
+        else:
+            self.gpu = SimulatedGpu(self) if options.sim else NvidiaGpu(self)
 
     def next_number(self):
         self.number += 1
@@ -466,7 +545,7 @@ class Rig:
 
     def demo(self, size, *arguments, buffers=8, tick=100, name="demo", preload=False):
         command = [self.tool("gpucr-demo"), "--bytes", str(size), "--buffers", str(buffers),
-                   "--tick", str(tick), *arguments]
+                   "--tick", str(tick), *(["--hip"] if self.options.hip else []), *arguments]
         return self.start(name, command, preload=preload)
 
     def script(self, script, *arguments, name=None, word="tick", preload=False, **variables):

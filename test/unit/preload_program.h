@@ -22,6 +22,9 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
+#ifdef GCR_HIP
+#include "backend/rocm/adapt.h"
+#endif
 #include "lib/cleanup.h"
 #include "lib/message.h"
 #include "test/unit/preload_memory.h"
@@ -31,18 +34,90 @@
 
 /* ---- the program's side ---- */
 
+#ifdef GCR_HIP
+
+#define DRIVER "libamdhip64.so.6"
+
+static inline void *hip_symbol(void *library, const char *name)
+{
+	void *symbol = dlsym(library, name);
+
+	dlerror();
+	return symbol;
+}
+
+/* HIP's functions by CUDA's names: the wrappers of those that they stand for. */
+static inline void *find_symbol(void *library, const char *name)
+{
+	return gcr_hip_find(name, hip_symbol, library);
+}
+
+/* The same for what is said of functions and errors. */
+static inline const char *driver_words(const char *words)
+{
+	static const char *const errors[][2] = {
+		{"CUDA_ERROR_LAUNCH_FAILED", "hipErrorLaunchFailure"},
+		{"CUDA_ERROR_NOT_SUPPORTED", "hipErrorNotSupported"},
+		{"CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory"},
+		{"CUDA_ERROR_UNKNOWN", "hipErrorUnknown"},
+	};
+	static char result[1024];
+	char *end = result;
+
+	while (words && *words && end < result + sizeof(result) - 128) {
+		size_t length = strspn(words, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+					      "0123456789");
+		const char *other = NULL;
+		char word[64] = "";
+
+		if (!length) {
+			*end++ = *words++;
+			continue;
+		}
+		snprintf(word, sizeof(word) - 3, "%.*s", (int)length, words);
+		words += length;
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(errors); i++)
+			if (strcmp(word, errors[i][0]) == 0)
+				other = errors[i][1];
+		if (!other)
+			other = gcr_hip_name(word);
+		if (!other)
+			other = gcr_hip_name(strcat(word, "_v2"));
+		end += sprintf(end, "%.*s", other ? 64 : (int)length,
+			       other ? other : words - length);
+	}
+	*end = '\0';
+	return result;
+}
+
+#else
+
+#define DRIVER "libcuda.so.1"
+
+static inline void *find_symbol(void *library, const char *name)
+{
+	return dlsym(library, name);
+}
+
+static inline const char *driver_words(const char *words)
+{
+	return words;
+}
+
+#endif
+
 static inline void *driver_symbol(const char *name)
 {
 	static void *library;
 	void *symbol;
 
 	if (!library)
-		library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+		library = dlopen(DRIVER, RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
 		fprintf(stderr, "%s\n", dlerror());
 		exit(1);
 	}
-	symbol = dlsym(library, name);
+	symbol = find_symbol(library, name);
 	if (!symbol) {
 		fprintf(stderr, "no symbol %s\n", name);
 		exit(1);
@@ -93,6 +168,10 @@ static inline CUcontext use_device(int ordinal)
 	OK(CU(cuInit)(0));
 	OK(CU(cuDevicePrimaryCtxRetain)(&context, ordinal));
 	OK(CU(cuCtxSetCurrent)(context));
+#ifdef GCR_HIP
+	/* Only now does it take what VRAM it needs for itself. */
+	OK(CU(cuStreamSynchronize)(NULL));
+#endif
 	return context;
 }
 
@@ -279,6 +358,7 @@ static inline int worker_main(int socket)
 			if (range.first == UINT32_MAX)
 				count = 0;
 		} else if (message.header.type == WORKER_CHECKPOINT) {
+#ifndef GCR_HIP /* which has no such thing */
 			CUcheckpointLockArgs lock = {.timeoutMs = 10000};
 
 			OK(CU(cuInit)(0));
@@ -287,6 +367,7 @@ static inline int worker_main(int socket)
 		} else if (message.header.type == WORKER_RESTORE) {
 			OK(CU(cuCheckpointProcessRestore)(getppid(), NULL));
 			OK(CU(cuCheckpointProcessUnlock)(getppid(), NULL));
+#endif
 		} else {
 			gcr_message_payload(&message, &range, sizeof(range));
 			for (size_t i = 0; i < range.count; i++)
@@ -448,6 +529,7 @@ static inline void new_state(const char *gpus, const char *vram)
 	CHECK(mkdtemp(state_directory));
 	setenv("GPUCR_SIM_DIR", state_directory, 1);
 	setenv("GPUCR_SIM_GPUS", gpus, 1);
+	setenv("GPUCR_SIM_HIP_GPUS", gpus, 1);
 	setenv("GPUCR_SIM_VRAM", vram, 1);
 	setenv("GPUCR_SIM_CONTEXT_BYTES", "4M", 1);
 }
@@ -542,6 +624,7 @@ struct subject {
 	const char *gpus, *vram; /* default 1 and 256M */
 	const char *environment; /* NAME=VALUE, or NULL */
 	const char *faults;	 /* GPUCR_SIM_FAULTS, or NULL */
+	const char *not_on_hip;	 /* why it is left out there, or NULL */
 };
 
 static inline void set_environment(const char *assignment, bool there)
@@ -551,7 +634,7 @@ static inline void set_environment(const char *assignment, bool there)
 
 	snprintf(name, sizeof(name), "%.*s", (int)(value - 1 - assignment), assignment);
 	if (there)
-		setenv(name, value, 1);
+		setenv(name, driver_words(value), 1);
 	else
 		unsetenv(name);
 }
@@ -563,12 +646,18 @@ static inline void run_all(const struct subject *subjects, size_t count)
 	for (size_t i = 0; i < count; i++) {
 		const struct subject *subject = &subjects[i];
 
+#ifdef GCR_HIP
+		if (subject->not_on_hip) {
+			printf("not on HIP: %s: %s\n", subject->name, subject->not_on_hip);
+			continue;
+		}
+#endif
 		new_state(subject->gpus ? subject->gpus : "1",
 			  subject->vram ? subject->vram : "256M");
 		if (subject->environment)
 			set_environment(subject->environment, true);
 		if (subject->faults)
-			setenv("GPUCR_SIM_FAULTS", subject->faults, 1);
+			setenv("GPUCR_SIM_FAULTS", driver_words(subject->faults), 1);
 		expect_success(subject->name, start(subject->name, true, -1));
 		unsetenv("GPUCR_SIM_FAULTS");
 		if (subject->environment)

@@ -236,6 +236,38 @@ def test_copies():
     check(f'The {reader} reads\nthe mount' in out, out)
 
 
+def test_hip():
+    """An AMD GPU: nobody to be compared with, and what is frozen is the data."""
+    rows = ['--sizes', '16M', '--runs', '2', '--rows', 'bare,hip,refreeze', '--no-calls']
+    found, out = results('--hip', *rows)
+    check(found['hip'], 'it is not said that it is AMD')
+    check([row['row'] for row in found['rows']] ==
+          ['hip-cold', 'hip-warm', 'refreeze', 'refreeze-data'], out)
+    rate = found['pinned_copies'][0]['out_bytes_per_second']
+    for row in found['rows']:
+        check(row['engine'] in ('hip', 'hip data') and len(row['thaw_usec']['values']) == 2,
+              row['row'])
+        check(row['freeze_times_faster'] is None and row['thaw_times_faster'] is None, 'a peer')
+        check(0 < row['frozen_vram_bytes']['max'] < 32 * MIB, 'VRAM of its queues')
+        if row['start'] == 'again':
+            check(row['freeze_limit_usec'] is None, 'limit of a refreeze')
+        else:
+            near(row['freeze_limit_usec'], 16 * MIB * 1e6 / rate, 'limit')
+        if row['row'] == 'hip-cold':
+            check(row['idle_vram_bytes']['max'] == 0, 'VRAM after the idle time')
+    check(found['control_freeze_usec'] is None, 'control state')
+    check([note['what'] for note in found['notes']] == ['bare, driver'], str(found['notes']))
+    check(re.search(r'^\| 16 MiB +\| hip, cold +\| ', out, re.M), out)
+    check(not found['failures'], out)
+    found, out = results('--hip', '--sizes', '8M', '--runs', '1', '--rows', 'hip-cold,copy')
+    check([copy['row'] for copy in found['copies']] == ['copy-out', 'copy-in'], out)
+    check('hipMalloc, 64 MiB' in out and 'cuMem' not in out, out)
+    for name, call in found['calls'].items():
+        check(len(call['with_ns']['values']) == 2 and call['without_ns']['min'] > 0, name)
+    check(not found['failures'] and not found['notes'], out)
+    bench('--hip', '--sim', '--rows', 'bare,driver', status=2)
+
+
 def copier(*questions):
     """What the role that copies answers to each; then it is told to end."""
     place = os.path.join(work, 'place')
@@ -480,7 +512,8 @@ def test_mount():
           GPUCR_SIM_DIR=state)
 
 
-NEED_FUSE = (test_driver, test_vmm, test_refreeze, test_copies, test_interrupt, test_mount)
+NEED_FUSE = (test_driver, test_vmm, test_refreeze, test_copies, test_hip, test_interrupt,
+             test_mount)
 
 
 def main():

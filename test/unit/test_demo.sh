@@ -1,11 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # gpucr-demo on the simulated GPU: that it ticks, that it finds a changed byte, that it ends as it
-# should. usage: test_demo.sh PATH-OF-GPUCR-RUN PATH-OF-GPUCR-DEMO
+# should. usage: test_demo.sh PATH-OF-GPUCR-RUN PATH-OF-GPUCR-DEMO [--hip]
 set -u
 
 run=$1
 demo=$2
+hip=${3-}
+alloc='cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY'
+device='cuDeviceGet: CUDA_ERROR_INVALID_DEVICE'
+if [ -n "$hip" ]; then
+    alloc='hipMalloc: hipErrorOutOfMemory'
+    device='hipDeviceGet: hipErrorInvalidDevice'
+fi
 work=$(mktemp -d) || exit 1
 pid=
 trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; rm -rf "$work"' EXIT
@@ -24,7 +31,7 @@ fail() {
 demo() {
     expected=$1
     shift
-    "$run" --sim "$demo" "$@" >"$work/out" 2>"$work/err"
+    "$run" --sim "$demo" ${hip:+"$hip"} "$@" >"$work/out" 2>"$work/err"
     status=$?
     [ "$status" -eq "$expected" ] || fail "gpucr-demo $*: status $status, expected $expected"
 }
@@ -72,9 +79,9 @@ grep -q -x 'buffer 1 device gpu 0 address 0x[0-9a-f]* bytes 6144 seed 0x3c6ef372
 grep -q '^buffer 2 managed gpu 0 ' "$work/err" || fail 'no description of buffer 2'
 
 demo 1 --bytes 1G --buffers 1
-has_error 'cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY'
+has_error "$alloc"
 demo 1 --gpu 99
-has_error 'cuDeviceGet: CUDA_ERROR_INVALID_DEVICE'
+has_error "$device"
 demo 2 --bytes 12Q
 has_error '--bytes'
 demo 2 --bytes -1
@@ -85,17 +92,17 @@ demo 2 stray
 demo 0 --help
 
 # Two GPUs, in a machine of their own.
-GPUCR_SIM_DIR="$work/sim2" GPUCR_SIM_GPUS=2
-export GPUCR_SIM_GPUS
+GPUCR_SIM_DIR="$work/sim2" GPUCR_SIM_GPUS=2 GPUCR_SIM_HIP_GPUS=2
+export GPUCR_SIM_GPUS GPUCR_SIM_HIP_GPUS
 mkdir "$GPUCR_SIM_DIR"
 demo 0 --bytes 10M --buffers 3 --own-vmm 2 --managed 2 --async 2 --gpus 2 --threads 2 --ticks 8 --tick 0
 ticks_to 8
 demo 1 --gpus 3
-has_error 'cuDeviceGet: CUDA_ERROR_INVALID_DEVICE'
+has_error "$device"
 GPUCR_SIM_DIR="$work/sim"
 
 # SIGTERM ends it at once and well.
-"$run" --sim "$demo" --bytes 4M --tick 100000 >"$work/out" 2>"$work/err" &
+"$run" --sim "$demo" ${hip:+"$hip"} --bytes 4M --tick 100000 >"$work/out" 2>"$work/err" &
 pid=$!
 wait_for_line 'tick 1 ok'
 kill -TERM "$pid"
@@ -105,10 +112,10 @@ pid=
 [ "$status" -eq 0 ] || fail "SIGTERM: status $status"
 
 # One byte of VRAM changes behind its back; the simulator's physical memory is in files.
-"$run" --sim "$demo" --bytes 4M --buffers 1 --tick 1 >"$work/out" 2>"$work/err" &
+"$run" --sim "$demo" ${hip:+"$hip"} --bytes 4M --buffers 1 --tick 1 >"$work/out" 2>"$work/err" &
 pid=$!
 wait_for_line 'tick 3 ok'
-memory=$(find "$GPUCR_SIM_DIR/memory" -type f -size 8192)
+memory=$(find "$GPUCR_SIM_DIR" -path '*/memory/*' -type f -size 8192)
 [ -n "$memory" ] || fail 'the simulator has no file of 4 MiB'
 # Again and again, for the kernel that changes this word may just be at it.
 while kill -0 "$pid" 2>/dev/null; do

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""backend/preload/entry_points.def against declarations of the driver's functions: names, versions,
+"""backend/preload/entry_points*.def against declarations of the driver's functions: names, versions,
 numbers of arguments, and whether each can be handed on by a wrapper that knows only their number.
-usage: test_entry_points.py SOURCE_ROOT library PRELOAD SIMULATOR | SOURCE_ROOT cuda INCLUDE_DIR
+usage: test_entry_points.py SOURCE_ROOT library PRELOAD SIMULATOR | SOURCE_ROOT cuda INCLUDE_DIR |
+       SOURCE_ROOT hip PRELOAD [SIMULATOR] | SOURCE_ROOT rocm
 
 `library`: against cuda_api.h and what the two libraries export. `cuda`: against an installed
-cuda.h; with that of CUDA 13.0 every function there has to be in the table.
+cuda.h; with that of CUDA 13.0 every function there has to be in the table. `hip` and `rocm` are the
+same for HIP: every function that the installed headers declare and every one that the installed
+library exports has to be in the table.
 """
 import collections
 import os
@@ -19,7 +22,8 @@ ROOT = Path(sys.argv[1])
 CC = os.environ.get('CC', 'cc').split()
 TABLE_VERSION = 13000  # of the CUDA that the table follows
 GENERATED = ('CALL', 'SUBMIT', 'WAIT')
-ARGUMENTS_MAX = 11  # that wrappers.c has macros for
+ARGUMENTS_MAX = 14  # that wrappers.c has macros for
+HIP = sys.argv[2] in ('hip', 'rocm')
 failures = []
 
 Entry = collections.namedtuple('Entry', 'kind symbol name version arguments')
@@ -32,7 +36,8 @@ def check(ok, what):
 
 def read_table():
     entries = []
-    for line in (ROOT / 'backend/preload/entry_points.def').read_text().split('\n'):
+    name = 'entry_points_hip.def' if HIP else 'entry_points.def'
+    for line in (ROOT / 'backend/preload' / name).read_text().split('\n'):
         if not line.startswith('ENTRY('):
             continue
         match = re.fullmatch(r'ENTRY\((CALL|SUBMIT|WAIT|FREE|OWN), (\w+), (\w+), (\d+), (\d+)\)',
@@ -42,7 +47,7 @@ def read_table():
             kind, symbol, name, version, arguments = match.groups()
             entries.append(Entry(kind, symbol, name, int(version), int(arguments)))
     symbols = [entry.symbol for entry in entries]
-    check(len(entries) > 600, 'the table has been cut')
+    check(len(entries) > (540 if HIP else 600), 'the table has been cut')
     check(symbols == sorted(set(symbols)), 'the table is not sorted, or has a symbol twice')
     for entry in entries:
         check(entry.kind not in GENERATED or entry.arguments <= ARGUMENTS_MAX,
@@ -112,15 +117,16 @@ def exported(library):
 
 def check_libraries(table, preload, simulator):
     own = exported(preload)
-    expected = {entry.symbol for entry in table.values() if entry.kind != 'FREE'} | {'dlsym'}
+    expected = {entry.symbol for entry in table.values() if entry.kind != 'FREE'}
+    expected |= {'dlsym', 'gcr_preload_dlsym_hip' if HIP else 'gcr_preload_dlsym_cuda'}
     check(own == expected, f'{preload} exports {sorted(own ^ expected)}')
     needed = subprocess.run(['readelf', '-d', preload], text=True, check=True,
                             capture_output=True).stdout
     for library in re.findall(r'NEEDED.*\[(.*)\]', needed):
         check(re.match(r'(libc|libdl|libpthread|ld-linux.*)\.so', library),
               f'{preload} needs {library}')
-    for symbol in exported(simulator) - set(table):
-        check(False, f'{symbol}, which {simulator} exports, is not in the table')
+    for symbol in (exported(simulator) if simulator else set()) - set(table):
+        check(symbol.startswith('hipSim'), f'{symbol}, which {simulator} exports, is not in the table')
 
 
 def check_cuda_api(table):
@@ -181,9 +187,130 @@ def check_cuda_h(table, include):
               f'{key[0]}: {len(found)} variants in the table, versions {known}')
 
 
+# ---- HIP ----
+
+def hip_prototypes(text):
+    """Of functions, whatever their result; comments and what only C++ sees are gone."""
+    found = re.findall(r'[\w*]\s*\b((?:__)?hip(?:rtc)?[A-Z]\w*)\s*\(((?:[^;{}()]|\([^;{}()]*\))*)\)\s*;',
+                       text)
+    return {name: split(parameters) for name, parameters in found}
+
+
+def slots_of(parameter):
+    """How many slots it takes, as an expression in C; and whether it is passed in another way."""
+    words = [word for word in re.findall(r'\w+', parameter) if word != 'const']
+    if '*' in parameter or '[' in parameter or not words:
+        return '1', None
+    kind = ' '.join(words[:-1] if len(words) > 1 and words[:-1] not in (['struct'], ['enum']) else words)
+    if kind == 'unsigned' or kind == 'unsigned long long':
+        return '1', None
+    return f'((sizeof({kind}) + 7) / 8)', kind
+
+
+def compare_slots(table, declared, source, arguments):
+    """Also that no struct lies half in registers: on x86-64 there are six, on AArch64 eight."""
+    asserts = []
+    for name, parameters in sorted(declared.items()):
+        entry = table.get(name)
+        if not entry:
+            continue
+        total = '0'
+        for parameter in parameters:
+            slots, kind = slots_of(parameter)
+            where = f'{name}: {parameter}: cannot be handed on slot by slot'
+            if kind and entry.kind in GENERATED:
+                asserts.append(f'_Static_assert(!__builtin_types_compatible_p({kind}, float) && '
+                               f'!__builtin_types_compatible_p({kind}, double), "{where}");')
+                asserts.append(f'_Static_assert(sizeof({kind}) <= 8 || '
+                               f'(__builtin_types_compatible_p({kind}, dim3) && '
+                               f'({total}) != 5 && ({total}) != 7), "{where}");')
+            total += f' + {slots if entry.kind in GENERATED else 1}'
+        if entry.kind == 'FREE':
+            continue
+        asserts.append(f'_Static_assert({total} == {entry.arguments}, '
+                       f'"{name}: not {entry.arguments} slots");')
+    with tempfile.NamedTemporaryFile('w', suffix='.c') as file:
+        file.write(source + '\n'.join(asserts) + '\n')
+        file.flush()
+        result = subprocess.run([*CC, '-fsyntax-only', *arguments, file.name], text=True,
+                                capture_output=True)
+    check(result.returncode == 0, result.stderr.strip())
+    return len(asserts)
+
+
+def check_hip_names(table):
+    """Every entry point with a wrapper written by hand has one."""
+    text = (ROOT / 'backend/preload/entry_names_hip.h').read_text()
+    names = re.findall(r'^#define GCR_HIP_NAME_(\w+)\s+(\w+)$', text, re.MULTILINE)
+    stood_in = [name for _, name in names]
+    own = {entry.symbol for entry in table.values() if entry.kind == 'OWN'}
+    check(set(stood_in) == own, f'entry_names_hip.h and OWN: {sorted(set(stood_in) ^ own)}')
+    check(len(stood_in) == len(own), 'entry_names_hip.h has a function twice')
+    for wrapper, name in names:
+        check(wrapper.startswith('cu') or wrapper == name, f'{wrapper} stands in for {name}')
+    for entry in table.values():
+        if not entry.symbol.startswith('_Z'):
+            check(re.sub(r'(_spt|R0[06]00)$', '', entry.symbol) == entry.name,
+                  f'{entry.symbol} is not a variant of {entry.name}')
+
+
+def check_hip_api(table):
+    source = '#include "backend/rocm/hip_api.h"\n'
+    arguments = [f'-I{ROOT}', '-DGCR_HIP_HEADERS=0']
+    declared = hip_prototypes(preprocess(source, *arguments))
+    check(len(declared) > 150, 'few declarations in hip_api.h: has their shape changed?')
+    for name in set(declared) - set(table):
+        check(False, f'{name} of hip_api.h is not in the table')
+    check(compare_slots(table, declared, source, arguments) > 300, 'few arguments compared')
+
+
+def check_rocm(table):
+    """False: nothing is installed."""
+    arguments = ['-D__HIP_PLATFORM_AMD__', '-D__HIP_PLATFORM_HCC__']
+    source = '#include <hip/hip_runtime_api.h>\n'
+    try:
+        text = preprocess(source, *arguments)
+    except subprocess.CalledProcessError:
+        return False
+    declared = hip_prototypes(text)
+    check(len(declared) > 350, 'few declarations in hip_runtime_api.h')
+    for name in set(declared) - set(table):
+        check(False, f'{name} of hip_runtime_api.h is not in the table')
+    check(compare_slots(table, declared, source, arguments) > 700, 'few arguments compared')
+    for number in (7, 6, 5):
+        path = subprocess.run([*CC, f'-print-file-name=libamdhip64.so.{number}'], text=True,
+                              check=True, capture_output=True).stdout.strip()
+        if os.path.exists(path):
+            break
+    else:
+        return True
+    lines = subprocess.run(['nm', '-D', '--defined-only', path], text=True, check=True,
+                           capture_output=True).stdout.split('\n')
+    symbols = [line.split()[2] for line in lines if len(line.split()) == 3 and
+               line.split()[1] in 'TWi']
+    check(len(symbols) > 350, f'few exports in {path}')
+    for symbol in symbols:
+        name, _, version = symbol.replace('@@', '@').partition('@')
+        check(name in table, f'{name}, which {path} exports, is not in the table')
+        number = re.fullmatch(r'hip_(\d+)\.(\d+)', version)
+        if name in table and number:
+            since = 1000 * int(number[1]) + 10 * int(number[2])
+            check(table[name].version == since,
+                  f'{name}: since {table[name].version} in the table, {since} in {path}')
+    return True
+
+
 def main():
     table = read_table()
-    if sys.argv[2] == 'cuda':
+    if sys.argv[2] == 'hip':
+        check_hip_names(table)
+        check_hip_api(table)
+        check_libraries(table, sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else None)
+    elif sys.argv[2] == 'rocm':
+        if not check_rocm(table):
+            print('skipped: no hip/hip_runtime_api.h')
+            return 77
+    elif sys.argv[2] == 'cuda':
         include = Path(sys.argv[3])
         if not (include / 'cuda.h').exists():
             print('skipped: no cuda.h')

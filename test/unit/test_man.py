@@ -19,10 +19,12 @@ checks = 0
 
 
 # Where verbs are carried out.
-ENGINES = ('fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_vmm.c', 'fs/vmm_freeze.c',
+ENGINES = ('fs/drive.c', 'fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_none.c',
+           'fs/engine_vmm.c', 'fs/vmm_freeze.c',
            'fs/vmm_recover.c', 'fs/vmm_thaw.c')
 DUMP = ('fs/dump.c', 'fs/dump_papers.c', 'fs/dump_tree.c', 'fs/park.c')
-RESTORE = ('fs/restore.c', 'fs/restore_check.c', 'fs/restore_supply.c', 'fs/restore_tree.c')
+RESTORE = ('fs/restore.c', 'fs/restore_check.c', 'fs/restore_gpus.c', 'fs/restore_supply.c',
+           'fs/restore_tree.c')
 
 
 def read(path):
@@ -127,8 +129,8 @@ def check_tables(abi, daemon, rows):
 
 
 def check_engines(abi):
-    code = [re.search(r'\.name = "(\w+)"', read(path)).group(1)
-            for path in ('fs/engine_driver.c', 'fs/engine_vmm.c')]
+    code = [name for path in ('fs/engine_driver.c', 'fs/engine_none.c', 'fs/engine_vmm.c')
+            for name in re.findall(r'\.name = "(\w+)"', read(path))]
     check_same('engine', abi.name, abi.terms('ENGINES'), code)
 
 
@@ -156,7 +158,8 @@ def check_errors(abi):
     code = set()
     for path in ('fs/children.c', 'fs/control.c', 'fs/ctl.c', 'fs/drive_memory.c', 'fs/operation.c',
                  *ENGINES, *DUMP, *RESTORE, 'fs/place.c', 'fs/session.c', 'fs/store.c',
-                 'backend/cuda/preflight.c'):
+                 'backend/cuda/preflight.c', 'backend/look.c', 'backend/rocm/preflight.c',
+                 'fs/criu_plugin.c', 'fs/gpus.c'):
         for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
                                read(path)):
             code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
@@ -220,7 +223,8 @@ def check_words(abi, daemon):
     check_same('signal', daemon.name, documented, set(signals))
 
     code = re.findall(r'(?:getenv|from_environment)\(\s*"(\w+)"',
-                      read('fs/main.c') + read('fs/options.c'))
+                      ''.join(map(read, ('fs/main.c', 'fs/options.c', 'fs/gpus.c',
+                                         'fs/criu_plugin.c'))))
     check_same('variable', daemon.name, daemon.terms('ENVIRONMENT'), set(code))
 
 

@@ -53,6 +53,7 @@ static struct gcr_manifest *sample(void)
 	*manifest = (struct gcr_manifest){
 		.generation = GENERATION,
 		.engine = "vmm",
+		.vendor = GCR_MANIFEST_FIRST_VENDOR,
 		.pid = 4711,
 		.start_ticks = 987654321,
 		.uid = 1000,
@@ -106,6 +107,42 @@ static bool same(const struct gcr_manifest *left, const struct gcr_manifest *rig
 		return false;
 	a.tree = b.tree = NULL;
 	return !memcmp(&a, &b, sizeof(a));
+}
+
+/* Of AMD's GPUs: the member, ids as characters, and what there is without it. */
+static void test_vendor(void)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = sample();
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *again = NULL;
+	_cleanup_free_ char *first = NULL;
+	_cleanup_free_ char *text = NULL;
+	struct gcr_error error = {0};
+	size_t bytes;
+
+	CHECK(!gcr_manifest_print(manifest, &first, &bytes, &error));
+	CHECK(!strstr(first, "\"vendor\""));
+
+	gcr_manifest_set_vendor(manifest, "AMD");
+	CHECK(!strcmp(manifest->vendor, "amd"));
+	memcpy(manifest->engine, "hip", 4);
+	memcpy(manifest->tree->processes[0].engine, "hip", 4);
+	snprintf(manifest->gpus[0].compute_capability, sizeof(manifest->gpus[0].compute_capability),
+		 "gfx90a");
+	for (size_t i = 0; i < manifest->allocations_count; i++)
+		if (!memcmp(manifest->allocations[i].gpu, manifest->gpus[0].uuid, GCR_UUID_BYTES))
+			memcpy(manifest->allocations[i].gpu, "0123456789abcdef", GCR_UUID_BYTES);
+	memcpy(manifest->gpus[0].uuid, "0123456789abcdef", GCR_UUID_BYTES);
+	CHECK(!gcr_manifest_print(manifest, &text, &bytes, &error));
+	CHECK(strstr(text, "  \"vendor\": \"amd\",\n"));
+	CHECK(strstr(text, "\"uuid\": \"GPU-0123456789abcdef\""));
+	CHECK(!gcr_manifest_parse(text, bytes, &again, &error));
+	CHECK(same(manifest, again));
+
+	manifest->vendor[0] = '/';
+	free(text);
+	text = NULL;
+	CHECK(gcr_manifest_print(manifest, &text, &bytes, &error) == -EPROTO);
+	CHECK(!strncmp(error.words, "vendor: ", 8));
 }
 
 static void test_round_trip(void)
@@ -599,6 +636,7 @@ int main(void)
 	directory_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(directory_fd >= 0);
 	test_round_trip();
+	test_vendor();
 	test_least();
 	test_texts();
 	test_every_byte();

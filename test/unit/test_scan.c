@@ -99,7 +99,7 @@ static void wait_until(struct watcher *watcher, pid_t pid, bool held)
 static struct gcr_scan *start(struct watcher *watcher, uid_t only_uid)
 {
 	struct gcr_scan_config config = {
-		.device_path = device,
+		.devices = {{.path = device}},
 		.only_uid = only_uid,
 		.ignore = ignore,
 		.pass = pass,
@@ -200,17 +200,18 @@ static void test_now(void)
 	struct gcr_proc_stat stat;
 	struct watcher watcher;
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
-	uint64_t start_ticks = 0;
+	struct gcr_scan_holder holder = {0};
 
 	CHECK(gcr_scan_now(scan) == 0);
 	CHECK(!holds(&watcher, child.pid));
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
 	tell(child, 'o');
-	CHECK(gcr_scan_probe(scan, child.pid, &start_ticks) == 1);
-	CHECK(gcr_proc_stat(child.pid, &stat) == 0 && stat.start_ticks == start_ticks);
+	CHECK(gcr_scan_probe(scan, child.pid, &holder) == 1);
+	CHECK(gcr_proc_stat(child.pid, &stat) == 0 && stat.start_ticks == holder.start_ticks);
+	CHECK(holder.pid == child.pid && holder.devices == 1);
 	CHECK(gcr_scan_now(scan) == 0);
 	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
-	CHECK(watcher.holders[0].start_ticks == start_ticks);
+	CHECK(watcher.holders[0].start_ticks == holder.start_ticks);
 
 	tell(other, 'o');
 	watcher.ignored = other.pid;
@@ -385,9 +386,64 @@ static void test_thread(void)
 	gcr_scan_destroy(scan);
 }
 
+/* Two devices in one directory: of one, other files count as mapped. */
+static void test_two_devices(void)
+{
+	static const char *const mapped[] = {"kfd", "dri/renderD", NULL};
+	struct watcher watcher = {.lock = PTHREAD_MUTEX_INITIALIZER,
+				  .change = PTHREAD_COND_INITIALIZER};
+	char kfd[128], folder[128], render[160], card[160];
+	struct gcr_scan_holder holder = {0};
+	struct gcr_scan *scan;
+	void *mapping, *other;
+	int fd, render_fd;
+
+	snprintf(kfd, sizeof(kfd), "%s/kfd", directory);
+	snprintf(folder, sizeof(folder), "%s/dri", directory);
+	snprintf(render, sizeof(render), "%s/renderD128", folder);
+	snprintf(card, sizeof(card), "%s/renderDcard", folder);
+	CHECK(mkdir(folder, 0755) == 0);
+	CHECK(gcr_scan_create(
+		      &(struct gcr_scan_config){
+			      .devices = {{.path = device, .sibling = "nvidia"},
+					  {.path = kfd, .mapped = mapped}},
+			      .only_uid = (uid_t)-1,
+			      .pass = pass,
+			      .data = &watcher,
+		      },
+		      &scan) == 0);
+	/* It comes later, and is watched then. */
+	fd = open(kfd, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+	CHECK(fd >= 0 && gcr_scan_probe(scan, getpid(), NULL) == 0);
+	render_fd = open(card, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+	mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, render_fd, 0);
+	CHECK(mapping != MAP_FAILED && gcr_scan_probe(scan, getpid(), NULL) == 0);
+	munmap(mapping, 4096);
+	close(render_fd);
+	render_fd = open(render, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+	mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, render_fd, 0);
+	close(render_fd);
+	CHECK(mapping != MAP_FAILED && gcr_scan_probe(scan, getpid(), &holder) == 1);
+	CHECK(holder.devices == 2);
+	wait_until(&watcher, getpid(), true);
+
+	render_fd = open(device, O_RDWR | O_CLOEXEC);
+	other = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, render_fd, 0);
+	CHECK(other != MAP_FAILED && gcr_scan_probe(scan, getpid(), &holder) == 1);
+	CHECK(holder.devices == 3);
+	munmap(mapping, 4096);
+	CHECK(gcr_scan_probe(scan, getpid(), &holder) == 1 && holder.devices == 1);
+	close(render_fd);
+	close(fd);
+	munmap(other, 4096);
+	wait_until(&watcher, getpid(), false);
+	gcr_scan_destroy(scan);
+	CHECK(!unlink(render) && !unlink(card) && !rmdir(folder) && !unlink(kfd));
+}
+
 static void test_create(void)
 {
-	struct gcr_scan_config config = {.device_path = "relative", .pass = pass};
+	struct gcr_scan_config config = {.devices = {{.path = "relative"}}, .pass = pass};
 	struct watcher watcher;
 	struct gcr_scan *scan;
 
@@ -411,6 +467,7 @@ int main(void)
 	test_sharing();
 	test_user();
 	test_thread();
+	test_two_devices();
 	CHECK(unlink(device) == 0 && rmdir(directory) == 0);
 	return 0;
 }

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The ways to allocate device memory that HIP has besides those of CUDA's driver; see allocation.c.
+ * Memory that is asked for with flags (fine-grained, uncached, for signals) is left to HIP: memory
+ * that can be handed over has no such kinds.
+ */
+#include "backend/preload/allocation.h"
+
+#include "backend/preload/driver_error.h"
+#include "backend/preload/entry_points.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/memory.h"
+#include "backend/rocm/hip_api.h"
+
+/* A row longer than this is not kept as a companion: it would waste too much. */
+#define COMPANION_ROW_BYTES (64ull << 10)
+
+GCR_OWN(hipExtMallocWithFlags);
+hipError_t gcr_own_hipExtMallocWithFlags(void **pointer, size_t bytes, unsigned int flags)
+{
+	__typeof__(hipExtMallocWithFlags) *real = GCR_WRAPPED(hipExtMallocWithFlags);
+	CUdeviceptr companion, start;
+	CUresult result;
+
+	if (!real)
+		return hipErrorNotFound;
+	GCR_GATE_WHOLE(hipExtMallocWithFlags);
+	if (!pointer || flags != hipDeviceMallocDefault || !gcr_allocation_takes(bytes))
+		return real(pointer, bytes, flags);
+	result = gcr_allocation_new_companion(&companion);
+	if (result)
+		return (hipError_t)result;
+	if (gcr_allocation_make(companion, bytes, &start) == CUDA_SUCCESS) {
+		*pointer = (void *)(uintptr_t)start;
+		return hipSuccess;
+	}
+	gcr_driver_forget_error();
+	GCR_REAL(cuMemFree_v2)(companion);
+	return real(pointer, bytes, flags);
+}
+
+/* ---- rows ---- */
+
+/*
+ * So many rows of @pitch bytes, for which @row is real memory of one row; it is taken. NULL: it
+ * cannot be.
+ */
+static void *make_rows(void *row, size_t pitch, size_t rows)
+{
+	CUdeviceptr companion = (CUdeviceptr)(uintptr_t)row, start;
+	size_t bytes;
+
+	if (pitch > COMPANION_ROW_BYTES) {
+		GCR_REAL(cuMemFree_v2)(companion);
+		if (gcr_allocation_new_companion(&companion))
+			return NULL;
+	}
+	if (!__builtin_mul_overflow(pitch, rows, &bytes) && gcr_allocation_takes(bytes) &&
+	    gcr_allocation_make(companion, bytes, &start) == CUDA_SUCCESS)
+		return (void *)(uintptr_t)start;
+	gcr_driver_forget_error();
+	GCR_REAL(cuMemFree_v2)(companion);
+	return NULL;
+}
+
+/* May rows of this @width be so many that it is worth while? The pitch is not known yet. */
+static bool takes_rows(size_t width, size_t rows)
+{
+	size_t bytes;
+
+	return !__builtin_mul_overflow(width, rows, &bytes) && gcr_allocation_takes(bytes);
+}
+
+GCR_OWN(hipMallocPitch);
+hipError_t gcr_own_hipMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height)
+{
+	__typeof__(hipMallocPitch) *real = GCR_WRAPPED(hipMallocPitch);
+	size_t row_pitch;
+	void *row, *start;
+
+	if (!real)
+		return hipErrorNotFound;
+	GCR_GATE_WHOLE(hipMallocPitch);
+	if (!pointer || !pitch || !takes_rows(width, height) ||
+	    real(&row, &row_pitch, width, 1) != hipSuccess)
+		return real(pointer, pitch, width, height);
+	start = make_rows(row, row_pitch, height);
+	if (!start)
+		return real(pointer, pitch, width, height);
+	*pointer = start;
+	*pitch = row_pitch;
+	return hipSuccess;
+}
+
+/* hipExtent and hipPitchedPtr. */
+struct extent {
+	size_t width, height, depth;
+};
+struct pitched {
+	void *pointer;
+	size_t pitch, width, height;
+};
+hipError_t malloc_3d(struct pitched *pitched, struct extent extent);
+
+GCR_OWN_AS(hipMalloc3D, malloc_3d);
+hipError_t gcr_own_hipMalloc3D(struct pitched *pitched, struct extent extent)
+{
+	__typeof__(malloc_3d) *real = GCR_WRAPPED_AS(hipMalloc3D, malloc_3d);
+	const struct extent one = {.width = extent.width, .height = 1, .depth = 1};
+	struct pitched row;
+	size_t rows;
+	void *start;
+
+	if (!real)
+		return hipErrorNotFound;
+	GCR_GATE_WHOLE(hipMalloc3D);
+	if (!pitched || __builtin_mul_overflow(extent.height, extent.depth, &rows) ||
+	    !takes_rows(extent.width, rows) || real(&row, one) != hipSuccess)
+		return real(pitched, extent);
+	start = make_rows(row.pointer, row.pitch, rows);
+	if (!start)
+		return real(pitched, extent);
+	*pitched = (struct pitched){.pointer = start,
+				    .pitch = row.pitch,
+				    .width = extent.width,
+				    .height = extent.height};
+	return hipSuccess;
+}

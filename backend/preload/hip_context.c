@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Contexts in HIP are its GPUs: nobody makes or destroys one, but hipDeviceReset takes from a GPU
+ * all that the program has there. hipCtx... is older than that and does no more than name one.
+ */
+#include "backend/preload/context.h"
+
+#include "backend/preload/allocation.h"
+#include "backend/preload/capture.h"
+#include "backend/preload/entry_points.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/hip_idle.h"
+#include "backend/preload/managed.h"
+#include "backend/preload/memory.h"
+#include "backend/rocm/hip_api.h"
+#include "lib/cleanup.h"
+
+size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)
+{
+	__typeof__(cuDeviceGetCount) *get_count = GCR_REAL(cuDeviceGetCount);
+	int count = 0;
+
+	if (!get_count || get_count(&count) != CUDA_SUCCESS || count < 0)
+		return 0;
+	for (int i = 0; i < count && (size_t)i < room; i++)
+		ret_contexts[i] = gcr_hip_context(i);
+	return (size_t)count;
+}
+
+void gcr_contexts_forget(void)
+{
+	gcr_hip_idle_forget();
+}
+
+/*
+ * What HIP forgets it does not unmap (ROCm 6), and to unmap what it has forgotten would crash it.
+ * So what is ours goes first, when the work that uses it is done.
+ */
+GCR_OWN(hipDeviceReset);
+hipError_t gcr_own_hipDeviceReset(void)
+{
+	__typeof__(hipDeviceReset) *real = GCR_WRAPPED(hipDeviceReset);
+	CUcontext context = NULL;
+
+	if (!real)
+		return hipErrorNotFound;
+	GCR_GATE_WHOLE(hipDeviceReset);
+	if (GCR_REAL(cuCtxGetCurrent) && GCR_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS &&
+	    GCR_REAL(cuCtxSynchronize) && GCR_REAL(cuCtxSynchronize)() == CUDA_SUCCESS) {
+		gcr_captures_context_gone(context);
+		gcr_memory_context_gone(context);
+		gcr_managed_context_gone(context);
+	}
+	return real();
+}
+
+/* ---- peers ---- */
+
+GCR_OWN(hipDeviceEnablePeerAccess);
+hipError_t gcr_own_hipDeviceEnablePeerAccess(int peer, unsigned int flags)
+{
+	__typeof__(hipDeviceEnablePeerAccess) *real = GCR_WRAPPED(hipDeviceEnablePeerAccess);
+	CUresult peer_result;
+	hipError_t result;
+	CUdevice device;
+
+	if (!real)
+		return hipErrorNotFound;
+	GCR_GATE(hipDeviceEnablePeerAccess);
+	result = real(peer, flags);
+	if (result)
+		return result;
+	peer_result = GCR_REAL(cuCtxGetDevice)(&device);
+	if (!peer_result)
+		peer_result = gcr_peer_add(gcr_hip_context(device), device, gcr_hip_context(peer));
+	if (peer_result)
+		GCR_WRAPPED(hipDeviceDisablePeerAccess)(peer);
+	return (hipError_t)peer_result;
+}
+
+GCR_OWN(hipDeviceDisablePeerAccess);
+hipError_t gcr_own_hipDeviceDisablePeerAccess(int peer)
+{
+	__typeof__(hipDeviceDisablePeerAccess) *real = GCR_WRAPPED(hipDeviceDisablePeerAccess);
+	hipError_t result;
+	CUdevice device;
+
+	if (!real)
+		return hipErrorNotFound;
+	GCR_GATE(hipDeviceDisablePeerAccess);
+	result = real(peer);
+	if (result == hipSuccess && GCR_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
+		gcr_peer_drop(gcr_hip_context(device), gcr_hip_context(peer));
+	return result;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How HIP begins, and the functions by which a program asks HIP for others. Few programs call
+ * hipInit: HIP initialises itself at the first call that needs it. So do we, at the first call that
+ * passes the gate: where it would have happened a moment later.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/preload/entry_points.h"
+#include "backend/preload/gate.h"
+#include "backend/preload/hip_begin.h"
+#include "backend/rocm/hip_api.h"
+#include "lib/cleanup.h"
+
+static atomic_flag begun = ATOMIC_FLAG_INIT;
+
+void gcr_hip_begin(void)
+{
+	__typeof__(hipInit) *init;
+	int saved_errno = errno;
+
+	if (atomic_flag_test_and_set(&begun))
+		return;
+	init = GCR_WRAPPED(hipInit);
+	if (init && init(0) == hipSuccess)
+		gcr_hook_start();
+	errno = saved_errno;
+}
+
+GCR_OWN(hipInit);
+hipError_t gcr_own_hipInit(unsigned int flags)
+{
+	__typeof__(hipInit) *real = GCR_WRAPPED(hipInit);
+	hipError_t result;
+
+	if (!real)
+		return hipErrorNoDevice;
+	GCR_GATE(hipInit);
+	result = real(flags);
+	if (result == hipSuccess)
+		gcr_hook_start();
+	return result;
+}
+
+/* ---- asking for functions ---- */
+
+static bool is_wrapper(const void *function)
+{
+	for (size_t i = 0; i < GCR_ENTRIES; i++)
+		if (gcr_entry_points[i].wrapper == function)
+			return true;
+	return false;
+}
+
+/* HIP looks its own functions up by dlsym, which is ours: most often it is done already. */
+static void substitute(const char *name, void **function)
+{
+	enum gcr_entry entry;
+
+	if (!name || !function || !*function || !gcr_entry_is_drivers_name(name) ||
+	    is_wrapper(*function))
+		return;
+	gcr_reals_find(*function);
+	entry = gcr_entry_of(*function, name);
+	if (entry != GCR_ENTRIES && gcr_entry_points[entry].wrapper)
+		*function = gcr_entry_points[entry].wrapper;
+	else if (entry == GCR_ENTRIES && gcr_reals_has(*function))
+		*function = gcr_unknown_wrap(name, *function);
+}
+
+GCR_OWN(hipGetProcAddress);
+hipError_t gcr_own_hipGetProcAddress(const char *symbol, void **function, int version,
+				     uint64_t flags, hipDriverProcAddressQueryResult *status)
+{
+	__typeof__(hipGetProcAddress) *real = GCR_WRAPPED(hipGetProcAddress);
+	hipError_t result;
+
+	if (!real)
+		return hipErrorNotFound;
+	result = real(symbol, function, version, flags, status);
+	if (result == hipSuccess)
+		substitute(symbol, function);
+	return result;
+}
+
+/* ROCm 7.1; the last one is an enum. */
+hipError_t get_entry_point(const char *symbol, void **function, unsigned long long flags,
+			   int *status);
+
+#define GET_ENTRY_POINT(symbol_)                                                               \
+	GCR_OWN_AS(symbol_, get_entry_point);                                           \
+	hipError_t gcr_own_##symbol_(const char *symbol, void **function,                      \
+				     unsigned long long flags, int *status)                    \
+	{                                                                                      \
+		__typeof__(get_entry_point) *real =                                     \
+			GCR_WRAPPED_AS(symbol_, get_entry_point);                       \
+		hipError_t result;                                                             \
+                                                                                               \
+		if (!real)                                                                     \
+			return hipErrorNotFound;                                               \
+		result = real(symbol, function, flags, status);                                \
+		if (result == hipSuccess)                                                      \
+			substitute(symbol, function);                                          \
+		return result;                                                                 \
+	}
+
+GET_ENTRY_POINT(hipGetDriverEntryPoint)
+GET_ENTRY_POINT(hipGetDriverEntryPoint_spt)

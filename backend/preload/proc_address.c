@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuInit, with which all begins, and cuGetProcAddress, by which the CUDA runtime gets hold of the
+ * driver's functions. In doubt the program gets the driver's own function.
+ */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_api.h"
+#include "backend/preload/entry_points.h"
+#include "backend/preload/gate.h"
+#include "lib/cleanup.h"
+
+GCR_OWN(cuInit);
+CUresult gcr_own_cuInit(unsigned int flags)
+{
+	__typeof__(cuInit) *real = GCR_WRAPPED(cuInit);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NO_DEVICE;
+	GCR_GATE(cuInit);
+	result = real(flags);
+	if (result == CUDA_SUCCESS)
+		gcr_hook_start();
+	return result;
+}
+
+static bool is_per_thread(const char *symbol)
+{
+	const char *suffix = strrchr(symbol, '_');
+
+	return suffix && (strcmp(suffix, "_ptsz") == 0 || strcmp(suffix, "_ptds") == 0);
+}
+
+/* The entry point that cudaTypedefs.h means by a name, a version and flags. */
+static enum gcr_entry find_version(const char *name, int version, bool per_thread)
+{
+	enum gcr_entry best = GCR_ENTRIES;
+	bool best_per_thread = false;
+
+	for (size_t i = 0; i < GCR_ENTRIES; i++) {
+		const struct gcr_entry_point *point = &gcr_entry_points[i];
+		bool own = is_per_thread(point->symbol);
+
+		if (strcmp(point->name, name) != 0 || point->version > version ||
+		    (own && !per_thread))
+			continue;
+		/* A per-thread variant came with, or after, its function, and wins over it; a later
+		 * plain one has a per-thread one of its own. */
+		if (best == GCR_ENTRIES || point->version > gcr_entry_points[best].version ||
+		    (own && !best_per_thread)) {
+			best = (enum gcr_entry)i;
+			best_per_thread = own;
+		}
+	}
+	return best;
+}
+
+/* Does the driver export @function, by whatever name? */
+static bool is_exported(void *function)
+{
+	Dl_info info;
+
+	return dladdr(function, &info) && info.dli_sname && info.dli_saddr == function;
+}
+
+/* Was it the same one in the version that entry_points.def knows? */
+static bool is_as_before(const char *name, const void *function, cuuint64_t flags)
+{
+	__typeof__(cuGetProcAddress_v2) *get_v2 = GCR_REAL(cuGetProcAddress_v2);
+	__typeof__(cuGetProcAddress) *get = GCR_REAL(cuGetProcAddress);
+	CUdriverProcAddressQueryResult status;
+	void *before = NULL;
+
+	if (get_v2)
+		get_v2(name, &before, CUDA_VERSION, flags, &status);
+	else if (get)
+		get(name, &before, CUDA_VERSION, flags);
+	return before == function;
+}
+
+/* One that the driver hands out though it does not export it. */
+static enum gcr_entry find_unexported(const char *name, void *function, int version,
+				      cuuint64_t flags)
+{
+	enum gcr_entry entry;
+	void *none = NULL;
+
+	if (is_exported(function) ||
+	    (version > CUDA_VERSION && !is_as_before(name, function, flags)))
+		return GCR_ENTRIES;
+	entry = find_version(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+	/* It may be to be had in this way only. */
+	if (entry != GCR_ENTRIES)
+		atomic_compare_exchange_strong(&gcr_reals[entry], &none, function);
+	return entry;
+}
+
+static void substitute(const char *name, void **function, int version, cuuint64_t flags)
+{
+	enum gcr_entry entry;
+
+	if (!name || !function || !*function || !gcr_entry_is_drivers_name(name))
+		return;
+	gcr_reals_find(*function);
+	entry = gcr_entry_of(*function, name);
+	if (entry == GCR_ENTRIES)
+		entry = find_unexported(name, *function, version, flags);
+	if (entry == GCR_ENTRIES)
+		*function = gcr_unknown_wrap(name, *function);
+	else if (gcr_entry_points[entry].wrapper)
+		*function = gcr_entry_points[entry].wrapper;
+}
+
+GCR_OWN(cuGetProcAddress);
+CUresult gcr_own_cuGetProcAddress(const char *symbol, void **function, int version,
+				  cuuint64_t flags)
+{
+	__typeof__(cuGetProcAddress) *real = GCR_WRAPPED(cuGetProcAddress);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	result = real(symbol, function, version, flags);
+	if (result == CUDA_SUCCESS)
+		substitute(symbol, function, version, flags);
+	return result;
+}
+
+GCR_OWN(cuGetProcAddress_v2);
+CUresult gcr_own_cuGetProcAddress_v2(const char *symbol, void **function, int version,
+				     cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+	__typeof__(cuGetProcAddress_v2) *real = GCR_WRAPPED(cuGetProcAddress_v2);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	result = real(symbol, function, version, flags, status);
+	if (result == CUDA_SUCCESS)
+		substitute(symbol, function, version, flags);
+	return result;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* AMD GPUs as the daemon sees them. Nothing here, or linked with it, touches the driver. */
+#include "backend/backend.h"
+
+#include <stdio.h>
+
+#include "backend/rocm/preflight.h"
+
+/*
+ * ROCm's run time opens kfd and every render node when it is initialised, and maps some of them:
+ * memory through a render node, the doorbells of queues through kfd (libhsakmt's fmm.c and
+ * queues.c). A child that was forked has the descriptors but none of the mappings, which are made
+ * with MADV_DONTFORK or VM_DONTCOPY.
+ */
+static const char *const mapped_devices[] = {"kfd", "dri/renderD", NULL};
+
+static void format_architecture(const struct gcr_gpu_info *gpu,
+				char ret_text[GCR_ARCHITECTURE_BYTES])
+{
+	uint32_t version = gpu->gfx_version;
+
+	ret_text[0] = '\0';
+	/* Minor and step, two decimal digits each, are one hexadecimal digit each here. */
+	if (version)
+		snprintf(ret_text, GCR_ARCHITECTURE_BYTES, "gfx%u%x%x", version / 10000,
+			 version / 100 % 100, version % 100);
+}
+
+const struct gcr_backend gcr_backend_hip = {
+	.name = "hip",
+	.api = "HIP",
+	.vendor = "AMD",
+	.engine = "hip",
+	.page_flag = GCR_PAGE_HIP,
+	.control_program = "gpucr-control-hip",
+	.worker_program = "gpucr-worker-hip",
+	.compute_device = "kfd",
+	.mapped_devices = mapped_devices,
+	/* hipMemExportToShareableHandle makes dma-bufs. */
+	.memory_link = "/dmabuf:",
+	.no_device_words = "there is no /dev/kfd: no AMD GPU, or amdgpu is not loaded",
+	.needs_device = true,
+	.criu_plugin = "amdgpu_plugin.so",
+	.criu_devices = mapped_devices,
+	.has_text_uuids = true,
+	.format_architecture = format_architecture,
+	.preflight = gcr_hip_preflight,
+};

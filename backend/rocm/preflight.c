@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The preflight for HIP: what its data's freeze would lose, or what would go on working on memory
+ * that is taken away. Programs that use ROCm's lower library (libhsa-runtime64) beside HIP cannot
+ * be told apart: HIP itself is made of it.
+ */
+#include "backend/rocm/preflight.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/procfs.h"
+
+#define GRAPHICS_WHY "memory shared with graphics does not come back"
+#define GRAPHICS_DO  "only programs that do not use graphics on the GPU can be frozen"
+#define VIDEO_WHY    "nobody has shown that a video session comes back"
+#define VIDEO_DO     "run it without that library"
+#define TOOL_WHY                                                                                 \
+	"a debugger or profiler stands between the program and the GPU, with queues and memory " \
+	"of its own"
+#define TOOL_DO "run it without that tool"
+
+#define DMABUF "/dmabuf:"
+
+/*
+ * The preload library keeps its descriptors of GPU memory, which are dma-bufs, at high numbers, out
+ * of select(2)'s way or near the limit; see fs/children.c.
+ */
+#define LOWEST_KEPT 200
+
+const struct gcr_obstacle gcr_hip_obstacles[] = {
+	{GCR_OBSTACLE_OPEN, "/dev/infiniband/uverbs", 0,
+	 "a network card may write to GPU memory, which after a thaw is other memory at the same "
+	 "address",
+	 "close its RDMA connections (RCCL: NCCL_IB_DISABLE=1)"},
+	{GCR_OBSTACLE_OPEN, "/dev/dri/card", 0, GRAPHICS_WHY, GRAPHICS_DO},
+	{GCR_OBSTACLE_OPEN, "anon_inode:kfd_smi_ev", 0,
+	 "events of the GPU are lost while it is frozen", "end what monitors the GPU in it"},
+
+	{GCR_OBSTACLE_MAPPED, "libvulkan_radeon.so", 0, GRAPHICS_WHY, GRAPHICS_DO},
+	{GCR_OBSTACLE_MAPPED, "amdvlk64.so", 0, GRAPHICS_WHY, GRAPHICS_DO},
+	{GCR_OBSTACLE_MAPPED, "radeonsi_dri.so", 0, GRAPHICS_WHY, GRAPHICS_DO},
+	{GCR_OBSTACLE_MAPPED, "radeonsi_drv_video.so", 0, VIDEO_WHY, VIDEO_DO},
+	{GCR_OBSTACLE_MAPPED, "librocdecode.so", 0, VIDEO_WHY, VIDEO_DO},
+	/*
+	 * What such tools put into the program themselves. libroctracer64, librocprofiler-register
+	 * and librocprofiler-sdk are in programs that nobody looks at, too.
+	 */
+	{GCR_OBSTACLE_MAPPED, "librocm-debug-agent.so", 0, TOOL_WHY, TOOL_DO},
+	{GCR_OBSTACLE_MAPPED, "librocprofiler-sdk-tool.so", 0, TOOL_WHY, TOOL_DO},
+	{GCR_OBSTACLE_MAPPED, "librocprofiler_tool.so", 0, TOOL_WHY, TOOL_DO},
+	{GCR_OBSTACLE_MAPPED, "librocprof-sys-dl.so", 0, TOOL_WHY, TOOL_DO},
+};
+const size_t gcr_hip_obstacles_count = GCR_ARRAY_SIZE(gcr_hip_obstacles);
+
+/* ROCm's run time loads every library that it names, and hands it all calls and queues. */
+static int check_environment(const struct gcr_look *look)
+{
+	_cleanup_free_ char *tools = NULL;
+	int r = gcr_proc_environ(look->pid, "HSA_TOOLS_LIB", &tools);
+
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (!*tools)
+		return 0;
+	return gcr_error_set(look->error, EOPNOTSUPP,
+			     "process %d was started with HSA_TOOLS_LIB=%.64s: " TOOL_WHY
+			     "; " TOOL_DO,
+			     (int)look->pid, tools);
+}
+
+/* A dma-buf that is not our library's is the program's, and somebody else may have it too. */
+static int check_exports(const struct gcr_look *look)
+{
+	_cleanup_closedir_ DIR *directory = NULL;
+	struct dirent *entry;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)look->pid);
+	directory = opendir(path);
+	if (!directory)
+		return errno == ENOENT ? -ESRCH : -errno;
+	while ((entry = readdir(directory))) {
+		char target[sizeof(DMABUF)] = "";
+
+		if (!isdigit((unsigned char)entry->d_name[0]) ||
+		    strtol(entry->d_name, NULL, 10) >= LOWEST_KEPT ||
+		    readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1) < 0 ||
+		    strcmp(target, DMABUF) != 0)
+			continue;
+		return gcr_error_set(look->error, EOPNOTSUPP,
+				     "process %d has open %s (descriptor %s): GPU memory may be "
+				     "exported as a dma-buf, whose users would not notice that it "
+				     "moved; close the dma-buf descriptors first",
+				     (int)look->pid, target, entry->d_name);
+	}
+	return 0;
+}
+
+int gcr_hip_preflight(pid_t pid, const char *device_directory, const char *driver_version,
+		      struct gcr_error *error)
+{
+	_cleanup_(gcr_look_finish) struct gcr_look look = {
+		.pid = pid,
+		.device_directory = device_directory,
+		.obstacles = gcr_hip_obstacles,
+		.obstacles_count = gcr_hip_obstacles_count,
+		.if_stopped = "its preload library could not answer",
+		.error = error,
+	};
+	int r = gcr_look_at_process(&look);
+
+	if (r == 0)
+		r = check_exports(&look);
+	if (r == 0)
+		r = check_environment(&look);
+	return gcr_look_explain(r, &look);
+}

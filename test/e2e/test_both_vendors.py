@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+"""GPUs of NVIDIA and of AMD in one mount, with programs on both: each is frozen and thawed on its own
+vendor's, together all or none, and nothing of one gets onto the other's."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+import vendor
+import vmm
+from harness import BUILD, MIB, check, equal, wait_for
+
+CUDA, HIP = 'cuda', 'hip'
+GPU = {CUDA: '0', HIP: '1'}  # AMD's come after NVIDIA's
+SMALL = ('--bytes', '8M', '--buffers', 4, '--tick', 20)
+COMPUTE = [f'{BUILD}/tools/gpucr-demo']
+UUIDS = {CUDA: r'GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n', HIP: r'GPU-[0-9a-f]{16}\n'}
+# What a verb of each can fail in.
+FAULTS = {CUDA: 'cuCheckpointProcessCheckpoint', HIP: f'cuMemUnmap {vendor.AGENT}'}
+
+
+def of(name):
+    """The command of a program of this vendor's."""
+    return [*vendor.RUN, *COMPUTE, *vendor.MODES[name]]
+
+
+def programs(machine):
+    """One of each vendor's, ticking, with the library that serves it."""
+    found = {}
+    for name in CUDA, HIP:
+        found[name] = machine.demo(*SMALL, command=of(name)).wait_ready()
+        machine.wait_status(found[name].pid, 'engine', vendor.ENGINES[name])
+    return found
+
+
+def go_on(found):
+    for demo in found.values():
+        demo.wait_ticks(2)
+
+
+def states(machine, found):
+    return [machine.state(demo.pid) for demo in found.values()]
+
+
+def both(found):
+    return ' '.join(str(demo.pid) for demo in found.values())
+
+
+def test_side_by_side():
+    """Both are shown, and each is frozen and thawed while the other one goes on."""
+    with vmm.machine(others=1, worker_idle=1) as machine:
+        equal(sorted(os.listdir(machine.path('gpus'))), ['0', '1'])
+        equal(machine.status_of_all()['gpus'], '2')
+        for name, index in GPU.items():
+            check(re.fullmatch(UUIDS[name], machine.read('gpus', index, 'uuid')),
+                  machine.read('gpus', index, 'uuid'))
+        found = programs(machine)
+        for name, demo in found.items():
+            machine.wait_status(demo.pid, 'gpus', GPU[name])
+            equal(machine.gpu(GPU[name])['pids'], str(demo.pid))
+        equal(machine.pids(), sorted(demo.pid for demo in found.values()))
+        used = {name: vmm.idle(machine, GPU[name]) for name in found}
+        for name, demo in found.items():
+            other = next(one for one in found if one != name)
+            machine.must(demo.pid, 'freeze')
+            found[other].wait_ticks(2)
+            kept = int(machine.status(demo.pid).get('kept_vram_bytes', 0)) if name == HIP else 0
+            equal([vmm.idle(machine, GPU[name]), vmm.idle(machine, GPU[other])],
+                  [kept, used[other]], f'VRAM in use with {name} frozen')
+            check(sum(vmm.files(machine, demo.pid).values()) >= 8 * MIB, 'its files')
+            machine.must(demo.pid, 'thaw')
+            go_on(found)
+        equal({name: vmm.idle(machine, GPU[name]) for name in found}, used)
+
+
+def test_together():
+    """By the root's ctl: all or none, whichever of the two fails."""
+    with vmm.machine(others=1) as machine:
+        found = programs(machine)
+        for verb, state in (('freeze', 'frozen'), ('thaw', 'running')) * 2:
+            machine.must(None, f'{verb} {both(found)}')
+            equal(states(machine, found), [state] * 2)
+        go_on(found)
+        for name, call in FAULTS.items():
+            machine.faults(f'{call} pid={found[name].pid} error=CUDA_ERROR_UNKNOWN')
+            equal(machine.write(None, f'freeze {both(found)}'), 'EIO', name)
+            machine.faults()
+            equal(states(machine, found), ['running'] * 2, name)
+            go_on(found)
+        machine.must(None, f'freeze {both(found)}')
+        machine.must(None, f'thaw {both(found)}')
+        go_on(found)
+
+
+def test_the_daemon_dies():
+    """The next one finds each by its own vendor's library."""
+    with vmm.machine(others=1) as machine:
+        found = programs(machine)
+        machine.must(None, f'freeze {both(found)}')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        machine.start()
+        for name, demo in found.items():
+            machine.wait_status(demo.pid, 'verb', '-')
+            status = machine.status(demo.pid)
+            equal([status['state'], status['engine']], ['frozen', vendor.ENGINES[name]])
+        machine.must(None, f'thaw {both(found)}')
+        go_on(found)
+
+
+def test_a_tree_of_both():
+    """Dumped and brought back whole, each onto its own."""
+    with dump.machine(others=1) as machine:
+        commands = []
+        for name in CUDA, HIP:
+            words = ' '.join(map(str, [*of(name), *dump.SMALL]))
+            path = f'{machine.directory}/{name}'
+            commands.append(f'{words} >> {path}.out 2>> {path}.err < /dev/null &')
+        root = dump.Program(machine, command=['sh', '-c', f'{" ".join(commands)} wait; exit 3'],
+                            name='root')
+        found = {name: dump.Program.below(root, name).wait_ready() for name in (CUDA, HIP)}
+        for name, one in found.items():
+            machine.wait_status(one.pid, 'engine', vendor.ENGINES[name])
+        machine.must(root.pid, 'freeze')
+        equal(states(machine, found), ['frozen'] * 2)
+        machine.must(root.pid, 'thaw')
+        go_on(found)
+        for _ in range(2):
+            machine.must(root.pid, 'dump name=both')
+            for one in (*found.values(), root):
+                one.wait_gone()
+            for index in GPU.values():
+                machine.check_used(0, index)
+            equal(sorted(os.listdir(machine.path('both', 'snapshot', 'processes'))),
+                  sorted(str(one.pid) for one in found.values()))
+            machine.must('both', 'thaw')
+            go_on(found)
+            for name, one in found.items():
+                machine.wait_status(one.pid, 'gpus', GPU[name])
+                equal(machine.status(one.pid)['engine'], vendor.ENGINES[name])
+
+
+def test_never_onto_the_others():
+    """Whatever gpu= says; and a place of a vendor that has no GPU here stays a place."""
+    with dump.machine(others=1) as machine:
+        found = {name: dump.Program(machine, *dump.SMALL, name=name, command=of(name)).wait_ready()
+                 for name in (CUDA, HIP)}
+        machine.must(None, f'freeze {both(found)}')
+        for name, one in found.items():
+            machine.wait_status(one.pid, 'state', 'frozen')
+            other = next(GPU[other] for other in GPU if other != name)
+            result = machine.write(one.pid, f'thaw gpu={GPU[name]}:{other}')
+            check(result in ('EOPNOTSUPP', 'EINVAL', 'ENODEV'), f'{name}: {result}')
+            equal(machine.state(one.pid), 'frozen', machine.error(one.pid))
+        machine.must(None, f'thaw {both(found)}')
+        go_on(found)
+        for name, one in found.items():
+            other = next(GPU[other] for other in GPU if other != name)
+            machine.must(one.pid, f'dump name={name}')
+            one.wait_gone()
+            result = machine.write(name, f'thaw gpu={GPU[name]}:{other}')
+            check(result in ('EOPNOTSUPP', 'EINVAL', 'ENODEV'), f'{name}: {result}')
+            equal(machine.state(name), 'dumped', machine.error(name))
+        equal(machine.stop(), 0)
+        # AMD's GPUs are gone, and then there are no others.
+        for gone, has, other in (HIP, CUDA, (1, 0)), (CUDA, HIP, (0, 1)):
+            shutil.rmtree(machine.simulator)
+            machine.env.update(GPUCR_SIM_GPUS=str(other[0]), GPUCR_SIM_HIP_GPUS=str(other[1]))
+            machine.start()
+            for verb in 'thaw', 'thaw gpu=0:0', f'thaw gpu={GPU[gone]}:0':
+                result = machine.write(gone, verb)
+                check(result in ('EOPNOTSUPP', 'ENODEV'), f'{gone}: {verb}: {result}')
+                equal(machine.state(gone), 'dumped', machine.error(gone))
+            if has in os.listdir(machine.mountpoint):
+                machine.must(has, f'thaw gpu={GPU[has]}:0')
+                found[has].wait_ticks(2)
+                os.kill(found[has].pid, 9)
+                found[has].wait_gone()
+            equal(machine.stop(), 0)
+
+
+USES_BOTH = '''
+import ctypes, sys, time
+cuda, hip = ctypes.CDLL('libcuda.so.1'), ctypes.CDLL('libamdhip64.so')
+context, pointers = ctypes.c_void_p(), [ctypes.c_void_p(), ctypes.c_void_p()]
+def use_cuda():
+    return cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or \\
+        cuda.cuCtxSetCurrent(context) or cuda.cuMemAlloc_v2(ctypes.byref(pointers[0]), 4 << 20)
+def use_hip():
+    return hip.hipMalloc(ctypes.byref(pointers[1]), 4 << 20)
+use = {'cuda': use_cuda, 'hip': use_hip}
+for name in sys.argv[1:]:
+    print(name, use[name](), flush=True)
+while True:
+    time.sleep(0.02)
+    print('on', flush=True)
+'''
+
+
+def test_one_that_uses_both():
+    """It can be frozen by neither, goes on, and is not taken for one of the other's."""
+    with vmm.machine(others=1) as machine:
+        for order in (CUDA, HIP), (HIP, CUDA):
+            popen = subprocess.Popen([*vendor.RUN, sys.executable, '-c', USES_BOTH, *order],
+                                     env=machine.env, stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE, text=True,
+                                     preexec_fn=harness.end_with_us(harness.signal.SIGKILL))
+            try:
+                output = harness.Output(popen.stdout)
+                output.wait(lambda lines: lines.count('on') > 3, 'both to be used')
+                equal(output.lines[:2], [f'{name} 0' for name in order])
+                wait_for(lambda: popen.pid in machine.pids(), 'it to be found')
+                for verb in 'freeze', 'freeze data':
+                    equal(machine.write(popen.pid, verb), 'EOPNOTSUPP')
+                    check('two vendors' in machine.error(popen.pid), machine.error(popen.pid))
+                    equal(machine.state(popen.pid), 'running')
+                count = len(output.lines)
+                output.wait(lambda lines, before=count: len(lines) > before + 3, 'it to go on')
+            finally:
+                popen.kill()
+                popen.wait()
+            wait_for(lambda: machine.pids() == [], 'it to go')
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The driver's library for programs of the tests: CUDA's, or HIP's where GPUCR_TEST_VENDOR is
+ * `hip`. Whoever cannot have it, or a function of it, ends with status 1.
+ */
+#ifndef GCR_TEST_VENDOR_H
+#define GCR_TEST_VENDOR_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/gpu_library.h"
+
+static struct gcr_gpu_library vendor_library;
+
+static inline void vendor_open(void)
+{
+	const char *vendor = getenv("GPUCR_TEST_VENDOR");
+	struct gcr_error error;
+
+	if (gcr_gpu_library_open(vendor && !strcmp(vendor, "hip"), &vendor_library, &error) < 0) {
+		fprintf(stderr, "%s\n", error.words);
+		exit(1);
+	}
+}
+
+/* By CUDA's name. */
+static inline void *vendor_find(const char *name)
+{
+	void *function = gcr_gpu_library_find(&vendor_library, name);
+
+	if (!function) {
+		fprintf(stderr, "%s has no %s\n", vendor_library.name, name);
+		exit(1);
+	}
+	return function;
+}
+
+#endif

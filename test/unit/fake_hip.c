@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A libamdhip64.so.6 with the oddities that the simulator does not have: functions that no header
+ * names, ones that are handed out without being exported, and looking its own functions up by
+ * dlsym(3), as AMD's does. What is called calls the test back.
+ */
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/rocm/hip_api.h"
+#include "test/unit/fake_hip.h"
+
+static int inits;
+
+int fake_hip_inits(void)
+{
+	return inits;
+}
+
+hipError_t hipInit(unsigned int flags)
+{
+	inits++;
+	return flags ? hipErrorInvalidValue : hipSuccess;
+}
+
+hipError_t hipGetLastError(void)
+{
+	return hipSuccess;
+}
+
+hipError_t hipGetDeviceCount(int *count)
+{
+	*count = 1;
+	return hipSuccess;
+}
+
+hipError_t hipStreamQuery(hipStream_t stream)
+{
+	((look_function *)stream)();
+	return hipSuccess;
+}
+
+/* Structs and fractions by value; the sum says whether all has arrived. */
+hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+			   size_t shared_bytes, hipStream_t stream)
+{
+	((look_function *)stream)();
+	return (hipError_t)((uintptr_t)function + grid.x + grid.y + grid.z + block.x + block.y +
+			    block.z + (uintptr_t)arguments + shared_bytes);
+}
+
+hipError_t FAKE_EXT_LAUNCH(void *function, uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+			   uint32_t e, uint32_t f, size_t shared_bytes, void *stream,
+			   void **arguments, void **extra, void *start, void *stop, uint32_t flags)
+{
+	((look_function *)stream)();
+	return (hipError_t)((uintptr_t)function + a + b + c + d + e + f + shared_bytes +
+			    (uintptr_t)arguments + (uintptr_t)extra + (uintptr_t)start +
+			    (uintptr_t)stop + flags);
+}
+
+int hipMemset3D(struct fake_pitched memory, int value, struct fake_extent extent)
+{
+	((look_function *)memory.pointer)();
+	return (int)(memory.pitch + memory.width + memory.height + extent.width + extent.height +
+		     extent.depth) +
+	       value;
+}
+
+int hipTexRefSetMipmapLevelClamp(void *reference, float least, float most)
+{
+	((look_function *)reference)();
+	return (int)(8 * least + most);
+}
+
+/* Later than any table. */
+double hipFutureCall(look_function *look, int one, double half)
+{
+	look();
+	return one + half;
+}
+
+/* Managed memory as ROCm makes it: what is reserved is made accessible where it is. */
+#define MANAGED_BYTES ((size_t)64 << 20)
+
+hipError_t hipMallocManaged(void **pointer, size_t size, unsigned int flags)
+{
+	void *memory = mmap(NULL, MANAGED_BYTES, PROT_NONE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED || mprotect(memory, MANAGED_BYTES, PROT_READ | PROT_WRITE) < 0)
+		return hipErrorOutOfMemory;
+	*pointer = memory;
+	return hipSuccess;
+}
+
+hipError_t hipFree(void *pointer)
+{
+	return munmap(pointer, MANAGED_BYTES) < 0 ? hipErrorInvalidValue : hipSuccess;
+}
+
+hipError_t hipGetDevice(int *device)
+{
+	*device = 0;
+	return hipSuccess;
+}
+
+hipError_t hipSetDevice(int device)
+{
+	return device ? hipErrorInvalidDevice : hipSuccess;
+}
+
+hipError_t hipMemcpyDtoH(void *to, hipDeviceptr_t from, size_t size)
+{
+	memcpy(to, from, size);
+	return hipSuccess;
+}
+
+hipError_t hipMemcpyHtoD(hipDeviceptr_t to, const void *from, size_t size)
+{
+	memcpy(to, from, size);
+	return hipSuccess;
+}
+
+static hipError_t future_query(hipStream_t stream)
+{
+	((look_function *)stream)();
+	return hipErrorNotReady;
+}
+
+hipError_t hipGetProcAddress(const char *symbol, void **function, int version, uint64_t flags,
+			     hipDriverProcAddressQueryResult *status)
+{
+	void *library = dlopen("libamdhip64.so.6", RTLD_LAZY | RTLD_NOLOAD);
+
+	if (version >= 9900 && strcmp(symbol, "hipStreamQuery") == 0)
+		*function = (void *)future_query;
+	else
+		*function = dlsym(library, symbol);
+	if (library)
+		dlclose(library);
+	return *function ? hipSuccess : hipErrorInvalidValue;
+}
+
+/* Since 7.1. */
+hipError_t hipGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
+				  int *status)
+{
+	*function = strcmp(symbol, "hipStreamQuery") == 0 ? (void *)hipStreamQuery : NULL;
+	return *function ? hipSuccess : hipErrorInvalidValue;
+}
