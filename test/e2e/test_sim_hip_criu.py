@@ -173,36 +173,80 @@ def test_left_running():
             equal(host.used(), IN_USE)
 
 
+def fails(program, words, *options):
+    try:
+        program.dump(*options)
+    except Failure as failure:
+        check(words in str(failure), str(failure))
+        return
+    raise Failure(f'{words}: it was dumped')
+
+
 def test_failed_dump():
-    """CRIU cannot dump it, or it cannot let go: it goes on with all that it had."""
+    """The dump fails at its end, or the process cannot let go: it goes on with all that it had."""
     with Host() as host:
         program = host.program('program')
         with_environment(host)
-        os.chmod(host.images, 0o500)
-        try:
-            # Nothing can be written for lack of room in no time: the images' directory is gone.
-            os.rename(host.images, f'{host.images}.away')
-            try:
-                program.dump()
-                raise Failure('a dump into no directory')
-            except Failure as failure:
-                check('criu dump' in str(failure), str(failure))
-        finally:
-            os.rename(f'{host.images}.away', host.images)
-            os.chmod(host.images, 0o700)
+        script = f'{host.directory}/script'
+        with open(script, 'w', encoding='utf-8') as file:
+            file.write('#!/bin/sh\n[ "$CRTOOLS_SCRIPT_ACTION" != post-dump ]\n')
+        os.chmod(script, 0o755)
+        fails(program, 'Dumping FAILED', '--action-script', script)
         program.tick()
-        for call in 'Checkpoint', 'Restore':
-            with open(f'{host.simulator}/faults', 'w', encoding='utf-8') as file:
-                file.write(f'cuCheckpointProcess{call} comm=hip_memory error=999 times=1\n')
-            if call == 'Checkpoint':
-                try:
-                    program.dump()
-                    raise Failure('it has let go of its GPUs')
-                except Failure as failure:
-                    check('let go' in str(failure), str(failure))
-                program.tick()
-            os.unlink(f'{host.simulator}/faults')
+        with open(f'{host.simulator}/faults', 'w', encoding='utf-8') as file:
+            file.write('cuCheckpointProcessCheckpoint comm=hip_memory error=999 times=1\n')
+        fails(program, 'cannot let go of its GPUs: error 999')
+        program.tick()
         equal(host.used(), IN_USE)
+
+
+def test_restored_stopped():
+    """Somebody else is to continue it."""
+    with Host() as host:
+        program = host.program('program')
+        with_environment(host)
+        program.dump()
+        program.dumped()
+        program.restore('--leave-stopped')
+        check('(stopped)' in read_file(f'/proc/{program.pid}/status'), 'it is stopped')
+        check(f'{host.simulator}/kfd' in program.held(), 'it has its GPU')
+        os.kill(program.pid, signal.SIGCONT)
+        program.tick()
+
+
+def test_another_machine():
+    """Where the directory has the same name; and there again where there is too little VRAM."""
+    with Host() as host:
+        program = host.program('program')
+        with_environment(host, GPUCR_SIM_CONTEXT_BYTES=str(QUEUES), GPUCR_SIM_HOST='elsewhere')
+        program.dump()
+        program.dumped()
+        for number, vram in enumerate(('8M', '64M')):
+            os.environ['GPUCR_SIM_VRAM'] = vram
+            there = f'{host.directory}/elsewhere/{number}'
+            os.mkdir(there)
+            with subprocess.Popen(
+                    ['unshare', '--mount', '--kill-child', 'sh', '-c',
+                     f'mount --bind {there} {host.simulator} && echo ready && exec sleep 1000'],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                    preexec_fn=harness.end_with_us(signal.SIGKILL)) as keeper:
+                try:
+                    equal(keeper.stdout.readline(), 'ready\n', 'a mount namespace')
+                    program.restore(prefix=['nsenter', '-t', str(keeper.pid), '-m', '--'])
+                    if vram == '64M':
+                        program.tick()
+                        # CRIU has put its memory there, and the kernel its numbers.
+                        equal(int(read_file(f'{there}/sys/class/kfd/kfd/proc/{program.pid}/'
+                                            f'vram_{GPU_ID}')), IN_USE)
+                    else:
+                        equal(program.held(), [], 'held by a process that got nothing')
+                        check('cannot have its GPUs again: error 2' in
+                              read_file(f'{host.images}/restore.log'), 'CRIU\'s log')
+                    criu.end(program.pid)
+                    program.is_restored = False
+                finally:
+                    keeper.kill()
+        equal(host.used(), 0, 'where it came from')
 
 
 def test_shared_memory():
@@ -219,7 +263,7 @@ def test_shared_memory():
         program.tick()
 
 
-# Imports a handle of its own twice removed: it cannot be dumped, and keeps its memory.
+# Has imported what it had exported: it cannot let go of that, and keeps it.
 IMPORTING = '''
 import ctypes, os, subprocess, sys, time
 library, images, criu, plugins = sys.argv[1:]
