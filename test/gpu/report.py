@@ -7,11 +7,14 @@ Only what the kernel and the programs of ROCm tell of the GPU and its driver is 
 the machine and of its user, and ids of GPUs, are left out.
 """
 import argparse
+import ctypes
+import fcntl
 import getpass
 import glob
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -19,6 +22,7 @@ import time
 COMMAND_SEC = 30
 LINES_MAX = 300
 LOG_BYTES = 64 * 1024
+AMDKFD_IOC_GET_VERSION = 0x80084b01  # of linux/kfd_ioctl.h: two 32-bit numbers are read
 SETTINGS = re.compile(r"^(HIP|ROCR|ROCM|HSA|GPU|AMD|PYTORCH|GPUCR|LD_(PRELOAD|LIBRARY_PATH))(_|=|$)")
 TREE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..")
 
@@ -88,6 +92,24 @@ def nodes(sysfs):
     return "\n".join(texts) or "(none)"
 
 
+def interfaces():
+    """What HIP's virtual memory wants: KFD 1.15, and a libdrm with this function."""
+    lines = []
+    try:
+        with open("/dev/kfd", "rb", buffering=0) as device:
+            answer = fcntl.ioctl(device, AMDKFD_IOC_GET_VERSION, bytes(8))
+        lines.append("KFD interface {}.{}".format(*struct.unpack("II", answer)))
+    except OSError as error:
+        lines.append(f"KFD interface: ({error.strerror})")
+    for name in ["libdrm_amdgpu.so.1", *glob.glob("/opt/amdgpu/lib/*/libdrm_amdgpu.so.1")]:
+        try:
+            has = hasattr(ctypes.CDLL(name), "amdgpu_device_get_fd")
+            lines.append(f"{name}: amdgpu_device_get_fd {'is' if has else 'is not'} there")
+        except OSError as error:
+            lines.append(f"{name}: ({error})")
+    return "\n".join(lines)
+
+
 def settings():
     return "\n".join(f"{name}={value}" for name, value in sorted(os.environ.items())
                      if SETTINGS.match(name)) or "(none)"
@@ -108,7 +130,7 @@ def torch():
 
 
 def packages():
-    pattern = r"(?i)rocm|hip|hsa|amdgpu|comgr|criu|rccl"
+    pattern = r"(?i)rocm|hip|hsa|amdgpu|comgr|criu|rccl|libdrm"
     text = run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", pattern=pattern)
     return text if not text.startswith("(") else run("rpm", "-qa", pattern=pattern)
 
@@ -145,8 +167,9 @@ def begin(options):
     yield f"GPUs in {sysfs}", lambda: nodes("/sys")
     yield "memory of the GPUs", lambda: files("/sys/class/drm/renderD*/device/mem_info_vram_*",
                                               "/sys/class/drm/renderD*/device/current_*partition")
+    yield "interfaces", interfaces
     yield "ROCm", lambda: files("/opt/rocm*/.info/version*")
-    yield "its libraries", lambda: run("ldconfig", "-p", pattern="amdhip|hiprtc|hsa-runtime")
+    yield "its libraries", lambda: run("ldconfig", "-p", pattern="amdhip|hiprtc|hsa-runtime|libdrm_amdgpu")
     yield "libraries below /opt", lambda: "\n".join(
         sorted(glob.glob("/opt/rocm*/lib/lib*amdhip64.so*")
                + glob.glob("/opt/rocm*/lib/lib*hiprtc.so*"))) or "(none)"

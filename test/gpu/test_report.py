@@ -14,7 +14,7 @@ RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'run')
 SECONDS = 400
 BENCH = '--sizes 16M --runs 1 --no-calls --rows hip-cold'
 # What the report has to have, whatever was found.
-SECTIONS = ['machine', 'devices', 'memory of the GPUs', 'ROCm', 'its libraries', 'packages',
+SECTIONS = ['machine', 'devices', 'memory of the GPUs', 'interfaces', 'ROCm', 'its libraries', 'packages',
             'settings', 'rocminfo', 'rocm-smi', 'amd-smi', 'PyTorch (version, HIP, CUDA, GPU there, '
             'GPUs)', 'CRIU', 'compiler', 'build', 'checks', 'gpucr-bench', 'the daemon',
             'the programs', "the kernel's last messages on amdgpu and kfd", 'result']
