@@ -29,8 +29,6 @@ bool gcr_thread_name_is_drivers(const char *comm, const char *program)
 {
 	const char *rest = comm + strlen(DRIVER_PREFIX);
 
-	if (!strcmp(comm, "hip-sim-stream") || !strcmp(comm, "hip-sim-restore"))
-		return strcmp(comm, program) != 0;
 	if (strncmp(comm, DRIVER_PREFIX, strlen(DRIVER_PREFIX)) != 0 || strcmp(comm, program) == 0)
 		return false;
 	return strcmp(rest, "-EvtHandlr") == 0 ||
