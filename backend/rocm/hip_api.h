@@ -18,14 +18,30 @@
 #ifndef __HIP_PLATFORM_AMD__
 #define __HIP_PLATFORM_AMD__
 #endif
-#include <hip/hip_runtime_api.h>
-
-/* Whether a function is still there is found out at run time. */
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#include <hip/hip_version.h>
 
 #define GCR_HIP_HEADERS_SINCE(major, minor) \
 	(HIP_VERSION_MAJOR > (major) ||     \
 	 (HIP_VERSION_MAJOR == (major) && HIP_VERSION_MINOR >= (minor)))
+
+/*
+ * 5.2 has the fields of hipMemAllocationProp in the order of the alphabet. No library that can be
+ * used has them so: theirs gets out of the way.
+ */
+#if !GCR_HIP_HEADERS_SINCE(5, 3)
+#define hipMemAllocationProp			gcr_hip_5_2_properties
+#define hipMemCreate				gcr_hip_5_2_create
+#define hipMemGetAllocationGranularity		gcr_hip_5_2_get_granularity
+#define hipMemGetAllocationPropertiesFromHandle gcr_hip_5_2_get_properties
+#endif
+#include <hip/hip_runtime_api.h>
+#undef hipMemAllocationProp
+#undef hipMemCreate
+#undef hipMemGetAllocationGranularity
+#undef hipMemGetAllocationPropertiesFromHandle
+
+/* Whether a function is still there is found out at run time. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 #else
 
@@ -183,7 +199,7 @@ typedef enum hipError_t {
 #define hipDeviceScheduleMask		0x7
 #define hipDeviceMapHost		0x8
 #define hipDeviceLmemResizeToMax	0x10
-#define hipIpcMemLazyEnablePeerAccess	0x01
+#define hipIpcMemLazyEnablePeerAccess	0x01 /* 0 in the headers of 5.x */
 #define hipStreamWaitValueGte		0x0
 #define hipStreamWaitValueEq		0x1
 #define hipStreamWaitValueAnd		0x2
@@ -401,19 +417,6 @@ typedef enum hipMemAllocationGranularity_flags {
 	hipMemAllocationGranularityRecommended = 1,
 } hipMemAllocationGranularity_flags;
 
-/* `requestedHandleType` where CUDA says requestedHandleTypes; no `reserved` after `usage`. */
-typedef struct hipMemAllocationProp {
-	hipMemAllocationType type;
-	hipMemAllocationHandleType requestedHandleType;
-	hipMemLocation location;
-	void *win32HandleMetaData;
-	struct {
-		unsigned char compressionType;
-		unsigned char gpuDirectRDMACapable;
-		unsigned short usage;
-	} allocFlags;
-} hipMemAllocationProp;
-
 /* Stream ordered memory. */
 typedef enum hipMemPoolAttr {
 	hipMemPoolReuseFollowEventDependencies = 1,
@@ -454,7 +457,7 @@ typedef enum hipStreamCaptureStatus {
 	hipStreamCaptureStatusInvalidated,
 } hipStreamCaptureStatus;
 
-/* Since 5.3; 5.2 counts from 1. */
+/* Since 5.5; 5.2 counts from 1. */
 typedef enum hipGraphNodeType {
 	hipGraphNodeTypeKernel = 0,
 	hipGraphNodeTypeMemcpy = 1,
@@ -516,7 +519,28 @@ typedef enum hipJitOption {
 
 #endif /* GCR_HIP_HEADERS */
 
+#if !GCR_HIP_HEADERS_SINCE(5, 3)
+
+/* `requestedHandleType` where CUDA says requestedHandleTypes; no `reserved` after `usage`. */
+typedef struct hipMemAllocationProp {
+	hipMemAllocationType type;
+	hipMemAllocationHandleType requestedHandleType;
+	hipMemLocation location;
+	void *win32HandleMetaData;
+	struct {
+		unsigned char compressionType;
+		unsigned char gpuDirectRDMACapable;
+		unsigned short usage;
+	} allocFlags;
+} hipMemAllocationProp;
+
+#endif
+
 /* ---- what an installed header may be too old for ---- */
+
+#if GCR_HIP_HEADERS && !GCR_HIP_HEADERS_SINCE(5, 3)
+#define hipLimitStackSize ((enum hipLimit_t)0)
+#endif
 
 #if GCR_HIP_HEADERS && !GCR_HIP_HEADERS_SINCE(5, 5)
 #define hipDeviceAttributeVirtualMemoryManagementSupported ((hipDeviceAttribute_t)89)
@@ -598,11 +622,13 @@ struct gcr_hip_properties_5 {
 typedef hipError_t gcr_hip_get_properties(struct gcr_hip_properties *properties, int device);
 typedef hipError_t gcr_hip_get_properties_5(struct gcr_hip_properties_5 *properties, int device);
 
-/* What hipMemcpyHtoD reads is const since 7.0. */
+/* What hipMemcpyHtoD reads is const since 7.0, what hipCtxGetApiVersion writes unsigned. */
 #if GCR_HIP_HEADERS && !GCR_HIP_HEADERS_SINCE(7, 0)
 typedef void gcr_hip_source;
+typedef int gcr_hip_api_version;
 #else
 typedef const void gcr_hip_source;
+typedef unsigned int gcr_hip_api_version;
 #endif
 
 /* ---- functions: all, or those the installed header is too old for ---- */

@@ -26,6 +26,7 @@ test   command:clang-format-14  (clang-format-14)
 test   library:fuzzer           (libclang-rt-dev)
 ci     command:ssh              openssh-client
 ci     command:sshd             openssh-server
+ci     amd:hip/hip_runtime_api.h (libamdhip64-dev)
 '
 
 # Is it there? have KIND:NAME
@@ -34,6 +35,10 @@ have() {
     case $kind in
     command) command -v "$name" >/dev/null ;;
     header) echo "#include <$name>" | gcc -E -x c - >/dev/null 2>&1 ;;
+    amd)
+        echo "#include <$name>" |
+            gcc -E -x c -D__HIP_PLATFORM_AMD__ -isystem /opt/rocm/include - >/dev/null 2>&1
+        ;;
     pkgconfig) pkg-config --exists "$name" 2>/dev/null ;;
     library)
         echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' |
