@@ -19,6 +19,11 @@ enum checkpoint_verb {
 	CHECKPOINT_VERB_RESTORE,
 	CHECKPOINT_VERB_UNLOCK,
 	CHECKPOINT_VERB_NOTHING, /* a process that came back registers again, as with all others */
+	/* For a plugin of CRIU. Lock and checkpoint, or neither; and restore and unlock: the latter
+	 * after the answer, when the other threads may be stopped still. */
+	CHECKPOINT_VERB_LEAVE,
+	CHECKPOINT_VERB_RETURN,
+	CHECKPOINT_VERBS_COUNT,
 };
 
 struct checkpoint_request {
@@ -51,5 +56,11 @@ static inline void checkpoint_knock_read(union sigval value, int *ret_pid, int *
 /* Fills the address for process `pid`. A directory whose name is too long for an address is
  * reached through /proc/self/fd; *ret_directory_fd is then to be closed afterwards. */
 int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd);
+/* Copies the target's entry, if the caller may act on it. */
+CUresult checkpoint_find(int pid, struct shared_process *ret_process);
+/* Has the target's restore thread do something, and waits for its answer. */
+CUresult checkpoint_ask(int pid, const struct checkpoint_request *request);
+/* The restore thread, by its name among the target's threads. -ESRCH if it has none. */
+int checkpoint_thread_find(int pid);
 
 #endif

@@ -23,41 +23,35 @@ static int server_fd = -1;
 static int server_pid, server_tid;
 static sem_t started;
 
-int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd)
-{
-	char path[PATH_MAX];
-
-	memset(ret_address, 0, sizeof(*ret_address));
-	ret_address->sun_family = AF_UNIX;
-	*ret_directory_fd = -1;
-	shared_path(path, "processes/%d.sock", pid);
-	if (strlen(path) < sizeof(ret_address->sun_path)) {
-		memcpy(ret_address->sun_path, path, strlen(path) + 1);
-		return 0;
-	}
-	shared_path(path, "processes");
-	*ret_directory_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (*ret_directory_fd < 0)
-		return -errno;
-	snprintf(ret_address->sun_path, sizeof(ret_address->sun_path), "/proc/self/fd/%d/%d.sock",
-		 *ret_directory_fd, pid);
-	return 0;
-}
-
 static const char *const verb_names[] = {
 	[CHECKPOINT_VERB_LOCK] = "cuCheckpointProcessLock",
 	[CHECKPOINT_VERB_CHECKPOINT] = "cuCheckpointProcessCheckpoint",
 	[CHECKPOINT_VERB_RESTORE] = "cuCheckpointProcessRestore",
 	[CHECKPOINT_VERB_UNLOCK] = "cuCheckpointProcessUnlock",
 	[CHECKPOINT_VERB_NOTHING] = NULL,
+	[CHECKPOINT_VERB_LEAVE] = "cuCheckpointProcessCheckpoint",
+	[CHECKPOINT_VERB_RETURN] = "cuCheckpointProcessRestore",
 };
+
+/* All or nothing. */
+static CUresult leave(unsigned timeout_ms)
+{
+	CUresult result = checkpoint_lock(timeout_ms);
+
+	if (result)
+		return result;
+	result = checkpoint_save();
+	if (result)
+		checkpoint_unlock();
+	return result;
+}
 
 static CUresult serve(const struct checkpoint_request *request)
 {
 	struct fault after = {0};
 	CUresult result;
 
-	if (request->verb > CHECKPOINT_VERB_NOTHING || request->pair_count > SIM_MAX_GPUS)
+	if (request->verb >= CHECKPOINT_VERBS_COUNT || request->pair_count > SIM_MAX_GPUS)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (checkpoint_holds_nothing() &&
 	    checkpoint_register_again(server_pid, server_tid, request->start_time) < 0)
@@ -74,7 +68,11 @@ static CUresult serve(const struct checkpoint_request *request)
 	case CHECKPOINT_VERB_CHECKPOINT:
 		result = checkpoint_save();
 		break;
+	case CHECKPOINT_VERB_LEAVE:
+		result = leave(request->timeout_ms);
+		break;
 	case CHECKPOINT_VERB_RESTORE:
+	case CHECKPOINT_VERB_RETURN:
 		result = checkpoint_restore(request->pairs, request->pair_count);
 		break;
 	default:
@@ -183,6 +181,9 @@ static void connection_serve(int connection)
 		server_close();
 	if (complete)
 		send(fd, &reply, sizeof(reply), MSG_NOSIGNAL);
+	/* Who is stopped may have the lock of the gate: whoever asked does not wait for that. */
+	if (complete && request.verb == CHECKPOINT_VERB_RETURN && !reply.result)
+		checkpoint_unlock();
 }
 
 static bool somebody_connects(int timeout_ms)

@@ -13,10 +13,13 @@
 
 /* HIP_VERSION of what is stood in for: GPUCR_SIM_HIP_VERSION (as "7.1"), else that of ROCm 6.2. */
 #define HIP_VERSION_6_2 60241133
+#define HIP_VERSION_6_3 60300000
+#define HIP_VERSION_7_0 70000000
 #define HIP_VERSION_7_1 70100000
 int hip_version(void);
 
-/* The architecture of the GPUs: GPUCR_SIM_HIP_ARCH, else gfx942. */
+/* The architecture of the GPUs, as hipDeviceProp_t has it: GPUCR_SIM_HIP_ARCH, else that of MI200.
+ */
 const char *hip_architecture(void);
 
 /* Of the calling thread. */
@@ -32,7 +35,7 @@ struct hip_call {
 struct hip_call hip_enter(const char *name);
 void hip_leave(struct hip_call *call);
 
-/* Every result is the thread's last error, hipSuccess too (so up to ROCm 6). */
+/* The thread's last error: up to ROCm 6 every result is, hipSuccess too. */
 hipError_t hip_result(CUresult result);
 #define HIP_RETURN(result) return hip_result((CUresult)(result))
 
@@ -74,8 +77,10 @@ CUresult hip_symbol_of(const void *symbol, CUdeviceptr *ret_address, size_t *ret
 char *hip_image_text(const void *image);
 /* hip_error.c: 0 for a name that is none. */
 CUresult hip_error_by_name(const char *name);
-/* hip_vmm.c: whether the current device may touch memory that was mapped; true for all other. */
-bool hip_vmm_accessible(const void *pointer, bool write);
+/* hip_vmm.c: whether the current device may touch mapped memory, and whether so many bytes of it
+ * are there: 0, or hipErrorUnknown, hipErrorInvalidValue. Also of all other memory that HIP knows.
+ */
+CUresult hip_memory_check(const void *pointer, size_t bytes, bool write);
 /* hip_kfd.c: the fake of the kernel's files, see there. */
 void hip_kfd_make(const struct shared_state *state);
 void hip_kfd_update(void);
@@ -86,6 +91,15 @@ unsigned hip_gpu_id(unsigned gpu);
 #define HIP_RENDER_MINOR 128
 
 /* The vendor's functions that no C header declares; what the compiler's code calls. */
+struct hip_pitched {
+	void *pointer;
+	size_t pitch, width, height;
+};
+struct hip_extent {
+	size_t width, height, depth;
+};
+hipError_t hipMalloc3D(struct hip_pitched *pitched, struct hip_extent extent);
+hipError_t hipMemset3D(struct hip_pitched pitched, int value, struct hip_extent extent);
 hipError_t hipGetDeviceProperties(struct gcr_hip_properties_5 *properties, int device);
 hipError_t hipGetDevicePropertiesR0000(struct gcr_hip_properties_5 *properties, int device);
 hipError_t hipGetDevicePropertiesR0600(struct gcr_hip_properties *properties, int device);

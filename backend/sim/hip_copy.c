@@ -7,16 +7,16 @@
 
 #define KIND_WITHOUT_KERNEL 1024 /* hipMemcpyDeviceToDeviceNoCU */
 
-static CUresult check(const void *to, const void *from, hipMemcpyKind kind)
+static CUresult check(const void *to, const void *from, size_t bytes, hipMemcpyKind kind)
 {
+	CUresult result;
+
 	if (!to || !from)
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((unsigned)kind > hipMemcpyDefault && (unsigned)kind != KIND_WITHOUT_KERNEL)
 		return (CUresult)hipErrorInvalidMemcpyDirection;
-	/* Mapped memory that the device has no access to is no invalid value to HIP. */
-	if (!hip_vmm_accessible(from, false) || !hip_vmm_accessible(to, true))
-		return (CUresult)hipErrorUnknown;
-	return CUDA_SUCCESS;
+	result = hip_memory_check(from, bytes, false);
+	return result ? result : hip_memory_check(to, bytes, true);
 }
 
 static CUresult copy(void *to, const void *from, size_t bytes, hipMemcpyKind kind)
@@ -25,7 +25,7 @@ static CUresult copy(void *to, const void *from, size_t bytes, hipMemcpyKind kin
 
 	if (result || !bytes)
 		return result;
-	result = check(to, from, kind);
+	result = check(to, from, bytes, kind);
 	return result ? result : cuMemcpy((CUdeviceptr)to, (CUdeviceptr)from, bytes);
 }
 
@@ -36,7 +36,7 @@ static CUresult copy_async(void *to, const void *from, size_t bytes, hipMemcpyKi
 
 	if (!bytes)
 		return CUDA_SUCCESS;
-	result = check(to, from, kind);
+	result = check(to, from, bytes, kind);
 	return result ? result
 		      : cuMemcpyAsync((CUdeviceptr)to, (CUdeviceptr)from, bytes, (CUstream)stream);
 }
@@ -161,7 +161,7 @@ hipError_t hipMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_
 {
 	HIP_ENTER_CONTEXT(context);
 	CUDA_MEMCPY2D area = rectangle(to, to_pitch, from, from_pitch, width, height);
-	CUresult result = check(to, from, kind);
+	CUresult result = check(to, from, 0, kind);
 
 	HIP_RETURN(result ? result : copy_2d(&area, NULL, true));
 }
@@ -171,7 +171,7 @@ hipError_t hipMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t 
 {
 	HIP_ENTER_STREAM(stream, handle);
 	CUDA_MEMCPY2D area = rectangle(to, to_pitch, from, from_pitch, width, height);
-	CUresult result = check(to, from, kind);
+	CUresult result = check(to, from, 0, kind);
 
 	HIP_RETURN(result ? result : copy_2d(&area, handle, false));
 }
@@ -310,8 +310,9 @@ static CUresult set(void *to, size_t pitch, unsigned value, unsigned element_byt
 		return result;
 	if (!to)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!hip_vmm_accessible(to, true))
-		return (CUresult)hipErrorUnknown;
+	result = hip_memory_check(to, (height - 1) * pitch + width * element_bytes, true);
+	if (result)
+		return result;
 	switch (element_bytes) {
 	case 1:
 		return cuMemsetD2D8Async(start, pitch ? pitch : width, (unsigned char)value, width,
@@ -384,4 +385,16 @@ hipError_t hipMemset2DAsync(void *to, size_t pitch, int value, size_t width, siz
 {
 	HIP_ENTER_STREAM(stream, handle);
 	HIP_RETURN(set(to, pitch, (unsigned)value, 1, width, height, handle, false));
+}
+
+hipError_t hipMemset3D(struct hip_pitched pitched, int value, struct hip_extent extent)
+{
+	HIP_ENTER_CONTEXT(context);
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < extent.depth && !result; i++)
+		result = set((char *)pitched.pointer + i * pitched.height * pitched.pitch,
+			     pitched.pitch, (unsigned)value, 1, extent.width, extent.height, NULL,
+			     true);
+	HIP_RETURN(result);
 }

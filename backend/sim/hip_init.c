@@ -39,8 +39,11 @@ void hip_leave(struct hip_call *call)
 
 hipError_t hip_result(CUresult result)
 {
-	hip_last_error = (hipError_t)result;
-	return hip_last_error;
+	hipError_t error = (hipError_t)result;
+
+	if (hip_version() < HIP_VERSION_7_0 || (error && error != hipErrorNotReady))
+		hip_last_error = error;
+	return error;
 }
 
 CUresult hip_context(CUcontext *ret_context)
@@ -246,7 +249,7 @@ hipError_t hipCtxGetDevice(hipDevice_t *device)
 	return hipGetDevice(device);
 }
 
-hipError_t hipCtxGetApiVersion(hipCtx_t context, int *version)
+hipError_t hipCtxGetApiVersion(hipCtx_t context, unsigned *version)
 {
 	HIP_ENTER();
 	HIP_RETURN(hipErrorNotSupported);

@@ -179,6 +179,8 @@ static void device_make(unsigned gpu, const char *unique_id, uint64_t capacity_b
 void hip_kfd_make(const struct shared_state *state)
 {
 	directory_make(PROC);
+	directory_make("sys/module/amdgpu");
+	file_write("sys/module/amdgpu/version", "6.8.5\n");
 	cpu_make();
 	for (unsigned gpu = 0; gpu < state->gpu_count; gpu++) {
 		char unique_id[17];

@@ -30,6 +30,13 @@ static void files_make(const struct shared_state *state)
 	hip_kfd_make(state);
 }
 
+const char *hip_architecture(void)
+{
+	const char *given = getenv("GPUCR_SIM_HIP_ARCH");
+
+	return given && *given ? given : "gfx90a:sramecc+:xnack-";
+}
+
 unsigned hip_gpu_bus(unsigned gpu)
 {
 	return 0xc1 + gpu;

@@ -62,6 +62,24 @@ hipError_t hipMemAllocPitch(hipDeviceptr_t *pointer, size_t *pitch, size_t width
 	return hipMallocPitch(pointer, pitch, width, height);
 }
 
+hipError_t hipMalloc3D(struct hip_pitched *pitched, struct hip_extent extent)
+{
+	HIP_ENTER_CONTEXT(context);
+	CUdeviceptr start;
+	CUresult result;
+
+	if (!pitched)
+		HIP_RETURN(hipErrorInvalidValue);
+	*pitched = (struct hip_pitched){.width = extent.width, .height = extent.height};
+	if (!extent.width || !extent.height || !extent.depth)
+		HIP_RETURN(hipSuccess);
+	result = cuMemAllocPitch_v2(&start, &pitched->pitch, extent.width,
+				    extent.height * extent.depth, 4);
+	if (!result)
+		pitched->pointer = (void *)start;
+	HIP_RETURN(result);
+}
+
 /* What was mapped by hipMemMap is not for it: the real one is undefined then. */
 static CUresult memory_free(void *pointer)
 {

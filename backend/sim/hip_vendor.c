@@ -14,13 +14,6 @@ int hip_version(void)
 	return (int)(major * 10000000 + minor * 100000);
 }
 
-const char *hip_architecture(void)
-{
-	const char *given = getenv("GPUCR_SIM_HIP_ARCH");
-
-	return given && *given ? given : "gfx942";
-}
-
 /* ROCr's variable comes first; HIP's own numbers count what that has left. */
 static void choose(void)
 {

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Virtual memory management. A handle is an object with references: one of the program's, and one
- * for each mapping. What differs from CUDA, all of it from hip_vm.cpp of ROCm 6.2 and ROCr:
- * - a mapping begins at the start of its memory (offset 0), and is unmapped as it was mapped: one
- * at a time, with its exact size;
- * - hipMemRetainAllocationHandle takes no reference: the handle is the one there is;
+ * Virtual memory management. A handle is an object with references: the program's, and one for each
+ * mapping. What differs from CUDA (backend/rocm/README.md says of which release):
+ * - a mapping begins at the start of its memory (offset 0);
+ * - it is unmapped as it was mapped, one at a time, with its exact size; from 7.1 on also several;
+ * - hipMemRetainAllocationHandle takes no reference: the handle is the one there is; from 7.1 on it
+ *   takes one;
  * - memory is exported as the type that was asked for when it was made, and no other; what was
- *   imported can be exported again;
+ *   imported has no type in 6.2, so that only later releases export it again;
  * - an imported handle says that it is of the device that was current;
- * - hipMemImportFromShareableHandle takes a pointer to the descriptor, and since 7.1 the descriptor
- *   as a pointer;
- * - an invalid size of a reservation is out of memory, and its alignment is not heeded.
+ * - hipMemImportFromShareableHandle takes a pointer to the descriptor, and from 7.1 on the
+ * descriptor as a pointer; before 6.2 it says that it is not supported;
+ * - a copy or memset is within one mapping, until 6.3;
+ * - a reservation's alignment is not heeded, and an invalid size is out of memory, until 7.0.
+ * Here hipMemMap says what went wrong; up to 6.3 the real one says that it was done.
  */
 #include "backend/sim/hip.h"
 
@@ -18,7 +21,7 @@ struct ihipMemGenericAllocationHandle {
 	struct ihipMemGenericAllocationHandle *next;
 	CUmemGenericAllocationHandle number;
 	unsigned references;
-	bool is_released; /* the program's reference is gone */
+	unsigned of_program; /* of these; the others are mappings */
 	hipMemAllocationProp prop;
 	int device; /* where it is */
 };
@@ -62,6 +65,7 @@ static handle_t *handle_add(CUmemGenericAllocationHandle number, const hipMemAll
 	*handle = (handle_t){.next = handles,
 			     .number = number,
 			     .references = 1,
+			     .of_program = 1,
 			     .prop = *prop,
 			     .device = device};
 	handles = handle;
@@ -78,7 +82,8 @@ hipError_t hipMemAddressReserve(void **pointer, size_t bytes, size_t alignment, 
 	if (!pointer || flags)
 		HIP_RETURN(hipErrorInvalidValue);
 	if (!bytes || bytes % sim_vendor.granularity_bytes() || alignment & (alignment - 1))
-		HIP_RETURN(hipErrorMemoryAllocation);
+		HIP_RETURN(hip_version() < HIP_VERSION_7_0 ? hipErrorMemoryAllocation
+							   : hipErrorInvalidValue);
 	*pointer = NULL;
 	result = cuMemAddressReserve(&start, bytes, 0, (CUdeviceptr)address, 0);
 	*pointer = (void *)start;
@@ -132,15 +137,15 @@ hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t bytes,
 	HIP_RETURN(*handle ? hipSuccess : hipErrorOutOfMemory);
 }
 
-/* The handle is the object that mappings hold too; a second release is undefined there. */
+/* The handle is the object that mappings hold too; one release too many is undefined there. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle)
 {
 	HIP_ENTER();
 	GCR_LOCK_SCOPE(&lock);
 
-	if (!handle || !valid(handle) || handle->is_released)
+	if (!handle || !valid(handle) || !handle->of_program)
 		HIP_RETURN(hipErrorInvalidValue);
-	handle->is_released = true;
+	handle->of_program--;
 	unref(handle);
 	HIP_RETURN(hipSuccess);
 }
@@ -170,30 +175,54 @@ hipError_t hipMemMap(void *pointer, size_t bytes, size_t offset,
 	HIP_RETURN(hipSuccess);
 }
 
+/* `lock` is held. */
+static CUresult unmap(const struct span *span)
+{
+	handle_t *handle = span->object;
+	CUdeviceptr start = span->start;
+	CUcontext context;
+	CUresult result = context_primary(handle->device, true, &context);
+
+	if (result)
+		return result;
+	/* Behind all that the device was given before. */
+	context_wait(context);
+	result = cuMemUnmap(start, span->size_bytes);
+	if (result)
+		return result;
+	span_remove(&mapped, start);
+	unref(handle);
+	return CUDA_SUCCESS;
+}
+
+/* Whole mappings, one after the other: as many as the release takes. */
+static bool unmappable(CUdeviceptr start, size_t bytes)
+{
+	const struct span *span = span_find(&mapped, start);
+
+	if (!span || span->start != start || span->size_bytes > bytes)
+		return false;
+	return span->size_bytes == bytes ||
+	       (hip_version() >= HIP_VERSION_7_1 &&
+		unmappable(start + span->size_bytes, bytes - span->size_bytes));
+}
+
 hipError_t hipMemUnmap(void *pointer, size_t bytes)
 {
 	HIP_ENTER();
 	GCR_LOCK_SCOPE(&lock);
-	CUdeviceptr start = (CUdeviceptr)pointer;
-	struct span *span = span_find(&mapped, start);
-	handle_t *handle;
-	CUcontext context;
-	CUresult result;
+	CUdeviceptr start = (CUdeviceptr)pointer, end = start + bytes;
+	CUresult result = CUDA_SUCCESS;
 
-	if (!pointer || !bytes || !span || span->start != start || span->size_bytes != bytes)
+	if (!pointer || !bytes || !unmappable(start, bytes))
 		HIP_RETURN(hipErrorInvalidValue);
-	handle = span->object;
-	/* Behind all that the device was given before. */
-	result = context_primary(handle->device, true, &context);
-	if (!result) {
-		context_wait(context);
-		result = cuMemUnmap(start, bytes);
+	while (start < end && !result) {
+		struct span *span = span_find(&mapped, start);
+
+		start += span->size_bytes;
+		result = unmap(span);
 	}
-	if (result)
-		HIP_RETURN(result);
-	span_remove(&mapped, start);
-	unref(handle);
-	HIP_RETURN(hipSuccess);
+	HIP_RETURN(result);
 }
 
 hipError_t hipMemSetAccess(void *pointer, size_t bytes, const hipMemAccessDesc *desc, size_t count)
@@ -252,7 +281,9 @@ hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *hand
 	GCR_LOCK_SCOPE(&lock);
 	const hipMemAllocationProp prop = {
 		.type = hipMemAllocationTypePinned,
-		.requestedHandleType = type,
+		/* Which 6.2 forgets. */
+		.requestedHandleType = hip_version() < HIP_VERSION_6_3 ? hipMemHandleTypeNone
+								       : type,
 		.location = {.type = hipMemLocationTypeDevice, .id = hip_device}};
 	CUmemGenericAllocationHandle number;
 	CUmemAllocationProp core;
@@ -260,6 +291,8 @@ hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *hand
 
 	if (!handle || !os_handle)
 		HIP_RETURN(hipErrorInvalidValue);
+	if (hip_version() < HIP_VERSION_6_2 / 100000 * 100000)
+		HIP_RETURN(hipErrorNotSupported);
 	if (hip_version() < HIP_VERSION_7_1) {
 		int fd;
 
@@ -307,18 +340,41 @@ hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle,
 	if (!handle || !address || !span)
 		HIP_RETURN(hipErrorInvalidValue);
 	*handle = span->object;
+	if (hip_version() >= HIP_VERSION_7_1) {
+		(*handle)->of_program++;
+		(*handle)->references++;
+	}
 	HIP_RETURN(hipSuccess);
 }
 
-bool hip_vmm_accessible(const void *pointer, bool write)
+/* Where the memory object ends that a pointer is in; 0: in none. Until 6.3 that is the mapping,
+ * then it is the reservation. sim.lock is held. */
+static CUdeviceptr object_end(CUdeviceptr address)
+{
+	const struct allocation *allocation = allocation_find(address);
+	const struct span *reservation = reservation_find(address);
+
+	if (!allocation)
+		return 0;
+	if (allocation->kind == ALLOCATION_VMM && reservation && hip_version() >= HIP_VERSION_6_3)
+		return reservation->start + reservation->size_bytes;
+	return allocation->start + allocation->size_bytes;
+}
+
+CUresult hip_memory_check(const void *pointer, size_t bytes, bool write)
 {
 	int wanted = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
 	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hip_device};
+	CUdeviceptr start = (CUdeviceptr)pointer, end;
 	unsigned long long flags = 0;
 	GCR_LOCK_SCOPE(&lock);
 
-	if (!span_find(&mapped, (CUdeviceptr)pointer))
-		return true;
-	return !cuMemGetAccess(&flags, &location, (CUdeviceptr)pointer) &&
-	       ((int)flags & wanted) == wanted;
+	/* No access is no invalid value to HIP. */
+	if (span_find(&mapped, start) &&
+	    (cuMemGetAccess(&flags, &location, start) || ((int)flags & wanted) != wanted))
+		return (CUresult)hipErrorUnknown;
+	pthread_mutex_lock(&sim.lock);
+	end = object_end(start);
+	pthread_mutex_unlock(&sim.lock);
+	return end && bytes > end - start ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <strings.h>
 #include <sys/mman.h>
-#include <time.h>
 
 struct sim_process sim = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -33,14 +32,6 @@ static atomic_bool initialized;
 static atomic_bool forked;
 static __thread bool callback_thread;
 static __thread bool inside; /* the gate, for a call that other calls carry out */
-
-uint64_t sim_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
 
 CUresult sim_error_of(int error)
 {

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/cuda/cuda_api.h"
 #include "backend/sim/shared.h"
@@ -132,7 +133,13 @@ void sim_set_callback_thread(void);
 int device_files_open(void);
 void device_files_close(void);
 CUresult sim_error_of(int error);
-uint64_t sim_now_ns(void);
+static inline uint64_t sim_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
 int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
 /* Names the calling thread as the real driver's are named. */
 void sim_thread_name(const char *name);

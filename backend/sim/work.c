@@ -171,8 +171,11 @@ static bool wait_value(CUcontext context, const struct work *work)
 
 		pthread_rwlock_rdlock(&sim.map_lock);
 		readable = span_usable(&by, (void *)work->value.address, work->value.bytes, false);
+		/* Plain memory that others write without any lock. */
+		unseen_begin();
 		if (readable)
 			memcpy(&value, (void *)work->value.address, work->value.bytes);
+		unseen_end();
 		pthread_rwlock_unlock(&sim.map_lock);
 		if (!readable)
 			return false;

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Asking the restore thread of a process for something: one request after the other, for as long as
+ * that takes. Also part of a plugin for CRIU, where there is no simulated process: of the simulator
+ * it uses the machine's state alone.
+ */
+#include "backend/sim/checkpoint_message.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd)
+{
+	char path[PATH_MAX];
+
+	memset(ret_address, 0, sizeof(*ret_address));
+	ret_address->sun_family = AF_UNIX;
+	*ret_directory_fd = -1;
+	shared_path(path, "processes/%d.sock", pid);
+	if (strlen(path) < sizeof(ret_address->sun_path)) {
+		memcpy(ret_address->sun_path, path, strlen(path) + 1);
+		return 0;
+	}
+	shared_path(path, "processes");
+	*ret_directory_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (*ret_directory_fd < 0)
+		return -errno;
+	snprintf(ret_address->sun_path, sizeof(ret_address->sun_path), "/proc/self/fd/%d/%d.sock",
+		 *ret_directory_fd, pid);
+	return 0;
+}
+
+/* A thread that can run hears a knock long before. */
+#define KNOCK_PATIENCE_NS 30000000000ull
+
+/* Measured: 304 for a process that does not exist, is another user's or dies in the middle; 3 for
+ * one that never called cuInit. */
+static CUresult no_target(int pid)
+{
+	if (pid <= 0 || (kill(pid, 0) < 0 && errno == ESRCH))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static int target_connect(int pid)
+{
+	_cleanup_close_ int directory_fd = -1;
+	_cleanup_close_ int fd = -1;
+	struct sockaddr_un address;
+	int r = checkpoint_address(pid, &address, &directory_fd);
+
+	if (r < 0)
+		return r;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return -errno;
+	return TAKE_FD(fd);
+}
+
+int checkpoint_thread_find(int pid)
+{
+	char path[64], comm[32];
+	struct dirent *entry;
+	int tid = -ESRCH;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	if (!tasks)
+		return -ESRCH;
+	while (tid < 0 && (entry = readdir(tasks))) {
+		_cleanup_close_ int fd = -1;
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "/proc/%d/task/%d/comm", pid, atoi(entry->d_name));
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		length = fd < 0 ? 0 : read(fd, comm, sizeof(comm) - 1);
+		comm[length > 0 ? length : 0] = '\0';
+		comm[strcspn(comm, "\n")] = '\0';
+		if (!strcmp(comm, sim_vendor.server_thread_name))
+			tid = atoi(entry->d_name);
+	}
+	closedir(tasks);
+	return tid;
+}
+
+static bool is_stopped(int pid)
+{
+	_cleanup_close_ int fd = -1;
+	char path[64], text[1024], *field;
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+	text[length > 0 ? length : 0] = '\0';
+	field = strrchr(text, ')');
+	return field && (field[2] == 'T' || field[2] == 't');
+}
+
+static int knock(int pid)
+{
+	int tid = checkpoint_thread_find(pid);
+	siginfo_t info = {.si_signo = CHECKPOINT_KNOCK_SIGNAL, .si_code = SI_QUEUE};
+
+	if (tid < 0)
+		return tid;
+	info.si_pid = getpid();
+	info.si_uid = getuid();
+	info.si_value = checkpoint_knock_value(pid, tid);
+	if (syscall(SYS_rt_tgsigqueueinfo, pid, tid, CHECKPOINT_KNOCK_SIGNAL, &info) < 0)
+		return errno == EPERM ? -EACCES : -errno;
+	return 0;
+}
+
+/*
+ * Connects to the target, and knocks for as long as it does not listen: a knock can be lost when
+ * another controller is served at the same time. A stopped target is waited for. One that neither
+ * listens nor hears anything belongs to another machine or has lost its directory.
+ */
+static int target_reach(int pid, uint64_t start_time)
+{
+	uint64_t deadline_ns = sim_now_ns() + KNOCK_PATIENCE_NS;
+	int fd = target_connect(pid);
+
+	while (fd == -ENOENT || fd == -ECONNREFUSED) {
+		int r = knock(pid);
+
+		if (r < 0)
+			return r;
+		for (int i = 0; i < 20 && (fd == -ENOENT || fd == -ECONNREFUSED); i++) {
+			usleep(1000);
+			fd = target_connect(pid);
+		}
+		if (fd < 0 && (process_start_time(pid) != start_time ||
+			       (sim_now_ns() > deadline_ns && !is_stopped(pid))))
+			return -ESRCH;
+	}
+	return fd;
+}
+
+/* One request and its answer. -EAGAIN: the target has closed the connection without serving it. */
+static int exchange(int fd, int pid, uint64_t start_time, const struct checkpoint_request *request,
+		    CUresult *ret_result)
+{
+	struct pollfd answer = {.fd = fd, .events = POLLIN};
+	struct checkpoint_request complete = *request;
+	struct checkpoint_reply reply;
+
+	complete.start_time = start_time;
+	if (send(fd, &complete, sizeof(complete), MSG_NOSIGNAL) != sizeof(complete))
+		return -EAGAIN;
+	/* A stopped target answers when it is continued. One that died while a child of its
+	 * keeps the socket open never will. */
+	for (;;) {
+		int r = poll(&answer, 1, 200);
+
+		if (r > 0)
+			break;
+		if (r < 0 && errno != EINTR)
+			return -errno;
+		if (process_start_time(pid) != start_time)
+			return -ESRCH;
+	}
+	if (recv(fd, &reply, sizeof(reply), MSG_WAITALL) != sizeof(reply))
+		return -EAGAIN;
+	/* The connection is the last thing that a checkpointed process lets go of. A child that it
+	 * forked just now may keep it open. */
+	poll(&answer, 1, 1000);
+	*ret_result = (CUresult)reply.result;
+	return 0;
+}
+
+static CUresult ask(int pid, const struct checkpoint_request *request)
+{
+	uint64_t start_time = process_start_time(pid);
+
+	for (bool first = true;; first = false) {
+		_cleanup_close_ int fd = target_reach(pid, start_time);
+		CUresult result;
+		int r;
+
+		if (fd < 0)
+			return first && fd != -EACCES ? no_target(pid)
+						      : CUDA_ERROR_OPERATING_SYSTEM;
+		r = exchange(fd, pid, start_time, request, &result);
+		if (!r)
+			return result;
+		if (r != -EAGAIN || process_start_time(pid) != start_time)
+			return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+}
+
+static CUresult find(int pid, struct shared_process *ret_process)
+{
+	struct checkpoint_request nothing = {.verb = CHECKPOINT_VERB_NOTHING};
+
+	for (int attempt = 0; attempt < 2; attempt++) {
+		int index;
+
+		shared_lock();
+		/* An entry whose process has called exec is of no use, though the pid lives. */
+		shared_reclaim();
+		index = shared_process_find(pid);
+		if (index >= 0)
+			*ret_process = shared->processes[index];
+		shared_unlock();
+		if (index >= 0)
+			return geteuid() && geteuid() != ret_process->uid
+				       ? CUDA_ERROR_OPERATING_SYSTEM
+				       : CUDA_SUCCESS;
+		if (attempt || ask(pid, &nothing))
+			break;
+	}
+	return no_target(pid);
+}
+
+CUresult checkpoint_find(int pid, struct shared_process *ret_process)
+{
+	CUresult result;
+
+	if (pid <= 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	/* The caller may be checkpointed itself. */
+	if (shared_attach() < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	result = find(pid, ret_process);
+	shared_detach();
+	return result;
+}
+
+CUresult checkpoint_ask(int pid, const struct checkpoint_request *request)
+{
+	struct shared_process target;
+	CUresult result = checkpoint_find(pid, &target);
+
+	return result ? result : ask(pid, request);
+}
