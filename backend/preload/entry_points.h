@@ -99,8 +99,8 @@ void *gcr_entry_real(enum gcr_entry entry);
  *	}
  *
  * The class in the table must be OWN, and with GCR_HIP entry_names_hip.h has to have it. GCR_OWN_AS
- *is for an entry point that has the prototype of another one (a per-thread variant, say) and is not
- *declared itself.
+ * is for an entry point that has the prototype of another one (a per-thread variant, say) and is
+ * not declared itself.
  */
 #define GCR_OWN(symbol) GCR_OWN_AS(symbol, symbol)
 #define GCR_OWN_AS(symbol, like)                                                    \
