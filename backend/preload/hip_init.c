@@ -13,10 +13,20 @@
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_begin.h"
+#include "backend/preload/obstacle.h"
+#include "backend/rocm/adapt.h"
 #include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"
 
 static atomic_flag begun = ATOMIC_FLAG_INIT;
+
+/* All memory is left to HIP then: nothing of it would be taken out. */
+static void look_at_version(void)
+{
+	/* The version is that of the library that was searched last. */
+	if (GCR_REAL(cuDeviceGetCount) && gcr_hip_unsuitable(gcr_hip_version()))
+		gcr_obstacle_add(GCR_OBSTACLE_HIP_VERSION, 1);
+}
 
 void gcr_hip_begin(void)
 {
@@ -26,8 +36,10 @@ void gcr_hip_begin(void)
 	if (atomic_flag_test_and_set(&begun))
 		return;
 	init = GCR_WRAPPED(hipInit);
-	if (init && init(0) == hipSuccess)
+	if (init && init(0) == hipSuccess) {
+		look_at_version();
 		gcr_hook_start();
+	}
 	errno = saved_errno;
 }
 

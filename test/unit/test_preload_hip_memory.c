@@ -432,12 +432,26 @@ static void managed_memory(void)
 	OK(HIP(hipFree)(plain));
 }
 
+/* A version that cannot hand memory over: the program has what it would have, and it is told. */
+static void old_version(void)
+{
+	void *start;
+
+	OK(HIP(hipMalloc)(&start, 4 * MIB));
+	CHECK(!owns(start) && memory()->page()->extents == 0);
+	CHECK(strstr(memory()->page()->obstacle, "ROCm 6.2"));
+	fill((uintptr_t)start, 4 * MIB, 1);
+	expect((uintptr_t)start, 4 * MIB, 1);
+	OK(HIP(hipFree)(start));
+}
+
 static const struct subject subjects[] = {
 	{.name = "show", .run = show},
 	{.name = "kinds", .run = kinds},
 	{.name = "falls back",
 	 .run = falls_back,
 	 .faults = "cuMemCreate times=2 error=CUDA_ERROR_NOT_SUPPORTED"},
+	{.name = "old version", .run = old_version, .environment = "GPUCR_SIM_HIP_VERSION=6.1"},
 	{.name = "handles", .run = handles},
 	{.name = "peers", .run = peers, .gpus = "2"},
 	{.name = "gate", .run = gate},
