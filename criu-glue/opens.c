@@ -251,6 +251,20 @@ static void refuse_mount(struct opens_scan *scan, const struct opens_file *file)
 		     "is on a mount that the process does not have (%s): close it", file->link);
 }
 
+/*
+ * CRIU may look for locks before the plugin has seen to the file. What it then finds nowhere it
+ * leaves out, if it is told that locks are no obstacle.
+ */
+static void note_plugins_lock(struct opens_scan *scan, pid_t pid, int fd)
+{
+	_cleanup_free_ char *info = NULL;
+	char name[64];
+
+	snprintf(name, sizeof(name), "fdinfo/%d", fd);
+	if (!gcr_proc_read(pid, name, &info, NULL) && strstr(info, "\nlock:"))
+		scan->opens->file_locks = true;
+}
+
 static void judge_descriptor(struct opens_scan *scan, pid_t pid, int directory, const char *name,
 			     const struct mounts *mounts)
 {
@@ -263,8 +277,10 @@ static void judge_descriptor(struct opens_scan *scan, pid_t pid, int directory, 
 	if (length < 0)
 		return; /* closed since */
 	link[length] = '\0';
-	if (opens_is_plugins(scan, link))
+	if (opens_is_plugins(scan, link)) {
+		note_plugins_lock(scan, pid, file.fd);
 		return;
+	}
 	file.link = link;
 	snprintf(file.proc_path, sizeof(file.proc_path), "/proc/%d/fd/%d", (int)pid, file.fd);
 	if (!ask_status(&file))

@@ -26,7 +26,8 @@ void gcr_thread_name_of_program(char ret_name[GCR_THREAD_NAME_ROOM]);
 
 /*
  * @program: the name of the process, /proc/PID/comm. The driver's are "cuda-EvtHandlr", and "cuda"
- * with eleven digits (580.159).
+ * with eleven digits (580.159). AMD's have no names of their own, and cannot be told
+ * from the program's.
  */
 bool gcr_thread_name_is_drivers(const char *comm, const char *program);
 

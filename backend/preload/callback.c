@@ -80,7 +80,7 @@ static CUresult add(__typeof__(cuStreamAddCallback) *real, bool per_thread, CUst
 	CUresult gcr_own_##symbol(CUstream stream, CUhostFn function, void *data) \
 	{                                                                         \
 		__typeof__(cuLaunchHostFunc) *real =                              \
-			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol));     \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol));      \
                                                                                   \
 		if (!real)                                                        \
 			return CUDA_ERROR_NOT_FOUND;                              \
@@ -94,7 +94,7 @@ static CUresult add(__typeof__(cuStreamAddCallback) *real, bool per_thread, CUst
 				  unsigned int flags)                                     \
 	{                                                                                 \
 		__typeof__(cuStreamAddCallback) *real =                                   \
-			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol));             \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol));              \
                                                                                           \
 		if (!real)                                                                \
 			return CUDA_ERROR_NOT_FOUND;                                      \

@@ -209,20 +209,20 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 				     const CUgraphEdgeData *dependencyData, size_t numDependencies,
 				     CUstreamCaptureMode mode);
 
-#define BEGIN(symbol, like, per_thread, parameters, arguments)                                   \
-	GCR_OWN_AS(symbol, like);                                                                \
-	CUresult gcr_own_##symbol parameters                                                     \
-	{                                                                                        \
+#define BEGIN(symbol, like, per_thread, parameters, arguments)                                  \
+	GCR_OWN_AS(symbol, like);                                                               \
+	CUresult gcr_own_##symbol parameters                                                    \
+	{                                                                                       \
 		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY(symbol)); \
-		CUresult result;                                                                 \
-                                                                                                 \
-		if (!real)                                                                       \
-			return CUDA_ERROR_NOT_FOUND;                                             \
-		GCR_GATE_WHOLE(symbol);                                                          \
-		result = real arguments;                                                         \
-		if (result == CUDA_SUCCESS)                                                      \
-			add(plain(stream, per_thread));                                          \
-		return result;                                                                   \
+		CUresult result;                                                                \
+                                                                                                \
+		if (!real)                                                                      \
+			return CUDA_ERROR_NOT_FOUND;                                            \
+		GCR_GATE_WHOLE(symbol);                                                         \
+		result = real arguments;                                                        \
+		if (result == CUDA_SUCCESS)                                                     \
+			add(plain(stream, per_thread));                                         \
+		return result;                                                                  \
 	}
 #define BEGIN_TO_GRAPH(symbol, per_thread)                                                        \
 	BEGIN(symbol, cuStreamBeginCaptureToGraph, per_thread,                                    \
@@ -259,17 +259,17 @@ static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool 
 	return result;
 }
 
-#define END(symbol, per_thread)                                               \
-	GCR_OWN_AS(symbol, cuStreamEndCapture);                               \
-	CUresult gcr_own_##symbol(CUstream stream, CUgraph *graph)            \
-	{                                                                     \
-		__typeof__(cuStreamEndCapture) *real =                        \
+#define END(symbol, per_thread)                                              \
+	GCR_OWN_AS(symbol, cuStreamEndCapture);                              \
+	CUresult gcr_own_##symbol(CUstream stream, CUgraph *graph)           \
+	{                                                                    \
+		__typeof__(cuStreamEndCapture) *real =                       \
 			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol)); \
-                                                                              \
-		if (!real)                                                    \
-			return CUDA_ERROR_NOT_FOUND;                          \
-		GCR_GATE_WHOLE(symbol);                                       \
-		return end(real, stream, per_thread, graph);                  \
+                                                                             \
+		if (!real)                                                   \
+			return CUDA_ERROR_NOT_FOUND;                         \
+		GCR_GATE_WHOLE(symbol);                                      \
+		return end(real, stream, per_thread, graph);                 \
 	}
 
 END(cuStreamEndCapture, false)
@@ -289,16 +289,16 @@ static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
 	return result;
 }
 
-#define DESTROY(symbol)                                      \
-	GCR_OWN(symbol);                                     \
-	CUresult gcr_own_##symbol(CUstream stream)           \
-	{                                                    \
+#define DESTROY(symbol)                                         \
+	GCR_OWN(symbol);                                        \
+	CUresult gcr_own_##symbol(CUstream stream)              \
+	{                                                       \
 		__typeof__(symbol) *real = GCR_WRAPPED(symbol); \
-                                                             \
-		if (!real)                                   \
-			return CUDA_ERROR_NOT_FOUND;         \
-		GCR_GATE_WHOLE(symbol);                      \
-		return destroy(real, stream);                \
+                                                                \
+		if (!real)                                      \
+			return CUDA_ERROR_NOT_FOUND;            \
+		GCR_GATE_WHOLE(symbol);                         \
+		return destroy(real, stream);                   \
 	}
 
 #ifndef GCR_HIP

@@ -30,11 +30,11 @@ enum gcr_entry {
 };
 
 /* The entry point that GCR_OWN(owned) is for, and the name that it has for the linker. */
-#define GCR_ENTRY(owned)	      GCR_ENTRY_PASTED(GCR_SYMBOL(owned))
-#define GCR_ENTRY_PASTED(symbol)      GCR_ENTRY_PASTED_(symbol)
-#define GCR_ENTRY_PASTED_(symbol)     GCR_ENTRY_##symbol
-#define GCR_SYMBOL_STRING(owned)      GCR_SYMBOL_STRINGED(GCR_SYMBOL(owned))
-#define GCR_SYMBOL_STRINGED(symbol)   GCR_SYMBOL_STRINGED_(symbol)
+#define GCR_ENTRY(owned)	     GCR_ENTRY_PASTED(GCR_SYMBOL(owned))
+#define GCR_ENTRY_PASTED(symbol)     GCR_ENTRY_PASTED_(symbol)
+#define GCR_ENTRY_PASTED_(symbol)    GCR_ENTRY_##symbol
+#define GCR_SYMBOL_STRING(owned)     GCR_SYMBOL_STRINGED(GCR_SYMBOL(owned))
+#define GCR_SYMBOL_STRINGED(symbol)  GCR_SYMBOL_STRINGED_(symbol)
 #define GCR_SYMBOL_STRINGED_(symbol) #symbol
 
 enum gcr_entry_class {
@@ -98,13 +98,14 @@ void *gcr_entry_real(enum gcr_entry entry);
  *		...
  *	}
  *
- * The class in the table must be OWN, and with GCR_HIP entry_names_hip.h has to have it. GCR_OWN_AS is for an entry point that has the
- * prototype of another one (a per-thread variant, say) and is not declared itself.
+ * The class in the table must be OWN, and with GCR_HIP entry_names_hip.h has to have it. GCR_OWN_AS
+ * is for an entry point that has the prototype of another one (a per-thread variant, say) and is
+ * not declared itself.
  */
 #define GCR_OWN(symbol) GCR_OWN_AS(symbol, symbol)
-#define GCR_OWN_AS(symbol, like)                          \
-	extern __typeof__(like) gcr_own_##symbol __asm__( \
-		GCR_SYMBOL_STRING(symbol)) __attribute__((visibility("default")))
+#define GCR_OWN_AS(symbol, like)                                                    \
+	extern __typeof__(like) gcr_own_##symbol __asm__(GCR_SYMBOL_STRING(symbol)) \
+		__attribute__((visibility("default")))
 
 /* ---- between the files that do the hooking ---- */
 

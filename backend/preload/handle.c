@@ -461,7 +461,8 @@ GCR_OWN(cuMemImportFromShareableHandle);
 CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
 						void *shareable, CUmemAllocationHandleType type)
 {
-	__typeof__(cuMemImportFromShareableHandle) *real = GCR_WRAPPED(cuMemImportFromShareableHandle);
+	__typeof__(cuMemImportFromShareableHandle) *real =
+		GCR_WRAPPED(cuMemImportFromShareableHandle);
 	CUresult result;
 
 	if (!real)

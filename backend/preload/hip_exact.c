@@ -27,18 +27,18 @@ int memset_3d_async(struct pitched memory, int value, struct extent extent, void
 int set_level_bias(void *reference, float bias);
 int set_level_clamp(void *reference, float least, float most);
 
-#define EXACT(symbol, like, submits, parameters, arguments)             \
-	GCR_OWN_AS(symbol, like);                                       \
-	int gcr_own_##symbol parameters                                 \
-	{                                                               \
+#define EXACT(symbol, like, submits, parameters, arguments)            \
+	GCR_OWN_AS(symbol, like);                                      \
+	int gcr_own_##symbol parameters                                \
+	{                                                              \
 		__typeof__(like) *real = GCR_WRAPPED_AS(symbol, like); \
-                                                                        \
-		if (!real)                                              \
-			return NOT_FOUND;                               \
-		GCR_GATE(symbol);                                       \
-		if (submits)                                            \
-			gcr_gate_submitted();                           \
-		return real arguments;                                  \
+                                                                       \
+		if (!real)                                             \
+			return NOT_FOUND;                              \
+		GCR_GATE(symbol);                                      \
+		if (submits)                                           \
+			gcr_gate_submitted();                          \
+		return real arguments;                                 \
 	}
 
 EXACT(hipMalloc3DArray, malloc_3d_array, false,

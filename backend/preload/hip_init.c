@@ -91,21 +91,20 @@ hipError_t gcr_own_hipGetProcAddress(const char *symbol, void **function, int ve
 hipError_t get_entry_point(const char *symbol, void **function, unsigned long long flags,
 			   int *status);
 
-#define GET_ENTRY_POINT(symbol_)                                                               \
-	GCR_OWN_AS(symbol_, get_entry_point);                                           \
-	hipError_t gcr_own_##symbol_(const char *symbol, void **function,                      \
-				     unsigned long long flags, int *status)                    \
-	{                                                                                      \
-		__typeof__(get_entry_point) *real =                                     \
-			GCR_WRAPPED_AS(symbol_, get_entry_point);                       \
-		hipError_t result;                                                             \
-                                                                                               \
-		if (!real)                                                                     \
-			return hipErrorNotFound;                                               \
-		result = real(symbol, function, flags, status);                                \
-		if (result == hipSuccess)                                                      \
-			substitute(symbol, function);                                          \
-		return result;                                                                 \
+#define GET_ENTRY_POINT(symbol_)                                                              \
+	GCR_OWN_AS(symbol_, get_entry_point);                                                 \
+	hipError_t gcr_own_##symbol_(const char *symbol, void **function,                     \
+				     unsigned long long flags, int *status)                   \
+	{                                                                                     \
+		__typeof__(get_entry_point) *real = GCR_WRAPPED_AS(symbol_, get_entry_point); \
+		hipError_t result;                                                            \
+                                                                                              \
+		if (!real)                                                                    \
+			return hipErrorNotFound;                                              \
+		result = real(symbol, function, flags, status);                               \
+		if (result == hipSuccess)                                                     \
+			substitute(symbol, function);                                         \
+		return result;                                                                \
 	}
 
 GET_ENTRY_POINT(hipGetDriverEntryPoint)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Being there when the program gets hold of the driver's functions by dlsym. Runs inside any program
- * at any time, before main() too: no constructor, no memory allocated here, no lock. In doubt the
- * program gets the driver's own function.
+ * Being there when the program gets hold of the driver's functions by dlsym. Runs inside any
+ * program at any time, before main() too: no constructor, no memory allocated here, no lock. In
+ * doubt the program gets the driver's own function.
  *
  * There may be two of us in a program, for the drivers of two vendors, each with a dlsym. The first
  * hands on to the second what is none of its names; that finds who asks as if it had been called

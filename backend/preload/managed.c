@@ -277,7 +277,9 @@ CUresult gcr_own_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemAllocManaged);
+#ifndef GCR_HIP /* where it is not taken out, see managed_move.c */
 	gcr_steer_begin();
+#endif
 	gcr_steer_watch();
 	result = real(pointer, bytes, flags);
 	gcr_steer_watched();

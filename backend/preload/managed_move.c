@@ -44,6 +44,16 @@
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 
+/*
+ * CUDA's driver has names for its threads, which go on when those of the program are stopped. HIP's
+ * (ROCm 6) have the program's, and what HIP is asked for while they are stopped may wait for them.
+ */
+#ifdef GCR_HIP
+#define CAN_MOVE false
+#else
+#define CAN_MOVE true
+#endif
+
 #define BOUNCE_BYTES (8ull << 20)
 /* How often a block is copied anew because the CPU may have touched it meanwhile. */
 #define TRIES	     4
@@ -123,6 +133,12 @@ static int plan(struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (!count)
 		return 0;
+	if (!CAN_MOVE)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "it uses managed memory, %zu allocations: that would have to "
+				     "come back while the program's threads are stopped, and HIP's "
+				     "own threads cannot be told from those",
+				     count);
 	move.places = calloc(count, sizeof(*move.places));
 	move.chunks = calloc(count, sizeof(*move.chunks));
 	if (!move.places || !move.chunks)

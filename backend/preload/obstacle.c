@@ -23,12 +23,12 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 		"a dma-buf export of GPU memory: a device would go on writing to its old pages",
 	[GCR_OBSTACLE_MULTICAST] = "a multicast object: it cannot be taken apart and made again",
 	[GCR_OBSTACLE_FABRIC] = "memory with a fabric handle: other machines may have it mapped",
-	[GCR_OBSTACLE_HOST_MEMORY] =
-		"host memory made by " CREATE ": the driver does not bring it back",
+	[GCR_OBSTACLE_HOST_MEMORY] = "host memory made by " CREATE
+				     ": the driver does not bring it back",
 	[GCR_OBSTACLE_COMPRESSIBLE] =
 		"compressible memory: it would come back as memory of another kind",
-	[GCR_OBSTACLE_SPECIAL_USE] =
-		"memory made by " CREATE " for a special use: it would come back without it",
+	[GCR_OBSTACLE_SPECIAL_USE] = "memory made by " CREATE
+				     " for a special use: it would come back without it",
 	[GCR_OBSTACLE_SPARSE_ARRAY] = "memory mapped into a sparse array: it cannot be unmapped",
 	[GCR_OBSTACLE_POOL] = "a memory pool shared with another process",
 	[GCR_OBSTACLE_EVENT] = "an event shared with another process",

@@ -14,21 +14,21 @@
 #include "lib/cleanup.h"
 
 /* When the call has succeeded, there is one more of them, or one less. */
-#define NOTE_AS(symbol, like, parameters, arguments, before, obstacle, count)                    \
-	GCR_OWN_AS(symbol, like);                                                                \
-	CUresult gcr_own_##symbol parameters                                                     \
-	{                                                                                        \
+#define NOTE_AS(symbol, like, parameters, arguments, before, obstacle, count)                   \
+	GCR_OWN_AS(symbol, like);                                                               \
+	CUresult gcr_own_##symbol parameters                                                    \
+	{                                                                                       \
 		__typeof__(like) *real = (__typeof__(like) *)gcr_entry_real(GCR_ENTRY(symbol)); \
-		CUresult result;                                                                 \
-                                                                                                 \
-		if (!real)                                                                       \
-			return CUDA_ERROR_NOT_FOUND;                                             \
-		GCR_GATE(symbol);                                                                \
-		before;                                                                          \
-		result = real arguments;                                                         \
-		if (result == CUDA_SUCCESS)                                                      \
-			gcr_obstacle_add(obstacle, count);                                       \
-		return result;                                                                   \
+		CUresult result;                                                                \
+                                                                                                \
+		if (!real)                                                                      \
+			return CUDA_ERROR_NOT_FOUND;                                            \
+		GCR_GATE(symbol);                                                               \
+		before;                                                                         \
+		result = real arguments;                                                        \
+		if (result == CUDA_SUCCESS)                                                     \
+			gcr_obstacle_add(obstacle, count);                                      \
+		return result;                                                                  \
 	}
 #define NOTE(symbol, parameters, arguments, obstacle, count) \
 	NOTE_AS(symbol, symbol, parameters, arguments, (void)0, obstacle, count)

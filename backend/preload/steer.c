@@ -32,7 +32,6 @@ static _Thread_local struct {
 	uintptr_t start;
 	size_t bytes;
 	bool steered; /* it is not really there: the range was, and is, held */
-	bool filled;  /* something has been mapped over a part of it */
 	unsigned made;
 } thread;
 
@@ -87,20 +86,9 @@ bool gcr_steer_chunk(uintptr_t address, struct gcr_chunk *ret_chunk)
 
 /* ---- the driver's calls ---- */
 
-/*
- * Is a reservation a chunk although nothing has been mapped over it? CUDA's driver always does
- * that. ROCm makes a reservation accessible instead (mprotect(2)): on one that is held the agent,
- * which fills it, would sleep for ever.
- */
-#ifdef GCR_HIP
-#define IS_CHUNK_UNFILLED false
-#else
-#define IS_CHUNK_UNFILLED true
-#endif
-
 static void finish_reservation(void)
 {
-	if (thread.bytes && (thread.filled || IS_CHUNK_UNFILLED))
+	if (thread.bytes)
 		add_chunk(thread.start, thread.bytes);
 	thread.bytes = 0;
 }
@@ -121,7 +109,6 @@ static void *reserve(size_t bytes, int flags, int fd, off_t offset)
 	if (memory != MAP_FAILED) {
 		thread.start = (uintptr_t)memory;
 		thread.bytes = bytes;
-		thread.filled = false;
 		thread.made++;
 	}
 	return memory;
@@ -148,9 +135,6 @@ static void *driver_mmap(void *address, size_t bytes, int protection, int flags,
 		return MAP_FAILED;
 	}
 	memory = mmap(address, bytes, protection, flags, fd, offset);
-	if (memory != MAP_FAILED && flags & MAP_FIXED && protection != PROT_NONE &&
-	    (uintptr_t)address - thread.start < thread.bytes)
-		thread.filled = true;
 	if (memory != MAP_FAILED && thread.is_agent && flags & MAP_FIXED)
 		gcr_hold_replaced((uintptr_t)address, bytes);
 	return memory;

@@ -8,8 +8,7 @@
  *	mmap(FIXED, PROT_NONE) over them when they are freed,
  *	munmap() of the chunk when nothing is left in it;
  *
- * small allocations share 2 MiB of such pages. HIP's library (ROCm 6) is not like this: what it
- * makes is no chunk, and managed memory there is not taken out. So where a chunk lies is the kernel's choice, and
+ * small allocations share 2 MiB of such pages. So where a chunk lies is the kernel's choice, and
  * what is freed does not come back by itself. Here the driver's calls of mmap and munmap are seen:
  * of chunks it is noted where they are, and the agent can say where the next one has to be, and
  * have held (hold.h) what the driver gives back.

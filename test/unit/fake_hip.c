@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "backend/rocm/hip_api.h"
 #include "test/unit/fake_hip.h"
@@ -81,48 +80,6 @@ double hipFutureCall(look_function *look, int one, double half)
 {
 	look();
 	return one + half;
-}
-
-/* Managed memory as ROCm makes it: what is reserved is made accessible where it is. */
-#define MANAGED_BYTES ((size_t)64 << 20)
-
-hipError_t hipMallocManaged(void **pointer, size_t size, unsigned int flags)
-{
-	void *memory = mmap(NULL, MANAGED_BYTES, PROT_NONE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (memory == MAP_FAILED || mprotect(memory, MANAGED_BYTES, PROT_READ | PROT_WRITE) < 0)
-		return hipErrorOutOfMemory;
-	*pointer = memory;
-	return hipSuccess;
-}
-
-hipError_t hipFree(void *pointer)
-{
-	return munmap(pointer, MANAGED_BYTES) < 0 ? hipErrorInvalidValue : hipSuccess;
-}
-
-hipError_t hipGetDevice(int *device)
-{
-	*device = 0;
-	return hipSuccess;
-}
-
-hipError_t hipSetDevice(int device)
-{
-	return device ? hipErrorInvalidDevice : hipSuccess;
-}
-
-hipError_t hipMemcpyDtoH(void *to, hipDeviceptr_t from, size_t size)
-{
-	memcpy(to, from, size);
-	return hipSuccess;
-}
-
-hipError_t hipMemcpyHtoD(hipDeviceptr_t to, const void *from, size_t size)
-{
-	memcpy(to, from, size);
-	return hipSuccess;
 }
 
 static hipError_t future_query(hipStream_t stream)

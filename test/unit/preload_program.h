@@ -65,8 +65,9 @@ static inline const char *driver_words(const char *words)
 	char *end = result;
 
 	while (words && *words && end < result + sizeof(result) - 128) {
-		size_t length = strspn(words, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-					      "0123456789");
+		size_t length = strspn(words,
+				       "ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+				       "0123456789");
 		const char *other = NULL;
 		char word[64] = "";
 

@@ -111,8 +111,7 @@ static void expect_wrapped(void *library)
 
 static void expect_proc_address(void *library)
 {
-	__typeof__(hipGetProcAddress) *get =
-		(__typeof__(get))dlsym(library, "hipGetProcAddress");
+	__typeof__(hipGetProcAddress) *get = (__typeof__(get))dlsym(library, "hipGetProcAddress");
 	hipDriverProcAddressQueryResult status;
 	void *found;
 	size_t there = 0;
@@ -169,8 +168,8 @@ static bool has_agent(void)
 		file = fopen(path, "re");
 		if (!file)
 			continue;
-		found = found || (fgets(line, sizeof(line), file) &&
-				  strcmp(line, "gpucr-agent\n") == 0);
+		found = found ||
+			(fgets(line, sizeof(line), file) && strcmp(line, "gpucr-agent\n") == 0);
 		fclose(file);
 	}
 	return found;
@@ -232,8 +231,7 @@ static void expect_incomplete(const struct gcr_page *of, const char *words)
 
 static void expect_values(void *library)
 {
-	__typeof__(hipLaunchKernel) *launch =
-		(__typeof__(launch))dlsym(library, "hipLaunchKernel");
+	__typeof__(hipLaunchKernel) *launch = (__typeof__(launch))dlsym(library, "hipLaunchKernel");
 	__typeof__(hipMemset3D) *set = (__typeof__(set))dlsym(library, "hipMemset3D");
 	__typeof__(hipTexRefSetMipmapLevelClamp) *clamp =
 		(__typeof__(clamp))dlsym(library, "hipTexRefSetMipmapLevelClamp");
@@ -252,10 +250,9 @@ static void expect_values(void *library)
 /* By its C++ name it is only reached by programs that are linked with it. */
 static void expect_cpp(void)
 {
-	__typeof__(FAKE_EXT_LAUNCH) *launch =
-		(__typeof__(launch))dlsym(RTLD_DEFAULT,
-					  "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_"
-					  "tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j");
+	__typeof__(FAKE_EXT_LAUNCH) *launch = (__typeof__(launch))dlsym(
+		RTLD_DEFAULT, "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_"
+			      "tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j");
 
 	CHECK(is_ours((void *)launch, NULL));
 	CHECK(launch((void *)1, 2, 4, 8, 16, 32, 64, 128, (void *)look, (void **)256, (void **)512,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Device memory handed over to a worker and taken back by a program with libgpucr-preload.so, or for
- * HIP with libgpucr-preload-hip.so: the bytes are the same afterwards, and after every failure on
- * the way.
+ * Device memory handed over to a worker and taken back by a program with libgpucr-preload.so, or
+ * for HIP with libgpucr-preload-hip.so: the bytes are the same afterwards, and after every failure
+ * on the way.
  */
 #include "test/unit/preload_program.h"
 
