@@ -176,6 +176,16 @@ static inline CUcontext use_device(int ordinal)
 	return context;
 }
 
+/* All that the program has on the GPU, which is current, goes. */
+static inline void reset_device(int ordinal)
+{
+#ifdef GCR_HIP
+	OK(((int (*)(void))dlsym(dlopen(DRIVER, RTLD_NOW | RTLD_LOCAL), "hipDeviceReset"))());
+#else
+	OK(CU(cuDevicePrimaryCtxReset_v2)(ordinal));
+#endif
+}
+
 static inline size_t free_bytes(void)
 {
 	size_t bytes, total;
