@@ -88,7 +88,7 @@ def test_maps():
     """While it is frozen: each file, and what the driver holds."""
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3,
-                        *(() if vendor.HIP else ('--managed', 2)))
+                        *vendor.MANAGED)
         rows = [line.split() for line in machine.read(demo.pid, 'maps').splitlines()]
         equal([row[:3] + row[4:] for row in rows], [['-', '0', 'driver', '0', '-']])
         machine.must(demo.pid, 'freeze')
@@ -107,9 +107,8 @@ def test_maps():
 
 
 def test_every_kind_is_held():
-    harness.known_gap('managed memory comes back too slowly')
     with vmm.machine() as machine:
-        demo = vmm.demo(machine, '--bytes', '6M', '--buffers', 2, '--own-vmm', 2, '--managed', 2,
+        demo = vmm.demo(machine, '--bytes', '6M', '--buffers', 2, '--own-vmm', 2, *vendor.MANAGED,
                         '--pitch', 2, '--async', 2)
         machine.must(demo.pid, 'freeze')
         moved, _ = figures(machine, demo.pid, 'freeze')
