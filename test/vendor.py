@@ -20,6 +20,8 @@ ENGINES = {'cuda': 'vmm', 'hip': 'hip'}
 ENGINE = ENGINES[NAME]
 LIBRARIES = f'{BUILD}/backend/sim'
 VISIBLE = 'HIP_VISIBLE_DEVICES' if HIP else 'CUDA_VISIBLE_DEVICES'
+# What makes gpucr-demo use managed memory, which no engine takes on AMD.
+MANAGED = [] if HIP else ['--managed', 2]
 ALIKE = re.compile(r'^(?:ALIKE|ADAPTED)\((\w+), (\w+)\)', re.MULTILINE)
 VERSION = re.compile(r'(_v\d)?(_pt[ds][sz])?$')
 # Names of processes have 15 characters.

@@ -193,10 +193,10 @@ def test_two_gpus():
         used = machine.used(0)
 
         machine.must(zero.pid, 'freeze')
-        machine.check_used(machine.kept(zero.pid))
         if vendor.HIP:
             stays_on_its_gpu(machine, zero, one)
             return
+        equal(machine.used(0), 0)
         machine.must(zero.pid, 'thaw gpu=0:1')
         equal(machine.used(0), 0, 'it has moved')
         check(machine.used(1) >= used, 'to GPU 1')
@@ -231,10 +231,9 @@ def stays_on_its_gpu(machine, zero, one):
     check('queues' in machine.error(zero.pid), machine.error(zero.pid))
     equal(machine.state(zero.pid), 'frozen')
     machine.must(one.pid, 'freeze')
-    machine.check_used(machine.kept(zero.pid), 0)
-    machine.check_used(machine.kept(one.pid), 1)
+    wait_for(lambda: machine.used(0) + machine.used(1) == machine.kept(zero.pid, one.pid),
+             'all but what is kept to be free')
     machine.must(None, f'thaw {zero.pid} {one.pid}')
-    equal([machine.status(demo.pid)['gpus'] for demo in (zero, one)], ['0', '1'])
     zero.wait_ticks()
     one.wait_ticks()
 
@@ -245,7 +244,8 @@ def test_hidden_gpus():
         demo = machine.ready_demo('--gpu', 0)
         wait_for(lambda: machine.used(1), 'its VRAM on GPU 1')
         machine.must(demo.pid, 'freeze')
-        machine.check_used(0)
+        if not vendor.HIP:
+            equal(machine.used(0), 0)
         machine.check_used(machine.kept(demo.pid), 1)
         if vendor.HIP:
             machine.must(demo.pid, 'thaw')

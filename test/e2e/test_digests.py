@@ -11,6 +11,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 import vmm
 from harness import MIB, check, equal, error_of, needs_cuda, same_for_both, wait_for
 from pieces import Pieces, noise
@@ -90,7 +91,7 @@ def refuse_byte(pieces, index, at):
 def test_copies_are_right():
     """cp -a takes it all out: gpucr-verify finds nothing, and finds a byte that is changed."""
     with vmm.machine(vram='512M') as machine:
-        demo = vmm.demo(machine, '--bytes', '12M', '--buffers', 3, '--own-vmm', 2, '--managed', 1,
+        demo = vmm.demo(machine, '--bytes', '12M', '--buffers', 3, '--own-vmm', 2, *vendor.MANAGED,
                         '--pitch', 1, '--blocks', 3, '--block-bytes', '1500K', '--tick', 5)
         for cycle in range(2):
             machine.must(demo.pid, 'freeze')
@@ -245,6 +246,7 @@ def test_changed_bytes_of_two_gpus():
 
 
 def test_changed_bytes_of_managed_memory():
+    needs_cuda('managed memory')
     changed_bytes(f'0:{2 * MIB}', f'managed:{4 * MIB}', f'managed:{100 * 4096}')
 
 
@@ -270,6 +272,7 @@ def test_several_are_refused_together():
 
 def test_unverified():
     """Who edits a file on purpose gets what was edited, and the next freeze has it."""
+    needs_cuda('managed memory')
     with vmm.machine(worker_idle=1) as machine:
         pieces = Pieces(machine, f'0:{4 * MIB}', f'managed:{2 * MIB}', f'0:{2 * MIB}')
         pieces.freeze()

@@ -52,6 +52,7 @@ def test_launcher():
 
 def test_gpu_processes_below_each_other():
     """A GPU process with another one below it that has forked a child."""
+    harness.known_gap('a forked child of a HIP program shares file locks of the simulator')
     with dump.machine() as machine:
         script = f"{dump.demo_in_shell(machine, 'below', '--children 1')} & " \
                  f"exec {dump.demo_in_shell(machine, 'above')}"

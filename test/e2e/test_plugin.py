@@ -78,6 +78,9 @@ class Host:
         self.criu.empty = f'{self.machine.directory}/plugins'
         os.mkdir(self.criu.empty)
         os.symlink(PLUGIN, f'{self.criu.empty}/gpucr_plugin.so')
+        if vendor.HIP:
+            os.symlink(f'{vendor.LIBRARIES}/amdgpu_plugin.so',
+                       f'{self.criu.empty}/amdgpu_plugin.so')
         self.images = f'{self.machine.directory}/images'
         os.mkdir(self.images)
         self.programs = []

@@ -147,11 +147,13 @@ def test_other_machines():
         def other(pattern, text):
             return lambda manifest: re.sub(pattern, text, manifest, count=1)
 
-        place.manifest(other('580.159.04', '999.1'), 'EOPNOTSUPP', 'driver 999.1')
-        place.manifest(lambda text: other('Simulated GPU', 'Other GPU')(
-            re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'Other GPU')
-        place.manifest(lambda text: other('"memory_bytes": [0-9]*', f'"memory_bytes": {1 << 40}')(
-            re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'bytes of memory')
+        if not vendor.HIP:
+            place.manifest(other('580.159.04', '999.1'), 'EOPNOTSUPP', 'driver 999.1')
+            place.manifest(lambda text: other('Simulated GPU', 'Other GPU')(
+                re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'Other GPU')
+            place.manifest(
+                lambda text: other('"memory_bytes": [0-9]*', f'"memory_bytes": {1 << 40}')(
+                    re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'bytes of memory')
         place.manifest(other('"cpu_flags": "', '"cpu_flags": "zmmm '), 'EOPNOTSUPP', 'zmmm')
         place.manifest(other('"kernel": "[0-9]*', '"kernel": "99'), 'EOPNOTSUPP', '99.')
         place.manifest(other('"criu_version": [0-9]*', '"criu_version": 990000'), 'EOPNOTSUPP',
@@ -245,6 +247,11 @@ def test_another_gpu():
         place = Place(machine)
         equal(machine.write(place.name, 'thaw gpu=0:7'), 'ENODEV', machine.error(place.name))
         restore.check_back(machine, place.one, place.name)
+        if vendor.HIP:  # CRIU's plugin has brought its queues to the first one
+            equal(machine.write(place.name, 'thaw gpu=0:1'), 'EOPNOTSUPP')
+            restore.check_back(machine, place.one, place.name)
+            place.thaws()
+            return
         machine.must(place.name, 'thaw gpu=0:1')
         restore.check_on(machine, place.one, place.name)
         check(machine.used(1) > machine.used(0), f'{machine.used(0)}, {machine.used(1)}')

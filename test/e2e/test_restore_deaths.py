@@ -12,7 +12,7 @@ import dump
 import harness
 import restore
 import vendor
-from harness import BUILD, check, equal, is_alive, same_for_both, try_kill, wait_for
+from harness import BUILD, check, equal, is_alive, needs_cuda, same_for_both, try_kill, wait_for
 
 
 def again(machine):
@@ -212,6 +212,7 @@ def test_daemon_dies_after_thaw():
 
 def test_daemon_dies_in_thaw_to_another_gpu():
     """Nobody knows any more which one: it is ended."""
+    needs_cuda('a thaw on another GPU')
     with restore.machine(gpus=2) as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import MIB, check, equal, wait_for
+from harness import MIB, check, equal, needs_cuda, wait_for
 
 
 def test_one_cycle():
@@ -55,7 +55,7 @@ def test_ten_cycles():
 def test_every_kind():
     """One after the other, then all in one program; the bytes in the files each time."""
     with vmm.machine(vram='512M', worker_idle=1) as machine:
-        kinds = ['--own-vmm', '--managed', '--pitch', '--async']
+        kinds = ['--own-vmm', *vendor.MANAGED[:1], '--pitch', '--async']
         for chosen in [*[[kind] for kind in kinds], kinds]:
             arguments = [word for kind in chosen for word in (kind, 2)]
             demo = vmm.demo(machine, '--bytes', '7M', '--buffers', 2, '--tick', 5, '--blocks', 9,
@@ -75,6 +75,7 @@ def test_every_kind():
 
 def test_managed_memory_touched_while_frozen():
     """The CPU sleeps on it until the thaw, and finds its bytes."""
+    needs_cuda('managed memory')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--buffers', 1, '--managed', 3, '--bytes', '3M', '--tick', 1)
         for _ in range(5):
@@ -150,7 +151,7 @@ def test_two_gpus():
     """Buffers on both, with copies and kernels between them; then on other GPUs."""
     with vmm.machine(gpus=2, vram='256M', worker_idle=1) as machine:
         demo = vmm.demo(machine, '--gpus', 2, '--bytes', '12M', '--buffers', 4, '--own-vmm', 2,
-                        '--managed', 2, '--tick', 5)
+                        *vendor.MANAGED, '--tick', 5)
         one = vmm.demo(machine, '--bytes', '6M', '--buffers', 2, '--gpu', 0)
         vmm.cycle(machine, demo)
         machine.must(None, f'freeze {demo.pid} {one.pid}')

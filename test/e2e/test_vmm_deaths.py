@@ -343,9 +343,10 @@ def test_library_that_does_not_come_back():
         known = machine.runtime
         machine.runtime += '-of-another'
         machine.start()
-        equal(machine.status(handed.pid)['engine'], 'driver')
+        equal(machine.status(handed.pid)['engine'], 'none' if vendor.HIP else 'driver')
         equal(machine.write(handed.pid, 'freeze'), 'EOPNOTSUPP')
-        check('handed over' in machine.error(handed.pid), machine.error(handed.pid))
+        if not vendor.HIP:
+            check('handed over' in machine.error(handed.pid), machine.error(handed.pid))
         equal(machine.state(handed.pid), 'running')
         handed.wait_ticks()
         vmm.cycle(machine, untouched)
@@ -357,6 +358,7 @@ def test_library_that_does_not_come_back():
 
 def test_daemon_dies_and_stays_away():
     """Gated, a program goes on at once; with its memory handed over, after a while."""
+    needs_cuda('events by which idleness is found out')
     with vmm.machine() as machine:
         for role, call in (('program', 'cuEventQuery'), ('worker', 'cuMemcpyDtoHAsync')):
             demo = vmm.demo(machine, *SMALL)

@@ -124,6 +124,7 @@ def test_a_later_call_fails():
 
 def test_calls_that_fail_again_and_again():
     """The way back needs them too. When they work again, so does a thaw."""
+    harness.known_gap('which calls of HIP to fail is not worked out')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, *SMALL)
         for verb, role, call in (
@@ -179,6 +180,7 @@ def test_driver_that_does_not_answer():
 
 def test_contexts_that_cannot_be_asked_after():
     """Their work is waited for all the same."""
+    needs_cuda('contexts that are asked one by one')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--spin', 3, '--tick', 20)
         demo.wait_ticks(4)
@@ -226,6 +228,7 @@ def test_no_vram_for_the_worker():
 
 def test_vram_taken_meanwhile():
     """By another program while it was frozen, at each size: still frozen, later it works."""
+    harness.known_gap('sizes for what HIP keeps are not worked out')
     with vmm.machine(vram='256M', worker_idle=1) as machine:
         demo = vmm.demo(machine, '--bytes', '8M', '--buffers', 4)
         machine.must(demo.pid, 'freeze')

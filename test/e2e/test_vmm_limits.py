@@ -15,7 +15,7 @@ import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
 
 SMALL = ('--bytes', '4M', '--buffers', 2, '--own-vmm', 1, '--tick', 5)
-EVERY_KIND = ('--bytes', '6M', '--buffers', 3, '--own-vmm', 1, '--pitch', 1, '--managed', 2,
+EVERY_KIND = ('--bytes', '6M', '--buffers', 3, '--own-vmm', 1, '--pitch', 1, *vendor.MANAGED,
               '--tick', 5)
 # What is there once for each allocation: 171 of them, two messages full and more.
 MANY = ('--buffers', 1, '--bytes', '1025K', '--own-vmm', 70, '--blocks', 100, '--block-bytes',

@@ -55,11 +55,15 @@ def test_root():
             for name, mode in GPU.items():
                 equal(oct(mode_of(machine.path('gpus', index, name))), oct(mode))
             uuid = machine.read('gpus', index, 'uuid')
-            check(re.fullmatch(r'GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n', uuid), uuid)
+            check(re.fullmatch(r'GPU-[0-9a-f]{16}\n' if vendor.HIP else
+                               r'GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n', uuid), uuid)
             uuids.add(uuid)
-            equal(machine.read('gpus', index, 'name'), 'Simulated GPU\n')
+            equal(machine.read('gpus', index, 'name'),
+                  'Simulated AMD GPU\n' if vendor.HIP else 'Simulated GPU\n')
             equal(machine.gpu(index), {
-                'vendor': 'nvidia', 'architecture': '9.0', 'minor': str(index), 'mig': 'off',
+                'vendor': 'amd' if vendor.HIP else 'nvidia',
+                'architecture': 'gfx90a' if vendor.HIP else '9.0',
+                'minor': str(index + (128 if vendor.HIP else 0)), 'mig': 'off',
                 'vram_total_bytes': str(256 * MIB),
                 'vram_used_bytes': '0', 'vram_free_bytes': str(256 * MIB), 'pids': '-'})
         equal(len(uuids), 3, 'different UUIDs')
@@ -71,7 +75,7 @@ def test_root_status():
     with Machine(gpus=2) as machine:
         text = machine.read('status')
         keys = harness.parse_keys(text)
-        equal(keys['backend'], 'cuda')
+        equal(keys['backend'], vendor.NAME)
         equal(keys['gpus'], '2')
         equal(keys['simulator'], 'yes')
         equal(keys['processes'], '0')
@@ -89,7 +93,7 @@ def test_root_status():
         equal(row[5], '0')
         machine.must(demo.pid, 'freeze')
         row = machine.read('status').partition('\n\n')[2].splitlines()[1].split()
-        equal(row[3:5], ['frozen', '0'])
+        equal(row[3:5], ['frozen', str(machine.kept(demo.pid))])
         check(int(row[5]) >= 8 * MIB, str(row))
         machine.must(demo.pid, 'thaw')
 
@@ -114,8 +118,8 @@ def test_process_directory():
         equal(status['state'], 'running')
         equal(status['verbs'], 'freeze dump')
         equal(status['gpus'], '0')
-        equal(status['engine'], 'driver')
-        equal(status['held_bytes'], '0')
+        equal(status['engine'], vendor.ENGINE if vendor.HIP else 'driver')
+        equal([status['held_bytes'], status['kept_vram_bytes']], ['0', '0'])
         equal(status['generation'], '-')
         check(int(status['vram_bytes']) >= 8 * MIB, status['vram_bytes'])
         ticks = harness.read_file(f'/proc/{demo.pid}/stat').rpartition(')')[2].split()[19]
