@@ -17,8 +17,10 @@
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/operation.h"
+#include "fs/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/procfs.h"
 
 #define FRESH_USEC	  (100 * GCR_USEC_PER_MSEC)
 #define READER_WAIT_USEC  (300 * GCR_USEC_PER_MSEC)
@@ -300,28 +302,48 @@ static bool may_be_here(const struct gcr_daemon *daemon, const struct gcr_vendor
 	       access(path, F_OK) == 0;
 }
 
-/* 0 if any vendor's is there; else the words of the first that fails for another reason. */
+static int is_of_absent(const struct gcr_record *record, void *data)
+{
+	_cleanup_close_ int pidfd = -1;
+
+	return !gcr_vendor_of_engine(data, record->engine)->is_here &&
+	       gcr_proc_open(record->pid, record->start_ticks, &pidfd) == 0;
+}
+
+/*
+ * 0 if any vendor's GPUs are there. Not if the first's driver is there and fails, as it does for a
+ * moment while a machine starts, nor if a process is frozen on one that is absent: whoever starts
+ * the daemon tries again then.
+ */
 static int find_vendors(struct gcr_gpus *gpus, struct gcr_error *error)
 {
+	struct gcr_daemon *daemon = gpus->daemon;
 	int result = -ENODEV;
 	bool is_any = false;
 
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
-		struct gcr_vendor *vendor = &gpus->daemon->vendors[i];
+		struct gcr_vendor *vendor = &daemon->vendors[i];
 		struct gcr_error own = {0};
 		int found;
 
-		if (!may_be_here(gpus->daemon, vendor))
+		if (!may_be_here(daemon, vendor))
 			continue;
 		found = find_vendor(gpus, vendor, &own);
 		is_any |= !found;
+		if (found < 0)
+			gcr_log(found == -ENODEV ? LOG_INFO : LOG_WARNING, 0,
+				"no GPU of %s is served: %s", vendor->backend->vendor, own.words);
 		if (found < 0 && (!error->number || (result == -ENODEV && found != -ENODEV))) {
 			result = found;
 			*error = own;
 		}
+		if (found < 0 && found != -ENODEV && !vendor->backend->needs_device)
+			return result;
 	}
-	if (is_any && result != -ENODEV)
-		gcr_log(LOG_WARNING, 0, "some GPUs are not served: %s", error->words);
+	if (is_any && gcr_record_each(daemon->runtime_fd, is_of_absent, NULL, daemon) == 1)
+		return gcr_error_set(error, ENXIO,
+				     "a process is frozen that used a GPU of a vendor whose GPUs "
+				     "are not there");
 	return is_any ? 0 : result;
 }
 

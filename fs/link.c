@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "fs/daemon.h"
 #include "fs/loop.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -191,34 +192,55 @@ int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts
 
 /* ---- a library that is not connected ---- */
 
-static int stop_at_page(uintptr_t start, uintptr_t end, void *unused)
+struct look {
+	pid_t pid;
+	const struct gcr_vendor *vendor;
+	struct gcr_link_facts facts;
+	bool is_found;
+};
+
+static ssize_t read_page(const struct look *look, uintptr_t start, void *to, size_t bytes)
 {
-	return end - start >= sizeof(struct gcr_page);
+	struct iovec here = {.iov_base = to, .iov_len = bytes};
+	struct iovec there = {.iov_base = (void *)start, .iov_len = bytes};
+
+	return process_vm_readv(look->pid, &here, 1, &there, 1, 0);
+}
+
+/* One that cannot be read may be the one. */
+static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
+{
+	const struct look *look = data;
+	struct {
+		uint32_t magic, version, phase, flags; /* as struct gcr_page begins */
+	} head;
+
+	if (end - start < sizeof(struct gcr_page))
+		return 0;
+	return read_page(look, start, &head, sizeof(head)) != sizeof(head) ||
+	       head.magic != GCR_PAGE_MAGIC || gcr_vendor_has_library(look->vendor, head.flags);
 }
 
 bool gcr_link_is_due(struct gcr_process *process)
 {
+	struct look look = {.pid = process->pid, .vendor = process->vendor};
 	bool is_there;
 
 	pthread_mutex_lock(&process->lock);
 	is_there = process->link;
 	pthread_mutex_unlock(&process->lock);
 	return !is_there &&
-	       gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, stop_at_page, NULL) == 1;
+	       gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, stop_at_page, &look) == 1;
 }
 
-struct look {
-	pid_t pid;
-	struct gcr_link_facts facts;
-	bool is_found;
-};
-
-/* A page of another version says nothing that we understand. */
+/*
+ * A page of another version says nothing that we understand; that of another vendor's library,
+ * which a program may have too, nothing of what this process has there.
+ */
 static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 {
 	struct look *look = data;
 	_cleanup_free_ struct gcr_page *page = NULL;
-	struct iovec here, there;
 	ssize_t length;
 
 	if (end - start < sizeof(*page))
@@ -226,14 +248,14 @@ static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 	page = malloc(sizeof(*page));
 	if (!page)
 		return -ENOMEM;
-	here = (struct iovec){.iov_base = page, .iov_len = sizeof(*page)};
-	there = (struct iovec){.iov_base = (void *)start, .iov_len = sizeof(*page)};
-	length = process_vm_readv(look->pid, &here, 1, &there, 1, 0);
+	length = read_page(look, start, page, sizeof(*page));
 	if (length < 0)
 		return -errno;
 	if (length != sizeof(*page) || page->magic != GCR_PAGE_MAGIC ||
 	    page->version != GCR_PAGE_VERSION)
 		return -EPROTO;
+	if (!gcr_vendor_has_library(look->vendor, page->flags))
+		return 0;
 	read_facts(page, &look->facts);
 	look->is_found = true;
 	return 1;
@@ -241,7 +263,7 @@ static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 
 int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_link_facts *ret_facts)
 {
-	struct look look = {.pid = process->pid};
+	struct look look = {.pid = process->pid, .vendor = process->vendor};
 	int r = gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, look_at_page, &look);
 
 	if (r < 0)

@@ -107,13 +107,19 @@ static void refuse(struct connection *connection, struct gcr_process *process,
 static void register_process(struct gcr_registry *registry, struct connection *connection)
 {
 	struct gcr_vendor *vendor = vendor_of(registry);
+	struct gcr_register registration;
 	struct gcr_process *process;
 	int result;
 
 	if (connection->process || connection->is_refused)
 		return;
 	if (!vendor->is_here) {
-		refuse(connection, NULL, vendor);
+		/* One that has handed memory over takes it back as long as nobody answers it. */
+		gcr_message_payload(&registry->message, &registration, sizeof(registration));
+		if (registration.phase > GCR_PRELOAD_RUNNING)
+			drop(registry, connection);
+		else
+			refuse(connection, NULL, vendor);
 		return;
 	}
 	/* Between the two steps a pass of the scan may take it for one that has let go. */

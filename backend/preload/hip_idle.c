@@ -32,6 +32,16 @@ static struct {
 	CUresult result;
 } idle;
 
+/* To wait for a GPU that the program has not used might make queues for it there. */
+static bool is_used(int device)
+{
+	__typeof__(cuDevicePrimaryCtxGetState) *get_state = GCR_REAL(cuDevicePrimaryCtxGetState);
+	unsigned int flags;
+	int active;
+
+	return !get_state || get_state(device, &flags, &active) != CUDA_SUCCESS || active;
+}
+
 static void *synchronize(void *nothing)
 {
 	__typeof__(cuDeviceGetCount) *get_count = GCR_REAL(cuDeviceGetCount);
@@ -45,6 +55,8 @@ static void *synchronize(void *nothing)
 	if (get_count && set_current && wait)
 		result = get_count(&count);
 	for (int i = 0; i < count && result == CUDA_SUCCESS; i++) {
+		if (!is_used(i))
+			continue;
 		atomic_store(&idle.device, i);
 		result = set_current(gcr_hip_context(i));
 		if (result == CUDA_SUCCESS)

@@ -19,6 +19,7 @@
 #include "lib/cleanup.h"
 
 static atomic_flag begun = ATOMIC_FLAG_INIT;
+static _Atomic(bool) failed; /* at the last attempt */
 
 /* All memory is left to HIP then: nothing of it would be taken out. */
 static void look_at_version(void)
@@ -28,19 +29,22 @@ static void look_at_version(void)
 		gcr_obstacle_add(GCR_OBSTACLE_HIP_VERSION, 1);
 }
 
-void gcr_hip_begin(void)
+bool gcr_hip_begin(void)
 {
 	__typeof__(hipInit) *init;
 	int saved_errno = errno;
 
 	if (atomic_flag_test_and_set(&begun))
-		return;
+		return !atomic_load_explicit(&failed, memory_order_relaxed);
 	init = GCR_WRAPPED(hipInit);
 	if (init && init(0) == hipSuccess) {
 		look_at_version();
 		gcr_hook_start();
+	} else {
+		atomic_store(&failed, true);
 	}
 	errno = saved_errno;
+	return !atomic_load(&failed);
 }
 
 GCR_OWN(hipInit);
@@ -53,8 +57,10 @@ hipError_t gcr_own_hipInit(unsigned int flags)
 		return hipErrorNoDevice;
 	GCR_GATE(hipInit);
 	result = real(flags);
-	if (result == hipSuccess)
+	if (result == hipSuccess) {
+		atomic_store(&failed, false);
 		gcr_hook_start();
+	}
 	return result;
 }
 

@@ -309,7 +309,7 @@ void gcr_thread_leave_counted(void)
 
 void gcr_thread_submitted_counted(void)
 {
-	struct gcr_page *memory = gcr_gate_page();
+	struct gcr_page *memory = gcr_hip_begin() ? gcr_gate_page() : NULL;
 
 	if (memory)
 		__atomic_fetch_add(&memory->slots[0].submissions, 1, __ATOMIC_RELAXED);
@@ -409,10 +409,8 @@ static bool enter(enum gcr_entry entry)
 bool gcr_thread_enter_slowly(enum gcr_entry entry)
 {
 	int saved_errno = errno;
-	bool outermost;
+	bool outermost = gcr_hip_begin() && enter(entry);
 
-	gcr_hip_begin();
-	outermost = enter(entry);
 	errno = saved_errno;
 	return outermost;
 }

@@ -231,8 +231,9 @@ def stays_on_its_gpu(machine, zero, one):
     check('queues' in machine.error(zero.pid), machine.error(zero.pid))
     equal(machine.state(zero.pid), 'frozen')
     machine.must(one.pid, 'freeze')
-    wait_for(lambda: machine.used(0) + machine.used(1) == machine.kept(zero.pid, one.pid),
-             'all but what is kept to be free')
+    for index, program in enumerate((zero, one)):
+        equal(machine.status(program.pid)['gpus'], str(index), 'the GPUs it has come to use')
+        machine.check_used(machine.kept(program.pid), index)
     machine.must(None, f'thaw {zero.pid} {one.pid}')
     zero.wait_ticks()
     one.wait_ticks()
