@@ -144,7 +144,7 @@ static struct gcr_link *current(struct gcr_process *process)
 	return link;
 }
 
-/* Words that go into status lines: one line, printable. */
+/* Words of a program's that we show: one line, printable. */
 static void copy_words(char *to, const char *from, size_t size)
 {
 	memcpy(to, from, size);
@@ -383,18 +383,16 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 
 int gcr_link_answer(const struct gcr_message *message, uint32_t *ret_state, struct gcr_error *error)
 {
+	char words[GCR_WORDS_BYTES];
 	struct gcr_result answer;
 
 	gcr_message_payload(message, &answer, sizeof(answer));
-	gcr_message_terminate(answer.words);
 	if (ret_state)
 		*ret_state = answer.state;
 	if (!answer.error)
 		return 0;
-	for (char *byte = answer.words; *byte; byte++)
-		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
-			*byte = '?';
+	copy_words(words, answer.words, sizeof(words));
 	if (answer.error < 0 || answer.error > 4095)
 		answer.error = EIO;
-	return gcr_error_set(error, answer.error, "%s", answer.words);
+	return gcr_error_set(error, answer.error, "%s", words);
 }
