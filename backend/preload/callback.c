@@ -20,8 +20,8 @@ struct callback {
 };
 
 /*
- * The thread is the driver's, and stays it. In HIP it may be one of the program's, which waits for a
- * stream: then it is the driver's while the function runs.
+ * The thread is the driver's, and stays it. In HIP it may be one of the program's, which waits for
+ * a stream: then it is the driver's while the function runs.
  */
 static void run_begins(void)
 {

@@ -423,7 +423,7 @@ int gcr_memory_receive(size_t first, size_t count, const int *fds, struct gcr_er
 
 bool gcr_memory_complete(struct gcr_error *error)
 {
-	if (get_order(0, 0, error) < 0 || gcr_hip_access_give(error) < 0)
+	if (get_order(0, 0, error) < 0)
 		return false;
 	for (size_t i = 0; i < order.count; i++) {
 		const struct gcr_memory *memory = order.memories[i];
@@ -438,6 +438,8 @@ bool gcr_memory_complete(struct gcr_error *error)
 			return false;
 		}
 	}
+	if (gcr_hip_access_give(error) < 0)
+		return false;
 	/* A thaw may have been one to other GPUs. */
 	gcr_device_refresh();
 	return true;
