@@ -6,11 +6,11 @@
  */
 #include "backend/preload/allocation.h"
 
+#include "backend/preload/device.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/memory.h"
-#include "backend/rocm/adapt.h"
 #include "backend/rocm/hip_api.h"
 
 /* A row longer than this is not kept as a companion: it would waste too much. */
@@ -50,13 +50,16 @@ hipError_t gcr_own_hipMemGetAllocationGranularity(size_t *bytes, const hipMemAll
 {
 	__typeof__(hipMemGetAllocationGranularity) *real =
 		GCR_WRAPPED(hipMemGetAllocationGranularity);
+	const struct gcr_device *device;
 	hipError_t result;
 
 	if (!real)
 		return hipErrorNotFound;
 	result = real(bytes, prop, option);
-	if (result == hipSuccess && *bytes < GCR_MEMORY_GRANULARITY && gcr_memory_converts() &&
-	    !gcr_hip_unsuitable(gcr_hip_version()))
+	if (result != hipSuccess || *bytes >= GCR_MEMORY_GRANULARITY || !gcr_memory_converts())
+		return result;
+	device = gcr_device_get(prop->location.id);
+	if (device && device->exportable)
 		*bytes = GCR_MEMORY_GRANULARITY;
 	return result;
 }
