@@ -97,7 +97,7 @@ static int fail_missing(const char *name, struct gcr_error *error)
 	const char *hip_name = gcr_hip_name(name);
 
 	return gcr_error_set(error, EOPNOTSUPP,
-			     "HIP has no %s here: it is too old; ROCm 6.2 or newer is needed",
+			     "HIP has no %s here: it is too old; ROCm 6.3.2 or newer is needed",
 			     hip_name ? hip_name : name);
 }
 #else

@@ -3,6 +3,7 @@
  * What the driver says about pointers: for an allocation of ours what it would say of memory of
  * cuMemAlloc, for the program's own mappings what it would say if they were not exportable.
  */
+#include <stdint.h>
 #include <string.h>
 
 #include "backend/preload/allocation.h"
@@ -17,6 +18,13 @@
 #define UNKNOWN_POINTER(asked) (asked)
 #else
 #define UNKNOWN_POINTER(asked) CUDA_ERROR_INVALID_VALUE
+#endif
+
+/* What RANGE_SIZE is written as. HIP cuts it, and its programs may have room for no more. */
+#ifdef GCR_HIP
+typedef uint32_t range_size_t;
+#else
+typedef size_t range_size_t;
 #endif
 
 /* What is to be said of one pointer, taken from the table. */
@@ -85,10 +93,12 @@ static enum source source_of(CUpointer_attribute attribute)
 static void answer_from_table(const struct subject *subject, CUpointer_attribute attribute,
 			      void *data)
 {
+	range_size_t bytes = (range_size_t)subject->bytes;
+
 	if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
 		memcpy(data, &subject->start, sizeof(subject->start));
 	else
-		memcpy(data, &subject->bytes, sizeof(subject->bytes));
+		memcpy(data, &bytes, sizeof(bytes));
 }
 
 GCR_OWN(cuPointerGetAttribute);

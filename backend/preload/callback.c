@@ -19,13 +19,36 @@ struct callback {
 	void *data;
 };
 
+/*
+ * The thread is the driver's, and stays it. In HIP it may be one of the program's, which waits for
+ * a stream: then it is the driver's while the function runs.
+ */
+static void run_begins(void)
+{
+#ifdef GCR_HIP
+	gcr_thread.is_drivers++;
+#else
+	gcr_thread.is_drivers = 1;
+#endif
+}
+
+static void run_ends(void)
+{
+#ifdef GCR_HIP
+	/* Not in a child that was forked in it. */
+	if (gcr_thread.is_drivers)
+		gcr_thread.is_drivers--;
+#endif
+}
+
 static void run_host(void *argument)
 {
 	struct callback callback = *(struct callback *)argument;
 
 	free(argument);
-	gcr_thread.is_drivers = 1;
+	run_begins();
 	callback.host(callback.data);
+	run_ends();
 }
 
 static void run_stream(CUstream stream, CUresult status, void *argument)
@@ -33,8 +56,9 @@ static void run_stream(CUstream stream, CUresult status, void *argument)
 	struct callback callback = *(struct callback *)argument;
 
 	free(argument);
-	gcr_thread.is_drivers = 1;
+	run_begins();
 	callback.stream(stream, status, callback.data);
+	run_ends();
 }
 
 /*

@@ -14,6 +14,7 @@
 
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/hip_idle.h"
 #include "backend/preload/managed.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
@@ -219,6 +220,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 		if (!real)                                                                      \
 			return CUDA_ERROR_NOT_FOUND;                                            \
 		GCR_GATE_WHOLE(symbol);                                                         \
+		gcr_hip_idle_let_pass();                                                        \
 		result = real arguments;                                                        \
 		if (result == CUDA_SUCCESS)                                                     \
 			add(plain(stream, per_thread));                                         \

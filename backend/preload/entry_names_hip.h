@@ -47,9 +47,10 @@
 #define GCR_HIP_NAME_cuMemUnmap				    hipMemUnmap
 
 /* hip_allocation.c */
-#define GCR_HIP_NAME_hipExtMallocWithFlags hipExtMallocWithFlags
-#define GCR_HIP_NAME_hipMalloc3D	   hipMalloc3D
-#define GCR_HIP_NAME_hipMallocPitch	   hipMallocPitch
+#define GCR_HIP_NAME_hipExtMallocWithFlags	    hipExtMallocWithFlags
+#define GCR_HIP_NAME_hipMalloc3D		    hipMalloc3D
+#define GCR_HIP_NAME_hipMallocPitch		    hipMallocPitch
+#define GCR_HIP_NAME_hipMemGetAllocationGranularity hipMemGetAllocationGranularity
 
 /* hip_attribute.c */
 #define GCR_HIP_NAME_hipMemPtrGetInfo	     hipMemPtrGetInfo

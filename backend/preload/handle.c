@@ -274,6 +274,12 @@ static int make_room(struct gcr_mapping *mapping, const CUmemAccessDesc *access,
 static int note_access(struct gcr_mapping *mapping, const CUmemAccessDesc *access, size_t count)
 {
 	gcr_table_set_access(mapping, access, count);
+#ifdef GCR_HIP
+	for (size_t i = 0; i < mapping->access_count; i++)
+		if (mapping->access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+			return 0;
+	gcr_hip_keep_from_children(mapping->start, mapping->bytes);
+#endif
 	return 0;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "backend/preload/allocation.h"
 
+#include "backend/preload/device.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
@@ -37,6 +38,30 @@ hipError_t gcr_own_hipExtMallocWithFlags(void **pointer, size_t bytes, unsigned 
 	gcr_driver_forget_error();
 	GCR_REAL(cuMemFree_v2)(companion);
 	return real(pointer, bytes, flags);
+}
+
+/*
+ * Memory is handed over in pieces of 2 MiB. HIP 6 says that 4 KiB will do, and what a program makes
+ * of that size would stay on the GPU.
+ */
+GCR_OWN(hipMemGetAllocationGranularity);
+hipError_t gcr_own_hipMemGetAllocationGranularity(size_t *bytes, const hipMemAllocationProp *prop,
+						  hipMemAllocationGranularity_flags option)
+{
+	__typeof__(hipMemGetAllocationGranularity) *real =
+		GCR_WRAPPED(hipMemGetAllocationGranularity);
+	const struct gcr_device *device;
+	hipError_t result;
+
+	if (!real)
+		return hipErrorNotFound;
+	result = real(bytes, prop, option);
+	if (result != hipSuccess || *bytes >= GCR_MEMORY_GRANULARITY || !gcr_memory_converts())
+		return result;
+	device = gcr_device_get(prop->location.id);
+	if (device && device->exportable)
+		*bytes = GCR_MEMORY_GRANULARITY;
+	return result;
 }
 
 /* ---- rows ---- */

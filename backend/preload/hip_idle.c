@@ -6,18 +6,30 @@
  * one thread at a time, as it comes to its end when the work does.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "backend/preload/context.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_idle.h"
+#include "backend/preload/thread.h"
+#include "lib/cleanup.h"
 #include "lib/thread_name.h"
+
+#define STACK_BYTES (1u << 20) /* the least; programs may have made the default tiny */
+
+#define PASS_PAUSE_NSEC 200000
+#define PASS_PAUSES	100
 
 enum state {
 	STATE_NONE,
@@ -27,7 +39,11 @@ enum state {
 
 static struct {
 	_Atomic(enum state) state;
+	/* The gate opens although the thread is not back: it goes to no other GPU. */
+	_Atomic(bool) abandoned;
 	/* The thread's, until it is back. */
+	_Atomic(bool) calls;
+	_Atomic(pid_t) thread;
 	_Atomic(int) device;
 	CUresult result;
 } idle;
@@ -52,6 +68,7 @@ static void *synchronize(void *nothing)
 
 	prctl(PR_SET_NAME, GCR_THREAD_IDLE);
 	gcr_gate_exempt_thread();
+	atomic_store(&idle.thread, gettid());
 	if (get_count && set_current && wait)
 		result = get_count(&count);
 	for (int i = 0; i < count && result == CUDA_SUCCESS; i++) {
@@ -59,9 +76,15 @@ static void *synchronize(void *nothing)
 			continue;
 		atomic_store(&idle.device, i);
 		result = set_current(gcr_hip_context(i));
+		atomic_store(&idle.calls, true);
+		/* One of the two sees what the other has written. */
+		if (atomic_load(&idle.abandoned))
+			break;
 		if (result == CUDA_SUCCESS)
 			result = wait();
+		atomic_store(&idle.calls, false);
 	}
+	atomic_store(&idle.calls, false);
 	idle.result = result;
 	atomic_store(&idle.state, STATE_IS_BACK);
 	return NULL;
@@ -70,20 +93,30 @@ static void *synchronize(void *nothing)
 static int start(struct gcr_error *error)
 {
 	sigset_t all, before;
+	pthread_attr_t attributes;
+	size_t stack_bytes = 0;
 	pthread_t thread;
 	int r;
 
+	r = pthread_attr_init(&attributes);
+	if (r)
+		return gcr_error_set(error, r, "cannot start a thread that waits for the GPU");
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	if (pthread_attr_getstacksize(&attributes, &stack_bytes) == 0 && stack_bytes < STACK_BYTES)
+		pthread_attr_setstacksize(&attributes, STACK_BYTES);
+	atomic_store(&idle.abandoned, false);
+	atomic_store(&idle.thread, 0);
 	atomic_store(&idle.device, 0);
 	atomic_store(&idle.state, STATE_WAITS);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	r = pthread_create(&thread, NULL, synchronize, NULL);
+	r = pthread_create(&thread, &attributes, synchronize, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
 	if (r) {
 		atomic_store(&idle.state, STATE_NONE);
 		return gcr_error_set(error, r, "cannot start a thread that waits for the GPU");
 	}
-	pthread_detach(thread);
 	return 0;
 }
 
@@ -93,6 +126,8 @@ static int wait_for_thread(gcr_pause *pause, void *patience, struct gcr_error *e
 
 	while (atomic_load(&idle.state) == STATE_WAITS) {
 		r = pause(patience);
+		if (r < 0)
+			atomic_store(&idle.abandoned, true);
 		if (r < 0)
 			return gcr_error_set(error, -r, "GPU %d has not finished its work",
 					     atomic_load(&idle.device));
@@ -120,7 +155,50 @@ int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error)
 	return idle.result ? gcr_driver_failed(error, "cuCtxSynchronize", idle.result) : 0;
 }
 
+/* In its call, as far as can be told: it sleeps, so it waits for the GPU. */
+static bool thread_sleeps(void)
+{
+	char path[64], text[512];
+	_cleanup_close_ int fd = -1;
+	const char *state;
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)atomic_load(&idle.thread));
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (length <= 0)
+		return true; /* it has ended */
+	text[length] = '\0';
+	state = strrchr(text, ')');
+	return !state || strncmp(state, ") R", 3) != 0;
+}
+
+/*
+ * hipDeviceSynchronize invalidates every capture that is open when it begins. The thread that was
+ * left behind may be just about to call it, and that cannot be called off any more: so the capture
+ * begins when the thread is in it. One that does not sleep there is given as long as is needed to
+ * get so far on a busy machine.
+ */
+void gcr_hip_idle_let_pass(void)
+{
+	const struct timespec pause = {.tv_nsec = PASS_PAUSE_NSEC};
+	int saved_errno = errno;
+
+	if (gcr_likely(!atomic_load(&idle.abandoned)) || !atomic_load(&idle.calls))
+		return;
+	for (int i = 0; i < PASS_PAUSES && atomic_load(&idle.calls); i++) {
+		nanosleep(&pause, NULL);
+		if (thread_sleeps())
+			break;
+	}
+	/* For those that come after. */
+	atomic_store(&idle.calls, false);
+	errno = saved_errno;
+}
+
 void gcr_hip_idle_forget(void)
 {
+	atomic_store(&idle.abandoned, false);
+	atomic_store(&idle.calls, false);
 	atomic_store(&idle.state, STATE_NONE);
 }

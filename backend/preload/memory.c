@@ -27,6 +27,7 @@
 #include "backend/preload/device.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/hip_access.h"
 #include "backend/preload/ipc.h"
 
 /* ---- is it on? ---- */
@@ -211,6 +212,8 @@ int gcr_memory_export(size_t first, size_t count, int *ret_fds, struct gcr_error
 {
 	int r = get_order(first, count, error);
 
+	if (r == 0 && first == 0)
+		r = gcr_hip_access_try(error);
 	for (size_t i = 0; i < count && r == 0; i++) {
 		r = export_one(order.memories[first + i], error);
 		if (r == 0)
@@ -233,7 +236,8 @@ static int map_one(struct gcr_mapping *mapping, struct gcr_error *error)
 	if (mapping->access_count)
 		result = GCR_REAL(cuMemSetAccess)(mapping->start, mapping->bytes, mapping->access,
 						  mapping->access_count);
-	if (result) {
+	mapping->waits = result && gcr_hip_access_may_wait(mapping);
+	if (result && !mapping->waits) {
 		GCR_REAL(cuMemUnmap)(mapping->start, mapping->bytes);
 		return gcr_driver_failed(error, "cuMemSetAccess", result);
 	}
@@ -247,7 +251,7 @@ static int unmap_one(struct gcr_mapping *mapping, struct gcr_error *error)
 
 	if (result)
 		return gcr_driver_failed(error, "cuMemUnmap", result);
-	mapping->mapped = false;
+	mapping->mapped = mapping->waits = false;
 	return 0;
 }
 
@@ -314,7 +318,7 @@ static int map_all(struct gcr_error *error)
 		if (!first)
 			first = r;
 	}
-	return first;
+	return first ? first : gcr_hip_access_give(error);
 }
 
 /* Words for both: why it had to be undone, and why that failed. */
@@ -434,6 +438,8 @@ bool gcr_memory_complete(struct gcr_error *error)
 			return false;
 		}
 	}
+	if (gcr_hip_access_give(error) < 0)
+		return false;
 	/* A thaw may have been one to other GPUs. */
 	gcr_device_refresh();
 	return true;

@@ -38,8 +38,8 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 	[GCR_OBSTACLE_MANAGED] = "managed memory that could not be noted",
 	[GCR_OBSTACLE_GREEN_CONTEXT] = "a green context: whether it is idle cannot be told",
 	[GCR_OBSTACLE_HIP_VERSION] =
-		"this version of HIP: it cannot hand memory over, as ROCm 6.2 and newer do (but "
-		"not 7.14)",
+		"this version of HIP: it cannot hand memory over and free it, as ROCm 6.3.2, "
+		"6.4.2 and newer do (but not 7.14)",
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -72,6 +72,7 @@ struct gcr_mapping {
 	struct gcr_memory *memory;
 	struct gcr_mapping *next; /* of the same memory */
 	bool mapped;		  /* not, while frozen */
+	bool waits;		  /* mapped, without its access yet: see hip_access.h */
 	CUmemAccessDesc *access;  /* one for each location that ever got any */
 	size_t access_count, access_room;
 	struct gcr_allocation *allocation; /* NULL: the program mapped it itself */

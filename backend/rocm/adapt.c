@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "backend/rocm/hip_api.h"
@@ -39,7 +40,9 @@
 	X(hipMemGetAddressRange)           \
 	X(hipMemGetAllocationGranularity)  \
 	X(hipMemImportFromShareableHandle) \
+	X(hipMemMap)                       \
 	X(hipMemPrefetchAsync)             \
+	X(hipMemSetAccess)                 \
 	X(hipMemUnmap)                     \
 	X(hipMemcpyPeer)                   \
 	X(hipMemcpyPeerAsync)              \
@@ -113,16 +116,26 @@ int gcr_hip_version(void)
 	__typeof__(hipRuntimeGetVersion) *get = HIP(hipRuntimeGetVersion);
 	int version = 0;
 
-	/* HIP_VERSION: 10000000 * major + 100000 * minor + patch. */
-	return get && get(&version) == hipSuccess ? version / 100000 : 0;
+	return get && get(&version) == hipSuccess ? version : 0;
 }
+
+/*
+ * hipMemRelease frees nothing before these: HIP's patch levels of ROCm 6.3.2 (also those of 6.3.3
+ * and 6.3.4, which are the same source) and of 6.4.2. README.md says where that is known from.
+ */
+#define FREES_SINCE_6_3 (GCR_HIP_VERSION(6, 3) + 42134)
+#define FREES_SINCE_6_4 (GCR_HIP_VERSION(6, 4) + 43484)
 
 const char *gcr_hip_unsuitable(int version)
 {
 	if (version < GCR_HIP_VERSION(6, 2))
-		return "this version of HIP cannot hand memory to another process: ROCm 6.2 or "
-		       "newer is needed";
-	if (version == GCR_HIP_VERSION(7, 14))
+		return "this version of HIP cannot hand memory to another process: ROCm 6.3.2, "
+		       "6.4.2 or newer is needed";
+	if (version < FREES_SINCE_6_3 ||
+	    (version >= GCR_HIP_VERSION(6, 4) && version < FREES_SINCE_6_4))
+		return "this version of HIP does not free the memory that it can hand to another "
+		       "process: ROCm 6.3.2, 6.4.2 or newer is needed";
+	if (version >= GCR_HIP_VERSION(7, 14) && version < GCR_HIP_VERSION(7, 15))
 		return "ROCm 7.14 loses track of memory that is handed to another process: an "
 		       "older or newer version is needed";
 	return NULL;
@@ -142,7 +155,7 @@ static CUresult gcr_hip_cuDriverGetVersion(int *ret_version)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!version)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	*ret_version = version / 100 * 1000 + version % 100 * 10;
+	*ret_version = version / 10000000 * 1000 + version / 100000 % 100 * 10;
 	return CUDA_SUCCESS;
 }
 
@@ -579,6 +592,74 @@ static size_t mapping_at(CUdeviceptr start, CUdeviceptr end, bool *ret_is_known)
 	return *ret_is_known && base == start && bytes <= end - start ? bytes : 0;
 }
 
+/* HIP 6 answers success to a mapping and an unmapping that ROCr has refused: look what there is. */
+static bool is_there(CUdeviceptr start, size_t bytes)
+{
+	CUdeviceptr base;
+	size_t there;
+
+	return gcr_hip_cuMemGetAddressRange_v2(&base, &there, start) == CUDA_SUCCESS &&
+	       base == start && there == bytes;
+}
+
+static CUresult gcr_hip_cuMemMap(CUdeviceptr start, size_t size, size_t offset,
+				 CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	hipError_t error = HIP(hipMemMap)((void *)start, size, offset,
+					  (hipMemGenericAllocationHandle_t)(uintptr_t)handle,
+					  flags);
+
+	if (error == hipSuccess && !is_since(GCR_HIP_VERSION(7, 0)) && !is_there(start, size))
+		return CUDA_ERROR_UNKNOWN;
+	return as_result(error);
+}
+
+/* ROCr maps the file of the GPU, with the memory, where the GPU sees the memory: since 7.2. */
+static bool maps_for_host(void)
+{
+	return is_since(GCR_HIP_VERSION(7, 1));
+}
+
+void gcr_hip_keep_from_children(CUdeviceptr start, size_t bytes)
+{
+	if (maps_for_host())
+		madvise((void *)start, bytes, MADV_DONTFORK);
+}
+
+static CUresult gcr_hip_cuMemSetAccess(CUdeviceptr start, size_t size,
+				       const CUmemAccessDesc *access, size_t count)
+{
+	hipError_t error =
+		HIP(hipMemSetAccess)((void *)start, size, (const hipMemAccessDesc *)access, count);
+	bool only_devices = true;
+
+	for (size_t i = 0; error == hipSuccess && i < count; i++)
+		if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+			only_devices = false;
+	if (error == hipSuccess && only_devices)
+		gcr_hip_keep_from_children(start, size);
+	return as_result(error);
+}
+
+/*
+ * ROCr 7.2 leaves its mapping of the GPU's file where it was, without access, and that keeps the
+ * VRAM in use for as long as the addresses are reserved. What is put in its place is what is there
+ * when nothing has been mapped yet. If that fails the VRAM stays, as it does without us.
+ */
+static CUresult unmap_one(CUdeviceptr start, size_t bytes)
+{
+	hipError_t error = HIP(hipMemUnmap)((void *)start, bytes);
+
+	if (error != hipSuccess)
+		return as_result(error);
+	if (!is_since(GCR_HIP_VERSION(7, 0)) && is_there(start, bytes))
+		return CUDA_ERROR_UNKNOWN;
+	if (maps_for_host())
+		mmap((void *)start, bytes, PROT_NONE,
+		     MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return CUDA_SUCCESS;
+}
+
 /*
  * Up to 6.x HIP unmaps one mapping at a time, and follows a null pointer where nothing is mapped:
  * what it does not know is not asked for, and a range of several goes one by one.
@@ -588,7 +669,7 @@ static CUresult gcr_hip_cuMemUnmap(CUdeviceptr start, size_t size)
 	CUdeviceptr end = start + size, at;
 	bool is_known = true;
 	size_t bytes = 1;
-	hipError_t error = hipSuccess;
+	CUresult result = CUDA_SUCCESS;
 
 	if (!start || !size || !HIP(hipMemGetAddressRange))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -598,13 +679,13 @@ static CUresult gcr_hip_cuMemUnmap(CUdeviceptr start, size_t size)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!bytes)
 		return as_result(HIP(hipMemUnmap)((void *)start, size));
-	for (at = start; at < end && error == hipSuccess; at += bytes) {
+	for (at = start; at < end && result == CUDA_SUCCESS; at += bytes) {
 		bytes = mapping_at(at, end, &is_known);
 		if (!bytes)
 			return CUDA_ERROR_UNKNOWN;
-		error = HIP(hipMemUnmap)((void *)at, bytes);
+		result = unmap_one(at, bytes);
 	}
-	return as_result(error);
+	return result;
 }
 
 /* ---- copies ---- */

@@ -32,17 +32,26 @@ void *gcr_hip_find(const char *cuda_name, gcr_hip_look_up *look_up, void *argume
 const char *gcr_hip_name(const char *cuda_name);
 
 /*
- * The version of HIP of the library that the adapters call, as GCR_HIP_VERSION(major, minor);
- * 0 if no adapter has been looked up yet.
+ * The version of HIP of the library that the adapters call, as HIP counts it (HIP_VERSION of
+ * hip_version.h): GCR_HIP_VERSION(major, minor) and HIP's own patch level, which is not ROCm's. 0
+ * if no adapter has been looked up yet.
  */
-#define GCR_HIP_VERSION(major, minor) (100 * (major) + (minor))
+#define GCR_HIP_VERSION(major, minor) (10000000 * (major) + 100000 * (minor))
 int gcr_hip_version(void);
 
 /*
- * Why memory cannot be handed from process to process with this version, in words; NULL if it can.
- * Where it cannot, the adapters refuse to export and to import (CUDA_ERROR_NOT_SUPPORTED).
+ * Why memory cannot be handed from process to process with this version, or would not be freed, in
+ * words; NULL if it can and is. Where not, the adapters refuse to export and to import
+ * (CUDA_ERROR_NOT_SUPPORTED).
  */
 const char *gcr_hip_unsuitable(int version);
+
+/*
+ * These addresses have been mapped with access for GPUs alone: a child that is forked has no use
+ * for them, and is not to keep the memory in use. From ROCm 7.1 on; before, nothing is there to
+ * inherit.
+ */
+void gcr_hip_keep_from_children(CUdeviceptr start, size_t bytes);
 
 /*
  * The GPU's architecture with its features, as compilers name it: "gfx90a:sramecc+:xnack-". CUDA

@@ -11,11 +11,17 @@
 #include "backend/rocm/hip_api.h"
 #include "backend/sim/sim.h"
 
-/* HIP_VERSION of what is stood in for: GPUCR_SIM_HIP_VERSION (as "7.1"), else that of ROCm 6.2. */
-#define HIP_VERSION_6_2 60241133
-#define HIP_VERSION_6_3 60300000
-#define HIP_VERSION_7_0 70000000
-#define HIP_VERSION_7_1 70100000
+/*
+ * HIP_VERSION of what is stood in for: GPUCR_SIM_HIP_VERSION (as "7.1", or "6.3.42134" with HIP's
+ * own patch level), else that of ROCm 6.4.2.
+ */
+#define HIP_VERSION_6_2	 60200000
+#define HIP_VERSION_6_3	 60300000
+#define HIP_VERSION_6_4	 60443484
+#define HIP_VERSION_7_0	 70000000
+#define HIP_VERSION_7_1	 70100000
+#define HIP_VERSION_7_2	 70200000
+#define HIP_VERSION_7_14 71400000
 int hip_version(void);
 
 /* The architecture of the GPUs, as hipDeviceProp_t has it: GPUCR_SIM_HIP_ARCH, else that of MI200.

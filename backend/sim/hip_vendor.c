@@ -7,11 +7,11 @@
 int hip_version(void)
 {
 	const char *given = getenv("GPUCR_SIM_HIP_VERSION");
-	unsigned major = 0, minor = 0;
+	unsigned major = 0, minor = 0, patch = 0;
 
-	if (!given || sscanf(given, "%u.%u", &major, &minor) < 1)
-		return HIP_VERSION_6_2;
-	return (int)(major * 10000000 + minor * 100000);
+	if (!given || sscanf(given, "%u.%u.%u", &major, &minor, &patch) < 1)
+		return HIP_VERSION_6_4;
+	return (int)(major * 10000000 + minor * 100000 + patch);
 }
 
 /* ROCr's variable comes first; HIP's own numbers count what that has left. */

@@ -12,9 +12,16 @@
  * - hipMemImportFromShareableHandle takes a pointer to the descriptor, and from 7.1 on the
  * descriptor as a pointer; before 6.2 it says that it is not supported;
  * - a copy or memset is within one mapping, until 6.3;
- * - a reservation's alignment is not heeded, and an invalid size is out of memory, until 7.0.
- * Here hipMemMap says what went wrong; up to 6.3 the real one says that it was done.
+ * - a reservation's alignment is not heeded, and an invalid size is out of memory, until 7.0;
+ * - hipMemSetAccess compares its size with those of the reservation's first mappings, wherever it
+ *   begins, in 7.0 to 7.2;
+ * - what has been unmapped stays in use while its addresses are reserved, in 7.2: the file with the
+ *   memory stays mapped there, without access.
+ * Here hipMemMap and hipMemUnmap say what went wrong; up to 6.3 the real ones say that it was done,
+ * and so do these with GPUCR_SIM_HIP_QUIET=1.
  */
+#include <sys/mman.h>
+
 #include "backend/sim/hip.h"
 
 struct ihipMemGenericAllocationHandle {
@@ -31,6 +38,11 @@ typedef struct ihipMemGenericAllocationHandle handle_t;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static handle_t *handles;
 static struct span_table mapped; /* their object: the handle */
+
+static bool is_quiet(void)
+{
+	return hip_version() < HIP_VERSION_7_0 && getenv("GPUCR_SIM_HIP_QUIET");
+}
 
 static bool valid(const handle_t *handle)
 {
@@ -166,7 +178,7 @@ hipError_t hipMemMap(void *pointer, size_t bytes, size_t offset,
 	if (!result)
 		result = cuMemMap(start, bytes, 0, handle->number, 0);
 	if (result)
-		HIP_RETURN(result);
+		HIP_RETURN(is_quiet() ? CUDA_SUCCESS : result);
 	if (span_insert(&mapped, start, bytes, handle)) {
 		cuMemUnmap(start, bytes);
 		HIP_RETURN(hipErrorOutOfMemory);
@@ -175,11 +187,18 @@ hipError_t hipMemMap(void *pointer, size_t bytes, size_t offset,
 	HIP_RETURN(hipSuccess);
 }
 
+static bool stays_mapped(void)
+{
+	return hip_version() >= HIP_VERSION_7_2 && hip_version() < HIP_VERSION_7_14;
+}
+
 /* `lock` is held. */
 static CUresult unmap(const struct span *span)
 {
 	handle_t *handle = span->object;
 	CUdeviceptr start = span->start;
+	size_t size_bytes = span->size_bytes;
+	_cleanup_close_ int fd = -1;
 	CUcontext context;
 	CUresult result = context_primary(handle->device, true, &context);
 
@@ -187,9 +206,14 @@ static CUresult unmap(const struct span *span)
 		return result;
 	/* Behind all that the device was given before. */
 	context_wait(context);
-	result = cuMemUnmap(start, span->size_bytes);
+	if (stays_mapped())
+		cuMemExportToShareableHandle(&fd, handle->number,
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	result = cuMemUnmap(start, size_bytes);
 	if (result)
-		return result;
+		return is_quiet() ? CUDA_SUCCESS : result;
+	if (fd >= 0)
+		mmap((void *)start, size_bytes, PROT_NONE, MAP_FIXED | MAP_SHARED, fd, 0);
 	span_remove(&mapped, start);
 	unref(handle);
 	return CUDA_SUCCESS;
@@ -225,12 +249,34 @@ hipError_t hipMemUnmap(void *pointer, size_t bytes)
 	HIP_RETURN(result);
 }
 
+/* Are the first mappings of the reservation, one or more, of so many bytes? */
+static bool first_are(CUdeviceptr start, size_t bytes)
+{
+	CUdeviceptr from = 0, end = 0;
+	size_t first_bytes = 0;
+
+	pthread_mutex_lock(&sim.lock);
+	if (reservation_find(start)) {
+		from = reservation_find(start)->start;
+		end = from + reservation_find(start)->size_bytes;
+	}
+	pthread_mutex_unlock(&sim.lock);
+	for (size_t i = 0; i < mapped.count && first_bytes < bytes; i++)
+		if (mapped.items[i].start >= from && mapped.items[i].start < end)
+			first_bytes += mapped.items[i].size_bytes;
+	return first_bytes == bytes;
+}
+
 hipError_t hipMemSetAccess(void *pointer, size_t bytes, const hipMemAccessDesc *desc, size_t count)
 {
 	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
 	CUresult result = CUDA_SUCCESS;
 
 	if (!pointer || !bytes || !desc || !count)
+		HIP_RETURN(hipErrorInvalidValue);
+	if (hip_version() >= HIP_VERSION_7_0 && hip_version() < HIP_VERSION_7_14 &&
+	    !first_are((CUdeviceptr)pointer, bytes))
 		HIP_RETURN(hipErrorInvalidValue);
 	/* One after the other: what comes before an invalid one is done. */
 	for (size_t i = 0; i < count && !result; i++) {
@@ -291,7 +337,7 @@ hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *hand
 
 	if (!handle || !os_handle)
 		HIP_RETURN(hipErrorInvalidValue);
-	if (hip_version() < HIP_VERSION_6_2 / 100000 * 100000)
+	if (hip_version() < HIP_VERSION_6_2)
 		HIP_RETURN(hipErrorNotSupported);
 	if (hip_version() < HIP_VERSION_7_1) {
 		int fd;

@@ -1067,7 +1067,7 @@ static void test_hip_fails(const char *programs)
 	CHECK(setenv("GPUCR_SIM_HIP_VERSION", "6.1", 1) == 0);
 	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1, &helper,
 				      &error) == -EOPNOTSUPP);
-	CHECK(strstr(error.words, "ROCm 6.2 or newer"));
+	CHECK(strstr(error.words, "ROCm 6.3.2, 6.4.2 or newer"));
 	unsetenv("GPUCR_SIM_HIP_VERSION");
 	gcr_helpers_destroy(helpers);
 	CHECK(find_child("gpucr-worker") == 0 && find_child("gpucr-worker-hi") == 0);

@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "backend/cuda/driver.h"
@@ -15,7 +17,7 @@
 #include "lib/cleanup.h"
 #include "test/unit/test.h"
 
-#define HIP_VERSION_OF(major, minor) (10000000 * (major) + 100000 * (minor) + 12345)
+#define HIP_VERSION_OF(major, minor) (10000000 * (major) + 100000 * (minor) + 44000)
 #define MAPPINGS_MAX		     4
 #define MIB			     ((size_t)1 << 20)
 
@@ -31,6 +33,7 @@ static struct {
 	unsigned long long number; /* an attribute, a limit, a type, a size */
 	void *pointer;
 	int imported_fd, imported_as_value;
+	bool is_quiet;		 /* refuses to map and unmap, and says that it was done */
 	unsigned char answer[8]; /* what is written for a pointer's attribute */
 	size_t answer_bytes;
 	struct mapping {
@@ -250,6 +253,25 @@ static hipError_t fake_hipMemGetAddressRange(hipDeviceptr_t *base, size_t *bytes
 	return hipSuccess;
 }
 
+static hipError_t fake_hipMemMap(void *start, size_t size, size_t offset,
+				 hipMemGenericAllocationHandle_t handle, unsigned long long flags)
+{
+	ANSWER();
+	CHECK(!offset && !flags && handle == (hipMemGenericAllocationHandle_t)(uintptr_t)0x5000);
+	if (!hip.is_quiet)
+		hip.mappings[3] = (struct mapping){start, size};
+	return hipSuccess;
+}
+
+static hipError_t fake_hipMemSetAccess(void *start, size_t size, const hipMemAccessDesc *access,
+				       size_t count)
+{
+	ANSWER();
+	hip.pointer = start;
+	hip.number = size;
+	return hipSuccess;
+}
+
 /* One whole mapping, and there has to be one. */
 static hipError_t fake_hipMemUnmap(void *start, size_t size)
 {
@@ -259,6 +281,8 @@ static hipError_t fake_hipMemUnmap(void *start, size_t size)
 	CHECK(mapping);
 	if (mapping->start != start || mapping->bytes != size)
 		return hipErrorInvalidValue;
+	if (hip.is_quiet)
+		return hipSuccess;
 	hip.unmapped[hip.unmapped_count] = start;
 	hip.unmapped_bytes[hip.unmapped_count++] = size;
 	mapping->bytes = 0;
@@ -367,7 +391,9 @@ static const struct {
 	FAKE(hipMemGetAddressRange),
 	FAKE(hipMemGetAllocationGranularity),
 	FAKE(hipMemImportFromShareableHandle),
+	FAKE(hipMemMap),
 	FAKE(hipMemPrefetchAsync),
+	FAKE(hipMemSetAccess),
 	FAKE(hipMemUnmap),
 	FAKE(hipMemcpyPeer),
 	FAKE(hipMemcpyPeerAsync),
@@ -451,17 +477,26 @@ static void test_versions(void)
 	hip.absent[1] = "hipDeviceSetLimit";
 	CHECK(!FIND(cuStreamGetCtx) && !FIND(cuCtxSetLimit));
 	CHECK(FIND(cuCtxGetLimit) && FIND(cuGetErrorName));
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuStreamGetCtx) && FIND(cuCtxSetLimit));
 	CHECK(!FIND(cuMemAddressReserve)); /* the library of this test has none */
-	CHECK(gcr_hip_version() == GCR_HIP_VERSION(6, 2));
+	CHECK(gcr_hip_version() == HIP_VERSION_OF(6, 4));
+}
 
-	CHECK(gcr_hip_unsuitable(GCR_HIP_VERSION(5, 7)) &&
-	      gcr_hip_unsuitable(GCR_HIP_VERSION(6, 1)));
-	CHECK(!gcr_hip_unsuitable(GCR_HIP_VERSION(6, 2)) &&
-	      !gcr_hip_unsuitable(GCR_HIP_VERSION(7, 1)));
-	CHECK(gcr_hip_unsuitable(GCR_HIP_VERSION(7, 14)) &&
-	      !gcr_hip_unsuitable(GCR_HIP_VERSION(7, 15)));
+/* As hipRuntimeGetVersion tells them. */
+static void test_unsuitable(void)
+{
+	static const int cannot_hand_over[] = {50731921, 60140093};
+	static const int do_not_free[] = {60241134, 60342131, 60342133, 60443482, 60443483};
+	static const int suitable[] = {60342134, 60443484, 70051830, 70125424, 70226015, 71500000};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(cannot_hand_over); i++)
+		CHECK(strstr(gcr_hip_unsuitable(cannot_hand_over[i]), "cannot hand memory"));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(do_not_free); i++)
+		CHECK(strstr(gcr_hip_unsuitable(do_not_free[i]), "does not free the memory"));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(suitable); i++)
+		CHECK(!gcr_hip_unsuitable(suitable[i]));
+	CHECK(strstr(gcr_hip_unsuitable(71460850), "loses track"));
 }
 
 /* Closed, and another one opened. */
@@ -469,7 +504,7 @@ static void test_other_library(void)
 {
 	CUcontext context;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && gcr_hip_device(context) == 0);
 	CHECK(gcr_hip_find("cuCtxGetCurrent", look_up, &hip) == (void *)FIND(cuCtxGetCurrent));
 	CHECK(gcr_hip_find("cuCtxGetCurrent", look_up, &hip));
@@ -504,7 +539,7 @@ static void test_errors(void)
 	void *pointer = NULL;
 	int number = 5;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(same); i++) {
 		hip.error = same[i].hip;
 		CHECK(FIND(cuMemHostAlloc)(&pointer, 1, 0) == same[i].cuda);
@@ -528,14 +563,14 @@ static void test_devices(void)
 	CUuuid uuid;
 	int number = 5;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuDeviceGetCount)(&number) == CUDA_SUCCESS && number == 3);
 	hip.devices = 0;
 	CHECK(FIND(cuDeviceGetCount)(&number) == CUDA_SUCCESS && number == 0);
 	hip.error = hipErrorInitializationError;
 	CHECK(FIND(cuDeviceGetCount)(&number) == CUDA_ERROR_NOT_INITIALIZED && number == 0);
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	memcpy(hip.uuid, "0123456789abcdef", 16);
 	CHECK(FIND(cuDeviceGetUuid_v2)(&uuid, 1) == CUDA_SUCCESS);
 	CHECK(!memcmp(uuid.bytes, "0123456789abcdef", 16));
@@ -556,7 +591,7 @@ static void test_attributes(void)
 {
 	int value = 5;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 2) ==
 	      CUDA_SUCCESS);
 	CHECK(hip.number == hipDeviceAttributeMultiprocessorCount && hip.device == 2);
@@ -590,7 +625,7 @@ static void test_contexts(void)
 	CUresult result = CUDA_SUCCESS;
 	unsigned int depth;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(gcr_hip_device(NULL) == -1 && gcr_hip_device(gcr_hip_context(0)) == 0);
 	CHECK(FIND(cuDevicePrimaryCtxRetain)(&context, 2) == CUDA_SUCCESS);
 	CHECK(context == gcr_hip_context(2) && context);
@@ -635,7 +670,7 @@ static void test_streams_and_limits(void)
 	CUcontext context = NULL;
 	size_t value = 0;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	hip.current = 1;
 	CHECK(FIND(cuStreamGetCtx)(NULL, &context) == CUDA_SUCCESS &&
 	      context == gcr_hip_context(1));
@@ -662,7 +697,7 @@ static void test_host_memory(void)
 {
 	void *pointer;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuMemHostAlloc)(&pointer, 4096, CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS);
 	CHECK(hip.flags == (hipHostMallocPortable | hipHostMallocCoherent) && hip.number == 4096);
 	CHECK(FIND(cuMemHostRegister_v2)(&hip, 8192,
@@ -716,7 +751,7 @@ static void test_sharing(void)
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), exported = -1, saved;
 
 	CHECK(fd > 2);
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuMemExportToShareableHandle)(&exported, 0x5000,
 						 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 						 0) == CUDA_SUCCESS);
@@ -776,7 +811,7 @@ static void test_ranges(void)
 	CUdeviceptr at = (CUdeviceptr)start, base;
 	size_t bytes;
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	hip.mappings[0] = (struct mapping){start, 2 * MIB};
 	hip.mappings[1] = (struct mapping){start + 2 * MIB, 4 * MIB};
 	hip.mappings[2] = (struct mapping){start + 8 * MIB, 2 * MIB};
@@ -800,12 +835,91 @@ static void test_ranges(void)
 	CHECK(FIND(cuMemUnmap)(at + 8 * MIB, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 3);
 }
 
+/* HIP 6 says that it was done also when it was not. */
+static void test_mapping(void)
+{
+	CUdeviceptr at = 0x7f0000000000;
+
+	reset(HIP_VERSION_OF(6, 4));
+	hip.is_quiet = true;
+	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_ERROR_UNKNOWN);
+	hip.is_quiet = false;
+	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_SUCCESS);
+	hip.is_quiet = true;
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_ERROR_UNKNOWN && !hip.unmapped_count);
+	hip.is_quiet = false;
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 1);
+	hip.error = hipErrorOutOfMemory;
+	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+	/* Later ones are believed, whatever they tell of the range. */
+	reset(HIP_VERSION_OF(7, 0));
+	hip.is_quiet = true;
+	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_SUCCESS);
+}
+
+/* Is this flag among those of the memory at @at, as /proc/self/smaps tells them? */
+static bool has_flag(const void *at, const char *flag)
+{
+	FILE *smaps = fopen("/proc/self/smaps", "re");
+	bool inside = false, has = false;
+	unsigned long start, end;
+	char line[512];
+
+	CHECK(smaps);
+	while (fgets(line, sizeof(line), smaps)) {
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			inside = (uintptr_t)at >= start && (uintptr_t)at < end;
+		else if (inside && !strncmp(line, "VmFlags:", 8))
+			has = strstr(line + 8, flag) != NULL;
+	}
+	fclose(smaps);
+	return has;
+}
+
+/* What ROCr 7.2 maps there is not inherited, and not left behind. */
+static void test_host_mapping(void)
+{
+	const CUmemAccessDesc access[] = {
+		{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+		 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+		{.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
+		 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+	};
+	int fd = memfd_create("memory", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && ftruncate(fd, 2 * MIB) == 0);
+	for (int minor = 0; minor <= 2; minor += 2) {
+		char *start = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		CUdeviceptr at = (CUdeviceptr)start;
+
+		CHECK(start != MAP_FAILED);
+		reset(HIP_VERSION_OF(7, minor));
+		hip.mappings[0] = (struct mapping){start, 2 * MIB};
+		CHECK(FIND(cuMemSetAccess)(at, 2 * MIB, access, 2) == CUDA_SUCCESS);
+		CHECK(!has_flag(start, " dc"));
+		hip.error = hipErrorInvalidValue;
+		CHECK(FIND(cuMemSetAccess)(at, 2 * MIB, access, 1) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(!has_flag(start, " dc"));
+		hip.error = hipSuccess;
+		CHECK(FIND(cuMemSetAccess)(at, 2 * MIB, access, 1) == CUDA_SUCCESS);
+		CHECK(hip.pointer == start && hip.number == 2 * MIB);
+		CHECK(has_flag(start, " dc") == (minor == 2));
+		CHECK(has_flag(start, " sh") && has_flag(start, " rd"));
+		CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 1);
+		CHECK(has_flag(start, " sh") == (minor == 0));
+		CHECK(has_flag(start, " rd") == (minor == 0));
+		CHECK(!has_flag(start, " dc"));
+		munmap(start, 2 * MIB);
+	}
+	close(fd);
+}
+
 static void test_copies_and_places(void)
 {
 	const CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 2};
 	const CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 9};
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuMemcpyPeer)(1, gcr_hip_context(2), 3, gcr_hip_context(1), 64) == CUDA_SUCCESS);
 	CHECK(hip.device == 21 && hip.number == 64);
 	CHECK(FIND(cuMemcpyPeerAsync)(1, gcr_hip_context(1), 3, gcr_hip_context(2), 65,
@@ -856,13 +970,13 @@ static void test_pointers(void)
 	CHECK(memory_type(HIP_VERSION_OF(5, 7), 1) == CU_MEMORYTYPE_DEVICE);
 	CHECK(memory_type(HIP_VERSION_OF(5, 7), 4) == CU_MEMORYTYPE_DEVICE);
 	CHECK(memory_type(HIP_VERSION_OF(5, 7), 2) == CU_MEMORYTYPE_ARRAY);
-	CHECK(memory_type(HIP_VERSION_OF(6, 2), 1) == CU_MEMORYTYPE_HOST);
-	CHECK(memory_type(HIP_VERSION_OF(6, 2), 2) == CU_MEMORYTYPE_DEVICE);
-	CHECK(memory_type(HIP_VERSION_OF(6, 2), 3) == CU_MEMORYTYPE_DEVICE);
-	CHECK(memory_type(HIP_VERSION_OF(6, 2), 11) == CU_MEMORYTYPE_UNIFIED);
+	CHECK(memory_type(HIP_VERSION_OF(6, 4), 1) == CU_MEMORYTYPE_HOST);
+	CHECK(memory_type(HIP_VERSION_OF(6, 4), 2) == CU_MEMORYTYPE_DEVICE);
+	CHECK(memory_type(HIP_VERSION_OF(6, 4), 3) == CU_MEMORYTYPE_DEVICE);
+	CHECK(memory_type(HIP_VERSION_OF(6, 4), 11) == CU_MEMORYTYPE_UNIFIED);
 
 	/* Of fewer bytes than CUDA's. */
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	answer_with(1, 1);
 	CHECK(FIND(cuPointerGetAttribute)(&word, CU_POINTER_ATTRIBUTE_IS_MANAGED, 1) ==
 		      CUDA_SUCCESS &&
@@ -912,7 +1026,7 @@ static void test_architecture(void)
 	char name[64] = "", small[8] = "";
 	char endless[400];
 
-	reset(HIP_VERSION_OF(6, 2));
+	reset(HIP_VERSION_OF(6, 4));
 	hip.architecture = "gfx90a:sramecc+:xnack-";
 	CHECK(gcr_hip_architecture(1, look_up, NULL, name, sizeof(name)) == 0);
 	CHECK(!strcmp(name, "gfx90a:sramecc+:xnack-"));
@@ -937,6 +1051,7 @@ int main(void)
 {
 	test_table();
 	test_versions();
+	test_unsuitable();
 	test_other_library();
 	test_errors();
 	test_devices();
@@ -947,6 +1062,8 @@ int main(void)
 	test_create();
 	test_sharing();
 	test_ranges();
+	test_mapping();
+	test_host_mapping();
 	test_copies_and_places();
 	test_pointers();
 	test_architecture();

@@ -4,6 +4,7 @@
  * alone has, compared with what it sees without; and what is behind it. The functions that are like
  * CUDA's have the tests of CUDA's.
  */
+#include <dirent.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
@@ -439,10 +440,315 @@ static void old_version(void)
 
 	OK(HIP(hipMalloc)(&start, 4 * MIB));
 	CHECK(!owns(start) && memory()->page()->extents == 0);
-	CHECK(strstr(memory()->page()->obstacle, "ROCm 6.2"));
+	CHECK(strstr(memory()->page()->obstacle, "ROCm 6.3.2, 6.4.2 and newer"));
 	fill((uintptr_t)start, 4 * MIB, 1);
 	expect((uintptr_t)start, 4 * MIB, 1);
 	OK(HIP(hipFree)(start));
+}
+
+/* ---- what some versions do otherwise ---- */
+
+static size_t used(void)
+{
+	size_t free_bytes, total;
+
+	OK(HIP(hipMemGetInfo)(&free_bytes, &total));
+	return total - free_bytes;
+}
+
+/* A freeze gives the VRAM back, a thaw takes as much, and a free all of it. */
+static void is_freed_by_freeze(void)
+{
+	size_t before, with;
+	void *start;
+
+	worker_start();
+	OK(HIP(hipMalloc)(&start, 4 * MIB));
+	fill((uintptr_t)start, 4 * MIB, 1);
+	/* The worker's own, which it has from here on. */
+	freeze();
+	thaw();
+	with = used();
+	for (int round = 0; round < 2; round++) {
+		freeze();
+		CHECK(used() == with - 4 * MIB);
+		thaw();
+		CHECK(used() == with);
+		expect((uintptr_t)start, 4 * MIB, 1);
+	}
+	before = with - 4 * MIB;
+	CHECK(owns(start));
+	OK(HIP(hipFree)(start));
+	CHECK(used() <= before);
+	worker_stop();
+}
+
+#define UNEQUAL 3
+static const size_t unequal_bytes[UNEQUAL] = {2 * MIB, 6 * MIB, 4 * MIB};
+static hipMemGenericAllocationHandle_t unequal_handles[UNEQUAL];
+static const hipMemAccessDesc may_write = {
+	.location = {.type = hipMemLocationTypeDevice, .id = 0},
+	.flags = hipMemAccessFlagsProtReadWrite,
+};
+
+/* Memory of several sizes in one reservation, with access to all of it given at once. */
+static char *make_unequal(void)
+{
+	hipMemAllocationProp prop = {
+		.type = hipMemAllocationTypePinned,
+		.location = {.type = hipMemLocationTypeDevice, .id = 0},
+	};
+	char *range, *at;
+
+	OK(HIP(hipMemAddressReserve)((void **)&range, 12 * MIB, 0, NULL, 0));
+	at = range;
+	for (size_t i = 0; i < UNEQUAL; at += unequal_bytes[i++]) {
+		OK(HIP(hipMemCreate)(&unequal_handles[i], unequal_bytes[i], &prop, 0));
+		OK(HIP(hipMemMap)(at, unequal_bytes[i], 0, unequal_handles[i], 0));
+	}
+	OK(HIP(hipMemSetAccess)(range, 12 * MIB, &may_write, 1));
+	at = range;
+	for (size_t i = 0; i < UNEQUAL; at += unequal_bytes[i++])
+		fill((uintptr_t)at, unequal_bytes[i], (unsigned)i);
+	return range;
+}
+
+static void expect_unequal(const char *at)
+{
+	for (size_t i = 0; i < UNEQUAL; at += unequal_bytes[i++])
+		expect((uintptr_t)at, unequal_bytes[i], (unsigned)i);
+}
+
+static void unmake_unequal(char *range)
+{
+	char *at = range;
+
+	for (size_t i = 0; i < UNEQUAL; at += unequal_bytes[i++]) {
+		OK(HIP(hipMemUnmap)(at, unequal_bytes[i]));
+		OK(HIP(hipMemRelease)(unequal_handles[i]));
+	}
+	OK(HIP(hipMemAddressFree)(range, 12 * MIB));
+	expect_page(0, 0);
+}
+
+static void unequal(void)
+{
+	char *range = make_unequal();
+
+	worker_start();
+	for (int round = 0; round < 2; round++) {
+		freeze();
+		CHECK(extents_count == UNEQUAL);
+		thaw();
+		expect_unequal(range);
+	}
+	worker_stop();
+	unmake_unequal(range);
+}
+
+/* The freeze does not come off: all is as it was. */
+static void taken_back(void)
+{
+	char *range = make_unequal();
+	int fds[UNEQUAL];
+
+	look();
+	CHECK(extents_count == UNEQUAL);
+	DONE(memory()->export(0, UNEQUAL, fds, &failure));
+	CHECK(memory()->unmap(&failure) == -EIO);
+	CHECK(memory()->complete(&failure));
+	expect_unequal(range);
+	unmake_unequal(range);
+}
+
+/* What could not be mapped again as it is does not go out, and nothing has happened. */
+static void not_again(void)
+{
+	const hipMemAccessDesc may_read = {.location = may_write.location,
+					   .flags = hipMemAccessFlagsProtRead};
+	char *range = make_unequal();
+	int fds[UNEQUAL];
+
+	OK(HIP(hipMemSetAccess)(range, 2 * MIB, &may_read, 1));
+	look();
+	CHECK(memory()->export(0, UNEQUAL, fds, &failure) == -EOPNOTSUPP);
+	CHECK(strstr(failure.words, "would not give access"));
+	CHECK(memory()->complete(&failure));
+	expect_unequal(range);
+	OK(HIP(hipMemSetAccess)(range, 12 * MIB, &may_write, 1));
+	DONE(memory()->export(0, UNEQUAL, fds, &failure));
+	DONE(memory()->take_back(&failure));
+	expect_unequal(range);
+	unmake_unequal(range);
+}
+
+/* HIP says that it has mapped: it has not, and the program gets memory of HIP's own. */
+static void quiet_map(void)
+{
+	void *start;
+
+	OK(HIP(hipMalloc)(&start, 4 * MIB));
+	CHECK(!owns(start) && HIP(hipGetLastError)() == hipSuccess);
+	fill((uintptr_t)start, 4 * MIB, 1);
+	expect((uintptr_t)start, 4 * MIB, 1);
+	OK(HIP(hipFree)(start));
+}
+
+/* The same of unmapping: the freeze fails, and nothing is lost. */
+static void quiet_unmap(void)
+{
+	void *start;
+	int fd;
+
+	OK(HIP(hipMalloc)(&start, 4 * MIB));
+	CHECK(owns(start));
+	fill((uintptr_t)start, 4 * MIB, 1);
+	look();
+	DONE(memory()->export(0, 1, &fd, &failure));
+	CHECK(memory()->unmap(&failure) == -EIO);
+	CHECK(strstr(failure.words, "hipMemUnmap"));
+	CHECK(memory()->complete(&failure));
+	expect((uintptr_t)start, 4 * MIB, 1);
+	OK(HIP(hipFree)(start));
+	expect_page(0, 0);
+}
+
+static size_t ask_granularity(void)
+{
+	hipMemAllocationProp prop = {
+		.type = hipMemAllocationTypePinned,
+		.location = {.type = hipMemLocationTypeDevice, .id = 0},
+	};
+	size_t bytes = 1;
+
+	OK(HIP(hipMemGetAllocationGranularity)(&bytes, &prop, hipMemAllocationGranularityMinimum));
+	prop.location.id = 99;
+	RESULT(HIP(hipMemGetAllocationGranularity)(&bytes, &prop,
+						   hipMemAllocationGranularityMinimum),
+	       hipErrorInvalidValue);
+	return bytes;
+}
+
+static void granularity(void)
+{
+	CHECK(ask_granularity() == 2 * MIB);
+}
+
+/* Where nothing is handed over HIP's own answer will do. */
+static void granularity_of_old(void)
+{
+	CHECK(setenv("GPUCR_SIM_HIP_VERSION", "6.1", 1) == 0);
+	CHECK(ask_granularity() == 4096);
+}
+
+/* HIP writes four bytes, and so do we. */
+static void range_size(void)
+{
+	struct {
+		uint32_t bytes, behind;
+	} got = {.behind = 0x12345678};
+	void *start;
+
+	OK(HIP(hipMalloc)(&start, 5 * MIB));
+	CHECK(owns(start));
+	OK(HIP(hipPointerGetAttribute)(&got, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, start));
+	CHECK(got.bytes == 5 * MIB && got.behind == 0x12345678);
+	OK(HIP(hipFree)(start));
+}
+
+static bool is_waiting(void)
+{
+	struct dirent *entry;
+	char path[300], name[16] = "";
+	DIR *tasks = opendir("/proc/self/task");
+	bool found = false;
+
+	CHECK(tasks);
+	while ((entry = readdir(tasks))) {
+		FILE *comm;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		comm = fopen(path, "re");
+		if (comm && fgets(name, sizeof(name), comm) &&
+		    strncmp(name, "gpucr-idle", strlen("gpucr-idle")) == 0)
+			found = true;
+		if (comm)
+			fclose(comm);
+	}
+	closedir(tasks);
+	return found;
+}
+
+/* The thread that waits for the GPUs comes back, and ends. */
+static void expect_no_wait(void)
+{
+	while (is_waiting())
+		sched_yield();
+}
+
+static hipStream_t begin_capture(void)
+{
+	hipStream_t stream;
+
+	OK(HIP(hipStreamCreateWithFlags)(&stream, hipStreamNonBlocking));
+	OK(HIP(hipStreamBeginCapture)(stream, hipStreamCaptureModeGlobal));
+	return stream;
+}
+
+static void end_capture(hipStream_t stream)
+{
+	hipGraph_t graph = NULL;
+
+	OK(HIP(hipStreamEndCapture)(stream, &graph));
+	CHECK(graph);
+}
+
+/*
+ * A wait for two GPUs is given up at the first. It goes on when that has finished, and is not to go
+ * on to the second: that would end the capture which has begun meanwhile.
+ */
+static void capture_after_wait(void)
+{
+	struct gcr_error error;
+	hipStream_t stream;
+	void *start;
+
+	OK(HIP(hipSetDevice)(1));
+	OK(HIP(hipMalloc)(&start, 4 * MIB)); /* it is in use */
+	OK(HIP(hipSetDevice)(0));
+	OK(HIP(hipStreamCreateWithFlags)(&busy_stream, hipStreamNonBlocking));
+	OK(HIP(hipLaunchHostFunc)(busy_stream, block, NULL));
+	memory()->exempt();
+	CHECK(memory()->gate_close(20000, -1, &error) == -ETIMEDOUT);
+	memory()->gate_open();
+	stream = begin_capture();
+	is_let_go = 1;
+	expect_no_wait();
+	end_capture(stream);
+	CHECK(memory()->gate_close(20000000, -1, &error) == 0);
+	memory()->gate_open();
+}
+
+/* It is given up before it has begun to wait: the capture begins when it has. */
+static void capture_in_wait(void)
+{
+	struct gcr_error error;
+
+	hipStream_t stream;
+
+	OK(HIP(hipStreamCreateWithFlags)(&busy_stream, hipStreamNonBlocking));
+	memory()->exempt();
+	for (int i = 0; i < 30; i++) {
+		is_let_go = 0;
+		OK(HIP(hipLaunchHostFunc)(busy_stream, block, NULL));
+		/* The thread may or may not get to its call meanwhile. */
+		CHECK(memory()->gate_close(10 * i, -1, &error) == -ETIMEDOUT);
+		memory()->gate_open();
+		stream = begin_capture();
+		is_let_go = 1;
+		expect_no_wait();
+		end_capture(stream);
+	}
 }
 
 static const struct subject subjects[] = {
@@ -452,6 +758,39 @@ static const struct subject subjects[] = {
 	 .run = falls_back,
 	 .faults = "cuMemCreate times=2 error=CUDA_ERROR_NOT_SUPPORTED"},
 	{.name = "old version", .run = old_version, .environment = "GPUCR_SIM_HIP_VERSION=6.1"},
+	{.name = "does not free",
+	 .run = old_version,
+	 .environment = "GPUCR_SIM_HIP_VERSION=6.4.43483"},
+	{.name = "is freed, 6.3.2",
+	 .run = is_freed_by_freeze,
+	 .environment = "GPUCR_SIM_HIP_VERSION=6.3.42134"},
+	{.name = "is freed", .run = is_freed_by_freeze},
+	{.name = "is freed, 7.2",
+	 .run = is_freed_by_freeze,
+	 .environment = "GPUCR_SIM_HIP_VERSION=7.2"},
+	{.name = "unequal", .run = unequal},
+	{.name = "unequal, 7.0", .run = unequal, .environment = "GPUCR_SIM_HIP_VERSION=7.0"},
+	{.name = "unequal, 7.2", .run = unequal, .environment = "GPUCR_SIM_HIP_VERSION=7.2"},
+	{.name = "unequal, taken back",
+	 .run = taken_back,
+	 .environment = "GPUCR_SIM_HIP_VERSION=7.0",
+	 .faults = "cuMemUnmap nth=3 error=CUDA_ERROR_UNKNOWN"},
+	{.name = "not again", .run = not_again, .environment = "GPUCR_SIM_HIP_VERSION=7.0"},
+	{.name = "quiet map",
+	 .run = quiet_map,
+	 .environment = "GPUCR_SIM_HIP_QUIET=1",
+	 .faults = "cuMemMap nth=1 error=CUDA_ERROR_OUT_OF_MEMORY"},
+	{.name = "quiet unmap",
+	 .run = quiet_unmap,
+	 .environment = "GPUCR_SIM_HIP_QUIET=1",
+	 .faults = "cuMemUnmap nth=1 error=CUDA_ERROR_UNKNOWN"},
+	{.name = "granularity", .run = granularity, .environment = "GPUCR_SIM_HIP_GRANULARITY=4K"},
+	{.name = "granularity, old",
+	 .run = granularity_of_old,
+	 .environment = "GPUCR_SIM_HIP_GRANULARITY=4K"},
+	{.name = "range size", .run = range_size},
+	{.name = "capture after a wait", .run = capture_after_wait, .gpus = "2"},
+	{.name = "capture in a wait", .run = capture_in_wait},
 	{.name = "handles", .run = handles},
 	{.name = "peers", .run = peers, .gpus = "2"},
 	{.name = "gate", .run = gate},

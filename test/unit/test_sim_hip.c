@@ -100,7 +100,7 @@ static void test_properties(void)
 	CHECK(value == 9 && version == 0);
 
 	OK(HIP(hipRuntimeGetVersion)(&version));
-	CHECK(version / 100000 == 602);
+	CHECK(version / 100000 == 604);
 	setenv("GPUCR_SIM_HIP_VERSION", "7.1", 1);
 	OK(HIP(hipRuntimeGetVersion)(&version));
 	CHECK(version == 70100000);

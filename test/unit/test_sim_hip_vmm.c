@@ -66,10 +66,10 @@ static void test_arguments(void)
 	CHECK(sim_hip_word((char *)range + 2 * MIB) == 0x5a5a5a5a);
 
 	/* A memset is within one mapping; since 6.3 within the reservation. */
+	setenv("GPUCR_SIM_HIP_VERSION", "6.2", 1);
 	RESULT(HIP(hipMemset)(range, 0, SIZE), hipErrorInvalidValue);
-	setenv("GPUCR_SIM_HIP_VERSION", "6.3", 1);
-	OK(HIP(hipMemset)(range, 0, SIZE));
 	unsetenv("GPUCR_SIM_HIP_VERSION");
+	OK(HIP(hipMemset)(range, 0, SIZE));
 
 	/* The handle of an address is the one there is, without a reference of its own. */
 	OK(HIP(hipMemRetainAllocationHandle)(&same, (char *)range + MIB));
@@ -109,6 +109,7 @@ static void test_export(void)
 
 	/* It says that it is of the device that is current, whatever it is of. */
 	OK(HIP(hipSetDevice)(0));
+	setenv("GPUCR_SIM_HIP_VERSION", "6.2", 1);
 	RESULT(HIP(hipMemImportFromShareableHandle)(&imported, NULL,
 						    hipMemHandleTypePosixFileDescriptor),
 	       hipErrorInvalidValue);
@@ -388,6 +389,94 @@ static void test_visible(struct child *child)
 	child_finish(child);
 }
 
+/* 7.0 to 7.2: the size has to be that of the reservation's first mappings. */
+static void test_access_of_the_first(void)
+{
+	static const size_t sizes[] = {2 * MIB, 4 * MIB, 2 * MIB};
+	hipMemGenericAllocationHandle_t handles[3];
+	hipMemAllocationProp prop = sim_hip_prop(0);
+	char *range, *at;
+
+	setenv("GPUCR_SIM_HIP_VERSION", "7.0", 1);
+	OK(HIP(hipMemAddressReserve)((void **)&range, 10 * MIB, 0, NULL, 0));
+	at = range;
+	for (size_t i = 0; i < 3; at += sizes[i++]) {
+		OK(HIP(hipMemCreate)(&handles[i], sizes[i], &prop, 0));
+		OK(HIP(hipMemMap)(at, sizes[i], 0, handles[i], 0));
+	}
+	OK(HIP(hipMemSetAccess)(range, 2 * MIB, &access_0, 1));
+	RESULT(HIP(hipMemSetAccess)(range + 2 * MIB, 4 * MIB, &access_0, 1), hipErrorInvalidValue);
+	OK(HIP(hipMemSetAccess)(range + 6 * MIB, 2 * MIB, &access_0,
+				1)); /* as large as the first */
+	OK(HIP(hipMemSetAccess)(range, 6 * MIB, &access_0, 1));
+	OK(HIP(hipMemSetAccess)(range, 8 * MIB, &access_0, 1));
+	setenv("GPUCR_SIM_HIP_VERSION", "6.4", 1);
+	OK(HIP(hipMemSetAccess)(range + 2 * MIB, 4 * MIB, &access_0, 1));
+	at = range;
+	for (size_t i = 0; i < 3; at += sizes[i++]) {
+		OK(HIP(hipMemUnmap)(at, sizes[i]));
+		OK(HIP(hipMemRelease)(handles[i]));
+	}
+	OK(HIP(hipMemAddressFree)(range, 10 * MIB));
+	unsetenv("GPUCR_SIM_HIP_VERSION");
+}
+
+static size_t used(void)
+{
+	size_t free_bytes, total;
+
+	OK(HIP(hipMemGetInfo)(&free_bytes, &total));
+	return total - free_bytes;
+}
+
+/* 7.2: what is unmapped stays in use for as long as its addresses are reserved. */
+static void test_stays_mapped(void)
+{
+	static const char *const versions[] = {"7.1", "7.2", "7.14"};
+	hipMemGenericAllocationHandle_t handle;
+	hipMemAllocationProp prop = sim_hip_prop(0);
+	size_t before;
+	void *range;
+
+	OK(HIP(hipSetDevice)(0));
+	for (size_t i = 0; i < 3; i++) {
+		setenv("GPUCR_SIM_HIP_VERSION", versions[i], 1);
+		before = used();
+		OK(HIP(hipMemAddressReserve)(&range, SIZE, 0, NULL, 0));
+		OK(HIP(hipMemCreate)(&handle, SIZE, &prop, 0));
+		OK(HIP(hipMemMap)(range, SIZE, 0, handle, 0));
+		OK(HIP(hipMemSetAccess)(range, SIZE, &access_0, 1));
+		OK(HIP(hipMemUnmap)(range, SIZE));
+		OK(HIP(hipMemRelease)(handle));
+		CHECK(used() == before + (i == 1 ? SIZE : 0));
+		OK(HIP(hipMemAddressFree)(range, SIZE));
+		CHECK(used() == before);
+	}
+	unsetenv("GPUCR_SIM_HIP_VERSION");
+}
+
+/* Up to 6.x a failure may be told as success. */
+static void test_quiet(void)
+{
+	hipMemGenericAllocationHandle_t handle;
+	hipMemAllocationProp prop = sim_hip_prop(0);
+	hipDeviceptr_t base;
+	size_t bytes;
+	void *range;
+
+	OK(HIP(hipMemAddressReserve)(&range, SIZE, 0, NULL, 0));
+	OK(HIP(hipMemCreate)(&handle, SIZE, &prop, 0));
+	OK(HIP(hipMemMap)(range, SIZE, 0, handle, 0));
+	RESULT(HIP(hipMemMap)(range, SIZE, 0, handle, 0), hipErrorInvalidValue);
+	setenv("GPUCR_SIM_HIP_QUIET", "1", 1);
+	OK(HIP(hipMemMap)(range, SIZE, 0, handle, 0));
+	OK(HIP(hipMemGetAddressRange)(&base, &bytes, range));
+	unsetenv("GPUCR_SIM_HIP_QUIET");
+	OK(HIP(hipMemUnmap)(range, SIZE));
+	OK(HIP(hipMemRelease)(handle));
+	OK(HIP(hipMemAddressFree)(range, SIZE));
+}
+
 int main(void)
 {
 	sim_hip_begin("2", "64M");
@@ -399,6 +488,9 @@ int main(void)
 	test_processes(&child);
 	test_arguments();
 	test_export();
+	test_access_of_the_first();
+	test_stays_mapped();
+	test_quiet();
 	test_later();
 	test_granularity();
 	return 0;
