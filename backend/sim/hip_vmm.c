@@ -24,6 +24,7 @@ struct ihipMemGenericAllocationHandle {
 	unsigned of_program; /* of these; the others are mappings */
 	hipMemAllocationProp prop;
 	int device; /* where it is */
+	bool is_imported;
 };
 
 typedef struct ihipMemGenericAllocationHandle handle_t;
@@ -49,7 +50,9 @@ static void unref(handle_t *handle)
 			*link = handle->next;
 			break;
 		}
-	cuMemRelease(handle->number);
+	/* Nobody can name it any more, and its VRAM stays in use until the process ends. */
+	if (!hip_has_quirk("release") && !(handle->is_imported && hip_has_quirk("import")))
+		cuMemRelease(handle->number);
 	free(handle);
 }
 
@@ -225,12 +228,38 @@ hipError_t hipMemUnmap(void *pointer, size_t bytes)
 	HIP_RETURN(result);
 }
 
+/* As 7.0 to 7.2 look at it: do the first so many mappings of the reservation have @bytes? */
+static bool is_prefix(CUdeviceptr pointer, size_t bytes)
+{
+	const struct span *reservation;
+	CUdeviceptr at, end;
+	bool is_there = false;
+
+	pthread_mutex_lock(&sim.lock);
+	reservation = reservation_find(pointer);
+	at = reservation ? reservation->start : 0;
+	end = reservation ? reservation->start + reservation->size_bytes : 0;
+	pthread_mutex_unlock(&sim.lock);
+	for (size_t sum = 0; at < end && sum < bytes && !is_there;
+	     at += sim_vendor.granularity_bytes()) {
+		const struct span *span = span_find(&mapped, at);
+
+		if (span && span->start == at)
+			sum += span->size_bytes;
+		is_there = sum == bytes;
+	}
+	return is_there;
+}
+
 hipError_t hipMemSetAccess(void *pointer, size_t bytes, const hipMemAccessDesc *desc, size_t count)
 {
 	HIP_ENTER();
+	GCR_LOCK_SCOPE(&lock);
 	CUresult result = CUDA_SUCCESS;
 
 	if (!pointer || !bytes || !desc || !count)
+		HIP_RETURN(hipErrorInvalidValue);
+	if (hip_has_quirk("access") && !is_prefix((CUdeviceptr)pointer, bytes))
 		HIP_RETURN(hipErrorInvalidValue);
 	/* One after the other: what comes before an invalid one is done. */
 	for (size_t i = 0; i < count && !result; i++) {
@@ -306,6 +335,8 @@ hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *hand
 	if (result)
 		HIP_RETURN(result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_INVALID_VALUE);
 	*handle = handle_add(number, &prop, core.location.id);
+	if (*handle)
+		(*handle)->is_imported = true;
 	HIP_RETURN(*handle ? hipSuccess : hipErrorOutOfMemory);
 }
 

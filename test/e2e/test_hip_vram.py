@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""Releases of ROCm that do not free VRAM, or refuse access: what the daemon does about them."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vendor
+import vmm
+from harness import MIB, check, equal
+
+VERSION = {'GPUCR_SIM_HIP_VERSION': '7.0'}  # one that exports what was imported
+SIZES = ('--bytes', '16M', '--buffers', 2, '--tick', 20)
+BYTES = 32 * MIB
+
+
+def machine(quirks, **options):
+    return vmm.machine(env={**VERSION, 'GPUCR_SIM_HIP_QUIRKS': quirks}, **options)
+
+
+def unreturned(machine, pid):
+    return int(machine.status(pid)['unreturned_vram_bytes'])
+
+
+def check_lost(machine, demo):
+    """Frozen, and the GPU has it all the same."""
+    equal(machine.state(demo.pid), 'frozen')
+    check(unreturned(machine, demo.pid) >= BYTES * 3 // 4, machine.read(demo.pid, 'status'))
+    words = machine.error(demo.pid)
+    check(words.startswith('ok: frozen, but ') and 'still in use' in words, words)
+    check('still in use' in machine.log(), machine.log())
+
+
+def check_refused(machine, demo):
+    """It runs, and goes on; a freeze says why not."""
+    equal(machine.write(demo.pid, 'freeze'), 'EOPNOTSUPP')
+    words = machine.error(demo.pid)
+    check('its last freeze has left' in words, words)
+    equal(machine.state(demo.pid), 'running')
+    demo.wait_ticks(2)
+
+
+def test_imports_that_stay():
+    """A worker's go with it; a program's, which it has from its first thaw on, are noticed."""
+    with machine('import', vram='512M') as one:
+        demo = vmm.demo(one, *SIZES)
+        one.must(demo.pid, 'freeze')
+        equal(unreturned(one, demo.pid), 0, one.error(demo.pid))
+        equal(one.error(demo.pid), 'ok')
+        one.check_used(one.kept(demo.pid))
+        vmm.check_files(one, demo)
+        one.must(demo.pid, 'thaw')
+        demo.wait_ticks(2)
+        one.must(demo.pid, 'freeze')
+        check_lost(one, demo)
+        vmm.check_files(one, demo)
+        one.must(demo.pid, 'thaw')
+        demo.wait_ticks(2)
+        check_refused(one, demo)
+        # Another one is not concerned.
+        other = vmm.demo(one, *SIZES)
+        one.must(other.pid, 'freeze')
+        equal(unreturned(one, other.pid), 0, one.error(other.pid))
+        one.must(other.pid, 'thaw')
+        other.wait_ticks(2)
+
+
+def test_memory_that_stays():
+    """Noticed in the first freeze, of each process of the same write."""
+    with machine('release', vram='512M') as one:
+        demos = [vmm.demo(one, *SIZES) for _ in range(2)]
+        both = ' '.join(str(demo.pid) for demo in demos)
+        one.must(None, f'freeze {both}')
+        for demo in demos:
+            check_lost(one, demo)
+        one.must(None, f'thaw {both}')
+        for demo in demos:
+            demo.wait_ticks(2)
+            check_refused(one, demo)
+
+
+def test_nothing_stays():
+    """Again and again, alone and together; workers end with the freeze."""
+    with machine('', vram='512M') as one:
+        demos = [vmm.demo(one, *SIZES) for _ in range(2)]
+        both = ' '.join(str(demo.pid) for demo in demos)
+        for _ in range(2):
+            one.must(demos[0].pid, 'freeze')
+            equal([name for _, name in one.helpers() if name == 'gpucr-worker'], [])
+            one.must(demos[0].pid, 'thaw')
+            one.must(None, f'freeze {both}')
+            for demo in demos:
+                equal(unreturned(one, demo.pid), 0, one.error(demo.pid))
+            one.must(None, f'thaw {both}')
+            for demo in demos:
+                demo.wait_ticks(2)
+
+
+def test_access_of_a_part():
+    """The worker's memory, of several sizes, comes in parts."""
+    with vmm.machine(start=False, env=VERSION) as one:
+        # Only for the daemon's helpers.
+        one.start(env={'GPUCR_SIM_HIP_QUIRKS': 'access'})
+        demo = vmm.demo(one, '--bytes', '5M', '--buffers', 9, '--own-vmm', 3, '--tick', 20)
+        for _ in range(2):
+            one.must(demo.pid, 'freeze')
+            vmm.check_files(one, demo)
+            one.must(demo.pid, 'thaw')
+            demo.wait_ticks(2)
+
+
+if __name__ == '__main__':
+    assert vendor.HIP, 'GPUCR_TEST_VENDOR=hip'
+    harness.main(globals(), at_once=2)
