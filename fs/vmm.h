@@ -26,6 +26,7 @@ struct gcr_vmm_worker {
 	bool is_creating;	   /* CREATE is not answered yet */
 	bool is_copying;	   /* COPY is not */
 	bool is_ending;		   /* END is not */
+	uint64_t own_bytes;	   /* VRAM that it had before that, 0 if it is not known */
 	bool has_imported;	   /* memory of the program's */
 	bool has_ended;		   /* it is gone, and nobody else has its turn yet */
 };
@@ -247,6 +248,9 @@ void gcr_vmm_end_workers(struct gcr_vmm *vmm);
 /* ---- vmm_released.c: did the VRAM come back? For vendors whose run time may keep it. ---- */
 
 struct gcr_vmm_usage;
+
+/* The sessions are open, and nothing is imported: what VRAM the workers themselves have. */
+void gcr_vmm_note_workers(struct gcr_vmm *vmm);
 
 /*
  * Before COMMIT: what is in use. While this lasts nobody is thawed on the GPUs concerned. NULL: it

@@ -207,6 +207,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		gcr_snapshot_stop_populating(vmm->snapshot);
 	if (!result)
 		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+	if (!result)
+		gcr_vmm_note_workers(vmm);
 	gcr_vmm_lap(&since_usec);
 	gcr_drive_set_phase(drive, "managed");
 	if (!result)

@@ -33,8 +33,8 @@ struct gcr_vmm_usage {
 	uint32_t admitted;
 	struct {
 		uint8_t uuid[GCR_UUID_BYTES];
-		pid_t worker;	/* 0: it has ended before */
-		uint64_t bytes; /* moved from there */
+		uint64_t worker_bytes; /* that end with the worker, 0: it has ended before */
+		uint64_t bytes;	       /* moved from there */
 	} gpus[GCR_GPUS_MAX];
 	unsigned int gpus_count;
 	struct gcr_gpus_reply before;
@@ -70,9 +70,7 @@ static int64_t returned_bytes(const struct gcr_vmm_usage *usage, unsigned int in
 	bytes = (int64_t)(usage->before.gpus[before].used_bytes -
 			  usage->after.gpus[after].used_bytes);
 	/* Its queues went with it. */
-	if (usage->gpus[index].worker)
-		bytes -= (int64_t)process_bytes(&usage->before, (uint32_t)before,
-						usage->gpus[index].worker);
+	bytes -= (int64_t)usage->gpus[index].worker_bytes;
 	for (uint32_t i = 0; i < usage->after.processes_count; i++) {
 		const struct gcr_gpu_process *other = &usage->after.processes[i];
 		uint64_t had;
@@ -104,6 +102,26 @@ static uint64_t missing_bytes(const struct gcr_vmm_usage *usage, pid_t pid)
 	return missing;
 }
 
+void gcr_vmm_note_workers(struct gcr_vmm *vmm)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	struct gcr_error unused;
+
+	if (!vmm->drive.vendor->backend->may_keep_vram || !vmm->workers_count)
+		return;
+	reply = calloc(1, sizeof(*reply));
+	if (!reply || gcr_drive_query(&vmm->drive, reply, &unused) < 0)
+		return;
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		int gpu = find(reply, worker->uuid);
+
+		if (gpu >= 0 && worker->helper)
+			worker->own_bytes =
+				process_bytes(reply, (uint32_t)gpu, gcr_helper_pid(worker->helper));
+	}
+}
+
 struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 {
 	_cleanup_free_ struct gcr_vmm_usage *usage = NULL;
@@ -120,7 +138,7 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 		const struct gcr_vmm_worker *worker = &vmm->workers[i];
 
 		memcpy(usage->gpus[i].uuid, worker->uuid, GCR_UUID_BYTES);
-		usage->gpus[i].worker = worker->helper ? gcr_helper_pid(worker->helper) : 0;
+		usage->gpus[i].worker_bytes = worker->helper ? worker->own_bytes : 0;
 		for (uint32_t at = 0; at < worker->count; at++)
 			usage->gpus[i].bytes += vmm->extents[worker->first + at].bytes;
 	}

@@ -10,7 +10,7 @@ import vmm
 from harness import MIB, check, equal
 
 VERSION = {'GPUCR_SIM_HIP_VERSION': '7.0'}  # one that exports what was imported
-SIZES = ('--bytes', '16M', '--buffers', 2, '--tick', 20)
+SIZES = ('--bytes', '32M', '--buffers', 2, '--tick', 20)
 BYTES = 32 * MIB
 
 
