@@ -261,9 +261,9 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm);
 /*
  * After COMMIT, the workers gone: wait for a moment until what was handed over is free. What has
  * stayed in use is noted in the process (unreturned_vram_bytes), logged, and a reason to refuse its
- * next freeze; @error gets words then, and number 0. Frees @usage; NULL is fine.
+ * next freeze. Frees @usage; NULL is fine.
  */
-void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage, struct gcr_error *error);
+void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);
 
 /* Nothing is known: the program could not be told to free it, or has it again. */
 void gcr_vmm_forget_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);

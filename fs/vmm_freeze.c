@@ -290,7 +290,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (result < 0 || gcr_vmm_has_its_memory(vmm))
 		gcr_vmm_forget_usage(vmm, usage);
 	else
-		gcr_vmm_check_usage(vmm, usage, error);
+		gcr_vmm_check_usage(vmm, usage);
 	gcr_vmm_close_sessions(vmm);
 	if (result < 0)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);

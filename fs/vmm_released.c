@@ -183,7 +183,7 @@ void gcr_vmm_forget_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 	free(usage);
 }
 
-void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage, struct gcr_error *error)
+void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 {
 	struct gcr_process *process = vmm->drive.process;
 	uint64_t missing = 0;
@@ -195,16 +195,11 @@ void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage, struc
 		process->unreturned_vram_bytes = missing;
 		pthread_mutex_unlock(&process->lock);
 	}
-	if (missing) {
-		gcr_error_set(error, EIO,
-			      "frozen, but %" PRIu64 " of %" PRIu64
-			      " MiB of its VRAM are still in use: its %s does not free them",
-			      missing >> 20, vmm->timing.bytes >> 20,
-			      vmm->drive.vendor->backend->api);
-		/* The freeze is done all the same. */
-		error->number = 0;
-		gcr_log(LOG_WARNING, process->pid, "%s", error->words);
-	}
+	if (missing)
+		gcr_log(LOG_WARNING, process->pid,
+			"frozen, but %" PRIu64 " of %" PRIu64
+			" MiB of its VRAM are still in use: its %s does not free them",
+			missing >> 20, vmm->timing.bytes >> 20, vmm->drive.vendor->backend->api);
 	gcr_vmm_forget_usage(vmm, usage);
 }
 
