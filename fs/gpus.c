@@ -358,7 +358,7 @@ static int find_vendors(struct gcr_gpus *gpus, struct gcr_error *error)
 			return result;
 	}
 	if (is_any && gcr_record_each(daemon->runtime_fd, is_of_absent, NULL, daemon) == 1)
-		return gcr_error_set(error, ENXIO,
+		return gcr_error_set(error, EIO,
 				     "a process is frozen that used a GPU of a vendor whose GPUs "
 				     "are not there");
 	return is_any ? 0 : result;
