@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Releases of ROCm that do not free VRAM, or refuse access: what the daemon does about them."""
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
 import harness
 import vendor
 import vmm
@@ -107,6 +109,45 @@ def test_access_of_a_part():
             vmm.check_files(one, demo)
             one.must(demo.pid, 'thaw')
             demo.wait_ticks(2)
+
+
+# A program's library, as far as the daemon sees it: a page that says what the program has.
+LIBRARY = '''
+import ctypes, fcntl, os, socket, struct, sys, time
+hip = ctypes.CDLL('libamdhip64.so')
+pointer = ctypes.c_void_p()
+assert hip.hipMalloc(ctypes.byref(pointer), 4096) == 0
+page = os.memfd_create('gpucr-page', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+os.ftruncate(page, 1 << 20)
+os.pwrite(page, struct.pack('=IIII', 0x50524347, 1, 1, 5), 0)
+os.pwrite(page, struct.pack('=Q', int(sys.argv[2])), 256)
+fcntl.fcntl(page, 1033, 2 | 4)
+peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+peer.connect(sys.argv[1])
+payload = struct.pack('=II40s', 1, 1, b'')
+socket.send_fds(peer, [struct.pack('=IHHII', 0x46524347, 1, 96, 1, len(payload)) + payload], [page])
+print('ready', flush=True)
+time.sleep(1000)
+'''
+
+
+def test_memory_that_is_apart():
+    """A dump would lose it, or not: that depends on the kernel."""
+    with dump.machine() as one:
+        popen = subprocess.Popen([sys.executable, '-c', LIBRARY, f'{one.runtime}/socket', '5000'],
+                                 env={**one.env, 'LD_LIBRARY_PATH': vendor.LIBRARIES},
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                                 preexec_fn=harness.end_with_us(harness.signal.SIGKILL))
+        try:
+            equal(popen.stdout.readline(), 'ready\n')
+            one.wait_status(popen.pid, 'engine', vendor.ENGINE)
+            equal(one.write(popen.pid, 'dump'), 'EOPNOTSUPP')
+            words = one.error(popen.pid)
+            check('5 KiB of GPU memory made by hipMemCreate' in words, words)
+            equal(one.state(popen.pid), 'running')
+        finally:
+            popen.kill()
+            popen.wait()
 
 
 if __name__ == '__main__':
