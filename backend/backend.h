@@ -33,6 +33,13 @@ struct gcr_backend {
 	 */
 	bool has_control;
 
+	/*
+	 * Its run time may go on holding VRAM that a process has released, in some releases what it
+	 * has imported until it ends. So a worker that has taken memory over ends with that freeze,
+	 * and each freeze looks at whether the VRAM came back.
+	 */
+	bool may_keep_vram;
+
 	/* Of what says in its page which vendor's library it is (GCR_PAGE_HIP). */
 	uint32_t page_flag;
 
@@ -57,6 +64,11 @@ struct gcr_backend {
 	 * directory.
 	 */
 	const char *memory_link;
+	/*
+	 * Below the device directory, with a number behind it: what the run time may have mapped
+	 * where GPU memory is, so that who has inherited such a mapping keeps it. NULL: nothing.
+	 */
+	const char *memory_device;
 
 	/* Printed at start when compute_device is absent. */
 	const char *no_device_words;

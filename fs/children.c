@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Comparing a program's descriptors with its descendants', by kcmp(2). Blocks only on /proc. */
+/*
+ * Comparing a program's descriptors with its descendants', by kcmp(2), and its mappings, by where
+ * in the file they are. Blocks only on /proc.
+ */
 #include "fs/children.h"
 
 #include <dirent.h>
@@ -26,6 +29,8 @@
 struct kept {
 	int *fds;
 	size_t count;
+	struct gcr_proc_span *spans;
+	size_t spans_count;
 };
 
 /* Numbers in the names of a directory of /proc. */
@@ -48,6 +53,7 @@ static int each_number(const char *path, int (*visit)(int number, void *data), v
 struct search {
 	pid_t pid;
 	const char *memory_link;
+	const char *memory_device; /* NULL: nothing is mapped */
 	struct kept kept;
 	unsigned int depth;
 	int result;
@@ -77,6 +83,34 @@ static int note_fd(int fd, void *data)
 	return 0;
 }
 
+static int note_span(const struct gcr_proc_span *span, void *data)
+{
+	struct search *search = data;
+	struct gcr_proc_span *longer;
+
+	longer = reallocarray(search->kept.spans, search->kept.spans_count + 1, sizeof(*longer));
+	if (!longer)
+		return -ENOMEM;
+	search->kept.spans = longer;
+	longer[search->kept.spans_count++] = *span;
+	return 0;
+}
+
+/* Inherited: the same part of the file at the same address. It may have lost some of it since. */
+static int is_inherited(const struct gcr_proc_span *span, void *data)
+{
+	const struct search *search = data;
+
+	for (size_t i = 0; i < search->kept.spans_count; i++) {
+		const struct gcr_proc_span *ours = &search->kept.spans[i];
+
+		if (span->start < ours->end && ours->start < span->end &&
+		    span->start - ours->start == span->offset - ours->offset)
+			return 1;
+	}
+	return 0;
+}
+
 static int check_process(pid_t child, void *data);
 
 static int check_children_of(struct search *search, pid_t pid)
@@ -96,6 +130,16 @@ static int check_process(pid_t child, void *data)
 	struct search *search = data;
 	struct gcr_proc_stat stat;
 
+	if (search->kept.spans_count &&
+	    gcr_proc_each_span(child, search->memory_device, is_inherited, search) == 1 &&
+	    !gcr_proc_stat(child, &stat)) {
+		search->result = gcr_error_set(
+			search->error, EOPNOTSUPP,
+			"its child %d (%s) has inherited mappings of its GPU memory, which would "
+			"stay in use; end that process first",
+			(int)child, stat.comm);
+		return search->result;
+	}
 	for (size_t i = 0; i < search->kept.count; i++) {
 		unsigned long fd = (unsigned long)search->kept.fds[i];
 
@@ -112,18 +156,27 @@ static int check_process(pid_t child, void *data)
 	return check_children_of(search, child);
 }
 
-int gcr_children_check(pid_t pid, const char *memory_link, struct gcr_error *error)
+int gcr_children_check(pid_t pid, const char *memory_link, const char *memory_device,
+		       struct gcr_error *error)
 {
-	struct search search = {.pid = pid, .memory_link = memory_link, .error = error};
+	struct search search = {.pid = pid,
+				.memory_link = memory_link,
+				.memory_device = memory_device,
+				.error = error};
 	char path[32];
 	int result;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
 	result = each_number(path, note_fd, &search);
+	/* What cannot be seen is as good as none. */
+	if (!result && memory_device &&
+	    gcr_proc_each_span(pid, memory_device, note_span, &search) == -ENOMEM)
+		result = -ENOMEM;
 	if (result < 0)
 		gcr_error_set(error, -result, "out of memory");
-	else if (search.kept.count)
+	else if (search.kept.count || search.kept.spans_count)
 		result = check_children_of(&search, pid);
 	free(search.kept.fds);
+	free(search.kept.spans);
 	return result;
 }

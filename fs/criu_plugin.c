@@ -99,8 +99,8 @@ static int link_plugin(int fd, const char *name, const char *path)
 		if (!strcmp(now, path))
 			return 0;
 	}
-	/* Not one that CRIU would load. */
-	snprintf(new, sizeof(new), "%.40s.new", name);
+	/* Not one that CRIU would load, and no other thread's. */
+	snprintf(new, sizeof(new), "%.40s.%d.new", name, (int)gettid());
 	unlinkat(fd, new, 0);
 	if (symlinkat(path, fd, new) < 0 || renameat(fd, new, fd, name) < 0)
 		return -errno;

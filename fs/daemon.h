@@ -53,8 +53,9 @@ struct gcr_options {
 /* The GPUs of one vendor, as the daemon has them. Fixed once it serves. */
 struct gcr_vendor {
 	const struct gcr_backend *backend;
-	unsigned int index; /* in the daemon's table, and in gcr_backends */
-	char *memory_link;  /* how links to descriptors of GPU memory begin */
+	unsigned int index;  /* in the daemon's table, and in gcr_backends */
+	char *memory_link;   /* how links to descriptors of GPU memory begin */
+	char *memory_device; /* how paths of device files begin that it maps memory of, or NULL */
 	struct gcr_helpers *helpers;
 	bool is_here; /* it has GPUs on this machine */
 };

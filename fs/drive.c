@@ -75,6 +75,15 @@ int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error)
 					&drive->helper, error);
 }
 
+/* Are there GPUs of other vendors? */
+static bool has_others(const struct gcr_drive *drive)
+{
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (i != drive->vendor->index && drive->daemon->vendors[i].is_here)
+			return true;
+	return false;
+}
+
 int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
 			struct gcr_error *error)
 {
@@ -83,7 +92,7 @@ int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
 
 	/* The other one's work would go on, and its memory stay. */
 	if (atomic_load(&process->has_other_vendor) ||
-	    (gcr_scan_probe(drive->daemon->scan, process->pid, &holder) == 1 &&
+	    (has_others(drive) && gcr_scan_probe(drive->daemon->scan, process->pid, &holder) == 1 &&
 	     holder.devices & ~(1u << drive->vendor->index)))
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "process %d uses GPUs of two vendors, and can be frozen on "

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@
 #include "fs/engine.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
+#include "fs/link.h"
 #include "fs/log.h"
 #include "fs/park.h"
 #include "fs/place.h"
@@ -472,6 +474,31 @@ static int check_engines(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
+/*
+ * What is neither handed over nor memory of the driver's own kind is written by CRIU's plugin only
+ * on kernels that tell it of such memory (AMDGPU_GEM_LIST_HANDLES), and nobody knows of others'.
+ */
+static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++) {
+		struct gcr_link_facts facts;
+
+		if (!process->vendor->backend->criu_plugin || gcr_link_facts(process, &facts) < 0 ||
+		    !facts.apart_bytes)
+			continue;
+		return gcr_error_set(
+			error, EOPNOTSUPP,
+			"process %d has %" PRIu64
+			" KiB of GPU memory made by hipMemCreate that is not handed over "
+			"(not a multiple of 2 MiB, or of a special kind), and CRIU's "
+			"plugin may not see it",
+			(int)process->pid, (facts.apart_bytes + 1023) >> 10);
+	}
+	return 0;
+}
+
 /* Without the plugins that CRIU needs nobody need be frozen. */
 static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -496,6 +523,8 @@ static int take_stock(struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_err
 	int result = 0;
 
 	*ret_bytes = 0;
+	/* It may have come while nobody was frozen yet. */
+	result = check_apart(dump, error);
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++)
 		if (dump->vendors & 1u << i && gcr_backends[i]->criu_plugin)
 			result = gcr_gpus_ask(dump->daemon->gpus, &dump->daemon->vendors[i], error);
@@ -543,7 +572,9 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	if (result < 0)
 		return result;
 	dump->criu_version = program->version;
-	result = check_plugins(dump, error);
+	result = check_apart(dump, error);
+	if (!result)
+		result = check_plugins(dump, error);
 	if (!result)
 		result = check_opens_of_others(dump, error);
 	if (!result)

@@ -45,15 +45,14 @@ struct gcr_gpus {
 	pthread_cond_t changed;
 	bool stopping;
 	bool asking;	      /* a query is wanted or under way */
-	int64_t known_usec;   /* when the oldest part of `reply` was asked for, monotonic */
 	int64_t expired_usec; /* what was asked for before is wrong */
-	int64_t failed_usec;  /* when the last query failed, 0 if it did not */
 	struct reader *readers;
 	uint32_t admitted;
 	struct gcr_gpus_reply reply; /* all parts together */
 	struct gcr_gpus_part {
-		int64_t known_usec;
-		uint32_t first; /* its place in `reply` */
+		int64_t known_usec;  /* when `reply` was asked for, monotonic */
+		int64_t failed_usec; /* when the last query failed, 0 if it did not */
+		uint32_t first;	     /* its place in the whole */
 		struct gcr_gpus_reply reply;
 	} parts[GCR_BACKENDS_COUNT]; /* by vendors */
 };
@@ -80,14 +79,34 @@ static void append_locked(struct gcr_gpus *gpus, struct gcr_gpus_part *part)
 static void join_locked(struct gcr_gpus *gpus)
 {
 	gpus->reply.gpus_count = gpus->reply.processes_count = 0;
-	gpus->known_usec = INT64_MAX;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (gpus->daemon->vendors[i].is_here)
+			append_locked(gpus, &gpus->parts[i]);
+}
+
+/* Has the last query of this part failed, and not long ago? Lock held. */
+static bool is_pausing_locked(const struct gcr_gpus_part *part, int64_t now_usec)
+{
+	return part->failed_usec && now_usec - part->failed_usec <= FAILED_PAUSE_USEC;
+}
+
+/*
+ * Is any part to be asked for again: one that is wrong, or (unless 0) older than @most_usec?
+ * Not one that has just failed. Lock held.
+ */
+static bool is_due_locked(const struct gcr_gpus *gpus, int64_t most_usec)
+{
+	int64_t now_usec = gcr_clock_usec();
+
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
-		if (!gpus->daemon->vendors[i].is_here)
-			continue;
-		append_locked(gpus, &gpus->parts[i]);
-		if (gpus->parts[i].known_usec < gpus->known_usec)
-			gpus->known_usec = gpus->parts[i].known_usec;
+		const struct gcr_gpus_part *part = &gpus->parts[i];
+
+		if (gpus->daemon->vendors[i].is_here && !is_pausing_locked(part, now_usec) &&
+		    (part->known_usec <= gpus->expired_usec ||
+		     (most_usec && now_usec - part->known_usec > most_usec)))
+			return true;
 	}
+	return false;
 }
 
 /* Keep an answer to a question of @asked_usec, unless a later one is there. Lock held. */
@@ -96,7 +115,7 @@ static void keep_locked(struct gcr_gpus *gpus, const struct gcr_vendor *vendor,
 {
 	struct gcr_gpus_part *part = &gpus->parts[vendor->index];
 
-	gpus->failed_usec = 0;
+	part->failed_usec = 0;
 	if (asked_usec < part->known_usec)
 		return;
 	part->reply = *reply;
@@ -196,31 +215,33 @@ static int ask(const struct gcr_vendor *vendor, struct gcr_helper **helper, int6
 	return result;
 }
 
-/* All vendors, one after the other; those that answer are kept. */
-static int ask_all(struct gcr_gpus *gpus, struct gcr_helper *helpers[GCR_BACKENDS_COUNT],
-		   struct gcr_gpus_reply *reply)
+/* All vendors, one after the other; those that answer are kept, and those that fail have a pause.
+ */
+static void ask_all(struct gcr_gpus *gpus, struct gcr_helper *helpers[GCR_BACKENDS_COUNT],
+		    struct gcr_gpus_reply *reply)
 {
-	int worst = 0;
-
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
 		const struct gcr_vendor *vendor = &gpus->daemon->vendors[i];
 		int64_t asked_usec = gcr_clock_usec();
 		struct gcr_error error;
+		bool is_pausing;
 		int result;
 
-		if (!vendor->is_here)
+		pthread_mutex_lock(&gpus->lock);
+		is_pausing = is_pausing_locked(&gpus->parts[i], asked_usec);
+		pthread_mutex_unlock(&gpus->lock);
+		if (!vendor->is_here || is_pausing)
 			continue;
 		result = ask(vendor, &helpers[i], QUERY_WAIT_USEC, reply, &error);
-		if (result < 0) {
+		if (result < 0)
 			gcr_log(LOG_WARNING, 0, "the GPUs cannot be asked: %s", error.words);
-			worst = result;
-			continue;
-		}
 		pthread_mutex_lock(&gpus->lock);
-		keep_locked(gpus, vendor, reply, asked_usec);
+		if (result < 0)
+			gpus->parts[i].failed_usec = gcr_clock_usec();
+		else
+			keep_locked(gpus, vendor, reply, asked_usec);
 		pthread_mutex_unlock(&gpus->lock);
 	}
-	return worst;
 }
 
 static void put_all(struct gcr_helper *helpers[GCR_BACKENDS_COUNT])
@@ -240,8 +261,6 @@ static void *refresh(void *data)
 
 	pthread_mutex_lock(&gpus->lock);
 	while (!gpus->stopping && reply) {
-		int result;
-
 		if (!gpus->asking) {
 			if (!has_helpers) {
 				pthread_cond_wait(&gpus->changed, &gpus->lock);
@@ -256,14 +275,12 @@ static void *refresh(void *data)
 			continue;
 		}
 		pthread_mutex_unlock(&gpus->lock);
-		result = ask_all(gpus, helpers, reply);
+		ask_all(gpus, helpers, reply);
 		has_helpers = true;
 		used_usec = gcr_clock_usec();
 		pthread_mutex_lock(&gpus->lock);
-		if (result < 0)
-			gpus->failed_usec = gcr_clock_usec();
 		/* What became wrong while it was asked for is asked for again. */
-		gpus->asking = !result && gpus->readers && gpus->known_usec <= gpus->expired_usec;
+		gpus->asking = gpus->readers && is_due_locked(gpus, 0);
 		pthread_cond_broadcast(&gpus->changed);
 	}
 	pthread_mutex_unlock(&gpus->lock);
@@ -341,7 +358,7 @@ static int find_vendors(struct gcr_gpus *gpus, struct gcr_error *error)
 			return result;
 	}
 	if (is_any && gcr_record_each(daemon->runtime_fd, is_of_absent, NULL, daemon) == 1)
-		return gcr_error_set(error, ENXIO,
+		return gcr_error_set(error, EIO,
 				     "a process is frozen that used a GPU of a vendor whose GPUs "
 				     "are not there");
 	return is_any ? 0 : result;
@@ -399,9 +416,7 @@ void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void 
 	struct reader *reader = NULL;
 
 	pthread_mutex_lock(&gpus->lock);
-	if (!gpus->stopping &&
-	    (gpus->known_usec <= gpus->expired_usec || now_usec - gpus->known_usec > FRESH_USEC) &&
-	    (!gpus->failed_usec || now_usec - gpus->failed_usec > FAILED_PAUSE_USEC))
+	if (!gpus->stopping && is_due_locked(gpus, FRESH_USEC))
 		reader = calloc(1, sizeof(*reader));
 	if (reader) {
 		*reader = (struct reader){.ready = ready,

@@ -63,6 +63,11 @@ char *gcr_helper_find(const char *directories, const char *program)
 	size_t length;
 	char *path;
 
+	if (asprintf(&path, "%s/%s", directories, program) < 0)
+		return NULL;
+	if (!access(path, X_OK))
+		return path;
+	free(path);
 	while (directories[length = strcspn(directories, ":")]) {
 		if (asprintf(&path, "%.*s/%s", (int)length, directories, program) < 0)
 			return NULL;
@@ -334,6 +339,8 @@ int gcr_helper_request_fds(struct gcr_helper *helper, uint16_t type, const void 
 		helper->has_reservation = true;
 	if (type == GCR_MESSAGE_SESSION_OUT || type == GCR_MESSAGE_SESSION_IN)
 		helper->in_session = true;
+	if (type == GCR_MESSAGE_IMPORT)
+		helper->has_imported = true;
 	return 0;
 }
 

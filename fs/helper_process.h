@@ -33,6 +33,7 @@ struct gcr_helper {
 	bool dead;	      /* the socket has ended, or it was killed, or it talked garbage */
 	bool has_reservation; /* RESERVE was sent and no RELEASE succeeded since */
 	bool in_session;      /* likewise SESSION_OUT or SESSION_IN and END */
+	bool has_imported;    /* IMPORT was sent, ever */
 	uint16_t request_type;
 	struct gcr_hello hello;
 
@@ -51,8 +52,9 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error);
 
 /*
- * The path of a program in the first of the directories, divided by ':', that has it; in the last
- * one if none has. For the caller to free. NULL: no memory.
+ * The path of a program in @directories, if there is one of that name; else in the first of the
+ * directories, divided by ':', that has it, or in the last one if none has. For the caller to free.
+ * NULL: no memory.
  */
 char *gcr_helper_find(const char *directories, const char *program);
 

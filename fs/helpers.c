@@ -689,9 +689,11 @@ unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers)
 /* Could the next one who wants this GPU's worker go on with it as it is? */
 static bool keep_worker(const struct gcr_helper *helper)
 {
+	bool keeps_vram = helper->has_imported && helper->helpers->config.backend->may_keep_vram;
+
 	/* VRAM that somebody forgot to release must not stay away from the programs. */
 	return helper->said_hello && !helper->has_reservation && !helper->in_session &&
-	       gcr_helper_usable(helper);
+	       !keeps_vram && gcr_helper_usable(helper);
 }
 
 void gcr_helper_put(struct gcr_helper *helper)

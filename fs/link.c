@@ -164,6 +164,7 @@ static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_f
 		.table_changes = __atomic_load_n(&page->table_changes, __ATOMIC_RELAXED),
 		.device_bytes = __atomic_load_n(&page->device_bytes, __ATOMIC_RELAXED),
 		.managed_bytes = __atomic_load_n(&page->managed_bytes, __ATOMIC_RELAXED),
+		.apart_bytes = __atomic_load_n(&page->apart_bytes, __ATOMIC_RELAXED),
 		.extents = __atomic_load_n(&page->extents, __ATOMIC_RELAXED),
 		.sharings = __atomic_load_n(&page->sharings, __ATOMIC_RELAXED),
 		.captures = __atomic_load_n(&page->captures, __ATOMIC_RELAXED),

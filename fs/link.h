@@ -45,6 +45,7 @@ struct gcr_link_facts {
 	uint64_t table_changes;
 	uint64_t device_bytes;
 	uint64_t managed_bytes;
+	uint64_t apart_bytes; /* that stay with the driver though they could be mapped by hand */
 	uint32_t extents;
 	uint32_t sharings;
 	uint32_t captures;

@@ -186,6 +186,12 @@ static int create_helpers(struct gcr_daemon *daemon)
 			vendor->memory_link = NULL;
 			return -ENOMEM;
 		}
+		if (vendor->backend->memory_device &&
+		    asprintf(&vendor->memory_device, "%s/%s", daemon->device_directory,
+			     vendor->backend->memory_device) < 0) {
+			vendor->memory_device = NULL;
+			return -ENOMEM;
+		}
 		result = gcr_helpers_create(&config, &vendor->helpers);
 	}
 	return result;
@@ -319,6 +325,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
 		gcr_helpers_destroy(daemon->vendors[i].helpers);
 		free(daemon->vendors[i].memory_link);
+		free(daemon->vendors[i].memory_device);
 	}
 	gcr_loop_destroy(daemon->loop);
 	gcr_metrics_destroy(daemon->metrics);

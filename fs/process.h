@@ -79,6 +79,8 @@ struct gcr_process {
 	unsigned int moves_count;
 	struct gcr_gpu_pair moves[GCR_GPUS_MAX];
 	uint64_t kept_vram_bytes; /* what the last freeze has left in VRAM, 0: not known, or none */
+	/* What a freeze should have given back of VRAM and the GPU has still in use, 0: nothing. */
+	uint64_t unreturned_vram_bytes;
 	uint64_t held_bytes;	  /* VRAM contents held while frozen */
 	int64_t last_freeze_usec; /* durations of the last that succeeded, 0 if none */
 	int64_t last_thaw_usec;

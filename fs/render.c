@@ -40,6 +40,7 @@ struct view {
 	unsigned int shares_count;
 	struct gcr_share shares[GCR_GPUS_MAX];
 	uint64_t kept_vram_bytes;
+	uint64_t unreturned_vram_bytes;
 	uint64_t held_bytes;
 	int64_t last_freeze_usec;
 	int64_t last_thaw_usec;
@@ -79,6 +80,7 @@ static void look(struct gcr_process *process, struct view *view)
 	view->shares_count = process->shares_count;
 	memcpy(view->shares, process->shares, sizeof(view->shares));
 	view->kept_vram_bytes = process->kept_vram_bytes;
+	view->unreturned_vram_bytes = process->unreturned_vram_bytes;
 	view->held_bytes = process->held_bytes;
 	view->last_freeze_usec = process->last_freeze_usec;
 	view->last_thaw_usec = process->last_thaw_usec;
@@ -379,6 +381,7 @@ static const struct status_key status_keys[] = {
 	{"gpus", render_gpus, false},
 	{"vram_bytes", render_vram, false},
 	{"kept_vram_bytes", render_kept_vram, false},
+	NUMBER("unreturned_vram_bytes", unreturned_vram_bytes),
 	NUMBER("held_bytes", held_bytes),
 	{"idle_ms", render_idle, false},
 	{"kept_bytes", render_kept, false},
@@ -428,12 +431,19 @@ void gcr_render_status(struct gcr_process *process, FILE *stream)
 void gcr_render_error(struct gcr_process *process, FILE *stream)
 {
 	struct gcr_error error;
+	uint64_t unreturned;
 
 	pthread_mutex_lock(&process->lock);
 	error = process->error;
+	unreturned = process->state == GCR_STATE_FROZEN ? process->unreturned_vram_bytes : 0;
 	pthread_mutex_unlock(&process->lock);
 	if (error.number)
 		fprintf(stream, "%s: %s\n", gcr_error_name(error.number), error.words);
+	else if (unreturned)
+		fprintf(stream,
+			"ok: frozen, but %" PRIu64
+			" MiB of its VRAM are still in use: its %s does not free them\n",
+			unreturned >> 20, process->vendor->backend->api);
 	else
 		fputs("ok\n", stream);
 }

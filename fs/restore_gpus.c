@@ -300,10 +300,12 @@ int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error)
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		const struct gcr_vendor *vendor = gcr_gpus_vendor(restore->daemon->gpus, i);
 		const struct gcr_gpu_info *gpu = &reply->gpus[i];
-		uint64_t bytes = need_of(restore, gpu->uuid);
+		uint64_t bytes;
 
-		if (vendor && vendor->backend->criu_plugin && gpu->flags & GCR_GPU_MEMORY &&
-		    gpu->free_bytes < bytes)
+		if (!vendor || !vendor->backend->criu_plugin || !(gpu->flags & GCR_GPU_MEMORY))
+			continue;
+		bytes = need_of(restore, gpu->uuid);
+		if (gpu->free_bytes < bytes)
 			return gcr_error_set(error, ENOMEM,
 					     "GPU %u has %" PRIu64
 					     " MiB free and the process needs %" PRIu64

@@ -26,6 +26,9 @@ struct gcr_vmm_worker {
 	bool is_creating;	   /* CREATE is not answered yet */
 	bool is_copying;	   /* COPY is not */
 	bool is_ending;		   /* END is not */
+	uint64_t own_bytes;	   /* VRAM that it had before that, 0 if it is not known */
+	bool has_imported;	   /* memory of the program's */
+	bool has_ended;		   /* it is gone, and nobody else has its turn yet */
 };
 
 struct gcr_vmm {
@@ -233,7 +236,39 @@ int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
  */
 void gcr_vmm_begin_close(struct gcr_vmm *vmm);
 
-/* END every session and give the workers back. Failures end the worker: nothing of it stays. */
+/*
+ * END every session and give the workers back. Failures end the worker: nothing of it stays. Where
+ * a run time may keep VRAM the end of a worker that has imported some is waited for.
+ */
 void gcr_vmm_close_sessions(struct gcr_vmm *vmm);
+
+/* END every session and the workers, but let nobody else have one before they are given back. */
+void gcr_vmm_end_workers(struct gcr_vmm *vmm);
+
+/* ---- vmm_released.c: did the VRAM come back? For vendors whose run time may keep it. ---- */
+
+struct gcr_vmm_usage;
+
+/* The sessions are open, and nothing is imported: what VRAM the workers themselves have. */
+void gcr_vmm_note_workers(struct gcr_vmm *vmm);
+
+/*
+ * Before COMMIT: what is in use. While this lasts nobody is thawed on the GPUs concerned. NULL: it
+ * cannot be told, or there is no need.
+ */
+struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm);
+
+/*
+ * After COMMIT, the workers gone: wait for a moment until what was handed over is free. What has
+ * stayed in use is noted in the process (unreturned_vram_bytes), logged, and a reason to refuse its
+ * next freeze. Frees @usage; NULL is fine.
+ */
+void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);
+
+/* Nothing is known: the program could not be told to free it, or has it again. */
+void gcr_vmm_forget_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);
+
+/* -EOPNOTSUPP if an earlier freeze did not free the VRAM. */
+int gcr_vmm_check_returned(struct gcr_vmm *vmm, struct gcr_error *error);
 
 #endif

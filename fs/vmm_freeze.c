@@ -54,7 +54,7 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 	int result;
 
 	while ((result = gcr_children_check(drive->process->pid, drive->vendor->memory_link,
-					    error)) == -EOPNOTSUPP &&
+					    drive->vendor->memory_device, error)) == -EOPNOTSUPP &&
 	       gcr_clock_usec() < until_usec && !gcr_task_stopped(drive->task))
 		gcr_drive_pause(drive, CHILD_POLL_MSEC);
 	if (!result)
@@ -74,6 +74,8 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 
 	gcr_drive_set_phase(drive, "preflight");
 	result = check_facts(vmm, error);
+	if (!result)
+		result = gcr_vmm_check_returned(vmm, error);
 	if (!result)
 		result = gcr_drive_need_helper(drive, error);
 	if (result < 0)
@@ -205,6 +207,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		gcr_snapshot_stop_populating(vmm->snapshot);
 	if (!result)
 		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+	if (!result)
+		gcr_vmm_note_workers(vmm);
 	gcr_vmm_lap(&since_usec);
 	gcr_drive_set_phase(drive, "managed");
 	if (!result)
@@ -264,6 +268,7 @@ static void note_kept(struct gcr_drive *drive)
 static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_process *process = vmm->drive.process;
+	struct gcr_vmm_usage *usage;
 	struct gcr_error told;
 	int result;
 
@@ -277,8 +282,15 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (gcr_drive_write_record(&vmm->drive, GCR_RECORD_FROZEN, &told) < 0)
 		gcr_log(LOG_WARNING, process->pid, "%s", told.words);
 	gcr_drive_set_phase(&vmm->drive, "commit");
+	usage = gcr_vmm_note_usage(vmm);
 	/* A library that does not answer now is told when it has reconnected. */
 	result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, &told);
+	if (usage)
+		gcr_vmm_end_workers(vmm);
+	if (result < 0 || gcr_vmm_has_its_memory(vmm))
+		gcr_vmm_forget_usage(vmm, usage);
+	else
+		gcr_vmm_check_usage(vmm, usage);
 	gcr_vmm_close_sessions(vmm);
 	if (result < 0)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);

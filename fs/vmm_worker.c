@@ -234,6 +234,7 @@ int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const in
 			continue;
 		if (range.count > worker->count - range.first)
 			range.count = worker->count - range.first;
+		worker->has_imported = true;
 		result = ask(vmm, worker, GCR_MESSAGE_IMPORT, &range, sizeof(range), fds,
 			     range.count, error);
 		first += range.count;
@@ -421,11 +422,35 @@ void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 		    gcr_helper_result(worker->helper, COPY_GRACE_USEC, -1, &answer) < 0)
 			drop(vmm, worker);
 		worker->is_copying = false;
-		if (worker->helper && !worker->is_ending &&
+		if (worker->helper && !worker->is_ending && !worker->has_ended &&
 		    gcr_helper_request(worker->helper, GCR_MESSAGE_END, NULL, 0, &error) < 0)
 			drop(vmm, worker);
-		worker->is_ending = worker->helper != NULL;
+		worker->is_ending = worker->helper && !worker->has_ended;
 	}
+}
+
+static void end_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
+{
+	struct gcr_result answer;
+
+	if (worker->is_ending &&
+	    (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC, -1, &answer) < 0 ||
+	     answer.error))
+		drop(vmm, worker);
+	worker->is_ending = false;
+	if (!worker->helper || worker->has_ended || !worker->has_imported ||
+	    !vmm->drive.vendor->backend->may_keep_vram)
+		return;
+	gcr_helper_kill(worker->helper);
+	gcr_helper_await_end(worker->helper, ENDING_USEC);
+	worker->has_ended = true;
+}
+
+void gcr_vmm_end_workers(struct gcr_vmm *vmm)
+{
+	gcr_vmm_begin_close(vmm);
+	for (unsigned int i = 0; i < vmm->workers_count; i++)
+		end_session(vmm, &vmm->workers[i]);
 }
 
 void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
@@ -433,13 +458,9 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 	gcr_vmm_begin_close(vmm);
 	for (unsigned int i = 0; i < vmm->workers_count; i++) {
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
-		struct gcr_result answer;
 
-		if (worker->helper && (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC,
-							 -1, &answer) < 0 ||
-				       answer.error))
-			drop(vmm, worker);
-		worker->is_ending = false;
+		end_session(vmm, worker);
 		gcr_helper_put(TAKE_PTR(worker->helper));
+		worker->has_ended = false;
 	}
 }

@@ -307,6 +307,32 @@ int gcr_proc_each_range(pid_t pid, const char *path,
 	return each_line_of_maps(pid, visit_range, &ranges);
 }
 
+struct spans {
+	const char *prefix;
+	int (*visit)(const struct gcr_proc_span *span, void *data);
+	void *data;
+};
+
+static int visit_span(char *line, void *data)
+{
+	const struct spans *spans = data;
+	struct gcr_proc_span span;
+
+	if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %" SCNx64, &span.start, &span.end,
+		   &span.offset) != 3 ||
+	    strncmp(mapping_path(line), spans->prefix, strlen(spans->prefix)) != 0)
+		return 0;
+	return spans->visit(&span, spans->data);
+}
+
+int gcr_proc_each_span(pid_t pid, const char *prefix,
+		       int (*visit)(const struct gcr_proc_span *span, void *data), void *data)
+{
+	struct spans spans = {.prefix = prefix, .visit = visit, .data = data};
+
+	return each_line_of_maps(pid, visit_span, &spans);
+}
+
 int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 {
 	_cleanup_close_ int pidfd = -1;

@@ -63,6 +63,16 @@ int gcr_proc_each_mapping(pid_t pid, int (*visit)(const char *path, void *data),
 int gcr_proc_each_range(pid_t pid, const char *path,
 			int (*visit)(uintptr_t start, uintptr_t end, void *data), void *data);
 
+/* One line of /proc/PID/maps. */
+struct gcr_proc_span {
+	uintptr_t start, end;
+	uint64_t offset; /* of the file, at start */
+};
+
+/* The same for every file whose path begins with @prefix. */
+int gcr_proc_each_span(pid_t pid, const char *prefix,
+		       int (*visit)(const struct gcr_proc_span *span, void *data), void *data);
+
 /* A pidfd for exactly this process: -ESRCH if the start time is not @start_ticks. */
 int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd);
 

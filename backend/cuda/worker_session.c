@@ -295,12 +295,19 @@ static int set_access(struct gcr_worker_session *session, size_t first, size_t e
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
 
+	CUresult result;
+
 	if (first == end)
 		return 0;
-	return check(session->gpu,
-		     session->gpu->driver.cuMemSetAccess(session->base + starts[first],
-							 starts[end] - starts[first], &access, 1),
-		     "cuMemSetAccess", ret_driver_result, error);
+	result = session->gpu->driver.cuMemSetAccess(session->base + starts[first],
+						     starts[end] - starts[first], &access, 1);
+#ifdef GCR_HIP
+	/* HIP 7.0 to 7.2 measure the range from where the reservation begins. */
+	if (result == CUDA_ERROR_INVALID_VALUE && first > 0)
+		result =
+			session->gpu->driver.cuMemSetAccess(session->base, starts[end], &access, 1);
+#endif
+	return check(session->gpu, result, "cuMemSetAccess", ret_driver_result, error);
 }
 
 /* What is mapped from now on can be copied. */

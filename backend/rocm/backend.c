@@ -31,6 +31,8 @@ const struct gcr_backend gcr_backend_hip = {
 	.api = "HIP",
 	.vendor = "AMD",
 	.engine = "hip",
+	/* See README.md, "What releases keep". */
+	.may_keep_vram = true,
 	.page_flag = GCR_PAGE_HIP,
 	.control_program = "gpucr-control-hip",
 	.worker_program = "gpucr-worker-hip",
@@ -38,6 +40,8 @@ const struct gcr_backend gcr_backend_hip = {
 	.mapped_devices = mapped_devices,
 	/* hipMemExportToShareableHandle makes dma-bufs. */
 	.memory_link = "/dmabuf:",
+	/* From ROCm 7.2 on (Runtime::MappedHandleAllowedAgent, for the CPU). */
+	.memory_device = "dri/renderD",
 	.no_device_words = "there is no /dev/kfd: no AMD GPU, or amdgpu is not loaded",
 	.needs_device = true,
 	.criu_plugin = "amdgpu_plugin.so",

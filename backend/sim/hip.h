@@ -24,6 +24,9 @@
 #define HIP_VERSION_7_14 71400000
 int hip_version(void);
 
+/* Is a fault of some releases asked for, by its name in GPUCR_SIM_HIP_QUIRKS? See README.md. */
+bool hip_has_quirk(const char *name);
+
 /* The architecture of the GPUs, as hipDeviceProp_t has it: GPUCR_SIM_HIP_ARCH, else that of MI200.
  */
 const char *hip_architecture(void);

@@ -14,6 +14,21 @@ int hip_version(void)
 	return (int)(major * 10000000 + minor * 100000 + patch);
 }
 
+bool hip_has_quirk(const char *name)
+{
+	const char *list = getenv("GPUCR_SIM_HIP_QUIRKS");
+	size_t length = strlen(name);
+
+	while (list && *list) {
+		size_t word = strcspn(list, ",");
+
+		if (word == length && !strncmp(list, name, length))
+			return true;
+		list += word + (list[word] == ',');
+	}
+	return false;
+}
+
 /* ROCr's variable comes first; HIP's own numbers count what that has left. */
 static void choose(void)
 {

@@ -31,6 +31,7 @@ struct ihipMemGenericAllocationHandle {
 	unsigned of_program; /* of these; the others are mappings */
 	hipMemAllocationProp prop;
 	int device; /* where it is */
+	bool is_imported;
 };
 
 typedef struct ihipMemGenericAllocationHandle handle_t;
@@ -61,7 +62,9 @@ static void unref(handle_t *handle)
 			*link = handle->next;
 			break;
 		}
-	cuMemRelease(handle->number);
+	/* Nobody can name it any more, and its VRAM stays in use until the process ends. */
+	if (!hip_has_quirk("release") && !(handle->is_imported && hip_has_quirk("import")))
+		cuMemRelease(handle->number);
 	free(handle);
 }
 
@@ -275,7 +278,8 @@ hipError_t hipMemSetAccess(void *pointer, size_t bytes, const hipMemAccessDesc *
 
 	if (!pointer || !bytes || !desc || !count)
 		HIP_RETURN(hipErrorInvalidValue);
-	if (hip_version() >= HIP_VERSION_7_0 && hip_version() < HIP_VERSION_7_14 &&
+	if ((hip_has_quirk("access") ||
+	     (hip_version() >= HIP_VERSION_7_0 && hip_version() < HIP_VERSION_7_14)) &&
 	    !first_are((CUdeviceptr)pointer, bytes))
 		HIP_RETURN(hipErrorInvalidValue);
 	/* One after the other: what comes before an invalid one is done. */
@@ -352,6 +356,8 @@ hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *hand
 	if (result)
 		HIP_RETURN(result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_INVALID_VALUE);
 	*handle = handle_add(number, &prop, core.location.id);
+	if (*handle)
+		(*handle)->is_imported = true;
 	HIP_RETURN(*handle ? hipSuccess : hipErrorOutOfMemory);
 }
 

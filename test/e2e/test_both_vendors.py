@@ -112,6 +112,58 @@ def test_the_daemon_dies():
         go_on(found)
 
 
+def test_a_vendor_that_is_missing():
+    """Whose frozen process is alive: a daemon without it does not start, and says so."""
+    with vmm.machine(others=1) as machine:
+        found = programs(machine)
+        machine.must(found[HIP].pid, 'freeze')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        try:
+            machine.start(env={'GPUCR_SIM_HIP_GPUS': '0'})
+        except harness.Failure:
+            pass
+        else:
+            raise harness.Failure('it has started')
+        check('a process is frozen that used a GPU of a vendor whose GPUs are not there'
+              in machine.log(), machine.log())
+        equal(machine.daemon.returncode, 1)
+        machine.start()
+        machine.wait_status(found[HIP].pid, 'verb', '-')
+        machine.must(found[HIP].pid, 'thaw')
+        go_on(found)
+
+
+def test_only_dead_ones_are_missing():
+    """One that has ended since does not keep a daemon from starting."""
+    with vmm.machine(others=1) as machine:
+        found = programs(machine)
+        machine.must(found[HIP].pid, 'freeze')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        found.pop(HIP).end(harness.signal.SIGKILL)
+        machine.start(env={'GPUCR_SIM_HIP_GPUS': '0'})
+        equal(machine.status_of_all()['gpus'], '1')
+        go_on(found)
+
+
+def test_one_vendor_fails():
+    """What is shown of the other's GPUs is as new as ever."""
+    with vmm.machine(others=1) as machine:
+        files = {name: f'{machine.simulator}/hip/sys/class/kfd/kfd/topology/nodes'
+                 for name in (HIP,)}
+        nodes = next(path for path in (files[HIP], files[HIP].replace('/hip/', '/'))
+                     if os.path.isdir(path))
+        os.rename(nodes, f'{nodes}.away')
+        machine.used(0)
+        wait_for(lambda: 'the GPUs cannot be asked' in machine.log() or machine.gpu(0) is None,
+                 'a query to fail', 20)
+        demo = machine.demo(*SMALL, command=of(CUDA)).wait_ready()
+        wait_for(lambda: machine.used(0) >= 8 * MIB, 'its VRAM to be shown', 3)
+        os.rename(f'{nodes}.away', nodes)
+        demo.wait_ticks(2)
+
+
 def test_a_tree_of_both():
     """Dumped and brought back whole, each onto its own."""
     with dump.machine(others=1, worker_idle=1) as machine:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The socket of the preload library: garbage that comes in there is dropped, and nobody notices."""
+import fcntl
 import os
 import random
 import resource
@@ -14,6 +15,9 @@ from harness import NOBODY, Machine, Skip, check, equal, wait_for
 
 MAGIC, VERSION = 0x46524347, 1
 HELLO, STATE, RESULT, REGISTER = 1, 16, 64, 96
+PAGE_MAGIC, PAGE_HIP = 0x50524347, 4
+RUNNING, GATED, HANDED, OUT, INCOMING = 1, 2, 3, 4, 5
+F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
 
 def message(kind=REGISTER, payload=b'\1\0\0\0\0\0\0\0', magic=MAGIC, version=VERSION, length=None):
@@ -110,6 +114,45 @@ def test_who_registers_without_a_gpu():
         equal(machine.state(os.getpid()), 'running')
         peer.close()
         wait_for(lambda: os.getpid() not in machine.pids(), 'us to be gone')
+
+
+def register(machine, flags, phase):
+    """As the preload library does, with a page of these flags."""
+    page = os.memfd_create('gpucr-page', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(page, 1 << 20)
+    os.pwrite(page, struct.pack('=IIII', PAGE_MAGIC, 1, phase, flags), 0)
+    fcntl.fcntl(page, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+    peer = connect(machine)
+    socket.send_fds(peer, [message(payload=struct.pack('=II40s', 1, phase, b''))], [page])
+    os.close(page)
+    return peer
+
+
+def is_open(peer):
+    peer.setblocking(False)
+    try:
+        return peer.recv(100) != b''
+    except BlockingIOError:
+        return True
+
+
+def test_libraries_of_a_vendor_without_gpus():
+    """One whose program runs is left to itself; one that has handed memory over is not kept, so that
+    it takes that back."""
+    with Machine() as machine:
+        running = register(machine, PAGE_HIP, RUNNING)
+        for phase in (GATED, HANDED, OUT, INCOMING):
+            peer = register(machine, PAGE_HIP, phase)
+            check(is_dropped(peer), f'phase {phase}')
+            peer.close()
+        check(is_open(running), 'the one that runs')
+        check(os.getpid() not in machine.pids(), 'nobody is served')
+        # Of the vendor that is there they are welcome.
+        served = register(machine, 0, OUT)
+        wait_for(lambda: os.getpid() in machine.pids(), 'us in the list')
+        check(is_open(served), 'the one that is served')
+        served.close()
+        running.close()
 
 
 def test_silent_connections():

@@ -154,6 +154,20 @@ def test_without_helpers():
             refused(machine, result, 'libcuda.so.1')
 
 
+def test_colon_in_the_helpers_directory():
+    """Directories are divided by colons, unless there is one of the whole name."""
+    with harness.Machine(start=False) as machine:
+        directory = f'{machine.directory}/a:b'
+        os.symlink(f'{harness.BUILD}/backend/cuda', directory)
+        for value in directory, f'{machine.directory}/nothing:{harness.BUILD}/backend/cuda':
+            machine.start(env={'GPUCR_HELPER_DIR': value})
+            demo = machine.ready_demo()
+            machine.must(demo.pid, 'freeze')
+            machine.must(demo.pid, 'thaw')
+            demo.end()
+            equal(machine.stop(), 0)
+
+
 def test_relative_paths():
     """The daemon in the background works in another directory than it was started in."""
     with Bare() as machine:

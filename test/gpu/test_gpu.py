@@ -461,9 +461,9 @@ class Suite(FastParts, DumpParts, AmdParts):
              "files", "verify", "digest", "store", "dump-small", "dump", "worker", "two",
              "sanitizer", "steps", "cycles", "full", "refuse", "interrupt", "kill", "daemon"]
     # Those that mean something on an AMD GPU, dumps last: nobody knows how they go there.
-    HIP_PARTS = ["demo", "without", "data", "kinds", "files", "verify", "transformer", "bench",
-                 "torch", "arrays", "store", "worker", "two", "steps", "cycles", "full", "daemon",
-                 "dump-amd"]
+    HIP_PARTS = ["demo", "again", "without", "data", "kinds", "files", "verify", "transformer",
+                 "bench", "torch", "arrays", "store", "worker", "two", "steps",
+                 "cycles", "full", "daemon", "dump-amd"]
 
     @classmethod
     def method_of(cls, part):

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/* Children that have inherited what keeps GPU memory. Ordinary files stand for the device's. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/children.h"
+#include "test/unit/test.h"
+
+#define BYTES (64 << 12)
+
+static char directory[] = "/tmp/gpucr-children.XXXXXX";
+static char device[64];	       /* a file, as /dev/dri/renderD128 is */
+static char device_begins[64]; /* how its path begins */
+
+/* A child that does @work and lives until it is ended. */
+static pid_t child_of(void (*work)(void *data), void *data)
+{
+	int ready[2];
+	char byte;
+	pid_t pid;
+
+	CHECK(pipe(ready) == 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (work)
+			work(data);
+		if (write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	CHECK(read(ready[0], &byte, 1) == 1);
+	close(ready[0]);
+	close(ready[1]);
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+static int check(struct gcr_error *error)
+{
+	*error = (struct gcr_error){0};
+	return gcr_children_check(getpid(), "/dmabuf:", device_begins, error);
+}
+
+static void *map(off_t offset)
+{
+	int fd = open(device, O_RDWR | O_CLOEXEC);
+	void *address;
+
+	CHECK(fd >= 0);
+	address = mmap(NULL, BYTES, PROT_NONE, MAP_SHARED, fd, offset);
+	CHECK(address != MAP_FAILED);
+	close(fd);
+	return address;
+}
+
+static void unmap(void *address)
+{
+	CHECK(munmap(address, BYTES) == 0);
+}
+
+static void unmap_half(void *address)
+{
+	munmap(address, BYTES / 2);
+}
+
+/* What a child does that uses the GPU by itself, be it at the same address. */
+static void map_other(void *address)
+{
+	int fd = open(device, O_RDWR | O_CLOEXEC);
+
+	if (mmap(address, BYTES, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 2 * BYTES) != address)
+		_exit(1);
+}
+
+static void test_inherited(void)
+{
+	void *address = map(BYTES);
+	struct gcr_error error;
+	char name[32];
+	pid_t pid;
+
+	CHECK(check(&error) == 0);
+	pid = child_of(NULL, NULL);
+	CHECK(check(&error) == -EOPNOTSUPP);
+	snprintf(name, sizeof(name), "child %d ", (int)pid);
+	CHECK(strstr(error.words, name) && strstr(error.words, "mappings"));
+	/* Of another vendor's nothing is known. */
+	CHECK(gcr_children_check(getpid(), "/dmabuf:", NULL, &error) == 0);
+	end(pid);
+	CHECK(check(&error) == 0);
+	pid = child_of(unmap_half, address);
+	CHECK(check(&error) == -EOPNOTSUPP);
+	end(pid);
+	unmap(address);
+}
+
+static void test_not_inherited(void)
+{
+	void *address = map(BYTES);
+	struct gcr_error error;
+	pid_t pid = child_of(map_other, address);
+
+	CHECK(check(&error) == 0);
+	end(pid);
+	CHECK(madvise(address, BYTES, MADV_DONTFORK) == 0);
+	pid = child_of(NULL, NULL);
+	CHECK(check(&error) == 0);
+	end(pid);
+	unmap(address);
+	/* One whose parent has none any more. */
+	address = map(BYTES);
+	pid = child_of(NULL, NULL);
+	unmap(address);
+	CHECK(check(&error) == 0);
+	end(pid);
+}
+
+static void grandchild(void *data)
+{
+	(void)data;
+	child_of(NULL, NULL);
+}
+
+static void test_below(void)
+{
+	void *address = map(0);
+	struct gcr_error error;
+	pid_t pid;
+
+	CHECK(madvise(address, BYTES / 2, MADV_DONTFORK) == 0);
+	pid = child_of(grandchild, NULL);
+	CHECK(check(&error) == -EOPNOTSUPP);
+	end(pid);
+	unmap(address);
+}
+
+int main(void)
+{
+	int fd;
+
+	CHECK(mkdtemp(directory));
+	snprintf(device, sizeof(device), "%s/renderD128", directory);
+	snprintf(device_begins, sizeof(device_begins), "%s/renderD", directory);
+	fd = open(device, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && ftruncate(fd, 4 * BYTES) == 0);
+	close(fd);
+	test_inherited();
+	test_not_inherited();
+	test_below();
+	unlink(device);
+	rmdir(directory);
+	return 0;
+}

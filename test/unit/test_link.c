@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/* fs/link.c: whose page it is that is found in a process. We are the process. */
+#include "fs/link.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fs/daemon.h"
+#include "lib/protocol.h"
+#include "test/unit/test.h"
+
+static struct gcr_daemon served;
+static struct gcr_process process;
+
+/* A page as a library of @flags makes it. */
+static struct gcr_page *make_page(uint32_t flags, uint64_t device_bytes)
+{
+	int fd = memfd_create(GCR_PAGE_NAME, MFD_CLOEXEC);
+	struct gcr_page *page;
+
+	CHECK(fd >= 0 && ftruncate(fd, sizeof(*page)) == 0);
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	close(fd);
+	page->magic = GCR_PAGE_MAGIC;
+	page->version = GCR_PAGE_VERSION;
+	page->phase = GCR_PRELOAD_RUNNING;
+	page->flags = flags;
+	page->device_bytes = device_bytes;
+	return page;
+}
+
+static void drop_page(struct gcr_page *page)
+{
+	CHECK(munmap(page, sizeof(*page)) == 0);
+}
+
+/* Is a page of @vendor's library found, with so many bytes? */
+static bool finds(const struct gcr_backend *backend, uint64_t device_bytes)
+{
+	struct gcr_link_facts facts;
+	bool is_due;
+	int result;
+
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (served.vendors[i].backend == backend)
+			process.vendor = &served.vendors[i];
+	is_due = gcr_link_is_due(&process);
+	result = gcr_link_facts_unconnected(&process, &facts);
+	CHECK(result == 0 || result == -ENOTCONN);
+	CHECK(is_due == !result);
+	return !result && facts.device_bytes == device_bytes;
+}
+
+static void test_whose(uint32_t flags, const struct gcr_backend *its,
+		       const struct gcr_backend *others)
+{
+	struct gcr_page *page = make_page(flags | GCR_PAGE_VMM, 1 << 20);
+
+	CHECK(finds(its, 1 << 20));
+	CHECK(!finds(others, 1 << 20));
+	drop_page(page);
+	CHECK(!finds(its, 1 << 20));
+}
+
+/* Whichever is first in the maps. */
+static void test_both(void)
+{
+	for (int order = 0; order < 2; order++) {
+		struct gcr_page *first = make_page(order ? GCR_PAGE_HIP : 0, order ? 2 : 1);
+		struct gcr_page *second = make_page(order ? 0 : GCR_PAGE_HIP, order ? 1 : 2);
+
+		CHECK(finds(&gcr_backend_cuda, 1));
+		CHECK(finds(&gcr_backend_hip, 2));
+		drop_page(first);
+		drop_page(second);
+	}
+}
+
+/* What is not understood may be anybody's. */
+static void test_of_another_version(void)
+{
+	struct gcr_page *page = make_page(0, 1);
+	struct gcr_link_facts facts;
+
+	page->version = GCR_PAGE_VERSION + 1;
+	process.vendor = &served.vendors[0];
+	CHECK(gcr_link_is_due(&process));
+	CHECK(gcr_link_facts_unconnected(&process, &facts) == -EPROTO);
+	drop_page(page);
+}
+
+int main(void)
+{
+	pthread_mutex_init(&process.lock, NULL);
+	process.pid = getpid();
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		served.vendors[i] =
+			(struct gcr_vendor){.backend = gcr_backends[i], .index = (unsigned int)i};
+	test_whose(0, &gcr_backend_cuda, &gcr_backend_hip);
+	test_whose(GCR_PAGE_HIP, &gcr_backend_hip, &gcr_backend_cuda);
+	test_both();
+	test_of_another_version();
+	return 0;
+}
