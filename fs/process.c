@@ -99,7 +99,8 @@ static void unlink_locked(struct gcr_processes *processes, struct gcr_process *p
  */
 static bool is_idle_locked(const struct gcr_process *process)
 {
-	return process->state == GCR_STATE_RUNNING && !process->task && !process->registrations;
+	return process->state == GCR_STATE_RUNNING && !process->task && !process->registrations &&
+	       !process->adoptions;
 }
 
 static bool has_ended(const struct gcr_process *process)

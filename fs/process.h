@@ -82,6 +82,7 @@ struct gcr_process {
 	struct gcr_history *history;   /* of its snapshots' contents, NULL: none yet */
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
 	unsigned int registrations;    /* preload connections */
+	unsigned int adoptions;	       /* by verbs that make of it what it was: it is not idle */
 	bool was_refused;	       /* the driver would not checkpoint it */
 	bool was_handed_over;	       /* it has imported handles since a thaw by the vmm engine */
 	struct gcr_link *link;	       /* the preload library's, NULL if there is none */

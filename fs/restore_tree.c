@@ -316,6 +316,43 @@ static int forget_bytes(struct gcr_process *process, const char *generation,
 	return 0;
 }
 
+/*
+ * It holds no GPU, and its library may not have come yet: the scan would take it for one that has
+ * let go, before it is frozen.
+ */
+static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member *member,
+			 struct gcr_error *error)
+{
+	struct gcr_process *process;
+	bool is_gone;
+
+	do {
+		int result =
+			gcr_processes_add(restore->daemon->processes, member->pid, 0, &process);
+
+		if (result < 0)
+			return gcr_error_set(error, result == -ESRCH ? EIO : -result,
+					     "process %d, which CRIU has restored: %s",
+					     (int)member->pid, strerror(-result));
+		pthread_mutex_lock(&process->lock);
+		is_gone = process->state == GCR_STATE_GONE;
+		if (!is_gone)
+			process->adoptions++;
+		pthread_mutex_unlock(&process->lock);
+		if (is_gone)
+			gcr_process_unref(process);
+	} while (is_gone);
+	member->process = process;
+	return 0;
+}
+
+static void end_adoption(struct gcr_process *process)
+{
+	pthread_mutex_lock(&process->lock);
+	process->adoptions--;
+	pthread_mutex_unlock(&process->lock);
+}
+
 static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 		 struct gcr_error *error)
 {
@@ -330,24 +367,20 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 		member->pid = restore->command.restored;
 	if (result < 0)
 		return result;
-	result = gcr_processes_add(restore->daemon->processes, member->pid, 0, &member->process);
-	if (result < 0)
-		return gcr_error_set(error, result == -ESRCH ? EIO : -result,
-				     "process %d, which CRIU has restored: %s", (int)member->pid,
-				     strerror(-result));
-	result = forget_bytes(member->process, manifest->generation, error);
+	result = adopt_process(restore, member, error);
 	if (result < 0)
 		return result;
-	if (!strcmp(manifest->engine, "vmm"))
+	result = forget_bytes(member->process, manifest->generation, error);
+	if (!result && !strcmp(manifest->engine, "vmm"))
 		result = adopt_bytes(restore, member, manifest, &snapshot, error);
 	if (!result)
 		result = write_record(restore, member, manifest, error);
-	if (result < 0) {
+	if (result < 0)
 		gcr_snapshot_discard(snapshot);
-		return result;
-	}
-	fill_in(restore, member, manifest, snapshot);
-	return 0;
+	else
+		fill_in(restore, member, manifest, snapshot);
+	end_adoption(member->process);
+	return result;
 }
 
 /* While all of them are stopped: once some run, the tree may never be the same twice. */
