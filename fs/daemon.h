@@ -3,8 +3,8 @@
  * The daemon as a whole: what every part of fs/ can reach, who owns it, and the order of locks.
  *
  * Lock order: process table, then operation, then process, then one leaf (event log, GPU table,
- * waiter list). No lock is held across a FUSE reply, a FUSE notification, a wait, a message to a
- * helper or a call that may block on another process.
+ * store, waiter list). No lock is held across a FUSE reply, a FUSE notification, a wait, a message
+ * to a helper or a call that may block on another process.
  */
 #ifndef GCR_FS_DAEMON_H
 #define GCR_FS_DAEMON_H

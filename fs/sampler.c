@@ -21,6 +21,8 @@
 #include "lib/clock.h"
 #include "lib/extent.h"
 
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
+
 /* A table that has not changed for so many samples is worth having files for. */
 #define STEADY_SAMPLES 3
 /* What a running program's agent may take for an answer that needs no GPU. */
@@ -68,6 +70,8 @@ static int ask(struct gcr_process *process, uint16_t type, struct gcr_message *m
 static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *process,
 			 struct gcr_message *message)
 {
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *kept = NULL;
+	struct gcr_store *store = sampler->daemon->store;
 	_cleanup_free_ struct gcr_extent *extents = NULL;
 	struct gcr_result answer;
 	struct gcr_error error;
@@ -95,9 +99,15 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 			return;
 		extents[i].gpu_index = (uint32_t)index;
 	}
-	gcr_store_pool(sampler->daemon->store, process->pid, process->start_ticks, extents, count);
-	/* Files are of no GPU until they are used; with several it is not known whose worker. */
+	kept = gcr_store_find_kept(store, process->pid, process->start_ticks);
 	pthread_mutex_lock(&process->lock);
+	/* A freeze that has begun meanwhile has taken its files, or will; it needs no new ones. */
+	if (process->state != GCR_STATE_RUNNING || process->task) {
+		pthread_mutex_unlock(&process->lock);
+		return;
+	}
+	gcr_store_pool(store, process->pid, process->start_ticks, extents, count, kept);
+	/* Files are of no GPU until they are used; with several it is not known whose worker. */
 	process->has_pool_gpu = count > 0;
 	for (size_t i = 1; i < count; i++)
 		if (memcmp(extents[i].gpu, extents[0].gpu, GCR_UUID_BYTES))

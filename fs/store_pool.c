@@ -246,9 +246,8 @@ static struct gcr_pool *get_pool_locked(struct gcr_store *store, pid_t pid, uint
 }
 
 void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
-		    const struct gcr_extent *extents, size_t count)
+		    const struct gcr_extent *extents, size_t count, struct gcr_snapshot *kept)
 {
-	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *kept = NULL;
 	uint64_t *wanted;
 	struct gcr_pool *pool;
 	size_t wanted_count = 0;
@@ -258,7 +257,6 @@ void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	wanted = calloc(count ? count : 1, sizeof(*wanted));
 	if (!wanted)
 		return;
-	kept = gcr_store_find_kept(store, pid, start_ticks);
 	for (size_t i = 0; i < count; i++)
 		if (!kept || !gcr_store_has_kept(kept, &extents[i]))
 			wanted[wanted_count++] = extents[i].bytes;

@@ -37,6 +37,7 @@ static struct {
 	uint64_t last_id;
 	uint64_t changes;
 	uint64_t device_bytes;
+	uint64_t apart_bytes;
 	uint32_t extents, imported;
 } table;
 
@@ -87,6 +88,7 @@ static void publish(void)
 	if (!page)
 		return;
 	page->device_bytes = table.device_bytes;
+	page->apart_bytes = table.apart_bytes;
 	page->extents = table.extents;
 	if (table.imported)
 		__atomic_or_fetch(&page->flags, GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
@@ -134,6 +136,10 @@ struct gcr_memory *gcr_table_add_memory(enum gcr_memory_origin origin, int devic
 		table.extents++;
 		changed();
 	}
+	if (origin == GCR_MEMORY_APART) {
+		table.apart_bytes += bytes;
+		publish();
+	}
 	return TAKE_PTR(memory);
 }
 
@@ -175,6 +181,10 @@ void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead)
 		table.extents--;
 		table.imported -= memory->imported;
 		changed();
+	}
+	if (memory->origin == GCR_MEMORY_APART) {
+		table.apart_bytes -= memory->bytes;
+		publish();
 	}
 	memory->next_dead = *dead;
 	*dead = memory;
