@@ -641,6 +641,27 @@ static void granularity_of_old(void)
 	CHECK(ask_granularity() == 4096);
 }
 
+/* Memory of an odd size is not handed over, and a dump has to know of it. */
+static void apart(void)
+{
+	hipMemAllocationProp prop = {
+		.type = hipMemAllocationTypePinned,
+		.location = {.type = hipMemLocationTypeDevice, .id = 0},
+	};
+	hipMemGenericAllocationHandle_t whole, odd[2];
+
+	OK(HIP(hipMemCreate)(&whole, 4 * MIB, &prop, 0));
+	CHECK(memory()->page()->apart_bytes == 0);
+	OK(HIP(hipMemCreate)(&odd[0], 4096, &prop, 0));
+	OK(HIP(hipMemCreate)(&odd[1], 2 * MIB + 8192, &prop, 0));
+	CHECK(memory()->page()->apart_bytes == 2 * MIB + 12288);
+	OK(HIP(hipMemRelease)(odd[0]));
+	CHECK(memory()->page()->apart_bytes == 2 * MIB + 8192);
+	OK(HIP(hipMemRelease)(odd[1]));
+	OK(HIP(hipMemRelease)(whole));
+	CHECK(memory()->page()->apart_bytes == 0);
+}
+
 /* HIP writes four bytes, and so do we. */
 static void range_size(void)
 {
@@ -788,6 +809,7 @@ static const struct subject subjects[] = {
 	{.name = "granularity, old",
 	 .run = granularity_of_old,
 	 .environment = "GPUCR_SIM_HIP_GRANULARITY=4K"},
+	{.name = "apart", .run = apart, .environment = "GPUCR_SIM_HIP_GRANULARITY=4K"},
 	{.name = "range size", .run = range_size},
 	{.name = "capture after a wait", .run = capture_after_wait, .gpus = "2"},
 	{.name = "capture in a wait", .run = capture_in_wait},
