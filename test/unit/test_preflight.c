@@ -20,50 +20,12 @@
 
 #include "lib/cleanup.h"
 #include "lib/procfs.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #define DRIVER "580.159.04"
 
 static char devices[] = "/tmp/gcr-preflight-XXXXXX"; /* stands for /dev */
-
-struct child {
-	pid_t pid;
-	int go; /* closing it ends the child */
-};
-
-/* Runs prepare(argument) in a child, returns when it is done; the child waits for `go`. */
-static struct child start_child(void (*prepare)(const char *argument), const char *argument)
-{
-	struct child child;
-	int ready[2];
-	int go[2];
-	char byte;
-
-	CHECK(pipe2(ready, O_CLOEXEC) == 0 && pipe2(go, O_CLOEXEC) == 0);
-	child.pid = fork();
-	CHECK(child.pid >= 0);
-	if (child.pid == 0) {
-		close(go[1]);
-		close(ready[0]);
-		prepare(argument);
-		if (write(ready[1], "r", 1) != 1)
-			_exit(1);
-		(void)!read(go[0], &byte, 1);
-		_exit(0);
-	}
-	close(ready[1]);
-	close(go[0]);
-	CHECK(read(ready[0], &byte, 1) == 1);
-	close(ready[0]);
-	child.go = go[1];
-	return child;
-}
-
-static void end_child(struct child child)
-{
-	close(child.go);
-	CHECK(waitpid(child.pid, NULL, 0) == child.pid);
-}
 
 static int preflight(pid_t pid, struct gcr_error *error)
 {

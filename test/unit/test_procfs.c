@@ -17,58 +17,20 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 /* A pid that nobody has: pid_max is at most 2^22. */
 #define NOBODY 0x7ffffff0
 
-struct child {
-	pid_t pid;
-	int go; /* closing it ends the child */
-};
-
-/* Runs @prepare in a child and returns when it is done; the child waits for `go`. */
-static struct child start_child(void (*prepare)(void))
-{
-	struct child child;
-	int ready[2];
-	int go[2];
-	char byte;
-
-	CHECK(pipe2(ready, O_CLOEXEC) == 0 && pipe2(go, O_CLOEXEC) == 0);
-	child.pid = fork();
-	CHECK(child.pid >= 0);
-	if (child.pid == 0) {
-		close(go[1]);
-		close(ready[0]);
-		prepare();
-		if (write(ready[1], "r", 1) != 1)
-			_exit(1);
-		(void)!read(go[0], &byte, 1);
-		_exit(0);
-	}
-	close(ready[1]);
-	close(go[0]);
-	CHECK(read(ready[0], &byte, 1) == 1);
-	close(ready[0]);
-	child.go = go[1];
-	return child;
-}
-
-static void end_child(struct child child)
-{
-	close(child.go);
-	CHECK(waitpid(child.pid, NULL, 0) == child.pid);
-}
-
-static void odd_name(void)
+static void odd_name(const char *argument)
 {
 	prctl(PR_SET_NAME, ") R 1 (\n) x");
 }
 
 static void test_stat(void)
 {
-	struct child child = start_child(odd_name);
+	struct child child = start_child(odd_name, NULL);
 	struct gcr_proc_stat stat;
 	struct gcr_proc_stat again;
 
@@ -88,7 +50,7 @@ static void test_stat(void)
 	CHECK(gcr_proc_stat(NOBODY, &again) == -ESRCH);
 }
 
-static void block_signals(void)
+static void block_signals(const char *argument)
 {
 	sigset_t set;
 
@@ -100,7 +62,7 @@ static void block_signals(void)
 
 static void test_status(void)
 {
-	struct child child = start_child(block_signals);
+	struct child child = start_child(block_signals, NULL);
 	struct gcr_proc_status status;
 
 	CHECK(kill(child.pid, SIGUSR1) == 0);
@@ -128,7 +90,7 @@ static void test_owner(void)
 
 static char held_path[] = "/tmp/gcr-procfs-XXXXXX";
 
-static void hold_file(void)
+static void hold_file(const char *argument)
 {
 	CHECK(open(held_path, O_RDONLY) >= 0);
 }
@@ -146,7 +108,7 @@ static void test_files(void)
 	int count = 0;
 
 	close(mkostemp(held_path, O_CLOEXEC));
-	child = start_child(hold_file);
+	child = start_child(hold_file, NULL);
 	CHECK(gcr_proc_holds_file(child.pid, held_path) == 1);
 	CHECK(gcr_proc_holds_file(getpid(), held_path) == 0);
 	CHECK(gcr_proc_each_file(child.pid, stop_at_first, &count) == 42 && count == 1);
@@ -159,7 +121,7 @@ static void test_files(void)
 static char mapped_path[] = "/tmp/gcr map XXXXXX";
 
 /* One file mapped often, with holes between that keep the kernel from joining the mappings. */
-static void map_often(void)
+static void map_often(const char *argument)
 {
 	int fd = open(mapped_path, O_RDONLY);
 
@@ -198,7 +160,7 @@ static void test_mappings(void)
 
 	CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
 	close(fd);
-	child = start_child(map_often);
+	child = start_child(map_often, NULL);
 	CHECK(gcr_proc_each_mapping(child.pid, count_mapping, &count) == 0 && count == 1);
 	count = 0;
 	CHECK(gcr_proc_each_mapping(child.pid, stop_at_first, &count) == 42 && count == 1);
@@ -214,13 +176,13 @@ static void test_mappings(void)
 	CHECK(gcr_proc_each_mapping(child.pid, count_mapping, &count) == -ESRCH);
 }
 
-static void nothing(void)
+static void nothing(const char *argument)
 {
 }
 
 static void test_open(void)
 {
-	struct child child = start_child(nothing);
+	struct child child = start_child(nothing, NULL);
 	struct gcr_proc_stat stat;
 	int pidfd = -1;
 
@@ -268,7 +230,7 @@ static void test_environ(void)
 	CHECK(waitpid(pid, NULL, 0) == pid);
 	CHECK(gcr_proc_environ(pid, "GCR_TEST", &value) == -ESRCH);
 
-	child = start_child(nothing);
+	child = start_child(nothing, NULL);
 	CHECK(gcr_proc_environ(child.pid, "NO_SUCH_NAME", &value) == -ENOENT);
 	end_child(child);
 }
@@ -324,7 +286,7 @@ static void test_cgroup(const char *top, const char *limit_file, const char *fre
 	snprintf(below, sizeof(below), "%s/below", parent);
 	if (mkdir(parent, 0755) < 0)
 		return;
-	child = start_child(nothing);
+	child = start_child(nothing, NULL);
 	snprintf(id, sizeof(id), "%d", (int)child.pid);
 	if (mkdir(below, 0755) == 0 && write_file(below, "cgroup.procs", id) == 0) {
 		if (limit_file && write_file(parent, limit_file, "67108864") == 0) {
