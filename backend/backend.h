@@ -70,6 +70,9 @@ struct gcr_backend {
 	 */
 	const char *memory_device;
 
+	/* Its number among makers of PCI devices (pci.ids). */
+	unsigned int pci_vendor;
+
 	/* Printed at start when compute_device is absent. */
 	const char *no_device_words;
 	/* Without compute_device there is no GPU, and no need to ask a helper. */

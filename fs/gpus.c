@@ -6,6 +6,7 @@
  */
 #include "fs/gpus.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -28,6 +29,10 @@
 #define QUERY_WAIT_USEC	  (5 * GCR_USEC_PER_SEC)
 /* After a failed query readers get what is known at once, for this long. */
 #define FAILED_PAUSE_USEC (5 * GCR_USEC_PER_SEC)
+
+/* Vendor and class of each, in hexadecimal (Documentation/ABI/testing/sysfs-bus-pci). */
+#define PCI_DEVICES	  "/sys/bus/pci/devices"
+#define PCI_CLASS_DISPLAY 0x03 /* include/linux/pci_ids.h, PCI_BASE_CLASS_DISPLAY */
 
 struct reader {
 	void (*ready)(void *data);
@@ -319,6 +324,43 @@ static bool may_be_here(const struct gcr_daemon *daemon, const struct gcr_vendor
 	       access(path, F_OK) == 0;
 }
 
+static bool read_number(const char *path, unsigned int *ret_number)
+{
+	_cleanup_fclose_ FILE *file = fopen(path, "re");
+
+	return file && fscanf(file, "%x", ret_number) == 1;
+}
+
+/* Is there a card of this vendor's, whatever its driver says? */
+static bool has_card(const struct gcr_vendor *vendor)
+{
+	_cleanup_closedir_ DIR *directory = opendir(PCI_DEVICES);
+	const struct dirent *entry;
+
+	while (directory && (entry = readdir(directory))) {
+		unsigned int maker = 0, class = 0;
+		char path[sizeof(PCI_DEVICES) + 280];
+
+		snprintf(path, sizeof(path), PCI_DEVICES "/%s/vendor", entry->d_name);
+		if (!read_number(path, &maker) || maker != vendor->backend->pci_vendor)
+			continue;
+		snprintf(path, sizeof(path), PCI_DEVICES "/%s/class", entry->d_name);
+		if (read_number(path, &class) && class >> 16 == PCI_CLASS_DISPLAY)
+			return true;
+	}
+	return false;
+}
+
+static void say_absent(const struct gcr_daemon *daemon, const struct gcr_vendor *vendor, int result,
+		       const struct gcr_error *error)
+{
+	bool may_come = result == -ENODEV && !daemon->options.simulator && has_card(vendor);
+
+	gcr_log(result == -ENODEV && !may_come ? LOG_INFO : LOG_WARNING, 0,
+		"no GPU of %s is served: %s%s", vendor->backend->vendor, error->words,
+		may_come ? "; there is one: start gpucrfs again when its driver is ready" : "");
+}
+
 static int is_of_absent(const struct gcr_record *record, void *data)
 {
 	_cleanup_close_ int pidfd = -1;
@@ -348,8 +390,7 @@ static int find_vendors(struct gcr_gpus *gpus, struct gcr_error *error)
 		found = find_vendor(gpus, vendor, &own);
 		is_any |= !found;
 		if (found < 0)
-			gcr_log(found == -ENODEV ? LOG_INFO : LOG_WARNING, 0,
-				"no GPU of %s is served: %s", vendor->backend->vendor, own.words);
+			say_absent(daemon, vendor, found, &own);
 		if (found < 0 && (!error->number || (result == -ENODEV && found != -ENODEV))) {
 			result = found;
 			*error = own;

@@ -282,7 +282,13 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	/* Before a record is taken for that of a process which goes on. */
 	gcr_restores_recover(daemon);
 
-	/* Before the first library can be there, which it is told of. */
+	/* Before the first library can be there: which vendor's is asked is known by then. */
+	result = gcr_recover_list(daemon);
+	if (result < 0)
+		return gcr_error_set(error, -result, "the records cannot be read: %s",
+				     strerror(-result));
+
+	/* Likewise: it is told of libraries. */
 	result = gcr_sampler_create(daemon, &daemon->sampler);
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));

@@ -386,6 +386,16 @@ static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
 		remove_process(processes, known, "released the GPU", true);
 }
 
+/* Of a process that shows none: one whose GPUs are here. */
+static struct gcr_vendor *first_vendor(struct gcr_daemon *daemon)
+{
+	size_t i = 0;
+
+	while (i + 1 < GCR_BACKENDS_COUNT && !daemon->vendors[i].is_here)
+		i++;
+	return &daemon->vendors[i];
+}
+
 int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 		      struct gcr_vendor *vendor, struct gcr_process **ret_process)
 {
@@ -397,7 +407,7 @@ int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start
 		forget_other_vendor(processes, pid, vendor);
 	else
 		vendor = find_vendor(daemon, devices_of(daemon, pid));
-	return add_process(processes, pid, start_ticks, vendor ? vendor : &daemon->vendors[0],
+	return add_process(processes, pid, start_ticks, vendor ? vendor : first_vendor(daemon),
 			   ret_process);
 }
 

@@ -84,11 +84,32 @@ static int recover_one(const struct gcr_record *record, void *data)
 			strerror(-result));
 		return 0;
 	}
-	/* Another vendor's library may have been quicker to register. */
-	process->vendor = vendor;
 	settle(process, record);
+	pthread_mutex_lock(&process->lock);
+	process->adoptions -= process->adoptions > 0;
+	pthread_mutex_unlock(&process->lock);
 	gcr_process_unref(process);
 	return 0;
+}
+
+static int list_one(const struct gcr_record *record, void *data)
+{
+	struct gcr_daemon *daemon = data;
+	struct gcr_process *process;
+
+	if (gcr_processes_add(daemon->processes, record->pid, record->start_ticks,
+			      gcr_vendor_of_engine(daemon, record->engine), &process) < 0)
+		return 0;
+	pthread_mutex_lock(&process->lock);
+	process->adoptions++;
+	pthread_mutex_unlock(&process->lock);
+	gcr_process_unref(process);
+	return 0;
+}
+
+int gcr_recover_list(struct gcr_daemon *daemon)
+{
+	return gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
 }
 
 static int settle_this(const struct gcr_record *record, void *data)

@@ -7,6 +7,13 @@
 #include "fs/process.h"
 
 /*
+ * Take every process with a record into the table as one of the vendor that has frozen it, before
+ * any library can come: of a program that uses the GPUs of two only that vendor's is to be asked.
+ * They stay until gcr_recover() has seen to them.
+ */
+int gcr_recover_list(struct gcr_daemon *daemon);
+
+/*
  * Take every process with a record into the table, in the record's state, and start settling
  * those that were in a verb. Records of processes that have ended are removed.
  */

@@ -184,8 +184,13 @@ static int place_gpu(struct gcr_restore *restore, const struct gcr_vendor *vendo
 		if (is_of(restore, vendor, i) && !is_taken(restore, reply->gpus[i].uuid) &&
 		    !same_model(vendor->backend, then, &reply->gpus[i], NULL))
 			to = &reply->gpus[i];
-	if (!to && first_of(restore, vendor, reply))
-		return same_model(vendor->backend, then, first_of(restore, vendor, reply), error);
+	if (!to && first_of(restore, vendor, reply)) {
+		result = same_model(vendor->backend, then, first_of(restore, vendor, reply), error);
+		return result ? result
+			      : gcr_error_set(
+					error, ENODEV,
+					"it used more GPUs of this model than there are here");
+	}
 	if (!to)
 		return gcr_error_set(error, ENODEV, "there is no GPU here");
 	result = check_choice(restore, vendor, then, to, reply, error);

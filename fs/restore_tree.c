@@ -337,6 +337,15 @@ static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member 
 			return gcr_error_set(error, result == -ESRCH ? EIO : -result,
 					     "process %d, which CRIU has restored: %s",
 					     (int)member->pid, strerror(-result));
+		if (process->vendor != vendor) {
+			gcr_error_set(error, EOPNOTSUPP,
+				      "process %d uses a GPU of %s, and what was dumped used one "
+				      "of %s",
+				      (int)member->pid, process->vendor->backend->vendor,
+				      vendor->backend->vendor);
+			gcr_process_unref(process);
+			return -EOPNOTSUPP;
+		}
 		pthread_mutex_lock(&process->lock);
 		is_gone = process->state == GCR_STATE_GONE;
 		if (!is_gone)

@@ -74,9 +74,11 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	struct gcr_store *store = sampler->daemon->store;
 	_cleanup_free_ struct gcr_extent *extents = NULL;
 	struct gcr_result answer;
+	uint8_t gpu[GCR_UUID_BYTES] = {0};
 	struct gcr_error error;
 	struct stat status;
 	size_t count = 0;
+	bool has_gpu;
 
 	if (ask(process, GCR_MESSAGE_LIST, message, NULL) < 0)
 		return;
@@ -99,21 +101,24 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 			return;
 		extents[i].gpu_index = (uint32_t)index;
 	}
+	/* Files are of no GPU until they are used; with several it is not known whose worker. */
+	has_gpu = count > 0;
+	for (size_t i = 1; i < count; i++)
+		if (memcmp(extents[i].gpu, extents[0].gpu, GCR_UUID_BYTES))
+			has_gpu = false;
+	if (count)
+		memcpy(gpu, extents[0].gpu, GCR_UUID_BYTES);
 	kept = gcr_store_find_kept(store, process->pid, process->start_ticks);
+	count = gcr_store_not_kept(kept, extents, count);
 	pthread_mutex_lock(&process->lock);
 	/* A freeze that has begun meanwhile has taken its files, or will; it needs no new ones. */
 	if (process->state != GCR_STATE_RUNNING || process->task) {
 		pthread_mutex_unlock(&process->lock);
 		return;
 	}
-	gcr_store_pool(store, process->pid, process->start_ticks, extents, count, kept);
-	/* Files are of no GPU until they are used; with several it is not known whose worker. */
-	process->has_pool_gpu = count > 0;
-	for (size_t i = 1; i < count; i++)
-		if (memcmp(extents[i].gpu, extents[0].gpu, GCR_UUID_BYTES))
-			process->has_pool_gpu = false;
-	if (count)
-		memcpy(process->pool_gpu, extents[0].gpu, GCR_UUID_BYTES);
+	gcr_store_pool(store, process->pid, process->start_ticks, extents, count);
+	process->has_pool_gpu = has_gpu;
+	memcpy(process->pool_gpu, gpu, GCR_UUID_BYTES);
 	process->pinned_by = 0;
 	process->has_steady_pool = true;
 	pthread_mutex_unlock(&process->lock);

@@ -243,12 +243,17 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot); /* NULL is allowed; the 
 /*
  * A running process has these allocations now: have files of those sizes ready for it, pages
  * faulted in, within -o pool= (0: nothing is kept). In the background; never another user's pages.
- * @kept: what is kept of it, if anything (gcr_store_find_kept()); that needs no other files.
  * Not when a freeze of it has begun: the files would be made while it is frozen. A leaf of locks,
  * so the process can be held.
  */
 void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
-		    const struct gcr_extent *extents, size_t count, struct gcr_snapshot *kept);
+		    const struct gcr_extent *extents, size_t count);
+/*
+ * Those of which nothing is kept, moved to the front: how many. What is kept of a process
+ * (gcr_store_find_kept(), NULL is allowed) needs no other files.
+ */
+size_t gcr_store_not_kept(const struct gcr_snapshot *kept, struct gcr_extent *extents,
+			  size_t count);
 /* How far that is: bytes of its files, and of those that have all their pages. */
 struct gcr_pool_figures {
 	uint64_t bytes;

@@ -158,7 +158,7 @@ static const struct name *find(const struct gcr_snapshot *old, const struct name
 	return found && old->extents[found->index].bytes == extent->bytes ? found : NULL;
 }
 
-bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent *extent)
+static bool has_kept(const struct gcr_snapshot *kept, const struct gcr_extent *extent)
 {
 	char name[GCR_EXTENT_NAME_BYTES];
 	struct stat stat;
@@ -166,6 +166,16 @@ bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent
 	gcr_extent_name(extent, name);
 	return !fstatat(kept->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
 	       (uint64_t)stat.st_size == extent->bytes;
+}
+
+size_t gcr_store_not_kept(const struct gcr_snapshot *kept, struct gcr_extent *extents, size_t count)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (!kept || !has_kept(kept, &extents[i]))
+			extents[left++] = extents[i];
+	return left;
 }
 
 /* The file @index of @old for another snapshot; NULL: it cannot be had. */

@@ -246,11 +246,10 @@ static struct gcr_pool *get_pool_locked(struct gcr_store *store, pid_t pid, uint
 }
 
 void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
-		    const struct gcr_extent *extents, size_t count, struct gcr_snapshot *kept)
+		    const struct gcr_extent *extents, size_t count)
 {
-	uint64_t *wanted;
 	struct gcr_pool *pool;
-	size_t wanted_count = 0;
+	uint64_t *wanted;
 
 	if (!store->pool_limit_bytes)
 		return;
@@ -258,14 +257,13 @@ void gcr_store_pool(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	if (!wanted)
 		return;
 	for (size_t i = 0; i < count; i++)
-		if (!kept || !gcr_store_has_kept(kept, &extents[i]))
-			wanted[wanted_count++] = extents[i].bytes;
+		wanted[i] = extents[i].bytes;
 	pthread_mutex_lock(&store->lock);
 	pool = store->stopping ? NULL : get_pool_locked(store, pid, start_ticks);
 	if (pool) {
 		free(pool->wanted);
 		pool->wanted = TAKE_PTR(wanted);
-		pool->wanted_count = wanted_count;
+		pool->wanted_count = count;
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
 	}

@@ -278,8 +278,6 @@ void gcr_store_recycle(struct gcr_snapshot *snapshot);
 
 /* store_keep.c */
 void gcr_store_drop_all_kept(struct gcr_store *store);
-/* Has what is kept a file for @extent? */
-bool gcr_store_has_kept(const struct gcr_snapshot *kept, const struct gcr_extent *extent);
 /* What is kept of a process is the caller's now; NULL. */
 struct gcr_snapshot *gcr_store_take_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 /*

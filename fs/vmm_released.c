@@ -194,6 +194,8 @@ void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 		pthread_mutex_lock(&process->lock);
 		process->unreturned_vram_bytes = missing;
 		pthread_mutex_unlock(&process->lock);
+	} else {
+		missing = 0;
 	}
 	if (missing)
 		gcr_log(LOG_WARNING, process->pid,

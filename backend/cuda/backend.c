@@ -31,6 +31,7 @@ const struct gcr_backend gcr_backend_cuda = {
 	.compute_device = COMPUTE_DEVICE,
 	.mapped_devices = mapped_devices,
 	.gpu_device = "nvidia",
+	.pci_vendor = 0x10de,
 	.no_device_words =
 		"there is no /dev/nvidia-uvm: no NVIDIA GPU, or its driver is not loaded "
 		"(nvidia-modprobe -u -c 0 creates the device)",

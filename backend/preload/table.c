@@ -88,7 +88,6 @@ static void publish(void)
 	if (!page)
 		return;
 	page->device_bytes = table.device_bytes;
-	page->apart_bytes = table.apart_bytes;
 	page->extents = table.extents;
 	if (table.imported)
 		__atomic_or_fetch(&page->flags, GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
@@ -96,6 +95,15 @@ static void publish(void)
 		__atomic_and_fetch(&page->flags, ~(uint32_t)GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
 	/* Managed memory counts here too. */
 	__atomic_add_fetch(&page->table_changes, 1, __ATOMIC_SEQ_CST);
+}
+
+/* No extent has changed: files that are ready for them stay so. */
+static void publish_apart(void)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	if (page)
+		page->apart_bytes = table.apart_bytes;
 }
 
 /* An extent has come, gone or moved. */
@@ -138,7 +146,7 @@ struct gcr_memory *gcr_table_add_memory(enum gcr_memory_origin origin, int devic
 	}
 	if (origin == GCR_MEMORY_APART) {
 		table.apart_bytes += bytes;
-		publish();
+		publish_apart();
 	}
 	return TAKE_PTR(memory);
 }
@@ -184,7 +192,7 @@ void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead)
 	}
 	if (memory->origin == GCR_MEMORY_APART) {
 		table.apart_bytes -= memory->bytes;
-		publish();
+		publish_apart();
 	}
 	memory->next_dead = *dead;
 	*dead = memory;

@@ -42,6 +42,7 @@ const struct gcr_backend gcr_backend_hip = {
 	.memory_link = "/dmabuf:",
 	/* From ROCm 7.2 on (Runtime::MappedHandleAllowedAgent, for the CPU). */
 	.memory_device = "dri/renderD",
+	.pci_vendor = 0x1002,
 	.no_device_words = "there is no /dev/kfd: no AMD GPU, or amdgpu is not loaded",
 	.needs_device = true,
 	.criu_plugin = "amdgpu_plugin.so",

@@ -112,6 +112,97 @@ def test_the_daemon_dies():
         go_on(found)
 
 
+# A program on NVIDIA's whose other library, that for HIP, finds a daemon at once.
+OF_TWO = '''
+import ctypes, fcntl, os, socket, struct, sys, threading, time
+SIZE = 8 << 20
+cuda = ctypes.CDLL('libcuda.so.1')
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+def call(name, *arguments):
+    result = getattr(cuda, name)(*arguments)
+    assert result == 0, (name, result)
+call('cuInit', 0)
+call('cuDevicePrimaryCtxRetain', ctypes.byref(context), 0)
+call('cuCtxSetCurrent', context)
+call('cuMemAlloc_v2', ctypes.byref(memory), ctypes.c_size_t(SIZE))
+call('cuMemsetD8_v2', memory, 7, ctypes.c_size_t(SIZE))
+call('cuCtxSynchronize')
+page = os.memfd_create('gpucr-page', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+os.ftruncate(page, 1 << 20)
+os.pwrite(page, struct.pack('=IIII', 0x50524347, 1, 1, 5), 0)
+fcntl.fcntl(page, 1033, 2 | 4)
+payload = struct.pack('=II40s', 1, 1, b'')
+def register():
+    while True:
+        try:
+            peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            peer.connect(sys.argv[1])
+            message = struct.pack('=IHHII', 0x46524347, 1, 96, 1, len(payload)) + payload
+            socket.send_fds(peer, [message], [page])
+            peer.recv(4096)
+        except OSError:
+            time.sleep(0.002)
+print('ready', flush=True)
+for line in sys.stdin:
+    if line == 'register\\n':
+        threading.Thread(target=register, daemon=True).start()
+    else:
+        found = ctypes.create_string_buffer(SIZE)
+        call('cuMemcpyDtoH_v2', found, memory, ctypes.c_size_t(SIZE))
+        assert found.raw == bytes([7]) * SIZE
+    print('done', flush=True)
+'''
+
+
+def read_slowly(directory, pid):
+    """Records of processes that have ended, before and behind that of @pid."""
+    (name,) = [name for name in os.listdir(directory) if name.startswith(f'{pid}-')]
+    with open(f'{directory}/{name}', encoding='utf-8') as file:
+        record = file.read()
+    ticks = name.split('-')[1]
+    for number in range(3000):
+        dead = f'{1 if number % 2 else 9}-{number + 1}'
+        with open(f'{directory}/{dead}', 'w', opener=lambda path, flags: os.open(path, flags, 0o600),
+                  encoding='utf-8') as file:
+            file.write(record.replace(f'\npid {pid}\n', f'\npid {dead.split("-")[0]}\n')
+                       .replace(f'\nstart_ticks {ticks}\n', f'\nstart_ticks {number + 1}\n'))
+
+
+def test_the_other_library_is_quicker():
+    """After a daemon's death, too, the library is asked that has handed the memory over."""
+    with vmm.machine(others=1) as machine:
+        popen = subprocess.Popen([*vendor.RUN, sys.executable, '-c', OF_TWO,
+                                  f'{machine.runtime}/socket'],
+                                 env=machine.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 text=True,
+                                 preexec_fn=harness.end_with_us(harness.signal.SIGKILL))
+
+        def say(word):
+            popen.stdin.write(f'{word}\n')
+            popen.stdin.flush()
+            equal(popen.stdout.readline(), 'done\n', word)
+
+        try:
+            equal(popen.stdout.readline(), 'ready\n')
+            machine.wait_status(popen.pid, 'engine', vendor.ENGINES[CUDA])
+            machine.must(popen.pid, 'freeze')
+            say('register')
+            for _ in range(3):
+                machine.daemon.kill()
+                machine.daemon.wait()
+                read_slowly(f'{machine.runtime}/processes', popen.pid)
+                machine.start()
+                machine.wait_status(popen.pid, 'verb', '-')
+                status = machine.status(popen.pid)
+                equal([status['state'], status['engine']], ['frozen', vendor.ENGINES[CUDA]])
+            check(sum(vmm.files(machine, popen.pid).values()) >= 8 * MIB, 'its files')
+            machine.must(popen.pid, 'thaw')
+            say('compare')
+        finally:
+            popen.kill()
+            popen.wait()
+
+
 def test_a_vendor_that_is_missing():
     """Whose frozen process is alive: a daemon without it does not start, and says so."""
     with vmm.machine(others=1) as machine:

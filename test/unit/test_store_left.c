@@ -18,7 +18,7 @@ static void leave_one(void)
 	for (size_t i = 0; i < COUNT && !getenv(WITHOUT_BYTES); i++)
 		write_pattern(snapshot, i, (unsigned char)(i + 40));
 	create(4712, GENERATION);
-	gcr_store_pool(store, 4711, 77, gcr_snapshot_extent(snapshot, 0), 3, NULL);
+	gcr_store_pool(store, 4711, 77, gcr_snapshot_extent(snapshot, 0), 3);
 }
 
 static void test_reopen(void)

@@ -47,11 +47,11 @@ static void test_pool(void)
 
 	fill_extents(extents);
 	start(256 * MIB, 128 * MIB);
-	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT, NULL);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
 	wait_pool(FILES_COST);
 	CHECK(figures().used_bytes == FILES_COST);
 	/* The same again changes nothing. */
-	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT, NULL);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
 	CHECK(figures().pool_bytes == FILES_COST);
 	/* Another process's freeze takes none of them. */
 	other = create(4711, GENERATION);
@@ -91,20 +91,20 @@ static void test_pool(void)
 	gcr_snapshot_discard(snapshot);
 
 	/* The program has changed: what no longer fits goes. */
-	gcr_store_pool(store, getpid(), our_ticks, extents, 2, NULL);
+	gcr_store_pool(store, getpid(), our_ticks, extents, 2);
 	wait_pool(16 * MIB + 2 * MIB);
 	wait_used(18 * MIB);
 	/* It has more than -o pool= allows: the first ones that do. */
 	for (size_t i = 0; i < COUNT; i++)
 		extents[i].bytes = 60 * MIB;
-	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT, NULL);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
 	wait_pool(120 * MIB);
 	/* The store is short: the pool goes first, that of others, too. */
 	CHECK(!try_create(4711, 200 * MIB, &other, &error));
 	CHECK(figures().pool_bytes <= 54 * MIB && figures().used_bytes <= 256 * MIB);
 	CHECK(try_create(4712, 60 * MIB, &snapshot, &error) == -ENOSPC);
 	CHECK(figures().pool_bytes == 0);
-	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT, NULL);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
 	CHECK(figures().pool_bytes == 0); /* there is no room */
 	gcr_snapshot_discard(other);
 	/* But then there is. */
@@ -118,7 +118,7 @@ static void test_pool(void)
 	wait_used(0);
 	CHECK(figures().pool_bytes == 0);
 	/* Left to the end. */
-	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT, NULL);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
 	stop();
 }
 
@@ -160,7 +160,7 @@ static void test_pool_in_parallel(void)
 
 		for (size_t i = 0; i < 4; i++)
 			extents[i].bytes = ((i + (size_t)round) % 5 + 1) * 4 * MIB;
-		gcr_store_pool(store, getpid(), our_ticks, extents, (size_t)round % 5, NULL);
+		gcr_store_pool(store, getpid(), our_ticks, extents, (size_t)round % 5);
 		if (round % 20 == 19)
 			gcr_store_pool_drop(store, getpid(), our_ticks);
 		CHECK(figures().used_bytes <= 96 * MIB);
