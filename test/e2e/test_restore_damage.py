@@ -139,6 +139,13 @@ def test_unverified():
                  'the program to find the wrong byte')
 
 
+def one_more_gpu(text):
+    """Of the same model."""
+    (gpu,) = re.search(r'"gpus": \[\s*(\{[^}]*\})', text).groups()
+    other = re.sub('"index": 0', '"index": 1', re.sub('GPU-........', 'GPU-01234567', gpu))
+    return text.replace(gpu, f'{gpu}, {other}', 1)
+
+
 def test_other_machines():
     """Another driver, GPU, processor, kernel, CRIU or file."""
     with restore.machine() as machine:
@@ -154,6 +161,7 @@ def test_other_machines():
             place.manifest(
                 lambda text: other('"memory_bytes": [0-9]*', f'"memory_bytes": {1 << 40}')(
                     re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'bytes of memory')
+            place.manifest(one_more_gpu, 'ENODEV', 'more GPUs of this model')
         place.manifest(other('"cpu_flags": "', '"cpu_flags": "zmmm '), 'EOPNOTSUPP', 'zmmm')
         place.manifest(other('"kernel": "[0-9]*', '"kernel": "99'), 'EOPNOTSUPP', '99.')
         place.manifest(other('"criu_version": [0-9]*', '"criu_version": 990000'), 'EOPNOTSUPP',
