@@ -119,7 +119,6 @@ def test_every_kind_is_held():
 
 
 def test_vmm_data():
-    needs_cuda('control state that a freeze takes too')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
         before = vram_of(machine, demo.pid)
