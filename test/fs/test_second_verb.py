@@ -185,10 +185,9 @@ def test_cancel_without_a_verb():
 
 def test_deadline_in_the_driver():
     """Checkpoint cannot be taken back: the writer is answered, the process rolled back later."""
-    needs_cuda('a call of the driver that cannot be taken back')
     with Machine() as machine:
         demo = machine.ready_demo()
-        machine.faults(f'cuCheckpointProcessCheckpoint delay_ms={4000 * harness.SLOW}')
+        machine.slow('freeze', 4000 * harness.SLOW)
         events = machine.events(demo.pid)
         writer = machine.writer(demo.pid, 'freeze timeout=1')
         equal(writer.result(), 'ETIMEDOUT')
@@ -209,11 +208,10 @@ def test_deadline_in_the_driver():
 
 
 def test_deadline_of_a_thaw():
-    needs_cuda('a call of the driver that cannot be taken back')
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
-        machine.faults(f'cuCheckpointProcessRestore delay_ms={2500 * harness.SLOW}')
+        machine.slow('thaw', 2500 * harness.SLOW)
         events = machine.events(demo.pid)
         equal(machine.write(demo.pid, 'thaw timeout=1'), 'ETIMEDOUT')
         equal(machine.status(demo.pid)['control_pending'], 'yes')
