@@ -255,7 +255,7 @@ class Stress:
 
     def check_memory(self, states):
         status = {pid: self.machine.status(pid) for pid in states}
-        each = max(int(one['vram_bytes']) or int(one['held_bytes']) for one in status.values())
+        each = max(int(one['vram_bytes']) + int(one['held_bytes']) for one in status.values())
         kept = max(int(one.get('kept_vram_bytes', 0)) for one in status.values())
         for pid, state in states.items():
             expected = (str(kept), str(each - kept)) if state == 'frozen' else (str(each), '0')

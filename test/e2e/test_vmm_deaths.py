@@ -334,6 +334,25 @@ def test_freeze_before_the_library_has_come_back():
             demo.wait_ticks()
 
 
+def test_stopped_before_the_library_has_come_back():
+    """It says so, and not that the program has none."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        vmm.cycle(machine, demo)
+        kill_daemon(machine)
+        os.kill(demo.pid, signal.SIGSTOP)
+        machine.start()
+        equal(machine.write(demo.pid, 'freeze timeout=1'), 'ETIMEDOUT')
+        writer = machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'verb', 'freeze')
+        machine.must(demo.pid, 'cancel')
+        equal(writer.result(), 'ECANCELED')
+        equal(machine.state(demo.pid), 'running')
+        os.kill(demo.pid, signal.SIGCONT)
+        demo.wait_ticks()
+        vmm.cycle(machine, demo)
+
+
 def test_library_that_does_not_come_back():
     """Another daemon than the one that it looks for: it reads in the program what was done."""
     with vmm.machine() as machine:
@@ -346,7 +365,7 @@ def test_library_that_does_not_come_back():
         for demo in (handed, untouched) if vendor.HIP else (handed,):
             equal(machine.status(demo.pid)['engine'], 'none' if vendor.HIP else 'driver')
             equal(machine.write(demo.pid, 'freeze'), 'EOPNOTSUPP')
-            check(('preload library' if vendor.HIP else 'handed over') in machine.error(demo.pid),
+            check(('has not connected' if vendor.HIP else 'handed over') in machine.error(demo.pid),
                   machine.error(demo.pid))
             equal(machine.state(demo.pid), 'running')
             demo.wait_ticks()
