@@ -140,6 +140,7 @@ def test_held_by_the_store_of_a_daemon_that_died():
     with vmm.machine() as machine:
         for verb in ('freeze', 'freeze data'):
             demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+            used = vram_of(machine, demo.pid)
             machine.must(demo.pid, verb)
             before = subset(machine.status(demo.pid), ['held_bytes', 'vram_bytes', 'engine'])
             machine.stop(signal.SIGKILL)
@@ -148,6 +149,12 @@ def test_held_by_the_store_of_a_daemon_that_died():
             equal(subset(machine.status(demo.pid), before), before, verb)
             machine.must(demo.pid, 'thaw')
             demo.wait_ticks()
+            # What came back is counted also by a daemon that has not seen it come.
+            equal(vram_of(machine, demo.pid), used, verb)
+            machine.stop(signal.SIGKILL)
+            machine.start()
+            wait_for(lambda: machine.status(demo.pid)['engine'] == vendor.ENGINE, 'its library')
+            equal(vram_of(machine, demo.pid), used, verb)
             demo.end()
 
 
