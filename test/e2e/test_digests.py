@@ -246,7 +246,7 @@ def test_changed_bytes_of_two_gpus():
 
 
 def test_changed_bytes_of_managed_memory():
-    needs_cuda('managed memory')
+    needs_cuda('managed memory, with which no freeze is possible')
     changed_bytes(f'0:{2 * MIB}', f'managed:{4 * MIB}', f'managed:{100 * 4096}')
 
 

@@ -111,7 +111,7 @@ def test_other_gpus_need_not_wait():
 
 def test_vram_taken_before_a_roll_back():
     """One of two cannot be frozen; when the other is to go back, its VRAM is somebody else's."""
-    needs_cuda('VRAM that is free before all have voted')
+    needs_cuda('VRAM that is free before all have voted; on AMD workers have it until then')
     with Machine(vram='256M') as machine:
         good = machine.ready_demo('--bytes', '100M')
         bad = machine.ready_demo('--bytes', '4M')
@@ -144,7 +144,7 @@ def test_vram_taken_before_a_roll_back():
 
 
 def test_vram_taken_before_a_cancelled_freeze_is_rolled_back():
-    needs_cuda('VRAM that is free before all have voted')
+    needs_cuda('VRAM that is free before all have voted; on AMD workers have it until then')
     with Machine(vram='256M') as machine:
         demo = machine.ready_demo('--bytes', '100M')
         other = machine.ready_demo('--bytes', '4M')
@@ -202,7 +202,7 @@ class MemoryCgroup:
 
 def test_no_room_in_the_host():
     """The driver puts VRAM into the program's own memory, where its cgroup's limit counts."""
-    needs_cuda("VRAM in the program's own memory")
+    needs_cuda("VRAM in the program's own memory; AMD's goes to the store")
     cgroup = MemoryCgroup(400 * MIB)
     try:
         with Machine() as machine:

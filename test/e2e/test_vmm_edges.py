@@ -219,7 +219,7 @@ def test_killed_after_it_failed():
 
 def test_thaw_of_one_that_cannot_come_back():
     """Also after another daemon has found it: the writer is not told that it runs."""
-    needs_cuda('a restore by the driver')
+    needs_cuda('a restore by the driver, which can lose the process')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, *SMALL)
         machine.must(demo.pid, 'freeze')
@@ -432,7 +432,7 @@ def test_library_that_cannot_list_now():
 
 def test_refused_by_the_driver_before():
     """Who has been refused once is refused for ever, whatever the reason was; nothing is lost."""
-    needs_cuda('a checkpoint by the driver')
+    needs_cuda('a checkpoint by the driver, which can refuse it')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--managed', 1, '--buffers', 1, '--bytes', '3M')
         check('NOT_SUPPORTED' in vmm.freeze_without_us(machine, demo.pid), 'the first refusal')

@@ -80,12 +80,12 @@ def test_worker_fails_in_thaw():
 
 
 def test_control_fails_in_freeze():
-    needs_cuda('control state')
+    needs_cuda('calls of a driver for control state')
     fail_each('control', 'freeze')
 
 
 def test_control_fails_in_thaw():
-    needs_cuda('control state')
+    needs_cuda('calls of a driver for control state')
     fail_each('control', 'thaw')
 
 
@@ -164,12 +164,17 @@ def test_calls_that_fail_again_and_again():
 
 def test_driver_that_does_not_answer():
     """Nothing was handed over or locked: the program goes on, whatever the driver's helper does."""
-    needs_cuda('control state')
+    def hold(number):
+        for pid, comm in machine.helpers():
+            if vendor.HIP and comm == 'gpucr-control':
+                os.kill(pid, number)
+
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--spin', 2, '--tick', 20)
         demo.wait_ticks(3)
         writer = machine.writer(demo.pid, 'freeze')
         machine.wait_status(demo.pid, 'phase', 'gate')
+        hold(signal.SIGSTOP)
         machine.faults(f'cuCheckpointProcessGetState {vmm.ROLES["control"]} action=hang')
         machine.watch_faults()
         machine.must(demo.pid, 'cancel')
@@ -178,6 +183,7 @@ def test_driver_that_does_not_answer():
         demo.wait_ticks()
         check(not machine.faulted(), 'the driver was asked')
         machine.faults()
+        hold(signal.SIGCONT)
         os.kill(demo.pid, signal.SIGUSR1)
         vmm.cycle(machine, demo)
 

@@ -9,7 +9,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import Machine, check, equal, needs_cuda, same_for_both
+from harness import Machine, check, equal, same_for_both
 
 # An answer may take this long while a verb is under way, if nothing else keeps the machine busy.
 ANSWER_SEC = 0.1 * harness.SLOW

@@ -72,7 +72,7 @@ def test_vmm():
 
 def test_parts_at_the_same_time():
     """The copy counts from its beginning, not from the end of the driver's checkpoint."""
-    needs_cuda('control state')
+    needs_cuda('control state, which AMD leaves where it is')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
         for verb, copy, control in (
@@ -159,7 +159,7 @@ def test_held_by_the_store_of_a_daemon_that_died():
 
 
 def test_driver():
-    needs_cuda('two engines')
+    needs_cuda('the engine of the driver alone')
     with Machine() as machine:
         demo = machine.ready_demo('--bytes', '24M', '--buffers', 3)
         equal(subset(machine.status(demo.pid), NEVER), NEVER)
