@@ -239,7 +239,9 @@ def test_pool():
         equal(wanted, figures(machine, demo.pid, 'freeze')[0])
         status = machine.status(demo.pid)
         equal([status['pool_bytes'], status['pool_ready_bytes']], ['0', '0'], 'it is in use')
-        machine.wait_status(demo.pid, 'pinned', 'yes')
+        # On AMD a worker that has imported memory ends with the freeze.
+        in_freeze = 'no' if vendor.HIP else 'yes'
+        machine.wait_status(demo.pid, 'pinned', in_freeze)
         machine.must(demo.pid, 'thaw')
         equal(int(wait_for(ready, 'its pool again')['pool_bytes']), wanted)
         machine.wait_status(demo.pid, 'pinned', 'yes')
@@ -247,7 +249,7 @@ def test_pool():
         os.kill(worker, signal.SIGKILL)
         machine.wait_status(demo.pid, 'pinned', 'no')
         machine.must(demo.pid, 'freeze')
-        machine.wait_status(demo.pid, 'pinned', 'yes')
+        machine.wait_status(demo.pid, 'pinned', in_freeze)
 
 
 def test_store():
