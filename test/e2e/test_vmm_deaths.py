@@ -62,14 +62,13 @@ def counting_helper_dies(verb):
         vmm.cycle(machine, demo)
         for delay_msec in 0, 10, 50, 200:
             machine.must(demo.pid, vmm.other(verb))
-            pids = [pid for pid, comm in machine.helpers() if comm == 'gpucr-control']
-            check(pids, 'no helper')
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
+            # One may be ending by itself.
+            pids = [pid for pid, comm in machine.helpers() if comm == 'gpucr-control' and
+                    harness.try_kill(pid, signal.SIGSTOP)]
             writer = machine.writer(demo.pid, verb)
             time.sleep(delay_msec / 1000)
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+                harness.try_kill(pid, signal.SIGKILL)
             result = writer.result()
             check(result in ('ok', 'EIO'), f'{verb}: {result}')
             check_state(machine, demo, verb, result, f'killed after {delay_msec} ms')

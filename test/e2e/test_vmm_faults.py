@@ -190,7 +190,7 @@ def test_driver_that_does_not_answer():
     def hold(number):
         for pid, comm in machine.helpers():
             if vendor.HIP and comm == 'gpucr-control':
-                os.kill(pid, number)
+                harness.try_kill(pid, number)
 
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--spin', 2, '--tick', 20)
