@@ -225,8 +225,9 @@ class Stress:
         """A verb that waits long for its turn, or for slow calls, may have begun long before a
         writer has joined it, and have lost its helper then."""
         with contextlib.suppress(OSError):
+            lines = self.machine.read('events').split('\n')
             return any(match and int(match.group(1)) in pids
-                       for match in map(HELPER_DIED.search, self.machine.read('events').split('\n')))
+                       for match in map(HELPER_DIED.search, lines))
         return False
 
     def wait_settled(self):

@@ -266,8 +266,8 @@ def test_vram_taken_meanwhile():
     with vmm.machine(vram='256M', worker_idle=1) as machine:
         demo = vmm.demo(machine, '--bytes', '8M', '--buffers', 4)
         machine.must(demo.pid, 'freeze')
-        # No room for the worker's context; for the memory; for its last part; for the control state.
-        # On AMD that has stayed.
+        # No room for the worker's context, for the memory, or for the control state, which on AMD
+        # has stayed.
         for size in (218, 210, 204, 198) if vendor.HIP else (230, 212, 200, 160):
             vmm.idle(machine)
             other = machine.ready_demo('--bytes', f'{size}M', '--buffers', 1, '--tick', 200,
