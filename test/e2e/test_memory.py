@@ -60,15 +60,15 @@ def test_two_thaws_of_which_one_fits():
 
 
 def thaw_slowly(machine, pid, worker=None):
-    """It has its GPU's turn for three seconds: returns its writer."""
+    """It has its GPU's turn for some seconds: returns its writer."""
     if not vendor.HIP:
         machine.faults(f'cuCheckpointProcessRestore pid={pid} delay_ms=3000')
         writer = machine.writer(pid, 'thaw')
         machine.wait_status(pid, 'phase', 'restore')
         return writer
-    # Until all of its memory is there and described.
+    # Until all of its memory is there and described. Others may have to start a worker meanwhile.
     machine.watch_faults()
-    machine.faults('cuMemExportToShareableHandle comm=gpucr-worker nth=1 delay_ms=3000' +
+    machine.faults('cuMemExportToShareableHandle comm=gpucr-worker nth=1 delay_ms=6000' +
                    (f' pid={worker}' if worker else ''))
     writer = machine.writer(pid, 'thaw')
     machine.wait_faulted()
