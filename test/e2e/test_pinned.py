@@ -7,7 +7,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import check, equal, same_for_both, wait_for
+from harness import same_for_both, wait_for
 
 SIZE = ('--bytes', '16M', '--buffers', '4')
 
