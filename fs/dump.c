@@ -666,7 +666,7 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 {
 	*ret_state = task->from;
 	if (task->from == GCR_STATE_RUNNING)
-		return gcr_engine_for_freeze(task)->freeze(task, ret_state, error);
+		return gcr_engine_freeze(task, ret_state, error);
 	/* The others vote whether they go through with it. */
 	return gcr_task_commit(task);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/drive.h"
 #include "fs/link.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -86,7 +87,7 @@ const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const ch
 	return gcr_engine_of(process);
 }
 
-const struct gcr_engine *gcr_engine_for_freeze(struct gcr_task *task)
+int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	int64_t deadline_usec = gcr_clock_usec() + CONNECT_USEC;
 	const char *unused;
@@ -94,5 +95,10 @@ const struct gcr_engine *gcr_engine_for_freeze(struct gcr_task *task)
 	while (gcr_link_is_due(task->process) && !gcr_task_stopped(task) &&
 	       gcr_clock_usec() < deadline_usec)
 		usleep(CONNECT_LOOK_USEC);
-	return gcr_engine_choose(task->process, &unused);
+	/* Without it another engine, or none, would refuse a process that is as good as ever. */
+	if (gcr_task_stopped(task)) {
+		*ret_state = task->from;
+		return gcr_drive_stopped(error);
+	}
+	return gcr_engine_choose(task->process, &unused)->freeze(task, ret_state, error);
 }

@@ -51,9 +51,9 @@ const struct gcr_engine *gcr_engine_of(struct gcr_process *process);
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason);
 
 /*
- * The same for a freeze: a library that is in the program and not connected yet is waited for,
- * three seconds at most.
+ * Freeze it with that engine: a library that is in the program and not connected yet is waited for,
+ * three seconds at most. As freeze() of struct gcr_engine; -ECANCELED if it is stopped meanwhile.
  */
-const struct gcr_engine *gcr_engine_for_freeze(struct gcr_task *task);
+int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
 #endif

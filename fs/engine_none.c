@@ -14,6 +14,11 @@ static int explain(struct gcr_process *process, struct gcr_error *error)
 {
 	const char *reason;
 
+	if (gcr_link_is_due(process))
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "%s's driver cannot freeze it, and its preload library has "
+				     "not connected to this daemon",
+				     process->vendor->backend->vendor);
 	gcr_engine_choose(process, &reason);
 	return gcr_error_set(error, EOPNOTSUPP,
 			     "%s's driver cannot freeze it, and %s: start it with gpucr-run",

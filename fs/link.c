@@ -163,6 +163,7 @@ static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_f
 		.flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED),
 		.table_changes = __atomic_load_n(&page->table_changes, __ATOMIC_RELAXED),
 		.device_bytes = __atomic_load_n(&page->device_bytes, __ATOMIC_RELAXED),
+		.imported_bytes = __atomic_load_n(&page->imported_bytes, __ATOMIC_RELAXED),
 		.managed_bytes = __atomic_load_n(&page->managed_bytes, __ATOMIC_RELAXED),
 		.apart_bytes = __atomic_load_n(&page->apart_bytes, __ATOMIC_RELAXED),
 		.extents = __atomic_load_n(&page->extents, __ATOMIC_RELAXED),

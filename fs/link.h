@@ -44,6 +44,7 @@ struct gcr_link_facts {
 	uint32_t flags; /* GCR_PAGE_* */
 	uint64_t table_changes;
 	uint64_t device_bytes;
+	uint64_t imported_bytes; /* of them, made in another process */
 	uint64_t managed_bytes;
 	uint64_t apart_bytes; /* that stay with the driver though they could be mapped by hand */
 	uint32_t extents;

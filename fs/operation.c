@@ -396,7 +396,6 @@ static void let_go_of_snapshot(struct gcr_task *task)
 
 static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	const struct gcr_engine *engine;
 	int result = hold_own_snapshot(task, error);
 
 	if (task->recovery)
@@ -411,8 +410,7 @@ static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gc
 		return gcr_engine_of(task->process)->thaw(task, ret_state, error);
 	if (task->command->park)
 		return gcr_freeze_and_park(task, ret_state, error);
-	engine = gcr_engine_for_freeze(task);
-	return engine->freeze(task, ret_state, error);
+	return gcr_engine_freeze(task, ret_state, error);
 }
 
 static void *run_task(void *data)

@@ -244,14 +244,12 @@ static uint64_t vram_bytes(const struct view *view)
 	struct gcr_process *process = view->process;
 	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
 	struct gcr_link_facts facts;
-	uint64_t handed_bytes;
 
 	if ((bytes && process->vendor->backend->has_control) || view->state != GCR_STATE_RUNNING ||
 	    gcr_link_facts(process, &facts) < 0)
 		return bytes;
 	/* KFD counts for nobody what was made in another process: after a thaw, in the worker. */
-	handed_bytes = view->kept_vram_bytes + facts.device_bytes;
-	return bytes > handed_bytes ? bytes : handed_bytes;
+	return bytes ? bytes + facts.imported_bytes : facts.device_bytes;
 }
 
 static void render_vram(const struct view *view, FILE *stream)

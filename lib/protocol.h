@@ -366,9 +366,10 @@ struct gcr_page {
 	 * stay so, also if the daemon dies. See fs/gpucr_halt.c.
 	 */
 	uint32_t is_moving;
-	uint32_t is_parked;   /* the library sets it; the daemon clears it, by pwrite(2) */
-	uint64_t apart_bytes; /* memory made by cuMemCreate that cannot be handed over */
-	uint64_t reserved[6];
+	uint32_t is_parked;	 /* the library sets it; the daemon clears it, by pwrite(2) */
+	uint64_t apart_bytes;	 /* memory made by cuMemCreate that cannot be handed over */
+	uint64_t imported_bytes; /* of device_bytes, those made in another process */
+	uint64_t reserved[5];
 	struct gcr_page_slot slots[GCR_PAGE_SLOTS];
 };
 /* As /proc/PID/maps calls it in a program whose library has made one; memfd_create(2) adds the

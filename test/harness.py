@@ -79,12 +79,6 @@ def needs_cuda(what):
         raise NotHere(f'not on AMD: {what}')
 
 
-def known_gap(what):
-    """It should work on AMD's GPUs too, and does not yet."""
-    if vendor.HIP:
-        raise NotHere(f'known gap on AMD: {what}')
-
-
 def same_for_both(what):
     """The test looks at something that knows nothing of vendors. With GPUCR_TEST_ALL it is run
     for each all the same."""

@@ -176,9 +176,11 @@ def settle(machine, program):
     return state
 
 
-# Who makes which calls: rules of injected faults that single out one of the three.
+# Who makes which calls: rules of injected faults that single out one of the three; on AMD the
+# program has another thread that waits for the GPUs.
 ROLES = {
     'program': 'thread=gpucr-agent',
+    'idle': 'thread=gpucr-idle',
     'worker': 'comm=gpucr-worker',
     'control': 'comm=gpucr-control where=caller',
 }

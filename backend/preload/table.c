@@ -38,6 +38,7 @@ static struct {
 	uint64_t changes;
 	uint64_t device_bytes;
 	uint64_t apart_bytes;
+	uint64_t imported_bytes;
 	uint32_t extents, imported;
 } table;
 
@@ -88,6 +89,7 @@ static void publish(void)
 	if (!page)
 		return;
 	page->device_bytes = table.device_bytes;
+	page->imported_bytes = table.imported_bytes;
 	page->extents = table.extents;
 	if (table.imported)
 		__atomic_or_fetch(&page->flags, GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
@@ -172,6 +174,7 @@ void gcr_table_set_imported(struct gcr_memory *memory)
 		return;
 	memory->imported = true;
 	table.imported++;
+	table.imported_bytes += memory->bytes;
 	publish();
 }
 
@@ -188,6 +191,7 @@ void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead)
 		table.device_bytes -= memory->bytes;
 		table.extents--;
 		table.imported -= memory->imported;
+		table.imported_bytes -= memory->imported ? memory->bytes : 0;
 		changed();
 	}
 	if (memory->origin == GCR_MEMORY_APART) {

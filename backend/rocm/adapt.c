@@ -592,14 +592,20 @@ static size_t mapping_at(CUdeviceptr start, CUdeviceptr end, bool *ret_is_known)
 	return *ret_is_known && base == start && bytes <= end - start ? bytes : 0;
 }
 
-/* HIP 6 answers success to a mapping and an unmapping that ROCr has refused: look what there is. */
-static bool is_there(CUdeviceptr start, size_t bytes)
+/*
+ * HIP 6 answers success to a mapping and an unmapping that ROCr has refused: look what there is.
+ * Where that cannot be said the answer holds. A mapping that is there and is taken for missing
+ * would never be unmapped, and be in the way of every later one.
+ */
+static bool is_otherwise(CUdeviceptr start, size_t bytes, bool is_mapped)
 {
 	CUdeviceptr base;
 	size_t there;
+	CUresult result = gcr_hip_cuMemGetAddressRange_v2(&base, &there, start);
 
-	return gcr_hip_cuMemGetAddressRange_v2(&base, &there, start) == CUDA_SUCCESS &&
-	       base == start && there == bytes;
+	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND)
+		return false;
+	return is_mapped != (result == CUDA_SUCCESS && base == start && there == bytes);
 }
 
 static CUresult gcr_hip_cuMemMap(CUdeviceptr start, size_t size, size_t offset,
@@ -609,7 +615,8 @@ static CUresult gcr_hip_cuMemMap(CUdeviceptr start, size_t size, size_t offset,
 					  (hipMemGenericAllocationHandle_t)(uintptr_t)handle,
 					  flags);
 
-	if (error == hipSuccess && !is_since(GCR_HIP_VERSION(7, 0)) && !is_there(start, size))
+	if (error == hipSuccess && !is_since(GCR_HIP_VERSION(7, 0)) &&
+	    is_otherwise(start, size, true))
 		return CUDA_ERROR_UNKNOWN;
 	return as_result(error);
 }
@@ -652,7 +659,7 @@ static CUresult unmap_one(CUdeviceptr start, size_t bytes)
 
 	if (error != hipSuccess)
 		return as_result(error);
-	if (!is_since(GCR_HIP_VERSION(7, 0)) && is_there(start, bytes))
+	if (!is_since(GCR_HIP_VERSION(7, 0)) && is_otherwise(start, bytes, false))
 		return CUDA_ERROR_UNKNOWN;
 	if (maps_for_host())
 		mmap((void *)start, bytes, PROT_NONE,

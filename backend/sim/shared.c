@@ -549,6 +549,9 @@ void shared_allocation_drop(unsigned slot, unsigned index)
 	struct shared_allocation *allocation = &shared->allocations[slot];
 
 	holder_clear(allocation->holders, index);
+	/* If it comes back to its maker then as an import, as anybody's. */
+	if (allocation->maker == shared->processes[index].generation)
+		allocation->maker = 0;
 	shared_changed();
 	if (holder_any(allocation->holders))
 		return;

@@ -53,7 +53,8 @@ struct shared_process {
  * while an open description of the file (an exported descriptor) has it locked. */
 struct shared_allocation {
 	uint64_t id;
-	uint64_t maker; /* the generation of the process that made it */
+	uint64_t maker; /* the generation of the process that made it, as long as it has it; else 0
+			 */
 	uint64_t size_bytes;
 	unsigned gpu;
 	int exported;

@@ -93,7 +93,7 @@ def test_names():
 def test_frozen_by_the_driver():
     """Without our library, and with it where the driver alone can freeze it: VRAM is in the
     program's memory, and so in CRIU's images."""
-    needs_cuda('two engines')
+    needs_cuda('the engine of the driver alone, which leaves VRAM in the images')
     kinds = {'with': {'env': {'GPUCR_PRELOAD_VMM': '0'}},
              'without': {'command': vendor.DEMO,
                          'env': {'LD_LIBRARY_PATH': vendor.LIBRARIES}}}

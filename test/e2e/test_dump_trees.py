@@ -21,6 +21,12 @@ def place_of(machine):
     return dump.places(machine)[0]
 
 
+def child_of(program):
+    children = harness.read_file(f'/proc/{program.pid}/task/{program.pid}/children').split()
+    equal(len(children), 1, 'children')
+    return int(children[0])
+
+
 def comm_of(pid):
     return harness.read_file(f'/proc/{pid}/comm').strip()
 
@@ -52,7 +58,6 @@ def test_launcher():
 
 def test_gpu_processes_below_each_other():
     """A GPU process with another one below it that has forked a child."""
-    harness.known_gap('a forked child of a HIP program shares file locks of the simulator')
     with dump.machine() as machine:
         script = f"{dump.demo_in_shell(machine, 'below', '--children 1')} & " \
                  f"exec {dump.demo_in_shell(machine, 'above')}"
@@ -67,6 +72,15 @@ def test_gpu_processes_below_each_other():
         machine.must('both', 'thaw')
         for program in (above, below):
             program.wait_ticks(2)
+        # The child has come along, with what it has inherited, and does so again.
+        child = child_of(below)
+        machine.must(above.pid, 'dump')
+        wait_tree_gone(root, above, below)
+        check(not is_alive(child), 'it is of the tree')
+        machine.must('both', 'thaw')
+        for program in (above, below):
+            program.wait_ticks(2)
+        equal(child_of(below), child)
 
 
 def test_only_a_part_of_a_tree():

@@ -119,6 +119,7 @@ def test_there_and_back():
 
 def test_several_at_once():
     """Several rsyncs share the files, one of which may be cut off: what it left is sent."""
+    same_for_both('how files are sent')
     with Pair(env=criu.find().env) as pair:
         program = pair.program(pair.here, '--bytes', '16M', '--buffers', '3')
         if 'dump' not in pair.here.status(program.pid)['verbs'].split():

@@ -5,8 +5,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 import vmm
-from harness import check, equal, same_for_both, wait_for
+from harness import same_for_both, wait_for
 
 SIZE = ('--bytes', '16M', '--buffers', '4')
 
@@ -90,11 +91,13 @@ def test_another_worker():
 
 
 def test_registering_fails():
-    """The driver does not register them: everything goes through the ring."""
+    """The driver does not register them: everything goes through the ring, a worker's first."""
     with vmm.machine(options=',pool=64M') as machine:
         demo = vmm.demo(machine, *SIZE)
+        machine.watch_faults()
+        machine.faults('cuMemHostRegister nth=2 times=1000 error=CUDA_ERROR_OUT_OF_MEMORY')
         cycle(machine, demo)
-        machine.faults('cuMemHostRegister error=CUDA_ERROR_OUT_OF_MEMORY')
+        machine.wait_faulted()
         for _ in range(3):
             cycle(machine, demo)
         machine.faults()
@@ -108,7 +111,8 @@ def test_two_programs_on_two_gpus():
         for _ in range(3):
             for demo in (both, one):
                 machine.must(demo.pid, 'freeze')
-            wait_for(lambda: sum(pinned(machine).values()) >= 8, 'files registered')
+            if not vendor.HIP:  # where workers end with the freeze
+                wait_for(lambda: sum(pinned(machine).values()) >= 8, 'files registered')
             for demo in (both, one):
                 vmm.check_files(machine, demo)
                 machine.must(demo.pid, 'thaw')

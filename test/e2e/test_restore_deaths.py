@@ -212,7 +212,7 @@ def test_daemon_dies_after_thaw():
 
 def test_daemon_dies_in_thaw_to_another_gpu():
     """Nobody knows any more which one: it is ended."""
-    needs_cuda('a thaw on another GPU')
+    needs_cuda('thaw gpu=, which is refused where queues have to come back to their GPU')
     with restore.machine(gpus=2) as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)

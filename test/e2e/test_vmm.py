@@ -75,7 +75,7 @@ def test_every_kind():
 
 def test_managed_memory_touched_while_frozen():
     """The CPU sleeps on it until the thaw, and finds its bytes."""
-    needs_cuda('managed memory')
+    needs_cuda('managed memory, with which no freeze is possible')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--buffers', 1, '--managed', 3, '--bytes', '3M', '--tick', 1)
         for _ in range(5):

@@ -9,7 +9,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import Machine, check, equal, needs_cuda, same_for_both
+from harness import Machine, check, equal, same_for_both
 
 # An answer may take this long while a verb is under way, if nothing else keeps the machine busy.
 ANSWER_SEC = 0.1 * harness.SLOW
@@ -148,12 +148,11 @@ def test_cancel():
 
 def test_cancel_of_a_lock_that_waits():
     """A kernel that does not end: nothing has been done to the process, so it ends at once."""
-    needs_cuda("the driver's lock")
     with Machine() as machine:
         demo = machine.ready_demo()
         keep_gpu_busy(machine, demo)
         writer = machine.writer(demo.pid, 'freeze')
-        machine.wait_status(demo.pid, 'phase', 'lock')
+        machine.wait_status(demo.pid, 'phase', 'gate' if vendor.HIP else 'lock')
         equal(machine.writer(demo.pid, 'cancel').result(), 'ok')
         equal(writer.result(), 'ECANCELED')
         equal(machine.state(demo.pid), 'running')
@@ -186,10 +185,9 @@ def test_cancel_without_a_verb():
 
 def test_deadline_in_the_driver():
     """Checkpoint cannot be taken back: the writer is answered, the process rolled back later."""
-    needs_cuda('a call of the driver that cannot be taken back')
     with Machine() as machine:
         demo = machine.ready_demo()
-        machine.faults(f'cuCheckpointProcessCheckpoint delay_ms={4000 * harness.SLOW}')
+        machine.slow('freeze', 4000 * harness.SLOW)
         events = machine.events(demo.pid)
         writer = machine.writer(demo.pid, 'freeze timeout=1')
         equal(writer.result(), 'ETIMEDOUT')
@@ -210,11 +208,10 @@ def test_deadline_in_the_driver():
 
 
 def test_deadline_of_a_thaw():
-    needs_cuda('a call of the driver that cannot be taken back')
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')
-        machine.faults(f'cuCheckpointProcessRestore delay_ms={2500 * harness.SLOW}')
+        machine.slow('thaw', 2500 * harness.SLOW)
         events = machine.events(demo.pid)
         equal(machine.write(demo.pid, 'thaw timeout=1'), 'ETIMEDOUT')
         equal(machine.status(demo.pid)['control_pending'], 'yes')
@@ -228,13 +225,13 @@ def test_deadline_of_a_thaw():
 
 def test_deadline_in_lock():
     """GPU work that does not end in time: nothing had begun, so there is nothing to wait for."""
-    needs_cuda("the driver's lock")
     with Machine() as machine:
         demo = machine.ready_demo()
         keep_gpu_busy(machine, demo)
         writer = machine.writer(demo.pid, 'freeze timeout=1')
         equal(writer.result(), 'ETIMEDOUT')
-        check('GPU work' in machine.error(demo.pid), machine.error(demo.pid))
+        check(('hipMemcpyDtoH has not returned' if vendor.HIP else 'GPU work') in
+              machine.error(demo.pid), machine.error(demo.pid))
         equal(machine.state(demo.pid), 'running')
         demo.wait_ticks()
         machine.must(demo.pid, 'freeze')

@@ -111,7 +111,7 @@ def test_files():
 
 
 def test_driver_engine_has_none():
-    needs_cuda('two engines')
+    needs_cuda('the engine of the driver alone')
     with Machine() as machine:
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze')

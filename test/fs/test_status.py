@@ -72,7 +72,7 @@ def test_vmm():
 
 def test_parts_at_the_same_time():
     """The copy counts from its beginning, not from the end of the driver's checkpoint."""
-    needs_cuda('control state')
+    needs_cuda('control state, which AMD leaves where it is')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
         for verb, copy, control in (
@@ -119,7 +119,6 @@ def test_every_kind_is_held():
 
 
 def test_vmm_data():
-    needs_cuda('control state that a freeze takes too')
     with vmm.machine() as machine:
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
         before = vram_of(machine, demo.pid)
@@ -141,6 +140,7 @@ def test_held_by_the_store_of_a_daemon_that_died():
     with vmm.machine() as machine:
         for verb in ('freeze', 'freeze data'):
             demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)
+            used = vram_of(machine, demo.pid)
             machine.must(demo.pid, verb)
             before = subset(machine.status(demo.pid), ['held_bytes', 'vram_bytes', 'engine'])
             machine.stop(signal.SIGKILL)
@@ -149,11 +149,17 @@ def test_held_by_the_store_of_a_daemon_that_died():
             equal(subset(machine.status(demo.pid), before), before, verb)
             machine.must(demo.pid, 'thaw')
             demo.wait_ticks()
+            # What came back is counted also by a daemon that has not seen it come.
+            equal(vram_of(machine, demo.pid), used, verb)
+            machine.stop(signal.SIGKILL)
+            machine.start()
+            wait_for(lambda: machine.status(demo.pid)['engine'] == vendor.ENGINE, 'its library')
+            equal(vram_of(machine, demo.pid), used, verb)
             demo.end()
 
 
 def test_driver():
-    needs_cuda('two engines')
+    needs_cuda('the engine of the driver alone')
     with Machine() as machine:
         demo = machine.ready_demo('--bytes', '24M', '--buffers', 3)
         equal(subset(machine.status(demo.pid), NEVER), NEVER)
@@ -233,7 +239,9 @@ def test_pool():
         equal(wanted, figures(machine, demo.pid, 'freeze')[0])
         status = machine.status(demo.pid)
         equal([status['pool_bytes'], status['pool_ready_bytes']], ['0', '0'], 'it is in use')
-        machine.wait_status(demo.pid, 'pinned', 'yes')
+        # On AMD a worker that has imported memory ends with the freeze.
+        in_freeze = 'no' if vendor.HIP else 'yes'
+        machine.wait_status(demo.pid, 'pinned', in_freeze)
         machine.must(demo.pid, 'thaw')
         equal(int(wait_for(ready, 'its pool again')['pool_bytes']), wanted)
         machine.wait_status(demo.pid, 'pinned', 'yes')
@@ -241,7 +249,7 @@ def test_pool():
         os.kill(worker, signal.SIGKILL)
         machine.wait_status(demo.pid, 'pinned', 'no')
         machine.must(demo.pid, 'freeze')
-        machine.wait_status(demo.pid, 'pinned', 'yes')
+        machine.wait_status(demo.pid, 'pinned', in_freeze)
 
 
 def test_store():

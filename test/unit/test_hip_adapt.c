@@ -34,6 +34,7 @@ static struct {
 	void *pointer;
 	int imported_fd, imported_as_value;
 	bool is_quiet;		 /* refuses to map and unmap, and says that it was done */
+	hipError_t range_error;	 /* of hipMemGetAddressRange */
 	unsigned char answer[8]; /* what is written for a pointer's attribute */
 	size_t answer_bytes;
 	struct mapping {
@@ -246,6 +247,8 @@ static hipError_t fake_hipMemGetAddressRange(hipDeviceptr_t *base, size_t *bytes
 	struct mapping *mapping = mapping_of(pointer);
 
 	ANSWER();
+	if (hip.range_error)
+		return hip.range_error;
 	if (!mapping)
 		return hipErrorNotFound;
 	*base = mapping->start; /* both, wanted or not */
@@ -851,6 +854,14 @@ static void test_mapping(void)
 	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 1);
 	hip.error = hipErrorOutOfMemory;
 	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+	/* Where it cannot be said it is believed: what is mapped must not count as missing. */
+	reset(HIP_VERSION_OF(6, 4));
+	hip.range_error = hipErrorUnknown;
+	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_SUCCESS);
+	/* Nothing is unmapped unseen. */
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_ERROR_INVALID_VALUE && !hip.unmapped_count);
+	hip.range_error = hipSuccess;
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 1);
 	/* Later ones are believed, whatever they tell of the range. */
 	reset(HIP_VERSION_OF(7, 0));
 	hip.is_quiet = true;

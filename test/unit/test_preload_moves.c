@@ -38,7 +38,11 @@ static void free_all(void)
 
 static bool imported(void)
 {
-	return memory()->page()->flags & GCR_PAGE_IMPORTED;
+	const struct gcr_page *page = memory()->page();
+	bool is_any = page->flags & GCR_PAGE_IMPORTED;
+
+	CHECK(is_any == !!page->imported_bytes && page->imported_bytes <= page->device_bytes);
+	return is_any;
 }
 
 /* Freed as if nothing had been: no VRAM, no descriptor is left. */
@@ -86,6 +90,7 @@ static void cycle(void)
 		CHECK(before - with_worker <= used - 22 * MIB + 4 * MIB);
 		thaw();
 		CHECK(imported());
+		CHECK(memory()->page()->imported_bytes == memory()->page()->device_bytes);
 		CHECK(open_descriptors() == descriptors + 5);
 		expect_all(100 + round);
 		fill_all(101 + round);

@@ -268,7 +268,6 @@ static void test_processes(struct child *child)
 	OK(HIP(hipDeviceSynchronize)());
 	OK(HIP(hipMemExportToShareableHandle)(&fd, handle, hipMemHandleTypePosixFileDescriptor, 0));
 	say_descriptor(child->fd, fd);
-	close(fd);
 	CHECK(hear_byte(child->fd) == 'x');
 	CHECK(sim_hip_word(pointer) == 0x18181818);
 	/* Of the two that have it mapped it is the one's that made it. */
@@ -280,6 +279,11 @@ static void test_processes(struct child *child)
 	OK(HIP(hipMemRelease)(handle));
 	CHECK(process_bytes(getpid()) == before);
 	CHECK(used_bytes() == before + childs + (long long)SIZE); /* the child still has it */
+	/* What comes back to its maker is an import too. */
+	OK(HIP(hipMemImportFromShareableHandle)(&handle, &fd, hipMemHandleTypePosixFileDescriptor));
+	CHECK(process_bytes(getpid()) == before);
+	OK(HIP(hipMemRelease)(handle));
+	close(fd);
 
 	OK(HIP(hipMalloc)(&memory, 3 * MIB));
 	OK(HIP(hipMemset)(memory, 0x19, 4));
