@@ -49,6 +49,16 @@ static void await_state(pid_t pid, char state)
 	CHECK(stat.state == state);
 }
 
+/* A process with threads is a zombie before the last of them hands its children on. */
+static void await_parent(pid_t pid, pid_t parent)
+{
+	struct gcr_proc_stat stat = {};
+
+	while (gcr_proc_stat(pid, &stat) == 0 && stat.parent != parent)
+		usleep(1000);
+	CHECK(stat.parent == parent);
+}
+
 static void end(pid_t pid)
 {
 	kill(pid, SIGKILL);
@@ -185,6 +195,7 @@ static void test_orphan(void)
 	free(members);
 	kill(shared->pids[0], SIGKILL);
 	await_state(shared->pids[0], 'Z');
+	await_parent(shared->pids[1], getpid());
 	CHECK(gcr_proc_tree(pid, &members, &count, &error) == 0 && count == 2);
 	CHECK(members[1].pid == shared->pids[0] && members[1].state == 'Z');
 	free(members);
