@@ -377,32 +377,37 @@ static int is_of_absent(const struct gcr_record *record, void *data)
 static int find_vendors(struct gcr_gpus *gpus, struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = gpus->daemon;
+	struct gcr_error own[GCR_BACKENDS_COUNT];
+	int found[GCR_BACKENDS_COUNT] = {0};
 	int result = -ENODEV;
 	bool is_any = false;
 
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
 		struct gcr_vendor *vendor = &daemon->vendors[i];
-		struct gcr_error own = {0};
-		int found;
 
 		if (!may_be_here(daemon, vendor))
 			continue;
-		found = find_vendor(gpus, vendor, &own);
-		is_any |= !found;
-		if (found < 0)
-			say_absent(daemon, vendor, found, &own);
-		if (found < 0 && (!error->number || (result == -ENODEV && found != -ENODEV))) {
-			result = found;
-			*error = own;
+		own[i] = (struct gcr_error){0};
+		found[i] = find_vendor(gpus, vendor, &own[i]);
+		is_any |= !found[i];
+		if (found[i] < 0 &&
+		    (!error->number || (result == -ENODEV && found[i] != -ENODEV))) {
+			result = found[i];
+			*error = own[i];
 		}
-		if (found < 0 && found != -ENODEV && !vendor->backend->needs_device)
+		if (found[i] < 0 && found[i] != -ENODEV && !vendor->backend->needs_device)
 			return result;
 	}
-	if (is_any && gcr_record_each(daemon->runtime_fd, is_of_absent, NULL, daemon) == 1)
+	if (!is_any)
+		return result;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (found[i] < 0)
+			say_absent(daemon, &daemon->vendors[i], found[i], &own[i]);
+	if (gcr_record_each(daemon->runtime_fd, is_of_absent, NULL, daemon) == 1)
 		return gcr_error_set(error, EIO,
 				     "a process is frozen that used a GPU of a vendor whose GPUs "
 				     "are not there");
-	return is_any ? 0 : result;
+	return 0;
 }
 
 int gcr_gpus_create(struct gcr_daemon *daemon, struct gcr_gpus **ret_gpus, struct gcr_error *error)

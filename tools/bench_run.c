@@ -346,7 +346,8 @@ static void add_parts(struct run *run)
 
 /*
  * The first freeze and thaw of a program that is then frozen again. Its files are registered with
- * the driver while it is frozen, and what is kept stays so.
+ * the driver while it is frozen, and what is kept stays so. On an AMD GPU none are: the worker ends
+ * with the freeze.
  */
 static int freeze_before(struct run *run, unsigned int number, struct gcr_error *error)
 {
@@ -356,7 +357,7 @@ static int freeze_before(struct run *run, unsigned int number, struct gcr_error 
 	result = do_verb(run, false, &usec, error);
 	if (result < 0)
 		return result;
-	if (!wait_until_pinned(run->mount, run->subject.pid, run->text))
+	if (!run->bench->options.hip && !wait_until_pinned(run->mount, run->subject.pid, run->text))
 		warn(run, number, "not warm: the worker has not registered the files");
 	bench_subject_forget(run->bench, &run->subject);
 	result = do_verb(run, true, &usec, error);
