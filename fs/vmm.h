@@ -204,6 +204,13 @@ void gcr_vmm_assign(struct gcr_vmm *vmm);
 /* The GPUs of vmm->workers, as a mask of indexes. */
 uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm);
 
+/*
+ * How many copies may be queued at a GPU while the driver has something to do there, too: behind a
+ * deep queue a restore takes two and a half times as long (measured), and each allocation that the
+ * program unmaps waits for what is queued.
+ */
+#define GCR_VMM_COPIES_IN_FLIGHT 4
+
 /* Take the workers and begin a session of @type in each. */
 int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in_flight,
 			  struct gcr_error *error);

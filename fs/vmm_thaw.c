@@ -14,12 +14,6 @@
 #include "lib/clock.h"
 
 /*
- * How many copies may be queued towards the GPU while the driver restores: with a deep queue the
- * restore takes two and a half times as long (measured).
- */
-#define COPIES_IN_FLIGHT 4
-
-/*
  * From anywhere before SETTLE back to frozen; @control: where the driver had the process. What
  * cannot be checkpointed again stays in VRAM: the driver's own share. With VRAM that was handed
  * over it must not be checkpointed, since no restore would follow: a program that has its memory
@@ -98,7 +92,7 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 	result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
 	if (!result)
 		result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_IN,
-					       needs_control ? COPIES_IN_FLIGHT : 0, error);
+					       needs_control ? GCR_VMM_COPIES_IN_FLIGHT : 0, error);
 	if (!result)
 		result = create(vmm, error);
 	if (!result && needs_control)

@@ -253,7 +253,7 @@ struct gcr_range {
  */
 struct gcr_session {
 	uint32_t count; /* extents in the table */
-	/* IN: at most so many at a time towards the GPU until COPY comes; 0: as it likes. */
+	/* At most so many at a time are queued at the GPU until COPY comes; 0: as it likes. */
 	uint32_t copies_in_flight;
 	uint64_t first_chunk;
 	uint32_t flags; /* GCR_SESSION_* */

@@ -180,9 +180,13 @@ static void give_free(struct gcr_copier *copier, struct slot *slot)
 
 static bool may_fly(const struct gcr_copier *copier)
 {
-	unsigned int most = copier->job.direction == GCR_COPY_OUT ? 0 : copier->job.in_flight;
+	bool all_direct = copier->cutter.config.all_direct;
+	unsigned int most = copier->job.in_flight;
 
-	if (!most && copier->cutter.config.all_direct)
+	/* Those who empty slots are slower than the GPU: there is never a long queue. */
+	if (copier->job.direction == GCR_COPY_OUT && !all_direct)
+		most = 0;
+	if (!most && all_direct)
 		most = DIRECT_IN_FLIGHT;
 	return !most || copier->flying.count < most;
 }

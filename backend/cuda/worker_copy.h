@@ -45,7 +45,7 @@ struct gcr_copy_job {
 	enum gcr_copy_direction direction;
 	const struct gcr_space *space; /* the caller's, until the job has ended */
 	CUdeviceptr base;	       /* where offset 0 is in VRAM */
-	unsigned int in_flight;	       /* IN: at most so many copies queued; 0: as many as fit */
+	unsigned int in_flight;	       /* at most so many copies queued; 0: as many as fit */
 };
 
 /* Begin. Nothing is copied before it is added; the job ends when the whole space has been. */

@@ -13,14 +13,19 @@ static const uint64_t few[] = {2 * MIB, 34 * MIB, 6 * MIB, 2 * MIB, 16 * MIB, 50
 static const uint64_t small[FEW] = {2 * MIB, 18 * MIB, 6 * MIB, 2 * MIB,
 				    4 * MIB, 10 * MIB, 2 * MIB};
 
-static void go_out(struct worker *worker, struct process *process)
+static void go_out_by(struct worker *worker, struct process *process, uint32_t copies_in_flight)
 {
-	DONE(session_begin(worker, GCR_MESSAGE_SESSION_OUT, process, 0));
+	DONE(session_begin(worker, GCR_MESSAGE_SESSION_OUT, process, copies_in_flight));
 	DONE(session_import(worker, process));
 	DONE(worker_do(worker, GCR_MESSAGE_COPY));
 	for (size_t i = 0; i < process->count; i++)
 		CHECK(process_check_file(process, i));
 	CHECK(process_check_other_digests(process));
+}
+
+static void go_out(struct worker *worker, struct process *process)
+{
+	go_out_by(worker, process, 0);
 }
 
 static void come_in(struct worker *worker, struct process *process, uint32_t copies_in_flight)
@@ -43,7 +48,7 @@ static void test_round_trip(void)
 		total += few[i];
 	for (uint32_t copies = 0; copies < 4; copies++) {
 		process_allocate(&process);
-		go_out(&worker, &process);
+		go_out_by(&worker, &process, copies);
 		/* Everything can go back until the commit: nothing was given up. */
 		CHECK(process_check_handle(&process, 1, process.handles[1]));
 		process_release(&process, true);
