@@ -55,7 +55,7 @@ static const struct gcr_engine *choose(struct gcr_process *process, const char *
 
 	if (gcr_link_facts(process, &facts) < 0) {
 		pthread_mutex_lock(&process->lock);
-		is_registered = process->registrations > 0;
+		is_registered = process->claims[GCR_CLAIM_LIBRARY] > 0;
 		pthread_mutex_unlock(&process->lock);
 		*ret_reason = is_registered ? "its preload library is of another version"
 					    : "it runs without the preload library (gpucr-run)";

@@ -99,8 +99,10 @@ static void unlink_locked(struct gcr_processes *processes, struct gcr_process *p
  */
 static bool is_idle_locked(const struct gcr_process *process)
 {
-	return process->state == GCR_STATE_RUNNING && !process->task && !process->registrations &&
-	       !process->adoptions;
+	for (size_t i = 0; i < GCR_CLAIMS; i++)
+		if (process->claims[i])
+			return false;
+	return process->state == GCR_STATE_RUNNING && !process->task;
 }
 
 static bool has_ended(const struct gcr_process *process)
@@ -409,6 +411,36 @@ int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start
 		vendor = find_vendor(daemon, devices_of(daemon, pid));
 	return add_process(processes, pid, start_ticks, vendor ? vendor : first_vendor(daemon),
 			   ret_process);
+}
+
+int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			struct gcr_vendor *vendor, enum gcr_claim claim,
+			struct gcr_process **ret_process)
+{
+	for (;;) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		int result = gcr_processes_add(processes, pid, start_ticks, vendor, &process);
+		bool is_there;
+
+		if (result < 0)
+			return result;
+		pthread_mutex_lock(&process->lock);
+		is_there = process->state != GCR_STATE_GONE;
+		process->claims[claim] += is_there;
+		pthread_mutex_unlock(&process->lock);
+		if (is_there) {
+			*ret_process = TAKE_PTR(process);
+			return 0;
+		}
+		/* A pass of the scan has come in between and taken it for one that let go. */
+	}
+}
+
+void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim)
+{
+	pthread_mutex_lock(&process->lock);
+	process->claims[claim] -= process->claims[claim] > 0;
+	pthread_mutex_unlock(&process->lock);
 }
 
 /* The table's entry, if it still is the process of that pid. */

@@ -43,6 +43,13 @@ struct gcr_verb_timing {
 	int64_t map_usec;      /* VRAM taken and mapped by the program again */
 };
 
+/* Who says that a process stays in the table, whatever a pass of the scan finds. */
+enum gcr_claim {
+	GCR_CLAIM_LIBRARY, /* a preload library's connection */
+	GCR_CLAIM_VERB,	   /* a verb, or recovery, that is making of it what it was */
+	GCR_CLAIMS,
+};
+
 struct gcr_process {
 	/* fixed for life */
 	struct gcr_daemon *daemon;
@@ -88,11 +95,10 @@ struct gcr_process {
 	struct gcr_verb_timing last_thaw;
 	struct gcr_history *history;   /* of its snapshots' contents, NULL: none yet */
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
-	unsigned int registrations;    /* preload connections */
-	unsigned int adoptions;	       /* by verbs that make of it what it was: it is not idle */
-	bool was_refused;	       /* the driver would not checkpoint it */
-	bool was_handed_over;	       /* it has imported handles since a thaw by the vmm engine */
-	struct gcr_link *link;	       /* the preload library's, NULL if there is none */
+	unsigned int claims[GCR_CLAIMS];
+	bool was_refused;      /* the driver would not checkpoint it */
+	bool was_handed_over;  /* it has imported handles since a thaw by the vmm engine */
+	struct gcr_link *link; /* the preload library's, NULL if there is none */
 	int parked_page_fd; /* of its library's page, which is parked; -1: it is not. See fs/park.h
 			     */
 	uint64_t submissions;		  /* as last sampled */
@@ -124,6 +130,17 @@ void gcr_process_unref(struct gcr_process *process);
  */
 int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 		      struct gcr_vendor *vendor, struct gcr_process **ret_process);
+
+/*
+ * The same, and claimed: it stays in the table until gcr_process_unclaim(), unless it ends. The
+ * vendor is to be looked at by the caller: it may be another.
+ */
+int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			struct gcr_vendor *vendor, enum gcr_claim claim,
+			struct gcr_process **ret_process);
+
+/* The reference stays the caller's. Nothing happens if there is no such claim. */
+void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim);
 
 /*
  * The process with this pid: from the table, or probed just now (a process that opened a GPU a

@@ -85,9 +85,7 @@ static int recover_one(const struct gcr_record *record, void *data)
 		return 0;
 	}
 	settle(process, record);
-	pthread_mutex_lock(&process->lock);
-	process->adoptions -= process->adoptions > 0;
-	pthread_mutex_unlock(&process->lock);
+	gcr_process_unclaim(process, GCR_CLAIM_VERB);
 	gcr_process_unref(process);
 	return 0;
 }
@@ -97,13 +95,10 @@ static int list_one(const struct gcr_record *record, void *data)
 	struct gcr_daemon *daemon = data;
 	struct gcr_process *process;
 
-	if (gcr_processes_add(daemon->processes, record->pid, record->start_ticks,
-			      gcr_vendor_of_engine(daemon, record->engine), &process) < 0)
-		return 0;
-	pthread_mutex_lock(&process->lock);
-	process->adoptions++;
-	pthread_mutex_unlock(&process->lock);
-	gcr_process_unref(process);
+	if (!gcr_processes_claim(daemon->processes, record->pid, record->start_ticks,
+				 gcr_vendor_of_engine(daemon, record->engine), GCR_CLAIM_VERB,
+				 &process))
+		gcr_process_unref(process);
 	return 0;
 }
 

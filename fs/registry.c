@@ -67,11 +67,8 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 		gcr_link_end(connection->link);
 	else
 		close(connection->fd);
-	if (process) {
-		pthread_mutex_lock(&process->lock);
-		process->registrations--;
-		pthread_mutex_unlock(&process->lock);
-	}
+	if (process)
+		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
 	gcr_process_unref(process);
 	*connection = (struct connection){.fd = -1};
 }
@@ -122,29 +119,18 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 			refuse(connection, NULL, vendor);
 		return;
 	}
-	/* Between the two steps a pass of the scan may take it for one that has let go. */
-	while (!connection->process) {
-		result = gcr_processes_add(registry->daemon->processes, connection->pid, 0, vendor,
-					   &process);
-		if (result < 0) {
-			if (result != -ENOENT && result != -ESRCH)
-				complain(registry, connection->pid, strerror(-result));
-			drop(registry, connection);
-			return;
-		}
-		if (process->vendor != vendor) {
-			refuse(connection, process, vendor);
-			gcr_process_unref(process);
-			return;
-		}
-		pthread_mutex_lock(&process->lock);
-		if (process->state != GCR_STATE_GONE) {
-			process->registrations++;
-			connection->process = process;
-		}
-		pthread_mutex_unlock(&process->lock);
-		if (!connection->process)
-			gcr_process_unref(process);
+	result = gcr_processes_claim(registry->daemon->processes, connection->pid, 0, vendor,
+				     GCR_CLAIM_LIBRARY, &process);
+	if (result < 0) {
+		if (result != -ENOENT && result != -ESRCH)
+			complain(registry, connection->pid, strerror(-result));
+		drop(registry, connection);
+	} else if (process->vendor != vendor) {
+		refuse(connection, process, vendor);
+		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
+		gcr_process_unref(process);
+	} else {
+		connection->process = process;
 	}
 }
 

@@ -47,7 +47,7 @@ struct view {
 	struct gcr_verb_timing freeze;
 	struct gcr_verb_timing thaw;
 	bool is_pinned;
-	unsigned int registrations;
+	bool has_library;
 };
 
 struct status_key {
@@ -87,7 +87,7 @@ static void look(struct gcr_process *process, struct view *view)
 	view->freeze = process->last_freeze;
 	view->thaw = process->last_thaw;
 	view->is_pinned = process->pinned_by != 0;
-	view->registrations = process->registrations;
+	view->has_library = process->claims[GCR_CLAIM_LIBRARY] > 0;
 	pthread_mutex_unlock(&process->lock);
 	if (process->launcher)
 		view->state = gcr_process_shown_state(process);
@@ -205,7 +205,7 @@ static void render_engine_reason(const struct view *view, FILE *stream)
 
 static void render_registered(const struct view *view, FILE *stream)
 {
-	fputs(view->registrations ? "yes" : "no", stream);
+	fputs(view->has_library ? "yes" : "no", stream);
 }
 
 /* The GPUs a running process uses now, a frozen one's it came from. */

@@ -327,42 +327,25 @@ static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member 
 {
 	struct gcr_vendor *vendor = gcr_vendor_of_engine(restore->daemon, manifest->engine);
 	struct gcr_process *process;
-	bool is_gone;
+	int result = gcr_processes_claim(restore->daemon->processes, member->pid, 0, vendor,
+					 GCR_CLAIM_VERB, &process);
 
-	do {
-		int result = gcr_processes_add(restore->daemon->processes, member->pid, 0, vendor,
-					       &process);
-
-		if (result < 0)
-			return gcr_error_set(error, result == -ESRCH ? EIO : -result,
-					     "process %d, which CRIU has restored: %s",
-					     (int)member->pid, strerror(-result));
-		if (process->vendor != vendor) {
-			gcr_error_set(error, EOPNOTSUPP,
-				      "process %d uses a GPU of %s, and what was dumped used one "
-				      "of %s",
-				      (int)member->pid, process->vendor->backend->vendor,
-				      vendor->backend->vendor);
-			gcr_process_unref(process);
-			return -EOPNOTSUPP;
-		}
-		pthread_mutex_lock(&process->lock);
-		is_gone = process->state == GCR_STATE_GONE;
-		if (!is_gone)
-			process->adoptions++;
-		pthread_mutex_unlock(&process->lock);
-		if (is_gone)
-			gcr_process_unref(process);
-	} while (is_gone);
+	if (result < 0)
+		return gcr_error_set(error, result == -ESRCH ? EIO : -result,
+				     "process %d, which CRIU has restored: %s", (int)member->pid,
+				     strerror(-result));
+	if (process->vendor != vendor) {
+		result = gcr_error_set(error, EOPNOTSUPP,
+				       "process %d uses a GPU of %s, and what was dumped used one "
+				       "of %s",
+				       (int)member->pid, process->vendor->backend->vendor,
+				       vendor->backend->vendor);
+		gcr_process_unclaim(process, GCR_CLAIM_VERB);
+		gcr_process_unref(process);
+		return result;
+	}
 	member->process = process;
 	return 0;
-}
-
-static void end_adoption(struct gcr_process *process)
-{
-	pthread_mutex_lock(&process->lock);
-	process->adoptions--;
-	pthread_mutex_unlock(&process->lock);
 }
 
 static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
@@ -391,7 +374,7 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 		gcr_snapshot_discard(snapshot);
 	else
 		fill_in(restore, member, manifest, snapshot);
-	end_adoption(member->process);
+	gcr_process_unclaim(member->process, GCR_CLAIM_VERB);
 	return result;
 }
 

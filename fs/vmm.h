@@ -206,8 +206,8 @@ uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm);
 
 /*
  * How many copies may be queued at a GPU while the driver has something to do there, too: behind a
- * deep queue a restore takes two and a half times as long (measured), and each allocation that the
- * program unmaps waits for what is queued.
+ * deep queue a restore takes two and a half times as long, and a checkpoint half as long again
+ * (measured).
  */
 #define GCR_VMM_COPIES_IN_FLIGHT 4
 

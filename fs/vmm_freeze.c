@@ -188,8 +188,8 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 /*
  * Is there anything that was kept of the last freeze? Then the workers find out what has changed
  * before they copy, and are to begin with that at once. Else they copy what has arrived, with few
- * copies queued until they are told that nothing more comes: beside the driver's checkpoint that
- * is late enough.
+ * copies queued until they are told that nothing more comes, which is when the driver's checkpoint
+ * is through.
  */
 static bool compares(const struct gcr_vmm *vmm)
 {
@@ -204,7 +204,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t since_usec = gcr_clock_usec();
-	bool begins_now;
+	bool begins_now = false;
 	int result;
 
 	gcr_drive_set_phase(drive, "gate");
@@ -234,8 +234,9 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_hand_over(vmm, error);
 	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
 	/* Only the answer is waited for below: all goes on meanwhile. */
-	begins_now = !gcr_drive_takes_control(drive) || compares(vmm);
-	if (!result && begins_now)
+	if (!result)
+		begins_now = !gcr_drive_takes_control(drive) || compares(vmm);
+	if (begins_now)
 		result = gcr_vmm_begin_copy(vmm, error);
 	if (!result && gcr_drive_takes_control(drive)) {
 		result = gcr_drive_lock(drive, error);
