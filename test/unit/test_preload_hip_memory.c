@@ -722,6 +722,7 @@ static void end_capture(hipStream_t stream)
 
 	OK(HIP(hipStreamEndCapture)(stream, &graph));
 	CHECK(graph);
+	OK(HIP(hipGraphDestroy)(graph));
 }
 
 /*
