@@ -185,26 +185,11 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/*
- * Is there anything that was kept of the last freeze? Then the workers find out what has changed
- * before they copy, and are to begin with that at once. Else they copy what has arrived, with few
- * copies queued until they are told that nothing more comes, which is when the driver's checkpoint
- * is through.
- */
-static bool compares(const struct gcr_vmm *vmm)
-{
-	for (size_t i = 0; i < vmm->device_count; i++)
-		if (gcr_snapshot_is_known(vmm->snapshot, i))
-			return true;
-	return false;
-}
-
 /* From here on there is something to undo. */
 static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t since_usec = gcr_clock_usec();
-	bool begins_now = false;
 	int result;
 
 	gcr_drive_set_phase(drive, "gate");
@@ -217,8 +202,9 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_vmm_assign(vmm);
 	gcr_drive_set_phase(drive, "worker");
 	if (!result)
-		result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT,
-					       GCR_VMM_COPIES_IN_FLIGHT, error);
+		result = gcr_vmm_open_sessions(
+			vmm, GCR_MESSAGE_SESSION_OUT,
+			gcr_drive_takes_control(drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0, error);
 	if (!result)
 		gcr_snapshot_stop_populating(vmm->snapshot);
 	if (!result)
@@ -233,10 +219,11 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		result = gcr_vmm_hand_over(vmm, error);
 	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
-	/* Only the answer is waited for below: all goes on meanwhile. */
+	/*
+	 * Not before all is handed over, since mapping and unmapping wait for copies that are
+	 * queued. Only the answer is waited for below: all goes on meanwhile.
+	 */
 	if (!result)
-		begins_now = !gcr_drive_takes_control(drive) || compares(vmm);
-	if (begins_now)
 		result = gcr_vmm_begin_copy(vmm, error);
 	if (!result && gcr_drive_takes_control(drive)) {
 		result = gcr_drive_lock(drive, error);
@@ -246,8 +233,6 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 			result = gcr_drive_checkpoint(drive, error);
 		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
 	}
-	if (!result && !begins_now)
-		result = gcr_vmm_begin_copy(vmm, error);
 	if (!result)
 		gcr_drive_set_phase(drive, "copy");
 	if (!result)

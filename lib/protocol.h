@@ -246,14 +246,16 @@ struct gcr_range {
  * out as lib/digest.h says, in which those of the table's chunks begin with the first_chunk-th. OUT
  * writes them there, before COPY is answered, also if that says that it has failed; IN checks them
  * then, EIO, if it has one to check by: they need not be there before COPY is sent.
- * OUT: IMPORT (in batches, in order; what has arrived is copied meanwhile, unless some of it is
- * KNOWN: then COPY begins with looking for what has changed), COPY, END. IN: CREATE (what has been
- * made is copied to meanwhile), EXPORT (in batches), COPY, END. RESERVE and RELEASE work in a
- * session too.
+ * OUT: IMPORT (in batches, in order), COPY (looks for what has changed where something is KNOWN,
+ * and copies), END. IN: CREATE (what has been made is copied to meanwhile), EXPORT (in batches),
+ * COPY, END. RESERVE and RELEASE work in a session too.
  */
 struct gcr_session {
 	uint32_t count; /* extents in the table */
-	/* At most so many at a time are queued at the GPU until COPY comes; 0: as it likes. */
+	/*
+	 * At most so many at a time are queued at the GPU, on the way IN until COPY comes; 0: as it
+	 * likes.
+	 */
 	uint32_t copies_in_flight;
 	uint64_t first_chunk;
 	uint32_t flags; /* GCR_SESSION_* */

@@ -676,13 +676,20 @@ int gcr_copier_add(struct gcr_copier *copier, enum gcr_copy_what what, uint64_t 
 	return 0;
 }
 
+void gcr_copier_close(struct gcr_copier *copier)
+{
+	GCR_LOCK_SCOPE(&copier->lock);
+
+	copier->all_added = true;
+	pthread_cond_signal(&copier->device_wake);
+}
+
 void gcr_copier_hurry(struct gcr_copier *copier)
 {
 	GCR_LOCK_SCOPE(&copier->lock);
 
 	copier->job.in_flight = 0;
 	copier->cutter.config.direct_bytes = DIRECT_BYTES;
-	copier->all_added = true;
 	pthread_cond_signal(&copier->device_wake);
 }
 
@@ -698,14 +705,6 @@ static int take_error(const struct gcr_copier *copier, CUresult *ret_driver_resu
 	if (!copier->error.number)
 		return 0;
 	return gcr_error_set(error, copier->error.number, "%s", copier->error.words);
-}
-
-int gcr_copier_check(struct gcr_copier *copier, CUresult *ret_driver_result,
-		     struct gcr_error *error)
-{
-	GCR_LOCK_SCOPE(&copier->lock);
-
-	return take_error(copier, ret_driver_result, error);
 }
 
 /* The lock is held. */

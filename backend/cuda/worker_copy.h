@@ -61,15 +61,14 @@ enum gcr_copy_what {
 int gcr_copier_add(struct gcr_copier *copier, enum gcr_copy_what what, uint64_t offset,
 		   uint64_t bytes, struct gcr_error *error);
 
-/* Everything is added. From now on as many copies are queued as fit. */
+/* Everything is added. */
+void gcr_copier_close(struct gcr_copier *copier);
+
+/* From now on as many copies are queued as fit. */
 void gcr_copier_hurry(struct gcr_copier *copier);
 
 /* Readable when the job has ended: everything is copied, it has failed or was stopped. */
 int gcr_copier_event(const struct gcr_copier *copier);
-
-/* Has it failed already? 0, or the error that gcr_copier_finish() will return. */
-int gcr_copier_check(struct gcr_copier *copier, CUresult *ret_driver_result,
-		     struct gcr_error *error);
 
 /*
  * Wait for the end of the job and forget it. Every thread and the GPU are through with its space

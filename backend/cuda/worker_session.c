@@ -280,8 +280,6 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 	session->pinned = true;
 	if (!(session->flags & GCR_SESSION_UNREGISTERED))
 		gcr_space_find_pinned(session->space, gpu->pins);
-	if (direction == GCR_COPY_OUT)
-		start_copier(session);
 	*ret_session = TAKE_PTR(session);
 	return 0;
 }
@@ -310,28 +308,19 @@ static int set_access(struct gcr_worker_session *session, size_t first, size_t e
 	return check(session->gpu, result, "cuMemSetAccess", ret_driver_result, error);
 }
 
-/* What is mapped from now on can be copied. */
+/* What is mapped can be used from now on. On the way in it is copied to. */
 static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
 	const uint64_t *starts = session->space->starts;
 	size_t first = session->arrived;
-	bool waits = session->direction == GCR_COPY_OUT && session->digests;
-	struct gcr_plan plan;
-	int r;
+	int r = set_access(session, first, session->held, ret_driver_result, error);
 
-	r = set_access(session, first, session->held, ret_driver_result, error);
-	if (r == 0 && session->direction == GCR_COPY_OUT && !waits)
-		r = make_digests(session, gcr_plan_chunk(starts[first]),
-				 gcr_plan_chunk(starts[session->held]), ret_driver_result, error);
 	if (r < 0)
 		return r;
 	session->arrived = session->held;
-	if (waits)
-		return 0;
-	plan = plan_of(session, false);
 	if (session->direction == GCR_COPY_OUT)
-		return gcr_plan_out(&plan, first, session->arrived, error);
+		return 0;
 	return gcr_copier_add(session->gpu->copier, GCR_COPY_BYTES, starts[first],
 			      starts[session->arrived] - starts[first], error);
 }
@@ -387,10 +376,9 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 			      struct gcr_error *error)
 {
 	size_t first = session->arrived;
-	CUresult copier_result;
 	int r = 0;
 
-	if (session->direction != GCR_COPY_OUT || !session->copying || session->failed ||
+	if (session->direction != GCR_COPY_OUT || session->copying || session->failed ||
 	    range->first != first || range->count != fds_count ||
 	    range->count > session->space->count - first)
 		return gcr_error_set(error, EINVAL, "these are not the next allocations");
@@ -403,14 +391,7 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 	}
 	if (r == 0)
 		r = arrive(session, ret_driver_result, error);
-	if (r < 0) {
-		session->failed = true;
-		return r;
-	}
-	/* Whatever has gone wrong so far, the sooner it is known the better. */
-	r = gcr_copier_check(session->gpu->copier, &copier_result, error);
-	if (r < 0)
-		*ret_driver_result = copier_result;
+	session->failed = r < 0;
 	return r;
 }
 
@@ -529,9 +510,8 @@ static size_t end_of_part(const struct gcr_space *space, size_t first)
 }
 
 /*
- * Copy what differs from what the files have. The GPU makes digests of all that is mapped while
- * those that are made are looked at, and what they say is copied. Before that nothing is queued:
- * mapping memory would wait for it.
+ * Copy what differs from what the files have, if anything is known of that. The GPU makes digests
+ * of all that is mapped while those that are made are looked at, and what they say is copied.
  */
 static int plan_changes(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			struct gcr_error *error)
@@ -561,42 +541,52 @@ static int plan_changes(struct gcr_worker_session *session, CUresult *ret_driver
 	return r;
 }
 
-/* The first COPY of a session: the copier has been at it since there is anything to copy. */
-static int go_on_copying(struct gcr_worker_session *session, CUresult *ret_driver_result,
-			 struct gcr_error *error)
+static int begin_out(struct gcr_worker_session *session, CUresult *ret_driver_result,
+		     struct gcr_error *error)
+{
+	struct gcr_plan plan;
+	int r;
+
+	start_copier(session);
+	/* Once more, after a failure: nobody knows what the files have. */
+	if (session->copy_failed) {
+		plan = plan_of(session, false);
+		r = gcr_plan_out(&plan, 0, session->space->count, error);
+	} else {
+		r = plan_changes(session, ret_driver_result, error);
+		if (r == 0)
+			r = write_digests(session, error);
+		session->failed = r < 0;
+	}
+	return r;
+}
+
+/* The first COPY finds the copier at it, since there is anything to copy to. */
+static int begin_in(struct gcr_worker_session *session, struct gcr_error *error)
 {
 	int r = 0;
 
-	if (session->direction == GCR_COPY_OUT && session->digests)
-		r = plan_changes(session, ret_driver_result, error);
-	if (r == 0 && session->direction == GCR_COPY_OUT)
-		r = write_digests(session, error);
-	session->failed = r < 0;
-	if (r == 0)
-		gcr_copier_hurry(session->gpu->copier);
+	if (!session->copying) {
+		start_copier(session);
+		r = gcr_copier_add(session->gpu->copier, GCR_COPY_BYTES, 0,
+				   gcr_space_bytes(session->space), error);
+	}
+	gcr_copier_hurry(session->gpu->copier);
 	return r;
 }
 
 int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			    struct gcr_error *error)
 {
-	struct gcr_plan plan;
 	int r;
 
 	if (session->copied || session->failed || session->arrived < session->space->count)
 		return gcr_error_set(error, EINVAL, "%zu of %zu allocations are there to be copied",
 				     session->arrived, session->space->count);
-	if (session->copying)
-		return go_on_copying(session, ret_driver_result, error);
-	/* Once more, after a failure: nobody knows what the files have. */
-	session->copy_failed = false;
-	start_copier(session);
-	plan = plan_of(session, false);
 	if (session->direction == GCR_COPY_OUT)
-		r = gcr_plan_out(&plan, 0, session->space->count, error);
+		r = begin_out(session, ret_driver_result, error);
 	else
-		r = gcr_copier_add(session->gpu->copier, GCR_COPY_BYTES, 0,
-				   gcr_space_bytes(session->space), error);
+		r = begin_in(session, error);
 	if (r < 0) {
 		/* It would never end. */
 		gcr_copier_stop(session->gpu->copier);
@@ -604,7 +594,8 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_dr
 		session->copy_failed = true;
 		return r;
 	}
-	gcr_copier_hurry(session->gpu->copier);
+	session->copy_failed = false;
+	gcr_copier_close(session->gpu->copier);
 	return 0;
 }
 

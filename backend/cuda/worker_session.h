@@ -42,10 +42,9 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 			     CUresult *ret_driver_result, struct gcr_error *error);
 
 /*
- * OUT: map the memory behind @fds, which are the next @range of the table, make its digests, and
- * start to copy it; or only map it, if files have bytes already: that is looked at by COPY.
+ * OUT: map the memory behind @fds, which are the next @range of the table.
  * Each descriptor is taken (set to -1) when its memory has been imported, and kept to the end.
- * -EINVAL not the next ones, or a descriptor of something else; or what copying has met so far.
+ * -EINVAL not the next ones, or a descriptor of something else.
  */
 int gcr_worker_session_import(struct gcr_worker_session *session, const struct gcr_range *range,
 			      int *fds, size_t fds_count, CUresult *ret_driver_result,
@@ -60,8 +59,9 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 
 /*
  * Everything is being copied, or -EINVAL: some of it is not there. gcr_copier_event() tells when it
- * is through, then gcr_worker_session_copied() how it went. Here OUT writes the digests, there IN
- * compares them, which have to be complete when this is called: -EIO, with the file and the offset.
+ * is through, then gcr_worker_session_copied() how it went. Here OUT makes the digests, copies what
+ * differs from what the files have, and writes them; there IN compares them, which have to be
+ * complete when this is called: -EIO, with the file and the offset.
  */
 int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			    struct gcr_error *error);

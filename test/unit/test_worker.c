@@ -225,7 +225,7 @@ static void test_order(void)
 			      (int[]){0, 0, 0, 0, 0, 0}, 6),
 		EINVAL, "next");
 	REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "2 of 7");
-	/* In the middle of copying. */
+	/* In the middle of it. */
 	DONE(worker_do(&worker, GCR_MESSAGE_END));
 	process_release(&process, true);
 	CHECK(free_of(0) == before);
@@ -320,13 +320,9 @@ static void test_lies(void)
 static void expect_out(struct worker *worker, struct process *process, int number,
 		       const char *words)
 {
-	int r;
-
 	DONE(session_begin(worker, GCR_MESSAGE_SESSION_OUT, process, 0));
-	r = session_import(worker, process);
-	if (!r)
-		r = worker_do(worker, GCR_MESSAGE_COPY);
-	REFUSED(r, number, words);
+	DONE(session_import(worker, process));
+	REFUSED(worker_do(worker, GCR_MESSAGE_COPY), number, words);
 	/* A second answer is no different. */
 	CHECK(worker_do(worker, GCR_MESSAGE_COPY) != 0);
 	DONE(worker_do(worker, GCR_MESSAGE_END));
@@ -609,7 +605,8 @@ static void test_faults_digests(void)
 		process_allocate(&process);
 		if (!faults[i].is_in) {
 			DONE(session_begin(&worker, GCR_MESSAGE_SESSION_OUT, &process, 0));
-			if (!session_import(&worker, &process)) {
+			DONE(session_import(&worker, &process));
+			if (!worker_do(&worker, GCR_MESSAGE_COPY)) {
 				fprintf(stderr, "not done: there is no kernel\n");
 				worker_leaves(&worker);
 				process_release(&process, true);
@@ -617,7 +614,7 @@ static void test_faults_digests(void)
 			}
 			REFUSED(worker_result.error, EIO, "digests: cu");
 			CHECK(worker_result.driver_result == 719);
-			REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "0 of 7");
+			REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "7 of 7");
 			DONE(worker_do(&worker, GCR_MESSAGE_END));
 		}
 		go_out(&worker, &process);

@@ -709,10 +709,8 @@ static void test_full_store(void)
 		image_put(&image);
 		store_resize(14 * MIB);
 		DONE(session_begin(&worker, GCR_MESSAGE_SESSION_OUT, &image.process, 0));
-		/* It may be met as soon as this. */
-		if (!session_import(&worker, &image.process))
-			worker_do(&worker, GCR_MESSAGE_COPY);
-		REFUSED(worker_result.error, ENOSPC, "store is full");
+		DONE(session_import(&worker, &image.process));
+		REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), ENOSPC, "store is full");
 		if (is_ended) {
 			DONE(worker_do(&worker, GCR_MESSAGE_END));
 			store_resize(1024 * MIB);
@@ -720,9 +718,7 @@ static void test_full_store(void)
 			go_out(&worker, &image);
 		} else {
 			store_resize(1024 * MIB);
-			/* If IMPORT said it, COPY says it once more before it begins anew. */
-			if (worker_do(&worker, GCR_MESSAGE_COPY))
-				DONE(worker_do(&worker, GCR_MESSAGE_COPY));
+			DONE(worker_do(&worker, GCR_MESSAGE_COPY));
 			DONE(worker_do(&worker, GCR_MESSAGE_END));
 		}
 		check_files(&image);
