@@ -172,7 +172,7 @@ void gcr_control_write(struct gcr_daemon *daemon, fuse_req_t request, struct gcr
 	}
 	if (result >= 0)
 		return;
-	gcr_metrics_refusal(daemon->metrics, error.number);
+	gcr_metrics_refusal(daemon->metrics, -result);
 	if (process) {
 		gcr_process_report(process, verb, &error);
 	} else {

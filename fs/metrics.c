@@ -193,6 +193,8 @@ static void print_value(const char *value, FILE *stream)
 			fputc(*byte >= 0x20 && *byte < 0x7f ? *byte : '?', stream);
 }
 
+static void print_sample(const struct family *family, FILE *stream, ...) __attribute__((sentinel));
+
 /* The labels' values, and NULL, follow. */
 static void print_sample(const struct family *family, FILE *stream, ...)
 {
@@ -259,9 +261,11 @@ static void render_drivers(const struct family *family, const struct figures *fi
 		const struct gcr_vendor *vendor = &figures->daemon->vendors[i];
 		struct gcr_hello hello = {0};
 
-		if (!vendor->is_here || !gcr_helpers_hello(vendor->helpers, &hello))
+		if (!vendor->is_here)
 			continue;
-		print_sample(family, stream, vendor_name(vendor).text, hello.driver_version, NULL);
+		gcr_helpers_hello(vendor->helpers, &hello);
+		print_sample(family, stream, vendor_name(vendor).text,
+			     *hello.driver_version ? hello.driver_version : "-", NULL);
 		print_number(1, stream);
 	}
 }

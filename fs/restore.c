@@ -568,7 +568,7 @@ void gcr_restore_write(fuse_req_t request, struct gcr_place *place, const char *
 					&error);
 	}
 	if (result < 0) {
-		gcr_metrics_refusal(place->daemon->metrics, error.number);
+		gcr_metrics_refusal(place->daemon->metrics, -result);
 		gcr_place_report(place, verb, &error);
 		fuse_reply_err(request, -result);
 	} else if (!waits) {

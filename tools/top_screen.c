@@ -243,11 +243,10 @@ static void draw_table(struct screen *screen, int line)
 
 		top_print_process(&layout, &view->processes[i], text);
 		attron(look);
-		put(line, 0, text);
 		if (i == selected)
-			hline(' ', COLS);
+			mvhline(line, 0, ' ', COLS);
+		put(line++, 0, text);
 		attroff(look);
-		line++;
 	}
 }
 
@@ -281,6 +280,9 @@ static void draw(struct screen *screen)
 		 top_order_name(screen->order));
 	if (!screen->is_there)
 		snprintf(text, sizeof(text), "%s (looking for it again)", screen->error.words);
+	for (char *byte = text; *byte; byte++)
+		if ((unsigned char)*byte < 0x20 || *byte == 0x7f) /* the mount's path */
+			*byte = '?';
 	attron(A_BOLD);
 	put(line++, 0, text);
 	attroff(A_BOLD);
@@ -385,27 +387,39 @@ static void take_key(struct screen *screen, int key)
 	}
 }
 
-/* Keys until it is time to look again. */
+static void take_keys(struct screen *screen)
+{
+	bool had_key = false;
+	int key;
+
+	while (!screen->is_ended && (key = getch()) != ERR) {
+		had_key = true;
+		take_key(screen, key);
+	}
+	if (had_key && !screen->is_ended)
+		draw(screen);
+}
+
+/*
+ * Keys until it is time to look again. A signal that comes just before poll() is seen a second
+ * later.
+ */
 static void wait_for_keys(struct screen *screen, int64_t until_usec)
 {
-	int64_t left_usec;
-
-	while (!screen->is_ended && !got_signal &&
-	       (left_usec = until_usec - gcr_clock_usec()) > 0) {
+	while (!screen->is_ended && !got_signal) {
 		struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-		int result = poll(&input, 1, (int)(left_usec / GCR_USEC_PER_MSEC) + 1);
-		bool had_key = false;
-		int key;
+		int64_t left_usec;
 
-		while (!screen->is_ended && (key = getch()) != ERR) {
-			had_key = true;
-			take_key(screen, key);
-		}
-		/* Readable, and nothing to read: the terminal is gone. */
-		if (result > 0 && !had_key && (input.revents & (POLLHUP | POLLERR | POLLNVAL)))
+		take_keys(screen);
+		left_usec = until_usec - gcr_clock_usec();
+		if (left_usec <= 0)
+			break;
+		if (left_usec > GCR_USEC_PER_SEC)
+			left_usec = GCR_USEC_PER_SEC;
+		/* Nobody will press a key on a terminal that is gone. */
+		if (poll(&input, 1, (int)(left_usec / GCR_USEC_PER_MSEC) + 1) > 0 &&
+		    input.revents & (POLLHUP | POLLERR | POLLNVAL))
 			screen->is_ended = true;
-		if (had_key && !screen->is_ended)
-			draw(screen);
 	}
 }
 
