@@ -120,6 +120,12 @@ static const struct process_key {
 	{"packed_to_bytes", offsetof(struct top_process, packed_to_bytes)},
 };
 
+/* Is it one of the mount's own directories? */
+static bool is_name(const char *id)
+{
+	return *id && *id != '.' && !strchr(id, '/');
+}
+
 /* What only its owner may read. Of others' processes nothing of it is known. */
 static void look_inside(int directory, struct top_process *process)
 {
@@ -127,8 +133,7 @@ static void look_inside(int directory, struct top_process *process)
 	_cleanup_free_ char *text = NULL;
 
 	snprintf(path, sizeof(path), "%s/status", process->id);
-	if (strchr(process->id, '/') || *process->id == '.' ||
-	    read_text(directory, path, &text) < 0)
+	if (!is_name(process->id) || read_text(directory, path, &text) < 0)
 		text = NULL;
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(process_keys); i++)
 		*(uint64_t *)((char *)process + process_keys[i].number) =
@@ -383,6 +388,8 @@ int top_verb_start(const char *mount, const char *id, const char *verb, struct g
 	_cleanup_close_ int fd = -1;
 	int number;
 
+	if (!is_name(id))
+		return gcr_error_set(error, EINVAL, "it is no name");
 	if (asprintf(&path, "%s/%s/ctl", mount, id) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);

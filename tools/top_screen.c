@@ -238,15 +238,15 @@ static void draw_table(struct screen *screen, int line)
 	if (screen->first && view->processes_count <= room)
 		screen->first = 0;
 	for (size_t i = screen->first; i < view->processes_count && i < screen->first + room; i++) {
-		int look = (int)colour_of(view->processes[i].state) |
-			   (i == selected ? (int)A_REVERSE : 0);
+		int attributes = colour_of(view->processes[i].state) |
+				 (i == selected ? (int)A_REVERSE : 0);
 
 		top_print_process(&layout, &view->processes[i], text);
-		attron(look);
+		attron(attributes);
 		if (i == selected)
 			mvhline(line, 0, ' ', COLS);
 		put(line++, 0, text);
-		attroff(look);
+		attroff(attributes);
 	}
 }
 

@@ -195,6 +195,7 @@ static void test_verbs(void)
 	put("900/ctl", "");
 	CHECK(!top_verb_start(mount, "900", "freeze", &error));
 	CHECK(top_verb_start(mount, "901", "freeze", &error) == -ENOENT && *error.words);
+	CHECK(top_verb_start(mount, "77/../900", "freeze", &error) == -EINVAL);
 	put("900/status", "state freezing\nverb freeze\n");
 	put("900/error", "EIO: an earlier one\nsecond line\n");
 	CHECK(top_verb_result(mount, "900", "freeze", words) == -EAGAIN);
