@@ -11,6 +11,7 @@
 #include "fs/ctl.h"
 #include "fs/event.h"
 #include "fs/log.h"
+#include "fs/metrics.h"
 #include "fs/operation.h"
 #include "fs/tree.h"
 #include "fs/waiter.h"
@@ -171,6 +172,7 @@ void gcr_control_write(struct gcr_daemon *daemon, fuse_req_t request, struct gcr
 	}
 	if (result >= 0)
 		return;
+	gcr_metrics_refusal(daemon->metrics, -result);
 	if (process) {
 		gcr_process_report(process, verb, &error);
 	} else {

@@ -98,6 +98,9 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 /* How many workers have ended so far, with what they had registered. */
 unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers);
 
+/* How many run now. */
+unsigned int gcr_helpers_workers(struct gcr_helpers *helpers);
+
 /* Send a request; its answer is fetched with gcr_helper_result(). -EPIPE: the helper is gone. */
 int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
 		       size_t payload_bytes, struct gcr_error *error);

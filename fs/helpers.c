@@ -686,6 +686,17 @@ unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers)
 	return helpers->workers_ended;
 }
 
+unsigned int gcr_helpers_workers(struct gcr_helpers *helpers)
+{
+	unsigned int count = 0;
+
+	GCR_LOCK_SCOPE(&helpers->lock);
+
+	for (struct gcr_helper *helper = helpers->all; helper; helper = helper->next)
+		count += helper->kind == GCR_HELPER_WORKER && !reap(helper);
+	return count;
+}
+
 /* Could the next one who wants this GPU's worker go on with it as it is? */
 static bool keep_worker(const struct gcr_helper *helper)
 {

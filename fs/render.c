@@ -21,6 +21,7 @@
 #include "fs/passthrough.h"
 #include "fs/sampler.h"
 #include "fs/store.h"
+#include "fs/tally.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_cgroup.h"
@@ -643,9 +644,36 @@ void gcr_render_gpu_name(struct gcr_daemon *daemon, unsigned int index, FILE *st
 }
 
 const char *const gcr_render_gpu_keys[] = {
-	"vendor",	   "architecture",    "minor", "mig", "vram_total_bytes",
-	"vram_used_bytes", "vram_free_bytes", "pids",  NULL,
+	"vendor",
+	"architecture",
+	"minor",
+	"mig",
+	"vram_total_bytes",
+	"vram_used_bytes",
+	"vram_free_bytes",
+	"vram_processes_bytes",
+	"held_bytes",
+	"pids",
+	NULL,
 };
+
+/* Of the processes of the mount that are, or were, on this GPU. */
+static void render_gpu_sums(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,
+			    unsigned int index, FILE *stream)
+{
+	_cleanup_free_ struct gcr_tally *tally = calloc(1, sizeof(*tally));
+
+	if (!tally || gcr_tally_make(daemon, reply, tally) < 0) {
+		fputs("vram_processes_bytes -\nheld_bytes -\n", stream);
+		return;
+	}
+	if (reply->gpus[index].flags & GCR_GPU_PROCESSES)
+		fprintf(stream, "vram_processes_bytes %" PRIu64 "\n",
+			tally->gpus[index].processes_bytes);
+	else
+		fputs("vram_processes_bytes -\n", stream);
+	fprintf(stream, "held_bytes %" PRIu64 "\n", tally->gpus[index].held_bytes);
+}
 
 void gcr_render_gpu_status(struct gcr_daemon *daemon, unsigned int index, FILE *stream)
 {
@@ -677,6 +705,7 @@ void gcr_render_gpu_status(struct gcr_daemon *daemon, unsigned int index, FILE *
 			gpu->total_bytes, gpu->used_bytes, gpu->free_bytes);
 	else
 		fputs("vram_total_bytes -\nvram_used_bytes -\nvram_free_bytes -\n", stream);
+	render_gpu_sums(daemon, reply, index, stream);
 	fputs("pids", stream);
 	for (uint32_t i = 0; i < reply->processes_count; i++)
 		if (reply->processes[i].gpu == index)

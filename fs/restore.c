@@ -17,6 +17,7 @@
 #include "fs/folder.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
+#include "fs/metrics.h"
 #include "fs/operation.h"
 #include "fs/restore_private.h"
 #include "fs/waiter.h"
@@ -567,6 +568,7 @@ void gcr_restore_write(fuse_req_t request, struct gcr_place *place, const char *
 					&error);
 	}
 	if (result < 0) {
+		gcr_metrics_refusal(place->daemon->metrics, -result);
 		gcr_place_report(place, verb, &error);
 		fuse_reply_err(request, -result);
 	} else if (!waits) {

@@ -83,7 +83,7 @@ bool gcr_node_is_events(enum gcr_node_kind kind)
 bool gcr_node_needs_gpus(enum gcr_node_kind kind)
 {
 	return kind == GCR_NODE_STATUS || kind == GCR_NODE_MAPS || kind == GCR_NODE_ROOT_STATUS ||
-	       kind == GCR_NODE_GPU_STATUS;
+	       kind == GCR_NODE_ROOT_METRICS || kind == GCR_NODE_GPU_STATUS;
 }
 
 /* Is it @above, or below that? */

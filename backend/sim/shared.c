@@ -140,6 +140,7 @@ static int state_create(const char *path)
 	pthread_mutexattr_t attributes;
 	char temporary[PATH_MAX];
 	const char *gpus = shared_machine.gpus_variable;
+	const char *name = getenv("GPUCR_SIM_GPU_NAME");
 	uint64_t seed;
 
 	shared_path(temporary, "state.new");
@@ -179,7 +180,7 @@ static int state_create(const char *path)
 			gpu->uuid[j] = seed >> 56;
 		}
 		shared_machine.uuid_make(gpu->uuid);
-		snprintf(gpu->name, sizeof(gpu->name), "%s", shared_machine.gpu_name);
+		snprintf(gpu->name, sizeof(gpu->name), "%s", name ? name : shared_machine.gpu_name);
 		gpu->capacity_bytes = environment_bytes("GPUCR_SIM_VRAM", 1ull << 30);
 	}
 	shared_machine.files_make(state);

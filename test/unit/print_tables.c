@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "fs/ctl.h"
+#include "fs/metrics.h"
 #include "fs/options.h"
 #include "fs/place.h"
 #include "fs/render.h"
@@ -22,6 +23,19 @@ static void print_transitions(enum gcr_verb verb)
 			       gcr_state_name(transition->from), gcr_state_name(transition->via),
 			       gcr_state_name(transition->to));
 	}
+}
+
+static void print_metrics(void)
+{
+	const char *labels;
+	const char *name;
+	bool is_counter;
+
+	for (size_t i = 0; (name = gcr_metrics_family(i, &labels, &is_counter)); i++)
+		printf("metric %s%s {%s} %s\n", name, is_counter ? "_total" : "", labels,
+		       is_counter ? "counter" : "gauge");
+	for (size_t i = 0; (name = gcr_metrics_result(i)); i++)
+		printf("metric-result %s\n", name);
 }
 
 int main(void)
@@ -48,6 +62,7 @@ int main(void)
 		printf("root-key %s\n", key);
 	for (size_t i = 0; (key = gcr_render_gpu_keys[i]); i++)
 		printf("gpu-key %s\n", key);
+	print_metrics();
 	for (const struct gcr_option_words *option = gcr_options_table; option->name; option++)
 		printf("mount-option %s %s\n", option->name, option->value ? option->value : "-");
 	return 0;

@@ -4,7 +4,7 @@
 documents is there. usage: test_man.py PRINT_TABLES SOURCE_ROOT
 
 PRINT_TABLES prints the tables that are data of the program. What has no table (file names and
-modes, error numbers, phases, metrics, environment variables, options of the tools) is looked for
+modes, error numbers, phases, environment variables, options of the tools) is looked for
 in the source text, in the one shape in which it is written there.
 """
 import errno
@@ -194,10 +194,6 @@ def check_words(abi, daemon):
                                       read(path))]
     check_phases(abi, 'STATUS OF A PLACE', phases)
 
-    metrics = re.findall(r'# TYPE (\w+) (\w+)\\n', read('fs/metrics.c'))
-    documented = re.findall(r'^\*(gpucrfs_\w+).*\((\w+)\)$', abi.text, re.M)
-    check_same('metric', abi.name, documented, metrics)
-
     text = ' '.join(abi.section('FILES OF A PROCESS'))
     keys = re.search(r'has only these keys: ([^.]*)\.', text)
     code = re.findall(r'\{"(\w+)", render_\w+, true\}', read('fs/render.c'))
@@ -226,6 +222,18 @@ def check_words(abi, daemon):
                       ''.join(map(read, ('fs/main.c', 'fs/options.c', 'fs/gpus.c',
                                          'fs/criu_plugin.c'))))
     check_same('variable', daemon.name, daemon.terms('ENVIRONMENT'), set(code))
+
+
+def check_metrics(abi, rows):
+    """Families, with their labels and types, and what verbs end with."""
+    lines = re.findall(r'^\*(gpucrfs_\w+)(.*)\* \((\w+)\)$', '\n'.join(abi.section('METRICS')), re.M)
+    documented = [f'{name} {{{",".join(re.findall(chr(92) + "w+(?==)", labels))}}} {kind}'
+                  for name, labels, kind in lines]
+    code = [' '.join(words) for words in rows['metric']]
+    check_same('metric', abi.name, documented, code)
+    check(documented == code, f'{abi.name}, METRICS: not in the order of the file')
+    check_same('result', f'{abi.name}, METRICS', ['ok', *abi.terms('ERRORS'), 'other'],
+               [words[0] for words in rows['metric-result']])
 
 
 def check_tools(verbs, verb_options):
@@ -283,6 +291,7 @@ def main():
     check_files(abi)
     check_errors(abi)
     check_words(abi, daemon)
+    check_metrics(abi, rows)
     check_tools([words[0] for words in rows['verb']], rows['verb-option'])
 
     completion = re.findall(r'[\w=]+', read('tools/completions/gpucrfs'))

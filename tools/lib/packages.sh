@@ -17,9 +17,11 @@ build  pkgconfig:libxxhash      libxxhash-dev
 user   command:fusermount3      fuse3
 full   command:scdoc            scdoc
 full   pkgconfig:libsystemd     libsystemd-dev
+full   pkgconfig:ncurses        libncurses-dev
 full   command:clang            clang
 full   command:ld.lld           lld
 test   command:python3          python3
+test   python:prometheus_client python3-prometheus-client
 test   command:rsync            rsync
 test   command:ip               iproute2
 test   command:nsenter          util-linux
@@ -40,6 +42,8 @@ have() {
         echo "#include <$name>" |
             gcc -E -x c -D__HIP_PLATFORM_AMD__ -isystem /opt/rocm/include - >/dev/null 2>&1
         ;;
+    # Packages are for the distribution's own, which another one may stand before.
+    python) python3 -c "import $name" 2>/dev/null || /usr/bin/python3 -c "import $name" 2>/dev/null ;;
     pkgconfig) pkg-config --exists "$name" 2>/dev/null ;;
     library)
         echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' |

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sums over all processes. Each process is looked at under its lock, one after the other: the sums
+ * are of a moment as long as that takes.
+ */
+#include "fs/tally.h"
+
+#include <string.h>
+
+#include "fs/gpus.h"
+#include "fs/process.h"
+#include "fs/store.h"
+
+/* What the files of a frozen process have, and what its driver keeps for a thaw. */
+static void add_held(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
+		     const struct gcr_snapshot *snapshot, const struct gcr_share *shares,
+		     unsigned int shares_count)
+{
+	for (size_t i = 0; snapshot && i < gcr_snapshot_count(snapshot); i++) {
+		const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, i);
+
+		if (extent->gpu_index < GCR_GPUS_MAX)
+			tally->gpus[extent->gpu_index].held_bytes += extent->bytes;
+	}
+	for (unsigned int i = 0; i < shares_count; i++)
+		for (uint32_t gpu = 0; gpu < reply->gpus_count; gpu++)
+			if (!memcmp(reply->gpus[gpu].uuid, shares[i].uuid, GCR_UUID_BYTES))
+				tally->gpus[gpu].held_bytes += shares[i].bytes;
+}
+
+static void add_process(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
+			struct gcr_process *process)
+{
+	struct gcr_share shares[GCR_GPUS_MAX];
+	struct gcr_snapshot *snapshot = NULL;
+	unsigned int shares_count = 0;
+
+	pthread_mutex_lock(&process->lock);
+	tally->processes[process->vendor->index][process->state]++;
+	tally->held_bytes += process->held_bytes;
+	if (process->held_bytes) {
+		snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+		shares_count = process->shares_count;
+		memcpy(shares, process->shares, sizeof(shares));
+	}
+	pthread_mutex_unlock(&process->lock);
+	add_held(tally, reply, snapshot, shares, shares_count);
+	gcr_snapshot_unref(snapshot);
+	for (uint32_t i = 0; i < reply->processes_count; i++)
+		if (reply->processes[i].pid == process->pid)
+			tally->gpus[reply->processes[i].gpu].processes_bytes +=
+				reply->processes[i].bytes;
+}
+
+int gcr_tally_make(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,
+		   struct gcr_tally *ret_tally)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	int result = gcr_processes_list(daemon->processes, &list, &count);
+
+	if (result < 0)
+		return result;
+	*ret_tally = (struct gcr_tally){0};
+	for (size_t i = 0; i < count; i++)
+		add_process(ret_tally, reply, list[i]);
+	gcr_processes_list_free(list, count);
+	return 0;
+}
