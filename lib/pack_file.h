@@ -4,8 +4,8 @@
  * later one and by the worker. Numbers are those of the machine; the files never leave it.
  *
  * packs/<uid>/<number>	segments: the packed chunks of one user, one behind the other
- * <snapshot>/packed-<uid>/<name>	a table: which chunks of the file vram/<name> are packed, and
- * where
+ * <snapshot>/packed-<uid>/<name>	a table: which chunks of the file vram/<name> are packed,
+ * and where
  *
  * Chunks are packed in pieces, huge pages of the store: all chunks of one are, or none.
  */
