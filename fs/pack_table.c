@@ -157,15 +157,17 @@ static int grow_file(struct gcr_pack_table *table, uint64_t bytes)
 	return 0;
 }
 
-/* The magic is written last: a header with it is complete. */
+/* The first byte of the magic is written last: a header with it is complete. */
 static void write_header(struct gcr_pack_table_header *header, uint64_t file_bytes, uid_t uid)
 {
+	static const char magic[] = GCR_PACK_TABLE_MAGIC;
+
 	header->version = GCR_PACK_TABLE_VERSION;
 	header->chunk_bytes = GCR_CHUNK_BYTES;
 	header->file_bytes = file_bytes;
 	header->uid = uid;
-	atomic_thread_fence(memory_order_release);
-	memcpy(header->magic, GCR_PACK_TABLE_MAGIC, sizeof(header->magic));
+	memcpy(header->magic + 1, magic + 1, sizeof(header->magic) - 1);
+	__atomic_store_n(&header->magic[0], magic[0], __ATOMIC_RELEASE);
 }
 
 /* 0; -ENOENT: it was never finished. */
