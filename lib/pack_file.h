@@ -4,16 +4,17 @@
  * later one and by the worker. Numbers are those of the machine; the files never leave it.
  *
  * packs/<uid>/<number>	segments: the packed chunks of one user, one behind the other
- * <snapshot>/packed-<uid>/<name>	a table: which chunks of the file vram/<name> are packed,
- * and where
+ * <snapshot>/packed-<uid>/<inode>	a table: which chunks of a file are packed, and where
  *
  * Chunks are packed in pieces, huge pages of the store: all chunks of one are, or none.
  */
 #ifndef GCR_PACK_FILE_H
 #define GCR_PACK_FILE_H
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "lib/digest.h"
 
@@ -70,6 +71,18 @@ static inline uint32_t gcr_pack_entry_packed_bytes(const struct gcr_pack_entry *
 
 #define GCR_PACK_TABLE_MAGIC   "GCRPACKT"
 #define GCR_PACK_TABLE_VERSION 1
+
+#define GCR_PACK_TABLES_NAME	  "packed-" /* and the user's number */
+#define GCR_PACK_TABLE_NAME_BYTES 24
+
+/*
+ * A table is called as the inode's number: its file may get another name, and another file its
+ * name, without a moment in which a daemon that is killed leaves one with the other's table.
+ */
+static inline void gcr_pack_table_name(uint64_t ino, char ret_name[GCR_PACK_TABLE_NAME_BYTES])
+{
+	snprintf(ret_name, GCR_PACK_TABLE_NAME_BYTES, "%" PRIu64, ino);
+}
 
 struct gcr_pack_table_header {
 	char magic[8];
