@@ -97,6 +97,8 @@ void gcr_room_close(struct gcr_room *room);
 /* Of what was taken nothing more will be used; files had @before_bytes and have @after_bytes. */
 void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
 		     uint64_t after_bytes);
+/* It will not need so much of what was promised, also by others. */
+void gcr_room_shrink(struct gcr_room *room, uint64_t bytes);
 /* What its files take. */
 uint64_t gcr_room_resident_bytes(const struct gcr_room *room);
 /* Nobody writes just now: what was taken in advance goes back. */

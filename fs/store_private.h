@@ -127,8 +127,10 @@ struct gcr_pool {
 struct gcr_room {
 	struct gcr_store *store;
 	struct gcr_room *next;
-	uint64_t paid_bytes;	 /* promised by others to whom the tree belongs */
-	uint64_t extra_bytes;	 /* promised beyond that; in store->rooms_bytes */
+	uint64_t paid_bytes; /* promised by others to whom the tree belongs */
+	uint64_t
+		*payer_bytes; /* of which they count it, in store->snapshots_bytes; NULL: none do */
+	uint64_t extra_bytes; /* promised beyond that; in store->rooms_bytes */
 	uint64_t resident_bytes; /* what its files have taken */
 	uint64_t promised_bytes; /* to changes that are under way */
 	uint64_t entries;

@@ -256,6 +256,29 @@ void gcr_room_trim(struct gcr_room *room)
 	pthread_mutex_unlock(&store->lock);
 }
 
+void gcr_room_shrink(struct gcr_room *room, uint64_t bytes)
+{
+	struct gcr_store *store = room->store;
+	uint64_t needed;
+	uint64_t extra;
+
+	pthread_mutex_lock(&store->lock);
+	needed = room->resident_bytes + room->promised_bytes;
+	if (paid_locked(room) < needed + bytes)
+		bytes = paid_locked(room) > needed ? paid_locked(room) - needed : 0;
+	extra = bytes < room->extra_bytes ? bytes : room->extra_bytes;
+	room->extra_bytes -= extra;
+	store->rooms_bytes -= extra;
+	if (room->payer_bytes) {
+		room->paid_bytes -= bytes - extra;
+		*room->payer_bytes -= bytes - extra;
+		store->snapshots_bytes -= bytes - extra;
+	}
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+}
+
 uint64_t gcr_room_resident_bytes(const struct gcr_room *room)
 {
 	uint64_t bytes;
