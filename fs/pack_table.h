@@ -65,7 +65,6 @@ struct gcr_pack_figures {
 	uint64_t hole_bytes;	  /* of packed_bytes: in pieces that are nothing but zeros */
 };
 /* Any thread may ask. */
-void gcr_pack_table_figures(const struct gcr_pack_table *table,
-			    struct gcr_pack_figures *ret_figures);
+void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures);
 
 #endif

@@ -11,6 +11,7 @@
 #ifndef GCR_FS_PACKS_H
 #define GCR_FS_PACKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -24,14 +25,15 @@ struct gcr_packs; /* reference-counted, thread-safe */
 
 /* Who counts the memory. Called with the lock of the packs held: they may not wait for long. */
 struct gcr_packs_account {
-	int (*take)(void *data, uint64_t bytes); /* promise so much: 0, or -ENOSPC */
+	/* Promise so much: 0, or -ENOSPC. What @is_there has been taken by an earlier daemon: 0. */
+	int (*take)(void *data, uint64_t bytes, bool is_there);
 	void (*give)(void *data, uint64_t bytes);
 	void *data;
 };
 
 /*
  * Those of @uid in the store, with all that an earlier daemon has left (which counts). @account may
- * be NULL. Errors, with words: -ENOMEM, -ENOSPC, -EOPNOTSUPP (the kernel is older than 5.14), ...
+ * be NULL. Errors, with words: -ENOMEM, -ENOSPC, ...
  */
 int gcr_packs_open(int store_fd, uid_t uid, const struct gcr_packs_account *account,
 		   struct gcr_packs **ret_packs, struct gcr_error *error);
