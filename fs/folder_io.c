@@ -71,6 +71,8 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
 		bytes += inode->counted_bytes;
 	}
 	pthread_mutex_unlock(&folder->lock);
+	/* Of what is open, when it is closed. */
+	gcr_folder_packed_discard_all(folder);
 	return bytes;
 }
 
@@ -319,6 +321,8 @@ void gcr_folder_close(struct gcr_folder_file *file)
 		let_go(folder, inode, packed, room);
 	if (room && trims)
 		gcr_room_trim(room);
+	if (file->is_packer && folder->store)
+		gcr_store_trim_packs(folder->store);
 	gcr_folder_end_change(folder);
 	gcr_folder_unref(folder);
 	free(file);
@@ -372,7 +376,8 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 	/* Nobody waits here for who changes it. */
 	if (pthread_mutex_trylock(&inode->change_lock))
 		return false;
-	passes = !fstat(file->fd, &stat) && stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
+	passes = !inode->packed && !fstat(file->fd, &stat) &&
+		 stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
 		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
 	pthread_mutex_lock(&folder->lock);
 	passes = passes && inode->item < folder->items_count &&

@@ -19,9 +19,11 @@
 #include "fs/store.h"
 #include "lib/pack.h"
 
-#define PIECE_BYTES  ((uint64_t)GCR_PACK_PIECE_BYTES)
+#define PIECE_BYTES    ((uint64_t)GCR_PACK_PIECE_BYTES)
 /* Memory that a table has: small pages. */
-#define MEMORY_BYTES 4096
+#define MEMORY_BYTES   4096
+/* At once: then it is faster. */
+#define DROPPED_PIECES 16
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
@@ -62,15 +64,21 @@ static void packed_free(struct gcr_folder_packed *packed)
 static void drop_pieces(struct gcr_folder *folder, struct gcr_folder_packed *packed, uint64_t first,
 			uint64_t end)
 {
-	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	struct gcr_pack_entry entries[DROPPED_PIECES * GCR_PACK_PIECE_CHUNKS];
+	size_t count = 0;
 
 	for (uint64_t piece = first; piece < end; piece++) {
 		if (!gcr_pack_table_is_packed(packed->table, piece))
 			continue;
-		gcr_pack_table_read(packed->table, piece, entries);
+		gcr_pack_table_read(packed->table, piece, entries + count);
 		gcr_pack_table_clear(packed->table, piece);
-		gcr_packs_drop(folder->packs, entries, GCR_ARRAY_SIZE(entries));
+		count += GCR_PACK_PIECE_CHUNKS;
+		if (count < GCR_ARRAY_SIZE(entries))
+			continue;
+		gcr_packs_drop(folder->packs, entries, count);
+		count = 0;
 	}
+	gcr_packs_drop(folder->packs, entries, count);
 }
 
 void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed)
@@ -660,13 +668,28 @@ static void settle_packing(struct gcr_folder_file *file, uint64_t taken_bytes)
 		gcr_room_shrink(room, before - file->inode->counted_bytes);
 }
 
-/* A daemon that was killed may have published pieces that the file still has. */
+/*
+ * Nobody but us has it open or mapped: the kernel gives a lease only then. If somebody opens it at
+ * this moment we would get SIGIO, which is the end of who does not expect it; this one is ignored.
+ */
+static bool is_ours_alone(int fd)
+{
+	if (fcntl(fd, F_SETSIG, SIGURG) < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+		return false;
+	fcntl(fd, F_SETLEASE, F_UNLCK);
+	return true;
+}
+
+/* A daemon that was killed may have published pieces that the file still has. Lock: change_lock. */
 static void punch_again(struct gcr_folder_file *file)
 {
 	const struct gcr_pack_table *table = file->inode->packed->table;
 	uint64_t pieces = gcr_pack_table_pieces(table);
 	off_t at = 0;
 
+	if (gcr_folder_is_passed(file) && !is_ours_alone(file->fd))
+		return;
+	gcr_folder_unmap(file->inode);
 	while ((at = lseek(file->fd, at, SEEK_DATA)) >= 0 && (uint64_t)at / PIECE_BYTES < pieces) {
 		uint64_t piece = (uint64_t)at / PIECE_BYTES;
 
@@ -675,6 +698,7 @@ static void punch_again(struct gcr_folder_file *file)
 				  (off_t)(piece * PIECE_BYTES), (off_t)PIECE_BYTES);
 		at = (off_t)((piece + 1) * PIECE_BYTES);
 	}
+	gcr_folder_may_map(file->inode);
 	file->inode->packed->is_left = false;
 }
 
@@ -738,18 +762,6 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 	*ret_size = size;
 	*ret_writes = writes;
 	return 0;
-}
-
-/*
- * Nobody but us has it open or mapped: the kernel gives a lease only then. If somebody opens it at
- * this moment we would get SIGIO, which is the end of who does not expect it; this one is ignored.
- */
-static bool is_ours_alone(int fd)
-{
-	if (fcntl(fd, F_SETSIG, SIGURG) < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
-		return false;
-	fcntl(fd, F_SETLEASE, F_UNLCK);
-	return true;
 }
 
 /* Lock: change_lock. */

@@ -138,10 +138,9 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline
 	return 0;
 }
 
-int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+static int take(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 {
 	struct gcr_store *store = room->store;
-	int64_t deadline_usec = gcr_clock_usec() + WAIT_USEC;
 	uint64_t missing = 0;
 	int result = 0;
 
@@ -166,6 +165,16 @@ int gcr_room_take(struct gcr_room *room, uint64_t bytes)
 		room->promised_bytes += bytes;
 	pthread_mutex_unlock(&store->lock);
 	return result;
+}
+
+int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+{
+	return take(room, bytes, gcr_clock_usec() + WAIT_USEC);
+}
+
+int gcr_room_take_at_once(struct gcr_room *room, uint64_t bytes)
+{
+	return take(room, bytes, 0);
 }
 
 void gcr_room_close(struct gcr_room *room)
