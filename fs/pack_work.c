@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Pieces are handed out one after the other, file by file; what is done with one is done without a
- * lock of ours. work->lock guards which comes next; a file is closed by who has done its last piece.
+ * lock of ours. work->lock guards which comes next; a file is closed by who has done its last
+ * piece.
  */
 #include "fs/pack_work.h"
 
@@ -250,8 +251,10 @@ static int explain(const struct gcr_pack_work *work, size_t index, int result,
 				     "stays",
 				     name, verb);
 	default:
-		return gcr_error_set(error, -result, "vram/%s cannot be %sed: %s; what was done "
-				     "stays", name, verb, strerror(-result));
+		return gcr_error_set(error, -result,
+				     "vram/%s cannot be %sed: %s; what was done "
+				     "stays",
+				     name, verb, strerror(-result));
 	}
 }
 

@@ -16,7 +16,8 @@ struct gcr_snapshot;
 
 struct gcr_pack_work; /* thread-safe */
 
-/* Of @snapshot, to which a reference is taken. Errors of gcr_snapshot_begin_packing(), with words. */
+/* Of @snapshot, to which a reference is taken. Errors of gcr_snapshot_begin_packing(), with words.
+ */
 int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack,
 			 struct gcr_pack_work **ret_work, struct gcr_error *error);
 void gcr_pack_work_destroy(struct gcr_pack_work *work); /* NULL is allowed */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Starting, joining, stopping and ending `pack` and `unpack`. packings.lock makes the decisions
- * "what is under way for which process" one at a time, before a process's lock; packing->lock is the
- * last that is taken. Waiters are answered and events written with no lock held.
+ * "what is under way for which process" one at a time, before a process's lock; packing->lock is
+ * the last that is taken. Waiters are answered and events written with no lock held.
  */
 #include "fs/packing.h"
 
@@ -25,9 +25,10 @@
 #include "lib/lock.h"
 
 /* More are of use only while nothing else is done, and each has its own scratch memory. */
-#define THREADS_MAX 8
-/* Others go first; not SCHED_IDLE, with which a verb might wait for one that never gets its turn. */
-#define NICE 19
+#define THREADS_MAX	     8
+/* Others go first; not SCHED_IDLE, with which a verb might wait for one that never gets its turn.
+ */
+#define NICE		     19
 /* How far below the kernel's own limit on a FUSE request we answer. */
 #define DEADLINE_MARGIN_USEC (5 * GCR_USEC_PER_SEC)
 
@@ -140,8 +141,8 @@ static int stopped(struct gcr_packing *packing)
 static int add_waiting_locked(struct gcr_packing *packing, struct gcr_waiter *waiter,
 			      bool of_cancel)
 {
-	struct waiting *waiting = reallocarray(packing->waiting, packing->waiting_count + 1,
-					       sizeof(*waiting));
+	struct waiting *waiting =
+		reallocarray(packing->waiting, packing->waiting_count + 1, sizeof(*waiting));
 
 	if (!waiting)
 		return -ENOMEM;
@@ -340,9 +341,10 @@ static int find_files_locked(struct gcr_process *process, enum gcr_verb verb,
 	if (process->state == GCR_STATE_GONE)
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	if (process->packing)
-		return gcr_error_set(error, EBUSY,
-				     "process %d is being packed or unpacked; wait, or write cancel",
-				     (int)process->pid);
+		return gcr_error_set(
+			error, EBUSY,
+			"process %d is being packed or unpacked; wait, or write cancel",
+			(int)process->pid);
 	if (process->state != GCR_STATE_FROZEN || process->task)
 		return gcr_error_set(error, EBUSY, "%s is for what is frozen, but process %d is %s",
 				     gcr_verb_name(verb), (int)process->pid,
@@ -363,7 +365,7 @@ static int add_target_locked(struct gcr_packing *packing, struct gcr_process *pr
 {
 	struct target *target = &packing->targets[packing->count];
 	enum gcr_verb verb = packing->command.verb;
-	struct gcr_snapshot *snapshot;
+	struct gcr_snapshot *snapshot = NULL;
 	int result = find_files_locked(process, verb, &snapshot, error);
 
 	if (result < 0)
