@@ -7,6 +7,7 @@
 #include "fs/pack_work.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,6 +21,13 @@
 
 /* A piece that somebody writes to all the time is left to the next time. */
 #define ATTEMPTS 3
+
+/*
+ * A file that somebody has just closed may be open for a moment: in all so many looks at those that
+ * are open are taken, one after the other.
+ */
+#define LOOKS	  50
+#define LOOK_MSEC 20
 
 /* A file that is being worked at. */
 struct source {
@@ -40,6 +48,7 @@ struct gcr_pack_work {
 	uint64_t next_piece;   /* of it */
 	uint64_t pieces;
 	unsigned int skipped;
+	unsigned int looks; /* that are left */
 };
 
 struct gcr_pack_worker {
@@ -63,6 +72,7 @@ int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack,
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	work->snapshot = gcr_snapshot_ref(snapshot);
 	work->unpack = unpack;
+	work->looks = LOOKS;
 	pthread_mutex_init(&work->lock, NULL);
 	*ret_work = work;
 	return 0;
@@ -219,13 +229,29 @@ static int try_pack_piece(struct gcr_packs *packs, struct gcr_pack_worker *worke
 	return result;
 }
 
+/* May it be closed by now? */
+static bool look_again(struct gcr_pack_work *work)
+{
+	bool may_look;
+
+	pthread_mutex_lock(&work->lock);
+	may_look = work->looks > 0;
+	work->looks -= may_look;
+	pthread_mutex_unlock(&work->lock);
+	if (may_look)
+		poll(NULL, 0, LOOK_MSEC);
+	return may_look;
+}
+
 static int pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 		      struct gcr_folder_file *file, uint64_t piece)
 {
 	struct gcr_packs *packs = gcr_folder_packs(gcr_snapshot_folder(work->snapshot));
 	int result = -EAGAIN;
+	int attempts = 0;
 
-	for (int i = 0; i < ATTEMPTS && result == -EAGAIN; i++)
+	while ((result == -EAGAIN && attempts++ < ATTEMPTS) ||
+	       (result == -ETXTBSY && look_again(work)))
 		result = try_pack_piece(packs, worker, file, piece);
 	return result == -EAGAIN ? 0 : result;
 }
