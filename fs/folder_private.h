@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the files of a folder share. folder->lock guards items, names, open inodes and verbs; the
- * tree's names change only under it. An inode's change_lock comes before it, its map_lock after.
+ * tree's names change only under it. An inode's change_lock comes before it, its map_lock after;
+ * its pack_lock after the change_lock, and the folder's is not taken under it.
  * The store's lock is not taken under any of them.
  */
 #ifndef GCR_FS_FOLDER_PRIVATE_H
@@ -27,6 +28,13 @@ struct gcr_folder_item {
 	struct gcr_folder_inode *inode; /* it is open; NULL: it is not */
 };
 
+/* A file that has packed pieces, open or not: whose table is called as its inode's number. */
+struct gcr_folder_packed {
+	struct gcr_folder_packed *next;
+	ino_t ino;
+	struct gcr_pack_table *table;
+};
+
 /* A file that is open, any number of times. */
 struct gcr_folder_inode {
 	struct gcr_folder_inode *next;
@@ -40,7 +48,15 @@ struct gcr_folder_inode {
 	uint64_t orphan_bytes;
 
 	pthread_mutex_t change_lock; /* one change at a time; guards what follows */
-	uint64_t counted_bytes;	     /* what the account has for it */
+	uint64_t counted_bytes;	     /* what the account has for it, with its table */
+	uint64_t writes;	     /* how many changes there have been, and one that is under way */
+
+	/*
+	 * Shared by who reads; who has the change_lock too changes what it guards: which pieces are
+	 * packed.
+	 */
+	pthread_rwlock_t pack_lock;
+	struct gcr_folder_packed *packed; /* NULL: none is */
 
 	pthread_mutex_t map_lock; /* guards what follows */
 	pthread_cond_t is_read;
@@ -77,6 +93,9 @@ struct gcr_folder {
 	ino_t *passed; /* files that may be mapped, open or not: they get no holes */
 	size_t passed_count;
 	bool may_be_mapped; /* any of them, since an earlier daemon */
+	struct gcr_packs *packs; /* NULL: nothing is packed */
+	int tables_fd;
+	struct gcr_folder_packed *packed; /* each file that is, some time or other */
 	struct gcr_folder_item *items;
 	uint32_t items_count;
 	uint32_t free_item;
@@ -91,6 +110,7 @@ struct gcr_folder_file {
 	int fd;
 	int flags;
 	bool is_writable;
+	bool is_packer; /* its descriptor is for writing, but nobody writes to the file by it */
 	uint64_t epoch; /* of the folder when it was opened */
 };
 
