@@ -190,9 +190,9 @@ int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item,
 			    struct gcr_folder_file **ret_file);
 uint64_t gcr_folder_pieces(const struct gcr_folder_file *file);
 /*
- * The bytes of a piece: room for GCR_PACK_PIECE_BYTES; the last piece may be shorter. *ret_writes is
- * for gcr_folder_pack_piece(). -ENODATA: it is a hole, packed already, or beyond the end; -EBUSY a
- * verb, -EIO.
+ * The bytes of a piece: room for GCR_PACK_PIECE_BYTES; the last piece may be shorter. *ret_writes
+ * is for gcr_folder_pack_piece(). -ENODATA: it is a hole, packed already, or beyond the end; -EBUSY
+ * a verb, -EIO.
  */
 int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *ret_bytes,
 			  size_t *ret_size, uint64_t *ret_writes);

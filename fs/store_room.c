@@ -138,10 +138,9 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline
 	return 0;
 }
 
-int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+static int take(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 {
 	struct gcr_store *store = room->store;
-	int64_t deadline_usec = gcr_clock_usec() + WAIT_USEC;
 	uint64_t missing = 0;
 	int result = 0;
 
@@ -166,6 +165,16 @@ int gcr_room_take(struct gcr_room *room, uint64_t bytes)
 		room->promised_bytes += bytes;
 	pthread_mutex_unlock(&store->lock);
 	return result;
+}
+
+int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+{
+	return take(room, bytes, gcr_clock_usec() + WAIT_USEC);
+}
+
+int gcr_room_take_at_once(struct gcr_room *room, uint64_t bytes)
+{
+	return take(room, bytes, 0);
 }
 
 void gcr_room_close(struct gcr_room *room)
@@ -253,6 +262,29 @@ void gcr_room_trim(struct gcr_room *room)
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
 	}
+	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_room_shrink(struct gcr_room *room, uint64_t bytes)
+{
+	struct gcr_store *store = room->store;
+	uint64_t needed;
+	uint64_t extra;
+
+	pthread_mutex_lock(&store->lock);
+	needed = room->resident_bytes + room->promised_bytes;
+	if (paid_locked(room) < needed + bytes)
+		bytes = paid_locked(room) > needed ? paid_locked(room) - needed : 0;
+	extra = bytes < room->extra_bytes ? bytes : room->extra_bytes;
+	room->extra_bytes -= extra;
+	store->rooms_bytes -= extra;
+	if (room->payer_bytes) {
+		room->paid_bytes -= bytes - extra;
+		*room->payer_bytes -= bytes - extra;
+		store->snapshots_bytes -= bytes - extra;
+	}
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
 }
 
