@@ -568,19 +568,29 @@ static int write_piece(struct gcr_folder_file *file, const struct gcr_pack_entry
 	return written < 0 ? (int)written : -ENOSPC;
 }
 
+/* Its content has not changed: the kernel thinks so. */
+static void keep_times(int fd, const struct stat *before)
+{
+	futimens(fd, (const struct timespec[]){before->st_atim, before->st_mtim});
+}
+
 /* The room for it has been taken. Lock: change_lock. */
 static int unpack(struct gcr_folder_file *file, uint64_t piece)
 {
 	struct gcr_folder_inode *inode = file->inode;
 	struct gcr_pack_table *table = inode->packed->table;
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	struct stat before;
 	int result = 0;
 
+	if (fstat(file->fd, &before) < 0)
+		return -errno;
 	/* Nobody else changes it; who reads it goes on. */
 	gcr_pack_table_read(table, piece, entries);
 	if (!gcr_pack_table_is_hole(table, piece))
 		result = write_piece(file, entries, piece * PIECE_BYTES,
 				     gcr_pack_table_piece_bytes(table, piece));
+	keep_times(file->fd, &before);
 	if (result < 0)
 		return result;
 	pthread_rwlock_wrlock(&inode->pack_lock);
@@ -823,8 +833,11 @@ static int publish(struct gcr_folder_file *file, uint64_t piece,
 {
 	struct gcr_folder_inode *inode = file->inode;
 	struct gcr_pack_table *table = inode->packed->table;
+	struct stat before;
 	int result;
 
+	if (fstat(file->fd, &before) < 0)
+		return -errno;
 	gcr_folder_unmap(inode);
 	pthread_rwlock_wrlock(&inode->pack_lock);
 	result = gcr_pack_table_publish(table, piece, entries);
@@ -833,6 +846,7 @@ static int publish(struct gcr_folder_file *file, uint64_t piece,
 		result = -errno;
 		gcr_pack_table_clear(table, piece);
 	}
+	keep_times(file->fd, &before);
 	pthread_rwlock_unlock(&inode->pack_lock);
 	gcr_folder_may_map(inode);
 	return result;

@@ -20,6 +20,7 @@
 #include "fs/helper.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
+#include "fs/packing.h"
 #include "fs/store.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
@@ -396,8 +397,10 @@ static void let_go_of_snapshot(struct gcr_task *task)
 
 static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	int result = hold_own_snapshot(task, error);
+	int result = task->recovery ? 0 : gcr_packing_undo(task, error);
 
+	if (!result)
+		result = hold_own_snapshot(task, error);
 	if (task->recovery)
 		return gcr_engine_of(task->process)->recover(task, ret_state, error);
 	if (result < 0) {

@@ -268,21 +268,26 @@ void gcr_room_trim(struct gcr_room *room)
 void gcr_room_shrink(struct gcr_room *room, uint64_t bytes)
 {
 	struct gcr_store *store = room->store;
+	uint64_t payers = 0;
 	uint64_t needed;
-	uint64_t extra;
 
 	pthread_mutex_lock(&store->lock);
 	needed = room->resident_bytes + room->promised_bytes;
 	if (paid_locked(room) < needed + bytes)
 		bytes = paid_locked(room) > needed ? paid_locked(room) - needed : 0;
-	extra = bytes < room->extra_bytes ? bytes : room->extra_bytes;
-	room->extra_bytes -= extra;
-	store->rooms_bytes -= extra;
-	if (room->payer_bytes) {
-		room->paid_bytes -= bytes - extra;
-		*room->payer_bytes -= bytes - extra;
-		store->snapshots_bytes -= bytes - extra;
+	/* First what others have paid: the rest goes when nobody writes any more. */
+	if (room->payer_bytes)
+		payers = bytes < room->paid_bytes ? bytes : room->paid_bytes;
+	if (payers) {
+		room->paid_bytes -= payers;
+		*room->payer_bytes -= payers;
+		store->snapshots_bytes -= payers;
 	}
+	bytes -= payers;
+	if (bytes > room->extra_bytes)
+		bytes = room->extra_bytes;
+	room->extra_bytes -= bytes;
+	store->rooms_bytes -= bytes;
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
