@@ -255,7 +255,7 @@ static size_t pack_plane(struct gcr_packer *packer, const uint8_t *plane, size_t
 	if (wanted != PLANE_RAW) {
 		gcr_codes_choose(plane, elements, &codes);
 		*ret_kind = PLANE_CODES;
-		if (codes.packed <= shorter) {
+		if (codes.bits && codes.packed <= shorter) {
 			gcr_codes_pack(&codes, plane, ret_packed);
 			return codes.packed;
 		}

@@ -50,21 +50,26 @@ static uint32_t take_largest(uint32_t counts[VALUES], uint8_t *ret_value)
 void gcr_codes_choose(const uint8_t *bytes, size_t size, struct gcr_codes *ret_codes)
 {
 	size_t groups = size / GROUP + (size % GROUP != 0);
-	struct gcr_codes codes = {.size = size, .packed = SIZE_MAX};
-	uint32_t counts[VALUES];
-	unsigned count = 0;
+	struct gcr_codes codes = {.size = size, .packed = size};
+	uint32_t counts[VALUES], last = (uint32_t)size;
+	unsigned taken = 0;
 	size_t left = size;
 
 	count_values(bytes, size, counts);
 	for (unsigned bits = 1; bits <= GCR_CODES_BITS_MAX; bits++) {
-		size_t packed;
+		unsigned count = (1u << bits) - 1;
+		size_t most = (size_t)last * (count - taken);
+		size_t packed = HEADER_BYTES + count + groups * bits;
 
-		while (left && count < (1u << bits) - 1)
-			left -= take_largest(counts, &codes.values[count++]);
-		packed = HEADER_BYTES + count + groups * bits + left;
+		/* None of the next values is more frequent than the last one. */
+		if (packed + (left > most ? left - most : 0) >= codes.packed)
+			continue;
+		for (; left && taken < count; left -= last)
+			last = take_largest(counts, &codes.values[taken++]);
+		packed = HEADER_BYTES + taken + groups * bits + left;
 		if (packed < codes.packed) {
 			codes.bits = bits;
-			codes.count = count;
+			codes.count = taken;
 			codes.packed = packed;
 		}
 	}

@@ -18,11 +18,11 @@
 #define GCR_CODES_VALUES_MAX ((1u << GCR_CODES_BITS_MAX) - 1)
 
 struct gcr_codes {
-	unsigned bits;
+	unsigned bits;	/* 0: nothing is gained by them */
 	unsigned count; /* of values, the most frequent first */
 	uint8_t values[GCR_CODES_VALUES_MAX];
 	size_t size;   /* of the bytes that it was chosen for */
-	size_t packed; /* what they would take */
+	size_t packed; /* what they take */
 };
 
 /* The best for these bytes, at most 4 GiB. */
