@@ -30,6 +30,12 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
 	return (bytes + unit - 1) / unit * unit;
 }
 
+/* Memory of the table of a file of @bytes. */
+static uint64_t table_bytes(uint64_t bytes)
+{
+	return round_up(gcr_pack_table_bytes(bytes), MEMORY_BYTES);
+}
+
 /* ---- files that are packed ---- */
 
 struct gcr_folder_packed *gcr_folder_packed_find(const struct gcr_folder *folder, ino_t ino)
@@ -130,7 +136,7 @@ void gcr_folder_packed_finish(struct gcr_folder *folder)
 
 uint64_t gcr_folder_packed_bytes(const struct gcr_folder_packed *packed)
 {
-	return packed ? round_up(gcr_pack_table_bytes(packed->file_bytes), MEMORY_BYTES) : 0;
+	return packed ? packed->memory_bytes : 0;
 }
 
 int gcr_folder_packed_resize(struct gcr_folder *folder, struct gcr_folder_packed *packed,
@@ -142,9 +148,12 @@ int gcr_folder_packed_resize(struct gcr_folder *folder, struct gcr_folder_packed
 		return 0;
 	drop_pieces(folder, packed, gcr_pack_pieces(bytes), gcr_pack_pieces(packed->file_bytes));
 	result = gcr_pack_table_resize(packed->table, bytes);
-	if (!result)
-		packed->file_bytes = bytes;
-	return result;
+	if (result < 0)
+		return result;
+	packed->file_bytes = bytes;
+	if (packed->memory_bytes < table_bytes(bytes))
+		packed->memory_bytes = table_bytes(bytes);
+	return 0;
 }
 
 /* What is packed is as much as it was in the file. */
@@ -186,9 +195,11 @@ static int open_left(int tables_fd, uid_t uid, const char *name,
 	struct gcr_pack_table_header header;
 	_cleanup_close_ int fd = openat(tables_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	struct gcr_error error;
+	struct stat stat;
 	int result = packed ? 0 : -ENOMEM;
 
-	if (!result && (fd < 0 || pread(fd, &header, sizeof(header), 0) != sizeof(header)))
+	if (!result && (fd < 0 || fstat(fd, &stat) < 0 ||
+			pread(fd, &header, sizeof(header), 0) != sizeof(header)))
 		result = -EPROTO;
 	if (!result)
 		result = gcr_pack_table_open(tables_fd, name, header.file_bytes, uid, false,
@@ -199,6 +210,7 @@ static int open_left(int tables_fd, uid_t uid, const char *name,
 	}
 	packed->ino = (ino_t)strtoull(name, NULL, 10);
 	packed->file_bytes = header.file_bytes;
+	packed->memory_bytes = round_up((uint64_t)stat.st_size, MEMORY_BYTES);
 	packed->is_left = true;
 	*ret_packed = packed;
 	return 0;
@@ -233,8 +245,8 @@ static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **re
 		if (*entry->d_name == '.')
 			continue;
 		result = open_left(tables_fd, uid, entry->d_name, &packed);
-		/* Its file is what its bytes outside of the table are: a thaw finds that out. */
-		if (result == -EPROTO)
+		/* Its file has holes then; a thaw finds that out. Or it was never finished. */
+		if (result == -EPROTO || result == -ENOENT)
 			result = 0;
 		else if (!result) {
 			packed->next = list;
@@ -537,10 +549,8 @@ int gcr_folder_plan(struct gcr_folder_file *file, enum gcr_folder_change kind, u
 	if (kind == GCR_FOLDER_TRUNCATE || kind == GCR_FOLDER_PUNCH)
 		offset = end = 0;
 	plan.further_bytes = sum_further(packed->table, &plan, offset, end);
-	if (plan.file_bytes > packed->file_bytes)
-		plan.further_bytes += round_up(gcr_pack_table_bytes(plan.file_bytes) -
-						       gcr_pack_table_bytes(packed->file_bytes),
-					       MEMORY_BYTES);
+	if (table_bytes(plan.file_bytes) > packed->memory_bytes)
+		plan.further_bytes += table_bytes(plan.file_bytes) - packed->memory_bytes;
 	*ret_plan = plan;
 	return 0;
 }
@@ -682,8 +692,16 @@ static void settle_packing(struct gcr_folder_file *file, uint64_t taken_bytes)
  * Nobody but us has it open or mapped: the kernel gives a lease only then. If somebody opens it at
  * this moment we would get SIGIO, which is the end of who does not expect it; this one is ignored.
  */
-static bool is_ours_alone(int fd)
+static bool is_ours_alone(struct gcr_folder_file *file)
 {
+	struct gcr_folder_inode *inode = file->inode;
+	int fd = file->fd;
+
+	/* Who opened it first may have closed it. */
+	pthread_mutex_lock(&file->folder->lock);
+	if (inode->files == 1)
+		dup3(fd, inode->fd, O_CLOEXEC);
+	pthread_mutex_unlock(&file->folder->lock);
 	if (fcntl(fd, F_SETSIG, SIGURG) < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
 		return false;
 	fcntl(fd, F_SETLEASE, F_UNLCK);
@@ -697,7 +715,7 @@ static void punch_again(struct gcr_folder_file *file)
 	uint64_t pieces = gcr_pack_table_pieces(table);
 	off_t at = 0;
 
-	if (gcr_folder_is_passed(file) && !is_ours_alone(file->fd))
+	if (gcr_folder_is_passed(file) && !is_ours_alone(file))
 		return;
 	gcr_folder_unmap(file->inode);
 	while ((at = lseek(file->fd, at, SEEK_DATA)) >= 0 && (uint64_t)at / PIECE_BYTES < pieces) {
@@ -786,7 +804,7 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 		return -EAGAIN;
 	if (!gcr_folder_is_passed(file))
 		return 0;
-	if (!is_ours_alone(file->fd))
+	if (!is_ours_alone(file))
 		return -ETXTBSY;
 	pthread_mutex_lock(&file->folder->lock);
 	gcr_folder_forget_passed(file->folder, inode->ino);
@@ -808,6 +826,7 @@ static int make_table(struct gcr_folder_file *file, uint64_t file_bytes)
 		return -ENOMEM;
 	packed->ino = inode->ino;
 	packed->file_bytes = file_bytes;
+	packed->memory_bytes = table_bytes(file_bytes);
 	gcr_pack_table_name(inode->ino, name);
 	/* One that is there could not be read, or its file is long gone. */
 	unlinkat(folder->tables_fd, name, 0);
@@ -868,8 +887,7 @@ int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
 	if (!result && fstat(file->fd, &stat) < 0)
 		result = -errno;
 	if (!result && !inode->packed) {
-		uint64_t bytes =
-			round_up(gcr_pack_table_bytes((uint64_t)stat.st_size), MEMORY_BYTES);
+		uint64_t bytes = table_bytes((uint64_t)stat.st_size);
 
 		result = folder->room ? gcr_room_take(folder->room, bytes) : 0;
 		taken_bytes = result ? 0 : bytes;

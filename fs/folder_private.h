@@ -34,8 +34,9 @@ struct gcr_folder_packed {
 	struct gcr_folder_packed *next;
 	ino_t ino;
 	struct gcr_pack_table *table;
-	uint64_t file_bytes; /* that the table is for */
-	bool is_left;	     /* an earlier daemon had it: the file may have what is packed */
+	uint64_t file_bytes;   /* that the table is for */
+	uint64_t memory_bytes; /* that the table takes: it does not become shorter */
+	bool is_left;	       /* an earlier daemon had it: the file may have what is packed */
 };
 
 /* A file that is open, any number of times. */
