@@ -13,6 +13,7 @@
 #include "fs/log.h"
 #include "fs/metrics.h"
 #include "fs/operation.h"
+#include "fs/packing.h"
 #include "fs/tree.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
@@ -115,6 +116,23 @@ static int find_target(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 	return result;
 }
 
+/* *ret_done: nobody is answered, the caller does it. */
+static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *command,
+		      const struct targets *targets, struct gcr_waiter *waiter, bool *ret_done,
+		      struct gcr_error *error)
+{
+	*ret_done = false;
+	if (gcr_verb_is_packing(command->verb))
+		return gcr_packing_start(daemon, command, targets->list, targets->count, waiter,
+					 error);
+	if (command->verb != GCR_VERB_CANCEL)
+		return gcr_operation_start(daemon, command, targets->list, targets->count, waiter,
+					   ret_done, error);
+	if (gcr_packing_is_under_way(targets->list, targets->count))
+		return gcr_packing_cancel(targets->list, targets->count, waiter, error);
+	return gcr_operation_cancel(targets->list, targets->count, waiter, ret_done, error);
+}
+
 static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,
 		 struct gcr_command *command, size_t length, bool nonblocking,
 		 struct gcr_error *error)
@@ -146,11 +164,7 @@ static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_proce
 	if (result < 0)
 		return result;
 
-	if (command->verb == GCR_VERB_CANCEL)
-		result = gcr_operation_cancel(targets.list, targets.count, waiter, &done, error);
-	else
-		result = gcr_operation_start(daemon, command, targets.list, targets.count, waiter,
-					     &done, error);
+	result = start_verb(daemon, command, &targets, waiter, &done, error);
 	if (!result && (nonblocking || done))
 		fuse_reply_write(request, length);
 	gcr_waiter_unref(waiter);

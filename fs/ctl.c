@@ -26,7 +26,8 @@ static const struct gcr_command_option options[] = {
 	{GCR_VERB_THAW, "pid", "new|PID"},   {GCR_VERB_THAW, "stdio", "PATH"},
 	{GCR_VERB_DUMP, "timeout", "SEC"},   {GCR_VERB_DUMP, "leave", NULL},
 	{GCR_VERB_DUMP, "name", "NAME"},     {GCR_VERB_DUMP, "tcp", "close|keep"},
-	{GCR_VERB_DUMP, "supervised", NULL},
+	{GCR_VERB_DUMP, "supervised", NULL}, {GCR_VERB_PACK, "timeout", "SEC"},
+	{GCR_VERB_UNPACK, "timeout", "SEC"},
 };
 
 const struct gcr_command_option *gcr_command_options(size_t *ret_count)

@@ -27,6 +27,7 @@ static struct {
 static void folder_free(struct gcr_folder *folder)
 {
 	gcr_folder_items_finish(folder);
+	gcr_folder_packed_finish(folder);
 	free(folder->passed);
 	if (folder->root_fd >= 0)
 		close(folder->root_fd);
@@ -62,6 +63,7 @@ int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder 
 	folder->touch = config->touch;
 	folder->data = config->data;
 	folder->gives_away = !geteuid();
+	folder->tables_fd = -1;
 	folder->root_fd = fcntl(config->root_fd, F_DUPFD_CLOEXEC, 0);
 	if (folder->root_fd < 0)
 		return -errno;
@@ -300,8 +302,9 @@ int gcr_folder_make_entry(struct gcr_folder *folder, uint32_t parent, const char
 	struct gcr_folder_entry entry;
 	int result;
 
-	if (fstat(fd, &entry.stat) < 0)
-		return -errno;
+	result = gcr_folder_stat_fd(folder, fd, &entry.stat);
+	if (result < 0)
+		return result;
 	if (!is_shown(entry.stat.st_mode))
 		return -ENOENT;
 	result = gcr_folder_item_get(folder, parent, name, &entry.item);
@@ -410,6 +413,7 @@ struct removal {
 	int fd; /* so that its pages are not freed with the lock held; -1: nothing has that name */
 	struct stat stat;
 	uint32_t item;
+	struct gcr_folder_packed *packed; /* of one that is not open */
 };
 
 static void removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
@@ -422,7 +426,7 @@ static void removal_init(struct gcr_folder *folder, struct removal *removal, uin
 }
 
 /* It has been done. Lock: folder. */
-static void removal_done(struct gcr_folder *folder, const struct removal *removal)
+static void removal_done(struct gcr_folder *folder, struct removal *removal)
 {
 	struct gcr_folder_inode *inode;
 
@@ -438,21 +442,24 @@ static void removal_done(struct gcr_folder *folder, const struct removal *remova
 		return;
 	}
 	gcr_folder_forget_passed(folder, removal->stat.st_ino);
+	removal->packed = gcr_folder_packed_take(folder, removal->stat.st_ino);
 	folder->changes++; /* until removal_finish() */
 }
 
 /* After removal_done(), without the lock. */
 static void removal_finish(struct gcr_folder *folder, struct removal *removal, bool was_open)
 {
-	struct stat stat = removal->stat;
+	uint64_t bytes =
+		(uint64_t)removal->stat.st_blocks * 512 + gcr_folder_packed_bytes(removal->packed);
 
 	if (removal->fd < 0)
 		return;
 	close(TAKE_FD(removal->fd));
-	if (was_open || !S_ISREG(stat.st_mode))
+	if (was_open || !S_ISREG(removal->stat.st_mode))
 		return;
+	gcr_folder_packed_discard(folder, TAKE_PTR(removal->packed));
 	if (folder->room) {
-		gcr_room_settle(folder->room, 0, (uint64_t)stat.st_blocks * 512, 0);
+		gcr_room_settle(folder->room, 0, bytes, 0);
 		gcr_room_trim(folder->room);
 	}
 	gcr_folder_end_change(folder);
@@ -646,8 +653,8 @@ int gcr_folder_stat(struct gcr_folder *folder, uint32_t item, struct stat *ret_s
 		fd = gcr_folder_open_item(folder, item, O_PATH);
 	if (!inode && fd < 0)
 		result = fd;
-	else if (fstat(inode ? inode->fd : fd, ret_stat) < 0)
-		result = -errno;
+	else
+		result = gcr_folder_stat_fd(folder, inode ? inode->fd : fd, ret_stat);
 	pthread_mutex_unlock(&folder->lock);
 	if (fd >= 0)
 		close(fd);

@@ -20,6 +20,9 @@
 
 struct gcr_folder;	/* reference-counted, thread-safe */
 struct gcr_folder_file; /* one open file of it */
+struct gcr_pack_entry;
+struct gcr_pack_figures;
+struct gcr_packs;
 struct gcr_room;
 struct gcr_store;
 
@@ -162,5 +165,49 @@ int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes);
 int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes);
 /* lseek(2) with SEEK_DATA or SEEK_HOLE */
 int64_t gcr_folder_seek(struct gcr_folder_file *file, int64_t offset, int whence);
+
+/* ---- packed pieces (folder_pack.c); what stands in the store: lib/pack_file.h ---- */
+
+/*
+ * Its files may have packed pieces from now on, and those that have a table in the directory
+ * @tables_fd (taken with success) have them already: their references to chunks are there. @packs
+ * has the chunks. It is touched, and nobody uses it yet, or none of its files has a table. Once.
+ * -ENOMEM, -EMFILE, ...
+ */
+int gcr_folder_attach_packs(struct gcr_folder *folder, struct gcr_packs *packs, int tables_fd);
+/* NULL: it has not been attached. */
+struct gcr_packs *gcr_folder_packs(struct gcr_folder *folder);
+/* The directory of the tables, its own; -1: none. */
+int gcr_folder_tables(struct gcr_folder *folder);
+/* The sum of its files. */
+void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures *ret_figures);
+
+/*
+ * A file, open for what follows; readers and writers go on beside it. From the next verb on all of
+ * that is -EBUSY. Errors as of gcr_folder_open().
+ */
+int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item,
+			    struct gcr_folder_file **ret_file);
+uint64_t gcr_folder_pieces(const struct gcr_folder_file *file);
+/*
+ * The bytes of a piece: room for GCR_PACK_PIECE_BYTES; the last piece may be shorter. *ret_writes
+ * is for gcr_folder_pack_piece(). -ENODATA: it is a hole, packed already, or beyond the end; -EBUSY
+ * a verb, -EIO.
+ */
+int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *ret_bytes,
+			  size_t *ret_size, uint64_t *ret_writes);
+/*
+ * The piece is these chunks (GCR_PACK_PIECE_CHUNKS entries) from now on, whose references are the
+ * file's then; the memory that it had goes back. -EAGAIN: somebody has written to the file since it
+ * was read; -ETXTBSY: somebody outside has it open or mapped, who would not see that; -EBUSY a
+ * verb; -ENOSPC, -ENOMEM the table; -EIO. With errors nothing has changed.
+ */
+int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
+			  const struct gcr_pack_entry *entries, uint64_t writes);
+/*
+ * The piece is in the file again. -ENODATA: it is not packed; -ENOSPC: and it stays so; -EBUSY a
+ * verb; -EIO its chunks cannot be read.
+ */
+int gcr_folder_unpack_piece(struct gcr_folder_file *file, uint64_t piece);
 
 #endif

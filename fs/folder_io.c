@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "fs/pack_table.h"
 #include "fs/store.h"
 
 #define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */
@@ -70,6 +71,8 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
 		bytes += inode->counted_bytes;
 	}
 	pthread_mutex_unlock(&folder->lock);
+	/* Of what is open, when it is closed. */
+	gcr_folder_packed_discard_all(folder);
 	return bytes;
 }
 
@@ -81,11 +84,23 @@ static void inode_free(struct gcr_folder_inode *inode)
 		close(inode->fd);
 	pthread_cond_destroy(&inode->is_read);
 	pthread_mutex_destroy(&inode->map_lock);
+	pthread_rwlock_destroy(&inode->pack_lock);
 	pthread_mutex_destroy(&inode->change_lock);
 	free(inode);
 }
 
 GCR_DEFINE_CLEANUP(struct gcr_folder_inode *, inode_free);
+
+/* Who packs a piece is not to wait for ever for those who read all the time. */
+static void init_pack_lock(pthread_rwlock_t *lock)
+{
+	pthread_rwlockattr_t attributes;
+
+	pthread_rwlockattr_init(&attributes);
+	pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(lock, &attributes);
+	pthread_rwlockattr_destroy(&attributes);
+}
 
 /* The inode that @fd is open for, found or made. Lock: folder. */
 static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
@@ -93,6 +108,7 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 {
 	_cleanup_(inode_free_cleanup) struct gcr_folder_inode *inode = NULL;
 	struct stat stat;
+	int result = 0;
 
 	if (fstat(fd, &stat) < 0)
 		return -errno;
@@ -105,12 +121,17 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	pthread_mutex_init(&inode->change_lock, NULL);
 	pthread_mutex_init(&inode->map_lock, NULL);
 	pthread_cond_init(&inode->is_read, NULL);
+	init_pack_lock(&inode->pack_lock);
 	inode->ino = stat.st_ino;
 	inode->item = item;
-	inode->counted_bytes = bytes_of(&stat);
-	inode->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	inode->packed = gcr_folder_packed_find(folder, stat.st_ino);
+	/* A daemon may have been killed before it was. */
+	if (inode->packed)
+		result = gcr_folder_packed_resize(folder, inode->packed, (uint64_t)stat.st_size);
+	inode->counted_bytes = bytes_of(&stat) + gcr_folder_packed_bytes(inode->packed);
+	inode->fd = result < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (inode->fd < 0)
-		return -errno;
+		return result < 0 ? result : -errno;
 	inode->next = folder->inodes;
 	folder->inodes = inode;
 	folder->items[item].inode = inode;
@@ -121,7 +142,7 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 /* ---- opening ---- */
 
 /* An open file of @fd, which it takes with success. Lock: folder. */
-static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags,
+static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags, bool is_packer,
 		     struct gcr_folder_file **ret_file)
 {
 	struct gcr_folder_file *file = calloc(1, sizeof(*file));
@@ -134,7 +155,8 @@ static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags
 	file->folder = gcr_folder_ref(folder);
 	file->fd = fd;
 	file->flags = flags;
-	file->is_writable = (flags & O_ACCMODE) != O_RDONLY;
+	file->is_packer = is_packer;
+	file->is_writable = !is_packer && (flags & O_ACCMODE) != O_RDONLY;
 	file->epoch = folder->epoch;
 	file->inode->files++;
 	file->inode->writers += file->is_writable;
@@ -143,8 +165,8 @@ static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags
 	return 0;
 }
 
-static int open_locked(struct gcr_folder *folder, uint32_t item, int flags,
-		       struct gcr_folder_file **ret_file)
+int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, bool is_packer,
+			   struct gcr_folder_file **ret_file)
 {
 	bool is_writable = (flags & O_ACCMODE) != O_RDONLY;
 	_cleanup_close_ int fd = -1;
@@ -163,7 +185,7 @@ static int open_locked(struct gcr_folder *folder, uint32_t item, int flags,
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
 		return S_ISDIR(stat.st_mode) ? -EISDIR : -EPERM;
-	result = make_file(folder, item, fd, flags, ret_file);
+	result = make_file(folder, item, fd, flags, is_packer, ret_file);
 	if (!result)
 		TAKE_FD(fd);
 	return result;
@@ -176,7 +198,7 @@ int gcr_folder_open(struct gcr_folder *folder, uint32_t item, int flags,
 	int result;
 
 	pthread_mutex_lock(&folder->lock);
-	result = open_locked(folder, item, flags, &file);
+	result = gcr_folder_open_locked(folder, item, flags, false, &file);
 	pthread_mutex_unlock(&folder->lock);
 	if (!result && file->is_writable && flags & O_TRUNC)
 		result = gcr_folder_truncate(file, 0);
@@ -203,7 +225,7 @@ static int create_locked(struct gcr_folder *folder, uint32_t parent, const char 
 	if (!result)
 		result = gcr_folder_make_entry(folder, parent, name, fd, &entry);
 	if (!result) {
-		result = make_file(folder, entry.item, fd, flags, ret_file);
+		result = make_file(folder, entry.item, fd, flags, false, ret_file);
 		if (result < 0)
 			gcr_folder_item_forget(folder, entry.item, 1);
 	}
@@ -245,13 +267,15 @@ void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino)
 }
 
 /* The last one that had it open has closed it, and it is in no list any more. */
-static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode, struct gcr_room *room)
+static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
+		   struct gcr_folder_packed *packed, struct gcr_room *room)
 {
 	bool is_orphan = inode->is_orphan;
 	uint64_t orphan_bytes = inode->orphan_bytes;
 	uint64_t gone_bytes = inode->is_unlinked ? inode->counted_bytes : 0;
 
 	inode_free(inode);
+	gcr_folder_packed_discard(folder, packed);
 	if (is_orphan && folder->store)
 		gcr_store_let_go(folder->store, orphan_bytes);
 	else if (room && gone_bytes)
@@ -260,6 +284,7 @@ static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode, st
 
 void gcr_folder_close(struct gcr_folder_file *file)
 {
+	struct gcr_folder_packed *packed = NULL;
 	struct gcr_folder_inode *inode;
 	struct gcr_folder *folder;
 	struct gcr_folder_inode **link;
@@ -278,6 +303,8 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	is_last = !--inode->files;
 	if (is_last && inode->is_unlinked)
 		gcr_folder_forget_passed(folder, inode->ino);
+	if (is_last && (inode->is_unlinked || inode->is_orphan))
+		packed = gcr_folder_packed_take(folder, inode->ino);
 	if (is_last) {
 		for (link = &folder->inodes; *link != inode; link = &(*link)->next)
 			;
@@ -291,9 +318,11 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	folder->changes++;
 	pthread_mutex_unlock(&folder->lock);
 	if (is_last)
-		let_go(folder, inode, room);
+		let_go(folder, inode, packed, room);
 	if (room && trims)
 		gcr_room_trim(room);
+	if (file->is_packer && folder->store)
+		gcr_store_trim_packs(folder->store);
 	gcr_folder_end_change(folder);
 	gcr_folder_unref(folder);
 	free(file);
@@ -347,7 +376,8 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 	/* Nobody waits here for who changes it. */
 	if (pthread_mutex_trylock(&inode->change_lock))
 		return false;
-	passes = !fstat(file->fd, &stat) && stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
+	passes = !inode->packed && !fstat(file->fd, &stat) &&
+		 stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
 		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
 	pthread_mutex_lock(&folder->lock);
 	passes = passes && inode->item < folder->items_count &&
@@ -407,20 +437,12 @@ static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t si
 	return is_mapped;
 }
 
-int gcr_folder_read(struct gcr_folder_file *file, uint64_t offset, size_t size,
-		    struct gcr_folder_bytes *ret_bytes)
+int gcr_folder_read_file(int fd, uint64_t offset, size_t size, char *ret_bytes, size_t *ret_size)
 {
-	_cleanup_free_ char *buffer = NULL;
 	size_t got = 0;
 
-	*ret_bytes = (struct gcr_folder_bytes){0};
-	if (read_mapped(file, offset, size, ret_bytes))
-		return 0;
-	buffer = malloc(size ? size : 1);
-	if (!buffer)
-		return -ENOMEM;
 	while (got < size) {
-		ssize_t more = pread(file->fd, buffer + got, size - got, (off_t)(offset + got));
+		ssize_t more = pread(fd, ret_bytes + got, size - got, (off_t)(offset + got));
 
 		if (more < 0 && errno == EINTR)
 			continue;
@@ -430,6 +452,31 @@ int gcr_folder_read(struct gcr_folder_file *file, uint64_t offset, size_t size,
 			break;
 		got += (size_t)more;
 	}
+	*ret_size = got;
+	return 0;
+}
+
+int gcr_folder_read(struct gcr_folder_file *file, uint64_t offset, size_t size,
+		    struct gcr_folder_bytes *ret_bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	_cleanup_free_ char *buffer = NULL;
+	size_t got = 0;
+	int result;
+
+	*ret_bytes = (struct gcr_folder_bytes){0};
+	if (read_mapped(file, offset, size, ret_bytes))
+		return 0;
+	buffer = malloc(size ? size : 1);
+	if (!buffer)
+		return -ENOMEM;
+	/* No piece is packed meanwhile, which would take it out of the file. */
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	result = inode->packed ? gcr_folder_read_packed(file, offset, size, buffer, &got)
+			       : gcr_folder_read_file(file->fd, offset, size, buffer, &got);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	if (result < 0)
+		return result;
 	ret_bytes->size = got;
 	ret_bytes->bytes = buffer;
 	ret_bytes->buffer = TAKE_PTR(buffer);
@@ -452,9 +499,18 @@ void gcr_folder_read_done(struct gcr_folder_file *file, struct gcr_folder_bytes 
 
 int64_t gcr_folder_seek(struct gcr_folder_file *file, int64_t offset, int whence)
 {
-	off_t found = lseek(file->fd, (off_t)offset, whence);
+	struct gcr_folder_inode *inode = file->inode;
+	int64_t found;
 
-	return found < 0 ? -errno : found;
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	if (inode->packed) {
+		found = gcr_folder_seek_packed(file, offset, whence);
+	} else {
+		found = lseek(file->fd, (off_t)offset, whence);
+		found = found < 0 ? -errno : found;
+	}
+	pthread_rwlock_unlock(&inode->pack_lock);
+	return found;
 }
 
 /* ---- changing ---- */
@@ -493,8 +549,7 @@ static uint64_t growth(int fd, uint64_t offset, uint64_t end)
 	return pages * PAGE_BYTES;
 }
 
-/* From here on nobody is answered from a mapping; those who are have their answer first. */
-static void unmap(struct gcr_folder_inode *inode)
+void gcr_folder_unmap(struct gcr_folder_inode *inode)
 {
 	pthread_mutex_lock(&inode->map_lock);
 	inode->changes++;
@@ -505,7 +560,7 @@ static void unmap(struct gcr_folder_inode *inode)
 	pthread_mutex_unlock(&inode->map_lock);
 }
 
-static void may_map(struct gcr_folder_inode *inode)
+void gcr_folder_may_map(struct gcr_folder_inode *inode)
 {
 	pthread_mutex_lock(&inode->map_lock);
 	inode->changes--;
@@ -520,51 +575,90 @@ struct change {
 	uint64_t taken_bytes;
 	bool is_filled; /* it had old_bytes before */
 	off_t old_bytes;
+	struct gcr_folder_plan plan;
 };
 
-static int begin(struct change *change, struct gcr_folder_file *file, uint64_t offset, uint64_t end)
+void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes)
 {
 	struct gcr_folder_inode *inode = file->inode;
-	int result;
+	struct gcr_room *room = file->folder->room;
+	uint64_t before = inode->counted_bytes;
+	struct stat stat;
 
-	if (!file->is_writable)
-		return -EBADF;
-	result = gcr_folder_begin_change(file->folder, file->epoch);
-	if (result < 0)
-		return result;
-	pthread_mutex_lock(&inode->change_lock);
-	*change = (struct change){.file = file, .room = file->folder->room};
-	if (change->room) {
-		change->taken_bytes = growth(file->fd, offset, end);
-		result = gcr_room_take(change->room, change->taken_bytes);
-	}
-	if (result < 0) {
-		pthread_mutex_unlock(&inode->change_lock);
-		gcr_folder_end_change(file->folder);
-		return result;
-	}
-	unmap(inode);
-	return 0;
+	if (!fstat(file->fd, &stat))
+		inode->counted_bytes = bytes_of(&stat) + gcr_folder_packed_bytes(inode->packed);
+	if (room)
+		gcr_room_settle(room, taken_bytes, before, inode->counted_bytes);
 }
 
 static void end(struct change *change)
 {
 	struct gcr_folder_file *file = change->file;
 	struct gcr_folder_inode *inode = file->inode;
-	uint64_t before = inode->counted_bytes;
-	struct stat stat;
 
-	may_map(inode);
-	if (!fstat(file->fd, &stat))
-		inode->counted_bytes = bytes_of(&stat);
-	if (change->room)
-		gcr_room_settle(change->room, change->taken_bytes, before, inode->counted_bytes);
+	gcr_folder_may_map(inode);
+	gcr_folder_settle_packed(file);
+	gcr_folder_settle_room(file, change->taken_bytes);
 	pthread_mutex_unlock(&inode->change_lock);
 	gcr_folder_end_change(file->folder);
 }
 
 /* Lock: the inode's change_lock. */
-static bool is_passed(const struct gcr_folder_file *file)
+static int take_room(struct change *change, enum gcr_folder_change kind, uint64_t offset,
+		     uint64_t end)
+{
+	bool takes = kind != GCR_FOLDER_TRUNCATE && kind != GCR_FOLDER_PUNCH;
+	struct gcr_folder_file *file = change->file;
+	int result = 0;
+
+	if (file->inode->packed)
+		result = gcr_folder_plan(file, kind, offset, end, &change->plan);
+	if (result < 0 || !change->room)
+		return result;
+	change->taken_bytes =
+		(takes ? growth(file->fd, offset, end) : 0) + change->plan.further_bytes;
+	return gcr_room_take(change->room, change->taken_bytes);
+}
+
+/* What is to be changed is in the file then. For a truncation @offset and @end are the same. */
+static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_folder_change kind,
+		 uint64_t offset, uint64_t end_offset)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	int result;
+
+	if (!file->is_writable && !file->is_packer)
+		return -EBADF;
+	result = gcr_folder_begin_change(file->folder, file->epoch);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&inode->change_lock);
+	inode->writes++;
+	*change = (struct change){.file = file, .room = file->folder->room};
+	result = take_room(change, kind, offset, end_offset);
+	if (result < 0) {
+		pthread_mutex_unlock(&inode->change_lock);
+		gcr_folder_end_change(file->folder);
+		return result;
+	}
+	gcr_folder_unmap(inode);
+	if (inode->packed)
+		result = gcr_folder_carry_out(file, &change->plan);
+	if (result < 0)
+		end(change);
+	return result;
+}
+
+/* Pieces that are packed go with what @result says has been done to them. */
+static int drop_gone(struct change *change, int result)
+{
+	if (!result && change->file->inode->packed)
+		gcr_folder_drop_gone(change->file, &change->plan);
+	pthread_rwlock_unlock(&change->file->inode->pack_lock);
+	return result;
+}
+
+bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 {
 	struct stat stat;
 	bool may_be;
@@ -579,8 +673,7 @@ static bool is_passed(const struct gcr_folder_file *file)
 	       (may_be && !fstat(file->fd, &stat) && bytes_of(&stat) >= (uint64_t)stat.st_size);
 }
 
-/* A long change is given up when a verb has begun. */
-static bool is_unwanted(struct gcr_folder *folder)
+bool gcr_folder_is_unwanted(struct gcr_folder *folder)
 {
 	bool is;
 
@@ -598,7 +691,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 	uint64_t bytes;
 	int result;
 
-	if (!is_passed(change->file))
+	if (!gcr_folder_is_passed(change->file))
 		return 0;
 	if (fstat(fd, &stat) < 0)
 		return -errno;
@@ -615,7 +708,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 	change->old_bytes = stat.st_size;
 	for (uint64_t at = (uint64_t)stat.st_size; at < end; at += bytes) {
 		bytes = end - at < FILL_BYTES ? end - at : FILL_BYTES;
-		if (is_unwanted(change->file->folder))
+		if (gcr_folder_is_unwanted(change->file->folder))
 			return -EBUSY;
 		if (fallocate(fd, 0, (off_t)at, (off_t)bytes) < 0)
 			return -errno;
@@ -631,7 +724,7 @@ static int unfill(const struct change *change, int result)
 	return result;
 }
 
-static ssize_t write_all(int fd, const char *bytes, size_t size, uint64_t offset)
+ssize_t gcr_folder_write_file(int fd, const char *bytes, size_t size, uint64_t offset)
 {
 	size_t written = 0;
 
@@ -666,11 +759,11 @@ ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t
 	}
 	if (offset > INT64_MAX - size)
 		return -EFBIG;
-	result = begin(&change, file, offset, offset + size);
+	result = begin(&change, file, GCR_FOLDER_WRITE, offset, offset + size);
 	if (result < 0)
 		return result;
 	result = fill_up_to(&change, offset);
-	written = result < 0 ? result : write_all(file->fd, bytes, size, offset);
+	written = result < 0 ? result : gcr_folder_write_file(file->fd, bytes, size, offset);
 	if (written < 0)
 		written = unfill(&change, (int)written);
 	end(&change);
@@ -684,12 +777,14 @@ int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
 
 	if (bytes > INT64_MAX)
 		return -EFBIG;
-	result = begin(&change, file, 0, 0);
+	result = begin(&change, file, GCR_FOLDER_TRUNCATE, bytes, bytes);
 	if (result < 0)
 		return result;
 	result = fill_up_to(&change, bytes);
-	if (!result && ftruncate(file->fd, (off_t)bytes) < 0)
-		result = -errno;
+	if (!result) {
+		pthread_rwlock_wrlock(&file->inode->pack_lock);
+		result = drop_gone(&change, ftruncate(file->fd, (off_t)bytes) < 0 ? -errno : 0);
+	}
 	if (result < 0)
 		result = unfill(&change, result);
 	end(&change);
@@ -715,15 +810,25 @@ static int write_zeros(struct gcr_folder *folder, int fd, uint64_t offset, uint6
 							     : GCR_FOLDER_BLOCK_BYTES;
 		ssize_t written;
 
-		if (is_unwanted(folder))
+		if (gcr_folder_is_unwanted(folder))
 			return -EBUSY;
-		written = write_all(fd, zeros, size, offset);
+		written = gcr_folder_write_file(fd, zeros, size, offset);
 		if (written <= 0)
 			return written < 0 ? (int)written : -EIO;
 		offset += (uint64_t)written;
 		bytes -= (uint64_t)written;
 	}
 	return 0;
+}
+
+static int allocate(struct change *change, int mode, uint64_t offset, uint64_t bytes)
+{
+	struct gcr_folder_file *file = change->file;
+	int result;
+
+	pthread_rwlock_wrlock(&file->inode->pack_lock);
+	result = fallocate(file->fd, mode, (off_t)offset, (off_t)bytes) < 0 ? -errno : 0;
+	return drop_gone(change, result);
 }
 
 int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes)
@@ -737,17 +842,41 @@ int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset,
 		return -EOPNOTSUPP;
 	if (offset > INT64_MAX || bytes > INT64_MAX - offset)
 		return -EFBIG;
-	result = begin(&change, file, takes ? offset : 0, takes ? offset + bytes : 0);
+	result = begin(&change, file,
+		       !takes			    ? GCR_FOLDER_PUNCH
+		       : mode & FALLOC_FL_KEEP_SIZE ? GCR_FOLDER_ALLOCATE_WITHIN
+						    : GCR_FOLDER_ALLOCATE,
+		       offset, offset + bytes);
 	if (result < 0)
 		return result;
 	if (takes && !(mode & FALLOC_FL_KEEP_SIZE))
 		result = fill_up_to(&change, offset);
-	if (!result && !takes && is_passed(file))
+	if (!result && !takes && gcr_folder_is_passed(file))
 		result = write_zeros(file->folder, file->fd, offset, bytes);
-	else if (!result && fallocate(file->fd, mode, (off_t)offset, (off_t)bytes) < 0)
-		result = -errno;
+	else if (!result)
+		result = allocate(&change, mode, offset, bytes);
 	if (result < 0)
 		result = unfill(&change, result);
 	end(&change);
+	return result;
+}
+
+int gcr_folder_unpack_piece(struct gcr_folder_file *file, uint64_t piece)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct change change;
+	bool is_packed;
+	int result;
+
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	is_packed = inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	if (!is_packed)
+		return -ENODATA;
+	/* That is all that a change of nothing does. */
+	result = begin(&change, file, GCR_FOLDER_ALLOCATE_WITHIN, piece * GCR_PACK_PIECE_BYTES,
+		       (piece + 1) * GCR_PACK_PIECE_BYTES);
+	if (!result)
+		end(&change);
 	return result;
 }

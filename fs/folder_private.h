@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the files of a folder share. folder->lock guards items, names, open inodes and verbs; the
- * tree's names change only under it. An inode's change_lock comes before it, its map_lock after.
+ * tree's names change only under it. An inode's change_lock comes before it, its map_lock after;
+ * its pack_lock after the change_lock, and the folder's is not taken under it.
  * The store's lock is not taken under any of them.
  */
 #ifndef GCR_FS_FOLDER_PRIVATE_H
 #define GCR_FS_FOLDER_PRIVATE_H
 
+#include <dirent.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,6 +29,16 @@ struct gcr_folder_item {
 	struct gcr_folder_inode *inode; /* it is open; NULL: it is not */
 };
 
+/* A file that has packed pieces, open or not: whose table is called as its inode's number. */
+struct gcr_folder_packed {
+	struct gcr_folder_packed *next;
+	ino_t ino;
+	struct gcr_pack_table *table;
+	uint64_t file_bytes;   /* that the table is for */
+	uint64_t memory_bytes; /* that the table takes: it does not become shorter */
+	bool is_left;	       /* an earlier daemon had it: the file may have what is packed */
+};
+
 /* A file that is open, any number of times. */
 struct gcr_folder_inode {
 	struct gcr_folder_inode *next;
@@ -40,7 +52,15 @@ struct gcr_folder_inode {
 	uint64_t orphan_bytes;
 
 	pthread_mutex_t change_lock; /* one change at a time; guards what follows */
-	uint64_t counted_bytes;	     /* what the account has for it */
+	uint64_t counted_bytes;	     /* what the account has for it, with its table */
+	uint64_t writes; /* how many changes there have been, and one that is under way */
+
+	/*
+	 * Shared by who reads; who has the change_lock too changes what it guards: which pieces are
+	 * packed.
+	 */
+	pthread_rwlock_t pack_lock;
+	struct gcr_folder_packed *packed; /* NULL: none is */
 
 	pthread_mutex_t map_lock; /* guards what follows */
 	pthread_cond_t is_read;
@@ -76,7 +96,10 @@ struct gcr_folder {
 	struct gcr_folder_inode *inodes;
 	ino_t *passed; /* files that may be mapped, open or not: they get no holes */
 	size_t passed_count;
-	bool may_be_mapped; /* any of them, since an earlier daemon */
+	bool may_be_mapped;	 /* any of them, since an earlier daemon */
+	struct gcr_packs *packs; /* NULL: nothing is packed */
+	int tables_fd;
+	struct gcr_folder_packed *packed; /* each file that is, some time or other */
 	struct gcr_folder_item *items;
 	uint32_t items_count;
 	uint32_t free_item;
@@ -91,6 +114,7 @@ struct gcr_folder_file {
 	int fd;
 	int flags;
 	bool is_writable;
+	bool is_packer; /* its descriptor is for writing, but nobody writes to the file by it */
 	uint64_t epoch; /* of the folder when it was opened */
 };
 
@@ -140,8 +164,86 @@ int gcr_folder_make_entry(struct gcr_folder *folder, uint32_t parent, const char
 
 /* The open inode of this number, or NULL. Lock: folder. */
 struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino);
-/* It has no name any more, and is not open: it can get no hole. Lock: folder. */
+/* It has no name any more, and is not open, or nobody maps it: it can get holes. Lock: folder. */
 void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino);
+/* @is_packer: see struct gcr_folder_file. Lock: folder. */
+int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, bool is_packer,
+			   struct gcr_folder_file **ret_file);
+/* May somebody map it? Lock: the inode's change_lock. */
+bool gcr_folder_is_passed(const struct gcr_folder_file *file);
+/* A long change is given up when a verb has begun. */
+bool gcr_folder_is_unwanted(struct gcr_folder *folder);
+/* From here on nobody is answered from a mapping; those who are have their answer first. */
+void gcr_folder_unmap(struct gcr_folder_inode *inode);
+void gcr_folder_may_map(struct gcr_folder_inode *inode);
+/* It has changed, and of what was taken nothing more will be used. Lock: change_lock. */
+void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes);
+/* All of it, or up to the end of the file: -EIO, ... */
+int gcr_folder_read_file(int fd, uint64_t offset, size_t size, char *ret_bytes, size_t *ret_size);
+/* How many were written, or -errno. */
+ssize_t gcr_folder_write_file(int fd, const char *bytes, size_t size, uint64_t offset);
+
+/* ---- folder_pack.c ---- */
+
+/* The packed file of this inode number, or NULL; it is the list's, or, taken, the caller's. Lock:
+ * folder. */
+struct gcr_folder_packed *gcr_folder_packed_find(const struct gcr_folder *folder, ino_t ino);
+struct gcr_folder_packed *gcr_folder_packed_take(struct gcr_folder *folder, ino_t ino);
+/* Its file is gone: what it has of chunks goes, and its table. NULL is allowed. No lock. */
+void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed);
+/* Those whose files are not open. No lock; all of the tree has been removed. */
+void gcr_folder_packed_discard_all(struct gcr_folder *folder);
+/* The end of the folder: what is packed stays so. */
+void gcr_folder_packed_finish(struct gcr_folder *folder);
+/* Memory of its table; of NULL none. */
+uint64_t gcr_folder_packed_bytes(const struct gcr_folder_packed *packed);
+/* Its file is so long. -ENOSPC, -ENOMEM. Nobody reads it. */
+int gcr_folder_packed_resize(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+			     uint64_t bytes);
+/* fstat(2), as if nothing were packed. Lock: folder. */
+int gcr_folder_stat_fd(const struct gcr_folder *folder, int fd, struct stat *ret_stat);
+
+/* Of an inode that has packed pieces; its pack_lock is held. */
+int gcr_folder_read_packed(struct gcr_folder_file *file, uint64_t offset, size_t size, char *buffer,
+			   size_t *ret_size);
+int64_t gcr_folder_seek_packed(struct gcr_folder_file *file, int64_t offset, int whence);
+
+enum gcr_folder_change {
+	GCR_FOLDER_WRITE,
+	GCR_FOLDER_TRUNCATE,
+	GCR_FOLDER_PUNCH,
+	GCR_FOLDER_ALLOCATE,
+	GCR_FOLDER_ALLOCATE_WITHIN, /* or beyond the end, which stays where it is */
+};
+
+struct gcr_folder_pieces {
+	uint64_t first;
+	uint64_t end; /* behind the last */
+};
+
+/* What a change does to packed pieces of the file. */
+struct gcr_folder_plan {
+	struct gcr_folder_pieces unpacked[2]; /* they have to be in the file */
+	struct gcr_folder_pieces gone;	      /* nothing of them is left */
+	uint64_t file_bytes;		      /* its length then */
+	uint64_t further_bytes; /* of memory, beyond what the changed bytes themselves may take */
+};
+
+/*
+ * The inode has packed pieces. Lock: change_lock. Bytes up to @end are changed; for a truncation
+ * @offset is the same.
+ */
+int gcr_folder_plan(struct gcr_folder_file *file, enum gcr_folder_change kind, uint64_t offset,
+		    uint64_t end, struct gcr_folder_plan *ret_plan);
+/*
+ * Before the change, with the room for it taken. -ENOSPC, -ENOMEM, -EIO, -EBUSY: all bytes are as
+ * they were, but some may be unpacked.
+ */
+int gcr_folder_carry_out(struct gcr_folder_file *file, const struct gcr_folder_plan *plan);
+/* After it, before anybody reads. Lock: pack_lock, too. */
+void gcr_folder_drop_gone(struct gcr_folder_file *file, const struct gcr_folder_plan *plan);
+/* At the end: a table is as long as its file, and one of nothing goes. Lock: change_lock. */
+void gcr_folder_settle_packed(struct gcr_folder_file *file);
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
 GCR_DEFINE_CLEANUP(struct gcr_folder_file *, gcr_folder_close);

@@ -31,6 +31,7 @@
 #include "fs/metrics.h"
 #include "fs/operation.h"
 #include "fs/options.h"
+#include "fs/packing.h"
 #include "fs/process.h"
 #include "fs/recover.h"
 #include "fs/registry.h"
@@ -317,6 +318,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	/* None are left after a regular end; at a failed start recovery may be under way. */
 	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
+	gcr_packings_stop();
 	if (daemon->loop)
 		gcr_loop_stop(daemon->loop);
 	gcr_sampler_destroy(daemon->sampler);
@@ -383,6 +385,7 @@ static void *wait_for_signals(void *data)
 #endif
 	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
+	gcr_packings_stop();
 	gcr_session_stop(daemon);
 	return NULL;
 }

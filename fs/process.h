@@ -22,6 +22,7 @@
 
 struct gcr_event_log;
 struct gcr_link;
+struct gcr_packing;
 struct gcr_snapshot;
 struct gcr_task;
 
@@ -72,13 +73,14 @@ struct gcr_process {
 
 	pthread_mutex_t lock; /* guards what follows */
 	enum gcr_state state;
-	int64_t state_since_usec;  /* real time */
-	char comm[GCR_COMM_BYTES]; /* as last seen: it outlives the process */
-	struct gcr_task *task;	   /* the verb under way, NULL if none; see fs/operation.h */
-	struct gcr_error error;	   /* the last failure; number 0: none */
-	char generation[37];	   /* UUID of the last freeze, "" if none */
-	char engine[16];	   /* the engine of the last freeze, "" if none */
-	unsigned int shares_count; /* while frozen: VRAM that a thaw will need */
+	int64_t state_since_usec;    /* real time */
+	char comm[GCR_COMM_BYTES];   /* as last seen: it outlives the process */
+	struct gcr_task *task;	     /* the verb under way, NULL if none; see fs/operation.h */
+	struct gcr_packing *packing; /* what packs or unpacks its files now, NULL: nothing does */
+	struct gcr_error error;	     /* the last failure; number 0: none */
+	char generation[37];	     /* UUID of the last freeze, "" if none */
+	char engine[16];	     /* the engine of the last freeze, "" if none */
+	unsigned int shares_count;   /* while frozen: VRAM that a thaw will need */
 	struct gcr_share shares[GCR_GPUS_MAX];
 	bool is_restored; /* by CRIU, and not thawed yet */
 	/* Restored where the GPUs are others: theirs, and what they are here. 0: they are the same.

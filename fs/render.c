@@ -18,6 +18,7 @@
 #include "fs/place.h"
 #include "fs/link.h"
 #include "fs/operation.h"
+#include "fs/pack_table.h"
 #include "fs/passthrough.h"
 #include "fs/sampler.h"
 #include "fs/store.h"
@@ -47,6 +48,8 @@ struct view {
 	int64_t last_thaw_usec;
 	struct gcr_verb_timing freeze;
 	struct gcr_verb_timing thaw;
+	struct gcr_pack_figures packed;
+	bool is_packing;
 	bool is_pinned;
 	bool has_library;
 };
@@ -60,6 +63,7 @@ struct status_key {
 
 static void look(struct gcr_process *process, struct view *view)
 {
+	struct gcr_snapshot *snapshot;
 	struct gcr_proc_stat stat;
 
 	*view = (struct view){.process = process, .verb = "-", .phase = "-"};
@@ -87,9 +91,14 @@ static void look(struct gcr_process *process, struct view *view)
 	view->last_thaw_usec = process->last_thaw_usec;
 	view->freeze = process->last_freeze;
 	view->thaw = process->last_thaw;
+	view->is_packing = process->packing;
 	view->is_pinned = process->pinned_by != 0;
 	view->has_library = process->claims[GCR_CLAIM_LIBRARY] > 0;
+	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
 	pthread_mutex_unlock(&process->lock);
+	if (snapshot)
+		gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &view->packed);
+	gcr_snapshot_unref(snapshot);
 	if (process->launcher)
 		view->state = gcr_process_shown_state(process);
 	for (char *byte = view->comm; *byte; byte++)
@@ -322,6 +331,11 @@ static void render_pool_ready(const struct view *view, FILE *stream)
 	fprintf(stream, "%" PRIu64, figures.ready_bytes);
 }
 
+static void render_packing(const struct view *view, FILE *stream)
+{
+	fputs(view->is_packing ? "yes" : "no", stream);
+}
+
 static void render_pinned(const struct view *view, FILE *stream)
 {
 	fputs(view->is_pinned ? "yes" : "no", stream);
@@ -382,6 +396,11 @@ static const struct status_key status_keys[] = {
 	{"kept_vram_bytes", render_kept_vram, false},
 	NUMBER("unreturned_vram_bytes", unreturned_vram_bytes),
 	NUMBER("held_bytes", held_bytes),
+	NUMBER("packed_bytes", packed.packed_bytes),
+	NUMBER("packed_to_bytes", packed.packed_to_bytes),
+	NUMBER("shared_bytes", packed.shared_bytes),
+	NUMBER("zero_bytes", packed.zero_bytes),
+	{"packing", render_packing, false},
 	{"idle_ms", render_idle, false},
 	{"kept_bytes", render_kept, false},
 	{"pool_bytes", render_pool, false},

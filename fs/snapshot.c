@@ -593,6 +593,11 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	/* Nobody knows what was done to it before. */
 	if (gcr_folder_touch(snapshot->folder) < 0)
 		gcr_snapshot_spoil(snapshot);
+	result = gcr_snapshot_attach_tables(snapshot, error);
+	if (result < 0) {
+		gcr_snapshot_unref(TAKE_PTR(snapshot));
+		return result;
+	}
 	*ret_snapshot = TAKE_PTR(snapshot);
 	return 0;
 }

@@ -35,6 +35,7 @@ static int touch(void *data, struct gcr_room **ret_room)
 	pthread_mutex_lock(&store->lock);
 	snapshot->spoiled = true;
 	snapshot->is_touched = true;
+	(*ret_room)->payer_bytes = &snapshot->cost_bytes;
 	pthread_mutex_unlock(&store->lock);
 	return 0;
 }

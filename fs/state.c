@@ -18,12 +18,13 @@ static const char *const state_names[GCR_STATES_COUNT] = {
 
 static const char *const verb_names[GCR_VERBS_COUNT] = {
 	[GCR_VERB_FREEZE] = "freeze", [GCR_VERB_THAW] = "thaw", [GCR_VERB_DUMP] = "dump",
-	[GCR_VERB_CANCEL] = "cancel", [GCR_VERB_DROP] = "drop",
+	[GCR_VERB_CANCEL] = "cancel", [GCR_VERB_DROP] = "drop", [GCR_VERB_PACK] = "pack",
+	[GCR_VERB_UNPACK] = "unpack",
 };
 
 /*
  * `cancel` is not among them: it stops what is under way and makes no transition of its own; nor is
- * `drop`, after which there is no state.
+ * `drop`, after which there is no state, nor are `pack` and `unpack`, which leave it as it is.
  */
 static const struct gcr_transition transitions[] = {
 	{GCR_VERB_FREEZE, GCR_STATE_RUNNING, GCR_STATE_FREEZING, GCR_STATE_FROZEN},
@@ -83,6 +84,11 @@ bool gcr_state_is_transition(enum gcr_state state)
 	return false;
 }
 
+bool gcr_verb_is_packing(enum gcr_verb verb)
+{
+	return verb == GCR_VERB_PACK || verb == GCR_VERB_UNPACK;
+}
+
 bool gcr_state_is_of_place(enum gcr_state state)
 {
 	return state == GCR_STATE_INCOMING || state == GCR_STATE_DUMPED;
@@ -102,9 +108,11 @@ size_t gcr_state_verbs(enum gcr_state state, char *buffer, size_t size)
 
 	buffer[0] = '\0';
 	for (size_t verb = 0; verb < GCR_VERBS_COUNT; verb++) {
-		bool applies = gcr_transition_find((enum gcr_verb)verb, state) ||
-			       (verb == GCR_VERB_CANCEL && gcr_state_is_transition(state)) ||
-			       (verb == GCR_VERB_DROP && gcr_state_is_of_place(state));
+		bool applies =
+			gcr_transition_find((enum gcr_verb)verb, state) ||
+			(verb == GCR_VERB_CANCEL && gcr_state_is_transition(state)) ||
+			(verb == GCR_VERB_DROP && gcr_state_is_of_place(state)) ||
+			(gcr_verb_is_packing((enum gcr_verb)verb) && state == GCR_STATE_FROZEN);
 		int written;
 
 		if (!applies)

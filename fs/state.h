@@ -29,6 +29,8 @@ enum gcr_verb {
 	GCR_VERB_DUMP,
 	GCR_VERB_CANCEL,
 	GCR_VERB_DROP,
+	GCR_VERB_PACK, /* what is frozen stays frozen: see fs/packing.h */
+	GCR_VERB_UNPACK,
 	GCR_VERBS_COUNT,
 };
 
@@ -52,6 +54,9 @@ const struct gcr_transition *gcr_transition_find(enum gcr_verb verb, enum gcr_st
 
 /* A verb is under way in this state. */
 bool gcr_state_is_transition(enum gcr_state state);
+
+/* It changes no state, but what its process holds. */
+bool gcr_verb_is_packing(enum gcr_verb verb);
 
 /* Settled states of a place: what is in it can be dropped. */
 bool gcr_state_is_of_place(enum gcr_state state);

@@ -17,6 +17,7 @@
 #include "fs/log.h"
 #include "fs/record.h"
 #include "lib/beneath.h"
+#include "lib/pack_file.h"
 #include "lib/proc_cgroup.h"
 
 /* More threads than this do not fault pages in any faster (measured). */
@@ -69,7 +70,9 @@ static uint64_t directory_cost(struct gcr_store *store, const char *name)
 	uint64_t table_bytes;
 	uint64_t bytes = 0;
 	struct gcr_tree_sum sum;
+	int tables_fd;
 	int vram_fd;
+	uid_t uid;
 
 	snprintf(path, sizeof(path), "%s/table", name);
 	if (fstatat(store->fd, path, &stat, AT_SYMLINK_NOFOLLOW) < 0)
@@ -84,6 +87,12 @@ static uint64_t directory_cost(struct gcr_store *store, const char *name)
 		bytes = files_cost(vram_fd);
 	if (!gcr_store_sum_tree(fd, &sum) && sum.bytes > bytes)
 		bytes = sum.bytes;
+	tables_fd = gcr_store_find_tables(store, name, &uid);
+	if (tables_fd >= 0) {
+		if (!gcr_store_sum_tree(tables_fd, &sum))
+			bytes += sum.bytes;
+		close(tables_fd);
+	}
 	return table_bytes + bytes;
 }
 
@@ -144,6 +153,8 @@ static int take_stock(struct gcr_store *store)
 			continue;
 		if (*entry->d_name == '.')
 			result = remove_unfinished(store, entry->d_name);
+		else if (!strcmp(entry->d_name, GCR_PACKS_NAME))
+			continue;
 		else if (!strcmp(entry->d_name, GCR_STORE_POOL))
 			result = gcr_store_remove_directory(store->fd, entry->d_name);
 		else if (!strncmp(entry->d_name, GCR_STORE_PLACE, strlen(GCR_STORE_PLACE)))
@@ -207,6 +218,8 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	if (result < 0)
 		return result;
 	result = take_stock(store);
+	if (!result)
+		result = gcr_store_start_packs(store);
 	if (!result && mkdirat(store->fd, GCR_STORE_POOL, 0700) < 0)
 		result = -errno;
 	if (!result)
@@ -220,6 +233,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		result = gcr_store_start_filler(store);
 	if (result < 0) {
 		gcr_store_stop_remover(store);
+		gcr_store_stop_packs(store);
 		gcr_error_set(error, -result, "the store in %s: %s", store->path,
 			      strerror(-result));
 		if (!store->leftovers && !store->places_count)
@@ -247,6 +261,7 @@ void gcr_store_destroy(struct gcr_store *store)
 	empty = !store->snapshots && !store->leftovers && !store->places_count;
 	pthread_mutex_unlock(&store->lock);
 	gcr_store_stop_remover(store);
+	gcr_store_stop_packs(store);
 	if (empty)
 		detach(store);
 	store_free(store);

@@ -23,6 +23,9 @@ struct gcr_store;    /* thread-safe */
 struct gcr_snapshot; /* reference-counted, thread-safe */
 struct gcr_room;     /* thread-safe */
 struct gcr_folder;
+struct gcr_folder_file;
+struct gcr_packs;
+struct gcr_packs_figures;
 
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error);
@@ -97,12 +100,32 @@ void gcr_room_close(struct gcr_room *room);
 /* Of what was taken nothing more will be used; files had @before_bytes and have @after_bytes. */
 void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
 		     uint64_t after_bytes);
+/* It will not need so much of what was promised, also by others. */
+void gcr_room_shrink(struct gcr_room *room, uint64_t bytes);
 /* What its files take. */
 uint64_t gcr_room_resident_bytes(const struct gcr_room *room);
 /* Nobody writes just now: what was taken in advance goes back. */
 void gcr_room_trim(struct gcr_room *room);
 /* What was removed while somebody had it open is closed. */
 void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
+
+/* ---- store_packs.c: what is packed (see fs/packs.h) ---- */
+
+/* The chunks of a user; a reference of the caller's. Errors of gcr_packs_open(). */
+int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_packs,
+		    struct gcr_error *error);
+void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *ret_figures);
+/* Nobody packs just now: what was taken in advance goes back. */
+void gcr_store_trim_packs(struct gcr_store *store);
+
+/*
+ * The files of a snapshot may be packed from now on (see fs/folder.h): it is touched, so it is not
+ * kept, nor do its files go to the pool. One at a time. Errors, with words: -ENOSPC, -ENOMEM, ...
+ */
+int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error);
+/* The file @index of it, by its name. Errors of gcr_folder_open_to_pack(). */
+int gcr_snapshot_open_to_pack(struct gcr_snapshot *snapshot, size_t index,
+			      struct gcr_folder_file **ret_file);
 
 /* ---- store_place.c: trees that users bring (see fs/place.h) ---- */
 

@@ -127,8 +127,10 @@ struct gcr_pool {
 struct gcr_room {
 	struct gcr_store *store;
 	struct gcr_room *next;
-	uint64_t paid_bytes;	 /* promised by others to whom the tree belongs */
-	uint64_t extra_bytes;	 /* promised beyond that; in store->rooms_bytes */
+	uint64_t paid_bytes; /* promised by others to whom the tree belongs */
+	uint64_t
+		*payer_bytes; /* of which they count it, in store->snapshots_bytes; NULL: none do */
+	uint64_t extra_bytes; /* promised beyond that; in store->rooms_bytes */
 	uint64_t resident_bytes; /* what its files have taken */
 	uint64_t promised_bytes; /* to changes that are under way */
 	uint64_t entries;
@@ -158,6 +160,8 @@ struct gcr_store {
 	uint64_t pool_bytes;
 	uint64_t rooms_bytes; /* see struct gcr_room */
 	struct gcr_room *rooms;
+	struct gcr_room *packs_room;   /* of the packed chunks; fixed for life */
+	struct gcr_packs_users *packs; /* likewise */
 	uint32_t last_number;
 	uint64_t last_pool_number;
 	struct gcr_snapshot *snapshots;
@@ -221,7 +225,24 @@ int gcr_store_open_directory(int parent_fd, const char *name);
 /* Memory that the files below a directory have taken, and how many names there are. -errno. */
 int gcr_store_sum_tree(int directory_fd, struct gcr_tree_sum *ret_sum);
 
+/* store_packs.c */
+/* All that is packed in leftovers is claimed; what nobody claims goes. -ENOMEM, ... */
+int gcr_store_start_packs(struct gcr_store *store);
+/* What is packed stays so. */
+void gcr_store_stop_packs(struct gcr_store *store);
+/*
+ * The directory of tables in the snapshot's directory @name, and whose chunks they name; the
+ * caller's. -ENOENT: there is none.
+ */
+int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_uid);
+/* Nobody has opened this snapshot, which is about to be removed: its references to chunks go. */
+void gcr_store_drop_tables(struct gcr_store *store, const char *name);
+/* To a snapshot that is just being opened. */
+int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error);
+
 /* store_room.c */
+/* As gcr_room_take(), but nothing is waited for. */
+int gcr_room_take_at_once(struct gcr_room *room, uint64_t bytes);
 /* What it has beyond what was paid for is no longer counted, but returned. Lock: store. */
 uint64_t gcr_room_destroy_locked(struct gcr_room *room);
 /* Promised, and not taken from the machine's memory yet. Lock: store. */

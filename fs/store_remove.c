@@ -70,6 +70,8 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 
 	if (removal->snapshot && !removal->folder)
 		remove_files(removal->snapshot);
+	if (!removal->folder)
+		gcr_store_drop_tables(store, removal->name);
 	result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,

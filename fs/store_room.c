@@ -138,10 +138,9 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline
 	return 0;
 }
 
-int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+static int take(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 {
 	struct gcr_store *store = room->store;
-	int64_t deadline_usec = gcr_clock_usec() + WAIT_USEC;
 	uint64_t missing = 0;
 	int result = 0;
 
@@ -166,6 +165,16 @@ int gcr_room_take(struct gcr_room *room, uint64_t bytes)
 		room->promised_bytes += bytes;
 	pthread_mutex_unlock(&store->lock);
 	return result;
+}
+
+int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+{
+	return take(room, bytes, gcr_clock_usec() + WAIT_USEC);
+}
+
+int gcr_room_take_at_once(struct gcr_room *room, uint64_t bytes)
+{
+	return take(room, bytes, 0);
 }
 
 void gcr_room_close(struct gcr_room *room)
@@ -253,6 +262,34 @@ void gcr_room_trim(struct gcr_room *room)
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
 	}
+	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_room_shrink(struct gcr_room *room, uint64_t bytes)
+{
+	struct gcr_store *store = room->store;
+	uint64_t payers = 0;
+	uint64_t needed;
+
+	pthread_mutex_lock(&store->lock);
+	needed = room->resident_bytes + room->promised_bytes;
+	if (paid_locked(room) < needed + bytes)
+		bytes = paid_locked(room) > needed ? paid_locked(room) - needed : 0;
+	/* First what others have paid: the rest goes when nobody writes any more. */
+	if (room->payer_bytes)
+		payers = bytes < room->paid_bytes ? bytes : room->paid_bytes;
+	if (payers) {
+		room->paid_bytes -= payers;
+		*room->payer_bytes -= payers;
+		store->snapshots_bytes -= payers;
+	}
+	bytes -= payers;
+	if (bytes > room->extra_bytes)
+		bytes = room->extra_bytes;
+	room->extra_bytes -= bytes;
+	store->rooms_bytes -= bytes;
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
 }
 

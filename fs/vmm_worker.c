@@ -13,6 +13,7 @@
 
 #include "fs/folder.h"
 #include "fs/gpus.h"
+#include "fs/packs.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -165,17 +166,26 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 		.first_chunk = gcr_snapshot_first_chunk(vmm->snapshot, worker->first),
 	};
 	_cleanup_close_ int table = write_table(vmm, worker);
-	int fds[3] = {table, gcr_snapshot_directory(vmm->snapshot),
-		      gcr_digest_buffer_fd(vmm->digests)};
+	struct gcr_folder *folder = gcr_snapshot_folder(vmm->snapshot);
+	struct gcr_packs *packs = gcr_folder_packs(folder);
+	int fds[5] = {table, gcr_snapshot_directory(vmm->snapshot),
+		      gcr_digest_buffer_fd(vmm->digests), gcr_folder_tables(folder)};
+	size_t fds_count = 3;
 
 	if (vmm->drive.task->command->unverified)
 		session.flags |= GCR_SESSION_UNVERIFIED;
-	if (gcr_folder_is_touched(gcr_snapshot_folder(vmm->snapshot)))
+	if (gcr_folder_is_touched(folder))
 		session.flags |= GCR_SESSION_UNREGISTERED;
+	/* Nothing is copied to a snapshot that has been packed. */
+	if (packs && type == GCR_MESSAGE_SESSION_IN) {
+		session.flags |= GCR_SESSION_PACKED;
+		fds[4] = gcr_packs_directory(packs);
+		fds_count = 5;
+	}
 	if (table < 0)
 		return gcr_error_set(error, -table, "a table for the worker cannot be made: %s",
 				     strerror(-table));
-	return ask(vmm, worker, type, &session, sizeof(session), fds, 3, error);
+	return ask(vmm, worker, type, &session, sizeof(session), fds, fds_count, error);
 }
 
 /* Take one worker, waiting for those who have it; the operation may be stopped meanwhile. */

@@ -66,7 +66,7 @@ enum gcr_message_type {
 	 * daemon -> worker, a session: the memory of one process on that GPU, on its way out or in.
 	 * It begins with OUT or IN and ends with END; each is answered by GCR_MESSAGE_RESULT.
 	 */
-	GCR_MESSAGE_SESSION_OUT = 50, /* struct gcr_session; fds: table, directory, digests */
+	GCR_MESSAGE_SESSION_OUT = 50, /* struct gcr_session; fds: table, directory, digests ... */
 	GCR_MESSAGE_SESSION_IN = 51,  /* the same */
 	GCR_MESSAGE_IMPORT = 52,      /* struct gcr_range + that many handle descriptors */
 	GCR_MESSAGE_CREATE = 53,      /* no payload: take the VRAM of all, begin to copy; ENOMEM */
@@ -264,6 +264,11 @@ struct gcr_session {
 #define GCR_SESSION_UNVERIFIED	 0x1 /* IN: the bytes need not be what the digests say */
 /* IN: files may have other pages than those that were registered once, users had them. */
 #define GCR_SESSION_UNREGISTERED 0x2
+/*
+ * IN: pieces of the files are packed (lib/pack_file.h), and two more descriptors come: of the
+ * directory of the tables and of that of the segments. Nothing of either is changed meanwhile.
+ */
+#define GCR_SESSION_PACKED	 0x4
 
 /* ---- the preload library ---- */
 

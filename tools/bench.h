@@ -155,6 +155,8 @@ struct bench_options {
 	const char *mount;  /* NULL: daemons of our own */
 	const char *json;   /* a file, "-" for stdout; NULL: no JSON */
 	const char *command, *ready, *check;
+	bool pack;	       /* measure packing, and nothing else */
+	const char *pack_file; /* the same, of this file; NULL: none */
 };
 
 /* What there is to say beside the figures. */

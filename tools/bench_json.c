@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "tools/bench.h"
+#include "tools/bench_pack.h"
 
 /* {"median", "min", "max", "values"}; null if there are none. */
 static json_t *series_json(const struct bench_series *series)
@@ -144,12 +145,22 @@ static json_t *remarks_json(const struct bench_remark *remarks, unsigned int cou
 	return array;
 }
 
+static int dump(json_t *object, FILE *stream)
+{
+	int result = object ? json_dumpf(object, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(9))
+			    : -1;
+
+	json_decref(object);
+	if (result < 0 || fputc('\n', stream) == EOF || fflush(stream) == EOF)
+		return -EIO;
+	return 0;
+}
+
 int bench_print_json(const struct bench *bench, FILE *stream)
 {
 	const struct bench_machine *machine = &bench->machine;
 	struct utsname system;
 	json_t *object, *rows, *rates;
-	int result;
 
 	uname(&system);
 	rows = json_array();
@@ -184,9 +195,42 @@ int bench_print_json(const struct bench *bench, FILE *stream)
 	json_object_set_new(object, "notes", remarks_json(bench->notes, bench->notes_count));
 	json_object_set_new(object, "failures",
 			    remarks_json(bench->failures, bench->failures_count));
-	result = object ? json_dumpf(object, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : -1;
-	json_decref(object);
-	if (result < 0 || fputc('\n', stream) == EOF || fflush(stream) == EOF)
-		return -EIO;
-	return 0;
+	return dump(object, stream);
+}
+
+static json_t *packed_json(const struct bench_packed *row)
+{
+	static const char *const threads[BENCH_THREADS] = {
+		[BENCH_ONE_THREAD] = "one",
+		[BENCH_ALL_THREADS] = "all",
+	};
+	json_t *object = json_pack("{s:s, s:s, s:I, s:I, s:I}", "content", row->name, "words",
+				   row->words, "bytes", (json_int_t)row->bytes, "packed_bytes",
+				   (json_int_t)row->packed_bytes, "zero_bytes",
+				   (json_int_t)row->zero_bytes);
+
+	for (size_t i = 0; i < BENCH_THREADS; i++)
+		json_object_set_new(object, threads[i],
+				    json_pack("{s:o, s:o}", "pack_bytes_per_second",
+					      series_json(&row->pack_rate[i]),
+					      "unpack_bytes_per_second",
+					      series_json(&row->unpack_rate[i])));
+	return object;
+}
+
+int bench_print_packing_json(const struct bench *bench, const struct bench_packing *packing,
+			     FILE *stream)
+{
+	json_t *object, *rows = json_array();
+	struct utsname system;
+
+	uname(&system);
+	for (unsigned int i = 0; i < packing->rows_count; i++)
+		json_array_append_new(rows, packed_json(&packing->rows[i]));
+	object = json_pack("{s:s, s:s, s:i}", "version", GCR_VERSION, "kernel", system.release,
+			   "threads", (int)packing->threads);
+	json_object_set_new(object, "packing", rows);
+	json_object_set_new(object, "failures",
+			    remarks_json(bench->failures, bench->failures_count));
+	return dump(object, stream);
 }

@@ -12,6 +12,7 @@
 #include "config.h"
 #include "lib/cleanup.h"
 #include "tools/bench.h"
+#include "tools/bench_pack.h"
 
 #define COLUMNS_MAX 12
 #define CELL_BYTES  64
@@ -401,5 +402,44 @@ void bench_print(const struct bench *bench, FILE *stream)
 	memset(table, 0, sizeof(*table));
 	print_calls(bench, table, stream);
 	print_remarks("note", bench->notes, bench->notes_count, stream);
+	print_remarks("FAILED", bench->failures, bench->failures_count, stream);
+}
+
+void bench_print_packing(const struct bench *bench, const struct bench_packing *packing,
+			 FILE *stream)
+{
+	_cleanup_free_ struct table *table = calloc(1, sizeof(*table));
+	struct utsname system;
+	char all[32];
+
+	if (!table)
+		return;
+	uname(&system);
+	fprintf(stream, "gpucr-bench %s: Linux %s, %u processors\n\n", GCR_VERSION, system.release,
+		packing->threads);
+	snprintf(all, sizeof(all), "by %u", packing->threads);
+	add_line(table, "packed", "MiB", "become", "zeros, MiB", "pack, GB/s: by 1", all,
+		 "unpack, GB/s: by 1", all, "runs", NULL);
+	for (unsigned int i = 0; i < packing->rows_count; i++) {
+		const struct bench_packed *row = &packing->rows[i];
+
+		add_line(table, row->words, NULL);
+		add_cell(table, "%.1f", (double)row->bytes / MIB);
+		add_cell(table, "%.3f", (double)row->packed_bytes / (double)row->bytes);
+		add_cell(table, "%.1f", (double)row->zero_bytes / MIB);
+		for (size_t j = 0; j < BENCH_THREADS; j++)
+			add_or_dash(table, &row->pack_rate[j], 1e9, 2);
+		for (size_t j = 0; j < BENCH_THREADS; j++)
+			add_or_dash(table, &row->unpack_rate[j], 1e9, 2);
+		add_cell(table, "%u", row->pack_rate[BENCH_ALL_THREADS].count);
+	}
+	print_table(table, 1, stream);
+	if (bench->options.pack)
+		fputs("synthetic: numbers that are normally distributed (second moments: means of "
+		      "four\n"
+		      "squares), with a scale for each layer of 8 MiB, or each channel of the "
+		      "cache, that\n"
+		      "differ as in trained models; not a model's.\n",
+		      stream);
 	print_remarks("FAILED", bench->failures, bench->failures_count, stream);
 }

@@ -18,6 +18,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "tools/bench.h"
+#include "tools/bench_pack.h"
 #include "tools/bench_role.h"
 
 static const struct option_words {
@@ -38,6 +39,8 @@ static const struct option_words {
 	{"command", "CMD", "freeze this program too (alone, without --sizes)"},
 	{"ready", "TEXT", "it is ready when it prints a line with TEXT (default 'ready')"},
 	{"check", "TEXT", "after a thaw it has to print lines with TEXT"},
+	{"pack", NULL, "measure packing instead, of made-up weights, moments and caches"},
+	{"pack-file", "FILE", "measure packing instead, of this file"},
 	{"mount", "DIR", "use the gpucrfs that is mounted there"},
 	{"gpu", "N", "the GPU to use (default 0)"},
 	{"limit", "SEC", "start nothing new after so long"},
@@ -233,6 +236,10 @@ static int take_option(const char *name, const char *value, struct bench_options
 		options->ready = value;
 	} else if (!strcmp(name, "check")) {
 		options->check = value;
+	} else if (!strcmp(name, "pack")) {
+		options->pack = true;
+	} else if (!strcmp(name, "pack-file")) {
+		options->pack_file = value;
 	} else if (!strcmp(name, "mount")) {
 		options->mount = value;
 	} else if (!strcmp(name, "json")) {
@@ -402,29 +409,70 @@ static void catch_signals(void)
 		unsetenv("LD_PRELOAD");
 }
 
-static int print_results(const struct bench *bench)
+static int print_json(const struct bench *bench, const struct bench_packing *packing, FILE *stream)
+{
+	return packing ? bench_print_packing_json(bench, packing, stream)
+		       : bench_print_json(bench, stream);
+}
+
+/* @packing: what was measured instead of all else, or NULL. */
+static int print_results(const struct bench *bench, const struct bench_packing *packing)
 {
 	_cleanup_fclose_ FILE *file = NULL;
 	const char *json = bench->options.json;
 
-	if (!json || strcmp(json, "-"))
+	if (packing && (!json || strcmp(json, "-")))
+		bench_print_packing(bench, packing, stdout);
+	else if (!json || strcmp(json, "-"))
 		bench_print(bench, stdout);
 	if (!json)
 		return 0;
 	if (!strcmp(json, "-"))
-		return bench_print_json(bench, stdout);
+		return print_json(bench, packing, stdout);
 	file = fopen(json, "we");
-	if (!file || bench_print_json(bench, file) < 0) {
+	if (!file || print_json(bench, packing, file) < 0) {
 		fprintf(stderr, "gpucr-bench: %s: %s\n", json, strerror(file ? EIO : errno));
 		return -EIO;
 	}
 	return 0;
 }
 
+static int measure_packing(struct bench *bench)
+{
+	_cleanup_free_ struct bench_packing *packing = calloc(1, sizeof(*packing));
+	struct gcr_error error = {0};
+	int result = packing ? bench_measure_packing(bench, packing, &error) : -ENOMEM;
+
+	if (packing && (packing->rows_count || !result))
+		print_results(bench, packing);
+	if (result < 0)
+		fprintf(stderr, "gpucr-bench: %s\n", packing ? error.words : "out of memory");
+	return result;
+}
+
+/* All but packing, which needs neither a directory nor a GPU. */
+static int measure(struct bench *bench)
+{
+	struct gcr_error error = {0};
+	int result = find_paths(&bench->options, &bench->paths);
+
+	if (result < 0)
+		fprintf(stderr, "gpucr-bench: no directory to work in: %s\n", strerror(-result));
+	if (!result) {
+		result = bench_measure(bench, &error);
+		/* What there is, is worth showing. */
+		if (bench->rows_count || !result)
+			print_results(bench, NULL);
+		if (result < 0)
+			fprintf(stderr, "gpucr-bench: %s\n", error.words);
+	}
+	forget_paths(&bench->paths);
+	return result;
+}
+
 int main(int argc, char **argv)
 {
 	_cleanup_free_ struct bench *bench = calloc(1, sizeof(*bench));
-	struct gcr_error error = {0};
 	int result;
 
 	if (argc > 2 && (!strcmp(argv[1], "--role") || !strcmp(argv[1], "--hip-role")))
@@ -434,18 +482,10 @@ int main(int argc, char **argv)
 	if (parse_arguments(argc, argv, &bench->options) < 0)
 		return 2;
 	catch_signals();
-	result = find_paths(&bench->options, &bench->paths);
-	if (result < 0)
-		fprintf(stderr, "gpucr-bench: no directory to work in: %s\n", strerror(-result));
-	if (!result) {
-		result = bench_measure(bench, &error);
-		/* What there is, is worth showing. */
-		if (bench->rows_count || !result)
-			print_results(bench);
-		if (result < 0)
-			fprintf(stderr, "gpucr-bench: %s\n", error.words);
-	}
-	forget_paths(&bench->paths);
+	if (bench->options.pack || bench->options.pack_file)
+		result = measure_packing(bench);
+	else
+		result = measure(bench);
 	free(bench->rows);
 	return result < 0 || bench->failures_count ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -225,14 +225,21 @@ static int on_begin(struct worker *worker, struct gcr_message *request, struct g
 {
 	enum gcr_copy_direction direction =
 		request->header.type == GCR_MESSAGE_SESSION_OUT ? GCR_COPY_OUT : GCR_COPY_IN;
+	struct gcr_session_files files = {.tables = -1, .segments = -1};
 	struct gcr_session asked;
+	bool is_packed;
 	int r;
 
 	gcr_message_payload(request, &asked, sizeof(asked));
+	is_packed = asked.flags & GCR_SESSION_PACKED;
 	if (worker->session)
 		return gcr_error_set(error, EBUSY, "the worker has not ended its last session");
-	if (request->fds_count != 3)
-		return gcr_error_set(error, EPROTO, "a session begins with three descriptors");
+	if (is_packed && direction == GCR_COPY_OUT)
+		return gcr_error_set(error, EINVAL, "nothing is copied to files that are packed");
+	if (request->fds_count != (is_packed ? 5 : 3))
+		return gcr_error_set(error, EPROTO, "a session begins with %s descriptors",
+				     is_packed ? "five" : "three");
+	memcpy(&files, request->fds, request->fds_count * sizeof(int));
 	wait_prepared(worker);
 	if (!worker->gpu.copier) {
 		r = create_copier(worker, ret_driver_result, error);
@@ -244,11 +251,10 @@ static int on_begin(struct worker *worker, struct gcr_message *request, struct g
 		if (r < 0)
 			return r;
 	}
-	r = gcr_worker_session_begin(&worker->gpu, direction, &asked, request->fds[0],
-				     request->fds[1], request->fds[2], &worker->session,
+	r = gcr_worker_session_begin(&worker->gpu, direction, &asked, &files, &worker->session,
 				     ret_driver_result, error);
-	if (r == 0)
-		request->fds[1] = request->fds[2] = -1;
+	for (size_t i = 1; r == 0 && i < request->fds_count; i++)
+		request->fds[i] = -1;
 	return r;
 }
 

@@ -238,9 +238,9 @@ static void end_cleanup(struct gcr_worker_session *session)
 GCR_DEFINE_CLEANUP(struct gcr_worker_session *, end_cleanup);
 
 int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction direction,
-			     const struct gcr_session *asked, int table_fd, int directory_fd,
-			     int digests_fd, struct gcr_worker_session **ret_session,
-			     CUresult *ret_driver_result, struct gcr_error *error)
+			     const struct gcr_session *asked, const struct gcr_session_files *files,
+			     struct gcr_worker_session **ret_session, CUresult *ret_driver_result,
+			     struct gcr_error *error)
 {
 	_cleanup_(end_cleanup_cleanup) struct gcr_worker_session *session = NULL;
 	int r;
@@ -256,7 +256,7 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 	session->digests_fd = -1;
 	if (asked->first_chunk > INT64_MAX / GCR_DIGEST_BYTES / 2)
 		return gcr_error_set(error, EPROTO, "there cannot be so many digests");
-	r = gcr_space_create(table_fd, asked->count, directory_fd, &session->space, error);
+	r = gcr_space_create(files->table, asked->count, files->directory, &session->space, error);
 	if (r < 0)
 		return r;
 	r = check_descriptors(asked->count, error);
@@ -266,7 +266,7 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 		if (!session->handles || !session->fds)
 			r = gcr_error_set(error, ENOMEM, "out of memory");
 	}
-	session->digests_fd = digests_fd;
+	session->digests_fd = files->digests;
 	if (r == 0)
 		r = map_digests(session, error);
 	if (r == 0)
@@ -276,9 +276,12 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 		session->digests_fd = -1;
 		return r;
 	}
+	session->space->tables = files->tables;
+	session->space->segments = files->segments;
 	gcr_pins_begin(gpu->pins);
 	session->pinned = true;
-	if (!(session->flags & GCR_SESSION_UNREGISTERED))
+	/* Pages that were registered are not those of a file any more that has been packed. */
+	if (!(session->flags & (GCR_SESSION_UNREGISTERED | GCR_SESSION_PACKED)))
 		gcr_space_find_pinned(session->space, gpu->pins);
 	*ret_session = TAKE_PTR(session);
 	return 0;

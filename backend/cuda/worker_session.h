@@ -20,6 +20,15 @@
 
 struct gcr_worker_session;
 
+/* The descriptors that a session begins with, in the order of the message. */
+struct gcr_session_files {
+	int table;
+	int directory;
+	int digests;
+	int tables; /* -1, as the last one: nothing is packed */
+	int segments;
+};
+
 /* What a session works with; outlives it. The context is the calling thread's. */
 struct gcr_worker_gpu {
 	struct gcr_driver driver;
@@ -31,15 +40,15 @@ struct gcr_worker_gpu {
 };
 
 /*
- * Begin with the table in @table_fd; @directory_fd and @digests_fd are taken on success. The files
- * are not looked at before they are copied. Errors of all functions here come with words;
+ * Begin with the table in @files->table; the others are taken on success. The files are not looked
+ * at before they are copied. Errors of all functions here come with words;
  * *ret_driver_result is the driver's code if it was the driver (else it is left alone). -EPROTO a
  * table that makes no sense, -EOPNOTSUPP more extents than descriptors can be open.
  */
 int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction direction,
-			     const struct gcr_session *asked, int table_fd, int directory_fd,
-			     int digests_fd, struct gcr_worker_session **ret_session,
-			     CUresult *ret_driver_result, struct gcr_error *error);
+			     const struct gcr_session *asked, const struct gcr_session_files *files,
+			     struct gcr_worker_session **ret_session, CUresult *ret_driver_result,
+			     struct gcr_error *error);
 
 /*
  * OUT: map the memory behind @fds, which are the next @range of the table.

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/nontemporal.h"
+#include "backend/cuda/worker_packed.h"
 #include "backend/cuda/worker_pin.h"
 #include "lib/cleanup.h"
 #include "lib/extent.h"
@@ -40,7 +41,7 @@ int gcr_space_create(int table_fd, size_t count, int directory_fd, struct gcr_sp
 
 	if (!space)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	space->directory = -1;
+	space->directory = space->tables = space->segments = -1;
 	r = gcr_extents_read(table_fd, count, &space->extents, error);
 	if (r < 0)
 		return r;
@@ -68,6 +69,10 @@ void gcr_space_destroy(struct gcr_space *space)
 		return;
 	if (space->directory >= 0)
 		close(space->directory);
+	if (space->tables >= 0)
+		close(space->tables);
+	if (space->segments >= 0)
+		close(space->segments);
 	free(space->pinned);
 	free(space->writers);
 	free(space->starts);
@@ -134,12 +139,20 @@ void gcr_space_cursor_init(struct gcr_space_cursor *cursor, const struct gcr_spa
 	*cursor = (struct gcr_space_cursor){.space = space, .fd = -1};
 }
 
-void gcr_space_cursor_finish(struct gcr_space_cursor *cursor)
+static void close_file(struct gcr_space_cursor *cursor)
 {
 	if (cursor->map)
 		munmap(cursor->map, cursor->space->extents[cursor->index].bytes);
 	if (cursor->fd >= 0)
 		close(cursor->fd);
+	cursor->map = NULL;
+	cursor->fd = -1;
+}
+
+void gcr_space_cursor_finish(struct gcr_space_cursor *cursor)
+{
+	close_file(cursor);
+	gcr_packed_destroy(cursor->packed);
 	gcr_space_cursor_init(cursor, cursor->space);
 }
 
@@ -153,7 +166,28 @@ static int fail(const struct gcr_space_cursor *cursor, int number, const char *w
 		return gcr_error_set(error, ENOSPC, "the store is full: %s cannot be %s", name,
 				     what);
 	return gcr_error_set(error, EIO, "%s in the store cannot be %s: %s", name, what,
-			     strerror(number));
+			     number == EBADMSG ? "what is packed of it is damaged"
+					       : strerror(number));
+}
+
+/* Which pieces of the file that is open are packed? */
+static int seek_packed(struct gcr_space_cursor *cursor, ino_t ino, struct gcr_error *error)
+{
+	const struct gcr_space *space = cursor->space;
+	int r = 0;
+
+	if (space->tables < 0)
+		return 0;
+	if (!cursor->packed)
+		r = gcr_packed_create(space->tables, space->segments, &cursor->packed);
+	if (r < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	r = gcr_packed_open(cursor->packed, ino, space->extents[cursor->index].bytes);
+	if (r == 0)
+		return 0;
+	fail(cursor, -r, "read", error);
+	close_file(cursor);
+	return -EIO;
 }
 
 /* Open the file that has @offset. */
@@ -169,7 +203,7 @@ static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 
 	if (cursor->fd >= 0 && cursor->index == index)
 		return 0;
-	gcr_space_cursor_finish(cursor);
+	close_file(cursor);
 	cursor->index = index;
 	gcr_extent_name(extent, name);
 	cursor->fd = openat(space->directory, name,
@@ -179,7 +213,7 @@ static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 	if (fstat(cursor->fd, &status) < 0)
 		return fail(cursor, errno, "opened", error);
 	if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size != extent->bytes) {
-		gcr_space_cursor_finish(cursor);
+		close_file(cursor);
 		return gcr_error_set(error, EIO,
 				     "%s in the store has %" PRId64 " bytes, not %" PRIu64, name,
 				     (int64_t)status.st_size, extent->bytes);
@@ -190,7 +224,7 @@ static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 		   cursor->fd, 0);
 	if (map != MAP_FAILED)
 		cursor->map = map;
-	return 0;
+	return seek_packed(cursor, status.st_ino, error);
 }
 
 static __thread sigjmp_buf bus_return;
@@ -323,6 +357,16 @@ static int write_here(struct gcr_space_cursor *cursor, uint64_t at, const char *
 static int read_here(struct gcr_space_cursor *cursor, uint64_t at, char *to, size_t bytes,
 		     bool *ret_hole, struct gcr_error *error)
 {
+	enum gcr_packed_what what = GCR_PACKED_NOT;
+	int r = 0;
+
+	if (cursor->packed)
+		r = gcr_packed_read(cursor->packed, at / GCR_SPACE_PIECE_BYTES, to, &what);
+	if (r < 0)
+		return fail(cursor, -r, "read", error);
+	*ret_hole = what == GCR_PACKED_ZEROS;
+	if (what != GCR_PACKED_NOT)
+		return 0;
 	*ret_hole = !cursor->dense && is_hole(cursor->fd, at, bytes);
 	if (*ret_hole)
 		return 0;

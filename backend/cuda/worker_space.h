@@ -25,6 +25,8 @@ struct gcr_space {
 	char **pinned; /* of each extent: its file, registered with the driver; NULL: it is not */
 	size_t count;
 	int directory;
+	int tables; /* directories of what is packed (worker_packed.h); -1: nothing is */
+	int segments;
 };
 
 /*
@@ -60,10 +62,11 @@ static inline uint64_t gcr_space_bytes(const struct gcr_space *space)
 /* The file one thread has open; it changes with the offset. */
 struct gcr_space_cursor {
 	const struct gcr_space *space;
-	size_t index; /* of the extent */
-	int fd;	      /* -1: none */
-	char *map;    /* the whole file, NULL: not mapped */
-	bool dense;   /* without holes, when it was opened */
+	size_t index;		   /* of the extent */
+	int fd;			   /* -1: none */
+	char *map;		   /* the whole file, NULL: not mapped */
+	bool dense;		   /* without holes, when it was opened */
+	struct gcr_packed *packed; /* NULL: nothing is, or nothing was read yet */
 };
 
 /* A cursor that has nothing open. */
@@ -83,7 +86,8 @@ int gcr_space_punch(struct gcr_space_cursor *cursor, uint64_t offset, uint64_t b
 
 /*
  * Read likewise, at most 64 pieces. A piece that is a hole in its file is not read: its bit in
- * *ret_holes is set and @to is left as it is there; pages that are not there stay so. -EIO.
+ * *ret_holes is set and @to is left as it is there; pages that are not there stay so. A piece that
+ * is packed is unpacked to @to. -EIO, -ENOMEM.
  */
 int gcr_space_read(struct gcr_space_cursor *cursor, uint64_t offset, void *to, size_t bytes,
 		   uint64_t *ret_holes, struct gcr_error *error);

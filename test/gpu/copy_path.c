@@ -5,8 +5,10 @@
  * backend/cuda/worker_copy.c and worker_space.c come from here.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o copy_path test/gpu/copy_path.c \
- *      lib/{beneath,digest,error,extent,uuid}.c backend/cuda/{driver,nontemporal}.c \
- *      backend/cuda/worker_{copy,cut,digest,numa,pin,plan,session,space}.c -ldl -lpthread -lxxhash
+ *      lib/{beneath,digest,error,extent,pack,pack_codes,uuid}.c \
+ *      backend/cuda/{driver,nontemporal}.c \
+ *      backend/cuda/worker_{copy,cut,digest,numa,packed,pin,plan,session,space}.c \
+ *      -ldl -llz4 -lpthread -lxxhash
  *   copy_path GIB PART...      as root; a tmpfs is mounted in a namespace of its own
  *
  * Parts: link, ring, warm, small, cold, control, register, pinned, end. Bytes are compared after
@@ -340,10 +342,16 @@ static void start_populator(void)
 static struct gcr_worker_session *begin(enum gcr_copy_direction direction, unsigned int in_flight)
 {
 	struct gcr_session asked = {.count = (uint32_t)memory.count, .copies_in_flight = in_flight};
+	struct gcr_session_files files = {
+		.table = memory.table,
+		.directory = dup(memory.directory),
+		.digests = dup(memory.digests),
+		.tables = -1,
+		.segments = -1,
+	};
 	struct gcr_worker_session *session;
 
-	DO(gcr_worker_session_begin(&gpu, direction, &asked, memory.table, dup(memory.directory),
-				    dup(memory.digests), &session, &code, &words));
+	DO(gcr_worker_session_begin(&gpu, direction, &asked, &files, &session, &code, &words));
 	return session;
 }
 

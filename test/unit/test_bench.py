@@ -105,6 +105,45 @@ def test_arguments():
         bench(*wrong, status=2)
 
 
+def packing(*arguments):
+    """Run it without anything that it does not need; what came of it by content, and the text."""
+    path = os.path.join(work, 'packing.json')
+    out, _ = bench('--json', path, '--runs', '2', *arguments, GPUCR_SIM_DIR='/nonexistent')
+    found = json.loads(read(path))
+    check(not found['failures'], str(found))
+    for row in found['packing']:
+        for threads in 'one', 'all':
+            for act in 'pack', 'unpack':
+                rate = row[threads][f'{act}_bytes_per_second']
+                check(len(rate['values']) == 2 and rate['min'] > 0, f'{row["content"]}: {act}')
+    return {row['content']: row for row in found['packing']}, out
+
+
+def test_pack():
+    """How small bytes become, which is no matter of the machine; a file of one's own."""
+    found, out = packing('--pack', '--sizes', '16M')
+    ratios = {name: row['packed_bytes'] / row['bytes'] for name, row in found.items()}
+    for name, low, high in (('weights', .65, .75), ('first-moments', .8, .9),
+                            ('second-moments', .82, .92), ('cache', .2, .7)):
+        check(found[name]['bytes'] == 16 * MIB and low < ratios[name] < high, str(ratios))
+        check(f'{ratios[name]:.3f}' in out and 'synthetic' in out, out)
+    check(0 < found['cache']['zero_bytes'] < 16 * MIB, str(found['cache']))
+    path = os.path.join(work, 'file')
+    with open(path, 'wb') as file:
+        file.write(bytes(MIB) + os.urandom(MIB) + b'what is packed\n' * 99999)
+    size = os.path.getsize(path)
+    found, out = packing('--pack-file', path)
+    row = found['file']
+    check(list(found) == ['file'] and row['bytes'] == size, str(found))
+    check(row['zero_bytes'] == MIB and MIB < row['packed_bytes'] < MIB + MIB // 10, str(row))
+    check(path in out and 'synthetic' not in out, out)
+    found, _ = packing('--pack-file', path, '--pack', '--sizes', '2M')
+    check(len(found) == 5 and all(row['bytes'] == 2 * MIB for row in found.values()), str(found))
+    for wrong in '/nonexistent', '/dev/null', work:
+        _, err = bench('--pack-file', wrong, status=1)
+        check(wrong in err, err)
+
+
 def test_no_driver():
     """A machine without a GPU."""
     # In a process of its own: a build's own library may be in this one's path.

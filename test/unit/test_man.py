@@ -157,6 +157,7 @@ def check_files(abi):
 def check_errors(abi):
     code = set()
     for path in ('fs/children.c', 'fs/control.c', 'fs/ctl.c', 'fs/drive_memory.c', 'fs/operation.c',
+                 'fs/pack_work.c', 'fs/packing.c',
                  *ENGINES, *DUMP, *RESTORE, 'fs/place.c', 'fs/session.c', 'fs/store.c',
                  'backend/cuda/preflight.c', 'backend/look.c', 'backend/rocm/preflight.c',
                  'fs/criu_plugin.c', 'fs/gpus.c'):

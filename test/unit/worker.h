@@ -221,6 +221,8 @@ struct process {
 	int directory;
 	int digests;	/* a memfd, laid out as the file of a snapshot */
 	uint32_t flags; /* GCR_SESSION_*, for its sessions */
+	int tables;	/* with GCR_SESSION_PACKED: directories of what is packed */
+	int segments;
 	char path[128];
 };
 
@@ -535,11 +537,13 @@ static inline int session_begin(struct worker *worker, uint16_t type, const stru
 				    .first_chunk = OTHER_CHUNKS,
 				    .flags = process->flags};
 	int table = gcr_extents_write(process->extents, process->count);
+	int fds[] = {table, process->directory, process->digests, process->tables,
+		     process->segments};
 	int r;
 
 	CHECK(table >= 0);
-	r = worker_do_fds(worker, type, &asked, sizeof(asked),
-			  (int[]){table, process->directory, process->digests}, 3);
+	r = worker_do_fds(worker, type, &asked, sizeof(asked), fds,
+			  process->flags & GCR_SESSION_PACKED ? 5 : 3);
 	close(table);
 	return r;
 }

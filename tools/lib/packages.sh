@@ -14,6 +14,7 @@ build  command:pkg-config       pkg-config
 build  pkgconfig:fuse3          libfuse3-dev
 build  pkgconfig:jansson        libjansson-dev
 build  pkgconfig:libxxhash      libxxhash-dev
+build  pkgconfig:liblz4         liblz4-dev
 user   command:fusermount3      fuse3
 full   command:scdoc            scdoc
 full   pkgconfig:libsystemd     libsystemd-dev

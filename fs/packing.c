@@ -1,0 +1,678 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Starting, joining, stopping and ending `pack` and `unpack`. packings.lock makes the decisions
+ * "what is under way for which process" one at a time, before a process's lock; packing->lock is
+ * the last that is taken. Waiters are answered and events written with no lock held.
+ */
+#include "fs/packing.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "fs/folder.h"
+#include "fs/operation.h"
+#include "fs/pack_table.h"
+#include "fs/pack_work.h"
+#include "fs/store.h"
+#include "fs/waiter.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+
+/* More are of use only while nothing else is done, and each has its own scratch memory. */
+#define THREADS_MAX	     8
+/* Others go first; not SCHED_IDLE, with which a verb might wait for one that never gets its turn.
+ */
+#define NICE		     19
+/* How far below the kernel's own limit on a FUSE request we answer. */
+#define DEADLINE_MARGIN_USEC (5 * GCR_USEC_PER_SEC)
+
+struct target {
+	struct gcr_process *process;
+	struct gcr_pack_work *work; /* NULL: a verb has begun for the process */
+	struct gcr_error error;	    /* the first; number 0: none */
+	bool is_done;		    /* no further pieces */
+	unsigned int threads;	    /* that are at it */
+};
+
+struct waiting {
+	struct gcr_waiter *waiter;
+	bool of_cancel;
+	bool abandoned;
+};
+
+struct gcr_packing {
+	/* fixed for life */
+	atomic_int references;
+	struct gcr_daemon *daemon;
+	struct gcr_command command;
+	int64_t deadline_usec;	  /* monotonic; 0: none */
+	struct gcr_packing *next; /* guarded by packings.lock */
+
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t idle;  /* a thread has left a target */
+	int stop;	      /* positive errno: why it is to end */
+	bool detached;	      /* wanted whoever waits */
+	bool answered;
+	unsigned int threads;
+	struct waiting *waiting;
+	size_t waiting_count;
+
+	size_t count;
+	struct target targets[];
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t ended; /* one has */
+	struct gcr_packing *list;
+} packings = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+
+/* ---- life ---- */
+
+static void packing_unref(struct gcr_packing *packing)
+{
+	if (!packing || atomic_fetch_sub(&packing->references, 1) != 1)
+		return;
+	for (size_t i = 0; i < packing->count; i++) {
+		gcr_pack_work_destroy(packing->targets[i].work);
+		gcr_process_unref(packing->targets[i].process);
+	}
+	free(packing->waiting);
+	pthread_cond_destroy(&packing->idle);
+	pthread_mutex_destroy(&packing->lock);
+	free(packing);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_packing *, packing_unref);
+
+static struct gcr_packing *packing_ref(struct gcr_packing *packing)
+{
+	atomic_fetch_add(&packing->references, 1);
+	return packing;
+}
+
+static int64_t deadline(const struct gcr_daemon *daemon, const struct gcr_command *command)
+{
+	int64_t duration_usec = command->timeout_usec;
+	int64_t most_usec = daemon->max_request_usec;
+
+	if (most_usec)
+		most_usec = most_usec > 2 * DEADLINE_MARGIN_USEC ? most_usec - DEADLINE_MARGIN_USEC
+								 : most_usec / 2;
+	if (most_usec && (!duration_usec || most_usec < duration_usec))
+		duration_usec = most_usec;
+	return duration_usec ? gcr_clock_usec() + duration_usec : 0;
+}
+
+static struct gcr_packing *packing_new(struct gcr_daemon *daemon, const struct gcr_command *command,
+				       size_t count)
+{
+	struct gcr_packing *packing = calloc(1, sizeof(*packing) + count * sizeof(struct target));
+
+	if (!packing)
+		return NULL;
+	atomic_init(&packing->references, 1);
+	packing->daemon = daemon;
+	packing->command = *command;
+	packing->deadline_usec = deadline(daemon, command);
+	pthread_mutex_init(&packing->lock, NULL);
+	pthread_cond_init(&packing->idle, NULL);
+	return packing;
+}
+
+/* The first reason stays. Lock: packing. */
+static void stop_locked(struct gcr_packing *packing, int reason)
+{
+	if (!packing->stop)
+		packing->stop = reason;
+}
+
+static int stopped(struct gcr_packing *packing)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	if (packing->deadline_usec && gcr_clock_usec() >= packing->deadline_usec)
+		stop_locked(packing, ETIMEDOUT);
+	return packing->stop;
+}
+
+/* Lock: packing. */
+static int add_waiting_locked(struct gcr_packing *packing, struct gcr_waiter *waiter,
+			      bool of_cancel)
+{
+	struct waiting *waiting =
+		reallocarray(packing->waiting, packing->waiting_count + 1, sizeof(*waiting));
+
+	if (!waiting)
+		return -ENOMEM;
+	packing->waiting = waiting;
+	waiting[packing->waiting_count++] =
+		(struct waiting){.waiter = gcr_waiter_ref(waiter), .of_cancel = of_cancel};
+	return 0;
+}
+
+/* ---- the end ---- */
+
+static void explain_stop(int reason, const char *verb, struct gcr_error *error)
+{
+	switch (reason) {
+	case EINTR:
+		gcr_error_set(error, EINTR,
+			      "%s was interrupted by a signal to the writer; what was done stays",
+			      verb);
+		break;
+	case ETIMEDOUT:
+		gcr_error_set(error, ETIMEDOUT, "%s did not end in time; what was done stays",
+			      verb);
+		break;
+	case ESHUTDOWN:
+		gcr_error_set(error, ECANCELED,
+			      "%s has ended: the daemon is stopping; what was done stays", verb);
+		break;
+	default:
+		gcr_error_set(error, ECANCELED, "%s was cancelled; what was done stays", verb);
+		break;
+	}
+}
+
+/* What has become of one process: its error file and the events tell it, unless a verb is there. */
+static void end_target(struct gcr_packing *packing, struct target *target)
+{
+	struct gcr_process *process = target->process;
+	const char *verb = gcr_verb_name(packing->command.verb);
+	unsigned int skipped = 0;
+	struct gcr_pack_work *work;
+	bool is_ours;
+
+	pthread_mutex_lock(&packing->lock);
+	work = TAKE_PTR(target->work);
+	if (work)
+		skipped = gcr_pack_work_skipped(work);
+	if (!target->is_done && !target->error.number)
+		explain_stop(packing->stop, verb, &target->error);
+	if (!target->error.number && skipped)
+		gcr_error_set(&target->error, EBUSY,
+			      "%u of its files are open or mapped by others and stay as they are",
+			      skipped);
+	pthread_mutex_unlock(&packing->lock);
+	/* The folder is let go of before anybody knows of the end. */
+	gcr_pack_work_destroy(work);
+	if (gcr_process_has_ended(process))
+		gcr_error_set(&target->error, ESRCH, "process %d has ended", (int)process->pid);
+	pthread_mutex_lock(&process->lock);
+	is_ours = process->packing == packing;
+	if (is_ours)
+		process->packing = NULL;
+	pthread_mutex_unlock(&process->lock);
+	if (is_ours)
+		gcr_process_report(process, verb, &target->error);
+}
+
+static void answer(struct gcr_packing *packing, int error_number)
+{
+	_cleanup_free_ struct waiting *waiting = NULL;
+	size_t count;
+
+	pthread_mutex_lock(&packing->lock);
+	packing->answered = true;
+	waiting = TAKE_PTR(packing->waiting);
+	count = packing->waiting_count;
+	packing->waiting_count = 0;
+	pthread_mutex_unlock(&packing->lock);
+	for (size_t i = 0; i < count; i++) {
+		gcr_waiter_answer(waiting[i].waiter, waiting[i].of_cancel ? 0 : error_number);
+		gcr_waiter_unref(waiting[i].waiter);
+	}
+}
+
+/* The last thread has nothing left to do. */
+static void complete(struct gcr_packing *packing)
+{
+	struct gcr_packing **link;
+	int error_number = 0;
+
+	for (size_t i = 0; i < packing->count; i++) {
+		end_target(packing, &packing->targets[i]);
+		if (!error_number)
+			error_number = packing->targets[i].error.number;
+	}
+	gcr_store_trim_packs(packing->daemon->store);
+	pthread_mutex_lock(&packings.lock);
+	for (link = &packings.list; *link != packing; link = &(*link)->next)
+		;
+	*link = packing->next;
+	pthread_cond_broadcast(&packings.ended);
+	pthread_mutex_unlock(&packings.lock);
+	answer(packing, error_number);
+	packing_unref(packing);
+}
+
+/* ---- the threads ---- */
+
+/* False: nothing more is to be done for it. */
+static bool begin_target(struct gcr_packing *packing, struct target *target)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	if (target->error.number || target->is_done)
+		return false;
+	target->threads++;
+	return true;
+}
+
+static bool has_failed(struct gcr_packing *packing, const struct target *target)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	return target->error.number;
+}
+
+/* Other threads may be at pieces of it still. */
+static void do_target(struct gcr_packing *packing, struct target *target,
+		      struct gcr_pack_worker *worker)
+{
+	struct gcr_error error = {0};
+	int result = 1;
+
+	if (!begin_target(packing, target))
+		return;
+	while (result > 0 && !stopped(packing) && !has_failed(packing, target))
+		result = gcr_pack_work_step(target->work, worker, &error);
+	pthread_mutex_lock(&packing->lock);
+	if (!result)
+		target->is_done = true;
+	if (result < 0 && !target->error.number)
+		target->error = error;
+	target->threads--;
+	pthread_cond_broadcast(&packing->idle);
+	pthread_mutex_unlock(&packing->lock);
+}
+
+static void *work(void *data)
+{
+	_cleanup_(gcr_pack_worker_destroy_cleanup) struct gcr_pack_worker *worker = NULL;
+	struct gcr_packing *packing = data;
+	bool is_last;
+
+	pthread_setname_np(pthread_self(), "gpucrfs-pack");
+	setpriority(PRIO_PROCESS, 0, NICE); /* of this thread */
+	if (gcr_pack_worker_create(&worker) < 0) {
+		pthread_mutex_lock(&packing->lock);
+		stop_locked(packing, ENOMEM);
+		pthread_mutex_unlock(&packing->lock);
+	}
+	for (size_t i = 0; i < packing->count && worker; i++)
+		do_target(packing, &packing->targets[i], worker);
+	pthread_mutex_lock(&packing->lock);
+	is_last = --packing->threads == 0;
+	pthread_mutex_unlock(&packing->lock);
+	if (is_last)
+		complete(packing);
+	return NULL;
+}
+
+static unsigned int count_threads(void)
+{
+	cpu_set_t set;
+	unsigned int count =
+		sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : (unsigned int)CPU_COUNT(&set);
+
+	return count < THREADS_MAX ? count : THREADS_MAX;
+}
+
+/* Takes the reference of the list. -ENOMEM: not one could be started, and all is as before. */
+static void launch(struct gcr_packing *packing)
+{
+	unsigned int count = count_threads();
+	bool is_last;
+
+	/* One more than there are, so that it does not end before all have been started. */
+	packing->threads = 1;
+	for (unsigned int i = 0; i < count; i++) {
+		pthread_attr_t attributes;
+		pthread_t thread;
+
+		pthread_mutex_lock(&packing->lock);
+		packing->threads++;
+		pthread_mutex_unlock(&packing->lock);
+		pthread_attr_init(&attributes);
+		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+		if (pthread_create(&thread, &attributes, work, packing)) {
+			pthread_mutex_lock(&packing->lock);
+			packing->threads--;
+			if (!i)
+				stop_locked(packing, ENOMEM);
+			pthread_mutex_unlock(&packing->lock);
+		}
+		pthread_attr_destroy(&attributes);
+	}
+	pthread_mutex_lock(&packing->lock);
+	is_last = --packing->threads == 0;
+	pthread_mutex_unlock(&packing->lock);
+	if (is_last)
+		complete(packing);
+}
+
+/* ---- starting ---- */
+
+/* Its files, a reference. With words: -EBUSY, -EOPNOTSUPP. Lock: packings. */
+static int find_files_locked(struct gcr_process *process, enum gcr_verb verb,
+			     struct gcr_snapshot **ret_snapshot, struct gcr_error *error)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	if (process->state == GCR_STATE_GONE)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	if (process->packing)
+		return gcr_error_set(
+			error, EBUSY,
+			"process %d is being packed or unpacked; wait, or write cancel",
+			(int)process->pid);
+	if (process->state != GCR_STATE_FROZEN || process->task)
+		return gcr_error_set(error, EBUSY, "%s is for what is frozen, but process %d is %s",
+				     gcr_verb_name(verb), (int)process->pid,
+				     process->state == GCR_STATE_FROZEN
+					     ? "being recovered"
+					     : gcr_state_name(process->state));
+	if (!process->snapshot)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "process %d has its VRAM in its own memory (engine %s), where "
+				     "nothing can be packed",
+				     (int)process->pid, process->engine);
+	*ret_snapshot = gcr_snapshot_ref(process->snapshot);
+	return 0;
+}
+
+static int add_target_locked(struct gcr_packing *packing, struct gcr_process *process,
+			     struct gcr_error *error)
+{
+	struct target *target = &packing->targets[packing->count];
+	enum gcr_verb verb = packing->command.verb;
+	struct gcr_snapshot *snapshot = NULL;
+	int result = find_files_locked(process, verb, &snapshot, error);
+
+	if (result < 0)
+		return result;
+	result = gcr_pack_work_create(snapshot, verb == GCR_VERB_UNPACK, &target->work, error);
+	gcr_snapshot_unref(snapshot);
+	if (result < 0)
+		return result;
+	target->process = gcr_process_ref(process);
+	packing->count++;
+	return 0;
+}
+
+/* The one that does the same for the same processes. Lock: packings. */
+static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
+					       struct gcr_process *const *processes, size_t count)
+{
+	struct gcr_packing *found = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_packing *its;
+
+		pthread_mutex_lock(&processes[i]->lock);
+		its = processes[i]->packing;
+		pthread_mutex_unlock(&processes[i]->lock);
+		if (!its || (found && its != found))
+			return NULL;
+		found = its;
+	}
+	return found && found->command.verb == verb ? found : NULL;
+}
+
+/* Lock: packings, so that it has not ended. */
+static int join_locked(struct gcr_packing *packing, struct gcr_waiter *waiter, bool of_cancel)
+{
+	int result = 0;
+
+	GCR_LOCK_SCOPE(&packing->lock);
+	if (packing->answered || (packing->stop && !of_cancel))
+		return -EBUSY;
+	if (waiter)
+		result = add_waiting_locked(packing, waiter, of_cancel);
+	else if (!of_cancel)
+		packing->detached = true;
+	return result;
+}
+
+static void abandon(void *object, struct gcr_waiter *waiter)
+{
+	struct gcr_packing *packing = object;
+	struct gcr_waiter *answered = NULL;
+	bool wanted;
+
+	pthread_mutex_lock(&packing->lock);
+	wanted = packing->detached;
+	for (size_t i = 0; i < packing->waiting_count; i++) {
+		struct waiting *waiting = &packing->waiting[i];
+
+		if (waiting->waiter == waiter)
+			waiting->abandoned = true;
+		if (!waiting->abandoned && !waiting->of_cancel)
+			wanted = true;
+	}
+	if (!wanted)
+		stop_locked(packing, EINTR);
+	for (size_t i = 0; i < packing->waiting_count && wanted; i++)
+		if (packing->waiting[i].waiter == waiter) {
+			answered = waiter;
+			packing->waiting[i] = packing->waiting[--packing->waiting_count];
+			break;
+		}
+	pthread_mutex_unlock(&packing->lock);
+	/* Others want it to go on: this one alone is let go. */
+	if (answered) {
+		gcr_waiter_answer(answered, EINTR);
+		gcr_waiter_unref(answered);
+	}
+}
+
+static void ref(void *object)
+{
+	packing_ref(object);
+}
+
+static void unref(void *object)
+{
+	packing_unref(object);
+}
+
+static void arm(struct gcr_waiter *waiter, struct gcr_packing *packing)
+{
+	if (waiter)
+		gcr_waiter_arm(waiter, &(struct gcr_waited){packing, abandon, ref, unref});
+}
+
+/* It is the processes' from now on. Lock: packings. */
+static void publish_locked(struct gcr_packing *packing)
+{
+	for (size_t i = 0; i < packing->count; i++) {
+		struct gcr_process *process = packing->targets[i].process;
+
+		pthread_mutex_lock(&process->lock);
+		process->packing = packing;
+		pthread_mutex_unlock(&process->lock);
+	}
+	packing->next = packings.list;
+	packings.list = packing_ref(packing);
+}
+
+static int start_locked(struct gcr_packing *packing, struct gcr_process *const *processes,
+			size_t count, struct gcr_waiter *waiter, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (atomic_load(&packing->daemon->stopping))
+		return gcr_error_set(error, EBUSY, "the daemon is stopping");
+	for (size_t i = 0; i < count && !result; i++)
+		result = add_target_locked(packing, processes[i], error);
+	packing->detached = !waiter;
+	if (!result && waiter && add_waiting_locked(packing, waiter, false) < 0)
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	if (!result)
+		publish_locked(packing);
+	return result;
+}
+
+int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *command,
+		      struct gcr_process *const *processes, size_t count, struct gcr_waiter *waiter,
+		      struct gcr_error *error)
+{
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing =
+		packing_new(daemon, command, count);
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *joined = NULL;
+	int result;
+
+	if (!packing)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	pthread_mutex_lock(&packings.lock);
+	joined = find_to_join_locked(command->verb, processes, count);
+	if (joined && !join_locked(packing_ref(joined), waiter, false)) {
+		pthread_mutex_unlock(&packings.lock);
+		arm(waiter, joined);
+		return 0;
+	}
+	result = start_locked(packing, processes, count, waiter, error);
+	pthread_mutex_unlock(&packings.lock);
+	if (result < 0)
+		return result;
+	arm(waiter, packing);
+	launch(packing);
+	return 0;
+}
+
+/* ---- stopping ---- */
+
+/* One that is under way for any of these, with a reference. Lock: packings. */
+static struct gcr_packing *find_locked(struct gcr_process *const *processes, size_t count)
+{
+	struct gcr_packing *packing = NULL;
+
+	for (size_t i = 0; i < count && !packing; i++) {
+		pthread_mutex_lock(&processes[i]->lock);
+		packing = processes[i]->packing;
+		pthread_mutex_unlock(&processes[i]->lock);
+	}
+	return packing ? packing_ref(packing) : NULL;
+}
+
+bool gcr_packing_is_under_way(struct gcr_process *const *processes, size_t count)
+{
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
+
+	GCR_LOCK_SCOPE(&packings.lock);
+	packing = find_locked(processes, count);
+	return packing;
+}
+
+static void stop(struct gcr_packing *packing, int reason)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	stop_locked(packing, reason);
+}
+
+int gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
+		       struct gcr_waiter *waiter, struct gcr_error *error)
+{
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
+	int result = 0;
+
+	pthread_mutex_lock(&packings.lock);
+	packing = find_locked(processes, count);
+	if (packing)
+		result = join_locked(packing, waiter, true);
+	pthread_mutex_unlock(&packings.lock);
+	if (!packing || result == -EBUSY)
+		return gcr_error_set(error, EBUSY, "no verb is under way");
+	stop(packing, ECANCELED);
+	if (result < 0)
+		return gcr_error_set(error, -result, "out of memory");
+	if (waiter)
+		gcr_waiter_arm(waiter, &(struct gcr_waited){});
+	return 0;
+}
+
+static struct target *find_target(struct gcr_packing *packing, const struct gcr_process *process)
+{
+	struct target *target = packing->targets;
+
+	while (target->process != process)
+		target++;
+	return target;
+}
+
+/* No thread is at it any more, and none comes back. */
+static void end_of_target(struct gcr_packing *packing, struct target *target)
+{
+	struct gcr_pack_work *work;
+
+	pthread_mutex_lock(&packing->lock);
+	if (!target->error.number)
+		gcr_error_set(&target->error, ECANCELED,
+			      "%s has ended: another verb has begun; what was done stays",
+			      gcr_verb_name(packing->command.verb));
+	while (target->threads)
+		pthread_cond_wait(&packing->idle, &packing->lock);
+	work = TAKE_PTR(target->work);
+	pthread_mutex_unlock(&packing->lock);
+	gcr_pack_work_destroy(work);
+}
+
+void gcr_packing_end(struct gcr_process *process)
+{
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
+
+	pthread_mutex_lock(&packings.lock);
+	packing = find_locked(&process, 1);
+	if (packing) {
+		pthread_mutex_lock(&process->lock);
+		process->packing = NULL;
+		pthread_mutex_unlock(&process->lock);
+	}
+	pthread_mutex_unlock(&packings.lock);
+	if (packing)
+		end_of_target(packing, find_target(packing, process));
+}
+
+static bool is_packed(struct gcr_snapshot *snapshot)
+{
+	struct gcr_pack_figures figures;
+
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	return figures.pieces;
+}
+
+int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	_cleanup_(gcr_pack_worker_destroy_cleanup) struct gcr_pack_worker *worker = NULL;
+	_cleanup_(gcr_pack_work_destroy_cleanup) struct gcr_pack_work *pieces = NULL;
+	int result = 0;
+
+	if (!is_packed(snapshot))
+		return 0;
+	if (gcr_pack_worker_create(&worker) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_pack_work_create(snapshot, true, &pieces, error);
+	if (result < 0)
+		return result;
+	do {
+		if (gcr_task_stopped(task))
+			return -ECANCELED;
+		result = gcr_pack_work_step(pieces, worker, error);
+	} while (result > 0);
+	return result;
+}
+
+void gcr_packings_stop(void)
+{
+	pthread_mutex_lock(&packings.lock);
+	while (packings.list) {
+		for (struct gcr_packing *packing = packings.list; packing; packing = packing->next)
+			stop(packing, ESHUTDOWN);
+		pthread_cond_wait(&packings.ended, &packings.lock);
+	}
+	pthread_mutex_unlock(&packings.lock);
+}

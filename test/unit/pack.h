@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* What the tests of packed pieces share: to pack one, as whoever packs a snapshot does it. */
+#ifndef GCR_TEST_PACK_H
+#define GCR_TEST_PACK_H
+
+#include "fs/folder.h"
+#include "fs/packs.h"
+#include "fs/store_private.h"
+#include "lib/digest.h"
+#include "lib/pack.h"
+#include "test/unit/store.h"
+
+/* The chunks of a piece, with references. */
+static inline void add_chunks(struct gcr_packs *packs, const char *bytes, size_t size,
+			      struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS])
+{
+	static __thread char packed[GCR_PACK_MAX_BYTES];
+	struct gcr_packer *packer;
+
+	memset(entries, 0, GCR_PACK_PIECE_CHUNKS * sizeof(*entries));
+	CHECK(!gcr_packer_create(&packer));
+	for (size_t i = 0; i * GCR_CHUNK_BYTES < size; i++) {
+		size_t rest = size - i * GCR_CHUNK_BYTES;
+		const char *chunk = bytes + i * GCR_CHUNK_BYTES;
+		size_t length = rest < GCR_CHUNK_BYTES ? rest : GCR_CHUNK_BYTES;
+		struct gcr_digest digest;
+		enum gcr_pack_form form;
+		size_t packed_size;
+
+		if (gcr_pack_is_zero(chunk, length)) {
+			gcr_packs_zeros(length, &entries[i]);
+			continue;
+		}
+		gcr_digest_of(chunk, length, &digest);
+		if (!gcr_packs_share(packs, packer, &digest, chunk, length, &entries[i]))
+			continue;
+		packed_size = gcr_pack(packer, chunk, length, packed, &form);
+		CHECK(!gcr_packs_add(packs, &digest, length, form, packed, packed_size,
+				     &entries[i]));
+	}
+	gcr_packer_destroy(packer);
+}
+
+/* -ENODATA, -EAGAIN, ...: as they come. */
+static inline int pack_piece(struct gcr_packs *packs, struct gcr_folder_file *file, uint64_t piece)
+{
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	char *buffer = malloc(GCR_PACK_PIECE_BYTES);
+	uint64_t writes;
+	size_t size;
+	int result;
+
+	CHECK(buffer);
+	result = gcr_folder_read_piece(file, piece, buffer, &size, &writes);
+	if (!result) {
+		add_chunks(packs, buffer, size, entries);
+		result = gcr_folder_pack_piece(file, piece, entries, writes);
+		if (result < 0)
+			gcr_packs_drop(packs, entries, GCR_PACK_PIECE_CHUNKS);
+	}
+	free(buffer);
+	return result;
+}
+
+/* All that has data; how many. */
+static inline uint64_t pack_all(struct gcr_packs *packs, struct gcr_folder_file *file)
+{
+	uint64_t count = 0;
+
+	for (uint64_t piece = 0; piece < gcr_folder_pieces(file); piece++) {
+		int result = pack_piece(packs, file, piece);
+
+		CHECK(!result || result == -ENODATA);
+		count += !result;
+	}
+	return count;
+}
+
+static inline struct gcr_packs *begin_packing(struct gcr_snapshot *snapshot)
+{
+	struct gcr_error error = {0};
+
+	if (gcr_snapshot_begin_packing(snapshot, &error) < 0) {
+		fprintf(stderr, "%s\n", error.words);
+		exit(1);
+	}
+	return gcr_folder_packs(gcr_snapshot_folder(snapshot));
+}
+
+static inline struct gcr_folder_file *open_to_pack(struct gcr_snapshot *snapshot, size_t index)
+{
+	struct gcr_folder_file *file;
+
+	CHECK(!gcr_snapshot_open_to_pack(snapshot, index, &file));
+	return file;
+}
+
+static inline uint64_t sum(int fd)
+{
+	struct gcr_tree_sum found;
+
+	CHECK(!gcr_store_sum_tree(fd, &found));
+	return found.bytes;
+}
+
+/* What is counted is what the file system has. */
+static inline void check_account(struct gcr_snapshot *snapshot)
+{
+	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
+	int tables = gcr_folder_tables(folder);
+	struct gcr_packs_figures packs;
+	uint64_t there = sum(gcr_snapshot_root(snapshot)) + (tables < 0 ? 0 : sum(tables));
+	int fd = openat(store->fd, GCR_PACKS_NAME, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (gcr_folder_resident_bytes(folder) != there)
+		fprintf(stderr, "counted %" PRIu64 ", there %" PRIu64 "\n",
+			gcr_folder_resident_bytes(folder), there);
+	CHECK(gcr_folder_resident_bytes(folder) == there);
+	gcr_store_packs_figures(store, &packs);
+	CHECK(gcr_room_resident_bytes(store->packs_room) == packs.memory_bytes);
+	if (fd >= 0) {
+		CHECK(sum(fd) == packs.memory_bytes);
+		close(fd);
+	}
+}
+
+#endif

@@ -1,0 +1,587 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files with packed pieces are read and changed as any other: operations in an order of chance,
+ * beside a plain buffer (GPUCR_TEST_SEED repeats one); readers beside who packs; changes for which
+ * there is no room; and files that others may have mapped.
+ */
+#include "fs/folder_private.h"
+
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "fs/pack_table.h"
+#include "test/unit/pack.h"
+
+#define PIECE	  ((uint64_t)GCR_PACK_PIECE_BYTES)
+#define MOST	  (11 * MIB)
+#define LENGTH	  (8 * MIB + 300008)
+#define STEPS	  (TEST_SLOW > 1 ? 80 : 500)
+#define ROUNDS	  (TEST_SLOW > 1 ? 4 : 30)
+#define THREADS	  3
+#define WRITE_MAX (3 * MIB)
+
+static uint64_t seed;
+
+static uint64_t chance(uint64_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (seed * UINT64_C(0x2545f4914f6cdd1d) >> 16) % below;
+}
+
+static struct gcr_snapshot *snapshot;
+static struct gcr_folder *folder;
+static struct gcr_packs *packs;
+static struct gcr_folder_file *packer;
+
+/* A file that was written by a freeze. */
+static void begin(uint64_t store_bytes, uint64_t bytes)
+{
+	struct gcr_error error;
+
+	start(store_bytes, 0);
+	CHECK(!try_create(1, bytes, &snapshot, &error));
+	write_pattern(snapshot, 0, 7);
+	folder = gcr_snapshot_folder(snapshot);
+	packs = begin_packing(snapshot);
+	packer = open_to_pack(snapshot, 0);
+}
+
+static void end(void)
+{
+	struct gcr_packs_figures found;
+
+	gcr_folder_close(TAKE_PTR(packer));
+	gcr_snapshot_discard(TAKE_PTR(snapshot));
+	wait_used(0);
+	gcr_store_packs_figures(store, &found);
+	CHECK(!found.chunks && !found.memory_bytes && !found.unpacked_bytes);
+	stop();
+}
+
+/* ---- beside a plain buffer ---- */
+
+static struct gcr_folder_file *file;
+static char *expected; /* MOST + WRITE_MAX bytes; zeros behind the end */
+static uint64_t length;
+static bool has_more; /* memory behind its end */
+
+static void check_read(uint64_t offset, size_t size)
+{
+	size_t rest = offset < length ? (size_t)(length - offset) : 0;
+	struct gcr_folder_bytes bytes;
+
+	CHECK(!gcr_folder_read(file, offset, size, &bytes));
+	CHECK(bytes.size == (rest < size ? rest : size));
+	CHECK(!bytes.size || !memcmp(bytes.bytes, expected + offset, bytes.size));
+	gcr_folder_read_done(file, &bytes);
+}
+
+static uint64_t some_offset(void)
+{
+	static const uint64_t some[] = {0, 1, 65536, PIECE - 1, PIECE, 2 * PIECE, 3 * PIECE + 5};
+	uint64_t which = chance(2 * GCR_ARRAY_SIZE(some));
+
+	return which < GCR_ARRAY_SIZE(some) ? some[which] : chance(MOST);
+}
+
+static uint64_t some_size(void)
+{
+	static const uint64_t some[] = {1, 4096, 65536, 70000, PIECE, WRITE_MAX};
+	uint64_t which = chance(2 * GCR_ARRAY_SIZE(some));
+
+	return which < GCR_ARRAY_SIZE(some) ? some[which] : 1 + chance(WRITE_MAX);
+}
+
+/* Of one kind: zeros, words that pack well, noise. */
+UNSEEN static void fill(char *bytes, size_t size)
+{
+	uint64_t kind = chance(4);
+	uint64_t value = chance(1000);
+
+	for (size_t i = 0; i < size; i++)
+		bytes[i] = (char)(kind == 0   ? 0
+				  : kind == 1 ? (i / 8 + value) % 251
+				  : kind == 2 ? (i % 4 == 3 ? 63 : i * i + value)
+					      : (i * 2654435761u + value) >> 13);
+}
+
+static void step_write(void)
+{
+	uint64_t offset = some_offset();
+	size_t size = (size_t)some_size();
+
+	fill(expected + offset, size);
+	CHECK(gcr_folder_write(file, expected + offset, size, offset) == (ssize_t)size);
+	length = length < offset + size ? offset + size : length;
+}
+
+static void step_truncate(void)
+{
+	uint64_t bytes = chance(3) ? length - chance(length + 1) / 2 : some_offset();
+
+	CHECK(!gcr_folder_truncate(file, bytes));
+	if (bytes < length) {
+		memset(expected + bytes, 0, length - bytes);
+		has_more = false;
+	}
+	length = bytes;
+}
+
+static void step_punch(void)
+{
+	uint64_t offset = some_offset();
+	uint64_t size = some_size();
+
+	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size));
+	memset(expected + offset, 0, size);
+}
+
+static void step_allocate(void)
+{
+	uint64_t offset = some_offset();
+	uint64_t size = some_size();
+	int mode = chance(2) ? FALLOC_FL_KEEP_SIZE : 0;
+
+	CHECK(!gcr_folder_allocate(file, mode, offset, size));
+	if (length < offset + size && mode)
+		has_more = true;
+	else if (length < offset + size)
+		length = offset + size;
+}
+
+UNSEEN static void step_seek(void)
+{
+	uint64_t offset = some_offset();
+	int64_t data = gcr_folder_seek(file, (int64_t)offset, SEEK_DATA);
+	int64_t hole = gcr_folder_seek(file, (int64_t)offset, SEEK_HOLE);
+
+	if (offset >= length) {
+		CHECK(data == -ENXIO && hole == -ENXIO);
+		return;
+	}
+	CHECK(hole >= (int64_t)offset && hole <= (int64_t)length);
+	CHECK(data == -ENXIO || (data >= (int64_t)offset && data < (int64_t)length));
+	CHECK((data == (int64_t)offset) == (hole > (int64_t)offset));
+	for (uint64_t at = offset; at < (data < 0 ? length : (uint64_t)data); at++)
+		CHECK(!expected[at]);
+	if (hole < (int64_t)length)
+		CHECK(!expected[hole]);
+}
+
+static void step_stat(void)
+{
+	struct gcr_folder_entry vram;
+	struct gcr_folder_entry entry;
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_lookup(folder, vram.item, name, &entry));
+	CHECK((uint64_t)entry.stat.st_size == length);
+	CHECK(!gcr_folder_stat(folder, entry.item, &entry.stat));
+	CHECK((uint64_t)entry.stat.st_size == length);
+	gcr_folder_forget(folder, entry.item, 1);
+	gcr_folder_forget(folder, vram.item, 1);
+}
+
+/* Where it has data, and how much memory it seems to take. */
+struct shape {
+	blkcnt_t blocks;
+	unsigned int count;
+	int64_t edges[4096];
+};
+
+static void look(struct shape *shape)
+{
+	struct stat stat;
+	int64_t at = 0;
+
+	shape->count = 0;
+	pthread_mutex_lock(&folder->lock);
+	CHECK(!gcr_folder_stat_fd(folder, packer->fd, &stat));
+	pthread_mutex_unlock(&folder->lock);
+	shape->blocks = stat.st_blocks;
+	while ((at = gcr_folder_seek(packer, at, SEEK_DATA)) >= 0) {
+		CHECK(shape->count + 2 <= GCR_ARRAY_SIZE(shape->edges));
+		shape->edges[shape->count++] = at;
+		at = gcr_folder_seek(packer, at, SEEK_HOLE);
+		shape->edges[shape->count++] = at;
+	}
+}
+
+/* After something has been done with @piece. The last may have got, or lost, a huge page. */
+static bool is_same(const struct shape *left, const struct shape *right, uint64_t piece)
+{
+	bool has_blocks = !has_more && (piece + 1) * PIECE <= length;
+
+	return (!has_blocks || left->blocks == right->blocks) && left->count == right->count &&
+	       !memcmp(left->edges, right->edges, left->count * sizeof(*left->edges));
+}
+
+/* Is all of it data, and something else than zeros? */
+static bool is_full(uint64_t piece)
+{
+	uint64_t end = (piece + 1) * PIECE < length ? (piece + 1) * PIECE : length;
+
+	return piece * PIECE < length &&
+	       gcr_folder_seek(packer, (int64_t)(piece * PIECE), SEEK_HOLE) >= (int64_t)end &&
+	       !gcr_pack_is_zero(expected + piece * PIECE, end - piece * PIECE);
+}
+
+static void step_pack(void)
+{
+	static struct shape before;
+	static struct shape after;
+	uint64_t piece = chance(MOST / PIECE + 1);
+	bool stays = is_full(piece);
+	int result;
+
+	look(&before);
+	result = pack_piece(packs, packer, piece);
+	CHECK(!result || result == -ENODATA);
+	look(&after);
+	/* Nobody can see that it is packed; zeros may become a hole. */
+	CHECK(!(stays || result) || is_same(&before, &after, piece));
+}
+
+static void step_pack_all(void)
+{
+	pack_all(packs, packer);
+	CHECK(!pack_all(packs, packer));
+}
+
+static void step_unpack(void)
+{
+	static struct shape before;
+	static struct shape after;
+	uint64_t piece = chance(MOST / PIECE + 1);
+	int result;
+
+	look(&before);
+	result = gcr_folder_unpack_piece(packer, piece);
+	CHECK(!result || result == -ENODATA);
+	look(&after);
+	CHECK(is_same(&before, &after, piece));
+}
+
+static void step_reopen(void)
+{
+	gcr_folder_close(file);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+}
+
+static void (*const steps[])(void) = {
+	step_write, step_write, step_truncate, step_punch,    step_allocate, step_seek,
+	step_stat,  step_pack,	step_pack,     step_pack_all, step_unpack,   step_reopen,
+};
+
+static void test_as_any_other(void)
+{
+	const char *given = getenv("GPUCR_TEST_SEED");
+
+	seed = given ? strtoull(given, NULL, 0) : (uint64_t)gcr_clock_usec() | 1;
+	fprintf(stderr, "GPUCR_TEST_SEED=%" PRIu64 "\n", seed);
+	expected = calloc(1, MOST + WRITE_MAX + PIECE);
+	CHECK(expected);
+	begin(256 * MIB, LENGTH);
+	length = LENGTH;
+	for (uint64_t at = 0; at < length; at += sizeof(uint64_t))
+		*(uint64_t *)(void *)(expected + at) = pattern(at, 7);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	for (int i = 0; i < STEPS; i++) {
+		steps[chance(GCR_ARRAY_SIZE(steps))]();
+		check_read(some_offset(), (size_t)some_size());
+		check_account(snapshot);
+		if (i % 16 == 0)
+			check_read(0, MOST + WRITE_MAX + 1);
+	}
+	check_read(0, MOST + WRITE_MAX + 1);
+	gcr_folder_close(file);
+	free(expected);
+	end();
+}
+
+/* ---- beside readers ---- */
+
+static atomic_bool is_over;
+static sem_t may_write;
+
+static void *read_on(void *data)
+{
+	struct gcr_folder_file *reader = data;
+	while (!atomic_load(&is_over))
+		CHECK(has_pattern(reader, LENGTH, 7));
+	return NULL;
+}
+
+/* The bytes that are there already. */
+static void *write_on(void *data)
+{
+	struct gcr_folder_file *writer = data;
+	uint64_t words[512];
+	uint64_t at = 0;
+
+	/* As often as something is packed: else nothing ever would be. */
+	while (!sem_wait(&may_write) && !atomic_load(&is_over)) {
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(words); i++)
+			words[i] = pattern(at + i * sizeof(*words), 7);
+		CHECK(gcr_folder_write(writer, words, sizeof(words), at) == sizeof(words));
+		at = (at + 777 * sizeof(words)) % (6 * MIB);
+	}
+	return NULL;
+}
+
+static void test_beside_others(void)
+{
+	struct gcr_folder_file *files[THREADS + 1];
+	pthread_t threads[THREADS + 1];
+	unsigned int packed = 0;
+
+	CHECK(!sem_init(&may_write, 0, 0));
+	begin(256 * MIB, LENGTH);
+	for (int i = 0; i <= THREADS; i++) {
+		CHECK(!open_outside(snapshot, 0, i < THREADS ? O_RDONLY : O_RDWR, &files[i]));
+		CHECK(!pthread_create(&threads[i], NULL, i < THREADS ? read_on : write_on,
+				      files[i]));
+	}
+	for (int round = 0; round < ROUNDS; round++) {
+		for (uint64_t piece = 0; piece < gcr_folder_pieces(packer); piece++) {
+			int result = pack_piece(packs, packer, piece);
+
+			CHECK(!result || result == -EAGAIN || result == -ENODATA);
+			packed += !result;
+			CHECK(!sem_post(&may_write));
+		}
+		for (uint64_t piece = 0; piece < gcr_folder_pieces(packer); piece++) {
+			int result = gcr_folder_unpack_piece(packer, piece);
+
+			CHECK(!result || result == -ENODATA);
+		}
+	}
+	atomic_store(&is_over, true);
+	CHECK(!sem_post(&may_write));
+	for (int i = 0; i <= THREADS; i++) {
+		CHECK(!pthread_join(threads[i], NULL));
+		gcr_folder_close(files[i]);
+	}
+	CHECK(packed && !sem_destroy(&may_write));
+	check_account(snapshot);
+	end();
+}
+
+/* What was read before a write is not packed in its place; nor is anything while a verb goes on. */
+static void test_pack_and_write(void)
+{
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	char *buffer = malloc(GCR_PACK_PIECE_BYTES);
+	struct gcr_folder_file *other;
+	uint64_t writes;
+	size_t size;
+
+	begin(64 * MIB, 4 * MIB);
+	CHECK(buffer && !open_outside(snapshot, 0, O_RDWR, &other));
+	CHECK(!gcr_folder_read_piece(packer, 1, buffer, &size, &writes));
+	CHECK(size == PIECE && !memcmp(buffer, buffer, size));
+	add_chunks(packs, buffer, size, entries);
+	CHECK(gcr_folder_pack_piece(other, 1, entries, writes) == -EBADF);
+	CHECK(gcr_folder_write(other, buffer, 1, 0) == 1);
+	CHECK(gcr_folder_pack_piece(packer, 1, entries, writes) == -EAGAIN);
+	CHECK(gcr_folder_write(other, buffer, 1, 0) == 1);
+	CHECK(!gcr_folder_read_piece(packer, 1, buffer, &size, &writes));
+	CHECK(!gcr_folder_pack_piece(packer, 1, entries, writes));
+	CHECK(gcr_folder_pack_piece(packer, 1, entries, writes) == -EAGAIN);
+	CHECK(gcr_folder_read_piece(packer, 1, buffer, &size, &writes) == -ENODATA);
+	CHECK(gcr_folder_read_piece(packer, 2, buffer, &size, &writes) == -ENODATA);
+	gcr_folder_begin_verb(folder);
+	CHECK(gcr_folder_read_piece(packer, 0, buffer, &size, &writes) == -EBUSY);
+	CHECK(gcr_folder_pack_piece(packer, 0, entries, writes) == -EBUSY);
+	CHECK(gcr_folder_unpack_piece(packer, 1) == -EBUSY);
+	CHECK(gcr_snapshot_open_to_pack(snapshot, 0, &file) == -EBUSY);
+	gcr_folder_end_verb(folder);
+	CHECK(gcr_folder_unpack_piece(packer, 1) == -EBUSY);
+	gcr_folder_close(packer);
+	packer = open_to_pack(snapshot, 0);
+	CHECK(!gcr_folder_unpack_piece(packer, 1));
+	CHECK(gcr_folder_unpack_piece(packer, 1) == -ENODATA);
+	gcr_folder_close(other);
+	free(buffer);
+	end();
+}
+
+/* ---- no room ---- */
+
+static void set_limit(uint64_t bytes)
+{
+	struct rlimit limit;
+
+	CHECK(!getrlimit(RLIMIT_FSIZE, &limit));
+	limit.rlim_cur = bytes;
+	CHECK(!setrlimit(RLIMIT_FSIZE, &limit));
+}
+
+static void test_no_room(void)
+{
+	const struct gcr_tree_sum nothing = {0};
+	struct gcr_pack_figures found;
+	struct gcr_room *others;
+	uint64_t taken = 0;
+	uint64_t own = 0;
+
+	begin(32 * MIB, 8 * MIB);
+	CHECK(pack_all(packs, packer) == 4);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	/* The pages of the piece before, and half of this one: the file must not become longer. */
+	CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+	set_limit(5 * MIB);
+	CHECK(gcr_folder_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
+	CHECK(gcr_folder_truncate(file, 4 * MIB + 1) == -ENOSPC);
+	CHECK(gcr_folder_unpack_piece(packer, 2) == -ENOSPC);
+	set_limit(RLIM_INFINITY);
+	gcr_folder_pack_figures(folder, &found);
+	CHECK(found.pieces == 4 && has_pattern(file, 8 * MIB, 7));
+	check_account(snapshot);
+	/* None is promised, nor left of what was. */
+	gcr_folder_close(file);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_room_create(store, 0, &nothing, 0, &others));
+	while (!gcr_room_take(others, 65536))
+		taken += 65536;
+	/* Of the papers, which nobody writes here. */
+	while (!gcr_room_take(folder->room, 65536))
+		own += 65536;
+	CHECK(gcr_folder_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
+	CHECK(gcr_folder_allocate(file, 0, 3 * MIB, MIB) == -ENOSPC);
+	CHECK(gcr_folder_truncate(file, 4 * MIB + 1) == -ENOSPC);
+	CHECK(gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1, 2 * MIB) ==
+	      -ENOSPC);
+	CHECK(gcr_folder_unpack_piece(packer, 2) == -ENOSPC);
+	gcr_folder_pack_figures(folder, &found);
+	CHECK(found.pieces == 4 && has_pattern(file, 8 * MIB, 7));
+	check_account(snapshot);
+	/* What goes whole needs none. */
+	CHECK(!gcr_folder_truncate(file, 6 * MIB));
+	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * MIB,
+				   10 * MIB));
+	gcr_folder_pack_figures(folder, &found);
+	CHECK(found.pieces == 2 && has_pattern(file, 8 * MIB, 7) == false);
+	gcr_room_settle(folder->room, own, 0, 0);
+	gcr_room_settle(others, taken, 0, 0);
+	gcr_room_destroy(others);
+	CHECK(gcr_folder_write(file, &taken, 8, 2 * MIB) == 8);
+	check_account(snapshot);
+	gcr_folder_close(file);
+	end();
+}
+
+/* ---- what others may have mapped ---- */
+
+static void test_mapped(void)
+{
+	struct gcr_folder_bytes bytes;
+	void *map;
+	int fd;
+
+	begin(64 * MIB, 4 * MIB);
+	gcr_folder_close(packer);
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
+	CHECK(gcr_folder_pass(file));
+	packer = open_to_pack(snapshot, 0);
+	CHECK(pack_piece(packs, packer, 0) == -ETXTBSY);
+	/* The kernel has the file itself, and then only its pages. */
+	fd = gcr_snapshot_open_file(snapshot, 0, false);
+	map = mmap(NULL, 4 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+	CHECK(fd >= 0 && map != MAP_FAILED);
+	gcr_folder_close(file);
+	CHECK(pack_piece(packs, packer, 0) == -ETXTBSY);
+	close(fd);
+	CHECK(pack_piece(packs, packer, 0) == -ETXTBSY);
+	check_account(snapshot);
+	CHECK(!munmap(map, 4 * MIB));
+	CHECK(!pack_piece(packs, packer, 0));
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
+	CHECK(!gcr_folder_pass(file) && has_pattern(file, 4 * MIB, 7));
+	CHECK(!pack_piece(packs, packer, 1));
+	CHECK(!gcr_folder_pass(file) && has_pattern(file, 4 * MIB, 7));
+	/* It is as it was, and read from a mapping of ours. */
+	CHECK(!gcr_folder_unpack_piece(packer, 0) && !gcr_folder_unpack_piece(packer, 1));
+	CHECK(!gcr_folder_read(file, 0, 8, &bytes) && !bytes.buffer);
+	gcr_folder_read_done(file, &bytes);
+	CHECK(!pack_piece(packs, packer, 1));
+	CHECK(!gcr_folder_read(file, 0, 8, &bytes) && bytes.buffer);
+	gcr_folder_read_done(file, &bytes);
+	CHECK(!gcr_folder_unpack_piece(packer, 1) && gcr_folder_pass(file));
+	check_account(snapshot);
+	gcr_folder_close(file);
+	end();
+}
+
+/* ---- names ---- */
+
+/* A table goes with its file, whatever that is called; one that is open goes on. */
+static void test_names(void)
+{
+	struct gcr_pack_figures found;
+	struct gcr_folder_entry vram;
+	struct gcr_folder_entry made;
+	struct gcr_folder_file *other;
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	begin(64 * MIB, 4 * MIB);
+	CHECK(pack_all(packs, packer) == 2);
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_rename(folder, vram.item, name, GCR_FOLDER_ROOT, "moved", 0));
+	CHECK(!gcr_folder_create_file(folder, vram.item, name, O_RDWR, 0600, geteuid(), getegid(),
+				      &made, &other));
+	CHECK(gcr_folder_write(other, "other", 5, 0) == 5);
+	CHECK(read_size(other, 0, 100) == 5);
+	gcr_folder_close(other);
+	/* Onto the new one: the old one has its name again. */
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "moved", vram.item, name, 0));
+	check_pattern(snapshot, 0, 7);
+	check_account(snapshot);
+	/* Somebody reads it when it is replaced. */
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
+	gcr_folder_close(packer);
+	CHECK(!gcr_folder_create_file(folder, GCR_FOLDER_ROOT, "temporary", O_RDWR, 0600, geteuid(),
+				      getegid(), &made, &other));
+	gcr_folder_close(other);
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "temporary", vram.item, name, 0));
+	CHECK(has_pattern(file, 4 * MIB, 7));
+	gcr_folder_pack_figures(folder, &found);
+	CHECK(found.pieces == 2);
+	gcr_folder_close(file);
+	gcr_folder_pack_figures(folder, &found);
+	CHECK(!found.pieces);
+	check_account(snapshot);
+	/* And when it is not open. */
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(gcr_folder_write(file, "bytes", 5, 0) == 5);
+	gcr_folder_close(file);
+	packer = open_to_pack(snapshot, 0);
+	CHECK(pack_all(packs, packer) == 1);
+	gcr_folder_close(TAKE_PTR(packer));
+	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
+	gcr_folder_pack_figures(folder, &found);
+	CHECK(!found.pieces);
+	check_account(snapshot);
+	end();
+}
+
+static void tests(void)
+{
+	test_as_any_other();
+	test_beside_others();
+	test_pack_and_write();
+	test_no_room();
+	test_mapped();
+	test_names();
+}
+
+int main(int argc, char **argv)
+{
+	return run_tests(argv, tests, NULL);
+}

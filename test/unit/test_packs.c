@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Packed chunks: the same ones are stored once, others with the same digest are not taken for them,
+ * memory goes when the last reference does, and a later daemon finds what its tables name, and no
+ * more.
+ */
+#include "fs/packs.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "test/unit/packs.h"
+
+#define CHUNK GCR_CHUNK_BYTES
+
+static struct gcr_packer *packer;
+static atomic_uint_least64_t counted; /* by the account */
+static uint64_t limit = UINT64_MAX;
+
+static int count_take(void *data, uint64_t bytes, bool is_there)
+{
+	(void)data;
+	if (!is_there && counted + bytes > limit)
+		return -ENOSPC;
+	counted += bytes;
+	return 0;
+}
+
+static void count_give(void *data, uint64_t bytes)
+{
+	(void)data;
+	CHECK(counted >= bytes);
+	counted -= bytes;
+}
+
+static struct gcr_packs *open_packs(uid_t uid)
+{
+	const struct gcr_packs_account account = {.take = count_take, .give = count_give};
+	struct gcr_packs *packs;
+	struct gcr_error error;
+
+	CHECK(!gcr_packs_open(store_fd, uid, &account, &packs, &error));
+	return packs;
+}
+
+static struct gcr_packs_figures figures(struct gcr_packs *packs)
+{
+	struct gcr_packs_figures figures;
+
+	gcr_packs_figures(packs, &figures);
+	return figures;
+}
+
+static int add(struct gcr_packs *packs, const void *bytes, size_t size,
+	       const struct gcr_digest *digest, struct gcr_pack_entry *ret_entry)
+{
+	_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *own = NULL;
+	uint8_t packed[GCR_PACK_MAX_BYTES];
+	struct gcr_digest real;
+	enum gcr_pack_form form;
+	size_t packed_size;
+
+	CHECK(!gcr_packer_create(&own));
+	gcr_digest_of(bytes, size, &real);
+	packed_size = gcr_pack(own, bytes, size, packed, &form);
+	return gcr_packs_add(packs, digest ? digest : &real, size, form, packed, packed_size,
+			     ret_entry);
+}
+
+static void add_random(struct gcr_packs *packs, uint64_t seed, size_t size,
+		       struct gcr_pack_entry *ret_entry)
+{
+	uint8_t bytes[CHUNK];
+
+	fill_random(bytes, size, seed);
+	CHECK(!add(packs, bytes, size, NULL, ret_entry));
+}
+
+static bool reads_random(struct gcr_packs *packs, const struct gcr_pack_entry *entry, uint64_t seed,
+			 size_t size)
+{
+	uint8_t expected[CHUNK];
+	uint8_t bytes[CHUNK];
+
+	fill_random(expected, size, seed);
+	return !gcr_packs_read(packs, packer, entry, bytes, size) && !memcmp(bytes, expected, size);
+}
+
+/* ---- the same and not the same ---- */
+
+static void test_shared(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+	struct gcr_packs *others = open_packs(1001);
+	struct gcr_pack_entry first, second, third, other;
+	uint8_t bytes[CHUNK];
+	uint8_t read[CHUNK];
+
+	memset(bytes, 'x', sizeof(bytes));
+	memcpy(bytes + 100, "one", 3);
+	CHECK(!add(packs, bytes, CHUNK, NULL, &first));
+	CHECK(first.kind == GCR_PACK_STORED && !first.flags &&
+	      gcr_pack_entry_packed_bytes(&first) < CHUNK / 10);
+	CHECK(!add(packs, bytes, CHUNK, NULL, &second) && second.flags == GCR_PACK_FLAG_SHARED);
+	CHECK(!gcr_packs_share(packs, packer, &first.digest, bytes, CHUNK, &third));
+	CHECK(second.offset == first.offset && third.offset == first.offset &&
+	      third.flags == GCR_PACK_FLAG_SHARED);
+	CHECK(figures(packs).chunks == 1 && figures(packs).unpacked_bytes == 3 * CHUNK &&
+	      figures(packs).shared_bytes == 2 * CHUNK &&
+	      figures(packs).packed_bytes == gcr_pack_entry_packed_bytes(&first));
+	/* Another user has one of their own. */
+	CHECK(gcr_packs_share(others, packer, &first.digest, bytes, CHUNK, &other) == -ENOENT);
+	CHECK(!add(others, bytes, CHUNK, NULL, &other) && !other.flags);
+
+	gcr_packs_drop(packs, &first, 1);
+	gcr_packs_drop(packs, &second, 1);
+	CHECK(!gcr_packs_read(packs, packer, &third, read, CHUNK) && !memcmp(read, bytes, CHUNK));
+	CHECK(figures(packs).chunks == 1 && figures(packs).shared_bytes == 0);
+	gcr_packs_drop(packs, &third, 1);
+	CHECK(figures(packs).chunks == 0 && figures(packs).memory_bytes == 0 &&
+	      figures(packs).packed_bytes == 0 && figures(packs).unpacked_bytes == 0);
+	CHECK(gcr_packs_read(packs, packer, &third, read, CHUNK) == -EIO);
+	CHECK(!gcr_packs_read(others, packer, &other, read, CHUNK) && !memcmp(read, bytes, CHUNK));
+	gcr_packs_drop(others, &other, 1);
+	CHECK(store_used() == 0 && counted == 0);
+	gcr_packs_unref(packs);
+	gcr_packs_unref(others);
+}
+
+static void test_same_digest(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+	struct gcr_pack_entry entries[3];
+	struct gcr_pack_entry again;
+	struct gcr_digest digest;
+	uint8_t bytes[3][CHUNK];
+	uint8_t read[CHUNK];
+
+	memset(&digest, 7, sizeof(digest));
+	fill_random(bytes[0], CHUNK, 1);
+	fill_random(bytes[1], CHUNK, 2);
+	memset(bytes[2], 'y', CHUNK); /* it packs to another length */
+	for (int i = 0; i < 3; i++) {
+		CHECK(gcr_packs_share(packs, packer, &digest, bytes[i], CHUNK, &again) == -ENOENT);
+		CHECK(!add(packs, bytes[i], CHUNK, &digest, &entries[i]) && !entries[i].flags);
+	}
+	CHECK(figures(packs).chunks == 3 && figures(packs).shared_bytes == 0);
+	for (int i = 0; i < 3; i++) {
+		CHECK(!gcr_packs_read(packs, packer, &entries[i], read, CHUNK));
+		CHECK(!memcmp(read, bytes[i], CHUNK));
+		CHECK(!gcr_packs_share(packs, packer, &digest, bytes[i], CHUNK, &again));
+		CHECK(again.offset == entries[i].offset);
+		gcr_packs_drop(packs, &again, 1);
+	}
+	/* One that is shorter, too. */
+	CHECK(gcr_packs_share(packs, packer, &digest, bytes[0], 100, &again) == -ENOENT);
+	CHECK(!add(packs, bytes[0], 100, &digest, &again) && !again.flags);
+	CHECK(gcr_packs_read(packs, packer, &again, read, CHUNK) == -EBADMSG);
+	CHECK(!gcr_packs_read(packs, packer, &again, read, 100) && !memcmp(read, bytes[0], 100));
+	gcr_packs_drop(packs, &again, 1);
+	/* The one in the middle goes, and no other. */
+	gcr_packs_drop(packs, &entries[1], 1);
+	CHECK(gcr_packs_read(packs, packer, &entries[1], read, CHUNK) == -EIO);
+	CHECK(reads_random(packs, &entries[0], 1, CHUNK));
+	gcr_packs_drop(packs, entries, 1);
+	gcr_packs_drop(packs, entries + 2, 1);
+	CHECK(store_used() == 0 && counted == 0);
+	gcr_packs_unref(packs);
+}
+
+static void test_zeros(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+	struct gcr_pack_entry entry;
+	struct gcr_digest digest;
+	uint8_t bytes[CHUNK];
+
+	memset(bytes, 1, sizeof(bytes));
+	gcr_packs_zeros(1000, &entry);
+	gcr_digest_of_zeros(1000, &digest);
+	CHECK(entry.kind == GCR_PACK_ZEROS && gcr_digest_equal(&digest, &entry.digest));
+	CHECK(!gcr_packs_read(packs, packer, &entry, bytes, 1000));
+	CHECK(gcr_pack_is_zero(bytes, 1000) && bytes[1000] == 1);
+	CHECK(gcr_packs_read(packs, packer, &entry, bytes, 999) == -EBADMSG);
+	gcr_packs_drop(packs, &entry, 1);
+	CHECK(!gcr_packs_claim(packs, &entry) && figures(packs).chunks == 0);
+	memset(&entry, 0, sizeof(entry));
+	CHECK(gcr_packs_read(packs, packer, &entry, bytes, 1) == -EBADMSG);
+	gcr_packs_unref(packs);
+}
+
+/* ---- memory ---- */
+
+#define MANY 1000u /* 60 MiB */
+
+static void test_memory(void)
+{
+	static struct gcr_pack_entry entries[MANY];
+	struct gcr_packs *packs = open_packs(1000);
+	uint64_t before;
+
+	for (unsigned int i = 0; i < MANY; i++)
+		add_random(packs, i, i % 7 ? CHUNK : 1 + i * 64 % CHUNK, &entries[i]);
+	before = store_used();
+	CHECK(before == figures(packs).memory_bytes && before == counted);
+	CHECK(before >= figures(packs).packed_bytes &&
+	      before < figures(packs).packed_bytes + MANY * 16 + 4 * KIB);
+	/* Of every second one: all but the pages that are the other one's, too. */
+	for (unsigned int i = 0; i < MANY; i += 2)
+		gcr_packs_drop(packs, &entries[i], 1);
+	CHECK(store_used() == figures(packs).memory_bytes && store_used() == counted);
+	CHECK(store_used() < figures(packs).packed_bytes + MANY / 2 * 8 * KIB);
+	for (unsigned int i = 1; i < MANY; i += 2)
+		CHECK(reads_random(packs, &entries[i], i, i % 7 ? CHUNK : 1 + i * 64 % CHUNK));
+	/* What goes at once leaves nothing. */
+	for (unsigned int i = 0; i < MANY; i += 2)
+		memset(&entries[i], 0, sizeof(entries[i]));
+	gcr_packs_drop(packs, entries, MANY);
+	CHECK(store_used() == 0 && counted == 0 && figures(packs).segments == 0);
+	gcr_packs_unref(packs);
+}
+
+/* More than a segment holds; the first one goes as a whole. */
+static void test_segments(void)
+{
+	static struct gcr_pack_entry entries[GCR_PACK_SEGMENT_BYTES / CHUNK + 1];
+	struct gcr_packs *packs = open_packs(1000);
+	unsigned int count = GCR_ARRAY_SIZE(entries);
+
+	for (unsigned int i = 0; i < count; i++)
+		add_random(packs, i, CHUNK, &entries[i]);
+	CHECK(figures(packs).segments == 2 && entries[count - 1].segment != entries[0].segment);
+	CHECK(figures(packs).memory_bytes == (uint64_t)count * CHUNK);
+	gcr_packs_drop(packs, entries, count - 1);
+	CHECK(figures(packs).segments == 1 && store_used() == CHUNK && counted == CHUNK);
+	CHECK(reads_random(packs, &entries[count - 1], count - 1, CHUNK));
+	gcr_packs_drop(packs, &entries[count - 1], 1);
+	CHECK(store_used() == 0 && counted == 0);
+	gcr_packs_unref(packs);
+}
+
+static void test_full(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+	struct gcr_packs_figures before;
+	struct gcr_pack_entry entries[300];
+	struct gcr_pack_entry entry;
+	uint8_t bytes[CHUNK];
+	_cleanup_close_ int fd = openat(store_fd, "full", O_RDWR | O_CREAT, 0600);
+	unsigned int count = 0;
+	int result = 0;
+
+	/* The account says no. */
+	add_random(packs, 0, CHUNK, &entries[count++]);
+	limit = counted + 4 * KIB;
+	fill_random(bytes, CHUNK, 1);
+	before = figures(packs);
+	CHECK(add(packs, bytes, CHUNK, NULL, &entry) == -ENOSPC);
+	CHECK(figures(packs).memory_bytes == before.memory_bytes &&
+	      figures(packs).chunks == before.chunks && counted == before.memory_bytes);
+	/* One that is there needs nothing. */
+	fill_random(bytes, CHUNK, 0);
+	CHECK(!add(packs, bytes, CHUNK, NULL, &entry));
+	gcr_packs_drop(packs, &entry, 1);
+	limit = UINT64_MAX;
+	/* The file system does. */
+	CHECK(fd >= 0 && !fallocate(fd, 0, 0, 328 * MIB));
+	while (count < GCR_ARRAY_SIZE(entries)) {
+		fill_random(bytes, CHUNK, count);
+		before = figures(packs);
+		result = add(packs, bytes, CHUNK, NULL, &entries[count]);
+		if (result < 0)
+			break;
+		count++;
+	}
+	CHECK(result == -ENOSPC && count > 10);
+	CHECK(figures(packs).memory_bytes == before.memory_bytes &&
+	      counted == before.memory_bytes && figures(packs).chunks == count);
+	CHECK(store_used() == before.memory_bytes + 328 * MIB);
+	for (unsigned int i = 0; i < count; i++)
+		CHECK(reads_random(packs, &entries[i], i, CHUNK));
+	gcr_packs_drop(packs, entries, count);
+	CHECK(!unlinkat(store_fd, "full", 0) && !close(TAKE_FD(fd)));
+	CHECK(store_used() == 0 && counted == 0);
+	/* Nor is anything made for a first chunk that there is no room for. */
+	limit = 0;
+	CHECK(add(packs, bytes, CHUNK, NULL, &entry) == -ENOSPC && figures(packs).segments == 0);
+	limit = UINT64_MAX;
+	gcr_packs_unref(packs);
+}
+
+/* ---- after a restart ---- */
+
+#define LEFT 64u
+
+static struct gcr_pack_entry *left; /* shared with the daemon that is killed */
+
+static void leave_chunks(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+
+	for (unsigned int i = 0; i < LEFT; i++)
+		add_random(packs, i, i == 5 ? 777 : CHUNK, &left[i]);
+	add_random(packs, 3, CHUNK, &left[LEFT]); /* the fourth once more */
+}
+
+static void test_restart(void)
+{
+	struct gcr_packs *packs;
+	struct gcr_pack_entry entry;
+	uint64_t there;
+
+	in_child(leave_chunks);
+	there = store_used();
+	packs = open_packs(1000);
+	CHECK(figures(packs).memory_bytes == there && counted == there && there >= 63 * CHUNK);
+	CHECK(figures(packs).chunks == 0);
+	/* What is added and dropped before all is claimed takes nothing of the rest with it. */
+	CHECK(!gcr_packs_claim(packs, &left[0]));
+	gcr_packs_drop(packs, &left[0], 1);
+	add_random(packs, LEFT + 1, CHUNK, &entry);
+	CHECK(entry.segment != left[0].segment || entry.offset > left[LEFT - 1].offset);
+	/* The second half, and one twice. */
+	for (unsigned int i = LEFT / 2; i < LEFT; i++)
+		CHECK(!gcr_packs_claim(packs, &left[i]));
+	CHECK(!gcr_packs_claim(packs, &left[LEFT]) && !gcr_packs_claim(packs, &left[3]));
+	CHECK(!gcr_packs_claim(packs, &left[5]));
+	CHECK(figures(packs).chunks == LEFT / 2 + 3 && figures(packs).shared_bytes == CHUNK);
+	gcr_packs_sweep(packs);
+	CHECK(store_used() == figures(packs).memory_bytes && store_used() == counted);
+	CHECK(store_used() <= (LEFT / 2 + 3) * (CHUNK + 8 * KIB));
+	for (unsigned int i = LEFT / 2; i < LEFT; i++)
+		CHECK(reads_random(packs, &left[i], i, CHUNK));
+	CHECK(reads_random(packs, &left[3], 3, CHUNK) && reads_random(packs, &left[5], 5, 777));
+	CHECK(reads_random(packs, &entry, LEFT + 1, CHUNK));
+	/* It is shared as before. */
+	add_random(packs, 40, CHUNK, &entry);
+	CHECK(entry.flags == GCR_PACK_FLAG_SHARED && entry.offset == left[40].offset);
+	gcr_packs_drop(packs, &left[3], 1);
+	CHECK(reads_random(packs, &left[LEFT], 3, CHUNK));
+	gcr_packs_unref(packs);
+	/* Nobody claims anything. */
+	packs = open_packs(1000);
+	gcr_packs_sweep(packs);
+	CHECK(store_used() == 0 && counted == 0 && figures(packs).segments == 0);
+	gcr_packs_unref(packs);
+}
+
+/* What no table of ours can say. */
+static void test_claims_refused(void)
+{
+	struct gcr_packs *packs;
+	struct gcr_pack_entry entry;
+	struct gcr_packs_figures before;
+
+	in_child(leave_chunks);
+	packs = open_packs(1000);
+	CHECK(!gcr_packs_claim(packs, &left[1]));
+	before = figures(packs);
+	entry = left[1];
+	entry.packed_bytes_less_1--; /* the same place, another length */
+	CHECK(gcr_packs_claim(packs, &entry) == -EBADMSG);
+	entry = left[2];
+	entry.segment = 99;
+	CHECK(gcr_packs_claim(packs, &entry) == -EBADMSG);
+	entry = left[2];
+	entry.offset += 1;
+	CHECK(gcr_packs_claim(packs, &entry) == -EBADMSG);
+	entry.offset = GCR_PACK_SEGMENT_BYTES - GCR_PACK_ALIGN_BYTES;
+	CHECK(gcr_packs_claim(packs, &entry) == -EBADMSG);
+	entry.offset = GCR_PACK_SEGMENT_BYTES / 2; /* a hole */
+	CHECK(gcr_packs_claim(packs, &entry) == -EBADMSG);
+	entry.offset = left[1].offset + GCR_PACK_ALIGN_BYTES; /* over another one */
+	CHECK(gcr_packs_claim(packs, &entry) == -EBADMSG);
+	CHECK(figures(packs).chunks == before.chunks &&
+	      figures(packs).packed_bytes == before.packed_bytes);
+	CHECK(!gcr_packs_claim(packs, &left[2]));
+	gcr_packs_sweep(packs);
+	CHECK(reads_random(packs, &left[1], 1, CHUNK) && reads_random(packs, &left[2], 2, CHUNK));
+	gcr_packs_drop(packs, &left[1], 2);
+	CHECK(store_used() == 0 && counted == 0);
+	gcr_packs_unref(packs);
+}
+
+/* A daemon that was killed as it made a segment. */
+static void test_unfinished_segment(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+	int fd = openat(gcr_packs_directory(packs), "7", O_RDWR | O_CREAT | O_EXCL, 0600);
+
+	CHECK(fd >= 0 && !close(fd));
+	gcr_packs_unref(packs);
+	packs = open_packs(1000);
+	CHECK(figures(packs).segments == 0);
+	CHECK(faccessat(gcr_packs_directory(packs), "7", F_OK, 0) < 0 && errno == ENOENT);
+	gcr_packs_unref(packs);
+}
+
+static void test_users(void)
+{
+	const struct gcr_packs_account account = {.take = count_take, .give = count_give};
+	struct gcr_packs_users *users;
+	struct gcr_packs *packs, *same;
+	struct gcr_packs_figures sum;
+	struct gcr_error error;
+
+	in_child(leave_chunks);
+	CHECK(!gcr_packs_users_create(store_fd, &account, &users));
+	CHECK(!gcr_packs_users_get(users, 1001, &packs, &error));
+	CHECK(!gcr_packs_users_get(users, 1001, &same, &error) && same == packs);
+	add_random(packs, 1, CHUNK, &left[0]);
+	gcr_packs_users_figures(users, &sum);
+	CHECK(sum.chunks == 1 && sum.memory_bytes == CHUNK);
+	gcr_packs_users_sweep(users); /* the other one's is found and has no table */
+	gcr_packs_users_figures(users, &sum);
+	CHECK(sum.chunks == 1 && sum.memory_bytes == CHUNK && store_used() == CHUNK);
+	gcr_packs_drop(packs, left, 1);
+	gcr_packs_unref(packs);
+	gcr_packs_unref(same);
+	gcr_packs_users_destroy(users);
+	CHECK(faccessat(store_fd, GCR_PACKS_NAME, F_OK, 0) < 0 && errno == ENOENT && !counted);
+}
+
+/* ---- several threads ---- */
+
+#define THREADS 4
+#define ROUNDS	(40u / TEST_SLOW)
+
+static void *add_and_drop(void *data)
+{
+	_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *own = NULL;
+	struct gcr_packs *packs = data;
+	struct gcr_pack_entry entries[16];
+	uint8_t bytes[CHUNK];
+	uint8_t read[CHUNK];
+
+	CHECK(!gcr_packer_create(&own));
+	for (unsigned int round = 0; round < ROUNDS; round++) {
+		/* The same ones for all threads, now and then. */
+		for (unsigned int i = 0; i < GCR_ARRAY_SIZE(entries); i++) {
+			struct gcr_digest digest;
+
+			fill_random(bytes, CHUNK, round * 8 + i);
+			gcr_digest_of(bytes, CHUNK, &digest);
+			if (gcr_packs_share(packs, own, &digest, bytes, CHUNK, &entries[i]) < 0)
+				CHECK(!add(packs, bytes, CHUNK, NULL, &entries[i]));
+			CHECK(!gcr_packs_read(packs, own, &entries[i], read, CHUNK));
+			CHECK(!memcmp(read, bytes, CHUNK));
+		}
+		gcr_packs_drop(packs, entries, GCR_ARRAY_SIZE(entries));
+	}
+	return NULL;
+}
+
+static void test_threads(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+	pthread_t threads[THREADS];
+
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, add_and_drop, packs));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	CHECK(figures(packs).chunks == 0 && figures(packs).unpacked_bytes == 0 &&
+	      figures(packs).shared_bytes == 0);
+	CHECK(store_used() == 0 && counted == 0);
+	gcr_packs_unref(packs);
+}
+
+int main(void)
+{
+	mount_store("huge=always,size=330m");
+	left = mmap(NULL, sizeof(*left) * (LEFT + 1), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(left != MAP_FAILED);
+	CHECK(!gcr_packer_create(&packer));
+	test_shared();
+	test_same_digest();
+	test_zeros();
+	test_memory();
+	test_segments();
+	test_full();
+	test_restart();
+	test_claims_refused();
+	test_unfinished_segment();
+	test_users();
+	test_threads();
+	gcr_packer_destroy(packer);
+	unmount_store();
+	return 0;
+}
