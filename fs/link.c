@@ -169,6 +169,7 @@ static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_f
 		.extents = __atomic_load_n(&page->extents, __ATOMIC_RELAXED),
 		.sharings = __atomic_load_n(&page->sharings, __ATOMIC_RELAXED),
 		.captures = __atomic_load_n(&page->captures, __ATOMIC_RELAXED),
+		.wanting = __atomic_load_n(&page->wanting, __ATOMIC_RELAXED),
 	};
 	phase = __atomic_load_n(&page->phase, __ATOMIC_RELAXED);
 	if (phase < GCR_PRELOAD_RUNNING || phase > GCR_PRELOAD_LAST)

@@ -51,6 +51,7 @@ struct gcr_link_facts {
 	uint32_t sharings;
 	uint32_t captures;
 	uint64_t submissions; /* of all threads */
+	uint32_t wanting;     /* threads that the gate holds up and that need the GPU */
 	char incomplete[64];
 	char obstacle[128];
 };

@@ -24,6 +24,7 @@
 #include "fs/place.h"
 #include "fs/scan.h"
 #include "fs/store.h"
+#include "fs/wanted.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -675,6 +676,8 @@ static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 		return;
 	process->state = state;
 	process->state_since_usec = gcr_clock_real_usec();
+	if (state == GCR_STATE_RUNNING)
+		process->wanted_usec = 0;
 	gcr_event_log_put(process->events, "%d %s state %s %s", (int)process->pid, generation,
 			  gcr_state_name(from), gcr_state_name(state));
 	gcr_event_log_put(process->daemon->events, "%d %s state %s %s", (int)process->pid,
@@ -739,6 +742,8 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 	process->task = NULL;
 	pthread_mutex_unlock(&process->lock);
 	tell(process);
+	/* A thread may have come to the gate before it was frozen. */
+	gcr_wanted_look(process);
 	if (error)
 		log_report(process, gcr_verb_name(verb), error);
 }

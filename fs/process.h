@@ -101,8 +101,9 @@ struct gcr_process {
 	bool was_refused;      /* the driver would not checkpoint it */
 	bool was_handed_over;  /* it has imported handles since a thaw by the vmm engine */
 	struct gcr_link *link; /* the preload library's, NULL if there is none */
-	int parked_page_fd; /* of its library's page, which is parked; -1: it is not. See fs/park.h
-			     */
+	int parked_page_fd;  /* of its library's page, which is parked; -1: it is not. See fs/park.h
+			      */
+	int64_t wanted_usec; /* real time: since when it wants its GPU, 0: not */
 	uint64_t submissions;		  /* as last sampled */
 	int64_t active_usec;		  /* monotonic: when they last changed, 0 if not known */
 	uint64_t table_changes;		  /* likewise, of its allocations */

@@ -19,6 +19,7 @@
 #include "fs/loop.h"
 #include "fs/process.h"
 #include "fs/sampler.h"
+#include "fs/wanted.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
@@ -152,6 +153,7 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 		complain(registry, connection->pid, "its page is not as it should be");
 		return;
 	}
+	gcr_wanted_look(connection->process);
 	gcr_sampler_wake(registry->daemon->sampler);
 	/* The link's descriptor from here on. */
 	gcr_loop_remove(registry->daemon->loop, connection->fd);
@@ -177,7 +179,9 @@ static void handle_connection(void *context, uint32_t number)
 	if (result == -ETIMEDOUT)
 		return;
 	if (!result && connection->link) {
-		/* The answer to a request that was given up. */
+		/* Else it is the answer to a request that was given up. */
+		if (registry->message.header.type == GCR_MESSAGE_WANTED)
+			gcr_wanted_look(connection->process);
 		gcr_message_close_fds(&registry->message);
 		return;
 	}

@@ -44,6 +44,7 @@ struct view {
 	uint64_t kept_vram_bytes;
 	uint64_t unreturned_vram_bytes;
 	uint64_t held_bytes;
+	int64_t wanted_usec;
 	int64_t last_freeze_usec;
 	int64_t last_thaw_usec;
 	struct gcr_verb_timing freeze;
@@ -87,6 +88,7 @@ static void look(struct gcr_process *process, struct view *view)
 	view->kept_vram_bytes = process->kept_vram_bytes;
 	view->unreturned_vram_bytes = process->unreturned_vram_bytes;
 	view->held_bytes = process->held_bytes;
+	view->wanted_usec = process->wanted_usec;
 	view->last_freeze_usec = process->last_freeze_usec;
 	view->last_thaw_usec = process->last_thaw_usec;
 	view->freeze = process->last_freeze;
@@ -287,6 +289,18 @@ static void render_idle(const struct view *view, FILE *stream)
 		fprintf(stream, "%" PRId64, idle_msec);
 }
 
+/* "-": nobody would tell us. */
+static void render_wanted(const struct view *view, FILE *stream)
+{
+	struct gcr_link_facts facts;
+
+	if (!view->wanted_usec &&
+	    (gcr_link_facts(view->process, &facts) < 0 || !(facts.flags & GCR_PAGE_WANTING)))
+		fputc('-', stream);
+	else
+		fprintf(stream, "%" PRId64, view->wanted_usec);
+}
+
 /* "-": the driver alone has moved its memory, or nothing was yet. */
 static void render_digests(const struct view *view, FILE *stream)
 {
@@ -402,6 +416,7 @@ static const struct status_key status_keys[] = {
 	NUMBER("zero_bytes", packed.zero_bytes),
 	{"packing", render_packing, false},
 	{"idle_ms", render_idle, false},
+	{"wanted_usec", render_wanted, false},
 	{"kept_bytes", render_kept, false},
 	{"pool_bytes", render_pool, false},
 	{"pool_ready_bytes", render_pool_ready, false},

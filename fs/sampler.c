@@ -17,6 +17,7 @@
 #include "fs/pin.h"
 #include "fs/recover.h"
 #include "fs/store.h"
+#include "fs/wanted.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -173,6 +174,8 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	refresh = process->steady_samples == STEADY_SAMPLES && !process->has_steady_pool &&
 		  process->state == GCR_STATE_RUNNING && !process->task;
 	pthread_mutex_unlock(&process->lock);
+	if (facts.wanting)
+		gcr_wanted_look(process);
 	tell_commit(process, message);
 	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||
 	    facts.phase == GCR_PRELOAD_INCOMING)

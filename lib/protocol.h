@@ -83,6 +83,11 @@ enum gcr_message_type {
 
 	/* preload library -> daemon; not answered */
 	GCR_MESSAGE_REGISTER = 96, /* struct gcr_register; fd: the page (struct gcr_page) */
+	/*
+	 * No payload: `wanting` in the page is not 0 any more. Whoever does not know the message
+	 * drops it, and one that was dropped does no harm: the page can be looked at at any time.
+	 */
+	GCR_MESSAGE_WANTED = 97,
 
 	/*
 	 * daemon -> preload library; each is answered by GCR_MESSAGE_RESULT of the same sequence
@@ -376,7 +381,11 @@ struct gcr_page {
 	uint32_t is_parked;	 /* the library sets it; the daemon clears it, by pwrite(2) */
 	uint64_t apart_bytes;	 /* memory made by cuMemCreate that cannot be handed over */
 	uint64_t imported_bytes; /* of device_bytes, those made in another process */
-	uint64_t reserved[5];
+	/* Threads at the closed gate with a call that needs the GPU; 0 also if the library is old.
+	 */
+	uint32_t wanting;
+	uint32_t reserved_too;
+	uint64_t reserved[4];
 	struct gcr_page_slot slots[GCR_PAGE_SLOTS];
 };
 /* As /proc/PID/maps calls it in a program whose library has made one; memfd_create(2) adds the
@@ -386,5 +395,6 @@ struct gcr_page {
 #define GCR_PAGE_VMM	   0x1 /* memory is made so that it can be handed over */
 #define GCR_PAGE_IMPORTED  0x2 /* some of its handles were imported: never the driver engine */
 #define GCR_PAGE_HIP	   0x4 /* the library is that for HIP (AMD); else it is that for CUDA */
+#define GCR_PAGE_WANTING   0x8 /* `wanting` is kept; older libraries do not */
 
 #endif

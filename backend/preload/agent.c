@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/preload/bell.h"
 #include "backend/preload/connection.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/limit.h"
@@ -563,6 +564,13 @@ static void serve(struct gcr_message *message)
 	gcr_park_wait(agent.park_limit_ms);
 }
 
+/* Somebody wants the GPU. What the daemon finds in the page is what counts. */
+static void answer_bell(void)
+{
+	gcr_bell_answer();
+	gcr_connection_tell(GCR_MESSAGE_WANTED);
+}
+
 /* It did not arrive whole. Whoever sent it waits for an answer, if this much is there of it. */
 static void refuse(const struct gcr_message *message)
 {
@@ -595,6 +603,8 @@ static void *run(void *nothing)
 			serve(&agent.message);
 		else if (r == -EPROTO)
 			refuse(&agent.message);
+		else if (r == -EINTR)
+			answer_bell();
 		else
 			lose_daemon();
 	}
@@ -633,6 +643,7 @@ void gcr_agent_start(void)
 	if (!atomic_compare_exchange_strong(&agent.is_there, &is_there, true))
 		return;
 	gcr_preload_expect_fork();
+	gcr_bell_prepare();
 	gcr_connection_prepare();
 	gcr_connection_open(agent.phase, agent.generation);
 	/* Nobody will answer: then it is better not to be there. */
@@ -644,6 +655,7 @@ void gcr_agent_start(void)
 void gcr_agent_forget(void)
 {
 	gcr_connection_forget();
+	gcr_bell_forget();
 	/* Of a message that the thread was working on: nobody else has these. */
 	close_fds(&agent.message);
 	agent.phase = GCR_PRELOAD_RUNNING;

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/preload/bell.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
@@ -132,21 +133,34 @@ int gcr_connection_receive(struct gcr_message *ret_message)
 	int r;
 
 	do {
-		struct pollfd coming = {.fd = connection.socket.fd, .events = POLLIN};
+		struct pollfd coming[] = {
+			{.fd = connection.socket.fd, .events = POLLIN},
+			{.fd = gcr_bell_fd(), .events = POLLIN},
+		};
 
 		if (!gcr_descriptor_valid(&connection.socket))
 			return -EPIPE;
-		if (ppoll(&coming, 1, NULL, NULL) < 0 && errno != EINTR)
+		if (ppoll(coming, GCR_ARRAY_SIZE(coming), NULL, NULL) < 0 && errno != EINTR)
 			return -errno;
 		/* What made it readable may not be ours any more. */
 		if (!gcr_descriptor_valid(&connection.socket))
 			return -EPIPE;
+		if (!coming[0].revents && coming[1].revents)
+			return -EINTR;
 		/* Room for what comes with it, whatever the program has open. */
 		gcr_descriptor_raise_limit();
 		r = gcr_message_receive(connection.socket.fd, 0, -1, ret_message);
 		gcr_descriptor_lower_limit();
 	} while (r == -ETIMEDOUT);
 	return r;
+}
+
+void gcr_connection_tell(uint16_t type)
+{
+	int fd = gcr_connection_fd();
+
+	if (fd >= 0)
+		gcr_message_send(fd, type, 0, NULL, 0, NULL, 0);
 }
 
 int gcr_connection_send(uint16_t type, uint32_t sequence, const void *payload, size_t payload_bytes,

@@ -25,12 +25,15 @@ void gcr_connection_close(void);
 /* Is there still a daemon at its other end? Neither allocates nor locks. */
 bool gcr_connection_is_alive(void);
 
+/* Send a message without payload; not if that would have to wait. */
+void gcr_connection_tell(uint16_t type);
+
 /* To wait on, as wake_fd of others; -1 if there is none. */
 int gcr_connection_fd(void);
 
 /*
  * Wait for a message, as gcr_message_receive(). -EPIPE also if the program has closed the socket.
- * -EPROTO: one that makes no sense was dropped.
+ * -EPROTO: one that makes no sense was dropped. -EINTR: the bell has rung.
  */
 int gcr_connection_receive(struct gcr_message *ret_message);
 

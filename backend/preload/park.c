@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/preload/bell.h"
 #include "backend/preload/connection.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/ipc.h"
@@ -60,6 +61,7 @@ void gcr_park_wait(uint32_t limit_ms)
 	}
 	if (is_restored) {
 		gcr_gate_restored();
+		gcr_bell_restored();
 		gcr_connection_prepare();
 	}
 	if (page)

@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "backend/preload/bell.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_begin.h"
@@ -139,7 +140,9 @@ static bool make_page(void)
 	memory->magic = GCR_PAGE_MAGIC;
 	memory->version = GCR_PAGE_VERSION;
 	memory->phase = GCR_PRELOAD_RUNNING;
-	memory->flags = PAGE_VENDOR | (gcr_memory_converts() ? GCR_PAGE_VMM : 0);
+	memory->flags = PAGE_VENDOR;
+	if (gcr_memory_converts())
+		memory->flags |= GCR_PAGE_VMM | GCR_PAGE_WANTING;
 	/* The first is for the calls of threads that have none. */
 	memory->slots_count = 1;
 	page.fence = choose_fence();
@@ -206,6 +209,7 @@ void gcr_gate_forget(void)
 	gcr_thread.counted = 0;
 	gcr_thread.exempt = 0;
 	gcr_thread.is_drivers = 0;
+	gcr_thread.wanting = 0;
 	atomic_store(&counted, 0);
 	atomic_store(&held, 0);
 	atomic_store(&early.state, EARLY_NONE);
@@ -337,6 +341,35 @@ static bool may_be_drivers(void)
 	return gcr_thread.is_drivers || has_drivers_name();
 }
 
+static bool asks(enum gcr_entry entry)
+{
+	enum gcr_entry_class class = entry < GCR_ENTRIES ? gcr_entry_points[entry].class : 0;
+
+	return class == GCR_ENTRY_ASK || class == GCR_ENTRY_OWN_ASK;
+}
+
+/* True if the daemon has been told that this thread wants the GPU: then stop_wanting() follows. */
+static bool start_wanting(enum gcr_entry entry)
+{
+	struct gcr_page *memory = gcr_gate_page();
+
+	if (!memory || gcr_thread.exempt || asks(entry))
+		return false;
+	gcr_thread.wanting++;
+	if (__atomic_fetch_add(&memory->wanting, 1, __ATOMIC_SEQ_CST) == 0)
+		gcr_bell_ring();
+	return true;
+}
+
+/* In a child that the handler of a signal has forked meanwhile nothing is counted. */
+static void stop_wanting(void)
+{
+	if (!gcr_thread.wanting)
+		return;
+	gcr_thread.wanting--;
+	__atomic_fetch_sub(&gcr_gate_page()->wanting, 1, __ATOMIC_SEQ_CST);
+}
+
 static void wait_at(uint32_t level)
 {
 	bool may_be = level >= GCR_GATE_LEVEL_CLOSED && may_be_drivers();
@@ -379,7 +412,8 @@ static void go_out(void)
 		gcr_thread_leave_counted();
 }
 
-static bool enter(enum gcr_entry entry)
+/* *ret_wants: it has had to wait, and its thread wants the GPU. */
+static bool enter(enum gcr_entry entry, bool *ret_wants)
 {
 	uint32_t level;
 
@@ -387,8 +421,10 @@ static bool enter(enum gcr_entry entry)
 	if (gcr_preload_is_copy())
 		gcr_preload_forget();
 	if (is_inside()) {
-		while (get_level() == GCR_GATE_LEVEL_SETTLED && !gcr_thread.exempt)
+		while (get_level() == GCR_GATE_LEVEL_SETTLED && !gcr_thread.exempt) {
+			*ret_wants = *ret_wants || start_wanting(entry);
 			wait_at(GCR_GATE_LEVEL_SETTLED);
+		}
 		return false;
 	}
 	if (!gcr_thread.slot)
@@ -402,6 +438,7 @@ static bool enter(enum gcr_entry entry)
 		go_out();
 		if (gcr_thread.exempt)
 			return false;
+		*ret_wants = *ret_wants || start_wanting(entry);
 		wait_at(level);
 	}
 }
@@ -409,8 +446,11 @@ static bool enter(enum gcr_entry entry)
 bool gcr_thread_enter_slowly(enum gcr_entry entry)
 {
 	int saved_errno = errno;
-	bool outermost = gcr_hip_begin() && enter(entry);
+	bool wants = false;
+	bool outermost = gcr_hip_begin() && enter(entry, &wants);
 
+	if (wants)
+		stop_wanting();
 	errno = saved_errno;
 	return outermost;
 }

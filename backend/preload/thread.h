@@ -20,6 +20,7 @@ struct gcr_thread {
 	uint32_t exempt;	    /* not 0: passes a closed gate, the agent's */
 	uint32_t counted;	    /* 1: inside without a slot */
 	uint32_t is_drivers;	    /* 1: has run a function that the driver was given */
+	uint32_t wanting;	    /* its calls that count in the page's `wanting` */
 };
 
 extern _Thread_local struct gcr_thread gcr_thread __attribute__((tls_model("initial-exec")));

@@ -100,19 +100,23 @@ static inline void *find(enum gcr_entry entry)
 #define WRAPPER_SUBMIT(symbol, arguments)                                            \
 	WRAPPER(symbol, true, LIST(PARAMETERS_##arguments), LIST(TYPES_##arguments), \
 		LIST(ARGUMENTS_##arguments))
+#define WRAPPER_ASK(symbol, arguments)	WRAPPER_CALL(symbol, arguments)
 #define WRAPPER_WAIT(symbol, arguments) WRAPPER_CALL(symbol, arguments)
 #define WRAPPER_FREE(symbol, arguments)
-#define WRAPPER_OWN(symbol, arguments) EXPORT int symbol(void);
+#define WRAPPER_OWN(symbol, arguments)	   EXPORT int symbol(void);
+#define WRAPPER_OWN_ASK(symbol, arguments) EXPORT int symbol(void);
 
 #define ENTRY(class, symbol, name, version, arguments) WRAPPER_##class(symbol, arguments)
 #include GCR_ENTRY_POINTS
 #undef ENTRY
 
-#define ADDRESS_CALL(symbol)   (void *)symbol
-#define ADDRESS_SUBMIT(symbol) (void *)symbol
-#define ADDRESS_WAIT(symbol)   (void *)symbol
-#define ADDRESS_FREE(symbol)   NULL
-#define ADDRESS_OWN(symbol)    (void *)symbol
+#define ADDRESS_CALL(symbol)	(void *)symbol
+#define ADDRESS_ASK(symbol)	(void *)symbol
+#define ADDRESS_SUBMIT(symbol)	(void *)symbol
+#define ADDRESS_WAIT(symbol)	(void *)symbol
+#define ADDRESS_FREE(symbol)	NULL
+#define ADDRESS_OWN(symbol)	(void *)symbol
+#define ADDRESS_OWN_ASK(symbol) (void *)symbol
 
 const struct gcr_entry_point gcr_entry_points[GCR_ENTRIES] = {
 #define ENTRY(class, symbol, name, version, arguments) \

@@ -203,8 +203,8 @@ def check_words(abi, daemon):
 
     # "%d - found %s": the kinds of events
     kinds = set()
-    for path in ('fs/process.c', 'fs/control.c', 'fs/place.c'):
-        kinds |= set(re.findall(r'"(?:%d|%s|-) (?:%s|-) (\w+) ', read(path)))
+    for path in ('fs/process.c', 'fs/control.c', 'fs/place.c', 'fs/wanted.c'):
+        kinds |= set(re.findall(r'"(?:%d|%s|-) (?:%s|-) (\w+)\b', read(path)))
     check_same('event', abi.name, abi.terms('EVENTS', r'[a-z]+'), kinds)
 
     for words in ('O_NONBLOCK', 'SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGALRM', 'SIGKILL'):

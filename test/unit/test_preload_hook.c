@@ -21,7 +21,7 @@
 
 #define LIBRARY "libgpucr-preload.so"
 
-enum class { CALL, SUBMIT, WAIT, FREE, OWN };
+enum class { CALL, ASK, SUBMIT, WAIT, FREE, OWN, OWN_ASK };
 
 static const struct entry {
 	enum class class;
