@@ -374,14 +374,18 @@ static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 {
 	struct gcr_process *process = task->process;
 	struct gcr_snapshot *snapshot;
-	int result;
+	int result = 0;
 
 	pthread_mutex_lock(&process->lock);
 	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
 	pthread_mutex_unlock(&process->lock);
 	if (!snapshot)
 		return 0;
-	result = gcr_task_hold_snapshot(task, snapshot, error);
+	/* A place has the files themselves. */
+	if (task->command->verb == GCR_VERB_DUMP)
+		result = gcr_packing_undo(task, snapshot, error);
+	if (!result)
+		result = gcr_task_hold_snapshot(task, snapshot, error);
 	gcr_snapshot_unref(snapshot);
 	return result;
 }
@@ -397,10 +401,10 @@ static void let_go_of_snapshot(struct gcr_task *task)
 
 static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	int result = task->recovery ? 0 : gcr_packing_undo(task, error);
+	int result;
 
-	if (!result)
-		result = hold_own_snapshot(task, error);
+	gcr_packing_end(task->process);
+	result = hold_own_snapshot(task, error);
 	if (task->recovery)
 		return gcr_engine_of(task->process)->recover(task, ret_state, error);
 	if (result < 0) {

@@ -132,8 +132,12 @@ static int open_next_locked(struct gcr_pack_work *work)
 	while (work->next_file < gcr_snapshot_count(work->snapshot)) {
 		size_t index = work->next_file++;
 		struct gcr_folder_file *file;
-		int result = gcr_snapshot_open_to_pack(work->snapshot, index, &file);
+		int result;
 
+		/* The program itself reads managed memory from its files. */
+		if (gcr_snapshot_extent(work->snapshot, index)->kind != GCR_MEMORY_DEVICE)
+			continue;
+		result = gcr_snapshot_open_to_pack(work->snapshot, index, &file);
 		/* Its owner has removed it, or has another name for it now. */
 		if (result == -ENOENT)
 			continue;

@@ -34,9 +34,10 @@
 
 struct target {
 	struct gcr_process *process;
-	struct gcr_pack_work *work;
-	struct gcr_error error; /* the first; number 0: none */
-	bool is_done;		/* no further pieces */
+	struct gcr_pack_work *work; /* NULL: a verb has begun for the process */
+	struct gcr_error error;	    /* the first; number 0: none */
+	bool is_done;		    /* no further pieces */
+	unsigned int threads;	    /* that are at it */
 };
 
 struct waiting {
@@ -54,6 +55,7 @@ struct gcr_packing {
 	struct gcr_packing *next; /* guarded by packings.lock */
 
 	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t idle;  /* a thread has left a target */
 	int stop;	      /* positive errno: why it is to end */
 	bool detached;	      /* wanted whoever waits */
 	bool answered;
@@ -82,6 +84,7 @@ static void packing_unref(struct gcr_packing *packing)
 		gcr_process_unref(packing->targets[i].process);
 	}
 	free(packing->waiting);
+	pthread_cond_destroy(&packing->idle);
 	pthread_mutex_destroy(&packing->lock);
 	free(packing);
 }
@@ -119,6 +122,7 @@ static struct gcr_packing *packing_new(struct gcr_daemon *daemon, const struct g
 	packing->command = *command;
 	packing->deadline_usec = deadline(daemon, command);
 	pthread_mutex_init(&packing->lock, NULL);
+	pthread_cond_init(&packing->idle, NULL);
 	return packing;
 }
 
@@ -181,24 +185,31 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 {
 	struct gcr_process *process = target->process;
 	const char *verb = gcr_verb_name(packing->command.verb);
-	unsigned int skipped = gcr_pack_work_skipped(target->work);
-	bool is_frozen;
+	unsigned int skipped = 0;
+	struct gcr_pack_work *work;
+	bool is_ours;
 
+	pthread_mutex_lock(&packing->lock);
+	work = TAKE_PTR(target->work);
+	if (work)
+		skipped = gcr_pack_work_skipped(work);
 	if (!target->is_done && !target->error.number)
 		explain_stop(packing->stop, verb, &target->error);
 	if (!target->error.number && skipped)
 		gcr_error_set(&target->error, EBUSY,
 			      "%u of its files are open or mapped by others and stay as they are",
 			      skipped);
+	pthread_mutex_unlock(&packing->lock);
 	/* The folder is let go of before anybody knows of the end. */
-	gcr_pack_work_destroy(TAKE_PTR(target->work));
+	gcr_pack_work_destroy(work);
 	if (gcr_process_has_ended(process))
 		gcr_error_set(&target->error, ESRCH, "process %d has ended", (int)process->pid);
 	pthread_mutex_lock(&process->lock);
-	process->packing = NULL;
-	is_frozen = process->state == GCR_STATE_FROZEN && !process->task;
+	is_ours = process->packing == packing;
+	if (is_ours)
+		process->packing = NULL;
 	pthread_mutex_unlock(&process->lock);
-	if (is_frozen)
+	if (is_ours)
 		gcr_process_report(process, verb, &target->error);
 }
 
@@ -243,6 +254,22 @@ static void complete(struct gcr_packing *packing)
 
 /* ---- the threads ---- */
 
+/* False: nothing more is to be done for it. */
+static bool begin_target(struct gcr_packing *packing, struct target *target)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	if (target->error.number || target->is_done)
+		return false;
+	target->threads++;
+	return true;
+}
+
+static bool has_failed(struct gcr_packing *packing, const struct target *target)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	return target->error.number;
+}
+
 /* Other threads may be at pieces of it still. */
 static void do_target(struct gcr_packing *packing, struct target *target,
 		      struct gcr_pack_worker *worker)
@@ -250,19 +277,17 @@ static void do_target(struct gcr_packing *packing, struct target *target,
 	struct gcr_error error = {0};
 	int result = 1;
 
-	while (result > 0 && !stopped(packing)) {
-		pthread_mutex_lock(&packing->lock);
-		if (target->error.number)
-			result = 0;
-		pthread_mutex_unlock(&packing->lock);
-		if (result > 0)
-			result = gcr_pack_work_step(target->work, worker, &error);
-	}
+	if (!begin_target(packing, target))
+		return;
+	while (result > 0 && !stopped(packing) && !has_failed(packing, target))
+		result = gcr_pack_work_step(target->work, worker, &error);
 	pthread_mutex_lock(&packing->lock);
 	if (!result)
 		target->is_done = true;
 	if (result < 0 && !target->error.number)
 		target->error = error;
+	target->threads--;
+	pthread_cond_broadcast(&packing->idle);
 	pthread_mutex_unlock(&packing->lock);
 }
 
@@ -570,18 +595,46 @@ int gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
 	return 0;
 }
 
-/* Nothing is under way for it when this returns, nor begins as long as its task is there. */
-static void end_of(struct gcr_process *process)
+static struct target *find_target(struct gcr_packing *packing, const struct gcr_process *process)
 {
-	struct gcr_packing *packing;
+	struct target *target = packing->targets;
+
+	while (target->process != process)
+		target++;
+	return target;
+}
+
+/* No thread is at it any more, and none comes back. */
+static void end_of_target(struct gcr_packing *packing, struct target *target)
+{
+	struct gcr_pack_work *work;
+
+	pthread_mutex_lock(&packing->lock);
+	if (!target->error.number)
+		gcr_error_set(&target->error, ECANCELED,
+			      "%s has ended: another verb has begun; what was done stays",
+			      gcr_verb_name(packing->command.verb));
+	while (target->threads)
+		pthread_cond_wait(&packing->idle, &packing->lock);
+	work = TAKE_PTR(target->work);
+	pthread_mutex_unlock(&packing->lock);
+	gcr_pack_work_destroy(work);
+}
+
+void gcr_packing_end(struct gcr_process *process)
+{
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
 
 	pthread_mutex_lock(&packings.lock);
-	while ((packing = find_locked(&process, 1))) {
-		stop(packing, ECANCELED);
-		pthread_cond_wait(&packings.ended, &packings.lock);
-		packing_unref(packing);
+	packing = find_locked(&process, 1);
+	if (packing) {
+		pthread_mutex_lock(&process->lock);
+		process->packing = NULL;
+		pthread_mutex_unlock(&process->lock);
 	}
 	pthread_mutex_unlock(&packings.lock);
+	if (packing)
+		end_of_target(packing, find_target(packing, process));
 }
 
 static bool is_packed(struct gcr_snapshot *snapshot)
@@ -592,14 +645,16 @@ static bool is_packed(struct gcr_snapshot *snapshot)
 	return figures.pieces;
 }
 
-static int undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error)
+int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
 	_cleanup_(gcr_pack_worker_destroy_cleanup) struct gcr_pack_worker *worker = NULL;
 	_cleanup_(gcr_pack_work_destroy_cleanup) struct gcr_pack_work *pieces = NULL;
-	int result = gcr_pack_worker_create(&worker);
+	int result = 0;
 
-	if (result < 0)
-		return gcr_error_set(error, -result, "out of memory");
+	if (!is_packed(snapshot))
+		return 0;
+	if (gcr_pack_worker_create(&worker) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
 	result = gcr_pack_work_create(snapshot, true, &pieces, error);
 	if (result < 0)
 		return result;
@@ -608,22 +663,6 @@ static int undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr
 			return -ECANCELED;
 		result = gcr_pack_work_step(pieces, worker, error);
 	} while (result > 0);
-	return result;
-}
-
-int gcr_packing_undo(struct gcr_task *task, struct gcr_error *error)
-{
-	struct gcr_process *process = task->process;
-	struct gcr_snapshot *snapshot;
-	int result = 0;
-
-	end_of(process);
-	pthread_mutex_lock(&process->lock);
-	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
-	pthread_mutex_unlock(&process->lock);
-	if (snapshot && is_packed(snapshot))
-		result = undo(task, snapshot, error);
-	gcr_snapshot_unref(snapshot);
 	return result;
 }
 

@@ -14,6 +14,7 @@
 #include "fs/process.h"
 #include "lib/error.h"
 
+struct gcr_snapshot;
 struct gcr_task;
 struct gcr_waiter;
 struct gcr_packing; /* one write of a verb; reference-counted */
@@ -34,10 +35,15 @@ int gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
 		       struct gcr_waiter *waiter, struct gcr_error *error);
 
 /*
+ * A verb has begun for it: nothing is under way any more when this returns, nor begins as long as
+ * the process has a task.
+ */
+void gcr_packing_end(struct gcr_process *process);
+/*
  * For a verb that needs the files as they were, before it holds them: unpack all that is packed.
  * -ENOSPC, -ECANCELED, ... with words: some of it is packed still.
  */
-int gcr_packing_undo(struct gcr_task *task, struct gcr_error *error);
+int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error);
 
 /* The daemon stops: all end. */
 void gcr_packings_stop(void);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/folder.h"
 #include "fs/helper.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
@@ -148,6 +149,14 @@ void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 	pinned_by = process->pinned_by;
 	pthread_mutex_unlock(&process->lock);
 
+	/* One that has been packed is not used from where it is registered: see fs/packing.h. */
+	if (snapshot && gcr_folder_packs(gcr_snapshot_folder(snapshot))) {
+		pthread_mutex_lock(&process->lock);
+		process->pinned_by = 0;
+		pthread_mutex_unlock(&process->lock);
+		gcr_snapshot_unref(snapshot);
+		return;
+	}
 	if (!snapshot && !is_ready)
 		return;
 	result = snapshot ? pin_snapshot(&job, snapshot) : pin_pool(&job, process, uuid);

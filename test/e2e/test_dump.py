@@ -27,5 +27,21 @@ def test_there_and_back():
             equal(os.readlink(machine.path(one.pid)), name)
 
 
+def test_packed():
+    """What is packed is dumped as it was: nobody sees that it has been."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.must(one.pid, 'pack')
+        check(int(machine.status(one.pid)['packed_bytes']) > 0, 'it is packed')
+        files = {entry.name: entry.stat().st_mtime_ns
+                 for entry in os.scandir(machine.path(one.pid, 'snapshot', 'vram'))}
+        name = dump.dumped(machine, one)
+        equal({entry.name: entry.stat().st_mtime_ns
+               for entry in os.scandir(machine.path(name, 'snapshot', 'vram'))}, files)
+        machine.must(name, 'thaw')
+        one.wait_ticks(2)
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=2)

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The store with packed snapshots: what they count, what becomes of them with a daemon that is
+ * killed, and that nothing is left of them when they are removed.
+ */
+#include "fs/folder_private.h"
+
+#include "fs/digest_buffer.h"
+#include "fs/pack_table.h"
+#include "test/unit/pack.h"
+
+/* Of files 0 to 3 of create(): of those that a worker fills. */
+#define PACKED 4
+
+/* Each of a pattern of its own, and the account as after a freeze. */
+static struct gcr_snapshot *create_full(pid_t pid, const char *generation)
+{
+	struct gcr_snapshot *snapshot = create(pid, generation);
+
+	for (size_t i = 0; i < COUNT; i++)
+		write_pattern(snapshot, i, (unsigned char)i);
+	gcr_snapshot_settle(snapshot);
+	return snapshot;
+}
+
+static struct gcr_packs *pack_files(struct gcr_snapshot *snapshot)
+{
+	struct gcr_packs *packs = begin_packing(snapshot);
+
+	for (size_t i = 0; i < PACKED; i++) {
+		struct gcr_folder_file *file = open_to_pack(snapshot, i);
+
+		CHECK(pack_all(packs, file) == sizes[i] / PAGE);
+		gcr_folder_close(file);
+	}
+	return packs;
+}
+
+static void check_files(struct gcr_snapshot *snapshot)
+{
+	for (size_t i = 0; i < COUNT; i++)
+		check_pattern(snapshot, i, (unsigned char)i);
+}
+
+static uint64_t packs_bytes(void)
+{
+	struct gcr_packs_figures found;
+
+	gcr_store_packs_figures(store, &found);
+	return found.memory_bytes;
+}
+
+static void wait_removed(void)
+{
+	pthread_mutex_lock(&store->lock);
+	while (store->removals || store->removing)
+		pthread_cond_wait(&store->changed, &store->lock);
+	pthread_mutex_unlock(&store->lock);
+}
+
+/* What is used falls by what is packed, and comes back with it. */
+static void test_account(void)
+{
+	struct gcr_folder_file *file;
+	struct gcr_snapshot *snapshot;
+	struct gcr_digest_buffer *digests = NULL;
+	uint64_t before;
+	uint64_t tables;
+
+	daemon_.options.keep_bytes = 256 * MIB;
+	start(256 * MIB, 128 * MIB);
+	snapshot = create_full(getpid(), GENERATION);
+	before = figures().used_bytes;
+	pack_files(snapshot);
+	check_account(snapshot);
+	tables = sum(gcr_folder_tables(gcr_snapshot_folder(snapshot)));
+	CHECK(packs_bytes() && tables);
+	/* What is left, and the papers, which nobody has written here. */
+	CHECK(figures().used_bytes <= before - 50 * MIB + packs_bytes() + tables);
+	check_files(snapshot);
+	file = open_to_pack(snapshot, 2);
+	for (uint64_t piece = 0; piece < gcr_folder_pieces(file); piece++)
+		CHECK(!gcr_folder_unpack_piece(file, piece));
+	gcr_folder_close(file);
+	check_account(snapshot);
+	check_files(snapshot);
+	CHECK(figures().used_bytes >= 36 * MIB);
+	/* It is neither kept nor in a pool. */
+	CHECK(!gcr_digest_buffer_create(gcr_snapshot_first_chunk(snapshot, COUNT), &digests));
+	CHECK(gcr_store_keep(snapshot, &digests) == -ENOSPC);
+	gcr_digest_buffer_destroy(digests);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	CHECK(!packs_bytes() && !figures().pool_bytes);
+	stop();
+	daemon_.options.keep_bytes = 0;
+}
+
+/* Chunks that two snapshots of a user have are there once, until both are gone. */
+static void test_shared(void)
+{
+	struct gcr_snapshot *first;
+	struct gcr_snapshot *second;
+	uint64_t bytes;
+
+	start(256 * MIB, 0);
+	first = create_full(getpid(), GENERATION);
+	second = create_full(getpid(), GENERATION2);
+	pack_files(first);
+	bytes = packs_bytes();
+	pack_files(second);
+	CHECK(packs_bytes() == bytes);
+	gcr_snapshot_discard(first);
+	wait_removed();
+	CHECK(packs_bytes() == bytes);
+	check_files(second);
+	check_account(second);
+	gcr_snapshot_discard(second);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
+/* Who reads when it is discarded goes on; then the chunks go. */
+static void test_open_when_discarded(void)
+{
+	struct gcr_folder_file *file;
+	struct gcr_snapshot *snapshot;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(getpid(), GENERATION);
+	pack_files(snapshot);
+	CHECK(!open_outside(snapshot, 2, O_RDONLY, &file));
+	gcr_snapshot_discard(snapshot);
+	wait_removed();
+	CHECK(packs_bytes() && has_pattern(file, sizes[2], 2));
+	gcr_folder_close(file);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
+/* ---- a daemon that is killed ---- */
+
+#define LEFT_PID   1
+#define LEFT_TICKS 77
+
+static void be_killed(void)
+{
+	struct gcr_snapshot *snapshot;
+	char *bytes = malloc(sizes[0]);
+	int fd;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(LEFT_PID, GENERATION);
+	fd = gcr_snapshot_open_file(snapshot, 0, true);
+	CHECK(bytes && fd >= 0 && pread(fd, bytes, sizes[0], 0) == (ssize_t)sizes[0]);
+	pack_files(snapshot);
+	/* Pieces that are not punched yet, and a file that has become shorter than its table. */
+	CHECK(pwrite(fd, bytes, 3 * MIB, 0) == 3 * MIB);
+	close(fd);
+	fd = gcr_snapshot_open_file(snapshot, 3, true);
+	CHECK(!ftruncate(fd, 2 * MIB));
+	close(fd);
+	free(bytes);
+}
+
+static struct gcr_snapshot *open_left(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+
+	if (gcr_snapshot_open(store, LEFT_PID, LEFT_TICKS, GENERATION, &snapshot, &error) < 0) {
+		fprintf(stderr, "%s\n", error.words);
+		exit(1);
+	}
+	return snapshot;
+}
+
+static void test_killed(void)
+{
+	struct gcr_folder_file *file;
+	struct gcr_snapshot *snapshot;
+	struct gcr_pack_figures found;
+	uint64_t bytes;
+
+	in_killed_daemon();
+	start(256 * MIB, 0);
+	bytes = packs_bytes();
+	CHECK(bytes && figures().used_bytes >= bytes);
+	snapshot = open_left();
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &found);
+	CHECK(found.packed_bytes == 50 * MIB);
+	/* The bytes that are in both are the same. */
+	for (size_t i = 0; i < 3; i++)
+		check_pattern(snapshot, i, (unsigned char)i);
+	check_account(snapshot);
+	file = open_to_pack(snapshot, 0);
+	check_account(snapshot);
+	CHECK(lseek(gcr_folder_file_fd(file), 0, SEEK_DATA) < 0);
+	check_pattern(snapshot, 0, 0);
+	CHECK(pack_all(gcr_folder_packs(gcr_snapshot_folder(snapshot)), file) == 0);
+	gcr_folder_close(file);
+	/* What is behind the end is nothing, also when the end moves. */
+	CHECK(!open_outside(snapshot, 3, O_RDWR, &file));
+	CHECK(has_pattern(file, 2 * MIB, 3) && read_size(file, 2 * MIB, 1) == 0);
+	CHECK(!gcr_folder_truncate(file, 4 * MIB));
+	CHECK(gcr_folder_seek(file, 2 * MIB, SEEK_DATA) == -ENXIO);
+	CHECK(packs_bytes() < bytes);
+	gcr_folder_close(file);
+	check_account(snapshot);
+	/* Another one of the same daemon's. */
+	gcr_snapshot_unref(snapshot);
+	snapshot = open_left();
+	check_pattern(snapshot, 2, 2);
+	check_account(snapshot);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
+/* Nobody has opened it: it is swept, and its chunks with it. */
+static void test_swept(void)
+{
+	in_killed_daemon();
+	start(256 * MIB, 0);
+	CHECK(packs_bytes());
+	gcr_store_sweep(store);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
+static void tests(void)
+{
+	test_account();
+	test_shared();
+	test_open_when_discarded();
+	test_killed();
+	test_swept();
+}
+
+int main(int argc, char **argv)
+{
+	return run_tests(argv, tests, be_killed);
+}
