@@ -75,6 +75,21 @@ def test_managed():
         pieces.thaw()
 
 
+def test_kept():
+    """What the store keeps of the last freeze is never what was packed."""
+    with vmm.machine(options=',keep=64M') as machine:
+        pieces = packed(machine, f'0:{6 * MIB}', f'0:{4 * MIB}')
+        for turn in range(3):
+            pieces.thaw()
+            pieces.put(turn % 2, noise(turn, 100000), 300000)
+            pieces.freeze()
+            pieces.check_files()
+            if turn != 1:
+                machine.must(pieces.pid, 'pack')
+                pieces.check_files()
+        pieces.thaw()
+
+
 def test_changed_chunks():
     """Packed chunks that somebody has changed."""
     with vmm.machine() as machine:
