@@ -15,8 +15,8 @@ from harness import Machine, Output, check, equal, wait_for
 SWAP = f'{harness.BUILD}/tools/gpucr-swap'
 TURNS = int(os.environ.get('GPUCR_TEST_TURNS', '200'))
 # A model takes 60 % of the GPU; contexts, ours among them, and small allocations some of the rest.
-SMALL = {'vram': '30M', 'vmm': True, 'env': {'GPUCR_SIM_CONTEXT_BYTES': '1M'}}
-MODEL = ('--bytes', '18M', '--buffers', 3, '--tick', 20)
+SMALL = {'vram': '20M', 'vmm': True, 'env': {'GPUCR_SIM_CONTEXT_BYTES': '64K'}}
+MODEL = ('--bytes', '12M', '--buffers', 2, '--tick', 40)
 LONG = '3600'  # nobody is idle for so long
 
 
@@ -175,7 +175,7 @@ def test_without_library():
 # ---- by hand ----
 
 def test_by_hand():
-    with Machine(**SMALL) as machine:
+    with Machine(**{**SMALL, 'vram': '26M'}) as machine:
         first = machine.ready_demo(*MODEL)
         must_swap(machine, 'out', first.pid)
         equal(machine.state(first.pid), 'frozen')
@@ -190,7 +190,7 @@ def test_by_hand():
         equal(wanted(machine, first.pid), 0)
         first.wait_ticks()
         # A place that is too small is given back.
-        small = machine.ready_demo('--bytes', '4M', '--buffers', 1)
+        small = machine.ready_demo('--bytes', '2M', '--buffers', 1)
         status, _, words = swap(machine, small.pid, second.pid)
         equal(status, 1)
         check(words.endswith(f'gpucr-swap: {small.pid} has been thawed again\n'), words)
@@ -254,7 +254,7 @@ def test_turns():
     with Machine(**SMALL) as machine:
         demos = frozen_models(machine)
         watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
-        watch.wait(' thawed$', TURNS, 200 * harness.SLOW)
+        watch.wait(' thawed$', TURNS, 220 * harness.SLOW)
         equal(watch.end(), 130)
         equal(watch.words(), '')
         turns = [watch.count(rf'^{demo.pid} thawed$') for demo in demos]

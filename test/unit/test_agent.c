@@ -130,7 +130,47 @@ static void test_not_recoverable_and_daemon_dies(void)
 	come_back();
 }
 
+/* ---- somebody wants the GPU ---- */
+
+static void listing(void)
+{
+	CHECK(gcr_message_send(daemon_fd, GCR_MESSAGE_LIST, 7, NULL, 0, NULL, 0) == 0);
+	CHECK(gcr_message_receive(daemon_fd, 60 * SECOND, -1, &message) == 0);
+	CHECK(message.header.type == GCR_MESSAGE_RESULT && message.header.sequence == 7);
+	gcr_message_close_fds(&message);
+}
+
+/* The daemon is told when the first comes, and not of those that ask, or come after it. */
+static void test_wanted(void)
+{
+	struct gcr_gate_request gate = {.timeout_ms = 30000};
+	pthread_t asks, wants[2];
+
+	listen_for_agent();
+	use_gpu();
+	CHECK(meet_agent() == GCR_PRELOAD_RUNNING);
+	for (int round = 0; round < 2; round++) {
+		CHECK(ask(GCR_MESSAGE_GATE_CLOSE, &gate, sizeof(gate), GCR_PRELOAD_GATED) == 0);
+		atomic_store(&at_gate, 0);
+		asks = start_to_pass();
+		wait_until(waits_at_gate);
+		listing();
+		wants[0] = start_to_want();
+		CHECK(gcr_message_receive(daemon_fd, 60 * SECOND, -1, &message) == 0);
+		CHECK(message.header.type == GCR_MESSAGE_WANTED && message.header.sequence == 0);
+		wait_until(waits_at_gate);
+		wants[1] = start_to_want();
+		wait_until(waits_at_gate);
+		listing();
+		CHECK(ask(GCR_MESSAGE_GATE_OPEN, NULL, 0, GCR_PRELOAD_RUNNING) == 0);
+		end(asks);
+		end(wants[0]);
+		end(wants[1]);
+	}
+}
+
 static const struct gate_test tests[] = {
+	{"wanted", test_wanted},
 	{"not recoverable", test_not_recoverable},
 	{"not recoverable and daemon dies", test_not_recoverable_and_daemon_dies},
 };

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include "backend/preload/bell.h"
 #include "backend/preload/context.h"
 #include "backend/preload/memory.h"
 #include "test/unit/test_gate.h"
@@ -113,6 +114,55 @@ static void test_wait(void)
 	CHECK(atomic_load(&passed));
 	gcr_gate_open();
 	CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+/* Who is held up and needs the GPU is counted; who only asks is not, nor who never had to wait. */
+static void test_wanting(void)
+{
+	struct gcr_page *page;
+	pthread_t asks, wants[2];
+
+	use_gpu();
+	page = gcr_gate_page();
+	CHECK(page->flags & GCR_PAGE_WANTING);
+	for (int round = 0; round < 3; round++) {
+		CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 0);
+		CLOSES();
+		atomic_store(&at_gate, 0);
+		asks = start_to_pass();
+		wait_until(waits_at_gate);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 0);
+		for (uint32_t i = 0; i < GCR_ARRAY_SIZE(wants); i++) {
+			wants[i] = start_to_want();
+			wait_until(waits_at_gate);
+			CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == i + 1);
+		}
+		gcr_gate_open();
+		end(asks);
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(wants); i++)
+			end(wants[i]);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 0);
+	}
+}
+
+/* The program closes what it does not know: the gate is as before, and nobody is killed. */
+static void test_wanting_without_bell(void)
+{
+	pthread_t thread;
+
+	use_gpu();
+	CHECK(gcr_bell_fd() >= 0);
+	for (int fd = 3; fd < 65536; fd++)
+		if (fd != gcr_gate_page_fd())
+			close(fd);
+	CHECK(gcr_bell_fd() == -1);
+	CLOSES();
+	thread = start_to_want();
+	wait_until(waits_at_gate);
+	CHECK(__atomic_load_n(&gcr_gate_page()->wanting, __ATOMIC_SEQ_CST) == 1);
+	gcr_gate_open();
+	end(thread);
 }
 
 static void test_page(void)
@@ -665,6 +715,8 @@ static const struct gate_test tests[] = {
 	{"page", test_page},
 	{"named early", test_named_early},
 	{"wait", test_wait},
+	{"wanting", test_wanting},
+	{"wanting without bell", test_wanting_without_bell},
 	{"hammer", test_hammer},
 	{"hammer without membarrier", test_hammer_without_membarrier},
 	{"callbacks", test_callbacks},

@@ -115,6 +115,20 @@ static inline pthread_t start_to_pass(void)
 	return start(pass, NULL);
 }
 
+/* A call that needs the GPU. Without a context of its own it does nothing then. */
+static inline void *want_gpu(void *argument)
+{
+	atomic_store(&at_gate, gettid());
+	CHECK(cuCtxSynchronize() == CUDA_ERROR_INVALID_CONTEXT);
+	return NULL;
+}
+
+static inline pthread_t start_to_want(void)
+{
+	atomic_store(&at_gate, 0);
+	return start(want_gpu, NULL);
+}
+
 static inline bool waits_at_gate(void)
 {
 	return atomic_load(&at_gate) && sleeps_in_futex(atomic_load(&at_gate));

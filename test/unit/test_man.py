@@ -239,7 +239,7 @@ def check_metrics(abi, rows):
 
 def check_tools(verbs, verb_options):
     gpucr, run, demo = Page('gpucr.1'), Page('gpucr-run.1'), Page('gpucr-demo.1')
-    migrate = Page('gpucr-migrate.1')
+    migrate, swap = Page('gpucr-migrate.1'), Page('gpucr-swap.1')
 
     check_same('verb or command', gpucr.name, gpucr.terms('VERBS', '[a-z]+'),
                verbs + ['ls', 'status'])
@@ -265,8 +265,19 @@ def check_tools(verbs, verb_options):
     completion = read('tools/completions/gpucr-migrate')
     for option in sorted(options):
         check(option in completion, f'completions/gpucr-migrate: option {option} is missing')
+    check_same('variable', swap.name, swap.terms('ENVIRONMENT'),
+               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-swap.in'))))
+    # out--idle | watch--idle)
+    patterns = re.findall(r'^ *((?:[a-z]*\*?--?[a-z]+(?: \| )?)+)\)', read('tools/gpucr-swap.in'), re.M)
+    options = set(re.findall(r'--[a-z]+', ' '.join(patterns)))
+    check_same('option', swap.name,
+               re.findall(r'^(?:\*-h\*, )?\*(--[a-z]+)\*.*$', '\n'.join(swap.section('OPTIONS')), re.M),
+               options)
+    completion = read('tools/completions/gpucr-swap')
+    for option in sorted(options):
+        check(option in completion, f'completions/gpucr-swap: option {option} is missing')
     for page, path in ((gpucr, 'tools/gpucr.in'), (run, 'tools/gpucr-run.in'),
-                       (migrate, 'tools/gpucr-migrate.in')):
+                       (migrate, 'tools/gpucr-migrate.in'), (swap, 'tools/gpucr-swap.in')):
         heredoc = re.search(r"<<'HELP'\n(.*?)\nHELP\n", read(path), re.S).group(1)
         for option in set(re.findall(r'(?<![\w-])--?[a-z]+(?:-[a-z]+)*', heredoc)):
             check(page.has(option), f'{page.name}: option {option} is missing')
