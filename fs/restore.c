@@ -529,6 +529,10 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 					      strerror(-result))
 			      : 0;
 	}
+	if (gcr_verb_is_packing(command->verb))
+		return gcr_error_set(
+			error, EBUSY, "%s is for processes that are frozen, but %s is %s",
+			gcr_verb_name(command->verb), place->name, gcr_state_name(place->state));
 	if (command->verb != GCR_VERB_THAW && command->verb != GCR_VERB_CANCEL)
 		return gcr_error_set(error, EBUSY, "%s leads to %s, but %s is %s",
 				     gcr_verb_name(command->verb),

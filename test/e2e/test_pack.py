@@ -133,9 +133,9 @@ def start_to_pack(machine, pieces, verb='pack'):
 
 def test_in_the_middle():
     """A thaw, a cancel and a signal come while it is being packed."""
-    with vmm.machine(vram='512M') as machine:
-        pieces = Pieces(machine, f'0:{24 * MIB}', f'0:{24 * MIB}')
-        fill(pieces, noise(1, 24 * MIB), text(2, 24 * MIB))
+    with vmm.machine() as machine:
+        pieces = Pieces(machine, f'0:{12 * MIB}', f'0:{12 * MIB}')
+        fill(pieces, noise(1, 12 * MIB), text(2, 12 * MIB))
         pieces.freeze()
         start_to_pack(machine, pieces)
         pieces.thaw()
@@ -148,7 +148,9 @@ def test_in_the_middle():
             check(machine.writer(pieces.pid, 'cancel').result() in ('ok', 'EBUSY'), 'cancel')
             equal(machine.status(pieces.pid)['packing'], 'no')
             pieces.check_files()
-            writer = machine.writer(pieces.pid, verb).wait_waiting()
+            writer = machine.writer(pieces.pid, verb)
+            wait_for(lambda: machine.status(pieces.pid)['packing'] == 'yes' or
+                     not writer.is_waiting(), f'{verb} to begin')
             writer.signal(signal.SIGINT)
             check(writer.result() in ('ok', 'EINTR', 'killed'), 'the writer')
             wait_for(lambda: machine.status(pieces.pid)['packing'] == 'no', 'the end of it')
@@ -160,9 +162,9 @@ def test_in_the_middle():
 
 def test_daemon_is_killed():
     """As it packs, as it unpacks, and when all is packed: the next one has every byte."""
-    with vmm.machine(vram='512M') as machine:
-        pieces = Pieces(machine, f'0:{20 * MIB}', f'0:{20 * MIB}')
-        fill(pieces, noise(1, 20 * MIB), text(2, 10 * MIB) + noise(1, 10 * MIB))
+    with vmm.machine() as machine:
+        pieces = Pieces(machine, f'0:{10 * MIB}', f'0:{10 * MIB}')
+        fill(pieces, noise(1, 10 * MIB), text(2, 4 * MIB) + noise(1, 6 * MIB))
         pieces.freeze()
         for verb in 'pack', 'unpack', 'pack':
             start_to_pack(machine, pieces, verb)
@@ -176,8 +178,8 @@ def test_daemon_is_killed():
             pieces.check_files()
         machine.must(pieces.pid, 'pack')
         packed = figures(machine, pieces.pid)
-        equal(packed[0], 40 * MIB)
-        equal(packed[2], 10 * MIB)
+        equal(packed[0], 20 * MIB)
+        equal(packed[2], 6 * MIB)
         machine.stop()
         machine.start()
         machine.wait_status(pieces.pid, 'verb', '-')
@@ -191,12 +193,12 @@ def test_daemon_is_killed():
 
 def test_full():
     """There is no room to pack, and then none to unpack: all is as it was."""
-    with vmm.machine(options=',store_size=64M') as machine:
-        pieces, other = Pieces(machine, f'0:{16 * MIB}'), Pieces(machine, f'0:{46 * MIB}')
-        fill(pieces, noise(1, 2 * MIB) + text(2, 14 * MIB))
+    with vmm.machine(options=',store_size=40M') as machine:
+        pieces, other = Pieces(machine, f'0:{8 * MIB}'), Pieces(machine, f'0:{22 * MIB}')
+        fill(pieces, noise(1, 2 * MIB) + text(2, 6 * MIB))
         pieces.freeze()
         machine.must(pieces.pid, 'pack')
-        check(figures(machine, pieces.pid)[1] < 10 * MIB, 'it is packed')
+        check(figures(machine, pieces.pid)[1] < 4 * MIB, 'it is packed')
         other.freeze()
         equal(machine.write(pieces.pid, 'unpack'), 'ENOSPC')
         check('full' in machine.error(pieces.pid), machine.error(pieces.pid))
@@ -224,6 +226,9 @@ def test_refused():
         machine.must(pieces.pid, 'pack timeout=60')
         equal(machine.write(pieces.pid, 'cancel'), 'EBUSY')
         pieces.thaw()
+        os.mkdir(machine.path('empty'))
+        equal(machine.write('empty', 'pack'), 'EBUSY')
+        check('pack is for' in machine.error('empty'), machine.error('empty'))
 
 
 if __name__ == '__main__':
