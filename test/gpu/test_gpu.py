@@ -16,6 +16,7 @@ import time
 
 from amd import AmdParts
 from fast import GIB, FastParts
+from idle import IdleParts
 from rig import (MIB, Failure, Rig, Stuck, errno_name, finish_verb, guarded, is_alive,
                  process_stat, wait_until)
 from there import DumpParts
@@ -98,7 +99,7 @@ def has_torch_for_rocm():
         return False
 
 
-class Suite(FastParts, DumpParts, AmdParts):
+class Suite(FastParts, DumpParts, AmdParts, IdleParts):
     def __init__(self, options):
         self.options = options
         self.sizes = Sizes(options)
@@ -458,8 +459,8 @@ class Suite(FastParts, DumpParts, AmdParts):
 
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
-             "files", "verify", "digest", "store", "dump-small", "dump", "worker", "two",
-             "sanitizer", "steps", "cycles", "full", "refuse", "interrupt", "kill", "daemon"]
+             "pack", "swap", "files", "verify", "digest", "store", "dump-small", "dump", "worker",
+             "two", "sanitizer", "steps", "cycles", "full", "refuse", "interrupt", "kill", "daemon"]
     # Those that mean something on an AMD GPU, dumps last: nobody knows how they go there.
     HIP_PARTS = ["demo", "again", "without", "data", "kinds", "files", "verify", "transformer",
                  "bench", "torch", "arrays", "store", "worker", "two", "steps",
