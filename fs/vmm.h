@@ -47,6 +47,7 @@ struct gcr_vmm {
 	struct gcr_digest_buffer *digests; /* NULL: none yet */
 	bool has_given_files;		   /* managed memory's files may have changed since */
 	bool is_receiving;		   /* RECEIVE is not answered yet */
+	bool needs_control;		   /* on thaw: the driver's own part comes back too */
 	bool is_verified;		   /* all that came back was what the papers say */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;

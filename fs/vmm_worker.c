@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/exchange.h"
 #include "fs/folder.h"
 #include "fs/gpus.h"
 #include "lib/cleanup.h"
@@ -168,6 +169,8 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 	int fds[3] = {table, gcr_snapshot_directory(vmm->snapshot),
 		      gcr_digest_buffer_fd(vmm->digests)};
 
+	if (gcr_exchange_thaws(vmm->drive.task))
+		session.flags |= GCR_SESSION_IN_PARTS;
 	if (vmm->drive.task->command->unverified)
 		session.flags |= GCR_SESSION_UNVERIFIED;
 	if (gcr_folder_is_touched(gcr_snapshot_folder(vmm->snapshot)))
@@ -183,11 +186,15 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
+	int (*take_worker)(struct gcr_helpers *, const uint8_t *, int64_t, int,
+			   struct gcr_helper **, struct gcr_error *) =
+		gcr_exchange_needs_second(drive->task) ? gcr_helpers_take_second_worker
+						       : gcr_helpers_take_worker;
 
 	for (;;) {
-		int result = gcr_helpers_take_worker(drive->vendor->helpers, worker->uuid,
-						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
-						     drive->process->pidfd, &worker->helper, error);
+		int result = take_worker(drive->vendor->helpers, worker->uuid,
+					 GCR_DRIVE_HELPER_WAIT_USEC / 20, drive->process->pidfd,
+					 &worker->helper, error);
 
 		if (result != -ETIMEDOUT)
 			return result;
@@ -297,7 +304,8 @@ int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 				    worker->uuid, GCR_UUID_BYTES))
 				request.bytes += process->shares[j].bytes + BALLAST_MARGIN_BYTES;
 		pthread_mutex_unlock(&process->lock);
-		if (!request.bytes)
+		/* What it has from an attempt before that found too little elsewhere. */
+		if (!request.bytes || vmm->drive.ballast & 1u << gpu_index(vmm, worker))
 			continue;
 		result = ask(vmm, worker, GCR_MESSAGE_RESERVE, &request, sizeof(request), NULL, 0,
 			     error);

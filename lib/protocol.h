@@ -264,6 +264,8 @@ struct gcr_session {
 #define GCR_SESSION_UNVERIFIED	 0x1 /* IN: the bytes need not be what the digests say */
 /* IN: files may have other pages than those that were registered once, users had them. */
 #define GCR_SESSION_UNREGISTERED 0x2
+/* IN: a CREATE that lacks memory keeps what it has taken, and the next one goes on from there. */
+#define GCR_SESSION_IN_PARTS	 0x4
 
 /* ---- the preload library ---- */
 
