@@ -111,10 +111,10 @@ static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_er
 		bool may_wait = gcr_exchange_may_wait(task);
 		int result = step(vmm, error);
 
-		if (result != -ENOMEM || !may_wait)
+		if (result != -ENOMEM || (!may_wait && !gcr_vmm_end_idle_workers(vmm)))
 			return result;
 		*error = (struct gcr_error){0};
-		if (gcr_exchange_wait_room(task) < 0)
+		if (may_wait && gcr_exchange_wait_room(task) < 0)
 			return gcr_drive_stopped(error);
 	}
 }

@@ -187,10 +187,11 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
 	int (*take_worker)(struct gcr_helpers *, const uint8_t *, int64_t, int,
-			   struct gcr_helper **, struct gcr_error *) =
-		gcr_exchange_needs_second(drive->task) ? gcr_helpers_take_second_worker
-						       : gcr_helpers_take_worker;
+			   struct gcr_helper **, struct gcr_error *) = gcr_helpers_take_worker;
 
+	worker->is_second = gcr_exchange_needs_second(drive->task);
+	if (worker->is_second)
+		take_worker = gcr_helpers_take_second_worker;
 	for (;;) {
 		int result = take_worker(drive->vendor->helpers, worker->uuid,
 					 GCR_DRIVE_HELPER_WAIT_USEC / 20, drive->process->pidfd,
@@ -331,6 +332,25 @@ int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm)
+{
+	bool has_ended = false;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_helper *idle;
+
+		if (!vmm->workers[i].is_second ||
+		    gcr_helpers_borrow_worker(vmm->drive.vendor->helpers, vmm->workers[i].uuid,
+					      &idle) < 0)
+			continue;
+		gcr_helper_kill(idle);
+		gcr_helper_await_end(idle, ENDING_USEC);
+		gcr_helper_put(idle);
+		has_ended = true;
+	}
+	return has_ended;
+}
+
 int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	for (unsigned int i = 0; i < vmm->workers_count; i++) {
@@ -440,14 +460,18 @@ void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 static void end_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 {
 	struct gcr_result answer;
+	bool ends;
 
 	if (worker->is_ending &&
 	    (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC, -1, &answer) < 0 ||
 	     answer.error))
 		drop(vmm, worker);
 	worker->is_ending = false;
-	if (!worker->helper || worker->has_ended || !worker->has_imported ||
-	    !vmm->drive.vendor->backend->may_keep_vram)
+	/* What was out must find room again: a second context may not have been there before. */
+	ends = worker->is_second && vmm->drive.rolling_back;
+	if (worker->has_imported && vmm->drive.vendor->backend->may_keep_vram)
+		ends = true;
+	if (!worker->helper || worker->has_ended || !ends)
 		return;
 	gcr_helper_kill(worker->helper);
 	gcr_helper_await_end(worker->helper, ENDING_USEC);

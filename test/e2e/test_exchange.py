@@ -15,8 +15,10 @@ FIT = {'vram': '256M'}
 FITTING = ('--bytes', '24M', '--buffers', 6, '--own-vmm', 1, '--tick', 10)
 # Two of these do not fit, and a third of one does beside the other.
 NO_FIT = {'vram': '256M'}
-LARGE = ('--bytes', '150M', '--buffers', 10, '--tick', 40)
-LARGE_BYTES = 150 * MIB
+LARGE = ('--bytes', '130M', '--buffers', 10, '--tick', 40)
+LARGE_BYTES = 130 * MIB
+# And here not even the contexts of two workers do.
+LARGER = ('--bytes', '150M', '--buffers', 10, '--tick', 40)
 NOBODY = 65534
 
 
@@ -63,9 +65,19 @@ def test_too_large_for_both():
     with vmm.machine(**NO_FIT) as machine:
         running, frozen = pair(machine, *LARGE)
         equal(machine.write(frozen.pid, 'thaw'), 'ENOMEM')
-        for _ in range(3):
+        for _ in range(2):
             exchange(machine, running, frozen)
             equal(vmm.check_files(machine, running), LARGE_BYTES)
+            running, frozen = frozen, running
+
+
+def test_no_room_for_two_workers():
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = pair(machine, *LARGER)
+        fail(machine, running, frozen, ['cuMemExportToShareableHandle comm=gpucr-worker nth=2 '
+                                        'times=1 error=CUDA_ERROR_UNKNOWN'])
+        for _ in range(2):
+            exchange(machine, running, frozen)
             running, frozen = frozen, running
 
 
@@ -111,7 +123,7 @@ def fail(machine, running, frozen, rules):
     machine.watch_faults()
     machine.faults(*rules)
     result = machine.write(frozen.pid, swap(running))
-    check(machine.faulted(), f'{rules}: not reached')
+    check(machine.faulted(), f'{rules}: not reached: {result}: {machine.error(frozen.pid)}')
     machine.faults()
     check(result not in ('ok', 'EINVAL', 'EBUSY'), f'{rules}: {result}')
     check_states(machine, running, frozen)
@@ -128,7 +140,7 @@ def test_failures():
                     f'cuMemExportToShareableHandle thread=gpucr-agent pid={running.pid} nth=2',
                     'cuMemImportFromShareableHandle comm=gpucr-worker nth=3',
                     'cuMemcpyDtoHAsync comm=gpucr-worker',
-                    'cuMemCreate comm=gpucr-worker nth=2', 'cuMemMap comm=gpucr-worker nth=10',
+                    'cuMemCreate comm=gpucr-worker nth=2', 'cuMemMap comm=gpucr-worker nth=3',
                     'cuMemcpyHtoDAsync comm=gpucr-worker nth=2',
                     'cuMemExportToShareableHandle comm=gpucr-worker nth=2 times=1',
                     f'cuMemImportFromShareableHandle thread=gpucr-agent pid={frozen.pid}',
