@@ -668,23 +668,34 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	wake(helpers);
 }
 
-pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
+static pid_t idle_worker(struct gcr_helpers *helpers, const uint8_t *uuid, bool is_second)
 {
 	GCR_LOCK_SCOPE(&helpers->lock);
-	const struct worker_slot *slot = find_slot(helpers, uuid, false);
+	const struct worker_slot *slot = find_slot(helpers, uuid, is_second);
 
 	return slot && slot->idle && slot->idle->said_hello ? slot->idle->pid : 0;
 }
 
+pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
+{
+	return idle_worker(helpers, uuid, false);
+}
+
+pid_t gcr_helpers_idle_second_worker(struct gcr_helpers *helpers,
+				     const uint8_t uuid[GCR_UUID_BYTES])
+{
+	return idle_worker(helpers, uuid, true);
+}
+
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			      struct gcr_helper **ret_helper)
+			      bool is_second, struct gcr_helper **ret_helper)
 {
 	struct gcr_helper *helper = NULL;
 	struct worker_slot *slot;
 	eventfd_t count;
 
 	pthread_mutex_lock(&helpers->lock);
-	slot = find_slot(helpers, uuid, false);
+	slot = find_slot(helpers, uuid, is_second);
 	if (slot && slot->idle && slot->idle->said_hello && gcr_helper_usable(slot->idle) &&
 	    !eventfd_read(slot->turn_fd, &count)) {
 		helper = TAKE_PTR(slot->idle);

@@ -341,7 +341,7 @@ bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm)
 
 		if (!vmm->workers[i].is_second ||
 		    gcr_helpers_borrow_worker(vmm->drive.vendor->helpers, vmm->workers[i].uuid,
-					      &idle) < 0)
+					      false, &idle) < 0)
 			continue;
 		gcr_helper_kill(idle);
 		gcr_helper_await_end(idle, ENDING_USEC);
