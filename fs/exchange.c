@@ -286,7 +286,7 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 		return result;
 	}
 	set(task, DONE);
-	atomic_store(&task->phase, "exchange");
+	atomic_store(&task->phase, "vote");
 	if (wait_for_thaw(task->exchange) == DONE)
 		return 0;
 	return thaw_again(task, ret_state, error);
