@@ -32,7 +32,7 @@ struct gcr_task {
 	struct gcr_verb_timing timing; /* the engine's; it becomes the process's with success */
 	bool recovery;		       /* no verb: settles what an earlier daemon left behind */
 	bool is_undoing;	       /* its verb has failed, and is taken back to the end */
-	bool has_passed;	       /* of an exchange: it has committed, whatever the other does */
+	bool has_passed; /* of an exchange: it has committed, whatever the other does */
 	struct gcr_exchange *exchange; /* what it is one half of, NULL: none */
 	struct gcr_snapshot *held;     /* nobody changes it until the task ends; NULL: none */
 };

@@ -157,7 +157,7 @@ def test_failures():
 
 
 def test_cannot_be_taken_back():
-    """The one that was frozen for it cannot be thawed either: its bytes are there, and later it can."""
+    """The one that was frozen for it cannot be thawed either. Its bytes are there: later it can."""
     with vmm.machine(**NO_FIT) as machine:
         running, frozen = pair(machine, *LARGE)
         machine.faults('cuMemImportFromShareableHandle thread=gpucr-agent error=CUDA_ERROR_UNKNOWN')
