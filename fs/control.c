@@ -10,6 +10,7 @@
 
 #include "fs/ctl.h"
 #include "fs/event.h"
+#include "fs/exchange.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
 #include "fs/operation.h"
@@ -116,6 +117,26 @@ static int find_target(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 	return result;
 }
 
+/* The one that is frozen in exchange, after the one that is thawed. */
+static int add_swapped(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+		       const struct gcr_command *command, struct targets *targets,
+		       struct gcr_error *error)
+{
+	size_t count = targets->count;
+	int result = find_target(daemon, caller, command->swap, targets, error);
+
+	if (result < 0)
+		return result;
+	if (targets->count == count)
+		return gcr_error_set(error, EINVAL, "swap=%d is the process itself",
+				     (int)command->swap);
+	if (count != 1 || targets->count != 2)
+		return gcr_error_set(error, EINVAL,
+				     "swap= exchanges one process for one other; these are %zu",
+				     targets->count);
+	return gcr_exchange_check(targets->list[0], targets->list[1], error);
+}
+
 /* *ret_done: nobody is answered, the caller does it. */
 static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *command,
 		      const struct targets *targets, struct gcr_waiter *waiter, bool *ret_done,
@@ -158,6 +179,8 @@ static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_proce
 				     error);
 	for (unsigned int i = 0; i < command->pids_count && !result; i++)
 		result = find_target(daemon, caller, command->pids[i], &targets, error);
+	if (!result && command->swap)
+		result = add_swapped(daemon, caller, command, &targets, error);
 	if (!result && !nonblocking &&
 	    gcr_waiter_create(daemon->waiters, request, length, &waiter) < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");

@@ -24,6 +24,7 @@ static const struct gcr_command_option options[] = {
 	{GCR_VERB_FREEZE, "timeout", "SEC"}, {GCR_VERB_THAW, "timeout", "SEC"},
 	{GCR_VERB_THAW, "gpu", "OLD:NEW"},   {GCR_VERB_THAW, "unverified", NULL},
 	{GCR_VERB_THAW, "pid", "new|PID"},   {GCR_VERB_THAW, "stdio", "PATH"},
+	{GCR_VERB_THAW, "swap", "PID"},	     {GCR_VERB_THAW, "data", NULL},
 	{GCR_VERB_DUMP, "timeout", "SEC"},   {GCR_VERB_DUMP, "leave", NULL},
 	{GCR_VERB_DUMP, "name", "NAME"},     {GCR_VERB_DUMP, "tcp", "close|keep"},
 	{GCR_VERB_DUMP, "supervised", NULL}, {GCR_VERB_PACK, "timeout", "SEC"},
@@ -151,6 +152,19 @@ static int parse_restored(struct gcr_command *command, const char *value, size_t
 	return 0;
 }
 
+static int parse_swap(struct gcr_command *command, const char *value, size_t length,
+		      struct gcr_error *error)
+{
+	uint64_t pid;
+
+	if (command->swap)
+		return gcr_error_set(error, EINVAL, "swap= takes one process, once");
+	if (parse_number(value, length, INT32_MAX, &pid) < 0 || !pid)
+		return gcr_error_set(error, EINVAL, "swap= takes a process id");
+	command->swap = (pid_t)pid;
+	return 0;
+}
+
 static int parse_stdio(struct gcr_command *command, const char *value, size_t length,
 		       struct gcr_error *error)
 {
@@ -192,6 +206,7 @@ static const struct {
 } values[] = {
 	{"timeout", parse_timeout}, {"gpu", parse_gpu_pair}, {"name", parse_name},
 	{"tcp", parse_tcp},	    {"pid", parse_restored}, {"stdio", parse_stdio},
+	{"swap", parse_swap},
 };
 
 static int parse_value(struct gcr_command *command, const struct gcr_command_option *option,
@@ -231,6 +246,20 @@ static int parse_option(struct gcr_command *command, struct word word, struct gc
 	}
 	return gcr_error_set(error, EINVAL, "%s has no option '%.*s'", gcr_verb_name(command->verb),
 			     (int)(word.length < 64 ? word.length : 64), word.start);
+}
+
+/* Of a thaw `data` speaks of the other process. */
+static int check_swap(struct gcr_command *command, struct gcr_error *error)
+{
+	if (command->verb != GCR_VERB_THAW)
+		return 0;
+	if (command->data && !command->swap)
+		return gcr_error_set(error, EINVAL, "data goes with swap=PID");
+	if (command->swap && command->pids_count > 1)
+		return gcr_error_set(error, EINVAL, "swap= goes with one process");
+	command->swap_data = command->data;
+	command->data = false;
+	return 0;
 }
 
 static int parse_pid(struct gcr_command *command, struct word word, struct gcr_error *error)
@@ -289,6 +318,9 @@ int gcr_command_parse(const char *bytes, size_t length, bool with_pids,
 	if (with_pids && !command.pids_count)
 		return gcr_error_set(error, EINVAL, "%s at the root needs process ids",
 				     gcr_verb_name(command.verb));
+	result = check_swap(&command, error);
+	if (result < 0)
+		return result;
 	*ret_command = command;
 	return 0;
 }

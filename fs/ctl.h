@@ -38,6 +38,8 @@ struct gcr_command {
 	bool unverified; /* `unverified` of thaw: whatever the digests say */
 	bool new_pids;	 /* `pid=new` of thaw: in a pid namespace of its own */
 	pid_t restored;	 /* `pid=N`: somebody else's CRIU has restored it; 0: not given */
+	pid_t swap;	 /* `swap=PID`: freeze that one at the same time; 0: not given */
+	bool swap_data;	 /* and that with `data` */
 	char stdio[GCR_COMMAND_PATH_BYTES]; /* `stdio=PATH`, "" if it was not given */
 
 	/* `gpu=OLD:NEW` of thaw, by index */

@@ -64,6 +64,14 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 			    struct gcr_error *error);
 
 /*
+ * Another one of the same GPU, for what comes in while something else goes out: it has a session of
+ * its own, a context of its own, and ends when idle like the first.
+ */
+int gcr_helpers_take_second_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+				   int64_t timeout_usec, int wake_fd,
+				   struct gcr_helper **ret_helper, struct gcr_error *error);
+
+/*
  * Give a helper back: a worker becomes idle, or is killed if it is in the middle of a request; the
  * others end (closing their socket; killed if they do not go within a second, never waited for).
  * NULL is allowed.
@@ -88,12 +96,16 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 /* The worker of this GPU if it is ready and nobody uses it now; 0: not so. */
 pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
 
+/* The same of the second one, which there mostly is none of. */
+pid_t gcr_helpers_idle_second_worker(struct gcr_helpers *helpers,
+				     const uint8_t uuid[GCR_UUID_BYTES]);
+
 /*
  * The worker of this GPU if it is running and nobody uses it, for something that can wait: -EAGAIN
  * if not. Never starts one.
  */
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			      struct gcr_helper **ret_helper);
+			      bool is_second, struct gcr_helper **ret_helper);
 
 /* How many workers have ended so far, with what they had registered. */
 unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers);

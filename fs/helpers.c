@@ -32,6 +32,7 @@
 struct worker_slot {
 	struct worker_slot *next;
 	uint8_t uuid[GCR_UUID_BYTES];
+	bool is_second;
 	int turn_fd; /* a semaphore of one that can be polled, because waiters can be interrupted */
 	unsigned int users;	 /* the one that has the turn and those that wait for it */
 	struct gcr_helper *idle; /* the worker, while nobody uses it */
@@ -125,15 +126,17 @@ static bool spare_is_due(const struct gcr_helpers *helpers, int64_t now_usec)
 	return helpers->was_taken && now_usec - helpers->taken_usec < helpers->config.idle_usec;
 }
 
-static struct worker_slot *find_slot(struct gcr_helpers *helpers, const uint8_t *uuid)
+static struct worker_slot *find_slot(struct gcr_helpers *helpers, const uint8_t *uuid,
+				     bool is_second)
 {
 	for (struct worker_slot *slot = helpers->slots; slot; slot = slot->next)
-		if (memcmp(slot->uuid, uuid, GCR_UUID_BYTES) == 0)
+		if (memcmp(slot->uuid, uuid, GCR_UUID_BYTES) == 0 && slot->is_second == is_second)
 			return slot;
 	return NULL;
 }
 
-static struct worker_slot *add_slot(struct gcr_helpers *helpers, const uint8_t *uuid)
+static struct worker_slot *add_slot(struct gcr_helpers *helpers, const uint8_t *uuid,
+				    bool is_second)
 {
 	_cleanup_free_ struct worker_slot *slot = calloc(1, sizeof(*slot));
 
@@ -143,6 +146,7 @@ static struct worker_slot *add_slot(struct gcr_helpers *helpers, const uint8_t *
 	if (slot->turn_fd < 0)
 		return NULL;
 	memcpy(slot->uuid, uuid, GCR_UUID_BYTES);
+	slot->is_second = is_second;
 	slot->next = helpers->slots;
 	helpers->slots = slot;
 	return TAKE_PTR(slot);
@@ -579,28 +583,29 @@ static void leave_slot(struct gcr_helpers *helpers, struct worker_slot *slot, bo
 	drop_slot_if_unused(helpers, slot);
 }
 
-static struct worker_slot *join_slot(struct gcr_helpers *helpers, const uint8_t *uuid)
+static struct worker_slot *join_slot(struct gcr_helpers *helpers, const uint8_t *uuid,
+				     bool is_second)
 {
 	GCR_LOCK_SCOPE(&helpers->lock);
-	struct worker_slot *slot = find_slot(helpers, uuid);
+	struct worker_slot *slot = find_slot(helpers, uuid, is_second);
 
 	if (!slot)
-		slot = add_slot(helpers, uuid);
+		slot = add_slot(helpers, uuid, is_second);
 	if (slot)
 		slot->users++;
 	return slot;
 }
 
-int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			    int64_t timeout_usec, int wake_fd, struct gcr_helper **ret_helper,
-			    struct gcr_error *error)
+static int take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+		       bool is_second, int64_t timeout_usec, int wake_fd,
+		       struct gcr_helper **ret_helper, struct gcr_error *error)
 {
 	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
 	struct gcr_helper *helper;
 	struct worker_slot *slot;
 	int r;
 
-	slot = join_slot(helpers, uuid);
+	slot = join_slot(helpers, uuid, is_second);
 	if (!slot)
 		return gcr_error_set(error, ENOMEM, "out of memory for a worker");
 	r = wait_turn(slot, deadline_usec, wake_fd, error);
@@ -623,9 +628,23 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 	return 0;
 }
 
+int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			    int64_t timeout_usec, int wake_fd, struct gcr_helper **ret_helper,
+			    struct gcr_error *error)
+{
+	return take_worker(helpers, uuid, false, timeout_usec, wake_fd, ret_helper, error);
+}
+
+int gcr_helpers_take_second_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+				   int64_t timeout_usec, int wake_fd,
+				   struct gcr_helper **ret_helper, struct gcr_error *error)
+{
+	return take_worker(helpers, uuid, true, timeout_usec, wake_fd, ret_helper, error);
+}
+
 void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
 {
-	struct worker_slot *slot = join_slot(helpers, uuid);
+	struct worker_slot *slot = join_slot(helpers, uuid, false);
 	struct gcr_helper *helper = NULL;
 	struct gcr_error error;
 	eventfd_t count;
@@ -649,23 +668,34 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	wake(helpers);
 }
 
-pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
+static pid_t idle_worker(struct gcr_helpers *helpers, const uint8_t *uuid, bool is_second)
 {
 	GCR_LOCK_SCOPE(&helpers->lock);
-	const struct worker_slot *slot = find_slot(helpers, uuid);
+	const struct worker_slot *slot = find_slot(helpers, uuid, is_second);
 
 	return slot && slot->idle && slot->idle->said_hello ? slot->idle->pid : 0;
 }
 
+pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
+{
+	return idle_worker(helpers, uuid, false);
+}
+
+pid_t gcr_helpers_idle_second_worker(struct gcr_helpers *helpers,
+				     const uint8_t uuid[GCR_UUID_BYTES])
+{
+	return idle_worker(helpers, uuid, true);
+}
+
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			      struct gcr_helper **ret_helper)
+			      bool is_second, struct gcr_helper **ret_helper)
 {
 	struct gcr_helper *helper = NULL;
 	struct worker_slot *slot;
 	eventfd_t count;
 
 	pthread_mutex_lock(&helpers->lock);
-	slot = find_slot(helpers, uuid);
+	slot = find_slot(helpers, uuid, is_second);
 	if (slot && slot->idle && slot->idle->said_hello && gcr_helper_usable(slot->idle) &&
 	    !eventfd_read(slot->turn_fd, &count)) {
 		helper = TAKE_PTR(slot->idle);

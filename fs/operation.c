@@ -16,6 +16,7 @@
 
 #include "fs/dump.h"
 #include "fs/engine.h"
+#include "fs/exchange.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
@@ -52,7 +53,8 @@ struct gcr_operation {
 	atomic_int references;
 	struct gcr_daemon *daemon;
 	struct gcr_command command;
-	struct gcr_operation *next; /* guarded by operations.lock */
+	struct gcr_exchange *exchange; /* NULL: it is none */
+	struct gcr_operation *next;    /* guarded by operations.lock */
 
 	pthread_mutex_t lock;
 	pthread_cond_t decided; /* committed, or stop is set */
@@ -93,6 +95,7 @@ void gcr_operation_unref(struct gcr_operation *operation)
 		return;
 	for (unsigned int i = 0; i < operation->count; i++)
 		gcr_process_unref(operation->tasks[i].process);
+	gcr_exchange_destroy(operation->exchange);
 	pthread_cond_destroy(&operation->decided);
 	pthread_mutex_destroy(&operation->lock);
 	free(operation->entries);
@@ -308,6 +311,18 @@ int gcr_task_decide(struct gcr_task *task)
 	return reason ? -ECANCELED : 0;
 }
 
+void gcr_task_fail(struct gcr_task *task, const struct gcr_error *error)
+{
+	struct gcr_operation *operation = task->operation;
+
+	pthread_mutex_lock(&operation->lock);
+	operation->committed = false;
+	if (!operation->stop && !operation->error.number)
+		operation->error = *error;
+	stop_locked(operation, error->number);
+	pthread_mutex_unlock(&operation->lock);
+}
+
 bool gcr_task_is_first(const struct gcr_task *task)
 {
 	return task == task->operation->tasks;
@@ -327,7 +342,9 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	enum gcr_verb verb = task->command->verb;
 	bool told;
 	bool last;
+	bool counts;
 
+	gcr_exchange_end(task, result, error);
 	/* What is dumped has ended by our hand. */
 	if (state != GCR_STATE_DUMPED && gcr_process_has_ended(process)) {
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
@@ -335,6 +352,8 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 				  process->start_ticks);
 	}
 	gcr_gpus_expire(operation->daemon->gpus);
+	/* Without the one that was to make room a thaw goes on. */
+	counts = error->number != ESRCH || !gcr_exchange_freezes(task);
 	/* A deadline that the writers have been told of already is not told twice. */
 	told = error->number == ETIMEDOUT && atomic_load(&task->control_pending) &&
 	       gcr_transition_find(verb, state);
@@ -346,7 +365,7 @@ static void finish_task(struct gcr_task *task, int result, enum gcr_state state,
 	gcr_vendor_keep_spares(operation->daemon);
 
 	pthread_mutex_lock(&operation->lock);
-	if (result < 0) {
+	if (result < 0 && counts) {
 		if (!operation->error.number)
 			operation->error = *error;
 		if (error->number != ESRCH && !gcr_transition_find(verb, state))
@@ -411,6 +430,8 @@ static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gc
 		*ret_state = task->from;
 		return result;
 	}
+	if (task->exchange)
+		return gcr_exchange_carry_out(task, ret_state, error);
 	if (task->command->verb == GCR_VERB_DUMP)
 		return gcr_dump(task, ret_state, error);
 	if (task->command->verb != GCR_VERB_FREEZE)
@@ -448,6 +469,13 @@ static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_
 	operation = calloc(1, sizeof(*operation) + count * sizeof(struct gcr_task));
 	if (!operation)
 		return NULL;
+	if (command->swap) {
+		operation->exchange = gcr_exchange_create(command);
+		if (!operation->exchange) {
+			free(operation);
+			return NULL;
+		}
+	}
 	atomic_init(&operation->references, 1);
 	operation->daemon = daemon;
 	operation->command = *command;
@@ -456,13 +484,15 @@ static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_
 	return operation;
 }
 
-static void add_task(struct gcr_operation *operation, struct gcr_process *process)
+static void add_task(struct gcr_operation *operation, struct gcr_process *process,
+		     const struct gcr_command *command)
 {
 	struct gcr_task *task = &operation->tasks[operation->count];
 
 	task->operation = operation;
 	task->process = gcr_process_ref(process);
-	task->command = &operation->command;
+	task->command = command;
+	task->exchange = operation->exchange;
 	task->started_usec = gcr_clock_usec();
 	atomic_init(&task->phase, "start");
 	operation->count++;
@@ -533,6 +563,31 @@ static int check_locked(struct gcr_process *process, const struct gcr_command *c
 	return result;
 }
 
+/* A task for every process that is not there already. Lock: operations.lock. */
+static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process *const *processes,
+			    size_t count, struct gcr_error *error)
+{
+	for (size_t i = 0; i < count; i++) {
+		const struct gcr_command *command =
+			operation->exchange && i ? gcr_exchange_freeze(operation->exchange)
+						 : &operation->command;
+		bool nothing;
+		int result = check_locked(processes[i], command, &nothing, error);
+
+		if (result < 0)
+			return result;
+		if (!nothing)
+			add_task(operation, processes[i], command);
+	}
+	/* Half an exchange is none. */
+	if (operation->exchange && operation->count == 1)
+		return gcr_error_set(error, EBUSY,
+				     "an exchange thaws a frozen process and freezes a running "
+				     "one, but both are %s",
+				     gcr_state_name(gcr_process_state(processes[0])));
+	return 0;
+}
+
 /* The one operation that carries out @verb for these processes (and others?) now, or NULL. */
 static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 						 struct gcr_process *const *processes, size_t count)
@@ -557,7 +612,8 @@ static bool same_way(const struct gcr_command *left, const struct gcr_command *r
 {
 	if (left->data != right->data || left->park != right->park || left->leave != right->leave ||
 	    left->tcp != right->tcp || left->unverified != right->unverified ||
-	    left->root != right->root || strcmp(left->name, right->name) != 0 ||
+	    left->root != right->root || left->swap != right->swap ||
+	    left->swap_data != right->swap_data || strcmp(left->name, right->name) != 0 ||
 	    left->gpu_pairs_count != right->gpu_pairs_count)
 		return false;
 	for (unsigned int i = 0; i < left->gpu_pairs_count; i++)
@@ -634,16 +690,10 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 			return 0;
 		}
 	}
-	for (size_t i = 0; i < count; i++) {
-		bool nothing;
-
-		result = check_locked(processes[i], command, &nothing, error);
-		if (!result && !nothing)
-			add_task(operation, processes[i]);
-		if (result < 0) {
-			pthread_mutex_unlock(&operations.lock);
-			return result;
-		}
+	result = add_tasks_locked(operation, processes, count, error);
+	if (result < 0) {
+		pthread_mutex_unlock(&operations.lock);
+		return result;
 	}
 	if (!operation->count) {
 		pthread_mutex_unlock(&operations.lock);
@@ -682,7 +732,7 @@ int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb)
 	operation = create(process->daemon, &command, 1);
 	if (!operation)
 		return -ENOMEM;
-	add_task(operation, process);
+	add_task(operation, process, &operation->command);
 	operation->tasks[0].recovery = true;
 	operation->detached = true;
 	operation->deadline_usec = default_deadline(operation, 0);
@@ -810,7 +860,7 @@ void gcr_operation_process_gone(struct gcr_process *process)
 
 	pthread_mutex_lock(&operations.lock);
 	pthread_mutex_lock(&process->lock);
-	if (process->task)
+	if (process->task && !gcr_exchange_freezes(process->task))
 		operation = process->task->operation;
 	pthread_mutex_unlock(&process->lock);
 	/* All or none: what can no longer be done for this one is not done for the others. */
@@ -852,7 +902,7 @@ int gcr_task_stopped(const struct gcr_task *task)
 
 	if (gcr_process_state(task->process) == GCR_STATE_GONE)
 		return ESRCH;
-	if (task->is_undoing)
+	if (task->is_undoing || task->has_passed)
 		return 0;
 	pthread_mutex_lock(&operation->lock);
 	if (!task->recovery && gcr_clock_usec() >= operation->deadline_usec)
@@ -914,7 +964,7 @@ void gcr_task_deadline_passed(struct gcr_task *task)
 
 bool gcr_task_is_alone(const struct gcr_task *task)
 {
-	return task->operation->count == 1;
+	return task->operation->count == 1 || task->exchange;
 }
 
 int gcr_task_commit(struct gcr_task *task)
@@ -931,6 +981,8 @@ int gcr_task_commit(struct gcr_task *task)
 		return -ECANCELED;
 	if (task->is_undoing)
 		return 0;
+	if (task->exchange)
+		return gcr_exchange_commit(task);
 	for (unsigned int i = 0; i < operation->count; i++)
 		if (gcr_process_has_ended(operation->tasks[i].process))
 			stop(operation, ESRCH);

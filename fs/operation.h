@@ -18,6 +18,7 @@
 #include "lib/error.h"
 
 struct gcr_waiter;
+struct gcr_exchange;
 struct gcr_operation; /* reference-counted; fields are private to operation.c */
 
 struct gcr_task {
@@ -31,11 +32,14 @@ struct gcr_task {
 	struct gcr_verb_timing timing; /* the engine's; it becomes the process's with success */
 	bool recovery;		       /* no verb: settles what an earlier daemon left behind */
 	bool is_undoing;	       /* its verb has failed, and is taken back to the end */
+	bool has_passed; /* of an exchange: it has committed, whatever the other does */
+	struct gcr_exchange *exchange; /* what it is one half of, NULL: none */
 	struct gcr_snapshot *held;     /* nobody changes it until the task ends; NULL: none */
 };
 
 /*
- * Start, join or refuse @command for @processes (references stay the caller's). On 0 the waiter
+ * Start, join or refuse @command for @processes (references stay the caller's; with swap= the
+ * second is the one to be frozen). On 0 the waiter
  * (reference taken) is answered when the operation ends; with @waiter NULL nobody waits.
  * *ret_done is true if there was nothing to do (they are in that state already): then nobody is
  * answered, the caller does it. Errors, with words: -EBUSY, -ENOMEM, -ESRCH.
@@ -102,6 +106,9 @@ int gcr_task_meet(struct gcr_task *task, int result, struct gcr_error *error);
  * taken back. 0: nobody can stop it any more; -ECANCELED: it was stopped before.
  */
 int gcr_task_decide(struct gcr_task *task);
+
+/* It has failed: the operation is to stop because of that, also if it was decided before. */
+void gcr_task_fail(struct gcr_task *task, const struct gcr_error *error);
 
 /* The first of the tasks does what is to be done once for all. */
 bool gcr_task_is_first(const struct gcr_task *task);

@@ -49,14 +49,15 @@ static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
 	return count;
 }
 
-/* Tell the worker of a GPU of files. -EAGAIN: it is not through. */
-static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *files)
+/* Tell a worker of a GPU of files. -EAGAIN: it is not through. */
+static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
+		    struct pin_files *files)
 {
 	struct gcr_helper *worker = NULL;
 	int fds[GCR_MESSAGE_FDS_MAX];
 	struct gcr_result answer = {0};
 	struct gcr_error error;
-	int result = gcr_helpers_borrow_worker(job->helpers, uuid, &worker);
+	int result = gcr_helpers_borrow_worker(job->helpers, uuid, is_second, &worker);
 	size_t count;
 
 	while (!result && (count = open_some(files, fds))) {
@@ -74,12 +75,29 @@ static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *file
 	return result ? result : -answer.error;
 }
 
+/* Either of the two that an exchange leaves may be the one that needs them next. */
+static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *files)
+{
+	size_t first = files->next;
+	int result = tell_one(job, uuid, false, files);
+
+	if (!gcr_helpers_idle_second_worker(job->helpers, uuid))
+		return result;
+	files->next = first;
+	if (!result || result == -EAGAIN) {
+		int second = tell_one(job, uuid, true, files);
+
+		result = second ? second : result;
+	}
+	return result;
+}
+
 /* -EAGAIN: the worker does not run, or is in use. */
 static int look(struct pin_job *job, const uint8_t *uuid)
 {
 	pid_t pid = gcr_helpers_idle_worker(job->helpers, uuid);
 
-	job->workers += pid;
+	job->workers += pid + gcr_helpers_idle_second_worker(job->helpers, uuid);
 	return pid ? 0 : -EAGAIN;
 }
 

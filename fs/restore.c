@@ -542,6 +542,8 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 	pthread_mutex_lock(&place->lock);
 	is_running = place->process && !place->restore;
 	pthread_mutex_unlock(&place->lock);
+	if (command->swap)
+		return gcr_error_set(error, EINVAL, "swap= is for a process that is frozen");
 	if (is_running && command->verb == GCR_VERB_THAW)
 		return 0;
 	if (!nonblocking && gcr_waiter_create(place->daemon->waiters, request, length, &waiter) < 0)

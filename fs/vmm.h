@@ -28,6 +28,7 @@ struct gcr_vmm_worker {
 	bool is_ending;		   /* END is not */
 	uint64_t own_bytes;	   /* VRAM that it had before that, 0 if it is not known */
 	bool has_imported;	   /* memory of the program's */
+	bool is_second;		   /* of its GPU, beside that of the other half of an exchange */
 	bool has_ended;		   /* it is gone, and nobody else has its turn yet */
 };
 
@@ -47,6 +48,7 @@ struct gcr_vmm {
 	struct gcr_digest_buffer *digests; /* NULL: none yet */
 	bool has_given_files;		   /* managed memory's files may have changed since */
 	bool is_receiving;		   /* RECEIVE is not answered yet */
+	bool needs_control;		   /* on thaw: the driver's own part comes back too */
 	bool is_verified;		   /* all that came back was what the papers say */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
 	struct gcr_verb_timing timing;
@@ -233,6 +235,12 @@ int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error);
 /* Begin to copy, and wait until all is copied. Stops early when the operation is to stop. */
 int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/*
+ * In an exchange: end the workers of its GPUs that the other half has left idle, since their
+ * contexts take VRAM. False if there were none.
+ */
+bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm);
 
 /* Descriptors of all extents into vmm->handles. */
 int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);

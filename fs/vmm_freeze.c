@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "fs/children.h"
+#include "fs/exchange.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
@@ -189,9 +190,12 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
-	int64_t since_usec = gcr_clock_usec();
+	int64_t since_usec;
 	int result;
 
+	if (gcr_exchange_wait_turn(drive->task) < 0)
+		return gcr_drive_stopped(error);
+	since_usec = gcr_clock_usec();
 	gcr_drive_set_phase(drive, "gate");
 	result = gcr_vmm_close_gate(vmm, error);
 	vmm->timing.gate_usec = gcr_vmm_lap(&since_usec);
@@ -205,8 +209,10 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_open_sessions(
 			vmm, GCR_MESSAGE_SESSION_OUT,
 			gcr_drive_takes_control(drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0, error);
-	if (!result)
+	if (!result) {
+		gcr_exchange_begin_freeze(drive->task);
 		gcr_snapshot_stop_populating(vmm->snapshot);
+	}
 	if (!result)
 		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
 	if (!result)
@@ -328,6 +334,7 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 		*ret_state = GCR_STATE_FROZEN;
 		return 0;
 	}
+	gcr_exchange_fail(vmm->drive.task, error);
 	/* Before it was handed over nobody has locked it: its threads wait for nothing else. */
 	if (gcr_vmm_back_to_running(vmm, vmm->phase == GCR_PRELOAD_HANDED, ret_state, &back_error) <
 	    0)

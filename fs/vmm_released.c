@@ -129,7 +129,8 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	int64_t until_usec = gcr_clock_usec() + ALONE_USEC;
 	struct gcr_error unused;
 
-	if (!drive->vendor->backend->may_keep_vram || !vmm->workers_count)
+	/* In an exchange the other one takes what becomes free, and has the admission for that. */
+	if (!drive->vendor->backend->may_keep_vram || !vmm->workers_count || drive->task->exchange)
 		return NULL;
 	usage = calloc(1, sizeof(*usage));
 	if (!usage)

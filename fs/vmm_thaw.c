@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/exchange.h"
 #include "fs/log.h"
 #include "fs/park.h"
 #include "lib/clock.h"
@@ -78,28 +79,69 @@ static int create(struct gcr_vmm *vmm, struct gcr_error *error)
 	return created;
 }
 
+static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_IN,
+					   vmm->needs_control ? GCR_VMM_COPIES_IN_FLIGHT : 0,
+					   error);
+
+	if (result == -ENOMEM)
+		gcr_vmm_close_sessions(vmm);
+	return result;
+}
+
+static int take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	return vmm->needs_control ? gcr_vmm_take_ballast(vmm, error) : 0;
+}
+
+/* GPUs where it has nothing but the driver's share. */
+static int admit(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	return vmm->needs_control ? gcr_drive_admit(&vmm->drive, error) : 0;
+}
+
+/* One step of taking VRAM. In an exchange it is repeated when the other one has given up its. */
+static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_error *),
+		struct gcr_error *error)
+{
+	struct gcr_task *task = vmm->drive.task;
+
+	for (;;) {
+		bool may_wait = gcr_exchange_may_wait(task);
+		int result = step(vmm, error);
+
+		if (result != -ENOMEM || (!may_wait && !gcr_vmm_end_idle_workers(vmm)))
+			return result;
+		*error = (struct gcr_error){0};
+		if (may_wait && gcr_exchange_wait_room(task) < 0)
+			return gcr_drive_stopped(error);
+	}
+}
+
 /* VRAM for all of it is taken before anything is touched. */
 static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
-	bool needs_control = control == GCR_CONTROL_CHECKPOINTED;
 	int64_t since_usec = gcr_clock_usec();
-	uint32_t mask = needs_control ? gcr_drive_need_mask(drive) : 0;
+	uint32_t mask;
 	int result;
 
+	vmm->needs_control = control == GCR_CONTROL_CHECKPOINTED;
+	mask = vmm->needs_control ? gcr_drive_need_mask(drive) : 0;
 	gcr_task_set_bytes(drive->task, gcr_snapshot_bytes(vmm->snapshot));
 	gcr_vmm_assign(vmm);
 	result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
+	if (!result && gcr_exchange_begin_thaw(drive->task) < 0)
+		result = gcr_drive_stopped(error);
 	if (!result)
-		result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_IN,
-					       needs_control ? GCR_VMM_COPIES_IN_FLIGHT : 0, error);
+		result = take(vmm, open_sessions, error);
 	if (!result)
-		result = create(vmm, error);
-	if (!result && needs_control)
-		result = gcr_vmm_take_ballast(vmm, error);
-	/* GPUs where it has nothing but the driver's share. */
-	if (!result && needs_control)
-		result = gcr_drive_admit(drive, error);
+		result = take(vmm, create, error);
+	if (!result)
+		result = take(vmm, take_ballast, error);
+	if (!result)
+		result = take(vmm, admit, error);
 	vmm->timing.map_usec = gcr_vmm_lap(&since_usec);
 	return result;
 }

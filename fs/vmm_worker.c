@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/exchange.h"
 #include "fs/folder.h"
 #include "fs/gpus.h"
 #include "fs/packs.h"
@@ -172,6 +173,8 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 		      gcr_digest_buffer_fd(vmm->digests), gcr_folder_tables(folder)};
 	size_t fds_count = 3;
 
+	if (gcr_exchange_thaws(vmm->drive.task))
+		session.flags |= GCR_SESSION_IN_PARTS;
 	if (vmm->drive.task->command->unverified)
 		session.flags |= GCR_SESSION_UNVERIFIED;
 	if (gcr_folder_is_touched(folder))
@@ -193,11 +196,16 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
+	int (*take_worker)(struct gcr_helpers *, const uint8_t *, int64_t, int,
+			   struct gcr_helper **, struct gcr_error *) = gcr_helpers_take_worker;
 
+	worker->is_second = gcr_exchange_needs_second(drive->task);
+	if (worker->is_second)
+		take_worker = gcr_helpers_take_second_worker;
 	for (;;) {
-		int result = gcr_helpers_take_worker(drive->vendor->helpers, worker->uuid,
-						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
-						     drive->process->pidfd, &worker->helper, error);
+		int result = take_worker(drive->vendor->helpers, worker->uuid,
+					 GCR_DRIVE_HELPER_WAIT_USEC / 20, drive->process->pidfd,
+					 &worker->helper, error);
 
 		if (result != -ETIMEDOUT)
 			return result;
@@ -307,7 +315,8 @@ int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 				    worker->uuid, GCR_UUID_BYTES))
 				request.bytes += process->shares[j].bytes + BALLAST_MARGIN_BYTES;
 		pthread_mutex_unlock(&process->lock);
-		if (!request.bytes)
+		/* What it has from an attempt before that found too little elsewhere. */
+		if (!request.bytes || vmm->drive.ballast & 1u << gpu_index(vmm, worker))
 			continue;
 		result = ask(vmm, worker, GCR_MESSAGE_RESERVE, &request, sizeof(request), NULL, 0,
 			     error);
@@ -331,6 +340,25 @@ int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = ask(vmm, &vmm->workers[i], GCR_MESSAGE_RELEASE, NULL, 0, NULL, 0, error);
 	vmm->drive.ballast = 0;
 	return result;
+}
+
+bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm)
+{
+	bool has_ended = false;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_helper *idle;
+
+		if (!vmm->workers[i].is_second ||
+		    gcr_helpers_borrow_worker(vmm->drive.vendor->helpers, vmm->workers[i].uuid,
+					      false, &idle) < 0)
+			continue;
+		gcr_helper_kill(idle);
+		gcr_helper_await_end(idle, ENDING_USEC);
+		gcr_helper_put(idle);
+		has_ended = true;
+	}
+	return has_ended;
 }
 
 int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error)
@@ -442,14 +470,18 @@ void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 static void end_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 {
 	struct gcr_result answer;
+	bool ends;
 
 	if (worker->is_ending &&
 	    (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC, -1, &answer) < 0 ||
 	     answer.error))
 		drop(vmm, worker);
 	worker->is_ending = false;
-	if (!worker->helper || worker->has_ended || !worker->has_imported ||
-	    !vmm->drive.vendor->backend->may_keep_vram)
+	/* What was out must find room again: a second context may not have been there before. */
+	ends = worker->is_second && vmm->drive.rolling_back;
+	if (worker->has_imported && vmm->drive.vendor->backend->may_keep_vram)
+		ends = true;
+	if (!worker->helper || worker->has_ended || !ends)
 		return;
 	gcr_helper_kill(worker->helper);
 	gcr_helper_await_end(worker->helper, ENDING_USEC);

@@ -274,6 +274,8 @@ struct gcr_session {
  * directory of the tables and of that of the segments. Nothing of either is changed meanwhile.
  */
 #define GCR_SESSION_PACKED	 0x4
+/* IN: a CREATE that lacks memory keeps what it has taken, and the next one goes on from there. */
+#define GCR_SESSION_IN_PARTS	 0x8
 
 /* ---- the preload library ---- */
 

@@ -107,6 +107,13 @@ struct bench_copies {
 	struct bench_series rate[BENCH_WAYS], bare_rate[BENCH_WAYS];
 };
 
+/* Two programs of this size that change places; us. */
+struct bench_exchange {
+	uint64_t bytes;
+	struct bench_series apart_usec; /* a freeze, and then a thaw */
+	struct bench_series exchange_usec;
+};
+
 /* What is measured with and without the preload library. */
 enum bench_call {
 	BENCH_CALL_GET,	   /* cuCtxGetCurrent */
@@ -143,6 +150,7 @@ struct bench_options {
 	unsigned int runs, slow_runs; /* slow: rows in which the driver moves the bytes */
 	bool kinds[16];		      /* of bench_kinds */
 	bool copies[BENCH_WAYS];
+	bool exchange;
 	unsigned int changed_percent; /* of the VRAM, between a thaw and a freeze again */
 	bool calls;
 	bool busy;
@@ -188,6 +196,8 @@ struct bench {
 	size_t rows_count;
 	char digests[8]; /* who made them: as last_freeze_digests; "": not known */
 	struct bench_copies copies;
+	struct bench_exchange exchanges[BENCH_SIZES_MAX];
+	unsigned int exchanges_count;
 	struct bench_series calls_without_ns[BENCH_CALLS], calls_with_ns[BENCH_CALLS];
 
 	struct bench_remark notes[BENCH_REMARKS_MAX], failures[BENCH_REMARKS_MAX];
@@ -199,6 +209,9 @@ int bench_measure(struct bench *bench, struct gcr_error *error);
 
 /* bench_copy.c: fill bench->copies, or say why not. */
 void bench_measure_copies(struct bench *bench);
+
+/* bench_exchange.c: fill bench->exchanges, or say why not. */
+void bench_measure_exchanges(struct bench *bench);
 
 /* Has the time passed after which nothing is to be started? */
 bool bench_is_late(const struct bench *bench);

@@ -123,6 +123,25 @@ static json_t *copies_json(const struct bench *bench)
 	return array;
 }
 
+static json_t *exchanges_json(const struct bench *bench)
+{
+	json_t *array = json_array();
+
+	for (unsigned int i = 0; i < bench->exchanges_count; i++) {
+		const struct bench_exchange *exchange = &bench->exchanges[i];
+		json_t *object = json_pack("{s:s, s:I}", "row", "exchange", "bytes",
+					   (json_int_t)exchange->bytes);
+
+		json_object_set_new(object, "apart_usec", series_json(&exchange->apart_usec));
+		json_object_set_new(object, "exchange_usec", series_json(&exchange->exchange_usec));
+		json_object_set_new(object, "ratio",
+				    number_json(bench_series_median(&exchange->apart_usec) /
+						bench_series_median(&exchange->exchange_usec)));
+		json_array_append_new(array, object);
+	}
+	return array;
+}
+
 static json_t *calls_json(const struct bench *bench)
 {
 	json_t *object = json_object();
@@ -191,6 +210,7 @@ int bench_print_json(const struct bench *bench, FILE *stream)
 			    json_integer((json_int_t)bench->options.changed_percent));
 	json_object_set_new(object, "rows", rows);
 	json_object_set_new(object, "copies", copies_json(bench));
+	json_object_set_new(object, "exchanges", exchanges_json(bench));
 	json_object_set_new(object, "calls", calls_json(bench));
 	json_object_set_new(object, "notes", remarks_json(bench->notes, bench->notes_count));
 	json_object_set_new(object, "failures",

@@ -496,6 +496,7 @@ int bench_measure(struct bench *bench, struct gcr_error *error)
 	}
 	if (!bench_interrupted)
 		bench_measure_copies(bench);
+	bench_measure_exchanges(bench);
 	if (options->calls && !bench_interrupted)
 		measure_calls(bench);
 	bench_child_end(&bench->figures);

@@ -318,6 +318,35 @@ static void print_copies(const struct bench *bench, struct table *table, FILE *s
 	print_table(table, 2, stream);
 }
 
+static void print_exchanges(const struct bench *bench, struct table *table, FILE *stream)
+{
+	add_line(table, "VRAM of each", "freeze, thaw", "min-max", "exchange", "min-max", "ratio",
+		 "runs", NULL);
+	for (unsigned int i = 0; i < bench->exchanges_count; i++) {
+		const struct bench_exchange *exchange = &bench->exchanges[i];
+		const struct bench_series *series[] = {&exchange->apart_usec,
+						       &exchange->exchange_usec};
+		char size[32];
+
+		bench_format_bytes(exchange->bytes, size, sizeof(size));
+		add_line(table, size, NULL);
+		for (size_t j = 0; j < 2; j++) {
+			add_cell(table, "%.3f", bench_series_median(series[j]) / 1e6);
+			add_cell(table, "%.3f-%.3f", bench_series_min(series[j]) / 1e6,
+				 bench_series_max(series[j]) / 1e6);
+		}
+		add_cell(table, "%.2f",
+			 bench_series_median(series[0]) / bench_series_median(series[1]));
+		add_cell(table, "%u", series[1]->count);
+	}
+	if (table->lines < 2)
+		return;
+	fputs("One program in the place of another, in seconds: a freeze and then a thaw, against\n"
+	      "thaw swap=. Warm:\n\n",
+	      stream);
+	print_table(table, 1, stream);
+}
+
 /* A tenth of a ns where it can be seen. */
 static void add_ns(struct table *table, double ns)
 {
@@ -399,6 +428,8 @@ void bench_print(const struct bench *bench, FILE *stream)
 	}
 	memset(table, 0, sizeof(*table));
 	print_copies(bench, table, stream);
+	memset(table, 0, sizeof(*table));
+	print_exchanges(bench, table, stream);
 	memset(table, 0, sizeof(*table));
 	print_calls(bench, table, stream);
 	print_remarks("note", bench->notes, bench->notes_count, stream);

@@ -30,8 +30,7 @@ static const struct option_words {
 	{"slow-runs", "N", "the same for rows in which the driver moves the bytes"},
 	{"rows", "LIST",
 	 "of bare, driver, vmm (or hip), data, refreeze, copy; also as vmm-cold, vmm-warm "
-	 "(default: "
-	 "all)"},
+	 "(default: all); and exchange, only if it is named"},
 	{"changed", "N",
 	 "percent of its VRAM that a program changes before a refreeze (default 1)"},
 	{"busy", NULL, "the programs give the GPU work up to the freeze"},
@@ -151,6 +150,7 @@ static int parse_rows(const char *text, struct bench_options *options)
 {
 	memset(options->kinds, 0, sizeof(options->kinds));
 	memset(options->copies, 0, sizeof(options->copies));
+	options->exchange = false;
 	for (;;) {
 		size_t length = strcspn(text, ",");
 		unsigned int found = 0;
@@ -165,6 +165,10 @@ static int parse_rows(const char *text, struct bench_options *options)
 			if (!is_meant(bench_ways[i].name, text, length))
 				continue;
 			options->copies[i] = true;
+			found++;
+		}
+		if (is_meant("exchange", text, length)) {
+			options->exchange = true;
 			found++;
 		}
 		if (!found)
@@ -195,7 +199,9 @@ static int choose_rows(struct bench_options *options)
 			options->copies[i] = false;
 		count += options->copies[i];
 	}
-	if (count)
+	if (options->mount)
+		options->exchange = false;
+	if (count || options->exchange)
 		return 0;
 	return options->lacks_rows
 		       ? complain("these rows are not there on an AMD GPU", NULL)

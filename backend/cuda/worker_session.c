@@ -466,40 +466,68 @@ static int no_memory(const struct gcr_worker_session *session, size_t free_bytes
 	return -ENOMEM;
 }
 
-int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_driver_result,
-			      struct gcr_error *error)
+/* May VRAM be taken now? With GCR_SESSION_IN_PARTS also after some of it has been. */
+static bool may_create(const struct gcr_worker_session *session)
+{
+	if (session->direction != GCR_COPY_IN || session->copied || session->copy_failed)
+		return false;
+	return session->flags & GCR_SESSION_IN_PARTS || (!session->copying && !session->arrived);
+}
+
+/* VRAM for the next extents: all of them, or as many as there is room for (*ret_lacks). */
+static int create_next(struct gcr_worker_session *session, bool *ret_lacks,
+		       CUresult *ret_driver_result, struct gcr_error *error)
 {
 	const struct gcr_driver *driver = &session->gpu->driver;
 	CUmemAllocationProp properties = properties_of(session->gpu);
-	size_t free_bytes = 0, total_bytes;
-	CUresult ignored;
 	int r = 0;
 
-	if (session->direction != GCR_COPY_IN || session->copying || session->arrived > 0)
-		return gcr_error_set(error, EINVAL, "this is no time to take memory");
-	driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
-	start_copier(session);
-	for (size_t i = 0; i < session->space->count && r == 0; i++) {
+	*ret_lacks = false;
+	while (session->held < session->space->count && r == 0 && !*ret_lacks) {
 		CUmemGenericAllocationHandle handle;
 
 		r = check(session->gpu,
-			  driver->cuMemCreate(&handle, session->space->extents[i].bytes,
+			  driver->cuMemCreate(&handle, session->space->extents[session->held].bytes,
 					      &properties, 0),
 			  "cuMemCreate", ret_driver_result, error);
+		*ret_lacks = r == -ENOMEM;
 		if (r == 0)
 			r = map(session, handle, ret_driver_result, error);
-		if (r == 0 && (session->held - session->arrived == ARRIVE_TOGETHER ||
-			       session->held == session->space->count))
+		if (r == 0 && session->held - session->arrived == ARRIVE_TOGETHER)
 			r = arrive(session, ret_driver_result, error);
 	}
+	if (*ret_lacks && !(session->flags & GCR_SESSION_IN_PARTS))
+		return r;
+	if ((r == 0 || *ret_lacks) && session->held > session->arrived)
+		r = arrive(session, ret_driver_result, error);
+	else if (*ret_lacks)
+		r = 0;
+	return r;
+}
+
+int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_driver_result,
+			      struct gcr_error *error)
+{
+	size_t free_bytes = 0, total_bytes;
+	CUresult ignored;
+	bool lacks;
+	int r;
+
+	if (!may_create(session))
+		return gcr_error_set(error, EINVAL, "this is no time to take memory");
+	session->gpu->driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+	if (!session->copying)
+		start_copier(session);
+	r = create_next(session, &lacks, ret_driver_result, error);
 	if (r < 0) {
 		gcr_copier_stop(session->gpu->copier);
 		session->copying = false;
 		session->arrived = 0;
 		let_go(session, &ignored, NULL);
-		return r == -ENOMEM ? no_memory(session, free_bytes, error) : r;
 	}
-	return 0;
+	if (r == -ENOMEM || (r == 0 && lacks))
+		return no_memory(session, free_bytes, error);
+	return r;
 }
 
 /*

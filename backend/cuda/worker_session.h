@@ -61,7 +61,8 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 
 /*
  * IN: take the VRAM of all extents; it is copied to from then on. -ENOMEM with the figures, and
- * nothing is held then: it can be asked for again.
+ * nothing is held then: it can be asked for again. With GCR_SESSION_IN_PARTS what there was room
+ * for stays, and is being copied to; the next call takes the rest.
  */
 int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			      struct gcr_error *error);

@@ -255,6 +255,17 @@ def test_refreeze():
     check(not found['failures'] and not found['notes'], out)
 
 
+def test_exchange():
+    """Only if it is named. That the contents are right is looked at after each."""
+    found, out = results('--sizes', '16M', '--runs', '2', '--rows', 'exchange', '--no-calls')
+    row, = found['exchanges']
+    check(row['bytes'] == 16 * MIB and row['row'] == 'exchange', out)
+    for key in ('apart_usec', 'exchange_usec'):
+        check(len(row[key]['values']) == 2 and min(row[key]['values']) > 0, out)
+    check(0 < row['ratio'] < 100, out)
+    check('thaw swap=' in out, out)
+
+
 def test_copies():
     """Files of a frozen process, out of the mount and in, next to the same in a bare tmpfs."""
     found, out = results('--sizes', '16M,8M', '--runs', '3', '--rows', 'copy', '--no-calls')
@@ -551,8 +562,8 @@ def test_mount():
           GPUCR_SIM_DIR=state)
 
 
-NEED_FUSE = (test_driver, test_vmm, test_refreeze, test_copies, test_hip, test_interrupt,
-             test_mount)
+NEED_FUSE = (test_driver, test_vmm, test_refreeze, test_copies, test_exchange, test_hip,
+             test_interrupt, test_mount)
 
 
 def main():

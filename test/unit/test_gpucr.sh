@@ -252,7 +252,7 @@ dump t:tcp=close tcp=keep timeout=
 dump leave 1:123
 thaw t:timeout= training-789-12345
 thaw 4:456
-thaw s:stdio=
+thaw s:stdio= swap=
 drop "":host2 training-789-12345
 status h:host2
 ls "":-q

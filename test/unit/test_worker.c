@@ -480,6 +480,48 @@ static void test_no_vram(void)
 	CHECK(worker_leaves(&worker) == 0);
 }
 
+/* What there is room for is kept, and the rest taken when there is more. */
+static void test_vram_in_parts(void)
+{
+	struct worker worker = worker_start(&(struct worker_options){0});
+	struct process process = process_create(store, 1, 0, few, FEW);
+	CUmemAllocationProp properties = process_properties(0);
+	CUmemGenericAllocationHandle other;
+	size_t before = free_of(0);
+
+	process_allocate(&process);
+	go_out(&worker, &process);
+	process_release(&process, true);
+	DONE(worker_do(&worker, GCR_MESSAGE_END));
+	process.flags = GCR_SESSION_IN_PARTS;
+	/* The fourth finds room, and the fifth does not. */
+	OK(CU(cuMemCreate)(&other, before - 46 * MIB, &properties, 0));
+	DONE(session_begin(&worker, GCR_MESSAGE_SESSION_IN, &process, 1));
+	REFUSED(worker_do(&worker, GCR_MESSAGE_CREATE), ENOMEM, "112 MiB of VRAM are needed and");
+	CHECK(free_of(0) == 2 * MIB);
+	REFUSED(worker_do(&worker, GCR_MESSAGE_CREATE), ENOMEM, "and 2 MiB are free");
+	CHECK(free_of(0) == 2 * MIB);
+	REFUSED(worker_do(&worker, GCR_MESSAGE_COPY), EINVAL, "4 of 7 allocations");
+	OK(CU(cuMemRelease)(other));
+	DONE(worker_do(&worker, GCR_MESSAGE_CREATE));
+	/* All is there: there is nothing left to take. */
+	DONE(worker_do(&worker, GCR_MESSAGE_CREATE));
+	DONE(worker_do(&worker, GCR_MESSAGE_COPY));
+	DONE(session_export(&worker, &process));
+	process_receive(&process);
+	DONE(worker_do(&worker, GCR_MESSAGE_END));
+	process_release(&process, true);
+	/* And what is given up in the middle is given up whole. */
+	OK(CU(cuMemCreate)(&other, before - 46 * MIB, &properties, 0));
+	DONE(session_begin(&worker, GCR_MESSAGE_SESSION_IN, &process, 1));
+	REFUSED(worker_do(&worker, GCR_MESSAGE_CREATE), ENOMEM, "MiB are free");
+	DONE(worker_do(&worker, GCR_MESSAGE_END));
+	CHECK(free_of(0) == 46 * MIB);
+	OK(CU(cuMemRelease)(other));
+	process_destroy(&process);
+	CHECK(worker_leaves(&worker) == 0);
+}
+
 /* One call of the driver fails, once, on the way out. Afterwards everything is as before. */
 static void test_faults_out(void)
 {
@@ -830,6 +872,7 @@ static const struct {
 	{"files", test_files},
 	{"full_store", test_full_store},
 	{"no_vram", test_no_vram},
+	{"vram_in_parts", test_vram_in_parts},
 	{"faults_out", test_faults_out},
 	{"unprepared", test_unprepared},
 	{"host_digests", test_host_digests},

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Each of the two says how far it is, and waits for the other one. exchange->lock is the last that
+ * is taken.
+ *
+ * Whatever happens, one of them is in VRAM in the end, or `error` says why not: until the freeze
+ * has committed, a failure of either takes both back; from then on a failure of the thaw has the
+ * other process thawed again. A process that ends takes nothing back but what depends on it: the
+ * thaw goes on if the one that was to be frozen has ended, since its VRAM is free.
+ */
+#include "fs/exchange.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "fs/daemon.h"
+#include "fs/engine.h"
+#include "fs/log.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* How often a stop is looked for. */
+#define LOOK_USEC   (20 * GCR_USEC_PER_MSEC)
+/* The kernel may free what is no more in use a little later (see vmm_released.c). */
+#define RETURN_USEC (2 * GCR_USEC_PER_SEC)
+
+/* In the order in which they come about; nobody waits for one that has failed. */
+enum progress {
+	STARTED,
+	READY, /* the thaw is alone on its GPUs; the freeze has its workers */
+	DONE,  /* running; frozen, or ended: the VRAM is free */
+	FAILED,
+};
+
+struct gcr_exchange {
+	struct gcr_command freeze;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	enum progress frozen;
+	enum progress thawed;
+	int64_t out_usec; /* when the freeze was done, monotonic */
+};
+
+int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
+		       struct gcr_error *error)
+{
+	struct gcr_process *const processes[] = {thawed, frozen};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(processes); i++) {
+		const char *unused;
+		const char *name = gcr_engine_choose(processes[i], &unused)->name;
+
+		if (!gcr_engine_has_files(name))
+			return gcr_error_set(error, EOPNOTSUPP,
+					     "process %d is of the engine %s, which cannot work in "
+					     "both directions at once: freeze, then thaw",
+					     (int)processes[i]->pid, name);
+	}
+	return 0;
+}
+
+struct gcr_exchange *gcr_exchange_create(const struct gcr_command *command)
+{
+	struct gcr_exchange *exchange = calloc(1, sizeof(*exchange));
+
+	if (!exchange)
+		return NULL;
+	exchange->freeze = (struct gcr_command){
+		.verb = GCR_VERB_FREEZE,
+		.data = command->swap_data,
+		.timeout_usec = command->timeout_usec,
+		.writer = command->writer,
+		.writer_uid = command->writer_uid,
+	};
+	pthread_mutex_init(&exchange->lock, NULL);
+	pthread_cond_init(&exchange->changed, NULL);
+	return exchange;
+}
+
+void gcr_exchange_destroy(struct gcr_exchange *exchange)
+{
+	if (!exchange)
+		return;
+	pthread_cond_destroy(&exchange->changed);
+	pthread_mutex_destroy(&exchange->lock);
+	free(exchange);
+}
+
+const struct gcr_command *gcr_exchange_freeze(const struct gcr_exchange *exchange)
+{
+	return &exchange->freeze;
+}
+
+bool gcr_exchange_freezes(const struct gcr_task *task)
+{
+	return task->exchange && task->command == &task->exchange->freeze;
+}
+
+bool gcr_exchange_thaws(const struct gcr_task *task)
+{
+	return task->exchange && task->command != &task->exchange->freeze;
+}
+
+/* ---- how far they are ---- */
+
+static enum progress *progress_of(const struct gcr_task *task)
+{
+	return gcr_exchange_freezes(task) ? &task->exchange->frozen : &task->exchange->thawed;
+}
+
+static enum progress get(struct gcr_exchange *exchange, const enum progress *progress)
+{
+	enum progress value;
+
+	pthread_mutex_lock(&exchange->lock);
+	value = *progress;
+	pthread_mutex_unlock(&exchange->lock);
+	return value;
+}
+
+/* It only goes on, never back. */
+static void set(const struct gcr_task *task, enum progress value)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	enum progress *progress = progress_of(task);
+
+	pthread_mutex_lock(&exchange->lock);
+	if (value == DONE && progress == &exchange->frozen)
+		exchange->out_usec = gcr_clock_usec();
+	if (value > *progress)
+		*progress = value;
+	pthread_cond_broadcast(&exchange->changed);
+	pthread_mutex_unlock(&exchange->lock);
+}
+
+/* For a moment, or until *@progress is at least @wanted. */
+static void wait_a_moment(struct gcr_exchange *exchange, const enum progress *progress,
+			  enum progress wanted)
+{
+	int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
+	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+				 until_usec % GCR_USEC_PER_SEC * 1000};
+	int result = 0;
+
+	pthread_mutex_lock(&exchange->lock);
+	while (*progress < wanted && !result)
+		result = pthread_cond_clockwait(&exchange->changed, &exchange->lock,
+						CLOCK_MONOTONIC, &until);
+	pthread_mutex_unlock(&exchange->lock);
+}
+
+/* Until the other one is that far; -ECANCELED: the two are to stop. */
+static int wait_for(struct gcr_task *task, const enum progress *progress, enum progress wanted)
+{
+	while (get(task->exchange, progress) < wanted) {
+		if (gcr_task_stopped(task))
+			return -ECANCELED;
+		wait_a_moment(task->exchange, progress, wanted);
+	}
+	/* Whoever fails stops the operation first. */
+	return gcr_task_stopped(task) ? -ECANCELED : 0;
+}
+
+/* It comes to its end by itself, however that is. */
+static enum progress wait_for_thaw(struct gcr_exchange *exchange)
+{
+	enum progress progress;
+
+	while ((progress = get(exchange, &exchange->thawed)) < DONE)
+		wait_a_moment(exchange, &exchange->thawed, DONE);
+	return progress;
+}
+
+/* ---- for engines ---- */
+
+int gcr_exchange_wait_turn(struct gcr_task *task)
+{
+	if (!gcr_exchange_freezes(task))
+		return 0;
+	return wait_for(task, &task->exchange->thawed, READY);
+}
+
+int gcr_exchange_begin_thaw(struct gcr_task *task)
+{
+	if (!gcr_exchange_thaws(task))
+		return 0;
+	set(task, READY);
+	return wait_for(task, &task->exchange->frozen, READY);
+}
+
+void gcr_exchange_begin_freeze(struct gcr_task *task)
+{
+	if (gcr_exchange_freezes(task))
+		set(task, READY);
+}
+
+bool gcr_exchange_needs_second(const struct gcr_task *task)
+{
+	return gcr_exchange_thaws(task) && get(task->exchange, &task->exchange->frozen) < DONE;
+}
+
+bool gcr_exchange_may_wait(const struct gcr_task *task)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	bool may_wait;
+
+	if (!gcr_exchange_thaws(task))
+		return false;
+	pthread_mutex_lock(&exchange->lock);
+	may_wait = exchange->frozen < DONE;
+	if (exchange->frozen == DONE && task->process->vendor->backend->may_keep_vram)
+		may_wait = gcr_clock_usec() < exchange->out_usec + RETURN_USEC;
+	pthread_mutex_unlock(&exchange->lock);
+	return may_wait;
+}
+
+int gcr_exchange_wait_room(struct gcr_task *task)
+{
+	struct gcr_exchange *exchange = task->exchange;
+
+	/* What has not come back by then does so at any moment. */
+	if (get(exchange, &exchange->frozen) == DONE)
+		wait_a_moment(exchange, &exchange->frozen, FAILED);
+	return wait_for(task, &exchange->frozen, DONE);
+}
+
+void gcr_exchange_fail(struct gcr_task *task, struct gcr_error *error)
+{
+	if (!gcr_exchange_freezes(task) || error->number == ESRCH ||
+	    gcr_process_is_going(task->process))
+		return;
+	gcr_task_fail(task, error);
+	set(task, FAILED);
+	wait_for_thaw(task->exchange);
+}
+
+int gcr_exchange_commit(struct gcr_task *task)
+{
+	int result;
+
+	if (gcr_exchange_freezes(task)) {
+		task->has_passed = true;
+		return 0;
+	}
+	atomic_store(&task->phase, "vote");
+	result = wait_for(task, &task->exchange->frozen, DONE);
+	return result ? result : gcr_task_decide(task);
+}
+
+/* ---- the two ---- */
+
+/* It was frozen for one that could not be thawed. */
+static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	int result;
+
+	task->from = GCR_STATE_FROZEN;
+	task->is_undoing = true;
+	gcr_process_set_state(task->process, GCR_STATE_THAWING);
+	*error = (struct gcr_error){0};
+	result = gcr_engine_of(task->process)->thaw(task, ret_state, error);
+	task->from = GCR_STATE_RUNNING;
+	task->is_undoing = false;
+	task->has_passed = false;
+	/* Whoever stopped the two explains it. */
+	if (!result) {
+		*error = (struct gcr_error){0};
+		return -ECANCELED;
+	}
+	gcr_error_prefix(
+		error, "it was frozen for a process that could not be thawed, and %s thawed again",
+		*ret_state == GCR_STATE_FROZEN
+			? "stays frozen, its bytes in the store: it could not be"
+			: "could not be");
+	gcr_log(LOG_ERR, task->process->pid, "roll-back: %s", error->words);
+	return result;
+}
+
+static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	int result = gcr_engine_freeze(task, ret_state, error);
+
+	if (result < 0) {
+		gcr_exchange_fail(task, error);
+		return result;
+	}
+	set(task, DONE);
+	atomic_store(&task->phase, "vote");
+	if (wait_for_thaw(task->exchange) == DONE)
+		return 0;
+	return thaw_again(task, ret_state, error);
+}
+
+int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
+			   struct gcr_error *error)
+{
+	int result;
+
+	if (gcr_exchange_freezes(task))
+		return freeze(task, ret_state, error);
+	result = gcr_engine_of(task->process)->thaw(task, ret_state, error);
+	if (gcr_process_has_ended(task->process))
+		result = gcr_error_set(error, ESRCH, "process %d has ended",
+				       (int)task->process->pid);
+	gcr_exchange_end(task, result, error);
+	return result;
+}
+
+void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error)
+{
+	if (!task->exchange)
+		return;
+	/* The VRAM of a process that has ended is free, whatever else became of it. */
+	if (gcr_exchange_freezes(task) &&
+	    (result == -ESRCH || gcr_process_has_ended(task->process)))
+		result = 0;
+	if (result < 0 && get(task->exchange, progress_of(task)) < DONE)
+		gcr_task_fail(task, error);
+	set(task, result < 0 ? FAILED : DONE);
+}
