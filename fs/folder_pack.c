@@ -796,9 +796,15 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t writes)
 {
 	const struct gcr_folder_inode *inode = file->inode;
+	struct stat stat;
 
 	if (!file->is_packer)
 		return -EBADF;
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	/* Who has the other name finds holes: only this name has a table. */
+	if (stat.st_nlink > 1)
+		return -EMLINK;
 	if (inode->writes != writes ||
 	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))
 		return -EAGAIN;

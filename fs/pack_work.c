@@ -304,13 +304,13 @@ int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worke
 			      : pack_piece(work, worker, source->file, piece);
 	pthread_mutex_lock(&work->lock);
 	index = source->index;
-	if (result == -ETXTBSY && !source->is_skipped) {
+	if ((result == -ETXTBSY || result == -EMLINK) && !source->is_skipped) {
 		source->is_skipped = true;
 		work->skipped++;
 	}
 	put_source_locked(source);
 	pthread_mutex_unlock(&work->lock);
-	if (result == -ENODATA || result == -ETXTBSY)
+	if (result == -ENODATA || result == -ETXTBSY || result == -EMLINK)
 		result = 0;
 	return result < 0 ? explain(work, index, result, error) : 1;
 }

@@ -197,7 +197,8 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 		explain_stop(packing->stop, verb, &target->error);
 	if (!target->error.number && skipped)
 		gcr_error_set(&target->error, EBUSY,
-			      "%u of its files are open or mapped by others and stay as they are",
+			      "%u of its files are open, mapped or linked by others and stay as "
+			      "they are",
 			      skipped);
 	pthread_mutex_unlock(&packing->lock);
 	/* The folder is let go of before anybody knows of the end. */
@@ -242,13 +243,14 @@ static void complete(struct gcr_packing *packing)
 			error_number = packing->targets[i].error.number;
 	}
 	gcr_store_trim_packs(packing->daemon->store);
+	/* When the list is empty the daemon ends, and who is to be answered with it. */
+	answer(packing, error_number);
 	pthread_mutex_lock(&packings.lock);
 	for (link = &packings.list; *link != packing; link = &(*link)->next)
 		;
 	*link = packing->next;
 	pthread_cond_broadcast(&packings.ended);
 	pthread_mutex_unlock(&packings.lock);
-	answer(packing, error_number);
 	packing_unref(packing);
 }
 
