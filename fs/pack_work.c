@@ -118,6 +118,11 @@ void gcr_pack_worker_destroy(struct gcr_pack_worker *worker)
 	free(worker);
 }
 
+struct gcr_snapshot *gcr_pack_work_snapshot(const struct gcr_pack_work *work)
+{
+	return work->snapshot;
+}
+
 unsigned int gcr_pack_work_skipped(struct gcr_pack_work *work)
 {
 	GCR_LOCK_SCOPE(&work->lock);
