@@ -199,8 +199,9 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 /*
  * The piece is these chunks (GCR_PACK_PIECE_CHUNKS entries) from now on, whose references are the
  * file's then; the memory that it had goes back. -EAGAIN: somebody has written to the file since it
- * was read; -ETXTBSY: somebody outside has it open or mapped, who would not see that; -EBUSY a
- * verb; -ENOSPC, -ENOMEM the table; -EIO. With errors nothing has changed.
+ * was read; -ETXTBSY: somebody outside has it open or mapped, or, -EMLINK, under another name, who
+ * would not see that; -EBUSY a verb; -ENOSPC, -ENOMEM the table; -EIO. With errors nothing has
+ * changed.
  */
 int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
 			  const struct gcr_pack_entry *entries, uint64_t writes);

@@ -192,25 +192,19 @@ static int open_left(int tables_fd, uid_t uid, const char *name,
 		     struct gcr_folder_packed **ret_packed)
 {
 	struct gcr_folder_packed *packed = calloc(1, sizeof(*packed));
-	struct gcr_pack_table_header header;
-	_cleanup_close_ int fd = openat(tables_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	struct gcr_error error;
-	struct stat stat;
-	int result = packed ? 0 : -ENOMEM;
+	uint64_t bytes;
+	int result;
 
-	if (!result && (fd < 0 || fstat(fd, &stat) < 0 ||
-			pread(fd, &header, sizeof(header), 0) != sizeof(header)))
-		result = -EPROTO;
-	if (!result)
-		result = gcr_pack_table_open(tables_fd, name, header.file_bytes, uid, false,
-					     &packed->table, &error);
+	if (!packed)
+		return -ENOMEM;
+	result = gcr_pack_table_open_left(tables_fd, name, uid, &packed->table, &packed->file_bytes,
+					  &bytes);
 	if (result < 0) {
 		free(packed);
 		return result;
 	}
 	packed->ino = (ino_t)strtoull(name, NULL, 10);
-	packed->file_bytes = header.file_bytes;
-	packed->memory_bytes = round_up((uint64_t)stat.st_size, MEMORY_BYTES);
+	packed->memory_bytes = round_up(bytes, MEMORY_BYTES);
 	packed->is_left = true;
 	*ret_packed = packed;
 	return 0;
@@ -329,12 +323,7 @@ void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures 
 static int read_chunk(struct gcr_packs *packs, struct gcr_packer *packer,
 		      const struct gcr_pack_entry *entry, void *ret_bytes)
 {
-	size_t size = gcr_pack_entry_bytes(entry);
-
-	if (entry->kind == GCR_PACK_STORED)
-		return gcr_packs_read(packs, packer, entry, ret_bytes, size);
-	memset(ret_bytes, 0, size);
-	return 0;
+	return gcr_packs_read(packs, packer, entry, ret_bytes, gcr_pack_entry_bytes(entry));
 }
 
 /* Bytes of a packed piece, from @offset in it on; they are all in it. */
@@ -796,9 +785,15 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t writes)
 {
 	const struct gcr_folder_inode *inode = file->inode;
+	struct stat stat;
 
 	if (!file->is_packer)
 		return -EBADF;
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	/* Who has the other name finds holes: only this name has a table. */
+	if (stat.st_nlink > 1)
+		return -EMLINK;
 	if (inode->writes != writes ||
 	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))
 		return -EAGAIN;

@@ -60,6 +60,7 @@ static bool is_entry(const struct gcr_pack_entry *entry, uint32_t bytes)
 	case GCR_PACK_ZEROS:
 		return gcr_pack_entry_bytes(entry) == bytes;
 	case GCR_PACK_STORED:
+	case GCR_PACK_LOST:
 		return gcr_pack_entry_bytes(entry) == bytes &&
 		       entry->packed_bytes_less_1 <= entry->bytes_less_1;
 	default:
@@ -92,9 +93,9 @@ static struct gcr_pack_figures figures_of(const struct gcr_pack_entry *entries)
 		figures.packed_bytes += bytes;
 		if (entry->kind == GCR_PACK_ZEROS)
 			figures.zero_bytes += bytes;
-		else if (entry->flags & GCR_PACK_FLAG_SHARED)
+		else if (entry->kind == GCR_PACK_STORED && entry->flags & GCR_PACK_FLAG_SHARED)
 			figures.shared_bytes += bytes;
-		else
+		else if (entry->kind == GCR_PACK_STORED)
 			figures.packed_to_bytes += gcr_pack_entry_packed_bytes(entry);
 	}
 	if (figures.zero_bytes == figures.packed_bytes)
@@ -265,6 +266,45 @@ int gcr_pack_table_open(int directory_fd, const char *name, uint64_t file_bytes,
 	return 0;
 }
 
+/* What its header says, which is checked when it is opened. -ENOENT: it was never finished. */
+static int read_header(int directory_fd, const char *name, struct gcr_pack_table_header *ret_header,
+		       uint64_t *ret_table_bytes)
+{
+	_cleanup_close_ int fd = openat(directory_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	struct stat stat;
+
+	*ret_header = (struct gcr_pack_table_header){0};
+	if (fd < 0)
+		return errno == ELOOP ? -EPROTO : -errno;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if (!S_ISREG(stat.st_mode))
+		return -EPROTO;
+	if (pread(fd, ret_header, sizeof(*ret_header), 0) < 0)
+		return -errno;
+	*ret_table_bytes = (uint64_t)stat.st_size;
+	return *ret_header->magic ? 0 : -ENOENT;
+}
+
+int gcr_pack_table_open_left(int directory_fd, const char *name, uid_t uid,
+			     struct gcr_pack_table **ret_table, uint64_t *ret_file_bytes,
+			     uint64_t *ret_table_bytes)
+{
+	struct gcr_pack_table_header header;
+	uint64_t table_bytes = 0;
+	struct gcr_error error;
+	int result = read_header(directory_fd, name, &header, &table_bytes);
+
+	if (!result)
+		result = gcr_pack_table_open(directory_fd, name, header.file_bytes, uid, false,
+					     ret_table, &error);
+	if (result < 0)
+		return result;
+	*ret_file_bytes = header.file_bytes;
+	*ret_table_bytes = table_bytes;
+	return 0;
+}
+
 struct gcr_pack_table *gcr_pack_table_ref(struct gcr_pack_table *table)
 {
 	atomic_fetch_add_explicit(&table->references, 1, memory_order_relaxed);
@@ -322,7 +362,7 @@ bool gcr_pack_table_is_hole(const struct gcr_pack_table *table, uint64_t piece)
 	const struct gcr_pack_entry *entries = piece_of(table, piece)->entries;
 
 	for (size_t i = 0; i < GCR_PACK_PIECE_CHUNKS; i++)
-		if (entries[i].kind == GCR_PACK_STORED)
+		if (entries[i].kind == GCR_PACK_STORED || entries[i].kind == GCR_PACK_LOST)
 			return false;
 	return true;
 }
@@ -347,6 +387,18 @@ int gcr_pack_table_publish(struct gcr_pack_table *table, uint64_t piece,
 	__atomic_store_n(&to[0].kind, entries[0].kind, __ATOMIC_RELEASE);
 	count(table, entries, 1);
 	return 0;
+}
+
+void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t chunk)
+{
+	struct gcr_pack_entry *entry = &piece_of(table, piece)->entries[chunk];
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+
+	gcr_pack_table_read(table, piece, entries);
+	count(table, entries, -1);
+	__atomic_store_n(&entry->kind, GCR_PACK_LOST, __ATOMIC_RELEASE);
+	entries[chunk].kind = GCR_PACK_LOST;
+	count(table, entries, 1);
 }
 
 void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece)

@@ -27,6 +27,14 @@ struct gcr_pack_table; /* reference-counted */
  */
 int gcr_pack_table_open(int directory_fd, const char *name, uint64_t file_bytes, uid_t uid,
 			bool create, struct gcr_pack_table **ret_table, struct gcr_error *error);
+/*
+ * One that an earlier daemon has left, of a file of *ret_file_bytes. -ENOENT: it was never
+ * finished; -EPROTO: it is damaged. With other errors (-ENOMEM, -EMFILE, ...) nothing is known of
+ * it.
+ */
+int gcr_pack_table_open_left(int directory_fd, const char *name, uid_t uid,
+			     struct gcr_pack_table **ret_table, uint64_t *ret_file_bytes,
+			     uint64_t *ret_table_bytes);
 struct gcr_pack_table *gcr_pack_table_ref(struct gcr_pack_table *table);
 void gcr_pack_table_unref(struct gcr_pack_table *table); /* NULL is allowed; the file stays */
 GCR_DEFINE_CLEANUP(struct gcr_pack_table *, gcr_pack_table_unref);
@@ -55,6 +63,8 @@ bool gcr_pack_table_is_hole(const struct gcr_pack_table *table, uint64_t piece);
 int gcr_pack_table_publish(struct gcr_pack_table *table, uint64_t piece,
 			   const struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS]);
 void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece);
+/* A chunk of a packed piece is not there: it cannot be read, and is nobody's to drop. */
+void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t chunk);
 
 struct gcr_pack_figures {
 	uint64_t pieces;

@@ -118,6 +118,11 @@ void gcr_pack_worker_destroy(struct gcr_pack_worker *worker)
 	free(worker);
 }
 
+struct gcr_snapshot *gcr_pack_work_snapshot(const struct gcr_pack_work *work)
+{
+	return work->snapshot;
+}
+
 unsigned int gcr_pack_work_skipped(struct gcr_pack_work *work)
 {
 	GCR_LOCK_SCOPE(&work->lock);
@@ -304,13 +309,13 @@ int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worke
 			      : pack_piece(work, worker, source->file, piece);
 	pthread_mutex_lock(&work->lock);
 	index = source->index;
-	if (result == -ETXTBSY && !source->is_skipped) {
+	if ((result == -ETXTBSY || result == -EMLINK) && !source->is_skipped) {
 		source->is_skipped = true;
 		work->skipped++;
 	}
 	put_source_locked(source);
 	pthread_mutex_unlock(&work->lock);
-	if (result == -ENODATA || result == -ETXTBSY)
+	if (result == -ENODATA || result == -ETXTBSY || result == -EMLINK)
 		result = 0;
 	return result < 0 ? explain(work, index, result, error) : 1;
 }

@@ -36,7 +36,10 @@ GCR_DEFINE_CLEANUP(struct gcr_pack_worker *, gcr_pack_worker_destroy);
 int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 		       struct gcr_error *error);
 
-/* Files that stay as they are, as somebody outside has them open or mapped. */
+/* What is packed or unpacked; stays the work's. */
+struct gcr_snapshot *gcr_pack_work_snapshot(const struct gcr_pack_work *work);
+
+/* Files that stay as they are: others have them open, mapped or linked. */
 unsigned int gcr_pack_work_skipped(struct gcr_pack_work *work);
 
 #endif

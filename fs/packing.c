@@ -7,6 +7,7 @@
 #include "fs/packing.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -18,6 +19,7 @@
 #include "fs/operation.h"
 #include "fs/pack_table.h"
 #include "fs/pack_work.h"
+#include "fs/pin.h"
 #include "fs/store.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
@@ -32,10 +34,16 @@
 /* How far below the kernel's own limit on a FUSE request we answer. */
 #define DEADLINE_MARGIN_USEC (5 * GCR_USEC_PER_SEC)
 
+/* So often a worker is asked whether it has given files up, and so long between. */
+#define LOOKS	  100
+#define LOOK_MSEC 20
+
 struct target {
 	struct gcr_process *process;
 	struct gcr_pack_work *work; /* NULL: a verb has begun for the process */
 	struct gcr_error error;	    /* the first; number 0: none */
+	bool is_begun;		    /* a thread has come */
+	bool is_ready;		    /* its files are let go of */
 	bool is_done;		    /* no further pieces */
 	unsigned int threads;	    /* that are at it */
 };
@@ -197,7 +205,8 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 		explain_stop(packing->stop, verb, &target->error);
 	if (!target->error.number && skipped)
 		gcr_error_set(&target->error, EBUSY,
-			      "%u of its files are open or mapped by others and stay as they are",
+			      "%u of its files are open, mapped or linked by others and stay as "
+			      "they are",
 			      skipped);
 	pthread_mutex_unlock(&packing->lock);
 	/* The folder is let go of before anybody knows of the end. */
@@ -242,13 +251,14 @@ static void complete(struct gcr_packing *packing)
 			error_number = packing->targets[i].error.number;
 	}
 	gcr_store_trim_packs(packing->daemon->store);
+	/* When the list is empty the daemon ends, and who is to be answered with it. */
+	answer(packing, error_number);
 	pthread_mutex_lock(&packings.lock);
 	for (link = &packings.list; *link != packing; link = &(*link)->next)
 		;
 	*link = packing->next;
 	pthread_cond_broadcast(&packings.ended);
 	pthread_mutex_unlock(&packings.lock);
-	answer(packing, error_number);
 	packing_unref(packing);
 }
 
@@ -270,6 +280,31 @@ static bool has_failed(struct gcr_packing *packing, const struct target *target)
 	return target->error.number;
 }
 
+/* The first thread has the workers give up what they have of the files; the others wait. */
+static void make_ready(struct gcr_packing *packing, struct target *target)
+{
+	struct gcr_snapshot *snapshot = gcr_pack_work_snapshot(target->work);
+	unsigned int looks = 0;
+	bool is_first;
+
+	pthread_mutex_lock(&packing->lock);
+	is_first = !target->is_begun;
+	target->is_begun = true;
+	while (!is_first && !target->is_ready)
+		pthread_cond_wait(&packing->idle, &packing->lock);
+	pthread_mutex_unlock(&packing->lock);
+	if (!is_first)
+		return;
+	while (packing->command.verb == GCR_VERB_PACK && looks++ < LOOKS && !stopped(packing) &&
+	       !has_failed(packing, target) &&
+	       gcr_unpin_files(target->process, snapshot) == -EAGAIN)
+		poll(NULL, 0, LOOK_MSEC);
+	pthread_mutex_lock(&packing->lock);
+	target->is_ready = true;
+	pthread_cond_broadcast(&packing->idle);
+	pthread_mutex_unlock(&packing->lock);
+}
+
 /* Other threads may be at pieces of it still. */
 static void do_target(struct gcr_packing *packing, struct target *target,
 		      struct gcr_pack_worker *worker)
@@ -279,6 +314,7 @@ static void do_target(struct gcr_packing *packing, struct target *target,
 
 	if (!begin_target(packing, target))
 		return;
+	make_ready(packing, target);
 	while (result > 0 && !stopped(packing) && !has_failed(packing, target))
 		result = gcr_pack_work_step(target->work, worker, &error);
 	pthread_mutex_lock(&packing->lock);

@@ -21,6 +21,7 @@ struct pin_job {
 	struct gcr_helpers *helpers;
 	pid_t workers;	/* the sum of their pids: another one makes another sum */
 	bool only_look; /* at who they are */
+	uint16_t type;	/* of the message */
 };
 
 /* Files of one GPU, in a snapshot or else in the pool. */
@@ -58,20 +59,24 @@ static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 	struct gcr_result answer = {0};
 	struct gcr_error error;
 	int result = gcr_helpers_borrow_worker(job->helpers, uuid, is_second, &worker);
+	bool is_through = true;
 	size_t count;
 
 	while (!result && (count = open_some(files, fds))) {
-		result = gcr_helper_request_fds(worker, GCR_MESSAGE_PIN, NULL, 0, fds, count,
-						&error);
+		result = gcr_helper_request_fds(worker, job->type, NULL, 0, fds, count, &error);
 		if (!result)
 			result = gcr_helper_result(worker, ANSWER_USEC, -1, &answer);
 		/* Until all are told of, there is more to come anyway. */
 		if (!result && answer.error != EAGAIN)
 			result = -answer.error;
+		is_through = is_through && answer.error != EAGAIN;
 		for (size_t i = 0; i < count; i++)
 			close(fds[i]);
 	}
 	gcr_helper_put(worker);
+	/* Of what is registered the last answer tells; of what is given up each its own. */
+	if (!result && job->type == GCR_MESSAGE_UNPIN)
+		return is_through ? 0 : -EAGAIN;
 	return result ? result : -answer.error;
 }
 
@@ -151,7 +156,11 @@ static int pin_pool(struct pin_job *job, const struct gcr_process *process, cons
 void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 {
 	struct pin_job job = {
-		.daemon = daemon, .helpers = process->vendor->helpers, .only_look = true};
+		.daemon = daemon,
+		.helpers = process->vendor->helpers,
+		.only_look = true,
+		.type = GCR_MESSAGE_PIN,
+	};
 	struct gcr_snapshot *snapshot = NULL;
 	uint8_t uuid[GCR_UUID_BYTES];
 	bool is_ready = false;
@@ -188,4 +197,19 @@ void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 		pthread_mutex_unlock(&process->lock);
 	}
 	gcr_snapshot_unref(snapshot);
+}
+
+int gcr_unpin_files(struct gcr_process *process, struct gcr_snapshot *snapshot)
+{
+	struct pin_job job = {
+		.helpers = process->vendor->helpers,
+		.only_look = true,
+		.type = GCR_MESSAGE_UNPIN,
+	};
+
+	/* One that is in use gives up by itself what has been packed. */
+	if (pin_snapshot(&job, snapshot) < 0)
+		return 0;
+	job.only_look = false;
+	return pin_snapshot(&job, snapshot);
 }

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -201,6 +202,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 {
 	_cleanup_(store_free_cleanup) struct gcr_store *store = calloc(1, sizeof(*store));
 	unsigned int processors = count_processors();
+	bool is_known = false;
 	int result;
 
 	if (!store)
@@ -218,6 +220,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	if (result < 0)
 		return result;
 	result = take_stock(store);
+	is_known = !result;
 	if (!result)
 		result = gcr_store_start_packs(store);
 	if (!result && mkdirat(store->fd, GCR_STORE_POOL, 0700) < 0)
@@ -236,7 +239,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		gcr_store_stop_packs(store);
 		gcr_error_set(error, -result, "the store in %s: %s", store->path,
 			      strerror(-result));
-		if (!store->leftovers && !store->places_count)
+		if (is_known && !store->leftovers && !store->places_count)
 			detach(store);
 		return result;
 	}
@@ -397,7 +400,12 @@ static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_lef
 	if (!removal)
 		return false;
 	*link = leftover->next;
-	memcpy(removal->name, leftover->name, sizeof(removal->name));
+	/* Its references to chunks go before it does: a daemon that comes between takes none. */
+	if (!++store->last_number)
+		store->last_number++;
+	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, store->last_number);
+	if (renameat(store->fd, leftover->name, store->fd, removal->name) < 0)
+		memcpy(removal->name, leftover->name, sizeof(removal->name));
 	removal->cost_bytes = leftover->cost_bytes;
 	store->snapshots_bytes -= leftover->cost_bytes;
 	store->going_bytes += leftover->cost_bytes;

@@ -58,52 +58,63 @@ void gcr_store_trim_packs(struct gcr_store *store)
 
 /* ---- tables ---- */
 
-/* What is done with each chunk that a table names. */
-typedef void use_entries(struct gcr_packs *packs, const char *name,
-			 const struct gcr_pack_entry *entries);
+/* What is done with a packed piece. */
+typedef int use_piece(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
+		      uint64_t piece);
 
-static void claim(struct gcr_packs *packs, const char *name, const struct gcr_pack_entry *entries)
+/* What is not there is marked so: nobody may drop what it has not claimed. */
+static int claim(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
+		 uint64_t piece)
 {
-	for (size_t i = 0; i < GCR_PACK_PIECE_CHUNKS; i++)
-		if (gcr_packs_claim(packs, &entries[i]) < 0) {
-			gcr_log(LOG_WARNING, 0, "%s in the store is packed, and damaged", name);
-			return;
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	unsigned int lost = 0;
+
+	gcr_pack_table_read(table, piece, entries);
+	for (size_t i = 0; i < GCR_PACK_PIECE_CHUNKS; i++) {
+		int result = gcr_packs_claim(packs, &entries[i]);
+
+		if (result < 0 && result != -EBADMSG)
+			return result;
+		if (result < 0) {
+			gcr_pack_table_lose(table, piece, i);
+			lost++;
 		}
+	}
+	if (lost)
+		gcr_log(LOG_WARNING, 0, "%s in the store is packed, and damaged", name);
+	return 0;
 }
 
-static void drop(struct gcr_packs *packs, const char *name, const struct gcr_pack_entry *entries)
+static int drop(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
+		uint64_t piece)
 {
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+
+	gcr_pack_table_read(table, piece, entries);
 	gcr_packs_drop(packs, entries, GCR_PACK_PIECE_CHUNKS);
+	return 0;
 }
 
 static int use_table(struct gcr_packs *packs, int tables_fd, const char *table_name,
-		     const char *name, use_entries *use)
+		     const char *name, use_piece *use)
 {
 	_cleanup_(gcr_pack_table_unref_cleanup) struct gcr_pack_table *table = NULL;
-	_cleanup_close_ int fd = openat(tables_fd, table_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
-	struct gcr_pack_table_header header;
-	struct gcr_error error;
-	int result;
+	uint64_t file_bytes = 0;
+	uint64_t table_bytes = 0;
+	int result = gcr_pack_table_open_left(tables_fd, table_name, gcr_packs_uid(packs), &table,
+					      &file_bytes, &table_bytes);
 
-	if (fd < 0 || pread(fd, &header, sizeof(header), 0) != sizeof(header))
-		return -EPROTO;
-	result = gcr_pack_table_open(tables_fd, table_name, header.file_bytes, gcr_packs_uid(packs),
-				     false, &table, &error);
 	if (result < 0)
 		return result;
-	for (uint64_t piece = 0; piece < gcr_pack_table_pieces(table); piece++) {
-		if (!gcr_pack_table_is_packed(table, piece))
-			continue;
-		gcr_pack_table_read(table, piece, entries);
-		use(packs, name, entries);
-	}
-	return 0;
+	for (uint64_t piece = 0; piece < gcr_pack_table_pieces(table) && !result; piece++)
+		if (gcr_pack_table_is_packed(table, piece))
+			result = use(packs, name, table, piece);
+	return result;
 }
 
 /* All tables in a directory, of one user. -ENOMEM, ... */
 static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char *name,
-			 use_entries *use)
+			 use_piece *use)
 {
 	_cleanup_(gcr_packs_unref_cleanup) struct gcr_packs *packs = NULL;
 	_cleanup_closedir_ DIR *dir = fdopendir(fd);
@@ -112,8 +123,9 @@ static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char 
 	int result;
 
 	if (!dir) {
+		result = -errno;
 		close(fd);
-		return -ENOMEM;
+		return result;
 	}
 	result = gcr_store_packs(store, uid, &packs, &error);
 	if (result < 0)
@@ -141,7 +153,7 @@ int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_
 	const struct dirent *entry;
 
 	if (!dir)
-		return fd < 0 ? fd : -ENOMEM;
+		return fd < 0 ? fd : -errno;
 	TAKE_FD(fd);
 	while ((entry = readdir(dir))) {
 		if (strncmp(entry->d_name, GCR_PACK_TABLES_NAME, length) != 0)
@@ -152,14 +164,15 @@ int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_
 	return -ENOENT;
 }
 
-static int use_tables(struct gcr_store *store, const char *name, use_entries *use)
+static int use_tables(struct gcr_store *store, const char *name, use_piece *use)
 {
 	uid_t uid = 0;
 	int fd = gcr_store_find_tables(store, name, &uid);
 
-	if (fd < 0)
-		return fd == -ENOMEM ? fd : 0;
-	return use_directory(store, fd, uid, name, use);
+	/* There is none; whatever else may be so only now. */
+	if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
+		return 0;
+	return fd < 0 ? fd : use_directory(store, fd, uid, name, use);
 }
 
 void gcr_store_drop_tables(struct gcr_store *store, const char *name)

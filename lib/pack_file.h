@@ -38,6 +38,7 @@ enum gcr_pack_kind {
 	GCR_PACK_NOTHING, /* not packed, or beyond the end of the file */
 	GCR_PACK_ZEROS,	  /* a hole */
 	GCR_PACK_STORED,  /* in a segment */
+	GCR_PACK_LOST,	  /* a later daemon did not find it there: it has no reference, nor bytes */
 };
 
 /* It was there already when this one was packed: another one has the memory. */

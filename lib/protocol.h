@@ -80,6 +80,11 @@ enum gcr_message_type {
 	 * that is not over yet, ask again. What is known already may be sent again.
 	 */
 	GCR_MESSAGE_PIN = 57,
+	/*
+	 * No payload; fds: files of the store of which nobody but the daemon is to have anything:
+	 * they are given up if they were sent. EAGAIN: that is not over yet, ask again.
+	 */
+	GCR_MESSAGE_UNPIN = 58,
 
 	/* preload library -> daemon; not answered */
 	GCR_MESSAGE_REGISTER = 96, /* struct gcr_register; fd: the page (struct gcr_page) */

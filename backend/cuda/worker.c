@@ -334,6 +334,16 @@ static int on_pin(struct worker *worker, struct gcr_message *request, struct gcr
 	return 0;
 }
 
+static int on_unpin(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
+		    CUresult *ret_driver_result, struct gcr_error *error)
+{
+	bool are_gone = true;
+
+	for (size_t i = 0; i < request->fds_count && worker->gpu.pins; i++)
+		are_gone = gcr_pins_remove(worker->gpu.pins, request->fds[i]) && are_gone;
+	return are_gone ? 0 : gcr_error_set(error, EAGAIN, "files are still being given up");
+}
+
 static const struct verb {
 	uint16_t type;
 	bool needs_session;
@@ -350,6 +360,7 @@ static const struct verb {
 	{GCR_MESSAGE_EXPORT, true, on_export},
 	{GCR_MESSAGE_END, true, on_end},
 	{GCR_MESSAGE_PIN, false, on_pin},
+	{GCR_MESSAGE_UNPIN, false, on_unpin},
 };
 
 static int run(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,

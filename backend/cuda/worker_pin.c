@@ -226,6 +226,33 @@ void gcr_pins_add(struct gcr_pins *pins, int fd)
 	pthread_mutex_unlock(&pins->lock);
 }
 
+static bool forget_file(struct pin *list, const struct stat *status)
+{
+	bool found = false;
+
+	for (struct pin *pin = list; pin; pin = pin->next)
+		if (pin->device == status->st_dev && pin->inode == status->st_ino)
+			found = pin->forgotten = true;
+	return found;
+}
+
+bool gcr_pins_remove(struct gcr_pins *pins, int fd)
+{
+	struct stat status;
+	bool is_gone;
+
+	if (fstat(fd, &status) < 0)
+		return true;
+	pthread_mutex_lock(&pins->lock);
+	is_gone = !forget_file(pins->list, &status);
+	is_gone = !forget_file(pins->pending, &status) && is_gone;
+	/* Perhaps it is the one that the thread is at. */
+	is_gone = !pins->working && is_gone;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+	return is_gone;
+}
+
 bool gcr_pins_settled(struct gcr_pins *pins)
 {
 	bool settled;

@@ -26,6 +26,9 @@ void gcr_pins_destroy(struct gcr_pins *pins); /* NULL is allowed */
  */
 void gcr_pins_add(struct gcr_pins *pins, int fd);
 
+/* The file behind @fd, the caller's, is given up soon. True: nothing of it is held. */
+bool gcr_pins_remove(struct gcr_pins *pins, int fd);
+
 /* Is all that was added registered, as far as that can be? */
 bool gcr_pins_settled(struct gcr_pins *pins);
 

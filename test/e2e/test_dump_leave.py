@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """dump that leaves the process frozen, of frozen ones, and under names; what is open."""
 import os
+import pathlib
 import pty
 import socket
 import subprocess
@@ -49,6 +50,32 @@ def test_leave():
             one.wait_ticks()
             equal(machine.state(one.pid), 'running')
             end(one)
+
+
+def read_vram(machine, name):
+    with os.scandir(machine.path(name, 'snapshot', 'vram')) as entries:
+        return {entry.name: pathlib.Path(entry.path).read_bytes() for entry in entries}
+
+
+def test_pack_after_it():
+    """The place has the same files: they stay as they are, or the place would have holes."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.must(one.pid, 'pack')
+        machine.must(one.pid, 'dump leave name=copy')
+        bytes_of_vram = read_vram(machine, one.pid)
+        check(any(any(content) for content in bytes_of_vram.values()), 'there is something in it')
+        equal(machine.write(one.pid, 'pack'), 'EBUSY')
+        check('linked' in machine.error(one.pid), machine.error(one.pid))
+        equal(machine.status(one.pid)['packed_bytes'], '0')
+        equal(read_vram(machine, one.pid), bytes_of_vram)
+        equal(read_vram(machine, 'copy'), bytes_of_vram)
+        machine.must('copy', 'drop')
+        wait_for(lambda: machine.write(one.pid, 'pack') == 'ok', 'the links to go')
+        equal(read_vram(machine, one.pid), bytes_of_vram)
+        machine.must(one.pid, 'thaw')
+        one.wait_ticks()
 
 
 def test_a_frozen_one():

@@ -518,6 +518,25 @@ static void test_mapped(void)
 	end();
 }
 
+/* Somebody outside has another name for it, and no table: it keeps its bytes. */
+static void test_linked(void)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	int vram_fd;
+
+	begin(64 * MIB, 4 * MIB);
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
+	vram_fd = gcr_snapshot_directory(snapshot);
+	CHECK(!linkat(vram_fd, name, store->fd, "linked", 0));
+	CHECK(pack_piece(packs, packer, 0) == -EMLINK);
+	CHECK(lseek(gcr_folder_file_fd(packer), 0, SEEK_HOLE) == 4 * MIB);
+	check_account(snapshot);
+	CHECK(!unlinkat(store->fd, "linked", 0));
+	CHECK(!pack_piece(packs, packer, 0));
+	check_pattern(snapshot, 0, 7);
+	end();
+}
+
 /* ---- names ---- */
 
 /* A table goes with its file, whatever that is called; one that is open goes on. */
@@ -578,6 +597,7 @@ static void tests(void)
 	test_pack_and_write();
 	test_no_room();
 	test_mapped();
+	test_linked();
 	test_names();
 }
 

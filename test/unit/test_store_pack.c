@@ -5,6 +5,8 @@
  */
 #include "fs/folder_private.h"
 
+#include <sys/resource.h>
+
 #include "fs/digest_buffer.h"
 #include "fs/pack_table.h"
 #include "test/unit/pack.h"
@@ -232,6 +234,101 @@ static void test_swept(void)
 	stop();
 }
 
+/* A daemon that may not open enough files has lost nothing: it does not start, or has all. */
+static void test_no_descriptors(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+	struct rlimit before;
+	struct rlimit few;
+	unsigned int failed = 0;
+
+	in_killed_daemon();
+	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+	few = before;
+	for (few.rlim_cur = 4; !store; few.rlim_cur++) {
+		CHECK(few.rlim_cur < 100 && !setrlimit(RLIMIT_NOFILE, &few));
+		failed += gcr_store_create(&daemon_, &store, &error) < 0;
+	}
+	CHECK(failed > 2 && !setrlimit(RLIMIT_NOFILE, &before));
+	snapshot = open_left();
+	for (size_t i = 0; i < 3; i++)
+		check_pattern(snapshot, i, (unsigned char)i);
+	gcr_snapshot_unref(snapshot);
+	stop();
+	/* Nor has it taken a table for one that is not there. */
+	start(256 * MIB, 0);
+	for (few.rlim_cur = 4;; few.rlim_cur++) {
+		CHECK(few.rlim_cur < 100 && !setrlimit(RLIMIT_NOFILE, &few));
+		if (!gcr_snapshot_open(store, LEFT_PID, LEFT_TICKS, GENERATION, &snapshot, &error))
+			break;
+	}
+	CHECK(!setrlimit(RLIMIT_NOFILE, &before));
+	for (size_t i = 0; i < 3; i++)
+		check_pattern(snapshot, i, (unsigned char)i);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* ---- what is damaged ---- */
+
+/* A chunk of the first piece of file @index is somewhere where nothing is. */
+static void damage(struct gcr_snapshot *snapshot, size_t index, size_t chunk)
+{
+	size_t at = sizeof(struct gcr_pack_table_header) + chunk * sizeof(struct gcr_pack_entry) +
+		    offsetof(struct gcr_pack_entry, segment);
+	char name[GCR_PACK_TABLE_NAME_BYTES];
+	const uint32_t segment = 999;
+	struct stat stat;
+	int fd;
+
+	CHECK(!gcr_snapshot_stat(snapshot, index, &stat));
+	gcr_pack_table_name(stat.st_ino, name);
+	fd = openat(gcr_folder_tables(gcr_snapshot_folder(snapshot)), name, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0 && pwrite(fd, &segment, sizeof(segment), (off_t)at) == sizeof(segment));
+	close(fd);
+}
+
+/* It is lost for whose it was, and takes nothing away from who shares the others with it. */
+static void test_damaged(void)
+{
+	struct gcr_snapshot *damaged;
+	struct gcr_snapshot *whole;
+	struct gcr_folder_bytes bytes;
+	struct gcr_folder_file *file;
+	struct gcr_error error = {0};
+
+	start(256 * MIB, 0);
+	damaged = create_full(LEFT_PID, GENERATION);
+	whole = create_full(getpid(), GENERATION2);
+	pack_files(damaged);
+	pack_files(whole);
+	damage(damaged, 2, 5);
+	gcr_snapshot_unref(damaged);
+	gcr_snapshot_unref(whole);
+	stop();
+	start(256 * MIB, 0);
+	damaged = open_left();
+	check_pattern(damaged, 1, 1);
+	CHECK(!open_outside(damaged, 2, O_RDONLY, &file));
+	CHECK(gcr_folder_read(file, 5 * 65536ull, 1, &bytes) == -EIO);
+	CHECK(!gcr_folder_read(file, 6 * 65536ull, 65536, &bytes) &&
+	      *(const uint64_t *)bytes.bytes == pattern(6 * 65536ull, 2));
+	gcr_folder_read_done(file, &bytes);
+	gcr_folder_close(file);
+	gcr_snapshot_unref(damaged);
+	gcr_store_drop_left(store, LEFT_PID, LEFT_TICKS);
+	wait_removed();
+	CHECK(!gcr_snapshot_open(store, getpid(), our_ticks, GENERATION2, &whole, &error));
+	check_files(whole);
+	check_account(whole);
+	gcr_snapshot_discard(whole);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
 static void tests(void)
 {
 	test_account();
@@ -239,6 +336,8 @@ static void tests(void)
 	test_open_when_discarded();
 	test_killed();
 	test_swept();
+	test_no_descriptors();
+	test_damaged();
 }
 
 int main(int argc, char **argv)
