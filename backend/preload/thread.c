@@ -91,12 +91,23 @@ static int choose_fence(void)
 	return 0;
 }
 
-/* The thread ends; it may have been cancelled in a call. */
+/* In a child that the handler of a signal has forked meanwhile nothing is counted. */
+static void stop_wanting(void)
+{
+	if (!gcr_thread.wanting)
+		return;
+	gcr_thread.wanting--;
+	__atomic_fetch_sub(&gcr_gate_page()->wanting, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The thread ends; it may have been cancelled in a call, or at the closed gate. */
 static void give_slot_back(void *slot)
 {
 	struct gcr_page_slot *own = slot;
 	sigset_t all, before;
 
+	while (gcr_thread.wanting)
+		stop_wanting();
 	gcr_thread_leave_counted();
 	if (gcr_thread.slot != own)
 		return;
@@ -363,15 +374,6 @@ static bool start_wanting(enum gcr_entry entry)
 	if (__atomic_fetch_add(&memory->wanting, 1, __ATOMIC_SEQ_CST) == 0)
 		gcr_bell_ring();
 	return true;
-}
-
-/* In a child that the handler of a signal has forked meanwhile nothing is counted. */
-static void stop_wanting(void)
-{
-	if (!gcr_thread.wanting)
-		return;
-	gcr_thread.wanting--;
-	__atomic_fetch_sub(&gcr_gate_page()->wanting, 1, __ATOMIC_SEQ_CST);
 }
 
 static void wait_at(uint32_t level)

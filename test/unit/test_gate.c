@@ -501,6 +501,42 @@ static void test_cancelled(void)
 	}
 }
 
+static void *want_cancelled(void *type)
+{
+	CHECK(pthread_setcanceltype(*(int *)type, NULL) == 0);
+	if (*(int *)type == PTHREAD_CANCEL_DEFERRED)
+		CHECK(pthread_cancel(pthread_self()) == 0);
+	want_gpu(NULL);
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Nor does it want anything: one cancelled before it comes to the gate, and one there. */
+static void test_cancelled_wanting(void)
+{
+	static int types[] = {PTHREAD_CANCEL_DEFERRED, PTHREAD_CANCEL_ASYNCHRONOUS};
+	struct gcr_page *page;
+	pthread_t thread;
+
+	use_gpu();
+	page = gcr_gate_page();
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(types); i++) {
+		CLOSES();
+		atomic_store(&at_gate, 0);
+		thread = start(want_cancelled, &types[i]);
+		wait_until(waits_at_gate);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 1);
+		if (types[i] == PTHREAD_CANCEL_DEFERRED)
+			gcr_gate_open();
+		else
+			CHECK(pthread_cancel(thread) == 0);
+		CHECK(end(thread) == PTHREAD_CANCELED);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 0);
+		gcr_gate_open();
+		no_slot_left();
+	}
+}
+
 /* ---- signals ---- */
 
 static void call_in_handler(int number)
@@ -801,6 +837,7 @@ static const struct gate_test tests[] = {
 	{"short lives", test_short_lives},
 	{"no slot left", test_no_slot_left},
 	{"cancelled", test_cancelled},
+	{"cancelled wanting", test_cancelled_wanting},
 	{"signal on way in", test_signal_on_way_in},
 	{"signals", test_signals},
 	{"signals without slot", test_signals_without_slot},
