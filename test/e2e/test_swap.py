@@ -196,6 +196,12 @@ def test_by_hand():
         check(words.endswith(f'gpucr-swap: {small.pid} has been thawed again\n'), words)
         equal((machine.state(small.pid), machine.state(second.pid)), ('running', 'frozen'))
         small.wait_ticks()
+        # One that was out before stays so.
+        must_swap(machine, 'out', small.pid)
+        status, _, words = swap(machine, small.pid, second.pid)
+        equal(status, 1)
+        check('thawed again' not in words, words)
+        equal((machine.state(small.pid), machine.state(second.pid)), ('frozen', 'frozen'))
 
 
 def test_full():
