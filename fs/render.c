@@ -550,12 +550,12 @@ const char *const gcr_render_root_keys[] = {
 	NULL,
 };
 
-/* A line of the root's table. */
+/* A line of the root's table: a word in each column. */
 static void render_line(FILE *stream, const char *id, uid_t uid, const char *comm,
 			const char *state, uint64_t vram, uint64_t held)
 {
 	fprintf(stream, "%-8s %-6u %-16s %-9s %14" PRIu64 " %14" PRIu64 "\n", id, (unsigned int)uid,
-		comm, state, vram, held);
+		*comm ? comm : "-", state, vram, held);
 }
 
 static int render_place(struct gcr_place *place, void *data)

@@ -21,6 +21,7 @@
 #include "backend/preload/bell.h"
 #include "backend/preload/connection.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/hold.h"
 #include "backend/preload/limit.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
@@ -51,8 +52,9 @@ static struct {
 	char generation[40];
 	/* HANDED and no daemon: until then another one may come. 0: not so. */
 	int64_t grace_ends_usec;
-	unsigned looks; /* for a daemon, since the last one was there */
-	bool parks;	/* PARK has come; for so long at most: */
+	unsigned looks;	 /* for a daemon, since the last one was there */
+	bool is_touched; /* by a thread that sleeps: counted in the page */
+	bool parks;	 /* PARK has come; for so long at most: */
 	uint32_t park_limit_ms;
 	struct gcr_message message;
 } agent = {.phase = GCR_PRELOAD_RUNNING};
@@ -66,9 +68,22 @@ static void set_phase(enum gcr_preload_phase phase)
 		__atomic_store_n(&page->phase, (uint32_t)phase, __ATOMIC_RELEASE);
 }
 
+/* Threads that sleep as they have touched managed memory that is held want the GPU: as one. */
+static void count_touch(void)
+{
+	struct gcr_page *page = gcr_gate_page();
+	bool is_touched = gcr_hold_is_touched();
+
+	if (!page || is_touched == agent.is_touched)
+		return;
+	agent.is_touched = is_touched;
+	__atomic_fetch_add(&page->wanting, is_touched ? 1 : -1u, __ATOMIC_SEQ_CST);
+}
+
 static void open_gate(void)
 {
 	gcr_managed_cancel();
+	count_touch();
 	gcr_managed_close_files();
 	gcr_gate_open();
 	set_phase(GCR_PRELOAD_RUNNING);
@@ -296,6 +311,7 @@ static int hand_over(const struct gcr_message *message, struct answer *answer)
 	if (r == 0 && request.flags & GCR_HAND_OVER_SHRINK)
 		gcr_limits_shrink();
 	memcpy(agent.generation, request.generation, sizeof(agent.generation));
+	count_touch();
 	set_phase(GCR_PRELOAD_HANDED);
 	return r;
 }
@@ -318,6 +334,7 @@ static int bring_in(struct gcr_error *error)
 		return r;
 	r = gcr_managed_in(error);
 	end_move();
+	count_touch();
 	return r;
 }
 
@@ -568,6 +585,7 @@ static void serve(struct gcr_message *message)
 static void answer_bell(void)
 {
 	gcr_bell_answer();
+	count_touch();
 	gcr_connection_tell(GCR_MESSAGE_WANTED);
 }
 
@@ -663,5 +681,6 @@ void gcr_agent_forget(void)
 	agent.grace_ends_usec = 0;
 	agent.looks = 0;
 	agent.parks = false;
+	agent.is_touched = false;
 	atomic_store(&agent.is_there, false);
 }

@@ -41,15 +41,20 @@ void gcr_bell_ring(void)
 {
 	const struct timespec at_once = {0};
 	sigset_t broken, before;
+	int cancel_before;
 
 	if (!is_there())
 		return;
 	sigemptyset(&broken);
 	sigaddset(&broken, SIGPIPE);
 	pthread_sigmask(SIG_BLOCK, &broken, &before);
+	/* Whoever rings stands in the middle of a call of the driver: no place to be cancelled at.
+	 */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
 	/* A full pipe has rung. */
 	if (write(bell.writer.fd, "", 1) < 0 && errno == EPIPE)
 		sigtimedwait(&broken, NULL, &at_once);
+	pthread_setcancelstate(cancel_before, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "backend/preload/bell.h"
+#include "backend/preload/hold.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
@@ -136,6 +137,7 @@ int gcr_connection_receive(struct gcr_message *ret_message)
 		struct pollfd coming[] = {
 			{.fd = connection.socket.fd, .events = POLLIN},
 			{.fd = gcr_bell_fd(), .events = POLLIN},
+			{.fd = gcr_hold_touch_fd(), .events = POLLIN},
 		};
 
 		if (!gcr_descriptor_valid(&connection.socket))
@@ -145,7 +147,7 @@ int gcr_connection_receive(struct gcr_message *ret_message)
 		/* What made it readable may not be ours any more. */
 		if (!gcr_descriptor_valid(&connection.socket))
 			return -EPIPE;
-		if (!coming[0].revents && coming[1].revents)
+		if (!coming[0].revents && (coming[1].revents || coming[2].revents))
 			return -EINTR;
 		/* Room for what comes with it, whatever the program has open. */
 		gcr_descriptor_raise_limit();

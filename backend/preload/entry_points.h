@@ -39,12 +39,11 @@ enum gcr_entry {
 
 enum gcr_entry_class {
 	GCR_ENTRY_CALL = 1,
-	GCR_ENTRY_ASK,
+	GCR_ENTRY_POLL,
 	GCR_ENTRY_SUBMIT,
 	GCR_ENTRY_WAIT,
 	GCR_ENTRY_FREE,
 	GCR_ENTRY_OWN,
-	GCR_ENTRY_OWN_ASK,
 };
 
 struct gcr_entry_point {
@@ -100,9 +99,9 @@ void *gcr_entry_real(enum gcr_entry entry);
  *		...
  *	}
  *
- * The class in the table must be OWN or OWN_ASK, and with GCR_HIP entry_names_hip.h has to have it.
- *GCR_OWN_AS is for an entry point that has the prototype of another one (a per-thread variant, say)
- *and is not declared itself.
+ * The class in the table must be OWN, and with GCR_HIP entry_names_hip.h has to have it. GCR_OWN_AS
+ * is for an entry point that has the prototype of another one (a per-thread variant, say) and is
+ * not declared itself.
  */
 #define GCR_OWN(symbol) GCR_OWN_AS(symbol, symbol)
 #define GCR_OWN_AS(symbol, like)                                                    \

@@ -43,6 +43,7 @@ static struct {
 	/* Held by the reader while it uses read_page. */
 	pthread_mutex_t serving;
 	int (*read_page)(uintptr_t page, void *data);
+	atomic_bool is_touched; /* by a thread that has got no page for it */
 	/* What is held, by address; neighbours are one. */
 	struct gcr_hold_range *ranges;
 	size_t count, room;
@@ -177,8 +178,10 @@ static void serve(uintptr_t address)
 	struct uffdio_range page = {.start = copy.dst, .len = copy.len};
 	GCR_LOCK_SCOPE(&hold.serving);
 
-	if (!hold.read_page || hold.read_page(copy.dst, data) < 0)
+	if (!hold.read_page || hold.read_page(copy.dst, data) < 0) {
+		atomic_store(&hold.is_touched, true);
 		return;
+	}
 	/* It is there already, or its mapping is just being changed: let it try again. */
 	if (ioctl(hold.descriptor.fd, UFFDIO_COPY, &copy) < 0)
 		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &page);
@@ -288,6 +291,25 @@ void gcr_hold_serve(int (*read_page)(uintptr_t page, void *data))
 		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &all);
 }
 
+bool gcr_hold_is_touched(void)
+{
+	struct pollfd reports = {.fd = gcr_hold_touch_fd(), .events = POLLIN};
+	struct timespec at_once = {0};
+
+	/* Whoever reads it later has all of them report again. */
+	if (reports.fd >= 0 && ppoll(&reports, 1, &at_once, NULL) > 0)
+		atomic_store(&hold.is_touched, true);
+	return atomic_load(&hold.is_touched);
+}
+
+int gcr_hold_touch_fd(void)
+{
+	if (hold.is_read || !hold.count || atomic_load(&hold.is_touched) ||
+	    !gcr_descriptor_valid(&hold.descriptor))
+		return -1;
+	return hold.descriptor.fd;
+}
+
 /* ---- holding ---- */
 
 /*
@@ -379,6 +401,7 @@ void gcr_hold_end(void)
 	if (all.len && gcr_descriptor_valid(&hold.descriptor))
 		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &all);
 	gcr_descriptor_close(&hold.descriptor);
+	atomic_store(&hold.is_touched, false);
 	hold.count = 0;
 	hold.lowest = 0;
 	hold.highest = 0;
@@ -391,6 +414,7 @@ void gcr_hold_forget(void)
 	hold.is_read = false;
 	hold.serving = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	hold.read_page = NULL;
+	atomic_store(&hold.is_touched, false);
 	hold.count = 0;
 	hold.lowest = 0;
 	hold.highest = 0;

@@ -33,6 +33,13 @@ void gcr_hold_pause(void);
 #define GCR_HOLD_PAGE_BYTES 4096ull
 void gcr_hold_serve(int (*read_page)(uintptr_t page, void *data));
 
+/*
+ * A thread has touched what is held, and sleeps. While that is not so and nobody reads reports,
+ * what becomes readable then, else -1. It stays so until gcr_hold_end().
+ */
+bool gcr_hold_is_touched(void);
+int gcr_hold_touch_fd(void);
+
 /* Hold the pages of [start, start + bytes) instead of what is mapped there, in one step. -errno. */
 int gcr_hold(uintptr_t start, size_t bytes);
 

@@ -91,12 +91,23 @@ static int choose_fence(void)
 	return 0;
 }
 
-/* The thread ends; it may have been cancelled in a call. */
+/* In a child that the handler of a signal has forked meanwhile nothing is counted. */
+static void stop_wanting(void)
+{
+	if (!gcr_thread.wanting)
+		return;
+	gcr_thread.wanting--;
+	__atomic_fetch_sub(&gcr_gate_page()->wanting, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The thread ends; it may have been cancelled in a call, or at the closed gate. */
 static void give_slot_back(void *slot)
 {
 	struct gcr_page_slot *own = slot;
 	sigset_t all, before;
 
+	while (gcr_thread.wanting)
+		stop_wanting();
 	gcr_thread_leave_counted();
 	if (gcr_thread.slot != own)
 		return;
@@ -282,6 +293,7 @@ static void get_slot(void)
 	/* Where this fails the slot is found by the next who looks for one of a dead thread. */
 	pthread_setspecific(slot_key, slot);
 	tries = 0;
+	gcr_thread.answered = __atomic_load_n(&slot->submissions, __ATOMIC_RELAXED);
 	gcr_thread.slot = slot;
 }
 
@@ -341,11 +353,14 @@ static bool may_be_drivers(void)
 	return gcr_thread.is_drivers || has_drivers_name();
 }
 
-static bool asks(enum gcr_entry entry)
+/* Does it but ask after work, and has given none since it learned that all was done? */
+static bool only_looks(enum gcr_entry entry)
 {
-	enum gcr_entry_class class = entry < GCR_ENTRIES ? gcr_entry_points[entry].class : 0;
+	const struct gcr_page_slot *slot = gcr_thread.slot;
 
-	return class == GCR_ENTRY_ASK || class == GCR_ENTRY_OWN_ASK;
+	return entry < GCR_ENTRIES && gcr_entry_points[entry].class == GCR_ENTRY_POLL &&
+	       (!slot ||
+		__atomic_load_n(&slot->submissions, __ATOMIC_RELAXED) == gcr_thread.answered);
 }
 
 /* True if the daemon has been told that this thread wants the GPU: then stop_wanting() follows. */
@@ -353,21 +368,12 @@ static bool start_wanting(enum gcr_entry entry)
 {
 	struct gcr_page *memory = gcr_gate_page();
 
-	if (!memory || gcr_thread.exempt || asks(entry))
+	if (!memory || gcr_thread.exempt || only_looks(entry))
 		return false;
 	gcr_thread.wanting++;
 	if (__atomic_fetch_add(&memory->wanting, 1, __ATOMIC_SEQ_CST) == 0)
 		gcr_bell_ring();
 	return true;
-}
-
-/* In a child that the handler of a signal has forked meanwhile nothing is counted. */
-static void stop_wanting(void)
-{
-	if (!gcr_thread.wanting)
-		return;
-	gcr_thread.wanting--;
-	__atomic_fetch_sub(&gcr_gate_page()->wanting, 1, __ATOMIC_SEQ_CST);
 }
 
 static void wait_at(uint32_t level)

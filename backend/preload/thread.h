@@ -21,6 +21,7 @@ struct gcr_thread {
 	uint32_t counted;	    /* 1: inside without a slot */
 	uint32_t is_drivers;	    /* 1: has run a function that the driver was given */
 	uint32_t wanting;	    /* its calls that count in the page's `wanting` */
+	uint64_t answered;	    /* submissions in its slot when it last learned of an end */
 };
 
 extern _Thread_local struct gcr_thread gcr_thread __attribute__((tls_model("initial-exec")));
@@ -99,6 +100,18 @@ static inline __attribute__((always_inline)) void gcr_thread_submitted(void)
 				 __ATOMIC_RELAXED);
 	else
 		gcr_thread_submitted_counted();
+}
+
+/*
+ * The call has asked whether work has come to an end, and it has. A thread that asks again, and has
+ * given none since, may only be looking now and then: it is not said to want the GPU.
+ */
+static inline __attribute__((always_inline)) void gcr_thread_answered(void)
+{
+	struct gcr_page_slot *slot = gcr_thread.slot;
+
+	if (gcr_likely(slot))
+		gcr_thread.answered = __atomic_load_n(&slot->submissions, __ATOMIC_RELAXED);
 }
 
 #endif

@@ -73,50 +73,52 @@ static inline void *find(enum gcr_entry entry)
 	return gcr_likely(real) ? real : gcr_entry_real(entry);
 }
 
-#define WRAPPER(symbol, submits, parameters, types, arguments)    \
-	EXPORT int symbol(parameters);                            \
-	EXPORT int symbol(parameters)                             \
-	{                                                         \
-		int (*real)(types) = find(GCR_ENTRY_##symbol);    \
-		bool outermost;                                   \
-		int result;                                       \
-                                                                  \
-		if (!gcr_likely(real))                            \
-			return NOT_FOUND;                         \
-		outermost = gcr_thread_enter(GCR_ENTRY_##symbol); \
-		if (submits)                                      \
-			gcr_thread_submitted();                   \
-		result = real(arguments);                         \
-		gcr_thread_leave(outermost);                      \
-		return result;                                    \
+#define WRAPPER(symbol, submits, polls, parameters, types, arguments) \
+	EXPORT int symbol(parameters);                                \
+	EXPORT int symbol(parameters)                                 \
+	{                                                             \
+		int (*real)(types) = find(GCR_ENTRY_##symbol);        \
+		bool outermost;                                       \
+		int result;                                           \
+                                                                      \
+		if (!gcr_likely(real))                                \
+			return NOT_FOUND;                             \
+		outermost = gcr_thread_enter(GCR_ENTRY_##symbol);     \
+		if (submits)                                          \
+			gcr_thread_submitted();                       \
+		result = real(arguments);                             \
+		if (polls && result == 0)                             \
+			gcr_thread_answered();                        \
+		gcr_thread_leave(outermost);                          \
+		return result;                                        \
 	}
 
 /* One more step, so that PARAMETERS_3 is replaced before its commas count. */
 #define LIST(...) __VA_ARGS__
 
-#define WRAPPER_CALL(symbol, arguments)                                               \
-	WRAPPER(symbol, false, LIST(PARAMETERS_##arguments), LIST(TYPES_##arguments), \
+#define WRAPPER_CALL(symbol, arguments)                                                      \
+	WRAPPER(symbol, false, false, LIST(PARAMETERS_##arguments), LIST(TYPES_##arguments), \
 		LIST(ARGUMENTS_##arguments))
-#define WRAPPER_SUBMIT(symbol, arguments)                                            \
-	WRAPPER(symbol, true, LIST(PARAMETERS_##arguments), LIST(TYPES_##arguments), \
+#define WRAPPER_SUBMIT(symbol, arguments)                                                   \
+	WRAPPER(symbol, true, false, LIST(PARAMETERS_##arguments), LIST(TYPES_##arguments), \
 		LIST(ARGUMENTS_##arguments))
-#define WRAPPER_ASK(symbol, arguments)	WRAPPER_CALL(symbol, arguments)
+#define WRAPPER_POLL(symbol, arguments)                                                     \
+	WRAPPER(symbol, false, true, LIST(PARAMETERS_##arguments), LIST(TYPES_##arguments), \
+		LIST(ARGUMENTS_##arguments))
 #define WRAPPER_WAIT(symbol, arguments) WRAPPER_CALL(symbol, arguments)
 #define WRAPPER_FREE(symbol, arguments)
-#define WRAPPER_OWN(symbol, arguments)	   EXPORT int symbol(void);
-#define WRAPPER_OWN_ASK(symbol, arguments) EXPORT int symbol(void);
+#define WRAPPER_OWN(symbol, arguments) EXPORT int symbol(void);
 
 #define ENTRY(class, symbol, name, version, arguments) WRAPPER_##class(symbol, arguments)
 #include GCR_ENTRY_POINTS
 #undef ENTRY
 
-#define ADDRESS_CALL(symbol)	(void *)symbol
-#define ADDRESS_ASK(symbol)	(void *)symbol
-#define ADDRESS_SUBMIT(symbol)	(void *)symbol
-#define ADDRESS_WAIT(symbol)	(void *)symbol
-#define ADDRESS_FREE(symbol)	NULL
-#define ADDRESS_OWN(symbol)	(void *)symbol
-#define ADDRESS_OWN_ASK(symbol) (void *)symbol
+#define ADDRESS_CALL(symbol)   (void *)symbol
+#define ADDRESS_POLL(symbol)   (void *)symbol
+#define ADDRESS_SUBMIT(symbol) (void *)symbol
+#define ADDRESS_WAIT(symbol)   (void *)symbol
+#define ADDRESS_FREE(symbol)   NULL
+#define ADDRESS_OWN(symbol)    (void *)symbol
 
 const struct gcr_entry_point gcr_entry_points[GCR_ENTRIES] = {
 #define ENTRY(class, symbol, name, version, arguments) \

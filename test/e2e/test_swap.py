@@ -196,6 +196,12 @@ def test_by_hand():
         check(words.endswith(f'gpucr-swap: {small.pid} has been thawed again\n'), words)
         equal((machine.state(small.pid), machine.state(second.pid)), ('running', 'frozen'))
         small.wait_ticks()
+        # One that was out before stays so.
+        must_swap(machine, 'out', small.pid)
+        status, _, words = swap(machine, small.pid, second.pid)
+        equal(status, 1)
+        check('thawed again' not in words, words)
+        equal((machine.state(small.pid), machine.state(second.pid)), ('frozen', 'frozen'))
 
 
 def test_full():
@@ -306,6 +312,40 @@ def test_daemon_restarts_under_watch():
         for demo, turns in zip(demos, before):
             watch.wait(rf'^{demo.pid} thawed$', turns + 1)
             demo.ticks()
+        equal(watch.end(), 130)
+
+
+def test_thaw_fails_once():
+    """It is tried again, though nothing else happens meanwhile."""
+    with Machine(vmm=True) as machine:
+        demo = machine.ready_demo()
+        machine.must(demo.pid, 'freeze data')
+        wait_for(lambda: wanted(machine, demo.pid), 'it to want its GPU')
+        machine.faults('cuMemMap thread=gpucr-agent nth=1 error=CUDA_ERROR_OUT_OF_MEMORY')
+        watch = Swap(machine, '--idle', LONG)
+        watch.wait_words(f'thaw {demo.pid}: ')
+        watch.wait(rf'^{demo.pid} thawed$')
+        demo.wait_ticks()
+        equal(watch.end(), 130)
+
+
+def test_log_is_cut():
+    """Much is told again then, and nobody is forgotten for it."""
+    with Machine(**SMALL) as machine:
+        demos = frozen_models(machine, 2)
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
+        watch.wait(' thawed$', 4)
+        events = f'{machine.mountpoint}/events'
+        size = os.stat(events).st_size
+        while True:
+            for _ in range(20):
+                machine.write(demos[0].pid, 'x' * 900)
+            before, size = size, os.stat(events).st_size
+            if size < before:
+                break
+        for demo in demos:
+            turns = watch.count(rf'^{demo.pid} thawed$')
+            watch.wait(rf'^{demo.pid} thawed$', turns + 2)
         equal(watch.end(), 130)
 
 

@@ -109,6 +109,21 @@ def test_cycles():
         equal(writers.hear(), b'after')
 
 
+def test_touching_is_wanting():
+    """A thread that sleeps as what it has touched is away wants the GPU as one at the gate does."""
+    with vmm.machine() as machine, Writers(machine, arguments=['quiet']) as writers:
+        writers.wait_ticks(1)
+        events = machine.events()
+        for _ in range(2):
+            start = len(events.lines())
+            machine.must(writers.pid, 'freeze data')
+            events.wait(rf' {writers.pid} \S+ wanted$', start=start)
+            machine.must(writers.pid, 'thaw')
+            equal(machine.status(writers.pid)['wanted_usec'], '0')
+            writers.wait_ticks(1)
+        events.close()
+
+
 def test_names_of_others():
     """A program that is called nearly as threads of the driver's or the library's are."""
     same_for_both('how threads are stopped')

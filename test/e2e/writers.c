@@ -6,7 +6,7 @@
  * a part of its own. Prints `pid N`, then `tick K ok`; status 1 at the first word that is wrong.
  *
  * With `signals` as the third argument, a signal with a handler comes to it every millisecond, and
- * it has children that end all the time. SIGUSR1 has a handler that does nothing. On an AMD GPU if
+ * it has children that end all the time; with `quiet` it calls the driver no more once it ticks. SIGUSR1 has a handler that does nothing. On an AMD GPU if
  * GPUCR_TEST_VENDOR is `hip`.
  */
 #include <fcntl.h>
@@ -186,7 +186,7 @@ static void change_gpu_part(int index, uint32_t tick)
 int main(int argc, char **argv)
 {
 	CUcontext context;
-	bool has_signals;
+	bool has_signals, is_quiet;
 
 	if (argc < 3)
 		return 2;
@@ -210,6 +210,7 @@ int main(int argc, char **argv)
 	start(send_visitors, 0);
 	start(echo, 0);
 	has_signals = argc > 3 && strcmp(argv[3], "signals") == 0;
+	is_quiet = argc > 3 && strcmp(argv[3], "quiet") == 0;
 	expect_signals(has_signals);
 	if (has_signals)
 		start(have_children, 0);
@@ -219,7 +220,8 @@ int main(int argc, char **argv)
 
 		for (int i = 0; i < WRITERS; i++)
 			before[i] = atomic_load(&rounds[i]);
-		change_gpu_part((int)(tick % BLOCKS), tick);
+		if (!is_quiet)
+			change_gpu_part((int)(tick % BLOCKS), tick);
 		/* Each tick, all of them have gone on. */
 		for (int i = 0; i < WRITERS; i++)
 			while (atomic_load(&rounds[i]) == before[i])

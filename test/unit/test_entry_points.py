@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(sys.argv[1])
 CC = os.environ.get('CC', 'cc').split()
 TABLE_VERSION = 13000  # of the CUDA that the table follows
-GENERATED = ('CALL', 'ASK', 'SUBMIT', 'WAIT')
+GENERATED = ('CALL', 'POLL', 'SUBMIT', 'WAIT')
 ARGUMENTS_MAX = 14  # that wrappers.c has macros for
 HIP = sys.argv[2] in ('hip', 'rocm')
 failures = []
@@ -40,7 +40,7 @@ def read_table():
     for line in (ROOT / 'backend/preload' / name).read_text().split('\n'):
         if not line.startswith('ENTRY('):
             continue
-        match = re.fullmatch(r'ENTRY\((CALL|ASK|SUBMIT|WAIT|FREE|OWN|OWN_ASK), (\w+), (\w+), (\d+), (\d+)\)',
+        match = re.fullmatch(r'ENTRY\((CALL|POLL|SUBMIT|WAIT|FREE|OWN), (\w+), (\w+), (\d+), (\d+)\)',
                              line)
         check(match, f'not an entry: {line}')
         if match:
@@ -243,7 +243,7 @@ def check_hip_names(table):
     text = (ROOT / 'backend/preload/entry_names_hip.h').read_text()
     names = re.findall(r'^#define GCR_HIP_NAME_(\w+)\s+(\w+)$', text, re.MULTILINE)
     stood_in = [name for _, name in names]
-    own = {entry.symbol for entry in table.values() if entry.kind in ('OWN', 'OWN_ASK')}
+    own = {entry.symbol for entry in table.values() if entry.kind == 'OWN'}
     check(set(stood_in) == own, f'entry_names_hip.h and OWN: {sorted(set(stood_in) ^ own)}')
     check(len(stood_in) == len(own), 'entry_names_hip.h has a function twice')
     for wrapper, name in names:

@@ -116,7 +116,7 @@ static void test_wait(void)
 	CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
-/* Who is held up and needs the GPU is counted; who only asks is not, nor who never had to wait. */
+/* Who is held up is counted; who only looks is not, nor who never had to wait. */
 static void test_wanting(void)
 {
 	struct gcr_page *page;
@@ -144,6 +144,81 @@ static void test_wanting(void)
 			end(wants[i]);
 		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 0);
 	}
+}
+
+static CUresult quick_memset(CUdeviceptr memory, unsigned char value, size_t bytes, CUstream stream)
+{
+	return CUDA_SUCCESS;
+}
+
+static CUresult unfinished_query(CUstream stream)
+{
+	return CUDA_ERROR_NOT_READY;
+}
+
+/* Gives work, asks after it, and asks again when the gate is closed. */
+static void *work_and_poll(void *first_answer)
+{
+	CHECK(cuMemsetD8Async(4096, 1, 1, NULL) == CUDA_SUCCESS);
+	CHECK(cuStreamQuery(NULL) == *(CUresult *)first_answer);
+	atomic_store(&is_inside, true);
+	while (!atomic_load(&may_return))
+		sched_yield();
+	atomic_store(&at_gate, gettid());
+	CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS);
+	return NULL;
+}
+
+/* Who asks after work that it has not yet seen the end of needs it to go on. */
+static void test_wanting_of_poller(void)
+{
+	static CUresult answers[] = {CUDA_SUCCESS, CUDA_ERROR_NOT_READY};
+	struct gcr_page *page;
+	pthread_t thread;
+
+	use_gpu();
+	page = gcr_gate_page();
+	atomic_store(&gcr_reals[GCR_ENTRY_cuMemsetD8Async], (void *)quick_memset);
+	for (uint32_t i = 0; i < GCR_ARRAY_SIZE(answers); i++) {
+		atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery],
+			     answers[i] ? (void *)unfinished_query : (void *)quick_query);
+		atomic_store(&at_gate, 0);
+		atomic_store(&is_inside, false);
+		atomic_store(&may_return, false);
+		thread = start(work_and_poll, &answers[i]);
+		wait_until(inside_now);
+		CLOSES();
+		atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)quick_query);
+		atomic_store(&may_return, true);
+		wait_until(waits_at_gate);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == i);
+		gcr_gate_open();
+		end(thread);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 0);
+	}
+}
+
+/* What gives the GPU no work may come before what does: who is held up in it counts. */
+static void *ask(void *argument)
+{
+	size_t free_bytes, total_bytes;
+
+	atomic_store(&at_gate, gettid());
+	CHECK(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_ERROR_INVALID_CONTEXT);
+	return NULL;
+}
+
+static void test_wanting_of_asking(void)
+{
+	pthread_t thread;
+
+	use_gpu();
+	CLOSES();
+	thread = start(ask, NULL);
+	wait_until(waits_at_gate);
+	CHECK(__atomic_load_n(&gcr_gate_page()->wanting, __ATOMIC_SEQ_CST) == 1);
+	gcr_gate_open();
+	end(thread);
 }
 
 /* The program closes what it does not know: the gate is as before, and nobody is killed. */
@@ -421,6 +496,42 @@ static void test_cancelled(void)
 		gcr_gate_open();
 		CHECK(pthread_cancel(thread) == 0 && end(thread) == PTHREAD_CANCELED);
 		CLOSES();
+		gcr_gate_open();
+		no_slot_left();
+	}
+}
+
+static void *want_cancelled(void *type)
+{
+	CHECK(pthread_setcanceltype(*(int *)type, NULL) == 0);
+	if (*(int *)type == PTHREAD_CANCEL_DEFERRED)
+		CHECK(pthread_cancel(pthread_self()) == 0);
+	want_gpu(NULL);
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Nor does it want anything: one cancelled before it comes to the gate, and one there. */
+static void test_cancelled_wanting(void)
+{
+	static int types[] = {PTHREAD_CANCEL_DEFERRED, PTHREAD_CANCEL_ASYNCHRONOUS};
+	struct gcr_page *page;
+	pthread_t thread;
+
+	use_gpu();
+	page = gcr_gate_page();
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(types); i++) {
+		CLOSES();
+		atomic_store(&at_gate, 0);
+		thread = start(want_cancelled, &types[i]);
+		wait_until(waits_at_gate);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 1);
+		if (types[i] == PTHREAD_CANCEL_DEFERRED)
+			gcr_gate_open();
+		else
+			CHECK(pthread_cancel(thread) == 0);
+		CHECK(end(thread) == PTHREAD_CANCELED);
+		CHECK(__atomic_load_n(&page->wanting, __ATOMIC_SEQ_CST) == 0);
 		gcr_gate_open();
 		no_slot_left();
 	}
@@ -716,6 +827,8 @@ static const struct gate_test tests[] = {
 	{"named early", test_named_early},
 	{"wait", test_wait},
 	{"wanting", test_wanting},
+	{"wanting of poller", test_wanting_of_poller},
+	{"wanting of asking", test_wanting_of_asking},
 	{"wanting without bell", test_wanting_without_bell},
 	{"hammer", test_hammer},
 	{"hammer without membarrier", test_hammer_without_membarrier},
@@ -724,6 +837,7 @@ static const struct gate_test tests[] = {
 	{"short lives", test_short_lives},
 	{"no slot left", test_no_slot_left},
 	{"cancelled", test_cancelled},
+	{"cancelled wanting", test_cancelled_wanting},
 	{"signal on way in", test_signal_on_way_in},
 	{"signals", test_signals},
 	{"signals without slot", test_signals_without_slot},

@@ -34,7 +34,7 @@
 #define OURS	  "libgpucr-preload-hip.so"
 #define OURS_CUDA "libgpucr-preload.so"
 
-enum class { CALL, ASK, SUBMIT, WAIT, FREE, OWN, OWN_ASK };
+enum class { CALL, POLL, SUBMIT, WAIT, FREE, OWN };
 
 static const struct entry {
 	enum class class;

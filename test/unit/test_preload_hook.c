@@ -21,7 +21,7 @@
 
 #define LIBRARY "libgpucr-preload.so"
 
-enum class { CALL, ASK, SUBMIT, WAIT, FREE, OWN, OWN_ASK };
+enum class { CALL, POLL, SUBMIT, WAIT, FREE, OWN };
 
 static const struct entry {
 	enum class class;
