@@ -6,8 +6,8 @@
  * a part of its own. Prints `pid N`, then `tick K ok`; status 1 at the first word that is wrong.
  *
  * With `signals` as the third argument, a signal with a handler comes to it every millisecond, and
- * it has children that end all the time; with `quiet` it calls the driver no more once it ticks. SIGUSR1 has a handler that does nothing. On an AMD GPU if
- * GPUCR_TEST_VENDOR is `hip`.
+ * it has children that end all the time; with `quiet` it calls the driver no more once it ticks.
+ * SIGUSR1 has a handler that does nothing. On an AMD GPU if GPUCR_TEST_VENDOR is `hip`.
  */
 #include <fcntl.h>
 #include <pthread.h>
