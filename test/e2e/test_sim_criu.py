@@ -145,7 +145,7 @@ class Library:
     """The preload library of a program, as its daemon sees it: lib/protocol.h."""
     HEADER = struct.Struct('=IHHII')
     MAGIC, VERSION = 0x46524347, 1
-    REGISTER, RESULT = 96, 64
+    REGISTER, WANTED, RESULT = 96, 97, 64
     GATE_CLOSE, GATE_OPEN, HAND_OVER, COMMIT, SETTLE, PARK = 100, 101, 104, 105, 108, 115
     RUNNING, OUT = 1, 4
     PAGE_MAGIC = 0x50524347
@@ -179,6 +179,9 @@ class Library:
     def ask(self, kind, payload=b''):
         self.socket.send(self.HEADER.pack(self.MAGIC, self.VERSION, kind, 1, len(payload)) + payload)
         answer, payload, fds = self._receive()
+        # Its thread may say at any time that it waits for the GPU.
+        while answer == self.WANTED:
+            answer, payload, fds = self._receive()
         equal((answer, fds), (self.RESULT, []))
         equal(struct.unpack_from('=i', payload)[0], 0, f'request {kind}')
 
