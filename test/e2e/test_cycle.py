@@ -25,7 +25,7 @@ def test_one_cycle():
         equal(machine.gpu()['pids'], str(demo.pid) if kept else '-')
         status = machine.status(demo.pid)
         equal(status['state'], 'frozen')
-        equal(status['verbs'], 'thaw dump')
+        equal(status['verbs'], 'thaw dump pack unpack')
         equal(status['gpus'], '0')
         equal(status['vram_bytes'], str(kept))
         equal(status['held_bytes'], str(used - kept))
