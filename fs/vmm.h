@@ -29,7 +29,12 @@ struct gcr_vmm_worker {
 	uint64_t own_bytes;	   /* VRAM that it had before that, 0 if it is not known */
 	bool has_imported;	   /* memory of the program's */
 	bool is_second;		   /* of its GPU, beside that of the other half of an exchange */
-	bool has_ended;		   /* it is gone, and nobody else has its turn yet */
+	/*
+	 * The GPU's first one, which has ended to make room; NULL: it has not. As long as it is
+	 * held no other takes its place, whose context would need VRAM that the driver needs.
+	 */
+	struct gcr_helper *ended_first;
+	bool has_ended; /* it is gone, and nobody else has its turn yet */
 };
 
 struct gcr_vmm {
