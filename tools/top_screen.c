@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
@@ -267,11 +268,24 @@ static void draw_bottom(const struct screen *screen)
 	attroff(A_REVERSE);
 }
 
+/* It may have another size without a SIGWINCH of ours. */
+static void fit(void)
+{
+	struct winsize size;
+
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || !size.ws_row || !size.ws_col ||
+	    !is_term_resized(size.ws_row, size.ws_col))
+		return;
+	resizeterm(size.ws_row, size.ws_col);
+	clearok(stdscr, TRUE);
+}
+
 static void draw(struct screen *screen)
 {
 	char text[TOP_LINE_BYTES];
 	int line = 0;
 
+	fit();
 	erase();
 	snprintf(text, sizeof(text), "gpucrfs %s on %s, %zu%s by %s",
 		 *screen->view.version ? screen->view.version : "-", screen->mount,
