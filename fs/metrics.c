@@ -122,13 +122,8 @@ static int count_place(struct gcr_place *place, void *data)
 {
 	struct figures *figures = data;
 	enum gcr_state state;
-	bool is_process;
 
-	pthread_mutex_lock(&place->lock);
-	state = place->state;
-	is_process = place->process;
-	pthread_mutex_unlock(&place->lock);
-	if (!is_process) {
+	if (!gcr_place_is_process(place, &state)) {
 		figures->places[state]++;
 		figures->places_bytes += gcr_folder_resident_bytes(place->folder);
 	}

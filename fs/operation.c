@@ -120,20 +120,25 @@ static void stop(struct gcr_operation *operation, int reason)
 	pthread_mutex_unlock(&operation->lock);
 }
 
+int64_t gcr_operation_limit(const struct gcr_daemon *daemon, int64_t duration_usec)
+{
+	int64_t most_usec = daemon->max_request_usec;
+
+	if (!most_usec)
+		return duration_usec;
+	most_usec = most_usec > 2 * DEADLINE_MARGIN_USEC ? most_usec - DEADLINE_MARGIN_USEC
+							 : most_usec / 2;
+	return !duration_usec || most_usec < duration_usec ? most_usec : duration_usec;
+}
+
 static int64_t default_deadline(const struct gcr_operation *operation, uint64_t bytes)
 {
 	int64_t duration_usec = operation->command.timeout_usec;
-	int64_t most_usec = operation->daemon->max_request_usec;
 
 	if (!duration_usec)
 		duration_usec = DEADLINE_BASE_USEC + (int64_t)(bytes / DEADLINE_BYTES_PER_USEC);
-	if (most_usec) {
-		most_usec = most_usec > 2 * DEADLINE_MARGIN_USEC ? most_usec - DEADLINE_MARGIN_USEC
-								 : most_usec / 2;
-		if (duration_usec > most_usec)
-			duration_usec = most_usec;
-	}
-	return operation->tasks[0].started_usec + duration_usec;
+	return operation->tasks[0].started_usec +
+	       gcr_operation_limit(operation->daemon, duration_usec);
 }
 
 /* Caller holds operation->lock. */

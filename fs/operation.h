@@ -68,6 +68,12 @@ void gcr_operations_wait(int64_t timeout_usec);
 /* The daemon stops: roll back what has not passed its point of no return; wait for all to end. */
 void gcr_operations_stop(struct gcr_daemon *daemon);
 
+/*
+ * How long a verb may take whose writer waits: @duration_usec (0: as long as it likes), or less if
+ * the kernel would not wait that long for the answer.
+ */
+int64_t gcr_operation_limit(const struct gcr_daemon *daemon, int64_t duration_usec);
+
 struct gcr_operation *gcr_operation_ref(struct gcr_operation *operation);
 void gcr_operation_unref(struct gcr_operation *operation);
 

@@ -27,12 +27,10 @@
 #include "lib/lock.h"
 
 /* More are of use only while nothing else is done, and each has its own scratch memory. */
-#define THREADS_MAX	     8
+#define THREADS_MAX 8
 /* Others go first; not SCHED_IDLE, with which a verb might wait for one that never gets its turn.
  */
-#define NICE		     19
-/* How far below the kernel's own limit on a FUSE request we answer. */
-#define DEADLINE_MARGIN_USEC (5 * GCR_USEC_PER_SEC)
+#define NICE	    19
 
 /* So often a worker is asked whether it has given files up, and so long between. */
 #define LOOKS	  100
@@ -107,14 +105,8 @@ static struct gcr_packing *packing_ref(struct gcr_packing *packing)
 
 static int64_t deadline(const struct gcr_daemon *daemon, const struct gcr_command *command)
 {
-	int64_t duration_usec = command->timeout_usec;
-	int64_t most_usec = daemon->max_request_usec;
+	int64_t duration_usec = gcr_operation_limit(daemon, command->timeout_usec);
 
-	if (most_usec)
-		most_usec = most_usec > 2 * DEADLINE_MARGIN_USEC ? most_usec - DEADLINE_MARGIN_USEC
-								 : most_usec / 2;
-	if (most_usec && (!duration_usec || most_usec < duration_usec))
-		duration_usec = most_usec;
 	return duration_usec ? gcr_clock_usec() + duration_usec : 0;
 }
 

@@ -19,6 +19,7 @@
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 #define PLACES_MAX	    1024
 #define PLACES_PER_USER_MAX 128 /* so that one leaves room for others */
@@ -550,6 +551,13 @@ void gcr_place_set_state(struct gcr_place *place, enum gcr_state state)
 	if (from != state)
 		TELL(place, "%s - state %s %s", place->name, gcr_state_name(from),
 		     gcr_state_name(state));
+}
+
+bool gcr_place_is_process(struct gcr_place *place, enum gcr_state *ret_state)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	*ret_state = place->state;
+	return place->process;
 }
 
 void gcr_place_became(struct gcr_place *place, struct gcr_process *process)

@@ -133,6 +133,10 @@ int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks);
 
 /* With its events. */
 void gcr_place_set_state(struct gcr_place *place, enum gcr_state state);
+
+/* Its state; and has a process been made of it? That is counted and shown as one then. */
+bool gcr_place_is_process(struct gcr_place *place, enum gcr_state *ret_state);
+
 /*
  * Tell a next daemon how far a restore is (@made NULL: none is under way any more), and what an
  * earlier one has told. Errors, with words. @ret_made->cgroup is to be freed.

@@ -561,14 +561,9 @@ static void render_line(FILE *stream, const char *id, uid_t uid, const char *com
 static int render_place(struct gcr_place *place, void *data)
 {
 	enum gcr_state state;
-	bool is_process;
 
-	pthread_mutex_lock(&place->lock);
-	state = place->state;
-	is_process = place->process;
-	pthread_mutex_unlock(&place->lock);
 	/* The process has its own line. */
-	if (!is_process)
+	if (!gcr_place_is_process(place, &state))
 		render_line(data, place->name, place->stat.st_uid, "-", gcr_state_name(state), 0,
 			    gcr_folder_resident_bytes(place->folder));
 	return 0;

@@ -290,7 +290,7 @@ static int on_copy(struct worker *worker, struct gcr_message *request, struct gc
 	if (r < 0)
 		_exit(1);
 	r = gcr_worker_session_copied(worker->session, ret_driver_result, error);
-	/* It may have begun long ago, with the first that was imported. */
+	/* It may have begun long ago, with the first memory that was made. */
 	answer->result.duration_usec = (uint64_t)gcr_copier_usec(worker->gpu.copier);
 	answer->result.copied_bytes = gcr_copier_bytes(worker->gpu.copier);
 	if (!gcr_digester_is_on_gpu(worker->gpu.digester))

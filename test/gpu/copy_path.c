@@ -368,7 +368,7 @@ static void import(struct gcr_worker_session *session)
 
 static void copy(struct gcr_worker_session *session)
 {
-	DO(gcr_worker_session_copy(session, &words));
+	DO(gcr_worker_session_copy(session, &code, &words));
 	DO(gcr_worker_session_copied(session, &code, &words));
 }
 
