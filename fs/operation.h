@@ -19,7 +19,7 @@
 
 struct gcr_waiter;
 struct gcr_exchange;
-struct gcr_operation; /* reference-counted; fields are private to operation.c */
+struct gcr_operation; /* reference-counted; see fs/operation_private.h */
 
 struct gcr_task {
 	struct gcr_operation *operation;
