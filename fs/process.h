@@ -184,6 +184,9 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 void gcr_process_set_state(struct gcr_process *process, enum gcr_state state);
 enum gcr_state gcr_process_state(struct gcr_process *process);
 
+/* Events have been put into its log and the daemon's: wake who polls them. No lock held. */
+void gcr_process_tell(struct gcr_process *process);
+
 /*
  * A verb has ended in @state: from now on the process has no task. @duration_usec, if not 0, is how
  * long a verb that succeeded took; its parts stand in the task. With @error (number 0: success) it
