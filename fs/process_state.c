@@ -17,8 +17,7 @@ void gcr_process_tell(struct gcr_process *process)
 	gcr_event_log_notify(process->daemon->events);
 }
 
-/* Change the state; its event is appended here, in order, and told by gcr_process_tell(). Lock:
- * process. */
+/* Its event is appended here, in order, and told by gcr_process_tell(). Lock: process. */
 static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 {
 	const char *generation = *process->generation ? process->generation : "-";
