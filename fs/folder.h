@@ -127,7 +127,7 @@ struct gcr_folder_attributes {
 int gcr_folder_set(struct gcr_folder *folder, uint32_t item,
 		   const struct gcr_folder_attributes *attributes);
 
-/* ---- files (folder_io.c) ---- */
+/* ---- files (folder_io.c, folder_change.c) ---- */
 
 /* @flags as of open(2): access mode, O_TRUNC, O_APPEND. */
 int gcr_folder_open(struct gcr_folder *folder, uint32_t item, int flags,

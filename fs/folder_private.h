@@ -160,6 +160,12 @@ int gcr_folder_give(const struct gcr_folder *folder, int parent_fd, int fd, mode
 int gcr_folder_make_entry(struct gcr_folder *folder, uint32_t parent, const char *name, int fd,
 			  struct gcr_folder_entry *ret_entry);
 
+/* Memory that a file has taken. */
+static inline uint64_t gcr_folder_blocks_bytes(const struct stat *stat)
+{
+	return (uint64_t)stat->st_blocks * 512;
+}
+
 /* ---- folder_io.c ---- */
 
 /* The open inode of this number, or NULL. Lock: folder. */
@@ -171,15 +177,18 @@ int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, 
 			   struct gcr_folder_file **ret_file);
 /* May somebody map it? Lock: the inode's change_lock. */
 bool gcr_folder_is_passed(const struct gcr_folder_file *file);
-/* A long change is given up when a verb has begun. */
-bool gcr_folder_is_unwanted(struct gcr_folder *folder);
 /* From here on nobody is answered from a mapping; those who are have their answer first. */
 void gcr_folder_unmap(struct gcr_folder_inode *inode);
 void gcr_folder_may_map(struct gcr_folder_inode *inode);
-/* It has changed, and of what was taken nothing more will be used. Lock: change_lock. */
-void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes);
 /* All of it, or up to the end of the file: -EIO, ... */
 int gcr_folder_read_file(int fd, uint64_t offset, size_t size, char *ret_bytes, size_t *ret_size);
+
+/* ---- folder_change.c ---- */
+
+/* A long change is given up when a verb has begun. */
+bool gcr_folder_is_unwanted(struct gcr_folder *folder);
+/* It has changed, and of what was taken nothing more will be used. Lock: change_lock. */
+void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes);
 /* How many were written, or -errno. */
 ssize_t gcr_folder_write_file(int fd, const char *bytes, size_t size, uint64_t offset);
 
