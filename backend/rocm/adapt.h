@@ -3,7 +3,7 @@
  * HIP under the names of CUDA's driver. The preload library and the worker are written in terms of
  * cuMemCreate and its like, and for AMD call through what is found here: HIP's own function where
  * the two have the same binary interface and meaning (ALIKE in alike.def), or else a function of
- * adapt.c with CUDA's prototype that calls HIP's (ADAPTED). What differs is told in README.md.
+ * adapt*.c with CUDA's prototype that calls HIP's (ADAPTED). What differs is told in README.md.
  *
  * Nothing here allocates memory, takes a lock or runs before it is called: it is part of other
  * people's programs.
