@@ -21,7 +21,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +38,7 @@
 #include "backend/cuda/worker_session.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
+#include "test/gpu/check.h"
 
 #define MIB   (1ull << 20)
 #define GIB   (1ull << 30)
@@ -46,33 +46,6 @@
 
 static struct gcr_worker_gpu gpu;
 static uint64_t total_bytes;
-
-static void die(const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-	exit(1);
-}
-
-#define OK(call)                                                             \
-	do {                                                                 \
-		int r_ = (int)(call);                                        \
-		if (r_)                                                      \
-			die("%s:%d: %s: %d", __FILE__, __LINE__, #call, r_); \
-	} while (0)
-
-/* Calls of ours: 0, or words. */
-static struct gcr_error words;
-static CUresult code;
-#define DO(call)                                                                      \
-	do {                                                                          \
-		if ((call) < 0)                                                       \
-			die("%s:%d: %s: %s", __FILE__, __LINE__, #call, words.words); \
-	} while (0)
 
 static double now(void)
 {

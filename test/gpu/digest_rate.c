@@ -10,7 +10,6 @@
  *
  * TB are 10^12 bytes. The exit status is 1 if a digest is wrong.
  */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 
 #include "backend/cuda/worker_digest.h"
 #include "lib/clock.h"
+#include "test/gpu/check.h"
 
 #define MIB	     (1ull << 20)
 #define GIB	     (1ull << 30)
@@ -36,33 +36,6 @@ static uint64_t total_bytes, chunks;
 static CUdeviceptr vram;
 static struct gcr_digest *expected;
 static void *pinned; /* a piece */
-
-static void die(const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-	exit(1);
-}
-
-#define OK(call)                                                             \
-	do {                                                                 \
-		int r_ = (int)(call);                                        \
-		if (r_)                                                      \
-			die("%s:%d: %s: %d", __FILE__, __LINE__, #call, r_); \
-	} while (0)
-
-/* Calls of ours: 0, or words. */
-static struct gcr_error words;
-static CUresult code;
-#define DO(call)                                                                      \
-	do {                                                                          \
-		if ((call) < 0)                                                       \
-			die("%s:%d: %s: %s", __FILE__, __LINE__, #call, words.words); \
-	} while (0)
 
 static CUdeviceptr allocate(uint64_t bytes)
 {
