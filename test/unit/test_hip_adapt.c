@@ -15,420 +15,8 @@
 #include "backend/rocm/adapt.h"
 #include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"
+#include "test/unit/adapt_hip.h"
 #include "test/unit/test.h"
-
-#define HIP_VERSION_OF(major, minor) (10000000 * (major) + 100000 * (minor) + 44000)
-#define MAPPINGS_MAX		     4
-#define MIB			     ((size_t)1 << 20)
-
-/* The library: what it is told to answer, and what it has been asked. */
-static struct {
-	int version;
-	const char *absent[4]; /* functions that this version does not have */
-	hipError_t error;      /* what every function answers, if it is one */
-	int devices, current;
-	unsigned int calls;
-	int device, set_devices[8]; /* what it was last asked about; what was made current */
-	unsigned int set_count, flags;
-	unsigned long long number; /* an attribute, a limit, a type, a size */
-	void *pointer;
-	int imported_fd, imported_as_value;
-	bool is_quiet;		 /* refuses to map and unmap, and says that it was done */
-	hipError_t range_error;	 /* of hipMemGetAddressRange */
-	unsigned char answer[8]; /* what is written for a pointer's attribute */
-	size_t answer_bytes;
-	struct mapping {
-		char *start;
-		size_t bytes;
-	} mappings[MAPPINGS_MAX];
-	char *unmapped[MAPPINGS_MAX];
-	size_t unmapped_bytes[MAPPINGS_MAX], unmapped_count;
-	char uuid[16];
-	const char *place, *architecture;
-} hip;
-
-static void reset(int version)
-{
-	memset(&hip, 0, sizeof(hip));
-	hip.version = version;
-	hip.devices = 3;
-}
-
-#define ANSWER()                          \
-	do {                              \
-		hip.calls++;              \
-		if (hip.error)            \
-			return hip.error; \
-	} while (0)
-
-static hipError_t fake_hipRuntimeGetVersion(int *version)
-{
-	*version = hip.version;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipGetDeviceCount(int *count)
-{
-	ANSWER();
-	*count = hip.devices;
-	return hip.devices ? hipSuccess : hipErrorNoDevice;
-}
-
-static hipError_t fake_hipGetDevice(int *device)
-{
-	ANSWER();
-	*device = hip.current;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipSetDevice(int device)
-{
-	ANSWER();
-	if (device < 0 || device >= hip.devices)
-		return hipErrorInvalidDevice;
-	hip.set_devices[hip.set_count++ % 8] = device;
-	hip.current = device;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device)
-{
-	ANSWER();
-	hip.number = attribute;
-	hip.device = device;
-	*value = 1000 + (int)attribute;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipDeviceGetUuid(hipUUID *uuid, hipDevice_t device)
-{
-	ANSWER();
-	memcpy(uuid->bytes, hip.uuid, sizeof(uuid->bytes));
-	return hipSuccess;
-}
-
-static hipError_t fake_hipDeviceGetPCIBusId(char *place, int room, int device)
-{
-	ANSWER();
-	snprintf(place, (size_t)room, "%s", hip.place);
-	return hipSuccess;
-}
-
-static hipError_t fake_hipDeviceGetLimit(size_t *value, enum hipLimit_t limit)
-{
-	ANSWER();
-	hip.number = limit;
-	*value = 77;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipDeviceSetLimit(enum hipLimit_t limit, size_t value)
-{
-	ANSWER();
-	hip.number = 100 * limit + value;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipDeviceEnablePeerAccess(int device, unsigned int flags)
-{
-	ANSWER();
-	hip.device = device;
-	hip.flags = flags;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipDeviceDisablePeerAccess(int device)
-{
-	ANSWER();
-	hip.device = device;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipStreamGetDevice(hipStream_t stream, hipDevice_t *device)
-{
-	ANSWER();
-	/* Where HIP would follow it. */
-	CHECK((uintptr_t)stream > 2);
-	hip.pointer = stream;
-	*device = 2;
-	return hipSuccess;
-}
-
-static const char *fake_hipGetErrorName(hipError_t error)
-{
-	return error == hipErrorNotReady ? "hipErrorNotReady" : "hipErrorUnknown";
-}
-
-static const char *fake_hipGetErrorString(hipError_t error)
-{
-	return error == hipErrorNotReady ? "device not ready" : "unknown error";
-}
-
-static hipError_t fake_hipHostMalloc(void **pointer, size_t size, unsigned int flags)
-{
-	ANSWER();
-	hip.flags = flags;
-	hip.number = size;
-	*pointer = &hip;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipHostRegister(void *pointer, size_t size, unsigned int flags)
-{
-	ANSWER();
-	hip.flags = flags;
-	hip.number = size;
-	hip.pointer = pointer;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemGetAllocationGranularity(size_t *bytes,
-						      const hipMemAllocationProp *properties,
-						      hipMemAllocationGranularity_flags option)
-{
-	ANSWER();
-	hip.device = properties->location.id;
-	*bytes = hip.number;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
-				    const hipMemAllocationProp *properties,
-				    unsigned long long flags)
-{
-	ANSWER();
-	CHECK(properties->type == hipMemAllocationTypePinned);
-	CHECK(properties->requestedHandleType == hipMemHandleTypePosixFileDescriptor);
-	CHECK(properties->location.type == hipMemLocationTypeDevice);
-	hip.device = hip.current; /* whose memory it is */
-	hip.number = size;
-	*handle = (hipMemGenericAllocationHandle_t)(uintptr_t)0x5000;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemExportToShareableHandle(void *os_handle,
-						     hipMemGenericAllocationHandle_t handle,
-						     hipMemAllocationHandleType type,
-						     unsigned long long flags)
-{
-	ANSWER();
-	hip.pointer = handle;
-	hip.number = type;
-	*(int *)os_handle = 42;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle,
-						       void *os_handle,
-						       hipMemAllocationHandleType type)
-{
-	ANSWER();
-	if (!os_handle)
-		return hipErrorInvalidValue;
-	hip.imported_as_value = (uintptr_t)os_handle < 4096;
-	hip.imported_fd = hip.imported_as_value ? (int)(intptr_t)os_handle : *(int *)os_handle;
-	CHECK(fcntl(hip.imported_fd, F_GETFD) >= 0);
-	*handle = (hipMemGenericAllocationHandle_t)(uintptr_t)0x6000;
-	return hipSuccess;
-}
-
-static struct mapping *mapping_of(const char *at)
-{
-	for (size_t i = 0; i < MAPPINGS_MAX; i++)
-		if (hip.mappings[i].bytes && at >= hip.mappings[i].start &&
-		    at < hip.mappings[i].start + hip.mappings[i].bytes)
-			return &hip.mappings[i];
-	return NULL;
-}
-
-static hipError_t fake_hipMemGetAddressRange(hipDeviceptr_t *base, size_t *bytes,
-					     hipDeviceptr_t pointer)
-{
-	struct mapping *mapping = mapping_of(pointer);
-
-	ANSWER();
-	if (hip.range_error)
-		return hip.range_error;
-	if (!mapping)
-		return hipErrorNotFound;
-	*base = mapping->start; /* both, wanted or not */
-	*bytes = mapping->bytes;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemMap(void *start, size_t size, size_t offset,
-				 hipMemGenericAllocationHandle_t handle, unsigned long long flags)
-{
-	ANSWER();
-	CHECK(!offset && !flags && handle == (hipMemGenericAllocationHandle_t)(uintptr_t)0x5000);
-	if (!hip.is_quiet)
-		hip.mappings[3] = (struct mapping){start, size};
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemSetAccess(void *start, size_t size, const hipMemAccessDesc *access,
-				       size_t count)
-{
-	ANSWER();
-	hip.pointer = start;
-	hip.number = size;
-	return hipSuccess;
-}
-
-/* One whole mapping, and there has to be one. */
-static hipError_t fake_hipMemUnmap(void *start, size_t size)
-{
-	struct mapping *mapping = mapping_of(start);
-
-	ANSWER();
-	CHECK(mapping);
-	if (mapping->start != start || mapping->bytes != size)
-		return hipErrorInvalidValue;
-	if (hip.is_quiet)
-		return hipSuccess;
-	hip.unmapped[hip.unmapped_count] = start;
-	hip.unmapped_bytes[hip.unmapped_count++] = size;
-	mapping->bytes = 0;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemcpyPeer(void *to, int to_device, const void *from, int from_device,
-				     size_t size)
-{
-	ANSWER();
-	hip.number = size;
-	hip.device = 10 * to_device + from_device;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemcpyPeerAsync(void *to, int to_device, const void *from,
-					  int from_device, size_t size, hipStream_t stream)
-{
-	ANSWER();
-	hip.number = size;
-	hip.device = 10 * to_device + from_device;
-	hip.pointer = stream;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemAdvise(const void *pointer, size_t size, hipMemoryAdvise advice,
-				    int device)
-{
-	ANSWER();
-	hip.number = advice;
-	hip.device = device;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipMemPrefetchAsync(const void *pointer, size_t size, int device,
-					   hipStream_t stream)
-{
-	ANSWER();
-	hip.number = size;
-	hip.device = device;
-	hip.pointer = stream;
-	return hipSuccess;
-}
-
-static hipError_t fake_hipPointerGetAttribute(void *data, hipPointer_attribute attribute,
-					      hipDeviceptr_t pointer)
-{
-	ANSWER();
-	hip.number = attribute;
-	memcpy(data, hip.answer, hip.answer_bytes);
-	return hipSuccess;
-}
-
-static hipError_t fake_hipGetDevicePropertiesR0600(struct gcr_hip_properties *properties,
-						   int device)
-{
-	ANSWER();
-	memset(properties, 'x', sizeof(*properties));
-	memset(properties->gcnArchName, 0, sizeof(properties->gcnArchName));
-	strncpy(properties->gcnArchName, hip.architecture, sizeof(properties->gcnArchName) - 1);
-	return hipSuccess;
-}
-
-static hipError_t fake_hipGetDeviceProperties(struct gcr_hip_properties_5 *properties, int device)
-{
-	ANSWER();
-	memset(properties, 'x', sizeof(*properties));
-	memset(properties->gcnArchName, 0, sizeof(properties->gcnArchName));
-	strncpy(properties->gcnArchName, "gfx906:old", sizeof(properties->gcnArchName) - 1);
-	return hipSuccess;
-}
-
-/* A second library. */
-static hipError_t other_hipGetDevice(int *device)
-{
-	*device = 7;
-	return hipSuccess;
-}
-
-static const struct {
-	const char *name;
-	void *function;
-} fakes[] = {
-#define FAKE(name)                         \
-	{                                  \
-#name, (void *)fake_##name \
-	}
-	FAKE(hipDeviceDisablePeerAccess),
-	FAKE(hipDeviceEnablePeerAccess),
-	FAKE(hipDeviceGetAttribute),
-	FAKE(hipDeviceGetLimit),
-	FAKE(hipDeviceGetPCIBusId),
-	FAKE(hipDeviceGetUuid),
-	FAKE(hipDeviceSetLimit),
-	FAKE(hipGetDevice),
-	FAKE(hipGetDeviceCount),
-	FAKE(hipGetDeviceProperties),
-	FAKE(hipGetDevicePropertiesR0600),
-	FAKE(hipGetErrorName),
-	FAKE(hipGetErrorString),
-	FAKE(hipHostMalloc),
-	FAKE(hipHostRegister),
-	FAKE(hipMemAdvise),
-	FAKE(hipMemCreate),
-	FAKE(hipMemExportToShareableHandle),
-	FAKE(hipMemGetAddressRange),
-	FAKE(hipMemGetAllocationGranularity),
-	FAKE(hipMemImportFromShareableHandle),
-	FAKE(hipMemMap),
-	FAKE(hipMemPrefetchAsync),
-	FAKE(hipMemSetAccess),
-	FAKE(hipMemUnmap),
-	FAKE(hipMemcpyPeer),
-	FAKE(hipMemcpyPeerAsync),
-	FAKE(hipPointerGetAttribute),
-	FAKE(hipRuntimeGetVersion),
-	FAKE(hipSetDevice),
-	FAKE(hipStreamGetDevice),
-};
-
-static void *look_up(void *argument, const char *name)
-{
-	bool is_other = argument != NULL;
-
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(hip.absent); i++)
-		if (hip.absent[i] && !strcmp(hip.absent[i], name))
-			return NULL;
-	if (is_other && !strcmp(name, "hipGetDevice"))
-		return (void *)other_hipGetDevice;
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(fakes); i++)
-		if (!strcmp(fakes[i].name, name))
-			return fakes[i].function;
-	return NULL;
-}
-
-/* Anything is there, under an address that tells its name. */
-static void *look_up_any(void *argument, const char *name)
-{
-	*(const char **)argument = name;
-	return (void *)(uintptr_t)0x1234;
-}
-
-#define FIND(name) ((__typeof__(name) *)gcr_hip_find(#name, look_up, NULL))
 
 /* ---- the table ---- */
 
@@ -450,9 +38,9 @@ static void test_table(void)
 {
 	const char *asked;
 
-#define ALIKE(cuda, hip)                                                              \
-	CHECK(!strcmp(gcr_hip_name(#cuda), #hip) && is_declared(#hip));               \
-	CHECK(gcr_hip_find(#cuda, look_up_any, &asked) == (void *)(uintptr_t)0x1234); \
+#define ALIKE(cuda, hip)                                                                        \
+	CHECK(!strcmp(gcr_hip_name(#cuda), #hip) && is_declared(#hip));                         \
+	CHECK(gcr_hip_find(#cuda, adapt_hip_look_up_any, &asked) == (void *)(uintptr_t)0x1234); \
 	CHECK(!strcmp(asked, #hip));
 #define ADAPTED(cuda, hip) CHECK(!strcmp(gcr_hip_name(#cuda), #hip) && is_declared(#hip));
 #include "backend/rocm/alike.def"
@@ -463,8 +51,9 @@ static void test_table(void)
 	GCR_DRIVER_CALLS(NEEDED)
 #undef NEEDED
 	asked = NULL;
-#define MISSING(name) \
-	CHECK(!gcr_hip_name(#name) && !gcr_hip_find(#name, look_up_any, &asked) && !asked);
+#define MISSING(name)                                                                        \
+	CHECK(!gcr_hip_name(#name) && !gcr_hip_find(#name, adapt_hip_look_up_any, &asked) && \
+	      !asked);
 	GCR_DRIVER_CHECKPOINT_CALLS(MISSING)
 	MISSING(cuCtxRecordEvent)
 	MISSING(cuMulticastCreate)
@@ -475,12 +64,12 @@ static void test_table(void)
 /* What came with a later version, or goes, is as if there were no such function. */
 static void test_versions(void)
 {
-	reset(HIP_VERSION_OF(5, 2));
-	hip.absent[0] = "hipStreamGetDevice";
-	hip.absent[1] = "hipDeviceSetLimit";
+	adapt_hip_reset(HIP_VERSION_OF(5, 2));
+	adapt_hip.absent[0] = "hipStreamGetDevice";
+	adapt_hip.absent[1] = "hipDeviceSetLimit";
 	CHECK(!FIND(cuStreamGetCtx) && !FIND(cuCtxSetLimit));
 	CHECK(FIND(cuCtxGetLimit) && FIND(cuGetErrorName));
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuStreamGetCtx) && FIND(cuCtxSetLimit));
 	CHECK(!FIND(cuMemAddressReserve)); /* the library of this test has none */
 	CHECK(gcr_hip_version() == HIP_VERSION_OF(6, 4));
@@ -507,12 +96,13 @@ static void test_other_library(void)
 {
 	CUcontext context;
 
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && gcr_hip_device(context) == 0);
-	CHECK(gcr_hip_find("cuCtxGetCurrent", look_up, &hip) == (void *)FIND(cuCtxGetCurrent));
-	CHECK(gcr_hip_find("cuCtxGetCurrent", look_up, &hip));
-	CHECK(((__typeof__(cuCtxGetCurrent) *)gcr_hip_find("cuCtxGetCurrent", look_up, &hip))(
-		      &context) == CUDA_SUCCESS);
+	CHECK(gcr_hip_find("cuCtxGetCurrent", adapt_hip_look_up, &adapt_hip) ==
+	      (void *)FIND(cuCtxGetCurrent));
+	CHECK(gcr_hip_find("cuCtxGetCurrent", adapt_hip_look_up, &adapt_hip));
+	CHECK(((__typeof__(cuCtxGetCurrent) *)gcr_hip_find("cuCtxGetCurrent", adapt_hip_look_up,
+							   &adapt_hip))(&context) == CUDA_SUCCESS);
 	CHECK(gcr_hip_device(context) == 7);
 	CHECK(FIND(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && gcr_hip_device(context) == 0);
 }
@@ -542,9 +132,9 @@ static void test_errors(void)
 	void *pointer = NULL;
 	int number = 5;
 
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(same); i++) {
-		hip.error = same[i].hip;
+		adapt_hip.error = same[i].hip;
 		CHECK(FIND(cuMemHostAlloc)(&pointer, 1, 0) == same[i].cuda);
 	}
 	CHECK(!pointer);
@@ -555,9 +145,9 @@ static void test_errors(void)
 	CHECK(FIND(cuGetErrorName)(CUDA_ERROR_NOT_READY, NULL) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(FIND(cuGetErrorString)(CUDA_ERROR_NOT_READY, NULL) == CUDA_ERROR_INVALID_VALUE);
 
-	reset(HIP_VERSION_OF(7, 14));
+	adapt_hip_reset(HIP_VERSION_OF(7, 14));
 	CHECK(FIND(cuDriverGetVersion)(&number) == CUDA_SUCCESS && number == 7140);
-	reset(0);
+	adapt_hip_reset(0);
 	CHECK(FIND(cuDriverGetVersion)(&number) == CUDA_ERROR_NOT_INITIALIZED && number == 7140);
 }
 
@@ -566,27 +156,27 @@ static void test_devices(void)
 	CUuuid uuid;
 	int number = 5;
 
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuDeviceGetCount)(&number) == CUDA_SUCCESS && number == 3);
-	hip.devices = 0;
+	adapt_hip.devices = 0;
 	CHECK(FIND(cuDeviceGetCount)(&number) == CUDA_SUCCESS && number == 0);
-	hip.error = hipErrorInitializationError;
+	adapt_hip.error = hipErrorInitializationError;
 	CHECK(FIND(cuDeviceGetCount)(&number) == CUDA_ERROR_NOT_INITIALIZED && number == 0);
 
-	reset(HIP_VERSION_OF(6, 4));
-	memcpy(hip.uuid, "0123456789abcdef", 16);
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
+	memcpy(adapt_hip.uuid, "0123456789abcdef", 16);
 	CHECK(FIND(cuDeviceGetUuid_v2)(&uuid, 1) == CUDA_SUCCESS);
 	CHECK(!memcmp(uuid.bytes, "0123456789abcdef", 16));
-	memcpy(hip.uuid, "XX\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);
-	hip.place = "0000:c3:00.0";
+	memcpy(adapt_hip.uuid, "XX\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+	adapt_hip.place = "0000:c3:00.0";
 	CHECK(FIND(cuDeviceGetUuid_v2)(&uuid, 1) == CUDA_SUCCESS);
 	CHECK(!memcmp(uuid.bytes, "XX0000:c3:00.0\0\0", 16));
 	CHECK(FIND(cuDeviceGetUuid)(&uuid, 1) == CUDA_SUCCESS);
 	CHECK(!memcmp(uuid.bytes, "XX0000:c3:00.0\0\0", 16));
-	hip.place = "00000000:c3:00.0 and more";
+	adapt_hip.place = "00000000:c3:00.0 and more";
 	CHECK(FIND(cuDeviceGetUuid_v2)(&uuid, 1) == CUDA_SUCCESS);
 	CHECK(!memcmp(uuid.bytes, "XX00000000:c3:00", 16));
-	hip.error = hipErrorInvalidDevice;
+	adapt_hip.error = hipErrorInvalidDevice;
 	CHECK(FIND(cuDeviceGetUuid_v2)(&uuid, 1) == CUDA_ERROR_INVALID_DEVICE);
 }
 
@@ -594,10 +184,10 @@ static void test_attributes(void)
 {
 	int value = 5;
 
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 2) ==
 	      CUDA_SUCCESS);
-	CHECK(hip.number == hipDeviceAttributeMultiprocessorCount && hip.device == 2);
+	CHECK(adapt_hip.number == hipDeviceAttributeMultiprocessorCount && adapt_hip.device == 2);
 	CHECK(value == 1000 + hipDeviceAttributeMultiprocessorCount);
 	CHECK(FIND(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 2) ==
 		      CUDA_SUCCESS &&
@@ -609,13 +199,13 @@ static void test_attributes(void)
 	CHECK(FIND(cuDeviceGetAttribute)(
 		      &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 2) ==
 	      CUDA_SUCCESS);
-	CHECK(hip.number == hipDeviceAttributeVirtualMemoryManagementSupported && value);
-	hip.error = hipErrorInvalidDevice;
+	CHECK(adapt_hip.number == hipDeviceAttributeVirtualMemoryManagementSupported && value);
+	adapt_hip.error = hipErrorInvalidDevice;
 	value = 5;
 	CHECK(FIND(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_INTEGRATED, 2) ==
 		      CUDA_ERROR_INVALID_DEVICE &&
 	      value == 5);
-	reset(HIP_VERSION_OF(6, 1));
+	adapt_hip_reset(HIP_VERSION_OF(6, 1));
 	CHECK(FIND(cuDeviceGetAttribute)(
 		      &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 2) ==
 	      CUDA_SUCCESS);
@@ -628,7 +218,7 @@ static void test_contexts(void)
 	CUresult result = CUDA_SUCCESS;
 	unsigned int depth;
 
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(gcr_hip_device(NULL) == -1 && gcr_hip_device(gcr_hip_context(0)) == 0);
 	CHECK(FIND(cuDevicePrimaryCtxRetain)(&context, 2) == CUDA_SUCCESS);
 	CHECK(context == gcr_hip_context(2) && context);
@@ -637,35 +227,39 @@ static void test_contexts(void)
 	CHECK(context == gcr_hip_context(2));
 	CHECK(FIND(cuDevicePrimaryCtxRelease_v2)(2) == CUDA_SUCCESS);
 	CHECK(FIND(cuDevicePrimaryCtxRelease_v2)(3) == CUDA_ERROR_INVALID_DEVICE);
-	CHECK(hip.current == 0 && !hip.set_count);
+	CHECK(adapt_hip.current == 0 && !adapt_hip.set_count);
 
-	CHECK(FIND(cuCtxSetCurrent)(context) == CUDA_SUCCESS && hip.current == 2);
-	CHECK(FIND(cuCtxSetCurrent)(NULL) == CUDA_SUCCESS && hip.current == 2);
+	CHECK(FIND(cuCtxSetCurrent)(context) == CUDA_SUCCESS && adapt_hip.current == 2);
+	CHECK(FIND(cuCtxSetCurrent)(NULL) == CUDA_SUCCESS && adapt_hip.current == 2);
 	CHECK(FIND(cuCtxGetCurrent)(&other) == CUDA_SUCCESS && other == context);
 	CHECK(FIND(cuCtxSetCurrent)(gcr_hip_context(3)) == CUDA_ERROR_INVALID_DEVICE);
 
 	CHECK(FIND(cuCtxPopCurrent_v2)(&other) == CUDA_ERROR_INVALID_CONTEXT);
-	CHECK(FIND(cuCtxPushCurrent_v2)(gcr_hip_context(1)) == CUDA_SUCCESS && hip.current == 1);
-	CHECK(FIND(cuCtxPushCurrent_v2)(gcr_hip_context(0)) == CUDA_SUCCESS && hip.current == 0);
+	CHECK(FIND(cuCtxPushCurrent_v2)(gcr_hip_context(1)) == CUDA_SUCCESS &&
+	      adapt_hip.current == 1);
+	CHECK(FIND(cuCtxPushCurrent_v2)(gcr_hip_context(0)) == CUDA_SUCCESS &&
+	      adapt_hip.current == 0);
 	CHECK(FIND(cuCtxPushCurrent_v2)(gcr_hip_context(9)) == CUDA_ERROR_INVALID_DEVICE);
-	CHECK(FIND(cuCtxPushCurrent_v2)(NULL) == CUDA_ERROR_INVALID_CONTEXT && hip.current == 0);
+	CHECK(FIND(cuCtxPushCurrent_v2)(NULL) == CUDA_ERROR_INVALID_CONTEXT &&
+	      adapt_hip.current == 0);
 	CHECK(FIND(cuCtxPopCurrent_v2)(&other) == CUDA_SUCCESS && other == gcr_hip_context(0));
-	CHECK(hip.current == 1);
-	CHECK(FIND(cuCtxPopCurrent_v2)(NULL) == CUDA_SUCCESS && hip.current == 2);
+	CHECK(adapt_hip.current == 1);
+	CHECK(FIND(cuCtxPopCurrent_v2)(NULL) == CUDA_SUCCESS && adapt_hip.current == 2);
 	for (depth = 0; result == CUDA_SUCCESS && depth < 100; depth++)
 		result = FIND(cuCtxPushCurrent_v2)(gcr_hip_context(1));
 	CHECK(result == CUDA_ERROR_INVALID_VALUE && depth > 4 && depth < 100);
 	while (--depth)
 		CHECK(FIND(cuCtxPopCurrent_v2)(&other) == CUDA_SUCCESS);
-	CHECK(hip.current == 2);
+	CHECK(adapt_hip.current == 2);
 	CHECK(FIND(cuCtxPopCurrent_v2)(&other) == CUDA_ERROR_INVALID_CONTEXT);
 
 	CHECK(FIND(cuCtxEnablePeerAccess)(gcr_hip_context(1), 9) == CUDA_SUCCESS);
-	CHECK(hip.device == 1 && hip.flags == 9);
-	CHECK(FIND(cuCtxDisablePeerAccess)(gcr_hip_context(0)) == CUDA_SUCCESS && hip.device == 0);
-	hip.calls = 0;
+	CHECK(adapt_hip.device == 1 && adapt_hip.flags == 9);
+	CHECK(FIND(cuCtxDisablePeerAccess)(gcr_hip_context(0)) == CUDA_SUCCESS &&
+	      adapt_hip.device == 0);
+	adapt_hip.calls = 0;
 	CHECK(FIND(cuCtxEnablePeerAccess)(NULL, 0) == CUDA_ERROR_INVALID_CONTEXT);
-	CHECK(FIND(cuCtxDisablePeerAccess)(NULL) == CUDA_ERROR_INVALID_CONTEXT && !hip.calls);
+	CHECK(FIND(cuCtxDisablePeerAccess)(NULL) == CUDA_ERROR_INVALID_CONTEXT && !adapt_hip.calls);
 }
 
 static void test_streams_and_limits(void)
@@ -673,40 +267,42 @@ static void test_streams_and_limits(void)
 	CUcontext context = NULL;
 	size_t value = 0;
 
-	reset(HIP_VERSION_OF(6, 4));
-	hip.current = 1;
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
+	adapt_hip.current = 1;
 	CHECK(FIND(cuStreamGetCtx)(NULL, &context) == CUDA_SUCCESS &&
 	      context == gcr_hip_context(1));
 	CHECK(FIND(cuStreamGetCtx)(CU_STREAM_LEGACY, &context) == CUDA_SUCCESS);
 	CHECK(FIND(cuStreamGetCtx)(CU_STREAM_PER_THREAD, &context) == CUDA_SUCCESS);
-	CHECK(context == gcr_hip_context(1) && !hip.pointer);
-	CHECK(FIND(cuStreamGetCtx)((CUstream)&hip, &context) == CUDA_SUCCESS);
-	CHECK(context == gcr_hip_context(2) && hip.pointer == &hip);
+	CHECK(context == gcr_hip_context(1) && !adapt_hip.pointer);
+	CHECK(FIND(cuStreamGetCtx)((CUstream)&adapt_hip, &context) == CUDA_SUCCESS);
+	CHECK(context == gcr_hip_context(2) && adapt_hip.pointer == &adapt_hip);
 
 	CHECK(FIND(cuCtxGetLimit)(&value, CU_LIMIT_MALLOC_HEAP_SIZE) == CUDA_SUCCESS &&
 	      value == 77);
-	CHECK(hip.number == hipLimitMallocHeapSize);
+	CHECK(adapt_hip.number == hipLimitMallocHeapSize);
 	CHECK(FIND(cuCtxSetLimit)(CU_LIMIT_PRINTF_FIFO_SIZE, 5) == CUDA_SUCCESS);
-	CHECK(hip.number == 100 * hipLimitPrintfFifoSize + 5);
-	hip.calls = 0;
+	CHECK(adapt_hip.number == 100 * hipLimitPrintfFifoSize + 5);
+	adapt_hip.calls = 0;
 	CHECK(FIND(cuCtxGetLimit)(&value, CU_LIMIT_MAX_L2_FETCH_GRANULARITY) ==
 	      CUDA_ERROR_UNSUPPORTED_LIMIT);
 	CHECK(FIND(cuCtxSetLimit)(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 5) ==
 	      CUDA_ERROR_UNSUPPORTED_LIMIT);
-	CHECK(!hip.calls);
+	CHECK(!adapt_hip.calls);
 }
 
 static void test_host_memory(void)
 {
 	void *pointer;
 
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuMemHostAlloc)(&pointer, 4096, CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS);
-	CHECK(hip.flags == (hipHostMallocPortable | hipHostMallocCoherent) && hip.number == 4096);
-	CHECK(FIND(cuMemHostRegister_v2)(&hip, 8192,
+	CHECK(adapt_hip.flags == (hipHostMallocPortable | hipHostMallocCoherent) &&
+	      adapt_hip.number == 4096);
+	CHECK(FIND(cuMemHostRegister_v2)(&adapt_hip, 8192,
 					 CU_MEMHOSTREGISTER_PORTABLE |
 						 CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS);
-	CHECK(hip.flags == hipHostRegisterPortable && hip.number == 8192 && hip.pointer == &hip);
+	CHECK(adapt_hip.flags == hipHostRegisterPortable && adapt_hip.number == 8192 &&
+	      adapt_hip.pointer == &adapt_hip);
 }
 
 static CUmemAllocationProp properties_of(int device)
@@ -724,27 +320,28 @@ static void test_create(void)
 	CUmemGenericAllocationHandle handle = 0;
 	size_t bytes = 0;
 
-	reset(HIP_VERSION_OF(7, 2));
-	hip.number = 4096;
+	adapt_hip_reset(HIP_VERSION_OF(7, 2));
+	adapt_hip.number = 4096;
 	CHECK(FIND(cuMemGetAllocationGranularity)(
 		      &bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS);
-	CHECK(bytes == 2 * MIB && hip.device == 2);
-	hip.number = 64 * MIB;
+	CHECK(bytes == 2 * MIB && adapt_hip.device == 2);
+	adapt_hip.number = 64 * MIB;
 	CHECK(FIND(cuMemGetAllocationGranularity)(
 		      &bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
 	      bytes == 64 * MIB);
 
 	/* On the device that is meant, and then back. */
 	CHECK(FIND(cuMemCreate)(&handle, 4 * MIB, &properties, 0) == CUDA_SUCCESS);
-	CHECK(handle == 0x5000 && hip.number == 4 * MIB && hip.device == 2 && hip.current == 0);
-	hip.set_count = 0;
+	CHECK(handle == 0x5000 && adapt_hip.number == 4 * MIB && adapt_hip.device == 2 &&
+	      adapt_hip.current == 0);
+	adapt_hip.set_count = 0;
 	properties = properties_of(0);
 	CHECK(FIND(cuMemCreate)(&handle, 4 * MIB, &properties, 0) == CUDA_SUCCESS);
-	CHECK(hip.device == 0 && !hip.set_count);
+	CHECK(adapt_hip.device == 0 && !adapt_hip.set_count);
 	properties = properties_of(5);
 	handle = 0;
 	CHECK(FIND(cuMemCreate)(&handle, 4 * MIB, &properties, 0) == CUDA_ERROR_INVALID_DEVICE);
-	CHECK(!handle && hip.current == 0);
+	CHECK(!handle && adapt_hip.current == 0);
 	CHECK(FIND(cuMemCreate)(&handle, 4 * MIB, NULL, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -754,38 +351,38 @@ static void test_sharing(void)
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), exported = -1, saved;
 
 	CHECK(fd > 2);
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuMemExportToShareableHandle)(&exported, 0x5000,
 						 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 						 0) == CUDA_SUCCESS);
-	CHECK(exported == 42 && hip.pointer == (void *)(uintptr_t)0x5000);
-	CHECK(hip.number == hipMemHandleTypePosixFileDescriptor);
+	CHECK(exported == 42 && adapt_hip.pointer == (void *)(uintptr_t)0x5000);
+	CHECK(adapt_hip.number == hipMemHandleTypePosixFileDescriptor);
 	CHECK(FIND(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd,
 						   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
 	      CUDA_SUCCESS);
-	CHECK(handle == 0x6000 && hip.imported_fd == fd && !hip.imported_as_value);
+	CHECK(handle == 0x6000 && adapt_hip.imported_fd == fd && !adapt_hip.imported_as_value);
 	CHECK(FIND(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd,
 						   CU_MEM_HANDLE_TYPE_FABRIC) ==
 	      CUDA_ERROR_NOT_SUPPORTED);
 
-	reset(HIP_VERSION_OF(7, 0));
+	adapt_hip_reset(HIP_VERSION_OF(7, 0));
 	CHECK(FIND(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd,
 						   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
 	      CUDA_SUCCESS);
-	CHECK(hip.imported_fd == fd && !hip.imported_as_value);
+	CHECK(adapt_hip.imported_fd == fd && !adapt_hip.imported_as_value);
 
-	reset(HIP_VERSION_OF(7, 1));
+	adapt_hip_reset(HIP_VERSION_OF(7, 1));
 	CHECK(FIND(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd,
 						   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
 	      CUDA_SUCCESS);
-	CHECK(hip.imported_fd == fd && hip.imported_as_value);
+	CHECK(adapt_hip.imported_fd == fd && adapt_hip.imported_as_value);
 	/* Descriptor 0 would be none. */
 	saved = fcntl(0, F_DUPFD_CLOEXEC, 3);
 	CHECK(dup2(fd, 0) == 0);
 	CHECK(FIND(cuMemImportFromShareableHandle)(
 		      &handle, NULL, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
-	CHECK(hip.imported_fd > 2 && hip.imported_as_value);
-	CHECK(fcntl(hip.imported_fd, F_GETFD) < 0 && errno == EBADF);
+	CHECK(adapt_hip.imported_fd > 2 && adapt_hip.imported_as_value);
+	CHECK(fcntl(adapt_hip.imported_fd, F_GETFD) < 0 && errno == EBADF);
 	close(0);
 	CHECK(FIND(cuMemImportFromShareableHandle)(&handle, NULL,
 						   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
@@ -795,7 +392,7 @@ static void test_sharing(void)
 
 	/* What would not come back is not given away. */
 	for (size_t i = 0; i < 2; i++) {
-		reset(i ? HIP_VERSION_OF(7, 14) : HIP_VERSION_OF(6, 1));
+		adapt_hip_reset(i ? HIP_VERSION_OF(7, 14) : HIP_VERSION_OF(6, 1));
 		CHECK(FIND(cuMemExportToShareableHandle)(&exported, 0x5000,
 							 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 							 0) == CUDA_ERROR_NOT_SUPPORTED);
@@ -803,7 +400,7 @@ static void test_sharing(void)
 			      &handle, (void *)(intptr_t)fd,
 			      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
 		      CUDA_ERROR_NOT_SUPPORTED);
-		CHECK(!hip.calls);
+		CHECK(!adapt_hip.calls);
 	}
 	close(fd);
 }
@@ -814,10 +411,10 @@ static void test_ranges(void)
 	CUdeviceptr at = (CUdeviceptr)start, base;
 	size_t bytes;
 
-	reset(HIP_VERSION_OF(6, 4));
-	hip.mappings[0] = (struct mapping){start, 2 * MIB};
-	hip.mappings[1] = (struct mapping){start + 2 * MIB, 4 * MIB};
-	hip.mappings[2] = (struct mapping){start + 8 * MIB, 2 * MIB};
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
+	adapt_hip.mappings[0] = (struct mapping){start, 2 * MIB};
+	adapt_hip.mappings[1] = (struct mapping){start + 2 * MIB, 4 * MIB};
+	adapt_hip.mappings[2] = (struct mapping){start + 8 * MIB, 2 * MIB};
 	CHECK(FIND(cuMemGetAddressRange_v2)(&base, &bytes, at + 3 * MIB) == CUDA_SUCCESS);
 	CHECK(base == at + 2 * MIB && bytes == 4 * MIB);
 	CHECK(FIND(cuMemGetAddressRange_v2)(NULL, NULL, at) == CUDA_SUCCESS);
@@ -829,13 +426,15 @@ static void test_ranges(void)
 	CHECK(FIND(cuMemUnmap)(at + 6 * MIB, 2 * MIB) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(FIND(cuMemUnmap)(at, 8 * MIB) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(FIND(cuMemUnmap)(0, 8 * MIB) == CUDA_ERROR_INVALID_VALUE);
-	CHECK(FIND(cuMemUnmap)(at, 0) == CUDA_ERROR_INVALID_VALUE && !hip.unmapped_count);
-	CHECK(FIND(cuMemUnmap)(at, MIB) == CUDA_ERROR_INVALID_VALUE && !hip.unmapped_count);
-	CHECK(FIND(cuMemUnmap)(at + MIB, MIB) == CUDA_ERROR_INVALID_VALUE && !hip.unmapped_count);
-	CHECK(FIND(cuMemUnmap)(at, 6 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 2);
-	CHECK(hip.unmapped[0] == start && hip.unmapped_bytes[0] == 2 * MIB);
-	CHECK(hip.unmapped[1] == start + 2 * MIB && hip.unmapped_bytes[1] == 4 * MIB);
-	CHECK(FIND(cuMemUnmap)(at + 8 * MIB, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 3);
+	CHECK(FIND(cuMemUnmap)(at, 0) == CUDA_ERROR_INVALID_VALUE && !adapt_hip.unmapped_count);
+	CHECK(FIND(cuMemUnmap)(at, MIB) == CUDA_ERROR_INVALID_VALUE && !adapt_hip.unmapped_count);
+	CHECK(FIND(cuMemUnmap)(at + MIB, MIB) == CUDA_ERROR_INVALID_VALUE &&
+	      !adapt_hip.unmapped_count);
+	CHECK(FIND(cuMemUnmap)(at, 6 * MIB) == CUDA_SUCCESS && adapt_hip.unmapped_count == 2);
+	CHECK(adapt_hip.unmapped[0] == start && adapt_hip.unmapped_bytes[0] == 2 * MIB);
+	CHECK(adapt_hip.unmapped[1] == start + 2 * MIB && adapt_hip.unmapped_bytes[1] == 4 * MIB);
+	CHECK(FIND(cuMemUnmap)(at + 8 * MIB, 2 * MIB) == CUDA_SUCCESS &&
+	      adapt_hip.unmapped_count == 3);
 }
 
 /* HIP 6 says that it was done also when it was not. */
@@ -843,28 +442,29 @@ static void test_mapping(void)
 {
 	CUdeviceptr at = 0x7f0000000000;
 
-	reset(HIP_VERSION_OF(6, 4));
-	hip.is_quiet = true;
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
+	adapt_hip.is_quiet = true;
 	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_ERROR_UNKNOWN);
-	hip.is_quiet = false;
+	adapt_hip.is_quiet = false;
 	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_SUCCESS);
-	hip.is_quiet = true;
-	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_ERROR_UNKNOWN && !hip.unmapped_count);
-	hip.is_quiet = false;
-	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 1);
-	hip.error = hipErrorOutOfMemory;
+	adapt_hip.is_quiet = true;
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_ERROR_UNKNOWN && !adapt_hip.unmapped_count);
+	adapt_hip.is_quiet = false;
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && adapt_hip.unmapped_count == 1);
+	adapt_hip.error = hipErrorOutOfMemory;
 	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_ERROR_OUT_OF_MEMORY);
 	/* Where it cannot be said it is believed: what is mapped must not count as missing. */
-	reset(HIP_VERSION_OF(6, 4));
-	hip.range_error = hipErrorUnknown;
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
+	adapt_hip.range_error = hipErrorUnknown;
 	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_SUCCESS);
 	/* Nothing is unmapped unseen. */
-	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_ERROR_INVALID_VALUE && !hip.unmapped_count);
-	hip.range_error = hipSuccess;
-	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 1);
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_ERROR_INVALID_VALUE &&
+	      !adapt_hip.unmapped_count);
+	adapt_hip.range_error = hipSuccess;
+	CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && adapt_hip.unmapped_count == 1);
 	/* Later ones are believed, whatever they tell of the range. */
-	reset(HIP_VERSION_OF(7, 0));
-	hip.is_quiet = true;
+	adapt_hip_reset(HIP_VERSION_OF(7, 0));
+	adapt_hip.is_quiet = true;
 	CHECK(FIND(cuMemMap)(at, 2 * MIB, 0, 0x5000, 0) == CUDA_SUCCESS);
 }
 
@@ -904,19 +504,20 @@ static void test_host_mapping(void)
 		CUdeviceptr at = (CUdeviceptr)start;
 
 		CHECK(start != MAP_FAILED);
-		reset(HIP_VERSION_OF(7, minor));
-		hip.mappings[0] = (struct mapping){start, 2 * MIB};
+		adapt_hip_reset(HIP_VERSION_OF(7, minor));
+		adapt_hip.mappings[0] = (struct mapping){start, 2 * MIB};
 		CHECK(FIND(cuMemSetAccess)(at, 2 * MIB, access, 2) == CUDA_SUCCESS);
 		CHECK(!has_flag(start, " dc"));
-		hip.error = hipErrorInvalidValue;
+		adapt_hip.error = hipErrorInvalidValue;
 		CHECK(FIND(cuMemSetAccess)(at, 2 * MIB, access, 1) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(!has_flag(start, " dc"));
-		hip.error = hipSuccess;
+		adapt_hip.error = hipSuccess;
 		CHECK(FIND(cuMemSetAccess)(at, 2 * MIB, access, 1) == CUDA_SUCCESS);
-		CHECK(hip.pointer == start && hip.number == 2 * MIB);
+		CHECK(adapt_hip.pointer == start && adapt_hip.number == 2 * MIB);
 		CHECK(has_flag(start, " dc") == (minor == 2));
 		CHECK(has_flag(start, " sh") && has_flag(start, " rd"));
-		CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS && hip.unmapped_count == 1);
+		CHECK(FIND(cuMemUnmap)(at, 2 * MIB) == CUDA_SUCCESS &&
+		      adapt_hip.unmapped_count == 1);
 		CHECK(has_flag(start, " sh") == (minor == 0));
 		CHECK(has_flag(start, " rd") == (minor == 0));
 		CHECK(!has_flag(start, " dc"));
@@ -930,36 +531,38 @@ static void test_copies_and_places(void)
 	const CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 2};
 	const CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 9};
 
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	CHECK(FIND(cuMemcpyPeer)(1, gcr_hip_context(2), 3, gcr_hip_context(1), 64) == CUDA_SUCCESS);
-	CHECK(hip.device == 21 && hip.number == 64);
+	CHECK(adapt_hip.device == 21 && adapt_hip.number == 64);
 	CHECK(FIND(cuMemcpyPeerAsync)(1, gcr_hip_context(1), 3, gcr_hip_context(2), 65,
-				      (CUstream)&hip) == CUDA_SUCCESS);
-	CHECK(hip.device == 12 && hip.number == 65 && hip.pointer == &hip);
+				      (CUstream)&adapt_hip) == CUDA_SUCCESS);
+	CHECK(adapt_hip.device == 12 && adapt_hip.number == 65 && adapt_hip.pointer == &adapt_hip);
 
 	CHECK(FIND(cuMemAdvise_v2)(1, 2, CU_MEM_ADVISE_SET_ACCESSED_BY, device) == CUDA_SUCCESS);
-	CHECK(hip.device == 2 && hip.number == hipMemAdviseSetAccessedBy);
+	CHECK(adapt_hip.device == 2 && adapt_hip.number == hipMemAdviseSetAccessedBy);
 	CHECK(FIND(cuMemAdvise_v2)(1, 2, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host) ==
 	      CUDA_SUCCESS);
-	CHECK(hip.device == hipCpuDeviceId && hip.number == hipMemAdviseSetPreferredLocation);
-	CHECK(FIND(cuMemPrefetchAsync_v2)(1, 2, host, 0, (CUstream)&fakes) == CUDA_SUCCESS);
-	CHECK(hip.device == hipCpuDeviceId && hip.number == 2 && hip.pointer == &fakes);
-	hip.calls = 0;
+	CHECK(adapt_hip.device == hipCpuDeviceId &&
+	      adapt_hip.number == hipMemAdviseSetPreferredLocation);
+	CHECK(FIND(cuMemPrefetchAsync_v2)(1, 2, host, 0, (CUstream)&device) == CUDA_SUCCESS);
+	CHECK(adapt_hip.device == hipCpuDeviceId && adapt_hip.number == 2 &&
+	      adapt_hip.pointer == &device);
+	adapt_hip.calls = 0;
 	CHECK(FIND(cuMemPrefetchAsync_v2)(1, 2, device, 1, NULL) == CUDA_ERROR_INVALID_VALUE);
-	CHECK(!hip.calls);
+	CHECK(!adapt_hip.calls);
 }
 
 static void answer_with(uint64_t value, size_t bytes)
 {
-	memcpy(hip.answer, &value, sizeof(hip.answer));
-	hip.answer_bytes = bytes;
+	memcpy(adapt_hip.answer, &value, sizeof(adapt_hip.answer));
+	adapt_hip.answer_bytes = bytes;
 }
 
 static unsigned int memory_type(int version, unsigned int type)
 {
 	unsigned int read = 99;
 
-	reset(version);
+	adapt_hip_reset(version);
 	answer_with(type, 4);
 	CHECK(FIND(cuPointerGetAttribute)(&read, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 1) ==
 	      CUDA_SUCCESS);
@@ -987,7 +590,7 @@ static void test_pointers(void)
 	CHECK(memory_type(HIP_VERSION_OF(6, 4), 11) == CU_MEMORYTYPE_UNIFIED);
 
 	/* Of fewer bytes than CUDA's. */
-	reset(HIP_VERSION_OF(6, 4));
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
 	answer_with(1, 1);
 	CHECK(FIND(cuPointerGetAttribute)(&word, CU_POINTER_ATTRIBUTE_IS_MANAGED, 1) ==
 		      CUDA_SUCCESS &&
@@ -996,7 +599,8 @@ static void test_pointers(void)
 	CHECK(FIND(cuPointerGetAttribute)(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, 1) ==
 		      CUDA_SUCCESS &&
 	      number == 7);
-	hip.mappings[0] = (struct mapping){(char *)(uintptr_t)0x7f0000000000, (size_t)5 << 32};
+	adapt_hip.mappings[0] =
+		(struct mapping){(char *)(uintptr_t)0x7f0000000000, (size_t)5 << 32};
 	CHECK(FIND(cuPointerGetAttribute)(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
 					  0x7f0000001000) == CUDA_SUCCESS);
 	CHECK(bytes == (size_t)5 << 32);
@@ -1004,26 +608,26 @@ static void test_pointers(void)
 	CHECK(FIND(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, 1) ==
 		      CUDA_SUCCESS &&
 	      context == gcr_hip_context(2));
-	CHECK(hip.number == HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+	CHECK(adapt_hip.number == HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 
-	hip.calls = 0;
+	adapt_hip.calls = 0;
 	CHECK(FIND(cuPointerGetAttribute)(&bytes, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, 1) ==
 	      CUDA_ERROR_INVALID_VALUE);
 	CHECK(FIND(cuPointerGetAttribute)(NULL, CU_POINTER_ATTRIBUTE_MAPPED, 1) ==
 	      CUDA_ERROR_INVALID_VALUE);
 	CHECK(FIND(cuPointerGetAttribute)(&word, CU_POINTER_ATTRIBUTE_MAPPED, 0) ==
 	      CUDA_ERROR_INVALID_VALUE);
-	CHECK(!hip.calls);
+	CHECK(!adapt_hip.calls);
 
 	/* Of memory that is not HIP's. */
-	hip.error = hipErrorInvalidValue;
+	adapt_hip.error = hipErrorInvalidValue;
 	word = 5;
 	CHECK(FIND(cuPointerGetAttribute)(&word, CU_POINTER_ATTRIBUTE_MAPPED, 1) ==
 		      CUDA_ERROR_INVALID_VALUE &&
 	      word == 5);
 	CHECK(FIND(cuPointerGetAttributes)(2, wanted, data, 1) == CUDA_SUCCESS);
 	CHECK(device == CU_DEVICE_INVALID && number == 0);
-	hip.error = hipSuccess;
+	adapt_hip.error = hipSuccess;
 	answer_with(1, 4);
 	CHECK(FIND(cuPointerGetAttributes)(2, wanted, data, 1) == CUDA_SUCCESS);
 	CHECK(device == 1 && number == 1);
@@ -1037,25 +641,27 @@ static void test_architecture(void)
 	char name[64] = "", small[8] = "";
 	char endless[400];
 
-	reset(HIP_VERSION_OF(6, 4));
-	hip.architecture = "gfx90a:sramecc+:xnack-";
-	CHECK(gcr_hip_architecture(1, look_up, NULL, name, sizeof(name)) == 0);
+	adapt_hip_reset(HIP_VERSION_OF(6, 4));
+	adapt_hip.architecture = "gfx90a:sramecc+:xnack-";
+	CHECK(gcr_hip_architecture(1, adapt_hip_look_up, NULL, name, sizeof(name)) == 0);
 	CHECK(!strcmp(name, "gfx90a:sramecc+:xnack-"));
-	CHECK(gcr_hip_architecture(1, look_up, NULL, small, sizeof(small)) == -ENAMETOOLONG);
+	CHECK(gcr_hip_architecture(1, adapt_hip_look_up, NULL, small, sizeof(small)) ==
+	      -ENAMETOOLONG);
 	CHECK(!small[0]);
 	memset(endless, 'a', sizeof(endless) - 1);
 	endless[sizeof(endless) - 1] = 0;
-	hip.architecture = endless;
-	CHECK(gcr_hip_architecture(1, look_up, NULL, name, sizeof(name)) == -ENAMETOOLONG);
-	hip.architecture = "";
-	CHECK(gcr_hip_architecture(1, look_up, NULL, name, sizeof(name)) == -ENODEV);
-	hip.absent[0] = "hipGetDevicePropertiesR0600";
-	CHECK(gcr_hip_architecture(1, look_up, NULL, name, sizeof(name)) == 0);
+	adapt_hip.architecture = endless;
+	CHECK(gcr_hip_architecture(1, adapt_hip_look_up, NULL, name, sizeof(name)) ==
+	      -ENAMETOOLONG);
+	adapt_hip.architecture = "";
+	CHECK(gcr_hip_architecture(1, adapt_hip_look_up, NULL, name, sizeof(name)) == -ENODEV);
+	adapt_hip.absent[0] = "hipGetDevicePropertiesR0600";
+	CHECK(gcr_hip_architecture(1, adapt_hip_look_up, NULL, name, sizeof(name)) == 0);
 	CHECK(!strcmp(name, "gfx906:old"));
-	hip.error = hipErrorInvalidDevice;
-	CHECK(gcr_hip_architecture(1, look_up, NULL, name, sizeof(name)) == -ENODEV);
-	hip.absent[1] = "hipGetDeviceProperties";
-	CHECK(gcr_hip_architecture(1, look_up, NULL, name, sizeof(name)) == -ENODEV);
+	adapt_hip.error = hipErrorInvalidDevice;
+	CHECK(gcr_hip_architecture(1, adapt_hip_look_up, NULL, name, sizeof(name)) == -ENODEV);
+	adapt_hip.absent[1] = "hipGetDeviceProperties";
+	CHECK(gcr_hip_architecture(1, adapt_hip_look_up, NULL, name, sizeof(name)) == -ENODEV);
 }
 
 int main(void)
