@@ -544,9 +544,9 @@ static void test_copies_and_places(void)
 	      CUDA_SUCCESS);
 	CHECK(adapt_hip.device == hipCpuDeviceId &&
 	      adapt_hip.number == hipMemAdviseSetPreferredLocation);
-	CHECK(FIND(cuMemPrefetchAsync_v2)(1, 2, host, 0, (CUstream)&device) == CUDA_SUCCESS);
+	CHECK(FIND(cuMemPrefetchAsync_v2)(1, 2, host, 0, (CUstream)adapt_hip.uuid) == CUDA_SUCCESS);
 	CHECK(adapt_hip.device == hipCpuDeviceId && adapt_hip.number == 2 &&
-	      adapt_hip.pointer == &device);
+	      adapt_hip.pointer == adapt_hip.uuid);
 	adapt_hip.calls = 0;
 	CHECK(FIND(cuMemPrefetchAsync_v2)(1, 2, device, 1, NULL) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(!adapt_hip.calls);
