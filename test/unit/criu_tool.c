@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * criu-glue from a command line, for test_criu.py: `find [PATH]`, `dump` or `restore` with
+ * criu-glue from a command line, for test_criu_*.py: `find [PATH]`, `dump` or `restore` with
  * NAME=VALUE arguments, and `opens` with such and pids. The first line of the answer is "0 WORDS"
  * or "ERRNO WORDS".
  */
