@@ -166,7 +166,8 @@ int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset,
 /* lseek(2) with SEEK_DATA or SEEK_HOLE */
 int64_t gcr_folder_seek(struct gcr_folder_file *file, int64_t offset, int whence);
 
-/* ---- packed pieces (folder_pack.c); what stands in the store: lib/pack_file.h ---- */
+/* ---- packed pieces (folder_pack.c, folder_packed.c); what stands in the store: lib/pack_file.h
+ * ---- */
 
 /*
  * Its files may have packed pieces from now on, and those that have a table in the directory

@@ -16,6 +16,9 @@
 #include "fs/folder.h"
 #include "lib/cleanup.h"
 
+struct gcr_pack_table;
+struct gcr_packer;
+
 #define GCR_FOLDER_NONE UINT32_MAX
 
 /* A name that the kernel knows, or a free place in the table. */
@@ -192,18 +195,29 @@ void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes);
 /* How many were written, or -errno. */
 ssize_t gcr_folder_write_file(int fd, const char *bytes, size_t size, uint64_t offset);
 
-/* ---- folder_pack.c ---- */
+/* ---- folder_packed.c ---- */
 
 /* The packed file of this inode number, or NULL; it is the list's, or, taken, the caller's. Lock:
  * folder. */
 struct gcr_folder_packed *gcr_folder_packed_find(const struct gcr_folder *folder, ino_t ino);
 struct gcr_folder_packed *gcr_folder_packed_take(struct gcr_folder *folder, ino_t ino);
+/*
+ * A file of so many bytes gets a table, of which nothing is packed yet; it is in the list then.
+ * -ENOSPC, -ENOMEM, ...
+ */
+int gcr_folder_packed_create(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
+			     struct gcr_folder_packed **ret_packed);
 /* Its file is gone: what it has of chunks goes, and its table. NULL is allowed. No lock. */
 void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed);
 /* Those whose files are not open. No lock; all of the tree has been removed. */
 void gcr_folder_packed_discard_all(struct gcr_folder *folder);
 /* The end of the folder: what is packed stays so. */
 void gcr_folder_packed_finish(struct gcr_folder *folder);
+/* These pieces are not packed any more. Lock: pack_lock, or nobody has it open. */
+void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+			    uint64_t first, uint64_t end);
+/* Memory of the table of a file of @bytes. */
+uint64_t gcr_folder_table_bytes(uint64_t bytes);
 /* Memory of its table; of NULL none. */
 uint64_t gcr_folder_packed_bytes(const struct gcr_folder_packed *packed);
 /* Its file is so long. -ENOSPC, -ENOMEM. Nobody reads it. */
@@ -216,6 +230,14 @@ int gcr_folder_stat_fd(const struct gcr_folder *folder, int fd, struct stat *ret
 int gcr_folder_read_packed(struct gcr_folder_file *file, uint64_t offset, size_t size, char *buffer,
 			   size_t *ret_size);
 int64_t gcr_folder_seek_packed(struct gcr_folder_file *file, int64_t offset, int whence);
+/* Bytes of a packed piece, from @offset in it on; they are all in it. */
+int gcr_folder_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer,
+			     const struct gcr_pack_entry *entries, uint64_t offset, size_t size,
+			     char *ret_bytes);
+/* Is there data in this piece because it is packed? */
+bool gcr_folder_packed_has_data(const struct gcr_pack_table *table, uint64_t piece);
+
+/* ---- folder_pack.c ---- */
 
 enum gcr_folder_change {
 	GCR_FOLDER_WRITE,
