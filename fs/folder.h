@@ -82,7 +82,12 @@ bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino);
  * is, and the answer is true.
  */
 bool gcr_folder_orphan(struct gcr_folder *folder, ino_t ino, uint64_t bytes);
-/* All of the tree has been removed: the same for all that is open; the sum of their bytes. */
+/*
+ * All of the tree of one that is retired is about to be removed: what is packed goes, as long as
+ * there are its tables; of what is open when it is closed.
+ */
+void gcr_folder_discard_packed(struct gcr_folder *folder);
+/* It has been: as gcr_folder_orphan() for all that is open; the sum of their bytes. */
 uint64_t gcr_folder_orphan_all(struct gcr_folder *folder);
 
 /* ---- names ---- */

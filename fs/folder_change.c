@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "fs/pack_table.h"
 #include "fs/store.h"
 
 #define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */

@@ -62,8 +62,6 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
 		bytes += inode->counted_bytes;
 	}
 	pthread_mutex_unlock(&folder->lock);
-	/* Of what is open, when it is closed. */
-	gcr_folder_packed_discard_all(folder);
 	return bytes;
 }
 
@@ -99,7 +97,7 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 {
 	_cleanup_(inode_free_cleanup) struct gcr_folder_inode *inode = NULL;
 	struct stat stat;
-	int result = 0;
+	int result;
 
 	if (fstat(fd, &stat) < 0)
 		return -errno;
@@ -115,15 +113,14 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	init_pack_lock(&inode->pack_lock);
 	inode->ino = stat.st_ino;
 	inode->item = item;
-	inode->packed = gcr_folder_packed_find(folder, stat.st_ino);
-	/* A daemon may have been killed before it was. */
-	if (inode->packed)
-		result = gcr_folder_packed_resize(folder, inode->packed, (uint64_t)stat.st_size);
+	inode->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (inode->fd < 0)
+		return -errno;
+	result = gcr_folder_packed_open(folder, inode->ino, (uint64_t)stat.st_size, &inode->packed);
+	if (result < 0)
+		return result;
 	inode->counted_bytes =
 		gcr_folder_blocks_bytes(&stat) + gcr_folder_packed_bytes(inode->packed);
-	inode->fd = result < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (inode->fd < 0)
-		return result < 0 ? result : -errno;
 	inode->next = folder->inodes;
 	folder->inodes = inode;
 	folder->items[item].inode = inode;
@@ -277,6 +274,7 @@ static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
 void gcr_folder_close(struct gcr_folder_file *file)
 {
 	struct gcr_folder_packed *packed = NULL;
+	struct gcr_pack_table *table = NULL;
 	struct gcr_folder_inode *inode;
 	struct gcr_folder *folder;
 	struct gcr_folder_inode **link;
@@ -295,8 +293,10 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	is_last = !--inode->files;
 	if (is_last && inode->is_unlinked)
 		gcr_folder_forget_passed(folder, inode->ino);
-	if (is_last && (inode->is_unlinked || inode->is_orphan))
+	if (is_last && (inode->is_unlinked || folder->is_going))
 		packed = gcr_folder_packed_take(folder, inode->ino);
+	else if (is_last && inode->packed)
+		table = gcr_folder_packed_close(inode->packed);
 	if (is_last) {
 		for (link = &folder->inodes; *link != inode; link = &(*link)->next)
 			;
@@ -309,6 +309,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	trims = !folder->writers;
 	folder->changes++;
 	pthread_mutex_unlock(&folder->lock);
+	gcr_pack_table_unref(table);
 	if (is_last)
 		let_go(folder, inode, packed, room);
 	if (room && trims)

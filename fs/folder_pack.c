@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "fs/pack_table.h"
 #include "fs/packs.h"
 #include "fs/store.h"
 #include "lib/pack.h"

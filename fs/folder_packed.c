@@ -8,10 +8,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "fs/pack_table.h"
+#include "fs/log.h"
 #include "fs/packs.h"
 #include "fs/store.h"
 #include "lib/pack.h"
@@ -21,6 +22,10 @@
 #define MEMORY_BYTES   4096
 /* At once: then it is faster. */
 #define DROPPED_PIECES 16
+
+/* So often it is tried to open the table of a file that is gone, and so long between. */
+#define ATTEMPTS     50
+#define ATTEMPT_MSEC 20
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
@@ -62,6 +67,33 @@ static void packed_free(struct gcr_folder_packed *packed)
 	free(packed);
 }
 
+static int open_table(const struct gcr_folder *folder, struct gcr_folder_packed *packed)
+{
+	char name[GCR_PACK_TABLE_NAME_BYTES];
+	int result;
+
+	gcr_pack_table_name(packed->ino, name);
+	result = gcr_pack_table_open_again(folder->tables_fd, name, packed->file_bytes,
+					   gcr_packs_uid(folder->packs), &packed->figures,
+					   &packed->table);
+	return result == -ENOENT || result == -EPROTO ? -EIO : result;
+}
+
+struct gcr_pack_table *gcr_folder_packed_close(struct gcr_folder_packed *packed)
+{
+	gcr_pack_table_figures(packed->table, &packed->figures);
+	return TAKE_PTR(packed->table);
+}
+
+static void get_figures(const struct gcr_folder_packed *packed,
+			struct gcr_pack_figures *ret_figures)
+{
+	if (packed->table)
+		gcr_pack_table_figures(packed->table, ret_figures);
+	else
+		*ret_figures = packed->figures;
+}
+
 void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed *packed,
 			    uint64_t first, uint64_t end)
 {
@@ -82,24 +114,46 @@ void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed 
 	gcr_packs_drop(folder->packs, entries, count);
 }
 
+/* Of a file that is gone: without it nobody knows which chunks go. */
+static int open_gone(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+{
+	int result = packed->table ? 0 : open_table(folder, packed);
+
+	/* What there is too little of just now, others give back. */
+	for (int i = 0; result < 0 && result != -EIO && i < ATTEMPTS; i++) {
+		poll(NULL, 0, ATTEMPT_MSEC);
+		result = open_table(folder, packed);
+	}
+	return result;
+}
+
 void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed)
 {
 	char name[GCR_PACK_TABLE_NAME_BYTES];
+	int result;
 
 	if (!packed)
 		return;
-	gcr_folder_packed_drop(folder, packed, 0, gcr_pack_table_pieces(packed->table));
 	gcr_pack_table_name(packed->ino, name);
+	result = open_gone(folder, packed);
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0,
+			"packed chunks of a file that is gone stay until the next start: its table "
+			"%s cannot be read: %s",
+			name, strerror(-result));
+	else
+		gcr_folder_packed_drop(folder, packed, 0, gcr_pack_table_pieces(packed->table));
 	unlinkat(folder->tables_fd, name, 0);
 	packed_free(packed);
 }
 
-void gcr_folder_packed_discard_all(struct gcr_folder *folder)
+void gcr_folder_discard_packed(struct gcr_folder *folder)
 {
 	struct gcr_folder_packed *gone = NULL;
 	struct gcr_folder_packed **link;
 
 	pthread_mutex_lock(&folder->lock);
+	folder->is_going = true;
 	for (link = &folder->packed; *link;) {
 		struct gcr_folder_packed *packed = *link;
 
@@ -152,6 +206,23 @@ int gcr_folder_packed_resize(struct gcr_folder *folder, struct gcr_folder_packed
 	return 0;
 }
 
+int gcr_folder_packed_open(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
+			   struct gcr_folder_packed **ret_packed)
+{
+	struct gcr_folder_packed *packed = gcr_folder_packed_find(folder, ino);
+	int result = packed ? open_table(folder, packed) : 0;
+
+	if (packed && !result) {
+		/* A daemon may have been killed before it was. */
+		result = gcr_folder_packed_resize(folder, packed, file_bytes);
+		if (result < 0)
+			gcr_pack_table_unref(gcr_folder_packed_close(packed));
+	}
+	if (!result)
+		*ret_packed = packed;
+	return result;
+}
+
 /* What is packed is as much as it was in the file. */
 static void add_blocks(const struct gcr_folder_packed *packed, struct stat *stat)
 {
@@ -160,7 +231,7 @@ static void add_blocks(const struct gcr_folder_packed *packed, struct stat *stat
 	uint64_t most = round_up((uint64_t)stat->st_size, unit);
 	struct gcr_pack_figures figures;
 
-	gcr_pack_table_figures(packed->table, &figures);
+	get_figures(packed, &figures);
 	/* A piece that is just being packed may be in both. */
 	most = most < bytes ? bytes : most;
 	bytes += round_up(figures.packed_bytes - figures.hole_bytes, unit);
@@ -232,6 +303,7 @@ static int open_left(int tables_fd, uid_t uid, const char *name,
 	packed->ino = (ino_t)strtoull(name, NULL, 10);
 	packed->memory_bytes = round_up(bytes, MEMORY_BYTES);
 	packed->is_left = true;
+	gcr_pack_table_unref(gcr_folder_packed_close(packed));
 	*ret_packed = packed;
 	return 0;
 }
@@ -332,7 +404,7 @@ void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures 
 	     packed = packed->next) {
 		struct gcr_pack_figures figures;
 
-		gcr_pack_table_figures(packed->table, &figures);
+		get_figures(packed, &figures);
 		sum.pieces += figures.pieces;
 		sum.packed_bytes += figures.packed_bytes;
 		sum.packed_to_bytes += figures.packed_to_bytes;

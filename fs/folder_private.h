@@ -14,9 +14,9 @@
 #include <stdatomic.h>
 
 #include "fs/folder.h"
+#include "fs/pack_table.h"
 #include "lib/cleanup.h"
 
-struct gcr_pack_table;
 struct gcr_packer;
 
 #define GCR_FOLDER_NONE UINT32_MAX
@@ -32,14 +32,18 @@ struct gcr_folder_item {
 	struct gcr_folder_inode *inode; /* it is open; NULL: it is not */
 };
 
-/* A file that has packed pieces, open or not: whose table is called as its inode's number. */
+/*
+ * A file that has packed pieces, open or not: whose table is called as its inode's number. There
+ * may be more of them than the daemon may have descriptors and mappings.
+ */
 struct gcr_folder_packed {
 	struct gcr_folder_packed *next;
 	ino_t ino;
-	struct gcr_pack_table *table;
-	uint64_t file_bytes;   /* that the table is for */
-	uint64_t memory_bytes; /* that the table takes: it does not become shorter */
-	bool is_left;	       /* an earlier daemon had it: the file may have what is packed */
+	struct gcr_pack_table *table;	 /* as long as the file is open; NULL: it is not */
+	struct gcr_pack_figures figures; /* of what has no table */
+	uint64_t file_bytes;		 /* that the table is for */
+	uint64_t memory_bytes;		 /* that the table takes: it does not become shorter */
+	bool is_left; /* an earlier daemon had it: the file may have what is packed */
 };
 
 /* A file that is open, any number of times. */
@@ -102,6 +106,7 @@ struct gcr_folder {
 	bool may_be_mapped;	 /* any of them, since an earlier daemon */
 	struct gcr_packs *packs; /* NULL: nothing is packed */
 	int tables_fd;
+	bool is_going;			  /* what is packed goes with who has it open */
 	struct gcr_folder_packed *packed; /* each file that is, some time or other */
 	struct gcr_folder_item *items;
 	uint32_t items_count;
@@ -207,10 +212,17 @@ struct gcr_folder_packed *gcr_folder_packed_take(struct gcr_folder *folder, ino_
  */
 int gcr_folder_packed_create(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
 			     struct gcr_folder_packed **ret_packed);
+/*
+ * A file of this inode number is being opened: if it is packed (else *ret_packed is NULL), it has
+ * its table from now on, which is for @file_bytes then. -EIO: that is not what it was; -ENOSPC,
+ * -ENOMEM, -EMFILE, ... Lock: folder.
+ */
+int gcr_folder_packed_open(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
+			   struct gcr_folder_packed **ret_packed);
+/* Its file is not open any more. The table, for gcr_pack_table_unref() without the lock. */
+struct gcr_pack_table *gcr_folder_packed_close(struct gcr_folder_packed *packed);
 /* Its file is gone: what it has of chunks goes, and its table. NULL is allowed. No lock. */
 void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed);
-/* Those whose files are not open. No lock; all of the tree has been removed. */
-void gcr_folder_packed_discard_all(struct gcr_folder *folder);
 /* The end of the folder: what is packed stays so. */
 void gcr_folder_packed_finish(struct gcr_folder *folder);
 /* These pieces are not packed any more. Lock: pack_lock, or nobody has it open. */

@@ -205,8 +205,8 @@ static int check_pieces(struct gcr_pack_table *table)
 	return 0;
 }
 
-/* That which is there; -ENOENT: there is none that was finished. */
-static int load(struct gcr_pack_table *table, uid_t uid)
+/* That which is there, mapped; -ENOENT: there is none that was finished. */
+static int map_left(struct gcr_pack_table *table, uid_t uid)
 {
 	struct stat stat;
 	void *map;
@@ -223,7 +223,14 @@ static int load(struct gcr_pack_table *table, uid_t uid)
 		return result;
 	table->map = map;
 	table->map_bytes = (uint64_t)stat.st_size;
-	return check_pieces(table);
+	return 0;
+}
+
+static int load(struct gcr_pack_table *table, uid_t uid)
+{
+	int result = map_left(table, uid);
+
+	return result < 0 ? result : check_pieces(table);
 }
 
 static int create_or_load(struct gcr_pack_table *table, uint64_t file_bytes, uid_t uid, bool create)
@@ -240,28 +247,58 @@ static int create_or_load(struct gcr_pack_table *table, uint64_t file_bytes, uid
 	return result == -EINVAL ? -EPROTO : result;
 }
 
-int gcr_pack_table_open(int directory_fd, const char *name, uint64_t file_bytes, uid_t uid,
-			bool create, struct gcr_pack_table **ret_table, struct gcr_error *error)
+/* Of the file of this name, with nothing mapped. -ENOMEM, ... */
+static int open_file(int directory_fd, const char *name, int flags,
+		     struct gcr_pack_table **ret_table)
 {
 	_cleanup_(gcr_pack_table_unref_cleanup) struct gcr_pack_table *table =
 		calloc(1, sizeof(*table));
-	int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (create ? O_CREAT : 0);
-	int result;
 
 	if (!table)
-		return gcr_error_set(error, ENOMEM, "out of memory");
+		return -ENOMEM;
 	atomic_init(&table->references, 1);
 	pthread_mutex_init(&table->lock, NULL);
-	table->fd = openat(directory_fd, name, flags, 0600);
-	result = table->fd < 0 ? -errno : create_or_load(table, file_bytes, uid, create);
+	table->fd = openat(directory_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
+	if (table->fd < 0)
+		return -errno;
+	*ret_table = TAKE_PTR(table);
+	return 0;
+}
+
+int gcr_pack_table_open(int directory_fd, const char *name, uint64_t file_bytes, uid_t uid,
+			bool create, struct gcr_pack_table **ret_table, struct gcr_error *error)
+{
+	_cleanup_(gcr_pack_table_unref_cleanup) struct gcr_pack_table *table = NULL;
+	int result = open_file(directory_fd, name, create ? O_CREAT : 0, &table);
+
+	if (!result)
+		result = create_or_load(table, file_bytes, uid, create);
 	if (result < 0) {
 		/* One that was never finished has nothing in it. */
-		if (create && table->fd >= 0 && check_header(table->fd, uid, 0) == -ENOENT)
+		if (create && table && check_header(table->fd, uid, 0) == -ENOENT)
 			unlinkat(directory_fd, name, 0);
 		return gcr_error_set(error, -result, "the table of packed chunks of %s: %s", name,
 				     result == -EPROTO ? "it is damaged, or not of this file"
 						       : strerror(-result));
 	}
+	*ret_table = TAKE_PTR(table);
+	return 0;
+}
+
+int gcr_pack_table_open_again(int directory_fd, const char *name, uint64_t file_bytes, uid_t uid,
+			      const struct gcr_pack_figures *figures,
+			      struct gcr_pack_table **ret_table)
+{
+	_cleanup_(gcr_pack_table_unref_cleanup) struct gcr_pack_table *table = NULL;
+	int result = open_file(directory_fd, name, 0, &table);
+
+	if (!result)
+		result = map_left(table, uid);
+	if (!result && table->map->file_bytes != file_bytes)
+		result = -EPROTO;
+	if (result < 0)
+		return result == -ELOOP ? -EPROTO : result;
+	table->figures = *figures;
 	*ret_table = TAKE_PTR(table);
 	return 0;
 }

@@ -20,6 +20,15 @@
 
 struct gcr_pack_table; /* reference-counted */
 
+struct gcr_pack_figures {
+	uint64_t pieces;
+	uint64_t packed_bytes;	  /* of the file that stand packed */
+	uint64_t packed_to_bytes; /* which they have become: chunks that were new */
+	uint64_t shared_bytes;	  /* of packed_bytes: in chunks that were there already */
+	uint64_t zero_bytes;	  /* of packed_bytes: zeros */
+	uint64_t hole_bytes;	  /* of packed_bytes: in pieces that are nothing but zeros */
+};
+
 /*
  * The table @name in the directory, of a file of @file_bytes; with @create it is made if there is
  * none, and all of its memory, gcr_pack_table_bytes() in small pages, is there then. Errors, with
@@ -35,6 +44,14 @@ int gcr_pack_table_open(int directory_fd, const char *name, uint64_t file_bytes,
 int gcr_pack_table_open_left(int directory_fd, const char *name, uid_t uid,
 			     struct gcr_pack_table **ret_table, uint64_t *ret_file_bytes,
 			     uint64_t *ret_table_bytes);
+/*
+ * One that was open before, of a file of @file_bytes, and had these figures when it was closed: it
+ * is not looked through again. -ENOENT, -EPROTO: somebody has done something to it; -ENOMEM,
+ * -EMFILE, ...
+ */
+int gcr_pack_table_open_again(int directory_fd, const char *name, uint64_t file_bytes, uid_t uid,
+			      const struct gcr_pack_figures *figures,
+			      struct gcr_pack_table **ret_table);
 struct gcr_pack_table *gcr_pack_table_ref(struct gcr_pack_table *table);
 void gcr_pack_table_unref(struct gcr_pack_table *table); /* NULL is allowed; the file stays */
 GCR_DEFINE_CLEANUP(struct gcr_pack_table *, gcr_pack_table_unref);
@@ -66,14 +83,6 @@ void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece);
 /* A chunk of a packed piece is not there: it cannot be read, and is nobody's to drop. */
 void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t chunk);
 
-struct gcr_pack_figures {
-	uint64_t pieces;
-	uint64_t packed_bytes;	  /* of the file that stand packed */
-	uint64_t packed_to_bytes; /* which they have become: chunks that were new */
-	uint64_t shared_bytes;	  /* of packed_bytes: in chunks that were there already */
-	uint64_t zero_bytes;	  /* of packed_bytes: zeros */
-	uint64_t hole_bytes;	  /* of packed_bytes: in pieces that are nothing but zeros */
-};
 /* Any thread may ask. */
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures);
 

@@ -70,7 +70,9 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 
 	if (removal->snapshot && !removal->folder)
 		remove_files(removal->snapshot);
-	if (!removal->folder)
+	if (removal->folder)
+		gcr_folder_discard_packed(removal->folder);
+	else
 		gcr_store_drop_tables(store, removal->name);
 	result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0)

@@ -231,6 +231,51 @@ static void test_killed_as_it_is_made(void)
 	CHECK(store_used() == 0);
 }
 
+/* ---- closed, and opened again ---- */
+
+static int truncateat(const char *name, off_t bytes)
+{
+	_cleanup_close_ int fd = openat(store_fd, name, O_RDWR | O_CLOEXEC);
+
+	return fd < 0 ? -1 : ftruncate(fd, bytes);
+}
+
+static int try_again(uint64_t file_bytes, uid_t uid, const struct gcr_pack_figures *known)
+{
+	struct gcr_pack_table *table;
+	int result = gcr_pack_table_open_again(store_fd, "left", file_bytes, uid, known, &table);
+
+	if (!result)
+		gcr_pack_table_unref(table);
+	return result;
+}
+
+static void test_again(void)
+{
+	struct gcr_pack_figures known;
+	struct gcr_pack_table *table;
+
+	in_child(leave_table);
+	table = open_table("left", FILE_BYTES, false);
+	known = figures(table);
+	gcr_pack_table_unref(table);
+	CHECK(!gcr_pack_table_open_again(store_fd, "left", FILE_BYTES, UID, &known, &table));
+	check_figures(table);
+	CHECK(has_entries(table, 1, 10) && has_entries(table, 3, 30) && !publish(table, 0, 5));
+	gcr_pack_table_clear(table, 0);
+	check_figures(table);
+	gcr_pack_table_unref(table);
+	/* It is not what it was. */
+	CHECK(try_again(FILE_BYTES + 1, UID, &known) == -EPROTO);
+	CHECK(try_again(FILE_BYTES, UID + 1, &known) == -EPROTO);
+	CHECK(!truncateat("left", 100) && try_again(FILE_BYTES, UID, &known) == -EPROTO);
+	CHECK(!unlinkat(store_fd, "left", 0));
+	CHECK(try_again(FILE_BYTES, UID, &known) == -ENOENT);
+	CHECK(!symlinkat("other", store_fd, "left"));
+	CHECK(try_again(FILE_BYTES, UID, &known) == -EPROTO);
+	CHECK(!unlinkat(store_fd, "left", 0) && store_used() == 0);
+}
+
 /* ---- sizes ---- */
 
 static void test_resize(void)
@@ -307,6 +352,7 @@ int main(void)
 	test_pieces();
 	test_killed_as_it_publishes();
 	test_killed_as_it_is_made();
+	test_again();
 	test_resize();
 	test_threads();
 	unmount_store();

@@ -271,7 +271,185 @@ static void test_no_descriptors(void)
 	stop();
 }
 
+/* ---- many files ---- */
+
+/* More than there may be descriptors, by far. */
+#define MANY	    3000
+#define WRITTEN	    100000 /* bytes of each; the rest are zeros */
+#define DESCRIPTORS 64
+
+static unsigned int count_maps(void)
+{
+	FILE *file = fopen("/proc/self/maps", "re");
+	unsigned int count = 0;
+
+	CHECK(file);
+	for (int byte = getc(file); byte != EOF; byte = getc(file))
+		count += byte == '\n';
+	fclose(file);
+	return count;
+}
+
+static struct gcr_snapshot *create_many(void)
+{
+	struct gcr_extent *extents = calloc(MANY, sizeof(*extents));
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+
+	CHECK(extents);
+	for (size_t i = 0; i < MANY; i++)
+		extents[i] = (struct gcr_extent){.address = (i + 1) * PAGE,
+						 .bytes = PAGE,
+						 .id = i + 1,
+						 .kind = GCR_MEMORY_DEVICE};
+	CHECK(!gcr_snapshot_create(store, LEFT_PID, LEFT_TICKS, GENERATION, extents, MANY,
+				   &snapshot, &error));
+	free(extents);
+	return snapshot;
+}
+
+static void write_some(struct gcr_snapshot *snapshot, size_t index)
+{
+	static uint64_t words[WRITTEN / sizeof(uint64_t)];
+	_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, index, true);
+
+	for (uint64_t i = 0; i < GCR_ARRAY_SIZE(words); i++)
+		words[i] = pattern(i * sizeof(*words), (unsigned char)index);
+	CHECK(fd >= 0 && pwrite(fd, words, sizeof(words), 0) == sizeof(words));
+}
+
+/* Each is written and packed before the next one: with huge pages they would take 6 GiB. */
+static void pack_many(struct gcr_snapshot *snapshot)
+{
+	struct gcr_packs *packs = begin_packing(snapshot);
+
+	for (size_t i = 0; i < MANY; i++) {
+		struct gcr_folder_file *file;
+		struct stat stat;
+
+		/* As if it had been there before. */
+		write_some(snapshot, i);
+		CHECK(!gcr_snapshot_stat(snapshot, i, &stat));
+		gcr_room_settle(gcr_snapshot_folder(snapshot)->room, 0, 0,
+				(uint64_t)stat.st_blocks * 512);
+		file = open_to_pack(snapshot, i);
+		CHECK(!pack_piece(packs, file, 0));
+		gcr_folder_close(file);
+	}
+}
+
+static void check_many(struct gcr_snapshot *snapshot)
+{
+	struct gcr_pack_figures found;
+
+	for (size_t i = 0; i < MANY; i++) {
+		struct gcr_folder_file *file;
+
+		CHECK(!open_outside(snapshot, i, O_RDONLY, &file));
+		CHECK(has_pattern(file, WRITTEN, (unsigned char)i));
+		gcr_folder_close(file);
+	}
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &found);
+	CHECK(found.pieces == MANY && found.packed_bytes == MANY * PAGE);
+}
+
+static void unpack_some(struct gcr_snapshot *snapshot)
+{
+	for (size_t i = 0; i < MANY; i += 100) {
+		struct gcr_folder_file *file = open_to_pack(snapshot, i);
+		struct gcr_folder_file *reader;
+
+		CHECK(!gcr_folder_unpack_piece(file, 0));
+		gcr_folder_close(file);
+		CHECK(!open_outside(snapshot, i, O_RDONLY, &reader));
+		CHECK(has_pattern(reader, WRITTEN, (unsigned char)i));
+		gcr_folder_close(reader);
+		file = open_to_pack(snapshot, i);
+		CHECK(!pack_piece(gcr_folder_packs(gcr_snapshot_folder(snapshot)), file, 0));
+		gcr_folder_close(file);
+	}
+}
+
+/* As long as nobody uses them, they cost neither descriptors nor mappings. */
+static void test_many(void)
+{
+	unsigned int maps = count_maps();
+	struct gcr_snapshot *snapshot;
+	struct rlimit before;
+	struct rlimit few;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+	few = before;
+	few.rlim_cur = DESCRIPTORS;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
+	start(16384 * MIB, 0);
+	snapshot = create_many();
+	pack_many(snapshot);
+	check_many(snapshot);
+	check_account(snapshot);
+	CHECK(count_maps() < maps + DESCRIPTORS);
+	gcr_snapshot_unref(snapshot);
+	stop();
+	start(16384 * MIB, 0);
+	snapshot = open_left();
+	check_many(snapshot);
+	unpack_some(snapshot);
+	check_many(snapshot);
+	check_account(snapshot);
+	CHECK(count_maps() < maps + DESCRIPTORS);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+	CHECK(!setrlimit(RLIMIT_NOFILE, &before));
+}
+
 /* ---- what is damaged ---- */
+
+/* Without it nobody can say what the file was, nor which chunks were its. */
+static void remove_table(struct gcr_snapshot *snapshot, size_t index)
+{
+	char name[GCR_PACK_TABLE_NAME_BYTES];
+	struct stat stat;
+
+	CHECK(!gcr_snapshot_stat(snapshot, index, &stat));
+	gcr_pack_table_name(stat.st_ino, name);
+	CHECK(!unlinkat(gcr_folder_tables(gcr_snapshot_folder(snapshot)), name, 0));
+}
+
+/* It is not read as something else; its chunks go with the next start, and the others stay. */
+static void test_no_table(void)
+{
+	struct gcr_folder_entry vram;
+	struct gcr_folder_file *file;
+	struct gcr_snapshot *snapshot;
+	char name[GCR_EXTENT_NAME_BYTES];
+	uint64_t bytes;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(LEFT_PID, GENERATION);
+	pack_files(snapshot);
+	bytes = packs_bytes();
+	remove_table(snapshot, 2);
+	CHECK(open_outside(snapshot, 2, O_RDONLY, &file) == -EIO);
+	CHECK(gcr_snapshot_open_to_pack(snapshot, 2, &file) == -EIO);
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 2), name);
+	CHECK(!gcr_folder_lookup(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_remove(gcr_snapshot_folder(snapshot), vram.item, name, false));
+	gcr_folder_forget(gcr_snapshot_folder(snapshot), vram.item, 1);
+	CHECK(packs_bytes() == bytes);
+	check_account(snapshot);
+	for (size_t i = 0; i < 2; i++)
+		check_pattern(snapshot, i, (unsigned char)i);
+	gcr_snapshot_unref(snapshot);
+	stop();
+	start(256 * MIB, 0);
+	CHECK(packs_bytes() < bytes);
+	gcr_store_drop_left(store, LEFT_PID, LEFT_TICKS);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
 
 /* A chunk of the first piece of file @index is somewhere where nothing is. */
 static void damage(struct gcr_snapshot *snapshot, size_t index, size_t chunk)
@@ -337,6 +515,8 @@ static void tests(void)
 	test_killed();
 	test_swept();
 	test_no_descriptors();
+	test_many();
+	test_no_table();
 	test_damaged();
 }
 
