@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ struct source {
 	struct gcr_folder_file *file;
 	size_t index;	    /* in the snapshot */
 	unsigned int users; /* threads, and the work as long as there are pieces to hand out */
-	bool is_skipped;    /* it cannot be packed */
+	bool is_skipped;    /* nothing more is to be done with it */
 };
 
 struct gcr_pack_work {
@@ -48,7 +49,9 @@ struct gcr_pack_work {
 	uint64_t next_piece;   /* of it */
 	uint64_t pieces;
 	unsigned int skipped;
-	unsigned int looks; /* that are left */
+	unsigned int looks;	  /* that are left */
+	unsigned int failed;	  /* files with which something went wrong */
+	struct gcr_error failure; /* with the first of them */
 };
 
 struct gcr_pack_worker {
@@ -57,13 +60,22 @@ struct gcr_pack_worker {
 	uint8_t packed[GCR_PACK_MAX_BYTES];
 };
 
+unsigned int gcr_pack_work_threads(void)
+{
+	cpu_set_t set;
+	unsigned int count =
+		sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : (unsigned int)CPU_COUNT(&set);
+
+	return count < GCR_PACK_WORK_THREADS_MAX ? count : GCR_PACK_WORK_THREADS_MAX;
+}
+
 /* ---- life ---- */
 
 int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack,
 			 struct gcr_pack_work **ret_work, struct gcr_error *error)
 {
 	struct gcr_pack_work *work;
-	int result = gcr_snapshot_begin_packing(snapshot, error);
+	int result = unpack ? 0 : gcr_snapshot_begin_packing(snapshot, error);
 
 	if (result < 0)
 		return result;
@@ -73,6 +85,9 @@ int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack,
 	work->snapshot = gcr_snapshot_ref(snapshot);
 	work->unpack = unpack;
 	work->looks = LOOKS;
+	/* To look for something in it would be to change it. */
+	if (!gcr_folder_packs(gcr_snapshot_folder(snapshot)))
+		work->next_file = gcr_snapshot_count(snapshot);
 	pthread_mutex_init(&work->lock, NULL);
 	*ret_work = work;
 	return 0;
@@ -129,10 +144,77 @@ unsigned int gcr_pack_work_skipped(struct gcr_pack_work *work)
 	return work->skipped;
 }
 
+/* ---- what goes wrong ---- */
+
+static int explain(const struct gcr_pack_work *work, size_t index, int result,
+		   struct gcr_error *error)
+{
+	const char *verb = work->unpack ? "unpack" : "pack";
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(gcr_snapshot_extent(work->snapshot, index), name);
+	switch (-result) {
+	case EBUSY:
+	case ESTALE:
+		return gcr_error_set(error, ECANCELED,
+				     "%s has ended: another verb needs the files; what was done "
+				     "stays",
+				     verb);
+	case ENOSPC:
+		return gcr_error_set(error, ENOSPC,
+				     "the store is full: vram/%s cannot be %sed; what was done "
+				     "stays",
+				     name, verb);
+	default:
+		return gcr_error_set(error, -result,
+				     "vram/%s cannot be %sed: %s; what was done "
+				     "stays",
+				     name, verb, strerror(-result));
+	}
+}
+
+/* Do the others fare no better? */
+static bool is_of_all(int result)
+{
+	switch (-result) {
+	case EBUSY:
+	case ESTALE:
+	case ENOSPC:
+	case ENOMEM:
+	case EMFILE:
+	case ENFILE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Something went wrong with a file: 1, the others go on, or the error, with words. Lock: work. */
+static int fail_locked(struct gcr_pack_work *work, size_t index, int result,
+		       struct gcr_error *error)
+{
+	if (is_of_all(result))
+		return explain(work, index, result, error);
+	if (!work->failed++)
+		explain(work, index, result, &work->failure);
+	return 1;
+}
+
+int gcr_pack_work_result(struct gcr_pack_work *work, struct gcr_error *error)
+{
+	GCR_LOCK_SCOPE(&work->lock);
+	if (work->failed < 2) {
+		*error = work->failure;
+		return -error->number;
+	}
+	return gcr_error_set(error, work->failure.number, "%s; so it is with %u more",
+			     work->failure.words, work->failed - 1);
+}
+
 /* ---- the next piece ---- */
 
-/* Open the next file that is there. 0: there is none. Lock: work. */
-static int open_next_locked(struct gcr_pack_work *work)
+/* Open the next file that is there. 0: there is none. Errors, with words. Lock: work. */
+static int open_next_locked(struct gcr_pack_work *work, struct gcr_error *error)
 {
 	while (work->next_file < gcr_snapshot_count(work->snapshot)) {
 		size_t index = work->next_file++;
@@ -146,12 +228,16 @@ static int open_next_locked(struct gcr_pack_work *work)
 		/* Its owner has removed it, or has another name for it now. */
 		if (result == -ENOENT)
 			continue;
-		if (result < 0)
-			return result;
+		if (result < 0) {
+			result = fail_locked(work, index, result, error);
+			if (result < 0)
+				return result;
+			continue;
+		}
 		work->source = calloc(1, sizeof(*work->source));
 		if (!work->source) {
 			gcr_folder_close(file);
-			return -ENOMEM;
+			return explain(work, index, -ENOMEM, error);
 		}
 		*work->source = (struct source){.file = file, .index = index, .users = 1};
 		work->next_piece = 0;
@@ -161,8 +247,12 @@ static int open_next_locked(struct gcr_pack_work *work)
 	return 0;
 }
 
-/* 1: there is one, in *ret_source (to be put back) and *ret_piece; 0: none is left. */
-static int take_piece(struct gcr_pack_work *work, struct source **ret_source, uint64_t *ret_piece)
+/*
+ * 1: there is one, in *ret_source (to be put back) and *ret_piece; 0: none is left. Errors, with
+ * words.
+ */
+static int take_piece(struct gcr_pack_work *work, struct source **ret_source, uint64_t *ret_piece,
+		      struct gcr_error *error)
 {
 	int result = 1;
 
@@ -170,7 +260,7 @@ static int take_piece(struct gcr_pack_work *work, struct source **ret_source, ui
 	while (!work->source || work->source->is_skipped || work->next_piece == work->pieces) {
 		if (work->source)
 			put_source_locked(TAKE_PTR(work->source));
-		result = open_next_locked(work);
+		result = open_next_locked(work, error);
 		if (result <= 0)
 			return result;
 	}
@@ -265,57 +355,30 @@ static int pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker
 	return result == -EAGAIN ? 0 : result;
 }
 
-static int explain(const struct gcr_pack_work *work, size_t index, int result,
-		   struct gcr_error *error)
-{
-	const char *verb = work->unpack ? "unpack" : "pack";
-	char name[GCR_EXTENT_NAME_BYTES] = "";
-
-	if (index < gcr_snapshot_count(work->snapshot))
-		gcr_extent_name(gcr_snapshot_extent(work->snapshot, index), name);
-	switch (-result) {
-	case EBUSY:
-	case ESTALE:
-		return gcr_error_set(error, ECANCELED,
-				     "%s has ended: another verb needs the files; what was done "
-				     "stays",
-				     verb);
-	case ENOSPC:
-		return gcr_error_set(error, ENOSPC,
-				     "the store is full: vram/%s cannot be %sed; what was done "
-				     "stays",
-				     name, verb);
-	default:
-		return gcr_error_set(error, -result,
-				     "vram/%s cannot be %sed: %s; what was done "
-				     "stays",
-				     name, verb, strerror(-result));
-	}
-}
-
 int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 		       struct gcr_error *error)
 {
 	struct source *source;
 	uint64_t piece;
-	size_t index;
-	int result = take_piece(work, &source, &piece);
+	int result = take_piece(work, &source, &piece, error);
 
-	if (result < 0)
-		return explain(work, SIZE_MAX, result, error);
-	if (!result)
-		return 0;
+	if (result <= 0)
+		return result;
 	result = work->unpack ? gcr_folder_unpack_piece(source->file, piece)
 			      : pack_piece(work, worker, source->file, piece);
-	pthread_mutex_lock(&work->lock);
-	index = source->index;
-	if ((result == -ETXTBSY || result == -EMLINK) && !source->is_skipped) {
+	GCR_LOCK_SCOPE(&work->lock);
+	if (!result || result == -ENODATA)
+		result = 1;
+	else if (source->is_skipped && !is_of_all(result))
+		result = 1; /* another thread has told of it */
+	else if (result == -ETXTBSY || result == -EMLINK) {
 		source->is_skipped = true;
 		work->skipped++;
+		result = 1;
+	} else {
+		source->is_skipped = true;
+		result = fail_locked(work, source->index, result, error);
 	}
 	put_source_locked(source);
-	pthread_mutex_unlock(&work->lock);
-	if (result == -ENODATA || result == -ETXTBSY || result == -EMLINK)
-		result = 0;
-	return result < 0 ? explain(work, index, result, error) : 1;
+	return result;
 }
