@@ -100,6 +100,10 @@ pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 pid_t gcr_helpers_idle_second_worker(struct gcr_helpers *helpers,
 				     const uint8_t uuid[GCR_UUID_BYTES]);
 
+/* Does that of this GPU, or the second one, run, whoever uses it? */
+bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			    bool is_second);
+
 /*
  * The worker of this GPU if it is running and nobody uses it, for something that can wait: -EAGAIN
  * if not. Never starts one.

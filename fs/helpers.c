@@ -687,6 +687,16 @@ pid_t gcr_helpers_idle_second_worker(struct gcr_helpers *helpers,
 	return idle_worker(helpers, uuid, true);
 }
 
+bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			    bool is_second)
+{
+	GCR_LOCK_SCOPE(&helpers->lock);
+	const struct worker_slot *slot = find_slot(helpers, uuid, is_second);
+
+	/* One that has not said hello has been told of nothing. */
+	return slot && (slot->users || (slot->idle && slot->idle->said_hello));
+}
+
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			      bool is_second, struct gcr_helper **ret_helper)
 {

@@ -12,6 +12,7 @@
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /* It answers at once; what it has to do is done in the background. */
 #define ANSWER_USEC (1 * GCR_USEC_PER_SEC)
@@ -50,7 +51,13 @@ static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
 	return count;
 }
 
-/* Tell a worker of a GPU of files. -EAGAIN: it is not through. */
+/* It has begun to be packed: see gcr_unpin_files(). */
+static bool is_packed(const struct pin_files *files)
+{
+	return files->snapshot && gcr_folder_packs(gcr_snapshot_folder(files->snapshot));
+}
+
+/* Tell a worker of a GPU of files. -EAGAIN: it is not through, or somebody else has it. */
 static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 		    struct pin_files *files)
 {
@@ -63,7 +70,12 @@ static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 	size_t count;
 
 	while (!result && (count = open_some(files, fds))) {
-		result = gcr_helper_request_fds(worker, job->type, NULL, 0, fds, count, &error);
+		/* Who is to give them up waits until these here have been told of. */
+		if (job->type == GCR_MESSAGE_PIN && is_packed(files))
+			result = -EBUSY;
+		if (!result)
+			result = gcr_helper_request_fds(worker, job->type, NULL, 0, fds, count,
+							&error);
 		if (!result)
 			result = gcr_helper_result(worker, ANSWER_USEC, -1, &answer);
 		/* Until all are told of, there is more to come anyway. */
@@ -97,6 +109,24 @@ static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *file
 	return result;
 }
 
+/* By each of the two that is there. */
+static int give_up(struct pin_job *job, const uint8_t *uuid, struct pin_files *files)
+{
+	size_t first = files->next;
+	int result = 0;
+
+	for (int is_second = 0; is_second < 2; is_second++) {
+		int one;
+
+		if (!gcr_helpers_has_worker(job->helpers, uuid, is_second))
+			continue;
+		files->next = first;
+		one = tell_one(job, uuid, is_second, files);
+		result = one ? one : result;
+	}
+	return result;
+}
+
 /* -EAGAIN: the worker does not run, or is in use. */
 static int look(struct pin_job *job, const uint8_t *uuid)
 {
@@ -122,19 +152,26 @@ static int pin_some(struct pin_job *job, struct gcr_snapshot *snapshot, size_t f
 		files.end++;
 	}
 	*ret_next = files.end;
-	return job->only_look ? look(job, extent->gpu) : tell(job, extent->gpu, &files);
+	if (job->only_look)
+		return look(job, extent->gpu);
+	return job->type == GCR_MESSAGE_UNPIN ? give_up(job, extent->gpu, &files)
+					      : tell(job, extent->gpu, &files);
 }
 
 static int pin_snapshot(struct pin_job *job, struct gcr_snapshot *snapshot)
 {
+	bool is_for_all = job->type == GCR_MESSAGE_UNPIN;
 	size_t count = gcr_snapshot_count(snapshot);
 	int result = 0;
 
 	/* Managed memory, at the end of the table, does not go through the worker. */
-	for (size_t first = 0; first < count && !result;) {
+	for (size_t first = 0; first < count && (!result || is_for_all);) {
+		int one;
+
 		if (gcr_snapshot_extent(snapshot, first)->kind != GCR_MEMORY_DEVICE)
 			break;
-		result = pin_some(job, snapshot, first, &first);
+		one = pin_some(job, snapshot, first, &first);
+		result = one ? one : result;
 	}
 	return result;
 }
@@ -153,6 +190,38 @@ static int pin_pool(struct pin_job *job, const struct gcr_process *process, cons
 	return result < 0 ? result : tell(job, uuid, &files);
 }
 
+/* What is to be registered: its snapshot, with a reference, or, if that is NULL, its pool. */
+static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret_snapshot,
+			  uint8_t uuid[GCR_UUID_BYTES], pid_t *ret_pinned_by)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	*ret_snapshot = NULL;
+	if (process->task || process->packing)
+		return false;
+	if (process->snapshot && gcr_folder_packs(gcr_snapshot_folder(process->snapshot))) {
+		/* One that has been packed is not used from where it is registered. */
+		process->pinned_by = 0;
+		return false;
+	}
+	if (process->snapshot)
+		*ret_snapshot = gcr_snapshot_ref(process->snapshot);
+	else if (process->state != GCR_STATE_RUNNING || !process->has_pool_gpu)
+		return false;
+	memcpy(uuid, process->pool_gpu, GCR_UUID_BYTES);
+	*ret_pinned_by = process->pinned_by;
+	process->is_pinning = true;
+	return true;
+}
+
+/* A verb, or packing, that has begun meanwhile says itself what is so. */
+static void end_pinning(struct gcr_process *process, bool was_told, pid_t pinned_by)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	process->is_pinning = false;
+	if (was_told && !process->task && !process->packing)
+		process->pinned_by = pinned_by;
+}
+
 void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 {
 	struct pin_job job = {
@@ -161,55 +230,39 @@ void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 		.only_look = true,
 		.type = GCR_MESSAGE_PIN,
 	};
-	struct gcr_snapshot *snapshot = NULL;
+	struct gcr_snapshot *snapshot;
 	uint8_t uuid[GCR_UUID_BYTES];
-	bool is_ready = false;
+	bool was_told = false;
 	pid_t pinned_by;
 	int result;
 
-	pthread_mutex_lock(&process->lock);
-	if (!process->task && process->snapshot)
-		snapshot = gcr_snapshot_ref(process->snapshot);
-	else if (!process->task && process->state == GCR_STATE_RUNNING)
-		is_ready = process->has_pool_gpu;
-	memcpy(uuid, process->pool_gpu, sizeof(uuid));
-	pinned_by = process->pinned_by;
-	pthread_mutex_unlock(&process->lock);
-
-	/* One that has been packed is not used from where it is registered: see fs/packing.h. */
-	if (snapshot && gcr_folder_packs(gcr_snapshot_folder(snapshot))) {
-		pthread_mutex_lock(&process->lock);
-		process->pinned_by = 0;
-		pthread_mutex_unlock(&process->lock);
-		gcr_snapshot_unref(snapshot);
-		return;
-	}
-	if (!snapshot && !is_ready)
+	if (!begin_pinning(process, &snapshot, uuid, &pinned_by))
 		return;
 	result = snapshot ? pin_snapshot(&job, snapshot) : pin_pool(&job, process, uuid);
 	if (!result && job.workers != pinned_by) {
+		was_told = true;
 		job.only_look = false;
 		result = snapshot ? pin_snapshot(&job, snapshot) : pin_pool(&job, process, uuid);
-		pthread_mutex_lock(&process->lock);
-		/* A verb that has begun meanwhile says itself what is so. */
-		if (!process->task)
-			process->pinned_by = result < 0 ? 0 : job.workers;
-		pthread_mutex_unlock(&process->lock);
 	}
+	end_pinning(process, was_told, result < 0 ? 0 : job.workers);
 	gcr_snapshot_unref(snapshot);
+}
+
+/* Nothing is registered any more from here on: @snapshot has its packs already. */
+static bool end_of_pinning(struct gcr_process *process)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	if (!process->is_pinning)
+		process->pinned_by = 0;
+	return !process->is_pinning;
 }
 
 int gcr_unpin_files(struct gcr_process *process, struct gcr_snapshot *snapshot)
 {
 	struct pin_job job = {
 		.helpers = process->vendor->helpers,
-		.only_look = true,
 		.type = GCR_MESSAGE_UNPIN,
 	};
 
-	/* One that is in use gives up by itself what has been packed. */
-	if (pin_snapshot(&job, snapshot) < 0)
-		return 0;
-	job.only_look = false;
-	return pin_snapshot(&job, snapshot);
+	return end_of_pinning(process) ? pin_snapshot(&job, snapshot) : -EAGAIN;
 }

@@ -16,7 +16,9 @@ struct gcr_snapshot;
 void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process);
 /*
  * The other way, before files are packed: of a file that is open there it cannot be seen that
- * nobody else has it. -EAGAIN: some still are; ask again.
+ * nobody else has it. gcr_snapshot_begin_packing() has been called: nothing of it is registered
+ * again. -EAGAIN: some still is, or a worker is in use; ask again. One that is in use for longer
+ * gives up by itself what has been packed.
  */
 int gcr_unpin_files(struct gcr_process *process, struct gcr_snapshot *snapshot);
 

@@ -114,6 +114,7 @@ struct gcr_process {
 	int64_t recover_again_usec; /* monotonic: not before this by itself; 0: at any time */
 	/* The worker that has registered the files, its snapshot's or its pool's; 0: none has. */
 	pid_t pinned_by;
+	bool is_pinning; /* just now they are told of them */
 };
 
 struct gcr_processes;
