@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "fs/cancellation.h"
 #include "fs/ctl.h"
 #include "fs/event.h"
 #include "fs/exchange.h"
@@ -137,21 +138,42 @@ static int add_swapped(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 	return gcr_exchange_check(targets->list[0], targets->list[1], error);
 }
 
+/* Whatever is under way for any of them; it is answered when all of that has ended. */
+static int cancel(const struct targets *targets, struct gcr_waiter *waiter, struct gcr_error *error)
+{
+	struct gcr_cancellation *cancellation = NULL;
+	size_t found;
+
+	if (waiter && gcr_cancellation_create(waiter, &cancellation) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	found = gcr_packing_cancel(targets->list, targets->count, cancellation);
+	found += gcr_operation_cancel(targets->list, targets->count, cancellation);
+	if (!found) {
+		gcr_cancellation_destroy(cancellation);
+		return gcr_error_set(error, EBUSY, "no verb is under way; process %d is %s",
+				     (int)targets->list[0]->pid,
+				     gcr_state_name(gcr_process_shown_state(targets->list[0])));
+	}
+	if (waiter) {
+		gcr_waiter_arm(waiter, &(struct gcr_waited){});
+		gcr_cancellation_end(cancellation, 0);
+	}
+	return 0;
+}
+
 /* *ret_done: nobody is answered, the caller does it. */
 static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *command,
 		      const struct targets *targets, struct gcr_waiter *waiter, bool *ret_done,
 		      struct gcr_error *error)
 {
 	*ret_done = false;
+	if (command->verb == GCR_VERB_CANCEL)
+		return cancel(targets, waiter, error);
 	if (gcr_verb_is_packing(command->verb))
 		return gcr_packing_start(daemon, command, targets->list, targets->count, waiter,
 					 error);
-	if (command->verb != GCR_VERB_CANCEL)
-		return gcr_operation_start(daemon, command, targets->list, targets->count, waiter,
-					   ret_done, error);
-	if (gcr_packing_is_under_way(targets->list, targets->count))
-		return gcr_packing_cancel(targets->list, targets->count, waiter, error);
-	return gcr_operation_cancel(targets->list, targets->count, waiter, ret_done, error);
+	return gcr_operation_start(daemon, command, targets->list, targets->count, waiter, ret_done,
+				   error);
 }
 
 static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/cancellation.h"
 #include "fs/exchange.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
@@ -378,73 +379,45 @@ int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb)
 	return 0;
 }
 
-/* The operations under way for these processes, each once, with references. operations.lock held.
- */
-static int collect_locked(struct gcr_process *const *processes, size_t count,
-			  struct gcr_operation **ret_list)
+/* Is it what one of these processes is about? Lock: operations.lock. */
+static bool is_for_any_locked(const struct gcr_operation *operation,
+			      struct gcr_process *const *processes, size_t count)
 {
-	size_t found = 0;
+	bool is = false;
 
-	for (size_t i = 0; i < count; i++) {
-		struct gcr_operation *operation = NULL;
-		size_t known = 0;
-
+	for (size_t i = 0; i < count && !is; i++) {
 		pthread_mutex_lock(&processes[i]->lock);
-		if (processes[i]->task && !processes[i]->task->recovery)
-			operation = processes[i]->task->operation;
+		is = processes[i]->task && !processes[i]->task->recovery &&
+		     processes[i]->task->operation == operation;
 		pthread_mutex_unlock(&processes[i]->lock);
-		while (known < found && ret_list[known] != operation)
-			known++;
-		if (operation && known == found)
-			ret_list[found++] = gcr_operation_ref(operation);
 	}
-	return (int)found;
+	return is;
 }
 
-int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
-			 struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error)
+size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
+			    struct gcr_cancellation *cancellation)
 {
-	_cleanup_free_ struct gcr_operation **list = NULL;
-	struct gcr_cancellation *cancellation = NULL;
-	int found;
+	size_t found = 0;
+	size_t untold = 0;
 
-	*ret_done = false;
-	list = calloc(count, sizeof(struct gcr_operation *));
-	cancellation = calloc(1, sizeof(*cancellation));
-	if (!list || !cancellation) {
-		free(cancellation);
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	}
 	pthread_mutex_lock(&operations.lock);
-	found = collect_locked(processes, count, list);
-	if (!found) {
-		pthread_mutex_unlock(&operations.lock);
-		free(cancellation);
-		return gcr_error_set(error, EBUSY, "no verb is under way; process %d is %s",
-				     (int)processes[0]->pid,
-				     gcr_state_name(gcr_process_shown_state(processes[0])));
-	}
-	/* One more than there are, so that it cannot end before we are done here. */
-	atomic_init(&cancellation->pending, 1);
-	atomic_init(&cancellation->error, 0);
-	cancellation->waiter = waiter ? gcr_waiter_ref(waiter) : NULL;
-	for (int i = 0; i < found; i++) {
-		pthread_mutex_lock(&list[i]->lock);
-		if (waiter && !gcr_operation_add_entry_locked(list[i], NULL, cancellation))
-			atomic_fetch_add(&cancellation->pending, 1);
-		gcr_operation_stop_locked(list[i], ECANCELED);
-		pthread_mutex_unlock(&list[i]->lock);
+	for (struct gcr_operation *operation = operations.list; operation;
+	     operation = operation->next) {
+		if (!is_for_any_locked(operation, processes, count))
+			continue;
+		found++;
+		pthread_mutex_lock(&operation->lock);
+		if (cancellation) {
+			gcr_cancellation_hold(cancellation);
+			untold += gcr_operation_add_entry_locked(operation, NULL, cancellation) < 0;
+		}
+		gcr_operation_stop_locked(operation, ECANCELED);
+		pthread_mutex_unlock(&operation->lock);
 	}
 	pthread_mutex_unlock(&operations.lock);
-	for (int i = 0; i < found; i++)
-		gcr_operation_unref(list[i]);
-	if (waiter) {
-		gcr_waiter_arm(waiter, &(struct gcr_waited){});
-		gcr_cancellation_end(cancellation, 0);
-	} else {
-		free(cancellation);
-	}
-	return 0;
+	for (; untold; untold--)
+		gcr_cancellation_end(cancellation, ENOMEM);
+	return found;
 }
 
 void gcr_operation_process_gone(struct gcr_process *process)

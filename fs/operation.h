@@ -17,8 +17,9 @@
 #include "fs/process.h"
 #include "lib/error.h"
 
-struct gcr_waiter;
+struct gcr_cancellation;
 struct gcr_exchange;
+struct gcr_waiter;
 struct gcr_operation; /* reference-counted; see fs/operation_private.h */
 
 struct gcr_task {
@@ -34,6 +35,7 @@ struct gcr_task {
 	bool is_undoing;	       /* its verb has failed, and is taken back to the end */
 	bool has_passed; /* of an exchange: it has committed, whatever the other does */
 	struct gcr_exchange *exchange; /* what it is one half of, NULL: none */
+	uint64_t unpacked_bytes;       /* that had to be, before it could begin; takes time too */
 	struct gcr_snapshot *held;     /* nobody changes it until the task ends; NULL: none */
 };
 
@@ -48,10 +50,12 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 			struct gcr_process *const *processes, size_t count,
 			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error);
 
-/* `cancel`: stop what is under way on these processes and answer @waiter when it has rolled back.
+/*
+ * `cancel`: stop what is under way on these processes; how many operations that is. @cancellation,
+ * which may be NULL, waits until each has rolled back.
  */
-int gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
-			 struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error);
+size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
+			    struct gcr_cancellation *cancellation);
 
 /* Settle @process, left by an earlier daemon in the middle of @verb. */
 int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb);

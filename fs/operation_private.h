@@ -11,12 +11,7 @@
 #include "fs/operation.h"
 #include "lib/cleanup.h"
 
-/* The end of several operations that one `cancel` waits for. */
-struct gcr_cancellation {
-	atomic_int pending;
-	atomic_int error; /* EBUSY: a verb went through all the same; EIO: it could not be undone */
-	struct gcr_waiter *waiter;
-};
+struct gcr_cancellation;
 
 struct gcr_operation_entry {
 	struct gcr_waiter *waiter;	       /* of the verb, or NULL */
@@ -74,8 +69,6 @@ int gcr_operation_add_entry_locked(struct gcr_operation *operation, struct gcr_w
 /* Answer those who wait for the verb itself, and forget them. */
 void gcr_operation_answer(struct gcr_operation *operation, int error_number);
 void gcr_operation_answer_cancellations(struct gcr_operation *operation, int error_number);
-/* One of the operations that it waits for has ended; with the last one it is answered and freed. */
-void gcr_cancellation_end(struct gcr_cancellation *cancellation, int error_number);
 
 /* ---- operation_task.c ---- */
 

@@ -84,7 +84,8 @@ int64_t gcr_task_deadline_usec(const struct gcr_task *task)
 void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes)
 {
 	struct gcr_operation *operation = task->operation;
-	int64_t deadline_usec = gcr_operation_deadline(operation, bytes * operation->count);
+	int64_t deadline_usec = gcr_operation_deadline(operation, (bytes + task->unpacked_bytes) *
+									  operation->count);
 
 	pthread_mutex_lock(&operation->lock);
 	if (deadline_usec > operation->deadline_usec)
@@ -261,7 +262,7 @@ static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 	if (!snapshot)
 		return 0;
 	/* A place has the files themselves. */
-	if (task->command->verb == GCR_VERB_DUMP)
+	if (task->command->verb == GCR_VERB_DUMP && !task->recovery)
 		result = gcr_packing_undo(task, snapshot, error);
 	if (!result)
 		result = gcr_task_hold_snapshot(task, snapshot, error);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "fs/cancellation.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
 
@@ -24,17 +25,6 @@ int gcr_operation_add_entry_locked(struct gcr_operation *operation, struct gcr_w
 	entries[operation->entries_count++] = (struct gcr_operation_entry){
 		.waiter = waiter ? gcr_waiter_ref(waiter) : NULL, .cancellation = cancellation};
 	return 0;
-}
-
-void gcr_cancellation_end(struct gcr_cancellation *cancellation, int error_number)
-{
-	if (error_number)
-		atomic_store(&cancellation->error, error_number);
-	if (atomic_fetch_sub(&cancellation->pending, 1) != 1)
-		return;
-	gcr_waiter_answer(cancellation->waiter, atomic_load(&cancellation->error));
-	gcr_waiter_unref(cancellation->waiter);
-	free(cancellation);
 }
 
 /* Answer those who wait for the verb itself, and forget them. */

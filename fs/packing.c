@@ -9,15 +9,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#include "fs/folder.h"
+#include "fs/cancellation.h"
 #include "fs/operation.h"
-#include "fs/pack_table.h"
 #include "fs/pack_work.h"
 #include "fs/pin.h"
 #include "fs/store.h"
@@ -26,11 +24,9 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* More are of use only while nothing else is done, and each has its own scratch memory. */
-#define THREADS_MAX 8
 /* Others go first; not SCHED_IDLE, with which a verb might wait for one that never gets its turn.
  */
-#define NICE	    19
+#define NICE 19
 
 /* So often a worker is asked whether it has given files up, and so long between. */
 #define LOOKS	  100
@@ -47,8 +43,8 @@ struct target {
 };
 
 struct waiting {
-	struct gcr_waiter *waiter;
-	bool of_cancel;
+	struct gcr_waiter *waiter;	       /* of the verb, or NULL */
+	struct gcr_cancellation *cancellation; /* of a `cancel`, or NULL */
 	bool abandoned;
 };
 
@@ -66,6 +62,7 @@ struct gcr_packing {
 	bool detached;	      /* wanted whoever waits */
 	bool answered;
 	unsigned int threads;
+	bool has_worked; /* some thread has had what it needs */
 	struct waiting *waiting;
 	size_t waiting_count;
 
@@ -141,9 +138,9 @@ static int stopped(struct gcr_packing *packing)
 	return packing->stop;
 }
 
-/* Lock: packing. */
+/* One of the two is NULL. Lock: packing. */
 static int add_waiting_locked(struct gcr_packing *packing, struct gcr_waiter *waiter,
-			      bool of_cancel)
+			      struct gcr_cancellation *cancellation)
 {
 	struct waiting *waiting =
 		reallocarray(packing->waiting, packing->waiting_count + 1, sizeof(*waiting));
@@ -151,8 +148,8 @@ static int add_waiting_locked(struct gcr_packing *packing, struct gcr_waiter *wa
 	if (!waiting)
 		return -ENOMEM;
 	packing->waiting = waiting;
-	waiting[packing->waiting_count++] =
-		(struct waiting){.waiter = gcr_waiter_ref(waiter), .of_cancel = of_cancel};
+	waiting[packing->waiting_count++] = (struct waiting){
+		.waiter = waiter ? gcr_waiter_ref(waiter) : NULL, .cancellation = cancellation};
 	return 0;
 }
 
@@ -168,6 +165,10 @@ static void explain_stop(int reason, const char *verb, struct gcr_error *error)
 		break;
 	case ETIMEDOUT:
 		gcr_error_set(error, ETIMEDOUT, "%s did not end in time; what was done stays",
+			      verb);
+		break;
+	case ENOMEM:
+		gcr_error_set(error, ENOMEM, "there is no memory to %s with, or for a thread",
 			      verb);
 		break;
 	case ESHUTDOWN:
@@ -195,6 +196,8 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 		skipped = gcr_pack_work_skipped(work);
 	if (!target->is_done && !target->error.number)
 		explain_stop(packing->stop, verb, &target->error);
+	if (!target->error.number && work)
+		gcr_pack_work_result(work, &target->error);
 	if (!target->error.number && skipped)
 		gcr_error_set(&target->error, EBUSY,
 			      "%u of its files are open, mapped or linked by others and stay as "
@@ -226,7 +229,11 @@ static void answer(struct gcr_packing *packing, int error_number)
 	packing->waiting_count = 0;
 	pthread_mutex_unlock(&packing->lock);
 	for (size_t i = 0; i < count; i++) {
-		gcr_waiter_answer(waiting[i].waiter, waiting[i].of_cancel ? 0 : error_number);
+		if (waiting[i].cancellation) {
+			gcr_cancellation_end(waiting[i].cancellation, 0);
+			continue;
+		}
+		gcr_waiter_answer(waiting[i].waiter, error_number);
 		gcr_waiter_unref(waiting[i].waiter);
 	}
 }
@@ -319,43 +326,43 @@ static void do_target(struct gcr_packing *packing, struct target *target,
 	pthread_mutex_unlock(&packing->lock);
 }
 
+/* A thread, or what starts them, is through. The last one has everybody told. */
+static void leave(struct gcr_packing *packing)
+{
+	bool is_last;
+
+	pthread_mutex_lock(&packing->lock);
+	is_last = --packing->threads == 0;
+	if (is_last && !packing->has_worked)
+		stop_locked(packing, ENOMEM);
+	pthread_mutex_unlock(&packing->lock);
+	if (is_last)
+		complete(packing);
+}
+
 static void *work(void *data)
 {
 	_cleanup_(gcr_pack_worker_destroy_cleanup) struct gcr_pack_worker *worker = NULL;
 	struct gcr_packing *packing = data;
-	bool is_last;
 
 	pthread_setname_np(pthread_self(), "gpucrfs-pack");
 	setpriority(PRIO_PROCESS, 0, NICE); /* of this thread */
-	if (gcr_pack_worker_create(&worker) < 0) {
+	/* Without memory for another one, those that have some do the work. */
+	if (packing->command.verb == GCR_VERB_UNPACK || !gcr_pack_worker_create(&worker)) {
 		pthread_mutex_lock(&packing->lock);
-		stop_locked(packing, ENOMEM);
+		packing->has_worked = true;
 		pthread_mutex_unlock(&packing->lock);
+		for (size_t i = 0; i < packing->count; i++)
+			do_target(packing, &packing->targets[i], worker);
 	}
-	for (size_t i = 0; i < packing->count && worker; i++)
-		do_target(packing, &packing->targets[i], worker);
-	pthread_mutex_lock(&packing->lock);
-	is_last = --packing->threads == 0;
-	pthread_mutex_unlock(&packing->lock);
-	if (is_last)
-		complete(packing);
+	leave(packing);
 	return NULL;
 }
 
-static unsigned int count_threads(void)
-{
-	cpu_set_t set;
-	unsigned int count =
-		sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : (unsigned int)CPU_COUNT(&set);
-
-	return count < THREADS_MAX ? count : THREADS_MAX;
-}
-
-/* Takes the reference of the list. -ENOMEM: not one could be started, and all is as before. */
+/* Takes the reference of the list. */
 static void launch(struct gcr_packing *packing)
 {
-	unsigned int count = count_threads();
-	bool is_last;
+	unsigned int count = gcr_pack_work_threads();
 
 	/* One more than there are, so that it does not end before all have been started. */
 	packing->threads = 1;
@@ -368,20 +375,11 @@ static void launch(struct gcr_packing *packing)
 		pthread_mutex_unlock(&packing->lock);
 		pthread_attr_init(&attributes);
 		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-		if (pthread_create(&thread, &attributes, work, packing)) {
-			pthread_mutex_lock(&packing->lock);
-			packing->threads--;
-			if (!i)
-				stop_locked(packing, ENOMEM);
-			pthread_mutex_unlock(&packing->lock);
-		}
+		if (pthread_create(&thread, &attributes, work, packing))
+			leave(packing);
 		pthread_attr_destroy(&attributes);
 	}
-	pthread_mutex_lock(&packing->lock);
-	is_last = --packing->threads == 0;
-	pthread_mutex_unlock(&packing->lock);
-	if (is_last)
-		complete(packing);
+	leave(packing);
 }
 
 /* ---- starting ---- */
@@ -452,16 +450,16 @@ static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
 }
 
 /* Lock: packings, so that it has not ended. */
-static int join_locked(struct gcr_packing *packing, struct gcr_waiter *waiter, bool of_cancel)
+static int join_locked(struct gcr_packing *packing, struct gcr_waiter *waiter)
 {
 	int result = 0;
 
 	GCR_LOCK_SCOPE(&packing->lock);
-	if (packing->answered || (packing->stop && !of_cancel))
+	if (packing->answered || packing->stop)
 		return -EBUSY;
 	if (waiter)
-		result = add_waiting_locked(packing, waiter, of_cancel);
-	else if (!of_cancel)
+		result = add_waiting_locked(packing, waiter, NULL);
+	else
 		packing->detached = true;
 	return result;
 }
@@ -479,7 +477,7 @@ static void abandon(void *object, struct gcr_waiter *waiter)
 
 		if (waiting->waiter == waiter)
 			waiting->abandoned = true;
-		if (!waiting->abandoned && !waiting->of_cancel)
+		if (!waiting->abandoned && waiting->waiter)
 			wanted = true;
 	}
 	if (!wanted)
@@ -538,7 +536,7 @@ static int start_locked(struct gcr_packing *packing, struct gcr_process *const *
 	for (size_t i = 0; i < count && !result; i++)
 		result = add_target_locked(packing, processes[i], error);
 	packing->detached = !waiter;
-	if (!result && waiter && add_waiting_locked(packing, waiter, false) < 0)
+	if (!result && waiter && add_waiting_locked(packing, waiter, NULL) < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");
 	if (!result)
 		publish_locked(packing);
@@ -558,7 +556,7 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	pthread_mutex_lock(&packings.lock);
 	joined = find_to_join_locked(command->verb, processes, count);
-	if (joined && !join_locked(packing_ref(joined), waiter, false)) {
+	if (joined && !join_locked(packing_ref(joined), waiter)) {
 		pthread_mutex_unlock(&packings.lock);
 		arm(waiter, joined);
 		return 0;
@@ -574,26 +572,18 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 
 /* ---- stopping ---- */
 
-/* One that is under way for any of these, with a reference. Lock: packings. */
-static struct gcr_packing *find_locked(struct gcr_process *const *processes, size_t count)
+/* Lock: packings. */
+static bool is_for_any_locked(const struct gcr_packing *packing,
+			      struct gcr_process *const *processes, size_t count)
 {
-	struct gcr_packing *packing = NULL;
+	bool is = false;
 
-	for (size_t i = 0; i < count && !packing; i++) {
+	for (size_t i = 0; i < count && !is; i++) {
 		pthread_mutex_lock(&processes[i]->lock);
-		packing = processes[i]->packing;
+		is = processes[i]->packing == packing;
 		pthread_mutex_unlock(&processes[i]->lock);
 	}
-	return packing ? packing_ref(packing) : NULL;
-}
-
-bool gcr_packing_is_under_way(struct gcr_process *const *processes, size_t count)
-{
-	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
-
-	GCR_LOCK_SCOPE(&packings.lock);
-	packing = find_locked(processes, count);
-	return packing;
+	return is;
 }
 
 static void stop(struct gcr_packing *packing, int reason)
@@ -602,25 +592,30 @@ static void stop(struct gcr_packing *packing, int reason)
 	stop_locked(packing, reason);
 }
 
-int gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
-		       struct gcr_waiter *waiter, struct gcr_error *error)
+size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
+			  struct gcr_cancellation *cancellation)
 {
-	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
-	int result = 0;
+	size_t found = 0;
+	size_t untold = 0;
 
 	pthread_mutex_lock(&packings.lock);
-	packing = find_locked(processes, count);
-	if (packing)
-		result = join_locked(packing, waiter, true);
+	for (struct gcr_packing *packing = packings.list; packing; packing = packing->next) {
+		/* As long as it is a process's, nobody has been answered. */
+		if (!is_for_any_locked(packing, processes, count))
+			continue;
+		found++;
+		pthread_mutex_lock(&packing->lock);
+		if (cancellation) {
+			gcr_cancellation_hold(cancellation);
+			untold += add_waiting_locked(packing, NULL, cancellation) < 0;
+		}
+		stop_locked(packing, ECANCELED);
+		pthread_mutex_unlock(&packing->lock);
+	}
 	pthread_mutex_unlock(&packings.lock);
-	if (!packing || result == -EBUSY)
-		return gcr_error_set(error, EBUSY, "no verb is under way");
-	stop(packing, ECANCELED);
-	if (result < 0)
-		return gcr_error_set(error, -result, "out of memory");
-	if (waiter)
-		gcr_waiter_arm(waiter, &(struct gcr_waited){});
-	return 0;
+	for (; untold; untold--)
+		gcr_cancellation_end(cancellation, ENOMEM);
+	return found;
 }
 
 static struct target *find_target(struct gcr_packing *packing, const struct gcr_process *process)
@@ -654,44 +649,12 @@ void gcr_packing_end(struct gcr_process *process)
 	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
 
 	pthread_mutex_lock(&packings.lock);
-	packing = find_locked(&process, 1);
-	if (packing) {
-		pthread_mutex_lock(&process->lock);
-		process->packing = NULL;
-		pthread_mutex_unlock(&process->lock);
-	}
+	pthread_mutex_lock(&process->lock);
+	packing = process->packing ? packing_ref(TAKE_PTR(process->packing)) : NULL;
+	pthread_mutex_unlock(&process->lock);
 	pthread_mutex_unlock(&packings.lock);
 	if (packing)
 		end_of_target(packing, find_target(packing, process));
-}
-
-static bool is_packed(struct gcr_snapshot *snapshot)
-{
-	struct gcr_pack_figures figures;
-
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
-	return figures.pieces;
-}
-
-int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error)
-{
-	_cleanup_(gcr_pack_worker_destroy_cleanup) struct gcr_pack_worker *worker = NULL;
-	_cleanup_(gcr_pack_work_destroy_cleanup) struct gcr_pack_work *pieces = NULL;
-	int result = 0;
-
-	if (!is_packed(snapshot))
-		return 0;
-	if (gcr_pack_worker_create(&worker) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_pack_work_create(snapshot, true, &pieces, error);
-	if (result < 0)
-		return result;
-	do {
-		if (gcr_task_stopped(task))
-			return -ECANCELED;
-		result = gcr_pack_work_step(pieces, worker, error);
-	} while (result > 0);
-	return result;
 }
 
 void gcr_packings_stop(void)

@@ -14,6 +14,7 @@
 #include "fs/process.h"
 #include "lib/error.h"
 
+struct gcr_cancellation;
 struct gcr_snapshot;
 struct gcr_task;
 struct gcr_waiter;
@@ -28,24 +29,28 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 		      struct gcr_process *const *processes, size_t count, struct gcr_waiter *waiter,
 		      struct gcr_error *error);
 
-/* Is any of these being packed or unpacked? */
-bool gcr_packing_is_under_way(struct gcr_process *const *processes, size_t count);
-/* `cancel`: end it; @waiter, which may be NULL, is answered then. -EBUSY: there is none. */
-int gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
-		       struct gcr_waiter *waiter, struct gcr_error *error);
+/*
+ * `cancel`: end what is under way for any of these; how many that are. @cancellation, which may be
+ * NULL, waits until each has ended.
+ */
+size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
+			  struct gcr_cancellation *cancellation);
 
 /*
  * A verb has begun for it: nothing is under way any more when this returns, nor begins as long as
  * the process has a task.
  */
 void gcr_packing_end(struct gcr_process *process);
-/*
- * For a verb that needs the files as they were, before it holds them: unpack all that is packed.
- * -ENOSPC, -ECANCELED, ... with words: some of it is packed still.
- */
-int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error);
-
 /* The daemon stops: all end. */
 void gcr_packings_stop(void);
+
+/* ---- packing_undo.c ---- */
+
+/*
+ * For a verb that needs the files as they were, before it holds them: unpack all that is packed.
+ * The verb's deadline allows for it. -ECANCELED: it was stopped; -ENOSPC, -EIO, ... with words:
+ * some of it is packed still.
+ */
+int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error);
 
 #endif

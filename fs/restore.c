@@ -207,15 +207,12 @@ static int wait_for(struct gcr_restore *restore, struct ending *ending,
 		int64_t until_usec = gcr_clock_usec() + 50 * GCR_USEC_PER_MSEC;
 		struct timespec until = {until_usec / GCR_USEC_PER_SEC,
 					 until_usec % GCR_USEC_PER_SEC * 1000};
-		struct gcr_error unused;
-		bool done;
 
 		pthread_cond_clockwait(&ending->changed, &ending->lock, CLOCK_MONOTONIC, &until);
 		pthread_mutex_unlock(&ending->lock);
 		if (!is_told && gcr_restore_stopped(restore)) {
 			is_told = true;
-			gcr_operation_cancel(processes, restore->members_count, NULL, &done,
-					     &unused);
+			gcr_operation_cancel(processes, restore->members_count, NULL);
 		}
 		pthread_mutex_lock(&ending->lock);
 	}

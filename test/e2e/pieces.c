@@ -21,7 +21,7 @@
 #include "test/e2e/vendor.h"
 
 #define GPUS_MAX   8
-#define PIECES_MAX 16
+#define PIECES_MAX 256
 #define BYTES_MAX  (64u << 20)
 
 #define CU(name) ((__typeof__(name) *)vendor_find(#name))
