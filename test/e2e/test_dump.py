@@ -43,5 +43,43 @@ def test_packed():
         one.wait_ticks(2)
 
 
+def test_packed_and_damaged():
+    """It cannot be unpacked, and so not dumped: nothing has ended, and what is not damaged stays."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.must(one.pid, 'pack')
+        packed = machine.status(one.pid)['packed_bytes']
+        path = next(os.path.join(directory, names[0])
+                    for directory, _, names in os.walk(f'{machine.runtime}/store')
+                    if names and os.path.basename(directory).startswith('packed-'))
+        os.rename(path, f'{path}-away')
+        for _ in range(2):
+            equal(machine.write(one.pid, 'dump'), 'EIO')
+            check('cannot be unpacked' in machine.error(one.pid), machine.error(one.pid))
+            equal(machine.state(one.pid), 'frozen')
+        os.rename(f'{path}-away', path)
+        machine.must(one.pid, 'pack')
+        equal(machine.status(one.pid)['packed_bytes'], packed)
+        name = dump.dumped(machine, one)
+        machine.must(name, 'thaw')
+        one.wait_ticks(2)
+
+
+def test_cancelled_as_it_unpacks():
+    """Whatever it has come to: all is there, and it can be dumped."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.must(one.pid, 'pack')
+        machine.write(one.pid, 'dump', os.O_NONBLOCK)
+        equal(machine.writer(one.pid, 'cancel').result(), 'ok')
+        equal(machine.state(one.pid), 'frozen')
+        check('cancelled' in machine.error(one.pid), machine.error(one.pid))
+        name = dump.dumped(machine, one)
+        machine.must(name, 'thaw')
+        one.wait_ticks(2)
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=2)

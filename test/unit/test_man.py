@@ -23,6 +23,8 @@ ENGINES = ('fs/drive.c', 'fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_
            'fs/engine_vmm.c', 'fs/vmm_freeze.c',
            'fs/vmm_recover.c', 'fs/vmm_thaw.c')
 DUMP = ('fs/dump.c', 'fs/dump_papers.c', 'fs/dump_tree.c', 'fs/park.c')
+# What tasks themselves do, whatever the engine.
+TASK = ('fs/operation.c', 'fs/operation_task.c', 'fs/packing_undo.c')
 RESTORE = ('fs/restore.c', 'fs/restore_check.c', 'fs/restore_gpus.c', 'fs/restore_supply.c',
            'fs/restore_tree.c')
 
@@ -188,7 +190,8 @@ def check_phases(abi, title, phases):
 def check_words(abi, daemon):
     phases = [phase for path in (*ENGINES, *DUMP)
               for phase in re.findall(r'set_phase\([&\w>-]+, "([\w-]+)"\)', read(path))]
-    phases += re.findall(r'task->phase, "(\w+)"', read('fs/operation.c'))
+    phases += [phase for path in TASK
+               for phase in re.findall(r'task->phase, "(\w+)"', read(path))]
     check_phases(abi, 'STATUS OF A PROCESS', phases)
     phases = [phase for path in RESTORE
               for phase in re.findall(r'(?:set_phase\(\w+|&restore->phase), "([\w-]+)"\)',

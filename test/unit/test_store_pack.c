@@ -9,6 +9,7 @@
 
 #include "fs/digest_buffer.h"
 #include "fs/pack_table.h"
+#include "fs/pack_work.h"
 #include "test/unit/pack.h"
 
 /* Of files 0 to 3 of create(): of those that a worker fills. */
@@ -271,6 +272,50 @@ static void test_no_descriptors(void)
 	stop();
 }
 
+/* ---- all of a snapshot ---- */
+
+static struct gcr_pack_work *begin_work(struct gcr_snapshot *snapshot, bool unpack)
+{
+	struct gcr_pack_work *work;
+	struct gcr_error error;
+
+	CHECK(!gcr_pack_work_create(snapshot, unpack, &work, &error));
+	return work;
+}
+
+/* To the end; what has gone wrong with single files. */
+static int end_work(struct gcr_pack_work *work, struct gcr_error *error)
+{
+	struct gcr_pack_worker *worker;
+	int result = 1;
+
+	CHECK(!gcr_pack_worker_create(&worker));
+	while (result > 0)
+		result = gcr_pack_work_step(work, worker, error);
+	CHECK(!result);
+	result = gcr_pack_work_result(work, error);
+	gcr_pack_worker_destroy(worker);
+	gcr_pack_work_destroy(work);
+	return result;
+}
+
+/* Nothing is known of it but what the freeze has written. */
+static void test_unpack_of_nothing(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(getpid(), GENERATION);
+	CHECK(!end_work(begin_work(snapshot, true), &error));
+	CHECK(!gcr_folder_is_touched(gcr_snapshot_folder(snapshot)));
+	CHECK(!gcr_folder_packs(gcr_snapshot_folder(snapshot)));
+	check_files(snapshot);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
 /* ---- many files ---- */
 
 /* More than there may be descriptors, by far. */
@@ -507,6 +552,43 @@ static void test_damaged(void)
 	stop();
 }
 
+static bool names(const struct gcr_error *error, const struct gcr_snapshot *snapshot, size_t index)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(gcr_snapshot_extent(snapshot, index), name);
+	return strstr(error->words, name);
+}
+
+/* Two files cannot be unpacked: the others are, and the first of the two is named. */
+static void test_some_fail(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_pack_figures found;
+	struct gcr_error error;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(LEFT_PID, GENERATION);
+	CHECK(!end_work(begin_work(snapshot, false), &error));
+	check_files(snapshot);
+	damage(snapshot, 0, 5);
+	remove_table(snapshot, 3);
+	CHECK(end_work(begin_work(snapshot, true), &error) == -EIO && error.number == EIO);
+	CHECK(names(&error, snapshot, 0) && strstr(error.words, "1 more"));
+	for (size_t i = 1; i < 3; i++)
+		check_pattern(snapshot, i, (unsigned char)i);
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &found);
+	CHECK(found.packed_bytes == sizes[0] + sizes[3]);
+	gcr_snapshot_unref(snapshot);
+	stop();
+	/* Chunks that nobody has said are anybody's go with the next start. */
+	start(256 * MIB, 0);
+	gcr_store_drop_left(store, LEFT_PID, LEFT_TICKS);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
 static void tests(void)
 {
 	test_account();
@@ -515,9 +597,11 @@ static void tests(void)
 	test_killed();
 	test_swept();
 	test_no_descriptors();
+	test_unpack_of_nothing();
 	test_many();
 	test_no_table();
 	test_damaged();
+	test_some_fail();
 }
 
 int main(int argc, char **argv)
