@@ -23,7 +23,7 @@
 /* At once: then it is faster. */
 #define DROPPED_PIECES 16
 
-/* So often it is tried to open the table of a file that is gone, and so long between. */
+/* So often it is tried again to open tables of files that are gone, and so long between. */
 #define ATTEMPTS     50
 #define ATTEMPT_MSEC 20
 
@@ -114,42 +114,67 @@ void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed 
 	gcr_packs_drop(folder->packs, entries, count);
 }
 
-/* Of a file that is gone: without it nobody knows which chunks go. */
-static int open_gone(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+/* Files that are gone, and their chunks with them. */
+struct going {
+	unsigned int attempts; /* that are left, for all of them */
+	unsigned int lost;     /* tables that cannot be opened: nobody knows which chunks go */
+	int result;	       /* why */
+};
+
+/* Its table: -EIO, -EMFILE, ... */
+static int open_going(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+		      struct going *going)
 {
 	int result = packed->table ? 0 : open_table(folder, packed);
 
 	/* What there is too little of just now, others give back. */
-	for (int i = 0; result < 0 && result != -EIO && i < ATTEMPTS; i++) {
+	for (; result < 0 && result != -EIO && going->attempts; going->attempts--) {
 		poll(NULL, 0, ATTEMPT_MSEC);
 		result = open_table(folder, packed);
 	}
 	return result;
 }
 
-void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+static void discard(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+		    struct going *going)
 {
 	char name[GCR_PACK_TABLE_NAME_BYTES];
-	int result;
+	int result = open_going(folder, packed, going);
+
+	if (result < 0) {
+		going->lost++;
+		going->result = result;
+	} else {
+		gcr_folder_packed_drop(folder, packed, 0, gcr_pack_table_pieces(packed->table));
+	}
+	gcr_pack_table_name(packed->ino, name);
+	unlinkat(folder->tables_fd, name, 0);
+	packed_free(packed);
+}
+
+static void tell_lost(const struct going *going)
+{
+	if (going->lost)
+		gcr_log(LOG_WARNING, 0,
+			"packed chunks of files that are gone stay until the next start: tables "
+			"(%u) cannot be read: %s",
+			going->lost, strerror(-going->result));
+}
+
+void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+{
+	struct going going = {.attempts = ATTEMPTS};
 
 	if (!packed)
 		return;
-	gcr_pack_table_name(packed->ino, name);
-	result = open_gone(folder, packed);
-	if (result < 0)
-		gcr_log(LOG_WARNING, 0,
-			"packed chunks of a file that is gone stay until the next start: its table "
-			"%s cannot be read: %s",
-			name, strerror(-result));
-	else
-		gcr_folder_packed_drop(folder, packed, 0, gcr_pack_table_pieces(packed->table));
-	unlinkat(folder->tables_fd, name, 0);
-	packed_free(packed);
+	discard(folder, packed, &going);
+	tell_lost(&going);
 }
 
 void gcr_folder_discard_packed(struct gcr_folder *folder)
 {
 	struct gcr_folder_packed *gone = NULL;
+	struct going going = {.attempts = ATTEMPTS};
 	struct gcr_folder_packed **link;
 
 	pthread_mutex_lock(&folder->lock);
@@ -170,8 +195,9 @@ void gcr_folder_discard_packed(struct gcr_folder *folder)
 		struct gcr_folder_packed *packed = gone;
 
 		gone = packed->next;
-		gcr_folder_packed_discard(folder, packed);
+		discard(folder, packed, &going);
 	}
+	tell_lost(&going);
 }
 
 void gcr_folder_packed_finish(struct gcr_folder *folder)

@@ -449,6 +449,31 @@ static void test_many(void)
 	CHECK(!setrlimit(RLIMIT_NOFILE, &before));
 }
 
+/* Not one can be opened as it is removed: what is left goes with the next start. */
+static void test_removed_without_descriptors(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct rlimit before;
+	struct rlimit few;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(LEFT_PID, GENERATION);
+	pack_files(snapshot);
+	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+	few = before;
+	few.rlim_cur = 0;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
+	gcr_snapshot_discard(snapshot);
+	wait_removed();
+	CHECK(packs_bytes() && !setrlimit(RLIMIT_NOFILE, &before));
+	stop();
+	start(256 * MIB, 0);
+	gcr_store_sweep(store);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
 /* ---- what is damaged ---- */
 
 /* Without it nobody can say what the file was, nor which chunks were its. */
@@ -599,6 +624,7 @@ static void tests(void)
 	test_no_descriptors();
 	test_unpack_of_nothing();
 	test_many();
+	test_removed_without_descriptors();
 	test_no_table();
 	test_damaged();
 	test_some_fail();
