@@ -34,8 +34,9 @@ static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES
 	struct gcr_result answer = {0};
 	int result;
 
-	result = gcr_helpers_take_worker(drive->vendor->helpers, uuid, GCR_DRIVE_HELPER_WAIT_USEC,
-					 drive->process->pidfd, &worker, error);
+	result = gcr_helpers_take_worker(drive->vendor->helpers, uuid, false,
+					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
+					 error);
 	if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_RESERVE, &request, sizeof(request),
 					    error);
@@ -192,7 +193,7 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_helpers_take_worker(drive->vendor->helpers, gpu->uuid,
+	result = gcr_helpers_take_worker(drive->vendor->helpers, gpu->uuid, false,
 					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
 					 error);
 	if (!result)

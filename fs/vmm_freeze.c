@@ -108,7 +108,7 @@ static bool has_workers(struct gcr_vmm *vmm)
 		const uint8_t *uuid = vmm->extents[i].gpu;
 
 		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
-		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid))
+		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid, false))
 			return false;
 	}
 	return true;

@@ -196,16 +196,13 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
-	int (*take_worker)(struct gcr_helpers *, const uint8_t *, int64_t, int,
-			   struct gcr_helper **, struct gcr_error *) = gcr_helpers_take_worker;
 
 	worker->is_second = gcr_exchange_needs_second(drive->task);
-	if (worker->is_second)
-		take_worker = gcr_helpers_take_second_worker;
 	for (;;) {
-		int result = take_worker(drive->vendor->helpers, worker->uuid,
-					 GCR_DRIVE_HELPER_WAIT_USEC / 20, drive->process->pidfd,
-					 &worker->helper, error);
+		int result = gcr_helpers_take_worker(drive->vendor->helpers, worker->uuid,
+						     worker->is_second,
+						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
+						     drive->process->pidfd, &worker->helper, error);
 
 		if (result != -ETIMEDOUT)
 			return result;
