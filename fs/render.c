@@ -248,7 +248,6 @@ static void render_registered(const struct view *view, FILE *stream)
 static void render_gpus(const struct view *view, FILE *stream)
 {
 	struct gcr_gpus *gpus = view->process->daemon->gpus;
-	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	uint32_t mask = 0;
 
 	for (unsigned int i = 0; i < view->shares_count; i++) {
@@ -257,13 +256,8 @@ static void render_gpus(const struct view *view, FILE *stream)
 		if (index >= 0)
 			mask |= 1u << index;
 	}
-	reply = view->shares_count ? NULL : calloc(1, sizeof(*reply));
-	if (reply) {
-		gcr_gpus_snapshot(gpus, reply);
-		for (uint32_t i = 0; i < reply->processes_count; i++)
-			if (reply->processes[i].pid == view->process->pid)
-				mask |= 1u << reply->processes[i].gpu;
-	}
+	if (!view->shares_count)
+		mask = gcr_gpus_process_mask(gpus, view->process->pid);
 	/* In a container the driver's tools do not know it. */
 	if (!mask)
 		mask = view->snapshot_gpus;

@@ -343,17 +343,10 @@ bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm)
 {
 	bool has_ended = false;
 
-	for (unsigned int i = 0; i < vmm->workers_count; i++) {
-		struct gcr_vmm_worker *worker = &vmm->workers[i];
-
-		if (!worker->is_second || worker->ended_first ||
-		    gcr_helpers_borrow_worker(vmm->drive.vendor->helpers, worker->uuid, false,
-					      &worker->ended_first) < 0)
-			continue;
-		gcr_helper_kill(worker->ended_first);
-		gcr_helper_await_end(worker->ended_first, ENDING_USEC);
-		has_ended = true;
-	}
+	for (unsigned int i = 0; i < vmm->workers_count; i++)
+		if (gcr_drive_end_idle_worker(&vmm->drive, vmm->workers[i].uuid,
+					      !vmm->workers[i].is_second))
+			has_ended = true;
 	return has_ended;
 }
 
@@ -499,7 +492,6 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 
 		end_session(vmm, worker);
 		gcr_helper_put(TAKE_PTR(worker->helper));
-		gcr_helper_put(TAKE_PTR(worker->ended_first));
 		worker->has_ended = false;
 	}
 }
