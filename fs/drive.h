@@ -125,7 +125,7 @@ void gcr_drive_assume_need(struct gcr_drive *drive);
  */
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
 
-/* Of an exchange the thaw hands it on to both: see gcr_exchange_keep_admission(). */
+/* Of an exchange it is kept for both: see gcr_exchange_keep_admission(). */
 void gcr_drive_leave(struct gcr_drive *drive);
 
 /*

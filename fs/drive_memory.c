@@ -224,13 +224,23 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 
 void gcr_drive_leave(struct gcr_drive *drive)
 {
+	const struct gcr_task *task = drive->task;
+	/* One that has its VRAM again after all needs it no more. */
+	bool is_back = task->is_undoing && !drive->rolling_back;
+
 	while (drive->ended_count)
 		gcr_helper_put(drive->ended[--drive->ended_count]);
-	if (gcr_exchange_thaws(drive->task))
+	if (task->exchange && !is_back)
 		gcr_exchange_keep_admission(drive->task, drive->admitted);
 	else if (drive->admitted)
 		gcr_gpus_leave(drive->daemon->gpus, drive->admitted);
 	drive->admitted = 0;
+}
+
+void gcr_drive_finish(struct gcr_drive *drive)
+{
+	gcr_helper_put(TAKE_PTR(drive->helper));
+	gcr_drive_leave(drive);
 }
 
 /* Free VRAM of a GPU: as NVML has it, else a worker is asked. */
