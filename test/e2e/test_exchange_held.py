@@ -126,8 +126,8 @@ def test_turn_is_kept():
         third.wait_ticks(2)
 
 
-def contexts(size, **options):
-    return vmm.machine(vram=f'{size}M', env={'GPUCR_SIM_CONTEXT_BYTES': str(CONTEXT_BYTES)}, **options)
+def contexts(size, context_bytes=CONTEXT_BYTES):
+    return vmm.machine(vram=f'{size}M', env={'GPUCR_SIM_CONTEXT_BYTES': str(context_bytes)})
 
 
 def workers(machine):
@@ -158,6 +158,34 @@ def test_second_worker_goes():
 def test_workers_go_for_the_driver():
     harness.needs_cuda('there is no engine driver')
     check_workers_go(240, env={'GPUCR_PRELOAD_VMM': '0'})
+
+
+def test_place_of_a_worker():
+    """The first worker has ended to make room for what the driver restores. Until that is there no
+    other takes its place: with its context a restore would fail, and could not be tried again."""
+    harness.needs_cuda('a restore by the driver')
+    with contexts(365, 80 * MIB) as machine:
+        third = vmm.demo(machine, '--bytes', '12M')
+        frozen = vmm.demo(machine, '--bytes', '36M')
+        machine.must(frozen.pid, 'freeze')
+        running = vmm.demo(machine, '--bytes', '12M')
+        machine.watch_faults()
+        machine.faults(f'cuCheckpointProcessCheckpoint pid={running.pid} nth=1 delay_ms=500',
+                       f'cuCheckpointProcessRestore pid={frozen.pid} nth=1 delay_ms=1500')
+        writer = machine.writer(frozen.pid, swap(running))
+        machine.wait_faulted(2)
+        equal(workers(machine), 1, 'the first one has ended')
+        other = machine.writer(third.pid, 'freeze')
+        machine.wait_status(third.pid, 'phase', 'worker')
+        equal(writer.result(), 'ok')
+        machine.faults()
+        check_states(machine, frozen, running)
+        # The second worker may still have been at work when this one had its turn.
+        if other.result() != 'ok':
+            equal(other.result(), 'ENOMEM', machine.error(third.pid))
+            third.wait_ticks(2)
+            machine.must(third.pid, 'freeze')
+        equal(machine.state(third.pid), 'frozen')
 
 
 if __name__ == '__main__':
