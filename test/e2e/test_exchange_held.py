@@ -188,5 +188,53 @@ def test_place_of_a_worker():
         equal(machine.state(third.pid), 'frozen')
 
 
+def test_daemon_dies():
+    """When both are out: the one that ran is in VRAM again, and both are told."""
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = pair(machine, *LARGE)
+        machine.expects_clean_exit = False
+        phase = machine.slow('thaw', 1500, frozen.pid)
+        machine.writer(frozen.pid, swap(running))
+        machine.wait_status(running.pid, 'phase', 'vote')
+        machine.wait_status(frozen.pid, 'phase', phase)
+        machine.daemon.kill()
+        machine.daemon.wait()
+        machine.faults()
+        machine.start()
+        machine.wait_status(running.pid, 'state', 'running')
+        check_states(machine, running, frozen)
+        words = 'an earlier daemon ended in the middle of its exchange with process'
+        check(f'{words} {running.pid}; thaw tries again' in machine.error(frozen.pid),
+              machine.error(frozen.pid))
+        check(f'freeze ECANCELED {words} {frozen.pid}: it was frozen for that, and is thawed again'
+              in machine.read(running.pid, 'events'), machine.read(running.pid, 'events'))
+        exchange(machine, running, frozen)
+
+
+def test_daemon_dies_before_anything():
+    """The one to be frozen still runs: it goes on, and the other one is told."""
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = pair(machine, *LARGE)
+        machine.expects_clean_exit = False
+        phase = machine.slow('freeze', 1500, running.pid)
+        machine.writer(frozen.pid, swap(running))
+        machine.wait_status(running.pid, 'phase', phase)
+        machine.daemon.kill()
+        machine.daemon.wait()
+        machine.faults()
+        machine.start()
+        wait_for(lambda: machine.status(running.pid)['engine'] == vendor.ENGINE, 'its library')
+        check_states(machine, running, frozen)
+        check('in the middle of its exchange' in machine.error(frozen.pid),
+              machine.error(frozen.pid))
+        exchange(machine, running, frozen)
+        # What is over is not told again.
+        machine.stop()
+        machine.start()
+        machine.wait_status(frozen.pid, 'engine', vendor.ENGINE)
+        equal(machine.state(running.pid), 'frozen')
+        equal(machine.error(running.pid), 'ok')
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=3)
