@@ -34,14 +34,6 @@ void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *
 				    .engine = engine};
 }
 
-void gcr_drive_finish(struct gcr_drive *drive)
-{
-	gcr_helper_put(TAKE_PTR(drive->helper));
-	if (drive->admitted)
-		gcr_gpus_leave(drive->daemon->gpus, drive->admitted);
-	drive->admitted = 0;
-}
-
 void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase)
 {
 	atomic_store(&drive->task->phase, phase);

@@ -27,7 +27,13 @@ struct gcr_drive {
 	struct gcr_record record;
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
 	uint32_t pairs_count;
-	uint32_t admitted;     /* GPUs we hold the admission of */
+	uint32_t admitted; /* GPUs we hold the admission of */
+	/*
+	 * Idle workers that have ended to make room. As long as they are held no others take their
+	 * places, whose contexts would need VRAM that the driver needs.
+	 */
+	struct gcr_helper *ended[2 * GCR_GPUS_MAX];
+	unsigned int ended_count;
 	uint32_t ballast;      /* of these: VRAM for a Restore is held, no need to look for it */
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
 	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
@@ -118,7 +124,16 @@ void gcr_drive_assume_need(struct gcr_drive *drive);
  * operation is to stop; on the way back, the daemon or the process is.
  */
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
+
+/* Of an exchange it is kept for both: see gcr_exchange_keep_admission(). */
 void gcr_drive_leave(struct gcr_drive *drive);
+
+/*
+ * End a worker of this GPU that nobody uses, whose context takes VRAM; none takes its place until
+ * gcr_drive_leave(). False: there is none.
+ */
+bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
+			       bool is_second);
 
 /* The GPUs that a Restore will need VRAM of, as a mask of indexes. */
 uint32_t gcr_drive_need_mask(struct gcr_drive *drive);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "fs/engine.h"
+#include "fs/exchange.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
 #include "lib/cleanup.h"
@@ -22,6 +23,8 @@
  * not for 2.5 GiB on an H100; Restore that fails is fatal, so more than that.
  */
 #define THAW_MARGIN_BYTES   (64ull << 20)
+/* What a worker that was killed may take to be gone. */
+#define ENDING_USEC	    (5 * GCR_USEC_PER_SEC)
 /* How often the turn to thaw is asked for. */
 #define ADMIT_LOOK_MSEC	    20
 
@@ -34,8 +37,9 @@ static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES
 	struct gcr_result answer = {0};
 	int result;
 
-	result = gcr_helpers_take_worker(drive->vendor->helpers, uuid, GCR_DRIVE_HELPER_WAIT_USEC,
-					 drive->process->pidfd, &worker, error);
+	result = gcr_helpers_take_worker(drive->vendor->helpers, uuid, false,
+					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
+					 error);
 	if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_RESERVE, &request, sizeof(request),
 					    error);
@@ -66,16 +70,22 @@ const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
 	return uuid;
 }
 
+static const struct gcr_gpu_info *find_gpu(const struct gcr_gpus_reply *reply,
+					   const uint8_t uuid[GCR_UUID_BYTES])
+{
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES))
+			return &reply->gpus[i];
+	return NULL;
+}
+
 /* Is there room for @bytes on one GPU? -ENOMEM with the figures. */
 static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
 		      const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes, struct gcr_error *error)
 {
+	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
 	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
-	const struct gcr_gpu_info *gpu = NULL;
 
-	for (uint32_t i = 0; i < reply->gpus_count && !gpu; i++)
-		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES))
-			gpu = &reply->gpus[i];
 	if (index < 0 || !gpu)
 		return gcr_error_set(error, ENODEV, "a GPU that the process used is not here");
 	bytes += THAW_MARGIN_BYTES;
@@ -90,9 +100,45 @@ static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *repl
 	return 0;
 }
 
+bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
+			       bool is_second)
+{
+	struct gcr_helper *worker = NULL;
+
+	if (drive->ended_count == GCR_ARRAY_SIZE(drive->ended) ||
+	    gcr_helpers_borrow_worker(drive->vendor->helpers, uuid, is_second, &worker) < 0)
+		return false;
+	gcr_helper_kill(worker);
+	gcr_helper_await_end(worker, ENDING_USEC);
+	drive->ended[drive->ended_count++] = worker;
+	return true;
+}
+
+/* The workers of one GPU that nobody uses now. False: there are none. */
+static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
+			     const uint8_t uuid[GCR_UUID_BYTES])
+{
+	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
+	bool has_ended = gcr_drive_end_idle_worker(drive, uuid, true);
+
+	/* Who has to be asked what is free is the first one. */
+	if (gpu && gpu->flags & GCR_GPU_MEMORY && gcr_drive_end_idle_worker(drive, uuid, false))
+		has_ended = true;
+	return has_ended;
+}
+
 /* Whoever is being rolled back waits its turn too: it must not be left frozen for that. */
 static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
 {
+	uint32_t kept = gcr_exchange_take_admission(drive->task);
+
+	drive->admitted = kept;
+	if (kept && !(mask & ~kept))
+		return 0;
+	/* All at once: whoever has one GPU and waits for another could wait for ever. */
+	if (kept)
+		gcr_gpus_leave(drive->daemon->gpus, kept);
+	drive->admitted = 0;
 	while (!gcr_gpus_admit(drive->daemon->gpus, mask)) {
 		if (drive->rolling_back ? gcr_drive_must_leave(drive)
 					: gcr_task_stopped(drive->task) != 0)
@@ -166,15 +212,35 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 		is_asked = true;
 		if (!result)
 			result = check_room(drive, reply, uuid, shares[i].bytes, error);
+		if (result != -ENOMEM || !end_idle_workers(drive, reply, uuid))
+			continue;
+		*error = (struct gcr_error){0};
+		result = 0;
+		is_asked = false;
+		i--;
 	}
 	return result;
 }
 
 void gcr_drive_leave(struct gcr_drive *drive)
 {
-	if (drive->admitted)
+	const struct gcr_task *task = drive->task;
+	/* One that has its VRAM again after all needs it no more. */
+	bool is_back = task->is_undoing && !drive->rolling_back;
+
+	while (drive->ended_count)
+		gcr_helper_put(drive->ended[--drive->ended_count]);
+	if (task->exchange && !is_back)
+		gcr_exchange_keep_admission(drive->task, drive->admitted);
+	else if (drive->admitted)
 		gcr_gpus_leave(drive->daemon->gpus, drive->admitted);
 	drive->admitted = 0;
+}
+
+void gcr_drive_finish(struct gcr_drive *drive)
+{
+	gcr_helper_put(TAKE_PTR(drive->helper));
+	gcr_drive_leave(drive);
 }
 
 /* Free VRAM of a GPU: as NVML has it, else a worker is asked. */
@@ -192,7 +258,7 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_helpers_take_worker(drive->vendor->helpers, gpu->uuid,
+	result = gcr_helpers_take_worker(drive->vendor->helpers, gpu->uuid, false,
 					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
 					 error);
 	if (!result)

@@ -16,20 +16,31 @@
 
 #include "fs/daemon.h"
 #include "fs/engine.h"
+#include "fs/gpus.h"
 #include "fs/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
 /* How often a stop is looked for. */
-#define LOOK_USEC   (20 * GCR_USEC_PER_MSEC)
+#define LOOK_USEC     (20 * GCR_USEC_PER_MSEC)
 /* The kernel may free what is no more in use a little later (see vmm_released.c). */
-#define RETURN_USEC (2 * GCR_USEC_PER_SEC)
+#define RETURN_USEC   (2 * GCR_USEC_PER_SEC)
+/*
+ * When the two are to stop, a thaw that can go back does so soon. One whose program does not answer
+ * is not waited for: where there is room beside it, the other one comes back after the first of
+ * these times, and after the second it stays as it is.
+ */
+#define PATIENCE_USEC GCR_USEC_PER_SEC
+#define GIVE_UP_USEC  (10 * GCR_USEC_PER_SEC)
+/* The same of a freeze: until it looks. */
+#define REACT_USEC    (2 * GCR_USEC_PER_SEC)
 
 /* In the order in which they come about; nobody waits for one that has failed. */
 enum progress {
 	STARTED,
-	READY, /* the thaw is alone on its GPUs; the freeze has its workers */
-	DONE,  /* running; frozen, or ended: the VRAM is free */
+	READY,	 /* the thaw is alone on its GPUs; the freeze has its workers */
+	DECIDED, /* of the thaw: nothing stops it any more */
+	DONE,	 /* running; frozen, or ended: the VRAM is free */
 	FAILED,
 };
 
@@ -39,7 +50,10 @@ struct gcr_exchange {
 	pthread_cond_t changed;
 	enum progress frozen;
 	enum progress thawed;
-	int64_t out_usec; /* when the freeze was done, monotonic */
+	int64_t out_usec;     /* when the freeze was done, monotonic */
+	int64_t stopped_usec; /* when the freeze noticed that the two are to stop; 0: not yet */
+	uint32_t admitted;    /* kept for whoever goes back */
+	bool is_over;	      /* nobody goes back any more, or not soon */
 };
 
 int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
@@ -162,14 +176,83 @@ static int wait_for(struct gcr_task *task, const enum progress *progress, enum p
 	return gcr_task_stopped(task) ? -ECANCELED : 0;
 }
 
-/* It comes to its end by itself, however that is. */
-static enum progress wait_for_thaw(struct gcr_exchange *exchange)
+/* Until the thaw has come to its end, but only for @usec when the two are to stop, or are late. */
+static enum progress wait_for_thaw(struct gcr_task *task, int64_t usec)
 {
+	struct gcr_exchange *exchange = task->exchange;
 	enum progress progress;
 
-	while ((progress = get(exchange, &exchange->thawed)) < DONE)
+	while ((progress = get(exchange, &exchange->thawed)) < DONE) {
+		int64_t now_usec = gcr_clock_usec();
+
+		if (!exchange->stopped_usec &&
+		    (gcr_task_is_to_stop(task) || now_usec >= gcr_task_deadline_usec(task)))
+			exchange->stopped_usec = now_usec;
+		if (exchange->stopped_usec && now_usec >= exchange->stopped_usec + usec)
+			break;
 		wait_a_moment(exchange, &exchange->thawed, DONE);
+	}
 	return progress;
+}
+
+/* ---- the admission ---- */
+
+uint32_t gcr_exchange_gpus(const struct gcr_task *task)
+{
+	if (!gcr_exchange_thaws(task))
+		return 0;
+	return gcr_gpus_process_mask(task->process->daemon->gpus, gcr_task_sibling(task, 1)->pid);
+}
+
+void gcr_exchange_keep_admission(struct gcr_task *task, uint32_t mask)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	bool is_over;
+
+	pthread_mutex_lock(&exchange->lock);
+	is_over = exchange->is_over;
+	if (!is_over)
+		exchange->admitted |= mask;
+	pthread_mutex_unlock(&exchange->lock);
+	if (is_over && mask)
+		gcr_gpus_leave(task->process->daemon->gpus, mask);
+}
+
+uint32_t gcr_exchange_take_admission(struct gcr_task *task)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	uint32_t mask;
+
+	if (!exchange)
+		return 0;
+	pthread_mutex_lock(&exchange->lock);
+	mask = exchange->admitted;
+	exchange->admitted = 0;
+	pthread_mutex_unlock(&exchange->lock);
+	return mask;
+}
+
+static bool has_admission(struct gcr_exchange *exchange)
+{
+	bool has;
+
+	pthread_mutex_lock(&exchange->lock);
+	has = exchange->admitted != 0;
+	pthread_mutex_unlock(&exchange->lock);
+	return has;
+}
+
+/* Nobody is to find it kept for him any more. */
+static void give_up_admission(struct gcr_task *task)
+{
+	uint32_t mask;
+
+	pthread_mutex_lock(&task->exchange->lock);
+	task->exchange->is_over = true;
+	pthread_mutex_unlock(&task->exchange->lock);
+	mask = gcr_exchange_take_admission(task);
+	if (mask)
+		gcr_gpus_leave(task->process->daemon->gpus, mask);
 }
 
 /* ---- for engines ---- */
@@ -232,7 +315,7 @@ void gcr_exchange_fail(struct gcr_task *task, struct gcr_error *error)
 		return;
 	gcr_task_fail(task, error);
 	set(task, FAILED);
-	wait_for_thaw(task->exchange);
+	wait_for_thaw(task, GIVE_UP_USEC);
 }
 
 int gcr_exchange_commit(struct gcr_task *task)
@@ -245,7 +328,11 @@ int gcr_exchange_commit(struct gcr_task *task)
 	}
 	atomic_store(&task->phase, "vote");
 	result = wait_for(task, &task->exchange->frozen, DONE);
-	return result ? result : gcr_task_decide(task);
+	if (!result)
+		result = gcr_task_decide(task);
+	if (!result)
+		set(task, DECIDED);
+	return result;
 }
 
 /* ---- the two ---- */
@@ -263,6 +350,39 @@ static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct g
 	task->from = GCR_STATE_RUNNING;
 	task->is_undoing = false;
 	task->has_passed = false;
+	return result;
+}
+
+static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	static const int64_t waits[] = {PATIENCE_USEC, GIVE_UP_USEC};
+	int result = gcr_engine_freeze(task, ret_state, error);
+	enum progress progress = READY;
+
+	if (result < 0) {
+		gcr_exchange_fail(task, error);
+		return result;
+	}
+	set(task, DONE);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(waits) && progress != FAILED; i++) {
+		atomic_store(&task->phase, "vote");
+		progress = wait_for_thaw(task, waits[i]);
+		if (progress == DONE)
+			return 0;
+		/* What was decided is not undone by us, however late it is. */
+		if (progress == DECIDED)
+			continue;
+		/* What the driver restores would be lost if somebody took VRAM from it. */
+		if (progress != FAILED && !has_admission(task->exchange))
+			result = gcr_error_set(error, ETIMEDOUT,
+					       "the driver does not let go of that one");
+		else
+			result = thaw_again(task, ret_state, error);
+		if (result != -ENOMEM && result != -ETIMEDOUT)
+			break;
+	}
+	if (progress == DECIDED)
+		return 0;
 	/* Whoever stopped the two explains it. */
 	if (!result) {
 		*error = (struct gcr_error){0};
@@ -275,21 +395,6 @@ static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct g
 			: "could not be");
 	gcr_log(LOG_ERR, task->process->pid, "roll-back: %s", error->words);
 	return result;
-}
-
-static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
-{
-	int result = gcr_engine_freeze(task, ret_state, error);
-
-	if (result < 0) {
-		gcr_exchange_fail(task, error);
-		return result;
-	}
-	set(task, DONE);
-	atomic_store(&task->phase, "vote");
-	if (wait_for_thaw(task->exchange) == DONE)
-		return 0;
-	return thaw_again(task, ret_state, error);
 }
 
 int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
@@ -309,13 +414,28 @@ int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
 
 void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error)
 {
+	int64_t until_usec = gcr_clock_usec() + REACT_USEC;
+	enum progress *progress;
+	bool had_ended;
+
 	if (!task->exchange)
 		return;
+	progress = progress_of(task);
+	had_ended = get(task->exchange, progress) >= DONE;
 	/* The VRAM of a process that has ended is free, whatever else became of it. */
 	if (gcr_exchange_freezes(task) &&
 	    (result == -ESRCH || gcr_process_has_ended(task->process)))
 		result = 0;
-	if (result < 0 && get(task->exchange, progress_of(task)) < DONE)
+	if (result < 0 && !had_ended)
 		gcr_task_fail(task, error);
 	set(task, result < 0 ? FAILED : DONE);
+	if (gcr_exchange_thaws(task) && result < 0) {
+		/* Who has to go back finds it; nobody else waits for one that does not answer. */
+		while (!had_ended && get(task->exchange, &task->exchange->frozen) < DONE &&
+		       gcr_clock_usec() < until_usec)
+			wait_a_moment(task->exchange, &task->exchange->frozen, DONE);
+		if (get(task->exchange, &task->exchange->frozen) >= DONE)
+			return;
+	}
+	give_up_admission(task);
 }

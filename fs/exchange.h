@@ -63,6 +63,18 @@ void gcr_exchange_begin_freeze(struct gcr_task *task);
 /* Does the thaw need workers of its own, as the freeze still has the GPUs' first ones? */
 bool gcr_exchange_needs_second(const struct gcr_task *task);
 
+/* The GPUs of the other one, which may need them again: a mask, for the thaw. */
+uint32_t gcr_exchange_gpus(const struct gcr_task *task);
+
+/*
+ * The admission of the thaw (see fs/gpus.h; a mask, 0: none), which needs it no more: until the two
+ * are decided it is there for whoever goes back, and nobody else takes VRAM on these GPUs.
+ */
+void gcr_exchange_keep_admission(struct gcr_task *task, uint32_t mask);
+
+/* What is kept becomes the caller's. */
+uint32_t gcr_exchange_take_admission(struct gcr_task *task);
+
 /* May more VRAM become free for the thaw than there is now? */
 bool gcr_exchange_may_wait(const struct gcr_task *task);
 
@@ -70,8 +82,8 @@ bool gcr_exchange_may_wait(const struct gcr_task *task);
 int gcr_exchange_wait_room(struct gcr_task *task);
 
 /*
- * The freeze has failed, and is about to go back: first the thaw gives up what it has taken. Not if
- * the process has ended, since then its VRAM is free.
+ * The freeze has failed, and is about to go back: first the thaw gives up what it has taken, unless
+ * it does not answer. Not if the process has ended, since then its VRAM is free.
  */
 void gcr_exchange_fail(struct gcr_task *task, struct gcr_error *error);
 

@@ -540,6 +540,18 @@ uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid)
 	return bytes;
 }
 
+uint32_t gcr_gpus_process_mask(struct gcr_gpus *gpus, pid_t pid)
+{
+	uint32_t mask = 0;
+
+	pthread_mutex_lock(&gpus->lock);
+	for (uint32_t i = 0; i < gpus->reply.processes_count; i++)
+		if (gpus->reply.processes[i].pid == pid)
+			mask |= 1u << gpus->reply.processes[i].gpu;
+	pthread_mutex_unlock(&gpus->lock);
+	return mask;
+}
+
 unsigned int gcr_gpus_count(struct gcr_gpus *gpus)
 {
 	unsigned int count;

@@ -51,6 +51,9 @@ void gcr_gpus_expire(struct gcr_gpus *gpus);
 /* VRAM in use by @pid on all GPUs, as last known; 0 if none. */
 uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid);
 
+/* The GPUs that @pid uses, as last known; a mask of indexes. */
+uint32_t gcr_gpus_process_mask(struct gcr_gpus *gpus, pid_t pid);
+
 unsigned int gcr_gpus_count(struct gcr_gpus *gpus);
 
 /* Index of the GPU with this UUID, -ENODEV. */

@@ -58,18 +58,14 @@ int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, 
 int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_helper,
 			  struct gcr_error *error);
 
-/* The worker of the GPU with this UUID, started if it is not there; others wait their turn. */
-int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			    int64_t timeout_usec, int wake_fd, struct gcr_helper **ret_helper,
-			    struct gcr_error *error);
-
 /*
- * Another one of the same GPU, for what comes in while something else goes out: it has a session of
- * its own, a context of its own, and ends when idle like the first.
+ * The worker of the GPU with this UUID, started if it is not there; others wait their turn.
+ * @is_second: another one of the same GPU, for what comes in while something else goes out. It has
+ * a session of its own, a context of its own, and ends when idle like the first.
  */
-int gcr_helpers_take_second_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-				   int64_t timeout_usec, int wake_fd,
-				   struct gcr_helper **ret_helper, struct gcr_error *error);
+int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			    bool is_second, int64_t timeout_usec, int wake_fd,
+			    struct gcr_helper **ret_helper, struct gcr_error *error);
 
 /*
  * Give a helper back: a worker becomes idle, or is killed if it is in the middle of a request; the
@@ -94,11 +90,8 @@ bool gcr_helpers_owns(struct gcr_helpers *helpers, pid_t pid);
 void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
 
 /* The worker of this GPU if it is ready and nobody uses it now; 0: not so. */
-pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
-
-/* The same of the second one, which there mostly is none of. */
-pid_t gcr_helpers_idle_second_worker(struct gcr_helpers *helpers,
-				     const uint8_t uuid[GCR_UUID_BYTES]);
+pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			      bool is_second);
 
 /* Does that of this GPU, or the second one, run, whoever uses it? */
 bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],

@@ -596,9 +596,9 @@ static struct worker_slot *join_slot(struct gcr_helpers *helpers, const uint8_t 
 	return slot;
 }
 
-static int take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-		       bool is_second, int64_t timeout_usec, int wake_fd,
-		       struct gcr_helper **ret_helper, struct gcr_error *error)
+int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			    bool is_second, int64_t timeout_usec, int wake_fd,
+			    struct gcr_helper **ret_helper, struct gcr_error *error)
 {
 	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
 	struct gcr_helper *helper;
@@ -628,20 +628,6 @@ static int take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_
 	return 0;
 }
 
-int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			    int64_t timeout_usec, int wake_fd, struct gcr_helper **ret_helper,
-			    struct gcr_error *error)
-{
-	return take_worker(helpers, uuid, false, timeout_usec, wake_fd, ret_helper, error);
-}
-
-int gcr_helpers_take_second_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-				   int64_t timeout_usec, int wake_fd,
-				   struct gcr_helper **ret_helper, struct gcr_error *error)
-{
-	return take_worker(helpers, uuid, true, timeout_usec, wake_fd, ret_helper, error);
-}
-
 void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
 {
 	struct worker_slot *slot = join_slot(helpers, uuid, false);
@@ -668,23 +654,13 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	wake(helpers);
 }
 
-static pid_t idle_worker(struct gcr_helpers *helpers, const uint8_t *uuid, bool is_second)
+pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			      bool is_second)
 {
 	GCR_LOCK_SCOPE(&helpers->lock);
 	const struct worker_slot *slot = find_slot(helpers, uuid, is_second);
 
 	return slot && slot->idle && slot->idle->said_hello ? slot->idle->pid : 0;
-}
-
-pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES])
-{
-	return idle_worker(helpers, uuid, false);
-}
-
-pid_t gcr_helpers_idle_second_worker(struct gcr_helpers *helpers,
-				     const uint8_t uuid[GCR_UUID_BYTES])
-{
-	return idle_worker(helpers, uuid, true);
 }
 
 bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],

@@ -440,6 +440,8 @@ static int serve(struct gcr_daemon *daemon)
 	if (!result)
 		gcr_operations_wait(RECOVERY_WAIT_USEC);
 	if (!result)
+		gcr_recover_exchanges(daemon);
+	if (!result)
 		result = gcr_session_create(daemon, tell_ready, &error);
 	if (result < 0) {
 		stop_parts(daemon);

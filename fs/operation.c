@@ -160,10 +160,12 @@ static void launch(struct gcr_operation *operation)
 	}
 }
 
-/* What forbids @command for @process now; *ret_nothing: it is there already. Lock: operations.lock.
+/*
+ * What forbids @command for @process now, perhaps as one half of an exchange; *ret_nothing: it is
+ * there already. Lock: operations.lock.
  */
 static int check_locked(struct gcr_process *process, const struct gcr_command *command,
-			bool *ret_nothing, struct gcr_error *error)
+			bool is_exchanged, bool *ret_nothing, struct gcr_error *error)
 {
 	enum gcr_verb verb = command->verb;
 	int result = 0;
@@ -179,6 +181,12 @@ static int check_locked(struct gcr_process *process, const struct gcr_command *c
 							       : gcr_state_name(process->state));
 	else if (process->state == gcr_verb_goal(verb))
 		*ret_nothing = !command->park;
+	/* What it has in VRAM, and what it will need, only a thaw of its own finds out. */
+	else if (is_exchanged && process->state == GCR_STATE_FAILED)
+		result = gcr_error_set(error, EBUSY,
+				       "an exchange thaws a frozen process and freezes a running "
+				       "one, but process %d is failed; thaw it alone first",
+				       (int)process->pid);
 	else if (!gcr_transition_find(verb, process->state))
 		result = gcr_error_set(error, EBUSY, "%s leads to %s, but process %d is %s",
 				       gcr_verb_name(verb), gcr_state_name(gcr_verb_goal(verb)),
@@ -196,7 +204,8 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 			operation->exchange && i ? gcr_exchange_freeze(operation->exchange)
 						 : &operation->command;
 		bool nothing;
-		int result = check_locked(processes[i], command, &nothing, error);
+		int result =
+			check_locked(processes[i], command, operation->exchange, &nothing, error);
 
 		if (result < 0)
 			return result;

@@ -86,6 +86,9 @@ void gcr_operation_unref(struct gcr_operation *operation);
 /* 0, or the positive errno because of which the operation is to stop (EINTR, ETIMEDOUT, ...). */
 int gcr_task_stopped(const struct gcr_task *task);
 
+/* The same, also for one that goes on: has_passed, is_undoing. */
+int gcr_task_is_to_stop(const struct gcr_task *task);
+
 /* When the operation has to be over, monotonic. */
 int64_t gcr_task_deadline_usec(const struct gcr_task *task);
 

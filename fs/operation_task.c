@@ -54,13 +54,16 @@ int64_t gcr_operation_deadline(const struct gcr_operation *operation, uint64_t b
 
 int gcr_task_stopped(const struct gcr_task *task)
 {
+	if (gcr_process_state(task->process) == GCR_STATE_GONE)
+		return ESRCH;
+	return task->is_undoing || task->has_passed ? 0 : gcr_task_is_to_stop(task);
+}
+
+int gcr_task_is_to_stop(const struct gcr_task *task)
+{
 	struct gcr_operation *operation = task->operation;
 	int reason;
 
-	if (gcr_process_state(task->process) == GCR_STATE_GONE)
-		return ESRCH;
-	if (task->is_undoing || task->has_passed)
-		return 0;
 	pthread_mutex_lock(&operation->lock);
 	if (!task->recovery && gcr_clock_usec() >= operation->deadline_usec)
 		gcr_operation_stop_locked(operation, ETIMEDOUT);

@@ -98,7 +98,7 @@ static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *file
 	size_t first = files->next;
 	int result = tell_one(job, uuid, false, files);
 
-	if (!gcr_helpers_idle_second_worker(job->helpers, uuid))
+	if (!gcr_helpers_idle_worker(job->helpers, uuid, true))
 		return result;
 	files->next = first;
 	if (!result || result == -EAGAIN) {
@@ -130,9 +130,9 @@ static int give_up(struct pin_job *job, const uint8_t *uuid, struct pin_files *f
 /* -EAGAIN: the worker does not run, or is in use. */
 static int look(struct pin_job *job, const uint8_t *uuid)
 {
-	pid_t pid = gcr_helpers_idle_worker(job->helpers, uuid);
+	pid_t pid = gcr_helpers_idle_worker(job->helpers, uuid, false);
 
-	job->workers += pid + gcr_helpers_idle_second_worker(job->helpers, uuid);
+	job->workers += pid + gcr_helpers_idle_worker(job->helpers, uuid, true);
 	return pid ? 0 : -EAGAIN;
 }
 

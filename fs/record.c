@@ -127,6 +127,9 @@ static int print_record(const struct gcr_record *record, char **ret_text, size_t
 			fprintf(stream, "%02x", record->gpus[i].uuid[byte]);
 		fprintf(stream, " %" PRIu64 "\n", record->gpus[i].bytes);
 	}
+	if (record->swap_pid > 0)
+		fprintf(stream, "swap %d %" PRIu64 "\n", (int)record->swap_pid,
+			record->swap_start_ticks);
 	print_comm(stream, record->comm);
 	/* The stream owns the text until it is closed, which tells of a lack of memory too. */
 	if (fclose(stream) != 0)
@@ -317,6 +320,22 @@ static bool parse_gpu(const char *value, struct parse *parse)
 	return true;
 }
 
+static bool parse_swap(const char *value, struct parse *parse)
+{
+	const char *blank = strchr(value, ' ');
+	char pid[16] = "";
+	uint64_t number;
+
+	if (!blank || (size_t)(blank - value) >= sizeof(pid))
+		return false;
+	memcpy(pid, value, (size_t)(blank - value));
+	if (!parse_number(pid, INT_MAX, &number) || !number ||
+	    !parse_number(blank + 1, UINT64_MAX, &parse->record.swap_start_ticks))
+		return false;
+	parse->record.swap_pid = (pid_t)number;
+	return true;
+}
+
 static bool parse_comm(const char *value, struct parse *parse)
 {
 	size_t used = 0;
@@ -350,6 +369,7 @@ static const struct key {
 	{"engine", parse_engine, false},
 	{"since_usec", parse_since, false},
 	{"gpu", parse_gpu, true},
+	{"swap", parse_swap, true},
 	{"comm", parse_comm, false},
 };
 

@@ -37,6 +37,9 @@ struct gcr_record {
 		uint64_t bytes; /* VRAM that must be free to thaw */
 	} gpus[GCR_GPUS_MAX];
 	char comm[GCR_COMM_BYTES];
+	/* It is being thawed in exchange for this process, which is frozen; 0: for none. */
+	pid_t swap_pid;
+	uint64_t swap_start_ticks;
 };
 
 /* "freezing", "frozen", "thawing", "failed" */

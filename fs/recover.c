@@ -3,6 +3,7 @@
 #include "fs/recover.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fs/helper.h"
@@ -16,6 +17,30 @@
 
 /* What cannot be settled now is tried again after this. */
 #define RETRY_USEC (10 * GCR_USEC_PER_SEC)
+
+/* Two that an earlier daemon was exchanging; in the order of the records. */
+static struct interrupted {
+	struct interrupted *next;
+	struct {
+		pid_t pid;
+		uint64_t start_ticks;
+	} thawed, frozen;
+} * interrupted;
+
+/* Without memory they are both left as they are found. */
+static void note_exchange(const struct gcr_record *record)
+{
+	struct interrupted *one = calloc(1, sizeof(*one));
+
+	if (!one)
+		return;
+	one->thawed.pid = record->pid;
+	one->thawed.start_ticks = record->start_ticks;
+	one->frozen.pid = record->swap_pid;
+	one->frozen.start_ticks = record->swap_start_ticks;
+	one->next = interrupted;
+	interrupted = one;
+}
 
 static void restore_fields(struct gcr_process *process, const struct gcr_record *record)
 {
@@ -85,9 +110,80 @@ static int recover_one(const struct gcr_record *record, void *data)
 		return 0;
 	}
 	settle(process, record);
+	if (record->swap_pid)
+		note_exchange(record);
 	gcr_process_unclaim(process, GCR_CLAIM_VERB);
 	gcr_process_unref(process);
 	return 0;
+}
+
+/* NULL: it has ended. */
+static struct gcr_process *find(struct gcr_daemon *daemon, pid_t pid, uint64_t start_ticks)
+{
+	struct gcr_process *process;
+
+	if (gcr_processes_find(daemon->processes, pid, &process) < 0)
+		return NULL;
+	if (process->start_ticks == start_ticks && !process->launcher)
+		return process;
+	gcr_process_unref(process);
+	return NULL;
+}
+
+static bool is_frozen(struct gcr_process *process)
+{
+	bool is_so;
+
+	pthread_mutex_lock(&process->lock);
+	is_so = process->state == GCR_STATE_FROZEN && !process->task;
+	pthread_mutex_unlock(&process->lock);
+	return is_so;
+}
+
+static void tell(struct gcr_process *process, const char *verb, pid_t other, const char *what)
+{
+	struct gcr_error error;
+
+	gcr_error_set(&error, ECANCELED,
+		      "an earlier daemon ended in the middle of its exchange with process %d%s",
+		      (int)other, what);
+	gcr_process_report(process, verb, &error);
+}
+
+static void settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
+{
+	const struct gcr_command command = {.verb = GCR_VERB_THAW};
+	struct gcr_process *thawed = find(daemon, one->thawed.pid, one->thawed.start_ticks);
+	struct gcr_process *frozen = find(daemon, one->frozen.pid, one->frozen.start_ticks);
+	struct gcr_error error = {0};
+	bool unused;
+
+	/* With that one in VRAM it has come to its end. */
+	if (thawed && gcr_process_state(thawed) != GCR_STATE_RUNNING) {
+		tell(thawed, "thaw", one->frozen.pid, "; thaw tries again");
+		if (frozen && is_frozen(frozen)) {
+			bool is_safe = is_frozen(thawed);
+
+			tell(frozen, "freeze", one->thawed.pid,
+			     is_safe ? ": it was frozen for that, and is thawed again"
+				     : ": it was frozen for that; thaw brings it back");
+			if (is_safe && gcr_operation_start(daemon, &command, &frozen, 1, NULL,
+							   &unused, &error) < 0)
+				gcr_process_report(frozen, "thaw", &error);
+		}
+	}
+	gcr_process_unref(thawed);
+	gcr_process_unref(frozen);
+}
+
+void gcr_recover_exchanges(struct gcr_daemon *daemon)
+{
+	while (interrupted) {
+		_cleanup_free_ struct interrupted *one = interrupted;
+
+		interrupted = one->next;
+		settle_exchange(daemon, one);
+	}
 }
 
 static int list_one(const struct gcr_record *record, void *data)

@@ -31,4 +31,10 @@ void gcr_recover_late(struct gcr_process *process);
  */
 void gcr_recover_returned(struct gcr_process *process);
 
+/*
+ * After gcr_recover(), when all is settled that soon will be: of two that an earlier daemon was
+ * exchanging, and that are both frozen now, the one that ran comes back. Both are told.
+ */
+void gcr_recover_exchanges(struct gcr_daemon *daemon);
+
 #endif

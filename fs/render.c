@@ -50,6 +50,7 @@ struct view {
 	struct gcr_verb_timing freeze;
 	struct gcr_verb_timing thaw;
 	struct gcr_pack_figures packed;
+	uint32_t snapshot_gpus; /* a mask: where what its snapshot holds was */
 	bool is_packing;
 	bool is_pinned;
 	bool has_library;
@@ -61,6 +62,27 @@ struct status_key {
 	bool of_launcher;				       /* a launcher has it too */
 	size_t number; /* without `render`: where in the view the number is that is the value */
 };
+
+/* The GPUs of a snapshot's files, as a mask of indexes. */
+static uint32_t gpus_of(struct gcr_gpus *gpus, const struct gcr_snapshot *snapshot)
+{
+	const uint8_t *last = NULL;
+	uint32_t mask = 0;
+
+	for (size_t i = 0; i < gcr_snapshot_count(snapshot); i++) {
+		const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, i);
+		int index;
+
+		if (extent->kind != GCR_MEMORY_DEVICE ||
+		    (last && !memcmp(last, extent->gpu, GCR_UUID_BYTES)))
+			continue;
+		last = extent->gpu;
+		index = gcr_gpus_index(gpus, extent->gpu);
+		if (index >= 0)
+			mask |= 1u << index;
+	}
+	return mask;
+}
 
 static void look(struct gcr_process *process, struct view *view)
 {
@@ -98,8 +120,10 @@ static void look(struct gcr_process *process, struct view *view)
 	view->has_library = process->claims[GCR_CLAIM_LIBRARY] > 0;
 	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
 	pthread_mutex_unlock(&process->lock);
-	if (snapshot)
+	if (snapshot) {
 		gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &view->packed);
+		view->snapshot_gpus = gpus_of(process->daemon->gpus, snapshot);
+	}
 	gcr_snapshot_unref(snapshot);
 	if (process->launcher)
 		view->state = gcr_process_shown_state(process);
@@ -224,7 +248,6 @@ static void render_registered(const struct view *view, FILE *stream)
 static void render_gpus(const struct view *view, FILE *stream)
 {
 	struct gcr_gpus *gpus = view->process->daemon->gpus;
-	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	uint32_t mask = 0;
 
 	for (unsigned int i = 0; i < view->shares_count; i++) {
@@ -233,13 +256,11 @@ static void render_gpus(const struct view *view, FILE *stream)
 		if (index >= 0)
 			mask |= 1u << index;
 	}
-	reply = view->shares_count ? NULL : calloc(1, sizeof(*reply));
-	if (reply) {
-		gcr_gpus_snapshot(gpus, reply);
-		for (uint32_t i = 0; i < reply->processes_count; i++)
-			if (reply->processes[i].pid == view->process->pid)
-				mask |= 1u << reply->processes[i].gpu;
-	}
+	if (!view->shares_count)
+		mask = gcr_gpus_process_mask(gpus, view->process->pid);
+	/* In a container the driver's tools do not know it. */
+	if (!mask)
+		mask = view->snapshot_gpus;
 	if (!mask)
 		fputc('-', stream);
 	for (unsigned int index = 0, count = 0; index < GCR_GPUS_MAX; index++)

@@ -29,12 +29,7 @@ struct gcr_vmm_worker {
 	uint64_t own_bytes;	   /* VRAM that it had before that, 0 if it is not known */
 	bool has_imported;	   /* memory of the program's */
 	bool is_second;		   /* of its GPU, beside that of the other half of an exchange */
-	/*
-	 * The GPU's first one, which has ended to make room; NULL: it has not. As long as it is
-	 * held no other takes its place, whose context would need VRAM that the driver needs.
-	 */
-	struct gcr_helper *ended_first;
-	bool has_ended; /* it is gone, and nobody else has its turn yet */
+	bool has_ended;		   /* it is gone, and nobody else has its turn yet */
 };
 
 struct gcr_vmm {
@@ -242,8 +237,8 @@ int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * In an exchange: end the workers of its GPUs that the other half has left idle, since their
- * contexts take VRAM. False if there were none.
+ * End the other workers of its GPUs, if they are idle: those of the other half of an exchange, or
+ * what an earlier one has left. Their contexts take VRAM. False if there were none.
  */
 bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm);
 

@@ -108,7 +108,7 @@ static bool has_workers(struct gcr_vmm *vmm)
 		const uint8_t *uuid = vmm->extents[i].gpu;
 
 		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
-		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid))
+		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid, false))
 			return false;
 	}
 	return true;
@@ -186,6 +186,22 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+/* There may be room for a worker only where the second one of an exchange is idle. */
+static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	uint32_t copies = gcr_drive_takes_control(&vmm->drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0;
+	int result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
+
+	if (result != -ENOMEM || !gcr_vmm_end_idle_workers(vmm))
+		return result;
+	gcr_vmm_close_sessions(vmm);
+	*error = (struct gcr_error){0};
+	result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
+	/* Who waits for those that have ended gets others. */
+	gcr_drive_leave(&vmm->drive);
+	return result;
+}
+
 /* From here on there is something to undo. */
 static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -206,9 +222,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_vmm_assign(vmm);
 	gcr_drive_set_phase(drive, "worker");
 	if (!result)
-		result = gcr_vmm_open_sessions(
-			vmm, GCR_MESSAGE_SESSION_OUT,
-			gcr_drive_takes_control(drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0, error);
+		result = open_sessions(vmm, error);
 	if (!result) {
 		gcr_exchange_begin_freeze(drive->task);
 		gcr_snapshot_stop_populating(vmm->snapshot);

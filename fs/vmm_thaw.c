@@ -59,8 +59,22 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 		result = gcr_vmm_seal_again(vmm, &back_error);
 	if (result < 0)
 		gcr_vmm_add_words(vmm, &back_error, error);
+	drive->record.swap_pid = 0;
 	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &back_error) < 0)
 		gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
+}
+
+/* A next daemon that finds both frozen knows why: the freeze has not begun yet. */
+static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
+{
+	const struct gcr_process *frozen;
+
+	if (!gcr_exchange_thaws(drive->task))
+		return 0;
+	frozen = gcr_task_sibling(drive->task, 1);
+	drive->record.swap_pid = frozen->pid;
+	drive->record.swap_start_ticks = frozen->start_ticks;
+	return gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error);
 }
 
 /* VRAM for all, and meanwhile what is to be found in it. */
@@ -129,9 +143,12 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 
 	vmm->needs_control = control == GCR_CONTROL_CHECKPOINTED;
 	mask = vmm->needs_control ? gcr_drive_need_mask(drive) : 0;
+	mask |= gcr_exchange_gpus(drive->task);
 	gcr_task_set_bytes(drive->task, gcr_snapshot_bytes(vmm->snapshot));
 	gcr_vmm_assign(vmm);
 	result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
+	if (!result)
+		result = note_exchange(drive, error);
 	if (!result && gcr_exchange_begin_thaw(drive->task) < 0)
 		result = gcr_drive_stopped(error);
 	if (!result)

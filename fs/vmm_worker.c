@@ -196,16 +196,13 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
-	int (*take_worker)(struct gcr_helpers *, const uint8_t *, int64_t, int,
-			   struct gcr_helper **, struct gcr_error *) = gcr_helpers_take_worker;
 
 	worker->is_second = gcr_exchange_needs_second(drive->task);
-	if (worker->is_second)
-		take_worker = gcr_helpers_take_second_worker;
 	for (;;) {
-		int result = take_worker(drive->vendor->helpers, worker->uuid,
-					 GCR_DRIVE_HELPER_WAIT_USEC / 20, drive->process->pidfd,
-					 &worker->helper, error);
+		int result = gcr_helpers_take_worker(drive->vendor->helpers, worker->uuid,
+						     worker->is_second,
+						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
+						     drive->process->pidfd, &worker->helper, error);
 
 		if (result != -ETIMEDOUT)
 			return result;
@@ -346,17 +343,10 @@ bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm)
 {
 	bool has_ended = false;
 
-	for (unsigned int i = 0; i < vmm->workers_count; i++) {
-		struct gcr_vmm_worker *worker = &vmm->workers[i];
-
-		if (!worker->is_second || worker->ended_first ||
-		    gcr_helpers_borrow_worker(vmm->drive.vendor->helpers, worker->uuid, false,
-					      &worker->ended_first) < 0)
-			continue;
-		gcr_helper_kill(worker->ended_first);
-		gcr_helper_await_end(worker->ended_first, ENDING_USEC);
-		has_ended = true;
-	}
+	for (unsigned int i = 0; i < vmm->workers_count; i++)
+		if (gcr_drive_end_idle_worker(&vmm->drive, vmm->workers[i].uuid,
+					      !vmm->workers[i].is_second))
+			has_ended = true;
 	return has_ended;
 }
 
@@ -502,7 +492,6 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 
 		end_session(vmm, worker);
 		gcr_helper_put(TAKE_PTR(worker->helper));
-		gcr_helper_put(TAKE_PTR(worker->ended_first));
 		worker->has_ended = false;
 	}
 }

@@ -104,6 +104,29 @@ def test_refused():
         check_states(machine, running, frozen)
 
 
+def test_failed():
+    """Neither of the two may have failed: what that one needs, only a thaw of its own finds out."""
+    harness.needs_cuda('a restore by the driver, which can fail for good')
+    with vmm.machine(**FIT) as machine:
+        running, frozen = pair(machine, *FITTING)
+        failed = vmm.demo(machine, '--bytes', '4M')
+        machine.must(failed.pid, 'freeze')
+        machine.faults('cuCheckpointProcessRestore error=CUDA_ERROR_OUT_OF_MEMORY')
+        equal(machine.write(failed.pid, 'thaw'), 'EIO')
+        machine.faults()
+        equal(machine.state(failed.pid), 'failed')
+        before = len(machine.read('events').split('\n'))
+        for demo, other in ((frozen, failed), (failed, running)):
+            equal(machine.write(demo.pid, swap(other)), 'EBUSY')
+            check(f'process {failed.pid} is failed; thaw it alone' in machine.error(demo.pid),
+                  machine.error(demo.pid))
+        check(not any(' state ' in line for line in machine.read('events').split('\n')[before - 1:]),
+              'nothing has begun')
+        check_states(machine, running, frozen)
+        exchange(machine, running, frozen)
+        failed.end(signal.SIGKILL)
+
+
 def test_of_another_user():
     """Who may not freeze one of the two exchanges neither."""
     if not harness.is_root():

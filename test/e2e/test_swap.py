@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
@@ -363,6 +364,50 @@ def test_left_alone():
         equal(watch.end(), 130)
         equal(watch.words().count('\n'), 1)
         equal(machine.state(alone.pid), 'running')
+
+
+def turns_of(machine, watch, demo, seconds):
+    """It goes by hand and comes back: whatever the other one waits for has been looked at again."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        turns = watch.count(rf'^{demo.pid} thawed$')
+        machine.must(demo.pid, 'freeze data')
+        watch.wait(rf'^{demo.pid} thawed$', turns + 1)
+
+
+def test_would_not_fit():
+    """Nobody is frozen for one that would not fit even then, and that is said once."""
+    with Machine(**SMALL) as machine:
+        large = frozen_models(machine, 1)[0]
+        small = machine.ready_demo('--bytes', '4M', '--buffers', 2, '--tick', 40)
+        alone = machine.ready_demo('--bytes', '7M', '--buffers', 2, env={'GPUCR_PRELOAD_VMM': '0'})
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
+        watch.wait_words(f'thaw {large.pid}: it would not fit')
+        turns_of(machine, watch, small, 6)  # it is looked at every five seconds
+        equal(watch.words().count(f'thaw {large.pid}'), 1)
+        equal(watch.count(' frozen'), 0)
+        alone.end()
+        watch.wait(rf'^{large.pid} thawed$')
+        large.wait_ticks()
+        equal(watch.end(), 130)
+
+
+def test_did_not_fit():
+    """What a thaw needs beside what is held only the thaw knows: for that they are frozen once."""
+    harness.needs_cuda('what has to be free beside the contents')
+    with Machine(vram='100M', vmm=True, env=SMALL['env']) as machine:
+        large = machine.ready_demo(*MODEL)
+        machine.must(large.pid, 'freeze')
+        small = machine.ready_demo('--bytes', '4M', '--buffers', 2, '--tick', 40)
+        alone = machine.ready_demo('--bytes', '30M', '--buffers', 2, env={'GPUCR_PRELOAD_VMM': '0'})
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
+        watch.wait_words(f'thaw {large.pid}: it would not fit')
+        turns_of(machine, watch, small, 6)
+        equal(watch.count(rf'^{small.pid} frozen'), 1)
+        equal(watch.words().count(f'thaw {large.pid}: it would not fit'), 1)
+        alone.end()
+        watch.wait(rf'^{large.pid} thawed$')
+        equal(watch.end(), 130)
 
 
 if __name__ == '__main__':

@@ -117,6 +117,17 @@ def test_two_gpus():
         second.wait_ticks()
 
 
+def test_data_alone():
+    """Nobody says where the context is that has stayed, but the files know where they are from."""
+    with WithoutNvml(gpus=2, vmm=True) as machine:
+        demo = machine.ready_demo(env={'CUDA_VISIBLE_DEVICES': '1'})
+        machine.wait_status(demo.pid, 'engine', 'vmm')
+        machine.must(demo.pid, 'freeze data')
+        equal(machine.status(demo.pid)['gpus'], '1')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
 def test_the_worker_goes_when_idle():
     with WithoutNvml(worker_idle=1) as machine:
         demo = machine.ready_demo()

@@ -250,8 +250,9 @@ static void test_bad_hellos(void)
 		CHECK(!helper);
 		CHECK(error.number == -cases[i].result);
 		CHECK(strstr(error.words, cases[i].words));
-		CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, timeout_usec,
-					      -1, &helper, &error) == cases[i].result);
+		CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, false,
+					      timeout_usec, -1, &helper,
+					      &error) == cases[i].result);
 		CHECK(strstr(error.words, cases[i].words));
 		CHECK(!gcr_helpers_hello(helpers, &hello));
 		gcr_helpers_destroy(helpers);
@@ -267,8 +268,8 @@ static void test_no_program(void)
 
 	CHECK(gcr_helpers_take_control(helpers, PATIENCE_USEC, -1, &helper, &error) == -EIO);
 	CHECK(strstr(error.words, "/nonexistent/gpucr-control"));
-	CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, PATIENCE_USEC, -1,
-				      &helper, &error) == -EIO);
+	CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, false, PATIENCE_USEC,
+				      -1, &helper, &error) == -EIO);
 	gcr_helpers_destroy(helpers);
 }
 
@@ -539,8 +540,8 @@ static void *take_and_put(void *data)
 		CHECK(gcr_helper_result(helper, PATIENCE_USEC, -1, &result) == 0);
 		CHECK(gcr_helpers_owns(helpers, gcr_helper_pid(helper)));
 		gcr_helper_put(helper);
-		CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, PATIENCE_USEC,
-					      -1, &helper, &error) == 0);
+		CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, false,
+					      PATIENCE_USEC, -1, &helper, &error) == 0);
 		CHECK(gcr_helper_request(helper, GCR_MESSAGE_QUERY, NULL, 0, &error) == 0);
 		if (i % 2)
 			gcr_helper_kill(helper);
@@ -794,7 +795,7 @@ static struct gcr_helper *take_worker(struct gcr_helpers *helpers, const struct 
 	struct gcr_error error;
 	int r;
 
-	r = gcr_helpers_take_worker(helpers, gpu->uuid, PATIENCE_USEC, -1, &helper, &error);
+	r = gcr_helpers_take_worker(helpers, gpu->uuid, false, PATIENCE_USEC, -1, &helper, &error);
 	if (r < 0)
 		fprintf(stderr, "take_worker: %s\n", error.words);
 	CHECK(r == 0);
@@ -817,7 +818,7 @@ static void test_worker(const char *programs)
 	gcr_helper_put(helper);
 	CHECK(gpu->flags & GCR_GPU_MEMORY);
 	CHECK(gpu->name[0] != '\0');
-	CHECK(gcr_helpers_take_worker(helpers, nobody, PATIENCE_USEC, -1, &helper, &error) ==
+	CHECK(gcr_helpers_take_worker(helpers, nobody, false, PATIENCE_USEC, -1, &helper, &error) ==
 	      -ENODEV);
 
 	helper = take_worker(helpers, gpu);
@@ -842,10 +843,11 @@ static void test_worker(const char *programs)
 	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
 	wake = pipes[0];
 	waker = pipes[1];
-	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, 0, wake, &other, &error) == -ETIMEDOUT);
+	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, false, 0, wake, &other, &error) ==
+	      -ETIMEDOUT);
 	CHECK(write(waker, "x", 1) == 1);
-	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, PATIENCE_USEC, wake, &other, &error) ==
-	      -EINTR);
+	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, false, PATIENCE_USEC, wake, &other,
+				      &error) == -EINTR);
 	gcr_helper_put(helper);
 
 	/* The idle one is used again, unless it has died. */
@@ -1021,8 +1023,8 @@ static void test_init_fails(const char *programs)
 	helper = take(helpers);
 	list(helper, &reply);
 	gcr_helper_put(helper);
-	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1, &helper,
-				      &error) == -ENOMEM);
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, PATIENCE_USEC, -1,
+				      &helper, &error) == -ENOMEM);
 	CHECK(setenv("GPUCR_SIM_FAULTS", "cuInit action=hang", 1) == 0);
 	CHECK(gcr_helpers_take_control(helpers, 50 * GCR_USEC_PER_MSEC, -1, &helper, &error) ==
 	      -ETIMEDOUT);
@@ -1055,18 +1057,18 @@ static void test_hip_fails(const char *programs)
 		helper = take(helpers);
 		list(helper, &reply);
 		gcr_helper_put(helper);
-		CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1,
+		CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, PATIENCE_USEC, -1,
 					      &helper, &error) == -cases[i].number);
 		CHECK(strstr(error.words, cases[i].words));
 	}
 	CHECK(setenv("GPUCR_SIM_FAULTS", "hipInit action=hang", 1) == 0);
-	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, 50 * GCR_USEC_PER_MSEC, -1,
-				      &helper, &error) == -ETIMEDOUT);
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, 50 * GCR_USEC_PER_MSEC,
+				      -1, &helper, &error) == -ETIMEDOUT);
 	unsetenv("GPUCR_SIM_FAULTS");
 	/* Older versions cannot import what another process has exported. */
 	CHECK(setenv("GPUCR_SIM_HIP_VERSION", "6.1", 1) == 0);
-	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, PATIENCE_USEC, -1, &helper,
-				      &error) == -EOPNOTSUPP);
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, PATIENCE_USEC, -1,
+				      &helper, &error) == -EOPNOTSUPP);
 	CHECK(strstr(error.words, "ROCm 6.3.2, 6.4.2 or newer"));
 	unsetenv("GPUCR_SIM_HIP_VERSION");
 	gcr_helpers_destroy(helpers);

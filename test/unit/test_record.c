@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -77,6 +78,7 @@ static void check_same(const struct gcr_record *a, const struct gcr_record *b)
 	CHECK(strcmp(a->generation, b->generation) == 0 && strcmp(a->engine, b->engine) == 0);
 	CHECK(a->since_usec == b->since_usec && a->gpus_count == b->gpus_count);
 	CHECK(strcmp(a->comm, b->comm) == 0);
+	CHECK(a->swap_pid == b->swap_pid && a->swap_start_ticks == b->swap_start_ticks);
 	for (uint32_t i = 0; i < a->gpus_count; i++) {
 		CHECK(memcmp(a->gpus[i].uuid, b->gpus[i].uuid, GCR_UUID_BYTES) == 0);
 		CHECK(a->gpus[i].bytes == b->gpus[i].bytes);
@@ -108,6 +110,8 @@ static void test_write(void)
 	CHECK(seen.count == 1 && seen.unreadable == 0);
 	check_same(&seen.last, &record);
 
+	record.swap_pid = INT_MAX;
+	record.swap_start_ticks = UINT64_MAX;
 	record.gpus_count = GCR_GPUS_MAX;
 	memset(record.gpus, 0xff, sizeof(record.gpus));
 	memset(record.comm, '\n', sizeof(record.comm) - 1);
@@ -230,6 +234,12 @@ static void test_distrust(void)
 		{"\nboot ", "\nlater x y\nboot ", true}, /* an unknown key */
 		{"gpucrfs-record 1", "gpucrfs-record 2", false},
 		{"gpucrfs-record 1", "gpucrfs-record 11", false},
+		{"\ncomm ", "\nswap 78 5\ncomm ", true},
+		{"\ncomm ", "\nswap 78\ncomm ", false},
+		{"\ncomm ", "\nswap 0 5\ncomm ", false},
+		{"\ncomm ", "\nswap 78 -5\ncomm ", false},
+		{"\ncomm ", "\nswap 78 5 6\ncomm ", false},
+		{"\ncomm ", "\nswap 4294967296000000 5\ncomm ", false},
 		{"\npid 77\n", "\n", false},
 		{"\npid 77\n", "\npid 77\npid 77\n", false},
 		{"\npid 77\n", "\npid 78\n", false}, /* not what the name says */
