@@ -196,6 +196,8 @@ uint64_t gcr_folder_pieces(const struct gcr_folder_file *file);
  */
 int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *ret_bytes,
 			  size_t *ret_size, uint64_t *ret_writes);
+/* What packing one of them may take of the store, for gcr_snapshot_begin_piece(). */
+uint64_t gcr_folder_piece_cost(struct gcr_folder_file *file);
 /*
  * The piece is these chunks (GCR_PACK_PIECE_CHUNKS entries) from now on, whose references are the
  * file's then; the memory that it had goes back. -EAGAIN: somebody has written to the file since it
