@@ -19,6 +19,7 @@
 /* So many at once are as fast as it gets, and the tables take 1 KiB for a piece, or one page. */
 #define PIECES	       8
 #define TABLES_SHARE   1024
+#define TABLES_LEAST   64
 /* A small store has no more than this part for it, unless one piece needs more. */
 #define SMALL_SHARE    16
 #define SMALLEST_SHARE 8
@@ -29,7 +30,7 @@ void gcr_store_set_reserve(struct gcr_store *store)
 {
 	uint64_t size = store->size_bytes;
 	uint64_t bytes = PIECES * PIECE_COST_BYTES + size / TABLES_SHARE;
-	uint64_t least = PIECE_COST_BYTES + GCR_STORE_PACKED_UNIT;
+	uint64_t least = PIECE_COST_BYTES + TABLES_LEAST * GCR_STORE_PACKED_UNIT;
 	uint64_t most = size / SMALL_SHARE > least ? size / SMALL_SHARE : least;
 
 	if (bytes > most)
