@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/folder.h"
+#include "fs/pack_table.h"
 #include "fs/packing.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
@@ -173,4 +175,14 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
 		    !step(reclaim))
 			return result;
 	}
+}
+
+int gcr_reclaim_to_unpack(struct gcr_task *task, struct gcr_snapshot *snapshot,
+			  struct gcr_error *error)
+{
+	struct gcr_pack_figures figures;
+
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	return figures.pieces ? gcr_reclaim(task, figures.packed_bytes - figures.hole_bytes, error)
+			      : 0;
 }

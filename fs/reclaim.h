@@ -19,4 +19,11 @@
  */
 int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error);
 
+/*
+ * The same for all that is packed of a snapshot of the task's own, which is to be unpacked; the
+ * caller ends the claim when it is.
+ */
+int gcr_reclaim_to_unpack(struct gcr_task *task, struct gcr_snapshot *snapshot,
+			  struct gcr_error *error);
+
 #endif

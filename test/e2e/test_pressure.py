@@ -50,7 +50,8 @@ def wait_packed(machine, pieces):
 
 @contextlib.contextmanager
 def never_larger(machine):
-    """What the store's own file system has in it is looked at all the time."""
+    """What the store has in it, as it counts it and as its file system does, is looked at all the
+    time."""
     store = f'{machine.runtime}/store'
     size = root(machine, 'store_bytes')
     is_over, most, looks = threading.Event(), [0], [0]
@@ -58,7 +59,8 @@ def never_larger(machine):
     def look():
         while not is_over.is_set():
             found = os.statvfs(store)
-            most[0] = max(most[0], (found.f_blocks - found.f_bfree) * found.f_frsize)
+            most[0] = max(most[0], (found.f_blocks - found.f_bfree) * found.f_frsize,
+                          root(machine, 'store_used_bytes'))
             looks[0] += 1
             is_over.wait(0.0005)
 
