@@ -181,6 +181,10 @@ struct gcr_packs *gcr_folder_packs(struct gcr_folder *folder);
 int gcr_folder_tables(struct gcr_folder *folder);
 /* The sum of its files. */
 void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures *ret_figures);
+/* gcr_pack_table_each() of all its files. -ENOMEM */
+int gcr_folder_each_packed(struct gcr_folder *folder,
+			   void (*visit)(const struct gcr_pack_entry *entries, void *data),
+			   void *data);
 
 /*
  * A file, open for what follows; readers and writers go on beside it. From the next verb on all of

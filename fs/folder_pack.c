@@ -318,6 +318,28 @@ void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures 
 	*ret_figures = sum;
 }
 
+int gcr_folder_each_packed(struct gcr_folder *folder, gcr_pack_table_visit *visit, void *data)
+{
+	_cleanup_free_ struct gcr_pack_table **tables = NULL;
+	size_t count = 0;
+
+	/* Nobody else waits for the folder as long as it takes to read all tables. */
+	pthread_mutex_lock(&folder->lock);
+	for (const struct gcr_folder_packed *packed = folder->packed; packed; packed = packed->next)
+		count++;
+	tables = calloc(count + 1, sizeof(struct gcr_pack_table *));
+	count = 0;
+	for (const struct gcr_folder_packed *packed = folder->packed; packed && tables;
+	     packed = packed->next)
+		tables[count++] = gcr_pack_table_ref(packed->table);
+	pthread_mutex_unlock(&folder->lock);
+	for (size_t i = 0; i < count; i++) {
+		gcr_pack_table_each(tables[i], visit, data);
+		gcr_pack_table_unref(tables[i]);
+	}
+	return tables ? 0 : -ENOMEM;
+}
+
 /* ---- reading ---- */
 
 static int read_chunk(struct gcr_packs *packs, struct gcr_packer *packer,

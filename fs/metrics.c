@@ -423,6 +423,8 @@ static const struct family families[] = {
 	FIGURE("gpucrfs_packed_to_bytes", "bytes", packs.memory_bytes, "the memory that it takes"),
 	FIGURE("gpucrfs_shared_bytes", "bytes", packs.shared_bytes,
 	       "what of it is in chunks that several have"),
+	FIGURE("gpucrfs_spilled_bytes", "bytes", packs.spilled_bytes,
+	       "what of it stands on a disk, there"),
 	{"gpucrfs_verbs", true, "", "verb,result", "verbs that have ended, one per process",
 	 render_verbs, 0},
 	{"gpucrfs_verb_seconds", true, "seconds", "verb", "time taken by verbs that succeeded",

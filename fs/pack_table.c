@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The mapped table of one file. All of its pages have memory before its header is written, so that
- * no access can find the store full. The lock of a table guards its figures only.
+ * no access can find the store full. The lock of a table guards its figures, and its mapping from
+ * who only looks at it, beside those who use it.
  */
 #include "fs/pack_table.h"
 
@@ -151,6 +152,7 @@ static int grow_file(struct gcr_pack_table *table, uint64_t bytes)
 	result = map_table(table->fd, bytes, true, &map);
 	if (result < 0)
 		return ftruncate(table->fd, (off_t)table->map_bytes) < 0 ? -errno : result;
+	GCR_LOCK_SCOPE(&table->lock);
 	if (table->map)
 		munmap(table->map, table->map_bytes);
 	table->map = map;
@@ -338,6 +340,7 @@ int gcr_pack_table_resize(struct gcr_pack_table *table, uint64_t file_bytes)
 			return -EINVAL;
 	if (gcr_pack_table_bytes(file_bytes) > table->map_bytes)
 		result = grow_file(table, gcr_pack_table_bytes(file_bytes));
+	GCR_LOCK_SCOPE(&table->lock);
 	if (!result)
 		table->map->file_bytes = file_bytes;
 	return result;
@@ -411,6 +414,19 @@ void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece)
 	__atomic_store_n(&piece_of(table, piece)->entries[0].kind, GCR_PACK_NOTHING,
 			 __ATOMIC_RELEASE);
 	count(table, entries, -1);
+}
+
+void gcr_pack_table_each(struct gcr_pack_table *table, gcr_pack_table_visit *visit, void *data)
+{
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+
+	GCR_LOCK_SCOPE(&table->lock);
+	for (uint64_t piece = 0; piece < gcr_pack_table_pieces(table); piece++) {
+		if (!gcr_pack_table_is_packed(table, piece))
+			continue;
+		gcr_pack_table_read(table, piece, entries);
+		visit(entries, data);
+	}
 }
 
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures)

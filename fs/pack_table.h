@@ -77,4 +77,11 @@ struct gcr_pack_figures {
 /* Any thread may ask. */
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures);
 
+/*
+ * Calls @visit with the entries of each packed piece, whoever else uses the table: they are those
+ * of some moment, and are nobody's reference. It may not use the table.
+ */
+typedef void gcr_pack_table_visit(const struct gcr_pack_entry *entries, void *data);
+void gcr_pack_table_each(struct gcr_pack_table *table, gcr_pack_table_visit *visit, void *data);
+
 #endif

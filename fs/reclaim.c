@@ -17,7 +17,11 @@
 #include "fs/store.h"
 #include "lib/cleanup.h"
 
-#define LOOK_MSEC 20
+#define LOOK_MSEC   20
+/* In between it is looked whether the task is to stop; what goes at once may be more. */
+#define SPILL_BYTES (64ull << 20)
+
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
 /* Those that have had their turn, each with a reference. */
 struct turns {
@@ -30,13 +34,21 @@ struct reclaim {
 	struct gcr_daemon *daemon;
 	struct gcr_process *packed; /* that is being packed for us: the last of `turns` */
 	struct turns packs;
+	struct turns spills;
+	struct gcr_error spill_error; /* the last; number 0: none */
 };
+
+static void drop_turns(struct turns *turns)
+{
+	for (size_t i = 0; i < turns->count; i++)
+		gcr_process_unref(turns->processes[i]);
+	free(turns->processes);
+}
 
 static void finish(struct reclaim *reclaim)
 {
-	for (size_t i = 0; i < reclaim->packs.count; i++)
-		gcr_process_unref(reclaim->packs.processes[i]);
-	free(reclaim->packs.processes);
+	drop_turns(&reclaim->packs);
+	drop_turns(&reclaim->spills);
 }
 
 GCR_DEFINE_CLEANUP(struct reclaim *, finish);
@@ -124,6 +136,46 @@ static bool pack_next(struct reclaim *reclaim)
 	return is_begun;
 }
 
+/* ---- to the disk ---- */
+
+static int64_t may_spill(struct gcr_process *process)
+{
+	int64_t since_usec = 0;
+
+	pthread_mutex_lock(&process->lock);
+	if (process->state == GCR_STATE_FROZEN && !process->task && process->snapshot)
+		since_usec = process->frozen_usec;
+	pthread_mutex_unlock(&process->lock);
+	return since_usec;
+}
+
+/* Of the longest frozen, packed bytes. False: there are none any more that can go. */
+static bool spill_next(struct reclaim *reclaim, uint64_t missing)
+{
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	uint64_t wanted_bytes = missing < SPILL_BYTES ? missing : SPILL_BYTES;
+	uint64_t freed_bytes = 0;
+	struct gcr_process *process;
+	bool is_possible = true;
+
+	if (!gcr_store_can_spill(reclaim->daemon->store))
+		return false;
+	process = find_longest_frozen(reclaim, &reclaim->spills, may_spill);
+	if (!process)
+		return false;
+	pthread_mutex_lock(&process->lock);
+	if (process->state == GCR_STATE_FROZEN && !process->task && process->snapshot)
+		snapshot = gcr_snapshot_ref(process->snapshot);
+	pthread_mutex_unlock(&process->lock);
+	/* A verb that comes between goes on beside it. */
+	if (snapshot)
+		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &reclaim->spill_error);
+	if (!freed_bytes)
+		is_possible = take_turn(&reclaim->spills, process);
+	gcr_process_unref(process);
+	return is_possible;
+}
+
 /* ---- all of it ---- */
 
 /* Who stopped the operation explains it. */
@@ -138,7 +190,7 @@ static int stopped(const struct reclaim *reclaim, struct gcr_error *error)
 }
 
 /* Of what comes first, one step. False: nothing more can be done. */
-static bool step(struct reclaim *reclaim)
+static bool step(struct reclaim *reclaim, uint64_t missing)
 {
 	const struct gcr_process *process = reclaim->task->process;
 	struct gcr_store *store = reclaim->daemon->store;
@@ -150,7 +202,20 @@ static bool step(struct reclaim *reclaim)
 	/* What goes already is the first to be had, and those who still have it the last. */
 	return gcr_store_wait_going(store, false) || pack_next(reclaim) ||
 	       gcr_store_drop_kept_of_others(store, process->pid, process->start_ticks) ||
-	       gcr_store_wait_going(store, true);
+	       spill_next(reclaim, missing) || gcr_store_wait_going(store, true);
+}
+
+/* What the store lacks, and why the disk could not help. */
+static int explain(const struct reclaim *reclaim, int result, struct gcr_error *error)
+{
+	char words[GCR_ERROR_WORDS_MAX];
+
+	if (result < 0 && reclaim->spill_error.number) {
+		memcpy(words, error->words, sizeof(words));
+		gcr_error_set(error, error->number, "%.250s; %.250s", words,
+			      reclaim->spill_error.words);
+	}
+	return result;
 }
 
 int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
@@ -172,8 +237,8 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
 					 error);
 		/* However much goes, it would not be enough. */
 		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes ||
-		    !step(reclaim))
-			return result;
+		    !step(reclaim, missing))
+			return explain(reclaim, result, error);
 	}
 }
 

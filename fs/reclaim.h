@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Room in a store that is too full: what is frozen is packed, the longest frozen first; then what
- * is kept of processes that run goes. The program that is to be frozen runs on meanwhile.
+ * is kept of processes that run goes, and then, with -o spill=, packed bytes go to the disk, those
+ * of the longest frozen first. The program that is to be frozen runs on meanwhile.
  */
 #ifndef GCR_FS_RECLAIM_H
 #define GCR_FS_RECLAIM_H

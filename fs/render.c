@@ -551,6 +551,7 @@ const char *const gcr_render_root_keys[] = {
 	"packed_bytes",
 	"packed_to_bytes",
 	"shared_bytes",
+	"spilled_bytes",
 	"passthrough",
 	NULL,
 };
@@ -626,8 +627,9 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		daemon->options.pool_bytes, store.pool_bytes);
 	gcr_store_packs_figures(daemon->store, &packs);
 	fprintf(stream,
-		"packed_bytes %" PRIu64 "\npacked_to_bytes %" PRIu64 "\nshared_bytes %" PRIu64 "\n",
-		packs.unpacked_bytes, packs.memory_bytes, packs.shared_bytes);
+		"packed_bytes %" PRIu64 "\npacked_to_bytes %" PRIu64 "\nshared_bytes %" PRIu64
+		"\nspilled_bytes %" PRIu64 "\n",
+		packs.unpacked_bytes, packs.memory_bytes, packs.shared_bytes, packs.spilled_bytes);
 	fprintf(stream, "passthrough %s\n\n", gcr_passthrough_is_on() ? "yes" : "no");
 	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",
 		"vram_bytes", "held_bytes");

@@ -199,6 +199,15 @@ static void detach(struct gcr_store *store)
 	gcr_store_detach(store);
 }
 
+/* Before anybody has looked at what is in it: it goes if there is nothing. */
+static void leave(struct gcr_store *store)
+{
+	struct gcr_tree_sum sum;
+
+	if (!gcr_store_sum_tree(store->fd, &sum) && !sum.entries)
+		detach(store);
+}
+
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error)
 {
@@ -222,6 +231,11 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	if (result < 0)
 		return result;
 	gcr_store_set_reserve(store);
+	result = gcr_store_start_spill(store, &daemon->options, error);
+	if (result < 0) {
+		leave(store);
+		return result;
+	}
 	result = take_stock(store);
 	is_known = !result;
 	if (!result)
@@ -240,6 +254,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	if (result < 0) {
 		gcr_store_stop_remover(store);
 		gcr_store_stop_packs(store);
+		gcr_store_stop_spill(store);
 		gcr_error_set(error, -result, "the store in %s: %s", store->path,
 			      strerror(-result));
 		if (is_known && !store->leftovers && !store->places_count)
@@ -268,6 +283,7 @@ void gcr_store_destroy(struct gcr_store *store)
 	pthread_mutex_unlock(&store->lock);
 	gcr_store_stop_remover(store);
 	gcr_store_stop_packs(store);
+	gcr_store_stop_spill(store);
 	if (empty)
 		detach(store);
 	store_free(store);

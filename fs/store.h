@@ -160,6 +160,25 @@ void gcr_snapshot_end_piece(struct gcr_snapshot *snapshot, uint64_t bytes);
 int gcr_snapshot_open_to_pack(struct gcr_snapshot *snapshot, size_t index,
 			      struct gcr_folder_file **ret_file);
 
+/* ---- store_spill.c: packed bytes on a disk (see fs/spill.h) ---- */
+
+/* Is there a directory for them? */
+bool gcr_store_can_spill(const struct gcr_store *store);
+/*
+ * Move segments that have chunks of this snapshot to the disk, those with the most of it first,
+ * until about @wanted_bytes of the store's memory are free. *ret_freed_bytes 0: nothing (more) of
+ * it can go. Blocks on the disk, without a lock. Errors, with words: -EOPNOTSUPP there is no
+ * -o spill, -ENOSPC the disk or the limit is full, -EIO, -ENOMEM, ...; what was moved before stays
+ * there, and counts in *ret_freed_bytes with errors, too. Nothing is lost in any case.
+ */
+int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
+		       uint64_t *ret_freed_bytes, struct gcr_error *error);
+/*
+ * How much of what its own chunks take packed stands on the disk (as packed_to_bytes of
+ * gcr_folder_pack_figures()). All of its tables are read for it: some ms for 16 GiB. -ENOMEM
+ */
+int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_bytes);
+
 /* ---- store_place.c: trees that users bring (see fs/place.h) ---- */
 
 /*

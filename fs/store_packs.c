@@ -179,7 +179,12 @@ void gcr_store_drop_tables(struct gcr_store *store, const char *name)
 
 int gcr_store_start_packs(struct gcr_store *store)
 {
-	const struct gcr_packs_account account = {.take = take, .give = give, .data = store};
+	const struct gcr_packs_account account = {
+		.take = take,
+		.give = give,
+		.data = store,
+		.spill = store->spill,
+	};
 	const struct gcr_tree_sum nothing = {0};
 	int result = gcr_room_create(store, 0, &nothing, 0, &store->packs_room);
 

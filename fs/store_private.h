@@ -173,6 +173,7 @@ struct gcr_store {
 	struct gcr_room *rooms;
 	struct gcr_room *packs_room;   /* of the packed chunks; fixed for life */
 	struct gcr_packs_users *packs; /* likewise */
+	struct gcr_spill *spill;       /* likewise; NULL as the store is made */
 	uint32_t last_number;
 	uint64_t last_pool_number;
 	struct gcr_snapshot *snapshots;
@@ -277,6 +278,11 @@ int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_
 void gcr_store_drop_tables(struct gcr_store *store, const char *name);
 /* To a snapshot that is just being opened. */
 int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error);
+
+/* store_spill.c: before the packs, and after them. Errors of gcr_spill_open(), with words. */
+int gcr_store_start_spill(struct gcr_store *store, const struct gcr_options *options,
+			  struct gcr_error *error);
+void gcr_store_stop_spill(struct gcr_store *store);
 
 /* store_room.c */
 /* Until somebody says that something has changed, or the time has come. Lock: store. */
