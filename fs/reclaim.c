@@ -31,6 +31,7 @@ struct turns {
 
 struct reclaim {
 	struct gcr_task *task;
+	uint64_t bytes; /* that it needs */
 	struct gcr_daemon *daemon;
 	struct gcr_process *packed; /* that is being packed for us: the last of `turns` */
 	struct turns packs;
@@ -194,13 +195,20 @@ static bool step(struct reclaim *reclaim, uint64_t missing)
 {
 	const struct gcr_process *process = reclaim->task->process;
 	struct gcr_store *store = reclaim->daemon->store;
+	struct gcr_store_figures figures;
+	bool is_counted_free;
 
 	if (is_being_packed(reclaim)) {
 		poll(NULL, 0, LOOK_MSEC);
 		return true;
 	}
-	/* What goes already is the first to be had, and those who still have it the last. */
-	return gcr_store_wait_going(store, false) || pack_next(reclaim) ||
+	/*
+	 * What goes already is the first to be had. Those who still have what is gone let go of it
+	 * soon: the first too, if that is all that is in the way.
+	 */
+	gcr_store_figures(store, &figures);
+	is_counted_free = figures.free_bytes + figures.pool_bytes >= reclaim->bytes;
+	return gcr_store_wait_going(store, is_counted_free) || pack_next(reclaim) ||
 	       gcr_store_drop_kept_of_others(store, process->pid, process->start_ticks) ||
 	       spill_next(reclaim, missing) || gcr_store_wait_going(store, true);
 }
@@ -222,7 +230,7 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
 {
 	const struct gcr_process *process = task->process;
 	_cleanup_(finish_cleanup) struct reclaim *reclaim =
-		&(struct reclaim){.task = task, .daemon = process->daemon};
+		&(struct reclaim){.task = task, .daemon = process->daemon, .bytes = bytes};
 	struct gcr_store *store = process->daemon->store;
 	struct gcr_store_figures figures;
 
