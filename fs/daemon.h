@@ -24,6 +24,7 @@ struct gcr_helpers;
 struct gcr_places;
 struct gcr_loop;
 struct gcr_metrics;
+struct gcr_pack_after;
 struct gcr_processes;
 struct gcr_registry;
 struct gcr_sampler;
@@ -45,9 +46,14 @@ struct gcr_options {
 	uint64_t pool_bytes;
 	char *keep; /* -o keep=SIZE, likewise */
 	uint64_t keep_bytes;
-	char *criu;	    /* -o criu=PATH: the program; NULL: it is looked for */
-	int swap;	    /* -o swap */
-	int no_passthrough; /* -o nopassthrough */
+	unsigned int pack_after;    /* -o pack_after=SEC; 0: nothing is packed by itself */
+	char *spill;		    /* -o spill=DIR: absolute; NULL: nothing goes to a disk */
+	char *spill_size;	    /* -o spill_size=SIZE, as written; NULL: not given */
+	uint64_t spill_bytes;	    /* what it means; 0: no limit */
+	unsigned int spill_percent; /* of the disk, if it says so; else 0 */
+	char *criu;		    /* -o criu=PATH: the program; NULL: it is looked for */
+	int swap;		    /* -o swap */
+	int no_passthrough;	    /* -o nopassthrough */
 };
 
 /* The GPUs of one vendor, as the daemon has them. Fixed once it serves. */
@@ -79,6 +85,7 @@ struct gcr_daemon {
 	struct gcr_sampler *sampler;
 	struct gcr_scan *scan;
 	struct gcr_store *store;
+	struct gcr_pack_after *pack_after; /* NULL without the option */
 	struct gcr_places *places;
 	struct fuse_session *session;
 

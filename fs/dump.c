@@ -25,6 +25,7 @@
 #include "fs/log.h"
 #include "fs/park.h"
 #include "fs/place.h"
+#include "fs/reclaim.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -346,7 +347,13 @@ static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_erro
 	bytes += IMAGES_BYTES;
 	if (bytes <= dump->room_bytes)
 		return 0;
+	set_phase(dump, "room");
+	result = gcr_reclaim(dump->task, bytes - dump->room_bytes, error);
+	if (result == -ECANCELED)
+		return result;
 	result = gcr_room_take(dump->room, bytes - dump->room_bytes);
+	gcr_store_end_claim(dump->daemon->store, dump->task->process->pid,
+			    dump->task->process->start_ticks);
 	if (result < 0)
 		return gcr_error_set(error, -result,
 				     "the store has no room for the %llu MiB that CRIU writes",

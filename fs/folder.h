@@ -187,6 +187,10 @@ struct gcr_packs *gcr_folder_packs(struct gcr_folder *folder);
 int gcr_folder_tables(struct gcr_folder *folder);
 /* The sum of its files. */
 void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures *ret_figures);
+/* gcr_pack_table_each() of all its files. -ENOMEM, -EMFILE, ... */
+int gcr_folder_each_packed(struct gcr_folder *folder,
+			   void (*visit)(const struct gcr_pack_entry *entries, void *data),
+			   void *data);
 
 /*
  * A file, open for what follows; readers and writers go on beside it. From the next verb on all of
@@ -202,6 +206,8 @@ uint64_t gcr_folder_pieces(const struct gcr_folder_file *file);
  */
 int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *ret_bytes,
 			  size_t *ret_size, uint64_t *ret_writes);
+/* What packing one of them may take of the store, for gcr_snapshot_begin_piece(). */
+uint64_t gcr_folder_piece_cost(struct gcr_folder_file *file);
 /*
  * The piece is these chunks (GCR_PACK_PIECE_CHUNKS entries) from now on, whose references are the
  * file's then; the memory that it had goes back. -EAGAIN: somebody has written to the file since it

@@ -314,8 +314,6 @@ void gcr_folder_close(struct gcr_folder_file *file)
 		let_go(folder, inode, packed, room);
 	if (room && trims)
 		gcr_room_trim(room);
-	if (file->is_packer && folder->store)
-		gcr_store_trim_packs(folder->store);
 	gcr_folder_end_change(folder);
 	gcr_folder_unref(folder);
 	free(file);

@@ -312,6 +312,19 @@ int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item,
 	return 0;
 }
 
+uint64_t gcr_folder_piece_cost(struct gcr_folder_file *file)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	uint64_t bytes = 0;
+	struct stat stat;
+
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	if (!inode->packed && !fstat(file->fd, &stat))
+		bytes = gcr_folder_table_bytes((uint64_t)stat.st_size);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	return gcr_store_piece_cost(bytes);
+}
+
 static bool has_data(int fd, uint64_t piece)
 {
 	off_t data = lseek(fd, (off_t)(piece * PIECE_BYTES), SEEK_DATA);
@@ -432,7 +445,7 @@ int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
 	if (!result && !inode->packed) {
 		uint64_t bytes = gcr_folder_table_bytes((uint64_t)stat.st_size);
 
-		result = folder->room ? gcr_room_take(folder->room, bytes) : 0;
+		result = folder->room ? gcr_room_take_promised(folder->room, bytes) : 0;
 		taken_bytes = result ? 0 : bytes;
 		if (!result)
 			result = make_table(file, (uint64_t)stat.st_size);

@@ -442,6 +442,33 @@ void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures 
 	*ret_figures = sum;
 }
 
+int gcr_folder_each_packed(struct gcr_folder *folder, gcr_pack_table_visit *visit, void *data)
+{
+	_cleanup_free_ ino_t *inos = NULL;
+	size_t count = 0;
+	int result = 0;
+
+	/* Nobody else waits for the folder as long as it takes to read all tables. */
+	pthread_mutex_lock(&folder->lock);
+	for (const struct gcr_folder_packed *packed = folder->packed; packed; packed = packed->next)
+		count++;
+	inos = calloc(count + 1, sizeof(*inos));
+	count = 0;
+	for (const struct gcr_folder_packed *packed = folder->packed; packed && inos;
+	     packed = packed->next)
+		inos[count++] = packed->ino;
+	pthread_mutex_unlock(&folder->lock);
+	if (!inos)
+		return -ENOMEM;
+	for (size_t i = 0; i < count && !result; i++) {
+		char name[GCR_PACK_TABLE_NAME_BYTES];
+
+		gcr_pack_table_name(inos[i], name);
+		result = gcr_pack_table_each(folder->tables_fd, name, visit, data);
+	}
+	return result;
+}
+
 /* ---- reading ---- */
 
 static int read_chunk(struct gcr_packs *packs, struct gcr_packer *packer,

@@ -31,6 +31,7 @@
 #include "fs/metrics.h"
 #include "fs/operation.h"
 #include "fs/options.h"
+#include "fs/pack_after.h"
 #include "fs/packing.h"
 #include "fs/process.h"
 #include "fs/recover.h"
@@ -303,6 +304,9 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
 				     strerror(-result));
 	gcr_store_sweep(daemon->store);
+	result = gcr_pack_after_create(daemon, &daemon->pack_after);
+	if (result < 0)
+		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
 
 	result = start_scan(daemon, error);
 	if (result < 0)
@@ -318,6 +322,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	/* None are left after a regular end; at a failed start recovery may be under way. */
 	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
+	gcr_pack_after_destroy(daemon->pack_after);
 	gcr_packings_stop();
 	if (daemon->loop)
 		gcr_loop_stop(daemon->loop);

@@ -21,6 +21,7 @@
 #include "fs/folder.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
+#include "fs/packs.h"
 #include "fs/place.h"
 #include "fs/store.h"
 #include "fs/tally.h"
@@ -110,6 +111,7 @@ struct figures {
 	struct gcr_tally tally;
 	struct gpu_figures gpus[GCR_GPUS_MAX];
 	struct gcr_store_figures store;
+	struct gcr_packs_figures packs;
 	uint64_t survives_restart;
 	uint64_t keep_bytes;
 	uint64_t pool_bytes;
@@ -154,6 +156,7 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 		};
 	}
 	gcr_store_figures(daemon->store, &figures->store);
+	gcr_store_packs_figures(daemon->store, &figures->packs);
 	figures->survives_restart = figures->store.survives_restart;
 	figures->keep_bytes = daemon->options.keep_bytes;
 	figures->pool_bytes = daemon->options.pool_bytes;
@@ -405,6 +408,8 @@ static const struct family families[] = {
 	FIGURE("gpucrfs_store_used_bytes", "bytes", store.used_bytes,
 	       "what it holds, the pool included"),
 	FIGURE("gpucrfs_store_free_bytes", "bytes", store.free_bytes, "what is free of it"),
+	FIGURE("gpucrfs_store_reserve_bytes", "bytes", store.reserve_bytes,
+	       "what of it is for packing only"),
 	FIGURE("gpucrfs_store_survives_restart", "", survives_restart,
 	       "1 if it outlives the daemon"),
 	FIGURE("gpucrfs_keep_bytes", "bytes", keep_bytes,
@@ -413,6 +418,13 @@ static const struct family families[] = {
 	FIGURE("gpucrfs_pool_bytes", "bytes", pool_bytes,
 	       "what may be kept ready for running processes"),
 	FIGURE("gpucrfs_pool_used_bytes", "bytes", store.pool_bytes, "what is kept ready"),
+	FIGURE("gpucrfs_packed_bytes", "bytes", packs.unpacked_bytes,
+	       "what stands packed, before it was"),
+	FIGURE("gpucrfs_packed_to_bytes", "bytes", packs.memory_bytes, "the memory that it takes"),
+	FIGURE("gpucrfs_shared_bytes", "bytes", packs.shared_bytes,
+	       "what of it is in chunks that several have"),
+	FIGURE("gpucrfs_spilled_bytes", "bytes", packs.spilled_bytes,
+	       "what of it stands on a disk, there"),
 	{"gpucrfs_verbs", true, "", "verb,result", "verbs that have ended, one per process",
 	 render_verbs, 0},
 	{"gpucrfs_verb_seconds", true, "seconds", "verb", "time taken by verbs that succeeded",

@@ -16,6 +16,7 @@
 #include "fs/helper.h"
 #include "fs/metrics.h"
 #include "fs/packing.h"
+#include "fs/reclaim.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -252,6 +253,19 @@ int gcr_task_hold_snapshot(struct gcr_task *task, struct gcr_snapshot *snapshot,
 	return gcr_snapshot_begin_verb(snapshot, error);
 }
 
+static int unpack(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	const struct gcr_process *process = task->process;
+	int result;
+
+	atomic_store(&task->phase, "room");
+	result = gcr_reclaim_to_unpack(task, snapshot, error);
+	if (!result)
+		result = gcr_packing_undo(task, snapshot, error);
+	gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);
+	return result;
+}
+
 /* Verbs win over those who write to the snapshot that the process has. */
 static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 {
@@ -266,7 +280,7 @@ static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 		return 0;
 	/* A place has the files themselves. */
 	if (task->command->verb == GCR_VERB_DUMP && !task->recovery)
-		result = gcr_packing_undo(task, snapshot, error);
+		result = unpack(task, snapshot, error);
 	if (!result)
 		result = gcr_task_hold_snapshot(task, snapshot, error);
 	gcr_snapshot_unref(snapshot);

@@ -39,6 +39,9 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"pool", "SIZE", "keep so much memory ready for freezes (default 0)"},
 	{"keep", "SIZE",
 	 "keep so much of what was thawed, to freeze only what changes (default 0)"},
+	{"pack_after", "SEC", "pack what has been frozen for SEC seconds (default 0: do not)"},
+	{"spill", "DIR", "a directory on a disk for packed VRAM (default: none)"},
+	{"spill_size", "SIZE", "of the disk at most this much: 500G, 50% (default: all)"},
 	{"criu", "PATH", "this CRIU for dump and restore (default: criu in PATH)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
 	{"nopassthrough", NULL, "serve all reads of snapshots by the daemon"},
@@ -59,6 +62,9 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("store_size=%s", store_size, 0),
 	OPTION("pool=%s", pool, 0),
 	OPTION("keep=%s", keep, 0),
+	OPTION("pack_after=%u", pack_after, 0),
+	OPTION("spill=%s", spill, 0),
+	OPTION("spill_size=%s", spill_size, 0),
 	OPTION("criu=%s", criu, 0),
 	OPTION("swap", swap, 1),
 	OPTION("nopassthrough", no_passthrough, 1),
@@ -317,6 +323,29 @@ static int set_store(struct gcr_options *options)
 	return 0;
 }
 
+/* A percentage is of the disk's size, which is known when it is opened. */
+static int set_spill(struct gcr_options *options)
+{
+	const char *size = options->spill_size;
+	size_t length = size ? strlen(size) : 0;
+
+	if (!size)
+		return 0;
+	if (!options->spill) {
+		fprintf(stderr, "gpucrfs: spill_size=%s is of no meaning without spill=DIR\n",
+			size);
+		return -EINVAL;
+	}
+	if (parse_size("spill_size", size, &options->spill_bytes) < 0)
+		return -EINVAL;
+	if (size[length - 1] == '%')
+		options->spill_percent = (unsigned int)strtoul(size, NULL, 10);
+	if (options->spill_bytes || options->spill_percent)
+		return 0;
+	fprintf(stderr, "gpucrfs: spill_size=%s: it has to be at least 2M\n", size);
+	return -EINVAL;
+}
+
 int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 {
 	struct fuse_args arguments = FUSE_ARGS_INIT(argc, argv);
@@ -335,11 +364,11 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 	if (options->simulator_state)
 		options->simulator = 1;
 	if (make_absolute(&options->simulator_state) < 0 ||
-	    make_absolute(&options->runtime_directory) < 0)
+	    make_absolute(&options->runtime_directory) < 0 || make_absolute(&options->spill) < 0)
 		return -EINVAL;
 	if (set_runtime_directory(options) < 0)
 		return -ENOMEM;
-	if (set_store(options) < 0)
+	if (set_store(options) < 0 || set_spill(options) < 0)
 		return -EINVAL;
 	return check_mountpoint(options);
 }
@@ -352,5 +381,7 @@ void gcr_options_finish(struct gcr_options *options)
 	free(options->store_size);
 	free(options->pool);
 	free(options->keep);
+	free(options->spill);
+	free(options->spill_size);
 	free(options->criu);
 }

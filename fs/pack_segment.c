@@ -4,7 +4,7 @@
  * mapped as a whole, with small pages also where the store has huge ones (a page that is faulted in
  * is as large as the mapping wants it): so each page can go back by itself, and what is taken is
  * known without asking. Places are not used again, until all of the file is free and it goes.
- * Called with the lock of the packs held.
+ * Called with the lock of the packs held. Those on a disk are not mapped (pack_spill.c).
  */
 #include "fs/packs_private.h"
 
@@ -20,21 +20,23 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define PAGES	   (GCR_PACK_SEGMENT_BYTES / GCR_PACK_PAGE_BYTES)
-#define PAGE_THERE 0x8000u
-#define PAGE_USED  0x7fffu
+#define PAGES	   GCR_PACK_PAGE_COUNT
+#define PAGE_THERE GCR_PACK_PAGE_THERE
+#define PAGE_USED  GCR_PACK_PAGE_USED
 
-/* The pages that have memory, as the file system knows them. */
-static void find_pages(struct gcr_pack_segment *segment)
+void gcr_pack_segment_find_pages(struct gcr_pack_segment *segment)
 {
 	off_t at = 0;
 
 	while ((at = lseek(segment->fd, at, SEEK_DATA)) >= 0) {
 		off_t end = lseek(segment->fd, at, SEEK_HOLE);
 
+		at -= at % GCR_PACK_PAGE_BYTES; /* a disk's may be smaller */
 		for (; at < end && at < (off_t)GCR_PACK_SEGMENT_BYTES; at += GCR_PACK_PAGE_BYTES) {
-			segment->pages[at / GCR_PACK_PAGE_BYTES] |= PAGE_THERE;
-			segment->pages_there++;
+			uint16_t *page = &segment->pages[at / GCR_PACK_PAGE_BYTES];
+
+			segment->pages_there += !(*page & PAGE_THERE);
+			*page |= PAGE_THERE;
 			segment->end = (uint32_t)at + GCR_PACK_PAGE_BYTES;
 		}
 		if (end < 0 || end >= (off_t)GCR_PACK_SEGMENT_BYTES)
@@ -66,7 +68,7 @@ static int open_file(int directory_fd, const char *name, bool create)
 	return TAKE_FD(fd);
 }
 
-int gcr_pack_segment_open(int directory_fd, uint32_t number, bool create,
+int gcr_pack_segment_open(int directory_fd, uid_t uid, uint32_t number, bool create,
 			  struct gcr_pack_segment **ret_segment)
 {
 	_cleanup_(gcr_pack_segment_close_cleanup) struct gcr_pack_segment *segment =
@@ -83,6 +85,13 @@ int gcr_pack_segment_open(int directory_fd, uint32_t number, bool create,
 		return -ENOMEM;
 	snprintf(name, sizeof(name), "%u", number);
 	segment->fd = open_file(directory_fd, name, create);
+	if (segment->fd == -ELOOP && !create) {
+		int result = gcr_pack_segment_follow(directory_fd, uid, segment);
+
+		if (!result)
+			*ret_segment = TAKE_PTR(segment);
+		return result;
+	}
 	if (segment->fd < 0)
 		return segment->fd;
 	map = mmap(NULL, GCR_PACK_SEGMENT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd,
@@ -97,7 +106,7 @@ int gcr_pack_segment_open(int directory_fd, uint32_t number, bool create,
 	segment->map = map;
 	madvise(map, GCR_PACK_SEGMENT_BYTES, MADV_NOHUGEPAGE); /* EINVAL: there are none */
 	if (!create)
-		find_pages(segment);
+		gcr_pack_segment_find_pages(segment);
 	*ret_segment = TAKE_PTR(segment);
 	return 0;
 }
@@ -111,6 +120,7 @@ void gcr_pack_segment_close(struct gcr_pack_segment *segment)
 	if (segment->fd >= 0)
 		close(segment->fd);
 	free(segment->pages);
+	free(segment->path);
 	free(segment);
 }
 
@@ -140,7 +150,7 @@ static uint16_t part_in(uint32_t page, uint32_t offset, size_t size)
 
 bool gcr_pack_segment_has_room(const struct gcr_pack_segment *segment, size_t bytes)
 {
-	return GCR_PACK_SEGMENT_BYTES - segment->end >= bytes;
+	return !segment->is_sealed && GCR_PACK_SEGMENT_BYTES - segment->end >= bytes;
 }
 
 uint64_t gcr_pack_segment_cost(const struct gcr_pack_segment *segment, size_t bytes)
@@ -153,7 +163,7 @@ uint64_t gcr_pack_segment_cost(const struct gcr_pack_segment *segment, size_t by
 	return cost;
 }
 
-static int punch(const struct gcr_pack_segment *segment, uint32_t page, uint32_t end)
+int gcr_pack_segment_punch(const struct gcr_pack_segment *segment, uint32_t page, uint32_t end)
 {
 	int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
 
@@ -168,7 +178,7 @@ static void take_back(const struct gcr_pack_segment *segment, uint32_t page, uin
 {
 	for (; page < end; page++)
 		if (!(segment->pages[page] & PAGE_THERE))
-			punch(segment, page, page + 1);
+			gcr_pack_segment_punch(segment, page, page + 1);
 }
 
 /*
@@ -220,7 +230,8 @@ int gcr_pack_segment_claim(struct gcr_pack_segment *segment, uint32_t offset, si
 	for (uint32_t i = first_page(offset); i < end_page(offset, size); i++) {
 		unsigned int used = segment->pages[i] & PAGE_USED;
 
-		if (!(segment->pages[i] & PAGE_THERE) ||
+		/* What a disk has is its own to say: some have no zeros. */
+		if ((!segment->path && !(segment->pages[i] & PAGE_THERE)) ||
 		    used + part_in(i, offset, size) > GCR_PACK_PAGE_BYTES)
 			return -EBADMSG;
 	}
@@ -264,7 +275,7 @@ uint64_t gcr_pack_segment_trim(struct gcr_pack_segment *segment)
 
 		while (end < segment->loose_end && segment->pages[end] == PAGE_THERE)
 			end++;
-		if (end > page && !punch(segment, page, end)) {
+		if (end > page && !gcr_pack_segment_punch(segment, page, end)) {
 			memset(&segment->pages[page], 0, (end - page) * sizeof(*segment->pages));
 			segment->pages_there -= end - page;
 			bytes += (uint64_t)(end - page) * GCR_PACK_PAGE_BYTES;

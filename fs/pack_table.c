@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The mapped table of one file. All of its pages have memory before its header is written, so that
- * no access can find the store full. The lock of a table guards its figures only.
+ * no access can find the store full. The lock of a table guards its figures, and its mapping from
+ * who only looks at it, beside those who use it.
  */
 #include "fs/pack_table.h"
 
@@ -19,6 +20,9 @@
 #ifndef MADV_POPULATE_WRITE /* Linux 5.14, <asm-generic/mman-common.h> */
 #define MADV_POPULATE_WRITE 23
 #endif
+
+/* Read at once. */
+#define LOOKED_PIECES 16
 
 struct gcr_pack_table {
 	atomic_int references;
@@ -151,6 +155,7 @@ static int grow_file(struct gcr_pack_table *table, uint64_t bytes)
 	result = map_table(table->fd, bytes, true, &map);
 	if (result < 0)
 		return ftruncate(table->fd, (off_t)table->map_bytes) < 0 ? -errno : result;
+	GCR_LOCK_SCOPE(&table->lock);
 	if (table->map)
 		munmap(table->map, table->map_bytes);
 	table->map = map;
@@ -375,6 +380,7 @@ int gcr_pack_table_resize(struct gcr_pack_table *table, uint64_t file_bytes)
 			return -EINVAL;
 	if (gcr_pack_table_bytes(file_bytes) > table->map_bytes)
 		result = grow_file(table, gcr_pack_table_bytes(file_bytes));
+	GCR_LOCK_SCOPE(&table->lock);
 	if (!result)
 		table->map->file_bytes = file_bytes;
 	return result;
@@ -448,6 +454,40 @@ void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece)
 	__atomic_store_n(&piece_of(table, piece)->entries[0].kind, GCR_PACK_NOTHING,
 			 __ATOMIC_RELEASE);
 	count(table, entries, -1);
+}
+
+/* Up to @bytes, fewer at the end. */
+static ssize_t read_some(int fd, void *ret_bytes, size_t bytes, uint64_t offset)
+{
+	ssize_t size;
+
+	do
+		size = pread(fd, ret_bytes, bytes, (off_t)offset);
+	while (size < 0 && errno == EINTR);
+	return size < 0 ? -errno : size;
+}
+
+/* By reading the file: a mapping may end before its end does, when somebody shortens it. */
+int gcr_pack_table_each(int directory_fd, const char *name, gcr_pack_table_visit *visit, void *data)
+{
+	struct gcr_pack_table_piece pieces[LOOKED_PIECES];
+	uint64_t offset = sizeof(struct gcr_pack_table_header);
+	_cleanup_close_ int fd = openat(directory_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	ssize_t size;
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	while ((size = read_some(fd, pieces, sizeof(pieces), offset)) > 0) {
+		size_t count = (size_t)size / sizeof(*pieces);
+
+		for (size_t i = 0; i < count; i++)
+			if (gcr_pack_table_piece_is_packed(&pieces[i]))
+				visit(pieces[i].entries, data);
+		if (!count)
+			break;
+		offset += count * sizeof(*pieces);
+	}
+	return size < 0 ? (int)size : 0;
 }
 
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures)

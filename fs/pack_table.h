@@ -86,4 +86,13 @@ void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t ch
 /* Any thread may ask. */
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures);
 
+/*
+ * Calls @visit with the entries of each piece that the table @name says is packed, whoever else
+ * uses it: they are those of some moment, and are nobody's reference. There may be none. -EMFILE,
+ * -EIO, ...
+ */
+typedef void gcr_pack_table_visit(const struct gcr_pack_entry *entries, void *data);
+int gcr_pack_table_each(int directory_fd, const char *name, gcr_pack_table_visit *visit,
+			void *data);
+
 #endif

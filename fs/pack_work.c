@@ -310,14 +310,20 @@ static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, 
 }
 
 /* Whose references have not become the file's. */
-static int try_pack_piece(struct gcr_packs *packs, struct gcr_pack_worker *worker,
+static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 			  struct gcr_folder_file *file, uint64_t piece)
 {
+	struct gcr_packs *packs = gcr_folder_packs(gcr_snapshot_folder(work->snapshot));
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	uint64_t cost_bytes;
 	uint64_t writes;
 	size_t size;
 	int result = gcr_folder_read_piece(file, piece, worker->bytes, &size, &writes);
 
+	if (result < 0)
+		return result;
+	cost_bytes = gcr_folder_piece_cost(file);
+	result = gcr_snapshot_begin_piece(work->snapshot, cost_bytes);
 	if (result < 0)
 		return result;
 	result = pack_chunks(packs, worker, size, entries);
@@ -325,6 +331,7 @@ static int try_pack_piece(struct gcr_packs *packs, struct gcr_pack_worker *worke
 		result = gcr_folder_pack_piece(file, piece, entries, writes);
 	if (result < 0)
 		gcr_packs_drop(packs, entries, GCR_ARRAY_SIZE(entries));
+	gcr_snapshot_end_piece(work->snapshot, cost_bytes);
 	return result;
 }
 
@@ -345,13 +352,12 @@ static bool look_again(struct gcr_pack_work *work)
 static int pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 		      struct gcr_folder_file *file, uint64_t piece)
 {
-	struct gcr_packs *packs = gcr_folder_packs(gcr_snapshot_folder(work->snapshot));
 	int result = -EAGAIN;
 	int attempts = 0;
 
 	while ((result == -EAGAIN && attempts++ < ATTEMPTS) ||
 	       (result == -ETXTBSY && look_again(work)))
-		result = try_pack_piece(packs, worker, file, piece);
+		result = try_pack_piece(work, worker, file, piece);
 	return result == -EAGAIN ? 0 : result;
 }
 

@@ -181,6 +181,17 @@ static void explain_stop(int reason, const char *verb, struct gcr_error *error)
 	}
 }
 
+/* What there is left to do for who packs by himself. Lock: process. */
+static void note_end_locked(struct gcr_process *process, enum gcr_verb verb, bool is_whole)
+{
+	if (verb == GCR_VERB_UNPACK)
+		process->was_unpacked = true;
+	else if (is_whole) {
+		process->was_packed = true;
+		process->was_unpacked = false;
+	}
+}
+
 /* What has become of one process: its error file and the events tell it, unless a verb is there. */
 static void end_target(struct gcr_packing *packing, struct target *target)
 {
@@ -188,12 +199,14 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 	const char *verb = gcr_verb_name(packing->command.verb);
 	unsigned int skipped = 0;
 	struct gcr_pack_work *work;
+	bool is_whole;
 	bool is_ours;
 
 	pthread_mutex_lock(&packing->lock);
 	work = TAKE_PTR(target->work);
 	if (work)
 		skipped = gcr_pack_work_skipped(work);
+	is_whole = target->is_done && !target->error.number && !skipped;
 	if (!target->is_done && !target->error.number)
 		explain_stop(packing->stop, verb, &target->error);
 	if (!target->error.number && work)
@@ -210,8 +223,10 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 		gcr_error_set(&target->error, ESRCH, "process %d has ended", (int)process->pid);
 	pthread_mutex_lock(&process->lock);
 	is_ours = process->packing == packing;
-	if (is_ours)
+	if (is_ours) {
 		process->packing = NULL;
+		note_end_locked(process, packing->command.verb, is_whole);
+	}
 	pthread_mutex_unlock(&process->lock);
 	if (is_ours)
 		gcr_process_report(process, verb, &target->error);
@@ -249,7 +264,6 @@ static void complete(struct gcr_packing *packing)
 		if (!error_number)
 			error_number = packing->targets[i].error.number;
 	}
-	gcr_store_trim_packs(packing->daemon->store);
 	/* When the list is empty the daemon ends, and who is to be answered with it. */
 	answer(packing, error_number);
 	pthread_mutex_lock(&packings.lock);

@@ -10,33 +10,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "fs/packs_private.h"
+#include "fs/spill.h"
 #include "lib/lock.h"
-
-struct gcr_packs {
-	/* fixed for life */
-	atomic_int references;
-	uid_t uid;
-	int fd;
-	struct gcr_packs_account account;
-
-	pthread_mutex_t lock; /* guards what follows */
-	struct gcr_pack_index index;
-	struct gcr_pack_segment **segments; /* by number */
-	size_t segments_count;
-	uint32_t last_number;
-	bool is_known; /* all that is there has been claimed: the rest may go */
-	uint64_t packed_bytes;
-	uint64_t unpacked_bytes;
-	uint64_t shared_bytes;
-};
 
 static int take(const struct gcr_packs *packs, uint64_t bytes, bool is_there)
 {
@@ -45,7 +26,7 @@ static int take(const struct gcr_packs *packs, uint64_t bytes, bool is_there)
 	return packs->account.take(packs->account.data, bytes, is_there);
 }
 
-static void give(const struct gcr_packs *packs, uint64_t bytes)
+void gcr_packs_give(const struct gcr_packs *packs, uint64_t bytes)
 {
 	if (bytes && packs->account.give)
 		packs->account.give(packs->account.data, bytes);
@@ -61,7 +42,7 @@ static int compare_segments(const void *left, const void *right)
 	return a->number < b->number ? -1 : a->number > b->number;
 }
 
-static struct gcr_pack_segment *find_segment(const struct gcr_packs *packs, uint32_t number)
+struct gcr_pack_segment *gcr_packs_find_segment(const struct gcr_packs *packs, uint32_t number)
 {
 	const struct gcr_pack_segment key = {.number = number};
 	const struct gcr_pack_segment *pointer = &key;
@@ -83,7 +64,7 @@ static int append_segment(struct gcr_packs *packs, uint32_t number, bool create)
 	if (!segments)
 		return -ENOMEM;
 	packs->segments = segments;
-	result = gcr_pack_segment_open(packs->fd, number, create, &segment);
+	result = gcr_pack_segment_open(packs->fd, packs->uid, number, create, &segment);
 	if (result < 0)
 		return result;
 	if (number > packs->last_number)
@@ -99,23 +80,32 @@ static void remove_segment(struct gcr_packs *packs, size_t at)
 
 	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
 	unlinkat(packs->fd, name, 0);
-	give(packs, segment->pages_there * GCR_PACK_PAGE_BYTES);
-	gcr_pack_segment_close(segment);
 	packs->segments_count--;
 	memmove(&packs->segments[at], &packs->segments[at + 1],
 		(packs->segments_count - at) * sizeof(struct gcr_pack_segment *));
+	if (segment->path) {
+		/* No link names it any more: a later daemon removes it if we do not. */
+		segment->next_gone = packs->gone;
+		packs->gone = segment;
+		return;
+	}
+	gcr_packs_give(packs, segment->pages_there * GCR_PACK_PAGE_BYTES);
+	gcr_pack_segment_close(segment);
 }
 
-/* Pages, and whole segments, of which nothing is used go back. */
-static void trim(struct gcr_packs *packs)
+void gcr_packs_trim(struct gcr_packs *packs)
 {
 	if (!packs->is_known)
 		return;
 	for (size_t i = packs->segments_count; i-- > 0;) {
-		if (!packs->segments[i]->live_bytes)
+		struct gcr_pack_segment *segment = packs->segments[i];
+
+		if (segment->is_busy)
+			continue;
+		if (!segment->live_bytes)
 			remove_segment(packs, i);
-		else
-			give(packs, gcr_pack_segment_trim(packs->segments[i]));
+		else if (!segment->path)
+			gcr_packs_give(packs, gcr_pack_segment_trim(segment));
 	}
 }
 
@@ -156,6 +146,7 @@ static int load(struct gcr_packs *packs)
 {
 	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
+	uint64_t spilled_bytes = 0;
 	uint64_t bytes = 0;
 	int result;
 	int fd = openat(packs->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -170,6 +161,7 @@ static int load(struct gcr_packs *packs)
 	while ((entry = readdir(dir))) {
 		int64_t number = parse_number(entry->d_name);
 
+		gcr_packs_remove_unfinished(packs->fd, entry->d_name);
 		result = number < 0 ? 0 : append_segment(packs, (uint32_t)number, false);
 		if (result < 0 && result != -ENOENT)
 			return result;
@@ -178,9 +170,13 @@ static int load(struct gcr_packs *packs)
 		qsort(packs->segments, packs->segments_count, sizeof(struct gcr_pack_segment *),
 		      compare_segments);
 	for (size_t i = 0; i < packs->segments_count; i++)
-		bytes += packs->segments[i]->pages_there * GCR_PACK_PAGE_BYTES;
+		*(packs->segments[i]->path ? &spilled_bytes : &bytes) +=
+			packs->segments[i]->pages_there * GCR_PACK_PAGE_BYTES;
 	packs->is_known = !packs->segments_count;
-	return take(packs, bytes, true);
+	result = take(packs, bytes, true);
+	if (!result)
+		gcr_spill_take_there(packs->account.spill, spilled_bytes);
+	return result;
 }
 
 static int open_directory(int parent_fd, const char *name)
@@ -207,11 +203,18 @@ static int open_users_directory(int store_fd, uid_t uid)
 static void free_packs(struct gcr_packs *packs)
 {
 	for (size_t i = 0; i < packs->segments_count; i++) {
-		give(packs, packs->segments[i]->pages_there * GCR_PACK_PAGE_BYTES);
-		gcr_pack_segment_close(packs->segments[i]);
+		struct gcr_pack_segment *segment = packs->segments[i];
+		uint64_t bytes = segment->pages_there * GCR_PACK_PAGE_BYTES;
+
+		if (segment->path)
+			gcr_spill_give(packs->account.spill, bytes);
+		else
+			gcr_packs_give(packs, bytes);
+		gcr_pack_segment_close(segment);
 	}
 	free(packs->segments);
 	gcr_pack_index_finish(&packs->index);
+	pthread_cond_destroy(&packs->changed);
 	pthread_mutex_destroy(&packs->lock);
 	if (packs->fd >= 0)
 		close(packs->fd);
@@ -229,6 +232,7 @@ int gcr_packs_open(int store_fd, uid_t uid, const struct gcr_packs_account *acco
 	packs->uid = uid;
 	atomic_init(&packs->references, 1);
 	pthread_mutex_init(&packs->lock, NULL);
+	pthread_cond_init(&packs->changed, NULL);
 	gcr_pack_index_init(&packs->index);
 	packs->fd = open_users_directory(store_fd, uid);
 	result = packs->fd < 0 ? packs->fd : 0;
@@ -313,7 +317,8 @@ static void unrefer(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 	}
 	gcr_pack_index_remove(&packs->index, chunk);
 	packs->packed_bytes -= packed_bytes;
-	gcr_pack_segment_release(find_segment(packs, entry->segment), entry->offset, packed_bytes);
+	gcr_pack_segment_release(gcr_packs_find_segment(packs, entry->segment), entry->offset,
+				 packed_bytes);
 }
 
 /*
@@ -359,14 +364,19 @@ int gcr_packs_share(struct gcr_packs *packs, struct gcr_packer *packer,
 	return -ENOENT;
 }
 
-/* One that was packed to the same bytes is the same. */
+/*
+ * One that was packed to the same bytes is the same. The disk is not read for it, with the lock
+ * held: whoever asks gcr_packs_share() before finds what is there.
+ */
 static bool is_same(const struct gcr_packs *packs, const struct gcr_pack_entry *left,
 		    const struct gcr_pack_entry *right, const void *packed)
 {
-	return left->form == right->form && left->bytes_less_1 == right->bytes_less_1 &&
+	const struct gcr_pack_segment *segment = gcr_packs_find_segment(packs, left->segment);
+
+	return segment->map && left->form == right->form &&
+	       left->bytes_less_1 == right->bytes_less_1 &&
 	       left->packed_bytes_less_1 == right->packed_bytes_less_1 &&
-	       !memcmp(find_segment(packs, left->segment)->map + left->offset, packed,
-		       gcr_pack_entry_packed_bytes(right));
+	       !memcmp(segment->map + left->offset, packed, gcr_pack_entry_packed_bytes(right));
 }
 
 /* Room for it, its bytes, and its place in @entry. */
@@ -388,7 +398,7 @@ static int store(struct gcr_packs *packs, struct gcr_pack_entry *entry, const vo
 		return result;
 	result = gcr_pack_segment_append(segment, packed, packed_bytes, &entry->offset);
 	if (result < 0) {
-		give(packs, cost);
+		gcr_packs_give(packs, cost);
 		return result;
 	}
 	entry->segment = segment->number;
@@ -419,7 +429,7 @@ int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size
 		}
 	result = store(packs, &entry, packed);
 	if (result < 0) {
-		trim(packs); /* a segment that was made for it */
+		gcr_packs_trim(packs); /* a segment that was made for it */
 		return result;
 	}
 	insert(packs, &entry);
@@ -438,17 +448,71 @@ void gcr_packs_zeros(size_t size, struct gcr_pack_entry *ret_entry)
 
 void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entries, size_t count)
 {
-	GCR_LOCK_SCOPE(&packs->lock);
+	pthread_mutex_lock(&packs->lock);
 	for (size_t i = 0; i < count; i++)
 		if (entries[i].kind == GCR_PACK_STORED)
 			unrefer(packs, &entries[i]);
-	trim(packs);
+	gcr_packs_trim(packs);
+	pthread_mutex_unlock(&packs->lock);
+	gcr_packs_trim_disk(packs);
+}
+
+/* Its segment, of which the mapping stays until stop_reading(). NULL: there is none. */
+static struct gcr_pack_segment *start_reading(struct gcr_packs *packs,
+					      const struct gcr_pack_entry *entry,
+					      const uint8_t **ret_packed)
+{
+	struct gcr_pack_segment *segment = NULL;
+
+	GCR_LOCK_SCOPE(&packs->lock);
+	if (find(packs, entry))
+		segment = gcr_packs_find_segment(packs, entry->segment);
+	*ret_packed = NULL;
+	if (segment && segment->map) {
+		*ret_packed = segment->map + entry->offset;
+		segment->readers++;
+	}
+	return segment;
+}
+
+static void stop_reading(struct gcr_packs *packs, struct gcr_pack_segment *segment)
+{
+	GCR_LOCK_SCOPE(&packs->lock);
+	if (!--segment->readers && segment->is_busy)
+		pthread_cond_broadcast(&packs->changed);
+}
+
+/* From the disk; the file stays as long as the chunk does. */
+static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packer *packer,
+			const struct gcr_pack_entry *entry, void *ret_bytes, size_t size)
+{
+	uint32_t packed_bytes = gcr_pack_entry_packed_bytes(entry);
+	_cleanup_free_ char *packed = malloc(packed_bytes);
+
+	if (segment->fd < 0)
+		return -EIO;
+	if (!packed)
+		return -ENOMEM;
+	for (uint32_t done = 0; done < packed_bytes;) {
+		ssize_t length = pread(segment->fd, packed + done, packed_bytes - done,
+				       (off_t)entry->offset + done);
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length <= 0)
+			return -EIO;
+		done += (uint32_t)length;
+	}
+	return gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed, packed_bytes, ret_bytes,
+			  size);
 }
 
 int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,
 		   const struct gcr_pack_entry *entry, void *ret_bytes, size_t size)
 {
-	const uint8_t *packed = NULL;
+	struct gcr_pack_segment *segment;
+	const uint8_t *packed;
+	int result;
 
 	if (gcr_pack_entry_bytes(entry) != size)
 		return -EBADMSG;
@@ -458,14 +522,15 @@ int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,
 	}
 	if (entry->kind != GCR_PACK_STORED)
 		return -EBADMSG;
-	pthread_mutex_lock(&packs->lock);
-	if (find(packs, entry))
-		packed = find_segment(packs, entry->segment)->map + entry->offset;
-	pthread_mutex_unlock(&packs->lock);
-	if (!packed)
+	segment = start_reading(packs, entry, &packed);
+	if (!segment)
 		return -EIO;
-	return gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed,
-			  gcr_pack_entry_packed_bytes(entry), ret_bytes, size);
+	if (!packed)
+		return read_spilled(segment, packer, entry, ret_bytes, size);
+	result = gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed,
+			    gcr_pack_entry_packed_bytes(entry), ret_bytes, size);
+	stop_reading(packs, segment);
+	return result;
 }
 
 /* ---- after a restart ---- */
@@ -493,7 +558,7 @@ int gcr_packs_claim(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 		refer(packs, chunk);
 		return 0;
 	}
-	segment = find_segment(packs, entry->segment);
+	segment = gcr_packs_find_segment(packs, entry->segment);
 	result = segment ? gcr_pack_index_reserve(&packs->index) : -EBADMSG;
 	if (!result)
 		result = gcr_pack_segment_claim(segment, entry->offset,
@@ -505,26 +570,36 @@ int gcr_packs_claim(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 
 void gcr_packs_sweep(struct gcr_packs *packs)
 {
-	GCR_LOCK_SCOPE(&packs->lock);
+	pthread_mutex_lock(&packs->lock);
 	packs->is_known = true;
 	for (size_t i = 0; i < packs->segments_count; i++)
 		gcr_pack_segment_loosen(packs->segments[i]);
-	trim(packs);
+	gcr_packs_trim(packs);
+	pthread_mutex_unlock(&packs->lock);
+	gcr_packs_trim_disk(packs);
 }
 
 void gcr_packs_figures(struct gcr_packs *packs, struct gcr_packs_figures *ret_figures)
 {
+	uint64_t spilled_pages = 0;
+	uint64_t spilled = 0;
 	uint64_t pages = 0;
 
 	GCR_LOCK_SCOPE(&packs->lock);
-	for (size_t i = 0; i < packs->segments_count; i++)
-		pages += packs->segments[i]->pages_there;
+	for (size_t i = 0; i < packs->segments_count; i++) {
+		const struct gcr_pack_segment *segment = packs->segments[i];
+
+		spilled += segment->path != NULL;
+		*(segment->path ? &spilled_pages : &pages) += segment->pages_there;
+	}
 	*ret_figures = (struct gcr_packs_figures){
 		.chunks = packs->index.count,
 		.packed_bytes = packs->packed_bytes,
 		.unpacked_bytes = packs->unpacked_bytes,
 		.shared_bytes = packs->shared_bytes,
 		.memory_bytes = pages * GCR_PACK_PAGE_BYTES,
+		.spilled_bytes = spilled_pages * GCR_PACK_PAGE_BYTES,
 		.segments = packs->segments_count,
+		.spilled_segments = spilled,
 	};
 }

@@ -22,6 +22,7 @@
 #include "lib/pack_file.h"
 
 struct gcr_packs; /* reference-counted, thread-safe */
+struct gcr_spill;
 
 /* Who counts the memory. Called with the lock of the packs held: they may not wait for long. */
 struct gcr_packs_account {
@@ -29,6 +30,8 @@ struct gcr_packs_account {
 	int (*take)(void *data, uint64_t bytes, bool is_there);
 	void (*give)(void *data, uint64_t bytes);
 	void *data;
+	/* And the disk: outlives the packs. NULL: nothing goes there, or counts there. */
+	struct gcr_spill *spill;
 };
 
 /*
@@ -68,15 +71,32 @@ void gcr_packs_zeros(size_t size, struct gcr_pack_entry *ret_entry);
 void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entries, size_t count);
 
 /*
- * The bytes of a chunk, to which the caller has a reference. -EIO: there is no such segment,
- * -EBADMSG: it is not what was packed, or @size is not its size.
+ * The bytes of a chunk, to which the caller has a reference. -EIO: there is no such segment, or
+ * the disk on which it stands is not there or fails; -EBADMSG: it is not what was packed, or @size
+ * is not its size; -ENOMEM.
  */
 int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,
 		   const struct gcr_pack_entry *entry, void *ret_bytes, size_t size);
 
+/* ---- pack_spill.c: segments on a disk (fs/spill.h) ---- */
+
+/*
+ * Move the segment to the disk; what it takes of the store is given back. Chunks are read and
+ * dropped meanwhile. Blocks on the disk: no lock may be held. *ret_freed_bytes 0: it is there
+ * already, or gone, or somebody else is at it. Errors, with words: -ENOSPC the disk or the limit is
+ * full, -EIO, -EOPNOTSUPP there is no -o spill, ...: nothing has changed.
+ */
+int gcr_packs_spill(struct gcr_packs *packs, uint32_t segment, uint64_t *ret_freed_bytes,
+		    struct gcr_error *error);
+/* The numbers of those that are there, in order; for the caller to free. -ENOMEM */
+int gcr_packs_spilled(struct gcr_packs *packs, uint32_t **ret_numbers, size_t *ret_count);
+
 /* ---- after a restart ---- */
 
-/* A table says that there is this chunk: a reference of it. -EBADMSG: there cannot be. */
+/*
+ * A table says that there is this chunk: a reference of it. -EBADMSG: there cannot be. Those of a
+ * segment on a disk that is not there now are kept, and can be read when a later daemon finds it.
+ */
 int gcr_packs_claim(struct gcr_packs *packs, const struct gcr_pack_entry *entry);
 /* All tables have been read: what nobody has claimed goes. */
 void gcr_packs_sweep(struct gcr_packs *packs);
@@ -87,7 +107,9 @@ struct gcr_packs_figures {
 	uint64_t unpacked_bytes; /* that they stand for: of each reference */
 	uint64_t shared_bytes;	 /* of these: of each reference but the first */
 	uint64_t memory_bytes;	 /* that the segments take */
+	uint64_t spilled_bytes;	 /* that those on the disk take there */
 	uint64_t segments;
+	uint64_t spilled_segments; /* of these: on the disk */
 };
 void gcr_packs_figures(struct gcr_packs *packs, struct gcr_packs_figures *ret_figures);
 

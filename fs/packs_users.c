@@ -141,7 +141,9 @@ void gcr_packs_users_figures(struct gcr_packs_users *users, struct gcr_packs_fig
 		sum.unpacked_bytes += one.unpacked_bytes;
 		sum.shared_bytes += one.shared_bytes;
 		sum.memory_bytes += one.memory_bytes;
+		sum.spilled_bytes += one.spilled_bytes;
 		sum.segments += one.segments;
+		sum.spilled_segments += one.spilled_segments;
 	}
 	*ret_figures = sum;
 }

@@ -77,6 +77,11 @@ struct gcr_process {
 	char comm[GCR_COMM_BYTES];   /* as last seen: it outlives the process */
 	struct gcr_task *task;	     /* the verb under way, NULL if none; see fs/operation.h */
 	struct gcr_packing *packing; /* what packs or unpacks its files now, NULL: nothing does */
+	int64_t frozen_usec;	     /* real time: since when it has been frozen; 0: it is not */
+	bool was_packed;	     /* since then: all that could be */
+	bool was_unpacked;	     /* and after that not so any more */
+	int64_t pack_again_usec;     /* monotonic: -o pack_after= does not try it before this */
+	int64_t pack_wait_usec;	     /* it waited so long the last time; 0: it has not yet */
 	struct gcr_error error;	     /* the last failure; number 0: none */
 	char generation[37];	     /* UUID of the last freeze, "" if none */
 	char engine[16];	     /* the engine of the last freeze, "" if none */

@@ -27,8 +27,17 @@ static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 		return;
 	process->state = state;
 	process->state_since_usec = gcr_clock_real_usec();
-	if (state == GCR_STATE_RUNNING)
+	if (state == GCR_STATE_RUNNING) {
 		process->wanted_usec = 0;
+		process->frozen_usec = 0;
+		process->was_packed = false;
+		process->was_unpacked = false;
+		process->pack_again_usec = 0;
+		process->pack_wait_usec = 0;
+	}
+	/* A thaw or dump that has failed has not changed that. */
+	if (state == GCR_STATE_FROZEN && !process->frozen_usec)
+		process->frozen_usec = process->state_since_usec;
 	gcr_event_log_put(process->events, "%d %s state %s %s", (int)process->pid, generation,
 			  gcr_state_name(from), gcr_state_name(state));
 	gcr_event_log_put(process->daemon->events, "%d %s state %s %s", (int)process->pid,

@@ -58,6 +58,16 @@ static void restore_fields(struct gcr_process *process, const struct gcr_record 
 	pthread_mutex_unlock(&process->lock);
 }
 
+/* One that was being frozen has been so from now on, as far as anybody knows. */
+static void set_frozen_time(struct gcr_process *process, const struct gcr_record *record)
+{
+	pthread_mutex_lock(&process->lock);
+	if (record->state != GCR_RECORD_FREEZING && record->since_usec > 0 &&
+	    record->since_usec < gcr_clock_real_usec())
+		process->frozen_usec = record->since_usec;
+	pthread_mutex_unlock(&process->lock);
+}
+
 static void settle(struct gcr_process *process, const struct gcr_record *record)
 {
 	static const enum gcr_state states[] = {
@@ -71,6 +81,7 @@ static void settle(struct gcr_process *process, const struct gcr_record *record)
 
 	restore_fields(process, record);
 	gcr_process_set_state(process, states[record->state]);
+	set_frozen_time(process, record);
 	/* Else it would come back only when its own limit is over. */
 	gcr_unpark_left(record->pid);
 	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",

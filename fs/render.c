@@ -19,6 +19,7 @@
 #include "fs/link.h"
 #include "fs/operation.h"
 #include "fs/pack_table.h"
+#include "fs/packs.h"
 #include "fs/passthrough.h"
 #include "fs/sampler.h"
 #include "fs/store.h"
@@ -562,11 +563,16 @@ const char *const gcr_render_root_keys[] = {
 	"store_bytes",
 	"store_used_bytes",
 	"store_free_bytes",
+	"store_reserve_bytes",
 	"store_survives_restart",
 	"keep_bytes",
 	"kept_bytes",
 	"pool_bytes",
 	"pool_used_bytes",
+	"packed_bytes",
+	"packed_to_bytes",
+	"shared_bytes",
+	"spilled_bytes",
 	"passthrough",
 	NULL,
 };
@@ -613,6 +619,7 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 			    const void *data, FILE *stream)
 {
 	struct gcr_process **list = NULL;
+	struct gcr_packs_figures packs;
 	struct gcr_store_figures store;
 	uint64_t held_bytes = 0;
 	size_t count = 0;
@@ -632,13 +639,18 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 	gcr_store_figures(daemon->store, &store);
 	fprintf(stream,
 		"store_bytes %" PRIu64 "\nstore_used_bytes %" PRIu64 "\nstore_free_bytes %" PRIu64
-		"\nstore_survives_restart %s\n",
-		store.size_bytes, store.used_bytes, store.free_bytes,
+		"\nstore_reserve_bytes %" PRIu64 "\nstore_survives_restart %s\n",
+		store.size_bytes, store.used_bytes, store.free_bytes, store.reserve_bytes,
 		store.survives_restart ? "yes" : "no");
 	fprintf(stream, "keep_bytes %" PRIu64 "\nkept_bytes %" PRIu64 "\n",
 		daemon->options.keep_bytes, store.kept_bytes);
 	fprintf(stream, "pool_bytes %" PRIu64 "\npool_used_bytes %" PRIu64 "\n",
 		daemon->options.pool_bytes, store.pool_bytes);
+	gcr_store_packs_figures(daemon->store, &packs);
+	fprintf(stream,
+		"packed_bytes %" PRIu64 "\npacked_to_bytes %" PRIu64 "\nshared_bytes %" PRIu64
+		"\nspilled_bytes %" PRIu64 "\n",
+		packs.unpacked_bytes, packs.memory_bytes, packs.shared_bytes, packs.spilled_bytes);
 	fprintf(stream, "passthrough %s\n\n", gcr_passthrough_is_on() ? "yes" : "no");
 	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",
 		"vram_bytes", "held_bytes");

@@ -521,11 +521,15 @@ static void do_statfs(fuse_req_t request, fuse_ino_t node)
 {
 	struct statvfs statfs = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255};
 	struct gcr_store_figures figures;
+	uint64_t used_bytes;
 
 	gcr_store_figures(daemon_of(request)->store, &figures);
+	used_bytes = figures.used_bytes < figures.size_bytes ? figures.used_bytes
+							     : figures.size_bytes;
 	statfs.f_blocks = figures.size_bytes / statfs.f_frsize;
-	statfs.f_bfree = figures.free_bytes / statfs.f_frsize;
-	statfs.f_bavail = statfs.f_bfree;
+	/* What is for packing only is free, but for nobody who writes. */
+	statfs.f_bavail = figures.free_bytes / statfs.f_frsize;
+	statfs.f_bfree = (figures.size_bytes - used_bytes) / statfs.f_frsize;
 	fuse_reply_statfs(request, &statfs);
 }
 

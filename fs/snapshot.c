@@ -19,11 +19,8 @@
 #include "lib/extent.h"
 #include "lib/procfs.h"
 
-/* A worker gives up its registrations of files that are gone within a third of a second. */
-#define HELD_USEC      (2 * GCR_USEC_PER_SEC)
-#define HELD_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
 /* So long room is looked for that others give back: the program waits at its gate. */
-#define RESERVE_USEC   (30 * GCR_USEC_PER_SEC)
+#define RESERVE_USEC (30 * GCR_USEC_PER_SEC)
 
 static void snapshot_free(struct gcr_snapshot *snapshot)
 {
@@ -160,27 +157,6 @@ static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_f
 }
 
 /*
- * Wait for what is being removed, and for those who have what was removed a moment ago: nobody
- * tells when a worker has let go of it. False: there is nothing to wait for. Lock: store.
- */
-static bool wait_locked(struct gcr_store *store)
-{
-	int64_t now_usec = gcr_clock_usec();
-	int64_t until_usec = now_usec + HELD_LOOK_USEC;
-	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-				 until_usec % GCR_USEC_PER_SEC * 1000};
-
-	if (store->removals || store->removing || store->pool_removers) {
-		pthread_cond_wait(&store->changed, &store->lock);
-		return true;
-	}
-	if (!store->unlinked_usec || now_usec > store->unlinked_usec + HELD_USEC)
-		return false;
-	pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC, &until);
-	return true;
-}
-
-/*
  * Promise it the room. What is there for other processes, or for this one and does not fit, goes
  * first; then what is being removed is waited for.
  */
@@ -206,9 +182,11 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 		if (!result)
 			break;
 		/* It can never be had, or others take what becomes free. */
-		if (snapshot->cost_bytes > store->size_bytes || gcr_clock_usec() > until_usec)
+		if (snapshot->cost_bytes > store->size_bytes - store->reserve_bytes ||
+		    gcr_clock_usec() > until_usec)
 			break;
-		if (!gcr_store_make_room_locked(store, missing, until_usec) && !wait_locked(store))
+		if (!gcr_store_make_room_locked(store, missing, until_usec) &&
+		    !gcr_store_wait_going_locked(store, true))
 			break;
 	}
 	if (!result) {
@@ -218,6 +196,7 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 	} else {
 		gcr_store_return_to_pool_locked(snapshot, files);
 	}
+	gcr_store_end_claim_locked(store, snapshot->pid, snapshot->start_ticks);
 	store->reserving--;
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);

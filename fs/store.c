@@ -175,6 +175,8 @@ static void store_free(struct gcr_store *store)
 		store->leftovers = leftover->next;
 		free(leftover);
 	}
+	while (store->claims)
+		gcr_store_end_claim_locked(store, store->claims->pid, store->claims->start_ticks);
 	if (store->fd >= 0)
 		close(store->fd);
 	if (store->pool_fd >= 0)
@@ -195,6 +197,15 @@ static void detach(struct gcr_store *store)
 		close(TAKE_FD(store->pool_fd));
 	unlinkat(store->fd, GCR_STORE_POOL, AT_REMOVEDIR);
 	gcr_store_detach(store);
+}
+
+/* Before anybody has looked at what is in it: it goes if there is nothing. */
+static void leave(struct gcr_store *store)
+{
+	struct gcr_tree_sum sum;
+
+	if (!gcr_store_sum_tree(store->fd, &sum) && !sum.entries)
+		detach(store);
 }
 
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
@@ -219,6 +230,12 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	result = gcr_store_attach(daemon, store, error);
 	if (result < 0)
 		return result;
+	gcr_store_set_reserve(store);
+	result = gcr_store_start_spill(store, &daemon->options, error);
+	if (result < 0) {
+		leave(store);
+		return result;
+	}
 	result = take_stock(store);
 	is_known = !result;
 	if (!result)
@@ -237,6 +254,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	if (result < 0) {
 		gcr_store_stop_remover(store);
 		gcr_store_stop_packs(store);
+		gcr_store_stop_spill(store);
 		gcr_error_set(error, -result, "the store in %s: %s", store->path,
 			      strerror(-result));
 		if (is_known && !store->leftovers && !store->places_count)
@@ -265,6 +283,7 @@ void gcr_store_destroy(struct gcr_store *store)
 	pthread_mutex_unlock(&store->lock);
 	gcr_store_stop_remover(store);
 	gcr_store_stop_packs(store);
+	gcr_store_stop_spill(store);
 	if (empty)
 		detach(store);
 	store_free(store);
@@ -293,14 +312,17 @@ static uint64_t pending_locked(struct gcr_store *store)
 
 void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
 {
+	uint64_t limit;
 	uint64_t used;
 
 	pthread_mutex_lock(&store->lock);
 	used = gcr_store_used_locked(store);
+	limit = store->size_bytes - store->reserve_bytes;
 	*ret_figures = (struct gcr_store_figures){
 		.size_bytes = store->size_bytes,
 		.used_bytes = used,
-		.free_bytes = used < store->size_bytes ? store->size_bytes - used : 0,
+		.reserve_bytes = store->reserve_bytes,
+		.free_bytes = used < limit ? limit - used : 0,
 		.pool_bytes = store->pool_bytes,
 		.kept_bytes = store->kept_bytes,
 		.pending_bytes = pending_locked(store),
@@ -321,12 +343,14 @@ static uint64_t file_system_room_locked(const struct gcr_store *store, uint64_t 
 	return free_bytes > pending ? free_bytes - pending : 0;
 }
 
-int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
-				uint64_t *ret_missing, struct gcr_error *error)
+/* @limit_bytes of the store may be used, and @margin_bytes of the host's memory stay. */
+static int check_room_locked(struct gcr_store *store, uint64_t limit_bytes, uint64_t margin_bytes,
+			     uint64_t bytes, uint64_t fresh_bytes, uint64_t *ret_missing,
+			     struct gcr_error *error)
 {
 	uint64_t used = gcr_store_used_locked(store);
 	uint64_t pending = pending_locked(store);
-	uint64_t room = used < store->size_bytes ? store->size_bytes - used : 0;
+	uint64_t room = used < limit_bytes ? limit_bytes - used : 0;
 	uint64_t memory = UINT64_MAX;
 	_cleanup_free_ char *what = NULL;
 
@@ -351,7 +375,7 @@ int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_
 	/* The pages are charged to whoever touches them first: us, or a helper of ours. */
 	if (gcr_proc_memory_room(getpid(), &memory, &what) < 0)
 		return 0;
-	pending += GCR_STORE_MEMORY_MARGIN_BYTES;
+	pending += margin_bytes;
 	memory = memory > pending ? memory - pending : 0;
 	if (fresh_bytes > memory) {
 		*ret_missing = fresh_bytes - memory;
@@ -362,6 +386,23 @@ int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_
 				     (unsigned long long)memory >> 20);
 	}
 	return 0;
+}
+
+int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
+				uint64_t *ret_missing, struct gcr_error *error)
+{
+	return check_room_locked(store, gcr_store_limit_locked(store),
+				 GCR_STORE_MEMORY_MARGIN_BYTES, bytes, fresh_bytes, ret_missing,
+				 error);
+}
+
+int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing)
+{
+	uint64_t more = store->packing_bytes + bytes;
+
+	/* Half of what is left to others is enough for what gives memory back. */
+	return check_room_locked(store, store->size_bytes, GCR_STORE_MEMORY_MARGIN_BYTES / 2, more,
+				 more, ret_missing, NULL);
 }
 
 /* Lock: store. */

@@ -34,6 +34,7 @@ void gcr_store_destroy(struct gcr_store *store);
 
 struct gcr_store_figures {
 	uint64_t size_bytes;	/* the limit */
+	uint64_t reserve_bytes; /* of these: for packing only */
 	uint64_t used_bytes;	/* snapshots, pool and what is promised */
 	uint64_t free_bytes;	/* the rest; a snapshot may also take the place of the pool */
 	uint64_t pool_bytes;	/* of these: kept warm */
@@ -92,6 +93,11 @@ void gcr_room_destroy(struct gcr_room *room); /* NULL is allowed */
  * being removed is waited for, but not for long.
  */
 int gcr_room_take(struct gcr_room *room, uint64_t bytes);
+/*
+ * The same for what gcr_snapshot_begin_piece() has promised: it is only counted, and nothing waited
+ * for. -ENOSPC: whatever was promised, the store would become larger than it may be.
+ */
+int gcr_room_take_promised(struct gcr_room *room, uint64_t bytes);
 /* A name more, or one less. -ENOSPC: there are too many, or what does not give way is full. */
 int gcr_room_add_entry(struct gcr_room *room);
 void gcr_room_remove_entry(struct gcr_room *room);
@@ -109,23 +115,69 @@ void gcr_room_trim(struct gcr_room *room);
 /* What was removed while somebody had it open is closed. */
 void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
 
+/* ---- store_claim.c: room that is made before a snapshot is (see fs/reclaim.h) ---- */
+
+/* What the snapshot of these will take. */
+uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count);
+/*
+ * Is there room for @bytes more for this process, without what others have claimed, and what is
+ * kept of others? Then they are claimed: until gcr_snapshot_create() for it, or
+ * gcr_store_end_claim(). One for each process, the last one. Errors of gcr_snapshot_create();
+ * *ret_missing is how much.
+ */
+int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uint64_t bytes,
+		    uint64_t *ret_missing, struct gcr_error *error);
+void gcr_store_end_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks); /* if any */
+/*
+ * Wait a moment for what is being removed, or also for those who may have what was removed just
+ * now. False: there is nothing to wait for.
+ */
+bool gcr_store_wait_going(struct gcr_store *store, bool with_held);
+
 /* ---- store_packs.c: what is packed (see fs/packs.h) ---- */
 
 /* The chunks of a user; a reference of the caller's. Errors of gcr_packs_open(). */
 int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_packs,
 		    struct gcr_error *error);
 void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *ret_figures);
-/* Nobody packs just now: what was taken in advance goes back. */
-void gcr_store_trim_packs(struct gcr_store *store);
 
 /*
  * The files of a snapshot may be packed from now on (see fs/folder.h): it is touched, so it is not
  * kept, nor do its files go to the pool. One at a time. Errors, with words: -ENOSPC, -ENOMEM, ...
  */
 int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error);
+/*
+ * store_reserve.c: before one of its pieces is packed, and no lock is held: room for what that may
+ * take at most, @bytes (see gcr_folder_piece_cost()), out of the reserve if need be. Others who
+ * pack are waited for, and what is kept gives way. -ENOSPC, -ENOMEM: there is none.
+ */
+int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes);
+/* What that may be for one whose file needs a table of so much (0: it has one). */
+uint64_t gcr_store_piece_cost(uint64_t table_bytes);
+/* It is packed, or not. */
+void gcr_snapshot_end_piece(struct gcr_snapshot *snapshot, uint64_t bytes);
 /* The file @index of it, by its name. Errors of gcr_folder_open_to_pack(). */
 int gcr_snapshot_open_to_pack(struct gcr_snapshot *snapshot, size_t index,
 			      struct gcr_folder_file **ret_file);
+
+/* ---- store_spill.c: packed bytes on a disk (see fs/spill.h) ---- */
+
+/* Is there a directory for them? */
+bool gcr_store_can_spill(const struct gcr_store *store);
+/*
+ * Move segments that have chunks of this snapshot to the disk, those with the most of it first,
+ * until about @wanted_bytes of the store's memory are free. *ret_freed_bytes 0: nothing (more) of
+ * it can go. Blocks on the disk, without a lock. Errors, with words: -EOPNOTSUPP there is no
+ * -o spill, -ENOSPC the disk or the limit is full, -EIO, -ENOMEM, ...; what was moved before stays
+ * there, and counts in *ret_freed_bytes with errors, too. Nothing is lost in any case.
+ */
+int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
+		       uint64_t *ret_freed_bytes, struct gcr_error *error);
+/*
+ * How much of what its own chunks take packed stands on the disk (as packed_to_bytes of
+ * gcr_folder_pack_figures()). All of its tables are read for it: some ms for 16 GiB. -ENOMEM
+ */
+int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_bytes);
 
 /* ---- store_place.c: trees that users bring (see fs/place.h) ---- */
 
@@ -256,6 +308,8 @@ int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **dig
 struct gcr_snapshot *gcr_store_find_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 /* It has ended; of pid 0: what has been kept for longest, of anybody. */
 void gcr_store_drop_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
+/* What has been kept for longest, but not of this one. False: there is none. */
+bool gcr_store_drop_kept_of_others(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 
 /* Somebody may write to its files even when it is discarded: they are not used again. */
 void gcr_snapshot_spoil(struct gcr_snapshot *snapshot);

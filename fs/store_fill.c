@@ -32,6 +32,7 @@ static uint64_t *allowed_locked(struct gcr_store *store, const struct gcr_pool *
 	uint64_t *allowed = calloc(pool->wanted_count ? pool->wanted_count : 1, sizeof(*allowed));
 	uint64_t own = 0;
 	uint64_t others;
+	uint64_t limit;
 	uint64_t room;
 	size_t count = 0;
 
@@ -42,10 +43,11 @@ static uint64_t *allowed_locked(struct gcr_store *store, const struct gcr_pool *
 	others = store->pool_bytes - own;
 	room = others < store->pool_limit_bytes ? store->pool_limit_bytes - others : 0;
 	others = gcr_store_used_locked(store) - own;
-	if (others >= store->size_bytes)
+	limit = gcr_store_limit_locked(store);
+	if (others >= limit)
 		room = 0;
-	else if (room > store->size_bytes - others)
-		room = store->size_bytes - others;
+	else if (room > limit - others)
+		room = limit - others;
 	for (size_t i = 0; i < pool->wanted_count; i++) {
 		uint64_t cost = gcr_store_cost(pool->wanted[i]);
 
@@ -67,7 +69,7 @@ static struct gcr_pool_file *add_file_locked(struct gcr_store *store, uint64_t b
 
 	if (store->retry_usec || store->reserving ||
 	    store->pool_bytes + cost > store->pool_limit_bytes ||
-	    gcr_store_used_locked(store) + cost > store->size_bytes)
+	    gcr_store_used_locked(store) + cost > gcr_store_limit_locked(store))
 		return NULL;
 	file = calloc(1, sizeof(*file));
 	if (!file)

@@ -103,6 +103,20 @@ void gcr_store_drop_kept(struct gcr_store *store, pid_t pid, uint64_t start_tick
 		give_up(snapshot);
 }
 
+bool gcr_store_drop_kept_of_others(struct gcr_store *store, pid_t pid, uint64_t start_ticks)
+{
+	struct gcr_snapshot *found = NULL;
+
+	pthread_mutex_lock(&store->lock);
+	for (const struct gcr_snapshot *kept = store->kept; kept && !found; kept = kept->next_kept)
+		if (kept->pid != pid || kept->start_ticks != start_ticks)
+			found = take_locked(store, kept->pid, kept->start_ticks);
+	pthread_mutex_unlock(&store->lock);
+	if (found)
+		give_up(found);
+	return found;
+}
+
 void gcr_store_drop_all_kept(struct gcr_store *store)
 {
 	struct gcr_snapshot *snapshot;

@@ -21,11 +21,11 @@
 
 /* ---- the account ---- */
 
-/* With the packs locked: nobody waits here. */
+/* With the packs locked: nobody waits here. The room was made before the piece was begun. */
 static int take(void *data, uint64_t bytes, bool is_there)
 {
 	struct gcr_store *store = data;
-	int result = is_there ? 0 : gcr_room_take_at_once(store->packs_room, bytes);
+	int result = is_there ? 0 : gcr_room_take_promised(store->packs_room, bytes);
 
 	if (!result)
 		gcr_room_settle(store->packs_room, is_there ? 0 : bytes, 0, bytes);
@@ -49,11 +49,6 @@ int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_p
 void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *ret_figures)
 {
 	gcr_packs_users_figures(store->packs, ret_figures);
-}
-
-void gcr_store_trim_packs(struct gcr_store *store)
-{
-	gcr_room_trim(store->packs_room);
 }
 
 /* ---- tables ---- */
@@ -184,7 +179,12 @@ void gcr_store_drop_tables(struct gcr_store *store, const char *name)
 
 int gcr_store_start_packs(struct gcr_store *store)
 {
-	const struct gcr_packs_account account = {.take = take, .give = give, .data = store};
+	const struct gcr_packs_account account = {
+		.take = take,
+		.give = give,
+		.data = store,
+		.spill = store->spill,
+	};
 	const struct gcr_tree_sum nothing = {0};
 	int result = gcr_room_create(store, 0, &nothing, 0, &store->packs_room);
 

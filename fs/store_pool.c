@@ -322,7 +322,7 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 	if (snapshot->spoiled || snapshot->files[index].unlinked || before < cost ||
 	    snapshot->extents[index].kind != GCR_MEMORY_DEVICE ||
 	    store->pool_bytes + cost > store->pool_limit_bytes ||
-	    gcr_store_used_locked(store) - before + cost > store->size_bytes)
+	    gcr_store_used_locked(store) - before + cost > gcr_store_limit_locked(store))
 		return NULL;
 	file = calloc(1, sizeof(*file));
 	if (!file)

@@ -18,6 +18,7 @@
 
 #define GCR_STORE_PAGE_BYTES  (2ull << 20)  /* a huge page: what a byte of a file may cost */
 #define GCR_STORE_PIECE_BYTES (32ull << 20) /* faulted in at once, in some 5 ms */
+#define GCR_STORE_PACKED_UNIT 4096ull	    /* what chunks and tables take: small pages */
 
 /* Of the host's memory the store leaves so much to others. */
 #define GCR_STORE_MEMORY_MARGIN_BYTES (256ull << 20)
@@ -138,6 +139,14 @@ struct gcr_room {
 	bool is_closed;
 };
 
+/* What the verb of a process is about to need. */
+struct gcr_store_claim {
+	struct gcr_store_claim *next;
+	pid_t pid;
+	uint64_t start_ticks;
+	uint64_t bytes;
+};
+
 struct gcr_store {
 	/* fixed for life */
 	char *path;
@@ -154,6 +163,8 @@ struct gcr_store {
 	pthread_cond_t changed; /* there is something to do, or to be had */
 	bool stopping;
 	uint64_t size_bytes;
+	uint64_t reserve_bytes;	  /* of these: only packing gets them; fixed for life */
+	uint64_t packing_bytes;	  /* promised to pieces that are being packed, in no sum of these */
 	uint64_t snapshots_bytes; /* of snapshots and leftovers */
 	uint64_t going_bytes;	  /* discarded, and not yet unlinked or still open */
 	int64_t unlinked_usec;	  /* monotonic: when a file last was; a worker may have it yet */
@@ -162,6 +173,7 @@ struct gcr_store {
 	struct gcr_room *rooms;
 	struct gcr_room *packs_room;   /* of the packed chunks; fixed for life */
 	struct gcr_packs_users *packs; /* likewise */
+	struct gcr_spill *spill;       /* likewise; NULL as the store is made */
 	uint32_t last_number;
 	uint64_t last_pool_number;
 	struct gcr_snapshot *snapshots;
@@ -173,6 +185,8 @@ struct gcr_store {
 	bool removing;
 	bool remover_started;
 	pthread_t remover;
+
+	struct gcr_store_claim *claims;
 
 	struct gcr_snapshot *kept; /* the oldest first */
 	uint64_t kept_bytes;	   /* of these, in snapshots_bytes */
@@ -198,6 +212,12 @@ static inline uint64_t gcr_store_used_locked(const struct gcr_store *store)
 	return store->snapshots_bytes + store->going_bytes + store->pool_bytes + store->rooms_bytes;
 }
 
+/* Is something being removed? Whoever has done so says it. Lock: store. */
+static inline bool gcr_store_is_removing_locked(const struct gcr_store *store)
+{
+	return store->removals || store->removing || store->pool_removers;
+}
+
 /*
  * store_room.c: make @missing bytes of room, a step of it: give up what has been kept for longest,
  * then what is in pools; what goes already is waited for before anything that is kept has to go,
@@ -211,6 +231,25 @@ bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64
  */
 int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
 				uint64_t *ret_missing, struct gcr_error *error);
+/*
+ * The same for packing: @bytes in small pages, the reserve included, besides what is promised to
+ * other pieces. Lock: store.
+ */
+int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing);
+
+/* store_reserve.c */
+/* Once the size is known. */
+void gcr_store_set_reserve(struct gcr_store *store);
+/* What all but packing may use of the store. Lock: store. */
+uint64_t gcr_store_limit_locked(const struct gcr_store *store);
+
+/* store_claim.c */
+/*
+ * Wait a moment for what is being removed and, @with_held, for those who may have what was removed
+ * a moment ago. False: there is nothing to wait for. Lock: store.
+ */
+bool gcr_store_wait_going_locked(struct gcr_store *store, bool with_held);
+void gcr_store_end_claim_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 
 /* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
 int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);
@@ -240,9 +279,14 @@ void gcr_store_drop_tables(struct gcr_store *store, const char *name);
 /* To a snapshot that is just being opened. */
 int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error);
 
+/* store_spill.c: before the packs, and after them. Errors of gcr_spill_open(), with words. */
+int gcr_store_start_spill(struct gcr_store *store, const struct gcr_options *options,
+			  struct gcr_error *error);
+void gcr_store_stop_spill(struct gcr_store *store);
+
 /* store_room.c */
-/* As gcr_room_take(), but nothing is waited for. */
-int gcr_room_take_at_once(struct gcr_room *room, uint64_t bytes);
+/* Until somebody says that something has changed, or the time has come. Lock: store. */
+void gcr_store_wait_until_locked(struct gcr_store *store, int64_t deadline_usec);
 /* What it has beyond what was paid for is no longer counted, but returned. Lock: store. */
 uint64_t gcr_room_destroy_locked(struct gcr_room *room);
 /* Promised, and not taken from the machine's memory yet. Lock: store. */

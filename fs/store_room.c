@@ -75,8 +75,7 @@ uint64_t gcr_room_pending_locked(const struct gcr_room *room)
 							: 0;
 }
 
-/* Somebody says when something has changed, or the time has come. Lock: store. */
-static void wait_until_locked(struct gcr_store *store, int64_t deadline_usec)
+void gcr_store_wait_until_locked(struct gcr_store *store, int64_t deadline_usec)
 {
 	const struct timespec deadline = {
 		.tv_sec = (time_t)(deadline_usec / GCR_USEC_PER_SEC),
@@ -93,7 +92,7 @@ bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64
 	if (store->kept && (store->removals || store->removing)) {
 		if (gcr_clock_usec() >= deadline_usec)
 			return false;
-		wait_until_locked(store, deadline_usec);
+		gcr_store_wait_until_locked(store, deadline_usec);
 		return true;
 	}
 	if (store->kept) {
@@ -128,18 +127,26 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline
 			break;
 		if (gcr_store_make_room_locked(store, missing, deadline_usec))
 			continue;
-		if ((!store->removals && !store->removing && !store->pool_removers) ||
-		    gcr_clock_usec() >= deadline_usec)
+		if (!gcr_store_is_removing_locked(store) || gcr_clock_usec() >= deadline_usec)
 			return -ENOSPC;
-		wait_until_locked(store, deadline_usec);
+		gcr_store_wait_until_locked(store, deadline_usec);
 	}
 	room->extra_bytes += bytes;
 	store->rooms_bytes += bytes;
 	return 0;
 }
 
-static int take(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
+/* So much of @bytes more has been promised to nobody yet. Lock: store. */
+static uint64_t missing_locked(const struct gcr_room *room, uint64_t bytes)
 {
+	uint64_t wanted = room->resident_bytes + room->promised_bytes + bytes;
+
+	return wanted > paid_locked(room) ? wanted - paid_locked(room) : 0;
+}
+
+int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+{
+	int64_t deadline_usec = gcr_clock_usec() + WAIT_USEC;
 	struct gcr_store *store = room->store;
 	uint64_t missing = 0;
 	int result = 0;
@@ -149,13 +156,9 @@ static int take(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 	if (bytes > store->size_bytes)
 		return -ENOSPC;
 	pthread_mutex_lock(&store->lock);
-	for (;;) {
-		uint64_t wanted = room->resident_bytes + room->promised_bytes + bytes;
+	while (!result && (missing = missing_locked(room, bytes))) {
 		uint64_t unused = 0;
 
-		if (result < 0 || wanted <= paid_locked(room))
-			break;
-		missing = wanted - paid_locked(room);
 		if (!gcr_store_check_room_locked(store, missing + SLACK_BYTES,
 						 missing + SLACK_BYTES, &unused, NULL))
 			missing += SLACK_BYTES;
@@ -167,14 +170,25 @@ static int take(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 	return result;
 }
 
-int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+int gcr_room_take_promised(struct gcr_room *room, uint64_t bytes)
 {
-	return take(room, bytes, gcr_clock_usec() + WAIT_USEC);
-}
+	struct gcr_store *store = room->store;
+	uint64_t missing;
+	int result = 0;
 
-int gcr_room_take_at_once(struct gcr_room *room, uint64_t bytes)
-{
-	return take(room, bytes, 0);
+	pthread_mutex_lock(&store->lock);
+	missing = missing_locked(room, bytes);
+	if (room->is_closed)
+		result = -ESTALE;
+	else if (gcr_store_used_locked(store) + missing > store->size_bytes)
+		result = -ENOSPC;
+	if (!result) {
+		room->extra_bytes += missing;
+		store->rooms_bytes += missing;
+		room->promised_bytes += bytes;
+	}
+	pthread_mutex_unlock(&store->lock);
+	return result;
 }
 
 void gcr_room_close(struct gcr_room *room)
@@ -213,7 +227,7 @@ void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t befor
 static bool is_full_locked(const struct gcr_store *store)
 {
 	return gcr_store_used_locked(store) - store->pool_bytes - store->kept_bytes >=
-	       store->size_bytes;
+	       gcr_store_limit_locked(store);
 }
 
 int gcr_room_add_entry(struct gcr_room *room)

@@ -14,6 +14,7 @@
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
+#include "fs/reclaim.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -63,7 +64,31 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 	return result;
 }
 
-/* What can be found out while the program goes on. */
+/*
+ * Room for what it has now, which others may have to give up first: it need not stand still for
+ * that. What it has when the gate is closed may be more.
+ */
+static int make_room(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	uint64_t bytes = 0;
+	int result;
+
+	gcr_drive_set_phase(drive, "room");
+	result = gcr_vmm_list(vmm, error);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < vmm->count; i++)
+		bytes += vmm->extents[i].bytes;
+	gcr_task_set_bytes(drive->task, bytes);
+	result = gcr_reclaim(drive->task, gcr_snapshot_cost(vmm->extents, vmm->count), error);
+	free(TAKE_PTR(vmm->own_extents));
+	vmm->extents = NULL;
+	vmm->count = vmm->device_count = 0;
+	return result;
+}
+
+/* What can be found out while the program goes on, and what can be done. */
 static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -98,7 +123,8 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	pthread_mutex_unlock(&process->lock);
 	for (unsigned int i = 0; i < count; i++)
 		gcr_helpers_start_worker(drive->vendor->helpers, shares[i].uuid);
-	return gcr_vmm_connect(vmm, CONNECT_USEC, error);
+	result = gcr_vmm_connect(vmm, CONNECT_USEC, error);
+	return result < 0 ? result : make_room(vmm, error);
 }
 
 /* Are the workers ready that will be needed? */
@@ -334,6 +360,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 
 int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
+	struct gcr_process *process = vmm->drive.process;
 	struct gcr_error back_error = {0};
 	int result;
 
@@ -342,6 +369,8 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	if (result < 0)
 		return gcr_vmm_outward(result, error);
 	result = move_out(vmm, error);
+	/* It may have come to nothing before the room was promised. */
+	gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);
 	if (!result)
 		result = commit(vmm, error);
 	if (!result) {

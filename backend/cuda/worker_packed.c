@@ -7,10 +7,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/pack.h"
@@ -111,6 +113,30 @@ int gcr_packed_open(struct gcr_packed *packed, ino_t ino, uint64_t file_bytes)
 	return 0;
 }
 
+/*
+ * One that has gone to a disk is a symbolic link in the store, where nobody but the daemon can make
+ * any.
+ */
+static int open_segment(int segments_fd, const char *name)
+{
+	const int flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+	_cleanup_close_ int fd = openat(segments_fd, name, flags);
+	char target[PATH_MAX];
+	struct stat stat;
+	ssize_t length;
+
+	if (fd < 0 && errno == ELOOP) {
+		length = readlinkat(segments_fd, name, target, sizeof(target) - 1);
+		if (length < 0)
+			return -errno;
+		target[length] = '\0';
+		fd = open(target, flags);
+	}
+	if (fd < 0 || fstat(fd, &stat) < 0)
+		return -errno;
+	return S_ISREG(stat.st_mode) ? TAKE_FD(fd) : -EBADMSG;
+}
+
 /* A descriptor of the segment, which stays here; -errno. */
 static int find_segment(struct gcr_packed *packed, uint32_t number)
 {
@@ -123,9 +149,8 @@ static int find_segment(struct gcr_packed *packed, uint32_t number)
 		close(TAKE_FD(segment->fd));
 	snprintf(name, sizeof(name), "%u", number);
 	segment->number = number;
-	segment->fd =
-		openat(packed->segments_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	return segment->fd < 0 ? -errno : segment->fd;
+	segment->fd = open_segment(packed->segments_fd, name);
+	return segment->fd;
 }
 
 static int read_chunk(struct gcr_packed *packed, const struct gcr_pack_entry *entry,

@@ -7,6 +7,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 from harness import check, equal, wait_for
+from pieces import Pieces
 
 
 def test_there_and_back():
@@ -79,6 +80,24 @@ def test_cancelled_as_it_unpacks():
         name = dump.dumped(machine, one)
         machine.must(name, 'thaw')
         one.wait_ticks(2)
+
+
+def test_makes_room():
+    """What is frozen is packed for what a dump needs, and for what of its own is to be unpacked."""
+    with dump.machine(vram='512M', options=',store_size=128M') as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.must(one.pid, 'pack')
+        other = Pieces(machine, f'0:{80 * harness.MIB}')
+        other.put(0, b'.' * (80 * harness.MIB))
+        other.freeze()
+        equal(machine.status(other.pid)['packed_bytes'], '0')
+        name = dump.dumped(machine, one)
+        equal(int(machine.status(other.pid)['packed_bytes']), 80 * harness.MIB)
+        other.check_files()
+        machine.must(name, 'thaw')
+        one.wait_ticks(2)
+        other.thaw()
 
 
 if __name__ == '__main__':

@@ -37,7 +37,7 @@ def runs_as_before(machine, demo):
 def test_more_than_the_store_takes():
     """It is found out before anything is moved."""
     same_for_both('room in the store')
-    with vmm.machine(vram='512M', options=',store_size=24M') as machine:
+    with vmm.machine(vram='512M', options=',store_size=28M') as machine:
         large = vmm.demo(machine, *EVERY_KIND, '--blocks', 20, '--block-bytes', '2M')
         small = vmm.demo(machine, '--bytes', '16M', '--buffers', 2, '--managed', 1, '--tick', 5)
         for verb in ('freeze', 'freeze data'):
@@ -58,7 +58,7 @@ def test_more_than_the_store_takes():
 def test_room_for_one():
     """Two that have room one after the other."""
     same_for_both('room in the store')
-    with vmm.machine(vram='512M', options=',store_size=24M') as machine:
+    with vmm.machine(vram='512M', options=',store_size=28M') as machine:
         demos = [vmm.demo(machine, '--bytes', '16M', '--buffers', 2, '--tick', 5)
                  for _ in range(2)]
         for first, second in (demos, demos[::-1]):

@@ -44,6 +44,10 @@ def room(machine):
     return int(machine.status_of_all()['store_free_bytes'])
 
 
+def used(machine):
+    return int(machine.status_of_all()['store_used_bytes'])
+
+
 def tree(directory):
     """What there is below it: path to kind, mode, owner, size and, of files, modification time."""
     found = {}
@@ -220,8 +224,7 @@ def test_depth():
         with open(f'{other}/d/file', 'wb') as file:
             file.write(b'1' * MIB)
         goes_on(machine, demo)
-        wait_for(lambda: room(machine) == int(machine.status_of_all()['store_bytes']),
-                 'all to be free')
+        wait_for(lambda: used(machine) == 0, 'all to be free')
 
 
 def test_a_verb_wins():
@@ -271,8 +274,7 @@ def test_a_verb_wins():
         check(error_of(lambda: os.pwrite(writer, b'x', 0)) in ('EBUSY', 'ESTALE'), 'gone')
         for fd in reader, writer, mine:
             os.close(fd)
-        wait_for(lambda: room(machine) == int(machine.status_of_all()['store_bytes']),
-                 'all to be free')
+        wait_for(lambda: used(machine) == 0, 'all to be free')
 
 
 def test_what_is_missing():
@@ -333,17 +335,19 @@ def test_full_store():
         machine.wait_status(other.pid, 'engine', vendor.ENGINE)
         equal(machine.write(other.pid, 'freeze'), 'ENOSPC')
         other.wait_ticks()
+        # To make room for it, what is frozen was packed.
+        packed = room(machine)
         fd = os.open(f'{place}/full', os.O_RDONLY)
         os.unlink(f'{place}/full')
-        check(room(machine) <= 4 * MIB, 'it is still open')
+        check(room(machine) <= packed, 'it is still open')
         equal(len(os.pread(fd, 5 * MIB, 0)), 5 * MIB)
         os.close(fd)
-        wait_for(lambda: room(machine) == free, 'its room')
+        wait_for(lambda: room(machine) >= free, 'its room')
         machine.must(other.pid, 'freeze')
         machine.must(None, f'thaw {demo.pid} {other.pid}')
         demo.wait_ticks()
         other.wait_ticks()
-        wait_for(lambda: room(machine) == 64 * MIB, 'all to be free')
+        wait_for(lambda: used(machine) == 0, 'all to be free')
 
 
 def test_reader_and_writer():

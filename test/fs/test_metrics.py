@@ -110,7 +110,9 @@ def test_gpus():
 
 def check_store(machine, metrics):
     status = machine.status_of_all()
-    for key in ('held_bytes', 'store_bytes', 'store_used_bytes', 'store_free_bytes', 'keep_bytes',
+    for key in ('held_bytes', 'store_bytes', 'store_used_bytes', 'store_free_bytes',
+                'store_reserve_bytes', 'packed_bytes', 'packed_to_bytes', 'shared_bytes',
+                'spilled_bytes', 'keep_bytes',
                 'kept_bytes', 'pool_bytes', 'pool_used_bytes'):
         equal(metrics.value(key), int(status[key]), key)
     equal(metrics.value('store_survives_restart'), status['store_survives_restart'] == 'yes')

@@ -258,14 +258,17 @@ def test_store():
         def store():
             status = machine.status_of_all()
             found = {key: int(status[key]) for key in (
-                'store_bytes', 'store_used_bytes', 'store_free_bytes', 'pool_bytes',
+                'store_bytes', 'store_used_bytes', 'store_free_bytes', 'store_reserve_bytes',
+                'pool_bytes',
                 'pool_used_bytes')}
-            equal(found['store_used_bytes'] + found['store_free_bytes'], found['store_bytes'])
+            equal(found['store_used_bytes'] + found['store_free_bytes'] +
+                  found['store_reserve_bytes'], found['store_bytes'])
             check(found['pool_used_bytes'] <= found['store_used_bytes'], found)
             return found
 
         equal(store(), {'store_bytes': 128 * MIB, 'store_used_bytes': 0,
-                        'store_free_bytes': 128 * MIB, 'pool_bytes': 32 * MIB,
+                        'store_free_bytes': 120 * MIB, 'store_reserve_bytes': 8 * MIB,
+                        'pool_bytes': 32 * MIB,
                         'pool_used_bytes': 0})
         check(machine.status_of_all()['store_survives_restart'] in ('yes', 'no'), 'survives')
         demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 3)

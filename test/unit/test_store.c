@@ -84,13 +84,20 @@ static void test_populate_then_stop(void)
 	stop();
 }
 
+/* All of it is for whoever comes. */
+static void start_without_reserve(uint64_t size)
+{
+	start(size, 0);
+	store->reserve_bytes = 0;
+}
+
 /* A change waits for what is being removed, but not for ever, and not for a tree that goes. */
 static void test_room(void)
 {
 	const struct gcr_tree_sum nothing = {0};
 	struct gcr_room *room;
 
-	start(64 * MIB, 0);
+	start_without_reserve(64 * MIB);
 	CHECK(!gcr_room_create(store, 0, &nothing, 0, &room));
 	CHECK(!gcr_room_take(room, 60 * MIB));
 	CHECK(gcr_room_take(room, 8 * MIB) == -ENOSPC);
@@ -116,7 +123,7 @@ static void test_entries(void)
 	struct gcr_room *room;
 	uint64_t count = 0;
 
-	start(64 * MIB, 0);
+	start_without_reserve(64 * MIB);
 	CHECK(!gcr_room_create(store, 0, &sum, 0, &room));
 	CHECK(figures().used_bytes == 8 * MIB);
 	while (!gcr_room_add_entry(room))
@@ -149,7 +156,7 @@ static void test_full(void)
 	struct gcr_folder_file *reader;
 	struct gcr_error error;
 
-	start(64 * MIB, 0);
+	start_without_reserve(64 * MIB);
 	CHECK(try_create(1, 64 * MIB, &first, &error) == -ENOSPC && error.number == ENOSPC);
 	CHECK(strstr(error.words, "70 MiB more are needed, 64 of its 64 MiB are free"));
 	CHECK(figures().used_bytes == 0);
@@ -245,7 +252,7 @@ static void test_parallel(void)
 	struct creator creators[4];
 	int succeeded = 0;
 
-	start(64 * MIB, 0);
+	start_without_reserve(64 * MIB);
 	for (int i = 0; i < 4; i++) {
 		creators[i] = (struct creator){.pid = i + 1};
 		CHECK(!pthread_create(&creators[i].thread, NULL, create_many, &creators[i]));
@@ -301,7 +308,7 @@ static void test_refusals(void)
 	CHECK(gcr_store_create(&daemon_, &store, &error) < 0);
 	CHECK(!umount(path));
 	/* An empty directory that an earlier one has left is welcome. */
-	start(16 * MIB, 0);
+	start_without_reserve(16 * MIB);
 	stop();
 	check_gone();
 }

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What of the store is for packing only: a store that is full for everybody else is packed, and
+ * never becomes larger than it may be. And claims: room that is made is counted on once.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/statvfs.h>
+
+#include "fs/digest_buffer.h"
+#include "test/unit/pack.h"
+
+#define THREADS 4
+#define TURNS	200
+
+static uint64_t cost;
+
+/* As its account says, and, where it has a file system of its own, as that does. */
+static void check_size(void)
+{
+	struct statvfs found;
+
+	CHECK(figures().used_bytes <= figures().size_bytes);
+	CHECK(!fstatvfs(store->fd, &found));
+	if (store->mountpoint)
+		CHECK((found.f_blocks - found.f_bfree) * found.f_frsize <= figures().size_bytes);
+}
+
+static void *begin_and_end(void *data)
+{
+	for (int i = 0; i < TURNS; i++) {
+		CHECK(!gcr_snapshot_begin_piece(data, cost));
+		pthread_mutex_lock(&store->lock);
+		CHECK(store->packing_bytes && store->packing_bytes <= store->reserve_bytes);
+		pthread_mutex_unlock(&store->lock);
+		gcr_snapshot_end_piece(data, cost);
+	}
+	return NULL;
+}
+
+static void test_turns(void)
+{
+	struct gcr_snapshot *snapshot;
+	pthread_t threads[THREADS];
+	struct gcr_error error;
+
+	start(64 * MIB, 0);
+	CHECK(figures().reserve_bytes == 4 * MIB && figures().free_bytes == 60 * MIB);
+	/* To the last byte for others: of it one piece at a time has its room. */
+	CHECK(!try_create(1, 54 * MIB, &snapshot, &error));
+	CHECK(figures().free_bytes == 0 && figures().used_bytes == 60 * MIB);
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, begin_and_end, snapshot));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	CHECK(!store->packing_bytes);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+	/* One that is so small has none, and a large one not more than it needs. */
+	start(16 * MIB, 0);
+	CHECK(!figures().reserve_bytes);
+	stop();
+	start(40 * MIB, 0);
+	CHECK(figures().reserve_bytes > cost && figures().reserve_bytes < 3 * MIB);
+	stop();
+	start(8192 * MIB, 0);
+	CHECK(figures().reserve_bytes > 8 * cost && figures().reserve_bytes < 32 * MIB);
+	stop();
+}
+
+/* Bytes that do not become less, or those that become next to nothing. */
+static void write_bytes(struct gcr_snapshot *snapshot, bool are_noise)
+{
+	int fd = gcr_snapshot_open_file(snapshot, 0, true);
+	uint64_t bytes = gcr_snapshot_extent(snapshot, 0)->bytes;
+	uint64_t value = 88172645463325252ull;
+	uint64_t *block = malloc(PAGE);
+
+	CHECK(fd >= 0 && block);
+	for (uint64_t at = 0; at < bytes; at += PAGE) {
+		for (size_t i = 0; i < PAGE / sizeof(*block); i++) {
+			value ^= value << 13;
+			value ^= value >> 7;
+			value ^= value << 17;
+			block[i] = are_noise ? value : at + i / 1024 + 1;
+		}
+		CHECK(pwrite(fd, block, PAGE, (off_t)at) == (ssize_t)PAGE);
+	}
+	free(block);
+	close(fd);
+}
+
+static uint64_t pack_in_turn(struct gcr_snapshot *snapshot)
+{
+	struct gcr_packs *packs = begin_packing(snapshot);
+	struct gcr_folder_file *file = open_to_pack(snapshot, 0);
+	uint64_t count = 0;
+
+	for (uint64_t piece = 0; piece < gcr_folder_pieces(file); piece++) {
+		uint64_t bytes = gcr_folder_piece_cost(file);
+
+		/* With the first one the table. */
+		CHECK(piece ? bytes == cost : bytes > cost && bytes < cost + 8 * 4096);
+		CHECK(!gcr_snapshot_begin_piece(snapshot, bytes));
+		count += !pack_piece(packs, file, piece);
+		check_size();
+		gcr_snapshot_end_piece(snapshot, bytes);
+	}
+	gcr_folder_close(file);
+	return count;
+}
+
+/* The one gives back what it has, and the other one nothing. */
+static void test_full_store(void)
+{
+	const struct gcr_tree_sum nothing = {0};
+	struct gcr_snapshot *noise;
+	struct gcr_snapshot *text;
+	struct gcr_error error;
+	struct gcr_room *others;
+	uint64_t used;
+
+	start(64 * MIB, 0);
+	CHECK(!try_create(1, 16 * MIB, &noise, &error));
+	CHECK(!try_create(2, 16 * MIB, &text, &error));
+	write_bytes(noise, true);
+	write_bytes(text, false);
+	CHECK(!gcr_room_create(store, 0, &nothing, 0, &others));
+	CHECK(!gcr_room_take(others, figures().free_bytes));
+	CHECK(gcr_room_take(others, 1) == -ENOSPC && !figures().free_bytes);
+	used = figures().used_bytes;
+	CHECK(pack_in_turn(noise) == 8);
+	CHECK(figures().used_bytes <= used + 64 * 4096);
+	CHECK(pack_in_turn(text) == 8);
+	CHECK(figures().used_bytes <= used - 12 * MIB && figures().free_bytes >= 12 * MIB);
+	/* What has become free is anybody's. */
+	CHECK(!gcr_room_take(others, 12 * MIB));
+	gcr_room_destroy(others);
+	gcr_snapshot_discard(noise);
+	gcr_snapshot_discard(text);
+	wait_used(0);
+	stop();
+}
+
+/* Not even the reserve is there: what is kept goes, and without that there is an end. */
+static void test_used_up(void)
+{
+	const struct gcr_tree_sum nothing = {0};
+	struct gcr_digest_buffer *digests = NULL;
+	struct gcr_snapshot *snapshot;
+	struct gcr_snapshot *kept;
+	struct gcr_error error;
+	struct gcr_room *room;
+
+	daemon_.options.keep_bytes = 32 * MIB;
+	start(64 * MIB, 0);
+	CHECK(!try_create(1, 8 * MIB, &snapshot, &error));
+	CHECK(!try_create(2, 8 * MIB, &kept, &error));
+	CHECK(!gcr_digest_buffer_create(gcr_snapshot_first_chunk(kept, 1), &digests));
+	CHECK(!gcr_store_keep(kept, &digests));
+	CHECK(!gcr_room_create(store, 0, &nothing, 0, &room));
+	CHECK(!gcr_room_take_promised(room, 64 * MIB - figures().used_bytes));
+	CHECK(gcr_room_take_promised(room, 1) == -ENOSPC);
+	CHECK(!gcr_snapshot_begin_piece(snapshot, cost));
+	CHECK(!figures().kept_bytes);
+	gcr_snapshot_end_piece(snapshot, cost);
+	wait_used(50 * MIB);
+	CHECK(!gcr_room_take_promised(room, 14 * MIB));
+	CHECK(gcr_snapshot_begin_piece(snapshot, cost) == -ENOSPC && !store->packing_bytes);
+	gcr_room_destroy(room);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+	daemon_.options.keep_bytes = 0;
+}
+
+static void test_claims(void)
+{
+	struct gcr_digest_buffer *digests = NULL;
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+	uint64_t missing;
+
+	daemon_.options.keep_bytes = 32 * MIB;
+	start(64 * MIB, 0);
+	CHECK(!gcr_store_claim(store, 1, 77, 40 * MIB, &missing, &error) && !missing);
+	CHECK(figures().free_bytes == 60 * MIB);
+	CHECK(gcr_store_claim(store, 2, 77, 30 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(missing == 10 * MIB && error.number == ENOSPC);
+	/* The last one of each counts. */
+	CHECK(!gcr_store_claim(store, 1, 77, 30 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 2, 77, 30 * MIB, &missing, &error));
+	CHECK(gcr_store_claim(store, 3, 77, 2 * MIB, &missing, &error) == -ENOSPC);
+	gcr_store_end_claim(store, 2, 77);
+	gcr_store_end_claim(store, 2, 77);
+	/* It has become a snapshot, as which it counts. */
+	CHECK(!try_create(1, 24 * MIB, &snapshot, &error));
+	CHECK(!store->claims && figures().used_bytes == 30 * MIB);
+	CHECK(!gcr_store_claim(store, 2, 77, 30 * MIB, &missing, &error));
+	gcr_store_end_claim(store, 2, 77);
+	/* Its own is used again, that of others is not for it. */
+	CHECK(!gcr_digest_buffer_create(gcr_snapshot_first_chunk(snapshot, 1), &digests));
+	CHECK(!gcr_store_keep(snapshot, &digests));
+	CHECK(!gcr_store_claim(store, 1, 77, 50 * MIB, &missing, &error));
+	gcr_store_end_claim(store, 1, 77);
+	CHECK(gcr_store_claim(store, 2, 77, 50 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(missing == 20 * MIB);
+	CHECK(!gcr_store_drop_kept_of_others(store, 1, 77));
+	CHECK(gcr_store_drop_kept_of_others(store, 2, 77));
+	CHECK(!gcr_store_drop_kept_of_others(store, 2, 77));
+	wait_used(0);
+	CHECK(!gcr_store_claim(store, 2, 77, 60 * MIB, &missing, &error));
+	stop();
+	daemon_.options.keep_bytes = 0;
+}
+
+static void tests(void)
+{
+	cost = gcr_store_piece_cost(0);
+	test_turns();
+	test_full_store();
+	test_used_up();
+	test_claims();
+}
+
+static void be_killed(void)
+{
+}
+
+int main(int argc, char **argv)
+{
+	return run_tests(argv, tests, be_killed);
+}
