@@ -45,6 +45,9 @@ static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
 				 : gcr_store_open_pool_file(files->store,
 							    files->numbers[files->next]);
 
+		/* When those here have been told of, there are some again. */
+		if (fd == -EMFILE && count)
+			break;
 		if (fd >= 0)
 			fds[count++] = fd;
 	}
