@@ -289,7 +289,30 @@ int process_own_pid(void)
 	return (int)strtol(text, NULL, 10);
 }
 
-/* Field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process. */
+/*
+ * What CRIU has restored is in a time namespace of its own, in which all times of start are others
+ * by this many clock ticks.
+ */
+static int64_t boot_offset_ticks(void)
+{
+	_cleanup_close_ int fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
+	long ticks_per_sec = sysconf(_SC_CLK_TCK);
+	int64_t sec = 0, nsec = 0;
+	char text[256], *line;
+	ssize_t length;
+
+	length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+	text[length > 0 ? length : 0] = '\0';
+	line = strstr(text, "boottime");
+	if (!line || sscanf(line, "boottime %" SCNd64 " %" SCNd64, &sec, &nsec) != 2)
+		return 0;
+	return sec * ticks_per_sec + nsec / (1000000000 / ticks_per_sec);
+}
+
+/*
+ * Field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process. From
+ * another time namespace it may be one tick less or more.
+ */
 uint64_t process_start_time(int pid)
 {
 	_cleanup_close_ int fd = -1;
@@ -317,12 +340,14 @@ uint64_t process_start_time(int pid)
 	}
 	if (field)
 		sscanf(field, "%" SCNu64, &start_time);
-	return start_time;
+	return start_time ? start_time - (uint64_t)boot_offset_ticks() : 0;
 }
 
 bool shared_process_running(const struct shared_process *process)
 {
-	return process->pid && process_start_time(process->pid) == process->start_time;
+	uint64_t start_time = process->pid ? process_start_time(process->pid) : 0;
+
+	return start_time && start_time + 1 - process->start_time <= 2;
 }
 
 int shared_process_lock_file(unsigned index)

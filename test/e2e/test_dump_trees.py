@@ -64,6 +64,8 @@ def test_gpu_processes_below_each_other():
         root = dump.Program(machine, command=['sh', '-c', script], name='root')
         above, below = [dump.Program.below(root, name).wait_ready() for name in ('above', 'below')]
         equal(above.pid, root.pid)
+        for program in (above, below):  # it is known to use a GPU
+            machine.wait_status(program.pid, 'state', 'running')
         # The upper one alone stands for both.
         machine.must(above.pid, 'dump name=both')
         wait_tree_gone(root, above, below)
