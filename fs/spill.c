@@ -25,7 +25,12 @@
 #include "lib/pack_file.h"
 
 #define PREFIX	      "gpucrfs-"
-#define ID_LENGTH     32 /* of a machine, of a boot: hexadecimal digits */
+/*
+ * Of the identifier of a machine, and of a boot: hexadecimal digits. Half of them are enough to
+ * tell, and a link of at most 127 bytes takes no page of the store, which may be full.
+ */
+#define ID_DIGITS     32
+#define ID_LENGTH     16
 #define RANDOM_LENGTH 16
 #define NAME_LENGTH   (sizeof(PREFIX) - 1 + 2 * (ID_LENGTH + 1) + RANDOM_LENGTH)
 #define NUMBER_BYTES  16
@@ -83,13 +88,13 @@ static bool is_of_boot(const char *name, const struct identity *identity)
 	return !strncmp(name + sizeof(PREFIX) + ID_LENGTH, identity->boot, ID_LENGTH);
 }
 
-/* The digits of an identifier, with or without hyphens. -EPROTO: it is none. */
+/* The first digits of an identifier, with or without hyphens. -EPROTO: it is none. */
 static int read_id(const char *path, char ret_id[ID_LENGTH + 1])
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	char text[64];
 	size_t count = 0;
 	ssize_t length;
+	char text[64];
 
 	if (fd < 0)
 		return -errno;
@@ -99,12 +104,14 @@ static int read_id(const char *path, char ret_id[ID_LENGTH + 1])
 	for (ssize_t i = 0; i < length && text[i] != '\n'; i++) {
 		if (text[i] == '-')
 			continue;
-		if (count == ID_LENGTH || !text[i] || !strchr("0123456789abcdef", text[i]))
+		if (!is_hex(&text[i], 1) || count == ID_DIGITS)
 			return -EPROTO;
-		ret_id[count++] = text[i];
+		if (count < ID_LENGTH)
+			ret_id[count] = text[i];
+		count++;
 	}
-	ret_id[count] = '\0';
-	return count == ID_LENGTH ? 0 : -EPROTO;
+	ret_id[ID_LENGTH] = '\0';
+	return count == ID_DIGITS ? 0 : -EPROTO;
 }
 
 /* Without a machine's identifier nothing is taken for its own. */

@@ -728,18 +728,18 @@ static void test_orphans(void)
 	home[length] = '\0';
 	memmove(home, strrchr(home, '/') + 1, strlen(strrchr(home, '/')));
 	/* gpucrfs-<machine>-<boot>-<random> */
-	CHECK(strlen(home) == 8 + 33 + 33 + 16 && home[40] == '-' && home[73] == '-');
-	has_machine = strspn(home + 8, "0") < 32;
+	CHECK(strlen(home) == 8 + 17 + 17 + 16 && home[24] == '-' && home[41] == '-');
+	has_machine = strspn(home + 8, "0") < 16;
 	snprintf(beside, sizeof(beside), "%s", home);
-	memset(beside + 74, 'a', 16);
+	memset(beside + 42, 'a', 16);
 	snprintf(earlier, sizeof(earlier), "%s", beside);
-	memset(earlier + 41, 'b', 32);
+	memset(earlier + 25, 'b', 16);
 	snprintf(mixed, sizeof(mixed), "%s", earlier);
-	mixed[80] = 'f';
+	mixed[50] = 'f';
 	snprintf(foreign, sizeof(foreign), "%s", earlier);
-	memset(foreign + 8, 'c', 32);
+	memset(foreign + 8, 'c', 16);
 	snprintf(wrong, sizeof(wrong), "%s", earlier);
-	wrong[80] = 'G';
+	wrong[50] = 'G';
 	make(beside, "1");
 	make(earlier, "1");
 	make(earlier, "17");
