@@ -344,6 +344,18 @@ static int set_spill(struct gcr_options *options)
 	return -EINVAL;
 }
 
+/* What is written to a mount of ours would come back to us. */
+static int check_spill(const struct gcr_options *options)
+{
+	size_t length = strlen(options->mountpoint);
+
+	if (!options->spill || strncmp(options->spill, options->mountpoint, length) != 0 ||
+	    (options->spill[length] && options->spill[length] != '/'))
+		return 0;
+	fprintf(stderr, "gpucrfs: spill=%s is in the mountpoint\n", options->spill);
+	return -EINVAL;
+}
+
 int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 {
 	struct fuse_args arguments = FUSE_ARGS_INIT(argc, argv);
@@ -368,7 +380,9 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 		return -ENOMEM;
 	if (set_store(options) < 0 || set_spill(options) < 0)
 		return -EINVAL;
-	return check_mountpoint(options);
+	if (check_mountpoint(options) < 0)
+		return -EINVAL;
+	return check_spill(options);
 }
 
 void gcr_options_finish(struct gcr_options *options)

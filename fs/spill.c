@@ -10,12 +10,14 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -178,24 +180,27 @@ static DIR *open_list(int parent_fd, const char *name)
 	return dir;
 }
 
-/* Does the link in the store say that the segment is there? */
+/*
+ * Does the link in the store name this segment of its directory? It may say so by another path: the
+ * disk may have been mounted elsewhere.
+ */
 static bool is_named(int store_fd, const char *home, const char *uid, const char *number)
 {
-	char name[sizeof(GCR_PACKS_NAME) + (2 * NUMBER_BYTES)];
-	_cleanup_free_ char *path = NULL;
+	char name[sizeof(GCR_PACKS_NAME) + 2 * NUMBER_BYTES];
+	char end[NAME_LENGTH + 2 * NUMBER_BYTES];
 	char target[PATH_MAX];
 	ssize_t length;
+	size_t end_length;
 
 	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%s/%s", uid, number);
 	length = readlinkat(store_fd, name, target, sizeof(target) - 1);
+	/* In doubt it stays. */
 	if (length < 0)
 		return errno != ENOENT && errno != ENOTDIR && errno != EINVAL;
 	target[length] = '\0';
-	if (asprintf(&path, "%s/%s/%s", home, uid, number) < 0) {
-		path = NULL;
-		return true; /* in doubt it stays */
-	}
-	return !strcmp(target, path);
+	snprintf(end, sizeof(end), "%s/%s/%s", strrchr(home, '/'), uid, number);
+	end_length = strlen(end);
+	return (size_t)length >= end_length && !strcmp(target + length - end_length, end);
 }
 
 /*
@@ -260,6 +265,7 @@ static void remove_orphans(const struct gcr_spill *spill, const struct identity 
 static int check_directory(const char *path, struct gcr_error *error)
 {
 	_cleanup_close_ int fd = -1;
+	struct statfs statfs;
 	struct stat stat;
 
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
@@ -273,6 +279,8 @@ static int check_directory(const char *path, struct gcr_error *error)
 				     "spill=%s: it belongs to somebody else, or others can write "
 				     "to it",
 				     path);
+	if (!fstatfs(fd, &statfs) && (statfs.f_type == TMPFS_MAGIC || statfs.f_type == RAMFS_MAGIC))
+		gcr_log(LOG_WARNING, 0, "spill=%s is in memory, and gains none", path);
 	return 0;
 }
 

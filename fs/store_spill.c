@@ -140,8 +140,6 @@ int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 		result = gcr_packs_spill(packs, parts.parts[i].segment, &bytes, error);
 		freed_bytes += bytes;
 	}
-	/* The room of the packs has it now; it is for everybody. */
-	gcr_store_trim_packs(snapshot->store);
 	*ret_freed_bytes = freed_bytes;
 	return result;
 }

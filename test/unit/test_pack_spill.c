@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "fs/spill.h"
@@ -412,6 +413,63 @@ static void test_absent(void)
 	gcr_packs_sweep(packs);
 	CHECK(!read_chunk(packs, packer, &entries[CHUNKS - 1], CHUNKS - 1));
 	gcr_packs_drop(packs, &entries[CHUNKS - 1], 1);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* The disk is mounted elsewhere: what is there is not taken for what nobody names. */
+static void test_elsewhere(void)
+{
+	struct gcr_spill_options options = {.limit_bytes = UINT64_MAX};
+	struct gcr_packs *packs;
+	char elsewhere[80];
+	uint64_t used;
+
+	in_child(leave_spilled);
+	used = disk_used();
+	snprintf(elsewhere, sizeof(elsewhere), "%s-elsewhere", directory_on_disk);
+	CHECK(!rename(directory_on_disk, elsewhere));
+	options.path = elsewhere;
+	packs = open_with(&options);
+	claim_all(packs);
+	CHECK(read_chunk(packs, packer, &entries[0], 0) == -EIO && disk_used() == used);
+	close_packs(packs);
+	CHECK(disk_used() == used && !rename(elsewhere, directory_on_disk));
+	packs = open_packs(UINT64_MAX);
+	claim_all(packs);
+	check_all(packs);
+	check_account(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* A daemon that may open no more files has no disk that is away: it does not start, or has all. */
+static void test_no_descriptors(void)
+{
+	struct gcr_packs_account account = {.take = count_take, .give = count_give};
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = UINT64_MAX};
+	struct gcr_packs *packs = NULL;
+	struct gcr_error error;
+	unsigned int failed = 0;
+	struct rlimit before;
+	struct rlimit few;
+
+	in_child(leave_spilled);
+	CHECK(!gcr_spill_open(store_fd, &options, &spill, &error));
+	account.spill = spill;
+	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+	few = before;
+	for (few.rlim_cur = 4; !packs; few.rlim_cur++) {
+		CHECK(few.rlim_cur < 100 && !setrlimit(RLIMIT_NOFILE, &few));
+		failed += gcr_packs_open(store_fd, USER, &account, &packs, &error) < 0;
+	}
+	CHECK(failed > 2 && !setrlimit(RLIMIT_NOFILE, &before));
+	claim_all(packs);
+	check_all(packs);
+	check_account(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
 	close_packs(packs);
 	check_nothing();
 }
@@ -825,6 +883,8 @@ int main(void)
 	test_off();
 	test_restart();
 	test_absent();
+	test_elsewhere();
+	test_no_descriptors();
 	test_killed();
 	test_failing(EIO);
 	test_failing(ENOSPC);
