@@ -385,12 +385,12 @@ def test_several_to_the_disk():
     disk = Disk(',store_size=100M', vram='1G')
     with disk.machine as machine:
         machine.start()
-        programs = [program(machine, 22 * MIB, noise(seed, 22 * MIB)) for seed in range(6)]
+        programs = [program(machine, 22 * MIB, noise(seed, 22 * MIB)) for seed in range(5)]
         with disk.never_larger():
             for pieces in programs[:3]:
                 pieces.freeze()
             writers = [machine.writer(pieces.pid, 'freeze') for pieces in programs[3:]]
-            equal([writer.result() for writer in writers], ['ok'] * 3)
+            equal([writer.result() for writer in writers], ['ok'] * 2)
             for pieces in programs:
                 pieces.check_files()
             for pieces in programs:
