@@ -40,8 +40,8 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"keep", "SIZE",
 	 "keep so much of what was thawed, to freeze only what changes (default 0)"},
 	{"pack_after", "SEC", "pack what has been frozen for SEC seconds (default 0: do not)"},
-	{"spill", "DIR", "a directory on a disk for packed VRAM (default: none)"},
-	{"spill_size", "SIZE", "of the disk at most this much: 500G, 50% (default: all)"},
+	{"spill", "DIR", "let packed VRAM go to this directory on a disk (default: none)"},
+	{"spill_size", "SIZE", "take at most so much of that disk: 500G, 50% (default: all)"},
 	{"criu", "PATH", "this CRIU for dump and restore (default: criu in PATH)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
 	{"nopassthrough", NULL, "serve all reads of snapshots by the daemon"},
@@ -346,6 +346,18 @@ static int set_spill(struct gcr_options *options)
 	return -EINVAL;
 }
 
+/* What is written to a mount of ours would come back to us. */
+static int check_spill(const struct gcr_options *options)
+{
+	size_t length = strlen(options->mountpoint);
+
+	if (!options->spill || strncmp(options->spill, options->mountpoint, length) != 0 ||
+	    (options->spill[length] && options->spill[length] != '/'))
+		return 0;
+	fprintf(stderr, "gpucrfs: spill=%s is in the mountpoint\n", options->spill);
+	return -EINVAL;
+}
+
 int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 {
 	struct fuse_args arguments = FUSE_ARGS_INIT(argc, argv);
@@ -370,7 +382,9 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 		return -ENOMEM;
 	if (set_store(options) < 0 || set_spill(options) < 0)
 		return -EINVAL;
-	return check_mountpoint(options);
+	if (check_mountpoint(options) < 0)
+		return -EINVAL;
+	return check_spill(options);
 }
 
 void gcr_options_finish(struct gcr_options *options)

@@ -120,6 +120,7 @@ static void undo(struct move *move)
 		close(TAKE_FD(move->fd));
 	if (move->path)
 		gcr_spill_remove_file(packs->account.spill, move->path);
+	free(TAKE_PTR(move->path));
 	gcr_spill_give(packs->account.spill, move->bytes);
 	GCR_LOCK_SCOPE(&packs->lock);
 	move->segment->is_busy = false;

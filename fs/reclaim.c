@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,10 +19,15 @@
 #include "lib/cleanup.h"
 
 #define LOOK_MSEC   20
+/* So often when nothing more can be done. */
+#define LOOKS	    2
 /* In between it is looked whether the task is to stop; what goes at once may be more. */
 #define SPILL_BYTES (64ull << 20)
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
+
+/* One of all who make room moves bytes to the disk. */
+static atomic_bool is_spilling;
 
 /* Those that have had their turn, each with a reference. */
 struct turns {
@@ -150,6 +156,18 @@ static int64_t may_spill(struct gcr_process *process)
 	return since_usec;
 }
 
+/* A reference; NULL: a verb has begun. */
+static struct gcr_snapshot *hold_idle_snapshot(struct gcr_process *process)
+{
+	struct gcr_snapshot *snapshot = NULL;
+
+	pthread_mutex_lock(&process->lock);
+	if (process->state == GCR_STATE_FROZEN && !process->task && process->snapshot)
+		snapshot = gcr_snapshot_ref(process->snapshot);
+	pthread_mutex_unlock(&process->lock);
+	return snapshot;
+}
+
 /* Of the longest frozen, packed bytes. False: there are none any more that can go. */
 static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 {
@@ -161,18 +179,20 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 
 	if (!gcr_store_can_spill(reclaim->daemon->store))
 		return false;
+	/* What one of them moves is not there for another, who would think that nothing is left. */
+	if (atomic_exchange(&is_spilling, true)) {
+		poll(NULL, 0, LOOK_MSEC);
+		return true;
+	}
 	process = find_longest_frozen(reclaim, &reclaim->spills, may_spill);
-	if (!process)
-		return false;
-	pthread_mutex_lock(&process->lock);
-	if (process->state == GCR_STATE_FROZEN && !process->task && process->snapshot)
-		snapshot = gcr_snapshot_ref(process->snapshot);
-	pthread_mutex_unlock(&process->lock);
+	if (process)
+		snapshot = hold_idle_snapshot(process);
 	/* A verb that comes between goes on beside it. */
 	if (snapshot)
 		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &reclaim->spill_error);
+	atomic_store(&is_spilling, false);
 	if (!freed_bytes)
-		is_possible = take_turn(&reclaim->spills, process);
+		is_possible = process && take_turn(&reclaim->spills, process);
 	gcr_process_unref(process);
 	return is_possible;
 }
@@ -233,6 +253,7 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
 		&(struct reclaim){.task = task, .daemon = process->daemon, .bytes = bytes};
 	struct gcr_store *store = process->daemon->store;
 	struct gcr_store_figures figures;
+	unsigned int looks = 0;
 
 	gcr_store_figures(store, &figures);
 	for (;;) {
@@ -244,9 +265,14 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
 		result = gcr_store_claim(store, process->pid, process->start_ticks, bytes, &missing,
 					 error);
 		/* However much goes, it would not be enough. */
-		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes ||
-		    !step(reclaim, missing))
+		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes)
 			return explain(reclaim, result, error);
+		if (step(reclaim, missing))
+			continue;
+		/* What others have just given up may not be on its way yet. */
+		if (looks++ == LOOKS)
+			return explain(reclaim, result, error);
+		poll(NULL, 0, LOOK_MSEC);
 	}
 }
 

@@ -10,12 +10,14 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -25,7 +27,12 @@
 #include "lib/pack_file.h"
 
 #define PREFIX	      "gpucrfs-"
-#define ID_LENGTH     32 /* of a machine, of a boot: hexadecimal digits */
+/*
+ * Of the identifier of a machine, and of a boot: hexadecimal digits. Half of them are enough to
+ * tell, and a link of at most 127 bytes takes no page of the store, which may be full.
+ */
+#define ID_DIGITS     32
+#define ID_LENGTH     16
 #define RANDOM_LENGTH 16
 #define NAME_LENGTH   (sizeof(PREFIX) - 1 + 2 * (ID_LENGTH + 1) + RANDOM_LENGTH)
 #define NUMBER_BYTES  16
@@ -83,13 +90,13 @@ static bool is_of_boot(const char *name, const struct identity *identity)
 	return !strncmp(name + sizeof(PREFIX) + ID_LENGTH, identity->boot, ID_LENGTH);
 }
 
-/* The digits of an identifier, with or without hyphens. -EPROTO: it is none. */
+/* The first digits of an identifier, with or without hyphens. -EPROTO: it is none. */
 static int read_id(const char *path, char ret_id[ID_LENGTH + 1])
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	char text[64];
 	size_t count = 0;
 	ssize_t length;
+	char text[64];
 
 	if (fd < 0)
 		return -errno;
@@ -99,12 +106,14 @@ static int read_id(const char *path, char ret_id[ID_LENGTH + 1])
 	for (ssize_t i = 0; i < length && text[i] != '\n'; i++) {
 		if (text[i] == '-')
 			continue;
-		if (count == ID_LENGTH || !text[i] || !strchr("0123456789abcdef", text[i]))
+		if (!is_hex(&text[i], 1) || count == ID_DIGITS)
 			return -EPROTO;
-		ret_id[count++] = text[i];
+		if (count < ID_LENGTH)
+			ret_id[count] = text[i];
+		count++;
 	}
-	ret_id[count] = '\0';
-	return count == ID_LENGTH ? 0 : -EPROTO;
+	ret_id[ID_LENGTH] = '\0';
+	return count == ID_DIGITS ? 0 : -EPROTO;
 }
 
 /* Without a machine's identifier nothing is taken for its own. */
@@ -171,24 +180,27 @@ static DIR *open_list(int parent_fd, const char *name)
 	return dir;
 }
 
-/* Does the link in the store say that the segment is there? */
+/*
+ * Does the link in the store name this segment of its directory? It may say so by another path: the
+ * disk may have been mounted elsewhere.
+ */
 static bool is_named(int store_fd, const char *home, const char *uid, const char *number)
 {
-	char name[sizeof(GCR_PACKS_NAME) + (2 * NUMBER_BYTES)];
-	_cleanup_free_ char *path = NULL;
+	char name[sizeof(GCR_PACKS_NAME) + 2 * NUMBER_BYTES];
+	char end[NAME_LENGTH + 2 * NUMBER_BYTES];
 	char target[PATH_MAX];
 	ssize_t length;
+	size_t end_length;
 
 	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%s/%s", uid, number);
 	length = readlinkat(store_fd, name, target, sizeof(target) - 1);
+	/* In doubt it stays. */
 	if (length < 0)
 		return errno != ENOENT && errno != ENOTDIR && errno != EINVAL;
 	target[length] = '\0';
-	if (asprintf(&path, "%s/%s/%s", home, uid, number) < 0) {
-		path = NULL;
-		return true; /* in doubt it stays */
-	}
-	return !strcmp(target, path);
+	snprintf(end, sizeof(end), "%s/%s/%s", strrchr(home, '/'), uid, number);
+	end_length = strlen(end);
+	return (size_t)length >= end_length && !strcmp(target + length - end_length, end);
 }
 
 /*
@@ -253,6 +265,7 @@ static void remove_orphans(const struct gcr_spill *spill, const struct identity 
 static int check_directory(const char *path, struct gcr_error *error)
 {
 	_cleanup_close_ int fd = -1;
+	struct statfs statfs;
 	struct stat stat;
 
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
@@ -266,6 +279,8 @@ static int check_directory(const char *path, struct gcr_error *error)
 				     "spill=%s: it belongs to somebody else, or others can write "
 				     "to it",
 				     path);
+	if (!fstatfs(fd, &statfs) && (statfs.f_type == TMPFS_MAGIC || statfs.f_type == RAMFS_MAGIC))
+		gcr_log(LOG_WARNING, 0, "spill=%s is in memory, and gains none", path);
 	return 0;
 }
 

@@ -6,8 +6,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
+import vmm
 from harness import check, equal, wait_for
-from pieces import Pieces
 
 
 def test_there_and_back():
@@ -88,16 +88,16 @@ def test_makes_room():
         one = dump.program(machine)
         machine.must(one.pid, 'freeze')
         machine.must(one.pid, 'pack')
-        other = Pieces(machine, f'0:{80 * harness.MIB}')
-        other.put(0, b'.' * (80 * harness.MIB))
-        other.freeze()
+        other = vmm.demo(machine, '--bytes', '96M', '--buffers', 4)
+        machine.must(other.pid, 'freeze')
         equal(machine.status(other.pid)['packed_bytes'], '0')
         name = dump.dumped(machine, one)
-        equal(int(machine.status(other.pid)['packed_bytes']), 80 * harness.MIB)
-        other.check_files()
+        equal(int(machine.status(other.pid)['packed_bytes']), 96 * harness.MIB)
+        equal(vmm.check_files(machine, other), 96 * harness.MIB)
         machine.must(name, 'thaw')
         one.wait_ticks(2)
-        other.thaw()
+        machine.must(other.pid, 'thaw')
+        other.wait_ticks(2)
 
 
 if __name__ == '__main__':

@@ -379,6 +379,24 @@ def test_to_the_disk():
         wait_for(lambda: not disk.bytes(), 'the disk to be empty')
 
 
+def test_several_to_the_disk():
+    """At once: what one of them moves is not taken for nothing left by the other."""
+    same_for_both('the store')
+    disk = Disk(',store_size=100M', vram='1G')
+    with disk.machine as machine:
+        machine.start()
+        programs = [program(machine, 22 * MIB, noise(seed, 22 * MIB)) for seed in range(5)]
+        with disk.never_larger():
+            for pieces in programs[:3]:
+                pieces.freeze()
+            writers = [machine.writer(pieces.pid, 'freeze') for pieces in programs[3:]]
+            equal([writer.result() for writer in writers], ['ok'] * 2)
+            for pieces in programs:
+                pieces.check_files()
+            for pieces in programs:
+                pieces.thaw()
+
+
 def test_disk_is_full():
     """Then it is refused, with the figures of both, and all goes on."""
     same_for_both('the store')

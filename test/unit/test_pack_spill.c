@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "fs/spill.h"
@@ -416,6 +417,63 @@ static void test_absent(void)
 	check_nothing();
 }
 
+/* The disk is mounted elsewhere: what is there is not taken for what nobody names. */
+static void test_elsewhere(void)
+{
+	struct gcr_spill_options options = {.limit_bytes = UINT64_MAX};
+	struct gcr_packs *packs;
+	char elsewhere[80];
+	uint64_t used;
+
+	in_child(leave_spilled);
+	used = disk_used();
+	snprintf(elsewhere, sizeof(elsewhere), "%s-elsewhere", directory_on_disk);
+	CHECK(!rename(directory_on_disk, elsewhere));
+	options.path = elsewhere;
+	packs = open_with(&options);
+	claim_all(packs);
+	CHECK(read_chunk(packs, packer, &entries[0], 0) == -EIO && disk_used() == used);
+	close_packs(packs);
+	CHECK(disk_used() == used && !rename(elsewhere, directory_on_disk));
+	packs = open_packs(UINT64_MAX);
+	claim_all(packs);
+	check_all(packs);
+	check_account(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* A daemon that may open no more files has no disk that is away: it does not start, or has all. */
+static void test_no_descriptors(void)
+{
+	struct gcr_packs_account account = {.take = count_take, .give = count_give};
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = UINT64_MAX};
+	struct gcr_packs *packs = NULL;
+	struct gcr_error error;
+	unsigned int failed = 0;
+	struct rlimit before;
+	struct rlimit few;
+
+	in_child(leave_spilled);
+	CHECK(!gcr_spill_open(store_fd, &options, &spill, &error));
+	account.spill = spill;
+	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+	few = before;
+	for (few.rlim_cur = 4; !packs; few.rlim_cur++) {
+		CHECK(few.rlim_cur < 100 && !setrlimit(RLIMIT_NOFILE, &few));
+		failed += gcr_packs_open(store_fd, USER, &account, &packs, &error) < 0;
+	}
+	CHECK(failed > 2 && !setrlimit(RLIMIT_NOFILE, &before));
+	claim_all(packs);
+	check_all(packs);
+	check_account(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
 /* ---- killed, and failing, at every step ---- */
 
 static void be_killed(void)
@@ -728,18 +786,18 @@ static void test_orphans(void)
 	home[length] = '\0';
 	memmove(home, strrchr(home, '/') + 1, strlen(strrchr(home, '/')));
 	/* gpucrfs-<machine>-<boot>-<random> */
-	CHECK(strlen(home) == 8 + 33 + 33 + 16 && home[40] == '-' && home[73] == '-');
-	has_machine = strspn(home + 8, "0") < 32;
+	CHECK(strlen(home) == 8 + 17 + 17 + 16 && home[24] == '-' && home[41] == '-');
+	has_machine = strspn(home + 8, "0") < 16;
 	snprintf(beside, sizeof(beside), "%s", home);
-	memset(beside + 74, 'a', 16);
+	memset(beside + 42, 'a', 16);
 	snprintf(earlier, sizeof(earlier), "%s", beside);
-	memset(earlier + 41, 'b', 32);
+	memset(earlier + 25, 'b', 16);
 	snprintf(mixed, sizeof(mixed), "%s", earlier);
-	mixed[80] = 'f';
+	mixed[50] = 'f';
 	snprintf(foreign, sizeof(foreign), "%s", earlier);
-	memset(foreign + 8, 'c', 32);
+	memset(foreign + 8, 'c', 16);
 	snprintf(wrong, sizeof(wrong), "%s", earlier);
-	wrong[80] = 'G';
+	wrong[50] = 'G';
 	make(beside, "1");
 	make(earlier, "1");
 	make(earlier, "17");
@@ -825,6 +883,8 @@ int main(void)
 	test_off();
 	test_restart();
 	test_absent();
+	test_elsewhere();
+	test_no_descriptors();
 	test_killed();
 	test_failing(EIO);
 	test_failing(ENOSPC);

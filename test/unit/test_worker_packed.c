@@ -10,6 +10,7 @@
 
 #include "fs/pack_table.h"
 #include "fs/packs.h"
+#include "fs/spill.h"
 #include "test/unit/worker.h"
 
 #define TRIES  40
@@ -29,6 +30,9 @@ struct image {
 	char *memory[SIZES];
 	struct gcr_packs *packs;
 	struct gcr_packer *packer;
+	struct gcr_spill *spill;
+	int store_fd;
+	char disk[40]; /* its directory, on a disk where /tmp is on one */
 };
 
 static uint64_t random_state;
@@ -145,9 +149,13 @@ static void register_file(struct worker *worker, const struct process *process, 
 static void image_create(struct image *image, struct worker *worker)
 {
 	_cleanup_close_ int fd = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct gcr_spill_options options = {.path = image->disk, .limit_bytes = UINT64_MAX};
+	struct gcr_packs_account account = {0};
 	struct process *process = &image->process;
 	struct gcr_error error;
 
+	snprintf(image->disk, sizeof(image->disk), "/tmp/gpucr-disk-XXXXXX");
+	CHECK(mkdtemp(image->disk));
 	*process = process_create(store, 1, 0, sizes, SIZES);
 	for (size_t i = 0; i < SIZES; i++) {
 		image->memory[i] = malloc(sizes[i]);
@@ -161,11 +169,19 @@ static void image_create(struct image *image, struct worker *worker)
 	process_release(process, true);
 	register_file(worker, process, SIZES - 1);
 	CHECK(!gcr_packer_create(&image->packer));
-	CHECK(!gcr_packs_open(fd, USER, NULL, &image->packs, &error));
+	image->store_fd = TAKE_FD(fd);
+	CHECK(!gcr_spill_open(image->store_fd, &options, &image->spill, &error));
+	account.spill = image->spill;
+	CHECK(!gcr_packs_open(image->store_fd, USER, &account, &image->packs, &error));
 	process->tables = open_directory(TABLES);
 	process->segments = gcr_packs_directory(image->packs);
 	process->flags = GCR_SESSION_PACKED;
 	pack(image);
+}
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *ftw)
+{
+	return remove(path);
 }
 
 static void image_destroy(struct image *image)
@@ -175,7 +191,10 @@ static void image_destroy(struct image *image)
 	for (size_t i = 0; i < SIZES; i++)
 		free(image->memory[i]);
 	gcr_packs_unref(image->packs);
+	gcr_spill_close(image->spill);
+	close(image->store_fd);
 	gcr_packer_destroy(image->packer);
+	CHECK(!nftw(image->disk, remove_one, 8, FTW_DEPTH | FTW_PHYS));
 }
 
 /* ---- coming back ---- */
@@ -244,6 +263,27 @@ static void test_round_trip(struct worker *worker, struct image *image)
 	/* Of the first and the third file two pieces are packed, of the fourth all of it. */
 	CHECK(packed * 512 <= (blkcnt_t)(4 * MIB));
 	come_back(worker, image);
+	come_back(worker, image);
+}
+
+/* ---- on a disk ---- */
+
+/* It comes from there, and not while that is away. */
+static void test_spilled(struct worker *worker, struct image *image)
+{
+	struct gcr_error error;
+	uint64_t bytes;
+	char away[64];
+
+	CHECK(!gcr_packs_spill(image->packs, 1, &bytes, &error) && bytes);
+	come_back(worker, image);
+	snprintf(away, sizeof(away), "%s-away", image->disk);
+	CHECK(!rename(image->disk, away));
+	stay(worker, image, "No such file");
+	/* Something else is there. */
+	CHECK(!symlink(away, image->disk));
+	come_back(worker, image);
+	CHECK(!unlink(image->disk) && !rename(away, image->disk));
 	come_back(worker, image);
 }
 
@@ -425,6 +465,8 @@ int main(int argc, char **argv)
 	image_create(&image, &worker);
 	test_refused(&worker, &image);
 	test_round_trip(&worker, &image);
+	test_changed_segments(&worker, &image, tries / 2);
+	test_spilled(&worker, &image);
 	test_changed_segments(&worker, &image, tries);
 	test_changed_tables(&worker, &image);
 	test_changed_headers(&worker, &image);
