@@ -25,8 +25,8 @@
 #include "lib/cleanup.h"
 
 /* Interrupts the loop's sleep; its handler does nothing. */
-#define WAKE_SIGNAL	SIGUSR1
-#define WAKE_EVERY_MSEC 50
+#define WAKE_SIGNAL   SIGUSR1
+#define WAKE_MSEC_MAX 50
 
 /* A directory's entries, as they were when opened. */
 struct entry {
@@ -661,10 +661,17 @@ int gcr_session_run(struct gcr_daemon *daemon)
 
 void gcr_session_stop(struct gcr_daemon *daemon)
 {
+	int msec = 1;
+
 	fuse_session_exit(daemon->session);
-	/* libfuse sleeps on a semaphore that fuse_session_exit() does not post in every version. */
+	/*
+	 * libfuse sleeps on a semaphore that fuse_session_exit() does not post in every version.
+	 * One signal is enough nearly always, and whoever waits for our end waits for this.
+	 */
 	while (atomic_load(&loop.running)) {
 		pthread_kill(loop.thread, WAKE_SIGNAL);
-		poll(NULL, 0, WAKE_EVERY_MSEC);
+		poll(NULL, 0, msec);
+		if (msec < WAKE_MSEC_MAX)
+			msec *= 2;
 	}
 }

@@ -156,6 +156,21 @@ def mounts():
         return [(line.split()[1], line.split()[2]) for line in lines]
 
 
+def wait_end(popen, seconds=None):
+    """popen.wait(seconds), which would look at it only twenty times a second. Returns its status."""
+    if popen.returncode is None:
+        with contextlib.suppress(ProcessLookupError):  # somebody else has waited for it
+            fd = os.pidfd_open(popen.pid)
+            try:
+                poller = select.poll()
+                poller.register(fd, select.POLLIN)
+                if not poller.poll(1000 * (seconds or PATIENCE_SEC)):
+                    raise subprocess.TimeoutExpired(popen.args, seconds or PATIENCE_SEC)
+            finally:
+                os.close(fd)
+    return popen.wait()
+
+
 def try_kill(pid, number):
     try:
         os.kill(pid, number)
@@ -272,7 +287,7 @@ class Demo:
         if self.popen.poll() is None:
             self.popen.send_signal(number)
         try:
-            self.popen.wait(PATIENCE_SEC)
+            wait_end(self.popen)
         except subprocess.TimeoutExpired:
             raise Failure(f'demo {self.pid} does not end') from None
 
@@ -494,7 +509,7 @@ class Machine:
         """End the daemon; returns its exit status."""
         self.daemon.send_signal(number)
         try:
-            return self.daemon.wait(seconds or PATIENCE_SEC)
+            return wait_end(self.daemon, seconds)
         except subprocess.TimeoutExpired:
             raise Failure(f'the daemon does not end on signal {number}') from None
 
@@ -733,7 +748,7 @@ class Machine:
         if self.daemon.poll() is None:
             self.daemon.send_signal(signal.SIGTERM)
             try:
-                self.daemon.wait(30 * SLOW)
+                wait_end(self.daemon, 30 * SLOW)
             except subprocess.TimeoutExpired:
                 show_threads(self.daemon.pid)
                 self.daemon.kill()

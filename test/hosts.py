@@ -67,7 +67,7 @@ class Host(harness.Machine):
         for pid in harness.read_file(children).split():
             harness.try_kill(int(pid), signal.SIGTERM)
         try:
-            self.daemon.wait(30 * harness.SLOW)
+            harness.wait_end(self.daemon, 30 * harness.SLOW)
         except subprocess.TimeoutExpired:
             self.daemon.kill()
             self.daemon.wait()

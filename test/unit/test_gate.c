@@ -53,7 +53,7 @@ static void *hammer(void *argument)
 
 static void test_hammer(void)
 {
-	enum { THREADS = 8, ROUNDS = 500 };
+	enum { THREADS = 8, ROUNDS = 500 / TEST_SLOW };
 	pthread_t threads[THREADS];
 	uint64_t before;
 
@@ -400,7 +400,7 @@ static void *come(void *context)
 
 static void test_short_lives(void)
 {
-	enum { AT_ONCE = 10, ROUNDS = 1000 };
+	enum { AT_ONCE = 10, ROUNDS = 1000 / TEST_SLOW };
 	CUcontext context = use_gpu();
 	pthread_t threads[AT_ONCE];
 
@@ -550,7 +550,7 @@ static void call_in_handler(int number)
 /* A handler that calls the driver comes at any point of the way in and out. */
 static void hammer_with_signals(void)
 {
-	enum { THREADS = 3, ROUNDS = 300 };
+	enum { THREADS = 3, ROUNDS = 300 / TEST_SLOW };
 	struct sigaction action = {.sa_handler = call_in_handler, .sa_flags = SA_RESTART};
 	pthread_t threads[THREADS];
 

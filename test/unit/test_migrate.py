@@ -212,7 +212,8 @@ def attempt(make, number, mode, is_way_back_whole=True, **env):
 
 def attempt_all(cases):
     """Statuses, and how often each came."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    # After a signal, and between two looks, they only wait.
+    with concurrent.futures.ThreadPoolExecutor(3 * os.cpu_count()) as pool:
         results = list(pool.map(lambda case: attempt(*case[0], **case[1]), cases))
     failures = [result for result in results if isinstance(result, str)]
     print(f'  {len(results)} runs: {sorted(collections.Counter(map(str, results)).items())[:9]}'

@@ -181,7 +181,7 @@ static inline int worker_leaves(struct worker *worker)
 
 /* ---- the store ---- */
 
-static char store[64];
+static char store[80];
 static bool own_mount; /* the store is a file system that we can make full */
 
 static inline void store_resize(uint64_t bytes)
