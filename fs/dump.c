@@ -331,6 +331,7 @@ static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_erro
 	struct gcr_process *process;
 	uint64_t held_bytes = 0;
 	uint64_t bytes;
+	bool unused;
 	int result = gcr_dump_memory(dump, &bytes, error);
 
 	if (result < 0)
@@ -348,7 +349,7 @@ static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_erro
 	if (bytes <= dump->room_bytes)
 		return 0;
 	set_phase(dump, "room");
-	result = gcr_reclaim(dump->task, bytes - dump->room_bytes, error);
+	result = gcr_reclaim(dump->task, bytes - dump->room_bytes, &unused, error);
 	if (result == -ECANCELED)
 		return result;
 	result = gcr_room_take(dump->room, bytes - dump->room_bytes);

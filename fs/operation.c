@@ -414,8 +414,13 @@ size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 	     operation = operation->next) {
 		if (!is_for_any_locked(operation, processes, count))
 			continue;
-		found++;
 		pthread_mutex_lock(&operation->lock);
+		/* It has ended meanwhile: nobody would end the cancellation. */
+		if (operation->is_over) {
+			pthread_mutex_unlock(&operation->lock);
+			continue;
+		}
+		found++;
 		if (cancellation) {
 			gcr_cancellation_hold(cancellation);
 			untold += gcr_operation_add_entry_locked(operation, NULL, cancellation) < 0;

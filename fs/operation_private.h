@@ -38,6 +38,7 @@ struct gcr_operation {
 	struct gcr_error error; /* the first task's that failed */
 	bool detached;		/* wanted whoever waits: opened O_NONBLOCK */
 	bool answered;		/* the waiters have had their answer */
+	bool is_over;		/* and who cancelled it */
 	bool astray;		/* some process is neither where it was nor where it was to go */
 	int64_t deadline_usec;	/* monotonic */
 	struct gcr_operation_entry *entries;

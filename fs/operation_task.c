@@ -12,9 +12,11 @@
 #include "fs/dump.h"
 #include "fs/engine.h"
 #include "fs/exchange.h"
+#include "fs/folder.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/metrics.h"
+#include "fs/pack_table.h"
 #include "fs/packing.h"
 #include "fs/reclaim.h"
 #include "fs/store.h"
@@ -253,13 +255,28 @@ int gcr_task_hold_snapshot(struct gcr_task *task, struct gcr_snapshot *snapshot,
 	return gcr_snapshot_begin_verb(snapshot, error);
 }
 
+static bool is_packed(struct gcr_snapshot *snapshot)
+{
+	struct gcr_pack_figures figures;
+
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	return figures.pieces;
+}
+
 static int unpack(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
 	const struct gcr_process *process = task->process;
+	struct gcr_pack_figures figures;
+	bool unused;
 	int result;
 
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	if (!figures.pieces)
+		return 0;
+	task->unpacked_bytes = figures.packed_bytes;
+	gcr_task_set_bytes(task, 0);
 	atomic_store(&task->phase, "room");
-	result = gcr_reclaim_to_unpack(task, snapshot, error);
+	result = gcr_reclaim(task, figures.packed_bytes - figures.hole_bytes, &unused, error);
 	if (!result)
 		result = gcr_packing_undo(task, snapshot, error);
 	gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);
@@ -269,6 +286,7 @@ static int unpack(struct gcr_task *task, struct gcr_snapshot *snapshot, struct g
 /* Verbs win over those who write to the snapshot that the process has. */
 static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 {
+	bool is_unpacked = task->command->verb == GCR_VERB_DUMP && !task->recovery;
 	struct gcr_process *process = task->process;
 	struct gcr_snapshot *snapshot;
 	int result = 0;
@@ -279,10 +297,16 @@ static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 	if (!snapshot)
 		return 0;
 	/* A place has the files themselves. */
-	if (task->command->verb == GCR_VERB_DUMP && !task->recovery)
+	if (is_unpacked)
 		result = unpack(task, snapshot, error);
 	if (!result)
 		result = gcr_task_hold_snapshot(task, snapshot, error);
+	/* Its owner may have moved a file away meanwhile, and back. */
+	if (!result && is_unpacked && is_packed(snapshot))
+		result = gcr_error_set(error, EBUSY,
+				       "somebody has changed the files of process %d as they were "
+				       "unpacked",
+				       (int)process->pid);
 	gcr_snapshot_unref(snapshot);
 	return result;
 }

@@ -51,6 +51,7 @@ void gcr_operation_answer_cancellations(struct gcr_operation *operation, int err
 	size_t count;
 
 	pthread_mutex_lock(&operation->lock);
+	operation->is_over = true;
 	entries = TAKE_PTR(operation->entries);
 	count = operation->entries_count;
 	operation->entries_count = 0;

@@ -61,7 +61,7 @@ static void look(struct gcr_pack_after *after)
 	struct gcr_error error = {0};
 	size_t count = 0;
 
-	if (after->packed && gcr_packing_is_under_way(&after->packed, 1))
+	if (after->packed && gcr_packing_is_under_way(after->packed, GCR_VERB_PACK))
 		return;
 	gcr_process_unref(TAKE_PTR(after->packed));
 	if (gcr_processes_list(after->daemon->processes, &list, &count) < 0)

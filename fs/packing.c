@@ -206,11 +206,11 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 	work = TAKE_PTR(target->work);
 	if (work)
 		skipped = gcr_pack_work_skipped(work);
-	is_whole = target->is_done && !target->error.number && !skipped;
 	if (!target->is_done && !target->error.number)
 		explain_stop(packing->stop, verb, &target->error);
 	if (!target->error.number && work)
 		gcr_pack_work_result(work, &target->error);
+	is_whole = !target->error.number && !skipped;
 	if (!target->error.number && skipped)
 		gcr_error_set(&target->error, EBUSY,
 			      "%u of its files are open, mapped or linked by others and stay as "
@@ -600,6 +600,12 @@ static bool is_for_any_locked(const struct gcr_packing *packing,
 	return is;
 }
 
+bool gcr_packing_is_under_way(struct gcr_process *process, enum gcr_verb verb)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	return process->packing && process->packing->command.verb == verb;
+}
+
 static void stop(struct gcr_packing *packing, int reason)
 {
 	GCR_LOCK_SCOPE(&packing->lock);
@@ -614,11 +620,15 @@ size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
 
 	pthread_mutex_lock(&packings.lock);
 	for (struct gcr_packing *packing = packings.list; packing; packing = packing->next) {
-		/* As long as it is a process's, nobody has been answered. */
 		if (!is_for_any_locked(packing, processes, count))
 			continue;
-		found++;
 		pthread_mutex_lock(&packing->lock);
+		/* It has ended meanwhile: nobody would end the cancellation. */
+		if (packing->answered) {
+			pthread_mutex_unlock(&packing->lock);
+			continue;
+		}
+		found++;
 		if (cancellation) {
 			gcr_cancellation_hold(cancellation);
 			untold += add_waiting_locked(packing, NULL, cancellation) < 0;

@@ -29,6 +29,9 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 		      struct gcr_process *const *processes, size_t count, struct gcr_waiter *waiter,
 		      struct gcr_error *error);
 
+/* Is @verb, one of these two, under way for it? */
+bool gcr_packing_is_under_way(struct gcr_process *process, enum gcr_verb verb);
+
 /*
  * `cancel`: end what is under way for any of these; how many that are. @cancellation, which may be
  * NULL, waits until each has ended.

@@ -33,11 +33,15 @@ static int result_of(struct undo *undo)
 /* The next piece: 1, or 0 if there is none. One file that stays packed is one too many. */
 static int step(struct undo *undo, struct gcr_error *error)
 {
+	const struct gcr_process *process = undo->task->process;
 	int result;
 
 	if (gcr_task_stopped(undo->task))
 		return -ECANCELED;
 	result = gcr_pack_work_step(undo->work, NULL, error);
+	if (result > 0)
+		gcr_store_use_claim(process->daemon->store, process->pid, process->start_ticks,
+				    GCR_PACK_PIECE_BYTES);
 	return result < 0 || !gcr_pack_work_result(undo->work, error) ? result : -error->number;
 }
 
@@ -89,8 +93,10 @@ int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struc
 	if (!figures.pieces)
 		return 0;
 	atomic_store(&task->phase, "unpack");
-	task->unpacked_bytes = figures.packed_bytes;
-	gcr_task_set_bytes(task, 0);
+	/* Whatever the verb comes to, there is something to pack again. */
+	pthread_mutex_lock(&task->process->lock);
+	task->process->was_packed = false;
+	pthread_mutex_unlock(&task->process->lock);
 	result = gcr_pack_work_create(snapshot, true, &work, error);
 	if (result < 0)
 		return result;

@@ -87,6 +87,9 @@ static int64_t may_pack(struct gcr_process *process)
 {
 	int64_t since_usec = 0;
 
+	if (gcr_packing_is_under_way(process, GCR_VERB_UNPACK))
+		return 0;
+
 	pthread_mutex_lock(&process->lock);
 	if (process->state == GCR_STATE_FROZEN && !process->task && process->snapshot &&
 	    (!process->was_packed || process->was_unpacked))
@@ -123,7 +126,7 @@ static struct gcr_process *find_longest_frozen(const struct reclaim *reclaim,
 
 static bool is_being_packed(const struct reclaim *reclaim)
 {
-	return reclaim->packed && gcr_packing_is_under_way(&reclaim->packed, 1);
+	return reclaim->packed && gcr_packing_is_under_way(reclaim->packed, GCR_VERB_PACK);
 }
 
 /* False: there is nothing left to pack. */
@@ -134,11 +137,9 @@ static bool pack_next(struct reclaim *reclaim)
 	struct gcr_error error = {0};
 	bool is_begun = process && take_turn(&reclaim->packs, process);
 
-	/* What refuses it, another verb perhaps, does not concern us. */
-	if (is_begun) {
+	/* What refuses it, another verb perhaps, does not concern us. It is held by `packs`. */
+	if (is_begun && !gcr_packing_start(reclaim->daemon, &command, &process, 1, NULL, &error))
 		reclaim->packed = process;
-		gcr_packing_start(reclaim->daemon, &command, &process, 1, NULL, &error);
-	}
 	gcr_process_unref(process);
 	return is_begun;
 }
@@ -238,7 +239,9 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 {
 	char words[GCR_ERROR_WORDS_MAX];
 
-	if (result < 0 && reclaim->spill_error.number) {
+	if (!result) {
+		*error = (struct gcr_error){0}; /* what it lacked before */
+	} else if (reclaim->spill_error.number) {
 		memcpy(words, error->words, sizeof(words));
 		gcr_error_set(error, error->number, "%.250s; %.250s", words,
 			      reclaim->spill_error.words);
@@ -246,8 +249,9 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 	return result;
 }
 
-int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
+int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct gcr_error *error)
 {
+	bool has_waited = false;
 	const struct gcr_process *process = task->process;
 	_cleanup_(finish_cleanup) struct reclaim *reclaim =
 		&(struct reclaim){.task = task, .daemon = process->daemon, .bytes = bytes};
@@ -265,8 +269,11 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
 		result = gcr_store_claim(store, process->pid, process->start_ticks, bytes, &missing,
 					 error);
 		/* However much goes, it would not be enough. */
-		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes)
+		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes) {
+			*ret_waited = has_waited;
 			return explain(reclaim, result, error);
+		}
+		has_waited = true;
 		if (step(reclaim, missing))
 			continue;
 		/* What others have just given up may not be on its way yet. */
@@ -274,14 +281,4 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error)
 			return explain(reclaim, result, error);
 		poll(NULL, 0, LOOK_MSEC);
 	}
-}
-
-int gcr_reclaim_to_unpack(struct gcr_task *task, struct gcr_snapshot *snapshot,
-			  struct gcr_error *error)
-{
-	struct gcr_pack_figures figures;
-
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
-	return figures.pieces ? gcr_reclaim(task, figures.packed_bytes - figures.hole_bytes, error)
-			      : 0;
 }

@@ -7,6 +7,7 @@
 #ifndef GCR_FS_RECLAIM_H
 #define GCR_FS_RECLAIM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fs/operation.h"
@@ -15,16 +16,10 @@
 /*
  * Have room for @bytes more in the store for the process of @task: claimed then, as by
  * gcr_store_claim(). It takes as long as the task may; nothing that has a task itself is touched.
- * No lock held. -ENOSPC, -ENOMEM with figures: all that could be done for it has been;
- * -ECANCELED: the operation is to stop, and words say if packing goes on.
+ * *ret_waited: it was not there at once. No lock held. -ENOSPC, -ENOMEM with figures: all that
+ * could be done for it has been; -ECANCELED: the operation is to stop, and words say if packing
+ * goes on.
  */
-int gcr_reclaim(struct gcr_task *task, uint64_t bytes, struct gcr_error *error);
-
-/*
- * The same for all that is packed of a snapshot of the task's own, which is to be unpacked; the
- * caller ends the claim when it is.
- */
-int gcr_reclaim_to_unpack(struct gcr_task *task, struct gcr_snapshot *snapshot,
-			  struct gcr_error *error);
+int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct gcr_error *error);
 
 #endif

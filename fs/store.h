@@ -127,6 +127,8 @@ uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count);
  */
 int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uint64_t bytes,
 		    uint64_t *ret_missing, struct gcr_error *error);
+/* So much of it has been taken by now: it counts no longer twice. */
+void gcr_store_use_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uint64_t bytes);
 void gcr_store_end_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks); /* if any */
 /*
  * Wait a moment for what is being removed, or also for those who may have what was removed just

@@ -74,6 +74,17 @@ void gcr_store_end_claim(struct gcr_store *store, pid_t pid, uint64_t start_tick
 	pthread_mutex_unlock(&store->lock);
 }
 
+void gcr_store_use_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uint64_t bytes)
+{
+	struct gcr_store_claim *claim;
+
+	pthread_mutex_lock(&store->lock);
+	claim = *find_locked(store, pid, start_ticks);
+	if (claim)
+		claim->bytes -= bytes < claim->bytes ? bytes : claim->bytes;
+	pthread_mutex_unlock(&store->lock);
+}
+
 /* What the next freeze of a process uses again, or gives back first. Lock: store. */
 static uint64_t own_kept_locked(const struct gcr_store *store, pid_t pid, uint64_t start_ticks)
 {

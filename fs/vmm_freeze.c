@@ -68,7 +68,7 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
  * Room for what it has now, which others may have to give up first: it need not stand still for
  * that. What it has when the gate is closed may be more.
  */
-static int make_room(struct gcr_vmm *vmm, struct gcr_error *error)
+static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
 	uint64_t bytes = 0;
@@ -81,10 +81,25 @@ static int make_room(struct gcr_vmm *vmm, struct gcr_error *error)
 	for (size_t i = 0; i < vmm->count; i++)
 		bytes += vmm->extents[i].bytes;
 	gcr_task_set_bytes(drive->task, bytes);
-	result = gcr_reclaim(drive->task, gcr_snapshot_cost(vmm->extents, vmm->count), error);
+	result = gcr_reclaim(drive->task, gcr_snapshot_cost(vmm->extents, vmm->count), ret_waited,
+			     error);
 	free(TAKE_PTR(vmm->own_extents));
 	vmm->extents = NULL;
 	vmm->count = vmm->device_count = 0;
+	return result;
+}
+
+/* What may be otherwise a moment later. */
+static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int result = check_children(drive, error);
+
+	/* What the driver has of it in VRAM stays there with the data alone. */
+	if (!result && gcr_drive_takes_control(drive))
+		result = gcr_drive_take_stock(drive, error);
+	if (!result)
+		result = gcr_drive_check_running(drive, ret_state, error);
 	return result;
 }
 
@@ -95,6 +110,7 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	struct gcr_process *process = drive->process;
 	struct gcr_hello hello = {0};
 	struct gcr_share shares[GCR_GPUS_MAX];
+	bool has_waited = false;
 	unsigned int count;
 	int result;
 
@@ -109,12 +125,7 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	gcr_helpers_hello(drive->vendor->helpers, &hello);
 	result = gcr_drive_preflight(drive, hello.driver_version, error);
 	if (!result)
-		result = check_children(drive, error);
-	/* What the driver has of it in VRAM stays there with the data alone. */
-	if (!result && gcr_drive_takes_control(drive))
-		result = gcr_drive_take_stock(drive, error);
-	if (!result)
-		result = gcr_drive_check_running(drive, ret_state, error);
+		result = look(vmm, ret_state, error);
 	if (result < 0)
 		return result;
 	pthread_mutex_lock(&process->lock);
@@ -124,7 +135,12 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	for (unsigned int i = 0; i < count; i++)
 		gcr_helpers_start_worker(drive->vendor->helpers, shares[i].uuid);
 	result = gcr_vmm_connect(vmm, CONNECT_USEC, error);
-	return result < 0 ? result : make_room(vmm, error);
+	if (!result)
+		result = make_room(vmm, &has_waited, error);
+	/* It has gone on meanwhile. */
+	if (!result && has_waited)
+		result = look(vmm, ret_state, error);
+	return result;
 }
 
 /* Are the workers ready that will be needed? */
