@@ -188,7 +188,8 @@ def check_phases(abi, title, phases):
 def check_words(abi, daemon):
     phases = [phase for path in (*ENGINES, *DUMP)
               for phase in re.findall(r'set_phase\([&\w>-]+, "([\w-]+)"\)', read(path))]
-    phases += re.findall(r'task->phase, "(\w+)"', read('fs/operation.c'))
+    phases += [phase for path in ('fs/operation.c', 'fs/operation_task.c')
+               for phase in re.findall(r'task->phase, "(\w+)"', read(path))]
     check_phases(abi, 'STATUS OF A PROCESS', phases)
     phases = [phase for path in RESTORE
               for phase in re.findall(r'(?:set_phase\(\w+|&restore->phase), "([\w-]+)"\)',
