@@ -129,11 +129,13 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
 void gcr_drive_leave(struct gcr_drive *drive);
 
 /*
- * End a worker of this GPU that nobody uses, whose context takes VRAM; none takes its place until
- * gcr_drive_leave(). False: there is none.
+ * End a worker of this GPU that nobody uses, whose context takes VRAM. Until gcr_drive_let_start()
+ * or gcr_drive_finish() none takes its place: the driver needs some more VRAM after a restore, too.
+ * False: there is none.
  */
 bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
 			       bool is_second);
+void gcr_drive_let_start(struct gcr_drive *drive);
 
 /* The GPUs that a Restore will need VRAM of, as a mask of indexes. */
 uint32_t gcr_drive_need_mask(struct gcr_drive *drive);

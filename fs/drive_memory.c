@@ -114,6 +114,12 @@ bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_U
 	return true;
 }
 
+void gcr_drive_let_start(struct gcr_drive *drive)
+{
+	while (drive->ended_count)
+		gcr_helper_put(drive->ended[--drive->ended_count]);
+}
+
 /* The workers of one GPU that nobody uses now. False: there are none. */
 static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
 			     const uint8_t uuid[GCR_UUID_BYTES])
@@ -228,8 +234,6 @@ void gcr_drive_leave(struct gcr_drive *drive)
 	/* One that has its VRAM again after all needs it no more. */
 	bool is_back = task->is_undoing && !drive->rolling_back;
 
-	while (drive->ended_count)
-		gcr_helper_put(drive->ended[--drive->ended_count]);
 	if (task->exchange && !is_back)
 		gcr_exchange_keep_admission(drive->task, drive->admitted);
 	else if (drive->admitted)
@@ -240,6 +244,7 @@ void gcr_drive_leave(struct gcr_drive *drive)
 void gcr_drive_finish(struct gcr_drive *drive)
 {
 	gcr_helper_put(TAKE_PTR(drive->helper));
+	gcr_drive_let_start(drive);
 	gcr_drive_leave(drive);
 }
 

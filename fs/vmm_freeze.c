@@ -234,13 +234,15 @@ static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
 	uint32_t copies = gcr_drive_takes_control(&vmm->drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0;
 	int result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
 
-	if (result != -ENOMEM || !gcr_vmm_end_idle_workers(vmm))
+	if (result != -ENOMEM)
 		return result;
 	gcr_vmm_close_sessions(vmm);
+	if (!gcr_vmm_end_idle_workers(vmm))
+		return result;
 	*error = (struct gcr_error){0};
 	result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
 	/* Who waits for those that have ended gets others. */
-	gcr_drive_leave(&vmm->drive);
+	gcr_drive_let_start(&vmm->drive);
 	return result;
 }
 

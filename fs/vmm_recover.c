@@ -19,6 +19,7 @@ int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct g
 		return result;
 	if (gcr_drive_to_running(drive, &state, error) < 0)
 		return -EIO;
+	gcr_drive_let_start(drive);
 	gcr_drive_leave(drive);
 	drive->rolling_back = false;
 	*control = GCR_CONTROL_RUNNING;

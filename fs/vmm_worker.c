@@ -494,4 +494,5 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 		gcr_helper_put(TAKE_PTR(worker->helper));
 		worker->has_ended = false;
 	}
+	gcr_drive_let_start(&vmm->drive);
 }
