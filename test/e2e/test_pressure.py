@@ -294,7 +294,9 @@ def test_several_at_once():
                 pieces.check_files()
             for pieces in news:
                 pieces.thaw()
-            machine.must(None, 'unpack ' + ' '.join(str(pieces.pid) for pieces in olds))
+            # A worker may have files that are gone for a moment.
+            verb = 'unpack ' + ' '.join(str(pieces.pid) for pieces in olds)
+            wait_for(lambda: machine.write(None, verb) == 'ok', 'the room')
             writers = [machine.writer(pieces.pid, 'freeze') for pieces in news[:2]]
             machine.must(olds[0].pid, 'thaw')
             olds[1].demo.end()
