@@ -184,8 +184,10 @@ static struct gcr_packs_figures figures(struct gcr_packs *packs)
 /* What is counted is what is there, in both places. */
 static void check_account(struct gcr_packs *packs)
 {
-	struct gcr_packs_figures found = figures(packs);
+	struct gcr_packs_figures found;
 
+	gcr_packs_wait_disk(packs);
+	found = figures(packs);
 	if (store_used() != found.memory_bytes || disk_used() != found.spilled_bytes)
 		fprintf(stderr, "store %" PRIu64 ", %" PRIu64 "; disk %" PRIu64 ", %" PRIu64 "\n",
 			store_used(), found.memory_bytes, disk_used(), found.spilled_bytes);
@@ -316,6 +318,7 @@ static void test_spill(void)
 	gcr_packs_drop(packs, &entries[16], CHUNKS - 16);
 	CHECK(!read_chunk(packs, packer, &shared, 7));
 	gcr_packs_drop(packs, &shared, 1);
+	gcr_packs_wait_disk(packs);
 	CHECK(!disk_used() && !figures(packs).spilled_segments);
 	CHECK(access(path, F_OK) < 0 && errno == ENOENT);
 	gcr_packs_drop(packs, &other, 1);
@@ -490,7 +493,9 @@ static void be_killed(void)
 	spill_segment(packs, entries[0].segment, &bytes);
 	plan->dropping = true;
 	gcr_packs_drop(packs, &entries[CHUNKS / 2], CHUNKS / 2);
+	gcr_packs_wait_disk(packs);
 	gcr_packs_drop(packs, entries, CHUNKS / 2);
+	gcr_packs_wait_disk(packs);
 }
 
 /* From nothing done to all dropped again: the chunks that tables name are there. */
@@ -576,6 +581,7 @@ static void test_no_holes(void)
 	CHECK(!spill_segment(packs, entries[0].segment, &bytes));
 	fail_at(1, EOPNOTSUPP);
 	gcr_packs_drop(packs, entries, CHUNKS / 2);
+	gcr_packs_wait_disk(packs);
 	CHECK(plan->reached && disk_used() == bytes && figures(packs).spilled_bytes == bytes);
 	fail_at(0, 0);
 	for (uint64_t i = CHUNKS / 2; i < CHUNKS; i++)
