@@ -258,7 +258,6 @@ static void switch_over(struct move *move)
 	segment->is_busy = false;
 	gcr_packs_trim(packs);
 	pthread_mutex_unlock(&packs->lock);
-	gcr_packs_trim_disk(packs);
 }
 
 static int copy(struct move *move)
@@ -400,11 +399,13 @@ static void remove_gone(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 	gcr_pack_segment_close(segment);
 }
 
-void gcr_packs_trim_disk(struct gcr_packs *packs)
+/* The trimmer: until there is nothing to do. */
+static void *trim_all(void *data)
 {
+	struct gcr_packs *packs = data;
 	struct gcr_pack_segment *segment;
 
-	pthread_mutex_lock(&packs->lock);
+	GCR_LOCK_SCOPE(&packs->lock);
 	for (;;) {
 		segment = packs->gone;
 		if (segment) {
@@ -419,5 +420,46 @@ void gcr_packs_trim_disk(struct gcr_packs *packs)
 			break;
 		trim_locked(packs, segment);
 	}
-	pthread_mutex_unlock(&packs->lock);
+	packs->is_trimming = false;
+	pthread_cond_broadcast(&packs->changed);
+	return NULL;
+}
+
+/* One that is not trimming: it let the lock go at its very end. Lock: packs. */
+static void join_locked(struct gcr_packs *packs)
+{
+	if (packs->has_trimmer)
+		pthread_join(packs->trimmer, NULL);
+	packs->has_trimmer = false;
+}
+
+void gcr_packs_trim_disk_locked(struct gcr_packs *packs)
+{
+	if (packs->is_trimming || (!packs->gone && !find_loose_locked(packs)))
+		return;
+	join_locked(packs);
+	/* Without a thread it is done when more is dropped, or by the next daemon. */
+	packs->has_trimmer = !pthread_create(&packs->trimmer, NULL, trim_all, packs);
+	packs->is_trimming = packs->has_trimmer;
+}
+
+void gcr_packs_wait_disk(struct gcr_packs *packs)
+{
+	GCR_LOCK_SCOPE(&packs->lock);
+	while (packs->is_trimming)
+		pthread_cond_wait(&packs->changed, &packs->lock);
+	join_locked(packs);
+}
+
+void gcr_packs_finish_disk(struct gcr_packs *packs)
+{
+	if (packs->has_trimmer)
+		pthread_join(packs->trimmer, NULL);
+	while (packs->gone) {
+		struct gcr_pack_segment *segment = packs->gone;
+
+		packs->gone = segment->next_gone;
+		gcr_spill_give(packs->account.spill, segment->pages_there * GCR_PACK_PAGE_BYTES);
+		gcr_pack_segment_close(segment);
+	}
 }

@@ -107,6 +107,7 @@ void gcr_packs_trim(struct gcr_packs *packs)
 		else if (!segment->path)
 			gcr_packs_give(packs, gcr_pack_segment_trim(segment));
 	}
+	gcr_packs_trim_disk_locked(packs);
 }
 
 /* The one that chunks are added to now. */
@@ -202,6 +203,7 @@ static int open_users_directory(int store_fd, uid_t uid)
 
 static void free_packs(struct gcr_packs *packs)
 {
+	gcr_packs_finish_disk(packs);
 	for (size_t i = 0; i < packs->segments_count; i++) {
 		struct gcr_pack_segment *segment = packs->segments[i];
 		uint64_t bytes = segment->pages_there * GCR_PACK_PAGE_BYTES;
@@ -448,13 +450,11 @@ void gcr_packs_zeros(size_t size, struct gcr_pack_entry *ret_entry)
 
 void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entries, size_t count)
 {
-	pthread_mutex_lock(&packs->lock);
+	GCR_LOCK_SCOPE(&packs->lock);
 	for (size_t i = 0; i < count; i++)
 		if (entries[i].kind == GCR_PACK_STORED)
 			unrefer(packs, &entries[i]);
 	gcr_packs_trim(packs);
-	pthread_mutex_unlock(&packs->lock);
-	gcr_packs_trim_disk(packs);
 }
 
 /* Its segment, of which the mapping stays until stop_reading(). NULL: there is none. */
@@ -570,13 +570,11 @@ int gcr_packs_claim(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 
 void gcr_packs_sweep(struct gcr_packs *packs)
 {
-	pthread_mutex_lock(&packs->lock);
+	GCR_LOCK_SCOPE(&packs->lock);
 	packs->is_known = true;
 	for (size_t i = 0; i < packs->segments_count; i++)
 		gcr_pack_segment_loosen(packs->segments[i]);
 	gcr_packs_trim(packs);
-	pthread_mutex_unlock(&packs->lock);
-	gcr_packs_trim_disk(packs);
 }
 
 void gcr_packs_figures(struct gcr_packs *packs, struct gcr_packs_figures *ret_figures)

@@ -66,7 +66,7 @@ void gcr_packs_zeros(size_t size, struct gcr_pack_entry *ret_entry);
 
 /*
  * A reference less of each. Entries that are no stored chunks are skipped. Memory is given back at
- * once, and for many of them sooner than one by one.
+ * once, and for many of them sooner than one by one; the disk later, by a thread.
  */
 void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entries, size_t count);
 
@@ -88,6 +88,8 @@ int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,
  */
 int gcr_packs_spill(struct gcr_packs *packs, uint32_t segment, uint64_t *ret_freed_bytes,
 		    struct gcr_error *error);
+/* Returns when that thread has nothing to do. Blocks on the disk. */
+void gcr_packs_wait_disk(struct gcr_packs *packs);
 /* The numbers of those that are there, in order; for the caller to free. -ENOMEM */
 int gcr_packs_spilled(struct gcr_packs *packs, uint32_t **ret_numbers, size_t *ret_count);
 

@@ -112,11 +112,14 @@ struct gcr_packs {
 	struct gcr_packs_account account;
 
 	pthread_mutex_t lock;	/* guards what follows */
-	pthread_cond_t changed; /* a mapping has no reader any more */
+	pthread_cond_t changed; /* a mapping has no reader any more; the trimmer has ended */
 	struct gcr_pack_index index;
 	struct gcr_pack_segment **segments; /* by number */
 	size_t segments_count;
 	struct gcr_pack_segment *gone; /* on the disk, to be removed */
+	pthread_t trimmer;	       /* of the disk */
+	bool is_trimming;	       /* it runs */
+	bool has_trimmer;	       /* it has run, and is to be joined */
 	uint32_t last_number;
 	bool is_known; /* all that is there has been claimed: the rest may go */
 	uint64_t packed_bytes;
@@ -127,8 +130,8 @@ struct gcr_packs {
 /* NULL: there is none. Lock: packs. */
 struct gcr_pack_segment *gcr_packs_find_segment(const struct gcr_packs *packs, uint32_t number);
 /*
- * Pages, and whole segments, of which nothing is used go back, but for those on the disk: these are
- * for gcr_packs_trim_disk(). Lock: packs.
+ * Pages, and whole segments, of which nothing is used go back; those on the disk by a thread. Lock:
+ * packs.
  */
 void gcr_packs_trim(struct gcr_packs *packs);
 /* What the account has of it goes back. Lock: packs. */
@@ -144,9 +147,11 @@ int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment
 /* What a daemon that was killed had begun. */
 void gcr_packs_remove_unfinished(int directory_fd, const char *name);
 /*
- * Pages and files on the disk of which nothing is used go. Blocks on the disk, so no lock may be
- * held; after all that drops chunks.
+ * Pages and files on the disk of which nothing is used go, by a thread: who drops chunks does not
+ * wait for the disk. Lock: packs.
  */
-void gcr_packs_trim_disk(struct gcr_packs *packs);
+void gcr_packs_trim_disk_locked(struct gcr_packs *packs);
+/* Nobody uses the packs any more: what the disk has stays. */
+void gcr_packs_finish_disk(struct gcr_packs *packs);
 
 #endif

@@ -65,6 +65,7 @@ void gcr_packs_users_destroy(struct gcr_packs_users *users)
 		struct user *user = users->users;
 
 		users->users = user->next;
+		gcr_packs_wait_disk(user->packs);
 		gcr_packs_unref(user->packs);
 		free(user);
 	}

@@ -305,6 +305,9 @@ static int write_link(const struct gcr_spill *spill)
 {
 	const char *name = GCR_PACKS_NAME "/." GCR_SPILL_NAME;
 
+	/* The store may be full. */
+	if (spill->left && !strcmp(spill->left, spill->home))
+		return 0;
 	if (mkdirat(spill->store_fd, GCR_PACKS_NAME, 0700) < 0 && errno != EEXIST)
 		return -errno;
 	if (unlinkat(spill->store_fd, name, 0) < 0 && errno != ENOENT)

@@ -88,6 +88,12 @@ static uint64_t spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes)
 	return bytes;
 }
 
+/* What nobody needs has gone from it. */
+static void wait_disk(struct gcr_snapshot *snapshot)
+{
+	gcr_packs_wait_disk(gcr_folder_packs(gcr_snapshot_folder(snapshot)));
+}
+
 static uint64_t spilled_of(struct gcr_snapshot *snapshot)
 {
 	uint64_t bytes;
@@ -144,6 +150,7 @@ static void test_spill(void)
 	check_files(snapshot, 0);
 	CHECK(!spill(snapshot, UINT64_MAX));
 	unpack_all(snapshot);
+	wait_disk(snapshot);
 	CHECK(!disk_used() && !packs_figures().spilled_bytes && !spilled_of(snapshot));
 	check_files(snapshot, 0);
 	gcr_snapshot_discard(snapshot);
@@ -177,6 +184,7 @@ static void test_two(void)
 	gcr_snapshot_discard(same);
 	while (packs_figures().spilled_segments > 1)
 		usleep(1000);
+	wait_disk(second);
 	CHECK(disk_used() == packs_figures().spilled_bytes);
 	gcr_snapshot_discard(second);
 	wait_used(0);

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A daemon that is killed at any step of moving a segment to a disk and of taking it away there, or
+ * a disk that fails at any step: nothing is lost, and nothing is left behind. Calls that change the
+ * disk, or the store, can be made to fail, or to be the last.
+ */
+#include <sys/syscall.h>
+
+#include "test/unit/spill.h"
+
+/* ---- calls that fail ---- */
+
+/* Shared with children. */
+struct plan {
+	unsigned int at; /* the call with this number; 0: none */
+	int error;	 /* fails with this; 0: the process ends there */
+	unsigned int calls;
+	bool reached;
+	bool dropping; /* what follows takes chunks away */
+};
+static struct plan *plan;
+
+/* In @real or not: 0 it is to be called. */
+static int step(void)
+{
+	if (!plan || !plan->at || ++plan->calls != plan->at)
+		return 0;
+	plan->reached = true;
+	if (!plan->error)
+		_exit(0);
+	errno = plan->error;
+	return -1;
+}
+
+int fsync(int fd)
+{
+	return step() ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at)
+{
+	return step() ? -1 : syscall(SYS_pwrite64, fd, bytes, size, at);
+}
+
+int ftruncate(int fd, off_t size)
+{
+	return step() ? -1 : (int)syscall(SYS_ftruncate, fd, size);
+}
+
+int symlinkat(const char *target, int fd, const char *name)
+{
+	return step() ? -1 : (int)syscall(SYS_symlinkat, target, fd, name);
+}
+
+int renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+	return step() ? -1 : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+	return step() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int unlink(const char *path)
+{
+	return step() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int unlinkat(int fd, const char *path, int flags)
+{
+	return step() ? -1 : (int)syscall(SYS_unlinkat, fd, path, flags);
+}
+
+int fallocate(int fd, int mode, off_t at, off_t size)
+{
+	return step() ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, size);
+}
+
+static void fail_at(unsigned int at, int error)
+{
+	*plan = (struct plan){.at = at, .error = error};
+}
+
+/* ---- killed, and failing, at every step ---- */
+
+static void be_killed(void)
+{
+	unsigned int at = plan->at;
+	struct gcr_packs *packs;
+	uint64_t bytes;
+
+	plan->at = 0;
+	packs = open_packs(UINT64_MAX);
+	add_all(packs);
+	plan->at = at;
+	plan->calls = 0;
+	spill_segment(packs, entries[0].segment, &bytes);
+	plan->dropping = true;
+	gcr_packs_drop(packs, &entries[CHUNKS / 2], CHUNKS / 2);
+	gcr_packs_wait_disk(packs);
+	gcr_packs_drop(packs, entries, CHUNKS / 2);
+	gcr_packs_wait_disk(packs);
+}
+
+/* From nothing done to all dropped again: the chunks that tables name are there. */
+static void test_killed(void)
+{
+	unsigned int at = 1;
+	unsigned int spilled = 0;
+	unsigned int gone = 0;
+
+	for (;; at++) {
+		struct gcr_packs *packs;
+		bool is_reached;
+		bool is_dropping;
+		size_t claimed = 0;
+
+		fail_at(at, 0);
+		in_child(be_killed);
+		is_reached = plan->reached;
+		is_dropping = plan->dropping;
+		fail_at(0, 0);
+		packs = open_packs(UINT64_MAX);
+		/* A table is gone before its chunks are dropped: those before are still there. */
+		while (claimed < CHUNKS && !gcr_packs_claim(packs, &entries[claimed]))
+			claimed++;
+		CHECK(claimed == CHUNKS || is_dropping);
+		gcr_packs_sweep(packs);
+		if (!is_dropping)
+			check_all(packs);
+		for (uint64_t i = 0; i < claimed && i < CHUNKS / 2; i++)
+			CHECK(!read_chunk(packs, packer, &entries[i], i));
+		check_account(packs);
+		spilled += figures(packs).spilled_segments;
+		gone += !claimed;
+		gcr_packs_drop(packs, entries, claimed);
+		close_packs(packs);
+		check_nothing();
+		if (!is_reached)
+			break;
+	}
+	CHECK(at > 10 && spilled > 1 && gone);
+}
+
+static void test_failing(int error)
+{
+	for (unsigned int at = 1;; at++) {
+		struct gcr_packs *packs = open_packs(UINT64_MAX);
+		struct gcr_packs_figures before;
+		uint64_t bytes = 0;
+		int result;
+
+		add_all(packs);
+		before = figures(packs);
+		fail_at(at, error);
+		result = spill_segment(packs, entries[0].segment, &bytes);
+		plan->at = 0;
+		CHECK(plan->reached || !result);
+		CHECK(result <= 0 && (result ? result == -error && !bytes : bytes));
+		if (result < 0)
+			CHECK(figures(packs).memory_bytes == before.memory_bytes);
+		check_all(packs);
+		check_account(packs);
+		/* It goes when the disk does. */
+		if (result < 0)
+			CHECK(!spill_segment(packs, entries[0].segment, &bytes) && bytes);
+		check_all(packs);
+		check_account(packs);
+		gcr_packs_drop(packs, entries, CHUNKS);
+		close_packs(packs);
+		check_nothing();
+		if (!plan->reached)
+			break;
+		CHECK(at < 100);
+	}
+}
+
+/* A disk that makes no holes has the file until all of it is dropped. */
+static void test_no_holes(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	uint64_t bytes;
+
+	add_all(packs);
+	CHECK(!spill_segment(packs, entries[0].segment, &bytes));
+	fail_at(1, EOPNOTSUPP);
+	gcr_packs_drop(packs, entries, CHUNKS / 2);
+	gcr_packs_wait_disk(packs);
+	CHECK(plan->reached && disk_used() == bytes && figures(packs).spilled_bytes == bytes);
+	fail_at(0, 0);
+	for (uint64_t i = CHUNKS / 2; i < CHUNKS; i++)
+		CHECK(!read_chunk(packs, packer, &entries[i], i));
+	gcr_packs_drop(packs, &entries[CHUNKS / 2], CHUNKS / 2);
+	close_packs(packs);
+	check_nothing();
+}
+
+int main(void)
+{
+	begin();
+	plan = mmap(NULL, sizeof(*plan), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(plan != MAP_FAILED);
+	test_killed();
+	test_failing(EIO);
+	test_failing(ENOSPC);
+	test_no_holes();
+	end();
+	return 0;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The directory on a disk: which ones are used, what is removed in them, and that nothing else is.
+ */
+#include "test/unit/spill.h"
+
+/* ---- whose directories ---- */
+
+static void make(const char *name, const char *file)
+{
+	char path[PATH_MAX];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", directory_on_disk, name);
+	CHECK(!mkdir(path, 0700) || errno == EEXIST);
+	if (!file)
+		return;
+	snprintf(path, sizeof(path), "%s/%s/1000", directory_on_disk, name);
+	CHECK(!mkdir(path, 0700) || errno == EEXIST);
+	snprintf(path, sizeof(path), "%s/%s/1000/%s", directory_on_disk, name, file);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && !close(fd));
+}
+
+static bool is_there(const char *name, const char *file)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/%s/%s", directory_on_disk, name, file);
+	return !access(path, F_OK);
+}
+
+static void test_orphans(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	char home[PATH_MAX];
+	char earlier[128], foreign[128], beside[128], wrong[128], mixed[128];
+	bool has_machine;
+	ssize_t length;
+
+	length = readlinkat(store_fd, GCR_PACKS_NAME "/" GCR_SPILL_NAME, home, sizeof(home) - 1);
+	CHECK(length > 0);
+	home[length] = '\0';
+	memmove(home, strrchr(home, '/') + 1, strlen(strrchr(home, '/')));
+	/* gpucrfs-<machine>-<boot>-<random> */
+	CHECK(strlen(home) == 8 + 17 + 17 + 16 && home[24] == '-' && home[41] == '-');
+	has_machine = strspn(home + 8, "0") < 16;
+	snprintf(beside, sizeof(beside), "%s", home);
+	memset(beside + 42, 'a', 16);
+	snprintf(earlier, sizeof(earlier), "%s", beside);
+	memset(earlier + 25, 'b', 16);
+	snprintf(mixed, sizeof(mixed), "%s", earlier);
+	mixed[50] = 'f';
+	snprintf(foreign, sizeof(foreign), "%s", earlier);
+	memset(foreign + 8, 'c', 16);
+	snprintf(wrong, sizeof(wrong), "%s", earlier);
+	wrong[50] = 'G';
+	make(beside, "1");
+	make(earlier, "1");
+	make(earlier, "17");
+	make(mixed, "1");
+	make(mixed, "01");
+	make(mixed, "letter");
+	make(foreign, "1");
+	make(wrong, "1");
+	make("of somebody else", "1");
+	/* Of its own: a copy that no link names. */
+	make(home, "5");
+	close_packs(packs);
+	CHECK(!is_there(home, "") && is_there(earlier, "1000/1"));
+	packs = open_packs(UINT64_MAX);
+	CHECK(is_there(beside, "1000/1") && is_there(foreign, "1000/1") &&
+	      is_there(wrong, "1000/1"));
+	CHECK(is_there("of somebody else", "1000/1"));
+	CHECK(is_there(earlier, "") == !has_machine && is_there(mixed, "1000/1") == !has_machine);
+	CHECK(is_there(mixed, "1000/01") && is_there(mixed, "1000/letter"));
+	close_packs(packs);
+	CHECK(!is_there(home, ""));
+	snprintf(home, sizeof(home), "rm -r %s", directory_on_disk);
+	CHECK(!system(home));
+}
+
+static void test_refused(void)
+{
+	struct gcr_spill_options options = {.path = directory_on_disk};
+	struct gcr_error error;
+	int fd;
+
+	CHECK(!mkdir(directory_on_disk, 0700) && !chmod(directory_on_disk, 0770));
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -EPERM && *error.words);
+	CHECK(!chmod(directory_on_disk, 0755) && !chown(directory_on_disk, 1000, 1000));
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -EPERM);
+	CHECK(!rmdir(directory_on_disk));
+	fd = open(directory_on_disk, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && !close(fd));
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -ENOTDIR);
+	CHECK(!unlink(directory_on_disk));
+	options.path = "/nowhere/at/all";
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -ENOENT && *error.words);
+	CHECK(faccessat(store_fd, GCR_PACKS_NAME, F_OK, 0) < 0);
+}
+
+/* Links that are not ours are never followed, nor is what they name removed. */
+static void test_links(void)
+{
+	char precious[64];
+	char name[64];
+	const char *const targets[] = {precious, "relative", "/"};
+	int fd;
+
+	snprintf(precious, sizeof(precious), "%s/precious", disk);
+	fd = open(precious, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && !ftruncate(fd, GCR_PACK_SEGMENT_BYTES) && !close(fd));
+	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%u/7", USER);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(targets); i++) {
+		struct gcr_packs *packs = open_packs(UINT64_MAX);
+
+		CHECK(!symlinkat(targets[i], store_fd, name));
+		gcr_packs_unref(packs);
+		gcr_spill_close(TAKE_PTR(spill));
+		packs = open_packs(UINT64_MAX);
+		CHECK(figures(packs).segments == 1);
+		gcr_packs_sweep(packs);
+		CHECK(figures(packs).segments == 0);
+		close_packs(packs);
+		CHECK(!access(precious, F_OK));
+	}
+	CHECK(!unlink(precious));
+	check_nothing();
+}
+
+int main(void)
+{
+	begin();
+	test_orphans();
+	test_refused();
+	test_links();
+	end();
+	return 0;
+}
