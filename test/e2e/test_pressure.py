@@ -454,21 +454,21 @@ def test_killed_on_the_way():
 
 
 def test_random():
-    verbs_at_random(vmm.machine(options=',store_size=80M,keep=40M,pack_after=1'), never_larger)
+    verbs_at_random(vmm.machine(options=',store_size=80M,keep=40M,pack_after=1'), text, never_larger)
 
 
 def test_random_with_a_disk():
     disk = Disk(',store_size=64M,keep=40M', limit=24 * MIB)
     disk.machine.start()
-    verbs_at_random(disk.machine, lambda _: disk.never_larger())
+    verbs_at_random(disk.machine, noise, lambda _: disk.never_larger())
     check(disk.most, 'nothing went there')
 
 
-def verbs_at_random(new_machine, watch):
+def verbs_at_random(new_machine, first, watch):
     """What everybody has is compared, and the store is looked at all the time."""
     chance = random.Random(11)
     with new_machine as machine:
-        programs = [program(machine, 2 * MIB * size, text(size, 2 * MIB * size))
+        programs = [program(machine, 2 * MIB * size, first(size, 2 * MIB * size))
                     for size in (2, 4, 6, 8, 10)]
         with watch(machine):
             for turn in range(TURNS):
