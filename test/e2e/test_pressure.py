@@ -454,7 +454,8 @@ def test_killed_on_the_way():
 
 
 def test_random():
-    verbs_at_random(vmm.machine(options=',store_size=80M,keep=40M,pack_after=1'), text, never_larger)
+    machine = vmm.machine(options=',store_size=80M,keep=40M,pack_after=1')
+    verbs_at_random(machine, text, never_larger)
 
 
 def test_random_with_a_disk():
