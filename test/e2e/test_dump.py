@@ -92,7 +92,8 @@ def test_makes_room():
         machine.must(other.pid, 'freeze')
         equal(machine.status(other.pid)['packed_bytes'], '0')
         name = dump.dumped(machine, one)
-        equal(int(machine.status(other.pid)['packed_bytes']), 96 * harness.MIB)
+        # As much as was needed; the rest may have had no room left.
+        check(0 < int(machine.status(other.pid)['packed_bytes']) <= 96 * harness.MIB)
         equal(vmm.check_files(machine, other), 96 * harness.MIB)
         machine.must(name, 'thaw')
         one.wait_ticks(2)
