@@ -26,8 +26,11 @@
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_tree.h"
 
-#define BUCKETS 1024
+#define BUCKETS	   1024
+/* Of a larger tree it is left to the scan: anybody may ask for anything. */
+#define LOOKED_MAX 256
 
 struct gcr_processes {
 	struct gcr_daemon *daemon;
@@ -454,12 +457,43 @@ static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid
 	return process;
 }
 
+static int count_members(struct gcr_process *process, size_t *ret_count)
+{
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+	int result = gcr_process_members(process, &members, &count);
+
+	gcr_processes_list_free(members, count);
+	*ret_count = count;
+	return result;
+}
+
+/* GPU processes below it that nobody has seen yet: the next scan would find them a little later. */
+static void look_below(struct gcr_processes *processes, pid_t pid)
+{
+	_cleanup_free_ struct gcr_proc_member *members = NULL;
+	struct gcr_daemon *daemon = processes->daemon;
+	struct gcr_scan_holder holder;
+	struct gcr_error unused;
+	size_t count = 0;
+
+	if (gcr_proc_tree(pid, &members, &count, &unused) < 0 || count > LOOKED_MAX)
+		return;
+	for (size_t i = 1; i < count; i++) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+
+		if (is_ours(daemon, members[i].pid) &&
+		    gcr_scan_probe(daemon->scan, members[i].pid, &holder) == 1)
+			add_process(processes, members[i].pid, members[i].start_ticks,
+				    find_vendor(daemon, holder.devices), &process);
+	}
+}
+
 /* A launcher is one only while there are GPU processes below it. */
 static int find_launcher(struct gcr_processes *processes, pid_t pid,
 			 struct gcr_process **ret_process)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
-	struct gcr_process **members = NULL;
 	size_t count = 0;
 	int result;
 
@@ -473,9 +507,9 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 		result = create_process(processes, pid, 0, NULL, &process);
 		if (result < 0)
 			return -ENOENT;
+		look_below(processes, pid);
 	}
-	result = gcr_process_members(process, &members, &count);
-	gcr_processes_list_free(members, count);
+	result = count_members(process, &count);
 	if (result < 0)
 		return result;
 	if (!count) {

@@ -47,13 +47,23 @@ static char *path_of(const char *point, const char *name, int number)
 	return path;
 }
 
-/* -EBUSY: it is there and in use. */
+/* Another daemon may have made it, and be about to use it. */
+static bool is_young(const struct stat *stat)
+{
+	return time(NULL) - stat->st_mtim.tv_sec < YOUNG_SEC;
+}
+
+/* -EBUSY: it is there, and is somebody's. */
 static int make_named(const char *path)
 {
+	struct stat status;
+
 	if (mkdir(path, 0755) == 0)
 		return 0;
 	if (errno != EEXIST)
 		return -errno;
+	if (stat(path, &status) == 0 && is_young(&status))
+		return -EBUSY;
 	/* One that is left over may have settings of its own. */
 	if (rmdir(path) < 0 && errno != ENOENT)
 		return -errno;
@@ -214,8 +224,7 @@ void gcr_restored_cgroup_sweep(void)
 	_cleanup_free_ char *parent = NULL;
 	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
-	time_t now = time(NULL);
-	struct stat stat;
+	struct stat status;
 
 	if (gcr_proc_cgroup_mount(&point) < 0)
 		return;
@@ -227,7 +236,7 @@ void gcr_restored_cgroup_sweep(void)
 	/* The kernel does not remove one that is used. */
 	while (dir && (entry = readdir(dir)))
 		if (!strncmp(entry->d_name, PREFIX, strlen(PREFIX)) &&
-		    !fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) &&
-		    now - stat.st_mtim.tv_sec >= YOUNG_SEC)
+		    !fstatat(dirfd(dir), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) &&
+		    !is_young(&status))
 			unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR);
 }

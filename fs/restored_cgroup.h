@@ -22,7 +22,8 @@
 #include "lib/error.h"
 
 /*
- * Make one. @name: any; if there are processes in that of this name, a number is added.
+ * Make one. @name: any; if there is one of this name that has processes, or may be about to (it is
+ * less than a minute old, and perhaps another daemon's), a number is added.
  * @ret_directory: its path as a file, for gcr_restored_cgroup_remove() and to be freed.
  * @ret_procs_fd: its cgroup.procs, for struct gcr_program; the caller's. Errors with words that say
  * what is missing, after which a tree can only be restored into our own: -EOPNOTSUPP no cgroup2,
