@@ -51,15 +51,15 @@ void gcr_park_wait(uint32_t limit_ms)
 	static const struct timespec nap = {.tv_nsec = NAP_MSEC * 1000000};
 	struct gcr_page *page = gcr_gate_page();
 	uint64_t before = start_ticks();
-	bool is_restored = false;
 
-	for (uint32_t waited_ms = 0; waited_ms < limit_ms && !is_restored; waited_ms += NAP_MSEC) {
+	for (uint32_t waited_ms = 0; waited_ms < limit_ms && start_ticks() == before;
+	     waited_ms += NAP_MSEC) {
 		if (page && !__atomic_load_n(&page->is_parked, __ATOMIC_SEQ_CST))
 			break;
 		nanosleep(&nap, NULL);
-		is_restored = start_ticks() != before;
 	}
-	if (is_restored) {
+	/* Once more: CRIU may have stopped us as we looked, and a daemon called us back since. */
+	if (start_ticks() != before) {
 		gcr_gate_restored();
 		gcr_bell_restored();
 		gcr_connection_prepare();
