@@ -36,6 +36,8 @@
 #define RANDOM_LENGTH 16
 #define NAME_LENGTH   (sizeof(PREFIX) - 1 + 2 * (ID_LENGTH + 1) + RANDOM_LENGTH)
 #define NUMBER_BYTES  16
+/* <number>-<random>: a number may come again, after a restart, a path never does. */
+#define FILE_BYTES    (NUMBER_BYTES + 1 + RANDOM_LENGTH)
 
 struct gcr_spill {
 	/* fixed for life */
@@ -137,6 +139,16 @@ static int make_name(const struct identity *identity, char ret_name[NAME_LENGTH 
 	return 0;
 }
 
+static int make_file_name(uint32_t number, char ret_name[FILE_BYTES])
+{
+	uint64_t random;
+
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+		return -EIO;
+	snprintf(ret_name, FILE_BYTES, "%" PRIu32 "-%016" PRIx64, number, random);
+	return 0;
+}
+
 /* -1: it is no number as we write them. */
 static int64_t parse_number(const char *name)
 {
@@ -150,22 +162,59 @@ static int64_t parse_number(const char *name)
 	return number <= UINT32_MAX && !strcmp(again, name) ? (int64_t)number : -1;
 }
 
+/* Of a segment's file. -1: it is no such name. */
+static int64_t parse_file_name(const char *name)
+{
+	const char *hyphen = strchr(name, '-');
+	char number[NUMBER_BYTES];
+
+	if (!hyphen || hyphen - name >= NUMBER_BYTES || strlen(hyphen + 1) != RANDOM_LENGTH ||
+	    !is_hex(hyphen + 1, RANDOM_LENGTH))
+		return -1;
+	memcpy(number, name, (size_t)(hyphen - name));
+	number[hyphen - name] = '\0';
+	return parse_number(number);
+}
+
+/* .../<directory of a store>/<uid>/<file>: where the parts of it begin. */
+struct place {
+	size_t home;
+	size_t user;
+	size_t file;
+};
+
+static bool find_place(const char *path, struct place *ret_place)
+{
+	size_t at[3];
+	size_t end = strlen(path);
+	char name[NAME_LENGTH + 1];
+
+	if (*path != '/')
+		return false;
+	for (size_t i = 3; i-- > 0; end--) {
+		while (end && path[end - 1] != '/')
+			end--;
+		if (!end)
+			return false;
+		at[i] = end;
+	}
+	if (at[1] - at[0] != NAME_LENGTH + 1)
+		return false;
+	memcpy(name, path + at[0], NAME_LENGTH);
+	name[NAME_LENGTH] = '\0';
+	*ret_place = (struct place){.home = at[0], .user = at[1], .file = at[2]};
+	return is_name(name);
+}
+
 bool gcr_spill_is_path(const char *path, uid_t uid, uint32_t number)
 {
-	char end[2 * NUMBER_BYTES];
-	char name[NAME_LENGTH + 1];
-	size_t length = strlen(path);
-	size_t end_length;
+	char user[NUMBER_BYTES + 1];
+	struct place place;
+	int length = snprintf(user, sizeof(user), "%" PRIu32 "/", (uint32_t)uid);
 
-	snprintf(end, sizeof(end), "/%" PRIu32 "/%" PRIu32, (uint32_t)uid, number);
-	end_length = strlen(end);
-	if (*path != '/' || length < end_length + NAME_LENGTH + 1 ||
-	    strcmp(path + length - end_length, end) != 0)
-		return false;
-	path += length - end_length - NAME_LENGTH;
-	memcpy(name, path, NAME_LENGTH);
-	name[NAME_LENGTH] = '\0';
-	return path[-1] == '/' && is_name(name);
+	return find_place(path, &place) && place.file - place.user == (size_t)length &&
+	       !strncmp(path + place.user, user, (size_t)length) &&
+	       parse_file_name(path + place.file) == number;
 }
 
 /* ---- directories ---- */
@@ -184,21 +233,22 @@ static DIR *open_list(int parent_fd, const char *name)
  * Does the link in the store name this segment of its directory? It may say so by another path: the
  * disk may have been mounted elsewhere.
  */
-static bool is_named(int store_fd, const char *home, const char *uid, const char *number)
+static bool is_named(int store_fd, const char *home, const char *uid, const char *file)
 {
 	char name[sizeof(GCR_PACKS_NAME) + 2 * NUMBER_BYTES];
-	char end[NAME_LENGTH + 2 * NUMBER_BYTES];
+	char end[1 + NAME_LENGTH + NUMBER_BYTES + FILE_BYTES];
 	char target[PATH_MAX];
 	ssize_t length;
 	size_t end_length;
 
-	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%s/%s", uid, number);
+	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%s/%" PRIu32, uid,
+		 (uint32_t)parse_file_name(file));
 	length = readlinkat(store_fd, name, target, sizeof(target) - 1);
 	/* In doubt it stays. */
 	if (length < 0)
 		return errno != ENOENT && errno != ENOTDIR && errno != EINVAL;
 	target[length] = '\0';
-	snprintf(end, sizeof(end), "%s/%s/%s", strrchr(home, '/'), uid, number);
+	snprintf(end, sizeof(end), "%s/%s/%s", strrchr(home, '/'), uid, file);
 	end_length = strlen(end);
 	return (size_t)length >= end_length && !strcmp(target + length - end_length, end);
 }
@@ -222,7 +272,7 @@ static void tidy(int store_fd, const char *home)
 		while (segments && (segment = readdir(segments))) {
 			struct stat stat;
 
-			if (parse_number(segment->d_name) < 0 ||
+			if (parse_file_name(segment->d_name) < 0 ||
 			    fstatat(dirfd(segments), segment->d_name, &stat, AT_SYMLINK_NOFOLLOW) <
 				    0 ||
 			    !S_ISREG(stat.st_mode))
@@ -505,22 +555,23 @@ int gcr_spill_create_file(struct gcr_spill *spill, uid_t uid, uint32_t number, c
 {
 	_cleanup_free_ char *directory = NULL;
 	_cleanup_free_ char *path = NULL;
+	char name[FILE_BYTES];
+	int result = make_file_name(number, name);
 	int fd;
 
+	if (result < 0)
+		return result;
 	if (asprintf(&directory, "%s/%" PRIu32, spill->home, (uint32_t)uid) < 0) {
 		directory = NULL;
 		return -ENOMEM;
 	}
-	if (asprintf(&path, "%s/%" PRIu32, directory, number) < 0) {
+	if (asprintf(&path, "%s/%s", directory, name) < 0) {
 		path = NULL;
 		return -ENOMEM;
 	}
 	GCR_LOCK_SCOPE(&spill->lock);
 	if ((mkdir(spill->home, 0700) < 0 && errno != EEXIST) ||
 	    (mkdir(directory, 0700) < 0 && errno != EEXIST))
-		return -errno;
-	/* One that could not be removed when its segment went: this one is in the store yet. */
-	if (unlink(path) < 0 && errno != ENOENT)
 		return -errno;
 	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)

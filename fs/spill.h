@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * -o spill: the directory on a disk to which packed segments may go, and how much of it is taken.
- * Segments stand in DIR/gpucrfs-<machine>-<boot>-<random>/<uid>/<number>: the store has one such
- * name for its life, and a symbolic link, packs/spill, that says where the directory is. A segment
- * that has gone there is a symbolic link in the store. What no link names is removed at the next
- * start, as are the directories of this machine's earlier boots, whose stores are gone with them.
+ * Segments stand in DIR/gpucrfs-<machine>-<boot>-<random>/<uid>/<number>-<random>: the store has
+ * one such name for its life, and no path is ever used twice; and a symbolic link, packs/spill,
+ * that says where the directory is. A segment that has gone there is a symbolic link in the store.
+ * What no link names is removed at the next start, as are the directories of this machine's earlier
+ * boots, whose stores are gone with them.
  *
  * Calls of the disk may take long: nobody calls these with a lock held, but for gcr_spill_give().
  */

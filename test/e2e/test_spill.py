@@ -53,7 +53,7 @@ def move(machine):
     directory = f'{home}/{os.getuid()}'
     os.makedirs(directory, 0o700, exist_ok=True)
     for path in segments(machine):
-        target = f'{directory}/{os.path.basename(path)}'
+        target = f'{directory}/{os.path.basename(path)}-0123456789abcdef'
         subprocess.run(['cp', '--sparse=always', path, target], check=True)
         os.symlink(target, f'{path}-new')
         os.rename(f'{path}-new', path)
@@ -135,7 +135,7 @@ def test_ends():
         pieces = packed(machine)
         home = move(machine)
         # And what a daemon had begun to copy is no segment.
-        with open(f'{home}/{os.getuid()}/77', 'wb') as file:
+        with open(f'{home}/{os.getuid()}/77-0123456789abcdef', 'wb') as file:
             file.write(b'half')
         machine.start()
         equal(len(on_disk(machine)), 1)

@@ -167,6 +167,50 @@ static void test_elsewhere(void)
 	check_nothing();
 }
 
+static void leave_highest(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	uint64_t bytes;
+
+	CHECK(!add(packs, 0, &entries[0]) && !spill_segment(packs, entries[0].segment, &bytes));
+	CHECK(!add(packs, 1, &entries[1]) && !spill_segment(packs, entries[1].segment, &bytes));
+}
+
+/* The number of one that went while its disk was away is used again: its path is not. */
+static void test_again(void)
+{
+	const struct gcr_spill_options none = {0};
+	struct gcr_packs *packs;
+	char before[PATH_MAX];
+	char after[PATH_MAX];
+	char away[80];
+	uint64_t bytes;
+
+	in_child(leave_highest);
+	segment_path(entries[1].segment, before);
+	snprintf(away, sizeof(away), "%s-away", directory_on_disk);
+	CHECK(!rename(directory_on_disk, away));
+	packs = open_with(&none);
+	CHECK(!gcr_packs_claim(packs, &entries[0]));
+	gcr_packs_sweep(packs);
+	close_packs(packs);
+	CHECK(!rename(away, directory_on_disk));
+	packs = open_packs(UINT64_MAX);
+	CHECK(!gcr_packs_claim(packs, &entries[0]));
+	gcr_packs_sweep(packs);
+	CHECK(!add(packs, 2, &entries[2]) && entries[2].segment == entries[1].segment);
+	CHECK(!spill_segment(packs, entries[2].segment, &bytes) && bytes);
+	segment_path(entries[2].segment, after);
+	CHECK(strcmp(before, after) != 0 && access(before, F_OK) < 0);
+	CHECK(!read_chunk(packs, packer, &entries[0], 0) &&
+	      !read_chunk(packs, packer, &entries[2], 2));
+	check_account(packs);
+	gcr_packs_drop(packs, &entries[0], 1);
+	gcr_packs_drop(packs, &entries[2], 1);
+	close_packs(packs);
+	check_nothing();
+}
+
 /* A daemon that may open no more files has no disk that is away: it does not start, or has all. */
 static void test_no_descriptors(void)
 {
@@ -367,6 +411,7 @@ int main(void)
 	test_restart();
 	test_absent();
 	test_elsewhere();
+	test_again();
 	test_no_descriptors();
 	test_limit();
 	test_full();

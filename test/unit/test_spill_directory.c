@@ -6,6 +6,8 @@
 
 /* ---- whose directories ---- */
 
+#define RANDOM "-0123456789abcdef"
+
 static void make(const char *name, const char *file)
 {
 	char path[PATH_MAX];
@@ -55,25 +57,29 @@ static void test_orphans(void)
 	memset(foreign + 8, 'c', 16);
 	snprintf(wrong, sizeof(wrong), "%s", earlier);
 	wrong[50] = 'G';
-	make(beside, "1");
-	make(earlier, "1");
-	make(earlier, "17");
+	make(beside, "1" RANDOM);
+	make(earlier, "1" RANDOM);
+	make(earlier, "17" RANDOM);
+	make(mixed, "1" RANDOM);
+	make(mixed, "01" RANDOM);
 	make(mixed, "1");
-	make(mixed, "01");
+	make(mixed, "1" RANDOM "0");
 	make(mixed, "letter");
-	make(foreign, "1");
-	make(wrong, "1");
-	make("of somebody else", "1");
+	make(foreign, "1" RANDOM);
+	make(wrong, "1" RANDOM);
+	make("of somebody else", "1" RANDOM);
 	/* Of its own: a copy that no link names. */
-	make(home, "5");
+	make(home, "5" RANDOM);
 	close_packs(packs);
-	CHECK(!is_there(home, "") && is_there(earlier, "1000/1"));
+	CHECK(!is_there(home, "") && is_there(earlier, "1000/1" RANDOM));
 	packs = open_packs(UINT64_MAX);
-	CHECK(is_there(beside, "1000/1") && is_there(foreign, "1000/1") &&
-	      is_there(wrong, "1000/1"));
-	CHECK(is_there("of somebody else", "1000/1"));
-	CHECK(is_there(earlier, "") == !has_machine && is_there(mixed, "1000/1") == !has_machine);
-	CHECK(is_there(mixed, "1000/01") && is_there(mixed, "1000/letter"));
+	CHECK(is_there(beside, "1000/1" RANDOM) && is_there(foreign, "1000/1" RANDOM) &&
+	      is_there(wrong, "1000/1" RANDOM));
+	CHECK(is_there("of somebody else", "1000/1" RANDOM));
+	CHECK(is_there(earlier, "") == !has_machine &&
+	      is_there(mixed, "1000/1" RANDOM) == !has_machine);
+	CHECK(is_there(mixed, "1000/01" RANDOM) && is_there(mixed, "1000/1") &&
+	      is_there(mixed, "1000/1" RANDOM "0") && is_there(mixed, "1000/letter"));
 	close_packs(packs);
 	CHECK(!is_there(home, ""));
 	snprintf(home, sizeof(home), "rm -r %s", directory_on_disk);
