@@ -37,22 +37,7 @@ void gcr_packs_remove_unfinished(int directory_fd, const char *name)
 		unlinkat(directory_fd, name, 0);
 }
 
-/* A segment's file, for reading at least. -errno */
-static int open_target(const char *path)
-{
-	_cleanup_close_ int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	struct stat stat;
-
-	if (fd < 0 && (errno == EROFS || errno == EACCES || errno == EPERM))
-		fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0 || fstat(fd, &stat) < 0)
-		return -errno;
-	if (!S_ISREG(stat.st_mode) || stat.st_size != GCR_PACK_SEGMENT_BYTES)
-		return -EPROTO;
-	return TAKE_FD(fd);
-}
-
-int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment *segment)
+int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
 	char target[PATH_MAX];
 	char name[NAME_BYTES];
@@ -60,7 +45,7 @@ int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment
 	int fd;
 
 	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
-	length = readlinkat(directory_fd, name, target, sizeof(target) - 1);
+	length = readlinkat(packs->fd, name, target, sizeof(target) - 1);
 	if (length < 0)
 		return -errno;
 	target[length] = '\0';
@@ -68,14 +53,17 @@ int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment
 	segment->is_sealed = true;
 	if (!segment->path)
 		return -ENOMEM;
-	fd = gcr_spill_is_path(target, uid, segment->number) ? open_target(target) : -EPROTO;
+	fd = -EPROTO;
+	if (gcr_spill_is_path(target, packs->uid, segment->number))
+		fd = gcr_spill_open_file(packs->account.spill, target);
 	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
 		return fd;
 	segment->fd = fd < 0 ? -1 : fd;
 	if (fd < 0)
 		gcr_log(LOG_WARNING, 0,
 			"packed VRAM of user %" PRIu32 " is in %s, which cannot be read now: %s",
-			(uint32_t)uid, target, fd == -EPROTO ? "it is no segment" : strerror(-fd));
+			(uint32_t)packs->uid, target,
+			fd == -EPROTO ? "it is no segment" : strerror(-fd));
 	else
 		gcr_pack_segment_find_pages(segment);
 	return 0;
@@ -181,14 +169,24 @@ static uint32_t run_of(const uint16_t *pages, uint32_t page)
 	return end - page;
 }
 
+/* All of it is one as yet: what has none would take more than was promised. */
+static int make_holes(const struct move *move)
+{
+	struct stat stat;
+
+	if (ftruncate(move->fd, GCR_PACK_SEGMENT_BYTES) < 0 || fstat(move->fd, &stat) < 0)
+		return -errno;
+	return (uint64_t)stat.st_blocks * 512 > move->bytes ? -EOPNOTSUPP : 0;
+}
+
 static int copy_pages(const struct move *move)
 {
 	_cleanup_free_ char *buffer = malloc(BUFFER_BYTES);
 	size_t dirty_bytes = 0;
 	int result = buffer ? 0 : -ENOMEM;
 
-	if (!result && ftruncate(move->fd, GCR_PACK_SEGMENT_BYTES) < 0)
-		result = -errno;
+	if (!result)
+		result = make_holes(move);
 	for (uint32_t page = 0; page < GCR_PACK_PAGE_COUNT && !result;) {
 		uint32_t count = run_of(move->pages, page);
 		size_t size = (size_t)count * GCR_PACK_PAGE_BYTES;
@@ -270,6 +268,17 @@ static int copy(struct move *move)
 	return result < 0 ? result : put_link(move);
 }
 
+static int explain(int result, struct gcr_error *error)
+{
+	const char *why =
+		result == -EPERM
+			? "others could read it there: the file system has no owners and modes"
+		: result == -EOPNOTSUPP ? "the file system has no files with holes"
+					: strerror(-result);
+
+	return gcr_error_set(error, -result, "packed VRAM cannot be moved to the disk: %s", why);
+}
+
 int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_freed_bytes,
 		    struct gcr_error *error)
 {
@@ -297,8 +306,7 @@ int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_free
 	result = copy(&move);
 	if (result < 0) {
 		undo(&move);
-		return gcr_error_set(error, -result, "packed VRAM cannot be moved to the disk: %s",
-				     strerror(-result));
+		return explain(result, error);
 	}
 	switch_over(&move);
 	*ret_freed_bytes = promised;

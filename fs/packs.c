@@ -64,7 +64,7 @@ static int append_segment(struct gcr_packs *packs, uint32_t number, bool create)
 	if (!segments)
 		return -ENOMEM;
 	packs->segments = segments;
-	result = gcr_pack_segment_open(packs->fd, packs->uid, number, create, &segment);
+	result = gcr_pack_segment_open(packs, number, create, &segment);
 	if (result < 0)
 		return result;
 	if (number > packs->last_number)

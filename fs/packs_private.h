@@ -68,10 +68,10 @@ struct gcr_pack_segment {
 };
 
 /*
- * The file @number in the directory, or a new one. -ENOENT: what is there was never finished, and
- * is removed; -ENOSPC, -ENOMEM, ...
+ * The file @number in the directory of the packs, or a new one. -ENOENT: what is there was never
+ * finished, and is removed; -ENOSPC, -ENOMEM, ...
  */
-int gcr_pack_segment_open(int directory_fd, uid_t uid, uint32_t number, bool create,
+int gcr_pack_segment_open(const struct gcr_packs *packs, uint32_t number, bool create,
 			  struct gcr_pack_segment **ret_segment);
 /* The file stays. */
 void gcr_pack_segment_close(struct gcr_pack_segment *segment); /* NULL is allowed */
@@ -143,7 +143,7 @@ void gcr_packs_give(const struct gcr_packs *packs, uint64_t bytes);
  * In the directory its number is a link: open what it names, or know that it is not there now.
  * -EMFILE, -ENFILE, -ENOMEM.
  */
-int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment *segment);
+int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment);
 /* What a daemon that was killed had begun. */
 void gcr_packs_remove_unfinished(int directory_fd, const char *name);
 /*

@@ -30,7 +30,9 @@ struct gcr_spill_options {
 
 /*
  * What earlier daemons have left is tidied up: nobody may have opened packs of the store yet.
- * Errors, with words: -EPERM the directory is not ours alone, -ENOTDIR, -EROFS, ...
+ * Errors, with words: -ENOENT there is no such directory, -EPERM it is not ours alone, -ENOTDIR,
+ * -EROFS, ... If the store has segments on a disk already there are none: it is told in the log,
+ * and nothing more goes there.
  */
 int gcr_spill_open(int store_fd, const struct gcr_spill_options *options,
 		   struct gcr_spill **ret_spill, struct gcr_error *error);
@@ -46,11 +48,15 @@ int gcr_spill_take(struct gcr_spill *spill, uint64_t bytes, struct gcr_error *er
 void gcr_spill_take_there(struct gcr_spill *spill, uint64_t bytes);
 void gcr_spill_give(struct gcr_spill *spill, uint64_t bytes);
 
-/* A new, empty file for a segment: a descriptor and its path, the caller's. -errno */
-int gcr_spill_create_file(struct gcr_spill *spill, uid_t uid, uint32_t number, char **ret_path);
-/* And its directories, if nothing else is in them. What is not there, or of no segment, stays so.
+/*
+ * A new, empty file for a segment: a descriptor and its path, the caller's. -EPERM: others could
+ * read it there; -errno
  */
-void gcr_spill_remove_file(struct gcr_spill *spill, const char *path);
+int gcr_spill_create_file(struct gcr_spill *spill, uid_t uid, uint32_t number, char **ret_path);
+/* For reading at least. -EPROTO: it is no segment of ours; -errno. NULL is allowed, as below. */
+int gcr_spill_open_file(const struct gcr_spill *spill, const char *path);
+/* And its directories, if nothing else is in them. -ENOENT, -EPROTO it is of no segment, -errno */
+int gcr_spill_remove_file(struct gcr_spill *spill, const char *path);
 
 /* Is this where a segment may be? */
 bool gcr_spill_is_path(const char *path, uid_t uid, uint32_t number);

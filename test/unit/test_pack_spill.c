@@ -116,7 +116,8 @@ static void test_absent(void)
 	CHECK(!add(packs, CHUNKS - 1, &entries[CHUNKS - 1]));
 	CHECK(entries[CHUNKS - 1].segment != entries[0].segment);
 	close_packs(packs);
-	packs = open_packs(UINT64_MAX); /* and it makes a directory of the same name */
+	packs = open_packs(UINT64_MAX); /* where the disk would be mounted */
+	CHECK(!gcr_spill_is_on(spill));
 	claim_all(packs);
 	CHECK(read_chunk(packs, packer, &entries[0], 0) == -EIO);
 	close_packs(packs);
@@ -126,7 +127,10 @@ static void test_absent(void)
 	check_all(packs);
 	check_account(packs);
 	/* Dropped while it is away: the next start removes the file. */
+	close_packs(packs);
 	CHECK(!rename(directory_on_disk, away));
+	packs = open_with(&none);
+	claim_all(packs);
 	gcr_packs_drop(packs, entries, CHUNKS - 1);
 	close_packs(packs);
 	CHECK(disk_used());

@@ -16,7 +16,9 @@ struct plan {
 	int error;	 /* fails with this; 0: the process ends there */
 	unsigned int calls;
 	bool reached;
-	bool dropping; /* what follows takes chunks away */
+	bool dropping;	/* what follows takes chunks away */
+	bool is_public; /* the file system has no modes */
+	bool is_dense;	/* nor holes */
 };
 static struct plan *plan;
 
@@ -42,8 +44,20 @@ ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at)
 	return step() ? -1 : syscall(SYS_pwrite64, fd, bytes, size, at);
 }
 
+/* As if it had other modes. */
+int fstat(int fd, struct stat *ret_stat)
+{
+	int result = fstatat(fd, "", ret_stat, AT_EMPTY_PATH);
+
+	if (plan && plan->is_public)
+		ret_stat->st_mode |= 0055;
+	return result;
+}
+
 int ftruncate(int fd, off_t size)
 {
+	if (plan && plan->is_dense)
+		return posix_fallocate(fd, 0, 4 * MIB) ? -1 : (int)syscall(SYS_ftruncate, fd, size);
 	return step() ? -1 : (int)syscall(SYS_ftruncate, fd, size);
 }
 
@@ -57,14 +71,9 @@ int renameat(int from_fd, const char *from, int to_fd, const char *to)
 	return step() ? -1 : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
 }
 
-int mkdir(const char *path, mode_t mode)
+int mkdirat(int fd, const char *path, mode_t mode)
 {
-	return step() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
-}
-
-int unlink(const char *path)
-{
-	return step() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+	return step() ? -1 : (int)syscall(SYS_mkdirat, fd, path, mode);
 }
 
 int unlinkat(int fd, const char *path, int flags)
@@ -196,6 +205,40 @@ static void test_no_holes(void)
 	check_nothing();
 }
 
+/* Others could read what is put there, or what is a hole takes room. */
+static void test_unfit(void)
+{
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = UINT64_MAX};
+	struct gcr_error error = {0};
+	struct gcr_packs *packs;
+	uint64_t bytes;
+
+	CHECK(!mkdir(directory_on_disk, 0700));
+	plan->is_public = true;
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -EPERM);
+	CHECK(strstr(error.words, "owners and modes"));
+	plan->is_public = false;
+	check_nothing();
+	packs = open_packs(UINT64_MAX);
+	add_all(packs);
+	plan->is_public = true;
+	CHECK(gcr_packs_spill(packs, entries[0].segment, &bytes, &error) == -EPERM);
+	CHECK(strstr(error.words, "owners and modes"));
+	plan->is_public = false;
+	check_account(packs);
+	plan->is_dense = true;
+	CHECK(gcr_packs_spill(packs, entries[0].segment, &bytes, &error) == -EOPNOTSUPP);
+	CHECK(strstr(error.words, "holes"));
+	plan->is_dense = false;
+	check_account(packs);
+	check_all(packs);
+	CHECK(!spill_segment(packs, entries[0].segment, &bytes) && bytes);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
 int main(void)
 {
 	begin();
@@ -205,6 +248,7 @@ int main(void)
 	test_failing(EIO);
 	test_failing(ENOSPC);
 	test_no_holes();
+	test_unfit();
 	end();
 	return 0;
 }
