@@ -78,7 +78,8 @@ struct move {
 	uint16_t *pages; /* as they are when it begins: until it ends they have bytes */
 	uint64_t bytes;
 	char *path;
-	int fd; /* of the copy */
+	int fd;	       /* of the copy */
+	bool has_link; /* that is not the segment yet */
 };
 
 /* False: there is nothing to move. */
@@ -99,17 +100,38 @@ static bool begin(struct move *move, uint32_t number)
 	return true;
 }
 
+static void link_name(const struct move *move, char ret_link[NAME_BYTES])
+{
+	snprintf(ret_link, NAME_BYTES, LINK_PREFIX "%" PRIu32, move->segment->number);
+}
+
+/* What is not there takes nothing; the rest counts as long as it is there. */
+static bool remove_file(struct gcr_packs *packs, const char *path)
+{
+	int result = gcr_spill_remove_file(packs->account.spill, path);
+
+	if (!result || result == -ENOENT)
+		return true;
+	gcr_log(LOG_WARNING, 0, "%s is not needed, and cannot be removed: %s", path,
+		strerror(-result));
+	return false;
+}
+
 /* Nothing has changed. */
 static void undo(struct move *move)
 {
 	struct gcr_packs *packs = move->packs;
+	char link[NAME_BYTES];
 
+	if (move->has_link) {
+		link_name(move, link);
+		unlinkat(packs->fd, link, 0);
+	}
 	if (move->fd >= 0)
 		close(TAKE_FD(move->fd));
-	if (move->path)
-		gcr_spill_remove_file(packs->account.spill, move->path);
+	if (!move->path || remove_file(packs, move->path))
+		gcr_spill_give(packs->account.spill, move->bytes);
 	free(TAKE_PTR(move->path));
-	gcr_spill_give(packs->account.spill, move->bytes);
 	GCR_LOCK_SCOPE(&packs->lock);
 	move->segment->is_busy = false;
 	move->segment->is_sealed = false;
@@ -207,25 +229,31 @@ static int copy_pages(const struct move *move)
 	return result < 0 ? result : flush(move->fd);
 }
 
-/* From here on the copy is the segment, for later daemons and for workers. */
-static int put_link(const struct move *move)
+/* Before anything is copied: a store that is full may have no room for it. */
+static int make_link(struct move *move)
 {
-	int directory_fd = move->packs->fd;
+	char link[NAME_BYTES];
+
+	link_name(move, link);
+	if (unlinkat(move->packs->fd, link, 0) < 0 && errno != ENOENT)
+		return -errno;
+	if (symlinkat(move->path, move->packs->fd, link) < 0)
+		return -errno;
+	move->has_link = true;
+	return 0;
+}
+
+/* From here on the copy is the segment, for later daemons and for workers. */
+static int put_link(struct move *move)
+{
 	char link[NAME_BYTES];
 	char name[NAME_BYTES];
 
+	link_name(move, link);
 	snprintf(name, sizeof(name), "%" PRIu32, move->segment->number);
-	snprintf(link, sizeof(link), LINK_PREFIX "%" PRIu32, move->segment->number);
-	if (unlinkat(directory_fd, link, 0) < 0 && errno != ENOENT)
+	if (renameat(move->packs->fd, link, move->packs->fd, name) < 0)
 		return -errno;
-	if (symlinkat(move->path, directory_fd, link) < 0)
-		return -errno;
-	if (renameat(directory_fd, link, directory_fd, name) < 0) {
-		int result = -errno;
-
-		unlinkat(directory_fd, link, 0);
-		return result;
-	}
+	move->has_link = false;
 	return 0;
 }
 
@@ -264,7 +292,9 @@ static int copy(struct move *move)
 
 	move->fd = gcr_spill_create_file(move->packs->account.spill, move->packs->uid,
 					 move->segment->number, &move->path);
-	result = move->fd < 0 ? move->fd : copy_pages(move);
+	result = move->fd < 0 ? move->fd : make_link(move);
+	if (!result)
+		result = copy_pages(move);
 	return result < 0 ? result : put_link(move);
 }
 
@@ -401,9 +431,19 @@ static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 /* Without the lock. */
 static void remove_gone(struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
-	if (gcr_spill_is_path(segment->path, packs->uid, segment->number))
-		gcr_spill_remove_file(packs->account.spill, segment->path);
-	gcr_spill_give(packs->account.spill, segment->pages_there * GCR_PACK_PAGE_BYTES);
+	bool is_away = segment->fd < 0;
+
+	/* On a disk of another machine it would keep a file that is open under another name. */
+	if (!is_away)
+		close(TAKE_FD(segment->fd));
+	if (gcr_spill_is_path(segment->path, packs->uid, segment->number)) {
+		if (is_away)
+			gcr_log(LOG_NOTICE, 0, "%s is not needed, and stays where it is not seen",
+				segment->path);
+		if (remove_file(packs, segment->path))
+			gcr_spill_give(packs->account.spill,
+				       segment->pages_there * GCR_PACK_PAGE_BYTES);
+	}
 	gcr_pack_segment_close(segment);
 }
 

@@ -16,6 +16,7 @@ struct plan {
 	int error;	 /* fails with this; 0: the process ends there */
 	unsigned int calls;
 	bool reached;
+	bool written;
 	bool dropping;	/* what follows takes chunks away */
 	bool is_public; /* the file system has no modes */
 	bool is_dense;	/* nor holes */
@@ -41,6 +42,8 @@ int fsync(int fd)
 
 ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at)
 {
+	if (plan)
+		plan->written = true;
 	return step() ? -1 : syscall(SYS_pwrite64, fd, bytes, size, at);
 }
 
@@ -205,6 +208,51 @@ static void test_no_holes(void)
 	check_nothing();
 }
 
+/* A file that cannot be removed takes its room as long as it is there. */
+static void test_stays(void)
+{
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = 2 * MIB};
+	struct gcr_packs *packs = open_with(&options);
+	uint64_t bytes;
+
+	add_all(packs);
+	CHECK(!spill_segment(packs, entries[0].segment, &bytes) && bytes > MIB);
+	fail_at(2, EROFS); /* behind the link */
+	gcr_packs_drop(packs, entries, CHUNKS);
+	gcr_packs_wait_disk(packs);
+	CHECK(plan->reached && disk_used() == bytes);
+	fail_at(0, 0);
+	add_all(packs);
+	CHECK(spill_segment(packs, entries[0].segment, &bytes) == -ENOSPC);
+	check_all(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* A store that has no room for the link: nothing is copied before that is known. */
+static void test_no_link(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	char path[PATH_MAX];
+	uint64_t bytes;
+
+	add_all(packs);
+	snprintf(path, sizeof(path), GCR_PACKS_NAME "/%u/.link-%" PRIu32, USER, entries[0].segment);
+	CHECK(!mkdirat(store_fd, path, 0700));
+	fail_at(UINT_MAX, EIO);
+	CHECK(spill_segment(packs, entries[0].segment, &bytes) < 0);
+	CHECK(!plan->written && !disk_used());
+	fail_at(0, 0);
+	CHECK(!unlinkat(store_fd, path, AT_REMOVEDIR));
+	check_account(packs);
+	check_all(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
 /* Others could read what is put there, or what is a hole takes room. */
 static void test_unfit(void)
 {
@@ -249,6 +297,8 @@ int main(void)
 	test_failing(ENOSPC);
 	test_no_holes();
 	test_unfit();
+	test_stays();
+	test_no_link();
 	end();
 	return 0;
 }
