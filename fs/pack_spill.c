@@ -37,6 +37,33 @@ void gcr_packs_remove_unfinished(int directory_fd, const char *name)
 		unlinkat(directory_fd, name, 0);
 }
 
+/* It says nothing of the disk. */
+static bool is_of_us(int error)
+{
+	return error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+}
+
+/* What a link leads to, or what has been found instead. */
+static int open_target(const struct gcr_packs *packs, const char *target,
+		       struct gcr_pack_segment *segment)
+{
+	char *found;
+	int fd, found_fd;
+
+	if (!gcr_spill_is_path(target, packs->uid, segment->number))
+		return -EPROTO;
+	fd = gcr_spill_open_file(packs->account.spill, target);
+	if (fd >= 0 || is_of_us(fd))
+		return fd;
+	found_fd = gcr_spill_find_file(packs->account.spill, target, &found);
+	if (found_fd < 0)
+		return is_of_us(found_fd) ? found_fd : fd;
+	free(segment->path);
+	segment->path = found;
+	segment->has_moved = true;
+	return found_fd;
+}
+
 int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
 	char target[PATH_MAX];
@@ -53,10 +80,8 @@ int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segme
 	segment->is_sealed = true;
 	if (!segment->path)
 		return -ENOMEM;
-	fd = -EPROTO;
-	if (gcr_spill_is_path(target, packs->uid, segment->number))
-		fd = gcr_spill_open_file(packs->account.spill, target);
-	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
+	fd = open_target(packs, target, segment);
+	if (is_of_us(fd))
 		return fd;
 	segment->fd = fd < 0 ? -1 : fd;
 	if (fd < 0)
@@ -67,6 +92,24 @@ int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segme
 	else
 		gcr_pack_segment_find_pages(segment);
 	return 0;
+}
+
+void gcr_pack_segment_move_link(const struct gcr_packs *packs,
+				const struct gcr_pack_segment *segment)
+{
+	char link[NAME_BYTES];
+	char name[NAME_BYTES];
+
+	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
+	snprintf(link, sizeof(link), LINK_PREFIX "%" PRIu32, segment->number);
+	unlinkat(packs->fd, link, 0);
+	if (!symlinkat(segment->path, packs->fd, link) &&
+	    !renameat(packs->fd, link, packs->fd, name))
+		return;
+	gcr_log(LOG_WARNING, 0,
+		"packed VRAM in %s cannot be thawed now: no link to it in the store: %s",
+		segment->path, strerror(errno));
+	unlinkat(packs->fd, link, 0);
 }
 
 /* ---- moving ---- */

@@ -56,6 +56,7 @@ struct gcr_pack_segment {
 	char *path;	  /* on the disk; NULL: it is in the store */
 	bool is_busy;	  /* somebody is at its file without the lock: nothing else changes it */
 	bool is_sealed;	  /* nothing is appended */
+	bool has_moved;	  /* its disk is mounted elsewhere: the link does not lead there yet */
 	uint32_t readers; /* of the mapping, without the lock */
 	struct gcr_pack_segment *next_gone;
 	uint32_t end; /* the next chunk comes here */
@@ -144,6 +145,9 @@ void gcr_packs_give(const struct gcr_packs *packs, uint64_t bytes);
  * -EMFILE, -ENFILE, -ENOMEM.
  */
 int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment);
+/* One that has moved: workers find it by the link. */
+void gcr_pack_segment_move_link(const struct gcr_packs *packs,
+				const struct gcr_pack_segment *segment);
 /* What a daemon that was killed had begun. */
 void gcr_packs_remove_unfinished(int directory_fd, const char *name);
 /*

@@ -447,6 +447,7 @@ int gcr_spill_open(int store_fd, const struct gcr_spill_options *options,
 {
 	struct gcr_spill *spill = calloc(1, sizeof(*spill));
 	struct gcr_error why = {0};
+	bool is_left;
 	int result = 0;
 
 	if (!spill)
@@ -460,10 +461,12 @@ int gcr_spill_open(int store_fd, const struct gcr_spill_options *options,
 	/* Of a daemon that was killed. */
 	unlinkat(store_fd, NEW_LINK, 0);
 	spill->left = read_link(store_fd);
-	if (spill->left)
-		tidy(store_fd, AT_FDCWD, spill->left);
+	is_left = spill->left && !tidy(store_fd, AT_FDCWD, spill->left);
 	if (options->path)
 		result = turn_on(spill, options, &why);
+	if (is_left && spill->home && strcmp(spill->left, spill->home) != 0)
+		gcr_log(LOG_NOTICE, 0, "packed VRAM in %s stays there until it is not needed",
+			spill->left);
 	if (result < 0 && each_link(store_fd, is_any, NULL)) {
 		/* What is wholly in memory can be thawed without it. */
 		gcr_log(LOG_WARNING, 0, "%s; until the next start nothing more goes there",
@@ -495,14 +498,18 @@ static bool has_users(int store_fd)
 
 void gcr_spill_close(struct gcr_spill *spill)
 {
+	const char *left = NULL;
+
 	if (!spill)
 		return;
 	/* A copy that nobody has finished, and what is empty. */
-	if (spill->home)
-		tidy(spill->store_fd, spill->path_fd, home_name(spill));
-	if (spill->left)
-		tidy(spill->store_fd, AT_FDCWD, spill->left);
+	if (spill->home && !tidy(spill->store_fd, spill->path_fd, home_name(spill)))
+		left = spill->home;
+	if (spill->left && !tidy(spill->store_fd, AT_FDCWD, spill->left))
+		left = spill->left;
 	if (!has_users(spill->store_fd)) {
+		if (left)
+			gcr_log(LOG_WARNING, 0, "%s cannot be removed, and is left", left);
 		unlinkat(spill->store_fd, LINK, 0);
 		unlinkat(spill->store_fd, GCR_PACKS_NAME, AT_REMOVEDIR);
 	}
@@ -648,24 +655,48 @@ static int open_user_of(int home_fd, const char *path, const struct gcr_spill_pl
 	return user ? open_directory(home_fd, user) : -ENOMEM;
 }
 
+/* @home_fd is closed. */
+static int open_in(int home_fd, const char *path, const struct gcr_spill_place *place)
+{
+	_cleanup_close_ int own_fd = home_fd;
+	_cleanup_close_ int user_fd = home_fd < 0 ? home_fd : open_user_of(home_fd, path, place);
+	int fd;
+
+	if (user_fd < 0)
+		return user_fd;
+	fd = open_file(user_fd, path + place->file, O_RDWR);
+	if (fd == -EROFS || fd == -EACCES || fd == -EPERM)
+		fd = open_file(user_fd, path + place->file, O_RDONLY);
+	return fd;
+}
+
 int gcr_spill_open_file(const struct gcr_spill *spill, const char *path)
 {
-	_cleanup_close_ int home_fd = -1;
-	_cleanup_close_ int user_fd = -1;
+	struct gcr_spill_place place;
+
+	if (!gcr_spill_find_place(path, &place))
+		return -EPROTO;
+	return open_in(open_home_of(spill, path, &place), path, &place);
+}
+
+int gcr_spill_find_file(const struct gcr_spill *spill, const char *path, char **ret_path)
+{
+	_cleanup_free_ char *found = NULL;
 	struct gcr_spill_place place;
 	int fd;
 
 	if (!gcr_spill_find_place(path, &place))
 		return -EPROTO;
-	home_fd = open_home_of(spill, path, &place);
-	if (home_fd < 0)
-		return home_fd;
-	user_fd = open_user_of(home_fd, path, &place);
-	if (user_fd < 0)
-		return user_fd;
-	fd = open_file(user_fd, path + place.file, O_RDWR);
-	if (fd == -EROFS || fd == -EACCES || fd == -EPERM)
-		fd = open_file(user_fd, path + place.file, O_RDONLY);
+	if (!gcr_spill_is_on(spill) ||
+	    strncmp(path + place.home, home_name(spill), GCR_SPILL_NAME_LENGTH) != 0)
+		return -ENOENT;
+	if (asprintf(&found, "%s/%s", spill->home, path + place.user) < 0) {
+		found = NULL;
+		return -ENOMEM;
+	}
+	fd = open_in(open_directory(spill->home_fd, "."), path, &place);
+	if (fd >= 0)
+		*ret_path = TAKE_PTR(found);
 	return fd;
 }
 

@@ -55,6 +55,11 @@ void gcr_spill_give(struct gcr_spill *spill, uint64_t bytes);
 int gcr_spill_create_file(struct gcr_spill *spill, uid_t uid, uint32_t number, char **ret_path);
 /* For reading at least. -EPROTO: it is no segment of ours; -errno. NULL is allowed, as below. */
 int gcr_spill_open_file(const struct gcr_spill *spill, const char *path);
+/*
+ * The disk may be mounted elsewhere: the same file in the directory that is used now, and where
+ * that is, for the caller to free. -ENOENT and as above
+ */
+int gcr_spill_find_file(const struct gcr_spill *spill, const char *path, char **ret_path);
 /* And its directories, if nothing else is in them. -ENOENT, -EPROTO it is of no segment, -errno */
 int gcr_spill_remove_file(struct gcr_spill *spill, const char *path);
 
