@@ -4,6 +4,7 @@
  * a disk that fails at any step: nothing is lost, and nothing is left behind. Calls that change the
  * disk, or the store, can be made to fail, or to be the last.
  */
+#include <semaphore.h>
 #include <sys/syscall.h>
 
 #include "test/unit/spill.h"
@@ -33,6 +34,25 @@ static int step(void)
 		_exit(0);
 	errno = plan->error;
 	return -1;
+}
+
+/* A disk that does not answer, as long as it is to be so. */
+static atomic_bool is_hung;
+static sem_t hung;
+static sem_t answered;
+
+static void wait_disk(int fd)
+{
+	struct stat disk_stat;
+	struct stat stat;
+
+	if (!is_hung || fstat(fd, &stat) < 0 || fstat(disk_fd, &disk_stat) < 0 ||
+	    stat.st_dev != disk_stat.st_dev)
+		return;
+	sem_post(&hung);
+	while (sem_wait(&answered) < 0)
+		;
+	sem_post(&answered);
 }
 
 int fsync(int fd)
@@ -81,11 +101,13 @@ int mkdirat(int fd, const char *path, mode_t mode)
 
 int unlinkat(int fd, const char *path, int flags)
 {
+	wait_disk(fd);
 	return step() ? -1 : (int)syscall(SYS_unlinkat, fd, path, flags);
 }
 
 int fallocate(int fd, int mode, off_t at, off_t size)
 {
+	wait_disk(fd);
 	return step() ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, size);
 }
 
@@ -208,6 +230,42 @@ static void test_no_holes(void)
 	check_nothing();
 }
 
+/* Who drops, shares and adds chunks does not wait for it: pages that go, and then all of a file. */
+static void test_hung(void)
+{
+	struct gcr_pack_entry others[CHUNKS];
+
+	CHECK(!sem_init(&hung, 0, 0));
+	for (size_t first = CHUNKS / 2; first != CHUNKS; first = first ? 0 : CHUNKS) {
+		struct gcr_packs *packs = open_packs(UINT64_MAX);
+		uint64_t bytes;
+
+		add_all(packs);
+		CHECK(!spill_segment(packs, entries[0].segment, &bytes));
+		CHECK(!sem_init(&answered, 0, 0));
+		is_hung = true;
+		gcr_packs_drop(packs, &entries[first], CHUNKS - first);
+		CHECK(!sem_wait(&hung));
+		for (uint64_t i = 0; i < CHUNKS; i++)
+			CHECK(!add(packs, CHUNKS / 2 + i, &others[i]));
+		for (uint64_t i = 0; i < first; i++)
+			CHECK(!read_chunk(packs, packer, &entries[i], i));
+		gcr_packs_drop(packs, others, CHUNKS / 2);
+		gcr_packs_drop(packs, entries, first);
+		CHECK(figures(packs).chunks == CHUNKS / 2);
+		is_hung = false;
+		sem_post(&answered);
+		check_account(packs);
+		for (uint64_t i = CHUNKS / 2; i < CHUNKS; i++)
+			CHECK(!read_chunk(packs, packer, &others[i], CHUNKS / 2 + i));
+		gcr_packs_drop(packs, &others[CHUNKS / 2], CHUNKS / 2);
+		close_packs(packs);
+		check_nothing();
+		while (!sem_trywait(&hung))
+			;
+	}
+}
+
 /* A file that cannot be removed takes its room as long as it is there. */
 static void test_stays(void)
 {
@@ -297,6 +355,7 @@ int main(void)
 	test_failing(ENOSPC);
 	test_no_holes();
 	test_unfit();
+	test_hung();
 	test_stays();
 	test_no_link();
 	end();
