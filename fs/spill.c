@@ -415,8 +415,8 @@ static int turn_on(struct gcr_spill *spill, const struct gcr_spill_options *opti
 	}
 	if (result == -EPERM)
 		return gcr_error_set(error, EPERM,
-				     "spill=%s: others can read what is made there: it needs a "
-				     "file system with owners and modes",
+				     "spill=%s: nothing can be made there that others cannot "
+				     "read: it needs a file system with owners and modes",
 				     options->path);
 	return result < 0 ? gcr_error_set(error, -result, "spill=%s: %s", options->path,
 					  strerror(-result))
