@@ -346,16 +346,45 @@ static int set_spill(struct gcr_options *options)
 	return -EINVAL;
 }
 
-/* What is written to a mount of ours would come back to us. */
+/* Whatever there is of it: without its disk the daemon may start all the same. */
+static int make_spill_absolute(struct gcr_options *options)
+{
+	_cleanup_free_ char *directory = NULL;
+	char *path;
+
+	if (!options->spill || *options->spill == '/')
+		return 0;
+	directory = getcwd(NULL, 0);
+	if (!directory || asprintf(&path, "%s/%s", directory, options->spill) < 0) {
+		fprintf(stderr, "gpucrfs: spill=%s: %s\n", options->spill, strerror(errno));
+		return -EINVAL;
+	}
+	free(options->spill);
+	options->spill = path;
+	return 0;
+}
+
+/*
+ * What is written to a mount of ours would come back to us. It is looked for by what it is, too: it
+ * may have other paths. One that cannot be reached is refused, or not, where it is opened.
+ */
 static int check_spill(const struct gcr_options *options)
 {
-	size_t length = strlen(options->mountpoint);
+	_cleanup_free_ char *path = options->spill ? realpath(options->spill, NULL) : NULL;
+	struct stat mountpoint;
+	struct stat above;
 
-	if (!options->spill || strncmp(options->spill, options->mountpoint, length) != 0 ||
-	    (options->spill[length] && options->spill[length] != '/'))
+	if (!path || stat(options->mountpoint, &mountpoint) < 0)
 		return 0;
-	fprintf(stderr, "gpucrfs: spill=%s is in the mountpoint\n", options->spill);
-	return -EINVAL;
+	for (char *end = path + strlen(path); end; end = strrchr(path, '/')) {
+		*end = '\0';
+		if (stat(*path ? path : "/", &above) < 0 || above.st_dev != mountpoint.st_dev ||
+		    above.st_ino != mountpoint.st_ino)
+			continue;
+		fprintf(stderr, "gpucrfs: spill=%s is in the mountpoint\n", options->spill);
+		return -EINVAL;
+	}
+	return 0;
 }
 
 int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
@@ -376,7 +405,7 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 	if (options->simulator_state)
 		options->simulator = 1;
 	if (make_absolute(&options->simulator_state) < 0 ||
-	    make_absolute(&options->runtime_directory) < 0 || make_absolute(&options->spill) < 0)
+	    make_absolute(&options->runtime_directory) < 0 || make_spill_absolute(options) < 0)
 		return -EINVAL;
 	if (set_runtime_directory(options) < 0)
 		return -ENOMEM;

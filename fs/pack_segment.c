@@ -68,7 +68,7 @@ static int open_file(int directory_fd, const char *name, bool create)
 	return TAKE_FD(fd);
 }
 
-int gcr_pack_segment_open(int directory_fd, uid_t uid, uint32_t number, bool create,
+int gcr_pack_segment_open(const struct gcr_packs *packs, uint32_t number, bool create,
 			  struct gcr_pack_segment **ret_segment)
 {
 	_cleanup_(gcr_pack_segment_close_cleanup) struct gcr_pack_segment *segment =
@@ -84,9 +84,9 @@ int gcr_pack_segment_open(int directory_fd, uid_t uid, uint32_t number, bool cre
 	if (!segment->pages)
 		return -ENOMEM;
 	snprintf(name, sizeof(name), "%u", number);
-	segment->fd = open_file(directory_fd, name, create);
+	segment->fd = open_file(packs->fd, name, create);
 	if (segment->fd == -ELOOP && !create) {
-		int result = gcr_pack_segment_follow(directory_fd, uid, segment);
+		int result = gcr_pack_segment_follow(packs, segment);
 
 		if (!result)
 			*ret_segment = TAKE_PTR(segment);
@@ -100,7 +100,7 @@ int gcr_pack_segment_open(int directory_fd, uid_t uid, uint32_t number, bool cre
 		int result = -errno;
 
 		if (create)
-			unlinkat(directory_fd, name, 0);
+			unlinkat(packs->fd, name, 0);
 		return result;
 	}
 	segment->map = map;

@@ -37,22 +37,34 @@ void gcr_packs_remove_unfinished(int directory_fd, const char *name)
 		unlinkat(directory_fd, name, 0);
 }
 
-/* A segment's file, for reading at least. -errno */
-static int open_target(const char *path)
+/* It says nothing of the disk. */
+static bool is_of_us(int error)
 {
-	_cleanup_close_ int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	struct stat stat;
-
-	if (fd < 0 && (errno == EROFS || errno == EACCES || errno == EPERM))
-		fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0 || fstat(fd, &stat) < 0)
-		return -errno;
-	if (!S_ISREG(stat.st_mode) || stat.st_size != GCR_PACK_SEGMENT_BYTES)
-		return -EPROTO;
-	return TAKE_FD(fd);
+	return error == -EMFILE || error == -ENFILE || error == -ENOMEM;
 }
 
-int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment *segment)
+/* What a link leads to, or what has been found instead. */
+static int open_target(const struct gcr_packs *packs, const char *target,
+		       struct gcr_pack_segment *segment)
+{
+	char *found;
+	int fd, found_fd;
+
+	if (!gcr_spill_is_path(target, packs->uid, segment->number))
+		return -EPROTO;
+	fd = gcr_spill_open_file(packs->account.spill, target);
+	if (fd >= 0 || is_of_us(fd))
+		return fd;
+	found_fd = gcr_spill_find_file(packs->account.spill, target, &found);
+	if (found_fd < 0)
+		return is_of_us(found_fd) ? found_fd : fd;
+	free(segment->path);
+	segment->path = found;
+	segment->has_moved = true;
+	return found_fd;
+}
+
+int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
 	char target[PATH_MAX];
 	char name[NAME_BYTES];
@@ -60,7 +72,7 @@ int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment
 	int fd;
 
 	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
-	length = readlinkat(directory_fd, name, target, sizeof(target) - 1);
+	length = readlinkat(packs->fd, name, target, sizeof(target) - 1);
 	if (length < 0)
 		return -errno;
 	target[length] = '\0';
@@ -68,17 +80,36 @@ int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment
 	segment->is_sealed = true;
 	if (!segment->path)
 		return -ENOMEM;
-	fd = gcr_spill_is_path(target, uid, segment->number) ? open_target(target) : -EPROTO;
-	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
+	fd = open_target(packs, target, segment);
+	if (is_of_us(fd))
 		return fd;
 	segment->fd = fd < 0 ? -1 : fd;
 	if (fd < 0)
 		gcr_log(LOG_WARNING, 0,
 			"packed VRAM of user %" PRIu32 " is in %s, which cannot be read now: %s",
-			(uint32_t)uid, target, fd == -EPROTO ? "it is no segment" : strerror(-fd));
+			(uint32_t)packs->uid, target,
+			fd == -EPROTO ? "it is no segment" : strerror(-fd));
 	else
 		gcr_pack_segment_find_pages(segment);
 	return 0;
+}
+
+void gcr_pack_segment_move_link(const struct gcr_packs *packs,
+				const struct gcr_pack_segment *segment)
+{
+	char link[NAME_BYTES];
+	char name[NAME_BYTES];
+
+	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
+	snprintf(link, sizeof(link), LINK_PREFIX "%" PRIu32, segment->number);
+	unlinkat(packs->fd, link, 0);
+	if (!symlinkat(segment->path, packs->fd, link) &&
+	    !renameat(packs->fd, link, packs->fd, name))
+		return;
+	gcr_log(LOG_WARNING, 0,
+		"packed VRAM in %s cannot be thawed now: no link to it in the store: %s",
+		segment->path, strerror(errno));
+	unlinkat(packs->fd, link, 0);
 }
 
 /* ---- moving ---- */
@@ -90,7 +121,8 @@ struct move {
 	uint16_t *pages; /* as they are when it begins: until it ends they have bytes */
 	uint64_t bytes;
 	char *path;
-	int fd; /* of the copy */
+	int fd;	       /* of the copy */
+	bool has_link; /* that is not the segment yet */
 };
 
 /* False: there is nothing to move. */
@@ -111,17 +143,38 @@ static bool begin(struct move *move, uint32_t number)
 	return true;
 }
 
+static void link_name(const struct move *move, char ret_link[NAME_BYTES])
+{
+	snprintf(ret_link, NAME_BYTES, LINK_PREFIX "%" PRIu32, move->segment->number);
+}
+
+/* What is not there takes nothing; the rest counts as long as it is there. */
+static bool remove_file(struct gcr_packs *packs, const char *path)
+{
+	int result = gcr_spill_remove_file(packs->account.spill, path);
+
+	if (!result || result == -ENOENT)
+		return true;
+	gcr_log(LOG_WARNING, 0, "%s is not needed, and cannot be removed: %s", path,
+		strerror(-result));
+	return false;
+}
+
 /* Nothing has changed. */
 static void undo(struct move *move)
 {
 	struct gcr_packs *packs = move->packs;
+	char link[NAME_BYTES];
 
+	if (move->has_link) {
+		link_name(move, link);
+		unlinkat(packs->fd, link, 0);
+	}
 	if (move->fd >= 0)
 		close(TAKE_FD(move->fd));
-	if (move->path)
-		gcr_spill_remove_file(packs->account.spill, move->path);
+	if (!move->path || remove_file(packs, move->path))
+		gcr_spill_give(packs->account.spill, move->bytes);
 	free(TAKE_PTR(move->path));
-	gcr_spill_give(packs->account.spill, move->bytes);
 	GCR_LOCK_SCOPE(&packs->lock);
 	move->segment->is_busy = false;
 	move->segment->is_sealed = false;
@@ -181,14 +234,24 @@ static uint32_t run_of(const uint16_t *pages, uint32_t page)
 	return end - page;
 }
 
+/* All of it is one as yet: what has none would take more than was promised. */
+static int make_holes(const struct move *move)
+{
+	struct stat stat;
+
+	if (ftruncate(move->fd, GCR_PACK_SEGMENT_BYTES) < 0 || fstat(move->fd, &stat) < 0)
+		return -errno;
+	return (uint64_t)stat.st_blocks * 512 > move->bytes ? -EOPNOTSUPP : 0;
+}
+
 static int copy_pages(const struct move *move)
 {
 	_cleanup_free_ char *buffer = malloc(BUFFER_BYTES);
 	size_t dirty_bytes = 0;
 	int result = buffer ? 0 : -ENOMEM;
 
-	if (!result && ftruncate(move->fd, GCR_PACK_SEGMENT_BYTES) < 0)
-		result = -errno;
+	if (!result)
+		result = make_holes(move);
 	for (uint32_t page = 0; page < GCR_PACK_PAGE_COUNT && !result;) {
 		uint32_t count = run_of(move->pages, page);
 		size_t size = (size_t)count * GCR_PACK_PAGE_BYTES;
@@ -209,25 +272,31 @@ static int copy_pages(const struct move *move)
 	return result < 0 ? result : flush(move->fd);
 }
 
-/* From here on the copy is the segment, for later daemons and for workers. */
-static int put_link(const struct move *move)
+/* Before anything is copied: a store that is full may have no room for it. */
+static int make_link(struct move *move)
 {
-	int directory_fd = move->packs->fd;
+	char link[NAME_BYTES];
+
+	link_name(move, link);
+	if (unlinkat(move->packs->fd, link, 0) < 0 && errno != ENOENT)
+		return -errno;
+	if (symlinkat(move->path, move->packs->fd, link) < 0)
+		return -errno;
+	move->has_link = true;
+	return 0;
+}
+
+/* From here on the copy is the segment, for later daemons and for workers. */
+static int put_link(struct move *move)
+{
 	char link[NAME_BYTES];
 	char name[NAME_BYTES];
 
+	link_name(move, link);
 	snprintf(name, sizeof(name), "%" PRIu32, move->segment->number);
-	snprintf(link, sizeof(link), LINK_PREFIX "%" PRIu32, move->segment->number);
-	if (unlinkat(directory_fd, link, 0) < 0 && errno != ENOENT)
+	if (renameat(move->packs->fd, link, move->packs->fd, name) < 0)
 		return -errno;
-	if (symlinkat(move->path, directory_fd, link) < 0)
-		return -errno;
-	if (renameat(directory_fd, link, directory_fd, name) < 0) {
-		int result = -errno;
-
-		unlinkat(directory_fd, link, 0);
-		return result;
-	}
+	move->has_link = false;
 	return 0;
 }
 
@@ -266,8 +335,21 @@ static int copy(struct move *move)
 
 	move->fd = gcr_spill_create_file(move->packs->account.spill, move->packs->uid,
 					 move->segment->number, &move->path);
-	result = move->fd < 0 ? move->fd : copy_pages(move);
+	result = move->fd < 0 ? move->fd : make_link(move);
+	if (!result)
+		result = copy_pages(move);
 	return result < 0 ? result : put_link(move);
+}
+
+static int explain(int result, struct gcr_error *error)
+{
+	const char *why =
+		result == -EPERM
+			? "others could read it there: the file system has no owners and modes"
+		: result == -EOPNOTSUPP ? "the file system has no files with holes"
+					: strerror(-result);
+
+	return gcr_error_set(error, -result, "packed VRAM cannot be moved to the disk: %s", why);
 }
 
 int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_freed_bytes,
@@ -297,8 +379,7 @@ int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_free
 	result = copy(&move);
 	if (result < 0) {
 		undo(&move);
-		return gcr_error_set(error, -result, "packed VRAM cannot be moved to the disk: %s",
-				     strerror(-result));
+		return explain(result, error);
 	}
 	switch_over(&move);
 	*ret_freed_bytes = promised;
@@ -393,9 +474,19 @@ static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 /* Without the lock. */
 static void remove_gone(struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
-	if (gcr_spill_is_path(segment->path, packs->uid, segment->number))
-		gcr_spill_remove_file(packs->account.spill, segment->path);
-	gcr_spill_give(packs->account.spill, segment->pages_there * GCR_PACK_PAGE_BYTES);
+	bool is_away = segment->fd < 0;
+
+	/* On a disk of another machine it would keep a file that is open under another name. */
+	if (!is_away)
+		close(TAKE_FD(segment->fd));
+	if (gcr_spill_is_path(segment->path, packs->uid, segment->number)) {
+		if (is_away)
+			gcr_log(LOG_NOTICE, 0, "%s is not needed, and stays where it is not seen",
+				segment->path);
+		if (remove_file(packs, segment->path))
+			gcr_spill_give(packs->account.spill,
+				       segment->pages_there * GCR_PACK_PAGE_BYTES);
+	}
 	gcr_pack_segment_close(segment);
 }
 

@@ -64,7 +64,7 @@ static int append_segment(struct gcr_packs *packs, uint32_t number, bool create)
 	if (!segments)
 		return -ENOMEM;
 	packs->segments = segments;
-	result = gcr_pack_segment_open(packs->fd, packs->uid, number, create, &segment);
+	result = gcr_pack_segment_open(packs, number, create, &segment);
 	if (result < 0)
 		return result;
 	if (number > packs->last_number)
@@ -170,9 +170,15 @@ static int load(struct gcr_packs *packs)
 	if (packs->segments_count)
 		qsort(packs->segments, packs->segments_count, sizeof(struct gcr_pack_segment *),
 		      compare_segments);
-	for (size_t i = 0; i < packs->segments_count; i++)
-		*(packs->segments[i]->path ? &spilled_bytes : &bytes) +=
-			packs->segments[i]->pages_there * GCR_PACK_PAGE_BYTES;
+	for (size_t i = 0; i < packs->segments_count; i++) {
+		const struct gcr_pack_segment *segment = packs->segments[i];
+
+		*(segment->path ? &spilled_bytes : &bytes) +=
+			segment->pages_there * GCR_PACK_PAGE_BYTES;
+		/* Not while the directory is read. */
+		if (segment->has_moved)
+			gcr_pack_segment_move_link(packs, segment);
+	}
 	packs->is_known = !packs->segments_count;
 	result = take(packs, bytes, true);
 	if (!result)

@@ -56,6 +56,7 @@ struct gcr_pack_segment {
 	char *path;	  /* on the disk; NULL: it is in the store */
 	bool is_busy;	  /* somebody is at its file without the lock: nothing else changes it */
 	bool is_sealed;	  /* nothing is appended */
+	bool has_moved;	  /* its disk is mounted elsewhere: the link does not lead there yet */
 	uint32_t readers; /* of the mapping, without the lock */
 	struct gcr_pack_segment *next_gone;
 	uint32_t end; /* the next chunk comes here */
@@ -68,10 +69,10 @@ struct gcr_pack_segment {
 };
 
 /*
- * The file @number in the directory, or a new one. -ENOENT: what is there was never finished, and
- * is removed; -ENOSPC, -ENOMEM, ...
+ * The file @number in the directory of the packs, or a new one. -ENOENT: what is there was never
+ * finished, and is removed; -ENOSPC, -ENOMEM, ...
  */
-int gcr_pack_segment_open(int directory_fd, uid_t uid, uint32_t number, bool create,
+int gcr_pack_segment_open(const struct gcr_packs *packs, uint32_t number, bool create,
 			  struct gcr_pack_segment **ret_segment);
 /* The file stays. */
 void gcr_pack_segment_close(struct gcr_pack_segment *segment); /* NULL is allowed */
@@ -143,7 +144,10 @@ void gcr_packs_give(const struct gcr_packs *packs, uint64_t bytes);
  * In the directory its number is a link: open what it names, or know that it is not there now.
  * -EMFILE, -ENFILE, -ENOMEM.
  */
-int gcr_pack_segment_follow(int directory_fd, uid_t uid, struct gcr_pack_segment *segment);
+int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment);
+/* One that has moved: workers find it by the link. */
+void gcr_pack_segment_move_link(const struct gcr_packs *packs,
+				const struct gcr_pack_segment *segment);
 /* What a daemon that was killed had begun. */
 void gcr_packs_remove_unfinished(int directory_fd, const char *name);
 /*

@@ -122,6 +122,7 @@ static int open_segment(int segments_fd, const char *name)
 	const int flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
 	_cleanup_close_ int fd = openat(segments_fd, name, flags);
 	char target[PATH_MAX];
+	struct stat directory;
 	struct stat stat;
 	ssize_t length;
 
@@ -132,9 +133,9 @@ static int open_segment(int segments_fd, const char *name)
 		target[length] = '\0';
 		fd = open(target, flags);
 	}
-	if (fd < 0 || fstat(fd, &stat) < 0)
+	if (fd < 0 || fstat(fd, &stat) < 0 || fstat(segments_fd, &directory) < 0)
 		return -errno;
-	return S_ISREG(stat.st_mode) ? TAKE_FD(fd) : -EBADMSG;
+	return S_ISREG(stat.st_mode) && stat.st_uid == directory.st_uid ? TAKE_FD(fd) : -EBADMSG;
 }
 
 /* A descriptor of the segment, which stays here; -errno. */

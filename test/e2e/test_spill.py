@@ -4,7 +4,6 @@ and not while the disk is away. Segments are moved here while no daemon runs, as
 import contextlib
 import os
 import signal
-import shutil
 import subprocess
 import sys
 
@@ -20,6 +19,7 @@ def machine_with_disk():
     """Its directory for packed bytes is machine.disk."""
     with vmm.machine(start=False) as machine:
         machine.disk = f'{machine.directory}/disk'
+        os.mkdir(machine.disk, 0o700)
         machine.without = machine.options
         machine.options += f',spill={machine.disk}'
         machine.start()
@@ -53,7 +53,7 @@ def move(machine):
     directory = f'{home}/{os.getuid()}'
     os.makedirs(directory, 0o700, exist_ok=True)
     for path in segments(machine):
-        target = f'{directory}/{os.path.basename(path)}'
+        target = f'{directory}/{os.path.basename(path)}-0123456789abcdef'
         subprocess.run(['cp', '--sparse=always', path, target], check=True)
         os.symlink(target, f'{path}-new')
         os.rename(f'{path}-new', path)
@@ -120,7 +120,6 @@ def test_away():
         except OSError as error:
             equal(harness.name_of(error.errno), 'EIO')
         equal(machine.stop(), 0)
-        shutil.rmtree(machine.disk)
         os.rename(f'{machine.disk}-away', machine.disk)
         machine.start()
         wait_for(lambda: machine.state(pieces.pid) == 'frozen', 'the program to be frozen')
@@ -135,7 +134,7 @@ def test_ends():
         pieces = packed(machine)
         home = move(machine)
         # And what a daemon had begun to copy is no segment.
-        with open(f'{home}/{os.getuid()}/77', 'wb') as file:
+        with open(f'{home}/{os.getuid()}/77-0123456789abcdef', 'wb') as file:
             file.write(b'half')
         machine.start()
         equal(len(on_disk(machine)), 1)
@@ -151,10 +150,14 @@ def test_refused():
         os.chmod(f'{base}/open', 0o777)
         with open(f'{base}/file', 'wb'):
             pass
+        os.mkdir(f'{base}/disk', 0o700)
+        os.symlink(os.path.dirname(machine.mountpoint), f'{base}/link')
+        below = f'{base}/link/{os.path.basename(machine.mountpoint)}'
         for options, words in ((f'spill={base}/open', 'others can write to it'),
                                (f'spill={base}/file', 'Not a directory'),
                                (f'spill={base}/not/there', 'No such file'),
                                (f'spill={machine.mountpoint}', 'in the mountpoint'),
+                               (f'spill={below}', 'in the mountpoint'),
                                ('spill_size=1G', 'without spill=DIR'),
                                (f'spill={base}/disk,spill_size=1', 'at least 2M'),
                                (f'spill={base}/disk,spill_size=lots', 'no size')):

@@ -295,7 +295,7 @@ static inline int run_tests(char **argv, void (*tests)(void), void (*killed)(voi
 	snprintf(directory, sizeof(directory), "%s/gcr-store-XXXXXX", parent ? parent : "/tmp");
 	CHECK(mkdtemp(directory));
 	if (geteuid() == 0) {
-		CHECK(!chmod(directory, 0777));
+		CHECK(!chmod(directory, 01777));
 		pid = fork();
 		CHECK(pid >= 0);
 		if (!pid) {

@@ -116,7 +116,8 @@ static void test_absent(void)
 	CHECK(!add(packs, CHUNKS - 1, &entries[CHUNKS - 1]));
 	CHECK(entries[CHUNKS - 1].segment != entries[0].segment);
 	close_packs(packs);
-	packs = open_packs(UINT64_MAX); /* and it makes a directory of the same name */
+	packs = open_packs(UINT64_MAX); /* where the disk would be mounted */
+	CHECK(!gcr_spill_is_on(spill));
 	claim_all(packs);
 	CHECK(read_chunk(packs, packer, &entries[0], 0) == -EIO);
 	close_packs(packs);
@@ -126,7 +127,10 @@ static void test_absent(void)
 	check_all(packs);
 	check_account(packs);
 	/* Dropped while it is away: the next start removes the file. */
+	close_packs(packs);
 	CHECK(!rename(directory_on_disk, away));
+	packs = open_with(&none);
+	claim_all(packs);
 	gcr_packs_drop(packs, entries, CHUNKS - 1);
 	close_packs(packs);
 	CHECK(disk_used());
@@ -140,29 +144,125 @@ static void test_absent(void)
 	check_nothing();
 }
 
-/* The disk is mounted elsewhere: what is there is not taken for what nobody names. */
+/* The disk is mounted elsewhere: what is there is found, and counts. */
 static void test_elsewhere(void)
 {
-	struct gcr_spill_options options = {.limit_bytes = UINT64_MAX};
+	const struct gcr_spill_options none = {0};
+	struct gcr_spill_options options = {0};
+	struct gcr_pack_entry others[CHUNKS];
 	struct gcr_packs *packs;
 	char elsewhere[80];
-	uint64_t used;
+	char path[PATH_MAX];
+	uint64_t bytes;
 
 	in_child(leave_spilled);
-	used = disk_used();
 	snprintf(elsewhere, sizeof(elsewhere), "%s-elsewhere", directory_on_disk);
 	CHECK(!rename(directory_on_disk, elsewhere));
 	options.path = elsewhere;
+	options.limit_bytes = disk_used() + MIB;
 	packs = open_with(&options);
 	claim_all(packs);
-	CHECK(read_chunk(packs, packer, &entries[0], 0) == -EIO && disk_used() == used);
+	check_all(packs);
+	check_account(packs);
+	segment_path(entries[0].segment, path);
+	CHECK(!strncmp(path, elsewhere, strlen(elsewhere)) && !access(path, F_OK));
+	for (uint64_t i = 0; i < CHUNKS; i++)
+		CHECK(!add(packs, CHUNKS + i, &others[i]));
+	CHECK(spill_segment(packs, others[0].segment, &bytes) == -ENOSPC);
+	gcr_packs_drop(packs, others, CHUNKS);
 	close_packs(packs);
-	CHECK(disk_used() == used && !rename(elsewhere, directory_on_disk));
+	/* From there on it is there, for those who look for none, too. */
+	packs = open_with(&none);
+	claim_all(packs);
+	check_all(packs);
+	close_packs(packs);
+	CHECK(!rename(elsewhere, directory_on_disk));
 	packs = open_packs(UINT64_MAX);
 	claim_all(packs);
 	check_all(packs);
 	check_account(packs);
 	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* Another directory is given, on the same disk or not: what is in the first stays, and goes. */
+static void test_another(void)
+{
+	struct gcr_spill_options options = {.limit_bytes = UINT64_MAX};
+	struct gcr_pack_entry other;
+	struct gcr_packs *packs;
+	char another[80];
+	char path[PATH_MAX];
+	uint64_t bytes;
+
+	in_child(leave_spilled);
+	snprintf(another, sizeof(another), "%s-another", directory_on_disk);
+	options.path = another;
+	packs = open_with(&options);
+	claim_all(packs);
+	check_all(packs);
+	CHECK(!add(packs, CHUNKS, &other) && !spill_segment(packs, other.segment, &bytes) && bytes);
+	segment_path(entries[0].segment, path);
+	CHECK(!strncmp(path, directory_on_disk, strlen(directory_on_disk)));
+	CHECK(path[strlen(directory_on_disk)] == '/');
+	segment_path(other.segment, path);
+	CHECK(!strncmp(path, another, strlen(another)));
+	check_account(packs);
+	close_packs(packs);
+	packs = open_packs(UINT64_MAX);
+	CHECK(!gcr_packs_claim(packs, &other));
+	claim_all(packs);
+	check_all(packs);
+	CHECK(!read_chunk(packs, packer, &other, CHUNKS));
+	check_account(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	gcr_packs_drop(packs, &other, 1);
+	close_packs(packs);
+	check_nothing();
+	CHECK(!rmdir(another));
+}
+
+static void leave_highest(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	uint64_t bytes;
+
+	CHECK(!add(packs, 0, &entries[0]) && !spill_segment(packs, entries[0].segment, &bytes));
+	CHECK(!add(packs, 1, &entries[1]) && !spill_segment(packs, entries[1].segment, &bytes));
+}
+
+/* The number of one that went while its disk was away is used again: its path is not. */
+static void test_again(void)
+{
+	const struct gcr_spill_options none = {0};
+	struct gcr_packs *packs;
+	char before[PATH_MAX];
+	char after[PATH_MAX];
+	char away[80];
+	uint64_t bytes;
+
+	in_child(leave_highest);
+	segment_path(entries[1].segment, before);
+	snprintf(away, sizeof(away), "%s-away", directory_on_disk);
+	CHECK(!rename(directory_on_disk, away));
+	packs = open_with(&none);
+	CHECK(!gcr_packs_claim(packs, &entries[0]));
+	gcr_packs_sweep(packs);
+	close_packs(packs);
+	CHECK(!rename(away, directory_on_disk));
+	packs = open_packs(UINT64_MAX);
+	CHECK(!gcr_packs_claim(packs, &entries[0]));
+	gcr_packs_sweep(packs);
+	CHECK(!add(packs, 2, &entries[2]) && entries[2].segment == entries[1].segment);
+	CHECK(!spill_segment(packs, entries[2].segment, &bytes) && bytes);
+	segment_path(entries[2].segment, after);
+	CHECK(strcmp(before, after) != 0 && access(before, F_OK) < 0);
+	CHECK(!read_chunk(packs, packer, &entries[0], 0) &&
+	      !read_chunk(packs, packer, &entries[2], 2));
+	check_account(packs);
+	gcr_packs_drop(packs, &entries[0], 1);
+	gcr_packs_drop(packs, &entries[2], 1);
 	close_packs(packs);
 	check_nothing();
 }
@@ -367,6 +467,8 @@ int main(void)
 	test_restart();
 	test_absent();
 	test_elsewhere();
+	test_another();
+	test_again();
 	test_no_descriptors();
 	test_limit();
 	test_full();

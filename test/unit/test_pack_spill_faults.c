@@ -4,6 +4,7 @@
  * a disk that fails at any step: nothing is lost, and nothing is left behind. Calls that change the
  * disk, or the store, can be made to fail, or to be the last.
  */
+#include <semaphore.h>
 #include <sys/syscall.h>
 
 #include "test/unit/spill.h"
@@ -16,7 +17,10 @@ struct plan {
 	int error;	 /* fails with this; 0: the process ends there */
 	unsigned int calls;
 	bool reached;
-	bool dropping; /* what follows takes chunks away */
+	bool written;
+	bool dropping;	/* what follows takes chunks away */
+	bool is_public; /* the file system has no modes */
+	bool is_dense;	/* nor holes */
 };
 static struct plan *plan;
 
@@ -32,6 +36,25 @@ static int step(void)
 	return -1;
 }
 
+/* A disk that does not answer, as long as it is to be so. */
+static atomic_bool is_hung;
+static sem_t hung;
+static sem_t answered;
+
+static void wait_disk(int fd)
+{
+	struct stat disk_stat;
+	struct stat stat;
+
+	if (!is_hung || fstat(fd, &stat) < 0 || fstat(disk_fd, &disk_stat) < 0 ||
+	    stat.st_dev != disk_stat.st_dev)
+		return;
+	sem_post(&hung);
+	while (sem_wait(&answered) < 0)
+		;
+	sem_post(&answered);
+}
+
 int fsync(int fd)
 {
 	return step() ? -1 : (int)syscall(SYS_fsync, fd);
@@ -39,11 +62,25 @@ int fsync(int fd)
 
 ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at)
 {
+	if (plan)
+		plan->written = true;
 	return step() ? -1 : syscall(SYS_pwrite64, fd, bytes, size, at);
+}
+
+/* As if it had other modes. */
+int fstat(int fd, struct stat *ret_stat)
+{
+	int result = fstatat(fd, "", ret_stat, AT_EMPTY_PATH);
+
+	if (plan && plan->is_public)
+		ret_stat->st_mode |= 0055;
+	return result;
 }
 
 int ftruncate(int fd, off_t size)
 {
+	if (plan && plan->is_dense)
+		return posix_fallocate(fd, 0, 4 * MIB) ? -1 : (int)syscall(SYS_ftruncate, fd, size);
 	return step() ? -1 : (int)syscall(SYS_ftruncate, fd, size);
 }
 
@@ -57,23 +94,20 @@ int renameat(int from_fd, const char *from, int to_fd, const char *to)
 	return step() ? -1 : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
 }
 
-int mkdir(const char *path, mode_t mode)
+int mkdirat(int fd, const char *path, mode_t mode)
 {
-	return step() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
-}
-
-int unlink(const char *path)
-{
-	return step() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+	return step() ? -1 : (int)syscall(SYS_mkdirat, fd, path, mode);
 }
 
 int unlinkat(int fd, const char *path, int flags)
 {
+	wait_disk(fd);
 	return step() ? -1 : (int)syscall(SYS_unlinkat, fd, path, flags);
 }
 
 int fallocate(int fd, int mode, off_t at, off_t size)
 {
+	wait_disk(fd);
 	return step() ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, size);
 }
 
@@ -196,6 +230,121 @@ static void test_no_holes(void)
 	check_nothing();
 }
 
+/* Who drops, shares and adds chunks does not wait for it: pages that go, and then all of a file. */
+static void test_hung(void)
+{
+	struct gcr_pack_entry others[CHUNKS];
+
+	CHECK(!sem_init(&hung, 0, 0));
+	for (size_t first = CHUNKS / 2; first != CHUNKS; first = first ? 0 : CHUNKS) {
+		struct gcr_packs *packs = open_packs(UINT64_MAX);
+		uint64_t bytes;
+
+		add_all(packs);
+		CHECK(!spill_segment(packs, entries[0].segment, &bytes));
+		CHECK(!sem_init(&answered, 0, 0));
+		is_hung = true;
+		gcr_packs_drop(packs, &entries[first], CHUNKS - first);
+		CHECK(!sem_wait(&hung));
+		for (uint64_t i = 0; i < CHUNKS; i++)
+			CHECK(!add(packs, CHUNKS / 2 + i, &others[i]));
+		for (uint64_t i = 0; i < first; i++)
+			CHECK(!read_chunk(packs, packer, &entries[i], i));
+		gcr_packs_drop(packs, others, CHUNKS / 2);
+		gcr_packs_drop(packs, entries, first);
+		CHECK(figures(packs).chunks == CHUNKS / 2);
+		is_hung = false;
+		sem_post(&answered);
+		check_account(packs);
+		for (uint64_t i = CHUNKS / 2; i < CHUNKS; i++)
+			CHECK(!read_chunk(packs, packer, &others[i], CHUNKS / 2 + i));
+		gcr_packs_drop(packs, &others[CHUNKS / 2], CHUNKS / 2);
+		close_packs(packs);
+		check_nothing();
+		while (!sem_trywait(&hung))
+			;
+	}
+}
+
+/* A file that cannot be removed takes its room as long as it is there. */
+static void test_stays(void)
+{
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = 2 * MIB};
+	struct gcr_packs *packs = open_with(&options);
+	uint64_t bytes;
+
+	add_all(packs);
+	CHECK(!spill_segment(packs, entries[0].segment, &bytes) && bytes > MIB);
+	fail_at(2, EROFS); /* behind the link */
+	gcr_packs_drop(packs, entries, CHUNKS);
+	gcr_packs_wait_disk(packs);
+	CHECK(plan->reached && disk_used() == bytes);
+	fail_at(0, 0);
+	add_all(packs);
+	CHECK(spill_segment(packs, entries[0].segment, &bytes) == -ENOSPC);
+	check_all(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* A store that has no room for the link: nothing is copied before that is known. */
+static void test_no_link(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	char path[PATH_MAX];
+	uint64_t bytes;
+
+	add_all(packs);
+	snprintf(path, sizeof(path), GCR_PACKS_NAME "/%u/.link-%" PRIu32, USER, entries[0].segment);
+	CHECK(!mkdirat(store_fd, path, 0700));
+	fail_at(UINT_MAX, EIO);
+	CHECK(spill_segment(packs, entries[0].segment, &bytes) < 0);
+	CHECK(!plan->written && !disk_used());
+	fail_at(0, 0);
+	CHECK(!unlinkat(store_fd, path, AT_REMOVEDIR));
+	check_account(packs);
+	check_all(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* Others could read what is put there, or what is a hole takes room. */
+static void test_unfit(void)
+{
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = UINT64_MAX};
+	struct gcr_error error = {0};
+	struct gcr_packs *packs;
+	uint64_t bytes;
+
+	CHECK(!mkdir(directory_on_disk, 0700));
+	plan->is_public = true;
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -EPERM);
+	CHECK(strstr(error.words, "owners and modes"));
+	plan->is_public = false;
+	check_nothing();
+	packs = open_packs(UINT64_MAX);
+	add_all(packs);
+	plan->is_public = true;
+	CHECK(gcr_packs_spill(packs, entries[0].segment, &bytes, &error) == -EPERM);
+	CHECK(strstr(error.words, "owners and modes"));
+	plan->is_public = false;
+	check_account(packs);
+	plan->is_dense = true;
+	CHECK(gcr_packs_spill(packs, entries[0].segment, &bytes, &error) == -EOPNOTSUPP);
+	CHECK(strstr(error.words, "holes"));
+	plan->is_dense = false;
+	check_account(packs);
+	check_all(packs);
+	CHECK(!spill_segment(packs, entries[0].segment, &bytes) && bytes);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
 int main(void)
 {
 	begin();
@@ -205,6 +354,10 @@ int main(void)
 	test_failing(EIO);
 	test_failing(ENOSPC);
 	test_no_holes();
+	test_unfit();
+	test_hung();
+	test_stays();
+	test_no_link();
 	end();
 	return 0;
 }

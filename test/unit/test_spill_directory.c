@@ -6,6 +6,8 @@
 
 /* ---- whose directories ---- */
 
+#define RANDOM "-0123456789abcdef"
+
 static void make(const char *name, const char *file)
 {
 	char path[PATH_MAX];
@@ -55,25 +57,29 @@ static void test_orphans(void)
 	memset(foreign + 8, 'c', 16);
 	snprintf(wrong, sizeof(wrong), "%s", earlier);
 	wrong[50] = 'G';
-	make(beside, "1");
-	make(earlier, "1");
-	make(earlier, "17");
+	make(beside, "1" RANDOM);
+	make(earlier, "1" RANDOM);
+	make(earlier, "17" RANDOM);
+	make(mixed, "1" RANDOM);
+	make(mixed, "01" RANDOM);
 	make(mixed, "1");
-	make(mixed, "01");
+	make(mixed, "1" RANDOM "0");
 	make(mixed, "letter");
-	make(foreign, "1");
-	make(wrong, "1");
-	make("of somebody else", "1");
+	make(foreign, "1" RANDOM);
+	make(wrong, "1" RANDOM);
+	make("of somebody else", "1" RANDOM);
 	/* Of its own: a copy that no link names. */
-	make(home, "5");
+	make(home, "5" RANDOM);
 	close_packs(packs);
-	CHECK(!is_there(home, "") && is_there(earlier, "1000/1"));
+	CHECK(!is_there(home, "") && is_there(earlier, "1000/1" RANDOM));
 	packs = open_packs(UINT64_MAX);
-	CHECK(is_there(beside, "1000/1") && is_there(foreign, "1000/1") &&
-	      is_there(wrong, "1000/1"));
-	CHECK(is_there("of somebody else", "1000/1"));
-	CHECK(is_there(earlier, "") == !has_machine && is_there(mixed, "1000/1") == !has_machine);
-	CHECK(is_there(mixed, "1000/01") && is_there(mixed, "1000/letter"));
+	CHECK(is_there(beside, "1000/1" RANDOM) && is_there(foreign, "1000/1" RANDOM) &&
+	      is_there(wrong, "1000/1" RANDOM));
+	CHECK(is_there("of somebody else", "1000/1" RANDOM));
+	CHECK(is_there(earlier, "") == !has_machine &&
+	      is_there(mixed, "1000/1" RANDOM) == !has_machine);
+	CHECK(is_there(mixed, "1000/01" RANDOM) && is_there(mixed, "1000/1") &&
+	      is_there(mixed, "1000/1" RANDOM "0") && is_there(mixed, "1000/letter"));
 	close_packs(packs);
 	CHECK(!is_there(home, ""));
 	snprintf(home, sizeof(home), "rm -r %s", directory_on_disk);
@@ -95,8 +101,18 @@ static void test_refused(void)
 	CHECK(fd >= 0 && !close(fd));
 	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -ENOTDIR);
 	CHECK(!unlink(directory_on_disk));
+	/* Nobody makes it. */
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -ENOENT && *error.words);
+	CHECK(access(directory_on_disk, F_OK) < 0);
 	options.path = "/nowhere/at/all";
 	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -ENOENT && *error.words);
+	/* What it is in is somebody else's. */
+	CHECK(!chmod(disk, 0777) && !mkdir(directory_on_disk, 0700));
+	options.path = directory_on_disk;
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -EPERM && *error.words);
+	CHECK(!chmod(disk, 0755) && !chown(disk, 1000, 1000));
+	CHECK(gcr_spill_open(store_fd, &options, &spill, &error) == -EPERM && *error.words);
+	CHECK(!chown(disk, 0, 0) && !rmdir(directory_on_disk));
 	CHECK(faccessat(store_fd, GCR_PACKS_NAME, F_OK, 0) < 0);
 }
 
@@ -129,12 +145,82 @@ static void test_links(void)
 	check_nothing();
 }
 
+static void leave_one(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	uint64_t bytes;
+
+	CHECK(!add(packs, 0, &entries[0]) && !spill_segment(packs, entries[0].segment, &bytes));
+	CHECK(!symlinkat("half", store_fd, GCR_PACKS_NAME "/." GCR_SPILL_NAME));
+	CHECK(!add(packs, 1, &entries[1]));
+}
+
+/* With segments on it the daemon starts without the disk, however that shows, and puts nothing
+ * where it should be. */
+static void test_missing(void)
+{
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = UINT64_MAX};
+	struct gcr_packs *packs;
+	struct gcr_error error;
+	char away[80];
+
+	in_child(leave_one);
+	snprintf(away, sizeof(away), "%s-away", directory_on_disk);
+	CHECK(!rename(directory_on_disk, away));
+	for (int is_there = 0; is_there < 2; is_there++) {
+		struct gcr_packs_account account = {.take = count_take, .give = count_give};
+
+		CHECK(!is_there || !mkdir(directory_on_disk, 0700));
+		CHECK(!gcr_spill_open(store_fd, &options, &spill, &error));
+		CHECK(!gcr_spill_is_on(spill));
+		CHECK(faccessat(store_fd, GCR_PACKS_NAME "/." GCR_SPILL_NAME, F_OK,
+				AT_SYMLINK_NOFOLLOW) < 0);
+		account.spill = spill;
+		CHECK(!gcr_packs_open(store_fd, USER, &account, &packs, &error));
+		CHECK(!gcr_packs_claim(packs, &entries[0]) && !gcr_packs_claim(packs, &entries[1]));
+		gcr_packs_sweep(packs);
+		CHECK(read_chunk(packs, packer, &entries[0], 0) == -EIO);
+		CHECK(!read_chunk(packs, packer, &entries[1], 1));
+		close_packs(packs);
+	}
+	CHECK(!rmdir(directory_on_disk) && !rename(away, directory_on_disk));
+	packs = open_packs(UINT64_MAX);
+	CHECK(gcr_spill_is_on(spill));
+	CHECK(!gcr_packs_claim(packs, &entries[0]) && !gcr_packs_claim(packs, &entries[1]));
+	gcr_packs_sweep(packs);
+	CHECK(!read_chunk(packs, packer, &entries[0], 0));
+	gcr_packs_drop(packs, entries, 2);
+	close_packs(packs);
+	check_nothing();
+}
+
+/* What a link leads to is ours. */
+static void test_foreign(void)
+{
+	struct gcr_packs *packs;
+	char path[PATH_MAX];
+
+	in_child(leave_one);
+	segment_path(entries[0].segment, path);
+	CHECK(!chown(path, 1000, 1000));
+	packs = open_packs(UINT64_MAX);
+	CHECK(!gcr_packs_claim(packs, &entries[0]));
+	gcr_packs_sweep(packs);
+	CHECK(read_chunk(packs, packer, &entries[0], 0) == -EIO);
+	gcr_packs_drop(packs, entries, 1);
+	close_packs(packs);
+	check_nothing();
+}
+
 int main(void)
 {
 	begin();
 	test_orphans();
 	test_refused();
 	test_links();
+	test_missing();
+	test_foreign();
 	end();
 	return 0;
 }

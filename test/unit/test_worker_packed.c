@@ -274,6 +274,7 @@ static void test_spilled(struct worker *worker, struct image *image)
 	struct gcr_error error;
 	uint64_t bytes;
 	char away[64];
+	char path[256] = {0};
 
 	CHECK(!gcr_packs_spill(image->packs, 1, &bytes, &error) && bytes);
 	come_back(worker, image);
@@ -284,6 +285,14 @@ static void test_spilled(struct worker *worker, struct image *image)
 	CHECK(!symlink(away, image->disk));
 	come_back(worker, image);
 	CHECK(!unlink(image->disk) && !rename(away, image->disk));
+	come_back(worker, image);
+	/* It is somebody else's. */
+	if (geteuid() != 0)
+		return;
+	CHECK(readlinkat(image->process.segments, "1", path, sizeof(path) - 1) > 0);
+	CHECK(!chown(path, 1, 1));
+	stay(worker, image, "damaged");
+	CHECK(!chown(path, 0, 0));
 	come_back(worker, image);
 }
 
