@@ -39,6 +39,7 @@
 enum progress {
 	STARTED,
 	READY,	 /* the thaw is alone on its GPUs; the freeze has its workers */
+	BEGUN,	 /* of the freeze: VRAM that it may need again becomes free */
 	DECIDED, /* of the thaw: nothing stops it any more */
 	DONE,	 /* running; frozen, or ended: the VRAM is free */
 	FAILED,
@@ -242,14 +243,22 @@ static bool has_admission(struct gcr_exchange *exchange)
 	return has;
 }
 
-/* Nobody is to find it kept for him any more. */
-static void give_up_admission(struct gcr_task *task)
+/*
+ * Nobody is to find it kept for him any more; but by the thaw it is not taken from a freeze that
+ * may have to take VRAM again, which gives it up itself.
+ */
+static void give_up_admission(struct gcr_task *task, bool has_failed)
 {
+	struct gcr_exchange *exchange = task->exchange;
 	uint32_t mask;
+	bool is_over;
 
-	pthread_mutex_lock(&task->exchange->lock);
-	task->exchange->is_over = true;
-	pthread_mutex_unlock(&task->exchange->lock);
+	pthread_mutex_lock(&exchange->lock);
+	is_over = !has_failed || exchange->frozen < BEGUN;
+	exchange->is_over |= is_over;
+	pthread_mutex_unlock(&exchange->lock);
+	if (!is_over)
+		return;
 	mask = gcr_exchange_take_admission(task);
 	if (mask)
 		gcr_gpus_leave(task->process->daemon->gpus, mask);
@@ -276,6 +285,21 @@ void gcr_exchange_begin_freeze(struct gcr_task *task)
 {
 	if (gcr_exchange_freezes(task))
 		set(task, READY);
+}
+
+int gcr_exchange_begin_letting_go(struct gcr_task *task)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	bool is_over;
+
+	if (!gcr_exchange_freezes(task))
+		return 0;
+	pthread_mutex_lock(&exchange->lock);
+	is_over = exchange->is_over;
+	if (!is_over && exchange->frozen < BEGUN)
+		exchange->frozen = BEGUN;
+	pthread_mutex_unlock(&exchange->lock);
+	return is_over ? -ECANCELED : 0;
 }
 
 bool gcr_exchange_needs_second(const struct gcr_task *task)
@@ -323,8 +347,9 @@ int gcr_exchange_commit(struct gcr_task *task)
 	int result;
 
 	if (gcr_exchange_freezes(task)) {
-		task->has_passed = true;
-		return 0;
+		result = gcr_exchange_begin_letting_go(task);
+		task->has_passed = !result;
+		return result;
 	}
 	atomic_store(&task->phase, "vote");
 	result = wait_for(task, &task->exchange->frozen, DONE);
@@ -416,6 +441,7 @@ void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error
 {
 	int64_t until_usec = gcr_clock_usec() + REACT_USEC;
 	enum progress *progress;
+	bool has_failed = false;
 	bool had_ended;
 
 	if (!task->exchange)
@@ -431,11 +457,10 @@ void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error
 	set(task, result < 0 ? FAILED : DONE);
 	if (gcr_exchange_thaws(task) && result < 0) {
 		/* Who has to go back finds it; nobody else waits for one that does not answer. */
-		while (!had_ended && get(task->exchange, &task->exchange->frozen) < DONE &&
+		while (!had_ended && get(task->exchange, &task->exchange->frozen) < BEGUN &&
 		       gcr_clock_usec() < until_usec)
-			wait_a_moment(task->exchange, &task->exchange->frozen, DONE);
-		if (get(task->exchange, &task->exchange->frozen) >= DONE)
-			return;
+			wait_a_moment(task->exchange, &task->exchange->frozen, BEGUN);
+		has_failed = true;
 	}
-	give_up_admission(task);
+	give_up_admission(task, has_failed);
 }

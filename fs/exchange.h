@@ -60,6 +60,12 @@ int gcr_exchange_begin_thaw(struct gcr_task *task);
 /* The freeze has its workers. */
 void gcr_exchange_begin_freeze(struct gcr_task *task);
 
+/*
+ * The freeze, before what it may have to take again becomes free: from now on its place is kept to
+ * its end. -ECANCELED: it is so no more.
+ */
+int gcr_exchange_begin_letting_go(struct gcr_task *task);
+
 /* Does the thaw need workers of its own, as the freeze still has the GPUs' first ones? */
 bool gcr_exchange_needs_second(const struct gcr_task *task);
 

@@ -126,6 +126,26 @@ def test_turn_is_kept():
         third.wait_ticks(2)
 
 
+def test_turn_is_kept_for_long():
+    """The driver's checkpoint cannot be stopped, however long it takes."""
+    harness.needs_cuda('a checkpoint by the driver')
+    with vmm.machine(vram='270M') as machine:
+        third = vmm.demo(machine, '--bytes', '46M')
+        machine.must(third.pid, 'freeze data')
+        running, frozen = pair(machine, *LARGE)
+        phase = machine.slow('freeze', 4000 * harness.SLOW, running.pid)
+        writer = machine.writer(frozen.pid, swap(running))
+        machine.wait_status(running.pid, 'phase', phase)
+        queued = machine.writer(third.pid, 'thaw')
+        machine.wait_status(third.pid, 'phase', 'admission')
+        machine.must(frozen.pid, 'cancel')
+        equal(writer.result(), 'ECANCELED')
+        machine.faults()
+        check_states(machine, running, frozen)
+        equal(queued.result(), 'ok')
+        third.wait_ticks(2)
+
+
 def contexts(size, context_bytes=CONTEXT_BYTES):
     return vmm.machine(vram=f'{size}M', env={'GPUCR_SIM_CONTEXT_BYTES': str(context_bytes)})
 
