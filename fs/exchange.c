@@ -13,11 +13,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fs/daemon.h"
 #include "fs/engine.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
+#include "fs/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -362,6 +364,38 @@ int gcr_exchange_commit(struct gcr_task *task)
 
 /* ---- the two ---- */
 
+/* A next daemon that finds it frozen knows why. */
+static void note(const struct gcr_task *task)
+{
+	const struct gcr_process *thawed = gcr_task_sibling(task, 0);
+	struct gcr_process *process = task->process;
+
+	pthread_mutex_lock(&process->lock);
+	process->frozen_for_pid = thawed->pid;
+	process->frozen_for_start_ticks = thawed->start_ticks;
+	pthread_mutex_unlock(&process->lock);
+}
+
+/* It stays where it is now, whatever becomes of the other one. */
+static void forget(const struct gcr_task *task)
+{
+	struct gcr_process *process = task->process;
+	bool was_noted;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	was_noted = process->frozen_for_pid;
+	process->frozen_for_pid = 0;
+	pthread_mutex_unlock(&process->lock);
+	if ((!was_noted && !task->exchange) || gcr_process_has_ended(process))
+		return;
+	result = gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
+					 process->start_ticks);
+	if (result < 0)
+		gcr_log(LOG_WARNING, process->pid, "its record cannot be written: %s",
+			strerror(-result));
+}
+
 /* It was frozen for one that could not be thawed. */
 static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
@@ -381,9 +415,11 @@ static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct g
 static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	static const int64_t waits[] = {PATIENCE_USEC, GIVE_UP_USEC};
-	int result = gcr_engine_freeze(task, ret_state, error);
 	enum progress progress = READY;
+	int result;
 
+	note(task);
+	result = gcr_engine_freeze(task, ret_state, error);
 	if (result < 0) {
 		gcr_exchange_fail(task, error);
 		return result;
@@ -444,6 +480,9 @@ void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error
 	bool has_failed = false;
 	bool had_ended;
 
+	/* What only the daemon's stop has prevented is left for the next one. */
+	if (!task->recovery && (!result || !atomic_load(&task->process->daemon->stopping)))
+		forget(task);
 	if (!task->exchange)
 		return;
 	progress = progress_of(task);

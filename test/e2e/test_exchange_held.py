@@ -231,6 +231,86 @@ def test_daemon_dies():
         exchange(machine, running, frozen)
 
 
+def kill_daemon(machine):
+    machine.expects_clean_exit = False
+    machine.daemon.kill()
+    machine.daemon.wait()
+
+
+def check_comes_back(machine, running, other):
+    """It was frozen for one that is not in VRAM, and has been told so."""
+    machine.wait_status(running.pid, 'state', 'running')
+    machine.wait_status(running.pid, 'verb', '-')
+    check(f'with process {other.pid}: it was frozen for that, and is thawed again'
+          in machine.read(running.pid, 'events'), machine.read(running.pid, 'events'))
+    running.wait_ticks(2)
+
+
+def test_daemon_dies_while_it_comes_back():
+    """The thaw has failed, and the other one was on its way back. So for the next daemon too."""
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = pair(machine, *LARGE)
+        slow = (f'cuMemImportFromShareableHandle thread=gpucr-agent pid={running.pid} '
+                f'delay_ms={300 * harness.SLOW}')
+        machine.faults(slow, f'cuMemMap thread=gpucr-agent pid={frozen.pid} nth=1 '
+                             'error=CUDA_ERROR_UNKNOWN')
+        machine.writer(frozen.pid, swap(running))
+        machine.wait_status(running.pid, 'phase', 'map')
+        machine.wait_status(frozen.pid, 'verb', '-')
+        kill_daemon(machine)
+        machine.faults(slow)
+        machine.start()
+        machine.wait_status(running.pid, 'phase', 'map')
+        kill_daemon(machine)
+        machine.faults()
+        machine.start()
+        check_comes_back(machine, running, frozen)
+        check_states(machine, running, frozen)
+        exchange(machine, running, frozen)
+        # It stays frozen now, also when the other one has gone out by itself.
+        machine.must(frozen.pid, 'freeze')
+        kill_daemon(machine)
+        machine.start()
+        for demo in (running, frozen):
+            machine.wait_status(demo.pid, 'verb', '-')
+            equal(machine.state(demo.pid), 'frozen')
+            equal(machine.error(demo.pid), 'ok')
+
+
+def die_in_thaw(machine):
+    """Both are out, and there is no daemon."""
+    running, frozen = pair(machine, *LARGE)
+    phase = machine.slow('thaw', 1500, frozen.pid)
+    machine.writer(frozen.pid, swap(running))
+    machine.wait_status(running.pid, 'phase', 'vote')
+    machine.wait_status(frozen.pid, 'phase', phase)
+    kill_daemon(machine)
+    machine.faults()
+    return running, frozen
+
+
+def test_daemon_dies_and_the_other_one():
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = die_in_thaw(machine)
+        frozen.end(signal.SIGKILL)
+        machine.start()
+        check_comes_back(machine, running, frozen)
+
+
+def test_daemon_dies_and_one_is_late():
+    """It answers long after the mount is there."""
+    for late in (0, 1):
+        with vmm.machine(**NO_FIT) as machine:
+            both = die_in_thaw(machine)
+            pids = [demo.pid for demo in both]
+            os.kill(pids[late], signal.SIGSTOP)
+            machine.start()
+            equal(machine.status(pids[late])['verb'], 'recover')
+            os.kill(pids[late], signal.SIGCONT)
+            check_comes_back(machine, *both)
+            check_states(machine, *both)
+
+
 def test_daemon_dies_before_anything():
     """The one to be frozen still runs: it goes on, and the other one is told."""
     with vmm.machine(**NO_FIT) as machine:
