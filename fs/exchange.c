@@ -34,6 +34,8 @@
  */
 #define PATIENCE_USEC GCR_USEC_PER_SEC
 #define GIVE_UP_USEC  (10 * GCR_USEC_PER_SEC)
+/* The same when that has gone back, of what others have: until then they come to an end. */
+#define UNDO_USEC     (60 * GCR_USEC_PER_SEC)
 /* The same of a freeze: until it looks. */
 #define REACT_USEC    (2 * GCR_USEC_PER_SEC)
 
@@ -55,6 +57,7 @@ struct gcr_exchange {
 	enum progress thawed;
 	int64_t out_usec;     /* when the freeze was done, monotonic */
 	int64_t stopped_usec; /* when the freeze noticed that the two are to stop; 0: not yet */
+	int64_t undone_usec;  /* until when what it was frozen for may be taken back */
 	uint32_t admitted;    /* kept for whoever goes back */
 	bool is_over;	      /* nobody goes back any more, or not soon */
 };
@@ -334,6 +337,13 @@ int gcr_exchange_wait_room(struct gcr_task *task)
 	return wait_for(task, &exchange->frozen, DONE);
 }
 
+bool gcr_exchange_gives_up(const struct gcr_task *task)
+{
+	return task->exchange && task->is_undoing &&
+	       (atomic_load(&task->process->daemon->stopping) ||
+		gcr_clock_usec() >= task->exchange->undone_usec);
+}
+
 void gcr_exchange_fail(struct gcr_task *task, struct gcr_error *error)
 {
 	if (!gcr_exchange_freezes(task) || error->number == ESRCH ||
@@ -399,8 +409,12 @@ static void forget(const struct gcr_task *task)
 /* It was frozen for one that could not be thawed. */
 static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
+	struct gcr_exchange *exchange = task->exchange;
 	int result;
 
+	exchange->undone_usec = get(exchange, &exchange->thawed) == FAILED
+					? gcr_clock_usec() + UNDO_USEC
+					: exchange->stopped_usec + GIVE_UP_USEC;
 	task->from = GCR_STATE_FROZEN;
 	task->is_undoing = true;
 	gcr_process_set_state(task->process, GCR_STATE_THAWING);

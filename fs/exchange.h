@@ -88,6 +88,12 @@ bool gcr_exchange_may_wait(const struct gcr_task *task);
 int gcr_exchange_wait_room(struct gcr_task *task);
 
 /*
+ * The freeze is being taken back, and has waited long enough for what others have; or the daemon is
+ * stopping, and the next one does it.
+ */
+bool gcr_exchange_gives_up(const struct gcr_task *task);
+
+/*
  * The freeze has failed, and is about to go back: first the thaw gives up what it has taken, unless
  * it does not answer. Not if the process has ended, since then its VRAM is free.
  */

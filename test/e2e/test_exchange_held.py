@@ -11,7 +11,7 @@ import harness
 import vendor
 import vmm
 from harness import MIB, check, equal, wait_for
-from test_exchange import (FIT, FITTING, LARGE, LARGE_BYTES, NO_FIT, check_states, exchange, pair,
+from test_exchange import (FIT, FITTING, LARGE, LARGE_BYTES, LARGER, NO_FIT, check_states, exchange, pair,
                            swap)
 
 # Long enough to stop the program before the call begins, where no lock is held.
@@ -19,6 +19,7 @@ DELAY = f'delay_ms={1500 * harness.SLOW}'
 HAND_OVER = f'cuMemExportToShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RECEIVE = f'cuMemImportFromShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RESTORE = f'cuCheckpointProcessRestore nth=1 {DELAY}'
+UNLOCK = f'cuCheckpointProcessUnlock nth=1 {DELAY}'
 CONTEXT_BYTES = 40 * MIB
 
 
@@ -102,6 +103,15 @@ def test_no_answer_of_the_driver():
     with vmm.machine(**FIT) as machine:
         running, frozen = pair(machine, *FITTING)
         check_stays_frozen(machine, running, frozen, RESTORE, 'does not let go')
+        exchange(machine, running, frozen)
+
+
+def test_no_answer_and_no_worker():
+    """There is no room for a second worker, and the first one is held up."""
+    harness.needs_cuda('a restore by the driver')
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = pair(machine, *LARGER)
+        check_stays_frozen(machine, running, frozen, UNLOCK, "worker is not free")
         exchange(machine, running, frozen)
 
 
