@@ -224,6 +224,8 @@ int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
 	pthread_mutex_lock(&process->lock);
 	memcpy(drive->record.generation, process->generation, sizeof(drive->record.generation));
 	memcpy(drive->record.comm, process->comm, sizeof(drive->record.comm));
+	drive->record.frozen_for_pid = process->frozen_for_pid;
+	drive->record.frozen_for_start_ticks = process->frozen_for_start_ticks;
 	drive->record.gpus_count = process->shares_count;
 	for (unsigned int i = 0; i < process->shares_count; i++) {
 		memcpy(drive->record.gpus[i].uuid, process->shares[i].uuid, GCR_UUID_BYTES);
@@ -241,8 +243,12 @@ int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
 
 void gcr_drive_remove_record(struct gcr_drive *drive)
 {
-	gcr_record_remove(drive->daemon->runtime_fd, drive->process->pid,
-			  drive->process->start_ticks);
+	struct gcr_process *process = drive->process;
+
+	gcr_record_remove(drive->daemon->runtime_fd, process->pid, process->start_ticks);
+	pthread_mutex_lock(&process->lock);
+	process->frozen_for_pid = 0;
+	pthread_mutex_unlock(&process->lock);
 }
 
 int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error)

@@ -138,18 +138,21 @@ static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_err
 {
 	uint32_t kept = gcr_exchange_take_admission(drive->task);
 
-	drive->admitted = kept;
-	if (kept && !(mask & ~kept))
+	/* What is free of the others is taken without a wait, and what is kept stays so. */
+	if (kept && gcr_gpus_admit(drive->daemon->gpus, mask & ~kept)) {
+		drive->admitted = kept | mask;
 		return 0;
+	}
 	/* All at once: whoever has one GPU and waits for another could wait for ever. */
 	if (kept)
 		gcr_gpus_leave(drive->daemon->gpus, kept);
-	drive->admitted = 0;
 	while (!gcr_gpus_admit(drive->daemon->gpus, mask)) {
 		if (drive->rolling_back ? gcr_drive_must_leave(drive)
 					: gcr_task_stopped(drive->task) != 0)
 			return gcr_error_set(error, ECANCELED,
 					     "it was stopped while others were thawed on its GPU");
+		if (!drive->rolling_back && gcr_exchange_gives_up(drive->task))
+			return gcr_error_set(error, ETIMEDOUT, "others are thawed on its GPU");
 		if (drive->rolling_back)
 			gcr_drive_check_deadline(drive);
 		gcr_drive_pause(drive, ADMIT_LOOK_MSEC);

@@ -13,11 +13,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fs/daemon.h"
 #include "fs/engine.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
+#include "fs/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -32,6 +34,8 @@
  */
 #define PATIENCE_USEC GCR_USEC_PER_SEC
 #define GIVE_UP_USEC  (10 * GCR_USEC_PER_SEC)
+/* The same when that has gone back, of what others have: until then they come to an end. */
+#define UNDO_USEC     (60 * GCR_USEC_PER_SEC)
 /* The same of a freeze: until it looks. */
 #define REACT_USEC    (2 * GCR_USEC_PER_SEC)
 
@@ -39,6 +43,7 @@
 enum progress {
 	STARTED,
 	READY,	 /* the thaw is alone on its GPUs; the freeze has its workers */
+	BEGUN,	 /* of the freeze: VRAM that it may need again becomes free */
 	DECIDED, /* of the thaw: nothing stops it any more */
 	DONE,	 /* running; frozen, or ended: the VRAM is free */
 	FAILED,
@@ -52,6 +57,7 @@ struct gcr_exchange {
 	enum progress thawed;
 	int64_t out_usec;     /* when the freeze was done, monotonic */
 	int64_t stopped_usec; /* when the freeze noticed that the two are to stop; 0: not yet */
+	int64_t undone_usec;  /* until when what it was frozen for may be taken back */
 	uint32_t admitted;    /* kept for whoever goes back */
 	bool is_over;	      /* nobody goes back any more, or not soon */
 };
@@ -242,14 +248,22 @@ static bool has_admission(struct gcr_exchange *exchange)
 	return has;
 }
 
-/* Nobody is to find it kept for him any more. */
-static void give_up_admission(struct gcr_task *task)
+/*
+ * Nobody is to find it kept for him any more; but by the thaw it is not taken from a freeze that
+ * may have to take VRAM again, which gives it up itself.
+ */
+static void give_up_admission(struct gcr_task *task, bool has_failed)
 {
+	struct gcr_exchange *exchange = task->exchange;
 	uint32_t mask;
+	bool is_over;
 
-	pthread_mutex_lock(&task->exchange->lock);
-	task->exchange->is_over = true;
-	pthread_mutex_unlock(&task->exchange->lock);
+	pthread_mutex_lock(&exchange->lock);
+	is_over = !has_failed || exchange->frozen < BEGUN;
+	exchange->is_over |= is_over;
+	pthread_mutex_unlock(&exchange->lock);
+	if (!is_over)
+		return;
 	mask = gcr_exchange_take_admission(task);
 	if (mask)
 		gcr_gpus_leave(task->process->daemon->gpus, mask);
@@ -276,6 +290,21 @@ void gcr_exchange_begin_freeze(struct gcr_task *task)
 {
 	if (gcr_exchange_freezes(task))
 		set(task, READY);
+}
+
+int gcr_exchange_begin_letting_go(struct gcr_task *task)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	bool is_over;
+
+	if (!gcr_exchange_freezes(task))
+		return 0;
+	pthread_mutex_lock(&exchange->lock);
+	is_over = exchange->is_over;
+	if (!is_over && exchange->frozen < BEGUN)
+		exchange->frozen = BEGUN;
+	pthread_mutex_unlock(&exchange->lock);
+	return is_over ? -ECANCELED : 0;
 }
 
 bool gcr_exchange_needs_second(const struct gcr_task *task)
@@ -308,6 +337,13 @@ int gcr_exchange_wait_room(struct gcr_task *task)
 	return wait_for(task, &exchange->frozen, DONE);
 }
 
+bool gcr_exchange_gives_up(const struct gcr_task *task)
+{
+	return task->exchange && task->is_undoing &&
+	       (atomic_load(&task->process->daemon->stopping) ||
+		gcr_clock_usec() >= task->exchange->undone_usec);
+}
+
 void gcr_exchange_fail(struct gcr_task *task, struct gcr_error *error)
 {
 	if (!gcr_exchange_freezes(task) || error->number == ESRCH ||
@@ -323,8 +359,9 @@ int gcr_exchange_commit(struct gcr_task *task)
 	int result;
 
 	if (gcr_exchange_freezes(task)) {
-		task->has_passed = true;
-		return 0;
+		result = gcr_exchange_begin_letting_go(task);
+		task->has_passed = !result;
+		return result;
 	}
 	atomic_store(&task->phase, "vote");
 	result = wait_for(task, &task->exchange->frozen, DONE);
@@ -337,11 +374,47 @@ int gcr_exchange_commit(struct gcr_task *task)
 
 /* ---- the two ---- */
 
+/* A next daemon that finds it frozen knows why. */
+static void note(const struct gcr_task *task)
+{
+	const struct gcr_process *thawed = gcr_task_sibling(task, 0);
+	struct gcr_process *process = task->process;
+
+	pthread_mutex_lock(&process->lock);
+	process->frozen_for_pid = thawed->pid;
+	process->frozen_for_start_ticks = thawed->start_ticks;
+	pthread_mutex_unlock(&process->lock);
+}
+
+/* It stays where it is now, whatever becomes of the other one. */
+static void forget(const struct gcr_task *task)
+{
+	struct gcr_process *process = task->process;
+	bool was_noted;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	was_noted = process->frozen_for_pid;
+	process->frozen_for_pid = 0;
+	pthread_mutex_unlock(&process->lock);
+	if ((!was_noted && !task->exchange) || gcr_process_has_ended(process))
+		return;
+	result = gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
+					 process->start_ticks);
+	if (result < 0)
+		gcr_log(LOG_WARNING, process->pid, "its record cannot be written: %s",
+			strerror(-result));
+}
+
 /* It was frozen for one that could not be thawed. */
 static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
+	struct gcr_exchange *exchange = task->exchange;
 	int result;
 
+	exchange->undone_usec = get(exchange, &exchange->thawed) == FAILED
+					? gcr_clock_usec() + UNDO_USEC
+					: exchange->stopped_usec + GIVE_UP_USEC;
 	task->from = GCR_STATE_FROZEN;
 	task->is_undoing = true;
 	gcr_process_set_state(task->process, GCR_STATE_THAWING);
@@ -356,9 +429,11 @@ static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct g
 static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	static const int64_t waits[] = {PATIENCE_USEC, GIVE_UP_USEC};
-	int result = gcr_engine_freeze(task, ret_state, error);
 	enum progress progress = READY;
+	int result;
 
+	note(task);
+	result = gcr_engine_freeze(task, ret_state, error);
 	if (result < 0) {
 		gcr_exchange_fail(task, error);
 		return result;
@@ -416,8 +491,12 @@ void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error
 {
 	int64_t until_usec = gcr_clock_usec() + REACT_USEC;
 	enum progress *progress;
+	bool has_failed = false;
 	bool had_ended;
 
+	/* What only the daemon's stop has prevented is left for the next one. */
+	if (!task->recovery && (!result || !atomic_load(&task->process->daemon->stopping)))
+		forget(task);
 	if (!task->exchange)
 		return;
 	progress = progress_of(task);
@@ -431,11 +510,10 @@ void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error
 	set(task, result < 0 ? FAILED : DONE);
 	if (gcr_exchange_thaws(task) && result < 0) {
 		/* Who has to go back finds it; nobody else waits for one that does not answer. */
-		while (!had_ended && get(task->exchange, &task->exchange->frozen) < DONE &&
+		while (!had_ended && get(task->exchange, &task->exchange->frozen) < BEGUN &&
 		       gcr_clock_usec() < until_usec)
-			wait_a_moment(task->exchange, &task->exchange->frozen, DONE);
-		if (get(task->exchange, &task->exchange->frozen) >= DONE)
-			return;
+			wait_a_moment(task->exchange, &task->exchange->frozen, BEGUN);
+		has_failed = true;
 	}
-	give_up_admission(task);
+	give_up_admission(task, has_failed);
 }

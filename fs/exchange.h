@@ -60,6 +60,12 @@ int gcr_exchange_begin_thaw(struct gcr_task *task);
 /* The freeze has its workers. */
 void gcr_exchange_begin_freeze(struct gcr_task *task);
 
+/*
+ * The freeze, before what it may have to take again becomes free: from now on its place is kept to
+ * its end. -ECANCELED: it is so no more.
+ */
+int gcr_exchange_begin_letting_go(struct gcr_task *task);
+
 /* Does the thaw need workers of its own, as the freeze still has the GPUs' first ones? */
 bool gcr_exchange_needs_second(const struct gcr_task *task);
 
@@ -80,6 +86,12 @@ bool gcr_exchange_may_wait(const struct gcr_task *task);
 
 /* Wait until there may be more. -ECANCELED. */
 int gcr_exchange_wait_room(struct gcr_task *task);
+
+/*
+ * The freeze is being taken back, and has waited long enough for what others have; or the daemon is
+ * stopping, and the next one does it.
+ */
+bool gcr_exchange_gives_up(const struct gcr_task *task);
 
 /*
  * The freeze has failed, and is about to go back: first the thaw gives up what it has taken, unless

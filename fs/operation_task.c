@@ -19,6 +19,7 @@
 #include "fs/pack_table.h"
 #include "fs/packing.h"
 #include "fs/reclaim.h"
+#include "fs/recover.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -411,6 +412,8 @@ void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 	gcr_process_settle(process, state, !result && !task->recovery ? duration_usec : 0,
 			   (!task->recovery || result < 0) && !told ? error : NULL);
 	gcr_vendor_keep_spares(operation->daemon);
+	if (task->recovery)
+		gcr_recover_ended(operation->daemon);
 
 	pthread_mutex_lock(&operation->lock);
 	if (result < 0 && counts) {

@@ -85,7 +85,9 @@ struct gcr_process {
 	struct gcr_error error;	     /* the last failure; number 0: none */
 	char generation[37];	     /* UUID of the last freeze, "" if none */
 	char engine[16];	     /* the engine of the last freeze, "" if none */
-	unsigned int shares_count;   /* while frozen: VRAM that a thaw will need */
+	pid_t frozen_for_pid;	     /* as in its record */
+	uint64_t frozen_for_start_ticks;
+	unsigned int shares_count; /* while frozen: VRAM that a thaw will need */
 	struct gcr_share shares[GCR_GPUS_MAX];
 	bool is_restored; /* by CRIU, and not thawed yet */
 	/* Restored where the GPUs are others: theirs, and what they are here. 0: they are the same.

@@ -130,6 +130,9 @@ static int print_record(const struct gcr_record *record, char **ret_text, size_t
 	if (record->swap_pid > 0)
 		fprintf(stream, "swap %d %" PRIu64 "\n", (int)record->swap_pid,
 			record->swap_start_ticks);
+	if (record->frozen_for_pid > 0)
+		fprintf(stream, "frozen_for %d %" PRIu64 "\n", (int)record->frozen_for_pid,
+			record->frozen_for_start_ticks);
 	print_comm(stream, record->comm);
 	/* The stream owns the text until it is closed, which tells of a lack of memory too. */
 	if (fclose(stream) != 0)
@@ -320,7 +323,7 @@ static bool parse_gpu(const char *value, struct parse *parse)
 	return true;
 }
 
-static bool parse_swap(const char *value, struct parse *parse)
+static bool parse_process(const char *value, pid_t *ret_pid, uint64_t *ret_start_ticks)
 {
 	const char *blank = strchr(value, ' ');
 	char pid[16] = "";
@@ -330,10 +333,21 @@ static bool parse_swap(const char *value, struct parse *parse)
 		return false;
 	memcpy(pid, value, (size_t)(blank - value));
 	if (!parse_number(pid, INT_MAX, &number) || !number ||
-	    !parse_number(blank + 1, UINT64_MAX, &parse->record.swap_start_ticks))
+	    !parse_number(blank + 1, UINT64_MAX, ret_start_ticks))
 		return false;
-	parse->record.swap_pid = (pid_t)number;
+	*ret_pid = (pid_t)number;
 	return true;
+}
+
+static bool parse_swap(const char *value, struct parse *parse)
+{
+	return parse_process(value, &parse->record.swap_pid, &parse->record.swap_start_ticks);
+}
+
+static bool parse_frozen_for(const char *value, struct parse *parse)
+{
+	return parse_process(value, &parse->record.frozen_for_pid,
+			     &parse->record.frozen_for_start_ticks);
 }
 
 static bool parse_comm(const char *value, struct parse *parse)
@@ -370,6 +384,7 @@ static const struct key {
 	{"since_usec", parse_since, false},
 	{"gpu", parse_gpu, true},
 	{"swap", parse_swap, true},
+	{"frozen_for", parse_frozen_for, true},
 	{"comm", parse_comm, false},
 };
 
@@ -451,6 +466,26 @@ static int read_record(int records_fd, const char *name, struct parse *parse)
 		return -EBADMSG;
 	record_name(expected, parse->record.pid, parse->record.start_ticks);
 	return strcmp(expected, name) == 0 ? 0 : -EBADMSG;
+}
+
+int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks)
+{
+	_cleanup_close_ int records_fd = -1;
+	struct parse parse = {};
+	char name[NAME_BYTES];
+	int r;
+
+	records_fd = open_records(directory_fd, false);
+	if (records_fd < 0)
+		return records_fd == -ENOENT ? 0 : records_fd;
+	record_name(name, pid, start_ticks);
+	r = read_record(records_fd, name, &parse);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (!parse.record.swap_pid && !parse.record.frozen_for_pid)
+		return 0;
+	parse.record.swap_pid = parse.record.frozen_for_pid = 0;
+	return gcr_record_write(directory_fd, &parse.record);
 }
 
 struct names {

@@ -40,6 +40,10 @@ struct gcr_record {
 	/* It is being thawed in exchange for this process, which is frozen; 0: for none. */
 	pid_t swap_pid;
 	uint64_t swap_start_ticks;
+	/* It was frozen in exchange for this process, and is to come back if that one fails; 0: no.
+	 */
+	pid_t frozen_for_pid;
+	uint64_t frozen_for_start_ticks;
 };
 
 /* "freezing", "frozen", "thawing", "failed" */
@@ -50,6 +54,10 @@ const char *gcr_record_state_name(enum gcr_record_state state);
  * it is not there. One thread at a time for one process. -EINVAL: a field is not as above.
  */
 int gcr_record_write(int directory_fd, const struct gcr_record *record);
+
+/* What a record says of an exchange is over: it is written without that. 0 also if there is none.
+ */
+int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks);
 
 /* Remove it. 0 also if there was none. */
 int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks);

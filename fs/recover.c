@@ -3,6 +3,7 @@
 #include "fs/recover.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,27 +20,51 @@
 #define RETRY_USEC (10 * GCR_USEC_PER_SEC)
 
 /* Two that an earlier daemon was exchanging; in the order of the records. */
-static struct interrupted {
-	struct interrupted *next;
-	struct {
-		pid_t pid;
-		uint64_t start_ticks;
-	} thawed, frozen;
-} * interrupted;
+struct party {
+	pid_t pid;
+	uint64_t start_ticks;
+};
 
-/* Without memory they are both left as they are found. */
-static void note_exchange(const struct gcr_record *record)
+static struct {
+	pthread_mutex_t lock; /* the first that is taken */
+	bool may_be_settled;
+	struct interrupted {
+		struct interrupted *next;
+		struct party thawed, frozen;
+	} * list;
+} interrupted = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_same(const struct party *left, const struct party *right)
 {
-	struct interrupted *one = calloc(1, sizeof(*one));
+	return left->pid == right->pid && left->start_ticks == right->start_ticks;
+}
 
-	if (!one)
-		return;
-	one->thawed.pid = record->pid;
-	one->thawed.start_ticks = record->start_ticks;
-	one->frozen.pid = record->swap_pid;
-	one->frozen.start_ticks = record->swap_start_ticks;
-	one->next = interrupted;
-	interrupted = one;
+/* Each of the two may say so. Without memory they are both left as they are found. */
+static void note_exchange(struct party thawed, struct party frozen)
+{
+	struct interrupted **link;
+
+	pthread_mutex_lock(&interrupted.lock);
+	link = &interrupted.list;
+	while (*link && !(is_same(&(*link)->thawed, &thawed) && is_same(&(*link)->frozen, &frozen)))
+		link = &(*link)->next;
+	if (!*link && (*link = calloc(1, sizeof(**link)))) {
+		(*link)->thawed = thawed;
+		(*link)->frozen = frozen;
+	}
+	pthread_mutex_unlock(&interrupted.lock);
+}
+
+static void note_exchanges(const struct gcr_record *record)
+{
+	const struct party own = {record->pid, record->start_ticks};
+
+	if (record->swap_pid)
+		note_exchange(own, (struct party){record->swap_pid, record->swap_start_ticks});
+	if (record->frozen_for_pid)
+		note_exchange(
+			(struct party){record->frozen_for_pid, record->frozen_for_start_ticks},
+			own);
 }
 
 static void restore_fields(struct gcr_process *process, const struct gcr_record *record)
@@ -49,6 +74,8 @@ static void restore_fields(struct gcr_process *process, const struct gcr_record 
 	memcpy(process->engine, record->engine, sizeof(process->engine));
 	process->shares_count = record->gpus_count;
 	process->held_bytes = 0;
+	process->frozen_for_pid = record->frozen_for_pid;
+	process->frozen_for_start_ticks = record->frozen_for_start_ticks;
 	for (uint32_t i = 0; i < record->gpus_count; i++) {
 		memcpy(process->shares[i].uuid, record->gpus[i].uuid, GCR_UUID_BYTES);
 		process->shares[i].bytes = record->gpus[i].bytes;
@@ -120,33 +147,63 @@ static int recover_one(const struct gcr_record *record, void *data)
 			strerror(-result));
 		return 0;
 	}
+	note_exchanges(record);
 	settle(process, record);
-	if (record->swap_pid)
-		note_exchange(record);
 	gcr_process_unclaim(process, GCR_CLAIM_VERB);
 	gcr_process_unref(process);
 	return 0;
 }
 
-/* NULL: it has ended. */
-static struct gcr_process *find(struct gcr_daemon *daemon, pid_t pid, uint64_t start_ticks)
+/* NULL: it has ended, or uses no GPU. */
+static struct gcr_process *find(struct gcr_daemon *daemon, const struct party *party)
 {
 	struct gcr_process *process;
 
-	if (gcr_processes_find(daemon->processes, pid, &process) < 0)
+	if (gcr_processes_find(daemon->processes, party->pid, &process) < 0)
 		return NULL;
-	if (process->start_ticks == start_ticks && !process->launcher)
+	if (process->start_ticks == party->start_ticks && !process->launcher)
 		return process;
 	gcr_process_unref(process);
 	return NULL;
 }
 
-static bool is_frozen(struct gcr_process *process)
+/* Its record says that it does not run; one without a record does. */
+static bool runs(struct gcr_process *process, const struct party *party)
+{
+	_cleanup_close_ int pidfd = -1;
+
+	return process ? gcr_process_state(process) == GCR_STATE_RUNNING
+		       : gcr_proc_open(party->pid, party->start_ticks, &pidfd) != -ESRCH;
+}
+
+/* Is it frozen, and was it for that? Unless it @is_to_come_back that is forgotten. */
+static bool was_frozen_for(struct gcr_process *process, const struct party *thawed,
+			   bool is_to_come_back)
 {
 	bool is_so;
 
 	pthread_mutex_lock(&process->lock);
-	is_so = process->state == GCR_STATE_FROZEN && !process->task;
+	is_so = process->state == GCR_STATE_FROZEN && !process->task &&
+		process->frozen_for_pid == thawed->pid &&
+		process->frozen_for_start_ticks == thawed->start_ticks;
+	if (is_so && !is_to_come_back) {
+		process->frozen_for_pid = 0;
+		/* With the lock held no verb begins, which would write it too. */
+		gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
+					process->start_ticks);
+	}
+	pthread_mutex_unlock(&process->lock);
+	return is_so;
+}
+
+static bool is_recovering(struct gcr_process *process)
+{
+	bool is_so;
+
+	if (!process)
+		return false;
+	pthread_mutex_lock(&process->lock);
+	is_so = process->task && process->task->recovery;
 	pthread_mutex_unlock(&process->lock);
 	return is_so;
 }
@@ -161,20 +218,26 @@ static void tell(struct gcr_process *process, const char *verb, pid_t other, con
 	gcr_process_report(process, verb, &error);
 }
 
-static void settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
+/* False: it is too early. */
+static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
 {
 	const struct gcr_command command = {.verb = GCR_VERB_THAW};
-	struct gcr_process *thawed = find(daemon, one->thawed.pid, one->thawed.start_ticks);
-	struct gcr_process *frozen = find(daemon, one->frozen.pid, one->frozen.start_ticks);
+	struct gcr_process *thawed = find(daemon, &one->thawed);
+	struct gcr_process *frozen = find(daemon, &one->frozen);
+	bool is_early = is_recovering(thawed) || is_recovering(frozen);
 	struct gcr_error error = {0};
 	bool unused;
 
 	/* With that one in VRAM it has come to its end. */
-	if (thawed && gcr_process_state(thawed) != GCR_STATE_RUNNING) {
-		tell(thawed, "thaw", one->frozen.pid, "; thaw tries again");
-		if (frozen && is_frozen(frozen)) {
-			bool is_safe = is_frozen(thawed);
+	if (!is_early && runs(thawed, &one->thawed)) {
+		if (frozen)
+			was_frozen_for(frozen, &one->thawed, false);
+	} else if (!is_early) {
+		bool is_safe = !thawed || gcr_process_state(thawed) == GCR_STATE_FROZEN;
 
+		if (thawed)
+			tell(thawed, "thaw", one->frozen.pid, "; thaw tries again");
+		if (frozen && was_frozen_for(frozen, &one->thawed, is_safe)) {
 			tell(frozen, "freeze", one->thawed.pid,
 			     is_safe ? ": it was frozen for that, and is thawed again"
 				     : ": it was frozen for that; thaw brings it back");
@@ -185,16 +248,39 @@ static void settle_exchange(struct gcr_daemon *daemon, const struct interrupted 
 	}
 	gcr_process_unref(thawed);
 	gcr_process_unref(frozen);
+	return !is_early;
+}
+
+static void settle_exchanges_locked(struct gcr_daemon *daemon)
+{
+	struct interrupted **link = &interrupted.list;
+
+	while (*link) {
+		struct interrupted *one = *link;
+
+		if (!settle_exchange(daemon, one)) {
+			link = &one->next;
+			continue;
+		}
+		*link = one->next;
+		free(one);
+	}
 }
 
 void gcr_recover_exchanges(struct gcr_daemon *daemon)
 {
-	while (interrupted) {
-		_cleanup_free_ struct interrupted *one = interrupted;
+	pthread_mutex_lock(&interrupted.lock);
+	interrupted.may_be_settled = true;
+	settle_exchanges_locked(daemon);
+	pthread_mutex_unlock(&interrupted.lock);
+}
 
-		interrupted = one->next;
-		settle_exchange(daemon, one);
-	}
+void gcr_recover_ended(struct gcr_daemon *daemon)
+{
+	pthread_mutex_lock(&interrupted.lock);
+	if (interrupted.may_be_settled)
+		settle_exchanges_locked(daemon);
+	pthread_mutex_unlock(&interrupted.lock);
 }
 
 static int list_one(const struct gcr_record *record, void *data)

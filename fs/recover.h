@@ -32,9 +32,13 @@ void gcr_recover_late(struct gcr_process *process);
 void gcr_recover_returned(struct gcr_process *process);
 
 /*
- * After gcr_recover(), when all is settled that soon will be: of two that an earlier daemon was
- * exchanging, and that are both frozen now, the one that ran comes back. Both are told.
+ * After gcr_recover(): of two that an earlier daemon was exchanging, and that are both frozen now,
+ * or of which the other one has ended, the one that ran comes back. They are told. What cannot be
+ * settled yet is left for the end of the recovery of either.
  */
 void gcr_recover_exchanges(struct gcr_daemon *daemon);
+
+/* The recovery of a process has ended, on its thread, which holds no lock. */
+void gcr_recover_ended(struct gcr_daemon *daemon);
 
 #endif

@@ -293,6 +293,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_drive_lock(drive, error);
 		if (!result)
 			result = gcr_vmm_check_handed(vmm, error);
+		if (!result && gcr_exchange_begin_letting_go(drive->task) < 0)
+			result = gcr_drive_stopped(error);
 		if (!result)
 			result = gcr_drive_checkpoint(drive, error);
 		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);

@@ -208,6 +208,8 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 			return result;
 		if (gcr_task_stopped(drive->task) || gcr_drive_must_leave(drive))
 			return gcr_drive_stopped(error);
+		if (gcr_exchange_gives_up(drive->task))
+			return gcr_error_set(error, ETIMEDOUT, "the GPU's worker is not free");
 		/* Others' copies may take long: they have deadlines of their own. */
 		if (gcr_clock_usec() > until_usec)
 			gcr_drive_check_deadline(drive);

@@ -218,15 +218,17 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 						     nvmlProcessInfo_t *infos)
 {
 	unsigned gpu, found = 0;
+	bool is_container;
 	nvmlReturn_t result = gpu_of(device, &gpu);
 
 	if (result)
 		return result;
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	is_container = getenv("GPUCR_SIM_CONTAINER");
 	shared_lock();
 	shared_reclaim();
-	for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++) {
+	for (unsigned i = 0; i < SIM_MAX_PROCESSES && !is_container; i++) {
 		const struct shared_process *process = &shared->processes[i];
 		uint64_t used;
 

@@ -11,7 +11,7 @@ import harness
 import vendor
 import vmm
 from harness import MIB, check, equal, wait_for
-from test_exchange import (FIT, FITTING, LARGE, LARGE_BYTES, NO_FIT, check_states, exchange, pair,
+from test_exchange import (FIT, FITTING, LARGE, LARGE_BYTES, LARGER, NO_FIT, check_states, exchange, pair,
                            swap)
 
 # Long enough to stop the program before the call begins, where no lock is held.
@@ -19,6 +19,7 @@ DELAY = f'delay_ms={1500 * harness.SLOW}'
 HAND_OVER = f'cuMemExportToShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RECEIVE = f'cuMemImportFromShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RESTORE = f'cuCheckpointProcessRestore nth=1 {DELAY}'
+UNLOCK = f'cuCheckpointProcessUnlock nth=1 {DELAY}'
 CONTEXT_BYTES = 40 * MIB
 
 
@@ -105,6 +106,15 @@ def test_no_answer_of_the_driver():
         exchange(machine, running, frozen)
 
 
+def test_no_answer_and_no_worker():
+    """There is no room for a second worker, and the first one is held up."""
+    harness.needs_cuda('a restore by the driver')
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = pair(machine, *LARGER)
+        check_stays_frozen(machine, running, frozen, UNLOCK, "worker is not free")
+        exchange(machine, running, frozen)
+
+
 def test_turn_is_kept():
     """Until it is decided nobody else is thawed on their GPU: whoever goes back needs it. The third
     one fits beside either of the two, but leaves nothing of what a restore has to find."""
@@ -120,6 +130,26 @@ def test_turn_is_kept():
         machine.wait_faulted()
         queued = machine.writer(third.pid, 'thaw')
         equal(writer.result(), 'EIO')
+        machine.faults()
+        check_states(machine, running, frozen)
+        equal(queued.result(), 'ok')
+        third.wait_ticks(2)
+
+
+def test_turn_is_kept_for_long():
+    """The driver's checkpoint cannot be stopped, however long it takes."""
+    harness.needs_cuda('a checkpoint by the driver')
+    with vmm.machine(vram='270M') as machine:
+        third = vmm.demo(machine, '--bytes', '46M')
+        machine.must(third.pid, 'freeze data')
+        running, frozen = pair(machine, *LARGE)
+        phase = machine.slow('freeze', 4000 * harness.SLOW, running.pid)
+        writer = machine.writer(frozen.pid, swap(running))
+        machine.wait_status(running.pid, 'phase', phase)
+        queued = machine.writer(third.pid, 'thaw')
+        machine.wait_status(third.pid, 'phase', 'admission')
+        machine.must(frozen.pid, 'cancel')
+        equal(writer.result(), 'ECANCELED')
         machine.faults()
         check_states(machine, running, frozen)
         equal(queued.result(), 'ok')
@@ -209,6 +239,86 @@ def test_daemon_dies():
         check(f'freeze ECANCELED {words} {frozen.pid}: it was frozen for that, and is thawed again'
               in machine.read(running.pid, 'events'), machine.read(running.pid, 'events'))
         exchange(machine, running, frozen)
+
+
+def kill_daemon(machine):
+    machine.expects_clean_exit = False
+    machine.daemon.kill()
+    machine.daemon.wait()
+
+
+def check_comes_back(machine, running, other):
+    """It was frozen for one that is not in VRAM, and has been told so."""
+    machine.wait_status(running.pid, 'state', 'running')
+    machine.wait_status(running.pid, 'verb', '-')
+    check(f'with process {other.pid}: it was frozen for that, and is thawed again'
+          in machine.read(running.pid, 'events'), machine.read(running.pid, 'events'))
+    running.wait_ticks(2)
+
+
+def test_daemon_dies_while_it_comes_back():
+    """The thaw has failed, and the other one was on its way back. So for the next daemon too."""
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = pair(machine, *LARGE)
+        slow = (f'cuMemImportFromShareableHandle thread=gpucr-agent pid={running.pid} '
+                f'delay_ms={300 * harness.SLOW}')
+        machine.faults(slow, f'cuMemMap thread=gpucr-agent pid={frozen.pid} nth=1 '
+                             'error=CUDA_ERROR_UNKNOWN')
+        machine.writer(frozen.pid, swap(running))
+        machine.wait_status(running.pid, 'phase', 'map')
+        machine.wait_status(frozen.pid, 'verb', '-')
+        kill_daemon(machine)
+        machine.faults(slow)
+        machine.start()
+        machine.wait_status(running.pid, 'phase', 'map')
+        kill_daemon(machine)
+        machine.faults()
+        machine.start()
+        check_comes_back(machine, running, frozen)
+        check_states(machine, running, frozen)
+        exchange(machine, running, frozen)
+        # It stays frozen now, also when the other one has gone out by itself.
+        machine.must(frozen.pid, 'freeze')
+        kill_daemon(machine)
+        machine.start()
+        for demo in (running, frozen):
+            machine.wait_status(demo.pid, 'verb', '-')
+            equal(machine.state(demo.pid), 'frozen')
+            equal(machine.error(demo.pid), 'ok')
+
+
+def die_in_thaw(machine):
+    """Both are out, and there is no daemon."""
+    running, frozen = pair(machine, *LARGE)
+    phase = machine.slow('thaw', 1500, frozen.pid)
+    machine.writer(frozen.pid, swap(running))
+    machine.wait_status(running.pid, 'phase', 'vote')
+    machine.wait_status(frozen.pid, 'phase', phase)
+    kill_daemon(machine)
+    machine.faults()
+    return running, frozen
+
+
+def test_daemon_dies_and_the_other_one():
+    with vmm.machine(**NO_FIT) as machine:
+        running, frozen = die_in_thaw(machine)
+        frozen.end(signal.SIGKILL)
+        machine.start()
+        check_comes_back(machine, running, frozen)
+
+
+def test_daemon_dies_and_one_is_late():
+    """It answers long after the mount is there."""
+    for late in (0, 1):
+        with vmm.machine(**NO_FIT) as machine:
+            both = die_in_thaw(machine)
+            pids = [demo.pid for demo in both]
+            os.kill(pids[late], signal.SIGSTOP)
+            machine.start()
+            equal(machine.status(pids[late])['verb'], 'recover')
+            os.kill(pids[late], signal.SIGCONT)
+            check_comes_back(machine, *both)
+            check_states(machine, *both)
 
 
 def test_daemon_dies_before_anything():

@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 from harness import Machine, Output, check, equal, wait_for
+from test_without_nvml import WithoutNvml
 
 SWAP = f'{harness.BUILD}/tools/gpucr-swap'
 TURNS = int(os.environ.get('GPUCR_TEST_TURNS', '200'))
@@ -347,6 +348,45 @@ def test_log_is_cut():
         for demo in demos:
             turns = watch.count(rf'^{demo.pid} thawed$')
             watch.wait(rf'^{demo.pid} thawed$', turns + 2)
+        equal(watch.end(), 130)
+
+
+def check_turns_in_container(machine):
+    """Nobody knows where a program is as long as it runs."""
+    demos = frozen_models(machine, 2)
+    watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
+    for demo in demos:
+        watch.wait(rf'^{demo.pid} thawed$', 2)
+    equal(watch.end(), 130)
+    equal(watch.words(), '')
+
+
+def test_not_listed():
+    harness.needs_cuda('figures of processes by NVML')
+    with Machine(**{**SMALL, 'env': {**SMALL['env'], 'GPUCR_SIM_CONTAINER': '1'}}) as machine:
+        running = machine.ready_demo(*MODEL)
+        equal(machine.status(running.pid)['gpus'], '-')
+        running.end()
+        check_turns_in_container(machine)
+
+
+def test_without_figures():
+    harness.needs_cuda('figures by NVML')
+    with WithoutNvml(vram='20M', vmm=True, more_env=SMALL['env']) as machine:
+        check_turns_in_container(machine)
+
+
+def test_busy_once():
+    """One that could not go at first goes later: it has not been counted as gone."""
+    with Machine(**SMALL) as machine:
+        frozen = frozen_models(machine, 1)[0]
+        running = machine.ready_demo(*MODEL)
+        machine.faults(f'cuMemExportToShareableHandle thread=gpucr-agent pid={running.pid} nth=1 '
+                       'error=CUDA_ERROR_UNKNOWN')
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
+        watch.wait_words(f'freeze {running.pid}: ')
+        watch.wait(rf'^{running.pid} frozen')
+        watch.wait(rf'^{frozen.pid} thawed$')
         equal(watch.end(), 130)
 
 

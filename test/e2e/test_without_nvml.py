@@ -19,7 +19,7 @@ HAS_NVML = ('import ctypes\ntry:\n    ctypes.CDLL("libnvidia-ml.so.1")\n'
 class WithoutNvml(Machine):
     """The simulator's library folder has libcuda.so.1 only."""
 
-    def __init__(self, **arguments):
+    def __init__(self, more_env=None, **arguments):
         self.libraries = tempfile.mkdtemp(prefix='gpucrfs-test-lib-')
         try:
             os.chmod(self.libraries, 0o755)
@@ -30,8 +30,8 @@ class WithoutNvml(Machine):
             if not found.returncode:
                 raise Skip('this machine has NVML')
             # The test runner may have put the simulator's real folder into the path.
-            super().__init__(env={'GPUCR_SIM_LIBDIR': self.libraries, 'LD_LIBRARY_PATH': ''},
-                             **arguments)
+            super().__init__(env={'GPUCR_SIM_LIBDIR': self.libraries, 'LD_LIBRARY_PATH': '',
+                                  **(more_env or {})}, **arguments)
         except BaseException:
             shutil.rmtree(self.libraries)
             raise

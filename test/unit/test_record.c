@@ -79,6 +79,8 @@ static void check_same(const struct gcr_record *a, const struct gcr_record *b)
 	CHECK(a->since_usec == b->since_usec && a->gpus_count == b->gpus_count);
 	CHECK(strcmp(a->comm, b->comm) == 0);
 	CHECK(a->swap_pid == b->swap_pid && a->swap_start_ticks == b->swap_start_ticks);
+	CHECK(a->frozen_for_pid == b->frozen_for_pid &&
+	      a->frozen_for_start_ticks == b->frozen_for_start_ticks);
 	for (uint32_t i = 0; i < a->gpus_count; i++) {
 		CHECK(memcmp(a->gpus[i].uuid, b->gpus[i].uuid, GCR_UUID_BYTES) == 0);
 		CHECK(a->gpus[i].bytes == b->gpus[i].bytes);
@@ -112,6 +114,8 @@ static void test_write(void)
 
 	record.swap_pid = INT_MAX;
 	record.swap_start_ticks = UINT64_MAX;
+	record.frozen_for_pid = 7;
+	record.frozen_for_start_ticks = 8;
 	record.gpus_count = GCR_GPUS_MAX;
 	memset(record.gpus, 0xff, sizeof(record.gpus));
 	memset(record.comm, '\n', sizeof(record.comm) - 1);
@@ -122,8 +126,16 @@ static void test_write(void)
 	CHECK(seen.count == 1);
 	check_same(&seen.last, &record);
 
+	CHECK(gcr_record_end_exchange(directory_fd, record.pid, record.start_ticks) == 0);
+	record.swap_pid = record.frozen_for_pid = 0;
+	record.swap_start_ticks = record.frozen_for_start_ticks = 0;
+	seen = each();
+	CHECK(seen.count == 1);
+	check_same(&seen.last, &record);
+
 	CHECK(gcr_record_remove(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(gcr_record_remove(directory_fd, record.pid, record.start_ticks) == 0);
+	CHECK(gcr_record_end_exchange(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(each().count == 0);
 }
 
@@ -235,6 +247,8 @@ static void test_distrust(void)
 		{"gpucrfs-record 1", "gpucrfs-record 2", false},
 		{"gpucrfs-record 1", "gpucrfs-record 11", false},
 		{"\ncomm ", "\nswap 78 5\ncomm ", true},
+		{"\ncomm ", "\nfrozen_for 78 5\ncomm ", true},
+		{"\ncomm ", "\nfrozen_for 78\ncomm ", false},
 		{"\ncomm ", "\nswap 78\ncomm ", false},
 		{"\ncomm ", "\nswap 0 5\ncomm ", false},
 		{"\ncomm ", "\nswap 78 -5\ncomm ", false},
