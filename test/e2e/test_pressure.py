@@ -472,6 +472,10 @@ def verbs_at_random(new_machine, first, watch):
         programs = [program(machine, 2 * MIB * size, first(size, 2 * MIB * size))
                     for size in (2, 4, 6, 8, 10)]
         with watch(machine):
+            # All of them at once are more than the store holds.
+            for pieces in programs:
+                result = machine.write(pieces.pid, 'freeze')
+                check(result in ('ok', 'ENOSPC'), f'freeze: {result}')
             for turn in range(TURNS):
                 pieces = chance.choice(programs)
                 verb = chance.choice(('freeze', 'freeze', 'thaw', 'pack', 'unpack'))
