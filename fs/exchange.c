@@ -182,7 +182,10 @@ static int wait_for(struct gcr_task *task, const enum progress *progress, enum p
 	return gcr_task_stopped(task) ? -ECANCELED : 0;
 }
 
-/* Until the thaw has come to its end, but only for @usec when the two are to stop, or are late. */
+/*
+ * Until the thaw has come to its end, but only for @usec when the two are to stop, or are late.
+ * What was decided is not undone by us, however late it is: but it may fail yet.
+ */
 static enum progress wait_for_thaw(struct gcr_task *task, int64_t usec)
 {
 	struct gcr_exchange *exchange = task->exchange;
@@ -194,7 +197,8 @@ static enum progress wait_for_thaw(struct gcr_task *task, int64_t usec)
 		if (!exchange->stopped_usec &&
 		    (gcr_task_is_to_stop(task) || now_usec >= gcr_task_deadline_usec(task)))
 			exchange->stopped_usec = now_usec;
-		if (exchange->stopped_usec && now_usec >= exchange->stopped_usec + usec)
+		if (progress < DECIDED && exchange->stopped_usec &&
+		    now_usec >= exchange->stopped_usec + usec)
 			break;
 		wait_a_moment(exchange, &exchange->thawed, DONE);
 	}
@@ -444,9 +448,6 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 		progress = wait_for_thaw(task, waits[i]);
 		if (progress == DONE)
 			return 0;
-		/* What was decided is not undone by us, however late it is. */
-		if (progress == DECIDED)
-			continue;
 		/* What the driver restores would be lost if somebody took VRAM from it. */
 		if (progress != FAILED && !has_admission(task->exchange))
 			result = gcr_error_set(error, ETIMEDOUT,
@@ -456,8 +457,6 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 		if (result != -ENOMEM && result != -ETIMEDOUT)
 			break;
 	}
-	if (progress == DECIDED)
-		return 0;
 	/* Whoever stopped the two explains it. */
 	if (!result) {
 		*error = (struct gcr_error){0};

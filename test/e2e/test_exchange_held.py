@@ -20,6 +20,7 @@ HAND_OVER = f'cuMemExportToShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RECEIVE = f'cuMemImportFromShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RESTORE = f'cuCheckpointProcessRestore nth=1 {DELAY}'
 UNLOCK = f'cuCheckpointProcessUnlock nth=1 {DELAY}'
+SETTLE = f'cuMemcpyHtoD thread=gpucr-agent nth=1 {DELAY}'
 CONTEXT_BYTES = 40 * MIB
 
 
@@ -113,6 +114,22 @@ def test_no_answer_and_no_worker():
         running, frozen = pair(machine, *LARGER)
         check_stays_frozen(machine, running, frozen, UNLOCK, "worker is not free")
         exchange(machine, running, frozen)
+
+
+def test_no_answer_after_the_decision():
+    """Who was frozen for that one waits however long it takes: it may have to come back."""
+    harness.needs_cuda('managed memory')
+    with vmm.machine(**FIT) as machine:
+        running, frozen = pair(machine, *FITTING, *vendor.MANAGED)
+        writer = stop_in_exchange(machine, running, frozen, frozen, SETTLE,
+                                  f' timeout={2 * harness.SLOW}')
+        equal(writer.result(), 'ETIMEDOUT')
+        wait_for(lambda: int(machine.status(running.pid)['verb_elapsed_usec']) >
+                 15000000 * harness.SLOW, 'it to be late')
+        frozen.end(signal.SIGKILL)
+        machine.wait_status(running.pid, 'verb', '-')
+        equal(machine.state(running.pid), 'running', machine.error(running.pid))
+        running.wait_ticks(2)
 
 
 def test_turn_is_kept():
