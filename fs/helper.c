@@ -182,6 +182,8 @@ bool gcr_helper_reap(struct gcr_helper *helper)
 
 void gcr_helper_kill(struct gcr_helper *helper)
 {
+	/* Nobody is to use it any more, also if its memory takes long to free. */
+	helper->dead = true;
 	/* By pidfd: the pid may be somebody else's once the pool has reaped the helper. */
 	syscall(SYS_pidfd_send_signal, helper->pidfd, SIGKILL, NULL, 0);
 }
@@ -253,7 +255,6 @@ static int receive(struct gcr_helper *helper, uint16_t type, uint32_t sequence,
 		return 0;
 	if (r == 0)
 		gcr_message_close_fds(ret_message);
-	helper->dead = true;
 	gcr_helper_kill(helper);
 	return -EPIPE;
 }
