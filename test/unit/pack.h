@@ -103,6 +103,32 @@ static inline uint64_t sum(int fd)
 	return found.bytes;
 }
 
+/* Memory of the symbolic links in a directory of directories: those that are long have a page. */
+static inline uint64_t sum_links(int fd)
+{
+	int own_fd = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fdopendir(own_fd);
+	const struct dirent *entry;
+	uint64_t bytes = 0;
+	struct stat stat;
+
+	CHECK(dir);
+	while ((entry = readdir(dir))) {
+		CHECK(!fstatat(own_fd, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW));
+		if (S_ISLNK(stat.st_mode)) {
+			bytes += (uint64_t)stat.st_blocks * 512;
+		} else if (S_ISDIR(stat.st_mode) && *entry->d_name != '.') {
+			int below_fd = openat(own_fd, entry->d_name, O_RDONLY | O_DIRECTORY);
+
+			CHECK(below_fd >= 0);
+			bytes += sum_links(below_fd);
+			close(below_fd);
+		}
+	}
+	closedir(dir);
+	return bytes;
+}
+
 /* What is counted is what the file system has. */
 static inline void check_account(struct gcr_snapshot *snapshot)
 {
@@ -119,7 +145,7 @@ static inline void check_account(struct gcr_snapshot *snapshot)
 	gcr_store_packs_figures(store, &packs);
 	CHECK(gcr_room_resident_bytes(store->packs_room) == packs.memory_bytes);
 	if (fd >= 0) {
-		CHECK(sum(fd) == packs.memory_bytes);
+		CHECK(sum(fd) - sum_links(fd) == packs.memory_bytes);
 		close(fd);
 	}
 }
