@@ -37,7 +37,9 @@ def refuse(command, words, env):
     found = subprocess.run(command, stdin=null, capture_output=True, text=True, check=False,
                            env=env, timeout=harness.PATIENCE_SEC)
     equal(found.stdout, '')
-    lines = found.stderr.splitlines()
+    # LeakSanitizer remarks so on a thread that ends while it looks for leaks.
+    lines = [line for line in found.stderr.splitlines()
+             if 'Unable to get registers from thread' not in line]
     check(len(lines) == 1 and lines[0].startswith('gpucrfs: ') and words in lines[0],
           f'{words!r} expected in {found.stderr!r}')
     equal(found.returncode, 1)
