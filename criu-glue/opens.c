@@ -327,7 +327,8 @@ static void judge_places(struct opens_scan *scan, pid_t pid)
 			continue;
 		link[length] = '\0';
 		file.link = link;
-		opens_judge_regular(scan, &file);
+		if (!S_ISREG(file.status.stx_mode) || !opens_judge_rights(scan, &file, false))
+			opens_judge_regular(scan, &file);
 	}
 }
 
@@ -361,7 +362,7 @@ static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, 
 		opens_refuse(scan, pid, OPENS_NO_FD, EOPNOTSUPP,
 			     "has mapped the device %s, which CRIU cannot dump: close it", path);
 	else if (S_ISREG(file.status.stx_mode) && strncmp(path, "/dev/zero (deleted)", 19) != 0 &&
-		 !opens_judge_regular(scan, &file))
+		 !opens_judge_rights(scan, &file, false) && !opens_judge_regular(scan, &file))
 		opens_list_file(scan, &file, true);
 }
 

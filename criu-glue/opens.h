@@ -19,6 +19,7 @@
 #include "lib/cleanup.h"
 #include "lib/error.h"
 #include "lib/manifest_tree.h"
+#include "lib/rights.h"
 
 #define GCR_OPENS_KEY_BYTES    64
 #define GCR_OPENS_FINDINGS_MAX 1024 /* more of them: the rest is counted only */
@@ -66,11 +67,18 @@ struct gcr_opens_options {
 	 * said of them. The list ends with NULL; NULL: there are none.
 	 */
 	const char *const *plugin_files;
+	/*
+	 * Who will be able to read the images: files that the program has open, and that he could
+	 * not read, are refused, or, with may_be_private, set is_private. NULL: not looked at.
+	 */
+	const struct gcr_file_rights *reader;
+	bool may_be_private;
 };
 
 struct gcr_opens {
 	/* for struct gcr_criu_options */
 	bool shell_job, file_locks, link_remap, ext_unix_sockets;
+	bool is_private; /* contents of files are in the images that the reader could not read */
 	uint64_t ghost_limit_bytes; /* 0: CRIU's own suffices */
 
 	struct gcr_open_finding *findings;

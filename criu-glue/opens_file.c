@@ -219,6 +219,8 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file)
 	}
 	switch (file->status.stx_mode & S_IFMT) {
 	case S_IFSOCK:
+		if (opens_judge_on_its_way(scan, file))
+			return;
 		opens_judge_socket(scan, file);
 		return;
 	case S_IFCHR:
@@ -229,8 +231,11 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file)
 			     "is the disk %s, which CRIU cannot dump: close it", file->link);
 		return;
 	case S_IFIFO:
-		if (!starts_with(file->link, "pipe:["))
-			return; /* by its name again */
+		if (!starts_with(file->link, "pipe:[")) {
+			/* by its name again, with what is in it */
+			opens_judge_rights(scan, file, true);
+			return;
+		}
 		opens_number(file->info, "flags", 8, &flags);
 		opens_note_end(scan, &(struct opens_end){
 					     .kind = END_PIPE,
@@ -245,6 +250,8 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file)
 	default:
 		break;
 	}
+	if (S_ISREG(file->status.stx_mode) && opens_judge_rights(scan, file, true))
+		return;
 	judge_locks(scan, file);
 	if (!opens_judge_regular(scan, file) && S_ISREG(file->status.stx_mode) &&
 	    file->link[0] == '/')

@@ -68,6 +68,12 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file);
 /* opens_file.c: an unlinked file, or a file on our mount; also of mappings. True: done with it. */
 bool opens_judge_regular(struct opens_scan *scan, const struct opens_file *file);
 
+/* opens_rights.c: could the reader of the images read it? @is_open: not only mapped. True: refused.
+ */
+bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, bool is_open);
+/* What is on its way in a socket is not seen, and CRIU would dump it. True: refused. */
+bool opens_judge_on_its_way(struct opens_scan *scan, const struct opens_file *file);
+
 /* opens_list.c: put a named regular file on the list. */
 void opens_list_file(struct opens_scan *scan, const struct opens_file *file, bool is_mapped);
 void opens_list_finish(struct opens_scan *scan);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fs/cancellation.h"
 #include "fs/ctl.h"
@@ -16,6 +17,7 @@
 #include "fs/metrics.h"
 #include "fs/operation.h"
 #include "fs/packing.h"
+#include "fs/refusals.h"
 #include "fs/tree.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
@@ -31,16 +33,17 @@ static void targets_finish(struct targets *targets)
 	gcr_processes_list_free(targets->list, targets->count);
 }
 
-/* Judged by who writes, not by who opened: root, or the owner of /proc/PID. */
-static int check_caller(const struct fuse_ctx *caller, struct gcr_process *process,
-			struct gcr_error *error)
+/* Each of the two is root, or the owner of /proc/PID. */
+static int check_parties(const struct gcr_parties *parties, struct gcr_process *process,
+			 struct gcr_error *error)
 {
 	uid_t uid;
 	gid_t gid;
 
-	if (!gcr_tree_reaches(caller, process->pid) || gcr_proc_owner(process->pid, &uid, &gid) < 0)
+	if (!gcr_parties_reach(parties, process->pid) ||
+	    gcr_proc_owner(process->pid, &uid, &gid) < 0)
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
-	if (caller->uid != 0 && caller->uid != uid)
+	if (!gcr_parties_own(parties, uid))
 		return gcr_error_set(error, EPERM, "process %d belongs to another user",
 				     (int)process->pid);
 	return 0;
@@ -65,7 +68,7 @@ static int add_target(struct targets *targets, struct gcr_process *process)
  * A launcher stands for the GPU processes below it; and @with_tree every process for all that are
  * below it.
  */
-static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
+static int add_targets(struct targets *targets, const struct gcr_parties *parties,
 		       struct gcr_process *process, bool with_tree, struct gcr_error *error)
 {
 	struct gcr_process **members = NULL;
@@ -74,7 +77,7 @@ static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
 
 	if (gcr_process_has_ended(process))
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
-	result = check_caller(caller, process, error);
+	result = check_parties(parties, process, error);
 	if (result < 0)
 		return result;
 	if (!process->launcher && add_target(targets, process) < 0)
@@ -86,7 +89,7 @@ static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
 		result = gcr_error_set(error, ESRCH, "there is no GPU process below %d any more",
 				       (int)process->pid);
 	for (size_t i = 0; i < count && !result; i++) {
-		result = check_caller(caller, members[i], error);
+		result = check_parties(parties, members[i], error);
 		if (!result && add_target(targets, members[i]) < 0)
 			result = gcr_error_set(error, ENOMEM, "out of memory");
 	}
@@ -95,14 +98,14 @@ static int add_targets(struct targets *targets, const struct fuse_ctx *caller,
 }
 
 /* One id of a write to the root's ctl. */
-static int find_target(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
+static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *parties, pid_t pid,
 		       struct targets *targets, struct gcr_error *error)
 {
 	struct gcr_proc_status status;
 	struct gcr_process *process;
 	int result;
 
-	if (!gcr_tree_reaches(caller, pid) || gcr_proc_status(pid, &status) < 0)
+	if (!gcr_parties_reach(parties, pid) || gcr_proc_status(pid, &status) < 0)
 		return gcr_error_set(error, ESRCH, "there is no process %d", (int)pid);
 	if (status.thread_group != pid)
 		return gcr_error_set(error, EOPNOTSUPP,
@@ -113,18 +116,18 @@ static int find_target(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 		return gcr_error_set(error, ESRCH, "process %d does not use a GPU", (int)pid);
 	if (result < 0)
 		return gcr_error_set(error, -result, "process %d: %s", (int)pid, strerror(-result));
-	result = add_targets(targets, caller, process, false, error);
+	result = add_targets(targets, parties, process, false, error);
 	gcr_process_unref(process);
 	return result;
 }
 
 /* The one that is frozen in exchange, after the one that is thawed. */
-static int add_swapped(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+static int add_swapped(struct gcr_daemon *daemon, const struct gcr_parties *parties,
 		       const struct gcr_command *command, struct targets *targets,
 		       struct gcr_error *error)
 {
 	size_t count = targets->count;
-	int result = find_target(daemon, caller, command->swap, targets, error);
+	int result = find_target(daemon, parties, command->swap, targets, error);
 
 	if (result < 0)
 		return result;
@@ -176,18 +179,16 @@ static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *comma
 				   error);
 }
 
-static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,
+static int start(fuse_req_t request, const struct gcr_parties *parties, struct gcr_process *process,
 		 struct gcr_command *command, size_t length, bool nonblocking,
 		 struct gcr_error *error)
 {
 	_cleanup_(targets_finish) struct targets targets = {0};
-	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
 	struct gcr_waiter *waiter = NULL;
 	bool done;
 	int result = 0;
 
-	command->writer = caller->pid;
-	command->writer_uid = caller->uid;
 	if (process && command->verb == GCR_VERB_DUMP)
 		command->root = process->pid;
 	else if (command->verb == GCR_VERB_DUMP)
@@ -197,12 +198,12 @@ static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_proce
 		return gcr_error_set(error, EINVAL,
 				     "pid= and stdio= are for a process that has been dumped");
 	if (process)
-		result = add_targets(&targets, caller, process, command->verb == GCR_VERB_DUMP,
+		result = add_targets(&targets, parties, process, command->verb == GCR_VERB_DUMP,
 				     error);
 	for (unsigned int i = 0; i < command->pids_count && !result; i++)
-		result = find_target(daemon, caller, command->pids[i], &targets, error);
+		result = find_target(daemon, parties, command->pids[i], &targets, error);
 	if (!result && command->swap)
-		result = add_swapped(daemon, caller, command, &targets, error);
+		result = add_swapped(daemon, parties, command, &targets, error);
 	if (!result && !nonblocking &&
 	    gcr_waiter_create(daemon->waiters, request, length, &waiter) < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");
@@ -216,29 +217,45 @@ static int start(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_proce
 	return result;
 }
 
-void gcr_control_write(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,
-		       const char *bytes, size_t length, bool nonblocking)
+/* It was not about one process. The words are for the user who has written, by `error`. */
+static void report_at_root(struct gcr_daemon *daemon, uid_t uid, const char *verb,
+			   const struct gcr_error *error)
 {
+	const char *name = gcr_error_name(error->number);
+
+	if (uid == geteuid())
+		gcr_event_log_append(daemon->events, "- - verb %s %s", verb, name);
+	gcr_refusals_log(daemon->refusals, uid, 0, "%s: %s: %s", verb, name, error->words);
+}
+
+void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
+		       struct gcr_process *process, const char *bytes, size_t length,
+		       bool nonblocking)
+{
+	_cleanup_(gcr_credentials_finish) struct gcr_credentials writer;
+	const struct gcr_parties parties = {opener, &writer};
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
 	struct gcr_command command;
 	struct gcr_error error = {0};
 	const char *verb = "-";
 	int result;
 
+	gcr_credentials_take(fuse_req_ctx(request), &writer);
 	result = gcr_command_parse(bytes, length, !process, &command, &error);
+	command.writer = fuse_req_ctx(request)->pid;
+	command.rights = gcr_parties_rights(&parties);
 	if (!result) {
 		verb = gcr_verb_name(command.verb);
-		result = start(daemon, request, process, &command, length, nonblocking, &error);
+		result = start(request, &parties, process, &command, length, nonblocking, &error);
 	}
+	if (!process)
+		gcr_refusals_note(daemon->refusals, command.rights.uid, &error);
 	if (result >= 0)
 		return;
 	gcr_metrics_refusal(daemon->metrics, -result);
-	if (process) {
-		gcr_process_report(process, verb, &error);
-	} else {
-		gcr_event_log_append(daemon->events, "- - verb %s %s %s", verb,
-				     gcr_error_name(error.number), error.words);
-		gcr_log(LOG_WARNING, 0, "%s: %s: %s", verb, gcr_error_name(error.number),
-			error.words);
-	}
+	if (process)
+		gcr_process_report_refusal(process, command.rights.uid, verb, &error);
+	else
+		report_at_root(daemon, command.rights.uid, verb, &error);
 	fuse_reply_err(request, -result);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A write to a ctl file: who writes, what, about whom; then the verb is started. */
+/* A write to a ctl file: whose it is, what, about whom; then the verb is started. */
 #ifndef GCR_FS_CONTROL_H
 #define GCR_FS_CONTROL_H
 
@@ -8,14 +8,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "fs/credentials.h"
 #include "fs/daemon.h"
 #include "fs/process.h"
 
 /*
- * Carry out one write of @length bytes. The request is answered here or when the verb ends;
- * @nonblocking: when the verb has been accepted. @process is NULL for the root's ctl.
+ * Carry out one write of @length bytes by a descriptor of @opener. The request is answered here or
+ * when the verb ends; @nonblocking: when the verb has been accepted. @process is NULL for the
+ * root's ctl.
  */
-void gcr_control_write(struct gcr_daemon *daemon, fuse_req_t request, struct gcr_process *process,
-		       const char *bytes, size_t length, bool nonblocking);
+void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
+		       struct gcr_process *process, const char *bytes, size_t length,
+		       bool nonblocking);
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "criu-glue/criu.h"
+#include "fs/credentials.h"
 #include "fs/place_name.h"
 #include "fs/state.h"
 #include "lib/error.h"
@@ -30,10 +31,10 @@ struct gcr_command {
 	bool supervised;		 /* `supervised`: a unit that starts it again is known of */
 	enum gcr_criu_tcp tcp;		 /* `tcp=close` or `tcp=keep` of dump */
 	char name[GCR_PLACE_NAME_BYTES]; /* `name=N` of dump, "" if it was not given */
-	/* Not of the text: the process that a dump was written to, and who has written it. */
+	/* Not of the text: the process that a dump was written to, and whose the write is. */
 	pid_t root;
-	pid_t writer; /* 0: not known */
-	uid_t writer_uid;
+	pid_t writer;		  /* 0: not known */
+	struct gcr_rights rights; /* of those who have opened and written */
 
 	bool unverified; /* `unverified` of thaw: whatever the digests say */
 	bool new_pids;	 /* `pid=new` of thaw: in a pid namespace of its own */
@@ -53,6 +54,12 @@ struct gcr_command {
 	unsigned int pids_count;
 	pid_t pids[GCR_COMMAND_PIDS_MAX];
 };
+
+/* May it do what only root may? */
+static inline bool gcr_command_is_root(const struct gcr_command *command)
+{
+	return command->rights.uid == 0;
+}
 
 /*
  * Parse @length bytes. @with_pids: the write went to the root's ctl, which needs at least one

@@ -27,6 +27,7 @@ struct gcr_metrics;
 struct gcr_pack_after;
 struct gcr_processes;
 struct gcr_registry;
+struct gcr_refusals;
 struct gcr_sampler;
 struct gcr_scan;
 struct gcr_store;
@@ -76,6 +77,7 @@ struct gcr_daemon {
 	int64_t max_request_usec;	 /* the kernel's limit on one FUSE request, 0 for none */
 
 	struct gcr_event_log *events;
+	struct gcr_refusals *refusals;
 	struct gcr_metrics *metrics;
 	struct gcr_loop *loop;
 	struct gcr_gpus *gpus;

@@ -10,6 +10,7 @@
 
 #include "fs/engine.h"
 #include "fs/gpus.h"
+#include "fs/link.h"
 #include "fs/log.h"
 #include "fs/scan.h"
 #include "lib/cleanup.h"
@@ -19,6 +20,10 @@
 #define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
 /* What a process that is being killed may take, with all its memory to free. */
 #define EXIT_WAIT_MSEC	   5000
+/* A program that is ending may have gone a moment later, or run destructors for long. */
+#define ENDING_WAIT_MSEC   200
+/* CUDA_ERROR_NOT_INITIALIZED: the driver has no state of the process, or has it no more. */
+#define DRIVER_NO_STATE	   3
 /* An answer that is due at the deadline. */
 #define LATE_USEC	   (500 * GCR_USEC_PER_MSEC)
 /* How often the driver is asked for a state when helpers die of the question, and how far apart. */
@@ -122,6 +127,64 @@ static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 	return gcr_process_has_ended(drive->process);
 }
 
+/* What the driver had of the process is gone, though the process is not: it has deinitialized. */
+static bool has_lost_state(struct gcr_drive *drive, const struct gcr_result *answer)
+{
+	struct gcr_process *process = drive->process;
+	bool had_state;
+
+	if (!answer->error) {
+		drive->had_state = true;
+		return false;
+	}
+	if (answer->driver_result != DRIVER_NO_STATE)
+		return false;
+	pthread_mutex_lock(&process->lock);
+	/* The bytes of one that was frozen are not given up for that word alone. */
+	had_state = drive->had_state ||
+		    (drive->task->from == GCR_STATE_RUNNING && *process->generation);
+	pthread_mutex_unlock(&process->lock);
+	drive->is_ending |= had_state;
+	return had_state;
+}
+
+bool gcr_drive_is_ending(struct gcr_drive *drive)
+{
+	drive->is_ending |= gcr_link_is_ending(drive->process);
+	return drive->is_ending;
+}
+
+static int say_ending(struct gcr_drive *drive, struct gcr_error *error)
+{
+	return gcr_error_set(error, ESRCH, "process %d is ending", (int)drive->process->pid);
+}
+
+int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	bool is_ending = gcr_drive_is_ending(drive) && result != -ECANCELED;
+
+	if (is_ending)
+		gcr_drive_pause(drive, ENDING_WAIT_MSEC);
+	/* Also what is left of one without its library, or without its driver, on its way out. */
+	else if ((result == -EIO || result == -EOPNOTSUPP) && gcr_process_is_going(process))
+		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
+	else
+		return result;
+	if (is_ending && !gcr_process_has_ended(process))
+		return say_ending(drive, error);
+	return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+}
+
+bool gcr_drive_let_go(struct gcr_drive *drive, int result, enum gcr_state *ret_state)
+{
+	if (result != -ESRCH || !gcr_drive_is_ending(drive))
+		return false;
+	gcr_drive_remove_record(drive);
+	*ret_state = GCR_STATE_RUNNING;
+	return true;
+}
+
 void gcr_drive_check_deadline(struct gcr_drive *drive)
 {
 	struct gcr_proc_stat stat;
@@ -164,7 +227,7 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		if (!result && is_dying(drive, ret))
 			result = -ESRCH;
 		if (!result)
-			return 0;
+			return has_lost_state(drive, ret) ? say_ending(drive, error) : 0;
 		if (gcr_drive_must_leave(drive))
 			result = gcr_process_has_ended(drive->process) ? -ESRCH : -ECANCELED;
 		else if (result == -EINTR)

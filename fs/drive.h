@@ -37,6 +37,8 @@ struct gcr_drive {
 	uint32_t ballast;      /* of these: VRAM for a Restore is held, no need to look for it */
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
 	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
+	bool had_state;	       /* the driver has known the process since this began, or before */
+	bool is_ending;	       /* it said then that it does not, or the preload library does */
 	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
 	uint64_t free_before[GCR_GPUS_MAX];
 	uint64_t bytes;		   /* of VRAM that a checkpoint would put into its host memory */
@@ -51,6 +53,25 @@ void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase);
 
 /* It has ended, or the daemon must go: even what is being undone has to be left as it is. */
 bool gcr_drive_must_leave(struct gcr_drive *drive);
+
+/*
+ * Is the program ending, so that there is nothing to take from it or to give back? The driver has
+ * deinitialized in it, or its preload library says so.
+ */
+bool gcr_drive_is_ending(struct gcr_drive *drive);
+
+/*
+ * A verb has ended with @result, not 0. Did it meet the end of the process, or of what it has of
+ * the GPU? Then -ESRCH with words for that, @result else. Waits for a moment for the process to be
+ * gone.
+ */
+int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error *error);
+
+/*
+ * After that: an ending process that is still there is let go. *ret_state says running, and its
+ * record is gone; what the store has of it is the caller's.
+ */
+bool gcr_drive_let_go(struct gcr_drive *drive, int result, enum gcr_state *ret_state);
 
 /* In a wait that has to go on: when the deadline has passed, the writers get their answer. */
 void gcr_drive_check_deadline(struct gcr_drive *drive);

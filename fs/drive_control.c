@@ -58,7 +58,7 @@ static int lost(struct gcr_drive *drive, const struct gcr_result *answer, enum g
 bool gcr_drive_is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec)
 {
 	return result == -ESRCH || result == -ECANCELED || gcr_drive_must_leave(drive) ||
-	       gcr_clock_usec() > since_usec + ROLLBACK_USEC;
+	       gcr_drive_is_ending(drive) || gcr_clock_usec() > since_usec + ROLLBACK_USEC;
 }
 
 /* The words when a way back was given up. */

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "criu-glue/session.h"
 #include "fs/criu_run.h"
 #include "fs/dump_private.h"
 #include "fs/engine.h"
@@ -135,6 +136,8 @@ static int look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 		.ghost_limit_max_bytes = GHOST_BYTES_MAX,
 		.criu_version = dump->criu_version,
 		.plugin_files = (const char *const *)plugin_files,
+		.reader = dump->owner_rights,
+		.may_be_private = gcr_command_is_root(dump->task->command),
 	};
 	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
 	struct stat stat;
@@ -381,6 +384,41 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 				 error);
 }
 
+/*
+ * Now that CRIU holds all of it nothing is opened any more: what it has put into the images is what
+ * is open now, whatever the other processes of the tree have done since the first look.
+ */
+static int look_at_rights(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
+	int result;
+
+	if (!dump->owner_rights)
+		return 0;
+	result = look_at_opens(dump, &opens, error);
+	for (size_t i = 0; !result && i < opens->findings_count; i++)
+		if (opens->findings[i].verdict == GCR_OPEN_REFUSED &&
+		    opens->findings[i].error.number == EPERM) {
+			*error = opens->findings[i].error;
+			result = -EPERM;
+		}
+	if (!result && opens->is_private)
+		gcr_dump_make_private(dump);
+	return result;
+}
+
+/* Before the images are digested: CRIU could not restore what depends on a session outside. */
+static int leave_session(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
+
+	if (!pids)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < dump->count; i++)
+		pids[i] = dump->members[i].proc.pid;
+	return gcr_criu_leave_session(dump->images_fd, pids, dump->count, error);
+}
+
 /* From the tree as it runs to the place under its name. */
 static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -393,6 +431,8 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	result = look_at_opens(dump, &dump->opens, error);
 	if (!result)
 		result = gcr_opens_refusal(dump->opens, error);
+	if (!result && dump->opens->is_private)
+		gcr_dump_make_private(dump);
 	if (!result && dump->opens->link_remap && dump->task->command->leave)
 		result = gcr_error_set(error, EOPNOTSUPP,
 				       "an open file has lost its name and has another one: CRIU "
@@ -410,7 +450,11 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = gcr_dump_check_members(dump, error);
 	if (!result)
+		result = look_at_rights(dump, error);
+	if (!result)
 		result = gcr_dump_check_images(dump, error);
+	if (!result)
+		result = leave_session(dump, error);
 	set_phase(dump, "papers");
 	if (!result)
 		result = gcr_dump_write_papers(dump, error);
@@ -444,6 +488,7 @@ static void finish(struct gcr_dump *dump)
 	gcr_file_identities_free(dump->files, dump->files_count);
 	gcr_opens_destroy(dump->opens);
 	gcr_dump_forget_tree(dump);
+	gcr_file_rights_destroy(dump->owner_rights);
 	free(dump->kept);
 	gcr_room_destroy(dump->room);
 	if (dump->images_fd >= 0)

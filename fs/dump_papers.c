@@ -54,6 +54,8 @@ static void *read_files(void *data)
 			   : processors > 1			      ? READERS_MAX
 								      : 1,
 		.cancel = &dump->stop_reading,
+		/* What is for root alone is read by root. */
+		.rights = dump->is_private ? NULL : dump->owner_rights,
 	};
 	struct stat stat;
 
@@ -141,6 +143,9 @@ static int fail(struct gcr_error *error, int number, const char *what)
 static int give(const struct gcr_dump *dump, int fd, const char *name, mode_t mode,
 		struct gcr_error *error)
 {
+	/* Group 0 may have members. */
+	if (dump->is_private)
+		mode &= ~(mode_t)(S_IRWXG | S_IRWXO);
 	if (fchownat(fd, name, 0, dump->gid, AT_SYMLINK_NOFOLLOW) < 0 ||
 	    fchmodat(fd, name, mode, 0) < 0)
 		return fail(error, errno, name);
@@ -641,8 +646,8 @@ int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error)
 		result = give(dump, dump->root_fd, GCR_MANIFEST_IMAGES, PAPERS_DIR_MODE, error);
 	if (!result)
 		result = write_manifest(dump, dump->root_fd, manifest, error);
-	if (!result &&
-	    (fchown(dump->root_fd, 0, dump->gid) < 0 || fchmod(dump->root_fd, PAPERS_DIR_MODE) < 0))
+	if (!result && (fchown(dump->root_fd, 0, dump->gid) < 0 ||
+			fchmod(dump->root_fd, dump->is_private ? 0700 : PAPERS_DIR_MODE) < 0))
 		result = fail(error, errno, "directory");
 	return result;
 }

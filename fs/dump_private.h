@@ -13,6 +13,7 @@
 #include "fs/place_name.h"
 #include "lib/file_identity.h"
 #include "lib/proc_tree.h"
+#include "lib/rights.h"
 
 /* One process of the tree. */
 struct gcr_dump_member {
@@ -28,6 +29,9 @@ struct gcr_dump {
 	size_t count;
 	uid_t uid; /* the root's */
 	gid_t gid;
+	/* The owner's, who reads what is written; NULL: root, or it is for root alone. */
+	struct gcr_file_rights *owner_rights;
+	bool is_private; /* for root alone */
 	struct gcr_opens *opens;
 	unsigned int criu_version;
 	unsigned int vendors; /* whose GPUs the tree uses: bit N, that of gcr_backends[N] */
@@ -69,6 +73,8 @@ int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
  * users' processes the place is root's alone.
  */
 int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error);
+/* What is written is for root alone: of several users, or with what the owner may not read. */
+void gcr_dump_make_private(struct gcr_dump *dump);
 /* Memory that CRIU will write: a bound from above. */
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error);
 /* All of them go on that may have been stopped by CRIU. */

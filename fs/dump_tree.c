@@ -251,25 +251,38 @@ static bool is_of_owner(const struct gcr_dump *dump, pid_t pid)
 	       uid == dump->uid && status.effective_uid == dump->uid;
 }
 
+void gcr_dump_make_private(struct gcr_dump *dump)
+{
+	dump->gid = 0;
+	dump->is_private = true;
+}
+
 /* All of it is to be dumped, and nobody can be left out. */
 int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error)
 {
-	uid_t writer_uid = dump->task->command->writer_uid;
+	bool is_root = gcr_command_is_root(dump->task->command);
+	int result;
 
 	for (size_t i = 0; i < dump->count; i++) {
 		pid_t pid = dump->members[i].proc.pid;
 
 		if (has_ended(&dump->members[i]) ||
-		    (is_of_owner(dump, pid) && (!writer_uid || dump->uid == writer_uid)))
+		    (is_of_owner(dump, pid) &&
+		     (is_root || dump->uid == dump->task->command->rights.uid)))
 			continue;
 		/* Root may dump them together; nobody else reads that, then. */
-		dump->gid = 0;
-		if (writer_uid)
+		gcr_dump_make_private(dump);
+		if (!is_root)
 			return gcr_error_set(error, EPERM,
 					     "process %d of the tree belongs to another user",
 					     (int)pid);
 	}
-	return 0;
+	if (!dump->uid || dump->is_private || dump->owner_rights)
+		return 0;
+	result = gcr_file_rights_of(dump->members[0].proc.pid, &dump->owner_rights);
+	return result < 0 ? gcr_error_set(error, -result, "the rights of process %d: %s",
+					  (int)dump->members[0].proc.pid, strerror(-result))
+			  : 0;
 }
 
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)

@@ -303,6 +303,9 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_drive_init(drive, task, gcr_engine_driver.name);
 	result = verb(drive, ret_state, error);
+	if (result < 0)
+		result = gcr_drive_explain_end(drive, result, error);
+	gcr_drive_let_go(drive, result, ret_state);
 	gcr_drive_finish(drive);
 	set_held(task->process, *ret_state);
 	return result;

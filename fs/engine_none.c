@@ -14,6 +14,9 @@ static int explain(struct gcr_process *process, struct gcr_error *error)
 {
 	const char *reason;
 
+	/* Its library is the first to go. */
+	if (gcr_process_is_going(process))
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	if (gcr_link_is_due(process))
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "%s's driver cannot freeze it, and its preload library has "

@@ -32,6 +32,9 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
+/* For a library that is there to be told that its program's driver has gone. */
+#define TELL_USEC (2 * GCR_USEC_PER_SEC)
+
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 {
 	*vmm = (struct gcr_vmm){0};
@@ -200,6 +203,28 @@ void gcr_vmm_use_snapshot(struct gcr_vmm *vmm)
 	vmm->timing.bytes = gcr_snapshot_bytes(vmm->snapshot);
 }
 
+/* A program that is ending needs nothing of what it had handed over, and nothing holds it up. */
+static void let_program_go(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_snapshot *snapshot;
+	struct gcr_error unused;
+
+	gcr_vmm_close_sessions(vmm);
+	/* It may not know: then its threads wait at the gate, perhaps in its exit. */
+	if (!gcr_link_is_ending(process) && gcr_vmm_connect(vmm, TELL_USEC, &unused) == 0)
+		gcr_vmm_ask(vmm, GCR_MESSAGE_DRIVER_GONE, &unused);
+	pthread_mutex_lock(&process->lock);
+	snapshot = TAKE_PTR(process->snapshot);
+	process->pinned_by = 0;
+	pthread_mutex_unlock(&process->lock);
+	if (!snapshot)
+		snapshot = TAKE_PTR(vmm->snapshot);
+	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));
+	vmm->extents = NULL;
+	gcr_snapshot_discard(snapshot);
+}
+
 /* ---- the engine ---- */
 
 /* A frozen process holds its files and what the driver keeps; a running one nothing. */
@@ -226,9 +251,10 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 	gcr_vmm_init(vmm, task);
 	result = verb(vmm, ret_state, error);
 	/* Whatever failed first as it went. */
-	if (result == -EIO && gcr_process_is_going(task->process))
-		result = gcr_error_set(error, ESRCH, "process %d has ended",
-				       (int)task->process->pid);
+	if (result < 0)
+		result = gcr_drive_explain_end(&vmm->drive, result, error);
+	if (gcr_drive_let_go(&vmm->drive, result, ret_state))
+		let_program_go(vmm);
 	task->timing = vmm->timing;
 	gcr_vmm_finish(vmm);
 	set_held(task->process, *ret_state);

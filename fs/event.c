@@ -17,12 +17,20 @@
 
 #define LINE_BYTES_MAX 1024
 
+struct line {
+	uint32_t bytes;
+	uid_t uid; /* who has brought it about */
+};
+
 struct gcr_event_log {
 	atomic_int references;
 	pthread_mutex_t lock;
 	char *bytes;
 	size_t size;
 	size_t capacity;
+	struct line *lines; /* that these bytes are */
+	size_t lines_count;
+	size_t lines_capacity;
 	int64_t mtime_usec; /* real time */
 	struct gcr_event_reader *readers;
 };
@@ -59,20 +67,105 @@ void gcr_event_log_unref(struct gcr_event_log *log)
 		return;
 	pthread_mutex_destroy(&log->lock);
 	free(log->bytes);
+	free(log->lines);
 	free(log);
 }
 
-/* Cut off the older half, up to the end of a line. Readers start again at what is left. */
+/* What a user has of the older half. */
+struct share {
+	uid_t uid;
+	size_t bytes;
+	bool is_cut;
+};
+
+static int by_uid(const void *first, const void *second)
+{
+	uid_t a = ((const struct share *)first)->uid, b = ((const struct share *)second)->uid;
+
+	return a < b ? -1 : a > b;
+}
+
+static int by_bytes(const void *first, const void *second)
+{
+	size_t a = ((const struct share *)first)->bytes, b = ((const struct share *)second)->bytes;
+
+	return a > b ? -1 : a < b;
+}
+
+/* The users of these lines, in the order of their ids; *ret_count of them. NULL: no memory. */
+static struct share *find_shares(const struct line *lines, size_t count, size_t *ret_count)
+{
+	struct share *shares = calloc(count ? count : 1, sizeof(*shares));
+	size_t users = 0;
+
+	if (!shares)
+		return NULL;
+	for (size_t i = 0; i < count; i++)
+		shares[i] = (struct share){.uid = lines[i].uid, .bytes = lines[i].bytes};
+	qsort(shares, count, sizeof(*shares), by_uid);
+	for (size_t i = 0; i < count; i++) {
+		if (users && shares[users - 1].uid == shares[i].uid)
+			shares[users - 1].bytes += shares[i].bytes;
+		else
+			shares[users++] = shares[i];
+	}
+	*ret_count = users;
+	return shares;
+}
+
+/* Who has the most of them loses all, then the next one, until so many bytes are free. */
+static struct share *choose(const struct line *lines, size_t count, size_t wanted_bytes,
+			    size_t *ret_count)
+{
+	struct share *shares = find_shares(lines, count, ret_count);
+	size_t cut_bytes = 0;
+
+	if (!shares)
+		return NULL;
+	qsort(shares, *ret_count, sizeof(*shares), by_bytes);
+	for (size_t i = 0; i < *ret_count && cut_bytes < wanted_bytes; i++) {
+		shares[i].is_cut = true;
+		cut_bytes += shares[i].bytes;
+	}
+	qsort(shares, *ret_count, sizeof(*shares), by_uid);
+	return shares;
+}
+
+static bool is_cut(const struct share *shares, size_t count, uid_t uid)
+{
+	const struct share key = {.uid = uid};
+	const struct share *share = bsearch(&key, shares, count, sizeof(key), by_uid);
+
+	return share && share->is_cut;
+}
+
+/* Lines are cut out of the older half. Readers start again at what is left. */
 static void rotate(struct gcr_event_log *log)
 {
-	char *middle = log->bytes + log->size / 2;
-	char *newline = memchr(middle, '\n', log->size - log->size / 2);
-	size_t cut = newline ? (size_t)(newline + 1 - log->bytes) : log->size;
+	_cleanup_free_ struct share *shares = NULL;
+	size_t older = 0, kept = 0, users = 0, from = 0, to = 0, cut;
 
-	memmove(log->bytes, log->bytes + cut, log->size - cut);
+	for (size_t bytes = 0; older < log->lines_count && bytes < log->size / 2; older++)
+		bytes += log->lines[older].bytes;
+	shares = choose(log->lines, older, log->size / 4, &users);
+	for (size_t i = 0; i < older; i++) {
+		struct line line = log->lines[i];
+
+		if (shares && !is_cut(shares, users, line.uid)) {
+			memmove(log->bytes + to, log->bytes + from, line.bytes);
+			to += line.bytes;
+			log->lines[kept++] = line;
+		}
+		from += line.bytes;
+	}
+	cut = from - to;
+	memmove(log->bytes + to, log->bytes + from, log->size - from);
+	memmove(log->lines + kept, log->lines + older,
+		(log->lines_count - older) * sizeof(*log->lines));
 	log->size -= cut;
+	log->lines_count -= older - kept;
 	for (struct gcr_event_reader *reader = log->readers; reader; reader = reader->next)
-		reader->read_end = reader->read_end > cut ? reader->read_end - cut : 0;
+		reader->read_end = reader->read_end > from ? reader->read_end - cut : 0;
 }
 
 static int reserve(struct gcr_event_log *log, size_t more)
@@ -82,6 +175,15 @@ static int reserve(struct gcr_event_log *log, size_t more)
 
 	if (log->size + more > GCR_EVENT_LOG_BYTES_MAX)
 		rotate(log);
+	if (log->lines_count == log->lines_capacity) {
+		size_t lines_capacity = log->lines_capacity ? 2 * log->lines_capacity : 16;
+		struct line *lines = reallocarray(log->lines, lines_capacity, sizeof(*lines));
+
+		if (!lines)
+			return -ENOMEM;
+		log->lines = lines;
+		log->lines_capacity = lines_capacity;
+	}
 	while (capacity < log->size + more)
 		capacity *= 2;
 	if (capacity == log->capacity)
@@ -131,7 +233,7 @@ static struct fuse_pollhandle *take_poller(struct gcr_event_log *log)
 	return poller;
 }
 
-static void put(struct gcr_event_log *log, const char *format, va_list arguments)
+static void put(struct gcr_event_log *log, uid_t uid, const char *format, va_list arguments)
 {
 	int64_t now_usec = gcr_clock_real_usec();
 	char line[LINE_BYTES_MAX];
@@ -142,6 +244,7 @@ static void put(struct gcr_event_log *log, const char *format, va_list arguments
 	if (!reserve(log, length)) {
 		memcpy(log->bytes + log->size, line, length);
 		log->size += length;
+		log->lines[log->lines_count++] = (struct line){(uint32_t)length, uid};
 		log->mtime_usec = now_usec;
 	}
 	pthread_mutex_unlock(&log->lock);
@@ -152,7 +255,16 @@ void gcr_event_log_put(struct gcr_event_log *log, const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	put(log, format, arguments);
+	put(log, 0, format, arguments);
+	va_end(arguments);
+}
+
+void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, uid, format, arguments);
 	va_end(arguments);
 }
 
@@ -171,7 +283,17 @@ void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	put(log, format, arguments);
+	put(log, 0, format, arguments);
+	va_end(arguments);
+	gcr_event_log_notify(log);
+}
+
+void gcr_event_log_append_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, uid, format, arguments);
 	va_end(arguments);
 	gcr_event_log_notify(log);
 }

@@ -12,7 +12,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Past this the older half is cut off, as log rotation by truncation does. */
+/*
+ * Past this, lines are cut out of the older half: those of the users who have the most there, until
+ * a quarter is free. So nobody pushes out the history of others. To readers it is as log rotation
+ * by truncation.
+ */
 #define GCR_EVENT_LOG_BYTES_MAX (1024 * 1024)
 
 struct gcr_event_log;	 /* reference-counted */
@@ -33,6 +37,12 @@ void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
 void gcr_event_log_put(struct gcr_event_log *log, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 void gcr_event_log_notify(struct gcr_event_log *log);
+
+/* The same of a line that this user has brought about; of the others root has. */
+void gcr_event_log_append_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t *ret_mtime_usec);
 

@@ -91,7 +91,7 @@ struct gcr_exchange *gcr_exchange_create(const struct gcr_command *command)
 		.data = command->swap_data,
 		.timeout_usec = command->timeout_usec,
 		.writer = command->writer,
-		.writer_uid = command->writer_uid,
+		.rights = command->rights,
 	};
 	pthread_mutex_init(&exchange->lock, NULL);
 	pthread_cond_init(&exchange->changed, NULL);

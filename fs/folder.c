@@ -672,6 +672,24 @@ static int set_by_fd(const struct gcr_folder_attributes *attributes, int fd)
 	return futimens(fd, attributes->times) < 0 ? -errno : 0;
 }
 
+/* The kernel has no write under way meanwhile, but for asynchronous ones. */
+static int set_of_open(const struct gcr_folder_attributes *attributes,
+		       struct gcr_folder_inode *inode)
+{
+	struct stat before, after;
+	int result;
+
+	if (!attributes->is_by_root)
+		return set_by_fd(attributes, inode->fd);
+	if (fstat(inode->fd, &before) < 0)
+		return -errno;
+	result = set_by_fd(attributes, inode->fd);
+	if (fstat(inode->fd, &after) < 0 || before.st_uid != after.st_uid ||
+	    before.st_gid != after.st_gid || before.st_mode != after.st_mode)
+		atomic_fetch_add(&inode->changes_of_rights, 1);
+	return result;
+}
+
 /* By its name: it need not be possible to open it. */
 static int set_by_name(const struct gcr_folder_attributes *attributes, int parent_fd,
 		       const char *name)
@@ -693,13 +711,13 @@ static int set_by_name(const struct gcr_folder_attributes *attributes, int paren
 static int set_locked(struct gcr_folder *folder, uint32_t item,
 		      const struct gcr_folder_attributes *attributes)
 {
-	const struct gcr_folder_inode *inode =
-		item < folder->items_count ? folder->items[item].inode : NULL;
+	struct gcr_folder_inode *inode = item < folder->items_count ? folder->items[item].inode
+								    : NULL;
 	_cleanup_close_ int parent_fd = -1;
 	int result;
 
 	if (inode)
-		return set_by_fd(attributes, inode->fd);
+		return set_of_open(attributes, inode);
 	if (item == GCR_FOLDER_ROOT)
 		return set_by_fd(attributes, folder->root_fd);
 	result = gcr_folder_item_check(folder, item);

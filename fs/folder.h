@@ -128,6 +128,7 @@ struct gcr_folder_attributes {
 	uid_t uid; /* -1: as it is */
 	gid_t gid;
 	struct timespec times[2]; /* of access and change, as for utimensat(2) */
+	bool is_by_root;	  /* it holds for those too who have the file open */
 };
 int gcr_folder_set(struct gcr_folder *folder, uint32_t item,
 		   const struct gcr_folder_attributes *attributes);
@@ -143,6 +144,11 @@ int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const cha
 			   struct gcr_folder_file **ret_file);
 void gcr_folder_close(struct gcr_folder_file *file);	    /* NULL is allowed */
 int gcr_folder_file_fd(const struct gcr_folder_file *file); /* stays its own */
+/*
+ * Whose it is, before anybody uses it. When root has then given the file to another, or changed its
+ * mode, writing goes on for root, and for the owner if the mode allows it; to others it is -EPERM.
+ */
+void gcr_folder_opened_by(struct gcr_folder_file *file, uid_t uid);
 /*
  * May the kernel read it by itself, and others map it? It is GCR_FOLDER_PASSED_BYTES or more, in a
  * directory below the root (what stands in that is written anew by the daemon), and has no holes: a

@@ -102,6 +102,19 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	return gcr_room_take(change->room, change->taken_bytes);
 }
 
+/* Who had it open when root changed that may have lost what open(2) has granted. */
+static int check_rights(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+
+	if (file->is_packer || !file->opener ||
+	    file->changes_of_rights == atomic_load(&file->inode->changes_of_rights))
+		return 0;
+	if (fstat(file->inode->fd, &stat) < 0)
+		return -errno;
+	return stat.st_uid == file->opener && stat.st_mode & S_IWUSR ? 0 : -EPERM;
+}
+
 /* What is to be changed is in the file then. For a truncation @offset and @end are the same. */
 static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_folder_change kind,
 		 uint64_t offset, uint64_t end_offset)
@@ -117,7 +130,9 @@ static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_f
 	pthread_mutex_lock(&inode->change_lock);
 	inode->writes++;
 	*change = (struct change){.file = file, .room = file->folder->room};
-	result = take_room(change, kind, offset, end_offset);
+	result = check_rights(file);
+	if (!result)
+		result = take_room(change, kind, offset, end_offset);
 	if (result < 0) {
 		pthread_mutex_unlock(&inode->change_lock);
 		gcr_folder_end_change(file->folder);

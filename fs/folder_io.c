@@ -147,6 +147,8 @@ static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags
 	file->is_packer = is_packer;
 	file->is_writable = !is_packer && (flags & O_ACCMODE) != O_RDONLY;
 	file->epoch = folder->epoch;
+	file->opener = (uid_t)-1;
+	file->changes_of_rights = atomic_load(&file->inode->changes_of_rights);
 	file->inode->files++;
 	file->inode->writers += file->is_writable;
 	folder->writers += file->is_writable;
@@ -317,6 +319,11 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	gcr_folder_end_change(folder);
 	gcr_folder_unref(folder);
 	free(file);
+}
+
+void gcr_folder_opened_by(struct gcr_folder_file *file, uid_t uid)
+{
+	file->opener = uid;
 }
 
 int gcr_folder_file_fd(const struct gcr_folder_file *file)

@@ -53,7 +53,8 @@ struct gcr_folder_inode {
 	uint32_t item;
 	unsigned int files;
 	unsigned int writers;
-	int fd; /* for its attributes */
+	int fd;			       /* for its attributes */
+	atomic_uint changes_of_rights; /* how often root has changed who may write to it */
 	bool is_unlinked;
 	bool is_orphan;
 	uint64_t orphan_bytes;
@@ -124,6 +125,8 @@ struct gcr_folder_file {
 	bool is_writable;
 	bool is_packer; /* its descriptor is for writing, but nobody writes to the file by it */
 	uint64_t epoch; /* of the folder when it was opened */
+	uid_t opener;	/* -1: us */
+	unsigned int changes_of_rights; /* of the inode when it was opened */
 };
 
 /* ---- folder_items.c: the table, all with the folder's lock held ---- */

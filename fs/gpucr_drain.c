@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "lib/confine.h"
+
 static int write_all(const char *bytes, size_t size)
 {
 	while (size) {
@@ -30,6 +32,8 @@ int main(void)
 
 	if (pid)
 		return pid < 0;
+	/* It goes on without: a program must not stop because its words are not drained. */
+	gcr_confine(GCR_CONFINE_DRAIN, NULL);
 	/* A full disk loses words, and must not stop the program that says them. */
 	while ((got = read(STDIN_FILENO, buffer, sizeof(buffer))) > 0 ||
 	       (got < 0 && (errno == EINTR || errno == EAGAIN)))

@@ -24,6 +24,7 @@
 
 #include "fs/stop.h"
 #include "lib/clock.h"
+#include "lib/confine.h"
 #include "lib/message.h"
 #include "lib/page.h"
 
@@ -84,6 +85,10 @@ int main(void)
 	int r, daemon;
 
 	ignore_signals();
+	if (gcr_confine(GCR_CONFINE_HALT, &error) < 0) {
+		fprintf(stderr, "gpucr-halt: %s\n", error.words);
+		return 2;
+	}
 	r = gcr_message_receive(SOCKET, -1, -1, &message);
 	if (r == -EPIPE)
 		return 0;

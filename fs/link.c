@@ -144,6 +144,17 @@ static struct gcr_link *current(struct gcr_process *process)
 	return link;
 }
 
+bool gcr_link_is_live(struct gcr_process *process)
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+	struct pollfd end = {.events = POLLRDHUP};
+
+	if (!link)
+		return false;
+	end.fd = link->fd;
+	return poll(&end, 1, 0) == 0;
+}
+
 /* Words of a program's that we show: one line, printable. */
 static void copy_words(char *to, const char *from, size_t size)
 {
@@ -191,6 +202,13 @@ int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts
 		return -ENOTCONN;
 	read_facts(link->page, ret_facts);
 	return 0;
+}
+
+bool gcr_link_is_ending(struct gcr_process *process)
+{
+	struct gcr_link_facts facts;
+
+	return gcr_link_facts(process, &facts) == 0 && facts.flags & GCR_PAGE_ENDING;
 }
 
 /* ---- a library that is not connected ---- */

@@ -35,6 +35,12 @@ void gcr_link_end(struct gcr_link *link);
  */
 int gcr_link_look(struct gcr_link *link, struct gcr_message *message);
 
+/*
+ * Has the process a connection whose other end is open? A library that comes again has closed its
+ * old connection before, though that may not have been noticed yet.
+ */
+bool gcr_link_is_live(struct gcr_process *process);
+
 struct gcr_link *gcr_link_ref(struct gcr_link *link);
 void gcr_link_unref(struct gcr_link *link);
 
@@ -58,6 +64,9 @@ struct gcr_link_facts {
 
 /* -ENOTCONN: the process has no preload library, or it has not (re)connected. Any thread. */
 int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts);
+
+/* Does its library say that the program is ending? */
+bool gcr_link_is_ending(struct gcr_process *process);
 
 /*
  * Is a library in the program that is not connected? It looks for a daemon every two seconds, so

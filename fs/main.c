@@ -30,11 +30,13 @@
 #include "fs/loop.h"
 #include "fs/metrics.h"
 #include "fs/operation.h"
+#include "fs/mountpoint.h"
 #include "fs/options.h"
 #include "fs/pack_after.h"
 #include "fs/packing.h"
 #include "fs/process.h"
 #include "fs/recover.h"
+#include "fs/refusals.h"
 #include "fs/registry.h"
 #include "fs/restore.h"
 #include "fs/sampler.h"
@@ -254,6 +256,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 
 	result = gcr_event_log_create(&daemon->events);
 	if (!result)
+		result = gcr_refusals_create(geteuid(), &daemon->refusals);
+	if (!result)
 		result = gcr_metrics_create(&daemon->metrics);
 	if (!result)
 		result = gcr_loop_create(&daemon->loop);
@@ -342,6 +346,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	}
 	gcr_loop_destroy(daemon->loop);
 	gcr_metrics_destroy(daemon->metrics);
+	gcr_refusals_destroy(daemon->refusals);
 	gcr_event_log_unref(daemon->events);
 }
 
@@ -447,11 +452,15 @@ static int serve(struct gcr_daemon *daemon)
 	if (!result)
 		gcr_recover_exchanges(daemon);
 	if (!result)
+		gcr_mountpoint_protect(daemon);
+	if (!result)
 		result = gcr_session_create(daemon, tell_ready, &error);
 	if (result < 0) {
 		stop_parts(daemon);
+		gcr_mountpoint_release(daemon);
 		return fail(&error);
 	}
+	gcr_mountpoint_mounted();
 	result = pthread_create(&signals, NULL, wait_for_signals, daemon);
 	if (!result) {
 		result = gcr_session_run(daemon);
@@ -463,6 +472,7 @@ static int serve(struct gcr_daemon *daemon)
 		pthread_join(signals, NULL);
 	}
 	stop_parts(daemon);
+	gcr_mountpoint_release(daemon);
 	return result ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

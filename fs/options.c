@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "fs/mountpoint.h"
 #include "lib/cleanup.h"
 
 /*
@@ -175,7 +176,8 @@ static int unmount_stale(const char *path)
 	return 0;
 }
 
-static int check_empty(const char *path)
+/* With @is_ours it is mounted over what is there, which a daemon has to come back to. */
+static int check_empty(const char *path, bool is_ours)
 {
 	_cleanup_closedir_ DIR *dir = opendir(path);
 	const struct dirent *entry;
@@ -185,10 +187,16 @@ static int check_empty(const char *path)
 		return -EINVAL;
 	}
 	while ((entry = readdir(dir))) {
-		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		if (!is_ours) {
 			fprintf(stderr, "gpucrfs: %s is not empty\n", path);
 			return -EINVAL;
 		}
+		fprintf(stderr,
+			"gpucrfs: %s/%s is not of the mount and will be hidden by it: it was made "
+			"while no gpucrfs was there, and what was written to it has done nothing\n",
+			path, entry->d_name);
 	}
 	return 0;
 }
@@ -208,6 +216,7 @@ static int check_mountpoint(struct gcr_options *options)
 {
 	_cleanup_free_ char *path = NULL;
 	_cleanup_free_ char *type = NULL;
+	bool was_ours = false;
 
 	path = absolute_path(options->mountpoint);
 	if (!path) {
@@ -220,6 +229,7 @@ static int check_mountpoint(struct gcr_options *options)
 			fprintf(stderr, "gpucrfs: the stale mount on %s cannot be removed\n", path);
 			return -EINVAL;
 		}
+		was_ours = true;
 		free(TAKE_PTR(type));
 		type = mounted_type(path);
 	}
@@ -229,7 +239,9 @@ static int check_mountpoint(struct gcr_options *options)
 	}
 	free(options->mountpoint);
 	options->mountpoint = TAKE_PTR(path);
-	return check_empty(options->mountpoint);
+	gcr_mountpoint_reopen(options->runtime_directory, options->mountpoint);
+	return check_empty(options->mountpoint,
+			   was_ours || gcr_mountpoint_is_awaited(options->runtime_directory));
 }
 
 /* A daemon in the background works in /, so no path may be relative. */

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fs/criu_run.h"
 #include "fs/event.h"
@@ -13,6 +14,7 @@
 #include "fs/log.h"
 #include "fs/place_name.h"
 #include "fs/process.h"
+#include "fs/refusals.h"
 #include "fs/restore.h"
 #include "fs/restored_cgroup.h"
 #include "fs/state.h"
@@ -58,10 +60,11 @@ void gcr_place_unref(struct gcr_place *place)
 GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
 
 /* Both logs: its own, and the daemon's, which outlives it. */
-#define TELL(place, ...)                                                    \
-	do {                                                                \
-		gcr_event_log_append((place)->events, __VA_ARGS__);         \
-		gcr_event_log_append((place)->daemon->events, __VA_ARGS__); \
+#define TELL(place, ...)                                                               \
+	do {                                                                           \
+		gcr_event_log_append((place)->events, __VA_ARGS__);                    \
+		gcr_event_log_append_of((place)->daemon->events, (place)->stat.st_uid, \
+					__VA_ARGS__);                                  \
 	} while (0)
 
 /* Lock: places. */
@@ -627,19 +630,36 @@ int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process 
 	return result;
 }
 
-void gcr_place_report(struct gcr_place *place, const char *verb, const struct gcr_error *error)
+/* Everybody reads the daemon's events: the words, with paths in them, are the owner's. */
+static void report(struct gcr_place *place, uid_t uid, const char *verb,
+		   const struct gcr_error *error, bool is_for_all)
 {
+	const char *name = error->number ? gcr_error_name(error->number) : "ok";
+
 	pthread_mutex_lock(&place->lock);
 	place->error = *error;
 	pthread_mutex_unlock(&place->lock);
-	TELL(place, "%s - verb %s %s%s%s", place->name, verb,
-	     error->number ? gcr_error_name(error->number) : "ok", *error->words ? " " : "",
-	     error->words);
+	gcr_event_log_append(place->events, "%s - verb %s %s%s%s", place->name, verb, name,
+			     *error->words ? " " : "", error->words);
+	if (is_for_all)
+		gcr_event_log_append_of(place->daemon->events, place->stat.st_uid,
+					"%s - verb %s %s", place->name, verb, name);
 	if (error->number)
-		gcr_log(LOG_WARNING, 0, "%s: %s: %s: %s", place->name, verb,
-			gcr_error_name(error->number), error->words);
+		gcr_refusals_log(place->daemon->refusals, uid, 0, "%s: %s: %s: %s", place->name,
+				 verb, name, error->words);
 	else
 		gcr_log(LOG_INFO, 0, "%s: %s: done", place->name, verb);
+}
+
+void gcr_place_report(struct gcr_place *place, const char *verb, const struct gcr_error *error)
+{
+	report(place, place->stat.st_uid, verb, error, true);
+}
+
+void gcr_place_report_refusal(struct gcr_place *place, uid_t uid, const char *verb,
+			      const struct gcr_error *error)
+{
+	report(place, uid, verb, error, uid == geteuid());
 }
 
 /* ---- files ---- */

@@ -157,8 +157,11 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
 		       struct gcr_place **ret_place);
 
-/* The result of a verb into `error`, both event logs, and the log. */
+/* The result of a verb into `error`, both event logs (its own with the words), and the log. */
 void gcr_place_report(struct gcr_place *place, const char *verb, const struct gcr_error *error);
+/* A write of user @uid was refused: the same, but the daemon's event log hears of root's only. */
+void gcr_place_report_refusal(struct gcr_place *place, uid_t uid, const char *verb,
+			      const struct gcr_error *error);
 
 /* What its files say. */
 void gcr_place_render_status(struct gcr_place *place, FILE *stream);

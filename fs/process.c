@@ -158,7 +158,8 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 	if (!process->launcher) {
 		gcr_gpus_expire(daemon->gpus);
 		gcr_event_log_append(process->events, "%d - gone %s", (int)process->pid, what);
-		gcr_event_log_append(daemon->events, "%d - gone %s", (int)process->pid, what);
+		gcr_event_log_append_of(daemon->events, process->owner, "%d - gone %s",
+					(int)process->pid, what);
 	}
 	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
 	gcr_criu_forget(daemon, subject);
@@ -241,6 +242,7 @@ static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t s
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	struct gcr_proc_stat stat;
+	gid_t unused;
 	int result;
 
 	result = gcr_proc_stat(pid, &stat);
@@ -264,6 +266,7 @@ static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t s
 	process->state = GCR_STATE_RUNNING;
 	process->state_since_usec = gcr_clock_real_usec();
 	memcpy(process->comm, stat.comm, sizeof(process->comm));
+	gcr_proc_owner(pid, &process->owner, &unused);
 	result = gcr_event_log_create(&process->events);
 	if (result < 0)
 		return result;
@@ -323,8 +326,8 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 	}
 	if (!launcher) {
 		gcr_event_log_put(process->events, "%d - found %s", (int)pid, process->comm);
-		gcr_event_log_put(processes->daemon->events, "%d - found %s", (int)pid,
-				  process->comm);
+		gcr_event_log_put_of(processes->daemon->events, process->owner, "%d - found %s",
+				     (int)pid, process->comm);
 	}
 	link_locked(processes, process);
 	pthread_mutex_unlock(&processes->lock);

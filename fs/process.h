@@ -60,6 +60,7 @@ struct gcr_process {
 	uint64_t start_ticks;
 	int pidfd;
 	struct gcr_event_log *events;
+	uid_t owner; /* of /proc/PID when it was found: whose its events are; no judge of rights */
 	bool launcher; /* uses no GPU itself; stands for the GPU processes below it; not listed */
 	/* Whose GPUs it uses; of a launcher without meaning. Changed only by recovery. */
 	struct gcr_vendor *_Atomic vendor;
@@ -205,10 +206,13 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 
 /*
  * A verb has ended: keep its error (number 0: none) for the `error` file, tell both event logs
- * `pid generation verb errno words`, and the log if it failed.
+ * `pid generation verb errno`, its own with the words, and the log if it failed.
  */
 void gcr_process_report(struct gcr_process *process, const char *verb,
 			const struct gcr_error *error);
+/* A write of user @uid was refused: the same, but the daemon's event log hears of root's only. */
+void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const char *verb,
+				const struct gcr_error *error);
 
 /*
  * Is any process of @vendor (NULL: of any) frozen, or on the way there? Then a thaw will come.

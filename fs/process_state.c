@@ -5,9 +5,12 @@
  */
 #include "fs/process.h"
 
+#include <unistd.h>
+
 #include "fs/event.h"
 #include "fs/log.h"
 #include "fs/operation.h"
+#include "fs/refusals.h"
 #include "fs/wanted.h"
 #include "lib/clock.h"
 
@@ -40,13 +43,17 @@ static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 		process->frozen_usec = process->state_since_usec;
 	gcr_event_log_put(process->events, "%d %s state %s %s", (int)process->pid, generation,
 			  gcr_state_name(from), gcr_state_name(state));
-	gcr_event_log_put(process->daemon->events, "%d %s state %s %s", (int)process->pid,
-			  generation, gcr_state_name(from), gcr_state_name(state));
+	gcr_event_log_put_of(process->daemon->events, process->owner, "%d %s state %s %s",
+			     (int)process->pid, generation, gcr_state_name(from),
+			     gcr_state_name(state));
 }
 
-/* Lock: process. */
+/*
+ * Everybody reads the daemon's events: the words, with paths in them, are the owner's.
+ * @is_for_all: it stands there, too. Lock: process.
+ */
 static void report_locked(struct gcr_process *process, const char *verb,
-			  const struct gcr_error *error)
+			  const struct gcr_error *error, bool is_for_all)
 {
 	const char *generation = *process->generation ? process->generation : "-";
 	const char *name = error->number ? gcr_error_name(error->number) : "ok";
@@ -55,15 +62,18 @@ static void report_locked(struct gcr_process *process, const char *verb,
 	process->error = *error;
 	gcr_event_log_put(process->events, "%d %s verb %s %s%s%s", (int)process->pid, generation,
 			  verb, name, blank, error->words);
-	gcr_event_log_put(process->daemon->events, "%d %s verb %s %s%s%s", (int)process->pid,
-			  generation, verb, name, blank, error->words);
+	if (is_for_all)
+		gcr_event_log_put_of(process->daemon->events, process->owner, "%d %s verb %s %s",
+				     (int)process->pid, generation, verb, name);
 }
 
-static void log_report(struct gcr_process *process, const char *verb, const struct gcr_error *error)
+/* @uid has brought it about. */
+static void log_report(struct gcr_process *process, uid_t uid, const char *verb,
+		       const struct gcr_error *error)
 {
 	if (error->number)
-		gcr_log(LOG_WARNING, process->pid, "%s: %s: %s", verb,
-			gcr_error_name(error->number), error->words);
+		gcr_refusals_log(process->daemon->refusals, uid, process->pid, "%s: %s: %s", verb,
+				 gcr_error_name(error->number), error->words);
 	else
 		gcr_log(LOG_INFO, process->pid, "%s: done", verb);
 }
@@ -97,7 +107,7 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 		process->moves_count = 0;
 	}
 	if (error)
-		report_locked(process, gcr_verb_name(verb), error);
+		report_locked(process, gcr_verb_name(verb), error, true);
 	/* Who reads of the new state in the events can write the next verb. */
 	process->task = NULL;
 	pthread_mutex_unlock(&process->lock);
@@ -105,7 +115,7 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 	/* A thread may have come to the gate before it was frozen. */
 	gcr_wanted_look(process);
 	if (error)
-		log_report(process, gcr_verb_name(verb), error);
+		log_report(process, process->owner, gcr_verb_name(verb), error);
 }
 
 enum gcr_state gcr_process_state(struct gcr_process *process)
@@ -122,10 +132,20 @@ void gcr_process_report(struct gcr_process *process, const char *verb,
 			const struct gcr_error *error)
 {
 	pthread_mutex_lock(&process->lock);
-	report_locked(process, verb, error);
+	report_locked(process, verb, error, true);
 	pthread_mutex_unlock(&process->lock);
 	gcr_process_tell(process);
-	log_report(process, verb, error);
+	log_report(process, process->owner, verb, error);
+}
+
+void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const char *verb,
+				const struct gcr_error *error)
+{
+	pthread_mutex_lock(&process->lock);
+	report_locked(process, verb, error, uid == geteuid());
+	pthread_mutex_unlock(&process->lock);
+	gcr_process_tell(process);
+	log_report(process, uid, verb, error);
 }
 
 bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor)

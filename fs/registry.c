@@ -17,6 +17,7 @@
 #include "fs/link.h"
 #include "fs/log.h"
 #include "fs/loop.h"
+#include "fs/peer.h"
 #include "fs/process.h"
 #include "fs/sampler.h"
 #include "fs/wanted.h"
@@ -29,11 +30,17 @@
 #define BACKLOG		64
 /* Complaints about peers, at most one in this time: a broken peer must not fill the log. */
 #define COMPLAIN_USEC	(1 * GCR_USEC_PER_SEC)
+/* Connections of one user but root, as a part of all. */
+#define USER_PART	8
+/* A library registers at once. Where connections are short, one that has not in so long goes. */
+#define SILENT_USEC	(5 * GCR_USEC_PER_SEC)
+/* Between looks for connections that may go. */
+#define SWEEP_USEC	(100 * GCR_USEC_PER_MSEC)
 
 struct connection {
 	int fd; /* -1: free */
-	pid_t pid;
-	uid_t uid;
+	struct gcr_peer peer;
+	int64_t accepted_usec;
 	struct gcr_process *process; /* once registered */
 	bool is_refused;	     /* it has registered, and is left to itself */
 	struct gcr_link *link;	     /* then, unless its library is too old for one: owns `fd` */
@@ -45,6 +52,7 @@ struct gcr_registry {
 	int spare_fd;  /* given up for a moment when no other descriptor is left */
 	uint32_t most; /* connections at a time: descriptors have other uses too */
 	int64_t complained_usec;
+	int64_t swept_usec;
 	struct gcr_message message; /* large, and used by one thread only */
 	struct connection connections[CONNECTIONS_MAX];
 };
@@ -71,6 +79,7 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 	if (process)
 		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
 	gcr_process_unref(process);
+	gcr_peer_finish(&connection->peer);
 	*connection = (struct connection){.fd = -1};
 }
 
@@ -97,7 +106,7 @@ static void refuse(struct connection *connection, struct gcr_process *process,
 {
 	connection->is_refused = true;
 	if (process && !atomic_exchange(&process->has_other_vendor, true))
-		gcr_log(LOG_WARNING, connection->pid,
+		gcr_log(LOG_WARNING, connection->peer.pid,
 			"uses GPUs of %s and of %s, and can be frozen on neither",
 			process->vendor->backend->vendor, vendor->backend->vendor);
 }
@@ -111,6 +120,14 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 
 	if (connection->process || connection->is_refused)
 		return;
+	result = gcr_peer_check(&connection->peer);
+	if (result < 0) {
+		complain(registry, connection->peer.pid,
+			 result == -EPERM ? "its process has another user's rights now"
+					  : "its process has ended");
+		drop(registry, connection);
+		return;
+	}
 	if (!vendor->is_here) {
 		/* One that has handed memory over takes it back as long as nobody answers it. */
 		gcr_message_payload(&registry->message, &registration, sizeof(registration));
@@ -120,11 +137,12 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 			refuse(connection, NULL, vendor);
 		return;
 	}
-	result = gcr_processes_claim(registry->daemon->processes, connection->pid, 0, vendor,
-				     GCR_CLAIM_LIBRARY, &process);
+	result = gcr_processes_claim(registry->daemon->processes, connection->peer.pid,
+				     connection->peer.start_ticks, vendor, GCR_CLAIM_LIBRARY,
+				     &process);
 	if (result < 0) {
 		if (result != -ENOENT && result != -ESRCH)
-			complain(registry, connection->pid, strerror(-result));
+			complain(registry, connection->peer.pid, strerror(-result));
 		drop(registry, connection);
 	} else if (process->vendor != vendor) {
 		refuse(connection, process, vendor);
@@ -145,12 +163,18 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 	if (connection->link || message->fds_count != 1)
 		return;
 	gcr_message_payload(message, &registration, sizeof(registration));
+	if (gcr_link_is_live(connection->process)) {
+		complain(registry, connection->peer.pid,
+			 "its process has another connection that is in use");
+		drop(registry, connection);
+		return;
+	}
 	fd = fcntl(connection->fd, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0)
 		return;
 	if (gcr_link_create(connection->process, fd, (uint32_t)(connection - registry->connections),
 			    &registration, TAKE_FD(message->fds[0]), &connection->link) < 0) {
-		complain(registry, connection->pid, "its page is not as it should be");
+		complain(registry, connection->peer.pid, "its page is not as it should be");
 		return;
 	}
 	gcr_wanted_look(connection->process);
@@ -188,10 +212,10 @@ static void handle_connection(void *context, uint32_t number)
 	if (result == -EPIPE) {
 		drop(registry, connection);
 	} else if (result < 0) {
-		complain(registry, connection->pid, "it does not speak our protocol");
+		complain(registry, connection->peer.pid, "it does not speak our protocol");
 		drop(registry, connection);
 	} else if (registry->message.header.type != GCR_MESSAGE_REGISTER) {
-		complain(registry, connection->pid, "it sent an unexpected message");
+		complain(registry, connection->peer.pid, "it sent an unexpected message");
 		drop(registry, connection);
 	} else {
 		register_process(registry, connection);
@@ -215,32 +239,74 @@ static void turn_away(struct gcr_registry *registry)
 	complain(registry, 0, "no descriptor is left");
 }
 
+/* May it go, so that another one can come? */
+static bool is_spare(const struct connection *connection, int64_t now_usec)
+{
+	if (connection->fd < 0)
+		return false;
+	if (!connection->process && now_usec - connection->accepted_usec >= SILENT_USEC)
+		return true;
+	return !gcr_peer_is_alive(&connection->peer);
+}
+
+static void sweep(struct gcr_registry *registry)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (registry->swept_usec && now_usec - registry->swept_usec < SWEEP_USEC)
+		return;
+	registry->swept_usec = now_usec;
+	for (uint32_t i = 0; i < registry->most; i++)
+		if (is_spare(&registry->connections[i], now_usec))
+			drop(registry, &registry->connections[i]);
+}
+
+/* A place in the table for a connection of @uid, NULL. */
+static struct connection *find_place(struct gcr_registry *registry, uid_t uid)
+{
+	struct connection *place = NULL;
+	uint32_t its = 0;
+
+	for (uint32_t i = 0; i < registry->most; i++) {
+		struct connection *connection = &registry->connections[i];
+
+		if (connection->fd < 0)
+			place = place ? place : connection;
+		else
+			its += connection->peer.uid == uid;
+	}
+	return uid && its >= registry->most / USER_PART ? NULL : place;
+}
+
 static void handle_listener(void *context, uint32_t number)
 {
 	struct gcr_registry *registry = context;
 	_cleanup_close_ int fd =
 		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	socklen_t size = sizeof(struct ucred);
-	struct ucred peer;
+	_cleanup_(gcr_peer_finish) struct gcr_peer peer = {.pidfd = -1};
+	struct connection *connection;
 
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
 		turn_away(registry);
-	if (fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || !peer.pid)
+	if (fd < 0 || gcr_peer_identify(fd, &peer) < 0)
 		return;
 	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
 		return;
-	for (uint32_t i = 0; i < registry->most; i++) {
-		struct connection *connection = &registry->connections[i];
-
-		if (connection->fd >= 0)
-			continue;
-		if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION, i) < 0)
-			return;
-		*connection =
-			(struct connection){.fd = TAKE_FD(fd), .pid = peer.pid, .uid = peer.uid};
+	connection = find_place(registry, peer.uid);
+	if (!connection) {
+		sweep(registry);
+		connection = find_place(registry, peer.uid);
+	}
+	if (!connection) {
+		complain(registry, peer.pid, "too many connections");
 		return;
 	}
-	complain(registry, peer.pid, "too many connections");
+	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION,
+			 (uint32_t)(connection - registry->connections)) < 0)
+		return;
+	*connection = (struct connection){
+		.fd = TAKE_FD(fd), .peer = peer, .accepted_usec = gcr_clock_usec()};
+	peer.pidfd = -1;
 }
 
 static int listen_at(struct gcr_daemon *daemon, int *ret_listener)
@@ -273,8 +339,9 @@ int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_reg
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	registry->daemon = daemon;
 	registry->most = CONNECTIONS_MAX;
-	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur / 4 < registry->most)
-		registry->most = (uint32_t)(limit.rlim_cur / 4);
+	/* A connection has three at most: its socket, its process and its library's page. */
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur / 6 < registry->most)
+		registry->most = (uint32_t)(limit.rlim_cur / 6);
 	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
 		registry->connections[i].fd = -1;

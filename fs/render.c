@@ -585,14 +585,21 @@ static void render_line(FILE *stream, const char *id, uid_t uid, const char *com
 		*comm ? comm : "-", state, vram, held);
 }
 
+struct place_lines {
+	const struct gcr_render_view *view;
+	FILE *stream;
+};
+
 static int render_place(struct gcr_place *place, void *data)
 {
+	const struct place_lines *lines = data;
 	enum gcr_state state;
 
 	/* The process has its own line. */
-	if (!gcr_place_is_process(place, &state))
-		render_line(data, place->name, place->stat.st_uid, "-", gcr_state_name(state), 0,
-			    gcr_folder_resident_bytes(place->folder));
+	if (!gcr_place_is_process(place, &state) &&
+	    lines->view->sees_place(place, lines->view->data))
+		render_line(lines->stream, place->name, place->stat.st_uid, "-",
+			    gcr_state_name(state), 0, gcr_folder_resident_bytes(place->folder));
 	return 0;
 }
 
@@ -615,8 +622,8 @@ static void render_vendors(struct gcr_daemon *daemon, FILE *stream)
 	fputc('\n', stream);
 }
 
-void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, const void *data),
-			    const void *data, FILE *stream)
+void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_view *reader,
+			    FILE *stream)
 {
 	struct gcr_process **list = NULL;
 	struct gcr_packs_figures packs;
@@ -659,7 +666,7 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		struct view view;
 		char id[16];
 
-		if (!sees(list[i]->pid, data))
+		if (!reader->sees(list[i]->pid, reader->data))
 			continue;
 		look(list[i], &view);
 		gcr_proc_status(list[i]->pid, &status);
@@ -667,7 +674,7 @@ void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, c
 		render_line(stream, id, status.effective_uid, view.comm, gcr_state_name(view.state),
 			    vram_bytes(&view), view.held_bytes);
 	}
-	gcr_place_each(daemon->places, render_place, stream);
+	gcr_place_each(daemon->places, render_place, &(struct place_lines){reader, stream});
 	gcr_processes_list_free(list, count);
 }
 

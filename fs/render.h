@@ -6,15 +6,23 @@
 #include <stdio.h>
 
 #include "fs/daemon.h"
+#include "fs/place.h"
 #include "fs/process.h"
 
 void gcr_render_status(struct gcr_process *process, FILE *stream);
 void gcr_render_error(struct gcr_process *process, FILE *stream);
 void gcr_render_maps(struct gcr_process *process, FILE *stream);
 
-/* The root's: keys, an empty line, and a table of the processes that @sees says yes to. */
-void gcr_render_root_status(struct gcr_daemon *daemon, bool (*sees)(pid_t pid, const void *data),
-			    const void *data, FILE *stream);
+/* Which lines of the table the reader may see. */
+struct gcr_render_view {
+	bool (*sees)(pid_t pid, const void *data);
+	bool (*sees_place)(struct gcr_place *place, const void *data);
+	const void *data;
+};
+
+/* The root's: keys, an empty line, and a table of the processes and places in the view. */
+void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_view *reader,
+			    FILE *stream);
 
 void gcr_render_gpu_uuid(struct gcr_daemon *daemon, unsigned int index, FILE *stream);
 void gcr_render_gpu_name(struct gcr_daemon *daemon, unsigned int index, FILE *stream);

@@ -543,6 +543,11 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 		return gcr_error_set(error, EINVAL, "swap= is for a process that is frozen");
 	if (is_running && command->verb == GCR_VERB_THAW)
 		return 0;
+	if (command->verb == GCR_VERB_THAW) {
+		result = gcr_restore_check_rights(command, error);
+		if (result < 0)
+			return result;
+	}
 	if (!nonblocking && gcr_waiter_create(place->daemon->waiters, request, length, &waiter) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	result = command->verb == GCR_VERB_CANCEL ? cancel(place, waiter, error)
@@ -552,10 +557,9 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 	return result;
 }
 
-void gcr_restore_write(fuse_req_t request, struct gcr_place *place, const char *bytes,
-		       size_t length, bool nonblocking)
+void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
+		       struct gcr_place *place, const char *bytes, size_t length, bool nonblocking)
 {
-	const struct fuse_ctx *caller = fuse_req_ctx(request);
 	struct gcr_command command;
 	struct gcr_error error = {0};
 	const char *verb = "-";
@@ -565,14 +569,14 @@ void gcr_restore_write(fuse_req_t request, struct gcr_place *place, const char *
 	result = gcr_command_parse(bytes, length, false, &command, &error);
 	if (!result) {
 		verb = gcr_verb_name(command.verb);
-		command.writer = caller->pid;
-		command.writer_uid = caller->uid;
+		command.writer = fuse_req_ctx(request)->pid;
+		command.rights = gcr_parties_rights(parties);
 		result = carry_out_verb(request, place, &command, length, nonblocking, &waits,
 					&error);
 	}
 	if (result < 0) {
 		gcr_metrics_refusal(place->daemon->metrics, -result);
-		gcr_place_report(place, verb, &error);
+		gcr_place_report_refusal(place, gcr_parties_rights(parties).uid, verb, &error);
 		fuse_reply_err(request, -result);
 	} else if (!waits) {
 		fuse_reply_write(request, length);

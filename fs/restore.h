@@ -13,14 +13,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "fs/credentials.h"
 #include "fs/place.h"
 
 /*
- * Carry out one write of @length bytes. The request is answered here or when the verb ends;
+ * Carry out one write of @length bytes by these, who may write to the place. The request is
+ * answered here or when the verb ends;
  * @nonblocking: when it has been accepted.
  */
-void gcr_restore_write(fuse_req_t request, struct gcr_place *place, const char *bytes,
-		       size_t length, bool nonblocking);
+void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
+		       struct gcr_place *place, const char *bytes, size_t length, bool nonblocking);
 
 /*
  * Places of which an earlier daemon was making processes as it died. First, before any record is

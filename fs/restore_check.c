@@ -19,12 +19,17 @@
 #include "fs/restore_private.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/extent.h"
 #include "lib/file_identity.h"
 #include "lib/host.h"
 #include "lib/proc_file.h"
 
 #define READERS_MAX 8u
+
+/* A parent that waits for its children at all does so at once. */
+#define REAP_USEC      (10 * GCR_USEC_PER_SEC)
+#define REAP_LOOK_USEC (10 * GCR_USEC_PER_MSEC)
 
 void gcr_restore_forget_papers(struct gcr_restore *restore)
 {
@@ -55,13 +60,18 @@ void gcr_restore_forget_papers(struct gcr_restore *restore)
 
 /* ---- whose it is ---- */
 
-static int check_writer(struct gcr_restore *restore, struct gcr_error *error)
+int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error *error)
 {
 	if (geteuid())
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "CRIU needs root, and the daemon does not run as root");
-	if (!restore->command.writer_uid)
+	if (gcr_rights_are_roots(&command->rights))
 		return 0;
+	if (!command->rights.uid)
+		return gcr_error_set(
+			error, EPERM,
+			"only root of this machine may have a process restored: in the daemon's "
+			"pid and user namespaces, and with CAP_SYS_ADMIN");
 	/*
 	 * Not even what was dumped here: CRIU opens the tree's files by their paths, as root and
 	 * through symbolic links, and who owns the directories could lead it anywhere.
@@ -350,23 +360,65 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 		       error);
 }
 
+/* It has ended, and keeps its number until its parent has asked what has become of it. */
+static bool is_zombie(const struct gcr_proc_stat *stat)
+{
+	return stat->state == 'Z' || stat->state == 'X' || stat->is_exiting;
+}
+
+/* Wait until nobody has this number, if all that has it has ended. -ESRCH: it is free. */
+static int await_number(struct gcr_restore *restore, pid_t number, struct gcr_proc_stat *ret_stat,
+			struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + REAP_USEC;
+	int result;
+
+	while (!(result = gcr_proc_stat(number, ret_stat)) && is_zombie(ret_stat) &&
+	       gcr_clock_usec() < until_usec) {
+		result = gcr_restore_check_stop(restore, error);
+		if (result < 0)
+			return result;
+		usleep(REAP_LOOK_USEC);
+	}
+	return result;
+}
+
+/* @what: "pid", or "thread's number". */
+static int check_number(struct gcr_restore *restore, pid_t number, const char *what,
+			struct gcr_error *error)
+{
+	struct gcr_proc_stat stat, parent = {.comm = "?"};
+	int result = await_number(restore, number, &stat, error);
+
+	if (result < 0)
+		return result == -ESRCH ? 0 : result;
+	if (!is_zombie(&stat))
+		return gcr_error_set(error, EBUSY,
+				     "its %s %d is another process's now (%s): thaw pid=new, or "
+				     "end that",
+				     what, (int)number, stat.comm);
+	gcr_proc_stat(stat.parent, &parent);
+	return gcr_error_set(
+		error, EBUSY,
+		"its %s %d is still taken: the process that had it (%s) has ended, and "
+		"its parent %d (%s) has not waited for it: thaw pid=new, or end that",
+		what, (int)number, stat.comm, (int)stat.parent, parent.comm);
+}
+
 /* Threads have numbers too, which the names of their images tell. */
-static int check_threads(const struct gcr_restore *restore, struct gcr_error *error)
+static int check_threads(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest *manifest = restore->manifest;
+	int result = 0;
 
-	for (size_t i = 0; i < manifest->images_count; i++) {
-		struct gcr_proc_stat stat;
+	for (size_t i = 0; i < manifest->images_count && !result; i++) {
 		int number, length = 0;
 
 		if (sscanf(manifest->images[i].name, "core-%9d.img%n", &number, &length) == 1 &&
-		    length && !gcr_proc_stat(number, &stat))
-			return gcr_error_set(error, EBUSY,
-					     "the number of its thread %d is another's now (%s): "
-					     "thaw pid=new, or end that",
-					     number, stat.comm);
+		    length)
+			result = check_number(restore, number, "thread's number", error);
 	}
-	return 0;
+	return result;
 }
 
 /* What CRIU would find out in the middle; and nobody may become two. */
@@ -377,18 +429,12 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 	size_t count = 0;
 	int result = 0;
 
-	for (size_t i = 0; i < tree->processes_count && !restore->command.new_pids; i++) {
-		struct gcr_proc_stat stat;
-
-		if (!gcr_proc_stat(tree->processes[i].pid, &stat))
-			return gcr_error_set(
-				error, EBUSY,
-				"its pid %d is another process's now (%s): thaw pid=new, "
-				"or end that",
-				(int)tree->processes[i].pid, stat.comm);
+	if (!restore->command.new_pids) {
+		for (size_t i = 0; i < tree->processes_count && !result; i++)
+			result = check_number(restore, tree->processes[i].pid, "pid", error);
+		if (!result)
+			result = check_threads(restore, error);
 	}
-	if (!restore->command.new_pids)
-		result = check_threads(restore, error);
 	if (result < 0)
 		return result;
 	if (gcr_processes_list(restore->daemon->processes, &list, &count) < 0)
@@ -443,10 +489,8 @@ static int check_vram(struct gcr_restore *restore, struct gcr_error *error)
 int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error)
 {
 	bool is_alone = restore->command.restored;
-	int result = check_writer(restore, error);
+	int result = gcr_restore_check_left(restore, error);
 
-	if (!result)
-		result = gcr_restore_check_left(restore, error);
 	if (!result)
 		result = read_papers(restore, error);
 	if (!result)

@@ -133,18 +133,19 @@ static int open_socket(struct gcr_restore *restore, int cgroup_procs_fd, int log
 	return result < 0 ? result : ends[1];
 }
 
-/* What root names. */
-static int open_named(const char *path, const char *key, struct gcr_error *error)
+/* What root names; opened with the rights of those who have done so, however few these are. */
+static int open_named(const struct gcr_command *command, const char *key, struct gcr_error *error)
 {
+	const char *path = command->stdio;
 	int fd;
 
 	if (!strncmp(key, "socket:", 7))
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "%s is a socket, and stdio= can only name a file or terminal",
 				     key);
-	fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOCTTY | O_CLOEXEC, 0600);
+	fd = gcr_rights_open(&command->rights, path, O_RDWR | O_CREAT | O_APPEND | O_NOCTTY, 0600);
 	if (fd < 0)
-		return gcr_error_set(error, errno, "stdio=%s: %s", path, strerror(errno));
+		return gcr_error_set(error, -fd, "stdio=%s: %s", path, strerror(-fd));
 	if (!strncmp(key, "tty", 3) && !isatty(fd)) {
 		close(fd);
 		return gcr_error_set(error, EINVAL, "stdio=%s is no terminal, and %s was one", path,
@@ -159,7 +160,7 @@ static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wan
 	int fd;
 
 	if (*restore->command.stdio && wanted->is_stdio)
-		return open_named(restore->command.stdio, wanted->key, error);
+		return open_named(&restore->command, wanted->key, error);
 	if (!strncmp(wanted->key, "tty", 3))
 		return open_terminal(restore, cgroup_procs_fd, log_fd, error);
 	if (!strncmp(wanted->key, "socket:", 7))

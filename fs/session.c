@@ -47,6 +47,7 @@ struct listing {
 struct file {
 	atomic_int references; /* the open file's, and those of reads being answered */
 	fuse_ino_t node;
+	struct gcr_credentials opener;
 	struct gcr_process *process; /* NULL if it is not about one */
 	struct gcr_place *place;     /* likewise */
 	char *text;		     /* a control file, as it was when opened */
@@ -83,6 +84,7 @@ static void file_unref(struct file *file)
 	gcr_folder_close(file->item);
 	gcr_process_unref(file->process);
 	gcr_place_unref(file->place);
+	gcr_credentials_finish(&file->opener);
 	free(file->text);
 	free(file->listing.entries);
 	free(file->listing.names);
@@ -167,9 +169,12 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	}
 }
 
-static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file **ret_file)
+/* @flags as of open(2). */
+static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct file **ret_file)
 {
 	_cleanup_(file_unref_cleanup) struct file *file = calloc(1, sizeof(*file));
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_daemon *daemon = daemon_of(request);
 	enum gcr_node_kind kind = gcr_node_kind(node);
 	int result;
 
@@ -177,12 +182,19 @@ static int file_create(struct gcr_daemon *daemon, fuse_ino_t node, struct file *
 		return -ENOMEM;
 	atomic_init(&file->references, 1);
 	file->node = node;
+	/* It may be handed on: what is written by it is judged by both. */
+	if (gcr_node_is_ctl(kind) && (flags & O_ACCMODE) != O_RDONLY)
+		gcr_credentials_take(caller, &file->opener);
+	else
+		gcr_credentials_take_ids(caller, &file->opener);
 	result = gcr_tree_process(daemon, node, &file->process);
 	if (result < 0 && result != -EINVAL)
 		return result;
 	result = gcr_tree_place(daemon, node, &file->place);
 	if (result < 0 && result != -EINVAL)
 		return result;
+	if (file->place && !gcr_tree_shows_place(caller, file->place))
+		return -ENOENT;
 	if (gcr_node_is_events(kind)) {
 		result = gcr_event_reader_create(file->process ? file->process->events
 						 : file->place ? file->place->events
@@ -244,7 +256,7 @@ static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
 	struct gcr_passthrough_answer answer;
 	int backing = 0;
-	int result = file_create(daemon_of(request), node, &file);
+	int result = file_create(request, node, info->flags, &file);
 
 	if (!result && (info->flags & O_ACCMODE) == O_RDWR)
 		result = gcr_passthrough_wait(node);
@@ -272,7 +284,7 @@ static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, m
 {
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
 	struct fuse_entry_param entry;
-	int result = file_create(daemon_of(request), parent, &file);
+	int result = file_create(request, parent, info->flags, &file);
 
 	if (!result)
 		result = gcr_session_create_file(request, parent, name, mode, info->flags, &entry,
@@ -311,7 +323,7 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 		fuse_reply_err(request, EPERM);
 		return;
 	}
-	result = file_create(daemon, node, &file);
+	result = file_create(request, node, info->flags, &file);
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
@@ -329,6 +341,16 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 		finish_open(pending);
 }
 
+/* A process can become another user's, with all that happens to it from then on. */
+static bool may_read_on(const struct file *file)
+{
+	uid_t uid;
+	gid_t gid;
+
+	return !file->process || !file->opener.uid ||
+	       gcr_proc_owner(file->process->pid, &uid, &gid) < 0 || uid == file->opener.uid;
+}
+
 static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
 		    struct fuse_file_info *info)
 {
@@ -339,6 +361,10 @@ static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
 	atomic_fetch_add(&file->references, 1);
 	if (file->item) {
 		gcr_session_read(request, file->item, size, (uint64_t)offset);
+		return;
+	}
+	if (file->reader && !may_read_on(file)) {
+		fuse_reply_err(request, EPERM);
 		return;
 	}
 	if (file->reader) {
@@ -393,12 +419,12 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 	if (file->item)
 		gcr_session_write(request, file->item, bytes, size, (uint64_t)offset);
 	else if (file->place && gcr_node_is_ctl(gcr_node_kind(node)))
-		gcr_session_write_place(request, file->place, bytes, size,
+		gcr_session_write_place(request, &file->opener, file->place, bytes, size,
 					info->flags & O_NONBLOCK);
 	else if (!gcr_node_is_ctl(gcr_node_kind(node)))
 		fuse_reply_err(request, EPERM);
 	else
-		gcr_control_write(daemon_of(request), request, file->process, bytes, size,
+		gcr_control_write(request, &file->opener, file->process, bytes, size,
 				  info->flags & O_NONBLOCK);
 }
 
@@ -478,7 +504,7 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
 	int result;
 
-	result = file_create(daemon, node, &file);
+	result = file_create(request, node, info->flags, &file);
 	if (!result)
 		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
 				       &file->listing);

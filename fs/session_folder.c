@@ -37,8 +37,11 @@ static void make_place(fuse_req_t request, const char *name)
 	const struct fuse_ctx *caller = fuse_req_ctx(request);
 	struct gcr_place *place;
 	struct fuse_entry_param entry;
-	int result = gcr_place_make(daemon->places, name, caller->uid, caller->gid, &place);
+	int result = -EPERM;
 
+	/* Root of a container has no places here: it would not see them. */
+	if (caller->uid || gcr_tree_is_local(caller))
+		result = gcr_place_make(daemon->places, name, caller->uid, caller->gid, &place);
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
@@ -61,21 +64,24 @@ static void drop_place(fuse_req_t request, const char *name)
 		fuse_reply_err(request, EPERM);
 		return;
 	}
-	result = gcr_place_drop(place);
+	result = gcr_tree_shows_place(fuse_req_ctx(request), place) ? gcr_place_drop(place)
+								    : -ENOENT;
 	gcr_place_unref(place);
 	fuse_reply_err(request, -result);
 }
 
-void gcr_session_write_place(fuse_req_t request, struct gcr_place *place, const char *bytes,
-			     size_t size, bool nonblocking)
+void gcr_session_write_place(fuse_req_t request, const struct gcr_credentials *opener,
+			     struct gcr_place *place, const char *bytes, size_t size,
+			     bool nonblocking)
 {
-	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	_cleanup_(gcr_credentials_finish) struct gcr_credentials writer;
+	const struct gcr_parties parties = {opener, &writer};
 
-	/* Judged by who writes, not by who opened. */
-	if (caller->uid && caller->uid != place->stat.st_uid)
-		fuse_reply_err(request, EPERM);
+	gcr_credentials_take(fuse_req_ctx(request), &writer);
+	if (gcr_parties_own_place(&parties, place->stat.st_uid))
+		gcr_restore_write(request, &parties, place, bytes, size, nonblocking);
 	else
-		gcr_restore_write(request, place, bytes, size, nonblocking);
+		fuse_reply_err(request, EPERM);
 }
 
 void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode)
@@ -175,6 +181,7 @@ void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *sta
 		.mode = stat->st_mode,
 		.uid = valid & FUSE_SET_ATTR_UID ? stat->st_uid : (uid_t)-1,
 		.gid = valid & FUSE_SET_ATTR_GID ? stat->st_gid : (gid_t)-1,
+		.is_by_root = !fuse_req_ctx(request)->uid,
 		.times = {time_of(valid, FUSE_SET_ATTR_ATIME, FUSE_SET_ATTR_ATIME_NOW,
 				  &stat->st_atim),
 			  time_of(valid, FUSE_SET_ATTR_MTIME, FUSE_SET_ATTR_MTIME_NOW,
@@ -229,7 +236,11 @@ int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 	uint32_t item;
 	int result = find(request, node, &folder, &item);
 
-	return result ? result : gcr_folder_open(folder, item, flags, ret_file);
+	if (!result)
+		result = gcr_folder_open(folder, item, flags, ret_file);
+	if (!result)
+		gcr_folder_opened_by(*ret_file, fuse_req_ctx(request)->uid);
+	return result;
 }
 
 int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
@@ -259,7 +270,9 @@ int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *n
 	if (!result)
 		result = gcr_folder_create_file(folder, item, name, flags, mode, caller->uid,
 						caller->gid, &entry, ret_file);
-	if (!result)
+	if (!result) {
+		gcr_folder_opened_by(*ret_file, caller->uid);
 		gcr_tree_make_entry(folder, &entry, ret_entry);
+	}
 	return result;
 }

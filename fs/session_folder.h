@@ -6,6 +6,7 @@
 #ifndef GCR_FS_SESSION_FOLDER_H
 #define GCR_FS_SESSION_FOLDER_H
 
+#include "fs/credentials.h"
 #include "fs/tree.h"
 
 /* Tell the kernel of an entry; if it does not hear of it any more, it knows it once less. */
@@ -25,9 +26,10 @@ void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t s
 void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const char *bytes,
 		       size_t size, uint64_t offset);
 
-/* A verb for an incoming snapshot. */
-void gcr_session_write_place(fuse_req_t request, struct gcr_place *place, const char *bytes,
-			     size_t size, bool nonblocking);
+/* A verb for an incoming snapshot, by a descriptor of @opener. */
+void gcr_session_write_place(fuse_req_t request, const struct gcr_credentials *opener,
+			     struct gcr_place *place, const char *bytes, size_t size,
+			     bool nonblocking);
 
 /* These do not. */
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,

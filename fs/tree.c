@@ -13,6 +13,7 @@
 #include "fs/place.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
+#include "fs/refusals.h"
 #include "fs/render.h"
 #include "fs/scan.h"
 #include "fs/store.h"
@@ -33,6 +34,7 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_ROOT] = {GCR_NODE_NONE, NULL, S_IFDIR | 01777, false},
 	[GCR_NODE_ROOT_CTL] = {GCR_NODE_ROOT, "ctl", S_IFREG | 0222, false},
 	[GCR_NODE_ROOT_STATUS] = {GCR_NODE_ROOT, "status", S_IFREG | 0444, false},
+	[GCR_NODE_ROOT_ERROR] = {GCR_NODE_ROOT, "error", S_IFREG | 0444, false},
 	[GCR_NODE_ROOT_EVENTS] = {GCR_NODE_ROOT, "events", S_IFREG | 0444, false},
 	[GCR_NODE_ROOT_METRICS] = {GCR_NODE_ROOT, "metrics", S_IFREG | 0444, false},
 	[GCR_NODE_SELF] = {GCR_NODE_ROOT, "self", S_IFLNK | 0777, false},
@@ -202,6 +204,24 @@ bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
 	return caller->pid > 0 && gcr_proc_namespace_reaches(caller->pid, pid) == 1;
 }
 
+bool gcr_tree_is_local(const struct fuse_ctx *caller)
+{
+	return gcr_tree_reaches(caller, getpid());
+}
+
+bool gcr_tree_shows_place(const struct fuse_ctx *caller, struct gcr_place *place)
+{
+	pid_t pid = 0;
+
+	if (gcr_tree_is_local(caller) || (caller->uid && caller->uid == place->stat.st_uid))
+		return true;
+	pthread_mutex_lock(&place->lock);
+	if (place->process)
+		pid = place->process->pid;
+	pthread_mutex_unlock(&place->lock);
+	return pid && gcr_tree_reaches(caller, pid);
+}
+
 static void set_time(struct stat *stat, int64_t usec)
 {
 	stat->st_mtim.tv_sec = usec / GCR_USEC_PER_SEC;
@@ -343,16 +363,34 @@ static fuse_ino_t follow(struct gcr_daemon *daemon, fuse_ino_t node)
 }
 
 /* The link that stands for a pid, if its process has the name of a place. */
-static bool find_link(struct gcr_daemon *daemon, pid_t pid, struct gcr_process *process,
-		      fuse_ino_t *ret_node)
+static bool find_link(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
+		      struct gcr_process *process, fuse_ino_t *ret_node)
 {
 	struct gcr_place *place;
+	bool is_shown;
 
 	if (gcr_place_find_pid(daemon->places, pid, process, &place) < 0)
 		return false;
-	*ret_node = make_node(GCR_NODE_PID, place->serial);
+	is_shown = gcr_tree_shows_place(caller, place);
+	if (is_shown)
+		*ret_node = make_node(GCR_NODE_PID, place->serial);
 	gcr_place_unref(place);
-	return true;
+	return is_shown;
+}
+
+static int find_place(struct gcr_daemon *daemon, const struct fuse_ctx *caller, const char *name,
+		      fuse_ino_t *ret_node)
+{
+	struct gcr_place *place;
+	bool is_shown;
+
+	if (gcr_place_find(daemon->places, name, &place) < 0)
+		return -ENOENT;
+	is_shown = gcr_tree_shows_place(caller, place);
+	if (is_shown)
+		*ret_node = make_node(GCR_NODE_PLACE, place->serial);
+	gcr_place_unref(place);
+	return is_shown ? 0 : -ENOENT;
 }
 
 /* A name of digits only, without leading zeros, as a number up to @max. */
@@ -386,11 +424,11 @@ static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	result = !pid || !gcr_tree_reaches(caller, (pid_t)pid) ? -ENOENT : 0;
 	if (!result)
 		result = gcr_processes_find(daemon->processes, (pid_t)pid, &process);
-	if (result == -ENOENT && pid && find_link(daemon, (pid_t)pid, NULL, ret_node))
+	if (result == -ENOENT && pid && find_link(daemon, caller, (pid_t)pid, NULL, ret_node))
 		return 0;
 	if (result < 0)
 		return result;
-	if (!find_link(daemon, (pid_t)pid, process, ret_node))
+	if (!find_link(daemon, caller, (pid_t)pid, process, ret_node))
 		*ret_node = make_node(GCR_NODE_PROCESS, process->serial);
 	gcr_process_unref(process);
 	return 0;
@@ -436,7 +474,6 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 {
 	enum gcr_node_kind parent_kind;
 	struct fuse_entry_param entry = {0};
-	struct gcr_place *place;
 	uint32_t index;
 	int result = 0;
 
@@ -457,11 +494,8 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 			entry.ino = make_node(GCR_NODE_GPU, index);
 	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
 		result = lookup_process(daemon, caller, name, &entry.ino);
-		if (result == -ENOENT && !gcr_place_find(daemon->places, name, &place)) {
-			entry.ino = make_node(GCR_NODE_PLACE, place->serial);
-			gcr_place_unref(place);
-			result = 0;
-		}
+		if (result == -ENOENT)
+			result = find_place(daemon, caller, name, &entry.ino);
 	} else if (!entry.ino) {
 		result = -ENOENT;
 	}
@@ -481,7 +515,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 			  int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
 {
 	struct gcr_process **list = NULL;
-	bool sees_all = gcr_tree_reaches(caller, getpid());
+	bool sees_all = gcr_tree_is_local(caller);
 	fuse_ino_t node;
 	char name[16];
 	size_t count = 0;
@@ -495,7 +529,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 		if (!sees_all && !gcr_tree_reaches(caller, list[i]->pid))
 			continue;
 		snprintf(name, sizeof(name), "%d", (int)list[i]->pid);
-		result = find_link(daemon, list[i]->pid, list[i], &node)
+		result = find_link(daemon, caller, list[i]->pid, list[i], &node)
 				 ? add(data, name, node, S_IFLNK)
 				 : add(data, name, make_node(GCR_NODE_PROCESS, list[i]->serial),
 				       S_IFDIR);
@@ -515,7 +549,8 @@ static int add_place(struct gcr_place *place, void *data)
 {
 	const struct place_list *list = data;
 
-	if (list->caller->uid && list->caller->uid != place->stat.st_uid)
+	if ((list->caller->uid && list->caller->uid != place->stat.st_uid) ||
+	    !gcr_tree_shows_place(list->caller, place))
 		return 0;
 	return list->add(list->data, place->name, make_node(GCR_NODE_PLACE, place->serial),
 			 S_IFDIR);
@@ -597,6 +632,11 @@ static bool sees(pid_t pid, const void *caller)
 	return gcr_tree_reaches(caller, pid);
 }
 
+static bool sees_place(struct gcr_place *place, const void *caller)
+{
+	return gcr_tree_shows_place(caller, place);
+}
+
 /* Of the restore; before one, of the dump that has made it. */
 static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place, FILE *stream)
 {
@@ -618,6 +658,14 @@ static void render_process_log(struct gcr_daemon *daemon, struct gcr_process *pr
 		return;
 	render_place_log(daemon, place, stream);
 	gcr_place_unref(place);
+}
+
+/* Of the reader's own writes. Root of a container is not the root whose words these are. */
+static void render_root_error(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			      FILE *stream)
+{
+	if (caller->uid || gcr_tree_is_local(caller))
+		gcr_refusals_render(daemon->refusals, caller->uid, stream);
 }
 
 void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
@@ -644,7 +692,11 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 		gcr_place_unref(place);
 		break;
 	case GCR_NODE_ROOT_STATUS:
-		gcr_render_root_status(daemon, sees, caller, stream);
+		gcr_render_root_status(daemon, &(struct gcr_render_view){sees, sees_place, caller},
+				       stream);
+		break;
+	case GCR_NODE_ROOT_ERROR:
+		render_root_error(daemon, caller, stream);
 		break;
 	case GCR_NODE_ROOT_METRICS:
 		gcr_metrics_render(daemon, stream);

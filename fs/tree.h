@@ -22,6 +22,7 @@ enum gcr_node_kind {
 	GCR_NODE_ROOT = 1, /* so that its id is FUSE_ROOT_ID */
 	GCR_NODE_ROOT_CTL,
 	GCR_NODE_ROOT_STATUS,
+	GCR_NODE_ROOT_ERROR,
 	GCR_NODE_ROOT_EVENTS,
 	GCR_NODE_ROOT_METRICS,
 	GCR_NODE_SELF,
@@ -114,5 +115,13 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 
 /* May @caller see @pid by pid namespaces? */
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid);
+/*
+ * Is there such a place for @caller? In another pid namespace than ours only for its owner, where
+ * root is no owner: what is root by its number there may be shut in a container. And for who
+ * reaches the process that has been made of it.
+ */
+bool gcr_tree_shows_place(const struct fuse_ctx *caller, struct gcr_place *place);
+/* Is @caller in our own pid namespace? Then all places are there for it. */
+bool gcr_tree_is_local(const struct fuse_ctx *caller);
 
 #endif

@@ -31,6 +31,9 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
 		return gcr_error_set(error, EIO, "its preload library is gone");
+	if (facts.flags & GCR_PAGE_ENDING)
+		return gcr_error_set(error, ESRCH, "process %d is ending",
+				     (int)vmm->drive.process->pid);
 	if (*facts.incomplete)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the gate is incomplete: something in it calls the driver "

@@ -310,6 +310,9 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
 	if (!result)
 		result = give_back(vmm, error);
+	/* There is nothing that could be frozen again: it is let go. */
+	if (result < 0 && gcr_drive_is_ending(drive))
+		return gcr_vmm_outward(result, error);
 	if (result < 0) {
 		back_to_frozen(vmm, control, ret_state, error);
 		if (*ret_state != GCR_STATE_RUNNING)

@@ -124,12 +124,18 @@ static int find_file(const struct reader *reader)
 static int open_file(const struct reader *reader, int found_fd, uint64_t *ret_bytes)
 {
 	_cleanup_close_ int fd = -1;
+	const int flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 	char path[sizeof("/proc/self/fd/") + 3 * sizeof(int)];
 	struct stat status;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", found_fd);
 	/* Of a file with a lease, not waiting is an error. */
-	fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (reader->options->rights)
+		fd = gcr_file_rights_open(reader->options->rights, path, flags);
+	else
+		fd = open(path, flags);
+	if (fd < 0 && reader->options->rights)
+		return fail(reader, -fd, "%s", strerror(-fd));
 	if (fd < 0 || fstat(fd, &status) < 0)
 		return fail(reader, errno, "%s", strerror(errno));
 	*ret_bytes = (uint64_t)status.st_size;
@@ -282,6 +288,9 @@ static void *work(void *argument)
 	_cleanup_(gcr_digest_stream_destroy_cleanup) struct gcr_digest_stream *stream =
 		gcr_digest_stream_create();
 	_cleanup_free_ uint8_t *buffer = malloc(READ_BYTES);
+	_cleanup_(gcr_file_rights_give_back_cleanup) struct gcr_file_rights *ours = NULL;
+	const struct gcr_file_rights *rights = job->options->rights;
+	int taken = rights ? gcr_file_rights_take(rights, &ours) : 0;
 	struct gcr_error error = {0};
 	struct reader reader = {
 		.options = job->options,
@@ -299,6 +308,8 @@ static void *work(void *argument)
 		reader.path = job->checked[index].path;
 		if (!stream || !buffer)
 			result = fail(&reader, ENOMEM, "out of memory");
+		else if (taken < 0)
+			result = fail(&reader, -taken, "its reader's rights: %s", strerror(-taken));
 		else if (is_cancelled(job->options))
 			result = fail(&reader, ECANCELED, "it was cancelled");
 		else if (job->made)

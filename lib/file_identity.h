@@ -18,6 +18,7 @@
 #include "lib/build_id.h"
 #include "lib/digest.h"
 #include "lib/error.h"
+#include "lib/rights.h"
 
 /* A file up to here is digested whole; of a larger one so many pieces are. */
 #define GCR_IDENTITY_WHOLE_MAX	 (UINT64_C(64) << 20)
@@ -56,6 +57,8 @@ struct gcr_identity_options {
 	unsigned int threads;	   /* 0: one */
 	dev_t refused_device;	   /* our mount's; 0: none */
 	const atomic_bool *cancel; /* looked at after each MiB at the latest; may be NULL */
+	/* Files are looked up and opened with these, not with ours; NULL: with ours. */
+	const struct gcr_file_rights *rights;
 };
 
 /*

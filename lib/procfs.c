@@ -122,6 +122,8 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 			status.signals_pending |= strtoull(value, NULL, 16);
 		} else if (strcmp(line, "SigBlk") == 0) {
 			status.signals_blocked = strtoull(value, NULL, 16);
+		} else if (strcmp(line, "CapEff") == 0) {
+			status.effective_capabilities = strtoull(value, NULL, 16);
 		} else if (strcmp(line, "RssAnon") == 0) {
 			status.rss_anon_bytes = strtoull(value, NULL, 10) * 1024;
 		} else if (strcmp(line, "VmSwap") == 0) {
@@ -142,13 +144,23 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 {
 	char path[GCR_PROC_PATH_BYTES];
-	struct stat status;
+	struct gcr_proc_stat ending;
+	struct stat status, inner;
 
 	if (pid <= 0)
 		return -ESRCH;
 	gcr_proc_path(path, pid, "");
 	if (stat(path, &status) < 0)
 		return gcr_proc_error(errno);
+	/*
+	 * The directory itself is the user's in any case; what is in it is root's if the process is
+	 * not dumpable, but also when its memory has gone.
+	 */
+	gcr_proc_path(path, pid, "stat");
+	if (stat(path, &inner) < 0)
+		return gcr_proc_error(errno);
+	if (inner.st_uid != status.st_uid && !gcr_proc_stat(pid, &ending) && !ending.is_exiting)
+		status = inner;
 	*ret_uid = status.st_uid;
 	*ret_gid = status.st_gid;
 	return 0;
@@ -365,12 +377,37 @@ static bool in_our_namespace(pid_t pid)
 	return gcr_proc_status(pid, &status) == 0 && status.ns_pids_count == 1;
 }
 
-int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
+/* Is the pid namespace of @target this one, or below it? */
+static int is_at_or_below(const struct stat *above, pid_t target)
 {
 	_cleanup_close_ int namespace = -1;
 	char path[GCR_PROC_PATH_BYTES];
-	struct stat callers;
 	struct stat targets;
+
+	gcr_proc_path(path, target, "ns/pid");
+	namespace = open(path, O_RDONLY | O_CLOEXEC);
+	if (namespace < 0)
+		return gcr_proc_error(errno);
+	for (;;) {
+		int parent;
+
+		if (fstat(namespace, &targets) < 0)
+			return -errno;
+		if (targets.st_dev == above->st_dev && targets.st_ino == above->st_ino)
+			return 1;
+		parent = ioctl(namespace, NS_GET_PARENT);
+		/* EPERM: no parent, or none that we may see; the caller's would be below ours */
+		if (parent < 0)
+			return errno == EPERM ? 0 : -errno;
+		close(namespace);
+		namespace = parent;
+	}
+}
+
+int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
+{
+	char path[GCR_PROC_PATH_BYTES];
+	struct stat callers;
 
 	if (caller <= 0 || target <= 0)
 		return -ESRCH;
@@ -382,24 +419,16 @@ int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
 		gcr_proc_path(path, target, "stat");
 		return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 1;
 	}
-	gcr_proc_path(path, target, "ns/pid");
-	namespace = open(path, O_RDONLY | O_CLOEXEC);
-	if (namespace < 0)
-		return gcr_proc_error(errno);
-	for (;;) {
-		int parent;
+	return is_at_or_below(&callers, target);
+}
 
-		if (fstat(namespace, &targets) < 0)
-			return -errno;
-		if (targets.st_dev == callers.st_dev && targets.st_ino == callers.st_ino)
-			return 1;
-		parent = ioctl(namespace, NS_GET_PARENT);
-		/* EPERM: no parent, or none that we may see; the caller's would be below ours */
-		if (parent < 0)
-			return errno == EPERM ? 0 : -errno;
-		close(namespace);
-		namespace = parent;
-	}
+int gcr_proc_namespace_holds(int namespace_fd, pid_t target)
+{
+	struct stat namespace;
+
+	if (target <= 0)
+		return -ESRCH;
+	return fstat(namespace_fd, &namespace) < 0 ? -errno : is_at_or_below(&namespace, target);
 }
 
 int gcr_proc_environ(pid_t pid, const char *name, char **ret_value)

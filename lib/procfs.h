@@ -32,6 +32,7 @@ struct gcr_proc_status {
 	unsigned int ns_pids_count;
 	uint64_t signals_pending; /* SigPnd | ShdPnd */
 	uint64_t signals_blocked;
+	uint64_t effective_capabilities; /* in its own user namespace */
 	uint64_t rss_anon_bytes;
 	uint64_t swap_bytes; /* of anonymous memory */
 };
@@ -81,6 +82,9 @@ int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd);
  * caller's or below it? 1, 0, -errno.
  */
 int gcr_proc_namespace_reaches(pid_t caller, pid_t target);
+
+/* The same of whoever is in the pid namespace that @namespace_fd is open for. */
+int gcr_proc_namespace_holds(int namespace_fd, pid_t target);
 
 /* Value of NAME in /proc/PID/environ, for the caller to free; -ENOENT if unset, -EACCES. */
 int gcr_proc_environ(pid_t pid, const char *name, char **ret_value);

@@ -124,6 +124,12 @@ enum gcr_message_type {
 	 */
 	GCR_MESSAGE_PARK = 115,
 
+	/*
+	 * No payload: the driver has no state of the process any more, so the program is ending.
+	 * Answered by ESRCH, as below. A library that does not know it says EOPNOTSUPP.
+	 */
+	GCR_MESSAGE_DRIVER_GONE = 116,
+
 	/* preload library -> daemon, while it works on HAND_OVER; same sequence; not answered */
 	GCR_MESSAGE_HANDLES = 112, /* struct gcr_range + that many handle descriptors */
 };
@@ -310,6 +316,11 @@ struct gcr_session {
  * library goes back to RUNNING by itself from GATED at once, and from HANDED (it still has the
  * descriptors) unless another daemon is there in GCR_PRELOAD_GRACE_USEC. In OUT and INCOMING, and
  * if managed memory is held, it waits for one for ever.
+ *
+ * A request that fails because the program is ending (exit(3) has begun, or the driver says that it
+ * has deinitialized) is answered by ESRCH in RUNNING, whatever the phase was before: the gate is
+ * open, what was handed over is not asked for any more, and the page says GCR_PAGE_ENDING. To a
+ * daemon that does not know of this it is a process that has ended.
  */
 enum gcr_preload_phase {
 	GCR_PRELOAD_RUNNING = 1,
@@ -403,5 +414,7 @@ struct gcr_page {
 #define GCR_PAGE_IMPORTED  0x2 /* some of its handles were imported: never the driver engine */
 #define GCR_PAGE_HIP	   0x4 /* the library is that for HIP (AMD); else it is that for CUDA */
 #define GCR_PAGE_WANTING   0x8 /* `wanting` is kept; older libraries do not */
+/* The program is ending: its gate does not close any more. Older libraries do not say so. */
+#define GCR_PAGE_ENDING	   0x10
 
 #endif

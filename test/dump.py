@@ -135,11 +135,12 @@ def machine(wrapped=False, **options):
 
 
 class Program:
-    """gpucr-demo in a session of its own, with its output in a file. It ends by the test's hand,
+    """gpucr-demo in a session of its own, with its output in a file; @prepare is called in the child,
+    as the user, and what is inheritable is inherited. It ends by the test's hand,
     for a signal with which it would end by itself would come when CRIU ends."""
 
     def __init__(self, machine, *arguments, name='program', command=None, env=None, uid=None,
-                 session=True, stdin=None):
+                 session=True, stdin=None, prepare=None):
         self.machine = machine
         self.path = f'{machine.directory}/{name}'
         program = command or RUN
@@ -149,13 +150,16 @@ class Program:
                 os.setgroups([])
                 os.setgid(uid)
                 os.setuid(uid)
+            if prepare:
+                prepare()
 
         with open(f'{self.path}.out', 'a', encoding='utf-8') as out, \
                 open(f'{self.path}.err', 'a', encoding='utf-8') as err:
             self.popen = subprocess.Popen(
                 program + [str(argument) for argument in arguments],
                 stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err, cwd='/',
-                env={**machine.env, **(env or {})}, start_new_session=session, preexec_fn=become)
+                env={**machine.env, **(env or {})}, start_new_session=session, preexec_fn=become,
+                close_fds=not prepare)
         self.root = self.popen.pid
         self.pid = self.root
         machine.others.append(self)

@@ -8,9 +8,11 @@ it first prints what the daemon, the mount and the programs said.
 
 Waiting is on events or on a condition with a deadline; a deadline that passes is a failure.
 """
+import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import resource
@@ -598,7 +600,7 @@ class Machine:
                 break
             result = self.write(pid, text)
         if result != 'ok':
-            words = self.error(pid) if pid else self.read('events')
+            words = self.error(pid) if pid else self.read('error') + self.read('events')
             raise Failure(f'{text!r} to {pid or "the root"}: {result}: {words}')
 
     def writer(self, pid, text, **arguments):
@@ -783,8 +785,38 @@ class Machine:
             if REPORT.search(demo.words()):
                 sys.stderr.write(demo.words())
                 problems.append('sanitizer report of a demo')
+        unprotect(self.mountpoint)
         shutil.rmtree(self.directory, ignore_errors=True)
         return problems
+
+
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL = 0x80086601, 0x40086602, 0x10
+
+
+def flags_of(path, change=None):
+    """Those of chattr(1), 0 where there are none; @change makes new ones of them."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return 0
+    try:
+        flags = array.array('i', [0])
+        fcntl.ioctl(fd, FS_IOC_GETFLAGS, flags)
+        if change:
+            fcntl.ioctl(fd, FS_IOC_SETFLAGS, array.array('i', [change(flags[0])]))
+        return flags[0]
+    except OSError:
+        return 0
+    finally:
+        os.close(fd)
+
+
+def unprotect(mountpoint):
+    """What a daemon that was killed has left of it can be removed."""
+    with contextlib.suppress(OSError):
+        if is_root():
+            flags_of(mountpoint, lambda flags: flags & ~FS_IMMUTABLE_FL)
+        os.chmod(mountpoint, 0o755)
 
 
 def show_threads(pid):

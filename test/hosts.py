@@ -107,7 +107,7 @@ class Host(harness.Machine):
         """Names of places, of whatever kind."""
         return [name for name in self.must_run('ls', self.inner_mountpoint).split()
                 if not name.isdigit() and
-                name not in ('ctl', 'events', 'gpus', 'metrics', 'self', 'status')]
+                name not in ('ctl', 'error', 'events', 'gpus', 'metrics', 'self', 'status')]
 
     def must_run(self, *command):
         status, out, err = self.run(*command)
@@ -323,6 +323,8 @@ os._exit(answer[0] if answer else 255)''', sys.executable)
                 child.stdout.close()
         for program in self.programs:
             program.popen.wait()
+        for host in self.hosts:
+            harness.unprotect(f'{host.directory}/mnt')
         shutil.rmtree(self.directory, ignore_errors=True)
         return problems
 

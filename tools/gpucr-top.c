@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <getopt.h>
 #include <locale.h>
-#include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "config.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/mount.h"
 #include "tools/top.h"
 
 #define INTERVAL_MIN_SEC 0.1
@@ -28,7 +28,7 @@ static const struct option_words {
 	{'o', "once", NULL, "print a table and end, as without a terminal"},
 	{'i', "interval", "SEC", "look again after so many seconds (default: 1)"},
 	{'s', "sort", "ORDER", "vram (default), held, idle, state or pid"},
-	{'m', "mount", "DIR", "the mount (default: $GPUCR_MOUNT, else the first one)"},
+	{'m', "mount", "DIR", "the mount (default: $GPUCR_MOUNT, else yours, else root's)"},
 	{'h', "help", NULL, "print this"},
 	{'V', "version", NULL, "print the version"},
 };
@@ -80,20 +80,11 @@ static int parse_order(const char *text, enum top_order *ret_order)
 static char *find_mount(void)
 {
 	const char *given = getenv("GPUCR_MOUNT");
-	const struct mntent *entry;
 	char *found = NULL;
-	FILE *mounts;
 
 	if (given && *given)
 		return strdup(given);
-	mounts = setmntent("/proc/self/mounts", "re");
-	if (!mounts)
-		return NULL;
-	while (!found && (entry = getmntent(mounts)))
-		if (!strcmp(entry->mnt_type, "fuse.gpucrfs"))
-			found = strdup(entry->mnt_dir);
-	endmntent(mounts);
-	return found;
+	return gcr_mount_search(&found) < 0 ? NULL : found;
 }
 
 static int print_once(const char *mount, enum top_order order)

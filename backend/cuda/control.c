@@ -12,6 +12,7 @@
 #include "backend/cuda/serve.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/confine.h"
 
 /* Restoring onto other GPUs came with CUDA 13.0, driver 580. */
 #define API_VERSION_GPU_PAIRS 13000
@@ -163,6 +164,10 @@ int main(void)
 	struct gcr_driver driver = {0};
 	struct gcr_error error = {0};
 
+	if (gcr_confine(GCR_CONFINE_CONTROL, &error) < 0) {
+		fprintf(stderr, "gpucr-control: %s\n", error.words);
+		return 2;
+	}
 	gcr_serve_prepare();
 	if (gcr_driver_open(&driver, &error) == 0)
 		gcr_driver_check_checkpoint(&driver, &error);

@@ -20,6 +20,7 @@
 #include "backend/cuda/worker_session.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/confine.h"
 
 #ifdef GCR_HIP
 #define PROGRAM "gpucr-worker-hip"
@@ -452,6 +453,10 @@ int main(int argc, char **argv)
 
 	if (argc != 2 || parse_uuid(argv[1], worker.uuid) < 0) {
 		fprintf(stderr, "usage: " PROGRAM " UUID (32 hexadecimal digits)\n");
+		return 2;
+	}
+	if (gcr_confine(GCR_CONFINE_WORKER, &error) < 0) {
+		fprintf(stderr, PROGRAM ": %s\n", error.words);
 		return 2;
 	}
 	gcr_serve_prepare();

@@ -20,6 +20,7 @@
 
 #include "backend/preload/bell.h"
 #include "backend/preload/connection.h"
+#include "backend/preload/ending.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hold.h"
 #include "backend/preload/limit.h"
@@ -410,6 +411,12 @@ static int park(const struct gcr_message *message, struct answer *answer)
 	return r;
 }
 
+static int driver_gone(const struct gcr_message *message, struct answer *answer)
+{
+	gcr_ending_begin();
+	return gcr_error_set(&answer->error, ESRCH, "the program is ending");
+}
+
 #define IN(phase) (1u << GCR_PRELOAD_##phase)
 #define ANYWHERE  (IN(RUNNING) | IN(GATED) | IN(HELD) | IN(HANDED) | IN(OUT) | IN(INCOMING))
 
@@ -439,6 +446,7 @@ static const struct request {
 	{GCR_MESSAGE_LET_GO, IN(INCOMING), IN(OUT), 0, let_go},
 	/* RUNNING: the driver alone has frozen the program. */
 	{GCR_MESSAGE_PARK, IN(OUT) | IN(RUNNING), 0, sizeof(struct gcr_park), park},
+	{GCR_MESSAGE_DRIVER_GONE, ANYWHERE, 0, 0, driver_gone},
 };
 
 static const char *phase_name(enum gcr_preload_phase phase)
@@ -473,6 +481,22 @@ static int handle(const struct gcr_message *message, struct answer *answer)
 	    request->type != GCR_MESSAGE_SETTLE)
 		gcr_managed_unprepare();
 	return request->handle(message, answer);
+}
+
+/*
+ * What has failed is the driver's end, which is the program's: nothing that was taken from it will
+ * be missed, and threads that wait at the gate may be in its exit.
+ */
+static int let_program_go(struct answer *answer)
+{
+	static const char words[] = "the program is ending";
+
+	open_gate();
+	/* Not formatted: threads may be stopped anywhere. */
+	if (answer->error.number != ESRCH)
+		memcpy(answer->error.words, words, sizeof(words));
+	answer->error.number = ESRCH;
+	return -ESRCH;
 }
 
 /* ---- without a daemon ---- */
@@ -510,7 +534,7 @@ static void end_grace(void)
 	if (gcr_managed_is_held())
 		return;
 	/* Should it not work now, it is tried again after every look. */
-	if (take_back(&error) == 0) {
+	if (take_back(&error) == 0 || gcr_is_ending()) {
 		agent.grace_ends_usec = 0;
 		open_gate();
 	}
@@ -573,6 +597,8 @@ static void serve(struct gcr_message *message)
 	int r = handle(message, &answer);
 
 	close_fds(message);
+	if (r < 0 && gcr_is_ending())
+		r = let_program_go(&answer);
 	send_result(message, r, &answer, started_usec);
 	if (!agent.parks)
 		return;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "backend/preload/capture.h"
+#include "backend/preload/ending.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/managed.h"
@@ -65,6 +66,8 @@ static struct context *find_primary(CUdevice device)
 
 static void add(CUcontext handle, CUdevice primary_of)
 {
+	gcr_ending_expect_context();
+
 	GCR_LOCK_SCOPE(&contexts.lock);
 	struct context *context;
 
@@ -248,16 +251,24 @@ static CUcontext known_primary(CUdevice device)
 	return context ? context->handle : NULL;
 }
 
-/* If the driver does not say it is what it was: work in it must not be overlooked. */
+/*
+ * If the driver does not say it is what it was: work in it must not be overlooked. After the
+ * driver's own end there is none.
+ */
 static bool is_active(CUdevice device)
 {
 	__typeof__(cuDevicePrimaryCtxGetState) *get_state = GCR_REAL(cuDevicePrimaryCtxGetState);
+	CUresult result = CUDA_ERROR_NOT_FOUND;
 	unsigned int flags;
 	int active = 0;
 
-	if (!get_state || get_state(device, &flags, &active) != CUDA_SUCCESS)
-		return known_primary(device) != NULL;
-	return active;
+	if (get_state)
+		result = get_state(device, &flags, &active);
+	if (result == CUDA_ERROR_DEINITIALIZED) {
+		gcr_ending_begin();
+		return false;
+	}
+	return result == CUDA_SUCCESS ? active : known_primary(device) != NULL;
 }
 
 GCR_OWN(cuDevicePrimaryCtxRetain);

@@ -7,8 +7,9 @@
 #include "lib/error.h"
 
 /*
- * Set @error to EIO and "CALL: NAME (code)"; returns -EIO. @result is not CUDA_SUCCESS, @call the
- * name in CUDA also where the words say HIP's.
+ * Set @error to EIO and "CALL: NAME (code)"; returns -EIO. A driver that has deinitialized is the
+ * program's end: -ESRCH then, and gcr_is_ending() from here on. @result is not CUDA_SUCCESS, @call
+ * the name in CUDA also where the words say HIP's.
  */
 int gcr_driver_failed(struct gcr_error *error, const char *call, CUresult result);
 

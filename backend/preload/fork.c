@@ -13,6 +13,7 @@
 #include "backend/preload/capture.h"
 #include "backend/preload/context.h"
 #include "backend/preload/descriptor.h"
+#include "backend/preload/ending.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/limit.h"
 #include "backend/preload/managed.h"
@@ -72,6 +73,7 @@ void gcr_preload_forget(void)
 	gcr_limits_forget();
 	gcr_memory_forget();
 	gcr_managed_forget();
+	gcr_ending_forget();
 	gcr_agent_forget();
 	gcr_descriptor_forget();
 }

@@ -16,6 +16,7 @@
 
 #include "backend/preload/capture.h"
 #include "backend/preload/context.h"
+#include "backend/preload/ending.h"
 #include "backend/preload/thread.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -70,7 +71,10 @@ struct patience {
 	int64_t pause_usec;
 };
 
-/* 0: look again; -ETIMEDOUT; -EINTR: the wake descriptor; -EAGAIN: a thread is held. */
+/*
+ * 0: look again; -ETIMEDOUT; -EINTR: the wake descriptor; -EAGAIN: a thread is held; -ESRCH: the
+ * program is ending.
+ */
 static int pause_a_little(void *argument)
 {
 	struct patience *patience = argument;
@@ -82,6 +86,8 @@ static int pause_a_little(void *argument)
 		sched_yield();
 		return 0;
 	}
+	if (gcr_is_ending())
+		return -ESRCH;
 	now = gcr_clock_usec();
 	if (now >= patience->deadline_usec)
 		return -ETIMEDOUT;
@@ -259,7 +265,7 @@ static int let_through(struct patience *patience, int64_t usec, struct gcr_error
  * at the gate. Whether a thread is the driver's can only be guessed, so with those that may be let
  * through nothing is certain: it is tried with and without them, for longer and longer.
  */
-int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
+static int close_gate(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
 {
 	struct patience patience = {
 		.deadline_usec = gcr_clock_usec() + timeout_usec,
@@ -280,4 +286,15 @@ int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
 			return r;
 		retreat_usec *= 2;
 	}
+}
+
+int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
+{
+	int r = gcr_is_ending() ? -ESRCH : close_gate(timeout_usec, wake_fd, error);
+
+	/* Who notices the exit is inside meanwhile: after a close the flag says how it is. */
+	if (!gcr_is_ending())
+		return r;
+	gcr_gate_open();
+	return gcr_error_set(error, ESRCH, "the program is ending");
 }

@@ -53,7 +53,7 @@ void gcr_gate_submitted(void);
  * stays closed, except where a capture is open. -EINTR: @wake_fd became readable, likewise. Closed
  * already: waits again for what is missing. -EIO: the driver says that a context has failed;
  * -EOPNOTSUPP: it cannot say whether one is idle, or nothing orders the threads. Open the gate
- * then.
+ * then. -ESRCH: the program is ending, and the gate is open.
  */
 int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error);
 void gcr_gate_open(void);

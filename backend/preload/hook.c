@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "backend/preload/agent.h"
+#include "backend/preload/ending.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
@@ -206,5 +207,6 @@ void gcr_hook_start(void)
 {
 	gcr_reals_pin();
 	look_for_other_dlsym();
+	gcr_ending_expect();
 	gcr_agent_start();
 }

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "backend/cuda/cuda_api.h"
@@ -120,21 +121,35 @@ void gcr_limits_shrink(void)
 
 /* ---- restore ---- */
 
-static int say(CUresult result, size_t bytes, struct gcr_error *error)
+/* The GPU of the current context in words, if the driver tells it. */
+static void name_gpu(char *ret_name, size_t size)
 {
 	__typeof__(cuCtxGetDevice) *get_device = GCR_REAL(cuCtxGetDevice);
-	CUdevice device = CU_DEVICE_INVALID;
+	CUdevice device;
 
-	if (get_device)
-		get_device(&device);
+	if (get_device && get_device(&device) == CUDA_SUCCESS && device >= 0)
+		snprintf(ret_name, size, "GPU %d of the program", (int)device);
+	else
+		snprintf(ret_name, size, "a GPU of the program");
+}
+
+/* @is_current: the context is. */
+static int say(const char *call, CUresult result, size_t bytes, bool is_current,
+	       struct gcr_error *error)
+{
+	char gpu[48] = "a GPU of the program";
+	int r;
+
+	if (is_current)
+		name_gpu(gpu, sizeof(gpu));
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		return gcr_error_set(error, ENOMEM,
-				     "GPU %d of the program has too little free memory for the "
-				     "stacks of its kernels (%zu bytes a thread)",
-				     (int)device, bytes);
-	gcr_driver_failed(error, "cuCtxSetLimit", result);
-	gcr_error_prefix(error, "the stack limit of GPU %d cannot be set back", (int)device);
-	return -EIO;
+				     "%s has too little free memory for the stacks of its kernels "
+				     "(%zu bytes a thread)",
+				     gpu, bytes);
+	r = gcr_driver_failed(error, call, result);
+	gcr_error_prefix(error, "the stack limit of %s cannot be set back", gpu);
+	return r;
 }
 
 /* The context is current. */
@@ -143,14 +158,16 @@ static int restore_current(const struct driver *driver, size_t bytes, struct gcr
 	size_t now = 0;
 	CUresult result = driver->get(&now, CU_LIMIT_STACK_SIZE);
 
-	if (result == CUDA_SUCCESS && now == bytes)
-		return 0;
-	if (result == CUDA_SUCCESS)
-		result = driver->set(CU_LIMIT_STACK_SIZE, bytes);
-	if (result == CUDA_SUCCESS)
-		result = driver->get(&now, CU_LIMIT_STACK_SIZE);
 	if (result != CUDA_SUCCESS)
-		return say(result, bytes, error);
+		return say("cuCtxGetLimit", result, bytes, true, error);
+	if (now == bytes)
+		return 0;
+	result = driver->set(CU_LIMIT_STACK_SIZE, bytes);
+	if (result != CUDA_SUCCESS)
+		return say("cuCtxSetLimit", result, bytes, true, error);
+	result = driver->get(&now, CU_LIMIT_STACK_SIZE);
+	if (result != CUDA_SUCCESS)
+		return say("cuCtxGetLimit", result, bytes, true, error);
 	if (now != bytes)
 		return gcr_error_set(error, EIO, "a stack limit was set back to %zu, and is %zu",
 				     bytes, now);
@@ -166,7 +183,7 @@ static int restore_one(const struct driver *driver, const struct limit *limit,
 
 	result = driver->push(limit->context);
 	if (result != CUDA_SUCCESS)
-		return say(result, limit->bytes, error);
+		return say("cuCtxPushCurrent", result, limit->bytes, false, error);
 	r = restore_current(driver, limit->bytes, error);
 	driver->pop(&popped);
 	return r;

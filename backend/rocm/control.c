@@ -8,6 +8,7 @@
 
 #include "backend/cuda/serve.h"
 #include "backend/rocm/kfd.h"
+#include "lib/confine.h"
 
 static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
 {
@@ -35,6 +36,10 @@ int main(void)
 	struct gcr_driver driver = {0};
 	struct gcr_error error = {0};
 
+	if (gcr_confine(GCR_CONFINE_CONTROL, &error) < 0) {
+		fprintf(stderr, "gpucr-control-hip: %s\n", error.words);
+		return 2;
+	}
 	if (gcr_kfd_list(&reply, &error) == 0 && reply.gpus_count == 0)
 		gcr_error_set(&error, ENODEV, "the AMD GPU driver (amdgpu, KFD) shows no GPU");
 	/* Only now the simulator's files are sure to be there. */

@@ -53,6 +53,9 @@ static CUresult serve(const struct checkpoint_request *request)
 
 	if (request->verb >= CHECKPOINT_VERBS_COUNT || request->pair_count > SIM_MAX_GPUS)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* Assumed of the real driver: as of a process that has never called cuInit. */
+	if (process_is_deinitialized())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (checkpoint_holds_nothing() &&
 	    checkpoint_register_again(server_pid, server_tid, request->start_time) < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;

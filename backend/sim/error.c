@@ -165,6 +165,9 @@ CUresult cuGetErrorName(CUresult error, const char **text)
 	if (!text)
 		return CUDA_ERROR_INVALID_VALUE;
 	*text = NULL;
+	/* Seen on 580.159: then no error has a name any more. */
+	if (process_is_deinitialized())
+		return CUDA_ERROR_DEINITIALIZED;
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(results); i++)
 		if (results[i].result == error) {
 			*text = results[i].name;
@@ -178,6 +181,8 @@ CUresult cuGetErrorString(CUresult error, const char **text)
 	if (!text)
 		return CUDA_ERROR_INVALID_VALUE;
 	*text = NULL;
+	if (process_is_deinitialized())
+		return CUDA_ERROR_DEINITIALIZED;
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(results); i++)
 		if (results[i].result == error) {
 			*text = results[i].words;

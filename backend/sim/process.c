@@ -30,6 +30,7 @@ static struct {
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialized;
 static atomic_bool forked;
+static atomic_bool deinitialized;
 static __thread bool callback_thread;
 static __thread bool inside; /* the gate, for a call that other calls carry out */
 
@@ -77,7 +78,10 @@ struct sim_call sim_enter(const char *name, int flags)
 {
 	struct sim_call call = {.result = CUDA_SUCCESS};
 
-	if (atomic_load(&forked) || (!(flags & SIM_CALL_BEFORE_INIT) && !atomic_load(&initialized)))
+	if (atomic_load(&deinitialized))
+		call.result = CUDA_ERROR_DEINITIALIZED;
+	else if (atomic_load(&forked) ||
+		 (!(flags & SIM_CALL_BEFORE_INIT) && !atomic_load(&initialized)))
 		call.result = CUDA_ERROR_NOT_INITIALIZED;
 	else if (callback_thread)
 		call.result = CUDA_ERROR_NOT_PERMITTED;
@@ -148,6 +152,28 @@ void gate_open(void)
 	pthread_mutex_lock(&gate.lock);
 	gate.closed = false;
 	pthread_cond_broadcast(&gate.changed);
+	pthread_mutex_unlock(&gate.lock);
+}
+
+bool process_is_deinitialized(void)
+{
+	return atomic_load(&deinitialized);
+}
+
+/*
+ * The driver's exit handler, which cuInit has registered: what the program runs after that, static
+ * destructors and its other threads, gets CUDA_ERROR_DEINITIALIZED of every call. Like a call the
+ * handler waits while the process is locked. Seen on 580.159: a program that was frozen as it ended
+ * had deinitialized right after its Unlock.
+ */
+static void deinitialize(void)
+{
+	if (atomic_load(&forked))
+		return;
+	pthread_mutex_lock(&gate.lock);
+	while (gate.closed)
+		pthread_cond_wait(&gate.changed, &gate.lock);
+	atomic_store(&deinitialized, true);
 	pthread_mutex_unlock(&gate.lock);
 }
 
@@ -309,6 +335,7 @@ static CUresult initialize(void)
 	if (r < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	pthread_atfork(NULL, NULL, fork_child);
+	atexit(deinitialize);
 	return CUDA_SUCCESS;
 }
 

@@ -129,6 +129,8 @@ void sim_leave(struct sim_call *call);
 CUresult gate_close(unsigned timeout_ms);
 void gate_open(void);
 bool sim_on_callback_thread(void);
+/* The driver's exit handler has run: no call does anything any more. */
+bool process_is_deinitialized(void);
 void sim_set_callback_thread(void);
 int device_files_open(void);
 void device_files_close(void);

@@ -11,87 +11,11 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/mount.h"
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 
 #define EVENTS_TAIL_BYTES (64 * 1024)
-
-/* /proc/self/mountinfo has blanks and backslashes as \ooo. In place. */
-static void unescape(char *text)
-{
-	char *to = text;
-
-	for (const char *from = text; *from; from++) {
-		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' &&
-		    from[2] <= '7' && from[3] >= '0' && from[3] <= '7') {
-			*to++ = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 |
-				       (from[3] - '0'));
-			from += 3;
-		} else {
-			*to++ = *from;
-		}
-	}
-	*to = '\0';
-}
-
-/* The number behind "NAME=" in a list of options. */
-static bool option_number(const char *options, const char *name, unsigned long *ret_number)
-{
-	size_t length = strlen(name);
-
-	for (const char *option = options; option; option = strchr(option, ',')) {
-		option += *option == ',';
-		if (!strncmp(option, name, length) && option[length] == '=') {
-			*ret_number = strtoul(option + length + 1, NULL, 10);
-			return true;
-		}
-	}
-	return false;
-}
-
-/* One line of mountinfo (proc_pid_mountinfo(5)), which is changed. NULL: not one of ours. */
-static char *mount_point(char *line)
-{
-	char *after = strstr(line, " - ");
-	char *where = line;
-	char *options;
-	unsigned long user;
-
-	if (!after || strncmp(after + 3, "fuse.gpucrfs ", 13))
-		return NULL;
-	options = strrchr(after, ' ');
-	if (!option_number(options + 1, "user_id", &user) || (user && user != geteuid()))
-		return NULL;
-	for (int field = 1; field < 5; field++) {
-		where = strchr(where, ' ');
-		if (!where)
-			return NULL;
-		where++;
-	}
-	where[strcspn(where, " ")] = '\0';
-	unescape(where);
-	return where;
-}
-
-static int search_mount(char **ret_mount)
-{
-	_cleanup_free_ char *text = NULL;
-	char *rest;
-	int r = gcr_file_read("/proc/self/mountinfo", &text, NULL);
-
-	if (r < 0)
-		return r;
-	rest = text;
-	for (char *line; (line = strsep(&rest, "\n"));) {
-		const char *where = mount_point(line);
-
-		if (where) {
-			*ret_mount = strdup(where);
-			return *ret_mount ? 0 : -ENOMEM;
-		}
-	}
-	return -ENOENT;
-}
 
 int gcr_mount_find(char **ret_mount, struct gcr_error *error)
 {
@@ -106,7 +30,7 @@ int gcr_mount_find(char **ret_mount, struct gcr_error *error)
 					     "GPUCR_MOUNT is not an absolute path: %s", given);
 		mount = strdup(given);
 	} else {
-		r = search_mount(&mount);
+		r = gcr_mount_search(&mount);
 		if (r < 0)
 			return gcr_error_set(error, -r, "no gpucrfs is mounted");
 	}

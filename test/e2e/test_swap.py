@@ -323,9 +323,10 @@ def test_thaw_fails_once():
         demo = machine.ready_demo()
         machine.must(demo.pid, 'freeze data')
         wait_for(lambda: wanted(machine, demo.pid), 'it to want its GPU')
+        machine.watch_faults()
         machine.faults('cuMemMap thread=gpucr-agent nth=1 error=CUDA_ERROR_OUT_OF_MEMORY')
         watch = Swap(machine, '--idle', LONG)
-        watch.wait_words(f'thaw {demo.pid}: ')
+        machine.wait_faulted()
         watch.wait(rf'^{demo.pid} thawed$')
         demo.wait_ticks()
         equal(watch.end(), 130)
@@ -410,8 +411,10 @@ def turns_of(machine, watch, demo, seconds):
     """It goes by hand and comes back: whatever the other one waits for has been looked at again."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
+        wait_for(lambda: machine.state(demo.pid) == 'running', 'it to be back')
         turns = watch.count(rf'^{demo.pid} thawed$')
-        machine.must(demo.pid, 'freeze data')
+        if machine.write(demo.pid, 'freeze data') == 'EBUSY':  # it is its turn to go
+            continue
         watch.wait(rf'^{demo.pid} thawed$', turns + 1)
 
 
@@ -444,12 +447,63 @@ def test_did_not_fit():
         alone = machine.ready_demo('--bytes', '30M', '--buffers', 2, env={'GPUCR_PRELOAD_VMM': '0'})
         watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
         watch.wait_words(f'thaw {large.pid}: it would not fit')
+        wait_for(lambda: re.search(rf'^{large.pid} .* its thaw needs more than freezing all others',
+                                   must_swap(machine, 'status'), re.M), 'the reason')
         turns_of(machine, watch, small, 6)
         check(watch.count(rf'^{small.pid} frozen') <= 3, 'it is frozen again and again')
         equal(watch.words().count(f'thaw {large.pid}: it would not fit'), 1)
+        equal(watch.words().count(f'thaw {large.pid}: ENOMEM'), 1)
         alone.end()
         watch.wait(rf'^{large.pid} thawed$')
         equal(watch.end(), 130)
+
+
+def test_stopped_for_a_while():
+    """Two that run are stopped while two frozen ones want the GPU: then all have their turns."""
+    with Machine(**{**SMALL, 'vram': '36M'}) as machine:
+        demos = [machine.ready_demo(*MODEL) for _ in range(2)]
+        for demo in demos:
+            machine.must(demo.pid, 'freeze data')
+        running = [machine.ready_demo(*MODEL) for _ in range(2)]
+        for demo in demos:
+            wait_for(lambda pid=demo.pid: wanted(machine, pid), 'it to want its GPU')
+        for demo in running:
+            os.kill(demo.pid, signal.SIGSTOP)
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.1')
+        try:
+            for demo in running:
+                watch.wait_words(f'freeze {demo.pid}: EOPNOTSUPP')
+            wait_for(lambda: re.search(rf'^{demos[0].pid} .* could not be frozen',
+                                       must_swap(machine, 'status'), re.M), 'the reason')
+        finally:
+            for demo in running:
+                os.kill(demo.pid, signal.SIGCONT)
+        for demo in demos + running:
+            watch.wait(rf'^{demo.pid} thawed$', 2, 60 * harness.SLOW)
+            demo.wait_ticks()
+        equal(watch.end(), 130)
+
+
+def test_foreign_holder():
+    """Beside a program that nobody can freeze two of four fit: all are served again and again."""
+    harness.needs_cuda('there is no engine driver')
+    with Machine(**{**SMALL, 'vram': '64M'}) as machine:
+        foreign = machine.ready_demo('--bytes', '32M', '--buffers', 2, '--tick', 60000,
+                                     env={'GPUCR_PRELOAD': ''})
+        demos = frozen_models(machine, 4)
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.05')
+        for demo in demos:
+            watch.wait(rf'^{demo.pid} thawed$', 16, 120 * harness.SLOW)
+            demo.wait_ticks()
+        equal(watch.count(rf'^{foreign.pid} '), 0)
+        status, output, _ = swap(machine, 'status', '--metrics')
+        equal(status, 0)
+        turns = float(re.search(r'^gpucrswap_turns_total\{gpus="all"\} (\S+)$', output, re.M).group(1))
+        waits = float(re.search(r'^gpucrswap_waits_total\{gpus="all"\} (\S+)$', output, re.M).group(1))
+        check(turns >= 64 and waits >= turns, output)
+        check(output.endswith('# EOF\n'), output)
+        equal(watch.end(), 130)
+        equal(swap(machine, 'status')[0], 1, 'the status of one that has ended')
 
 
 if __name__ == '__main__':

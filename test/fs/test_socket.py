@@ -222,6 +222,120 @@ def test_other_users_may_register():
         machine.wait_status(demo.pid, 'registered', 'yes')
 
 
+def as_user(uid, function):
+    """function() in a child process of that user, which goes on until it is told to end: its pid, and
+    a pipe that ends it when it is closed. The function has returned."""
+    said, say = os.pipe()
+    wait, end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(end)
+            os.setgid(uid)
+            os.setuid(uid)
+            function()
+            os.write(say, b'x')
+            os.read(wait, 1)
+        finally:
+            os._exit(0)
+    os.close(say)
+    os.close(wait)
+    os.read(said, 1)
+    os.close(said)
+    return pid, end
+
+
+def demo_with_pid(machine, pid):
+    """A program of another user that gets this number, which is free."""
+    for _ in range(50):
+        with open('/proc/sys/kernel/ns_last_pid', 'w', encoding='ascii') as file:
+            file.write(str(pid - 1))
+        demo = machine.demo('--bytes', '4M', '--buffers', 1, '--tick', 20, uid=NOBODY,
+                            env={'GPUCR_PRELOAD_VMM': '1'})
+        if demo.pid == pid:
+            return demo.wait_ready()
+        demo.end()
+    raise Skip(f'no program gets the number {pid}')
+
+
+def test_old_connection_of_a_number_used_again():
+    """An attacker's process connects, leaves the socket to its child, and ends. The number is then
+    a victim's: what comes through the socket is not the victim's word."""
+    if not harness.is_root():
+        raise Skip('only root can become another user')
+    with Machine() as machine:
+        kept, keep = os.pipe()
+        pid, end = as_user(4001, lambda: attack(machine, kept))
+        os.close(end)
+        os.waitpid(pid, 0)
+        victim = demo_with_pid(machine, pid)
+        machine.wait_status(victim.pid, 'registered', 'yes')
+        os.write(keep, b'x')
+        wait_for(lambda: 'its process has ended' in machine.log(), 'the attacker to be dropped')
+        os.close(keep)
+        os.close(kept)
+        equal(machine.status(victim.pid)['registered'], 'yes')
+        machine.must(victim.pid, 'freeze')
+        machine.must(victim.pid, 'thaw')
+        equal(machine.status(victim.pid)['engine'], 'vmm')
+
+
+def attack(machine, wait):
+    """Connect; a child that outlives us registers on that connection when it is told to."""
+    peer = connect(machine)
+    if not os.fork():
+        try:
+            os.read(wait, 1)
+            page = os.memfd_create('gpucr-page', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(page, 1 << 20)
+            os.pwrite(page, struct.pack('=IIII', PAGE_MAGIC, 1, RUNNING, 0), 0)
+            fcntl.fcntl(page, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+            body = message(payload=struct.pack('=II40s', 1, RUNNING, b''))
+            socket.send_fds(peer, [body], [page])
+            peer.recv(100)
+        finally:
+            os._exit(0)
+    peer.close()
+
+
+def test_second_connection_of_a_process():
+    """One that is in use is not replaced."""
+    with Machine() as machine:
+        first = register(machine, 0, RUNNING)
+        wait_for(lambda: os.getpid() in machine.pids(), 'us in the list')
+        second = register(machine, 0, RUNNING)
+        check(is_dropped(second), 'the second one')
+        check(is_open(first), 'the first one')
+        first.close()
+        third = register(machine, 0, RUNNING)
+        wait_for(lambda: os.getpid() in machine.pids(), 'us in the list again')
+        check(is_open(third), 'the one after the first')
+        third.close()
+        second.close()
+
+
+def test_connections_of_one_user():
+    """They run out for that user alone, and silent ones make room after a while."""
+    if not harness.is_root():
+        raise Skip('only root can become another user')
+    with Machine() as machine:
+        peers = []
+
+        def connect_many():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (6000, 6000))
+            for _ in range(4500):
+                peers.append(connect(machine))
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (6000, 6000))
+        pid, end = as_user(4001, connect_many)
+        demo = machine.ready_demo(uid=NOBODY)
+        machine.wait_status(demo.pid, 'registered', 'yes')
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        os.close(end)
+        os.waitpid(pid, 0)
+
+
 def test_registration_ends_with_the_program():
     with Machine() as machine:
         demo = machine.ready_demo()

@@ -239,6 +239,80 @@ def test_notification():
         equal(machine.daemon.wait(harness.PATIENCE_SEC), 0)
 
 
+def is_protected(machine):
+    status = os.stat(machine.mountpoint)
+    return bool(harness.flags_of(machine.mountpoint) & harness.FS_IMMUTABLE_FL or
+                status.st_mode & 0o777 == 0)
+
+
+def write_to_bare(machine):
+    """As a shell does that knows nothing of the daemon's end."""
+    with open(f'{machine.mountpoint}/ctl', 'w', encoding='ascii') as file:
+        file.write('freeze\n')
+
+
+def kill_and_unmount(machine):
+    machine.daemon.kill()
+    machine.daemon.wait()
+    command = ['umount', '-l'] if harness.is_root() else ['fusermount3', '-u', '-z']
+    subprocess.run([*command, machine.mountpoint], check=True)
+
+
+def test_written_to_while_no_daemon_is_there():
+    """A frozen process is reached again, whatever has come into the bare directory meanwhile."""
+    with Machine(vmm=True) as machine:
+        demo = machine.ready_demo()
+        machine.wait_status(demo.pid, 'registered', 'yes')
+        machine.must(demo.pid, 'freeze')
+        kill_and_unmount(machine)
+        check(is_protected(machine), 'the directory beneath')
+        if harness.flags_of(machine.mountpoint) & harness.FS_IMMUTABLE_FL:
+            equal(harness.error_of(lambda: write_to_bare(machine)), 'EPERM')
+        # Where there are no such flags root can write to it.
+        harness.unprotect(machine.mountpoint)
+        write_to_bare(machine)
+        machine.start()
+        equal(machine.state(demo.pid), 'frozen')
+        check(f'{machine.mountpoint}/ctl is not of the mount' in machine.log(), machine.log())
+        # Over a mount that is dead, with nothing frozen, too.
+        machine.must(demo.pid, 'thaw')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        machine.start()
+        equal(machine.stop(), 0)
+        check(not is_protected(machine), 'the directory is as it was')
+        # What nobody has to come back to is not hidden.
+        refuse(machine.command(), 'not empty', machine.env)
+        equal(os.listdir(machine.mountpoint), ['ctl'])
+        check(not os.path.exists(f'{machine.runtime}/mountpoint'), 'nothing is left of it')
+
+
+def test_mountpoint_is_as_it_was():
+    """Its mode, and a flag that it had; also when the next daemon is elsewhere, or fails."""
+    with Machine(start=False) as machine:
+        os.chmod(machine.mountpoint, 0o1755)
+        machine.start()
+        equal(machine.stop(), 0)
+        equal(os.stat(machine.mountpoint).st_mode & 0o7777, 0o1755)
+        check(not is_protected(machine), 'it can be written to')
+        machine.start()
+        first = machine.mountpoint
+        kill_and_unmount(machine)
+        check(is_protected(machine), 'it is left so')
+        machine.mountpoint = f'{machine.directory}/other'
+        os.mkdir(machine.mountpoint)
+        machine.start()
+        equal(machine.stop(), 0)
+        equal(os.stat(first).st_mode & 0o7777, 0o1755)
+        equal(harness.flags_of(first) & harness.FS_IMMUTABLE_FL, 0)
+        if harness.is_root() and harness.flags_of(
+                first, lambda flags: flags | harness.FS_IMMUTABLE_FL):
+            machine.mountpoint = first
+            machine.start()
+            equal(machine.stop(), 0)
+            check(harness.flags_of(first) & harness.FS_IMMUTABLE_FL, 'the flag was there before')
+
+
 def test_stale_mount():
     """What a daemon that was killed left behind is taken away."""
     with Machine() as machine:
@@ -350,7 +424,13 @@ def try_ordinary_user(machine, roots):
     machine.daemon.wait()
     machine.start()
     equal(machine.state(demo.pid), 'running')
+    kill_and_unmount(machine)
+    if not harness.is_root():
+        equal(harness.error_of(lambda: write_to_bare(machine)), 'EACCES')
+    machine.start()
+    equal(machine.state(demo.pid), 'running')
     equal(machine.stop(), 0)
+    check(not is_protected(machine), 'the mountpoint is as it was')
 
 
 if __name__ == '__main__':

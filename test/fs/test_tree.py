@@ -14,7 +14,7 @@ import harness
 import vendor
 from harness import MIB, NOBODY, Failure, Machine, Skip, check, equal, same_for_both, wait_for
 
-ROOT = {'ctl': 0o222, 'status': 0o444, 'events': 0o444, 'metrics': 0o444}
+ROOT = {'ctl': 0o222, 'status': 0o444, 'error': 0o444, 'events': 0o444, 'metrics': 0o444}
 PROCESS = {'ctl': 0o200, 'status': 0o400, 'error': 0o400, 'events': 0o400, 'maps': 0o400,
            'criu.log': 0o400}
 DIRECTORIES = ['snapshot']
@@ -38,7 +38,7 @@ def mode_of(path):
 def test_root():
     with Machine(gpus=3) as machine:
         equal(sorted(os.listdir(machine.mountpoint)),
-              ['ctl', 'events', 'gpus', 'metrics', 'self', 'status'])
+              ['ctl', 'error', 'events', 'gpus', 'metrics', 'self', 'status'])
         for name, mode in ROOT.items():
             status = os.lstat(machine.path(name))
             equal(oct(stat.S_IMODE(status.st_mode)), oct(mode), name)

@@ -15,6 +15,7 @@ import sys
 import time
 
 from amd import AmdParts
+from ending import EndingParts
 from fast import GIB, FastParts
 from idle import IdleParts
 from rig import (MIB, Failure, Rig, Stuck, errno_name, finish_verb, guarded, is_alive,
@@ -99,7 +100,7 @@ def has_torch_for_rocm():
         return False
 
 
-class Suite(FastParts, DumpParts, AmdParts, IdleParts):
+class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts):
     def __init__(self, options):
         self.options = options
         self.sizes = Sizes(options)
@@ -460,7 +461,8 @@ class Suite(FastParts, DumpParts, AmdParts, IdleParts):
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
              "pack", "swap", "files", "verify", "digest", "store", "dump-small", "dump", "worker",
-             "two", "sanitizer", "steps", "cycles", "full", "refuse", "interrupt", "kill", "daemon"]
+             "two", "ending", "sanitizer", "steps", "cycles", "full", "refuse", "interrupt",
+             "kill", "daemon"]
     # Those that mean something on an AMD GPU, dumps last: nobody knows how they go there.
     HIP_PARTS = ["demo", "again", "without", "data", "kinds", "files", "verify", "transformer",
                  "bench", "torch", "arrays", "store", "worker", "two", "steps",
@@ -544,6 +546,8 @@ def parse_arguments():
     parser.add_argument("--managed", help="the program made from managed.c (not with --hip)")
     parser.add_argument("--digest-rate",
                         help="the program made from digest_rate.c (not with --hip)")
+    parser.add_argument("--ending", metavar="FILE[,FILE]",
+                        help="the programs made from ending.c and, with nvcc, from ending.cu")
     parser.add_argument("--work", required=True, help="an empty directory to work in")
     parser.add_argument("--output", required=True, help="where logs and tables go")
     parser.add_argument("--sim", action="store_true", help="use the simulated GPU")
@@ -565,8 +569,8 @@ def parse_arguments():
     if options.hip:
         # Without it nothing can be frozen there.
         options.preload = True
-    elif not options.managed or not options.digest_rate:
-        parser.error("--managed and --digest-rate are needed")
+    elif not options.managed or not options.digest_rate or not options.ending:
+        parser.error("--managed, --digest-rate and --ending are needed")
     options.vram = 2 * GIB
     return options
 

@@ -130,6 +130,93 @@ static void test_not_recoverable_and_daemon_dies(void)
 	come_back();
 }
 
+/* ---- the driver has deinitialized ---- */
+
+static CUresult say_gone(void)
+{
+	return CUDA_ERROR_DEINITIALIZED;
+}
+
+static void end_driver(void)
+{
+	static const enum gcr_entry entries[] = {
+		GCR_ENTRY_cuMemMap,
+		GCR_ENTRY_cuMemImportFromShareableHandle,
+		GCR_ENTRY_cuMemUnmap,
+		GCR_ENTRY_cuDevicePrimaryCtxGetState,
+		GCR_ENTRY_cuCtxPushCurrent_v2,
+		GCR_ENTRY_cuCtxGetDevice,
+		GCR_ENTRY_cuGetErrorName,
+	};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(entries); i++)
+		atomic_store(&gcr_reals[entries[i]], (void *)say_gone);
+}
+
+/* Up to the hand-over, with a thread that comes to the closed gate. */
+static pthread_t freeze_thread(uint32_t flags)
+{
+	struct gcr_gate_request gate = {.timeout_ms = 30000};
+	struct gcr_hand_over request = {.generation = "a generation", .flags = flags};
+	pthread_t thread;
+
+	listen_for_agent();
+	use_gpu();
+	CHECK(cuMemAlloc_v2(&memory, 16 * MIB) == CUDA_SUCCESS);
+	CHECK(meet_agent() == GCR_PRELOAD_RUNNING);
+	CHECK(ask(GCR_MESSAGE_GATE_CLOSE, &gate, sizeof(gate), GCR_PRELOAD_GATED) == 0);
+	CHECK(ask(GCR_MESSAGE_HAND_OVER, &request, sizeof(request), GCR_PRELOAD_HANDED) == 0);
+	thread = start_to_pass();
+	wait_until(waits_at_gate);
+	return thread;
+}
+
+/* Its threads go on, and it cannot be frozen again. */
+static void check_let_go(pthread_t thread)
+{
+	struct gcr_gate_request gate = {.timeout_ms = 30000};
+
+	end(thread);
+	CHECK(!is_closed());
+	CHECK(gcr_gate_page()->flags & GCR_PAGE_ENDING);
+	CHECK(ask(GCR_MESSAGE_GATE_CLOSE, &gate, sizeof(gate), GCR_PRELOAD_RUNNING) == ESRCH);
+	CHECK(!is_closed());
+	CHECK(ask(GCR_MESSAGE_GATE_OPEN, NULL, 0, GCR_PRELOAD_RUNNING) == 0);
+}
+
+static void deinitialize_in(uint32_t flags)
+{
+	pthread_t thread = freeze_thread(flags);
+	struct gcr_result result;
+
+	end_driver();
+	CHECK(ask(GCR_MESSAGE_TAKE_BACK, NULL, 0, GCR_PRELOAD_RUNNING) == ESRCH);
+	gcr_message_payload(&message, &result, sizeof(result));
+	CHECK(strstr(result.words, "CUDA_ERROR_DEINITIALIZED (4)") && !strstr(result.words, "-2"));
+	check_let_go(thread);
+}
+
+static void test_deinitialized(void)
+{
+	deinitialize_in(0);
+}
+
+/* The limits come first. */
+static void test_deinitialized_with_limits(void)
+{
+	deinitialize_in(GCR_HAND_OVER_SHRINK);
+}
+
+/* The daemon has learned it from the driver. */
+static void test_driver_gone(void)
+{
+	pthread_t thread = freeze_thread(0);
+
+	CHECK(ask(GCR_MESSAGE_COMMIT, NULL, 0, GCR_PRELOAD_OUT) == 0);
+	CHECK(ask(GCR_MESSAGE_DRIVER_GONE, NULL, 0, GCR_PRELOAD_RUNNING) == ESRCH);
+	check_let_go(thread);
+}
+
 /* ---- somebody wants the GPU ---- */
 
 static void listing(void)
@@ -171,6 +258,9 @@ static void test_wanted(void)
 
 static const struct gate_test tests[] = {
 	{"wanted", test_wanted},
+	{"deinitialized", test_deinitialized},
+	{"deinitialized with limits", test_deinitialized_with_limits},
+	{"driver gone", test_driver_gone},
 	{"not recoverable", test_not_recoverable},
 	{"not recoverable and daemon dies", test_not_recoverable_and_daemon_dies},
 };

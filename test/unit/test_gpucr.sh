@@ -123,7 +123,7 @@ check 'failure: status' 1 "$status"
 check 'failure: words of error' \
     'gpucr: freeze 123: the store is full: 3 GiB needed, 1 GiB there' "$(cat "$work/err")"
 
-# Several: the words are those that the root's events got since.
+# Several: those that have failed since are named by the root's events.
 rm "$GPUCR_MOUNT/ctl"
 ln -s /dev/full "$GPUCR_MOUNT/ctl"
 echo 'T 123 - verb freeze EIO an old failure' >"$GPUCR_MOUNT/events"
@@ -131,6 +131,15 @@ run freeze 123 456
 check 'failure of several: status' 1 "$status"
 check 'failure of several: words' 'gpucr: freeze 123 456: No space left on device' \
     "$(cat "$work/err")"
+# Refused as a whole: in the root's own words.
+echo 'ESRCH: there is no process 456' >"$GPUCR_MOUNT/error"
+run freeze 123 456
+check 'refusal of several: status' 1 "$status"
+check 'refusal of several: words' 'gpucr: freeze: ESRCH: there is no process 456' \
+    "$(cat "$work/err")"
+echo ok >"$GPUCR_MOUNT/error"
+run freeze 123 456
+check 'several, and no words' 'gpucr: freeze 123 456: No space left on device' "$(cat "$work/err")"
 rm "$GPUCR_MOUNT/ctl"
 : >"$GPUCR_MOUNT/ctl"
 
@@ -143,15 +152,19 @@ ln -s /dev/full "$GPUCR_MOUNT/700/ctl"
 mkdir "$work/bin"
 cat >"$work/bin/cat" <<END
 #!/bin/sh
-[ \$# -gt 0 ] || printf '%s\n' 'T 456 - verb freeze ENOSPC no room' \\
-    'T 9 - verb freeze EIO of another' >>"$GPUCR_MOUNT/events"
+[ \$# -gt 0 ] || printf '%s\n' 'T 456 - verb freeze ENOSPC' \\
+    'T 9 - verb freeze EIO' >>"$GPUCR_MOUNT/events"
 PATH=\${PATH#*:}
 exec cat "\$@"
 END
 chmod +x "$work/bin/cat"
+echo 'ENOSPC: no room' >"$GPUCR_MOUNT/456/error"
 PATH="$work/bin:$PATH" run freeze 700
 check 'failure of a launcher: status' 1 "$status"
 check 'failure of a launcher: words' 'gpucr: freeze 456: ENOSPC: no room' "$(cat "$work/err")"
+echo ok >"$GPUCR_MOUNT/456/error"
+PATH="$work/bin:$PATH" run freeze 700
+check 'failure of a launcher, whose words have gone' 'gpucr: freeze 456: ENOSPC' "$(cat "$work/err")"
 rm -r "$GPUCR_MOUNT/700"
 
 # A ctl that cannot even be opened: then `error` is about something else.

@@ -269,10 +269,9 @@ def check_tools(verbs, verb_options):
     for option in sorted(options):
         check(option in completion, f'completions/gpucr-migrate: option {option} is missing')
     check_same('variable', swap.name, swap.terms('ENVIRONMENT'),
-               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-swap.in'))))
-    # out--idle | watch--idle)
-    patterns = re.findall(r'^ *((?:[a-z]*\*?--?[a-z]+(?: \| )?)+)\)', read('tools/gpucr-swap.in'), re.M)
-    options = set(re.findall(r'--[a-z]+', ' '.join(patterns)))
+               set(re.findall(r'getenv\("(\w+)"\)', read('tools/swap/gpucr-swap.c') +
+                              read('tools/swap/status.c'))))
+    options = set(re.findall(r'^\t\{"(--[a-z]+)", ', read('tools/swap/gpucr-swap.c'), re.M))
     check_same('option', swap.name,
                re.findall(r'^(?:\*-h\*, )?\*(--[a-z]+)\*.*$', '\n'.join(swap.section('OPTIONS')), re.M),
                options)
@@ -280,7 +279,7 @@ def check_tools(verbs, verb_options):
     for option in sorted(options):
         check(option in completion, f'completions/gpucr-swap: option {option} is missing')
     for page, path in ((gpucr, 'tools/gpucr.in'), (run, 'tools/gpucr-run.in'),
-                       (migrate, 'tools/gpucr-migrate.in'), (swap, 'tools/gpucr-swap.in')):
+                       (migrate, 'tools/gpucr-migrate.in')):
         heredoc = re.search(r"<<'HELP'\n(.*?)\nHELP\n", read(path), re.S).group(1)
         for option in set(re.findall(r'(?<![\w-])--?[a-z]+(?:-[a-z]+)*', heredoc)):
             check(page.has(option), f'{page.name}: option {option} is missing')

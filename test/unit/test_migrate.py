@@ -329,6 +329,17 @@ def test_refusals():
                 target=() if option == ('--rsh',) else ('4711', 'host2'))
 
 
+def test_words_of_the_other_host():
+    """Whatever it answers does nothing to a terminal."""
+    for words in ('version 1\\033[2J\\007', 'version 1\\302\\2332J', 'version \\033]0;x\\007'):
+        with World() as world:
+            write(f'{world.root}/bin/evil', f"#!/bin/sh\nprintf 'gpucr-migrate {words}\\ngpucr-migrate end\\n'\n")
+            os.chmod(f'{world.root}/bin/evil', 0o755)
+            check(world.run('--rsh', 'evil') == 1, world.err)
+            check('has gpucrfs' in world.err and '?' in world.err, world.err)
+            check(world.err.replace('\n', '').isprintable() and world.err.isascii(), repr(world.err))
+
+
 def test_options():
     with World() as world:
         check(world.run('--dry-run') == 0 and 'would move 4711' in world.out, world.err)

@@ -19,6 +19,7 @@ user   command:fusermount3      fuse3
 full   command:scdoc            scdoc
 full   pkgconfig:libsystemd     libsystemd-dev
 full   pkgconfig:ncurses        libncurses-dev
+full   pkgconfig:libseccomp     libseccomp-dev
 full   command:clang            clang
 full   command:ld.lld           lld
 test   command:python3          python3

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Noticing exit(3). Exit handlers run in reverse order, so ours has to be registered after the
+ * driver's: when cuInit has returned and, for a driver that registers one more with its first
+ * context, after that too. _exit(2) and signals end a program without any of this, and its pidfd
+ * tells.
+ */
+#include "backend/preload/ending.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "backend/preload/gate.h"
+#include "backend/preload/preload.h"
+#include "lib/cleanup.h"
+
+#ifdef GCR_HIP
+#define EXIT_ENTRY hipInit
+#else
+#define EXIT_ENTRY cuInit
+#endif
+
+/* One more step, so that the macro's name is replaced before it is pasted. */
+#define PASS_GATE(entry) GCR_GATE(entry)
+
+static _Atomic(bool) is_ending;
+
+/*
+ * Passes the gate like a call: who closes it waits until the flag is set, and a closed gate holds
+ * the exit up until the thaw.
+ */
+static void notice_exit(void)
+{
+	if (gcr_preload_is_copy() || gcr_is_ending())
+		return;
+	GCR_GATE_NO_CANCEL();
+	PASS_GATE(EXIT_ENTRY);
+	gcr_ending_begin();
+}
+
+static void expect(atomic_flag *is_expected)
+{
+	if (!atomic_flag_test_and_set(is_expected))
+		atexit(notice_exit);
+}
+
+void gcr_ending_expect(void)
+{
+	static atomic_flag is_expected = ATOMIC_FLAG_INIT;
+
+	expect(&is_expected);
+}
+
+void gcr_ending_expect_context(void)
+{
+	static atomic_flag is_expected = ATOMIC_FLAG_INIT;
+
+	expect(&is_expected);
+}
+
+void gcr_ending_begin(void)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	atomic_store(&is_ending, true);
+	if (page)
+		__atomic_fetch_or(&page->flags, GCR_PAGE_ENDING, __ATOMIC_SEQ_CST);
+}
+
+bool gcr_is_ending(void)
+{
+	return atomic_load(&is_ending);
+}
+
+void gcr_ending_forget(void)
+{
+	atomic_store(&is_ending, false);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Whose eyes images are for. CRIU opens as root what a program has open, also what the program
+ * itself can only name (O_PATH) or write, and puts contents of files without a name into images:
+ * who may read these must not learn from them more than from the files.
+ */
+#include "criu-glue/opens_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+/* It has read it, or can: the kernel has looked at rights when it was opened. */
+static bool is_open_for_reading(const struct opens_file *file)
+{
+	long long flags;
+
+	return file->fd >= 0 && opens_number(file->info, "flags", 8, &flags) && !(flags & O_PATH) &&
+	       (flags & O_ACCMODE) != O_WRONLY;
+}
+
+/* Like opens_refuse(), where the images need not be private. */
+static bool note(struct opens_scan *scan, const struct opens_file *file, const char *words)
+{
+	if (scan->options->may_be_private) {
+		scan->opens->is_private = true;
+		return false;
+	}
+	opens_refuse(scan, file->pid, file->fd, EPERM, "%s (%s)", words, file->link);
+	return true;
+}
+
+/* By its own mode, through the link in /proc, which is never followed by name. 1, 0. */
+static int can_read(const struct opens_scan *scan, const struct opens_file *file)
+{
+	_cleanup_close_ int fd = open(file->proc_path, O_PATH | O_CLOEXEC);
+	struct statx now;
+
+	if (fd < 0 ||
+	    statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &now) < 0 ||
+	    now.stx_ino != file->status.stx_ino ||
+	    now.stx_dev_major != file->status.stx_dev_major ||
+	    now.stx_dev_minor != file->status.stx_dev_minor)
+		return 0;
+	return gcr_file_rights_read_fd(scan->options->reader, fd) == 1;
+}
+
+bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, bool is_open)
+{
+	bool has_name = file->status.stx_nlink > 0 && file->link[0] == '/';
+
+	if (!scan->options->reader)
+		return false;
+	if (!(is_open && is_open_for_reading(file)) && !can_read(scan, file))
+		return note(scan, file,
+			    "is a file that the owner of the process may not read, and what is in "
+			    "it would be in images that the owner may read: close it, or let root "
+			    "dump");
+	/* Digests are made by its name. */
+	if (has_name && S_ISREG(file->status.stx_mode) &&
+	    gcr_file_rights_find(scan->options->reader, file->link) == 0)
+		return note(scan, file,
+			    "is a file in a directory that the owner of the process may not enter, "
+			    "and its digest would be in the manifest: close it, or let root dump");
+	return false;
+}
+
+bool opens_judge_on_its_way(struct opens_scan *scan, const struct opens_file *file)
+{
+	_cleanup_free_ char *info = NULL;
+	char name[64];
+	long long count;
+
+	snprintf(name, sizeof(name), "fdinfo/%d", file->fd);
+	if (!scan->options->reader || file->fd < 0 ||
+	    gcr_proc_read(file->pid, name, &info, NULL) < 0 ||
+	    !opens_number(info, "scm_fds", 10, &count) || count == 0)
+		return false;
+	return note(scan, file,
+		    "is a socket in which descriptors wait to be received, and what they lead to "
+		    "cannot be seen: receive them, or let root dump");
+}

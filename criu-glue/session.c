@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The images tty-info.img and pstree.img: two magic numbers, then for each terminal or process a
+ * length (32 bits, the host's order) and a message of images/tty.proto or pstree.proto of CRIU 4 in
+ * the encoding of protocol buffers.
+ */
+#include "criu-glue/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+
+#define IMAGE_BYTES_MAX (64u << 20)
+#define COMMON_MAGIC	0x54564319u /* criu/include/magic.h */
+#define TTY_INFO_MAGIC	0x59453036u
+#define PSTREE_MAGIC	0x50273030u
+#define TYPE_EXTERNAL	5u /* EXT_TTY */
+
+/* Numbers of the fields of pstree_entry, and of tty_info_entry. */
+enum {
+	FIELD_TREE_PGID = 3,
+	FIELD_TREE_SID = 4,
+
+	FIELD_TYPE = 2,
+	FIELD_SID = 6,
+	FIELD_PGRP = 7,
+	FIELD_TERMIOS = 9,
+	FIELD_TERMIOS_LOCKED = 10,
+	FIELD_WINSIZE = 11,
+};
+
+enum {
+	WIRE_VARINT = 0,
+	WIRE_64BIT = 1,
+	WIRE_BYTES = 2,
+	WIRE_32BIT = 5,
+};
+
+/* What goes out. */
+struct output {
+	uint8_t *bytes;
+	size_t used, room;
+};
+
+/* The processes, and where their root was. */
+struct tree {
+	const pid_t *pids;
+	size_t count;
+	pid_t session, group;
+};
+
+struct terminal {
+	uint64_t type, sid, pgrp;
+	bool has_settings;
+};
+
+struct field {
+	unsigned int number;
+	uint64_t value;	      /* of a varint */
+	const uint8_t *start; /* the whole of it, key and all */
+	size_t bytes;
+};
+
+/* False: it does not end in time. */
+static bool get_varint(const uint8_t **at, const uint8_t *end, uint64_t *ret_value)
+{
+	uint64_t value = 0;
+
+	for (unsigned int shift = 0; shift < 64 && *at < end; shift += 7) {
+		uint8_t byte = *(*at)++;
+
+		value |= (uint64_t)(byte & 0x7f) << shift;
+		if (!(byte & 0x80)) {
+			*ret_value = value;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The next field of a message. False: the message is damaged. */
+static bool get_field(const uint8_t **at, const uint8_t *end, struct field *field)
+{
+	uint64_t key, skip = 0;
+
+	*field = (struct field){.start = *at};
+	if (!get_varint(at, end, &key))
+		return false;
+	field->number = (unsigned int)(key >> 3);
+	switch (key & 7) {
+	case WIRE_VARINT:
+		if (!get_varint(at, end, &field->value))
+			return false;
+		break;
+	case WIRE_64BIT:
+		skip = 8;
+		break;
+	case WIRE_BYTES:
+		if (!get_varint(at, end, &skip))
+			return false;
+		break;
+	case WIRE_32BIT:
+		skip = 4;
+		break;
+	default:
+		return false;
+	}
+	if (skip > (uint64_t)(end - *at))
+		return false;
+	*at += skip;
+	field->bytes = (size_t)(*at - field->start);
+	return true;
+}
+
+static bool get_terminal(const uint8_t *at, const uint8_t *end, struct terminal *terminal)
+{
+	struct field field;
+
+	*terminal = (struct terminal){0};
+	while (at < end) {
+		if (!get_field(&at, end, &field))
+			return false;
+		if (field.number == FIELD_TYPE)
+			terminal->type = field.value;
+		else if (field.number == FIELD_SID)
+			terminal->sid = field.value;
+		else if (field.number == FIELD_PGRP)
+			terminal->pgrp = field.value;
+		terminal->has_settings |= field.number == FIELD_TERMIOS;
+	}
+	return true;
+}
+
+static void put(struct output *output, const void *bytes, size_t count)
+{
+	if (count > output->room - output->used)
+		return; /* never: there is room for all of it */
+	memcpy(output->bytes + output->used, bytes, count);
+	output->used += count;
+}
+
+static void put_varint(struct output *output, uint64_t value)
+{
+	do {
+		uint8_t byte = (uint8_t)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
+
+		put(output, &byte, 1);
+		value >>= 7;
+	} while (value);
+}
+
+static void put_number(struct output *output, unsigned int field, uint64_t value)
+{
+	put_varint(output, (uint64_t)field << 3 | WIRE_VARINT);
+	put_varint(output, value);
+}
+
+/* A termios_entry: c_iflag, c_oflag, c_cflag, c_lflag, c_line and two speeds, and the keys. */
+static void put_termios(struct output *output, unsigned int field, const uint32_t flags[4],
+			const uint8_t keys[19])
+{
+	uint8_t bytes[128];
+	struct output inner = {.bytes = bytes, .room = sizeof(bytes)};
+
+	for (unsigned int i = 0; i < 7; i++)
+		put_number(&inner, i + 1, i < 4 ? flags[i] : 0);
+	for (unsigned int i = 0; i < 19; i++)
+		put_number(&inner, 8, keys[i]);
+	put_varint(output, (uint64_t)field << 3 | WIRE_BYTES);
+	put_varint(output, inner.used);
+	put(output, bytes, inner.used);
+}
+
+/* Those of tty_std_termios and INIT_C_CC (include/asm-generic/termios.h): CRIU wants 19 keys. */
+static void put_settings(struct output *output)
+{
+	static const uint32_t flags[4] = {0x500, 0x5, 0xbf, 0x8a3b};
+	static const uint32_t no_flags[4];
+	static const uint8_t keys[19] = {3,  28, 127, 21, 4,  0,  1, 0, 17, 19,
+					 26, 0,	 18,  15, 23, 22, 0, 0, 0};
+	static const uint8_t no_keys[19];
+	uint8_t bytes[16];
+	struct output size = {.bytes = bytes, .room = sizeof(bytes)};
+
+	put_termios(output, FIELD_TERMIOS, flags, keys);
+	put_termios(output, FIELD_TERMIOS_LOCKED, no_flags, no_keys);
+	for (unsigned int i = 0; i < 4; i++)
+		put_number(&size, i + 1, 0);
+	put_varint(output, FIELD_WINSIZE << 3 | WIRE_BYTES);
+	put_varint(output, size.used);
+	put(output, bytes, size.used);
+}
+
+#define SETTINGS_BYTES_MAX 320u /* of put_settings(), and of two numbers that have grown */
+
+static bool has_leader(const struct tree *tree, uint64_t sid)
+{
+	for (size_t i = 0; i < tree->count; i++)
+		if ((uint64_t)tree->pids[i] == sid && getsid(tree->pids[i]) == tree->pids[i])
+			return true;
+	return false;
+}
+
+static bool has_group(const struct tree *tree, uint64_t pgrp)
+{
+	for (size_t i = 0; i < tree->count; i++)
+		if ((uint64_t)getpgid(tree->pids[i]) == pgrp)
+			return true;
+	return false;
+}
+
+/* Copies a message, but for what is to change. False: it is damaged. */
+static bool put_terminal(struct output *output, const uint8_t *at, const uint8_t *end,
+			 const struct tree *tree)
+{
+	struct terminal terminal;
+	struct field field;
+
+	if (!get_terminal(at, end, &terminal))
+		return false;
+	if (terminal.type != TYPE_EXTERNAL) {
+		put(output, at, (size_t)(end - at));
+		return true;
+	}
+	if (terminal.sid && !has_leader(tree, terminal.sid))
+		terminal.sid = terminal.pgrp = 0;
+	else if (terminal.sid && !has_group(tree, terminal.pgrp))
+		terminal.pgrp = terminal.sid;
+	while (at < end && get_field(&at, end, &field)) {
+		if (field.number == FIELD_SID)
+			put_number(output, FIELD_SID, terminal.sid);
+		else if (field.number == FIELD_PGRP)
+			put_number(output, FIELD_PGRP, terminal.pgrp);
+		else if (terminal.has_settings ||
+			 (field.number != FIELD_TERMIOS_LOCKED && field.number != FIELD_WINSIZE))
+			put(output, field.start, field.bytes);
+	}
+	if (!terminal.has_settings)
+		put_settings(output);
+	return true;
+}
+
+/* The same of a process: where the root was, the root leads now. */
+static bool put_process(struct output *output, const uint8_t *at, const uint8_t *end,
+			const struct tree *tree)
+{
+	struct field field;
+
+	while (at < end) {
+		if (!get_field(&at, end, &field))
+			return false;
+		if ((field.number == FIELD_TREE_SID && field.value == (uint64_t)tree->session) ||
+		    (field.number == FIELD_TREE_PGID && field.value == (uint64_t)tree->group))
+			put_number(output, field.number, (uint64_t)tree->pids[0]);
+		else
+			put(output, field.start, field.bytes);
+	}
+	return true;
+}
+
+typedef bool put_message(struct output *output, const uint8_t *at, const uint8_t *end,
+			 const struct tree *tree);
+
+/* All messages of an image. False: it is damaged. */
+static bool put_all(struct output *output, const uint8_t *at, const uint8_t *end,
+		    const struct tree *tree, put_message *put_one)
+{
+	while (at < end) {
+		size_t length_at = output->used;
+		uint32_t length;
+
+		if (end - at < (ptrdiff_t)sizeof(length))
+			return false;
+		memcpy(&length, at, sizeof(length));
+		put(output, at, sizeof(length));
+		at += sizeof(length);
+		if (length > (size_t)(end - at) || !put_one(output, at, at + length, tree))
+			return false;
+		at += length;
+		length = (uint32_t)(output->used - length_at - sizeof(length));
+		memcpy(output->bytes + length_at, &length, sizeof(length));
+	}
+	return true;
+}
+
+static int rewrite(int images_fd, const char *name, uint32_t kind, const struct tree *tree,
+		   put_message *put_one, struct gcr_error *error)
+{
+	const uint32_t magic[2] = {COMMON_MAGIC, kind};
+	_cleanup_free_ void *bytes = NULL;
+	_cleanup_free_ uint8_t *written = NULL;
+	struct output output = {0};
+	struct iovec part;
+	size_t size;
+	int result;
+
+	result = gcr_beneath_read(images_fd, name, IMAGE_BYTES_MAX, &bytes, &size, error);
+	if (result < 0)
+		return result;
+	if (size < sizeof(magic) || memcmp(bytes, magic, sizeof(magic)) != 0)
+		return gcr_error_set(error, EIO, "CRIU's %s is of a kind that is not known", name);
+	/* A message takes no less than 8 bytes. */
+	output.room = size + (size / 8 + 1) * SETTINGS_BYTES_MAX;
+	output.bytes = written = malloc(output.room);
+	if (!written)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	put(&output, bytes, sizeof(magic));
+	if (!put_all(&output, (const uint8_t *)bytes + sizeof(magic), (const uint8_t *)bytes + size,
+		     tree, put_one))
+		return gcr_error_set(error, EIO, "CRIU's %s is damaged", name);
+	if (output.used == size && !memcmp(bytes, written, size))
+		return 0;
+	part = (struct iovec){.iov_base = written, .iov_len = output.used};
+	return gcr_beneath_replace(images_fd, name, &part, 1, error);
+}
+
+int gcr_criu_leave_session(int images_fd, const pid_t *pids, size_t pids_count,
+			   struct gcr_error *error)
+{
+	const struct tree tree = {
+		.pids = pids,
+		.count = pids_count,
+		.session = getsid(pids[0]),
+		.group = getpgid(pids[0]),
+	};
+	int result = 0;
+
+	if (tree.session < 0 || tree.group < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)pids[0]);
+	if (tree.session != pids[0])
+		result = rewrite(images_fd, "pstree.img", PSTREE_MAGIC, &tree, put_process, error);
+	if (!result && !faccessat(images_fd, "tty-info.img", F_OK, AT_SYMLINK_NOFOLLOW))
+		result = rewrite(images_fd, "tty-info.img", TTY_INFO_MAGIC, &tree, put_terminal,
+				 error);
+	return result;
+}

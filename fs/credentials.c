@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+/* Who opens, who writes, and what both of them may: read from requests and from /proc. */
+#define FUSE_USE_VERSION 314
+#include "fs/credentials.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fuse_lowlevel.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/procfs.h"
+
+#define PATH_BYTES 64
+
+/* The file of a namespace of a thread, "self" for ours. */
+static int stat_namespace(const char *who, const char *name, struct stat *ret_stat)
+{
+	char path[PATH_BYTES];
+
+	snprintf(path, sizeof(path), "/proc/%s/ns/%s", who, name);
+	return stat(path, ret_stat) < 0 ? -errno : 0;
+}
+
+/* 1, 0, or -errno. */
+static int is_in_ours(const char *who, const char *name)
+{
+	struct stat ours, its;
+	int result = stat_namespace("self", name, &ours);
+
+	if (!result)
+		result = stat_namespace(who, name, &its);
+	return result < 0 ? result : ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
+}
+
+/* Held open, so that a later namespace cannot be taken for this one. */
+static int open_namespace(const char *who)
+{
+	char path[PATH_BYTES];
+
+	snprintf(path, sizeof(path), "/proc/%s/ns/pid", who);
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+void gcr_credentials_take_ids(const struct fuse_ctx *caller,
+			      struct gcr_credentials *ret_credentials)
+{
+	*ret_credentials = (struct gcr_credentials){
+		.uid = caller->uid,
+		.gid = caller->gid,
+		.namespace_fd = -1,
+	};
+}
+
+void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials *ret_credentials)
+{
+	struct gcr_proc_status status;
+	char who[16];
+	int local;
+
+	gcr_credentials_take_ids(caller, ret_credentials);
+	/* The caller is in a pid namespace that is not below ours. */
+	if (caller->pid <= 0 || gcr_proc_status(caller->pid, &status) < 0)
+		return;
+	snprintf(who, sizeof(who), "%d", (int)caller->pid);
+	local = is_in_ours(who, "pid");
+	/* The caller is not dumpable, and we are not root. */
+	if (local == -EACCES)
+		local = status.ns_pids_count == 1;
+	ret_credentials->is_local = local == 1;
+	if (!local)
+		ret_credentials->namespace_fd = open_namespace(who);
+	if (is_in_ours(who, "user") == 1)
+		ret_credentials->capabilities = status.effective_capabilities;
+}
+
+void gcr_credentials_finish(struct gcr_credentials *credentials)
+{
+	if (credentials->namespace_fd >= 0)
+		close(credentials->namespace_fd);
+	credentials->namespace_fd = -1;
+}
+
+static bool reaches(const struct gcr_credentials *credentials, pid_t pid)
+{
+	uid_t uid;
+	gid_t gid;
+
+	if (credentials->is_local)
+		return !gcr_proc_owner(pid, &uid, &gid);
+	return credentials->namespace_fd >= 0 &&
+	       gcr_proc_namespace_holds(credentials->namespace_fd, pid) == 1;
+}
+
+bool gcr_parties_reach(const struct gcr_parties *parties, pid_t pid)
+{
+	return reaches(parties->opener, pid) && reaches(parties->writer, pid);
+}
+
+bool gcr_parties_own(const struct gcr_parties *parties, uid_t owner)
+{
+	return (!parties->opener->uid || parties->opener->uid == owner) &&
+	       (!parties->writer->uid || parties->writer->uid == owner);
+}
+
+static bool owns_place(const struct gcr_credentials *credentials, uid_t owner)
+{
+	return credentials->uid ? credentials->uid == owner : credentials->is_local;
+}
+
+bool gcr_parties_own_place(const struct gcr_parties *parties, uid_t owner)
+{
+	return owns_place(parties->opener, owner) && owns_place(parties->writer, owner);
+}
+
+struct gcr_rights gcr_parties_rights(const struct gcr_parties *parties)
+{
+	const struct gcr_credentials *opener = parties->opener, *writer = parties->writer;
+
+	return (struct gcr_rights){
+		.uid = opener->uid ? opener->uid : writer->uid,
+		.gid = opener->uid ? opener->gid : writer->gid,
+		.is_local = opener->is_local && writer->is_local,
+		.capabilities = opener->capabilities & writer->capabilities,
+	};
+}
+
+bool gcr_rights_are_roots(const struct gcr_rights *rights)
+{
+	return !rights->uid && rights->is_local && rights->capabilities >> CAP_SYS_ADMIN & 1;
+}
+
+/* ---- opening a file for them ---- */
+
+struct opening {
+	const struct gcr_rights *rights;
+	const char *path;
+	int flags;
+	mode_t mode;
+	int result;
+};
+
+/*
+ * Of the calling thread only, for the system calls know of threads and not of processes; libc's
+ * functions of these names would change all threads.
+ */
+static int assume(const struct gcr_rights *rights)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2];
+
+	if (syscall(SYS_setgroups, 0, NULL) < 0)
+		return -errno;
+	/* Neither of the two says whether it has succeeded. */
+	setfsgid(rights->gid);
+	setfsuid(rights->uid);
+	if ((gid_t)setfsgid((gid_t)-1) != rights->gid || (uid_t)setfsuid((uid_t)-1) != rights->uid)
+		return -EPERM;
+	if (syscall(SYS_capget, &header, data) < 0)
+		return -errno;
+	data[0].effective &= (uint32_t)rights->capabilities;
+	data[1].effective &= (uint32_t)(rights->capabilities >> 32);
+	return syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
+}
+
+static void *open_as(void *data)
+{
+	struct opening *opening = data;
+
+	opening->result = assume(opening->rights);
+	if (opening->result < 0)
+		return NULL;
+	opening->result = open(opening->path, opening->flags | O_CLOEXEC, opening->mode);
+	if (opening->result < 0)
+		opening->result = -errno;
+	return NULL;
+}
+
+int gcr_rights_open(const struct gcr_rights *rights, const char *path, int flags, mode_t mode)
+{
+	struct opening opening = {rights, path, flags, mode, -EIO};
+	pthread_t thread;
+	/* The rights end with the thread. */
+	int result = pthread_create(&thread, NULL, open_as, &opening);
+
+	if (result)
+		return -result;
+	pthread_join(thread, NULL);
+	return opening.result;
+}

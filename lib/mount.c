@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* Looking for a mount in /proc/self/mountinfo. */
+#include "lib/mount.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/proc_file.h"
+
+/* /proc/self/mountinfo has blanks and backslashes as \ooo. In place. */
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; from++) {
+		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' &&
+		    from[2] <= '7' && from[3] >= '0' && from[3] <= '7') {
+			*to++ = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 |
+				       (from[3] - '0'));
+			from += 3;
+		} else {
+			*to++ = *from;
+		}
+	}
+	*to = '\0';
+}
+
+/* The number behind "NAME=" in a list of options. */
+static bool option_number(const char *options, const char *name, unsigned long *ret_number)
+{
+	size_t length = strlen(name);
+
+	for (const char *option = options; option; option = strchr(option, ',')) {
+		option += *option == ',';
+		if (!strncmp(option, name, length) && option[length] == '=') {
+			*ret_number = strtoul(option + length + 1, NULL, 10);
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * One line of mountinfo (proc_pid_mountinfo(5)), which is changed, and who has made the mount.
+ * NULL: it is no gpucrfs.
+ */
+static char *mount_point(char *line, unsigned long *ret_user)
+{
+	char *after = strstr(line, " - ");
+	char *where = line;
+	char *options;
+
+	if (!after || strncmp(after + 3, "fuse.gpucrfs ", 13))
+		return NULL;
+	options = strrchr(after, ' ');
+	if (!option_number(options + 1, "user_id", ret_user))
+		return NULL;
+	for (int field = 1; field < 5; field++) {
+		where = strchr(where, ' ');
+		if (!where)
+			return NULL;
+		where++;
+	}
+	where[strcspn(where, " ")] = '\0';
+	unescape(where);
+	return where;
+}
+
+int gcr_mount_search(char **ret_mount)
+{
+	_cleanup_free_ char *text = NULL;
+	const char *found = NULL;
+	unsigned long user;
+	char *rest;
+	int r = gcr_file_read("/proc/self/mountinfo", &text, NULL);
+
+	if (r < 0)
+		return r;
+	rest = text;
+	for (char *line; (line = strsep(&rest, "\n"));) {
+		const char *where = mount_point(line, &user);
+
+		if (!where || (user && user != geteuid()))
+			continue;
+		if (!found || user == geteuid())
+			found = where;
+		if (user == geteuid())
+			break;
+	}
+	if (!found)
+		return -ENOENT;
+	*ret_mount = strdup(found);
+	return *ret_mount ? 0 : -ENOMEM;
+}

@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: MIT
+"""Descriptors that are handed on: both who has opened a file and who writes have to be permitted.
+The attacks are played for real, with set-user-ID programs and pid namespaces."""
+import array
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import (LIBC, NOBODY, Machine, Skip, check, equal, error_of, is_root, name_of,
+                     same_for_both, wait_for)
+
+OTHER = NOBODY - 1
+CLONE_NEWPID = 0x20000000
+
+
+def need_root():
+    if not is_root():
+        raise Skip('several users are needed')
+
+
+def become(uid):
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+
+
+def child(call, prepare=None):
+    """The number that it returns, or its errno, of a process of its own."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        number = 255
+        try:
+            if prepare:
+                prepare()
+            number = call() or 0
+        except OSError as error:
+            number = error.errno
+        finally:
+            os.write(write_end, bytes([number]))
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(pid, 0)
+    with os.fdopen(read_end, 'rb') as pipe:
+        return (pipe.read() or b'\xff')[0]
+
+
+def opened(path, uid=0, flags=os.O_WRONLY, prepare=None):
+    """A descriptor that a process of this user has opened, and handed on. It has ended then."""
+    ours, theirs = socket.socketpair()
+
+    def open_it():
+        if uid:
+            become(uid)
+        socket.send_fds(theirs, [b'x'], [os.open(path, flags)])
+
+    with ours, theirs:
+        number = child(open_it, prepare)
+        equal(name_of(number), 'ok', f'open of {path}')
+        return socket.recv_fds(ours, 1, 1)[1][0]
+
+
+def write_by(fd, text, uid=0, call=None, prepare=None):
+    """How a write by a process of this user goes: its errno's name, or 'ok'."""
+    data = text.encode()
+
+    def write_it():
+        if uid:
+            become(uid)
+        return 0 if (call or os.write)(fd, data) == len(data) else 254
+
+    return name_of(child(write_it, prepare))
+
+
+def by_vector(fd, data):
+    return os.writev(fd, [data[:3], data[3:]])
+
+
+def by_splice(fd, data):
+    read_end, write_end = os.pipe()
+    os.write(write_end, data)
+    return os.splice(read_end, fd, len(data))
+
+
+def by_sendfile(fd, data):
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return os.sendfile(fd, file.fileno(), 0, len(data))
+
+
+def by_aio(fd, data):
+    """io_submit(2)."""
+    numbers = {'x86_64': (206, 208, 209), 'aarch64': (0, 4, 2)}[os.uname().machine]
+    context = ctypes.c_ulong(0)
+    check(not LIBC.syscall(numbers[0], 1, ctypes.byref(context)), 'io_setup')
+    buffer = ctypes.create_string_buffer(data, len(data))
+    # struct iocb: data, key and flags, opcode (1 is a write), fd, buffer, bytes, offset
+    block = array.array('Q', [0, 0, 1 | fd << 32, ctypes.addressof(buffer), len(data), 0, 0, 0])
+    address = ctypes.c_void_p(block.buffer_info()[0])
+    check(LIBC.syscall(numbers[2], context, 1, ctypes.byref(address)) == 1, 'io_submit')
+    done = array.array('q', [0] * 4)
+    events = ctypes.c_void_p(done.buffer_info()[0])
+    check(LIBC.syscall(numbers[1], context, 1, 1, events, None) == 1, 'io_getevents')
+    if done[2] < 0:
+        raise OSError(-done[2], 'aio')
+    return done[2]
+
+
+WAYS = {'write': None, 'writev': by_vector, 'splice': by_splice, 'sendfile': by_sendfile,
+        'aio': by_aio}
+
+
+@contextlib.contextmanager
+def two_users(**options):
+    """A program of root's, and one of NOBODY's."""
+    with Machine(**options) as machine:
+        mine = machine.ready_demo()
+        theirs = machine.ready_demo(uid=NOBODY)
+        yield machine, mine, theirs
+
+
+def set_user_id_program(machine):
+    """As sudo does with its prompt, it writes as root what a user has told it."""
+    directory = f'{machine.directory}/bin'
+    if os.statvfs(machine.directory).f_flag & os.ST_NOSUID:
+        raise Skip('no set-user-ID programs here')
+    os.mkdir(directory)
+    path = shutil.copy('/usr/bin/printf', directory)
+    os.chown(path, 0, 0)
+    os.chmod(path, 0o4755)
+    return path
+
+
+def run_as(uid, fd, *arguments):
+    """Its standard output is @fd: the words that it says about that."""
+    return subprocess.run(arguments, stdout=fd, stderr=subprocess.PIPE, check=False, text=True,
+                          user=uid, group=uid, extra_groups=[], env={'LC_ALL': 'C'}).stderr
+
+
+def test_set_user_id_program():
+    """It writes as root the words of a user, who has opened the root's ctl."""
+    need_root()
+    with two_users() as (machine, mine, theirs):
+        program = set_user_id_program(machine)
+        for flags in 0, os.O_NONBLOCK, os.O_APPEND:
+            fd = opened(machine.ctl(), NOBODY, os.O_WRONLY | flags)
+            words = run_as(NOBODY, fd, program, f'freeze {mine.pid}')
+            check('not permitted' in words, words)
+            equal(machine.state(mine.pid), 'running')
+            os.close(fd)
+        # It is root indeed: what the user may, it does.
+        fd = opened(machine.ctl(), NOBODY)
+        equal(run_as(NOBODY, fd, program, f'freeze {theirs.pid}'), '')
+        equal(machine.state(theirs.pid), 'frozen')
+        equal(run_as(NOBODY, fd, program, f'thaw {theirs.pid}'), '')
+        os.close(fd)
+
+
+def test_opened_by_a_user():
+    """Root writes by it, in each way there is."""
+    need_root()
+    with two_users() as (machine, mine, theirs):
+        fd = opened(machine.ctl(), NOBODY)
+        for way, call in WAYS.items():
+            equal(write_by(fd, f'freeze {mine.pid}', call=call), 'EPERM', way)
+            equal(write_by(fd, f'freeze {mine.pid} {theirs.pid}', call=call), 'EPERM', way)
+            equal(machine.state(mine.pid), 'running')
+            equal(write_by(fd, f'freeze {theirs.pid}', call=call), 'ok', way)
+            equal(write_by(fd, f'thaw {theirs.pid}', call=call), 'ok', way)
+        # A descriptor that root makes of it by opening the file again is root's own.
+        again = os.open(f'/proc/self/fd/{fd}', os.O_WRONLY)
+        equal(write_by(again, f'freeze {mine.pid}'), 'ok')
+        equal(write_by(fd, f'thaw {mine.pid}'), 'EPERM')
+        equal(write_by(fd, f'cancel {mine.pid}'), 'EPERM')
+        equal(write_by(fd, f'thaw swap={mine.pid} {theirs.pid}'), 'EPERM')
+        equal(write_by(again, f'thaw {mine.pid}'), 'ok')
+        # Nor does another user get more.
+        equal(write_by(fd, f'freeze {theirs.pid}', OTHER), 'EPERM')
+        equal(write_by(fd, f'freeze {theirs.pid}', NOBODY), 'ok')
+        # A path that root has made, reopened by the user, is the user's.
+        plain = os.open(machine.ctl(), os.O_PATH)
+        reopened = opened(f'/proc/self/fd/{plain}', NOBODY)
+        equal(write_by(reopened, f'freeze {mine.pid}'), 'EPERM')
+        for one in fd, again, plain, reopened:
+            os.close(one)
+
+
+def test_opened_by_root():
+    """A user inherits it."""
+    need_root()
+    with two_users() as (machine, mine, theirs):
+        root, of_mine, of_theirs = [os.open(machine.ctl(pid), os.O_WRONLY)
+                                    for pid in (None, mine.pid, theirs.pid)]
+        equal(write_by(root, f'freeze {mine.pid}', NOBODY), 'EPERM')
+        equal(write_by(of_mine, 'freeze', NOBODY), 'EPERM')
+        equal(write_by(of_theirs, 'freeze', OTHER), 'EPERM')
+        equal(write_by(of_theirs, 'freeze', NOBODY), 'ok')
+        equal(write_by(root, f'thaw {theirs.pid}', NOBODY), 'ok')
+        equal([machine.state(mine.pid), machine.state(theirs.pid)], ['running'] * 2)
+        for fd in root, of_mine, of_theirs:
+            os.close(fd)
+
+
+def in_new_namespace():
+    """The process that goes on is in a pid namespace of its own, as root, as in a container."""
+    if LIBC.unshare(CLONE_NEWPID):
+        raise OSError(errno.ENOSYS, 'unshare')
+    pid = os.fork()
+    if pid:
+        status = os.waitpid(pid, 0)[1]
+        os._exit(os.waitstatus_to_exitcode(status) & 0xff)
+
+
+def contained(call):
+    """child() of a process in a pid namespace of its own."""
+    return child(call, in_new_namespace)
+
+
+def need_namespaces():
+    need_root()
+    if contained(lambda: 0):
+        raise Skip('no pid namespace can be made')
+
+
+def test_pid_namespaces():
+    """Whichever of the two is in a container, only its own processes are there."""
+    need_namespaces()
+    with two_users() as (machine, mine, _):
+        fd = opened(machine.ctl(), prepare=in_new_namespace)
+        equal(write_by(fd, f'freeze {mine.pid}'), 'ESRCH', 'opened in a container')
+        os.close(fd)
+        fd = os.open(machine.ctl(), os.O_WRONLY)
+        equal(write_by(fd, f'freeze {mine.pid}', prepare=in_new_namespace), 'ESRCH',
+              'written in a container')
+        equal(write_by(fd, f'freeze {mine.pid}'), 'ok')
+        equal(write_by(fd, f'thaw {mine.pid}'), 'ok')
+        os.close(fd)
+
+
+def test_places_in_a_container():
+    """Root there has the number of root here, and is not it."""
+    need_namespaces()
+    same_for_both('places')
+    with Machine() as machine:
+        path = machine.path('roots')
+        os.mkdir(path)
+        os.mkdir(machine.path('users'))
+        equal(name_of(child(lambda: become(NOBODY) or os.mkdir(machine.path('own')))), 'ok')
+        fd = os.open(machine.ctl('roots'), os.O_WRONLY)
+
+        def seen():
+            return sum(1 << bit for bit, name in enumerate(('roots', 'users', 'own'))
+                       if name in os.listdir(machine.mountpoint))
+
+        def shown():
+            return sum(1 << bit for bit, name in enumerate(('roots', 'users', 'own'))
+                       if f'\n{name} ' in machine.read('status'))
+
+        equal([seen(), shown()], [7, 7])
+        equal([contained(seen), contained(shown)], [0, 0])
+        equal([contained(lambda: become(NOBODY) or call()) for call in (seen, shown)], [4, 4])
+        for call in (lambda: os.stat(path), lambda: os.rmdir(path), lambda: os.listdir(path),
+                     lambda: os.open(f'{path}/ctl', os.O_WRONLY),
+                     lambda: os.open(f'{path}/snapshot/x', os.O_WRONLY | os.O_CREAT)):
+            equal(name_of(contained(call)), 'ENOENT')
+        equal(name_of(contained(lambda: os.mkdir(machine.path('another')))), 'EPERM')
+        directory = os.open(path, os.O_PATH)
+        equal(name_of(contained(lambda: os.open('ctl', os.O_WRONLY, dir_fd=directory))), 'ENOENT')
+        for verb in 'thaw', 'cancel', 'drop':
+            equal(write_by(fd, verb, prepare=in_new_namespace), 'EPERM')
+        equal(machine.state('roots'), 'incoming')
+        equal(contained(lambda: become(NOBODY) or len(os.listdir(machine.path('own')))), 6)
+        os.close(fd)
+        os.close(directory)
+
+
+def read_as(uid, path):
+    found = subprocess.run(['cat', path], capture_output=True, check=False, text=True, user=uid,
+                           group=uid, extra_groups=[])
+    return found.stdout + found.stderr
+
+
+def flood(path, text, times):
+    """Bad writes of NOBODY's."""
+    def write_them():
+        become(NOBODY)
+        fd = os.open(path, os.O_WRONLY)
+        for _ in range(times):
+            equal(error_of(lambda: os.write(fd, text)), 'EINVAL')
+
+    equal(name_of(child(write_them)), 'ok')
+
+
+def make_and_drop(path, times):
+    def make_them():
+        become(NOBODY)
+        for _ in range(times):
+            os.mkdir(path)
+            os.rmdir(path)
+
+    equal(name_of(child(make_them)), 'ok')
+
+
+def test_history_of_others():
+    """What a user does, right or wrong, does not push what others have done out of the root's
+    events; and fills neither these nor the log with words of his."""
+    need_root()
+    same_for_both('events')
+    with two_users() as (machine, mine, theirs):
+        machine.must(mine.pid, 'freeze')
+        machine.must(mine.pid, 'thaw')
+        history = [line for line in machine.read('events').splitlines()
+                   if line.split()[1] == str(mine.pid)]
+        check(len(history) > 5, str(history))
+        text = b'secret ' * 20
+        for path in machine.ctl(), machine.ctl(theirs.pid):
+            before = os.stat(machine.path('events')).st_size
+            flood(path, text, 8000)
+            equal(os.stat(machine.path('events')).st_size, before, f'of {path}')
+        check(machine.error(theirs.pid).startswith('EINVAL: '), 'their own words')
+        check('verb - EINVAL ' in machine.read(theirs.pid, 'events'), 'their own events')
+        lines = [line for line in machine.log().splitlines() if 'EINVAL' in line]
+        check(0 < len(lines) < 1000, f'{len(lines)} lines in the log')
+        sizes = set()
+        for _ in range(25):
+            make_and_drop(machine.path('p' * 64), 200)
+            sizes.add(os.stat(machine.path('events')).st_size)
+        check(max(sizes) <= 1 << 20 and list(sizes) != sorted(sizes), 'lines have been cut')
+        events = machine.read('events').splitlines()
+        equal([line for line in events if line.split()[1] == str(mine.pid)], history)
+        check(all(line.count('Z ') == 1 and line.split()[2] == '-' for line in events
+                  if 'p' * 64 in line), 'whole lines')
+        machine.must(mine.pid, 'freeze')
+        machine.must(mine.pid, 'thaw')
+        check(machine.read('events').splitlines()[-1].endswith('verb thaw ok'), 'it goes on')
+
+
+def test_words_in_events():
+    """Everybody reads the root's: names and results. The words stand in the owner's."""
+    same_for_both('events')
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        os.mkdir(machine.path('place'))
+        machine.failing('freeze')
+        equal(machine.write(demo.pid, 'freeze'), 'EIO')
+        machine.faults()
+        equal(machine.write(demo.pid, 'thaw stdio=/secret'), 'EINVAL')
+        equal(machine.write('place', 'thaw'), 'EOPNOTSUPP')
+        equal(machine.write('place', 'jump'), 'EINVAL')
+        equal(machine.write(None, 'jump 1'), 'EINVAL')
+        found = [line.split(' ', 1)[1] for line in machine.read('events').splitlines()
+                 if ' verb ' in line]
+        generation = found[0].split()[1]
+        equal(found, [f'{demo.pid} {generation} verb freeze EIO',
+                      f'{demo.pid} {generation} verb thaw EINVAL', 'place - verb thaw EOPNOTSUPP',
+                      'place - verb - EINVAL', '- - verb - EINVAL'])
+        for path in demo.pid, 'place':
+            for line in machine.read(path, 'events').splitlines():
+                check(' verb ' not in line or len(line.split()) > 7, line)
+
+
+def test_error_of_the_root():
+    """Each user's own."""
+    need_root()
+    same_for_both('whose words they are')
+    with two_users() as (machine, mine, theirs):
+        path = machine.path('error')
+        equal([machine.read('error'), read_as(NOBODY, path)], ['ok\n'] * 2)
+        fd = opened(machine.ctl(), NOBODY)
+        equal(write_by(fd, f'freeze {mine.pid}', NOBODY), 'EPERM')
+        equal(read_as(NOBODY, path), f'EPERM: process {mine.pid} belongs to another user\n')
+        equal([machine.read('error'), read_as(OTHER, path)], ['ok\n'] * 2)
+        # Root has written the words of a user.
+        equal(write_by(fd, 'jump 1'), 'EINVAL')
+        check(read_as(NOBODY, path).startswith('EINVAL: '), read_as(NOBODY, path))
+        equal(machine.read('error'), 'ok\n')
+        equal(machine.write(None, 'freeze 0'), 'EINVAL')
+        check(machine.read('error').startswith('EINVAL: '), machine.read('error'))
+        shown = f'{machine.directory}/shown'
+
+        def show():
+            with open(shown, 'w', encoding='utf-8') as file:
+                file.write(machine.read('error'))
+
+        equal(name_of(contained(show)), 'ok')
+        equal(harness.read_file(shown), '', 'in a container')
+        equal(write_by(fd, f'freeze {theirs.pid}', NOBODY), 'ok')
+        equal(write_by(fd, f'thaw {theirs.pid}', NOBODY), 'ok')
+        equal(read_as(NOBODY, path), 'ok\n')
+        os.close(fd)
+
+
+def own_and_write(fd, uid):
+    """Each way in which an open file is changed: whether that is permitted to this user."""
+    calls = (lambda: os.pwrite(fd, b'y', 0), lambda: os.ftruncate(fd, 5),
+             lambda: os.posix_fallocate(fd, 0, 10))
+
+    def change(call):
+        def do_it():
+            become(uid) if uid else None
+            call()
+        return do_it
+
+    found = {name_of(child(change(call))) for call in calls}
+    equal(len(found), 1, f'one answer of {found}')
+    return found.pop()
+
+
+def test_chown_ends_writers():
+    """Who has lost a file does not go on writing to it by what was opened before."""
+    need_root()
+    same_for_both('places')
+    with Machine() as machine:
+        place = machine.path('place')
+        snapshot = f'{place}/snapshot'
+        path = f'{snapshot}/manifest'
+
+        def make():
+            become(NOBODY)
+            os.mkdir(place)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o660))
+
+        equal(name_of(child(make)), 'ok')
+        former = opened(path, NOBODY, os.O_RDWR)
+        roots = os.open(path, os.O_RDWR)
+        equal([own_and_write(fd, NOBODY) for fd in (former, roots)], ['ok'] * 2)
+        # Nothing has changed, and what leaves the owner what he had.
+        os.chown(path, NOBODY, NOBODY)
+        os.chmod(path, 0o600)
+        equal(own_and_write(former, NOBODY), 'ok')
+        subprocess.run(['chown', '-R', '0:0', snapshot], check=True)
+        with open(path, 'rb') as file:
+            before = file.read()
+        equal([own_and_write(former, uid) for uid in (NOBODY, 0)], ['EPERM'] * 2)
+        equal(name_of(child(lambda: by_aio(former, b'z') and 0)), 'EPERM')
+        with open(path, 'rb') as file:
+            equal(file.read(), before)
+        equal(os.pread(former, 100, 0), before, 'it can be read on')
+        equal(own_and_write(roots, 0), 'ok')
+        # Given back, it is his as before.
+        os.chown(path, NOBODY, NOBODY)
+        equal(own_and_write(former, NOBODY), 'ok')
+        os.chmod(path, 0o400)
+        equal(own_and_write(former, NOBODY), 'EPERM')
+        # What the owner does himself is as elsewhere.
+        os.chown(snapshot, NOBODY, NOBODY)
+        equal(name_of(child(lambda: become(NOBODY) or os.chmod(path, 0o600))), 'ok')
+        last = opened(path, NOBODY, os.O_RDWR)
+        equal(name_of(child(lambda: become(NOBODY) or os.chmod(path, 0o400))), 'ok')
+        equal(own_and_write(last, NOBODY), 'ok')
+        for fd in former, roots, last:
+            os.close(fd)
+
+
+UNDUMPABLE = """
+import ctypes, os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)
+cuda = ctypes.CDLL(sys.argv[1])
+context = ctypes.c_void_p()
+print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), flush=True)
+sys.stdin.readline()
+print(ctypes.CDLL(None).prctl(4, 0), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_process_that_is_not_his_any_more():
+    """One that has become undumpable is root's, whatever its user id: PR_SET_DUMPABLE is 4."""
+    need_root()
+    same_for_both('whose a process is')
+    with Machine() as machine:
+        library = f'{machine.env["GPUCR_SIM_LIBDIR"]}/libcuda.so.1'
+        with subprocess.Popen([sys.executable, '-c', UNDUMPABLE, library], text=True, bufsize=1,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              env=machine.env) as program:
+            try:
+                equal(program.stdout.readline(), '0 0\n')
+                path = machine.path(program.pid, 'events')
+                wait_for(lambda: os.path.exists(path), 'its directory')
+                equal(os.stat(path).st_uid, NOBODY)
+                fd, roots = opened(path, NOBODY, os.O_RDONLY), os.open(path, os.O_RDONLY)
+                ctl = opened(machine.ctl(program.pid), NOBODY)
+
+                def read():
+                    return [error_of(lambda: os.pread(one, 100, 0)) for one in (fd, roots)]
+
+                equal(read(), ['ok'] * 2)
+                program.stdin.write('\n')
+                equal(program.stdout.readline(), '0\n')
+                equal(os.stat(path).st_uid, 0)
+                equal(read(), ['EPERM', 'ok'])
+                equal(machine.writer(program.pid, 'freeze', uid=NOBODY).result(), 'EACCES')
+                equal(machine.writer(None, f'freeze {program.pid}', uid=NOBODY).result(), 'EPERM')
+                equal(write_by(ctl, 'freeze', NOBODY), 'EPERM')
+                os.close(ctl)
+                os.close(fd)
+                os.close(roots)
+            finally:
+                program.kill()
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=4)

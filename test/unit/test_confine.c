@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* lib/confine.c in child processes: the rights that are left, and what an attacker there tries. */
+#include "lib/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "test/unit/test.h"
+
+#if HAVE_SECCOMP && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define HAS_FILTER 1
+#else
+#define HAS_FILTER 0
+#endif
+
+/* Opened before a role that may open nothing. */
+static int status_fd = -1;
+
+static uint64_t field(const char *name, int base)
+{
+	char text[4096];
+	char pattern[64];
+	ssize_t got = pread(status_fd, text, sizeof(text) - 1, 0);
+	const char *found;
+
+	CHECK(got > 0);
+	text[got] = '\0';
+	snprintf(pattern, sizeof(pattern), "\n%s:", name);
+	found = strstr(text, pattern);
+	CHECK(found);
+	return strtoull(found + strlen(pattern), NULL, base);
+}
+
+/* A process confined to @role must have no capability but @kept; as an ordinary user, none. */
+static void check_rights(enum gcr_confine_role role, uint64_t kept)
+{
+	struct gcr_error error = {0};
+	uint64_t bounding;
+
+	status_fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+	CHECK(status_fd >= 0);
+	bounding = field("CapBnd", 16);
+	CHECK(gcr_confine(role, &error) == 0);
+	CHECK(field("NoNewPrivs", 10) == 1);
+	if (geteuid() == 0)
+		CHECK(field("CapBnd", 16) == (bounding & kept));
+	CHECK((field("CapPrm", 16) & ~kept) == 0);
+	CHECK(field("CapEff", 16) == field("CapPrm", 16));
+	CHECK(field("CapInh", 16) == 0);
+	CHECK(field("CapAmb", 16) == 0);
+	CHECK(field("Seccomp", 10) == (HAS_FILTER ? 2 : 0));
+}
+
+static void *thread(void *data)
+{
+	return data;
+}
+
+/* Each of these would succeed for root, but for the filter. */
+static void check_refused(void)
+{
+	char program[] = "/bin/true";
+	char *arguments[] = {program, NULL};
+
+	CHECK(execv(program, arguments) < 0 && errno == EPERM);
+	CHECK(socket(AF_INET, SOCK_STREAM, 0) < 0 && errno == EPERM);
+	CHECK(syscall(SYS_unshare, 0) < 0 && errno == EPERM);
+	CHECK(syscall(SYS_process_vm_writev, getpid(), NULL, 0ul, NULL, 0ul, 0ul) < 0 &&
+	      errno == EPERM);
+	CHECK(syscall(SYS_keyctl, 0, 0, 0, 0, 0) < 0 && errno == EPERM);
+	CHECK(syscall(SYS_setuid, geteuid()) < 0 && errno == EPERM);
+	CHECK(syscall(SYS_personality, 0xffffffff) < 0 && errno == EPERM);
+}
+
+static void as_worker(void)
+{
+	pthread_t other;
+	int pair[2];
+
+	check_rights(GCR_CONFINE_WORKER, UINT64_C(1) << CAP_DAC_OVERRIDE | UINT64_C(1)
+										   << CAP_IPC_LOCK);
+	CHECK(pthread_create(&other, NULL, thread, NULL) == 0);
+	CHECK(pthread_join(other, NULL) == 0);
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+	if (!HAS_FILTER)
+		return;
+	check_refused();
+	CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0 && errno == EPERM);
+}
+
+static void as_control(void)
+{
+	check_rights(GCR_CONFINE_CONTROL, UINT64_C(1) << CAP_SYS_PTRACE |
+						  UINT64_C(1) << CAP_DAC_OVERRIDE |
+						  UINT64_C(1) << CAP_KILL);
+	if (HAS_FILTER)
+		check_refused();
+}
+
+static void as_halt(void)
+{
+	check_rights(GCR_CONFINE_HALT, UINT64_C(1) << CAP_SYS_PTRACE | UINT64_C(1) << CAP_KILL);
+	if (!HAS_FILTER)
+		return;
+	check_refused();
+	CHECK(socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM);
+}
+
+static void as_drain(void)
+{
+	check_rights(GCR_CONFINE_DRAIN, 0);
+	if (!HAS_FILTER)
+		return;
+	check_refused();
+	CHECK(open("/dev/null", O_RDONLY | O_CLOEXEC) < 0 && errno == EPERM);
+}
+
+/* Without root a role has no capabilities, and everything else is the same. */
+static void as_user(void)
+{
+	CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+	check_rights(GCR_CONFINE_WORKER, 0);
+	if (HAS_FILTER)
+		check_refused();
+}
+
+static void in_child(void (*check)(void))
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		check();
+		exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(status == 0);
+}
+
+int main(void)
+{
+	in_child(as_worker);
+	in_child(as_control);
+	in_child(as_halt);
+	in_child(as_drain);
+	if (geteuid() == 0)
+		in_child(as_user);
+	return 0;
+}

@@ -1,0 +1,937 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The policy. Those that want their GPU are served in the order in which they began to. One that
+ * waits for a place keeps its GPUs from those behind it, so that small ones do not overtake it; one
+ * that cannot come now keeps them from none. Programs are frozen for one only if the figures say
+ * that it will fit then, and no more of them than that takes.
+ *
+ * A thaw may need more than the figures tell (`extra_bytes`), and a freeze may give less: the
+ * driver's context stays (`kept_bytes`). Both are learned from what happened, are believed for a
+ * while only (`doubt_usec`), and then found out again.
+ */
+#include "tools/swap/policy.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+#define SETTLE_USEC	 (150 * GCR_USEC_PER_MSEC) /* figures may be so old */
+#define CONFIRM_USEC	 (500 * GCR_USEC_PER_MSEC) /* and then they are surely true */
+#define PATIENCE_USEC	 (10 * GCR_USEC_PER_SEC)   /* a verb that takes longer is not waited for */
+#define MUTE_USEC	 (5 * GCR_USEC_PER_SEC)	   /* a library may be on its way to the daemon */
+#define LOOK_USEC	 (5 * GCR_USEC_PER_SEC)	   /* others may have given back VRAM */
+#define BUSY_USEC	 (1 * GCR_USEC_PER_SEC)
+#define FAILED_USEC	 (5 * GCR_USEC_PER_SEC)
+#define REFUSED_MAX_USEC (30 * GCR_USEC_PER_SEC)
+#define SUSPECT_USEC	 (5 * GCR_USEC_PER_SEC) /* spared for so long after it may be tried again */
+#define FAILED_MAX_USEC	 (60 * GCR_USEC_PER_SEC)
+#define DOUBT_USEC	 (5 * GCR_USEC_PER_SEC)
+#define DOUBT_MAX_USEC	 (120 * GCR_USEC_PER_SEC)
+#define BLIND_USEC	 (60 * GCR_USEC_PER_SEC)
+#define STEP_MIN_BYTES	 (1ull << 20)
+
+struct memory {
+	int pid;
+	uint64_t start_ticks;
+	uint64_t state_since;
+	bool is_known;	    /* it has been in a situation */
+	bool is_seen;	    /* in this one */
+	int64_t since_usec; /* running since then, as far as we saw; before the first look: always
+			     */
+	int64_t mute_usec;  /* 0, or since when it is not known whether it could say */
+
+	struct swap_action action; /* under way, if any */
+	int64_t begun_usec;
+	int64_t retry_usec; /* left alone until then */
+	unsigned int failures;
+	int told_number; /* the last errno that was told */
+
+	/* Of one that wants its GPU. */
+	bool has_room;		/* all that were frozen for it are out: its thaw is tried */
+	bool was_short;		/* its last thaw failed for want of VRAM; @extra is to be learned */
+	bool is_blind;		/* figures are not known on its GPUs */
+	bool is_blind_short;	/* the same, where figures are not known */
+	unsigned int shortages; /* since it was thawed or learned anew */
+	bool is_optimistic;	/* learned figures are not believed this time */
+	int64_t doubt_usec;	/* then */
+	int64_t doubted_usec;	/* for so long the next time */
+	uint64_t most_bytes;	/* what could have been free when it was too little */
+	uint64_t extra_bytes;
+	int64_t large_usec; /* since when the figures say that it does not fit; 0: they do not */
+
+	uint64_t kept_bytes; /* stayed on its GPUs after its last freeze */
+};
+
+struct swap_policy {
+	struct swap_config config;
+	struct memory *memories;
+	size_t count, room;
+	bool is_first;
+	int64_t settle_usec[SWAP_GPUS_MAX];
+};
+
+/* What is handed down while one decision is made. */
+struct look {
+	struct swap_policy *policy;
+	const struct swap_situation *situation;
+	struct swap_decision *decision;
+	struct memory **memories; /* of each process */
+	bool *is_victim;	  /* chosen, of each process */
+	bool *is_acted;		  /* there is an action for it in this decision */
+	int64_t now_usec;
+	uint64_t free_bytes[SWAP_GPUS_MAX]; /* less what thaws under way need */
+	uint32_t held;			    /* GPUs that are kept for one that waits */
+	int holder[SWAP_GPUS_MAX];
+};
+
+struct swap_policy *swap_policy_create(const struct swap_config *config)
+{
+	struct swap_policy *policy = calloc(1, sizeof(*policy));
+
+	if (!policy)
+		return NULL;
+	policy->config = *config;
+	policy->is_first = true;
+	return policy;
+}
+
+void swap_policy_destroy(struct swap_policy *policy)
+{
+	if (policy)
+		free(policy->memories);
+	free(policy);
+}
+
+void swap_policy_forget(struct swap_policy *policy)
+{
+	policy->count = 0;
+	policy->is_first = true;
+}
+
+/* ---- what is remembered ---- */
+
+static struct memory *find(struct swap_policy *policy, int pid)
+{
+	for (size_t i = 0; i < policy->count; i++)
+		if (policy->memories[i].pid == pid)
+			return &policy->memories[i];
+	return NULL;
+}
+
+static int add_memory(struct swap_policy *policy, const struct swap_process *process)
+{
+	if (policy->count == policy->room) {
+		size_t room = policy->room ? 2 * policy->room : 16;
+		struct memory *more = realloc(policy->memories, room * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		policy->memories = more;
+		policy->room = room;
+	}
+	policy->memories[policy->count++] = (struct memory){
+		.pid = process->pid,
+		.start_ticks = process->start_ticks,
+	};
+	return 0;
+}
+
+static void soon(struct look *look, int64_t usec)
+{
+	if (usec > look->now_usec && usec < look->decision->next_usec)
+		look->decision->next_usec = usec;
+}
+
+static void settle(struct swap_policy *policy, uint32_t gpus, int64_t now_usec)
+{
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
+		if (gpus & 1u << gpu)
+			policy->settle_usec[gpu] = now_usec + SETTLE_USEC;
+}
+
+static void remember(struct look *look, const struct swap_process *process, struct memory *memory)
+{
+	struct swap_policy *policy = look->policy;
+
+	if (memory->start_ticks != process->start_ticks)
+		*memory = (struct memory){
+			.pid = process->pid,
+			.start_ticks = process->start_ticks,
+		};
+	if (!memory->is_known || memory->state_since != process->state_since) {
+		memory->since_usec = policy->is_first ? INT64_MIN / 2 : look->now_usec;
+		if (memory->is_known)
+			settle(policy, process->gpus, look->now_usec);
+	}
+	memory->is_known = true;
+	memory->is_seen = true;
+	memory->state_since = process->state_since;
+	/* Until then the driver's count may be that of before. */
+	if (process->state == SWAP_FROZEN && look->now_usec >= memory->since_usec + CONFIRM_USEC)
+		memory->kept_bytes = policy->config.is_full ? 0 : process->kept_bytes;
+	if (process->can_tell)
+		memory->mute_usec = 0;
+	else if (!memory->mute_usec)
+		memory->mute_usec = look->now_usec;
+}
+
+static int remember_all(struct look *look)
+{
+	struct swap_policy *policy = look->policy;
+	size_t kept = 0;
+
+	for (size_t i = 0; i < policy->count; i++)
+		policy->memories[i].is_seen = false;
+	for (size_t i = 0; i < look->situation->count; i++)
+		if (!find(policy, look->situation->processes[i].pid) &&
+		    add_memory(policy, &look->situation->processes[i]) < 0)
+			return -ENOMEM;
+	for (size_t i = 0; i < look->situation->count; i++)
+		remember(look, &look->situation->processes[i],
+			 find(policy, look->situation->processes[i].pid));
+	for (size_t i = 0; i < policy->count; i++)
+		if (policy->memories[i].is_seen)
+			policy->memories[kept++] = policy->memories[i];
+	policy->count = kept;
+	for (size_t i = 0; i < look->situation->count; i++)
+		look->memories[i] = find(policy, look->situation->processes[i].pid);
+	policy->is_first = false;
+	return 0;
+}
+
+/* ---- facts ---- */
+
+static bool is_ours(const struct look *look, const struct swap_process *process)
+{
+	uint32_t gpus = look->policy->config.gpus;
+
+	/* One that may be on any GPU is not known to be on one of these. */
+	return gpus == SWAP_ALL_GPUS || (process->gpus != SWAP_ALL_GPUS && process->gpus & gpus);
+}
+
+static bool is_moving(const struct look *look, size_t i)
+{
+	return look->is_acted[i] || look->memories[i]->action.verb ||
+	       look->situation->processes[i].state == SWAP_MOVING;
+}
+
+/* It moves, and not for so long that nobody should wait for it. */
+static bool is_awaited(const struct look *look, size_t i)
+{
+	const struct memory *memory = look->memories[i];
+	int64_t begun_usec = memory->action.verb ? memory->begun_usec : memory->since_usec;
+
+	return look->is_acted[i] ||
+	       (is_moving(look, i) && look->now_usec < begun_usec + PATIENCE_USEC);
+}
+
+static int64_t idle_usec(const struct look *look, size_t i)
+{
+	int64_t had_usec = look->now_usec - look->memories[i]->since_usec;
+	int64_t said_usec = look->situation->processes[i].idle_usec;
+
+	if (said_usec < 0)
+		return 0;
+	return said_usec < had_usec ? said_usec : had_usec;
+}
+
+/* Until when it keeps its place though others want it. */
+static int64_t slice_end(const struct look *look, size_t i)
+{
+	const struct swap_config *config = &look->policy->config;
+
+	if (idle_usec(look, i) >= config->idle_usec)
+		return look->now_usec;
+	return look->memories[i]->since_usec + config->slice_usec;
+}
+
+/* Could it be frozen for somebody, now or later? */
+static bool is_candidate(const struct look *look, size_t i)
+{
+	const struct swap_process *process = &look->situation->processes[i];
+
+	return process->state == SWAP_RUNNING && !is_moving(look, i) && process->can_tell &&
+	       is_ours(look, process);
+}
+
+/* What its freeze gives on a GPU, at best, or as it did the last time. */
+static uint64_t gives(const struct look *look, size_t i, unsigned int gpu, bool is_hopeful)
+{
+	const struct swap_process *process = &look->situation->processes[i];
+	uint64_t bytes = process->vram_bytes[gpu] + process->unplaced_bytes;
+	uint64_t kept = look->memories[i]->kept_bytes;
+
+	if (is_hopeful || process->gpus == SWAP_ALL_GPUS)
+		return bytes;
+	kept /= (uint64_t)__builtin_popcount(process->gpus | 1u << gpu);
+	return bytes > kept ? bytes - kept : 0;
+}
+
+static uint32_t gpus_of(const struct look *look, const struct swap_process *process)
+{
+	return process->gpus == SWAP_ALL_GPUS ? look->situation->gpus : process->gpus;
+}
+
+static bool is_blind(const struct look *look, uint32_t gpus)
+{
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
+		if (gpus & 1u << gpu && look->situation->free_bytes[gpu] == SWAP_UNKNOWN)
+			return true;
+	return false;
+}
+
+/* ---- one that wants its GPU ---- */
+
+struct wanter {
+	size_t index;
+	const struct swap_process *process;
+	struct memory *memory;
+	struct swap_note *note;
+	uint32_t gpus;
+	bool is_hopeful; /* what was learned is not believed now */
+};
+
+static void note(const struct wanter *wanter, enum swap_why why, int other, int64_t until_usec)
+{
+	*wanter->note = (struct swap_note){.why = why, .other = other, .until_usec = until_usec};
+}
+
+/* Those behind it on these GPUs wait. */
+static void hold(struct look *look, const struct wanter *wanter)
+{
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
+		if (wanter->gpus & ~look->held & 1u << gpu)
+			look->holder[gpu] = wanter->process->pid;
+	look->held |= wanter->gpus;
+}
+
+static uint64_t need(const struct wanter *wanter, unsigned int gpu)
+{
+	uint64_t bytes = wanter->process->need_bytes[gpu];
+
+	return bytes && !wanter->is_hopeful ? bytes + wanter->memory->extra_bytes : bytes;
+}
+
+/* The first GPU where there is less than it needs with the victims chosen so far, or -1. */
+static int short_gpu(const struct look *look, const struct wanter *wanter)
+{
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++) {
+		uint64_t bytes = look->free_bytes[gpu];
+
+		if (!(wanter->gpus & 1u << gpu) || bytes == SWAP_UNKNOWN)
+			continue;
+		for (size_t i = 0; i < look->situation->count; i++)
+			if (look->is_victim[i])
+				bytes += gives(look, i, gpu, wanter->is_hopeful);
+		if (bytes < need(wanter, gpu))
+			return (int)gpu;
+	}
+	return -1;
+}
+
+static bool shares(const struct look *look, size_t i, uint32_t gpus)
+{
+	return look->situation->processes[i].gpus & gpus;
+}
+
+static void act(struct look *look, size_t i, enum swap_verb verb, int for_pid)
+{
+	look->decision->actions[look->decision->actions_count++] = (struct swap_action){
+		.pid = look->situation->processes[i].pid,
+		.verb = verb,
+		.for_pid = for_pid,
+		.idle_usec = idle_usec(look, i),
+	};
+	look->decision->notes[i] = (struct swap_note){.why = SWAP_WHY_GOES};
+	look->is_acted[i] = true;
+}
+
+/* What a thaw takes is not there for others, and neither is what it is known to need meanwhile. */
+static void reserve(struct look *look, const struct swap_process *process,
+		    const struct memory *memory)
+{
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++) {
+		uint64_t bytes = process->need_bytes[gpu];
+
+		if (!bytes || look->free_bytes[gpu] == SWAP_UNKNOWN)
+			continue;
+		bytes += memory->extra_bytes;
+		look->free_bytes[gpu] -= bytes < look->free_bytes[gpu] ? bytes
+								       : look->free_bytes[gpu];
+	}
+}
+
+static void thaw(struct look *look, const struct wanter *wanter)
+{
+	wanter->memory->has_room = false;
+	act(look, wanter->index, SWAP_THAW, 0);
+	reserve(look, wanter->process, wanter->memory);
+}
+
+/* Which candidates count: those that may go now, with those in their slice, with all. */
+enum reach { REACH_NOW, REACH_SLICES, REACH_ALL };
+
+static bool is_within(const struct look *look, size_t i, enum reach reach, int64_t until_usec)
+{
+	if (!is_candidate(look, i))
+		return false;
+	if (reach == REACH_ALL)
+		return true;
+	if (look->memories[i]->retry_usec > look->now_usec)
+		return false;
+	return slice_end(look, i) <= (reach == REACH_NOW ? look->now_usec : until_usec);
+}
+
+/* Choose all of them that there are. Returns a GPU that is short even then, or -1. */
+static int choose_all(struct look *look, const struct wanter *wanter, enum reach reach,
+		      int64_t until_usec)
+{
+	for (size_t i = 0; i < look->situation->count; i++)
+		look->is_victim[i] = i != wanter->index && shares(look, i, wanter->gpus) &&
+				     is_within(look, i, reach, until_usec);
+	return short_gpu(look, wanter);
+}
+
+/* It could not be frozen a short while ago. Later it takes its turns as the others do. */
+static bool is_suspect(const struct look *look, size_t i)
+{
+	const struct memory *memory = look->memories[i];
+
+	return memory->failures && look->now_usec < memory->retry_usec + SUSPECT_USEC;
+}
+
+/* Is the first one rather spared than the other? Those that failed before go last. */
+static bool is_spared(const struct look *look, size_t first, size_t other)
+{
+	if (is_suspect(look, first) != is_suspect(look, other))
+		return is_suspect(look, first);
+	return idle_usec(look, first) < idle_usec(look, other);
+}
+
+/* Of the victims spare all that are not needed, those first that are least idle. */
+static void spare(struct look *look, const struct wanter *wanter)
+{
+	size_t count = look->situation->count, tried = 0;
+	_cleanup_free_ bool *is_tried = calloc(count, sizeof(*is_tried));
+
+	while (is_tried && tried++ < count) {
+		size_t best = count;
+
+		for (size_t i = 0; i < count; i++)
+			if (look->is_victim[i] && !is_tried[i] &&
+			    (best == count || is_spared(look, i, best)))
+				best = i;
+		if (best == count)
+			return;
+		is_tried[best] = true;
+		look->is_victim[best] = false;
+		if (short_gpu(look, wanter) >= 0)
+			look->is_victim[best] = true;
+	}
+}
+
+/* Those that could not be frozen the last time go alone, before others go for nothing. */
+static void freeze_victims(struct look *look, const struct wanter *wanter)
+{
+	bool has_suspects = false;
+
+	for (size_t i = 0; i < look->situation->count; i++)
+		has_suspects |= look->is_victim[i] && is_suspect(look, i);
+	for (size_t i = 0; i < look->situation->count; i++)
+		if (look->is_victim[i] && (!has_suspects || is_suspect(look, i)))
+			act(look, i, SWAP_FREEZE, wanter->process->pid);
+	wanter->memory->has_room = !has_suspects;
+	note(wanter, SWAP_WHY_ROOM, 0, 0);
+	hold(look, wanter);
+}
+
+/* Some keep their place for a while yet: until there are enough that do not. */
+static void wait_slices(struct look *look, const struct wanter *wanter)
+{
+	int64_t best_usec = SWAP_NEVER;
+	int other = 0;
+
+	for (size_t i = 0; i < look->situation->count; i++) {
+		int64_t end_usec = is_candidate(look, i) ? slice_end(look, i) : 0;
+
+		if (end_usec > look->now_usec && end_usec < best_usec &&
+		    choose_all(look, wanter, REACH_SLICES, end_usec) < 0) {
+			best_usec = end_usec;
+			other = look->situation->processes[i].pid;
+		}
+	}
+	note(wanter, SWAP_WHY_SLICE, other, best_usec);
+	soon(look, best_usec);
+	hold(look, wanter);
+}
+
+/* Enough only with one that could not be frozen: the others are not frozen before it can. */
+static void wait_unable(struct look *look, const struct wanter *wanter)
+{
+	int64_t best_usec = SWAP_NEVER;
+	int other = 0;
+
+	for (size_t i = 0; i < look->situation->count; i++)
+		if (is_candidate(look, i) && shares(look, i, wanter->gpus) &&
+		    look->memories[i]->retry_usec > look->now_usec &&
+		    look->memories[i]->retry_usec < best_usec) {
+			best_usec = look->memories[i]->retry_usec;
+			other = look->situation->processes[i].pid;
+		}
+	note(wanter, SWAP_WHY_UNABLE, other, best_usec);
+	soon(look, best_usec);
+}
+
+static void wait_for_more(struct look *look, const struct wanter *wanter, int gpu)
+{
+	note(wanter, SWAP_WHY_TOO_LARGE, gpu, 0);
+	soon(look, look->now_usec + LOOK_USEC);
+}
+
+/* What could be free on its GPUs at best. */
+static uint64_t most_bytes(struct look *look, const struct wanter *wanter)
+{
+	uint64_t sum = 0;
+
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++) {
+		if (!(wanter->gpus & 1u << gpu) || look->free_bytes[gpu] == SWAP_UNKNOWN)
+			continue;
+		sum += look->free_bytes[gpu];
+		for (size_t i = 0; i < look->situation->count; i++)
+			if (i != wanter->index && is_candidate(look, i) &&
+			    shares(look, i, wanter->gpus))
+				sum += gives(look, i, gpu, true);
+	}
+	return sum;
+}
+
+/*
+ * It fits if nothing stays of the others and it needs no more than it says, and does not by what
+ * was learned. That is believed for a while, or until there is a fiftieth more. True: not now.
+ */
+static bool doubts(struct look *look, struct wanter *wanter)
+{
+	struct memory *memory = wanter->memory;
+	uint64_t most = most_bytes(look, wanter);
+	bool is_more = memory->most_bytes && most > memory->most_bytes + memory->most_bytes / 50 &&
+		       look->now_usec >= memory->doubt_usec - memory->doubted_usec + DOUBT_USEC;
+
+	if (!memory->doubt_usec) {
+		memory->doubted_usec = DOUBT_USEC;
+		memory->doubt_usec = look->now_usec + DOUBT_USEC;
+		memory->most_bytes = most;
+	}
+	if (look->now_usec < memory->doubt_usec && !is_more) {
+		soon(look, memory->doubt_usec);
+		return true;
+	}
+	memory->doubted_usec = is_more ? DOUBT_USEC : 2 * memory->doubted_usec;
+	if (memory->doubted_usec > DOUBT_MAX_USEC)
+		memory->doubted_usec = DOUBT_MAX_USEC;
+	memory->doubt_usec = look->now_usec + memory->doubted_usec;
+	memory->most_bytes = most;
+	memory->extra_bytes = 0;
+	memory->shortages = 1;
+	memory->is_optimistic = true;
+	return false;
+}
+
+/* The figures say that it does not fit: of one moment they may be wrong. True: look again first. */
+static bool is_unconfirmed(struct look *look, const struct wanter *wanter)
+{
+	struct memory *memory = wanter->memory;
+
+	if (!memory->large_usec)
+		memory->large_usec = look->now_usec;
+	if (look->now_usec >= memory->large_usec + CONFIRM_USEC)
+		return false;
+	note(wanter, SWAP_WHY_FIGURES, 0, memory->large_usec + CONFIRM_USEC);
+	soon(look, memory->large_usec + CONFIRM_USEC);
+	hold(look, wanter);
+	return true;
+}
+
+static void thaw_or_make_room(struct look *look, struct wanter *wanter);
+
+static void make_room(struct look *look, struct wanter *wanter)
+{
+	enum reach reach = REACH_ALL;
+	int gpu;
+
+	wanter->is_hopeful = true;
+	gpu = choose_all(look, wanter, REACH_ALL, 0);
+	if (gpu >= 0) {
+		if (!is_unconfirmed(look, wanter))
+			wait_for_more(look, wanter, gpu);
+		return;
+	}
+	wanter->is_hopeful = wanter->memory->is_optimistic;
+	gpu = choose_all(look, wanter, REACH_ALL, 0);
+	if (gpu >= 0) {
+		if (is_unconfirmed(look, wanter))
+			return;
+		if (doubts(look, wanter))
+			note(wanter, SWAP_WHY_TOO_LARGE, gpu, wanter->memory->doubt_usec);
+		else
+			thaw_or_make_room(look, wanter);
+		return;
+	}
+	wanter->memory->large_usec = 0;
+	if (choose_all(look, wanter, REACH_NOW, 0) < 0)
+		reach = REACH_NOW;
+	else if (choose_all(look, wanter, REACH_SLICES, SWAP_NEVER) < 0)
+		reach = REACH_SLICES;
+	if (reach == REACH_NOW) {
+		spare(look, wanter);
+		freeze_victims(look, wanter);
+	} else if (reach == REACH_SLICES) {
+		wait_slices(look, wanter);
+	} else {
+		wait_unable(look, wanter);
+	}
+}
+
+/* Where figures are not known, they go one by one, the longest idle first. */
+static void make_blind_room(struct look *look, const struct wanter *wanter)
+{
+	size_t count = look->situation->count, best = count, later = count;
+
+	for (size_t i = 0; i < count; i++) {
+		look->is_victim[i] = false;
+		if (i == wanter->index || !shares(look, i, wanter->gpus))
+			continue;
+		if (is_within(look, i, REACH_NOW, 0) && (best == count || is_spared(look, best, i)))
+			best = i;
+		else if (is_within(look, i, REACH_SLICES, SWAP_NEVER) &&
+			 (later == count || slice_end(look, i) < slice_end(look, later)))
+			later = i;
+	}
+	if (best < count) {
+		look->is_victim[best] = true;
+		freeze_victims(look, wanter);
+		wanter->memory->has_room = true;
+	} else if (later < count) {
+		note(wanter, SWAP_WHY_SLICE, look->situation->processes[later].pid,
+		     slice_end(look, later));
+		soon(look, slice_end(look, later));
+		hold(look, wanter);
+	} else {
+		wanter->memory->is_blind_short = false;
+		wanter->memory->retry_usec = look->now_usec + BLIND_USEC;
+		note(wanter, SWAP_WHY_FAILED, 0, wanter->memory->retry_usec);
+		soon(look, wanter->memory->retry_usec);
+	}
+}
+
+/* By fresh figures: how much more than it said did that thaw need, at least? */
+static void learn_shortage(struct look *look, const struct wanter *wanter)
+{
+	struct memory *memory = wanter->memory;
+	uint64_t least = SWAP_UNKNOWN, sum = 0;
+
+	memory->was_short = false;
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++) {
+		uint64_t bytes = wanter->process->need_bytes[gpu];
+
+		if (!bytes || look->free_bytes[gpu] == SWAP_UNKNOWN)
+			continue;
+		sum += bytes;
+		if (look->free_bytes[gpu] < bytes)
+			return; /* the figures tell as well */
+		if (look->free_bytes[gpu] - bytes < least)
+			least = look->free_bytes[gpu] - bytes;
+	}
+	/* Once may be by chance. */
+	if (memory->shortages < 2 || least == SWAP_UNKNOWN)
+		return;
+	least += STEP_MIN_BYTES + sum / 100;
+	if (least > memory->extra_bytes)
+		memory->extra_bytes = least;
+}
+
+static void thaw_or_make_room(struct look *look, struct wanter *wanter)
+{
+	memset(look->is_victim, 0, look->situation->count * sizeof(*look->is_victim));
+	wanter->is_hopeful = wanter->memory->is_optimistic;
+	if (short_gpu(look, wanter) >= 0)
+		make_room(look, wanter);
+	else
+		thaw(look, wanter);
+}
+
+/* A verb on its GPUs changes the figures: nothing is decided by them. -1: none. */
+static int find_moving(const struct look *look, const struct wanter *wanter)
+{
+	for (size_t i = 0; i < look->situation->count; i++)
+		if (i != wanter->index && shares(look, i, wanter->gpus) && is_awaited(look, i))
+			return (int)i;
+	return -1;
+}
+
+static bool is_fit(struct look *look, struct wanter *wanter)
+{
+	memset(look->is_victim, 0, look->situation->count * sizeof(*look->is_victim));
+	wanter->is_hopeful = wanter->memory->is_optimistic;
+	return short_gpu(look, wanter) < 0;
+}
+
+static bool settles(struct look *look, const struct wanter *wanter)
+{
+	int64_t until_usec = 0;
+
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
+		if (wanter->gpus & 1u << gpu && look->policy->settle_usec[gpu] > until_usec)
+			until_usec = look->policy->settle_usec[gpu];
+	if (until_usec <= look->now_usec)
+		return false;
+	note(wanter, SWAP_WHY_FIGURES, 0, until_usec);
+	soon(look, until_usec);
+	hold(look, wanter);
+	return true;
+}
+
+static void find_place(struct look *look, struct wanter *wanter)
+{
+	struct memory *memory = wanter->memory;
+	bool is_fitting = !memory->was_short && is_fit(look, wanter);
+	int moving = find_moving(look, wanter);
+
+	memory->is_blind = is_blind(look, wanter->gpus);
+	if (moving >= 0 && !(is_fitting && !memory->has_room && !memory->is_blind_short)) {
+		note(wanter, SWAP_WHY_MOVING, look->situation->processes[moving].pid, 0);
+		soon(look, look->now_usec + PATIENCE_USEC);
+		hold(look, wanter);
+	} else if (memory->has_room) {
+		thaw(look, wanter);
+	} else if (memory->is_blind) {
+		if (memory->is_blind_short)
+			make_blind_room(look, wanter);
+		else
+			thaw(look, wanter);
+	} else if (is_fitting) {
+		thaw(look, wanter);
+	} else if (!settles(look, wanter)) {
+		if (memory->was_short)
+			learn_shortage(look, wanter);
+		thaw_or_make_room(look, wanter);
+	}
+}
+
+static void serve(struct look *look, size_t i)
+{
+	struct wanter wanter = {
+		.index = i,
+		.process = &look->situation->processes[i],
+		.memory = look->memories[i],
+		.note = &look->decision->notes[i],
+		.gpus = gpus_of(look, &look->situation->processes[i]),
+	};
+
+	if (wanter.memory->retry_usec > look->now_usec) {
+		note(&wanter, SWAP_WHY_FAILED, 0, wanter.memory->retry_usec);
+		soon(look, wanter.memory->retry_usec);
+	} else if (wanter.gpus & look->held) {
+		note(&wanter, SWAP_WHY_BEHIND,
+		     look->holder[__builtin_ctz(wanter.gpus & look->held)], 0);
+		hold(look, &wanter);
+	} else {
+		find_place(look, &wanter);
+	}
+}
+
+static bool wants(const struct look *look, size_t i)
+{
+	const struct swap_process *process = &look->situation->processes[i];
+
+	return process->state == SWAP_FROZEN && process->wanted &&
+	       process->wanted != SWAP_UNKNOWN && !is_moving(look, i) && is_ours(look, process) &&
+	       process->gpus;
+}
+
+/* Those that want their GPU, the longest waiting one first. */
+static void serve_all(struct look *look)
+{
+	uint64_t wanted = 0;
+	size_t done = 0;
+
+	for (;;) {
+		uint64_t next = SWAP_UNKNOWN;
+
+		for (size_t i = 0; i < look->situation->count; i++)
+			if (wants(look, i) && look->situation->processes[i].wanted > wanted &&
+			    look->situation->processes[i].wanted < next)
+				next = look->situation->processes[i].wanted;
+		if (next == SWAP_UNKNOWN)
+			return;
+		for (size_t i = 0; i < look->situation->count; i++)
+			if (wants(look, i) && look->situation->processes[i].wanted == next) {
+				serve(look, i);
+				done++;
+			}
+		wanted = next;
+	}
+}
+
+/* ---- all ---- */
+
+static void freeze_idle(struct look *look)
+{
+	int64_t limit_usec = look->policy->config.idle_usec;
+
+	for (size_t i = 0; i < look->situation->count; i++) {
+		int64_t its_usec = idle_usec(look, i);
+
+		if (!is_candidate(look, i) || look->situation->processes[i].idle_usec < 0)
+			continue;
+		if (its_usec < limit_usec)
+			soon(look, look->now_usec + limit_usec - its_usec);
+		else if (look->memories[i]->retry_usec > look->now_usec)
+			soon(look, look->memories[i]->retry_usec);
+		else
+			act(look, i, SWAP_FREEZE, 0);
+	}
+}
+
+/* What can be said of those that are not served. */
+static void note_rest(struct look *look)
+{
+	for (size_t i = 0; i < look->situation->count; i++) {
+		const struct swap_process *process = &look->situation->processes[i];
+		struct memory *memory = look->memories[i];
+		struct swap_note *its = &look->decision->notes[i];
+
+		its->why = SWAP_WHY_NOTHING;
+		if (!is_ours(look, process))
+			its->why = SWAP_WHY_NOT_OURS;
+		else if (is_moving(look, i))
+			its->why = SWAP_WHY_GOES;
+		else if (process->state == SWAP_RUNNING && memory->mute_usec &&
+			 look->now_usec >= memory->mute_usec + MUTE_USEC)
+			its->why = SWAP_WHY_MUTE;
+		else if (process->state == SWAP_RUNNING && memory->mute_usec)
+			soon(look, memory->mute_usec + MUTE_USEC);
+		else if (process->state == SWAP_RUNNING && memory->retry_usec > look->now_usec)
+			*its = (struct swap_note){SWAP_WHY_FAILED, 0, memory->retry_usec};
+	}
+}
+
+static void promise(struct look *look)
+{
+	memcpy(look->free_bytes, look->situation->free_bytes, sizeof(look->free_bytes));
+	for (size_t i = 0; i < look->situation->count; i++)
+		if (look->memories[i]->action.verb == SWAP_THAW && is_awaited(look, i))
+			reserve(look, &look->situation->processes[i], look->memories[i]);
+}
+
+int swap_policy_decide(struct swap_policy *policy, const struct swap_situation *situation,
+		       int64_t now_usec, struct swap_decision *decision)
+{
+	_cleanup_free_ struct memory **memories = calloc(situation->count + 1, sizeof(*memories));
+	_cleanup_free_ bool *is_victim = calloc(situation->count + 1, sizeof(*is_victim));
+	_cleanup_free_ bool *is_acted = calloc(situation->count + 1, sizeof(*is_acted));
+	struct look look = {
+		.policy = policy,
+		.situation = situation,
+		.decision = decision,
+		.memories = memories,
+		.is_victim = is_victim,
+		.is_acted = is_acted,
+		.now_usec = now_usec,
+	};
+
+	decision->actions_count = 0;
+	decision->next_usec = SWAP_NEVER;
+	if (!memories || !is_victim || !is_acted || remember_all(&look) < 0)
+		return -ENOMEM;
+	promise(&look);
+	note_rest(&look);
+	serve_all(&look);
+	freeze_idle(&look);
+	return 0;
+}
+
+/* ---- verbs ---- */
+
+void swap_policy_begun(struct swap_policy *policy, int pid, const struct swap_action *action,
+		       int64_t now_usec)
+{
+	struct memory *memory = find(policy, pid);
+
+	if (!memory)
+		return;
+	memory->action = *action;
+	memory->begun_usec = now_usec;
+}
+
+static int64_t backoff(int64_t first_usec, int64_t most_usec, unsigned int failures)
+{
+	while (--failures && first_usec < most_usec)
+		first_usec *= 2;
+	return first_usec < most_usec ? first_usec : most_usec;
+}
+
+static void put_off(struct memory *memory, int number, int64_t now_usec)
+{
+	memory->failures++;
+	if (number == EBUSY)
+		memory->retry_usec = now_usec + BUSY_USEC;
+	else if (number == EOPNOTSUPP)
+		memory->retry_usec =
+			now_usec + backoff(BUSY_USEC, REFUSED_MAX_USEC, memory->failures);
+	else
+		memory->retry_usec =
+			now_usec + backoff(FAILED_USEC, FAILED_MAX_USEC, memory->failures);
+}
+
+static void succeeded(struct memory *memory, enum swap_verb verb)
+{
+	memory->failures = 0;
+	memory->retry_usec = 0;
+	memory->told_number = 0;
+	if (verb != SWAP_THAW)
+		return;
+	memory->is_blind_short = false;
+	memory->is_optimistic = false;
+	memory->was_short = false;
+	memory->shortages = 0;
+	memory->doubt_usec = 0;
+	memory->most_bytes = 0;
+	memory->large_usec = 0;
+}
+
+bool swap_policy_ended(struct swap_policy *policy, int pid, int number, int64_t now_usec)
+{
+	struct memory *memory = find(policy, pid), *other;
+	struct swap_action action;
+	bool is_new;
+
+	if (!memory || !memory->action.verb)
+		return false;
+	action = memory->action;
+	memory->action = (struct swap_action){0};
+	settle(policy, SWAP_ALL_GPUS, now_usec);
+	if (!number) {
+		succeeded(memory, action.verb);
+		return false;
+	}
+	other = action.for_pid ? find(policy, action.for_pid) : NULL;
+	if (other)
+		other->has_room = false;
+	if (action.verb == SWAP_THAW && number == ENOMEM) {
+		memory->is_optimistic = false;
+		memory->was_short = true;
+		memory->is_blind_short = true;
+		/* By chance, by old figures, or where only the thaw can tell: that is not told. */
+		is_new = memory->shortages++ && !memory->is_blind;
+	} else {
+		put_off(memory, number, now_usec);
+		is_new = number != EBUSY;
+	}
+	is_new = is_new && memory->told_number != number;
+	if (is_new)
+		memory->told_number = number;
+	return is_new;
+}
