@@ -288,8 +288,12 @@ static void handle_listener(void *context, uint32_t number)
 
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
 		turn_away(registry);
-	if (fd < 0 || gcr_peer_identify(fd, &peer) < 0)
+	if (fd < 0)
 		return;
+	if (gcr_peer_identify(fd, &peer) < 0) {
+		complain(registry, 0, "its process has ended");
+		return;
+	}
 	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
 		return;
 	connection = find_place(registry, peer.uid);
