@@ -17,189 +17,22 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "tools/swap/policy_private.h"
 
-#define SETTLE_USEC	 (150 * GCR_USEC_PER_MSEC) /* figures may be so old */
-#define CONFIRM_USEC	 (500 * GCR_USEC_PER_MSEC) /* and then they are surely true */
-#define PATIENCE_USEC	 (10 * GCR_USEC_PER_SEC)   /* a verb that takes longer is not waited for */
-#define MUTE_USEC	 (5 * GCR_USEC_PER_SEC)	   /* a library may be on its way to the daemon */
-#define LOOK_USEC	 (5 * GCR_USEC_PER_SEC)	   /* others may have given back VRAM */
-#define BUSY_USEC	 (1 * GCR_USEC_PER_SEC)
-#define FAILED_USEC	 (5 * GCR_USEC_PER_SEC)
-#define REFUSED_MAX_USEC (30 * GCR_USEC_PER_SEC)
-#define SUSPECT_USEC	 (5 * GCR_USEC_PER_SEC) /* spared for so long after it may be tried again */
-#define FAILED_MAX_USEC	 (60 * GCR_USEC_PER_SEC)
-#define DOUBT_USEC	 (5 * GCR_USEC_PER_SEC)
-#define DOUBT_MAX_USEC	 (120 * GCR_USEC_PER_SEC)
-#define BLIND_USEC	 (60 * GCR_USEC_PER_SEC)
-#define STEP_MIN_BYTES	 (1ull << 20)
-
-struct memory {
-	int pid;
-	uint64_t start_ticks;
-	uint64_t state_since;
-	bool is_known;	    /* it has been in a situation */
-	bool is_seen;	    /* in this one */
-	int64_t since_usec; /* running since then, as far as we saw; before the first look: always
-			     */
-	int64_t mute_usec;  /* 0, or since when it is not known whether it could say */
-
-	struct swap_action action; /* under way, if any */
-	int64_t begun_usec;
-	int64_t retry_usec; /* left alone until then */
-	unsigned int failures;
-	int told_number; /* the last errno that was told */
-
-	/* Of one that wants its GPU. */
-	bool has_room;		/* all that were frozen for it are out: its thaw is tried */
-	bool was_short;		/* its last thaw failed for want of VRAM; @extra is to be learned */
-	bool is_blind;		/* figures are not known on its GPUs */
-	bool is_blind_short;	/* the same, where figures are not known */
-	unsigned int shortages; /* since it was thawed or learned anew */
-	bool is_optimistic;	/* learned figures are not believed this time */
-	int64_t doubt_usec;	/* then */
-	int64_t doubted_usec;	/* for so long the next time */
-	uint64_t most_bytes;	/* what could have been free when it was too little */
-	uint64_t extra_bytes;
-	int64_t large_usec; /* since when the figures say that it does not fit; 0: they do not */
-
-	uint64_t kept_bytes; /* stayed on its GPUs after its last freeze */
-};
-
-struct swap_policy {
-	struct swap_config config;
-	struct memory *memories;
-	size_t count, room;
-	bool is_first;
-	int64_t settle_usec[SWAP_GPUS_MAX];
-};
-
-/* What is handed down while one decision is made. */
-struct look {
-	struct swap_policy *policy;
-	const struct swap_situation *situation;
-	struct swap_decision *decision;
-	struct memory **memories; /* of each process */
-	bool *is_victim;	  /* chosen, of each process */
-	bool *is_acted;		  /* there is an action for it in this decision */
-	int64_t now_usec;
-	uint64_t free_bytes[SWAP_GPUS_MAX]; /* less what thaws under way need */
-	uint32_t held;			    /* GPUs that are kept for one that waits */
-	int holder[SWAP_GPUS_MAX];
-};
-
-struct swap_policy *swap_policy_create(const struct swap_config *config)
-{
-	struct swap_policy *policy = calloc(1, sizeof(*policy));
-
-	if (!policy)
-		return NULL;
-	policy->config = *config;
-	policy->is_first = true;
-	return policy;
-}
-
-void swap_policy_destroy(struct swap_policy *policy)
-{
-	if (policy)
-		free(policy->memories);
-	free(policy);
-}
-
-void swap_policy_forget(struct swap_policy *policy)
-{
-	policy->count = 0;
-	policy->is_first = true;
-}
-
-/* ---- what is remembered ---- */
-
-static struct memory *find(struct swap_policy *policy, int pid)
-{
-	for (size_t i = 0; i < policy->count; i++)
-		if (policy->memories[i].pid == pid)
-			return &policy->memories[i];
-	return NULL;
-}
-
-static int add_memory(struct swap_policy *policy, const struct swap_process *process)
-{
-	if (policy->count == policy->room) {
-		size_t room = policy->room ? 2 * policy->room : 16;
-		struct memory *more = realloc(policy->memories, room * sizeof(*more));
-
-		if (!more)
-			return -ENOMEM;
-		policy->memories = more;
-		policy->room = room;
-	}
-	policy->memories[policy->count++] = (struct memory){
-		.pid = process->pid,
-		.start_ticks = process->start_ticks,
-	};
-	return 0;
-}
+#define CONFIRM_USEC   (500 * GCR_USEC_PER_MSEC) /* and then they are surely true */
+#define PATIENCE_USEC  (10 * GCR_USEC_PER_SEC)	 /* a verb that takes longer is not waited for */
+#define MUTE_USEC      (5 * GCR_USEC_PER_SEC)	 /* a library may be on its way to the daemon */
+#define LOOK_USEC      (5 * GCR_USEC_PER_SEC)	 /* others may have given back VRAM */
+#define SUSPECT_USEC   (5 * GCR_USEC_PER_SEC) /* spared for so long after it may be tried again */
+#define DOUBT_USEC     (5 * GCR_USEC_PER_SEC)
+#define DOUBT_MAX_USEC (120 * GCR_USEC_PER_SEC)
+#define BLIND_USEC     (60 * GCR_USEC_PER_SEC)
+#define STEP_MIN_BYTES (1ull << 20)
 
 static void soon(struct look *look, int64_t usec)
 {
 	if (usec > look->now_usec && usec < look->decision->next_usec)
 		look->decision->next_usec = usec;
-}
-
-static void settle(struct swap_policy *policy, uint32_t gpus, int64_t now_usec)
-{
-	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
-		if (gpus & 1u << gpu)
-			policy->settle_usec[gpu] = now_usec + SETTLE_USEC;
-}
-
-static void remember(struct look *look, const struct swap_process *process, struct memory *memory)
-{
-	struct swap_policy *policy = look->policy;
-
-	if (memory->start_ticks != process->start_ticks)
-		*memory = (struct memory){
-			.pid = process->pid,
-			.start_ticks = process->start_ticks,
-		};
-	if (!memory->is_known || memory->state_since != process->state_since) {
-		memory->since_usec = policy->is_first ? INT64_MIN / 2 : look->now_usec;
-		if (memory->is_known)
-			settle(policy, process->gpus, look->now_usec);
-	}
-	memory->is_known = true;
-	memory->is_seen = true;
-	memory->state_since = process->state_since;
-	/* Until then the driver's count may be that of before. */
-	if (process->state == SWAP_FROZEN && look->now_usec >= memory->since_usec + CONFIRM_USEC)
-		memory->kept_bytes = policy->config.is_full ? 0 : process->kept_bytes;
-	if (process->can_tell)
-		memory->mute_usec = 0;
-	else if (!memory->mute_usec)
-		memory->mute_usec = look->now_usec;
-}
-
-static int remember_all(struct look *look)
-{
-	struct swap_policy *policy = look->policy;
-	size_t kept = 0;
-
-	for (size_t i = 0; i < policy->count; i++)
-		policy->memories[i].is_seen = false;
-	for (size_t i = 0; i < look->situation->count; i++)
-		if (!find(policy, look->situation->processes[i].pid) &&
-		    add_memory(policy, &look->situation->processes[i]) < 0)
-			return -ENOMEM;
-	for (size_t i = 0; i < look->situation->count; i++)
-		remember(look, &look->situation->processes[i],
-			 find(policy, look->situation->processes[i].pid));
-	for (size_t i = 0; i < policy->count; i++)
-		if (policy->memories[i].is_seen)
-			policy->memories[kept++] = policy->memories[i];
-	policy->count = kept;
-	for (size_t i = 0; i < look->situation->count; i++)
-		look->memories[i] = find(policy, look->situation->processes[i].pid);
-	policy->is_first = false;
-	return 0;
 }
 
 /* ---- facts ---- */
@@ -844,94 +677,11 @@ int swap_policy_decide(struct swap_policy *policy, const struct swap_situation *
 
 	decision->actions_count = 0;
 	decision->next_usec = SWAP_NEVER;
-	if (!memories || !is_victim || !is_acted || remember_all(&look) < 0)
+	if (!memories || !is_victim || !is_acted || swap_policy_remember(&look) < 0)
 		return -ENOMEM;
 	promise(&look);
 	note_rest(&look);
 	serve_all(&look);
 	freeze_idle(&look);
 	return 0;
-}
-
-/* ---- verbs ---- */
-
-void swap_policy_begun(struct swap_policy *policy, int pid, const struct swap_action *action,
-		       int64_t now_usec)
-{
-	struct memory *memory = find(policy, pid);
-
-	if (!memory)
-		return;
-	memory->action = *action;
-	memory->begun_usec = now_usec;
-}
-
-static int64_t backoff(int64_t first_usec, int64_t most_usec, unsigned int failures)
-{
-	while (--failures && first_usec < most_usec)
-		first_usec *= 2;
-	return first_usec < most_usec ? first_usec : most_usec;
-}
-
-static void put_off(struct memory *memory, int number, int64_t now_usec)
-{
-	memory->failures++;
-	if (number == EBUSY)
-		memory->retry_usec = now_usec + BUSY_USEC;
-	else if (number == EOPNOTSUPP)
-		memory->retry_usec =
-			now_usec + backoff(BUSY_USEC, REFUSED_MAX_USEC, memory->failures);
-	else
-		memory->retry_usec =
-			now_usec + backoff(FAILED_USEC, FAILED_MAX_USEC, memory->failures);
-}
-
-static void succeeded(struct memory *memory, enum swap_verb verb)
-{
-	memory->failures = 0;
-	memory->retry_usec = 0;
-	memory->told_number = 0;
-	if (verb != SWAP_THAW)
-		return;
-	memory->is_blind_short = false;
-	memory->is_optimistic = false;
-	memory->was_short = false;
-	memory->shortages = 0;
-	memory->doubt_usec = 0;
-	memory->most_bytes = 0;
-	memory->large_usec = 0;
-}
-
-bool swap_policy_ended(struct swap_policy *policy, int pid, int number, int64_t now_usec)
-{
-	struct memory *memory = find(policy, pid), *other;
-	struct swap_action action;
-	bool is_new;
-
-	if (!memory || !memory->action.verb)
-		return false;
-	action = memory->action;
-	memory->action = (struct swap_action){0};
-	settle(policy, SWAP_ALL_GPUS, now_usec);
-	if (!number) {
-		succeeded(memory, action.verb);
-		return false;
-	}
-	other = action.for_pid ? find(policy, action.for_pid) : NULL;
-	if (other)
-		other->has_room = false;
-	if (action.verb == SWAP_THAW && number == ENOMEM) {
-		memory->is_optimistic = false;
-		memory->was_short = true;
-		memory->is_blind_short = true;
-		/* By chance, by old figures, or where only the thaw can tell: that is not told. */
-		is_new = memory->shortages++ && !memory->is_blind;
-	} else {
-		put_off(memory, number, now_usec);
-		is_new = number != EBUSY;
-	}
-	is_new = is_new && memory->told_number != number;
-	if (is_new)
-		memory->told_number = number;
-	return is_new;
 }
