@@ -270,8 +270,9 @@ static void render_gpus(const struct view *view, FILE *stream)
 }
 
 /*
- * As the driver counts it. In a container its tools do not know the process: then what its library
- * says is better than nothing.
+ * As the driver counts it, and the memory that the process has imported: NVML and KFD leave that
+ * out. After a thaw by an engine with a worker all large allocations are imported ones. In a
+ * container the driver's tools do not know the process: the library's own sum is used then.
  */
 static uint64_t vram_bytes(const struct view *view)
 {
@@ -279,10 +280,8 @@ static uint64_t vram_bytes(const struct view *view)
 	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
 	struct gcr_link_facts facts;
 
-	if ((bytes && process->vendor->backend->has_control) || view->state != GCR_STATE_RUNNING ||
-	    gcr_link_facts(process, &facts) < 0)
+	if (view->state != GCR_STATE_RUNNING || gcr_link_facts(process, &facts) < 0)
 		return bytes;
-	/* KFD counts for nobody what was made in another process: after a thaw, in the worker. */
 	return bytes ? bytes + facts.imported_bytes : facts.device_bytes;
 }
 

@@ -502,7 +502,9 @@ uint64_t shared_process_used_bytes(unsigned index, unsigned gpu)
 	for (unsigned i = 0; i < shared->allocation_high; i++) {
 		const struct shared_allocation *allocation = &shared->allocations[i];
 
+		/* Measured: NVML leaves out of its count what a process has imported. */
 		if (allocation->id && allocation->gpu == gpu &&
+		    allocation->maker == shared->processes[index].generation &&
 		    holder_test(allocation->holders, index))
 			used += allocation->size_bytes;
 	}
