@@ -75,6 +75,8 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 		disconnect(vmm);
 		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 	}
+	vmm->drive.is_halted = vmm->halt;
+	gcr_drive_check_stall(&vmm->drive);
 	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
 	if (vmm->halt) {
 		if (gcr_clock_usec() >= vmm->halt_ends_usec)
@@ -106,9 +108,9 @@ static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
  * caller's). HANDLES on the way go to the workers; the first of them that fails does not end the
  * conversation.
  */
-static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
-		    const int *fds, size_t fds_count, struct gcr_message *message,
-		    struct gcr_error *error)
+static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+			     const int *fds, size_t fds_count, struct gcr_message *message,
+			     struct gcr_error *error)
 {
 	struct gcr_error import_error = {0};
 	int import_result = 0;
@@ -152,6 +154,18 @@ static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, siz
 		*error = import_error;
 		result = import_result;
 	}
+	return result;
+}
+
+static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+		    const int *fds, size_t fds_count, struct gcr_message *message,
+		    struct gcr_error *error)
+{
+	int result;
+
+	gcr_drive_begin_wait(&vmm->drive);
+	result = exchange_messages(vmm, type, payload, bytes, fds, fds_count, message, error);
+	gcr_drive_end_wait(&vmm->drive);
 	return result;
 }
 
@@ -236,7 +250,7 @@ int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
 	return facts.phase == GCR_PRELOAD_HANDED ? 0 : gcr_vmm_took_it_back(error);
 }
 
-int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
+static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_gate_request request = {.timeout_ms = GATE_FIRST_MSEC};
 	struct gcr_drive *drive = &vmm->drive;
@@ -263,6 +277,16 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 		if (request.timeout_ms < GATE_MOST_MSEC)
 			request.timeout_ms *= 2;
 	}
+}
+
+int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result;
+
+	vmm->drive.is_gating = true;
+	result = close_gate(vmm, error);
+	vmm->drive.is_gating = false;
+	return result;
 }
 
 int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
