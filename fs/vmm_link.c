@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/gpus.h"
 #include "fs/halt.h"
+#include "fs/listed.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -292,7 +292,6 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
-	struct gcr_gpus *gpus = vmm->drive.daemon->gpus;
 	struct stat status;
 	size_t count = 0;
 	int result;
@@ -311,20 +310,15 @@ int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_message_close_fds(message);
 	if (result < 0)
 		return result;
+	result = gcr_listed_check(vmm->drive.daemon, vmm->own_extents, count, error);
+	if (result < 0)
+		return result;
 	vmm->count = count;
 	vmm->extents = vmm->own_extents;
 	vmm->device_count = 0;
-	for (size_t i = 0; i < count; i++) {
-		struct gcr_extent *extent = &vmm->own_extents[i];
-		int index = gcr_gpus_index(gpus, extent->gpu);
-
-		if (index < 0)
-			return gcr_error_set(error, ENODEV,
-					     "it has memory on a GPU that is not known here");
-		if (extent->kind == GCR_MEMORY_DEVICE)
-			vmm->device_count++;
-		extent->gpu_index = (uint32_t)index;
-	}
+	while (vmm->device_count < count &&
+	       vmm->extents[vmm->device_count].kind == GCR_MEMORY_DEVICE)
+		vmm->device_count++;
 	return 0;
 }
 
