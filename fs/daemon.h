@@ -18,6 +18,7 @@
 #include "backend/backend.h"
 
 struct fuse_session;
+struct gcr_admission;
 struct gcr_event_log;
 struct gcr_gpus;
 struct gcr_helpers;
@@ -81,6 +82,7 @@ struct gcr_daemon {
 	struct gcr_metrics *metrics;
 	struct gcr_loop *loop;
 	struct gcr_gpus *gpus;
+	struct gcr_admission *admission;
 	struct gcr_processes *processes;
 	struct gcr_waiters *waiters;
 	struct gcr_registry *registry;

@@ -219,6 +219,7 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 	if (result < 0)
 		return result;
 	result = gcr_helper_request(drive->helper, type, &request, sizeof(request), error);
+	gcr_drive_begin_wait(drive);
 	while (!result) {
 		/* The pidfd: a process that ends in the middle leaves a call that may never return.
 		 */
@@ -226,8 +227,10 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 					   drive->process->pidfd, ret);
 		if (!result && is_dying(drive, ret))
 			result = -ESRCH;
-		if (!result)
+		if (!result) {
+			gcr_drive_end_wait(drive);
 			return has_lost_state(drive, ret) ? say_ending(drive, error) : 0;
+		}
 		if (gcr_drive_must_leave(drive))
 			result = gcr_process_has_ended(drive->process) ? -ESRCH : -ECANCELED;
 		else if (result == -EINTR)
@@ -239,7 +242,10 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 			gcr_drive_check_answer(drive);
 		else if (!result)
 			gcr_drive_check_deadline(drive);
+		if (!result)
+			gcr_drive_check_stall(drive);
 	}
+	gcr_drive_end_wait(drive);
 	drop_helper(drive);
 	if (result == -ESRCH)
 		gcr_error_set(error, ESRCH, "process %d has ended", (int)drive->process->pid);

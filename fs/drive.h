@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fs/admission.h"
 #include "fs/helper.h"
 #include "fs/operation.h"
 #include "fs/record.h"
@@ -34,6 +35,7 @@ struct gcr_drive {
 	 */
 	struct gcr_helper *ended[2 * GCR_GPUS_MAX];
 	unsigned int ended_count;
+	uint64_t ended_bytes;  /* of VRAM that they had, all together, as far as it is known */
 	uint32_t ballast;      /* of these: VRAM for a Restore is held, no need to look for it */
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
 	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
@@ -43,6 +45,18 @@ struct gcr_drive {
 	uint64_t free_before[GCR_GPUS_MAX];
 	uint64_t bytes;		   /* of VRAM that a checkpoint would put into its host memory */
 	uint64_t anonymous_before; /* bytes of its host memory before the checkpoint */
+
+	/* drive_stall.c: what becomes of it all while the process does not answer */
+	int64_t asked_usec;   /* since when an answer of the process is waited for, 0: it is not */
+	int64_t stopped_usec; /* since when it has been seen stopped, 0: it is not */
+	int64_t waited_usec;  /* for earlier answers, together */
+	bool has_workers;     /* whose turn others may wait for */
+	bool is_gating;	      /* the wait is for work on its GPUs */
+	bool is_halted;	      /* its threads are stopped by us */
+	bool lets_others;     /* it has not answered for too long: to the end of the verb */
+	struct gcr_need need; /* VRAM of a Restore that has given its admission up */
+	/* Called then, again and again as long as the wait lasts; NULL: nothing else is held. */
+	void (*let_others)(struct gcr_drive *drive);
 };
 
 void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *engine);
@@ -170,6 +184,29 @@ const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
 
 /* gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once. -ENODEV. */
 int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error);
+
+/* ---- drive_stall.c: a process that does not answer ---- */
+
+/*
+ * Around every wait for the process itself, its library or its driver; and in the wait, a few times
+ * a second. When it has lasted too long (the process is stopped, the verb is late, or it has
+ * waited too long altogether) the admission becomes a need, the exchange is told, and let_others()
+ * called.
+ */
+void gcr_drive_begin_wait(struct gcr_drive *drive);
+void gcr_drive_end_wait(struct gcr_drive *drive);
+void gcr_drive_check_stall(struct gcr_drive *drive);
+
+/* Add what @process has to find in VRAM: its driver's share, and @snapshot (NULL: none). */
+void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
+		    const struct gcr_snapshot *snapshot, struct gcr_need *need);
+
+/* Are @bytes free on a GPU beside what others need there (fs/admission.h)? -ENOMEM. */
+int gcr_drive_check_needs(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
+			  uint64_t bytes, struct gcr_error *error);
+
+/* Before a thaw: one that is stopped could not answer. -EOPNOTSUPP. */
+int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error);
 
 /* ---- drive_control.c: the driver's steps ---- */
 

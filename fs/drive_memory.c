@@ -85,10 +85,14 @@ static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *repl
 {
 	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
 	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+	int result;
 
 	if (index < 0 || !gpu)
 		return gcr_error_set(error, ENODEV, "a GPU that the process used is not here");
 	bytes += THAW_MARGIN_BYTES;
+	result = gcr_drive_check_needs(drive, uuid, bytes, error);
+	if (result < 0)
+		return result;
 	if (!(gpu->flags & GCR_GPU_MEMORY))
 		return try_worker(drive, uuid, bytes, error);
 	if (gpu->free_bytes < bytes)
@@ -108,6 +112,7 @@ bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_U
 	if (drive->ended_count == GCR_ARRAY_SIZE(drive->ended) ||
 	    gcr_helpers_borrow_worker(drive->vendor->helpers, uuid, is_second, &worker) < 0)
 		return false;
+	drive->ended_bytes += gcr_gpus_process_bytes(drive->daemon->gpus, gcr_helper_pid(worker));
 	gcr_helper_kill(worker);
 	gcr_helper_await_end(worker, ENDING_USEC);
 	drive->ended[drive->ended_count++] = worker;
@@ -118,6 +123,7 @@ void gcr_drive_let_start(struct gcr_drive *drive)
 {
 	while (drive->ended_count)
 		gcr_helper_put(drive->ended[--drive->ended_count]);
+	drive->ended_bytes = 0;
 }
 
 /* The workers of one GPU that nobody uses now. False: there are none. */
@@ -136,17 +142,18 @@ static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_repl
 /* Whoever is being rolled back waits its turn too: it must not be left frozen for that. */
 static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
 {
+	struct gcr_admission *admission = drive->daemon->admission;
 	uint32_t kept = gcr_exchange_take_admission(drive->task);
 
 	/* What is free of the others is taken without a wait, and what is kept stays so. */
-	if (kept && gcr_gpus_admit(drive->daemon->gpus, mask & ~kept)) {
+	if (kept && gcr_admission_take(admission, mask & ~kept, drive->process->pid)) {
 		drive->admitted = kept | mask;
 		return 0;
 	}
 	/* All at once: whoever has one GPU and waits for another could wait for ever. */
 	if (kept)
-		gcr_gpus_leave(drive->daemon->gpus, kept);
-	while (!gcr_gpus_admit(drive->daemon->gpus, mask)) {
+		gcr_admission_leave(admission, kept);
+	while (!gcr_admission_take(admission, mask, drive->process->pid)) {
 		if (drive->rolling_back ? gcr_drive_must_leave(drive)
 					: gcr_task_stopped(drive->task) != 0)
 			return gcr_error_set(error, ECANCELED,
@@ -240,8 +247,9 @@ void gcr_drive_leave(struct gcr_drive *drive)
 	if (task->exchange && !is_back)
 		gcr_exchange_keep_admission(drive->task, drive->admitted);
 	else if (drive->admitted)
-		gcr_gpus_leave(drive->daemon->gpus, drive->admitted);
+		gcr_admission_leave(drive->daemon->admission, drive->admitted);
 	drive->admitted = 0;
+	gcr_admission_end_need(drive->daemon->admission, &drive->need);
 }
 
 void gcr_drive_finish(struct gcr_drive *drive)

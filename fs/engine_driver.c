@@ -221,7 +221,9 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 
 	*ret_state = drive->task->from;
 	gcr_drive_set_phase(drive, "admission");
-	result = gcr_drive_make_pairs(drive, error);
+	result = gcr_drive_check_stopped(drive, error);
+	if (!result)
+		result = gcr_drive_make_pairs(drive, error);
 	if (!result)
 		result = gcr_drive_ask_state(drive, &state, error);
 	if (result < 0)

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "fs/exchange.h"
 #include "fs/log.h"
 #include "fs/vmm.h"
 #include "lib/cleanup.h"
@@ -35,10 +36,23 @@
 /* For a library that is there to be told that its program's driver has gone. */
 #define TELL_USEC (2 * GCR_USEC_PER_SEC)
 
+/* What the verb holds of the GPUs, while its process does not answer. */
+static void let_others(struct gcr_drive *drive)
+{
+	struct gcr_vmm *vmm = (struct gcr_vmm *)((char *)drive - offsetof(struct gcr_vmm, drive));
+
+	if (drive->task->exchange)
+		gcr_exchange_let_others(drive,
+					gcr_exchange_freezes(drive->task) ? vmm->snapshot : NULL);
+	gcr_vmm_set_workers_aside(vmm);
+	gcr_vmm_give_usage_up(vmm);
+}
+
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 {
 	*vmm = (struct gcr_vmm){0};
 	gcr_drive_init(&vmm->drive, task, task->process->vendor->backend->engine);
+	vmm->drive.let_others = let_others;
 }
 
 /* Of a process that has ended nobody needs the bytes. */

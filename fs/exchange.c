@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Each of the two says how far it is, and waits for the other one. exchange->lock is the last that
- * is taken.
+ * is taken, but for that of the admissions.
  *
  * Whatever happens, one of them is in VRAM in the end, or `error` says why not: until the freeze
  * has committed, a failure of either takes both back; from then on a failure of the thaw has the
@@ -15,11 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/admission.h"
 #include "fs/daemon.h"
+#include "fs/drive.h"
 #include "fs/engine.h"
 #include "fs/gpus.h"
 #include "fs/log.h"
 #include "fs/record.h"
+#include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -60,6 +63,9 @@ struct gcr_exchange {
 	int64_t undone_usec;  /* until when what it was frozen for may be taken back */
 	uint32_t admitted;    /* kept for whoever goes back */
 	bool is_over;	      /* nobody goes back any more, or not soon */
+	bool has_left;	      /* the thaw needs its admission no more */
+	bool is_stuck;	      /* the thaw's process does not answer */
+	struct gcr_need need; /* instead of `admitted`, when one of the two does not answer */
 };
 
 int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
@@ -182,9 +188,20 @@ static int wait_for(struct gcr_task *task, const enum progress *progress, enum p
 	return gcr_task_stopped(task) ? -ECANCELED : 0;
 }
 
+static bool is_stuck(struct gcr_exchange *exchange)
+{
+	bool is;
+
+	pthread_mutex_lock(&exchange->lock);
+	is = exchange->is_stuck;
+	pthread_mutex_unlock(&exchange->lock);
+	return is;
+}
+
 /*
  * Until the thaw has come to its end, but only for @usec when the two are to stop, or are late.
- * What was decided is not undone by us, however late it is: but it may fail yet.
+ * What was decided is not undone by us, however late it is: but it may fail yet. Only one whose
+ * process does not answer is not waited for.
  */
 static enum progress wait_for_thaw(struct gcr_task *task, int64_t usec)
 {
@@ -199,6 +216,10 @@ static enum progress wait_for_thaw(struct gcr_task *task, int64_t usec)
 			exchange->stopped_usec = now_usec;
 		if (progress < DECIDED && exchange->stopped_usec &&
 		    now_usec >= exchange->stopped_usec + usec)
+			break;
+		/* Nothing is undone any more: it may stay as it is, frozen. */
+		if (progress == DECIDED && exchange->stopped_usec && is_stuck(exchange) &&
+		    now_usec >= exchange->stopped_usec + GIVE_UP_USEC)
 			break;
 		wait_a_moment(exchange, &exchange->thawed, DONE);
 	}
@@ -221,11 +242,13 @@ void gcr_exchange_keep_admission(struct gcr_task *task, uint32_t mask)
 
 	pthread_mutex_lock(&exchange->lock);
 	is_over = exchange->is_over;
+	if (gcr_exchange_thaws(task))
+		exchange->has_left = true;
 	if (!is_over)
 		exchange->admitted |= mask;
 	pthread_mutex_unlock(&exchange->lock);
 	if (is_over && mask)
-		gcr_gpus_leave(task->process->daemon->gpus, mask);
+		gcr_admission_leave(task->process->daemon->admission, mask);
 }
 
 uint32_t gcr_exchange_take_admission(struct gcr_task *task)
@@ -242,14 +265,50 @@ uint32_t gcr_exchange_take_admission(struct gcr_task *task)
 	return mask;
 }
 
-static bool has_admission(struct gcr_exchange *exchange)
+/* Has the thaw taken all its VRAM, or none that it may yet take? */
+static bool has_left(struct gcr_exchange *exchange)
 {
 	bool has;
 
 	pthread_mutex_lock(&exchange->lock);
-	has = exchange->admitted != 0;
+	has = exchange->has_left;
 	pthread_mutex_unlock(&exchange->lock);
 	return has;
+}
+
+void gcr_exchange_let_others(struct gcr_drive *drive, const struct gcr_snapshot *snapshot)
+{
+	struct gcr_process *frozen = gcr_task_sibling(drive->task, 1);
+	struct gcr_exchange *exchange = drive->task->exchange;
+	struct gcr_snapshot *held = NULL;
+	struct gcr_need need = {0};
+	struct gcr_error error;
+	bool is_to_fail;
+
+	pthread_mutex_lock(&frozen->lock);
+	if (!snapshot && frozen->snapshot)
+		snapshot = held = gcr_snapshot_ref(frozen->snapshot);
+	pthread_mutex_unlock(&frozen->lock);
+	gcr_drive_need(drive, frozen, snapshot, &need);
+	gcr_snapshot_unref(held);
+	pthread_mutex_lock(&exchange->lock);
+	exchange->is_stuck |= gcr_exchange_thaws(drive->task);
+	/* Until it is over the place of the one that may come back is kept. */
+	if (exchange->admitted && !exchange->need.is_noted)
+		exchange->need = need;
+	if (exchange->admitted)
+		gcr_admission_give_up(drive->daemon->admission, exchange->admitted,
+				      &exchange->need);
+	exchange->admitted = 0;
+	is_to_fail = gcr_exchange_freezes(drive->task) && !drive->task->is_undoing &&
+		     exchange->thawed < DECIDED;
+	pthread_mutex_unlock(&exchange->lock);
+	if (!is_to_fail)
+		return;
+	gcr_error_set(&error, ETIMEDOUT,
+		      "process %d, which was to be frozen for it, does not answer: is it stopped?",
+		      (int)frozen->pid);
+	gcr_task_fail(drive->task, &error);
 }
 
 /*
@@ -265,12 +324,14 @@ static void give_up_admission(struct gcr_task *task, bool has_failed)
 	pthread_mutex_lock(&exchange->lock);
 	is_over = !has_failed || exchange->frozen < BEGUN;
 	exchange->is_over |= is_over;
+	if (is_over)
+		gcr_admission_end_need(task->process->daemon->admission, &exchange->need);
 	pthread_mutex_unlock(&exchange->lock);
 	if (!is_over)
 		return;
 	mask = gcr_exchange_take_admission(task);
 	if (mask)
-		gcr_gpus_leave(task->process->daemon->gpus, mask);
+		gcr_admission_leave(task->process->daemon->admission, mask);
 }
 
 /* ---- for engines ---- */
@@ -448,8 +509,15 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 		progress = wait_for_thaw(task, waits[i]);
 		if (progress == DONE)
 			return 0;
+		if (progress == DECIDED) {
+			gcr_log(LOG_WARNING, task->process->pid,
+				"it stays frozen: process %d, which it was frozen for, does not "
+				"answer",
+				(int)gcr_task_sibling(task, 0)->pid);
+			return 0;
+		}
 		/* What the driver restores would be lost if somebody took VRAM from it. */
-		if (progress != FAILED && !has_admission(task->exchange))
+		if (progress != FAILED && !has_left(task->exchange))
 			result = gcr_error_set(error, ETIMEDOUT,
 					       "the driver does not let go of that one");
 		else

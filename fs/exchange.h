@@ -12,6 +12,9 @@
 
 #include "fs/operation.h"
 
+struct gcr_drive;
+struct gcr_snapshot;
+
 /* How far the two are; shared by their threads, lives as long as the operation. */
 struct gcr_exchange;
 
@@ -92,6 +95,14 @@ int gcr_exchange_wait_room(struct gcr_task *task);
  * stopping, and the next one does it.
  */
 bool gcr_exchange_gives_up(const struct gcr_task *task);
+
+/*
+ * The process of one of the two does not answer, and others get the GPUs: what is kept of the
+ * admission becomes a need (fs/admission.h) of the one that may come back, with @snapshot (NULL:
+ * what it has). An exchange whose freeze stands still fails, as long as it is not decided; one
+ * whose thaw does so lets the other go, as it is, some time after the deadline.
+ */
+void gcr_exchange_let_others(struct gcr_drive *drive, const struct gcr_snapshot *snapshot);
 
 /*
  * The freeze has failed, and is about to go back: first the thaw gives up what it has taken, unless

@@ -52,7 +52,6 @@ struct gcr_gpus {
 	bool asking;	      /* a query is wanted or under way */
 	int64_t expired_usec; /* what was asked for before is wrong */
 	struct reader *readers;
-	uint32_t admitted;
 	struct gcr_gpus_reply reply; /* all parts together */
 	struct gcr_gpus_part {
 		int64_t known_usec;  /* when `reply` was asked for, monotonic */
@@ -572,23 +571,4 @@ int gcr_gpus_index(struct gcr_gpus *gpus, const uint8_t uuid[GCR_UUID_BYTES])
 			index = (int)i;
 	pthread_mutex_unlock(&gpus->lock);
 	return index;
-}
-
-bool gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask)
-{
-	bool admitted;
-
-	pthread_mutex_lock(&gpus->lock);
-	admitted = !(gpus->admitted & mask);
-	if (admitted)
-		gpus->admitted |= mask;
-	pthread_mutex_unlock(&gpus->lock);
-	return admitted;
-}
-
-void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask)
-{
-	pthread_mutex_lock(&gpus->lock);
-	gpus->admitted &= ~mask;
-	pthread_mutex_unlock(&gpus->lock);
 }

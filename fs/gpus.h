@@ -2,8 +2,7 @@
 /*
  * What is known of the GPUs: names, UUIDs, memory, who uses how much. It is asked of a control
  * helper of each vendor when a reader wants it, at most ten times a second, and never waited for
- * long. One vendor's GPUs follow another's in one table, whose indexes are those of the mount. Also
- * the admission to a GPU: one thaw at a time.
+ * long. One vendor's GPUs follow another's in one table, whose indexes are those of the mount.
  */
 #ifndef GCR_FS_GPUS_H
 #define GCR_FS_GPUS_H
@@ -58,12 +57,5 @@ unsigned int gcr_gpus_count(struct gcr_gpus *gpus);
 
 /* Index of the GPU with this UUID, -ENODEV. */
 int gcr_gpus_index(struct gcr_gpus *gpus, const uint8_t uuid[GCR_UUID_BYTES]);
-
-/*
- * Take the right to put memory on the GPUs of @mask (bit = index), alone; false if somebody has
- * it. Given back with gcr_gpus_leave().
- */
-bool gcr_gpus_admit(struct gcr_gpus *gpus, uint32_t mask);
-void gcr_gpus_leave(struct gcr_gpus *gpus, uint32_t mask);
 
 #endif

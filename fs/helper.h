@@ -67,6 +67,26 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 			    bool is_second, int64_t timeout_usec, int wake_fd,
 			    struct gcr_helper **ret_helper, struct gcr_error *error);
 
+/* Who uses a worker that the caller has taken, for those who look (gcr_helpers_users()). */
+void gcr_helper_set_user(struct gcr_helper *helper, pid_t pid);
+
+/*
+ * The turn at the GPU's worker is for others, who get another worker, though this one stays the
+ * caller's with all that it holds. Given back it ends. Doing it twice is fine.
+ */
+void gcr_helper_set_aside(struct gcr_helper *helper);
+
+/* Who has taken the workers of a GPU. */
+struct gcr_helper_user {
+	pid_t pid;	    /* 0: the daemon itself, for a moment */
+	int64_t since_usec; /* monotonic */
+	bool is_aside;
+};
+
+/* Up to @most of them, and how many were written. */
+unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			       struct gcr_helper_user *ret_users, unsigned int most);
+
 /*
  * Give a helper back: a worker becomes idle, or is killed if it is in the middle of a request; the
  * others end (closing their socket; killed if they do not go within a second, never waited for).

@@ -45,6 +45,10 @@ struct gcr_helper {
 	bool reaped;
 	int wait_status; /* if reaped; -1 if the kernel did not tell */
 	struct worker_slot *slot;
+	uint8_t uuid[GCR_UUID_BYTES]; /* a worker's GPU */
+	bool is_aside;		      /* its turn has gone to others */
+	pid_t user;		      /* TAKEN: for whom, 0: not said */
+	int64_t taken_usec;	      /* and since when, monotonic */
 };
 
 /* Start the program. @uuid: the worker's GPU, NULL for others. -EIO, -ENOMEM, with words. */

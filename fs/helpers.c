@@ -81,6 +81,9 @@ static int start(struct gcr_helpers *helpers, enum gcr_helper_kind kind, const u
 		return r;
 	helper->helpers = helpers;
 	helper->role = role;
+	helper->taken_usec = gcr_clock_usec();
+	if (uuid)
+		memcpy(helper->uuid, uuid, GCR_UUID_BYTES);
 	helper->next = helpers->all;
 	helpers->all = helper;
 	/* Without this one its end is found at the next round of the thread. */
@@ -569,6 +572,8 @@ static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 	}
 	helper->role = HELPER_TAKEN;
 	helper->slot = slot;
+	helper->user = 0;
+	helper->taken_usec = gcr_clock_usec();
 	*ret_helper = helper;
 	return 0;
 }
@@ -686,6 +691,8 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	    !eventfd_read(slot->turn_fd, &count)) {
 		helper = TAKE_PTR(slot->idle);
 		helper->role = HELPER_TAKEN;
+		helper->user = 0;
+		helper->taken_usec = gcr_clock_usec();
 		slot->users++;
 	}
 	pthread_mutex_unlock(&helpers->lock);
@@ -719,8 +726,50 @@ static bool keep_worker(const struct gcr_helper *helper)
 	bool keeps_vram = helper->has_imported && helper->helpers->config.backend->may_keep_vram;
 
 	/* VRAM that somebody forgot to release must not stay away from the programs. */
-	return helper->said_hello && !helper->has_reservation && !helper->in_session &&
-	       !keeps_vram && gcr_helper_usable(helper);
+	return helper->slot && helper->said_hello && !helper->has_reservation &&
+	       !helper->in_session && !keeps_vram && gcr_helper_usable(helper);
+}
+
+void gcr_helper_set_user(struct gcr_helper *helper, pid_t pid)
+{
+	GCR_LOCK_SCOPE(&helper->helpers->lock);
+
+	helper->user = pid;
+}
+
+void gcr_helper_set_aside(struct gcr_helper *helper)
+{
+	struct gcr_helpers *helpers = helper->helpers;
+	struct worker_slot *slot = helper->slot;
+
+	if (!slot)
+		return;
+	{
+		GCR_LOCK_SCOPE(&helpers->lock);
+
+		helper->slot = NULL;
+		helper->is_aside = true;
+	}
+	leave_slot(helpers, slot, true);
+}
+
+unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			       struct gcr_helper_user *ret_users, unsigned int most)
+{
+	unsigned int count = 0;
+
+	GCR_LOCK_SCOPE(&helpers->lock);
+
+	for (struct gcr_helper *helper = helpers->all; helper && count < most;
+	     helper = helper->next)
+		if (helper->role == HELPER_TAKEN && helper->kind == GCR_HELPER_WORKER &&
+		    !memcmp(helper->uuid, uuid, GCR_UUID_BYTES))
+			ret_users[count++] = (struct gcr_helper_user){
+				.pid = helper->user,
+				.since_usec = helper->taken_usec,
+				.is_aside = helper->is_aside,
+			};
+	return count;
 }
 
 void gcr_helper_put(struct gcr_helper *helper)

@@ -20,6 +20,7 @@
 #include <systemd/sd-daemon.h>
 #endif
 
+#include "fs/admission.h"
 #include "fs/daemon.h"
 #include "fs/dump.h"
 #include "fs/event.h"
@@ -259,6 +260,10 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_refusals_create(geteuid(), &daemon->refusals);
 	if (!result)
 		result = gcr_metrics_create(&daemon->metrics);
+	if (!result) {
+		daemon->admission = gcr_admission_create();
+		result = daemon->admission ? 0 : -ENOMEM;
+	}
 	if (!result)
 		result = gcr_loop_create(&daemon->loop);
 	if (!result)
@@ -334,6 +339,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_scan_destroy(daemon->scan);
 	gcr_registry_destroy(daemon->registry);
 	gcr_gpus_destroy(daemon->gpus);
+	gcr_admission_destroy(daemon->admission);
 	gcr_waiters_destroy(daemon->waiters);
 	gcr_session_destroy(daemon);
 	gcr_processes_destroy(daemon->processes);

@@ -30,6 +30,7 @@ struct gcr_task {
 	int64_t started_usec;	       /* monotonic */
 	_Atomic(const char *) phase;   /* what it is doing, one word, for status */
 	atomic_bool control_pending;   /* the writer has its answer, the driver's call goes on */
+	uint64_t bytes;		       /* to move, as far as it is known */
 	struct gcr_verb_timing timing; /* the engine's; it becomes the process's with success */
 	bool recovery;		       /* no verb: settles what an earlier daemon left behind */
 	bool is_undoing;	       /* its verb has failed, and is taken back to the end */

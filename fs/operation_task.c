@@ -94,6 +94,7 @@ void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes)
 	int64_t deadline_usec = gcr_operation_deadline(operation, (bytes + task->unpacked_bytes) *
 									  operation->count);
 
+	task->bytes = bytes;
 	pthread_mutex_lock(&operation->lock);
 	if (deadline_usec > operation->deadline_usec)
 		operation->deadline_usec = deadline_usec;

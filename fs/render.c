@@ -573,6 +573,10 @@ const char *const gcr_render_root_keys[] = {
 	"shared_bytes",
 	"spilled_bytes",
 	"passthrough",
+	"admissions",
+	"needs",
+	"workers",
+	"workers_aside",
 	NULL,
 };
 
@@ -657,7 +661,9 @@ void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_v
 		"packed_bytes %" PRIu64 "\npacked_to_bytes %" PRIu64 "\nshared_bytes %" PRIu64
 		"\nspilled_bytes %" PRIu64 "\n",
 		packs.unpacked_bytes, packs.memory_bytes, packs.shared_bytes, packs.spilled_bytes);
-	fprintf(stream, "passthrough %s\n\n", gcr_passthrough_is_on() ? "yes" : "no");
+	fprintf(stream, "passthrough %s\n", gcr_passthrough_is_on() ? "yes" : "no");
+	gcr_render_holders(daemon, reader->is_root, stream);
+	fputc('\n', stream);
 	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",
 		"vram_bytes", "held_bytes");
 	for (size_t i = 0; i < count; i++) {

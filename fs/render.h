@@ -18,11 +18,15 @@ struct gcr_render_view {
 	bool (*sees)(pid_t pid, const void *data);
 	bool (*sees_place)(struct gcr_place *place, const void *data);
 	const void *data;
+	bool is_root; /* of the daemon's namespaces */
 };
 
 /* The root's: keys, an empty line, and a table of the processes and places in the view. */
 void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_view *reader,
 			    FILE *stream);
+
+/* render_holders.c: of that, the lines that say which verb holds what of which GPU. */
+void gcr_render_holders(struct gcr_daemon *daemon, bool is_for_root, FILE *stream);
 
 void gcr_render_gpu_uuid(struct gcr_daemon *daemon, unsigned int index, FILE *stream);
 void gcr_render_gpu_name(struct gcr_daemon *daemon, unsigned int index, FILE *stream);

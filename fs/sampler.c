@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/link.h"
+#include "fs/listed.h"
 #include "fs/log.h"
 #include "fs/pin.h"
 #include "fs/recover.h"
@@ -95,13 +95,8 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 			count = 0;
 	}
 	gcr_message_close_fds(message);
-	for (size_t i = 0; i < count; i++) {
-		int index = gcr_gpus_index(sampler->daemon->gpus, extents[i].gpu);
-
-		if (index < 0)
-			return;
-		extents[i].gpu_index = (uint32_t)index;
-	}
+	if (gcr_listed_check(sampler->daemon, extents, count, &error) < 0)
+		return;
 	/* Files are of no GPU until they are used; with several it is not known whose worker. */
 	has_gpu = count > 0;
 	for (size_t i = 1; i < count; i++)

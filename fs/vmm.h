@@ -51,6 +51,7 @@ struct gcr_vmm {
 	bool needs_control;		   /* on thaw: the driver's own part comes back too */
 	bool is_verified;		   /* all that came back was what the papers say */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
+	uint32_t usage_admitted; /* GPUs that gcr_vmm_note_usage() is alone on */
 	struct gcr_verb_timing timing;
 };
 
@@ -252,6 +253,18 @@ int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
 void gcr_vmm_begin_close(struct gcr_vmm *vmm);
 
 /*
+ * The program does not answer: its workers stay its own, with what they hold, and others get new
+ * ones.
+ */
+void gcr_vmm_set_workers_aside(struct gcr_vmm *vmm);
+
+/*
+ * On thaw, with the sessions open and nothing taken yet: room for all of it beside what others
+ * still need. -ENOMEM.
+ */
+int gcr_vmm_check_needs(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/*
  * END every session and give the workers back. Failures end the worker: nothing of it stays. Where
  * a run time may keep VRAM the end of a worker that has imported some is waited for.
  */
@@ -279,6 +292,12 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm);
  * next freeze. Frees @usage; NULL is fine.
  */
 void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);
+
+/*
+ * The program does not answer: others are let on the GPUs, and of what becomes free it cannot be
+ * told any more whose it was.
+ */
+void gcr_vmm_give_usage_up(struct gcr_vmm *vmm);
 
 /* Nothing is known: the program could not be told to free it, or has it again. */
 void gcr_vmm_forget_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/gpus.h"
 #include "fs/halt.h"
+#include "fs/listed.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -75,6 +75,8 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 		disconnect(vmm);
 		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 	}
+	vmm->drive.is_halted = vmm->halt;
+	gcr_drive_check_stall(&vmm->drive);
 	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
 	if (vmm->halt) {
 		if (gcr_clock_usec() >= vmm->halt_ends_usec)
@@ -106,9 +108,9 @@ static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
  * caller's). HANDLES on the way go to the workers; the first of them that fails does not end the
  * conversation.
  */
-static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
-		    const int *fds, size_t fds_count, struct gcr_message *message,
-		    struct gcr_error *error)
+static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+			     const int *fds, size_t fds_count, struct gcr_message *message,
+			     struct gcr_error *error)
 {
 	struct gcr_error import_error = {0};
 	int import_result = 0;
@@ -152,6 +154,18 @@ static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, siz
 		*error = import_error;
 		result = import_result;
 	}
+	return result;
+}
+
+static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+		    const int *fds, size_t fds_count, struct gcr_message *message,
+		    struct gcr_error *error)
+{
+	int result;
+
+	gcr_drive_begin_wait(&vmm->drive);
+	result = exchange_messages(vmm, type, payload, bytes, fds, fds_count, message, error);
+	gcr_drive_end_wait(&vmm->drive);
 	return result;
 }
 
@@ -236,7 +250,7 @@ int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
 	return facts.phase == GCR_PRELOAD_HANDED ? 0 : gcr_vmm_took_it_back(error);
 }
 
-int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
+static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_gate_request request = {.timeout_ms = GATE_FIRST_MSEC};
 	struct gcr_drive *drive = &vmm->drive;
@@ -265,10 +279,19 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 	}
 }
 
+int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result;
+
+	vmm->drive.is_gating = true;
+	result = close_gate(vmm, error);
+	vmm->drive.is_gating = false;
+	return result;
+}
+
 int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
-	struct gcr_gpus *gpus = vmm->drive.daemon->gpus;
 	struct stat status;
 	size_t count = 0;
 	int result;
@@ -287,20 +310,15 @@ int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_message_close_fds(message);
 	if (result < 0)
 		return result;
+	result = gcr_listed_check(vmm->drive.daemon, vmm->own_extents, count, error);
+	if (result < 0)
+		return result;
 	vmm->count = count;
 	vmm->extents = vmm->own_extents;
 	vmm->device_count = 0;
-	for (size_t i = 0; i < count; i++) {
-		struct gcr_extent *extent = &vmm->own_extents[i];
-		int index = gcr_gpus_index(gpus, extent->gpu);
-
-		if (index < 0)
-			return gcr_error_set(error, ENODEV,
-					     "it has memory on a GPU that is not known here");
-		if (extent->kind == GCR_MEMORY_DEVICE)
-			vmm->device_count++;
-		extent->gpu_index = (uint32_t)index;
-	}
+	while (vmm->device_count < count &&
+	       vmm->extents[vmm->device_count].kind == GCR_MEMORY_DEVICE)
+		vmm->device_count++;
 	return 0;
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/admission.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
@@ -145,15 +146,17 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	}
 	usage->gpus_count = vmm->workers_count;
 	usage->admitted = gcr_vmm_gpu_mask(vmm);
-	while (!gcr_gpus_admit(drive->daemon->gpus, usage->admitted)) {
+	while (!gcr_admission_take(drive->daemon->admission, usage->admitted,
+				   drive->process->pid)) {
 		if (gcr_clock_usec() > until_usec || gcr_drive_must_leave(drive))
 			return NULL;
 		gcr_drive_pause(drive, ALONE_MSEC);
 	}
 	if (gcr_drive_query(drive, &usage->before, &unused) < 0) {
-		gcr_gpus_leave(drive->daemon->gpus, usage->admitted);
+		gcr_admission_leave(drive->daemon->admission, usage->admitted);
 		return NULL;
 	}
+	vmm->usage_admitted = usage->admitted;
 	return TAKE_PTR(usage);
 }
 
@@ -180,8 +183,15 @@ void gcr_vmm_forget_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 {
 	if (!usage)
 		return;
-	gcr_gpus_leave(vmm->drive.daemon->gpus, usage->admitted);
+	gcr_admission_leave(vmm->drive.daemon->admission, vmm->usage_admitted);
+	vmm->usage_admitted = 0;
 	free(usage);
+}
+
+void gcr_vmm_give_usage_up(struct gcr_vmm *vmm)
+{
+	gcr_admission_leave(vmm->drive.daemon->admission, vmm->usage_admitted);
+	vmm->usage_admitted = 0;
 }
 
 void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
@@ -191,7 +201,7 @@ void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 
 	if (!usage)
 		return;
-	if (!wait_for_return(vmm, usage, &missing)) {
+	if (vmm->usage_admitted && !wait_for_return(vmm, usage, &missing)) {
 		pthread_mutex_lock(&process->lock);
 		process->unreturned_vram_bytes = missing;
 		pthread_mutex_unlock(&process->lock);

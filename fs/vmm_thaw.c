@@ -154,6 +154,8 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 	if (!result)
 		result = take(vmm, open_sessions, error);
 	if (!result)
+		result = take(vmm, gcr_vmm_check_needs, error);
+	if (!result)
 		result = take(vmm, create, error);
 	if (!result)
 		result = take(vmm, take_ballast, error);
@@ -271,6 +273,11 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	/* Found frozen, it is still to be thawed. */
 	if (result < 0 || *ret_state == GCR_STATE_RUNNING)
 		return result;
+	if (!drive->task->is_undoing) {
+		result = gcr_drive_check_stopped(drive, error);
+		if (result < 0)
+			return result;
+	}
 	gcr_unpark(drive->process);
 	gcr_drive_set_phase(drive, "admission");
 	result = vmm->snapshot ? gcr_drive_make_pairs(drive, error)

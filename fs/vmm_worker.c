@@ -204,6 +204,10 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
 						     drive->process->pidfd, &worker->helper, error);
 
+		if (!result) {
+			gcr_helper_set_user(worker->helper, drive->process->pid);
+			drive->has_workers = true;
+		}
 		if (result != -ETIMEDOUT)
 			return result;
 		if (gcr_task_stopped(drive->task) || gcr_drive_must_leave(drive))
@@ -299,21 +303,29 @@ int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error)
 	return first;
 }
 
-int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+/* VRAM that the driver takes on one GPU, with what it needs beyond that; 0: none. */
+static uint64_t driver_bytes(struct gcr_vmm *vmm, const uint8_t uuid[GCR_UUID_BYTES])
 {
 	struct gcr_process *process = vmm->drive.process;
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&process->lock);
+	for (unsigned int i = 0; i < process->shares_count; i++)
+		if (!memcmp(gcr_drive_destination(&vmm->drive, process->shares[i].uuid), uuid,
+			    GCR_UUID_BYTES))
+			bytes += process->shares[i].bytes + BALLAST_MARGIN_BYTES;
+	pthread_mutex_unlock(&process->lock);
+	return bytes;
+}
+
+int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+{
 	int result = 0;
 
 	for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
-		struct gcr_reserve_request request = {0};
+		struct gcr_reserve_request request = {.bytes = driver_bytes(vmm, worker->uuid)};
 
-		pthread_mutex_lock(&process->lock);
-		for (unsigned int j = 0; j < process->shares_count; j++)
-			if (!memcmp(gcr_drive_destination(&vmm->drive, process->shares[j].uuid),
-				    worker->uuid, GCR_UUID_BYTES))
-				request.bytes += process->shares[j].bytes + BALLAST_MARGIN_BYTES;
-		pthread_mutex_unlock(&process->lock);
 		/* What it has from an attempt before that found too little elsewhere. */
 		if (!request.bytes || vmm->drive.ballast & 1u << gpu_index(vmm, worker))
 			continue;
@@ -438,6 +450,28 @@ int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+void gcr_vmm_set_workers_aside(struct gcr_vmm *vmm)
+{
+	for (unsigned int i = 0; i < vmm->workers_count; i++)
+		if (vmm->workers[i].helper)
+			gcr_helper_set_aside(vmm->workers[i].helper);
+}
+
+int gcr_vmm_check_needs(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+		const struct gcr_vmm_worker *worker = &vmm->workers[i];
+		uint64_t bytes = vmm->needs_control ? driver_bytes(vmm, worker->uuid) : 0;
+
+		for (uint32_t j = 0; j < worker->count; j++)
+			bytes += vmm->extents[worker->first + j].bytes;
+		result = gcr_drive_check_needs(&vmm->drive, worker->uuid, bytes, error);
+	}
+	return result;
+}
+
 void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 {
 	struct gcr_error error;
@@ -496,5 +530,6 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 		gcr_helper_put(TAKE_PTR(worker->helper));
 		worker->has_ended = false;
 	}
+	vmm->drive.has_workers = false;
 	gcr_drive_let_start(&vmm->drive);
 }

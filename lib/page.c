@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 int gcr_page_map(int fd, const struct gcr_page **ret_page)
 {
@@ -13,10 +15,16 @@ int gcr_page_map(int fd, const struct gcr_page **ret_page)
 	int seals = fcntl(fd, F_GET_SEALS);
 	const struct gcr_page *page;
 	struct stat status;
+	struct statfs place;
 	void *memory;
 
 	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
 	    status.st_size < (off_t)sizeof(*page))
+		return -EPROTO;
+	/* Those seals forbid no holes. In huge pages (hugetlbfs) a hole is filled from a pool that
+	 * can be empty, and then it is our SIGBUS.
+	 */
+	if (fstatfs(fd, &place) < 0 || place.f_type != TMPFS_MAGIC)
 		return -EPROTO;
 	memory = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
 	if (memory == MAP_FAILED)

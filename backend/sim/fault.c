@@ -30,6 +30,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 struct fault_rule {
@@ -273,7 +274,8 @@ void fault_act(const struct fault *fault)
 		kill(getpid(), SIGKILL);
 		break;
 	case FAULT_STOP:
-		kill(getpid(), SIGSTOP);
+		/* To this thread, which goes no further: it could take a lock that others need. */
+		syscall(SYS_tgkill, getpid(), gettid(), SIGSTOP);
 		break;
 	case FAULT_ABORT:
 		abort();

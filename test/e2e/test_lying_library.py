@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""A preload library that lies to the daemon: about its memory, and with a page that would end who
+looks at it."""
+import fcntl
+import os
+import struct
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import library
+import vmm
+from harness import MIB, check, equal, wait_for
+from library import LIST, Library
+
+DEVICE, MANAGED = 1, 2
+EXTENT = struct.Struct('=QQQ16sIII12x')
+GPU_BYTES = 256 * MIB
+
+
+def gpu_uuid(machine):
+    text = machine.read('gpus', '0', 'uuid').strip().removeprefix('GPU-').replace('-', '')
+    return bytes.fromhex(text)
+
+
+def lists(*extents):
+    """An answer to LIST."""
+    def answer(lying, sequence):
+        table = os.memfd_create('table', os.MFD_ALLOW_SEALING)
+        os.write(table, b''.join(EXTENT.pack(*extent, 0, 0) for extent in extents))
+        lying.answer(sequence, fd=table)
+        os.close(table)
+    return answer
+
+
+def device(uuid, count, size, start=1 << 40):
+    return [(start + index * size, size, index + 1, uuid, DEVICE) for index in range(count)]
+
+
+def check_refused(machine, lying, answer, words):
+    before = machine.status_of_all()
+    lying.on[LIST] = answer
+    equal(machine.write(lying.pid, 'freeze'), 'EIO', machine.error(lying.pid))
+    check(words in machine.error(lying.pid), machine.error(lying.pid))
+    equal(machine.state(lying.pid), 'running')
+    after = machine.status_of_all()
+    for key in ('store_used_bytes', 'store_free_bytes', 'store_reserve_bytes', 'held_bytes'):
+        equal(after[key], before[key], key)
+
+
+def test_more_than_the_gpu_has():
+    """What is listed is compared with the GPU, before anything is reserved for it."""
+    harness.needs_cuda('the text of a UUID is all of it')
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        honest = vmm.demo(machine, '--bytes', '4M', '--buffers', 1)
+        uuid = gpu_uuid(machine)
+        words = 'its preload library lists'
+        check_refused(machine, lying, lists(*device(uuid, 1, GPU_BYTES + 2 * MIB)), words)
+        # Each of them fits.
+        check_refused(machine, lying, lists(*device(uuid, 3, GPU_BYTES // 2)), words)
+        check_refused(machine, lying, lists(*device(uuid, 1, 1 << 60, 1 << 61)), words)
+        # As many as are too many for a sum of 64 bits.
+        check_refused(machine, lying, lists(*device(uuid, 5, 1 << 60, 1 << 60)), 'makes no sense')
+        managed = [(1 << 61, 1 << 60, 1, uuid, MANAGED)]
+        check_refused(machine, lying, lists(*managed), 'of managed memory')
+        vmm.cycle(machine, honest)
+        machine.must(lying.pid, 'freeze')
+        machine.must(lying.pid, 'thaw')
+
+
+def huge_page():
+    """A file of huge pages, which its owner can punch holes in whatever its seals say."""
+    page = os.memfd_create('page', os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    os.ftruncate(page, os.fstat(page).st_blksize)
+    fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return page
+
+
+def test_page_of_huge_pages():
+    """It is not looked at: the daemon says that this is no such page, and goes on."""
+    with vmm.machine() as machine:
+        try:
+            page = huge_page()
+        except OSError as error:
+            raise harness.Skip(f'no files of huge pages: {error}') from None
+        lying = Library(machine, connections=3)
+        honest = vmm.demo(machine, '--bytes', '4M', '--buffers', 1)
+        os.close(lying.page)
+        lying.page = page
+        lying.lose(library.RUNNING)
+        wait_for(lambda: 'page' in machine.log(), 'it to be refused')
+        wait_for(lambda: machine.status(lying.pid)['registered'] == 'no', 'it to be let go')
+        vmm.cycle(machine, honest)
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
