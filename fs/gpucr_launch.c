@@ -222,8 +222,11 @@ int main(void)
 {
 	struct order order = {};
 	char byte;
-	int r = check_peer();
+	int r;
 
+	/* Ignored, nobody would hear how the program ends. */
+	signal(SIGCHLD, SIG_DFL);
+	r = check_peer();
 	if (r < 0)
 		return fail("only root's gpucrfs is served", -r);
 	r = receive_order(&order);
