@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "criu-glue/launch.h"
 #include "lib/beneath.h"
 #include "lib/clock.h"
 #include "lib/proc_file.h"
@@ -46,6 +47,8 @@ struct gcr_criu_job {
 	enum gcr_criu_action action;
 	pid_t pid;
 	int pidfd;
+	int connection; /* to what has started it and will tell its end; -1: it is our child */
+	bool is_launched;
 	int work_fd;
 	int output_fd;
 	int hook_fd; /* -1: no hook, or it has its answer */
@@ -78,32 +81,61 @@ static void read_output(int fd, char text[static OUTPUT_BYTES + 1])
 	text[got > 0 ? got : 0] = '\0';
 }
 
-static int start_program(const char *path, char *const *arguments, const int *fds, size_t count,
-			 int cgroup_procs_fd, pid_t *ret_pid, int *ret_pidfd)
+/* A child of ours, or the launcher's. With words. */
+static int start_program(const struct gcr_criu_program *criu, const char *path,
+			 char *const *arguments, const int *fds, size_t count, int cgroup_procs_fd,
+			 struct gcr_criu_job *job, struct gcr_error *error)
 {
 	/* LD_PRELOAD may be ours; a file of options could ask for anything. */
 	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
 	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
+	struct gcr_program program = {
+		.path = path,
+		.arguments = arguments,
+		.fds = fds,
+		.fds_count = count,
+		.ignored_signal = SIGXFSZ,
+		.cgroup_procs_fd = cgroup_procs_fd,
+	};
+	int r;
 
-	environment = gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
+	program.environment = environment =
+		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
 	if (!environment)
-		return -ENOMEM;
-	return gcr_program_start(
-		&(struct gcr_program){
-			.path = path,
-			.arguments = arguments,
-			.environment = environment,
-			.fds = fds,
-			.fds_count = count,
-			.ignored_signal = SIGXFSZ,
-			.cgroup_procs_fd = cgroup_procs_fd,
-		},
-		ret_pid, ret_pidfd);
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	if (criu->launcher) {
+		r = gcr_launch(criu->launcher, &program, &job->pid, &job->pidfd, &job->connection,
+			       error);
+		job->is_launched = r == 0;
+		return r;
+	}
+	r = gcr_program_start(&program, &job->pid, &job->pidfd);
+	return r < 0 ? gcr_error_set(error, -r, "%s", strerror(-r)) : 0;
 }
 
 static void send_signal(int pidfd, int number)
 {
 	syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
+}
+
+/* Of a launched one: its launcher tells; when that has ended too, only that it has ended. */
+static bool reap_launched(struct gcr_criu_job *job)
+{
+	struct pollfd end = {.fd = job->pidfd, .events = POLLIN};
+	int r = -EPIPE;
+
+	if (job->connection >= 0)
+		r = gcr_launch_status(job->connection, &job->wait_status);
+	if (r == -EAGAIN)
+		return false;
+	if (job->connection >= 0)
+		close(TAKE_FD(job->connection));
+	if (r < 0 && poll(&end, 1, 0) != 1)
+		return false;
+	if (r < 0)
+		job->wait_status = -1;
+	job->reaped = true;
+	return true;
 }
 
 static bool reap(struct gcr_criu_job *job)
@@ -112,6 +144,8 @@ static bool reap(struct gcr_criu_job *job)
 
 	if (job->reaped)
 		return true;
+	if (job->is_launched)
+		return reap_launched(job);
 	pid = waitpid(job->pid, &job->wait_status, WNOHANG);
 	if (pid == 0 || (pid < 0 && errno == EINTR))
 		return false;
@@ -128,7 +162,8 @@ int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
 
 	while (!reap(job)) {
 		struct pollfd polls[2] = {
-			{.fd = job->pidfd, .events = POLLIN},
+			{.fd = job->connection >= 0 ? job->connection : job->pidfd,
+			 .events = POLLIN},
 			{.fd = wake_fd, .events = POLLIN},
 		};
 		int64_t left_usec = until_usec - gcr_clock_usec();
@@ -160,6 +195,8 @@ void gcr_criu_destroy(struct gcr_criu_job *job)
 		gcr_criu_wait(job, -1, -1);
 		close(job->pidfd);
 	}
+	if (job->connection >= 0)
+		close(job->connection);
 	if (job->work_fd >= 0)
 		close(job->work_fd);
 	if (job->output_fd >= 0)
@@ -179,6 +216,7 @@ static struct gcr_criu_job *new_job(void)
 	if (!job)
 		return NULL;
 	job->pidfd = -1;
+	job->connection = -1;
 	job->work_fd = -1;
 	job->output_fd = -1;
 	job->report_fd = -1;
@@ -191,6 +229,7 @@ static struct gcr_criu_job *new_job(void)
 void gcr_criu_program_clear(struct gcr_criu_program *program)
 {
 	free(program->path);
+	free(program->launcher);
 	*program = (struct gcr_criu_program){};
 }
 
@@ -236,10 +275,12 @@ static unsigned int parse_version(const char *output)
 
 #define INSTALL "install CRIU 4.0 or newer (package criu)"
 
-static int ask_version(const char *path, unsigned int *ret_version, struct gcr_error *error)
+static int ask_version(const struct gcr_criu_program *criu, unsigned int *ret_version,
+		       struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = new_job();
 	_cleanup_free_ char *output = malloc(OUTPUT_BYTES + 1);
+	const char *path = criu->path;
 	_cleanup_free_ char *name = strdup(path);
 	char option[] = "--version";
 	char *arguments[] = {name, option, NULL};
@@ -249,8 +290,10 @@ static int ask_version(const char *path, unsigned int *ret_version, struct gcr_e
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
 	r = make_output(&job->output_fd);
 	if (r == 0)
-		r = start_program(path, arguments, (const int[]){-1, job->output_fd, -1}, 3, 0,
-				  &job->pid, &job->pidfd);
+		r = start_program(criu, path, arguments, (const int[]){-1, job->output_fd, -1}, 3,
+				  0, job, error);
+	if (r == -ECONNREFUSED || r == -EPROTO)
+		return -EIO; /* words are there */
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN)
 		return gcr_error_set(error, ENOMEM, "%s cannot be started: %s", path, strerror(-r));
 	if (r < 0)
@@ -266,33 +309,35 @@ static int ask_version(const char *path, unsigned int *ret_version, struct gcr_e
 	return 0;
 }
 
-int gcr_criu_find(const char *path, struct gcr_criu_program *ret_program, struct gcr_error *error)
+int gcr_criu_find(const char *path, const char *launcher, struct gcr_criu_program *ret_program,
+		  struct gcr_error *error)
 {
-	_cleanup_free_ char *found = NULL;
-	unsigned int version = 0;
+	_cleanup_(gcr_criu_program_clear) struct gcr_criu_program found = {};
 	int r;
 
+	if (launcher && !(found.launcher = strdup(launcher)))
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
 	if (path) {
-		found = strdup(path);
-		r = !found ? -ENOMEM : is_program(path) ? 0 : -ENOENT;
+		found.path = strdup(path);
+		r = !found.path ? -ENOMEM : is_program(path) ? 0 : -ENOENT;
 	} else {
-		r = search(getenv("PATH"), &found);
+		r = search(getenv("PATH"), &found.path);
 		if (r == -ENOENT)
-			r = search("/usr/local/sbin:/usr/sbin:/sbin", &found);
+			r = search("/usr/local/sbin:/usr/sbin:/sbin", &found.path);
 	}
 	if (r == -ENOMEM)
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
 	if (r < 0)
 		return gcr_error_set(error, EOPNOTSUPP, "%s is not there: " INSTALL,
 				     path ? path : "criu");
-	r = ask_version(found, &version, error);
+	r = ask_version(&found, &found.version, error);
 	if (r < 0)
 		return r;
-	if (version < GCR_CRIU_VERSION_MIN)
-		return gcr_error_set(error, EOPNOTSUPP, "%s is version %u.%u: " INSTALL, found,
-				     version / 10000, version / 100 % 100);
-	ret_program->path = TAKE_PTR(found);
-	ret_program->version = version;
+	if (found.version < GCR_CRIU_VERSION_MIN)
+		return gcr_error_set(error, EOPNOTSUPP, "%s is version %u.%u: " INSTALL, found.path,
+				     found.version / 10000, found.version / 100 % 100);
+	*ret_program = found;
+	found = (struct gcr_criu_program){};
 	return 0;
 }
 
@@ -482,8 +527,10 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		fds[fds_count++] = report_fd;
 	if (hook_fd >= 0)
 		fds[fds_count++] = hook_fd;
-	r = start_program(path, arguments.list, fds, fds_count, options->cgroup_procs_fd, &job->pid,
-			  &job->pidfd);
+	r = start_program(program, path, arguments.list, fds, fds_count, options->cgroup_procs_fd,
+			  job, error);
+	if (r == -ECONNREFUSED || r == -EPROTO)
+		return -EIO; /* words are there */
 	if (r < 0)
 		return gcr_error_set(error, r == -ENOMEM || r == -EAGAIN ? ENOMEM : EIO,
 				     "%s cannot be started%s: %s", path,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * CRIU as a child process: found, started, waited for, stopped; and what it said made into an
- * error. Facts about its options and messages are those of CRIU 4.0 to 4.2
+ * CRIU as a child process, or a launcher's: found, started, waited for, stopped; and what it said
+ * made into an error. Facts about its options and messages are those of CRIU 4.0 to 4.2
  * (Documentation/criu.txt, criu/config.c). A job is used by one thread at a time.
  */
 #ifndef GCR_CRIU_GLUE_CRIU_H
@@ -28,16 +28,20 @@
 #define GCR_PIDNS_PROGRAM "gpucr-pidns" /* where the daemon's other helpers are */
 
 struct gcr_criu_program {
-	char *path; /* absolute unless the caller's was not */
+	char *path;	/* absolute unless the caller's was not */
+	char *launcher; /* criu-glue/launch.h: a socket's path; NULL: CRIU is our child */
 	unsigned int version;
 };
 
 /*
  * Find CRIU and ask it for its version (once: keep the result). @path: this program and no other;
- * NULL: `criu` in PATH, then where distributions put it. -EOPNOTSUPP: there is none, it does not
- * run, or it is too old, with words that say what to install; -ENOMEM.
+ * NULL: `criu` in PATH, then where distributions put it. @launcher (may be NULL): the socket of the
+ * launcher that starts it, every time; a copy is made. -EOPNOTSUPP: there is none, it does not
+ * run, or it is too old, with words that say what to install; -EIO: the launcher does not answer;
+ * -ENOMEM.
  */
-int gcr_criu_find(const char *path, struct gcr_criu_program *ret_program, struct gcr_error *error);
+int gcr_criu_find(const char *path, const char *launcher, struct gcr_criu_program *ret_program,
+		  struct gcr_error *error);
 void gcr_criu_program_clear(struct gcr_criu_program *program);
 
 enum gcr_criu_action {

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,12 +35,14 @@ void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJE
 int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
 		     struct gcr_error *error)
 {
+	const char *launcher = getenv(GCR_CRIU_SOCKET_VARIABLE);
 	int result = 0;
 
 	pthread_mutex_lock(&found.lock);
 	/* One that is installed while we run is found; one that was found stays. */
 	if (!found.program.path)
-		result = gcr_criu_find(daemon->options.criu, &found.program, error);
+		result = gcr_criu_find(daemon->options.criu, launcher && *launcher ? launcher : NULL,
+				       &found.program, error);
 	pthread_mutex_unlock(&found.lock);
 	*ret_program = &found.program;
 	return result;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """For tests of criu-glue, by the tool criu_tool: a directory, and programs that are dumped and
 restored."""
+import contextlib
 import ctypes
 import os
 import resource
@@ -14,8 +15,10 @@ import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import launcher
 
 TOOL = os.path.abspath(sys.argv[1])
+LAUNCH = f'{harness.BUILD}/backend/cuda/gpucr-launch'
 PIDNS = f'{harness.BUILD}/backend/cuda/gpucr-pidns'
 PATIENCE_SEC = 60
 SKIPPED = 77
@@ -189,7 +192,17 @@ def gone(pid):
 
 
 def run(tests, prepare=lambda: None):
-    """Run those that the command line names, or all of them; the exit status."""
+    """Run those that the command line names, or all of them; the exit status. With
+    GPUCR_TEST_LAUNCH every CRIU is started by gpucr-launch."""
+    with contextlib.ExitStack() as stack:
+        if os.environ.get('GPUCR_TEST_LAUNCH'):
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix='criu.'))
+            listener = stack.enter_context(launcher.Listener(directory, LAUNCH))
+            os.environ[launcher.VARIABLE] = listener.socket
+        return run_all(tests, prepare)
+
+
+def run_all(tests, prepare):
     failed = 0
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a program leaves behind is ours to end
     try:

@@ -104,7 +104,7 @@ static int run(int count, char **arguments)
 		else
 			return 2;
 	}
-	r = gcr_criu_find(criu, &program, &error);
+	r = gcr_criu_find(criu, getenv("GPUCR_CRIU_SOCKET"), &program, &error);
 	if (r == 0)
 		r = gcr_criu_start(&program, &options, &job, &error);
 	if (r < 0)
@@ -190,7 +190,7 @@ int main(int argc, char **argv)
 	if (argc >= 2 && strcmp(argv[1], "find") == 0) {
 		_cleanup_(gcr_criu_program_clear) struct gcr_criu_program program = {};
 		struct gcr_error error = {};
-		int r = gcr_criu_find(argv[2], &program, &error);
+		int r = gcr_criu_find(argv[2], getenv("GPUCR_CRIU_SOCKET"), &program, &error);
 
 		answer(r, &error, r == 0 ? program.path : NULL);
 		printf("%u\n", program.version);
