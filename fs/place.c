@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "fs/folder.h"
 #include "fs/log.h"
 #include "fs/place_name.h"
+#include "fs/place_origin.h"
 #include "fs/process.h"
 #include "fs/refusals.h"
 #include "fs/restore.h"
@@ -89,79 +89,67 @@ static size_t count_of_user_locked(const struct gcr_places *places, uid_t uid)
 
 /* ---- where it comes from, for a next daemon ---- */
 
-#define ORIGIN_NAME	 "origin"
-#define ORIGIN_BYTES_MAX (PATH_MAX + 256)
-
-/*
- * One line; of a restore a second one, with what there may be of it, whose last word is the path of
- * the cgroup up to the end of the file ("-": none).
- */
 static int write_origin(int fd, const struct gcr_place_origin *origin,
 			const struct gcr_place_made *made, struct gcr_error *error)
 {
 	_cleanup_free_ char *text = NULL;
-	const char *word = origin->is_ending	? "ending"
-			   : origin->is_staying ? "staying"
-			   : origin->pid	? "dumped"
-						: "incoming";
 	struct iovec part;
-	int length;
 
-	if (made)
-		word = made->progress == GCR_PLACE_THAWING ? "thawing" : "restoring";
-	length = made ? asprintf(&text, "%s %d %" PRIu64 "\n%" PRIu64 " %d %" PRIu64 " %s", word,
-				 (int)origin->pid, origin->start_ticks, made->since_ticks,
-				 (int)made->root, made->root_ticks,
-				 made->cgroup ? made->cgroup : "-")
-		      : asprintf(&text, "%s %d %" PRIu64 "\n", word, (int)origin->pid,
-				 origin->start_ticks);
-	if (length < 0) {
-		text = NULL;
+	if (gcr_place_origin_print(origin, made, &text, &part.iov_len) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	}
-	part = (struct iovec){.iov_base = text, .iov_len = (size_t)length};
-	return gcr_beneath_replace(fd, ORIGIN_NAME, &part, 1, error);
+	part.iov_base = text;
+	return gcr_beneath_replace(fd, GCR_PLACE_ORIGIN_NAME, &part, 1, error);
 }
 
-/* -ENOENT; -EIO: it is not what we write. */
-static int parse_origin(int fd, char ret_word[16], pid_t *ret_pid, uint64_t *ret_start_ticks)
+/* -ENOENT; -EIO: it is not what we write; -ENOMEM, with words. made.cgroup is to be freed. */
+static int read_file(int fd, struct gcr_place_origin_file *ret_file, struct gcr_error *error)
 {
 	_cleanup_free_ void *bytes = NULL;
-	char text[ORIGIN_BYTES_MAX];
+	char text[GCR_PLACE_ORIGIN_BYTES_MAX];
 	size_t size;
+	int result =
+		gcr_beneath_read(fd, GCR_PLACE_ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, error);
 
-	if (gcr_beneath_read(fd, ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, NULL) < 0)
-		return -ENOENT;
+	if (result < 0)
+		return result;
 	memcpy(text, bytes, size);
 	text[size] = '\0';
-	return sscanf(text, "%15s %d %" SCNu64, ret_word, ret_pid, ret_start_ticks) == 3 ? 0 : -EIO;
+	result = gcr_place_origin_parse(text, size, ret_file);
+	return result == -EIO ? gcr_error_set(error, EIO, "what is known of it cannot be read")
+	       : result	      ? gcr_error_set(error, ENOMEM, "out of memory")
+			      : 0;
 }
 
 int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks)
 {
-	char word[16];
+	struct gcr_place_origin_file file;
+	struct gcr_error error;
 
-	return parse_origin(fd, word, ret_pid, ret_start_ticks) < 0 ? -EIO : 0;
+	if (read_file(fd, &file, &error) < 0)
+		return -EIO;
+	*ret_pid = file.origin.pid;
+	*ret_start_ticks = file.origin.start_ticks;
+	free(file.made.cgroup);
+	return 0;
 }
 
 /* What was dumped here, by the file that says so; what users have brought has none. */
 static enum gcr_state read_origin(struct gcr_place *place)
 {
-	char word[16];
-	int pid = 0;
-	int result = parse_origin(place->fd, word, &pid, &place->origin.start_ticks);
+	struct gcr_place_origin_file file;
+	struct gcr_error error;
+	int result = read_file(place->fd, &file, &error);
 
 	if (result < 0)
 		return result == -ENOENT ? GCR_STATE_INCOMING : GCR_STATE_FAILED;
-	place->origin.pid = pid;
+	free(file.made.cgroup);
+	place->origin = file.origin;
 	place->origin.uid = place->stat.st_uid;
 	place->origin.gid = place->stat.st_gid;
-	place->origin.is_ending = !strcmp(word, "ending");
-	place->origin.is_staying = !strcmp(word, "staying");
 	/* gcr_restores_recover() sees to it. */
-	if (!strcmp(word, "restoring") || !strcmp(word, "thawing"))
+	if (file.made.progress != GCR_PLACE_IDLE)
 		return GCR_STATE_RESTORING;
-	return pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
+	return file.origin.pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
 }
 
 int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
@@ -178,31 +166,14 @@ int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
 int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made,
 			struct gcr_error *error)
 {
-	_cleanup_free_ void *bytes = NULL;
-	char text[ORIGIN_BYTES_MAX];
-	struct gcr_place_made made = {0};
-	char word[16];
-	size_t size;
-	int root, at = 0;
-	int result =
-		gcr_beneath_read(place->fd, ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, error);
+	struct gcr_place_origin_file file;
+	int result = read_file(place->fd, &file, error);
 
 	if (result < 0)
 		return result;
-	memcpy(text, bytes, size);
-	text[size] = '\0';
-	if (sscanf(text, "%15s %*d %*u %" SCNu64 " %d %" SCNu64 " %n", word, &made.since_ticks,
-		   &root, &made.root_ticks, &at) != 4 ||
-	    !at)
-		return gcr_error_set(error, EIO, "what is known of its restore cannot be read");
-	made.root = root;
-	made.progress = !strcmp(word, "thawing") ? GCR_PLACE_THAWING : GCR_PLACE_RESTORING;
-	if (strcmp(text + at, "-") != 0) {
-		made.cgroup = strdup(text + at);
-		if (!made.cgroup)
-			return gcr_error_set(error, ENOMEM, "out of memory");
-	}
-	*ret_made = made;
+	if (file.made.progress == GCR_PLACE_IDLE)
+		return gcr_error_set(error, EIO, "it does not tell of a restore");
+	*ret_made = file.made;
 	return 0;
 }
 
@@ -462,7 +433,7 @@ int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint
 				     "there is a %s already: give another name=", name);
 	if (fd < 0)
 		return gcr_error_set(error, -fd, "%s cannot be made: %s", name, strerror(-fd));
-	result = write_origin(fd, &origin, false, error);
+	result = write_origin(fd, &origin, NULL, error);
 	if (result < 0) {
 		close(fd);
 		gcr_place_abort(places, name);

@@ -10,6 +10,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_text.h"
 
 /* /proc/self/mountinfo has blanks and backslashes as \ooo. In place. */
 static void unescape(char *text)
@@ -70,27 +71,34 @@ static char *mount_point(char *line, unsigned long *ret_user)
 	return where;
 }
 
+const char *gcr_mount_parse(char *text, uid_t user)
+{
+	const char *found = NULL;
+	unsigned long maker;
+	char *rest = text;
+
+	for (char *line; (line = strsep(&rest, "\n"));) {
+		const char *where = mount_point(line, &maker);
+
+		if (!where || (maker && maker != user))
+			continue;
+		if (!found || maker == user)
+			found = where;
+		if (maker == user)
+			break;
+	}
+	return found;
+}
+
 int gcr_mount_search(char **ret_mount)
 {
 	_cleanup_free_ char *text = NULL;
-	const char *found = NULL;
-	unsigned long user;
-	char *rest;
+	const char *found;
 	int r = gcr_file_read("/proc/self/mountinfo", &text, NULL);
 
 	if (r < 0)
 		return r;
-	rest = text;
-	for (char *line; (line = strsep(&rest, "\n"));) {
-		const char *where = mount_point(line, &user);
-
-		if (!where || (user && user != geteuid()))
-			continue;
-		if (!found || user == geteuid())
-			found = where;
-		if (user == geteuid())
-			break;
-	}
+	found = gcr_mount_parse(text, geteuid());
 	if (!found)
 		return -ENOENT;
 	*ret_mount = strdup(found);

@@ -11,15 +11,9 @@
 
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_text.h"
 
-/* Where in the cgroup trees a process is. */
-struct cgroup_place {
-	char *unified; /* v2 path, NULL if there is none */
-	char *memory;  /* v1 paths of these controllers, NULL if they are v2's or nobody's */
-	char *freezer;
-};
-
-static void free_place(struct cgroup_place *place)
+void gcr_cgroup_place_finish(struct gcr_cgroup_place *place)
 {
 	free(place->unified);
 	free(place->memory);
@@ -48,16 +42,11 @@ static int replace_string(char **string, const char *value)
 	return 0;
 }
 
-static int cgroup_place(pid_t pid, struct cgroup_place *place)
+int gcr_cgroup_parse_place(char *text, struct gcr_cgroup_place *place)
 {
-	_cleanup_free_ char *text = NULL;
-	char *rest;
-	int r;
+	char *rest = text;
+	int r = 0;
 
-	r = gcr_proc_read(pid, "cgroup", &text, NULL);
-	if (r < 0)
-		return r;
-	rest = text;
 	while (r == 0 && rest && *rest) {
 		/* "hierarchy:controllers:path"; only the path may hold more colons */
 		char *path = strsep(&rest, "\n");
@@ -76,9 +65,17 @@ static int cgroup_place(pid_t pid, struct cgroup_place *place)
 	return r;
 }
 
+static int cgroup_place(pid_t pid, struct gcr_cgroup_place *place)
+{
+	_cleanup_free_ char *text = NULL;
+	int r = gcr_proc_read(pid, "cgroup", &text, NULL);
+
+	return r < 0 ? r : gcr_cgroup_parse_place(text, place);
+}
+
 int gcr_proc_cgroup(pid_t pid, char **ret_path)
 {
-	_cleanup_(free_place) struct cgroup_place place = {};
+	_cleanup_(gcr_cgroup_place_finish) struct gcr_cgroup_place place = {};
 	int r;
 
 	r = cgroup_place(pid, &place);
@@ -94,13 +91,7 @@ int gcr_proc_cgroup(pid_t pid, char **ret_path)
 	return 0;
 }
 
-/* Where a cgroup tree is mounted, and which of its directories that is. */
-struct cgroup_mount {
-	char *root;
-	char *point;
-};
-
-static void free_mount(struct cgroup_mount *mount)
+void gcr_cgroup_mount_finish(struct gcr_cgroup_mount *mount)
 {
 	free(mount->root);
 	free(mount->point);
@@ -123,17 +114,11 @@ static void unescape_octal(char *text)
 	*out = '\0';
 }
 
-/* @controller NULL: the v2 tree. -ENOENT: it is not mounted here. */
-static int find_cgroup_mount(const char *controller, struct cgroup_mount *mount)
+int gcr_cgroup_parse_mount(char *text, const char *controller, struct gcr_cgroup_mount *mount)
 {
-	_cleanup_free_ char *text = NULL;
-	char *rest;
+	char *rest = text;
 	int r;
 
-	r = gcr_file_read("/proc/self/mountinfo", &text, NULL);
-	if (r < 0)
-		return r;
-	rest = text;
 	while (rest && *rest) {
 		/* id parent major:minor root point options [optional...] - type source super */
 		char *line = strsep(&rest, "\n");
@@ -162,9 +147,18 @@ static int find_cgroup_mount(const char *controller, struct cgroup_mount *mount)
 	return -ENOENT;
 }
 
+/* @controller NULL: the v2 tree. -ENOENT: it is not mounted here. */
+static int find_cgroup_mount(const char *controller, struct gcr_cgroup_mount *mount)
+{
+	_cleanup_free_ char *text = NULL;
+	int r = gcr_file_read("/proc/self/mountinfo", &text, NULL);
+
+	return r < 0 ? r : gcr_cgroup_parse_mount(text, controller, mount);
+}
+
 int gcr_proc_cgroup_mount(char **ret_point)
 {
-	_cleanup_(free_mount) struct cgroup_mount mount = {};
+	_cleanup_(gcr_cgroup_mount_finish) struct gcr_cgroup_mount mount = {};
 	int r = find_cgroup_mount(NULL, &mount);
 
 	if (r == 0)
@@ -181,7 +175,7 @@ static int each_cgroup(const char *controller, const char *cgroup,
 		       int (*visit)(const char *directory, const char *name, void *data),
 		       void *data)
 {
-	_cleanup_(free_mount) struct cgroup_mount mount = {};
+	_cleanup_(gcr_cgroup_mount_finish) struct gcr_cgroup_mount mount = {};
 	_cleanup_free_ char *directory = NULL;
 	_cleanup_free_ char *name = NULL;
 	size_t root_length;
@@ -241,8 +235,7 @@ static int read_cgroup_u64(const char *directory, const char *file, uint64_t *re
 	return r < 0 ? r : gcr_parse_u64(text, ret_value);
 }
 
-/* The value of "key value" in a flat keyed file's text; false if the key is not there. */
-static bool flat_value(const char *text, const char *key, uint64_t *ret_value)
+bool gcr_cgroup_parse_value(const char *text, const char *key, uint64_t *ret_value)
 {
 	size_t length = strlen(key);
 
@@ -291,7 +284,7 @@ static int narrow_memory_room(const char *directory, const char *name, void *dat
 		return 0;
 	/* File pages count as used, but go when memory is wanted. */
 	if (read_cgroup_file(directory, "memory.stat", &stat) == 0)
-		flat_value(stat, room->files->inactive_file, &cache);
+		gcr_cgroup_parse_value(stat, room->files->inactive_file, &cache);
 	current -= cache < current ? cache : current;
 	bytes = limit > current ? limit - current : 0;
 	if (bytes >= room->bytes)
@@ -302,7 +295,7 @@ static int narrow_memory_room(const char *directory, const char *name, void *dat
 
 int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what)
 {
-	_cleanup_(free_place) struct cgroup_place place = {};
+	_cleanup_(gcr_cgroup_place_finish) struct gcr_cgroup_place place = {};
 	_cleanup_(free_room) struct memory_room room = {};
 	_cleanup_free_ char *text = NULL;
 	uint64_t available_kib;
@@ -314,7 +307,7 @@ int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what)
 	r = gcr_file_read("/proc/meminfo", &text, NULL);
 	if (r < 0)
 		return r;
-	if (!flat_value(text, "MemAvailable", &available_kib))
+	if (!gcr_cgroup_parse_value(text, "MemAvailable", &available_kib))
 		return -EPROTO;
 	room.bytes = available_kib * 1024;
 	r = replace_string(&room.what, "MemAvailable");
@@ -344,7 +337,7 @@ static int cgroup_is_frozen_v2(const char *directory, const char *name, void *da
 	if (read_cgroup_u64(directory, "cgroup.freeze", &value) == 0 && value == 1)
 		return 1;
 	return read_cgroup_file(directory, "cgroup.events", &text) == 0 &&
-	       flat_value(text, "frozen", &value) && value == 1;
+	       gcr_cgroup_parse_value(text, "frozen", &value) && value == 1;
 }
 
 /* v1: "FREEZING" and "FROZEN" include what an ancestor does. */
@@ -360,7 +353,7 @@ static int cgroup_is_frozen_v1(const char *directory, const char *name, void *da
 
 int gcr_proc_cgroup_frozen(pid_t pid)
 {
-	_cleanup_(free_place) struct cgroup_place place = {};
+	_cleanup_(gcr_cgroup_place_finish) struct gcr_cgroup_place place = {};
 	int r;
 
 	r = cgroup_place(pid, &place);

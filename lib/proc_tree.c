@@ -12,8 +12,26 @@
 
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_text.h"
 
 #define WALKS_MAX 50
+
+int gcr_proc_parse_children(const char *text, int (*visit)(pid_t child, void *data), void *data)
+{
+	for (;;) {
+		char *end;
+		pid_t child = (pid_t)strtol(text, &end, 10);
+		int r;
+
+		if (end == text)
+			return 0;
+		text = end;
+		/* 0: one that cannot be seen from our pid namespace */
+		r = child > 0 ? visit(child, data) : 0;
+		if (r)
+			return r;
+	}
+}
 
 /* The children that one thread has made, or was given. */
 static int each_child_of_thread(pid_t pid, int thread, int (*visit)(pid_t child, void *data),
@@ -22,7 +40,6 @@ static int each_child_of_thread(pid_t pid, int thread, int (*visit)(pid_t child,
 	_cleanup_free_ char *children = NULL;
 	char name[sizeof("task//children") + 3 * sizeof(thread)];
 	char path[GCR_PROC_PATH_BYTES];
-	char *rest;
 	int r;
 
 	snprintf(name, sizeof(name), "task/%d/children", thread);
@@ -33,21 +50,7 @@ static int each_child_of_thread(pid_t pid, int thread, int (*visit)(pid_t child,
 		gcr_proc_path(path, pid, name);
 		return access(path, F_OK) == 0 ? -EOPNOTSUPP : 0;
 	}
-	if (r < 0)
-		return r;
-	rest = children;
-	for (;;) {
-		char *end;
-		pid_t child = (pid_t)strtol(rest, &end, 10);
-
-		if (end == rest)
-			return 0;
-		rest = end;
-		/* 0: one that cannot be seen from our pid namespace */
-		r = child > 0 ? visit(child, data) : 0;
-		if (r)
-			return r;
-	}
+	return r < 0 ? r : gcr_proc_parse_children(children, visit, data);
 }
 
 int gcr_proc_each_child(pid_t pid, int (*visit)(pid_t child, void *data), void *data)

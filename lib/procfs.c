@@ -22,29 +22,22 @@
 
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_text.h"
 
 #define LINK_BYTES 4096 /* the kernel cuts a link's text at a page */
 
 #define PF_EXITING 0x4ul /* linux/sched.h; it stands in /proc/PID/stat as it is */
 
-int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat)
+int gcr_proc_parse_stat(const char *text, size_t bytes, struct gcr_proc_stat *ret_stat)
 {
 	struct gcr_proc_stat stat = {};
-	_cleanup_free_ char *text = NULL;
-	size_t bytes;
 	size_t comm_bytes;
-	char *open_bracket;
-	char *close_bracket;
-	char *field;
+	const char *open_bracket;
+	const char *close_bracket;
+	const char *field;
 	int parent;
 	int used = 0;
-	int r;
 
-	r = gcr_proc_read(pid, "stat", &text, &bytes);
-	if (r < 0)
-		return r;
-	if (bytes == 0)
-		return -ESRCH;
 	/* The name may hold brackets, blanks and newlines; what follows it never holds ')'. */
 	open_bracket = memchr(text, '(', bytes);
 	close_bracket = memrchr(text, ')', bytes);
@@ -75,6 +68,17 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat)
 	return 0;
 }
 
+int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat)
+{
+	_cleanup_free_ char *text = NULL;
+	size_t bytes;
+	int r = gcr_proc_read(pid, "stat", &text, &bytes);
+
+	if (r < 0)
+		return r;
+	return bytes ? gcr_proc_parse_stat(text, bytes, ret_stat) : -ESRCH;
+}
+
 static void parse_ns_pids(const char *text, struct gcr_proc_status *status)
 {
 	char *end;
@@ -90,16 +94,11 @@ static void parse_ns_pids(const char *text, struct gcr_proc_status *status)
 	}
 }
 
-int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
+int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 {
 	struct gcr_proc_status status = {};
-	_cleanup_free_ char *text = NULL;
 	char *rest;
-	int r;
 
-	r = gcr_proc_read(pid, "status", &text, NULL);
-	if (r < 0)
-		return r;
 	/* The kernel escapes newlines of the name here, so every line is what it seems to be. */
 	rest = text;
 	while (rest && *rest) {
@@ -132,6 +131,20 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 	}
 	if (status.thread_group == 0)
 		return -ESRCH;
+	*ret_status = status;
+	return 0;
+}
+
+int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
+{
+	struct gcr_proc_status status;
+	_cleanup_free_ char *text = NULL;
+	int r = gcr_proc_read(pid, "status", &text, NULL);
+
+	if (r == 0)
+		r = gcr_proc_parse_status(text, &status);
+	if (r < 0)
+		return r;
 	if (status.ns_pids_count == 0) {
 		/* a kernel without pid namespaces */
 		status.ns_pids[0] = pid;
@@ -225,8 +238,7 @@ static int compare_strings(const void *a, const void *b)
 	return strcmp(a, b);
 }
 
-/* The sixth column of a line of maps, "" if there is none. */
-static char *mapping_path(char *line)
+char *gcr_proc_parse_mapping_path(char *line)
 {
 	for (int column = 0; column < 5; column++) {
 		line += strcspn(line, " ");
@@ -234,6 +246,12 @@ static char *mapping_path(char *line)
 	}
 	line[strcspn(line, "\n")] = '\0';
 	return line;
+}
+
+bool gcr_proc_parse_span(const char *line, struct gcr_proc_span *ret_span)
+{
+	return sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %" SCNx64, &ret_span->start,
+		      &ret_span->end, &ret_span->offset) == 3;
 }
 
 /* A line at a time: maps can have millions of them. */
@@ -271,7 +289,7 @@ struct mappings {
 static int visit_new_file(char *line, void *data)
 {
 	struct mappings *mappings = data;
-	const char *name = mapping_path(line);
+	const char *name = gcr_proc_parse_mapping_path(line);
 	_cleanup_free_ char *copy = NULL;
 
 	/* "[heap]", "[anon:...]" and the like are no files */
@@ -303,12 +321,12 @@ struct ranges {
 static int visit_range(char *line, void *data)
 {
 	const struct ranges *ranges = data;
-	uintptr_t start, end;
+	struct gcr_proc_span span;
 
-	if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) != 2 ||
-	    strcmp(mapping_path(line), ranges->path) != 0)
+	if (!gcr_proc_parse_span(line, &span) ||
+	    strcmp(gcr_proc_parse_mapping_path(line), ranges->path) != 0)
 		return 0;
-	return ranges->visit(start, end, ranges->data);
+	return ranges->visit(span.start, span.end, ranges->data);
 }
 
 int gcr_proc_each_range(pid_t pid, const char *path,
@@ -330,9 +348,8 @@ static int visit_span(char *line, void *data)
 	const struct spans *spans = data;
 	struct gcr_proc_span span;
 
-	if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %" SCNx64, &span.start, &span.end,
-		   &span.offset) != 3 ||
-	    strncmp(mapping_path(line), spans->prefix, strlen(spans->prefix)) != 0)
+	if (!gcr_proc_parse_span(line, &span) ||
+	    strncmp(gcr_proc_parse_mapping_path(line), spans->prefix, strlen(spans->prefix)) != 0)
 		return 0;
 	return spans->visit(&span, spans->data);
 }
@@ -431,26 +448,33 @@ int gcr_proc_namespace_holds(int namespace_fd, pid_t target)
 	return fstat(namespace_fd, &namespace) < 0 ? -errno : is_at_or_below(&namespace, target);
 }
 
+const char *gcr_proc_parse_environ(const char *text, size_t bytes, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (const char *entry = text; entry < text + bytes; entry += strlen(entry) + 1)
+		if (strncmp(entry, name, length) == 0 && entry[length] == '=')
+			return entry + length + 1;
+	return NULL;
+}
+
 int gcr_proc_environ(pid_t pid, const char *name, char **ret_value)
 {
 	_cleanup_free_ char *text = NULL;
-	size_t length = strlen(name);
+	const char *found;
 	size_t bytes;
+	char *value;
 	int r;
 
 	r = gcr_proc_read(pid, "environ", &text, &bytes);
 	if (r < 0)
 		return r;
-	for (const char *entry = text; entry < text + bytes; entry += strlen(entry) + 1) {
-		char *value;
-
-		if (strncmp(entry, name, length) != 0 || entry[length] != '=')
-			continue;
-		value = strdup(entry + length + 1);
-		if (!value)
-			return -ENOMEM;
-		*ret_value = value;
-		return 0;
-	}
-	return -ENOENT;
+	found = gcr_proc_parse_environ(text, bytes, name);
+	if (!found)
+		return -ENOENT;
+	value = strdup(found);
+	if (!value)
+		return -ENOMEM;
+	*ret_value = value;
+	return 0;
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "lib/proc_file.h"
+#include "lib/proc_text.h"
 
 void gcr_file_rights_destroy(struct gcr_file_rights *rights)
 {
@@ -46,12 +47,23 @@ static int parse_groups(const char *text, struct gcr_file_rights *rights)
 	return 0;
 }
 
+int gcr_file_rights_parse(const char *text, struct gcr_file_rights *rights)
+{
+	const char *uids = strstr(text, "\nUid:");
+	const char *gids = strstr(text, "\nGid:");
+	const char *groups = strstr(text, "\nGroups:");
+
+	if (!uids || !gids || !groups || sscanf(uids, "\nUid: %*u %u", &rights->uid) != 1 ||
+	    sscanf(gids, "\nGid: %*u %u", &rights->gid) != 1)
+		return -EIO;
+	return parse_groups(groups + strlen("\nGroups:"), rights);
+}
+
 int gcr_file_rights_of(pid_t pid, struct gcr_file_rights **ret_rights)
 {
 	_cleanup_(gcr_file_rights_destroy_cleanup) struct gcr_file_rights *rights =
 		calloc(1, sizeof(*rights));
 	_cleanup_free_ char *status = NULL;
-	const char *uids, *gids, *groups;
 	int result;
 
 	if (!rights)
@@ -59,13 +71,7 @@ int gcr_file_rights_of(pid_t pid, struct gcr_file_rights **ret_rights)
 	result = gcr_proc_read(pid, "status", &status, NULL);
 	if (result < 0)
 		return result;
-	uids = strstr(status, "\nUid:");
-	gids = strstr(status, "\nGid:");
-	groups = strstr(status, "\nGroups:");
-	if (!uids || !gids || !groups || sscanf(uids, "\nUid: %*u %u", &rights->uid) != 1 ||
-	    sscanf(gids, "\nGid: %*u %u", &rights->gid) != 1)
-		return -EIO;
-	result = parse_groups(groups + strlen("\nGroups:"), rights);
+	result = gcr_file_rights_parse(status, rights);
 	if (result < 0)
 		return result;
 	*ret_rights = TAKE_PTR(rights);

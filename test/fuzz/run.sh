@@ -41,7 +41,7 @@ for file; do
 	shift
 done
 "$clang" -std=gnu11 -D_GNU_SOURCE -I"$source" -g -O1 -Wall -Wextra -Wno-unused-parameter \
-	-Wno-missing-field-initializers -fsanitize=$sanitizers -fno-sanitize-recover=all \
+	-Wno-missing-field-initializers -Wno-unused-variable -fsanitize=$sanitizers -fno-sanitize-recover=all \
 	-o "$directory/target" "$source/test/fuzz/fuzz_$name.c" "$@"
 
 mkdir "$directory/found"

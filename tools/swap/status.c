@@ -284,14 +284,9 @@ void swap_unlisten(int fd, const char *path)
 
 /* ---- the side that asks ---- */
 
-struct totals {
-	char gpus[128];
-	double values[9];
-};
-
 static const struct family {
 	const char *name, *type, *help;
-} families[9] = {
+} families[SWAP_TOTALS_COUNT] = {
 	{"gpucrswap_waits_total", "counter", "Programs that have begun to wait for their GPU."},
 	{"gpucrswap_turns_total", "counter", "Programs that were thawed as they wanted their GPU."},
 	{"gpucrswap_wait_seconds_total", "counter", "For so long these had waited."},
@@ -336,19 +331,29 @@ static bool is_about(const char *text, const char *mount)
 	       text[6 + length] == '\n';
 }
 
-/* Watchers of the same GPUs are one series. */
-static int add_totals(const char *text, struct totals **totals, size_t *count)
+bool swap_parse_totals(const char *text, struct swap_totals *ret_totals)
 {
 	const char *gpus = strstr(text, "\ngpus "), *numbers = strstr(text, METRICS_MARK);
-	struct totals its = {.gpus = ""}, *more;
+	struct swap_totals its = {.gpus = ""};
 	char *end;
 
 	if (!gpus || !numbers)
-		return 0;
+		return false;
 	snprintf(its.gpus, sizeof(its.gpus), "%.*s", (int)strcspn(gpus + 6, "\n"), gpus + 6);
 	numbers += strlen(METRICS_MARK);
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(families); i++, numbers = end)
+	for (size_t i = 0; i < SWAP_TOTALS_COUNT; i++, numbers = end)
 		its.values[i] = strtod(numbers, &end);
+	*ret_totals = its;
+	return true;
+}
+
+/* Watchers of the same GPUs are one series. */
+static int add_totals(const char *text, struct swap_totals **totals, size_t *count)
+{
+	struct swap_totals its, *more;
+
+	if (!swap_parse_totals(text, &its))
+		return 0;
 	for (size_t i = 0; i < *count; i++)
 		if (!strcmp((*totals)[i].gpus, its.gpus)) {
 			for (size_t j = 0; j + 1 < GCR_ARRAY_SIZE(families); j++)
@@ -363,7 +368,7 @@ static int add_totals(const char *text, struct totals **totals, size_t *count)
 	return 0;
 }
 
-static void print_families(const struct totals *totals, size_t count)
+static void print_families(const struct swap_totals *totals, size_t count)
 {
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(families); i++) {
 		const struct family *family = &families[i];
@@ -392,7 +397,7 @@ static void print_text(char *text, size_t found)
 
 int swap_status(const char *mount, bool is_metrics)
 {
-	_cleanup_free_ struct totals *totals = NULL;
+	_cleanup_free_ struct swap_totals *totals = NULL;
 	_cleanup_free_ char *directory = NULL;
 	_cleanup_closedir_ DIR *list = NULL;
 	size_t found = 0, totals_count = 0;

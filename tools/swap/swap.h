@@ -120,6 +120,17 @@ void swap_unlisten(int fd, const char *path);
 /* Answer all that ask now. */
 void swap_answer(int fd, const struct swap_told *told);
 
+#define SWAP_TOTALS_COUNT 9
+
+/* What one of them has counted, for the metrics: in the order of its last line. */
+struct swap_totals {
+	char gpus[128];
+	double values[SWAP_TOTALS_COUNT];
+};
+
+/* From its answer, which ends with a NUL; what is missing is 0. False: there are no numbers. */
+bool swap_parse_totals(const char *text, struct swap_totals *ret_totals);
+
 /* gpucr-swap status: print what the watchers of @mount tell. Returns the exit status. */
 int swap_status(const char *mount, bool is_metrics);
 

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* The text of a place's `origin`: printing it, and taking it apart again. */
+#include "fs/place_origin.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/cleanup.h"
+
+enum word { INCOMING, DUMPED, ENDING, STAYING, RESTORING, THAWING, WORDS_COUNT };
+
+static const char *const words[WORDS_COUNT] = {"incoming", "dumped",	"ending",
+					       "staying",  "restoring", "thawing"};
+
+static enum word word_of(const struct gcr_place_origin *origin, const struct gcr_place_made *made)
+{
+	if (made)
+		return made->progress == GCR_PLACE_THAWING ? THAWING : RESTORING;
+	if (origin->is_ending)
+		return ENDING;
+	if (origin->is_staying)
+		return STAYING;
+	return origin->pid ? DUMPED : INCOMING;
+}
+
+/* The last word of the second line is the path of the cgroup up to the end of the file. */
+int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct gcr_place_made *made,
+			   char **ret_text, size_t *ret_bytes)
+{
+	const char *word = words[word_of(origin, made)];
+	char *text;
+	int length = made ? asprintf(&text, "%s %d %" PRIu64 "\n%" PRIu64 " %d %" PRIu64 " %s",
+				     word, (int)origin->pid, origin->start_ticks, made->since_ticks,
+				     (int)made->root, made->root_ticks,
+				     made->cgroup ? made->cgroup : "-")
+			  : asprintf(&text, "%s %d %" PRIu64 "\n", word, (int)origin->pid,
+				     origin->start_ticks);
+
+	if (length < 0)
+		return -ENOMEM;
+	*ret_text = text;
+	*ret_bytes = (size_t)length;
+	return 0;
+}
+
+/* "none", or a path that leads to where we have made one, and not back up from there. */
+static bool is_cgroup(const char *text)
+{
+	return !strcmp(text, "-") || (*text == '/' && !strstr(text, "/../"));
+}
+
+/* The second line, and what is of no line any more. */
+static int parse_made(const char *text, struct gcr_place_made *made)
+{
+	int root, used = 0;
+
+	if (sscanf(text, "%" SCNu64 " %d %" SCNu64 " %n", &made->since_ticks, &root,
+		   &made->root_ticks, &used) != 3 ||
+	    !used || root < 0 || !is_cgroup(text + used))
+		return -EIO;
+	made->root = root;
+	if (!strcmp(text + used, "-"))
+		return 0;
+	made->cgroup = strdup(text + used);
+	return made->cgroup ? 0 : -ENOMEM;
+}
+
+int gcr_place_origin_parse(const char *text, size_t bytes, struct gcr_place_origin_file *ret_file)
+{
+	struct gcr_place_origin_file file = {0};
+	enum word word = INCOMING;
+	int pid, used = 0, result = 0;
+	char first[16];
+
+	if (strlen(text) != bytes ||
+	    sscanf(text, "%15s %d %" SCNu64 "%n", first, &pid, &file.origin.start_ticks, &used) !=
+		    3 ||
+	    text[used] != '\n' || pid < 0)
+		return -EIO;
+	while (word < WORDS_COUNT && strcmp(words[word], first) != 0)
+		word++;
+	/* A tree that is to end, or to go on, has a root. */
+	if (word == WORDS_COUNT ||
+	    (!pid && (word == DUMPED || word == ENDING || word == STAYING)) ||
+	    (pid && word == INCOMING))
+		return -EIO;
+	file.origin.pid = pid;
+	file.origin.is_ending = word == ENDING;
+	file.origin.is_staying = word == STAYING;
+	text += used + 1;
+	if (word == RESTORING || word == THAWING) {
+		file.made.progress = word == THAWING ? GCR_PLACE_THAWING : GCR_PLACE_RESTORING;
+		result = parse_made(text, &file.made);
+	} else if (*text) {
+		result = -EIO;
+	}
+	if (!result)
+		*ret_file = file;
+	return result;
+}
