@@ -18,6 +18,8 @@
 
 #define GCR_ARCHITECTURE_BYTES 16 /* with its NUL */
 
+#define GCR_MEMORY_LINKS_MAX 2
+
 struct gcr_backend {
 	const char *name;   /* "cuda" */
 	const char *api;    /* "CUDA", in words */
@@ -60,10 +62,11 @@ struct gcr_backend {
 	/* The GPUs' own files beside it, "nvidia" for nvidia0: watched too. NULL: no need to. */
 	const char *gpu_device;
 	/*
-	 * How the link of a descriptor of GPU memory begins in /proc/PID/fd. NULL: with the device
-	 * directory.
+	 * How links of descriptors of GPU memory begin in /proc/PID/fd: GCR_MEMORY_LINKS_MAX of
+	 * them at most, below the device directory unless they begin with a slash. The list ends
+	 * with NULL.
 	 */
-	const char *memory_link;
+	const char *const *memory_links;
 	/*
 	 * Below the device directory, with a number behind it: what the run time may have mapped
 	 * where GPU memory is, so that who has inherited such a mapping keeps it. NULL: nothing.

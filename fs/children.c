@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <linux/kcmp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,7 @@ static int each_number(const char *path, int (*visit)(int number, void *data), v
 
 struct search {
 	pid_t pid;
-	const char *memory_link;
+	const char *const *memory_links;
 	const char *memory_device; /* NULL: nothing is mapped */
 	struct kept kept;
 	unsigned int depth;
@@ -60,10 +61,18 @@ struct search {
 	struct gcr_error *error;
 };
 
+/* Is that the link of a descriptor of GPU memory? Others may be shared without harm. */
+static bool is_of_memory(const struct search *search, const char *link)
+{
+	for (const char *const *begins = search->memory_links; *begins; begins++)
+		if (!strncmp(link, *begins, strlen(*begins)))
+			return true;
+	return false;
+}
+
 static int note_fd(int fd, void *data)
 {
 	struct search *search = data;
-	size_t prefix = strlen(search->memory_link);
 	char path[64];
 	char target[256];
 	ssize_t length;
@@ -73,7 +82,8 @@ static int note_fd(int fd, void *data)
 		return 0;
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)search->pid, fd);
 	length = readlink(path, target, sizeof(target) - 1);
-	if (length < (ssize_t)prefix || memcmp(target, search->memory_link, prefix) != 0)
+	target[length > 0 ? length : 0] = '\0';
+	if (!is_of_memory(search, target))
 		return 0;
 	longer = reallocarray(search->kept.fds, search->kept.count + 1, sizeof(*longer));
 	if (!longer)
@@ -156,11 +166,11 @@ static int check_process(pid_t child, void *data)
 	return check_children_of(search, child);
 }
 
-int gcr_children_check(pid_t pid, const char *memory_link, const char *memory_device,
+int gcr_children_check(pid_t pid, const char *const *memory_links, const char *memory_device,
 		       struct gcr_error *error)
 {
 	struct search search = {.pid = pid,
-				.memory_link = memory_link,
+				.memory_links = memory_links,
 				.memory_device = memory_device,
 				.error = error};
 	char path[32];

@@ -21,6 +21,7 @@ struct word {
 
 static const struct gcr_command_option options[] = {
 	{GCR_VERB_FREEZE, "data", NULL},     {GCR_VERB_FREEZE, "park", NULL},
+	{GCR_VERB_FREEZE, "unseen", NULL},   {GCR_VERB_DUMP, "unseen", NULL},
 	{GCR_VERB_FREEZE, "timeout", "SEC"}, {GCR_VERB_THAW, "timeout", "SEC"},
 	{GCR_VERB_THAW, "gpu", "OLD:NEW"},   {GCR_VERB_THAW, "unverified", NULL},
 	{GCR_VERB_THAW, "pid", "new|PID"},   {GCR_VERB_THAW, "stdio", "PATH"},
@@ -185,11 +186,9 @@ static bool *find_flag(struct gcr_command *command, const char *key)
 		const char *key;
 		bool *flag;
 	} flags[] = {
-		{"data", &command->data},
-		{"park", &command->park},
-		{"unverified", &command->unverified},
-		{"leave", &command->leave},
-		{"supervised", &command->supervised},
+		{"data", &command->data},     {"park", &command->park},
+		{"unseen", &command->unseen}, {"unverified", &command->unverified},
+		{"leave", &command->leave},   {"supervised", &command->supervised},
 	};
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++)

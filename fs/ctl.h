@@ -25,6 +25,8 @@ struct gcr_command {
 	int64_t timeout_usec; /* `timeout=SEC`, 0 if it was not given */
 	bool data;	      /* `data` of freeze: VRAM out, the driver's context stays */
 
+	bool unseen; /* `unseen` of freeze and dump: it shares no GPU memory, says the writer */
+
 	bool park; /* `park` of freeze: ready for somebody else's CRIU */
 
 	bool leave;			 /* `leave` of dump: the tree stays, frozen */

@@ -61,8 +61,9 @@ struct gcr_options {
 /* The GPUs of one vendor, as the daemon has them. Fixed once it serves. */
 struct gcr_vendor {
 	const struct gcr_backend *backend;
-	unsigned int index;  /* in the daemon's table, and in gcr_backends */
-	char *memory_link;   /* how links to descriptors of GPU memory begin */
+	unsigned int index; /* in the daemon's table, and in gcr_backends */
+	/* How links of descriptors of GPU memory begin; the list ends with NULL. */
+	char *memory_links[GCR_MEMORY_LINKS_MAX + 1];
 	char *memory_device; /* how paths of device files begin that it maps memory of, or NULL */
 	struct gcr_helpers *helpers;
 	bool is_here; /* it has GPUs on this machine */
@@ -101,6 +102,10 @@ struct gcr_daemon {
 struct gcr_vendor *gcr_vendor_of_engine(struct gcr_daemon *daemon, const char *engine);
 
 /* The path of a program that is where the helpers are; for the caller to free. NULL: no memory. */
+/* Fill in memory_links; -ENOMEM: some may be there. They are freed by gcr_vendor_free_links(). */
+int gcr_vendor_set_links(struct gcr_vendor *vendor, const char *device_directory, bool simulated);
+void gcr_vendor_free_links(struct gcr_vendor *vendor);
+
 char *gcr_vendor_program(struct gcr_daemon *daemon, const char *name);
 
 /* The vendor whose preload library has these flags (GCR_PAGE_*) in its page. */

@@ -114,9 +114,10 @@ static int list_plugin_files(const struct gcr_dump *dump, char *paths[PLUGIN_FIL
 			paths[0] = NULL;
 			return -ENOMEM;
 		}
-		if (backend->memory_link && count < PLUGIN_FILES_MAX &&
-		    !(paths[count++] = strdup(backend->memory_link)))
-			return -ENOMEM;
+		/* This vendor's are the same in every device directory. */
+		for (size_t j = 0; backend->memory_links[j] && count < PLUGIN_FILES_MAX; j++)
+			if (!(paths[count++] = strdup(backend->memory_links[j])))
+				return -ENOMEM;
 		for (size_t j = 0; backend->criu_devices[j] && count < PLUGIN_FILES_MAX; j++)
 			if (asprintf(&paths[count++], "%s/%s", directory,
 				     backend->criu_devices[j]) < 0) {

@@ -21,7 +21,9 @@
 #include "fs/drive.h"
 #include "fs/link.h"
 #include "fs/log.h"
+#include "fs/obstacles.h"
 #include "fs/park.h"
+#include "fs/unseen.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -105,46 +107,81 @@ static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
 	*ret_state = GCR_STATE_FROZEN;
 }
 
-/* What this engine cannot do, or must not. */
+/* What this engine cannot do at all. */
 static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
+{
+	const char *reason;
+
+	gcr_engine_choose(drive->process, &reason);
+	if (drive->task->command->data)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the driver alone cannot leave the context where it is: %s",
+				     reason);
+	return 0;
+}
+
+/*
+ * What its library says of it, also of one that is not connected: its page is memory that can be
+ * read whatever the program's threads do, those that the driver holds up among them. *ret_seen: it
+ * has one, and nothing goes past it.
+ */
+static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
 	struct gcr_link_facts facts = {0};
 	bool was_handed_over;
 	const char *reason;
-
 	int r;
 
-	gcr_engine_choose(process, &reason);
-	if (drive->task->command->data)
-		return gcr_error_set(error, EOPNOTSUPP,
-				     "the driver alone cannot leave the context where it is: %s",
-				     reason);
-	pthread_mutex_lock(&process->lock);
-	was_handed_over = process->was_handed_over;
-	pthread_mutex_unlock(&process->lock);
 	r = gcr_link_facts(process, &facts);
 	if (r == -ENOTCONN)
 		r = gcr_link_facts_unconnected(process, &facts);
 	if (r < 0 && r != -ENOTCONN)
-		return gcr_error_set(error, EOPNOTSUPP,
+		return gcr_error_set(error, r == -ESRCH ? ESRCH : EOPNOTSUPP,
 				     "its preload library is not connected, and what it has done "
 				     "with its memory cannot be seen: %s",
 				     strerror(-r));
-	if (!r && facts.flags & GCR_PAGE_IMPORTED)
-		was_handed_over = true;
+	*ret_seen = r == 0 && !*facts.incomplete;
+	pthread_mutex_lock(&process->lock);
+	was_handed_over = process->was_handed_over || facts.flags & GCR_PAGE_IMPORTED;
+	pthread_mutex_unlock(&process->lock);
 	/* The driver would checkpoint shared handles and never be able to restore them (measured).
 	 */
-	if (was_handed_over)
+	if (was_handed_over) {
+		gcr_engine_choose(process, &reason);
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "its memory was handed over before, and now only the vmm "
 				     "engine can freeze it, but: %s",
 				     reason);
-	if (facts.sharings)
-		return gcr_error_set(error, EOPNOTSUPP,
-				     "it shares GPU memory with another process (CUDA IPC, or a "
-				     "memory handle given away or taken)");
-	return 0;
+	}
+	return gcr_obstacles_check(process, &facts, error);
+}
+
+/* Checks that can change until the driver has the process locked. */
+static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
+{
+	int result = check_facts(drive, ret_seen, error);
+
+	if (!result && !*ret_seen && !drive->task->command->unseen)
+		result = gcr_unseen_check(drive->process, error);
+	return result;
+}
+
+/*
+ * Once more with the process locked: until then it may have begun to share. A library counts a
+ * sharing before it asks the driver for it, so from here on there are no more that are not counted,
+ * and the program's threads, which may stand still in the driver, have to do nothing for that.
+ */
+static int check_locked(struct gcr_drive *drive, bool was_seen, struct gcr_error *error)
+{
+	bool is_seen = false;
+	int result = check_sharing(drive, &is_seen, error);
+
+	if (!result && was_seen && !is_seen && !drive->task->command->unseen)
+		result = gcr_error_set(error, EOPNOTSUPP,
+				       "what it shares can be seen no more: its preload library "
+				       "has gone, or something calls the driver past it");
+	return result;
 }
 
 /* VRAM that a thaw will need, on all GPUs. Lock: process. */
@@ -170,12 +207,15 @@ static uint64_t need_of(struct gcr_process *process)
 static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_hello hello = {0};
+	bool is_seen = false;
 	int64_t since_usec;
 	int result;
 
 	*ret_state = GCR_STATE_RUNNING;
 	gcr_drive_set_phase(drive, "preflight");
 	result = check_engine(drive, error);
+	if (!result)
+		result = check_sharing(drive, &is_seen, error);
 	if (!result)
 		result = gcr_drive_need_helper(drive, error);
 	if (result < 0)
@@ -199,6 +239,8 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 	result = gcr_drive_lock(drive, error);
 	if (!result && gcr_task_stopped(drive->task))
 		result = gcr_drive_stopped(error);
+	if (!result)
+		result = check_locked(drive, is_seen, error);
 	if (!result)
 		result = gcr_drive_checkpoint(drive, error);
 	drive->task->timing.control_usec = gcr_clock_usec() - since_usec;

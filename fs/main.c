@@ -180,17 +180,13 @@ static int create_helpers(struct gcr_daemon *daemon)
 	config.simulator_directory = daemon->simulator_libraries;
 	for (unsigned int i = 0; i < GCR_BACKENDS_COUNT && !result; i++) {
 		struct gcr_vendor *vendor = &daemon->vendors[i];
-		const char *link = gcr_backends[i]->memory_link;
 
 		vendor->backend = config.backend = gcr_backends[i];
 		vendor->index = i;
-		/* The simulator's memory is files, whatever the vendor. */
-		if (asprintf(&vendor->memory_link, "%s%s",
-			     link && !daemon->options.simulator ? link : daemon->device_directory,
-			     link && !daemon->options.simulator ? "" : "/") < 0) {
-			vendor->memory_link = NULL;
-			return -ENOMEM;
-		}
+		result = gcr_vendor_set_links(vendor, daemon->device_directory,
+					      daemon->options.simulator);
+		if (result < 0)
+			return result;
 		if (vendor->backend->memory_device &&
 		    asprintf(&vendor->memory_device, "%s/%s", daemon->device_directory,
 			     vendor->backend->memory_device) < 0) {
@@ -347,7 +343,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_store_destroy(daemon->store);
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
 		gcr_helpers_destroy(daemon->vendors[i].helpers);
-		free(daemon->vendors[i].memory_link);
+		gcr_vendor_free_links(&daemon->vendors[i]);
 		free(daemon->vendors[i].memory_device);
 	}
 	gcr_loop_destroy(daemon->loop);

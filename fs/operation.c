@@ -243,11 +243,11 @@ static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 
 static bool same_way(const struct gcr_command *left, const struct gcr_command *right)
 {
-	if (left->data != right->data || left->park != right->park || left->leave != right->leave ||
-	    left->tcp != right->tcp || left->unverified != right->unverified ||
-	    left->root != right->root || left->swap != right->swap ||
-	    left->swap_data != right->swap_data || strcmp(left->name, right->name) != 0 ||
-	    left->gpu_pairs_count != right->gpu_pairs_count)
+	if (left->data != right->data || left->unseen != right->unseen ||
+	    left->park != right->park || left->leave != right->leave || left->tcp != right->tcp ||
+	    left->unverified != right->unverified || left->root != right->root ||
+	    left->swap != right->swap || left->swap_data != right->swap_data ||
+	    strcmp(left->name, right->name) != 0 || left->gpu_pairs_count != right->gpu_pairs_count)
 		return false;
 	for (unsigned int i = 0; i < left->gpu_pairs_count; i++)
 		if (left->gpu_pairs[i].from != right->gpu_pairs[i].from ||

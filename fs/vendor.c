@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* What concerns all vendors together. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fs/daemon.h"
 #include "fs/helper.h"
 #include "fs/process.h"
+#include "lib/cleanup.h"
 
 struct gcr_vendor *gcr_vendor_of_engine(struct gcr_daemon *daemon, const char *engine)
 {
@@ -28,6 +32,31 @@ struct gcr_vendor *gcr_vendor_of_library(struct gcr_daemon *daemon, uint32_t fla
 	while (i + 1 < GCR_BACKENDS_COUNT && !gcr_vendor_has_library(&daemon->vendors[i], flags))
 		i++;
 	return &daemon->vendors[i];
+}
+
+int gcr_vendor_set_links(struct gcr_vendor *vendor, const char *device_directory, bool simulated)
+{
+	/* The simulator's memory is files, whatever the vendor. */
+	static const char *const all[] = {"", NULL};
+	const char *const *links = simulated ? all : vendor->backend->memory_links;
+
+	for (size_t i = 0; links[i]; i++) {
+		bool is_absolute = *links[i] == '/';
+
+		if (asprintf(&vendor->memory_links[i], "%s%s%s",
+			     is_absolute ? "" : device_directory, is_absolute ? "" : "/",
+			     links[i]) < 0) {
+			vendor->memory_links[i] = NULL;
+			return -ENOMEM;
+		}
+	}
+	return 0;
+}
+
+void gcr_vendor_free_links(struct gcr_vendor *vendor)
+{
+	for (size_t i = 0; i < GCR_MEMORY_LINKS_MAX; i++)
+		free(TAKE_PTR(vendor->memory_links[i]));
 }
 
 char *gcr_vendor_program(struct gcr_daemon *daemon, const char *name)

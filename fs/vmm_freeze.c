@@ -14,6 +14,7 @@
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/log.h"
+#include "fs/obstacles.h"
 #include "fs/reclaim.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -31,22 +32,12 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
 		return gcr_error_set(error, EIO, "its preload library is gone");
-	if (facts.flags & GCR_PAGE_ENDING)
-		return gcr_error_set(error, ESRCH, "process %d is ending",
-				     (int)vmm->drive.process->pid);
-	if (*facts.incomplete)
+	if (*facts.incomplete && !(facts.flags & GCR_PAGE_ENDING))
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the gate is incomplete: something in it calls the driver "
 				     "past it (%s)",
 				     facts.incomplete);
-	if (*facts.obstacle)
-		return gcr_error_set(error, EOPNOTSUPP, "%s", facts.obstacle);
-	if (facts.sharings)
-		return gcr_error_set(error, EOPNOTSUPP,
-				     "it shares GPU memory with another process (%s IPC, or a "
-				     "memory handle given away or taken)",
-				     vmm->drive.vendor->backend->api);
-	return 0;
+	return gcr_obstacles_check(vmm->drive.process, &facts, error);
 }
 
 /*
@@ -58,7 +49,8 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 	int64_t until_usec = gcr_clock_usec() + CHILD_USEC;
 	int result;
 
-	while ((result = gcr_children_check(drive->process->pid, drive->vendor->memory_link,
+	while ((result = gcr_children_check(drive->process->pid,
+					    (const char *const *)drive->vendor->memory_links,
 					    drive->vendor->memory_device, error)) == -EOPNOTSUPP &&
 	       gcr_clock_usec() < until_usec && !gcr_task_stopped(drive->task))
 		gcr_drive_pause(drive, CHILD_POLL_MSEC);

@@ -9,6 +9,8 @@
 #define COMPUTE_DEVICE "nvidia-uvm"
 
 static const char *const mapped_devices[] = {COMPUTE_DEVICE, NULL};
+/* An exported descriptor is one of /dev/nvidiactl, or a dma-buf. */
+static const char *const memory_links[] = {"nvidia", "/dmabuf:", NULL};
 static const char *const no_devices[] = {NULL};
 
 static void format_architecture(const struct gcr_gpu_info *gpu,
@@ -31,6 +33,7 @@ const struct gcr_backend gcr_backend_cuda = {
 	.compute_device = COMPUTE_DEVICE,
 	.mapped_devices = mapped_devices,
 	.gpu_device = "nvidia",
+	.memory_links = memory_links,
 	.pci_vendor = 0x10de,
 	.no_device_words =
 		"there is no /dev/nvidia-uvm: no NVIDIA GPU, or its driver is not loaded "

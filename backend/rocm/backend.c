@@ -12,6 +12,8 @@
  * queues.c). A child that was forked has the descriptors but none of the mappings, which are made
  * with MADV_DONTFORK or VM_DONTCOPY.
  */
+/* hipMemExportToShareableHandle makes dma-bufs. */
+static const char *const memory_links[] = {"/dmabuf:", NULL};
 static const char *const mapped_devices[] = {"kfd", "dri/renderD", NULL};
 
 static void format_architecture(const struct gcr_gpu_info *gpu,
@@ -38,8 +40,7 @@ const struct gcr_backend gcr_backend_hip = {
 	.worker_program = "gpucr-worker-hip",
 	.compute_device = "kfd",
 	.mapped_devices = mapped_devices,
-	/* hipMemExportToShareableHandle makes dma-bufs. */
-	.memory_link = "/dmabuf:",
+	.memory_links = memory_links,
 	/* From ROCm 7.2 on (Runtime::MappedHandleAllowedAgent, for the CPU). */
 	.memory_device = "dri/renderD",
 	.pci_vendor = 0x1002,

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "fs/children.h"
+#include "fs/daemon.h"
 #include "test/unit/test.h"
 
 #define BYTES (64 << 12)
@@ -19,6 +20,7 @@
 static char directory[] = "/tmp/gpucr-children.XXXXXX";
 static char device[64];	       /* a file, as /dev/dri/renderD128 is */
 static char device_begins[64]; /* how its path begins */
+static const char *const dma_bufs[] = {"/dmabuf:", NULL};
 
 /* A child that does @work and lives until it is ended. */
 static pid_t child_of(void (*work)(void *data), void *data)
@@ -54,7 +56,7 @@ static void end(pid_t pid)
 static int check(struct gcr_error *error)
 {
 	*error = (struct gcr_error){0};
-	return gcr_children_check(getpid(), "/dmabuf:", device_begins, error);
+	return gcr_children_check(getpid(), dma_bufs, device_begins, error);
 }
 
 static void *map(off_t offset)
@@ -101,7 +103,7 @@ static void test_inherited(void)
 	snprintf(name, sizeof(name), "child %d ", (int)pid);
 	CHECK(strstr(error.words, name) && strstr(error.words, "mappings"));
 	/* Of another vendor's nothing is known. */
-	CHECK(gcr_children_check(getpid(), "/dmabuf:", NULL, &error) == 0);
+	CHECK(gcr_children_check(getpid(), dma_bufs, NULL, &error) == 0);
 	end(pid);
 	CHECK(check(&error) == 0);
 	pid = child_of(unmap_half, address);
@@ -150,6 +152,60 @@ static void test_below(void)
 	unmap(address);
 }
 
+/* ---- descriptors ---- */
+
+/* What a child made by fork(3) still shares with us at a number as high as the library's. */
+static int check_shared(const char *path, bool simulated, struct gcr_error *error)
+{
+	struct gcr_vendor vendor = {.backend = &gcr_backend_cuda};
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	int result;
+	pid_t pid;
+
+	CHECK(fd >= 0 && fcntl(fd, F_DUPFD_CLOEXEC, 250) == 250);
+	close(fd);
+	CHECK(gcr_vendor_set_links(&vendor, simulated ? directory : "/dev", simulated) == 0);
+	pid = child_of(NULL, NULL);
+	*error = (struct gcr_error){0};
+	result =
+		gcr_children_check(getpid(), (const char *const *)vendor.memory_links, NULL, error);
+	end(pid);
+	close(250);
+	gcr_vendor_free_links(&vendor);
+	return result;
+}
+
+/* Not all below /dev is GPU memory. */
+static void test_descriptors(void)
+{
+	struct gcr_vendor vendor = {.backend = &gcr_backend_cuda};
+	char file[64];
+	struct gcr_error error;
+	int fd;
+	pid_t pid;
+
+	CHECK(check_shared("/dev/null", false, &error) == 0);
+	CHECK(check_shared("/dev/zero", false, &error) == 0);
+	CHECK(check_shared(device, false, &error) == 0);
+	/* The simulator's memory is files of its own directory. */
+	CHECK(check_shared(device, true, &error) == -EOPNOTSUPP);
+	CHECK(strstr(error.words, "holds descriptors of its GPU memory"));
+	CHECK(check_shared("/dev/null", true, &error) == 0);
+	/* The driver's own file, as it is called in a directory that stands for /dev. */
+	CHECK(gcr_vendor_set_links(&vendor, directory, false) == 0);
+	snprintf(file, sizeof(file), "%s/nvidiactl", directory);
+	fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && fcntl(fd, F_DUPFD_CLOEXEC, 250) == 250);
+	close(fd);
+	pid = child_of(NULL, NULL);
+	CHECK(gcr_children_check(getpid(), (const char *const *)vendor.memory_links, NULL,
+				 &error) == -EOPNOTSUPP);
+	end(pid);
+	close(250);
+	CHECK(unlink(file) == 0);
+	gcr_vendor_free_links(&vendor);
+}
+
 int main(void)
 {
 	int fd;
@@ -163,6 +219,7 @@ int main(void)
 	test_inherited();
 	test_not_inherited();
 	test_below();
+	test_descriptors();
 	unlink(device);
 	rmdir(directory);
 	return 0;
