@@ -16,7 +16,7 @@ int gcr_page_map(int fd, const struct gcr_page **ret_page)
 	void *memory;
 
 	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
-	    status.st_size < (off_t)sizeof(*page))
+	    status.st_size < (off_t)GCR_PAGE_BYTES_LEAST)
 		return -EPROTO;
 	memory = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
 	if (memory == MAP_FAILED)

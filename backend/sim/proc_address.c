@@ -56,11 +56,11 @@ static CUresult get(const char *symbol, void **function, int version, cuuint64_t
 		return CUDA_ERROR_INVALID_VALUE;
 	entry = find(symbol, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 		     &known);
-	*function = entry ? entry->function : NULL;
+	*function = entry ? entry->function : later_find(symbol);
 	if (status)
-		*status = entry	  ? CU_GET_PROC_ADDRESS_SUCCESS
-			  : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-				  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
+			  : known   ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+				    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return CUDA_SUCCESS;
 }
 
