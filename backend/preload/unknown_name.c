@@ -49,7 +49,7 @@ static const struct {
 	{"Table", "functions around the gate"},
 };
 
-/* The next word at *@ret_at, which ends before the next capital or underscore. 0: there is none. */
+/* The next word at *@ret_at: a capital and the small letters behind it. 0: there is none. */
 static size_t next_word(const char **ret_at)
 {
 	const char *at = *ret_at;
@@ -58,7 +58,7 @@ static size_t next_word(const char **ret_at)
 	while (*at && !(*at >= 'A' && *at <= 'Z'))
 		at++;
 	if (*at)
-		length = 1 + strcspn(at + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+		length = 1 + strcspn(at + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
 	*ret_at = at;
 	return length;
 }
