@@ -12,7 +12,8 @@ int main(int argc, char **argv)
 	int (*run)(void) = NULL;
 	void *plugin;
 
-	if (argc > 2 && !dlmopen(LM_ID_NEWLM, argv[2], RTLD_NOW | RTLD_LOCAL)) {
+	if (argc > 2 && argv[2][0] != '-' &&
+	    !dlmopen(LM_ID_NEWLM, argv[2], RTLD_NOW | RTLD_LOCAL)) {
 		fprintf(stderr, "%s\n", dlerror());
 		return 1;
 	}

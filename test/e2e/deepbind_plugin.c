@@ -11,7 +11,7 @@
 
 #include "backend/cuda/cuda_api.h"
 
-#define BYTES (32u << 20)
+#define BYTES (8u << 20)
 #define WORDS (BYTES / sizeof(unsigned int))
 
 #ifdef IS_HELPER

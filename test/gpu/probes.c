@@ -310,6 +310,7 @@ static void run_stack(bool can)
 	OK(CU(cuGraphInstantiateWithFlags)(&ready, graph, 0));
 	for (;;) {
 		OK(CU(cuMemsetD32_v2)(result, 0, BLOCKS * THREADS));
+		OK(CU(cuCtxSynchronize)());
 		OK(CU(cuGraphLaunch)(ready, stream));
 		OK(CU(cuStreamSynchronize)(stream));
 		OK(CU(cuMemcpyDtoH_v2)(sums, result, BLOCKS * THREADS * 4));
@@ -451,6 +452,8 @@ static void run_pitched(bool can)
 	for (uint32_t value = 1;; value++) {
 		OK(CU(cuMemsetD2D32_v2)(source, pitch, value, WIDTH, HEIGHT));
 		OK(CU(cuMemsetD2D32_v2)(target, target_pitch, 0, WIDTH, HEIGHT));
+		/* The stream does not wait for that one. */
+		OK(CU(cuCtxSynchronize)());
 		OK(CU(cuGraphLaunch)(ready, stream));
 		OK(CU(cuStreamSynchronize)(stream));
 		if (texture) {
@@ -502,6 +505,7 @@ static void run_green(bool can)
 	OK(create(&green, description, 0, 1));
 	OK(make_stream(&stream, green, 1, 0));
 	OK(CU(cuMemsetD32_v2)(memory, 0, words));
+	OK(CU(cuCtxSynchronize)());
 	for (;;) {
 		launch(add, BLOCKS, THREADS, stream, (void *[]){&memory, &first, &words, &one});
 		OK(CU(cuStreamSynchronize)(stream));

@@ -49,7 +49,7 @@ class ProbeParts:
         answer = self.run_once([self.options.probes, name, "can"])
         words = answer.stdout.strip() or answer.stderr.strip()
         if answer.returncode == SKIPPED:
-            self.results.skip(name, words)
+            self.results.skip(name, words.removeprefix("skip: "))
             return False
         self.results.check(answer.returncode == 0, f"{name} can begin", words)
         if answer.returncode == 0 and words:
