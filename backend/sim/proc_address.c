@@ -4,7 +4,13 @@
  */
 #include "backend/sim/sim.h"
 
-/* Only their addresses are wanted here. */
+/* Only their addresses are wanted here; these are not in cuda_api.h. */
+CUresult cuCtxFromGreenCtx(void);
+CUresult cuDevResourceGenerateDesc(void);
+CUresult cuDeviceGetDevResource(void);
+CUresult cuGreenCtxCreate(void);
+CUresult cuGreenCtxDestroy(void);
+CUresult cuGreenCtxStreamCreate(void);
 #define ENTRY(name, version, function)
 #define PER_THREAD_ENTRY(name, version, function) CUresult function(void);
 #include "backend/sim/entry_points.h"
