@@ -44,6 +44,9 @@ static enum gcr_obstacle obstacle_of(const CUmemAllocationProp *prop)
 {
 	if ((unsigned)prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
 		return GCR_OBSTACLE_FABRIC;
+	/* A kind of location that came after this library. */
+	if ((unsigned)prop->location.type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+		return GCR_OBSTACLE_SPECIAL_USE;
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return GCR_OBSTACLE_HOST_MEMORY;
 	if (prop->allocFlags.compressionType)

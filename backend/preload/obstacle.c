@@ -37,6 +37,8 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 				   "memory of its own back",
 	[GCR_OBSTACLE_MANAGED_POOL] =
 		"a pool of managed memory: what is in it cannot be taken out piece by piece",
+	[GCR_OBSTACLE_SOME_POOL] =
+		"a memory pool at a location of a kind that came after this library",
 	[GCR_OBSTACLE_EVENT] = "an event shared with another process",
 	[GCR_OBSTACLE_EXTERNAL_MEMORY] = "memory imported from a graphics API",
 	[GCR_OBSTACLE_EXTERNAL_SEMAPHORE] = "a semaphore imported from a graphics API",

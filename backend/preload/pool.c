@@ -216,7 +216,16 @@ static enum gcr_obstacle obstacle_of(CUmemAllocationType type, CUmemLocationType
 {
 	if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
 		return GCR_OBSTACLE_MANAGED_POOL;
-	return location == CU_MEM_LOCATION_TYPE_DEVICE ? GCR_OBSTACLE_NONE : GCR_OBSTACLE_HOST_POOL;
+	switch (location) {
+	case CU_MEM_LOCATION_TYPE_DEVICE:
+		return GCR_OBSTACLE_NONE;
+	case CU_MEM_LOCATION_TYPE_HOST:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+		return GCR_OBSTACLE_HOST_POOL;
+	default:
+		return GCR_OBSTACLE_SOME_POOL;
+	}
 }
 
 GCR_OWN(cuMemPoolCreate);

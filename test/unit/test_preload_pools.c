@@ -84,6 +84,7 @@ static void host(void)
 	expect_obstacle("managed");
 	OK(CU(cuMemPoolDestroy)(unused));
 	expect_obstacle("");
+	special(CU_MEM_ALLOCATION_TYPE_PINNED, (CUmemLocationType)77, "kind that came after");
 }
 
 static void managed_memory(void)
