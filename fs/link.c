@@ -188,6 +188,7 @@ static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_f
 	ret_facts->phase = (enum gcr_preload_phase)phase;
 	copy_words(ret_facts->incomplete, page->incomplete, sizeof(ret_facts->incomplete));
 	copy_words(ret_facts->obstacle, page->obstacle, sizeof(ret_facts->obstacle));
+	copy_words(ret_facts->unknown, page->unknown, sizeof(ret_facts->unknown));
 	slots = __atomic_load_n(&page->slots_count, __ATOMIC_RELAXED);
 	for (uint32_t i = 0; i < slots && i < GCR_PAGE_SLOTS; i++)
 		ret_facts->submissions +=
@@ -236,7 +237,7 @@ static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
 		uint32_t magic, version, phase, flags; /* as struct gcr_page begins */
 	} head;
 
-	if (end - start < sizeof(struct gcr_page))
+	if (end - start < GCR_PAGE_BYTES_LEAST)
 		return 0;
 	return read_page(look, start, &head, sizeof(head)) != sizeof(head) ||
 	       head.magic != GCR_PAGE_MAGIC || gcr_vendor_has_library(look->vendor, head.flags);
@@ -264,7 +265,7 @@ static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 	_cleanup_free_ struct gcr_page *page = NULL;
 	ssize_t length;
 
-	if (end - start < sizeof(*page))
+	if (end - start < GCR_PAGE_BYTES_LEAST)
 		return 0;
 	page = malloc(sizeof(*page));
 	if (!page)

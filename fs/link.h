@@ -60,6 +60,7 @@ struct gcr_link_facts {
 	uint32_t wanting;     /* threads that the gate holds up and that need the GPU */
 	char incomplete[64];
 	char obstacle[128];
+	char unknown[512];
 };
 
 /* -ENOTCONN: the process has no preload library, or it has not (re)connected. Any thread. */

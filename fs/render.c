@@ -240,6 +240,17 @@ static void render_engine_reason(const struct view *view, FILE *stream)
 		fputs(" (it uses GPUs of two vendors, and can be frozen on neither)", stream);
 }
 
+static void render_unknown(const struct view *view, FILE *stream)
+{
+	struct gcr_link_facts facts;
+
+	if (view->state == GCR_STATE_RUNNING && !gcr_link_facts(view->process, &facts) &&
+	    *facts.unknown)
+		fputs(facts.unknown, stream);
+	else
+		fputs("-", stream);
+}
+
 static void render_registered(const struct view *view, FILE *stream)
 {
 	fputs(view->has_library ? "yes" : "no", stream);
@@ -425,6 +436,7 @@ static const struct status_key status_keys[] = {
 	{"control_pending", render_pending, false},
 	{"engine", render_engine, false},
 	{"engine_reason", render_engine_reason, false},
+	{"unknown_functions", render_unknown, false},
 	{"registered", render_registered, false},
 	{"gpus", render_gpus, false},
 	{"vram_bytes", render_vram, false},

@@ -19,7 +19,7 @@ int gcr_page_map(int fd, const struct gcr_page **ret_page)
 	void *memory;
 
 	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
-	    status.st_size < (off_t)sizeof(*page))
+	    status.st_size < (off_t)GCR_PAGE_BYTES_LEAST)
 		return -EPROTO;
 	/* Those seals forbid no holes. In huge pages (hugetlbfs) a hole is filled from a pool that
 	 * can be empty, and then it is our SIGBUS.

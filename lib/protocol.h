@@ -12,6 +12,7 @@
 #ifndef GCR_PROTOCOL_H
 #define GCR_PROTOCOL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define GCR_PROTOCOL_MAGIC	0x46524347u /* "GCRF" */
@@ -405,6 +406,12 @@ struct gcr_page {
 	uint32_t reserved_too;
 	uint64_t reserved[4];
 	struct gcr_page_slot slots[GCR_PAGE_SLOTS];
+	/*
+	 * Functions of the driver that the program has called and the library does not know,
+	 * separated by blanks. Older libraries end before it; what is read there is 0, as it lies
+	 * in the same page of memory.
+	 */
+	char unknown[512];
 };
 /* As /proc/PID/maps calls it in a program whose library has made one; memfd_create(2) adds the
  * rest. */
@@ -416,5 +423,8 @@ struct gcr_page {
 #define GCR_PAGE_WANTING   0x8 /* `wanting` is kept; older libraries do not */
 /* The program is ending: its gate does not close any more. Older libraries do not say so. */
 #define GCR_PAGE_ENDING	   0x10
+
+/* Where the page of the oldest library ends. */
+#define GCR_PAGE_BYTES_LEAST offsetof(struct gcr_page, unknown)
 
 #endif

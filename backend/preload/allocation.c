@@ -18,6 +18,7 @@
 #include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
+#include "backend/preload/pool.h"
 
 /*
  * Above it. Up to 1 MiB the driver puts two or more into a 2 MiB block, and would need half the
@@ -309,6 +310,7 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 {
 	__typeof__(cuMemFree_v2) *real = GCR_WRAPPED(cuMemFree_v2);
 	struct gcr_mapping *mapping;
+	struct gcr_pool *pool;
 	CUdeviceptr companion;
 	CUresult result;
 	int managed_result;
@@ -321,7 +323,9 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
 		return (CUresult)managed_result;
 	if (!mapping) {
+		pool = gcr_pool_take(pointer);
 		result = ours ? REFUSAL(real(NOBODYS_ADDRESS)) : real(pointer);
+		gcr_pool_freed(pool, pointer, result);
 		if (result == CUDA_SUCCESS)
 			gcr_ipc_freed(pointer);
 		return result;
@@ -357,13 +361,20 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
 			   CUstream stream)
 {
 	struct gcr_mapping *mapping;
+	struct gcr_pool *pool;
 	CUdeviceptr companion;
+	CUresult result;
 	bool ours;
 
 	mapping = begin_free(pointer, &companion, &ours);
 	if (mapping)
 		return free_own_async(real, synchronize, mapping, companion, stream);
-	return ours ? CUDA_ERROR_INVALID_VALUE : real(pointer, stream);
+	if (ours)
+		return CUDA_ERROR_INVALID_VALUE;
+	pool = gcr_pool_take(pointer);
+	result = real(pointer, stream);
+	gcr_pool_freed(pool, pointer, result);
+	return result;
 }
 
 GCR_OWN(cuMemFreeAsync);

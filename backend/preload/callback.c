@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "backend/cuda/cuda_api.h"
+#include "backend/cuda/cuda_api_later.h"
 #include "backend/preload/capture.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
@@ -130,3 +130,29 @@ LAUNCH(cuLaunchHostFunc, false)
 LAUNCH(cuLaunchHostFunc_ptsz, true)
 ADD(cuStreamAddCallback, false)
 ADD(cuStreamAddCallback_ptsz, true)
+
+#ifndef GCR_HIP
+
+#define LAUNCH_V2(symbol, per_thread)                                               \
+	GCR_OWN_AS(symbol, cuLaunchHostFunc_v2);                                    \
+	CUresult gcr_own_##symbol(CUstream stream, CUhostFn function, void *data,   \
+				  unsigned int mode)                                \
+	{                                                                           \
+		__typeof__(cuLaunchHostFunc_v2) *real =                             \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol));        \
+		struct callback *callback;                                          \
+                                                                                    \
+		if (!real)                                                          \
+			return CUDA_ERROR_NOT_FOUND;                                \
+		GCR_GATE(symbol);                                                   \
+		callback = make(stream, per_thread,                                 \
+				(struct callback){.host = function, .data = data}); \
+		gcr_thread_submitted();                                             \
+		return callback ? real(stream, run_host, callback, mode)            \
+				: real(stream, function, data, mode);               \
+	}
+
+LAUNCH_V2(cuLaunchHostFunc_v2, false)
+LAUNCH_V2(cuLaunchHostFunc_v2_ptsz, true)
+
+#endif

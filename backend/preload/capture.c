@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "backend/cuda/cuda_api_later.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_idle.h"
@@ -236,6 +237,20 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 BEGIN(cuStreamBeginCapture, cuStreamBeginCapture, false, (CUstream stream), (stream))
 BEGIN(cuStreamBeginCapture_ptsz, cuStreamBeginCapture, true, (CUstream stream), (stream))
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz, true)
+
+#define BEGIN_TO_CIG(symbol, per_thread)                     \
+	BEGIN(symbol, cuStreamBeginCaptureToCig, per_thread, \
+	      (CUstream stream, CUstreamCigCaptureParams * parameters), (stream, parameters))
+#define BEGIN_AGAIN(symbol, per_thread)                                  \
+	BEGIN(symbol, cuStreamBeginRecaptureToGraph, per_thread,         \
+	      (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, \
+	       CUgraphRecaptureCallback function, void *data),           \
+	      (stream, mode, graph, function, data))
+
+BEGIN_TO_CIG(cuStreamBeginCaptureToCig, false)
+BEGIN_TO_CIG(cuStreamBeginCaptureToCig_ptsz, true)
+BEGIN_AGAIN(cuStreamBeginRecaptureToGraph, false)
+BEGIN_AGAIN(cuStreamBeginRecaptureToGraph_ptsz, true)
 #endif
 BEGIN(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2, false,
       (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
@@ -276,6 +291,38 @@ static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool 
 
 END(cuStreamEndCapture, false)
 END(cuStreamEndCapture_ptsz, true)
+
+#ifndef GCR_HIP
+
+static CUresult end_to_cig(__typeof__(cuStreamEndCaptureToCig) *real, CUstream stream,
+			   bool per_thread)
+{
+	struct capture capture;
+	bool was_known = take_out(plain(stream, per_thread), &capture);
+	CUresult result = real(stream);
+
+	if (result != CUDA_SUCCESS && was_known && is_capturing(plain(stream, per_thread)))
+		insert(&capture);
+	return result;
+}
+
+#define END_TO_CIG(symbol, per_thread)                                       \
+	GCR_OWN_AS(symbol, cuStreamEndCaptureToCig);                         \
+	CUresult gcr_own_##symbol(CUstream stream)                           \
+	{                                                                    \
+		__typeof__(cuStreamEndCaptureToCig) *real =                  \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol)); \
+                                                                             \
+		if (!real)                                                   \
+			return CUDA_ERROR_NOT_FOUND;                         \
+		GCR_GATE_WHOLE(symbol);                                      \
+		return end_to_cig(real, stream, per_thread);                 \
+	}
+
+END_TO_CIG(cuStreamEndCaptureToCig, false)
+END_TO_CIG(cuStreamEndCaptureToCig_ptsz, true)
+
+#endif
 
 static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
 {

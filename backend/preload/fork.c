@@ -18,7 +18,9 @@
 #include "backend/preload/limit.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
+#include "backend/preload/pool.h"
 #include "backend/preload/preload.h"
+#include "backend/preload/unknown.h"
 
 /*
  * A word of memory that is zero in a child with a copy of it, however that was made (clone(2)
@@ -68,9 +70,13 @@ void gcr_preload_forget(void)
 {
 	set_mark();
 	gcr_gate_forget();
+	gcr_unknown_forget();
 	gcr_captures_forget();
 	gcr_contexts_forget();
 	gcr_limits_forget();
+#ifndef GCR_HIP
+	gcr_pools_forget();
+#endif
 	gcr_memory_forget();
 	gcr_managed_forget();
 	gcr_ending_forget();

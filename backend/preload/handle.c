@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The program's own use of the virtual memory functions. Plain device memory is made exportable
- * without the program's knowledge, and the program holds a number of ours for it, as the driver's
- * handle is another one after a thaw. All else passes through unchanged, with the driver's own
- * handles; it is watched for what it forbids.
+ * without the program's knowledge. The program holds the driver's handle for it, until that is
+ * another one after a thaw: see table.h. All else passes through unchanged, and is watched for what
+ * it forbids.
  *
  * Addresses are reserved and freed without us.
  */
@@ -13,6 +13,7 @@
 #include "backend/preload/allocation.h"
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/handle.h"
 #include "backend/preload/memory.h"
 #ifdef GCR_HIP
 #include "backend/rocm/adapt.h"
@@ -43,6 +44,9 @@ static enum gcr_obstacle obstacle_of(const CUmemAllocationProp *prop)
 {
 	if ((unsigned)prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
 		return GCR_OBSTACLE_FABRIC;
+	/* A kind of location that came after this library. */
+	if ((unsigned)prop->location.type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+		return GCR_OBSTACLE_SPECIAL_USE;
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return GCR_OBSTACLE_HOST_MEMORY;
 	if (prop->allocFlags.compressionType)
@@ -52,22 +56,17 @@ static enum gcr_obstacle obstacle_of(const CUmemAllocationProp *prop)
 	return GCR_OBSTACLE_NONE;
 }
 
-/*
- * Watch what the driver calls @value. It may be known already: the driver may have one handle for
- * what was imported twice. Without memory for that the program goes on unwatched, but for
- * @obstacle and the sharing, which then stay for good.
- */
-static void watch(CUmemGenericAllocationHandle value, int device, size_t bytes,
-		  enum gcr_obstacle obstacle, bool shared)
+void gcr_handle_watch(CUmemGenericAllocationHandle *handle, int device, size_t bytes,
+		      enum gcr_obstacle obstacle, bool shared)
 {
 	GCR_TABLE_LOCK();
-	struct gcr_memory *memory = gcr_table_find_handle(value);
+	struct gcr_memory *memory = gcr_table_find_apart(*handle);
 	struct gcr_memory *dead = NULL;
 	bool known = memory != NULL;
 
 	if (!known)
-		memory = gcr_table_add_memory(GCR_MEMORY_APART, device, bytes, value);
-	if (!memory || gcr_table_add_handle(memory, value) < 0) {
+		memory = gcr_table_add_memory(GCR_MEMORY_APART, device, bytes, *handle);
+	if (!memory || gcr_table_add_handle(memory, *handle, handle) < 0) {
 		gcr_obstacle_add(obstacle, 1);
 		gcr_sharing_add(shared);
 	} else {
@@ -98,9 +97,7 @@ static CUresult create_joined(CUmemGenericAllocationHandle *handle, size_t bytes
 	memory = gcr_table_add_memory(GCR_MEMORY_CREATED, asked->location.id, bytes, real);
 	if (memory) {
 		memory->asked = *asked;
-		if (gcr_table_add_handle(memory, gcr_table_number(memory)) == 0)
-			*handle = gcr_table_number(memory);
-		else
+		if (gcr_table_add_handle(memory, real, handle) < 0)
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 		gcr_table_unref(memory, &dead);
 	} else {
@@ -130,7 +127,7 @@ CUresult gcr_own_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 	}
 	result = real(handle, bytes, prop, flags);
 	if (result == CUDA_SUCCESS)
-		watch(*handle, prop->location.id, bytes, obstacle_of(prop), false);
+		gcr_handle_watch(handle, prop->location.id, bytes, obstacle_of(prop), false);
 	return result;
 }
 
@@ -138,6 +135,7 @@ GCR_OWN(cuMemRelease);
 CUresult gcr_own_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	__typeof__(cuMemRelease) *real = GCR_WRAPPED(cuMemRelease);
+	CUmemGenericAllocationHandle real_handle = handle;
 	struct gcr_memory *memory, *dead = NULL;
 	bool passes;
 
@@ -145,35 +143,31 @@ CUresult gcr_own_cuMemRelease(CUmemGenericAllocationHandle handle)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemRelease);
 	gcr_table_lock();
-	memory = gcr_table_find_handle(handle);
+	memory = gcr_table_find_handle(handle, &real_handle);
 	passes = !memory || memory->origin == GCR_MEMORY_APART;
 	if (memory)
 		gcr_table_drop_handle(handle, &dead);
+	else if (gcr_table_is_hidden(handle))
+		real_handle = GCR_TABLE_NO_HANDLE;
 	gcr_table_unlock();
 	gcr_table_bury(dead);
-	return passes ? real(handle) : CUDA_SUCCESS;
+	return passes ? real(real_handle) : CUDA_SUCCESS;
 }
 
-/*
- * The memory that @handle stands for, with a reference, and what the driver calls it. NULL: the
- * table does not know it.
- */
-static struct gcr_memory *get(CUmemGenericAllocationHandle handle,
-			      CUmemGenericAllocationHandle *ret_real)
+struct gcr_memory *gcr_handle_get(CUmemGenericAllocationHandle handle,
+				  CUmemGenericAllocationHandle *ret_real)
 {
 	GCR_TABLE_LOCK();
-	struct gcr_memory *memory = gcr_table_find_handle(handle);
+	struct gcr_memory *memory;
 
 	*ret_real = handle;
-	if (!memory)
-		return NULL;
-	if (memory->origin != GCR_MEMORY_APART)
-		*ret_real = memory->real;
-	memory->references++;
+	memory = gcr_table_find_handle(handle, ret_real);
+	if (memory)
+		memory->references++;
+	else if (gcr_table_is_hidden(handle))
+		*ret_real = GCR_TABLE_NO_HANDLE;
 	return memory;
 }
-
-GCR_DEFINE_CLEANUP(struct gcr_memory *, gcr_table_put);
 
 /* ---- mapping it ---- */
 
@@ -192,9 +186,9 @@ CUresult gcr_own_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemMap);
-	memory = get(handle, &real_handle);
+	memory = gcr_handle_get(handle, &real_handle);
 	if (!memory)
-		return real(pointer, bytes, offset, handle, flags);
+		return real(pointer, bytes, offset, real_handle, flags);
 	mapping = gcr_table_new_mapping(pointer, bytes, offset);
 	if (!mapping)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -336,7 +330,7 @@ CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemGetAllocationPropertiesFromHandle);
-	memory = get(handle, &real_handle);
+	memory = gcr_handle_get(handle, &real_handle);
 	if (!memory || memory->origin == GCR_MEMORY_APART || !prop)
 		return real(prop, real_handle);
 	*prop = memory->asked;
@@ -366,23 +360,21 @@ static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *han
 	if (!mapping || mapping->memory->origin != GCR_MEMORY_CREATED)
 		return false;
 	*ret_result = CUDA_SUCCESS;
-	if (!retains() && gcr_table_find_handle(gcr_table_number(mapping->memory)))
-		*handle = gcr_table_number(mapping->memory);
-	else if (gcr_table_add_handle(mapping->memory, gcr_table_number(mapping->memory)) < 0)
+	if (!retains() && gcr_table_has_handle(mapping->memory, handle))
+		return true;
+	if (gcr_table_add_handle(mapping->memory, mapping->memory->real, handle) < 0)
 		*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
-	else
-		*handle = gcr_table_number(mapping->memory);
 	return true;
 }
 
 /* What is watched is kept watched: its new handle counts as the old one does. */
-static void note_retained(CUdeviceptr address, CUmemGenericAllocationHandle handle)
+static void note_retained(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 {
 	GCR_TABLE_LOCK();
 	struct gcr_mapping *mapping = gcr_table_find_mapping(address);
 
 	if (mapping && mapping->memory->origin == GCR_MEMORY_APART)
-		gcr_table_add_handle(mapping->memory, handle);
+		gcr_table_add_handle(mapping->memory, *handle, handle);
 }
 
 GCR_OWN(cuMemRetainAllocationHandle);
@@ -410,7 +402,7 @@ CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 		return result;
 	result = real(handle, address);
 	if (result == CUDA_SUCCESS)
-		note_retained(pointer, *handle);
+		note_retained(pointer, handle);
 	return result;
 }
 
@@ -443,7 +435,7 @@ CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemExportToShareableHandle);
-	memory = get(handle, &real_handle);
+	memory = gcr_handle_get(handle, &real_handle);
 	/* Exportable to us only, if the program did not ask for it. */
 	if (memory && memory->origin == GCR_MEMORY_CREATED &&
 	    !(memory->asked.requestedHandleTypes & type))
@@ -476,44 +468,6 @@ CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 	GCR_GATE_WHOLE(cuMemImportFromShareableHandle);
 	result = real(handle, shareable, type);
 	if (result == CUDA_SUCCESS)
-		watch(*handle, 0, 0, GCR_OBSTACLE_NONE, true);
+		gcr_handle_watch(handle, 0, 0, GCR_OBSTACLE_NONE, true);
 	return result;
 }
-
-#ifndef GCR_HIP
-
-/* ---- multicast objects ---- */
-
-GCR_OWN(cuMulticastCreate);
-CUresult gcr_own_cuMulticastCreate(CUmemGenericAllocationHandle *handle,
-				   const CUmulticastObjectProp *prop)
-{
-	__typeof__(cuMulticastCreate) *real = GCR_WRAPPED(cuMulticastCreate);
-	CUresult result;
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE_WHOLE(cuMulticastCreate);
-	result = real(handle, prop);
-	if (result == CUDA_SUCCESS)
-		watch(*handle, 0, prop->size, GCR_OBSTACLE_MULTICAST, false);
-	return result;
-}
-
-GCR_OWN(cuMulticastBindMem);
-CUresult gcr_own_cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
-				    CUmemGenericAllocationHandle handle, size_t memory_offset,
-				    size_t bytes, unsigned long long flags)
-{
-	__typeof__(cuMulticastBindMem) *real = GCR_WRAPPED(cuMulticastBindMem);
-	_cleanup_(gcr_table_put_cleanup) struct gcr_memory *memory = NULL;
-	CUmemGenericAllocationHandle real_handle;
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE_WHOLE(cuMulticastBindMem);
-	memory = get(handle, &real_handle);
-	return real(multicast, offset, real_handle, memory_offset, bytes, flags);
-}
-
-#endif

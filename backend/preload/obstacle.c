@@ -22,6 +22,8 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 	[GCR_OBSTACLE_DMA_BUF] =
 		"a dma-buf export of GPU memory: a device would go on writing to its old pages",
 	[GCR_OBSTACLE_MULTICAST] = "a multicast object: it cannot be taken apart and made again",
+	[GCR_OBSTACLE_LOGICAL_ENDPOINT] =
+		"a logical endpoint: other GPUs would go on writing to its old pages",
 	[GCR_OBSTACLE_FABRIC] = "memory with a fabric handle: other machines may have it mapped",
 	[GCR_OBSTACLE_HOST_MEMORY] = "host memory made by " CREATE
 				     ": the driver does not bring it back",
@@ -31,12 +33,19 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 				     " for a special use: it would come back without it",
 	[GCR_OBSTACLE_SPARSE_ARRAY] = "memory mapped into a sparse array: it cannot be unmapped",
 	[GCR_OBSTACLE_POOL] = "a memory pool shared with another process",
+	[GCR_OBSTACLE_HOST_POOL] = "a memory pool in host memory: the driver does not bring host "
+				   "memory of its own back",
+	[GCR_OBSTACLE_MANAGED_POOL] =
+		"a pool of managed memory: what is in it cannot be taken out piece by piece",
+	[GCR_OBSTACLE_SOME_POOL] =
+		"a memory pool at a location of a kind that came after this library",
 	[GCR_OBSTACLE_EVENT] = "an event shared with another process",
 	[GCR_OBSTACLE_EXTERNAL_MEMORY] = "memory imported from a graphics API",
 	[GCR_OBSTACLE_EXTERNAL_SEMAPHORE] = "a semaphore imported from a graphics API",
 	[GCR_OBSTACLE_GRAPHICS] = "a resource of a graphics API",
 	[GCR_OBSTACLE_MANAGED] = "managed memory that could not be noted",
-	[GCR_OBSTACLE_GREEN_CONTEXT] = "a green context: whether it is idle cannot be told",
+	[GCR_OBSTACLE_GREEN_CONTEXT] =
+		"a green context (its part of the GPU's SMs): no driver is known to bring one back",
 	[GCR_OBSTACLE_HIP_VERSION] =
 		"this version of HIP: it cannot hand memory over and free it, as ROCm 6.3.2, "
 		"6.4.2 and newer do (but not 7.14)",

@@ -24,6 +24,14 @@
 #define GCR_UNKNOWN_MAX	       128
 #define GCR_UNKNOWN_BYTES      16 /* of code for each */
 #define GCR_UNKNOWN_NAME_BYTES 64
+/* What can hold arguments that are numbers: registers, and words of the stack that are handed on.
+ */
+#ifdef __x86_64__
+#define GCR_UNKNOWN_REGISTERS 6
+#else
+#define GCR_UNKNOWN_REGISTERS 8
+#endif
+#define GCR_UNKNOWN_STACK_WORDS 16
 
 /*
  * The program's dlsym(3) is the one of the first preload library. This is the other way in, from
@@ -40,6 +48,7 @@
 #ifndef __ASSEMBLER__
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define GCR_PRELOAD_VERSION 3
 
@@ -63,6 +72,14 @@ void *gcr_preload_dlsym_target(void *handle, const char *name, const void *calle
 
 /* The same for a call that the other preload library has handed on. */
 void *gcr_preload_last_target(void *handle, const char *name, const void *caller);
+
+/* Where dlopen(@file, @mode) has to go, and with which mode; in two registers. */
+struct gcr_preload_open {
+	void *function;
+	uint64_t mode;
+};
+struct gcr_preload_open gcr_preload_dlopen_target(const char *file, int mode);
+struct gcr_preload_open gcr_preload_dlmopen_target(long space, const char *file, int mode);
 
 #endif
 #endif

@@ -77,9 +77,9 @@ static bool is_as_before(const char *name, const void *function, cuuint64_t flag
 	void *before = NULL;
 
 	if (get_v2)
-		get_v2(name, &before, CUDA_VERSION, flags, &status);
+		get_v2(name, &before, GCR_ENTRY_POINTS_VERSION, flags, &status);
 	else if (get)
-		get(name, &before, CUDA_VERSION, flags);
+		get(name, &before, GCR_ENTRY_POINTS_VERSION, flags);
 	return before == function;
 }
 
@@ -91,7 +91,7 @@ static enum gcr_entry find_unexported(const char *name, void *function, int vers
 	void *none = NULL;
 
 	if (is_exported(function) ||
-	    (version > CUDA_VERSION && !is_as_before(name, function, flags)))
+	    (version > GCR_ENTRY_POINTS_VERSION && !is_as_before(name, function, flags)))
 		return GCR_ENTRIES;
 	entry = find_version(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 	/* It may be to be had in this way only. */

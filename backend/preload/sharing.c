@@ -7,10 +7,14 @@
  * Types that are not in cuda_api.h are pointers or numbers as far as this goes: cuda.h, cudaGL.h,
  * cudaEGL.h and cudaVDPAU.h have them.
  */
+#include <stdint.h>
+#include <stdlib.h>
+
 #include "backend/cuda/cuda_api.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/obstacle.h"
+#include "backend/preload/table.h"
 #include "lib/cleanup.h"
 
 /* When the call has succeeded, there is one more of them, or one less. */
@@ -43,17 +47,19 @@ NOTE(cuMemGetHandleForAddressRange,
       unsigned long long flags),
      (handle, pointer, bytes, type, flags), GCR_OBSTACLE_DMA_BUF, 1)
 
+#ifdef GCR_HIP /* pool.c knows when those of CUDA end */
 NOTE(cuMemPoolExportToShareableHandle,
      (void *handle, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
      (handle, pool, type, flags), GCR_OBSTACLE_POOL, 1)
 NOTE(cuMemPoolImportFromShareableHandle,
      (CUmemoryPool * pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags),
      (pool, handle, type, flags), GCR_OBSTACLE_POOL, 1)
-NOTE(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr pointer), (data, pointer),
-     GCR_OBSTACLE_POOL, 1)
 NOTE(cuMemPoolImportPointer,
      (CUdeviceptr * pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data),
      (pointer, pool, data), GCR_OBSTACLE_POOL, 1)
+NOTE(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr pointer), (data, pointer),
+     GCR_OBSTACLE_POOL, 1)
+#endif
 
 NOTE(cuIpcGetEventHandle, (CUipcEventHandle * handle, CUevent event), (handle, event),
      GCR_OBSTACLE_EVENT, 1)
@@ -64,13 +70,58 @@ NOTE(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, h
 
 struct CUarrayMapInfo;
 CUresult cuMemMapArrayAsync(struct CUarrayMapInfo *list, unsigned int count, CUstream stream);
+#ifdef GCR_HIP
 NOTE_AS(cuMemMapArrayAsync, cuMemMapArrayAsync,
 	(struct CUarrayMapInfo * list, unsigned int count, CUstream stream), (list, count, stream),
 	gcr_gate_submitted(), GCR_OBSTACLE_SPARSE_ARRAY, 1)
-#ifndef GCR_HIP
-NOTE_AS(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync,
-	(struct CUarrayMapInfo * list, unsigned int count, CUstream stream), (list, count, stream),
-	gcr_gate_submitted(), GCR_OBSTACLE_SPARSE_ARRAY, 1)
+#else
+
+/* CUarrayMapInfo of cuda.h, as far as it matters: the memory is named by its handle. */
+struct CUarrayMapInfo {
+	uint64_t what[8];
+	uint64_t handle;
+	uint64_t where[3];
+};
+
+/* The list with the driver's handles; to be freed. NULL: none, or no memory for it. */
+static struct CUarrayMapInfo *with_real_handles(const struct CUarrayMapInfo *list,
+						unsigned int count)
+{
+	struct CUarrayMapInfo *real = list && count ? calloc(count, sizeof(*list)) : NULL;
+
+	for (unsigned int i = 0; real && i < count; i++) {
+		real[i] = list[i];
+		gcr_table_translate(&real[i].handle, 1);
+	}
+	return real;
+}
+
+#define MAP_ARRAY(symbol)                                                          \
+	GCR_OWN_AS(symbol, cuMemMapArrayAsync);                                    \
+	CUresult gcr_own_##symbol(struct CUarrayMapInfo *list, unsigned int count, \
+				  CUstream stream)                                 \
+	{                                                                          \
+		__typeof__(cuMemMapArrayAsync) *real =                             \
+			(__typeof__(real))gcr_entry_real(GCR_ENTRY(symbol));       \
+		_cleanup_free_ struct CUarrayMapInfo *real_list = NULL;            \
+		CUresult result;                                                   \
+                                                                                   \
+		if (!real)                                                         \
+			return CUDA_ERROR_NOT_FOUND;                               \
+		GCR_GATE_WHOLE(symbol);                                            \
+		gcr_gate_submitted();                                              \
+		real_list = with_real_handles(list, count);                        \
+		if (!real_list && list && count)                                   \
+			return CUDA_ERROR_OUT_OF_MEMORY;                           \
+		result = real(real_list, count, stream);                           \
+		if (result == CUDA_SUCCESS)                                        \
+			gcr_obstacle_add(GCR_OBSTACLE_SPARSE_ARRAY, 1);            \
+		return result;                                                     \
+	}
+
+MAP_ARRAY(cuMemMapArrayAsync)
+MAP_ARRAY(cuMemMapArrayAsync_ptsz)
+
 #endif
 
 /* ---- other APIs ---- */

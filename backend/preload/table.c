@@ -14,13 +14,15 @@
 #include "lib/protocol.h"
 
 /*
- * Numbers of ours for the program's handles begin here: the driver's own are addresses of the
- * program's or small numbers.
+ * Numbers of ours begin at GCR_TABLE_NO_HANDLE: no address is like that. A handle of the driver's
+ * is an address of the program's, and nothing else in an argument looks like one of those. Were it
+ * a small number, it could not be told from a size or a flag: then the program gets one of ours.
  */
-#define HANDLE_NUMBERS 0x6763720000000000ull
+#define HANDLE_LEAST (1ull << 32)
 
 struct handle {
 	CUmemGenericAllocationHandle value;
+	CUmemGenericAllocationHandle real; /* APART: what the driver calls it */
 	struct gcr_memory *memory;
 	unsigned count;
 };
@@ -136,7 +138,7 @@ struct gcr_memory *gcr_table_add_memory(enum gcr_memory_origin origin, int devic
 	memory->origin = origin;
 	memory->device = device;
 	memory->bytes = bytes;
-	memory->real = origin == GCR_MEMORY_APART ? 0 : real;
+	memory->real = real;
 	memory->descriptor.fd = -1;
 	memory->references = 1;
 	memory->index = table.memory_count;
@@ -208,7 +210,7 @@ void gcr_table_bury(struct gcr_memory *dead)
 		struct gcr_memory *memory = dead;
 
 		dead = memory->next_dead;
-		if (memory->real)
+		if (memory->real && memory->origin != GCR_MEMORY_APART)
 			GCR_REAL(cuMemRelease)(memory->real);
 		/* A descriptor keeps the VRAM in use as well as a handle does. */
 		gcr_descriptor_close(&memory->descriptor);
@@ -257,39 +259,101 @@ static struct handle *find_handle(CUmemGenericAllocationHandle value)
 	return i < table.handle_count && table.handles[i].value == value ? &table.handles[i] : NULL;
 }
 
-CUmemGenericAllocationHandle gcr_table_number(const struct gcr_memory *memory)
+static CUmemGenericAllocationHandle real_of(const struct handle *handle)
 {
-	return HANDLE_NUMBERS + memory->id;
+	return handle->memory->origin == GCR_MEMORY_APART ? handle->real : handle->memory->real;
 }
 
-int gcr_table_add_handle(struct gcr_memory *memory, CUmemGenericAllocationHandle value)
+/* The one that the program has already. Where the driver makes a new one each time, so do we. */
+static struct handle *find_given(const struct gcr_memory *memory, CUmemGenericAllocationHandle real)
 {
-	struct handle *handle = find_handle(value);
-	size_t i = handle_index(value);
+	bool is_apart = memory->origin == GCR_MEMORY_APART;
+	struct handle *handle = find_handle(is_apart ? real : memory->number);
 
-	if (handle && handle->memory == memory) {
-		handle->count++;
-		memory->references++;
-		return 0;
+	if (handle && handle->memory == memory && (!is_apart || handle->real == real))
+		return handle;
+	for (size_t i = 0; is_apart && i < table.handle_count; i++)
+		if (table.handles[i].memory == memory && table.handles[i].real == real)
+			return &table.handles[i];
+	return NULL;
+}
+
+int gcr_table_add_handle(struct gcr_memory *memory, CUmemGenericAllocationHandle real,
+			 CUmemGenericAllocationHandle *ret_value)
+{
+	struct handle *handle = find_given(memory, real);
+	CUmemGenericAllocationHandle value = real;
+	size_t i;
+
+	if (!handle) {
+		if (make_room((void **)&table.handles, &table.handle_room, table.handle_count,
+			      sizeof(table.handles[0])) < 0)
+			return -ENOMEM;
+		if (value < HANDLE_LEAST || find_handle(value))
+			value = GCR_TABLE_NO_HANDLE + ++table.last_id;
+		i = handle_index(value);
+		handle = &table.handles[i];
+		memmove(handle + 1, handle, (table.handle_count - i) * sizeof(*handle));
+		*handle = (struct handle){.value = value, .real = real, .memory = memory};
+		table.handle_count++;
+		memory->number = value;
 	}
-	if (handle)
-		return -EEXIST;
-	if (make_room((void **)&table.handles, &table.handle_room, table.handle_count,
-		      sizeof(table.handles[0])) < 0)
-		return -ENOMEM;
-	memmove(&table.handles[i + 1], &table.handles[i],
-		(table.handle_count - i) * sizeof(table.handles[0]));
-	table.handles[i] = (struct handle){value, memory, 1};
-	table.handle_count++;
+	handle->count++;
 	memory->references++;
+	*ret_value = handle->value;
 	return 0;
 }
 
-struct gcr_memory *gcr_table_find_handle(CUmemGenericAllocationHandle value)
+struct gcr_memory *gcr_table_find_handle(CUmemGenericAllocationHandle value,
+					 CUmemGenericAllocationHandle *ret_real)
 {
 	struct handle *handle = find_handle(value);
 
-	return handle ? handle->memory : NULL;
+	if (!handle)
+		return NULL;
+	*ret_real = real_of(handle);
+	return handle->memory;
+}
+
+struct gcr_memory *gcr_table_find_apart(CUmemGenericAllocationHandle real)
+{
+	for (size_t i = 0; i < table.handle_count; i++)
+		if (table.handles[i].memory->origin == GCR_MEMORY_APART &&
+		    table.handles[i].real == real)
+			return table.handles[i].memory;
+	return NULL;
+}
+
+bool gcr_table_has_handle(const struct gcr_memory *memory, CUmemGenericAllocationHandle *ret_value)
+{
+	struct handle *handle = find_given(memory, 0);
+
+	if (!handle)
+		return false;
+	*ret_value = handle->value;
+	return true;
+}
+
+bool gcr_table_is_hidden(CUmemGenericAllocationHandle value)
+{
+	if (find_handle(value))
+		return false;
+	for (size_t i = 0; i < table.memory_count; i++)
+		if (table.memories[i]->origin != GCR_MEMORY_APART &&
+		    table.memories[i]->real == value)
+			return value != 0;
+	return false;
+}
+
+void gcr_table_translate(uint64_t *words, size_t count)
+{
+	GCR_TABLE_LOCK();
+	for (size_t i = 0; i < count; i++) {
+		struct handle *handle = words[i] < HANDLE_LEAST ? NULL : find_handle(words[i]);
+
+		if (handle)
+			words[i] = real_of(handle);
+	}
 }
 
 void gcr_table_drop_handle(CUmemGenericAllocationHandle value, struct gcr_memory **dead)

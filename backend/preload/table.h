@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The table behind memory.h: physical memory, where it is mapped, and the handles that the program
- * has for it. A handle that the program made stands for memory that may be another one after a
- * thaw; so the program holds numbers of ours, and the table knows what the driver calls it now.
+ * has for it. A handle of the program is the driver's own, so that all works that goes around this
+ * library or came after it: functions that nobody here knows, private tables, structures with
+ * handles in them. Only a freeze parts the two. After the thaw the driver calls the memory
+ * something else, the program still calls it what it did, and the table knows both. The program
+ * gets a number of ours where the driver's handle is, by then, the program's name for other memory.
  *
  * One lock, held for look-ups and changes only, never while the driver is called.
  */
@@ -37,13 +40,15 @@ struct gcr_memory {
 	uint64_t bytes;
 	CUmemAllocationProp asked; /* CREATED: what the program asked for */
 
-	/* What the driver calls it; APART: the program's own business. 0: released, frozen. */
+	/* What the driver calls it. Ours to release, but for APART, where each handle has its own.
+	 * 0: released, frozen. */
 	CUmemGenericAllocationHandle real;
 	bool imported; /* `real` was imported: it cannot be exported, the descriptor is kept */
 	struct gcr_descriptor descriptor; /* OPENED: the connection that tells the exporter */
 
-	bool shared;		    /* counted in the page's sharings */
-	enum gcr_obstacle obstacle; /* counted as such */
+	CUmemGenericAllocationHandle number; /* the program's handle, if it has one, not APART */
+	bool shared;			     /* counted in the page's sharings */
+	enum gcr_obstacle obstacle;	     /* counted as such */
 	unsigned references;
 	struct gcr_mapping *mappings;
 	size_t index; /* in the list of all */
@@ -116,13 +121,31 @@ void gcr_table_set_imported(struct gcr_memory *memory);
  */
 void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead);
 
-/* The handle @value of the program stands for @memory, once more; takes a reference. -ENOMEM. */
-int gcr_table_add_handle(struct gcr_memory *memory, CUmemGenericAllocationHandle value);
-struct gcr_memory *gcr_table_find_handle(CUmemGenericAllocationHandle value);
+/*
+ * The program gets a handle for @memory, or the one that it has once more; takes a reference.
+ * @real is what the driver has called it this time: of use for memory that is APART. -ENOMEM.
+ */
+int gcr_table_add_handle(struct gcr_memory *memory, CUmemGenericAllocationHandle real,
+			 CUmemGenericAllocationHandle *ret_value);
+/* The memory that the program's handle @value stands for; what the driver calls it. NULL: none. */
+struct gcr_memory *gcr_table_find_handle(CUmemGenericAllocationHandle value,
+					 CUmemGenericAllocationHandle *ret_real);
+/* Memory that is APART, which the program has a handle for that the driver calls @real. */
+struct gcr_memory *gcr_table_find_apart(CUmemGenericAllocationHandle real);
+/* The program's handle for memory that is not APART; false: it has none. */
+bool gcr_table_has_handle(const struct gcr_memory *memory, CUmemGenericAllocationHandle *ret_value);
 /* Once less. */
 void gcr_table_drop_handle(CUmemGenericAllocationHandle value, struct gcr_memory **dead);
-/* The number that the program gets for @memory. */
-CUmemGenericAllocationHandle gcr_table_number(const struct gcr_memory *memory);
+/* Not a handle of the program's (any more), but the driver would take it for memory of ours. */
+bool gcr_table_is_hidden(CUmemGenericAllocationHandle value);
+/* What no driver takes for a handle. */
+#define GCR_TABLE_NO_HANDLE 0x6763720000000000ull
+
+/*
+ * Arguments of a call of which nothing is known: those that are a handle of the program's which
+ * the driver calls otherwise become what it calls it. Takes the lock itself.
+ */
+void gcr_table_translate(uint64_t *words, size_t count);
 
 /*
  * Enter @mapping, which takes a reference to its memory and belongs to the table then. What the

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Wrappers for functions of the driver of which nothing is known but that they are there: all
- * registers that can carry arguments are handed on as they are, and so many words of the stack.
+ * registers that can carry arguments are handed on, and so many words of the stack. They are shown to
+ * gcr_unknown_enter() first, which puts the driver's handles in place of the program's.
  */
 #include "backend/preload/preload.h"
 
 #if GCR_PRELOAD_UNKNOWN
 
-#define STACK_WORDS 16
+#define STACK_WORDS GCR_UNKNOWN_STACK_WORDS
 
 	.text
 	.hidden gcr_unknown_enter
@@ -65,15 +66,17 @@ gcr_unknown_call:
 	movups %xmm5, -176(%rbp)
 	movups %xmm6, -192(%rbp)
 	movups %xmm7, -208(%rbp)
-	movl %r11d, %edi
-	leaq -8(%rbp), %rsi
-	call gcr_unknown_enter
-	movq %rax, %r11
 	subq $(8 * STACK_WORDS), %rsp
 	leaq 16(%rbp), %rsi
 	movq %rsp, %rdi
 	movl $STACK_WORDS, %ecx
 	rep movsq
+	movl %r11d, %edi
+	leaq -8(%rbp), %rsi
+	leaq -64(%rbp), %rdx
+	movq %rsp, %rcx
+	call gcr_unknown_enter
+	movq %rax, %r11
 	movq -24(%rbp), %rdi
 	movq -32(%rbp), %rsi
 	movq -40(%rbp), %rdx
@@ -137,10 +140,6 @@ gcr_unknown_call:
 	stp q2, q3, [x29, #128]
 	stp q4, q5, [x29, #160]
 	stp q6, q7, [x29, #192]
-	mov w0, w17
-	add x1, x29, #16
-	bl gcr_unknown_enter
-	mov x16, x0
 	sub sp, sp, #(8 * STACK_WORDS)
 	add x9, x29, #240
 	mov x10, sp
@@ -149,6 +148,12 @@ gcr_unknown_call:
 	stp x12, x13, [x10], #16
 	subs w11, w11, #1
 	b.ne 1b
+	mov w0, w17
+	add x1, x29, #16
+	add x2, x29, #24
+	mov x3, sp
+	bl gcr_unknown_enter
+	mov x16, x0
 	ldp x0, x1, [x29, #24]
 	ldp x2, x3, [x29, #40]
 	ldp x4, x5, [x29, #56]

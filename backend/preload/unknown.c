@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Functions of a driver that is newer than entry_points.def. They pass the gate like others; but
- * what they do to memory is not known, so a process that has called one cannot be frozen by way of
- * this library. Merely looking one up, as the CUDA runtime does with all, is no obstacle.
+ * Functions of a driver that is newer than entry_points.def. They pass the gate like others, and
+ * get the driver's own handles whatever the program calls them. Of most it is not known what they
+ * do to memory, so a process that has called one cannot be frozen by way of this library; those
+ * whose names say that they only tell something (unknown_name.c) are listed in the page and no
+ * obstacle. Merely looking one up, as the CUDA runtime does with all, is neither.
  */
+#include <pthread.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -13,31 +16,77 @@
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/preload.h"
+#include "backend/preload/table.h"
 #include "backend/preload/thread.h"
+#include "backend/preload/unknown.h"
 #include "lib/cleanup.h"
+#include "lib/lock.h"
+
+/* For the page's list of names. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The list is full: it ends in an ellipsis. */
+static void append(char *list, size_t size, const char *name)
+{
+	static const char more[] = " ...";
+	size_t length = strnlen(list, size - 1), room = size - length - sizeof(more);
+
+	if (length + sizeof(more) > size || (length && !strcmp(list + length - 4, more)))
+		return;
+	if (strlen(name) + 1 > room) {
+		memcpy(list + length, more, sizeof(more));
+		return;
+	}
+	if (length)
+		list[length++] = ' ';
+	memcpy(list + length, name, strlen(name) + 1);
+}
+
+/* It has been called. */
+static void note(const char *name)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	if (page) {
+		GCR_LOCK_SCOPE(&lock);
+		append(page->unknown, sizeof(page->unknown), name);
+	}
+	if (!gcr_unknown_is_harmless(name))
+		gcr_gate_incomplete(name);
+}
 
 #if GCR_PRELOAD_UNKNOWN
 
 static struct unknown {
 	_Atomic(void *) real;
 	_Atomic(const char *) name;
+	atomic_bool noted;
 } unknowns[GCR_UNKNOWN_MAX];
 
 static char names[GCR_UNKNOWN_MAX][GCR_UNKNOWN_NAME_BYTES];
 
 /* In unknown.S. */
 extern const char gcr_unknown_wrappers[GCR_UNKNOWN_MAX][GCR_UNKNOWN_BYTES];
-void *gcr_unknown_enter(unsigned int number, uint64_t *ret_pass);
+void *gcr_unknown_enter(unsigned int number, uint64_t *ret_pass, uint64_t *registers,
+			uint64_t *stack);
 void gcr_unknown_leave(uint64_t pass);
 
-void *gcr_unknown_enter(unsigned int number, uint64_t *ret_pass)
+void *gcr_unknown_enter(unsigned int number, uint64_t *ret_pass, uint64_t *registers,
+			uint64_t *stack)
 {
 	struct unknown *unknown = &unknowns[number];
 	const char *name = atomic_load(&unknown->name);
 
-	gcr_gate_incomplete(name ? name : "a function of the driver without a name");
+	if (!name)
+		name = "a function of the driver without a name";
+	if (!atomic_exchange(&unknown->noted, true))
+		note(name);
 	*ret_pass = gcr_thread_enter((enum gcr_entry)(GCR_ENTRIES + number));
-	gcr_thread_submitted();
+	if (!gcr_unknown_is_harmless(name))
+		gcr_thread_submitted();
+	/* Not before: a thaw may just have come in between. */
+	gcr_table_translate(registers, GCR_UNKNOWN_REGISTERS);
+	gcr_table_translate(stack, GCR_UNKNOWN_STACK_WORDS);
 	return atomic_load(&unknown->real);
 }
 
@@ -61,8 +110,9 @@ void *gcr_unknown_wrap(const char *name, void *function)
 {
 	unsigned int number = find(function);
 
+	/* Without a wrapper: called or not is not seen. */
 	if (number == GCR_UNKNOWN_MAX) {
-		gcr_gate_incomplete(name);
+		note(name);
 		return function;
 	}
 	if (!atomic_load(&unknowns[number].name)) {
@@ -78,12 +128,24 @@ const char *gcr_unknown_name(unsigned int number)
 	return number < GCR_UNKNOWN_MAX ? atomic_load(&unknowns[number].name) : NULL;
 }
 
+void gcr_unknown_forget(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	for (unsigned int i = 0; i < GCR_UNKNOWN_MAX; i++)
+		atomic_store(&unknowns[i].noted, false);
+}
+
 #else
 
 void *gcr_unknown_wrap(const char *name, void *function)
 {
-	gcr_gate_incomplete(name);
+	note(name);
 	return function;
+}
+
+void gcr_unknown_forget(void)
+{
+	pthread_mutex_init(&lock, NULL);
 }
 
 const char *gcr_unknown_name(unsigned int number)

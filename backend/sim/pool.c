@@ -25,15 +25,41 @@ static CUmemoryPool pool_new(int device)
 	return pool;
 }
 
+/* What is not plain memory of a GPU is simulated as if it were, on the first one. */
+static bool is_plain(const CUmemPoolProps *props)
+{
+	return props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED &&
+	       (!props->location.type || props->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+}
+
 CUmemoryPool pool_default(int device)
 {
 	for (CUmemoryPool pool = pools; pool; pool = pool->next)
-		if (pool->is_default && pool->device == device)
+		if (pool->is_default && pool->device == device && is_plain(&pool->props))
 			return pool;
 	CUmemoryPool pool = pool_new(device);
 
 	if (pool)
 		pool->is_default = true;
+	return pool;
+}
+
+/* That of a location and a kind of memory, for cuMemGetDefaultMemPool. */
+static CUmemoryPool pool_standing(const CUmemPoolProps *props)
+{
+	CUmemoryPool pool;
+
+	if (is_plain(props))
+		return pool_default(props->location.id);
+	for (pool = pools; pool; pool = pool->next)
+		if (pool->is_default && pool->props.allocType == props->allocType &&
+		    pool->props.location.type == props->location.type)
+			return pool;
+	pool = pool_new(0);
+	if (pool) {
+		pool->is_default = true;
+		pool->props = *props;
+	}
 	return pool;
 }
 
@@ -198,14 +224,18 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	SIM_ENTER();
 	GCR_LOCK_SCOPE(&sim.lock);
 
-	if (!pool || !props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-	    props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	bool is_on_device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+
+	if (!pool || !props ||
+	    (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED &&
+	     props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED) ||
+	    props->location.type == CU_MEM_LOCATION_TYPE_INVALID)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_valid(props->location.id))
+	if (is_on_device && !device_valid(props->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	*pool = pool_new(props->location.id);
+	*pool = pool_new(is_on_device ? props->location.id : 0);
 	if (!*pool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*pool)->props = *props;
@@ -355,6 +385,30 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 		return CUDA_ERROR_INVALID_DEVICE;
 	*pool = pool_default(device);
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,
+				CUmemAllocationType type)
+{
+	SIM_ENTER();
+	GCR_LOCK_SCOPE(&sim.lock);
+
+	if (!pool || !location || location->type == CU_MEM_LOCATION_TYPE_INVALID ||
+	    (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE && !device_valid(location->id))
+		return CUDA_ERROR_INVALID_DEVICE;
+	*pool = pool_standing(&(CUmemPoolProps){.allocType = type, .location = *location});
+	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Which one is current can be changed for GPUs only (cuDeviceSetMemPool). */
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+	if (location && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	    type == CU_MEM_ALLOCATION_TYPE_PINNED)
+		return cuDeviceGetMemPool(pool, location->id);
+	return cuMemGetDefaultMemPool(pool, location, type);
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)

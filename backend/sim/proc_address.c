@@ -4,7 +4,13 @@
  */
 #include "backend/sim/sim.h"
 
-/* Only their addresses are wanted here. */
+/* Only their addresses are wanted here; these are not in cuda_api.h. */
+CUresult cuCtxFromGreenCtx(void);
+CUresult cuDevResourceGenerateDesc(void);
+CUresult cuDeviceGetDevResource(void);
+CUresult cuGreenCtxCreate(void);
+CUresult cuGreenCtxDestroy(void);
+CUresult cuGreenCtxStreamCreate(void);
 #define ENTRY(name, version, function)
 #define PER_THREAD_ENTRY(name, version, function) CUresult function(void);
 #include "backend/sim/entry_points.h"
@@ -56,11 +62,11 @@ static CUresult get(const char *symbol, void **function, int version, cuuint64_t
 		return CUDA_ERROR_INVALID_VALUE;
 	entry = find(symbol, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 		     &known);
-	*function = entry ? entry->function : NULL;
+	*function = entry ? entry->function : later_find(symbol);
 	if (status)
-		*status = entry	  ? CU_GET_PROC_ADDRESS_SUCCESS
-			  : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-				  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
+			  : known   ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+				    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return CUDA_SUCCESS;
 }
 

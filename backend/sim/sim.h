@@ -621,4 +621,7 @@ bool checkpoint_holds_nothing(void);
  * others see: in another pid or time namespace it cannot know. 0 or -errno. */
 int checkpoint_register_again(int pid, int tid, uint64_t start_time);
 
+/* later.c: a function that is neither exported nor in any table, NULL if it has no such name. */
+void *later_find(const char *name);
+
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Virtual memory management: address ranges, physical allocations, mappings and shareable
- * descriptors. A handle is a number, never used twice, for a reference to a physical
+ * descriptors. A handle is a number, and used again, for a reference to a physical
  * allocation.
  */
 #include "backend/sim/sim.h"
@@ -38,7 +38,8 @@ static CUresult handle_new(struct phys *phys, CUmemGenericAllocationHandle *ret_
 		phys_unref(phys);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	handle->number = 0x500000000ull + ++sim.next_serial;
+	/* As the driver's: an address, and the next one's after a release. */
+	handle->number = (uintptr_t)handle;
 	handle->phys = phys;
 	handle->next = handles;
 	handles = handle;

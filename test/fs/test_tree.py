@@ -20,7 +20,8 @@ PROCESS = {'ctl': 0o200, 'status': 0o400, 'error': 0o400, 'events': 0o400, 'maps
 DIRECTORIES = ['snapshot']
 GPU = {'uuid': 0o444, 'name': 0o444, 'status': 0o444}
 STATUS_KEYS = ('pid ns_pid start_ticks comm uid cgroup state state_since_usec verbs verb phase '
-               'verb_elapsed_usec control_pending engine engine_reason registered gpus vram_bytes '
+               'verb_elapsed_usec control_pending engine engine_reason unknown_functions registered gpus '
+               'vram_bytes '
                'kept_vram_bytes unreturned_vram_bytes held_bytes packed_bytes packed_to_bytes '
                'shared_bytes zero_bytes packing idle_ms wanted_usec kept_bytes pool_bytes '
                'pool_ready_bytes pinned generation '

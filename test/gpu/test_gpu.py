@@ -18,6 +18,7 @@ from amd import AmdParts
 from ending import EndingParts
 from fast import GIB, FastParts
 from idle import IdleParts
+from probes import ProbeParts
 from rig import (MIB, Failure, Rig, Stuck, errno_name, finish_verb, guarded, is_alive,
                  process_stat, wait_until)
 from there import DumpParts
@@ -100,7 +101,7 @@ def has_torch_for_rocm():
         return False
 
 
-class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts):
+class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts):
     def __init__(self, options):
         self.options = options
         self.sizes = Sizes(options)
@@ -461,7 +462,7 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts):
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
              "pack", "swap", "files", "verify", "digest", "store", "dump-small", "dump", "worker",
-             "two", "ending", "sanitizer", "steps", "cycles", "full", "refuse", "interrupt",
+             "two", "ending", "probes", "sanitizer", "steps", "cycles", "full", "refuse", "interrupt",
              "kill", "daemon"]
     # Those that mean something on an AMD GPU, dumps last: nobody knows how they go there.
     HIP_PARTS = ["demo", "again", "without", "data", "kinds", "files", "verify", "transformer",
@@ -548,6 +549,9 @@ def parse_arguments():
                         help="the program made from digest_rate.c (not with --hip)")
     parser.add_argument("--ending", metavar="FILE[,FILE]",
                         help="the programs made from ending.c and, with nvcc, from ending.cu")
+    parser.add_argument("--probes", metavar="FILE", help="the program made from probes.c")
+    parser.add_argument("--export-tables", metavar="FILE",
+                        help="the library made from export_tables.c")
     parser.add_argument("--work", required=True, help="an empty directory to work in")
     parser.add_argument("--output", required=True, help="where logs and tables go")
     parser.add_argument("--sim", action="store_true", help="use the simulated GPU")
@@ -569,8 +573,9 @@ def parse_arguments():
     if options.hip:
         # Without it nothing can be frozen there.
         options.preload = True
-    elif not options.managed or not options.digest_rate or not options.ending:
-        parser.error("--managed, --digest-rate and --ending are needed")
+    elif not all((options.managed, options.digest_rate, options.ending, options.probes,
+                  options.export_tables)):
+        parser.error("--managed, --digest-rate, --ending, --probes and --export-tables are needed")
     options.vram = 2 * GIB
     return options
 

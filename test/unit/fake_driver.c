@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "backend/cuda/cuda_api.h"
+#include "backend/cuda/cuda_api_later.h"
 
 typedef void look_function(void);
 
@@ -50,6 +50,98 @@ static CUresult future_query(CUstream stream)
 	return CUDA_ERROR_NOT_READY;
 }
 
+/* Of CUDA 13.1 and later. All say whether they got what the test gives them. */
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+			       size_t offset, CUmemGenericAllocationHandle handle,
+			       size_t memory_offset, size_t bytes, unsigned long long flags)
+{
+	return multicast == 0x100000001 && device == 2 && offset == 3 && handle == 0x100000004 &&
+			       memory_offset == 5 && bytes == 6 && flags == 7
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+				size_t offset, CUdeviceptr pointer, size_t bytes,
+				unsigned long long flags)
+{
+	return multicast == 0x100000001 && device == 2 && offset == 3 && pointer == 4 &&
+			       bytes == 5 && flags == 6
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLogicalEndpointCreate(CUlogicalEndpointId id, const CUlogicalEndpointProp *prop)
+{
+	return id == 1 && prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLogicalEndpointDestroy(CUlogicalEndpointId id)
+{
+	return id == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLogicalEndpointImport(CUlogicalEndpointId id, const void *handle,
+				 CUlogicalEndpointIpcHandleType type)
+{
+	return id == 1 && handle && type == 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
+				  CUmemGenericAllocationHandle handle, cuuint64_t memory_offset,
+				  cuuint64_t bytes, unsigned long long flags)
+{
+	return id == 1 && device == 2 && offset == 3 && handle == 0x100000004 &&
+			       memory_offset == 5 && bytes == 6 && flags == 7
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *data, unsigned int mode)
+{
+	if (!stream || mode != 3)
+		return CUDA_ERROR_INVALID_VALUE;
+	function(data);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+				     void *attributes, CUstream stream);
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+				     void *attributes, CUstream stream)
+{
+	return to == 1 && from == 2 && bytes == 3 && attributes == (void *)4 &&
+			       stream == (CUstream)5
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+				       CUgraphRecaptureCallback function, void *data)
+{
+	return mode == CU_STREAM_CAPTURE_MODE_RELAXED && graph == (CUgraph)3 && function &&
+			       data == (void *)5
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *parameters)
+{
+	return parameters == (CUstreamCigCaptureParams *)2 ? CUDA_SUCCESS
+							   : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+	return stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
 			     CUdriverProcAddressQueryResult *status)
 {
@@ -58,6 +150,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, c
 		*function = version >= 99000 ? (void *)future_query : (void *)cuStreamQuery;
 	if (strcmp(symbol, "cuMemsetD8") == 0)
 		*function = (void *)hidden_memset;
+	if (strcmp(symbol, "cuLaunchHostFunc") == 0 && version >= 13020)
+		*function = (void *)cuLaunchHostFunc_v2;
 	if (strcmp(symbol, "cuFutureCall") == 0)
 		*function = (void *)cuFutureCall;
 	if (strcmp(symbol, "cuDriverGetVersion") == 0)

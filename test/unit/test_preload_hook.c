@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/cuda/cuda_api.h"
+#include "backend/cuda/cuda_api_later.h"
 #include "lib/cleanup.h"
 #include "lib/protocol.h"
 #include "test/unit/test.h"
@@ -216,6 +216,69 @@ static void expect_incomplete(const char *name)
 	CHECK(strcmp(page->incomplete, name) == 0);
 }
 
+#define CALL(library, name) ((__typeof__(name) *)dlsym(library, #name))
+
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+				     void *attributes, CUstream stream);
+
+static void be_called(void *data)
+{
+	(*(int *)data)++;
+}
+
+static void nothing(void)
+{
+}
+
+/* What CUDA 13.1 and later brought gets its arguments, and is seen for what it is. */
+static void expect_later(void *library, __typeof__(cuGetProcAddress_v2) *get)
+{
+	CUdriverProcAddressQueryResult status;
+	uint64_t submissions = page->slots[1].submissions;
+	CUstream stream = (CUstream)&submissions;
+	int calls = 0;
+	void *found;
+
+	CHECK(CALL(library, cuMulticastBindMem_v2)(0x100000001, 2, 3, 0x100000004, 5, 6, 7) ==
+	      CUDA_SUCCESS);
+	CHECK(CALL(library, cuMulticastBindAddr_v2)(0x100000001, 2, 3, 4, 5, 6) == CUDA_SUCCESS);
+	CHECK(CALL(library, cuLogicalEndpointBindMem)(1, 2, 3, 0x100000004, 5, 6, 7) ==
+	      CUDA_SUCCESS);
+	CHECK(page->obstacle[0] == '\0');
+	CHECK(CALL(library, cuLogicalEndpointCreate)(1, (void *)&calls) == CUDA_SUCCESS);
+	CHECK(strstr(page->obstacle, "logical endpoint"));
+	CHECK(CALL(library, cuLogicalEndpointImport)(1, &calls, 2) == CUDA_SUCCESS);
+	CHECK(CALL(library, cuLogicalEndpointDestroy)(1) == CUDA_SUCCESS);
+	CHECK(strstr(page->obstacle, "logical endpoint"));
+	CHECK(CALL(library, cuLogicalEndpointDestroy)(7) != CUDA_SUCCESS);
+	CHECK(strstr(page->obstacle, "logical endpoint"));
+	CHECK(CALL(library, cuLogicalEndpointDestroy)(1) == CUDA_SUCCESS);
+	CHECK(page->obstacle[0] == '\0');
+
+	CHECK(page->slots[1].submissions == submissions);
+	CHECK(CALL(library, cuMemcpyWithAttributesAsync)(1, 2, 3, (void *)4, (CUstream)5) ==
+	      CUDA_SUCCESS);
+	CHECK(page->slots[1].submissions == submissions + 1);
+	CHECK(get("cuLaunchHostFunc", &found, 13020, 0, &status) == CUDA_SUCCESS);
+	CHECK(is_ours(found, "cuLaunchHostFunc_v2"));
+	CHECK(((__typeof__(cuLaunchHostFunc_v2) *)found)(stream, be_called, &calls, 3) ==
+	      CUDA_SUCCESS);
+	CHECK(calls == 1 && page->slots[1].submissions == submissions + 2);
+
+	CHECK(CALL(library, cuStreamBeginRecaptureToGraph)(stream, CU_STREAM_CAPTURE_MODE_RELAXED,
+							   (CUgraph)3, nothing,
+							   (void *)5) == CUDA_SUCCESS);
+	CHECK(page->captures == 1);
+	CHECK(CALL(library, cuStreamEndCapture)(stream, NULL) == CUDA_SUCCESS);
+	CHECK(page->captures == 0);
+	CHECK(CALL(library, cuStreamBeginCaptureToCig)(stream, (void *)2) == CUDA_SUCCESS);
+	CHECK(page->captures == 1);
+	CHECK(CALL(library, cuStreamEndCaptureToCig)(stream) == CUDA_SUCCESS);
+	CHECK(page->captures == 0);
+	expect_incomplete("");
+	CHECK(page->unknown[0] == '\0');
+}
+
 static int run_fake(void)
 {
 	void *library = dlopen(getenv("GPUCR_TEST_FAKE"), RTLD_NOW | RTLD_LOCAL);
@@ -244,6 +307,8 @@ static int run_fake(void)
 	CHECK(get("cuDriverGetVersion", &found, 99000, 0, &status) == CUDA_SUCCESS);
 	CHECK(is_drivers(found));
 
+	expect_later(library, get);
+
 	/* Others' names are others'. */
 	CHECK(get("hipMalloc", &found, 12000, 0, &status) == CUDA_SUCCESS);
 	CHECK(is_drivers(found));
@@ -260,14 +325,15 @@ static int run_fake(void)
 	CHECK(looks == 3 && page->slots[1].inside == 0);
 	expect_incomplete("cuFutureCall");
 
-	/* ... and so does a known name that means something new. */
+	/* ... and so does a known name that means something new. This one only asks. */
 	page->incomplete[0] = '\0';
 	CHECK(get("cuStreamQuery", &found, 99000, 0, &status) == CUDA_SUCCESS);
 	CHECK(is_ours(found, NULL) && found != (void *)query && found != (void *)call);
 	expect_incomplete("");
 	query = (__typeof__(query))found;
 	CHECK(query((CUstream)look) == CUDA_ERROR_NOT_READY && looks == 4);
-	expect_incomplete("cuStreamQuery");
+	expect_incomplete("");
+	CHECK(strcmp(page->unknown, "cuFutureCall cuStreamQuery") == 0);
 
 	/* A table entry that this driver does not have. */
 	CHECK(!dlsym(library, "cuMemAlloc_v2") && dlerror());

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A program that does what a newer driver or a rarer program does, and checks its memory each tick.
+ * usage: later asks|binds|pool|green [--...]. `asks` and `binds` call functions that no table knows
+ * (backend/sim/later.c), with a handle of memory of its own; the others have a host memory pool, or
+ * a green context, until SIGUSR1.
+ */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend/cuda/cuda_api.h"
+
+#define BYTES (2u << 20)
+#define WORDS (BYTES / sizeof(unsigned int))
+
+static void *library;
+
+static void *find(const char *name)
+{
+	void *function = dlsym(library, name);
+
+	if (!function) {
+		fprintf(stderr, "%s\n", dlerror());
+		exit(1);
+	}
+	return function;
+}
+
+#define CU(name) ((__typeof__(name) *)find(#name))
+#define OK(call)                                                           \
+	do {                                                               \
+		int result_ = (int)(call);                                 \
+		if (result_) {                                             \
+			fprintf(stderr, "%s: error %d\n", #call, result_); \
+			exit(1);                                           \
+		}                                                          \
+	} while (0)
+
+static void *find_later(const char *name)
+{
+	CUdriverProcAddressQueryResult status;
+	void *function = NULL;
+
+	OK(CU(cuGetProcAddress_v2)(name, &function, CUDA_VERSION, 0, &status));
+	return function;
+}
+
+static volatile sig_atomic_t is_told;
+
+static void be_told(int number)
+{
+	is_told = 1;
+}
+
+static CUmemoryPool make_pool(CUdeviceptr *ret_piece)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+				.location = {.type = CU_MEM_LOCATION_TYPE_HOST}};
+	CUmemoryPool pool;
+
+	OK(CU(cuMemPoolCreate)(&pool, &props));
+	OK(CU(cuMemAllocFromPoolAsync)(ret_piece, 1 << 20, pool, NULL));
+	return pool;
+}
+
+static void *make_green(void)
+{
+	unsigned char resource[1024] = {0};
+	void *description, *green;
+
+	OK(((CUresult(*)(CUdevice, void *, unsigned))find("cuDeviceGetDevResource"))(0, resource,
+										     1));
+	OK(((CUresult(*)(void **, void *, unsigned))find("cuDevResourceGenerateDesc"))(
+		&description, resource, 1));
+	OK(((CUresult(*)(void **, void *, CUdevice, unsigned))find("cuGreenCtxCreate"))(
+		&green, description, 0, 1));
+	return green;
+}
+
+static CUmemGenericAllocationHandle make_memory(CUdeviceptr *ret_memory)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemAccessDesc access = {.location = prop.location,
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemGenericAllocationHandle handle;
+
+	OK(CU(cuMemCreate)(&handle, BYTES, &prop, 0));
+	OK(CU(cuMemAddressReserve)(ret_memory, BYTES, 0, 0, 0));
+	OK(CU(cuMemMap)(*ret_memory, BYTES, 0, handle, 0));
+	OK(CU(cuMemSetAccess)(*ret_memory, BYTES, &access, 1));
+	return handle;
+}
+
+static void check_memory(CUdeviceptr memory, unsigned int value)
+{
+	static unsigned int words[WORDS];
+
+	OK(CU(cuMemcpyDtoH_v2)(words, memory, BYTES));
+	for (size_t i = 0; i < WORDS; i++)
+		if (words[i] != value) {
+			fprintf(stderr, "word %zu is %u, not %u\n", i, words[i], value);
+			exit(1);
+		}
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	CUresult (*get_device)(int *, CUmemGenericAllocationHandle);
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr memory, piece = 0;
+	CUmemoryPool pool = NULL;
+	void *green = NULL;
+	CUcontext context;
+	int device = 7;
+
+	signal(SIGUSR1, be_told);
+	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	OK(CU(cuInit)(0));
+	OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+	OK(CU(cuCtxSetCurrent)(context));
+	handle = make_memory(&memory);
+	if (strcmp(what, "pool") == 0)
+		pool = make_pool(&piece);
+	if (strcmp(what, "green") == 0)
+		green = make_green();
+	if (strcmp(what, "binds") == 0)
+		OK(((CUresult(*)(CUmemGenericAllocationHandle))find_later("cuSimMemBind"))(handle));
+	get_device =
+		(CUresult(*)(int *, CUmemGenericAllocationHandle))find_later("cuSimMemGetDevice");
+	printf("pid %d\n", (int)getpid());
+	for (unsigned int tick = 1;; tick++) {
+		OK(CU(cuMemsetD32_v2)(memory, tick, WORDS));
+		if (strcmp(what, "asks") == 0)
+			OK(get_device(&device, handle));
+		usleep(10000);
+		check_memory(memory, tick);
+		if (is_told && pool) {
+			OK(CU(cuMemPoolDestroy)(pool));
+			OK(CU(cuMemFreeAsync)(piece, NULL));
+			OK(CU(cuStreamSynchronize)(NULL));
+			pool = NULL;
+		}
+		if (is_told && green) {
+			OK(((CUresult(*)(void *))find("cuGreenCtxDestroy"))(green));
+			green = NULL;
+		}
+		printf("tick %u ok\n", tick);
+		fflush(stdout);
+	}
+}

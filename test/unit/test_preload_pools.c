@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pools of stream-ordered memory with libgpucr-preload.so: those in host memory and of managed
+ * memory forbid a freeze, by name, for as long as there is anything of them; others do not. And
+ * green contexts, likewise.
+ */
+#include "test/unit/preload_program.h"
+
+static void expect_obstacle(const char *words)
+{
+	const char *obstacle = memory()->page()->obstacle;
+
+	if (*words ? !strstr(obstacle, words) : *obstacle)
+		fprintf(stderr, "obstacle '%s', not '%s'\n", obstacle, words);
+	CHECK(*words ? strstr(obstacle, words) != NULL : !*obstacle);
+}
+
+static CUmemoryPool make(CUmemAllocationType type, CUmemLocationType location)
+{
+	CUmemPoolProps props = {.allocType = type, .location = {.type = location}};
+	CUmemoryPool pool;
+
+	OK(CU(cuMemPoolCreate)(&pool, &props));
+	return pool;
+}
+
+static void on_device(void)
+{
+	CUmemoryPool pool, own;
+	CUdeviceptr pointer;
+
+	use_device(0);
+	OK(CU(cuDeviceGetDefaultMemPool)(&pool, 0));
+	OK(CU(cuMemAllocFromPoolAsync)(&pointer, MIB, pool, NULL));
+	OK(CU(cuMemFreeAsync)(pointer, NULL));
+	own = make(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE);
+	OK(CU(cuMemAllocFromPoolAsync)(&pointer, MIB, own, NULL));
+	expect_obstacle("");
+	OK(CU(cuMemFree_v2)(pointer));
+	OK(CU(cuMemPoolDestroy)(own));
+	expect_obstacle("");
+}
+
+/* From its making to when it is destroyed and nothing is left of it. */
+static void special(CUmemAllocationType type, CUmemLocationType location, const char *words)
+{
+	CUmemoryPool pool = make(type, location), other;
+	CUdeviceptr first, second, third;
+
+	expect_obstacle(words);
+	OK(CU(cuMemAllocFromPoolAsync)(&first, MIB, pool, NULL));
+	OK(CU(cuMemAllocFromPoolAsync)(&second, MIB, pool, NULL));
+	OK(CU(cuMemAllocFromPoolAsync)(&third, MIB, pool, NULL));
+	OK(CU(cuMemFreeAsync)(second, NULL));
+	OK(CU(cuStreamSynchronize)(NULL));
+	RESULT(CU(cuMemFreeAsync)(second, NULL), CUDA_ERROR_INVALID_VALUE);
+	OK(CU(cuMemPoolDestroy)(pool));
+	RESULT(CU(cuMemPoolDestroy)(pool), CUDA_ERROR_INVALID_VALUE);
+	expect_obstacle(words);
+	OK(CU(cuMemFree_v2)(first));
+	expect_obstacle(words);
+	/* One that is no obstacle has none of its own. */
+	other = make(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE);
+	OK(CU(cuMemPoolDestroy)(other));
+	expect_obstacle(words);
+	OK(CU(cuMemFreeAsync)(third, NULL));
+	expect_obstacle("");
+	OK(CU(cuStreamSynchronize)(NULL));
+}
+
+static void host(void)
+{
+	CUmemoryPool pool, unused;
+
+	use_device(0);
+	special(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST, "pool in host memory");
+	special(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST_NUMA,
+		"pool in host memory");
+	unused = make(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+	OK(CU(cuMemPoolDestroy)(unused));
+	pool = make(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+	unused = make(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_DEVICE);
+	OK(CU(cuMemPoolDestroy)(pool));
+	expect_obstacle("managed");
+	OK(CU(cuMemPoolDestroy)(unused));
+	expect_obstacle("");
+	special(CU_MEM_ALLOCATION_TYPE_PINNED, (CUmemLocationType)77, "kind that came after");
+}
+
+static void managed_memory(void)
+{
+	use_device(0);
+	special(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_DEVICE, "managed memory");
+}
+
+/* The host's own pool is there anyhow: it counts from the first allocation on. */
+static void standing(void)
+{
+	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_HOST};
+	CUmemoryPool pool, current;
+	CUdeviceptr pointer;
+
+	use_device(0);
+	OK(CU(cuMemGetDefaultMemPool)(&pool, &location, CU_MEM_ALLOCATION_TYPE_PINNED));
+	OK(CU(cuMemGetMemPool)(&current, &location, CU_MEM_ALLOCATION_TYPE_PINNED));
+	CHECK(pool == current);
+	expect_obstacle("");
+	OK(CU(cuMemAllocFromPoolAsync)(&pointer, MIB, pool, NULL));
+	expect_obstacle("pool in host memory");
+	OK(CU(cuMemFreeAsync)(pointer, NULL));
+	/* It keeps what was freed. */
+	expect_obstacle("pool in host memory");
+}
+
+/* Also when a stream of it is in use; and not any more when all are destroyed. */
+static void green_contexts(void)
+{
+	CUresult (*get)(CUdevice, void *, unsigned) =
+		(CUresult(*)(CUdevice, void *, unsigned))driver_symbol("cuDeviceGetDevResource");
+	CUresult (*describe)(void **, void *, unsigned) =
+		(CUresult(*)(void **, void *, unsigned))driver_symbol("cuDevResourceGenerateDesc");
+	CUresult (*make_green)(void **, void *, CUdevice, unsigned) =
+		(CUresult(*)(void **, void *, CUdevice, unsigned))driver_symbol("cuGreenCtxCreate");
+	CUresult (*make_stream)(CUstream *, void *, unsigned, int) = (CUresult(*)(
+		CUstream *, void *, unsigned, int))driver_symbol("cuGreenCtxStreamCreate");
+	CUresult (*destroy)(void *) = (CUresult(*)(void *))driver_symbol("cuGreenCtxDestroy");
+	unsigned char resource[1024] = {0};
+	void *description, *first, *second;
+	CUdeviceptr memory;
+	CUstream stream;
+
+	use_device(0);
+	OK(CU(cuMemAlloc_v2)(&memory, 2 * MIB));
+	OK(get(0, resource, 1));
+	OK(describe(&description, resource, 1));
+	expect_obstacle("");
+	RESULT(make_green(&first, description, 0, 0), CUDA_ERROR_INVALID_VALUE);
+	expect_obstacle("");
+	OK(make_green(&first, description, 0, 1));
+	expect_obstacle("green context");
+	OK(make_green(&second, description, 0, 1));
+	OK(make_stream(&stream, second, 1, 0));
+	OK(CU(cuMemsetD32Async)(memory, 5, 1024, stream));
+	OK(CU(cuStreamSynchronize)(stream));
+	OK(CU(cuStreamDestroy_v2)(stream));
+	OK(destroy(first));
+	expect_obstacle("green context");
+	RESULT(destroy(first), CUDA_ERROR_INVALID_HANDLE);
+	OK(destroy(second));
+	expect_obstacle("");
+	OK(CU(cuMemFree_v2)(memory));
+}
+
+static const struct subject subjects[] = {
+	{.name = "on the device", .run = on_device},	   {.name = "host", .run = host},
+	{.name = "managed", .run = managed_memory},	   {.name = "standing", .run = standing},
+	{.name = "green contexts", .run = green_contexts},
+};
+
+int main(int argc, char **argv)
+{
+	if (run_one(argc, argv, subjects, GCR_ARRAY_SIZE(subjects)))
+		return 0;
+	run_all(subjects, GCR_ARRAY_SIZE(subjects));
+	return 0;
+}
