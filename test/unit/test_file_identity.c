@@ -10,10 +10,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/fanotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "test/unit/test.h"
 
 #define MIB   (UINT64_C(1) << 20)
@@ -500,6 +502,61 @@ static void test_cancel(void)
 	free(files[1].path);
 }
 
+/* Whoever opens the file waits until @fd says that it may. -1: this kernel cannot do that. */
+static int hold_opening(const char *path)
+{
+	int fd = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC | FAN_NONBLOCK, O_RDONLY);
+
+	if (fd < 0)
+		return -1;
+	if (fanotify_mark(fd, FAN_MARK_ADD, FAN_OPEN_PERM, AT_FDCWD, path) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+static void allow_opening(int fd)
+{
+	struct fanotify_event_metadata event;
+
+	while (read(fd, &event, sizeof(event)) == sizeof(event)) {
+		struct fanotify_response response = {.fd = event.fd, .response = FAN_ALLOW};
+
+		CHECK(write(fd, &response, sizeof(response)) == sizeof(response));
+		close(event.fd);
+	}
+	close(fd);
+}
+
+/* A file system that does not answer keeps its own thread, but not us. */
+static void test_no_answer(void)
+{
+	_cleanup_free_ char *path = path_of("held"), *other = path_of("other");
+	struct gcr_file_identity files[2] = {{0}};
+	struct gcr_identity_options options = {.threads = 2};
+	struct gcr_error error = {0};
+	int64_t since_usec;
+	int fd;
+
+	write_at(path, 0, "held", 4);
+	write_at(other, 0, "other", 5);
+	fd = hold_opening(path);
+	if (fd < 0)
+		return;
+	files[0].path = path;
+	files[1].path = other;
+	since_usec = gcr_clock_usec();
+	options.deadline_usec = since_usec + 100 * GCR_USEC_PER_MSEC;
+	CHECK(gcr_file_identities_make(files, 2, &options, &error) == -ETIMEDOUT);
+	CHECK(error.number == ETIMEDOUT && *error.words);
+	CHECK(gcr_clock_usec() > since_usec + 100 * GCR_USEC_PER_MSEC);
+	allow_opening(fd);
+	options.deadline_usec = 0;
+	CHECK(gcr_file_identities_make(files, 2, &options, &error) == 0);
+	CHECK(files[0].bytes == 4 && files[1].bytes == 5);
+	CHECK(unlink(path) == 0 && unlink(other) == 0);
+}
+
 static void test_list(void)
 {
 	char paths[][8] = {"/a", "/b\nc", "/d e%", "/f\r", "/proc/x", "/\xff"};
@@ -531,6 +588,7 @@ int main(void)
 	test_refused_device();
 	test_many();
 	test_cancel();
+	test_no_answer();
 	test_list();
 	CHECK(!rmdir(directory));
 	return 0;
