@@ -10,12 +10,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/fanotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "test/unit/hold_opening.h"
 #include "test/unit/test.h"
 
 #define MIB   (UINT64_C(1) << 20)
@@ -500,32 +500,6 @@ static void test_cancel(void)
 	CHECK(!unlink(files[0].path));
 	free(files[0].path);
 	free(files[1].path);
-}
-
-/* Whoever opens the file waits until @fd says that it may. -1: this kernel cannot do that. */
-static int hold_opening(const char *path)
-{
-	int fd = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC | FAN_NONBLOCK, O_RDONLY);
-
-	if (fd < 0)
-		return -1;
-	if (fanotify_mark(fd, FAN_MARK_ADD, FAN_OPEN_PERM, AT_FDCWD, path) == 0)
-		return fd;
-	close(fd);
-	return -1;
-}
-
-static void allow_opening(int fd)
-{
-	struct fanotify_event_metadata event;
-
-	while (read(fd, &event, sizeof(event)) == sizeof(event)) {
-		struct fanotify_response response = {.fd = event.fd, .response = FAN_ALLOW};
-
-		CHECK(write(fd, &response, sizeof(response)) == sizeof(response));
-		close(event.fd);
-	}
-	close(fd);
 }
 
 /* A file system that does not answer keeps its own thread, but not us. */
