@@ -9,12 +9,15 @@
 #include <linux/capability.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/procfs.h"
 
 #define PATH_BYTES 64
@@ -138,13 +141,43 @@ bool gcr_rights_are_roots(const struct gcr_rights *rights)
 
 /* ---- opening a file for them ---- */
 
+/* What the file system that the file is in may take. */
+#define OPEN_USEC (10 * GCR_USEC_PER_SEC)
+
+/* All its own: a thread that waits for somebody's file system may outlive the call. */
 struct opening {
-	const struct gcr_rights *rights;
-	const char *path;
+	struct gcr_rights rights;
+	char *path;
 	int flags;
 	mode_t mode;
-	int result;
+
+	pthread_mutex_t lock;
+	pthread_cond_t ended;
+	unsigned int users;
+	bool has_ended;
+	int result; /* the descriptor, -1: somebody has it; or -errno */
 };
+
+static void opening_unref(struct opening *opening)
+{
+	unsigned int users;
+
+	if (!opening)
+		return;
+	pthread_mutex_lock(&opening->lock);
+	users = --opening->users;
+	pthread_mutex_unlock(&opening->lock);
+	if (users)
+		return;
+	if (opening->has_ended && opening->result >= 0)
+		close(opening->result);
+	pthread_cond_destroy(&opening->ended);
+	pthread_mutex_destroy(&opening->lock);
+	free(opening->path);
+	free(opening);
+}
+
+GCR_DEFINE_CLEANUP(struct opening *, opening_unref);
 
 /*
  * Of the calling thread only, for the system calls know of threads and not of processes; libc's
@@ -172,25 +205,63 @@ static int assume(const struct gcr_rights *rights)
 static void *open_as(void *data)
 {
 	struct opening *opening = data;
+	int result = assume(&opening->rights);
 
-	opening->result = assume(opening->rights);
-	if (opening->result < 0)
-		return NULL;
-	opening->result = open(opening->path, opening->flags | O_CLOEXEC, opening->mode);
-	if (opening->result < 0)
-		opening->result = -errno;
+	if (!result) {
+		result = open(opening->path, opening->flags | O_CLOEXEC, opening->mode);
+		if (result < 0)
+			result = -errno;
+	}
+	pthread_mutex_lock(&opening->lock);
+	opening->result = result;
+	opening->has_ended = true;
+	pthread_cond_signal(&opening->ended);
+	pthread_mutex_unlock(&opening->lock);
+	opening_unref(opening);
 	return NULL;
+}
+
+static int await_opening(struct opening *opening)
+{
+	int64_t until_usec = gcr_clock_usec() + OPEN_USEC;
+	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+				 until_usec % GCR_USEC_PER_SEC * 1000};
+	int result = 0;
+
+	pthread_mutex_lock(&opening->lock);
+	while (!opening->has_ended && !result)
+		result = pthread_cond_clockwait(&opening->ended, &opening->lock, CLOCK_MONOTONIC,
+						&until);
+	result = -ETIMEDOUT;
+	if (opening->has_ended) {
+		result = opening->result;
+		opening->result = -1;
+	}
+	pthread_mutex_unlock(&opening->lock);
+	return result;
 }
 
 int gcr_rights_open(const struct gcr_rights *rights, const char *path, int flags, mode_t mode)
 {
-	struct opening opening = {rights, path, flags, mode, -EIO};
+	_cleanup_(opening_unref_cleanup) struct opening *opening = calloc(1, sizeof(*opening));
 	pthread_t thread;
-	/* The rights end with the thread. */
-	int result = pthread_create(&thread, NULL, open_as, &opening);
+	int result;
 
-	if (result)
+	if (!opening)
+		return -ENOMEM;
+	*opening = (struct opening){
+		.rights = *rights, .path = strdup(path), .flags = flags, .mode = mode, .users = 1};
+	pthread_mutex_init(&opening->lock, NULL);
+	pthread_cond_init(&opening->ended, NULL);
+	if (!opening->path)
+		return -ENOMEM;
+	/* The rights end with the thread. */
+	opening->users = 2;
+	result = pthread_create(&thread, NULL, open_as, opening);
+	if (result) {
+		opening->users = 1;
 		return -result;
-	pthread_join(thread, NULL);
-	return opening.result;
+	}
+	pthread_detach(thread);
+	return await_opening(opening);
 }

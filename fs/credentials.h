@@ -61,7 +61,7 @@ bool gcr_rights_are_roots(const struct gcr_rights *rights);
 
 /*
  * open(2) with no more than these rights, without supplementary groups; @path is one of ours. The
- * descriptor is the caller's. -errno.
+ * descriptor is the caller's. -errno; -ETIMEDOUT if the file system does not answer in 10 s.
  */
 int gcr_rights_open(const struct gcr_rights *rights, const char *path, int flags, mode_t mode);
 

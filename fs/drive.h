@@ -205,6 +205,9 @@ void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
 int gcr_drive_check_needs(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
 			  uint64_t bytes, struct gcr_error *error);
 
+/* Is the process stopped now, by a signal or a debugger, not by us (is_halted)? */
+bool gcr_drive_sees_stop(struct gcr_drive *drive);
+
 /* Before a thaw: one that is stopped could not answer. -EOPNOTSUPP. */
 int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error);
 

@@ -7,8 +7,10 @@
  */
 #include "fs/drive.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,10 +49,7 @@ void gcr_drive_end_wait(struct gcr_drive *drive)
 
 int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 {
-	struct gcr_proc_stat stat;
-
-	if (gcr_proc_stat(drive->process->pid, &stat) < 0 ||
-	    (stat.state != 'T' && stat.state != 't'))
+	if (!gcr_drive_sees_stop(drive))
 		return 0;
 	return gcr_error_set(error, EOPNOTSUPP,
 			     "process %d is stopped, by a signal or a debugger, and could not take "
@@ -58,13 +57,36 @@ int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 			     (int)drive->process->pid, (int)drive->process->pid);
 }
 
-/* Seen stopped for long enough; not by our own hand. */
-static bool is_stopped(struct gcr_drive *drive, int64_t now_usec)
+/* Has a signal stopped it, though a debugger, or we, have some of its threads? */
+static bool has_stopped_thread(pid_t pid)
 {
+	_cleanup_closedir_ DIR *directory = NULL;
+	struct gcr_proc_stat stat;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	directory = opendir(path);
+	for (struct dirent *entry; directory && (entry = readdir(directory));)
+		if (gcr_proc_stat((pid_t)strtol(entry->d_name, NULL, 10), &stat) == 0 &&
+		    stat.state == 'T')
+			return true;
+	return false;
+}
+
+bool gcr_drive_sees_stop(struct gcr_drive *drive)
+{
+	pid_t pid = drive->process->pid;
 	struct gcr_proc_stat stat;
 
-	if (drive->is_halted || gcr_proc_stat(drive->process->pid, &stat) < 0 ||
-	    (stat.state != 'T' && stat.state != 't')) {
+	if (drive->is_halted)
+		return has_stopped_thread(pid);
+	return gcr_proc_stat(pid, &stat) == 0 && (stat.state == 'T' || stat.state == 't');
+}
+
+/* Seen stopped for long enough. */
+static bool is_stopped(struct gcr_drive *drive, int64_t now_usec)
+{
+	if (!gcr_drive_sees_stop(drive)) {
 		drive->stopped_usec = 0;
 		return false;
 	}

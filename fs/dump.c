@@ -485,7 +485,7 @@ static void finish(struct gcr_dump *dump)
 	if (!dump)
 		return;
 	atomic_store(&dump->stop_reading, true);
-	gcr_dump_end_reading(dump, true, &unused);
+	gcr_dump_end_reading(dump, &unused);
 	gcr_file_identities_free(dump->files, dump->files_count);
 	gcr_opens_destroy(dump->opens);
 	gcr_dump_forget_tree(dump);

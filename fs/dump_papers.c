@@ -23,13 +23,12 @@
 #include "lib/manifest.h"
 #include "lib/uuid.h"
 
-#define FILES_NAME	     "files"
-#define READERS_MAX	     8u
-#define READER_LOOK_USEC     (50 * GCR_USEC_PER_MSEC)
-#define READER_PATIENCE_USEC (5 * GCR_USEC_PER_SEC)
-#define VRAM_NAME	     GCR_MANIFEST_FILES
-#define PAPER_MODE	     0440
-#define PAPERS_DIR_MODE	     0750
+#define FILES_NAME	 "files"
+#define READERS_MAX	 8u
+#define READER_LOOK_USEC (50 * GCR_USEC_PER_MSEC)
+#define VRAM_NAME	 GCR_MANIFEST_FILES
+#define PAPER_MODE	 0440
+#define PAPERS_DIR_MODE	 0750
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
@@ -105,25 +104,14 @@ static int join_for(pthread_t thread, int64_t timeout_usec)
 	return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until);
 }
 
-int gcr_dump_end_reading(struct gcr_dump *dump, bool waits_to_end, struct gcr_error *error)
+int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error)
 {
-	int64_t since_usec = gcr_clock_usec();
-
 	if (!dump->is_reading)
 		return 0;
-	while (join_for(dump->reader, READER_LOOK_USEC) == ETIMEDOUT) {
+	/* What waits for a file system, perhaps one that the tree serves, is left to it then. */
+	while (join_for(dump->reader, READER_LOOK_USEC) == ETIMEDOUT)
 		if (gcr_task_stopped(dump->task))
 			atomic_store(&dump->stop_reading, true);
-		/*
-		 * It may wait for a file system that the tree itself serves: the tree has to go on
-		 * first, and the rest is joined at the end.
-		 */
-		if (atomic_load(&dump->stop_reading) && !waits_to_end &&
-		    gcr_clock_usec() - since_usec > READER_PATIENCE_USEC)
-			return gcr_error_set(error, ECANCELED, "%s", "");
-		if (!atomic_load(&dump->stop_reading))
-			since_usec = gcr_clock_usec();
-	}
 	dump->is_reading = false;
 	if (dump->read_result < 0)
 		*error = dump->read_error;
@@ -632,7 +620,7 @@ static int write_list(struct gcr_dump *dump, struct gcr_error *error)
 int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
-	int result = gcr_dump_end_reading(dump, false, error);
+	int result = gcr_dump_end_reading(dump, error);
 
 	if (!result)
 		result = write_list(dump, error);

@@ -95,8 +95,8 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error);
 
 /* Begin to read the files that are open, and wait for the end of that. */
 int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error);
-/* -ECANCELED: the verb is to stop, and unless @waits_to_end it may still be at it. */
-int gcr_dump_end_reading(struct gcr_dump *dump, bool waits_to_end, struct gcr_error *error);
+/* -ECANCELED: the verb is to stop. Not waited for is a file system that does not answer then. */
+int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error);
 
 /*
  * CRIU has ended: VRAM (by hard links), the papers of every GPU process, and last the manifest.

@@ -354,6 +354,7 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	struct stat stat;
 
 	options.cancel = &restore->stop_reading;
+	options.deadline_usec = restore->deadline_usec;
 	if (!fstatat(AT_FDCWD, restore->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
 		options.refused_device = stat.st_dev;
 	return outward(gcr_file_identities_check(tree->files, tree->files_count, &options, error),

@@ -45,6 +45,7 @@ struct gcr_vmm {
 	unsigned int workers_count;
 	struct gcr_halt *halt;		   /* its threads are stopped, NULL: they are not */
 	int64_t halt_ends_usec;		   /* and are let go at this moment at the latest */
+	int64_t halt_looked_usec;	   /* when it was looked whether all of it is stopped */
 	struct gcr_digest_buffer *digests; /* NULL: none yet */
 	bool has_given_files;		   /* managed memory's files may have changed since */
 	bool is_receiving;		   /* RECEIVE is not answered yet */

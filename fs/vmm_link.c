@@ -36,6 +36,8 @@
 #define ORPHAN_USEC	    (60 * GCR_USEC_PER_SEC)
 #define HALT_BYTES_PER_USEC 256
 #define HALT_SLICE_USEC	    (20 * GCR_USEC_PER_MSEC)
+/* How often it is looked whether the program is stopped as a whole. */
+#define HALT_LOOK_USEC	    (100 * GCR_USEC_PER_MSEC)
 /* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
@@ -61,6 +63,21 @@ static void disconnect(struct gcr_vmm *vmm)
 	gcr_link_put(TAKE_PTR(vmm->link));
 }
 
+/*
+ * The time does not count in which all of the program is stopped by a signal: nothing of it is kept
+ * waiting by us then, and as it goes on its threads must not see what is half done.
+ */
+static void extend_halt(struct gcr_vmm *vmm)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (now_usec < vmm->halt_looked_usec + HALT_LOOK_USEC)
+		return;
+	if (gcr_drive_sees_stop(&vmm->drive))
+		vmm->halt_ends_usec += now_usec - vmm->halt_looked_usec;
+	vmm->halt_looked_usec = now_usec;
+}
+
 /* What a message means for the wait: 0 goes on waiting. */
 static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr_error *error)
 {
@@ -79,6 +96,8 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 	gcr_drive_check_stall(&vmm->drive);
 	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
 	if (vmm->halt) {
+		gcr_drive_check_answer(&vmm->drive);
+		extend_halt(vmm);
 		if (gcr_clock_usec() >= vmm->halt_ends_usec)
 			gcr_halt_end(TAKE_PTR(vmm->halt));
 		return 0;
@@ -391,6 +410,7 @@ static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
 				    &vmm->halt, error);
 
+	vmm->halt_looked_usec = gcr_clock_usec();
 	return result == -EPERM ? gcr_error_set(error, EOPNOTSUPP, NO_PTRACE) : result;
 }
 

@@ -75,7 +75,7 @@ static const char *const calls_of_halt[] = {
 	"getdents64", "getrandom",	  "kill",	 "lseek",
 	"openat",     "pidfd_open",	  "pidfd_getfd", "pidfd_send_signal",
 	"ptrace",     "process_vm_readv", "readlink",	 "readlinkat",
-	"wait4",      "waitid",		  NULL,
+	"wait4",      "waitid",		  "fstatfs",	 NULL,
 };
 static const char *const calls_of_drain[] = {CALLS_BASIC, NULL};
 

@@ -19,26 +19,41 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/hex.h"
 #include "lib/lock.h"
 
 #define READ_BYTES (1u << 20)
 
+/* How often it is looked whether the caller has cancelled it. */
+#define LOOK_USEC     (50 * GCR_USEC_PER_MSEC)
+/* How long a file system gets then to answer. */
+#define PATIENCE_USEC (5 * GCR_USEC_PER_SEC)
+
 /* So much of a path, its end, leaves room for words. */
 #define PATH_WORDS_BYTES 300
 
+/*
+ * What the threads work on; whoever is the last destroys it. It is all its own, since a thread that
+ * waits for a file system may outlive the call.
+ */
 struct job {
 	/* fixed while there are threads */
-	struct gcr_file_identity *made;		 /* to be made, or NULL */
-	const struct gcr_file_identity *checked; /* to be checked */
+	bool is_making;			 /* or checking */
+	struct gcr_file_identity *files; /* each is one thread's */
 	size_t count;
-	const struct gcr_identity_options *options;
+	struct gcr_identity_options options;
+	struct gcr_file_rights *rights; /* NULL: ours */
 
 	atomic_size_t next;
 	atomic_bool has_failed;
+	atomic_bool is_cancelled;
 
 	pthread_mutex_t lock;
-	size_t failed; /* the first file that has */
+	pthread_cond_t ended;
+	unsigned int threads; /* that work */
+	unsigned int users;   /* these and the caller */
+	size_t failed;	      /* the first file that has */
 	int result;
 	struct gcr_error error;
 };
@@ -73,7 +88,7 @@ static int fail(const struct reader *reader, int number, const char *format, ...
 
 static bool is_cancelled(const struct gcr_identity_options *options)
 {
-	return options->cancel && atomic_load_explicit(options->cancel, memory_order_relaxed);
+	return atomic_load_explicit(options->cancel, memory_order_relaxed);
 }
 
 /* ---- opening ---- */
@@ -269,6 +284,26 @@ static int check(const struct reader *reader, const struct gcr_file_identity *fi
 
 /* ---- threads ---- */
 
+static void job_unref(struct job *job)
+{
+	unsigned int users;
+
+	if (!job)
+		return;
+	pthread_mutex_lock(&job->lock);
+	users = --job->users;
+	pthread_mutex_unlock(&job->lock);
+	if (users)
+		return;
+	gcr_file_identities_free(job->files, job->count);
+	gcr_file_rights_destroy(job->rights);
+	pthread_cond_destroy(&job->ended);
+	pthread_mutex_destroy(&job->lock);
+	free(job);
+}
+
+GCR_DEFINE_CLEANUP(struct job *, job_unref);
+
 /* Files are taken in order: once one has failed, all before it have been taken. */
 static void note(struct job *job, size_t index, int result, const struct gcr_error *error)
 {
@@ -282,18 +317,17 @@ static void note(struct job *job, size_t index, int result, const struct gcr_err
 	job->error = *error;
 }
 
-static void *work(void *argument)
+static void work(struct job *job)
 {
-	struct job *job = argument;
 	_cleanup_(gcr_digest_stream_destroy_cleanup) struct gcr_digest_stream *stream =
 		gcr_digest_stream_create();
 	_cleanup_free_ uint8_t *buffer = malloc(READ_BYTES);
 	_cleanup_(gcr_file_rights_give_back_cleanup) struct gcr_file_rights *ours = NULL;
-	const struct gcr_file_rights *rights = job->options->rights;
+	const struct gcr_file_rights *rights = job->rights;
 	int taken = rights ? gcr_file_rights_take(rights, &ours) : 0;
 	struct gcr_error error = {0};
 	struct reader reader = {
-		.options = job->options,
+		.options = &job->options,
 		.stream = stream,
 		.buffer = buffer,
 		.error = &error,
@@ -305,59 +339,161 @@ static void *work(void *argument)
 
 		if (index >= job->count)
 			break;
-		reader.path = job->checked[index].path;
+		reader.path = job->files[index].path;
 		if (!stream || !buffer)
 			result = fail(&reader, ENOMEM, "out of memory");
 		else if (taken < 0)
 			result = fail(&reader, -taken, "its reader's rights: %s", strerror(-taken));
-		else if (is_cancelled(job->options))
+		else if (is_cancelled(&job->options))
 			result = fail(&reader, ECANCELED, "it was cancelled");
-		else if (job->made)
-			result = make(&reader, &job->made[index]);
+		else if (job->is_making)
+			result = make(&reader, &job->files[index]);
 		else
-			result = check(&reader, &job->checked[index]);
+			result = check(&reader, &job->files[index]);
 		if (result < 0)
 			note(job, index, result, &error);
 	}
+}
+
+static void *run(void *argument)
+{
+	struct job *job = argument;
+
+	work(job);
+	pthread_mutex_lock(&job->lock);
+	job->threads--;
+	pthread_cond_signal(&job->ended);
+	pthread_mutex_unlock(&job->lock);
+	job_unref(job);
 	return NULL;
 }
 
-/* The caller's thread is one of them. */
-static int do_job(struct job *job, struct gcr_error *error)
+/* At least one thread. */
+static int start(struct job *job)
 {
-	pthread_t threads[GCR_IDENTITY_THREADS_MAX];
-	size_t wanted = job->options->threads, started = 0;
+	unsigned int wanted = job->options.threads ? job->options.threads : 1;
+	int result = 0;
 
 	if (wanted > GCR_IDENTITY_THREADS_MAX)
 		wanted = GCR_IDENTITY_THREADS_MAX;
 	if (wanted > job->count)
-		wanted = job->count;
+		wanted = (unsigned int)job->count;
+	for (unsigned int i = 0; i < wanted && !result; i++) {
+		pthread_t thread;
+
+		pthread_mutex_lock(&job->lock);
+		result = pthread_create(&thread, NULL, run, job);
+		if (!result) {
+			pthread_detach(thread);
+			job->threads++;
+			job->users++;
+		}
+		pthread_mutex_unlock(&job->lock);
+	}
+	return result;
+}
+
+/* Until all threads have ended, or the job is cancelled and some do not end. */
+static int await_end(struct job *job, const struct gcr_identity_options *options)
+{
+	int64_t cancelled_usec = 0;
+	int reason = 0;
+
+	GCR_LOCK_SCOPE(&job->lock);
+
+	while (job->threads) {
+		int64_t now_usec = gcr_clock_usec();
+		int64_t until_usec = now_usec + LOOK_USEC;
+		struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+					 until_usec % GCR_USEC_PER_SEC * 1000};
+
+		if (!reason && options->cancel && atomic_load(options->cancel))
+			reason = ECANCELED;
+		else if (!reason && options->deadline_usec && now_usec >= options->deadline_usec)
+			reason = ETIMEDOUT;
+		if (reason && !cancelled_usec) {
+			cancelled_usec = now_usec;
+			atomic_store(&job->is_cancelled, true);
+		}
+		if (reason && now_usec > cancelled_usec + PATIENCE_USEC)
+			return -reason;
+		pthread_cond_clockwait(&job->ended, &job->lock, CLOCK_MONOTONIC, &until);
+	}
+	return reason && job->result == -ECANCELED ? -reason : job->result;
+}
+
+/* The files as the caller has them, but for what belongs to him. */
+static struct job *job_create(const struct gcr_file_identity *files, size_t count,
+			      const struct gcr_identity_options *options)
+{
+	_cleanup_(job_unref_cleanup) struct job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
 	pthread_mutex_init(&job->lock, NULL);
-	while (started + 1 < wanted && pthread_create(&threads[started], NULL, work, job) == 0)
-		started++;
-	work(job);
-	for (size_t i = 0; i < started; i++)
-		pthread_join(threads[i], NULL);
-	pthread_mutex_destroy(&job->lock);
-	if (job->result && error)
+	pthread_cond_init(&job->ended, NULL);
+	job->users = 1;
+	job->options = *options;
+	job->options.cancel = &job->is_cancelled;
+	job->files = calloc(count + 1, sizeof(*job->files));
+	if (options->rights)
+		job->rights = gcr_file_rights_copy(options->rights);
+	job->options.rights = job->rights;
+	if (!job->files || (options->rights && !job->rights))
+		return NULL;
+	for (; job->count < count; job->count++) {
+		job->files[job->count] = files[job->count];
+		job->files[job->count].path = strdup(files[job->count].path);
+		if (!job->files[job->count].path)
+			return NULL;
+	}
+	return TAKE_PTR(job);
+}
+
+static int do_job(const struct gcr_file_identity *files, struct gcr_file_identity *made,
+		  size_t count, const struct gcr_identity_options *options, struct gcr_error *error)
+{
+	_cleanup_(job_unref_cleanup) struct job *job = job_create(files, count, options);
+	struct gcr_error unused;
+	int result;
+
+	if (!error)
+		error = &unused;
+	if (!job)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (!count)
+		return 0;
+	job->is_making = made;
+	result = start(job);
+	if (result && !job->threads)
+		return gcr_error_set(error, ENOMEM, "cannot start a thread: %s", strerror(result));
+	result = await_end(job, options);
+	if (result == -ETIMEDOUT)
+		return gcr_error_set(error, ETIMEDOUT,
+				     "the files that are open could not be read in time");
+	if (result == -ECANCELED)
+		return gcr_error_set(error, ECANCELED, "the reading of files was cancelled");
+	for (size_t i = 0; made && i < count; i++) {
+		char *path = made[i].path;
+
+		made[i] = job->files[i];
+		made[i].path = path;
+	}
+	if (result < 0)
 		*error = job->error;
-	return job->result;
+	return result;
 }
 
 int gcr_file_identities_make(struct gcr_file_identity *files, size_t count,
 			     const struct gcr_identity_options *options, struct gcr_error *error)
 {
-	struct job job = {.made = files, .checked = files, .count = count, .options = options};
-
-	return do_job(&job, error);
+	return do_job(files, files, count, options, error);
 }
 
 int gcr_file_identities_check(const struct gcr_file_identity *files, size_t count,
 			      const struct gcr_identity_options *options, struct gcr_error *error)
 {
-	struct job job = {.checked = files, .count = count, .options = options};
-
-	return do_job(&job, error);
+	return do_job(files, NULL, count, options, error);
 }
 
 /* ---- lists ---- */

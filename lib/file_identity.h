@@ -54,9 +54,14 @@ struct gcr_file_identity {
 };
 
 struct gcr_identity_options {
-	unsigned int threads;	   /* 0: one */
-	dev_t refused_device;	   /* our mount's; 0: none */
-	const atomic_bool *cancel; /* looked at after each MiB at the latest; may be NULL */
+	unsigned int threads; /* 0: one */
+	dev_t refused_device; /* our mount's; 0: none */
+	/*
+	 * Looked at often; may be NULL. A file system that does not answer is left alone some
+	 * seconds later: the threads that wait for it end when it answers.
+	 */
+	const atomic_bool *cancel;
+	int64_t deadline_usec; /* monotonic: as if cancelled then, but -ETIMEDOUT; 0: none */
 	/* Files are looked up and opened with these, not with ours; NULL: with ours. */
 	const struct gcr_file_rights *rights;
 };

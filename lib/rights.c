@@ -27,6 +27,22 @@ void gcr_file_rights_destroy(struct gcr_file_rights *rights)
 	free(rights);
 }
 
+struct gcr_file_rights *gcr_file_rights_copy(const struct gcr_file_rights *rights)
+{
+	_cleanup_(gcr_file_rights_destroy_cleanup) struct gcr_file_rights *copy =
+		calloc(1, sizeof(*copy));
+
+	if (!copy)
+		return NULL;
+	*copy = *rights;
+	copy->groups = calloc(rights->groups_count + 1, sizeof(*copy->groups));
+	if (!copy->groups)
+		return NULL;
+	if (rights->groups_count)
+		memcpy(copy->groups, rights->groups, rights->groups_count * sizeof(*copy->groups));
+	return TAKE_PTR(copy);
+}
+
 /* The line "Groups:" of /proc/PID/status. */
 static int parse_groups(const char *text, struct gcr_file_rights *rights)
 {

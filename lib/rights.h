@@ -20,6 +20,8 @@ struct gcr_file_rights {
 
 /* Those of @pid, for the caller to destroy. -ESRCH, -ENOMEM, -EIO. */
 int gcr_file_rights_of(pid_t pid, struct gcr_file_rights **ret_rights);
+/* A copy, likewise. NULL: no memory. */
+struct gcr_file_rights *gcr_file_rights_copy(const struct gcr_file_rights *rights);
 void gcr_file_rights_destroy(struct gcr_file_rights *rights);
 GCR_DEFINE_CLEANUP(struct gcr_file_rights *, gcr_file_rights_destroy);
 

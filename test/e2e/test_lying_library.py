@@ -9,6 +9,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import library
+import vendor
 import vmm
 from harness import MIB, check, equal, wait_for
 from library import LIST, Library
@@ -61,7 +62,8 @@ def test_more_than_the_gpu_has():
         check_refused(machine, lying, lists(*device(uuid, 3, GPU_BYTES // 2)), words)
         check_refused(machine, lying, lists(*device(uuid, 1, 1 << 60, 1 << 61)), words)
         # As many as are too many for a sum of 64 bits.
-        check_refused(machine, lying, lists(*device(uuid, 5, 1 << 60, 1 << 60)), 'makes no sense')
+        unmapped = [(0, 1 << 60, index + 1, uuid, DEVICE) for index in range(17)]
+        check_refused(machine, lying, lists(*unmapped), 'makes no sense')
         managed = [(1 << 61, 1 << 60, 1, uuid, MANAGED)]
         check_refused(machine, lying, lists(*managed), 'of managed memory')
         vmm.cycle(machine, honest)
@@ -89,8 +91,8 @@ def test_page_of_huge_pages():
         os.close(lying.page)
         lying.page = page
         lying.lose(library.RUNNING)
-        wait_for(lambda: 'page' in machine.log(), 'it to be refused')
-        wait_for(lambda: machine.status(lying.pid)['registered'] == 'no', 'it to be let go')
+        wait_for(lambda: 'its page is not as it should be' in machine.log(), 'it to be refused')
+        check(machine.status(lying.pid)['engine'] != vendor.ENGINE, 'whose page it cannot see')
         vmm.cycle(machine, honest)
 
 

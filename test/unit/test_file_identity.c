@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "test/unit/hold_opening.h"
 #include "test/unit/test.h"
 
 #define MIB   (UINT64_C(1) << 20)
@@ -500,6 +502,35 @@ static void test_cancel(void)
 	free(files[1].path);
 }
 
+/* A file system that does not answer keeps its own thread, but not us. */
+static void test_no_answer(void)
+{
+	_cleanup_free_ char *path = path_of("held"), *other = path_of("other");
+	struct gcr_file_identity files[2] = {{0}};
+	struct gcr_identity_options options = {.threads = 2};
+	struct gcr_error error = {0};
+	int64_t since_usec;
+	int fd;
+
+	write_at(path, 0, "held", 4);
+	write_at(other, 0, "other", 5);
+	fd = hold_opening(path);
+	if (fd < 0)
+		return;
+	files[0].path = path;
+	files[1].path = other;
+	since_usec = gcr_clock_usec();
+	options.deadline_usec = since_usec + 100 * GCR_USEC_PER_MSEC;
+	CHECK(gcr_file_identities_make(files, 2, &options, &error) == -ETIMEDOUT);
+	CHECK(error.number == ETIMEDOUT && *error.words);
+	CHECK(gcr_clock_usec() > since_usec + 100 * GCR_USEC_PER_MSEC);
+	allow_opening(fd);
+	options.deadline_usec = 0;
+	CHECK(gcr_file_identities_make(files, 2, &options, &error) == 0);
+	CHECK(files[0].bytes == 4 && files[1].bytes == 5);
+	CHECK(unlink(path) == 0 && unlink(other) == 0);
+}
+
 static void test_list(void)
 {
 	char paths[][8] = {"/a", "/b\nc", "/d e%", "/f\r", "/proc/x", "/\xff"};
@@ -531,6 +562,7 @@ int main(void)
 	test_refused_device();
 	test_many();
 	test_cancel();
+	test_no_answer();
 	test_list();
 	CHECK(!rmdir(directory));
 	return 0;

@@ -3,13 +3,16 @@
 #include "fs/link.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/daemon.h"
+#include "lib/page.h"
 #include "lib/protocol.h"
 #include "test/unit/test.h"
 
@@ -94,6 +97,24 @@ static void test_of_another_version(void)
 	drop_page(page);
 }
 
+/*
+ * Whatever its seals say, its owner can punch holes in a file of huge pages; a mapping of it is our
+ * end then.
+ */
+static void test_huge_pages(void)
+{
+	int fd = memfd_create(GCR_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+	const struct gcr_page *page;
+	struct stat status;
+
+	if (fd < 0) /* a kernel without them */
+		return;
+	CHECK(fstat(fd, &status) == 0 && ftruncate(fd, status.st_blksize) == 0);
+	CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+	CHECK(gcr_page_map(fd, &page) == -EPROTO);
+	close(fd);
+}
+
 int main(void)
 {
 	pthread_mutex_init(&process.lock, NULL);
@@ -105,5 +126,6 @@ int main(void)
 	test_whose(GCR_PAGE_HIP, &gcr_backend_hip, &gcr_backend_cuda);
 	test_both();
 	test_of_another_version();
+	test_huge_pages();
 	return 0;
 }
