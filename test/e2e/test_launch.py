@@ -56,23 +56,27 @@ def start_restricted(machine):
     check(found['CapBnd'] != ours()['CapBnd'], found)
 
 
-def test_restored_is_unrestricted():
-    """Both ways of restoring it; and dumped and restored once more."""
+def restored_is_unrestricted(verb):
     same_for_both('what is inherited')
     with dump.machine(launched=True, start=False) as machine:
         start_restricted(machine)
         one = dump.program(machine)
         equal(rights(one.pid), ours())
         name = dump.dumped(machine, one)
-        restore.thaws(machine, one, name)
-        equal(rights(one.pid), ours())
-        dump.dumped(machine, one)
-        machine.must(name, 'thaw pid=new')
+        machine.must(name, verb)
         one.pid = int(machine.status(name)['pid'])
         restore.check_on(machine, one, name)
         equal(rights(one.pid), ours())
         equal(machine.listener.launchers(), [])
         restore.ends(machine, one, name)
+
+
+def test_restored_is_unrestricted():
+    restored_is_unrestricted('thaw')
+
+
+def test_restored_in_namespace_is_unrestricted():
+    restored_is_unrestricted('thaw pid=new')
 
 
 def test_what_a_child_inherits():
