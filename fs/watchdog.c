@@ -101,6 +101,7 @@ static void *run(void *data)
 {
 	struct gcr_watchdog *watchdog = data;
 
+	pthread_setname_np(pthread_self(), "gpucrfs-watch");
 	pthread_mutex_lock(&watchdog->lock);
 	while (!watchdog->is_ending) {
 		int64_t until_usec = gcr_clock_usec() + watchdog->config.period_usec;
