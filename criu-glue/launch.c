@@ -279,7 +279,7 @@ int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t
 	int r = connect_to(socket_path, &connection);
 
 	if (r < 0) {
-		gcr_error_set(error, -r,
+		gcr_error_set(error, EIO,
 			      "CRIU is started by way of %s, where nobody listens (%s): start "
 			      "gpucrfs-criu.socket",
 			      socket_path, strerror(-r));

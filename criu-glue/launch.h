@@ -26,14 +26,14 @@
 #include "lib/error.h"
 #include "lib/program.h"
 
-#define GCR_LAUNCH_MAGIC      0x6c726367u /* "gcrl" */
-#define GCR_LAUNCH_VERSION    1u
-#define GCR_LAUNCH_FDS_MAX    128u /* below SCM_MAX_FD, 253 */
-#define GCR_LAUNCH_MORE	      'm'
-#define GCR_LAUNCH_GO	      'g'
-#define GCR_LAUNCH_DATA_MAX   (16u << 20) /* two megabytes is what execve(2) takes */
-#define GCR_LAUNCH_COUNT_MAX  (1u << 20)
-#define GCR_LAUNCH_WAIT_MSEC  10000 /* for the other end, where nothing can take long */
+#define GCR_LAUNCH_MAGIC     0x6c726367u /* "gcrl" */
+#define GCR_LAUNCH_VERSION   1u
+#define GCR_LAUNCH_FDS_MAX   128u /* below SCM_MAX_FD, 253 */
+#define GCR_LAUNCH_MORE	     'm'
+#define GCR_LAUNCH_GO	     'g'
+#define GCR_LAUNCH_DATA_MAX  (16u << 20) /* two megabytes is what execve(2) takes */
+#define GCR_LAUNCH_COUNT_MAX (1u << 20)
+#define GCR_LAUNCH_WAIT_MSEC 10000 /* for the other end, where nothing can take long */
 
 struct gcr_launch_request {
 	uint32_t magic;

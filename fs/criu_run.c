@@ -41,8 +41,9 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 	pthread_mutex_lock(&found.lock);
 	/* One that is installed while we run is found; one that was found stays. */
 	if (!found.program.path)
-		result = gcr_criu_find(daemon->options.criu, launcher && *launcher ? launcher : NULL,
-				       &found.program, error);
+		result = gcr_criu_find(daemon->options.criu,
+				       launcher && *launcher ? launcher : NULL, &found.program,
+				       error);
 	pthread_mutex_unlock(&found.lock);
 	*ret_program = &found.program;
 	return result;

@@ -45,11 +45,15 @@
 #include "fs/session.h"
 #include "fs/store.h"
 #include "fs/waiter.h"
+#include "fs/watchdog.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
 /* What recovery at start may hold up the mount; it goes on behind it. */
 #define RECOVERY_WAIT_USEC (10 * GCR_USEC_PER_SEC)
+
+/* How often requests are looked at where nobody has to be told that all is well. */
+#define WATCH_USEC (30 * GCR_USEC_PER_SEC)
 
 #define LOCK_ATTEMPTS	25
 #define LOCK_RETRY_MSEC 20
@@ -379,6 +383,32 @@ static void tell_ready(struct gcr_daemon *daemon)
 	}
 }
 
+#if HAVE_SYSTEMD
+static void tell_well(void)
+{
+	sd_notify(0, "WATCHDOG=1");
+}
+#endif
+
+static int start_watchdog(struct gcr_watchdog **ret_watchdog)
+{
+	struct gcr_watchdog_config config = {
+		.legal_usec = GCR_WATCHDOG_LEGAL_USEC,
+		.period_usec = WATCH_USEC,
+	};
+#if HAVE_SYSTEMD
+	uint64_t usec;
+
+	/* Three times in its time: one may come late on a busy machine. */
+	if (sd_watchdog_enabled(0, &usec) > 0) {
+		config.well = tell_well;
+		if (usec / 3 < WATCH_USEC)
+			config.period_usec = (int64_t)(usec / 3);
+	}
+#endif
+	return gcr_watchdog_create(&config, ret_watchdog);
+}
+
 static void *wait_for_signals(void *data)
 {
 	struct gcr_daemon *daemon = data;
@@ -440,6 +470,7 @@ static void raise_descriptor_limit(void)
 
 static int serve(struct gcr_daemon *daemon)
 {
+	struct gcr_watchdog *watchdog = NULL;
 	struct gcr_error error = {0};
 	pthread_t signals;
 	int result;
@@ -463,7 +494,9 @@ static int serve(struct gcr_daemon *daemon)
 		return fail(&error);
 	}
 	gcr_mountpoint_mounted();
-	result = pthread_create(&signals, NULL, wait_for_signals, daemon);
+	result = -start_watchdog(&watchdog);
+	if (!result)
+		result = pthread_create(&signals, NULL, wait_for_signals, daemon);
 	if (!result) {
 		result = gcr_session_run(daemon);
 		/* Nobody is to wait for a mount that is not served. */
@@ -473,6 +506,7 @@ static int serve(struct gcr_daemon *daemon)
 		pthread_kill(signals, SIGTERM);
 		pthread_join(signals, NULL);
 	}
+	gcr_watchdog_destroy(watchdog);
 	stop_parts(daemon);
 	gcr_mountpoint_release(daemon);
 	return result ? EXIT_FAILURE : EXIT_SUCCESS;

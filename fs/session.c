@@ -20,6 +20,7 @@
 #include "fs/log.h"
 #include "fs/passthrough.h"
 #include "fs/session_folder.h"
+#include "fs/session_watch.h"
 #include "fs/store.h"
 #include "fs/tree.h"
 #include "lib/cleanup.h"
@@ -623,8 +624,8 @@ int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemo
 	    (daemon->only_uid == (uid_t)-1 && fuse_opt_add_arg(&arguments, "-oallow_other")))
 		result = gcr_error_set(error, ENOMEM, "out of memory");
 	if (!result) {
-		daemon->session =
-			fuse_session_new(&arguments, &operations, sizeof(operations), daemon);
+		daemon->session = fuse_session_new(&arguments, gcr_session_watched(&operations),
+						   sizeof(operations), daemon);
 		if (!daemon->session)
 			result = gcr_error_set(error, EIO, "cannot start a FUSE session");
 	}

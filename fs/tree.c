@@ -71,6 +71,30 @@ static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
 	return (fuse_ino_t)kind | (fuse_ino_t)number << 8;
 }
 
+const char *gcr_node_name(fuse_ino_t node)
+{
+	enum gcr_node_kind kind = gcr_node_kind(node);
+
+	switch (kind) {
+	case GCR_NODE_NONE:
+		return "several files";
+	case GCR_NODE_ROOT:
+		return "the root";
+	case GCR_NODE_GPU:
+		return "a GPU's directory";
+	case GCR_NODE_PROCESS:
+		return "a process's directory";
+	case GCR_NODE_PLACE:
+		return "an incoming snapshot's directory";
+	case GCR_NODE_PID:
+		return "a pid's link";
+	case GCR_NODE_ITEM:
+		return "a file of a snapshot";
+	default:
+		return shapes[kind].name;
+	}
+}
+
 bool gcr_node_is_ctl(enum gcr_node_kind kind)
 {
 	return kind == GCR_NODE_CTL || kind == GCR_NODE_ROOT_CTL || kind == GCR_NODE_PLACE_CTL;

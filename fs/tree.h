@@ -69,6 +69,9 @@ static inline uint32_t gcr_node_number(fuse_ino_t node)
 	return (uint32_t)(node >> 8);
 }
 
+/* What a person calls it, as far as that is the same for all of its kind. */
+const char *gcr_node_name(fuse_ino_t node);
+
 /* Is it a ctl file? Each look-up of one returns a fresh id, counted in the upper 24 bits, because
  * the kernel holds an inode's lock for as long as a write to it waits. */
 bool gcr_node_is_ctl(enum gcr_node_kind kind);

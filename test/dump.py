@@ -11,6 +11,7 @@ import tempfile
 
 import criu
 import harness
+import launcher as launching
 import vendor
 from harness import BUILD, MIB, Failure, check, equal, is_alive, read_file, try_kill, wait_for
 
@@ -117,9 +118,9 @@ class Wrapper:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def machine(wrapped=False, **options):
+def machine(wrapped=False, launched=False, **options):
     """A Machine for the fast engine, whose daemon has a CRIU that works here; with @wrapped its
-    `criu` is a Wrapper of it."""
+    `criu` is a Wrapper of it. With @launched, or GPUCR_TEST_LAUNCH, it is started by gpucr-launch."""
     found = criu.find()
     # What a dump ends is somebody's to wait for; a zombie has its pid still.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -127,7 +128,20 @@ def machine(wrapped=False, **options):
     program = wrapper.program if wrapped else found.program
     options['options'] = options.get('options', '') + f',criu={program}'
     options['env'] = {**found.env, **options.get('env', {})}
-    made = harness.Machine(vmm=True, **options)
+    listener = None
+    if launched or os.environ.get('GPUCR_TEST_LAUNCH'):
+        listener = launching.Listener(tempfile.mkdtemp(prefix='gpucrfs-launch-'),
+                                      f'{BUILD}/backend/cuda/gpucr-launch')
+        options['env'][launching.VARIABLE] = listener.socket
+    try:
+        made = harness.Machine(vmm=True, **options)
+    except BaseException:
+        if listener:
+            listener.finish()
+        raise
+    made.listener = listener
+    if listener:
+        made.others.append(listener)
     if wrapped:
         made.criu = wrapper
         made.others.append(wrapper)
@@ -204,6 +218,8 @@ class Program:
         """What has ended is collected, so that its pid is free; but for whom others wait."""
         waited = {one.pid for one in self.machine.others if isinstance(one, harness.Writer)}
         waited.add(self.machine.daemon.pid)
+        if self.machine.listener:
+            waited.add(self.machine.listener.popen.pid)
         for task in os.listdir('/proc/self/task'):
             with contextlib.suppress(OSError):
                 for child in read_file(f'/proc/self/task/{task}/children').split():

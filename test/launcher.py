@@ -14,6 +14,7 @@ class Listener:
     """It runs in a process of its own, with all the rights that its starter has. As a context."""
 
     def __init__(self, directory, program):
+        """@directory goes with it, if nothing else is there."""
         self.socket = f'{directory}/launch'
         self.popen = subprocess.Popen([sys.executable, os.path.abspath(__file__), self.socket, program],
                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -42,8 +43,9 @@ class Listener:
         self.popen.terminate()
         self.popen.stdout.close()
         self.popen.wait()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(self.socket)
+            os.rmdir(os.path.dirname(self.socket))
 
 
 def listen(path, program):

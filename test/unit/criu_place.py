@@ -21,6 +21,7 @@ TOOL = os.path.abspath(sys.argv[1])
 LAUNCH = f'{harness.BUILD}/backend/cuda/gpucr-launch'
 PIDNS = f'{harness.BUILD}/backend/cuda/gpucr-pidns'
 PATIENCE_SEC = 60
+LISTENERS = []  # a child of ours that is none of the restored
 SKIPPED = 77
 MIB = 1 << 20
 LIBC = ctypes.CDLL(None)
@@ -199,6 +200,7 @@ def run(tests, prepare=lambda: None):
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix='criu.'))
             listener = stack.enter_context(launcher.Listener(directory, LAUNCH))
             os.environ[launcher.VARIABLE] = listener.socket
+            LISTENERS.append(listener.popen.pid)
         return run_all(tests, prepare)
 
 

@@ -27,6 +27,7 @@ test   python:prometheus_client python3-prometheus-client
 test   command:rsync            rsync
 test   command:ip               iproute2
 test   command:nsenter          util-linux
+test   command:systemd-analyze  systemd
 test   command:clang-format-14  (clang-format-14)
 test   library:fuzzer           (libclang-rt-dev)
 ci     command:ssh              openssh-client

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+"""What test/fs/holding.c, preloaded into a daemon, is told."""
+import os
+import struct
+import threading
+
+from harness import BUILD
+
+LEGAL_SEC = 60  # GCR_WATCHDOG_LEGAL_USEC
+
+
+class Holding:
+    def __init__(self, directory):
+        self.path = f'{directory}/holding'
+        self.set(False, 0)
+        self.env = {'LD_PRELOAD': f'{BUILD}/test/fs/libholding.so', 'GPUCR_TEST_HOLDING': self.path}
+        self.thread = None
+
+    def set(self, is_held, ahead_sec):
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(fd, struct.pack('=qq', is_held, ahead_sec))
+        os.close(fd)
+
+    def ask(self, machine):
+        """In a thread of the test: the answer is held up."""
+        self.thread = threading.Thread(target=lambda: _statvfs(machine.mountpoint), daemon=True)
+        self.thread.start()
+
+
+def _statvfs(path):
+    try:
+        os.statvfs(path)
+    except OSError:  # the daemon was killed
+        pass
