@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The policy of gpucr-swap, in hundreds of random simulated situations. Two things must hold in
- * each: one that wants its GPU and could fit gets it within a bound, and none is frozen in vain.
+ * The policy of gpucr-swap, in thousands of random simulated situations: replicas, programs that
+ * come and end, one or two GPUs, foreign programs that hold some of them, figures that are not
+ * known. Two things must hold in each: one that wants its GPU and could fit gets it within a bound,
+ * and none is frozen in vain. Time goes only from event to event, or as the policy has asked.
  * The seed is printed; `test_swap_policy SEED` repeats one, and GPUCR_TEST_WORLDS asks for more of
  * them. Then cases that went wrong once.
  */
@@ -12,12 +14,12 @@
 #include "test/unit/test.h"
 #include "tools/swap/policy.h"
 
-#define WORLDS	      400
+#define WORLDS	      3000
 #define PROCESSES_MAX 9
 #define MSEC	      INT64_C(1000)
 #define SEC	      (1000 * MSEC)
 #define GIB	      (UINT64_C(1) << 30)
-#define BOUND_USEC    (400 * SEC)
+#define BOUND_USEC    (300 * SEC) /* the longest one seen in 30,000 of them: 147 s */
 #define RUN_USEC      (1200 * SEC)
 
 struct fake {
@@ -27,6 +29,7 @@ struct fake {
 	uint64_t hidden_bytes;	/* a thaw needs so much more, for its time */
 	uint32_t gpus;
 	bool is_there;
+	unsigned int lives;   /* those that had its pid before it, and itself */
 	bool is_unfreezable;  /* its library cannot tell */
 	int64_t stopped_usec; /* EOPNOTSUPP until then */
 	int64_t works_usec;   /* it gives its GPU work until then, and later wants it again */
@@ -50,9 +53,12 @@ struct world {
 	struct swap_note notes[PROCESSES_MAX];
 	size_t count;
 	unsigned int gpus;
-	bool is_blind, is_plain;
+	bool is_plain;
+	bool is_unplaced; /* which GPU a running program is on is not known: `gpus -` */
+	bool is_blind;	  /* neither that nor what is free is */
 	int64_t now_usec;
-	unsigned int room_freezes, turns, vain;
+	unsigned int room_freezes, turns, vain, births;
+	int64_t longest_usec;
 };
 
 static uint64_t random_state, this_seed;
@@ -88,6 +94,12 @@ static uint64_t free_on(const struct world *world, unsigned int gpu)
 	return used < world->total[gpu] ? world->total[gpu] - used : 0;
 }
 
+/* On the GPUs that the policy is for. */
+static bool is_ours(const struct world *world, const struct fake *fake)
+{
+	return fake->gpus & world->config.gpus;
+}
+
 /* Would it come in if all that can be frozen were? */
 static bool could_fit(const struct world *world, const struct fake *fake)
 {
@@ -99,7 +111,7 @@ static bool could_fit(const struct world *world, const struct fake *fake)
 
 			if (other != fake && other->is_there && other->seen.state != SWAP_FROZEN &&
 			    !other->is_unfreezable && other->stopped_usec <= world->now_usec &&
-			    is_in(other, gpu))
+			    is_ours(world, other) && is_in(other, gpu))
 				free_bytes += other->bytes[gpu];
 		}
 		if (is_in(fake, gpu) && free_bytes < fake->bytes[gpu] + fake->hidden_bytes)
@@ -115,7 +127,7 @@ static void show(struct world *world, size_t i)
 
 	*process = fake->seen;
 	process->pid = 100 + (int)i;
-	process->start_ticks = 7;
+	process->start_ticks = 7 + fake->lives;
 	process->can_tell = !fake->is_unfreezable;
 	process->gpus = fake->gpus;
 	process->kept_bytes = 0;
@@ -131,7 +143,7 @@ static void show(struct world *world, size_t i)
 		if (fake->seen.state == SWAP_FROZEN)
 			process->kept_bytes += fake->context_bytes;
 	}
-	if (world->is_blind && fake->seen.state == SWAP_RUNNING) {
+	if (world->is_unplaced && fake->seen.state == SWAP_RUNNING) {
 		for (unsigned int gpu = 0; gpu < world->gpus; gpu++) {
 			process->unplaced_bytes += process->vram_bytes[gpu];
 			process->vram_bytes[gpu] = 0;
@@ -162,6 +174,16 @@ static int64_t decide(struct world *world)
 	return world->decision.next_usec;
 }
 
+/* One that was thawed, and is at work, keeps its place for a while. */
+static void check_slice(const struct world *world, const struct fake *fake,
+			const struct swap_action *action)
+{
+	int64_t had_usec = world->now_usec - (int64_t)fake->seen.state_since;
+
+	if (action->verb == SWAP_FREEZE && action->for_pid && fake->works_usec > world->now_usec)
+		CHECK(had_usec >= world->config.slice_usec);
+}
+
 static void begin(struct world *world)
 {
 	for (size_t i = 0; i < world->decision.actions_count; i++) {
@@ -171,6 +193,8 @@ static void begin(struct world *world)
 		CHECK(fake->is_there && !fake->busy_usec);
 		CHECK(fake->seen.state == (action->verb == SWAP_THAW ? SWAP_FROZEN : SWAP_RUNNING));
 		CHECK(action->verb == SWAP_THAW || !fake->is_unfreezable);
+		CHECK(is_ours(world, fake));
+		check_slice(world, fake, action);
 		fake->action = *action;
 		if (action->verb == SWAP_THAW)
 			fake->thawed_usec = world->now_usec;
@@ -219,6 +243,8 @@ static void end(struct world *world, struct fake *fake)
 	fake->frozen_for = 0;
 	fake->seen.state = SWAP_RUNNING;
 	fake->seen.wanted = 0;
+	if (fake->could_usec && world->now_usec - fake->could_usec > world->longest_usec)
+		world->longest_usec = world->now_usec - fake->could_usec;
 	fake->could_usec = 0;
 	fake->works_usec = world->now_usec + (int64_t)random_below(20000) * MSEC;
 	fake->next_usec = fake->works_usec + (int64_t)random_below(60000) * MSEC;
@@ -240,7 +266,7 @@ static void live(struct world *world)
 		} else if (fake->next_usec <= world->now_usec && !fake->seen.wanted) {
 			fake->seen.wanted = (uint64_t)world->now_usec;
 		}
-		if (!fake->seen.wanted || !could_fit(world, fake))
+		if (!fake->seen.wanted || !is_ours(world, fake) || !could_fit(world, fake))
 			fake->could_usec = 0;
 		else if (!fake->could_usec)
 			fake->could_usec = world->now_usec;
@@ -264,13 +290,39 @@ static void check_bound(const struct world *world)
 	}
 }
 
+/* Another program gets the pid of one that has ended, if there is room where it begins. */
+static void come(struct world *world, struct fake *fake)
+{
+	if (fake->is_there)
+		return;
+	for (unsigned int gpu = 0; gpu < world->gpus; gpu++)
+		if (is_in(fake, gpu) &&
+		    free_on(world, gpu) < fake->bytes[gpu] + fake->context_bytes)
+			return;
+	*fake = (struct fake){
+		.seen = {.state = SWAP_RUNNING, .state_since = (uint64_t)world->now_usec},
+		.gpus = fake->gpus,
+		.context_bytes = fake->context_bytes,
+		.hidden_bytes = fake->hidden_bytes,
+		.is_unfreezable = fake->is_unfreezable,
+		.is_there = true,
+		.lives = fake->lives + 1,
+		.works_usec = world->now_usec + 5 * SEC,
+		.next_usec = world->now_usec + 20 * SEC,
+	};
+	for (unsigned int gpu = 0; gpu < world->gpus; gpu++)
+		if (is_in(fake, gpu))
+			fake->bytes[gpu] = GIB + random_below(free_on(world, gpu) / 2);
+	world->births++;
+}
+
 /* Foreign programs, stopped ones, ends: what makes a situation other than plain. */
 static void disturb(struct world *world)
 {
 	struct fake *fake = &world->fakes[random_below(world->count)];
 	unsigned int gpu = (unsigned int)random_below(world->gpus);
 
-	switch (random_below(6)) {
+	switch (random_below(8)) {
 	case 0:
 		world->foreign[gpu] = random_below(world->total[gpu]);
 		if (world->foreign[gpu] > free_on(world, gpu))
@@ -285,6 +337,10 @@ static void disturb(struct world *world)
 	case 3:
 		if (!fake->busy_usec)
 			fake->is_there = false;
+		break;
+	case 4:
+	case 5:
+		come(world, fake);
 		break;
 	default:
 		break;
@@ -326,10 +382,16 @@ static void make_world(struct world *world)
 		.slice_usec = (int64_t)random_below(5000) * MSEC,
 		.gpus = SWAP_ALL_GPUS,
 	};
-	world->is_blind = !world->is_plain && !random_below(8);
+	world->is_unplaced = !world->is_plain && !random_below(5);
+	world->is_blind = world->is_unplaced && random_below(2);
+	if (world->gpus > 1 && !world->is_unplaced && !random_below(4))
+		world->config.gpus = 1;
 	world->now_usec = SEC;
 	for (unsigned int gpu = 0; gpu < world->gpus; gpu++)
 		world->total[gpu] = 80 * GIB;
+	/* A foreign program, which stays. */
+	if (!random_below(3))
+		world->foreign[0] = random_below(50 * GIB);
 	for (size_t i = 0; i < world->count; i++) {
 		make_fake(world, &world->fakes[i]);
 		/* Replicas are as large as each other. */
@@ -345,35 +407,40 @@ static void make_world(struct world *world)
 	CHECK(world->policy);
 }
 
-static int64_t next_time(const struct world *world, int64_t policy_usec)
+/* Nothing tells of what becomes free: only of processes, and the policy has its own times. */
+static int64_t next_time(const struct world *world, int64_t policy_usec, int64_t disturb_usec)
 {
-	int64_t next_usec = world->now_usec + SEC;
+	int64_t next_usec = policy_usec < disturb_usec ? policy_usec : disturb_usec;
 
-	if (policy_usec < next_usec)
-		next_usec = policy_usec;
-	for (size_t i = 0; i < world->count; i++)
-		if (world->fakes[i].busy_usec && world->fakes[i].busy_usec < next_usec)
-			next_usec = world->fakes[i].busy_usec;
+	for (size_t i = 0; i < world->count; i++) {
+		const struct fake *fake = &world->fakes[i];
+		int64_t its_usec = fake->busy_usec ? fake->busy_usec : fake->next_usec;
+
+		if (fake->is_there && !(fake->seen.wanted && !fake->busy_usec) &&
+		    its_usec < next_usec)
+			next_usec = its_usec;
+	}
 	return next_usec > world->now_usec ? next_usec : world->now_usec + MSEC;
 }
 
 static void run(struct world *world)
 {
-	int64_t disturb_usec = 20 * SEC;
+	int64_t disturb_usec = world->is_plain ? RUN_USEC : 20 * SEC;
 
 	while (world->now_usec < RUN_USEC) {
 		int64_t policy_usec;
 
 		live(world);
-		if (!world->is_plain && world->now_usec >= disturb_usec &&
-		    world->now_usec < RUN_USEC / 2) {
+		if (world->now_usec >= disturb_usec) {
 			disturb(world);
 			disturb_usec = world->now_usec + (int64_t)random_below(60) * SEC;
+			if (disturb_usec > RUN_USEC / 2)
+				disturb_usec = RUN_USEC;
 		}
 		policy_usec = decide(world);
 		begin(world);
 		check_bound(world);
-		world->now_usec = next_time(world, policy_usec);
+		world->now_usec = next_time(world, policy_usec, disturb_usec);
 	}
 	/* Where the figures say all, each freeze made a place that was taken. */
 	if (world->is_plain && world->vain) {
@@ -385,7 +452,8 @@ static void run(struct world *world)
 
 static void test_random(uint64_t seed, unsigned int worlds)
 {
-	unsigned int turns = 0, freezes = 0;
+	unsigned int turns = 0, freezes = 0, vain = 0, births = 0;
+	int64_t longest_usec = 0;
 	static struct world world;
 
 	for (unsigned int i = 0; i < worlds; i++) {
@@ -395,11 +463,18 @@ static void test_random(uint64_t seed, unsigned int worlds)
 		run(&world);
 		turns += world.turns;
 		freezes += world.room_freezes;
+		vain += world.vain;
+		births += world.births;
+		if (world.longest_usec > longest_usec)
+			longest_usec = world.longest_usec;
 		swap_policy_destroy(world.policy);
 	}
-	printf("%u worlds from seed %" PRIu64 ": %u turns, %u frozen to make room\n", worlds, seed,
-	       turns, freezes);
-	CHECK(worlds == 1 || (turns > worlds && freezes > worlds / 2));
+	printf("%u worlds from seed %" PRIu64 ": %u turns, %u frozen to make room (%u in vain), "
+	       "%u came later; the longest wait was of %.1f s\n",
+	       worlds, seed, turns, freezes, vain, births, (double)longest_usec / SEC);
+	CHECK(worlds == 1 || (turns > worlds && freezes > worlds / 2 && births > worlds / 10));
+	/* Where figures are missing, or change under its hands, it may be wrong now and then. */
+	CHECK(worlds == 1 || vain < freezes / 1000);
 }
 
 /* ---- what went wrong once ---- */
@@ -552,6 +627,59 @@ static void test_not_in_vain(void)
 	swap_policy_destroy(scene.policy);
 }
 
+/* One that cannot come now, as another one cannot go, keeps the GPU from none that can. */
+static void test_unable_keeps_nothing(void)
+{
+	struct scene scene;
+
+	make_scene(&scene, 3, 10 * GIB);
+	set_running(&scene, 0, 30 * GIB);
+	set_wanting(&scene, 1, 35 * GIB, 5);
+	set_wanting(&scene, 2, 8 * GIB, 6);
+	CHECK(decide_at(&scene, 10 * SEC) == 1 && scene.actions[0].pid == 100);
+	carry_out(&scene, 0, EOPNOTSUPP, 10 * SEC);
+	CHECK(decide_at(&scene, 10 * SEC + SEC / 2) == 1);
+	CHECK(scene.actions[0].verb == SWAP_THAW && scene.actions[0].pid == 102);
+	CHECK(scene.notes[1].why == SWAP_WHY_UNABLE && scene.notes[1].other == 100);
+	swap_policy_destroy(scene.policy);
+}
+
+/* What was learned of a program is not held against another one that has its pid now. */
+static void test_pid_used_again(void)
+{
+	struct scene scene;
+
+	make_scene(&scene, 2, 1 * GIB);
+	set_running(&scene, 0, 20 * GIB);
+	set_wanting(&scene, 1, 20 * GIB, 5);
+	CHECK(decide_at(&scene, 10 * SEC) == 1 && scene.actions[0].pid == 100);
+	carry_out(&scene, 0, EIO, 10 * SEC);
+	CHECK(decide_at(&scene, 13 * SEC) == 0 && scene.notes[1].why == SWAP_WHY_UNABLE);
+	scene.processes[0].start_ticks++;
+	scene.processes[0].state_since++;
+	/* It has its slice, and no more. */
+	CHECK(decide_at(&scene, 13 * SEC) == 0 && scene.notes[1].why == SWAP_WHY_SLICE);
+	CHECK(decide_at(&scene, 14 * SEC) == 1 && scene.actions[0].pid == 100);
+	swap_policy_destroy(scene.policy);
+}
+
+/* Too large, and no event tells when others give back VRAM: it is looked at every 5 seconds. */
+static void test_looks_again(void)
+{
+	struct scene scene;
+
+	make_scene(&scene, 2, 1 * GIB);
+	set_running(&scene, 0, 10 * GIB);
+	set_wanting(&scene, 1, 40 * GIB, 5);
+	decide_at(&scene, 10 * SEC);
+	CHECK(decide_at(&scene, 11 * SEC) == 0 && scene.notes[1].why == SWAP_WHY_TOO_LARGE);
+	CHECK(scene.decision.next_usec <= 16 * SEC);
+	scene.situation.free_bytes[0] = 41 * GIB;
+	CHECK(decide_at(&scene, scene.decision.next_usec) == 1);
+	CHECK(scene.actions[0].verb == SWAP_THAW && scene.actions[0].pid == 101);
+	swap_policy_destroy(scene.policy);
+}
+
 /* A verb that hangs keeps a GPU from nobody for ever. */
 static void test_hanging(void)
 {
@@ -647,6 +775,9 @@ int main(int argc, char **argv)
 	test_stopped();
 	test_passing_shortage();
 	test_not_in_vain();
+	test_unable_keeps_nothing();
+	test_pid_used_again();
+	test_looks_again();
 	test_hanging();
 	test_hidden_need();
 	test_random(1, worlds ? (unsigned int)strtoul(worlds, NULL, 10) : WORLDS / TEST_SLOW);
