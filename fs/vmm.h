@@ -47,7 +47,6 @@ struct gcr_vmm {
 	int64_t halt_ends_usec;		   /* and are let go at this moment at the latest */
 	struct gcr_digest_buffer *digests; /* NULL: none yet */
 	bool has_given_files;		   /* managed memory's files may have changed since */
-	bool is_receiving;		   /* RECEIVE is not answered yet */
 	bool needs_control;		   /* on thaw: the driver's own part comes back too */
 	bool is_verified;		   /* all that came back was what the papers say */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */

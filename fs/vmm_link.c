@@ -42,12 +42,23 @@
 
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
 {
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
 	struct gcr_link_facts facts;
 	int result;
 
 	if (vmm->link)
 		return 0;
-	result = gcr_link_take(vmm->drive.process, timeout_usec, &vmm->link, error);
+	for (;;) {
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		result = gcr_link_take(vmm->drive.process,
+				       left_usec < SLICE_USEC ? left_usec : SLICE_USEC, &vmm->link,
+				       error);
+		if ((result != -EBUSY && result != -ENOTCONN) || gcr_clock_usec() >= until_usec)
+			break;
+		/* It may never come; who has written has a deadline. */
+		gcr_drive_check_answer(&vmm->drive);
+	}
 	if (result < 0)
 		return result;
 	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
@@ -61,32 +72,50 @@ static void disconnect(struct gcr_vmm *vmm)
 	gcr_link_put(TAKE_PTR(vmm->link));
 }
 
-/* What a message means for the wait: 0 goes on waiting. */
-static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr_error *error)
+/* What else matters while an answer is waited for: 0 goes on. */
+static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	int result = gcr_link_receive(vmm->link, vmm->halt ? HALT_SLICE_USEC : SLICE_USEC, message);
-
-	if (!result)
-		return 1;
-	if (result == -EINTR)
-		return gcr_error_set(error, ESRCH, "process %d has ended",
-				     (int)vmm->drive.process->pid);
-	if (result != -ETIMEDOUT) {
-		disconnect(vmm);
-		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
-	}
+	gcr_drive_check_answer(&vmm->drive);
+	/* Who waits for a program that may never answer keeps others from no worker. */
+	if (gcr_task_stopped(vmm->drive.task) ||
+	    gcr_clock_usec() >= gcr_task_deadline_usec(vmm->drive.task))
+		gcr_vmm_close_sessions(vmm);
 	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
 	if (vmm->halt) {
 		if (gcr_clock_usec() >= vmm->halt_ends_usec)
 			gcr_halt_end(TAKE_PTR(vmm->halt));
 		return 0;
 	}
-	if (vmm->is_receiving && gcr_task_stopped(vmm->drive.task))
-		gcr_vmm_close_sessions(vmm);
 	if (gcr_drive_must_leave(&vmm->drive))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
-	gcr_drive_check_answer(&vmm->drive);
 	return 0;
+}
+
+/*
+ * A message: 1; 0 goes on waiting. @looked_usec is when we last looked around: a library that sends
+ * one message after the other does not keep us from it.
+ */
+static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *looked_usec,
+		    struct gcr_error *error)
+{
+	int64_t slice_usec = vmm->halt ? HALT_SLICE_USEC : SLICE_USEC;
+	int result = gcr_link_receive(vmm->link, slice_usec, message);
+
+	if (!result && gcr_clock_usec() - *looked_usec < slice_usec)
+		return 1;
+	if (!result || result == -ETIMEDOUT) {
+		int looked = look_around(vmm, error);
+
+		*looked_usec = gcr_clock_usec();
+		if (looked < 0 && !result)
+			gcr_message_close_fds(message);
+		return looked < 0 ? looked : !result;
+	}
+	if (result == -EINTR)
+		return gcr_error_set(error, ESRCH, "process %d has ended",
+				     (int)vmm->drive.process->pid);
+	disconnect(vmm);
+	return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 }
 
 /* Read an answer; 0 if it says that the request was done. */
@@ -111,6 +140,7 @@ static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, siz
 		    struct gcr_error *error)
 {
 	struct gcr_error import_error = {0};
+	int64_t looked_usec = gcr_clock_usec();
 	int import_result = 0;
 	int result;
 
@@ -127,7 +157,7 @@ static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, siz
 	for (;;) {
 		struct gcr_range range;
 
-		result = wait_one(vmm, message, error);
+		result = wait_one(vmm, message, &looked_usec, error);
 		if (result < 0)
 			return result;
 		if (!result)
@@ -148,6 +178,9 @@ static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, siz
 		gcr_message_close_fds(message);
 	}
 	result = take_answer(vmm, message, error);
+	/* The workers may have been let go of, because of that. */
+	if (!result && import_result < 0 && gcr_task_stopped(vmm->drive.task))
+		return gcr_drive_stopped(error);
 	if (!result && import_result < 0) {
 		*error = import_error;
 		result = import_result;
@@ -215,6 +248,8 @@ int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 		/* Nothing in the program can forbid that its gate opens. */
 		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
 			return result;
+		/* It answers, but never as it should. */
+		gcr_drive_check_answer(&vmm->drive);
 		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
 	}
 	return 0;
@@ -464,7 +499,6 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
 	struct gcr_range range = {0};
 	int result = 0;
 
-	vmm->is_receiving = true;
 	while (range.first < vmm->device_count && !result) {
 		size_t left = vmm->device_count - range.first;
 
@@ -482,6 +516,5 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
 		if (!result && gcr_task_stopped(vmm->drive.task))
 			result = gcr_drive_stopped(error);
 	}
-	vmm->is_receiving = false;
 	return result;
 }

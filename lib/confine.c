@@ -71,11 +71,26 @@
 static const char *const calls_of_driver[] = {CALLS_BASIC, CALLS_DRIVER, NULL};
 /* fs/stop.c */
 static const char *const calls_of_halt[] = {
-	CALLS_BASIC,  "access",		  "clone",	 "clone3",
-	"getdents64", "getrandom",	  "kill",	 "lseek",
-	"openat",     "pidfd_open",	  "pidfd_getfd", "pidfd_send_signal",
-	"ptrace",     "process_vm_readv", "readlink",	 "readlinkat",
-	"wait4",      "waitid",		  NULL,
+	CALLS_BASIC,
+	"access",
+	"clone",
+	"clone3",
+	"fstatfs",
+	"getdents64",
+	"getrandom",
+	"kill",
+	"lseek",
+	"openat",
+	"pidfd_open",
+	"pidfd_getfd",
+	"pidfd_send_signal",
+	"ptrace",
+	"process_vm_readv",
+	"readlink",
+	"readlinkat",
+	"wait4",
+	"waitid",
+	NULL,
 };
 static const char *const calls_of_drain[] = {CALLS_BASIC, NULL};
 

@@ -3,18 +3,24 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 int gcr_page_map(int fd, const struct gcr_page **ret_page)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
 	int seals = fcntl(fd, F_GET_SEALS);
 	const struct gcr_page *page;
+	struct statfs system;
 	struct stat status;
 	void *memory;
 
+	/* A page of hugetlbfs that its owner gives back is a SIGBUS where none is left. */
+	if (fstatfs(fd, &system) < 0 || system.f_type != TMPFS_MAGIC)
+		return -EPROTO;
 	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
 	    status.st_size < (off_t)sizeof(*page))
 		return -EPROTO;

@@ -44,7 +44,7 @@
 #include "test/fuzz/peer.h"
 
 /* What a verb on the liar may take, and what an answer may be late where others run too. */
-#define TIMEOUT_USEC (100 * GCR_USEC_PER_MSEC)
+#define TIMEOUT_USEC (300 * GCR_USEC_PER_MSEC)
 #define LATE_USEC    (4 * GCR_USEC_PER_SEC)
 /* And how long all of it may take to settle when the liar is dead. */
 #define SETTLE_USEC  (15 * GCR_USEC_PER_SEC)
