@@ -485,13 +485,18 @@ int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_process *process = vmm->drive.process;
 	struct gcr_hand_over request = {0};
+	int result;
 
 	if (shrinking_pays(vmm))
 		request.flags |= GCR_HAND_OVER_SHRINK;
 	pthread_mutex_lock(&process->lock);
 	snprintf(request.generation, sizeof(request.generation), "%s", process->generation);
 	pthread_mutex_unlock(&process->lock);
-	return ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
+	result = ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
+	/* The workers have been let go of then. */
+	if (!result && gcr_task_stopped(vmm->drive.task))
+		return gcr_drive_stopped(error);
+	return result;
 }
 
 int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
