@@ -40,6 +40,18 @@
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
 
+/*
+ * While a program is waited for that may never answer, or come: who has written has an answer at
+ * the deadline, and others get the workers then.
+ */
+static void keep_no_one(struct gcr_vmm *vmm)
+{
+	gcr_drive_check_answer(&vmm->drive);
+	if (gcr_task_stopped(vmm->drive.task) ||
+	    gcr_clock_usec() >= gcr_task_deadline_usec(vmm->drive.task))
+		gcr_vmm_close_sessions(vmm);
+}
+
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
@@ -56,8 +68,7 @@ int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error 
 				       error);
 		if ((result != -EBUSY && result != -ENOTCONN) || gcr_clock_usec() >= until_usec)
 			break;
-		/* It may never come; who has written has a deadline. */
-		gcr_drive_check_answer(&vmm->drive);
+		keep_no_one(vmm);
 	}
 	if (result < 0)
 		return result;
@@ -75,11 +86,7 @@ static void disconnect(struct gcr_vmm *vmm)
 /* What else matters while an answer is waited for: 0 goes on. */
 static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	gcr_drive_check_answer(&vmm->drive);
-	/* Who waits for a program that may never answer keeps others from no worker. */
-	if (gcr_task_stopped(vmm->drive.task) ||
-	    gcr_clock_usec() >= gcr_task_deadline_usec(vmm->drive.task))
-		gcr_vmm_close_sessions(vmm);
+	keep_no_one(vmm);
 	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
 	if (vmm->halt) {
 		if (gcr_clock_usec() >= vmm->halt_ends_usec)
@@ -248,8 +255,7 @@ int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 		/* Nothing in the program can forbid that its gate opens. */
 		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
 			return result;
-		/* It answers, but never as it should. */
-		gcr_drive_check_answer(&vmm->drive);
+		keep_no_one(vmm);
 		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
 	}
 	return 0;
