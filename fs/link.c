@@ -398,8 +398,10 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 			return result;
 		if (ret_message->header.sequence == link->sequence)
 			return 0;
-		/* The answer to a request that was given up. */
+		/* The answer to a request that was given up. There may be no end of them. */
 		gcr_message_close_fds(ret_message);
+		if (left_usec <= 0)
+			return -ETIMEDOUT;
 	}
 }
 

@@ -42,14 +42,37 @@
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
 
+/*
+ * While a program is waited for that may never answer, or come: its writer has an answer at the
+ * deadline, and others get the GPUs and the workers (fs/drive_stall.c).
+ */
+static void keep_no_one(struct gcr_vmm *vmm)
+{
+	vmm->drive.is_halted = vmm->halt;
+	gcr_drive_check_stall(&vmm->drive);
+	gcr_drive_check_answer(&vmm->drive);
+}
+
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
 {
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
 	struct gcr_link_facts facts;
 	int result;
 
 	if (vmm->link)
 		return 0;
-	result = gcr_link_take(vmm->drive.process, timeout_usec, &vmm->link, error);
+	gcr_drive_begin_wait(&vmm->drive);
+	for (;;) {
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		result = gcr_link_take(vmm->drive.process,
+				       left_usec < SLICE_USEC ? left_usec : SLICE_USEC, &vmm->link,
+				       error);
+		if ((result != -EBUSY && result != -ENOTCONN) || gcr_clock_usec() >= until_usec)
+			break;
+		keep_no_one(vmm);
+	}
+	gcr_drive_end_wait(&vmm->drive);
 	if (result < 0)
 		return result;
 	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
@@ -78,25 +101,12 @@ static void extend_halt(struct gcr_vmm *vmm)
 	vmm->halt_looked_usec = now_usec;
 }
 
-/* What a message means for the wait: 0 goes on waiting. */
-static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr_error *error)
+/* What else matters while an answer is waited for: 0 goes on. */
+static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	int result = gcr_link_receive(vmm->link, vmm->halt ? HALT_SLICE_USEC : SLICE_USEC, message);
-
-	if (!result)
-		return 1;
-	if (result == -EINTR)
-		return gcr_error_set(error, ESRCH, "process %d has ended",
-				     (int)vmm->drive.process->pid);
-	if (result != -ETIMEDOUT) {
-		disconnect(vmm);
-		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
-	}
-	vmm->drive.is_halted = vmm->halt;
-	gcr_drive_check_stall(&vmm->drive);
+	keep_no_one(vmm);
 	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
 	if (vmm->halt) {
-		gcr_drive_check_answer(&vmm->drive);
 		extend_halt(vmm);
 		if (gcr_clock_usec() >= vmm->halt_ends_usec)
 			gcr_halt_end(TAKE_PTR(vmm->halt));
@@ -106,8 +116,34 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, struct gcr
 		gcr_vmm_close_sessions(vmm);
 	if (gcr_drive_must_leave(&vmm->drive))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
-	gcr_drive_check_answer(&vmm->drive);
 	return 0;
+}
+
+/*
+ * A message: 1; 0 goes on waiting. @looked_usec is when we last looked around: a library that sends
+ * one message after the other does not keep us from it.
+ */
+static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *looked_usec,
+		    struct gcr_error *error)
+{
+	int64_t slice_usec = vmm->halt ? HALT_SLICE_USEC : SLICE_USEC;
+	int result = gcr_link_receive(vmm->link, slice_usec, message);
+
+	if (!result && gcr_clock_usec() - *looked_usec < slice_usec)
+		return 1;
+	if (!result || result == -ETIMEDOUT) {
+		int looked = look_around(vmm, error);
+
+		*looked_usec = gcr_clock_usec();
+		if (looked < 0 && !result)
+			gcr_message_close_fds(message);
+		return looked < 0 ? looked : !result;
+	}
+	if (result == -EINTR)
+		return gcr_error_set(error, ESRCH, "process %d has ended",
+				     (int)vmm->drive.process->pid);
+	disconnect(vmm);
+	return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 }
 
 /* Read an answer; 0 if it says that the request was done. */
@@ -132,6 +168,7 @@ static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *pay
 			     struct gcr_error *error)
 {
 	struct gcr_error import_error = {0};
+	int64_t looked_usec = gcr_clock_usec();
 	int import_result = 0;
 	int result;
 
@@ -148,7 +185,7 @@ static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *pay
 	for (;;) {
 		struct gcr_range range;
 
-		result = wait_one(vmm, message, error);
+		result = wait_one(vmm, message, &looked_usec, error);
 		if (result < 0)
 			return result;
 		if (!result)
@@ -169,6 +206,9 @@ static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *pay
 		gcr_message_close_fds(message);
 	}
 	result = take_answer(vmm, message, error);
+	/* The workers may have been let go of, because of that. */
+	if (!result && import_result < 0 && gcr_task_stopped(vmm->drive.task))
+		return gcr_drive_stopped(error);
 	if (!result && import_result < 0) {
 		*error = import_error;
 		result = import_result;
@@ -248,7 +288,10 @@ int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 		/* Nothing in the program can forbid that its gate opens. */
 		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
 			return result;
+		gcr_drive_begin_wait(&vmm->drive);
+		keep_no_one(vmm);
 		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
+		gcr_drive_end_wait(&vmm->drive);
 	}
 	return 0;
 }
@@ -488,13 +531,18 @@ int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_process *process = vmm->drive.process;
 	struct gcr_hand_over request = {0};
+	int result;
 
 	if (shrinking_pays(vmm))
 		request.flags |= GCR_HAND_OVER_SHRINK;
 	pthread_mutex_lock(&process->lock);
 	snprintf(request.generation, sizeof(request.generation), "%s", process->generation);
 	pthread_mutex_unlock(&process->lock);
-	return ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
+	result = ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
+	/* The workers have been let go of then. */
+	if (!result && gcr_task_stopped(vmm->drive.task))
+		return gcr_drive_stopped(error);
+	return result;
 }
 
 int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)

@@ -44,7 +44,7 @@
 #include "test/fuzz/peer.h"
 
 /* What a verb on the liar may take, and what an answer may be late where others run too. */
-#define TIMEOUT_USEC (100 * GCR_USEC_PER_MSEC)
+#define TIMEOUT_USEC (300 * GCR_USEC_PER_MSEC)
 #define LATE_USEC    (4 * GCR_USEC_PER_SEC)
 /* And how long all of it may take to settle when the liar is dead. */
 #define SETTLE_USEC  (15 * GCR_USEC_PER_SEC)
@@ -71,6 +71,8 @@ static void start_daemon(void)
 		vendor->memory_link = strdup("/nowhere/");
 		CHECK(vendor->memory_link && !gcr_helpers_create(NULL, &vendor->helpers));
 	}
+	if (geteuid())
+		served.only_uid = geteuid();
 	served.options.simulator = 1;
 	served.options.runtime_directory = directory;
 	served.options.store_bytes = 512ull << 20;
@@ -267,6 +269,9 @@ static size_t prepare(void)
 
 	/* Descriptors that nobody closes are to be noticed, and tables of them to be small. */
 	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+	/* The store is a mount of ours alone, and ends with us. */
+	if (!geteuid())
+		CHECK(!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	snprintf(directory, sizeof(directory), "%s/gpucrfs-fuzz-XXXXXX", parent ? parent : "/tmp");
 	CHECK(mkdtemp(directory) && !chmod(directory, 0755));
 	snprintf(socket_path, sizeof(socket_path), "%s/socket", directory);

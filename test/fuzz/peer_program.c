@@ -126,13 +126,13 @@ static void fill(uint64_t *words, size_t count, uint64_t seed)
 		words[i] = seed * UINT64_C(0x9e3779b97f4a7c15) + i;
 }
 
-static int make_contents(uint64_t seed)
+static int make_contents(uint64_t seed, bool is_filled)
 {
 	int fd = memfd_create("vram", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	static _Thread_local uint64_t words[8192];
 
-	CHECK(fd >= 0);
-	for (size_t at = 0; at < PEER_EXTENT_BYTES; at += sizeof(words)) {
+	CHECK(fd >= 0 && !ftruncate(fd, PEER_EXTENT_BYTES));
+	for (size_t at = 0; is_filled && at < PEER_EXTENT_BYTES; at += sizeof(words)) {
 		fill(words, GCR_ARRAY_SIZE(words), seed + at);
 		CHECK(pwrite(fd, words, sizeof(words), (off_t)at) == sizeof(words));
 	}
@@ -177,7 +177,9 @@ static void make_memory(struct peer_program *program, size_t device_count, size_
 			.kind = i < device_count ? GCR_MEMORY_DEVICE : GCR_MEMORY_MANAGED,
 		};
 		peer_gpu_uuid(program->gpu, extent->gpu);
-		program->memory[i].fd = make_contents(program->seed + i * 77);
+		/* Of a lying one nobody looks at the contents. */
+		program->memory[i].fd =
+			make_contents(program->seed + i * 77, !program->script.count);
 	}
 }
 
@@ -484,6 +486,9 @@ static void flood(struct peer_program *program, const struct answer *answer, boo
 
 static void connect_again(struct peer_program *program);
 
+/* Those after which a daemon may ask once more, and others. */
+static const uint32_t refusals[] = {EBUSY, ETIMEDOUT, ESRCH, ENOTCONN, EIO, ENOMEM, EOPNOTSUPP};
+
 /* False: no answer is to follow. */
 static bool lie(struct peer_program *program, struct answer *answer)
 {
@@ -549,7 +554,7 @@ static bool lie(struct peer_program *program, struct answer *answer)
 		flood(program, answer, false);
 		break;
 	case AGAIN:
-		answer->result.error = next(program) % 2 ? EBUSY : ETIMEDOUT;
+		answer->result.error = (int32_t)refusals[next(program) % GCR_ARRAY_SIZE(refusals)];
 		break;
 	case CLOSED:
 		connect_again(program);
@@ -566,7 +571,7 @@ static bool lie(struct peer_program *program, struct answer *answer)
 	case SILENT:
 		return false;
 	case STUBBORN:
-		program->stubborn = next_number(program);
+		program->stubborn = refusals[next(program) % GCR_ARRAY_SIZE(refusals)];
 		break;
 	case FLOOD_FOR_EVER:
 		flood(program, answer, true);
