@@ -276,13 +276,19 @@ static int await_reply(struct look *look)
 		r = -ETIMEDOUT;
 	}
 	while (r == -ETIMEDOUT) {
+		bool is_last;
+
 		r = gcr_looker_process_receive(look->looker, wait_usec, look->has_data,
 					       &look->reply);
-		wait_usec = DEADLINE_USEC / 4;
-		if (r == -ETIMEDOUT &&
-		    (gcr_clock_usec() - began_usec > STARVED_FACTOR * look->deadline_usec ||
-		     !gcr_looker_process_runs(look->looker)))
+		if (r != -ETIMEDOUT)
 			break;
+		wait_usec = DEADLINE_USEC / 4;
+		is_last = gcr_clock_usec() - began_usec > STARVED_FACTOR * look->deadline_usec ||
+			  !gcr_looker_process_runs(look->looker);
+		/* It may have answered between the two. */
+		if (is_last)
+			return gcr_looker_process_receive(look->looker, 0, look->has_data,
+							  &look->reply);
 	}
 	return r;
 }

@@ -98,7 +98,7 @@ bool gcr_looker_process_runs(const struct gcr_looker *looker)
 	if (gcr_file_read(path, &text, NULL) < 0)
 		return false;
 	name_end = strrchr(text, ')');
-	return name_end && (name_end[2] == 'R' || name_end[2] == 'S');
+	return name_end && name_end[2] == 'R';
 }
 
 bool gcr_looker_process_reap(struct gcr_looker *looker)

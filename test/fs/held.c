@@ -58,7 +58,7 @@ static void tell(void)
 	if (state.is_told)
 		return;
 	state.is_told = true;
-	printf("%d\n", (int)state.pid);
+	puts("held");
 	fflush(stdout);
 }
 
@@ -198,11 +198,12 @@ static void *take_signals(void *data)
 
 static void be_held_in_exec(int fd)
 {
-	char *const arguments[] = {"sleep", "1000", NULL};
+	char program[] = "/bin/sleep", seconds[] = "1000";
+	char *const arguments[] = {program, seconds, NULL};
 
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
 		fail("file");
-	execv("/bin/sleep", arguments);
+	execv(program, arguments);
 	fail("/bin/sleep");
 }
 
@@ -231,6 +232,16 @@ static void be_held_with_lock(int fd, const char *path)
 		pause();
 }
 
+static void await_signal(void)
+{
+	sigset_t signals;
+	int number;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGUSR2);
+	sigwait(&signals, &number);
+}
+
 static void be_process(const char *how, const char *device, uid_t uid, int ready_fd)
 {
 	char path[4096];
@@ -247,6 +258,9 @@ static void be_process(const char *how, const char *device, uid_t uid, int ready
 		fail("files");
 	if (mmap(NULL, 4096, PROT_READ, MAP_SHARED, device_fd, 0) == MAP_FAILED)
 		fail(device);
+	printf("%d\n", (int)getpid());
+	fflush(stdout);
+	await_signal();
 	if (!strcmp(how, "exec"))
 		be_held_in_exec(fd);
 	else if (!strcmp(how, "page"))
@@ -270,8 +284,9 @@ static void *wait_for_process(void *data)
 
 int main(int argc, char **argv)
 {
-	char *with_others[] = {argv[0], "-oallow_other", NULL};
-	struct fuse_args arguments = FUSE_ARGS_INIT(argc == 5 ? 2 : 1, with_others);
+	char with_others[] = "-oallow_other";
+	char *fuse_arguments[] = {argv[0], with_others, NULL};
+	struct fuse_args arguments = FUSE_ARGS_INIT(argc == 5 ? 2 : 1, fuse_arguments);
 	pthread_t signal_thread, ready_thread;
 	sigset_t signals;
 	int fds[2];
@@ -286,13 +301,15 @@ int main(int argc, char **argv)
 	session = fuse_session_new(&arguments, &operations, sizeof(operations), NULL);
 	if (!session || fuse_session_mount(session, argv[2]) || pipe2(fds, O_CLOEXEC) < 0)
 		return 1;
+	sigaddset(&signals, SIGUSR2);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	state.pid = fork();
 	if (!state.pid) {
 		close(fds[0]);
 		be_process(argv[1], argv[3], argc == 5 ? (uid_t)atoi(argv[4]) : 0, fds[1]);
 	}
 	close(fds[1]);
-	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+	sigdelset(&signals, SIGUSR2);
 	if (state.pid < 0 || pthread_create(&signal_thread, NULL, take_signals, &signals) ||
 	    pthread_create(&ready_thread, NULL, wait_for_process, &fds[0]))
 		fail("start");
