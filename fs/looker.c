@@ -35,6 +35,12 @@
 #define SILENT_USER_MAX 16 /* with more silent processes a user is not looked at */
 #define SLOW_USER_MAX	2  /* looks at one user's processes that take long, at a time */
 
+/* With so many silent processes, of the user or of all, others of theirs get less time. */
+#define PATIENT_USER_MAX 2
+#define PATIENT_MAX	 8
+#define HURRIED_MAX	 64 /* with more of all users there is no patience left */
+#define HURRIED_USEC	 (100 * GCR_USEC_PER_MSEC)
+
 #define SOON_USEC     (20 * GCR_USEC_PER_MSEC) /* a look that takes longer is slow */
 #define DEADLINE_USEC (1 * GCR_USEC_PER_SEC)
 #define SUMMING_USEC  (20 * GCR_USEC_PER_SEC) /* of smaps_rollup, which is slow by itself */
@@ -246,17 +252,25 @@ static void get_rid_of(struct gcr_looker *looker, uid_t uid)
 
 /* ---- one look ---- */
 
-/* It takes long: whose process is it? -EBUSY: that user's others are being waited for. */
+/*
+ * It takes long: whose process is it? -EBUSY: that user's others are being waited for, or too many
+ * have been silent.
+ */
 static int become_slow(struct look *look)
 {
 	uid_t uid = user_of(look->request->pid);
+	unsigned int silent;
 	struct slow *slow;
 
 	GCR_LOCK_SCOPE(&pool.lock);
 	look->uid = uid;
+	silent = pool.silent.count;
 	slow = find_slow_locked(uid);
-	if (!slow)
+	if (!slow || silent > HURRIED_MAX)
 		return -EBUSY;
+	if (silent > PATIENT_MAX || gcr_silent_count(&pool.silent, uid) > PATIENT_USER_MAX ||
+	    gcr_silent_has(&pool.silent, look->request->pid))
+		look->deadline_usec = HURRIED_USEC;
 	slow->uid = uid;
 	slow->count++;
 	look->is_slow = true;
@@ -266,7 +280,7 @@ static int become_slow(struct look *look)
 static int await_reply(struct look *look)
 {
 	int64_t began_usec = gcr_clock_usec();
-	int64_t wait_usec = look->deadline_usec - SOON_USEC;
+	int64_t wait_usec;
 	int r = gcr_looker_process_receive(look->looker, SOON_USEC, look->has_data, &look->reply);
 
 	if (r == -ETIMEDOUT) {
@@ -275,6 +289,7 @@ static int await_reply(struct look *look)
 			return r;
 		r = -ETIMEDOUT;
 	}
+	wait_usec = look->deadline_usec - SOON_USEC;
 	while (r == -ETIMEDOUT) {
 		bool is_last;
 
@@ -682,10 +697,7 @@ void gcr_looker_stop(void)
 bool gcr_looker_is_silent(pid_t pid)
 {
 	GCR_LOCK_SCOPE(&pool.lock);
-	for (unsigned int i = 0; i < pool.silent.count; i++)
-		if (pool.silent.entries[i].pid == pid)
-			return true;
-	return false;
+	return gcr_silent_has(&pool.silent, pid);
 }
 
 void gcr_looker_figures(struct gcr_looker_figures *ret_figures)

@@ -97,6 +97,14 @@ void gcr_silent_forget(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kin
 			remove_entry(silent, i);
 }
 
+bool gcr_silent_has(const struct gcr_silent *silent, pid_t pid)
+{
+	for (unsigned int i = 0; i < silent->count; i++)
+		if (silent->entries[i].pid == pid)
+			return true;
+	return false;
+}
+
 unsigned int gcr_silent_count(const struct gcr_silent *silent, uid_t uid)
 {
 	unsigned int count = 0;

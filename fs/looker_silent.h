@@ -43,6 +43,9 @@ void gcr_silent_note(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind 
 /* It has answered a look of @kind. */
 void gcr_silent_forget(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind kind);
 
+/* Has it been silent, and not answered since? */
+bool gcr_silent_has(const struct gcr_silent *silent, pid_t pid);
+
 /* How many silent processes that user has, those whose pause is over too. */
 unsigned int gcr_silent_count(const struct gcr_silent *silent, uid_t uid);
 
