@@ -47,6 +47,7 @@
 #define STARVED_FACTOR \
 	5 /* a helper that runs, on a machine with much to do, gets so many times that */
 #define FREE_WAIT_USEC (2 * GCR_USEC_PER_SEC) /* for a helper */
+#define SAY_USEC       (10 * GCR_USEC_PER_SEC)
 #define KILL_WAIT_USEC (50 * GCR_USEC_PER_MSEC)
 
 struct slow {
@@ -72,6 +73,7 @@ static struct {
 	unsigned int abandoned_count;
 	struct gcr_silent silent;
 	uint64_t kills;
+	int64_t said_usec; /* when it was last logged that helpers fail */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* One look. */
@@ -337,6 +339,21 @@ static int look_once(struct look *look)
 	return r;
 }
 
+static void say_failure(const struct look *look, int result)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		if (pool.said_usec && now_usec - pool.said_usec < SAY_USEC)
+			return;
+		pool.said_usec = now_usec;
+	}
+	gcr_log(LOG_ERR, look->request->pid, "the helper that looks at it fails: %s",
+		strerror(-result));
+}
+
 /* The outcome; if it is 0 the caller gives look->looker back. */
 static int perform(struct look *look)
 {
@@ -348,8 +365,7 @@ static int perform(struct look *look)
 	if (r == -EPIPE || r == -EPROTO)
 		r = look_once(look);
 	if (r == -EPIPE || r == -EPROTO) {
-		gcr_log(LOG_ERR, look->request->pid, "the helper that looks at it fails: %s",
-			strerror(-r));
+		say_failure(look, r);
 		r = -EIO;
 	}
 	if (r < 0)
