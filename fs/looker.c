@@ -26,7 +26,7 @@
 #include "lib/procfs.h"
 
 #define HELPERS_MAX 8
-#define IDLE_MAX    2 /* more of them end */
+#define IDLE_MAX    4 /* more of them end */
 
 /* Helpers that cannot be killed: of all users, and of one. */
 #define ABANDONED_MAX	   16
@@ -221,35 +221,31 @@ static int take_helper(struct gcr_looker **ret_looker)
 	return result;
 }
 
-static void give_back(struct gcr_looker *looker)
-{
-	{
-		GCR_LOCK_SCOPE(&pool.lock);
-
-		pthread_cond_signal(&pool.changed);
-		if (pool.idle_count < IDLE_MAX) {
-			pool.idle[pool.idle_count++] = TAKE_PTR(looker);
-			return;
-		}
-		pool.count--;
-	}
-	/* It is in no look, and ends at once. */
-	if (!gcr_looker_process_kill(looker, KILL_WAIT_USEC))
-		gcr_looker_process_free(looker);
-}
-
-/* Kill it. One that does not end is kept in mind. */
+/* Kill it. One that does not end is kept in mind, and reaped later. */
 static void get_rid_of(struct gcr_looker *looker, uid_t uid)
 {
 	bool has_ended = gcr_looker_process_kill(looker, KILL_WAIT_USEC);
 
 	GCR_LOCK_SCOPE(&pool.lock);
-	pool.kills++;
 	pool.count--;
 	pthread_cond_signal(&pool.changed);
 	if (!has_ended)
 		pool.abandoned[pool.abandoned_count++] =
 			(struct abandoned){.looker = looker, .uid = uid};
+}
+
+static void give_back(struct gcr_looker *looker)
+{
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		if (pool.idle_count < IDLE_MAX) {
+			pool.idle[pool.idle_count++] = looker;
+			pthread_cond_signal(&pool.changed);
+			return;
+		}
+	}
+	get_rid_of(looker, (uid_t)-1);
 }
 
 /* ---- one look ---- */
@@ -313,6 +309,7 @@ static int await_reply(struct look *look)
 static void note_outcome(const struct look *look, int result)
 {
 	GCR_LOCK_SCOPE(&pool.lock);
+	pool.kills += result < 0;
 	if (look->is_slow)
 		end_slow_locked(look->uid);
 	if (result == -ETIMEDOUT || result == -EBUSY)

@@ -18,6 +18,7 @@ from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, 
 OTHER = NOBODY - 1
 BOUND_SEC = 20 * SLOW  # seconds, on a machine that does much else
 HELPERS_MAX = 8        # fs/looker.c
+IDLE_MAX = 4
 ABANDONED_USER_MAX = 2
 
 
@@ -111,6 +112,7 @@ def refused(machine, one):
     """A verb on the held process itself ends, and says why."""
     result = soon(f'freeze of the one in {one.how}', lambda: machine.write(one.pid, 'freeze'))
     equal(result, 'ETIMEDOUT')
+    equal(soon('its status', lambda: machine.status(one.pid))['answers'], 'no')
     words = soon('its error', lambda: machine.error(one.pid))
     check('does not let itself be looked at' in words, words)
 
@@ -131,7 +133,8 @@ def in_way(how):
         else:
             wait_for(lambda: machine.write(held[0].pid, 'freeze') not in ('ETIMEDOUT', 'EBUSY'),
                      'it to be seen again')
-        wait_for(lambda: len(machine.lookers()) <= 2, 'helpers to end')
+            wait_for(lambda: machine.status(held[0].pid)['answers'] == 'yes', 'it to answer')
+        wait_for(lambda: len(machine.lookers()) <= IDLE_MAX, 'helpers to end')
 
 
 def test_in_exec():
