@@ -15,6 +15,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/proc_cgroup.h"
+#include "lib/proc_source.h"
 #include "lib/procfs.h"
 
 const struct gcr_obstacle *gcr_obstacle_find(const struct gcr_obstacle *obstacles, size_t count,
@@ -112,6 +113,9 @@ int gcr_look_explain(int r, const struct gcr_look *look)
 				     (int)look->pid);
 	if (r == -ESRCH)
 		return gcr_error_set(look->error, ESRCH, "process %d has ended", (int)look->pid);
+	if (gcr_proc_is_silent(r))
+		return gcr_error_set(look->error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
+				     (int)look->pid);
 	if (r < 0 && r != -EOPNOTSUPP)
 		return gcr_error_set(look->error, -r, "process %d: cannot read /proc: %s",
 				     (int)look->pid, strerrordesc_np(-r));
@@ -139,7 +143,10 @@ static int check_running(const struct gcr_look *look)
 	while ((entry = readdir(tasks))) {
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
-		if (gcr_proc_stat((pid_t)strtol(entry->d_name, NULL, 10), &stat) < 0)
+		r = gcr_proc_stat((pid_t)strtol(entry->d_name, NULL, 10), &stat);
+		if (gcr_proc_is_silent(r))
+			return r;
+		if (r < 0)
 			continue;
 		if (stat.state == 'T')
 			return gcr_error_set(look->error, EOPNOTSUPP,

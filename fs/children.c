@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Comparing a program's descriptors with its descendants', by kcmp(2), and its mappings, by where
- * in the file they are. Blocks only on /proc.
+ * in the file they are.
  */
 #include "fs/children.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <linux/kcmp.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "lib/cleanup.h"
+#include "lib/proc_source.h"
 #include "lib/proc_tree.h"
 #include "lib/procfs.h"
 
@@ -33,23 +28,6 @@ struct kept {
 	struct gcr_proc_span *spans;
 	size_t spans_count;
 };
-
-/* Numbers in the names of a directory of /proc. */
-static int each_number(const char *path, int (*visit)(int number, void *data), void *data)
-{
-	_cleanup_closedir_ DIR *directory = opendir(path);
-	struct dirent *entry;
-	int result = 0;
-
-	while (directory && !result && (entry = readdir(directory))) {
-		char *end;
-		long number = strtol(entry->d_name, &end, 10);
-
-		if (end != entry->d_name && !*end && number >= 0)
-			result = visit((int)number, data);
-	}
-	return result;
-}
 
 struct search {
 	pid_t pid;
@@ -70,20 +48,12 @@ static bool is_of_memory(const struct search *search, const char *link)
 	return false;
 }
 
-static int note_fd(int fd, void *data)
+static int note_fd(int fd, const char *target, void *data)
 {
 	struct search *search = data;
-	char path[64];
-	char target[256];
-	ssize_t length;
 	int *longer;
 
-	if (fd < LOWEST_KEPT)
-		return 0;
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)search->pid, fd);
-	length = readlink(path, target, sizeof(target) - 1);
-	target[length > 0 ? length : 0] = '\0';
-	if (!is_of_memory(search, target))
+	if (fd < LOWEST_KEPT || !is_of_memory(search, target))
 		return 0;
 	longer = reallocarray(search->kept.fds, search->kept.count + 1, sizeof(*longer));
 	if (!longer)
@@ -134,15 +104,42 @@ static int check_children_of(struct search *search, pid_t pid)
 	return search->result;
 }
 
-/* A forked child has its parent's numbers. */
+/* A forked child has its parent's numbers. 1, 0, -ETIMEDOUT, -EBUSY. */
+static int shares_kept(const struct search *search, pid_t child)
+{
+	bool is_same[GCR_PROC_SAME_MAX];
+	size_t count;
+	int r;
+
+	for (size_t i = 0; i < search->kept.count; i += count) {
+		count = search->kept.count - i;
+		if (count > GCR_PROC_SAME_MAX)
+			count = GCR_PROC_SAME_MAX;
+		r = gcr_proc_same_files(search->pid, child, search->kept.fds + i, count, is_same);
+		if (r < 0)
+			return gcr_proc_is_silent(r) ? r : 0;
+		if (memchr(is_same, true, count))
+			return 1;
+	}
+	return 0;
+}
+
 static int check_process(pid_t child, void *data)
 {
 	struct search *search = data;
 	struct gcr_proc_stat stat;
+	int maps = 0, shares = 0;
 
-	if (search->kept.spans_count &&
-	    gcr_proc_each_span(child, search->memory_device, is_inherited, search) == 1 &&
-	    !gcr_proc_stat(child, &stat)) {
+	if (search->kept.spans_count)
+		maps = gcr_proc_each_span(child, search->memory_device, is_inherited, search);
+	if (!gcr_proc_is_silent(maps))
+		shares = shares_kept(search, child);
+	if (gcr_proc_is_silent(maps) || gcr_proc_is_silent(shares)) {
+		search->result = gcr_error_set(search->error, ETIMEDOUT,
+					       "its child %d " GCR_PROC_SILENT_WORDS, (int)child);
+		return search->result;
+	}
+	if (maps == 1 && !gcr_proc_stat(child, &stat)) {
 		search->result = gcr_error_set(
 			search->error, EOPNOTSUPP,
 			"its child %d (%s) has inherited mappings of its GPU memory, which would "
@@ -150,12 +147,7 @@ static int check_process(pid_t child, void *data)
 			(int)child, stat.comm);
 		return search->result;
 	}
-	for (size_t i = 0; i < search->kept.count; i++) {
-		unsigned long fd = (unsigned long)search->kept.fds[i];
-
-		if (syscall(SYS_kcmp, search->pid, child, KCMP_FILE, fd, fd) != 0 ||
-		    gcr_proc_stat(child, &stat) < 0)
-			continue;
+	if (shares == 1 && !gcr_proc_stat(child, &stat)) {
 		search->result = gcr_error_set(
 			search->error, EOPNOTSUPP,
 			"its child %d (%s) holds descriptors of its GPU memory, which would stay "
@@ -173,18 +165,20 @@ int gcr_children_check(pid_t pid, const char *const *memory_links, const char *m
 				.memory_links = memory_links,
 				.memory_device = memory_device,
 				.error = error};
-	char path[32];
 	int result;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-	result = each_number(path, note_fd, &search);
+	result = gcr_proc_each_link(pid, note_fd, &search);
+	if (memory_device && result != -ENOMEM && !gcr_proc_is_silent(result))
+		result = gcr_proc_each_span(pid, memory_device, note_span, &search);
 	/* What cannot be seen is as good as none. */
-	if (!result && memory_device &&
-	    gcr_proc_each_span(pid, memory_device, note_span, &search) == -ENOMEM)
-		result = -ENOMEM;
-	if (result < 0)
-		gcr_error_set(error, -result, "out of memory");
-	else if (search.kept.count || search.kept.spans_count)
+	if (result == -ENOMEM)
+		gcr_error_set(error, ENOMEM, "out of memory");
+	else if (gcr_proc_is_silent(result))
+		result = gcr_error_set(error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
+				       (int)pid);
+	else
+		result = 0;
+	if (!result && (search.kept.count || search.kept.spans_count))
 		result = check_children_of(&search, pid);
 	free(search.kept.fds);
 	free(search.kept.spans);

@@ -20,35 +20,25 @@
 #include "lib/clock.h"
 #include "lib/procfs.h"
 
-#define PATH_BYTES 64
+#define PATH_BYTES 32
 
-/* The file of a namespace of a thread, "self" for ours. */
-static int stat_namespace(const char *who, const char *name, struct stat *ret_stat)
+/* 1, 0, or -errno. *@ret_fd (may be NULL) is held open: no later namespace is taken for it. */
+static int is_in_ours(pid_t pid, const char *name, int *ret_fd)
 {
+	_cleanup_close_ int fd = -1;
 	char path[PATH_BYTES];
-
-	snprintf(path, sizeof(path), "/proc/%s/ns/%s", who, name);
-	return stat(path, ret_stat) < 0 ? -errno : 0;
-}
-
-/* 1, 0, or -errno. */
-static int is_in_ours(const char *who, const char *name)
-{
 	struct stat ours, its;
-	int result = stat_namespace("self", name, &ours);
+	int result = gcr_proc_open_namespace(pid, name, &fd);
 
-	if (!result)
-		result = stat_namespace(who, name, &its);
-	return result < 0 ? result : ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
-}
-
-/* Held open, so that a later namespace cannot be taken for this one. */
-static int open_namespace(const char *who)
-{
-	char path[PATH_BYTES];
-
-	snprintf(path, sizeof(path), "/proc/%s/ns/pid", who);
-	return open(path, O_RDONLY | O_CLOEXEC);
+	if (result < 0)
+		return result;
+	snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
+	if (stat(path, &ours) < 0 || fstat(fd, &its) < 0)
+		return -errno;
+	result = ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
+	if (!result && ret_fd)
+		*ret_fd = TAKE_FD(fd);
+	return result;
 }
 
 void gcr_credentials_take_ids(const struct fuse_ctx *caller,
@@ -64,22 +54,18 @@ void gcr_credentials_take_ids(const struct fuse_ctx *caller,
 void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials *ret_credentials)
 {
 	struct gcr_proc_status status;
-	char who[16];
 	int local;
 
 	gcr_credentials_take_ids(caller, ret_credentials);
 	/* The caller is in a pid namespace that is not below ours. */
 	if (caller->pid <= 0 || gcr_proc_status(caller->pid, &status) < 0)
 		return;
-	snprintf(who, sizeof(who), "%d", (int)caller->pid);
-	local = is_in_ours(who, "pid");
+	local = is_in_ours(caller->pid, "pid", &ret_credentials->namespace_fd);
 	/* The caller is not dumpable, and we are not root. */
 	if (local == -EACCES)
 		local = status.ns_pids_count == 1;
 	ret_credentials->is_local = local == 1;
-	if (!local)
-		ret_credentials->namespace_fd = open_namespace(who);
-	if (is_in_ours(who, "user") == 1)
+	if (is_in_ours(caller->pid, "user", NULL) == 1)
 		ret_credentials->capabilities = status.effective_capabilities;
 }
 

@@ -31,8 +31,6 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* What CRIU may take of unlinked files into its images. */
-#define GHOST_BYTES_MAX	 (256ull << 20)
 /* So long it may take to let go of the tree once it has been told to give up. */
 #define CRIU_GRACE_USEC	 (10 * GCR_USEC_PER_SEC)
 #define CRIU_LOOK_USEC	 (50 * GCR_USEC_PER_MSEC)
@@ -40,7 +38,6 @@
 #define PARK_MARGIN_MSEC 60000
 /* For somebody else's CRIU: `thaw` ends it, or this time. */
 #define PARK_MSEC	 1800000
-#define PLUGIN_FILES_MAX 8
 /* Of images besides memory. */
 #define IMAGES_BYTES	 (16ull << 20)
 
@@ -96,72 +93,11 @@ static void unpark_all(struct gcr_dump *dump)
 		gcr_unpark(process);
 }
 
-/* Beginnings of the links of files that CRIU's plugins see to; NULL ends the list. -ENOMEM. */
-static int list_plugin_files(const struct gcr_dump *dump, char *paths[PLUGIN_FILES_MAX + 1])
-{
-	const char *directory = dump->daemon->device_directory;
-	size_t count = 0;
-
-	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {
-		const struct gcr_backend *backend = gcr_backends[i];
-
-		if (!(dump->vendors & 1u << i) || !backend->criu_plugin)
-			continue;
-		/* All that the simulator has there. */
-		if (dump->daemon->options.simulator) {
-			if (asprintf(&paths[0], "%s/", directory) >= 0)
-				return 0;
-			paths[0] = NULL;
-			return -ENOMEM;
-		}
-		/* This vendor's are the same in every device directory. */
-		for (size_t j = 0; backend->memory_links[j] && count < PLUGIN_FILES_MAX; j++)
-			if (!(paths[count++] = strdup(backend->memory_links[j])))
-				return -ENOMEM;
-		for (size_t j = 0; backend->criu_devices[j] && count < PLUGIN_FILES_MAX; j++)
-			if (asprintf(&paths[count++], "%s/%s", directory,
-				     backend->criu_devices[j]) < 0) {
-				paths[count - 1] = NULL;
-				return -ENOMEM;
-			}
-	}
-	return 0;
-}
-
-static int look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
-			 struct gcr_error *error)
-{
-	char *plugin_files[PLUGIN_FILES_MAX + 1] = {NULL};
-	struct gcr_opens_options options = {
-		.tcp = dump->task->command->tcp,
-		.ghost_limit_max_bytes = GHOST_BYTES_MAX,
-		.criu_version = dump->criu_version,
-		.plugin_files = (const char *const *)plugin_files,
-		.reader = dump->owner_rights,
-		.may_be_private = gcr_command_is_root(dump->task->command),
-	};
-	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
-	struct stat stat;
-	int result = list_plugin_files(dump, plugin_files);
-
-	if (!pids || result < 0)
-		result = gcr_error_set(error, ENOMEM, "out of memory");
-	for (size_t i = 0; i < dump->count && !result; i++)
-		pids[i] = dump->members[i].proc.pid;
-	if (!fstatat(AT_FDCWD, dump->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
-		options.mount_device = stat.st_dev;
-	if (!result)
-		result = gcr_opens_scan(pids, dump->count, &options, ret_opens, error);
-	for (size_t i = 0; i < PLUGIN_FILES_MAX; i++)
-		free(plugin_files[i]);
-	return result;
-}
-
 /* What a GPU process has open a freeze may close; what the others have stays. */
 static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
-	int result = look_at_opens(dump, &opens, error);
+	int result = gcr_dump_look_at_opens(dump, &opens, error);
 
 	for (size_t i = 0; !result && i < opens->findings_count; i++) {
 		const struct gcr_open_finding *finding = &opens->findings[i];
@@ -396,7 +332,7 @@ static int look_at_rights(struct gcr_dump *dump, struct gcr_error *error)
 
 	if (!dump->owner_rights)
 		return 0;
-	result = look_at_opens(dump, &opens, error);
+	result = gcr_dump_look_at_opens(dump, &opens, error);
 	for (size_t i = 0; !result && i < opens->findings_count; i++)
 		if (opens->findings[i].verdict == GCR_OPEN_REFUSED &&
 		    opens->findings[i].error.number == EPERM) {
@@ -429,7 +365,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	int result;
 
 	set_phase(dump, "open-files");
-	result = look_at_opens(dump, &dump->opens, error);
+	result = gcr_dump_look_at_opens(dump, &dump->opens, error);
 	if (!result)
 		result = gcr_opens_refusal(dump->opens, error);
 	if (!result && dump->opens->is_private)

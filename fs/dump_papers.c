@@ -242,8 +242,6 @@ static int make_papers(const struct gcr_dump *dump, const struct gcr_dump_member
 		calloc(1, sizeof(*manifest));
 	struct gcr_vendor *vendor;
 	struct gcr_hello hello = {0};
-	ssize_t length;
-	char path[64];
 	int result = 0;
 
 	if (!manifest)
@@ -263,9 +261,7 @@ static int make_papers(const struct gcr_dump *dump, const struct gcr_dump_member
 	manifest->start_ticks = member->proc.start_ticks;
 	manifest->uid = dump->uid;
 	memcpy(manifest->comm, member->proc.comm, sizeof(manifest->comm));
-	snprintf(path, sizeof(path), "/proc/%d/exe", (int)member->proc.pid);
-	length = readlink(path, manifest->exe, sizeof(manifest->exe) - 1);
-	manifest->exe[length > 0 ? length : 0] = '\0';
+	gcr_proc_link(member->proc.pid, "exe", manifest->exe, sizeof(manifest->exe));
 	vendor = process ? process->vendor : gcr_vendor_of_engine(dump->daemon, "");
 	if (process)
 		gcr_manifest_set_vendor(manifest, vendor->backend->vendor);

@@ -88,6 +88,16 @@ bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
 
+/* ---- dump_opens.c: what the tree has open ---- */
+
+/*
+ * gcr_opens_scan() of the tree, for the caller to destroy. It asks filesystems that may be the
+ * tree's own: -ETIMEDOUT: one has not answered in time; -ECANCELED: the verb is to stop, without
+ * words; -EBUSY: earlier looks still wait.
+ */
+int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
+			   struct gcr_error *error);
+
 /* ---- dump_papers.c: what goes into the place besides CRIU's images ---- */
 
 /* -EBUSY: one of them has been frozen in a way that cannot be dumped. */

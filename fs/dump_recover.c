@@ -32,10 +32,15 @@
 
 /* ---- CRIU ---- */
 
+/* Others' processes are not CRIU, and can keep those waiting that look at them. */
 static bool works_in(pid_t pid, const struct stat *images)
 {
+	struct gcr_proc_status status;
 	char path[64];
 	struct stat stat_buffer;
+
+	if (gcr_proc_status(pid, &status) < 0 || status.real_uid != getuid())
+		return false;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, IMAGES_FD);
 	return !stat(path, &stat_buffer) && stat_buffer.st_dev == images->st_dev &&

@@ -26,6 +26,7 @@
 #include "fs/unseen.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_source.h"
 
 /* Roll back to running from wherever the driver is. */
 static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
@@ -136,6 +137,9 @@ static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error
 	r = gcr_link_facts(process, &facts);
 	if (r == -ENOTCONN)
 		r = gcr_link_facts_unconnected(process, &facts);
+	if (gcr_proc_is_silent(r))
+		return gcr_error_set(error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
+				     (int)process->pid);
 	if (r < 0 && r != -ENOTCONN)
 		return gcr_error_set(error, r == -ESRCH ? ESRCH : EOPNOTSUPP,
 				     "its preload library is not connected, and what it has done "

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/daemon.h"
@@ -221,14 +220,6 @@ struct look {
 	bool is_found;
 };
 
-static ssize_t read_page(const struct look *look, uintptr_t start, void *to, size_t bytes)
-{
-	struct iovec here = {.iov_base = to, .iov_len = bytes};
-	struct iovec there = {.iov_base = (void *)start, .iov_len = bytes};
-
-	return process_vm_readv(look->pid, &here, 1, &there, 1, 0);
-}
-
 /* One that cannot be read may be the one. */
 static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
 {
@@ -239,7 +230,7 @@ static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
 
 	if (end - start < GCR_PAGE_BYTES_LEAST)
 		return 0;
-	return read_page(look, start, &head, sizeof(head)) != sizeof(head) ||
+	return gcr_proc_peek(look->pid, start, &head, sizeof(head)) < 0 ||
 	       head.magic != GCR_PAGE_MAGIC || gcr_vendor_has_library(look->vendor, head.flags);
 }
 
@@ -263,18 +254,19 @@ static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 {
 	struct look *look = data;
 	_cleanup_free_ struct gcr_page *page = NULL;
-	ssize_t length;
+	int r;
 
 	if (end - start < GCR_PAGE_BYTES_LEAST)
 		return 0;
 	page = malloc(sizeof(*page));
 	if (!page)
 		return -ENOMEM;
-	length = read_page(look, start, page, sizeof(*page));
-	if (length < 0)
-		return -errno;
-	if (length != sizeof(*page) || page->magic != GCR_PAGE_MAGIC ||
-	    page->version != GCR_PAGE_VERSION)
+	/* The slots are not asked for. */
+	memset(page->slots, 0, sizeof(page->slots));
+	r = gcr_proc_peek(look->pid, start, page, offsetof(struct gcr_page, slots));
+	if (r < 0)
+		return r == -EFAULT ? -EPROTO : r;
+	if (page->magic != GCR_PAGE_MAGIC || page->version != GCR_PAGE_VERSION)
 		return -EPROTO;
 	if (!gcr_vendor_has_library(look->vendor, page->flags))
 		return 0;

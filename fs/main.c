@@ -28,6 +28,7 @@
 #include "fs/helper.h"
 #include "fs/place.h"
 #include "fs/log.h"
+#include "fs/looker.h"
 #include "fs/loop.h"
 #include "fs/metrics.h"
 #include "fs/operation.h"
@@ -221,6 +222,7 @@ static int start_scan(struct gcr_daemon *daemon, struct gcr_error *error)
 	struct gcr_scan_config config = {
 		.only_uid = daemon->only_uid,
 		.ignore = ignore_pid,
+		.look = gcr_looker_devices,
 		.pass = pass_done,
 		.data = daemon,
 	};
@@ -255,6 +257,11 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 {
 	int result;
 
+	/* Before any other process is looked at. */
+	result = gcr_looker_start(from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
+				  daemon->options.foreground, error);
+	if (result < 0)
+		return result;
 	result = gcr_event_log_create(&daemon->events);
 	if (!result)
 		result = gcr_refusals_create(geteuid(), &daemon->refusals);
@@ -354,6 +361,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_metrics_destroy(daemon->metrics);
 	gcr_refusals_destroy(daemon->refusals);
 	gcr_event_log_unref(daemon->events);
+	gcr_looker_stop();
 }
 
 /*

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/link.h"
@@ -112,21 +111,13 @@ static int clear_at(uintptr_t start, uintptr_t end, void *data)
 	const size_t head_bytes = offsetof(struct gcr_page, slots);
 	_cleanup_free_ struct gcr_page *head = malloc(sizeof(*head));
 	const pid_t *pid = data;
-	uint32_t no = 0;
-	struct iovec here = {.iov_base = head, .iov_len = head_bytes};
-	struct iovec there = {.iov_base = (void *)start, .iov_len = head_bytes};
 
 	if (!head || end - start < sizeof(*head))
 		return 0;
-	if (process_vm_readv(*pid, &here, 1, &there, 1, 0) != (ssize_t)head_bytes ||
-	    head->magic != GCR_PAGE_MAGIC || head->version != GCR_PAGE_VERSION || !head->is_parked)
+	if (gcr_proc_peek(*pid, start, head, head_bytes) < 0 || head->magic != GCR_PAGE_MAGIC ||
+	    head->version != GCR_PAGE_VERSION || !head->is_parked)
 		return 0;
-	here = (struct iovec){.iov_base = &no, .iov_len = sizeof(no)};
-	there = (struct iovec){
-		.iov_base = (void *)(start + offsetof(struct gcr_page, is_parked)),
-		.iov_len = sizeof(no),
-	};
-	process_vm_writev(*pid, &here, 1, &there, 1, 0);
+	gcr_proc_poke(*pid, start + offsetof(struct gcr_page, is_parked), 0);
 	return 1;
 }
 

@@ -26,6 +26,7 @@
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_source.h"
 #include "lib/proc_tree.h"
 
 #define BUCKETS	   1024
@@ -222,9 +223,12 @@ bool gcr_process_has_ended(struct gcr_process *process)
 bool gcr_process_is_going(struct gcr_process *process)
 {
 	struct gcr_proc_stat stat;
+	int result;
 
-	return gcr_process_has_ended(process) || gcr_proc_stat(process->pid, &stat) < 0 ||
-	       stat.is_exiting;
+	if (gcr_process_has_ended(process))
+		return true;
+	result = gcr_proc_stat(process->pid, &stat);
+	return result < 0 ? !gcr_proc_is_silent(result) : stat.is_exiting;
 }
 
 static struct gcr_process *find_locked(struct gcr_processes *processes, pid_t pid)
@@ -539,6 +543,9 @@ int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_pr
 	    !is_ours(daemon, pid))
 		return -ENOENT;
 	result = gcr_scan_probe(daemon->scan, pid, &holder);
+	/* It is there, and what it is cannot be seen. */
+	if (gcr_proc_is_silent(result))
+		return -ETIMEDOUT;
 	if (result == 1)
 		result = add_process(processes, pid, 0, find_vendor(daemon, holder.devices),
 				     ret_process);
@@ -602,17 +609,20 @@ void gcr_processes_list_free(struct gcr_process **list, size_t count)
 	free(list);
 }
 
-/* Is @ancestor among the parents of @pid? A bound stops a walk that races with exits. */
+/*
+ * Is @ancestor among the parents of @pid? A bound stops a walk that races with exits. It reads
+ * `status` alone, which no process can keep from being read.
+ */
 static bool is_below(pid_t pid, pid_t ancestor)
 {
-	struct gcr_proc_stat stat;
+	struct gcr_proc_status status;
 
 	for (int depth = 0; depth < 1000 && pid > 1; depth++) {
-		if (gcr_proc_stat(pid, &stat) < 0)
+		if (gcr_proc_status(pid, &status) < 0)
 			return false;
-		if (stat.parent == ancestor)
+		if (status.parent == ancestor)
 			return true;
-		pid = stat.parent;
+		pid = status.parent;
 	}
 	return false;
 }
@@ -672,7 +682,8 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 
 		if (!result && !process->launcher && devices & (devices - 1))
 			atomic_store(&process->has_other_vendor, true);
-		if (result < 0 && result != -ESRCH && result != -ENOENT)
+		if (result < 0 && result != -ESRCH && result != -ENOENT &&
+		    !gcr_proc_is_silent(result))
 			gcr_log(LOG_WARNING, holders[i].pid, "cannot be listed: %s",
 				strerror(-result));
 	}

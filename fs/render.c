@@ -17,6 +17,7 @@
 #include "fs/helper.h"
 #include "fs/place.h"
 #include "fs/link.h"
+#include "fs/looker.h"
 #include "fs/operation.h"
 #include "fs/pack_table.h"
 #include "fs/packs.h"
@@ -256,6 +257,12 @@ static void render_registered(const struct view *view, FILE *stream)
 	fputs(view->has_library ? "yes" : "no", stream);
 }
 
+/* Does it let itself be looked at? */
+static void render_answers(const struct view *view, FILE *stream)
+{
+	fputs(gcr_looker_is_silent(view->process->pid) ? "no" : "yes", stream);
+}
+
 /* The GPUs a running process uses now, a frozen one's it came from. */
 static void render_gpus(const struct view *view, FILE *stream)
 {
@@ -438,6 +445,7 @@ static const struct status_key status_keys[] = {
 	{"engine_reason", render_engine_reason, false},
 	{"unknown_functions", render_unknown, false},
 	{"registered", render_registered, false},
+	{"answers", render_answers, false},
 	{"gpus", render_gpus, false},
 	{"vram_bytes", render_vram, false},
 	{"kept_vram_bytes", render_kept_vram, false},

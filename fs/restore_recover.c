@@ -20,6 +20,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_file.h"
+#include "lib/proc_source.h"
 
 #define END_USEC  (60 * GCR_USEC_PER_SEC)
 #define LOOK_USEC (5 * GCR_USEC_PER_MSEC)
@@ -31,7 +32,9 @@ static bool is_root_alive(const struct gcr_place_made *made)
 {
 	_cleanup_close_ int pidfd = -1;
 
-	return made->root && !gcr_proc_open(made->root, made->root_ticks, &pidfd);
+	int result = made->root ? gcr_proc_open(made->root, made->root_ticks, &pidfd) : -ESRCH;
+
+	return !result || gcr_proc_is_silent(result);
 }
 
 pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks)

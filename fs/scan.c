@@ -23,6 +23,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_source.h"
 #include "lib/procfs.h"
 
 #define FIRST_USEC   (50 * GCR_USEC_PER_MSEC)
@@ -49,6 +50,7 @@ struct device {
 
 struct gcr_scan {
 	struct gcr_scan_config config;
+	struct gcr_scan_wanted wanted;
 	struct device devices[GCR_SCAN_DEVICES_MAX];
 
 	pthread_mutex_t lock;
@@ -95,112 +97,39 @@ static int compare_holders(const void *a, const void *b)
 	return left->pid < right->pid ? -1 : left->pid > right->pid;
 }
 
+/* One that does not say is taken for the same: a pidfd tells of its end. */
 static bool start_is(pid_t pid, uint64_t start_ticks)
 {
 	struct gcr_proc_stat stat;
+	int r = gcr_proc_stat(pid, &stat);
 
-	return gcr_proc_stat(pid, &stat) == 0 && stat.start_ticks == start_ticks;
-}
-
-/* A device, and whether the process whose mappings are looked at has one of its files mapped. */
-struct mapping_look {
-	const struct device *device;
-	const char *const *names;
-};
-
-static int is_mapped_device(const char *path, void *data)
-{
-	const struct mapping_look *look = data;
-	size_t length = strlen(look->device->directory);
-
-	if (!look->names)
-		return strcmp(path, look->device->path) == 0;
-	if (strncmp(path, look->device->directory, length) != 0 || path[length] != '/')
-		return 0;
-	path += length + 1;
-	for (size_t i = 0; look->names[i]; i++) {
-		size_t name = strlen(look->names[i]);
-
-		if (!strncmp(path, look->names[i], name) &&
-		    path[name + strspn(path + name, "0123456789")] == '\0')
-			return 1;
-	}
-	return 0;
-}
-
-/*
- * Kernel threads and zombies have no program and no files. A process that ends loses its mappings
- * at the same moment as its program, and its descriptors after that.
- */
-static bool has_program(int process_fd)
-{
-	char start_of_link[1];
-
-	return readlinkat(process_fd, "exe", start_of_link, sizeof(start_of_link)) >= 0 ||
-	       errno != ENOENT;
-}
-
-/* Of which devices: a mask, -errno. */
-static int find_devices(struct gcr_scan *scan, pid_t pid)
-{
-	int found = 0;
-
-	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
-		struct mapping_look look = {&scan->devices[i], scan->config.devices[i].mapped};
-		int r;
-
-		if (!look.device->path)
-			continue;
-		r = gcr_proc_holds_file(pid, look.device->path);
-		/*
-		 * Who only asks NVML opens the device too, and a child inherits it; a context maps
-		 * it.
-		 */
-		if (r > 0)
-			r = gcr_proc_each_mapping(pid, is_mapped_device, &look);
-		if (r < 0)
-			return r;
-		found |= r << i;
-	}
-	return found;
+	return r == 0 ? stat.start_ticks == start_ticks : gcr_proc_is_silent(r);
 }
 
 /*
  * Does the process behind the directory @process_fd (/proc/PID) hold and map a device? 1, 0,
- * -errno (-ESRCH: it has ended or is about to). The start time is read between two looks at that
- * directory, which does not outlive its process.
+ * -errno (-ESRCH: it has ended or is about to). It is asked between two looks at that directory,
+ * which does not outlive its process.
  */
 static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid,
 			struct gcr_scan_holder *ret_holder)
 {
-	struct gcr_proc_stat proc_stat;
+	struct gcr_scan_holder holder = {.pid = pid};
 	struct stat status;
-	int devices;
 	int r;
 
 	if (fstat(process_fd, &status) < 0)
 		return -errno;
 	if (scan->config.only_uid != (uid_t)-1 && status.st_uid != scan->config.only_uid)
 		return 0;
-	if (!has_program(process_fd))
-		return -ESRCH;
-	devices = find_devices(scan, pid);
-	if (!devices && !has_program(process_fd))
-		return -ESRCH;
-	if (devices <= 0)
-		return devices;
-	if (scan->config.ignore && scan->config.ignore(pid, scan->config.data))
-		return 0;
-	r = gcr_proc_stat(pid, &proc_stat);
+	r = scan->config.look(pid, &scan->wanted, &holder.devices, &holder.start_ticks);
 	if (r < 0)
 		return r;
+	if (!holder.devices || (scan->config.ignore && scan->config.ignore(pid, scan->config.data)))
+		return 0;
 	if (faccessat(process_fd, "stat", F_OK, 0) < 0)
 		return -ESRCH;
-	*ret_holder = (struct gcr_scan_holder){
-		.pid = pid,
-		.devices = (unsigned int)devices,
-		.start_ticks = proc_stat.start_ticks,
-	};
+	*ret_holder = holder;
 	return 1;
 }
 
@@ -229,10 +158,10 @@ static int walk(struct gcr_scan *scan, bool known, struct holders *found)
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
 		key.pid = (pid_t)strtol(entry->d_name, NULL, 10);
-		if (known && scan->last.count)
+		if (scan->last.count)
 			old = bsearch(&key, scan->last.list, scan->last.count, sizeof(key),
 				      compare_holders);
-		if (old && start_is(key.pid, old->start_ticks)) {
+		if (known && old && start_is(key.pid, old->start_ticks)) {
 			r = add_holder(found, old);
 			if (r < 0)
 				return r;
@@ -246,6 +175,8 @@ static int walk(struct gcr_scan *scan, bool known, struct holders *found)
 		r = holds_device(scan, process_fd, key.pid, &holder);
 		if (r == 1)
 			r = add_holder(found, &holder);
+		else if (gcr_proc_is_silent(r) && old)
+			r = add_holder(found, old);
 		/* Ended, or not ours to look at: no holder. Without descriptors or memory: no pass.
 		 */
 		if (r == -EMFILE || r == -ENFILE || r == -ENOMEM)
@@ -538,6 +469,20 @@ static int start_thread(struct gcr_scan *scan)
 	return r;
 }
 
+/* -ENAMETOOLONG. */
+static int copy_wanted(const struct gcr_scan_device *from, struct gcr_scan_wanted_device *to)
+{
+	if (strlen(from->path) >= sizeof(to->path))
+		return -ENAMETOOLONG;
+	strcpy(to->path, from->path);
+	for (size_t i = 0; from->mapped && from->mapped[i]; i++) {
+		if (i == GCR_SCAN_MAPPED_MAX || strlen(from->mapped[i]) >= sizeof(to->mapped[i]))
+			return -ENAMETOOLONG;
+		strcpy(to->mapped[i], from->mapped[i]);
+	}
+	return 0;
+}
+
 static int copy_device(const struct gcr_scan_device *from, struct device *to)
 {
 	char *slash;
@@ -565,11 +510,15 @@ int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_
 	if (!scan)
 		return -ENOMEM;
 	scan->config = *config;
+	if (!scan->config.look)
+		scan->config.look = gcr_scan_look;
 	scan->stop_fd = scan->inotify_fd = -1;
 	pthread_mutex_init(&scan->lock, NULL);
 	pthread_cond_init(&scan->done, NULL);
 	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
 		scan->devices[i].watch = scan->devices[i].directory_watch = -1;
+		if (config->devices[i].path && r == 0)
+			r = copy_wanted(&config->devices[i], &scan->wanted.devices[i]);
 		if (config->devices[i].path && r == 0)
 			r = copy_device(&config->devices[i], &scan->devices[i]);
 	}

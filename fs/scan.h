@@ -13,9 +13,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct gcr_scan;
+#include "fs/scan_look.h"
 
-#define GCR_SCAN_DEVICES_MAX 4
+struct gcr_scan;
 
 struct gcr_scan_holder {
 	pid_t pid;
@@ -41,6 +41,14 @@ struct gcr_scan_config {
 
 	/* Not a GPU process although it holds the device (our own helpers). May be NULL. */
 	bool (*ignore)(pid_t pid, void *data);
+
+	/*
+	 * Looks at one process, as gcr_scan_look() does. It may say -ETIMEDOUT or -EBUSY of one
+	 * that does not let itself be looked at: a pass takes over what the last one knew of it.
+	 * NULL: gcr_scan_look() itself, which waits.
+	 */
+	int (*look)(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
+		    uint64_t *ret_start_ticks);
 
 	/*
 	 * A pass over /proc is complete: all holders, in order of pid; whoever is missing did not

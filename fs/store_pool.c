@@ -15,6 +15,7 @@
 
 #include "lib/clock.h"
 #include "lib/extent.h"
+#include "lib/proc_source.h"
 #include "lib/procfs.h"
 
 void gcr_store_pool_file_name(const struct gcr_pool_file *file, char ret_name[GCR_POOL_NAME_BYTES])
@@ -302,8 +303,11 @@ void gcr_store_pool_drop(struct gcr_store *store, pid_t pid, uint64_t start_tick
 static bool is_alive(pid_t pid, uint64_t start_ticks)
 {
 	struct gcr_proc_stat stat;
+	int r = gcr_proc_stat(pid, &stat);
 
-	return !gcr_proc_stat(pid, &stat) && stat.start_ticks == start_ticks && !stat.is_exiting;
+	if (r < 0)
+		return gcr_proc_is_silent(r);
+	return stat.start_ticks == start_ticks && !stat.is_exiting;
 }
 
 /* The file @index of it becomes one of the pool, if that has the room. Lock: store. */

@@ -65,17 +65,13 @@ static void describe_gpus(struct gcr_vmm *vmm, struct gcr_manifest *manifest,
 
 static void describe_process(struct gcr_process *process, struct gcr_manifest *manifest)
 {
-	char path[GCR_PROC_PATH_BYTES];
-	ssize_t length;
 	gid_t gid;
 
 	pthread_mutex_lock(&process->lock);
 	memcpy(manifest->comm, process->comm, sizeof(manifest->comm));
 	pthread_mutex_unlock(&process->lock);
 	gcr_proc_owner(process->pid, &manifest->uid, &gid);
-	gcr_proc_path(path, process->pid, "exe");
-	length = readlink(path, manifest->exe, sizeof(manifest->exe) - 1);
-	manifest->exe[length > 0 ? length : 0] = '\0';
+	gcr_proc_link(process->pid, "exe", manifest->exe, sizeof(manifest->exe));
 }
 
 static int write_papers(struct gcr_vmm *vmm, struct gcr_error *error)

@@ -77,6 +77,12 @@ static const char *const calls_of_halt[] = {
 	"ptrace",     "process_vm_readv", "readlink",	 "readlinkat",
 	"wait4",      "waitid",		  "fstatfs",	 NULL,
 };
+/* fs/gpucr_look.c */
+static const char *const calls_of_look[] = {
+	CALLS_BASIC,  "access", "faccessat", "faccessat2",	 "getdents64", "getrandom",
+	"kcmp",	      "lseek",	"openat",    "process_vm_readv", "readlink",   "process_vm_writev",
+	"readlinkat", NULL,
+};
 static const char *const calls_of_drain[] = {CALLS_BASIC, NULL};
 
 static const struct {
@@ -93,6 +99,9 @@ static const struct {
 				calls_of_driver, true},
 	[GCR_CONFINE_HALT] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_KILL), calls_of_halt,
 			      false},
+	/* /proc/PID/fd is its user's to open. */
+	[GCR_CONFINE_LOOK] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_DAC_READ_SEARCH),
+			      calls_of_look, false},
 	[GCR_CONFINE_DRAIN] = {0, calls_of_drain, false},
 };
 

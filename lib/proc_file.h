@@ -21,8 +21,14 @@ int gcr_proc_error(int number);
  */
 int gcr_file_read(const char *path, char **ret_text, size_t *ret_bytes);
 
-/* The same of /proc/PID/NAME; errors as gcr_proc_error(). */
+/*
+ * The same of /proc/PID/NAME, by way of the source (lib/proc_source.h), if there is one and the
+ * file is not of those that never make their reader wait; errors as gcr_proc_error().
+ */
 int gcr_proc_read(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes);
+
+/* Open it for reading from its beginning, likewise. */
+int gcr_proc_open_file(pid_t pid, const char *name, int *ret_fd);
 
 /* A whole unsigned number, nothing before it and only white space after it. -EINVAL, -ERANGE. */
 int gcr_parse_u64(const char *text, uint64_t *ret_value);

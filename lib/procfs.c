@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/kcmp.h>
 #include <linux/nsfs.h>
 #include <search.h>
 #include <stdio.h>
@@ -18,10 +19,12 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_source.h"
 #include "lib/proc_text.h"
 
 #define LINK_BYTES 4096 /* the kernel cuts a link's text at a page */
@@ -110,10 +113,12 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 		*value++ = '\0';
 		if (strcmp(line, "Tgid") == 0) {
 			status.thread_group = (pid_t)strtol(value, NULL, 10);
+		} else if (strcmp(line, "PPid") == 0) {
+			status.parent = (pid_t)strtol(value, NULL, 10);
 		} else if (strcmp(line, "Uid") == 0) {
 			char *effective;
 
-			strtoul(value, &effective, 10);
+			status.real_uid = (uid_t)strtoul(value, &effective, 10);
 			status.effective_uid = (uid_t)strtoul(effective, NULL, 10);
 		} else if (strcmp(line, "NSpid") == 0) {
 			parse_ns_pids(value, &status);
@@ -179,21 +184,30 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 	return 0;
 }
 
-int gcr_proc_each_file(pid_t pid, int (*visit)(const char *target, void *data), void *data)
+/* One link of /proc/PID/fd, behind those that are there. 0 also if it has been closed since. */
+static int write_link(int directory_fd, const char *name, FILE *stream)
+{
+	char target[LINK_BYTES + 1];
+	ssize_t length = readlinkat(directory_fd, name, target, sizeof(target) - 1);
+
+	if (length < 0)
+		return errno == ENOENT || errno == ENAMETOOLONG ? 0 : gcr_proc_error(errno);
+	target[length] = '\0';
+	fprintf(stream, "%s%c%s%c", name, '\0', target, '\0');
+	return 0;
+}
+
+static int write_links(pid_t pid, FILE *stream)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	char path[GCR_PROC_PATH_BYTES];
 
-	if (pid <= 0)
-		return -ESRCH;
 	gcr_proc_path(path, pid, "fd");
 	directory = opendir(path);
 	if (!directory)
 		return gcr_proc_error(errno);
 	for (;;) {
-		char target[LINK_BYTES + 1];
 		struct dirent *entry;
-		ssize_t length;
 		int r;
 
 		errno = 0;
@@ -205,18 +219,142 @@ int gcr_proc_each_file(pid_t pid, int (*visit)(const char *target, void *data), 
 			return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 0;
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
-		length = readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1);
-		if (length < 0) {
-			/* closed since */
-			if (errno == ENOENT || errno == ENAMETOOLONG)
-				continue;
-			return gcr_proc_error(errno);
-		}
-		target[length] = '\0';
-		r = visit(target, data);
-		if (r)
+		r = write_link(dirfd(directory), entry->d_name, stream);
+		if (r < 0)
 			return r;
 	}
+}
+
+int gcr_proc_links(pid_t pid, char **ret_text, size_t *ret_bytes)
+{
+	_cleanup_free_ char *text = NULL;
+	size_t bytes;
+	FILE *stream;
+	int r;
+
+	if (pid <= 0)
+		return -ESRCH;
+	if (gcr_proc_source())
+		return gcr_proc_source()->links(pid, ret_text, ret_bytes);
+	stream = open_memstream(&text, &bytes);
+	if (!stream)
+		return -ENOMEM;
+	r = write_links(pid, stream);
+	if (fclose(stream) && r == 0)
+		r = -ENOMEM;
+	if (r < 0)
+		return r;
+	*ret_text = TAKE_PTR(text);
+	*ret_bytes = bytes;
+	return 0;
+}
+
+int gcr_proc_each_link(pid_t pid, int (*visit)(int fd, const char *target, void *data), void *data)
+{
+	_cleanup_free_ char *text = NULL;
+	size_t bytes = 0;
+	const char *end;
+	int r = gcr_proc_links(pid, &text, &bytes);
+
+	end = text + bytes;
+	/* The text ends with a NUL; that it has both parts of each entry is looked at. */
+	for (const char *entry = text; r == 0 && entry < end;) {
+		const char *target = entry + strlen(entry) + 1;
+
+		if (target >= end)
+			break;
+		r = visit(atoi(entry), target, data);
+		entry = target + strlen(target) + 1;
+	}
+	return r;
+}
+
+struct file_visit {
+	int (*visit)(const char *target, void *data);
+	void *data;
+};
+
+static int visit_file(int fd, const char *target, void *data)
+{
+	const struct file_visit *files = data;
+
+	return files->visit(target, files->data);
+}
+
+int gcr_proc_each_file(pid_t pid, int (*visit)(const char *target, void *data), void *data)
+{
+	struct file_visit files = {.visit = visit, .data = data};
+
+	return gcr_proc_each_link(pid, visit_file, &files);
+}
+
+int gcr_proc_link(pid_t pid, const char *name, char *ret_target, size_t target_bytes)
+{
+	char path[GCR_PROC_PATH_BYTES];
+	ssize_t length;
+
+	ret_target[0] = '\0';
+	if (pid <= 0)
+		return -ESRCH;
+	if (gcr_proc_source())
+		return gcr_proc_source()->link(pid, name, ret_target, target_bytes);
+	gcr_proc_path(path, pid, name);
+	length = readlink(path, ret_target, target_bytes - 1);
+	ret_target[length > 0 ? length : 0] = '\0';
+	return length < 0 ? gcr_proc_error(errno) : 0;
+}
+
+int gcr_proc_open_namespace(pid_t pid, const char *name, int *ret_fd)
+{
+	char path[GCR_PROC_PATH_BYTES];
+	int fd;
+
+	if (pid <= 0)
+		return -ESRCH;
+	if (gcr_proc_source())
+		return gcr_proc_source()->open_namespace(pid, name, ret_fd);
+	snprintf(path, sizeof(path), "/proc/%d/ns/%.16s", (int)pid, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return gcr_proc_error(errno);
+	*ret_fd = fd;
+	return 0;
+}
+
+int gcr_proc_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes)
+{
+	struct iovec here = {.iov_base = ret, .iov_len = bytes};
+	struct iovec there = {.iov_base = (void *)address, .iov_len = bytes};
+	ssize_t length;
+
+	if (gcr_proc_source())
+		return gcr_proc_source()->peek(pid, address, ret, bytes);
+	length = process_vm_readv(pid, &here, 1, &there, 1, 0);
+	return length < 0 ? -errno : (size_t)length == bytes ? 0 : -EFAULT;
+}
+
+int gcr_proc_poke(pid_t pid, uintptr_t address, uint32_t value)
+{
+	struct iovec here = {.iov_base = &value, .iov_len = sizeof(value)};
+	struct iovec there = {.iov_base = (void *)address, .iov_len = sizeof(value)};
+	ssize_t length;
+
+	if (gcr_proc_source())
+		return gcr_proc_source()->poke(pid, address, value);
+	length = process_vm_writev(pid, &here, 1, &there, 1, 0);
+	return length < 0 ? -errno : (size_t)length == sizeof(value) ? 0 : -EFAULT;
+}
+
+int gcr_proc_same_files(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same)
+{
+	if (count > GCR_PROC_SAME_MAX)
+		return -EINVAL;
+	if (gcr_proc_source())
+		return gcr_proc_source()->same_files(pid, other, fds, count, ret_same);
+	for (size_t i = 0; i < count; i++)
+		ret_same[i] = syscall(SYS_kcmp, pid, other, KCMP_FILE, (unsigned long)fds[i],
+				      (unsigned long)fds[i]) == 0;
+	return 0;
 }
 
 static int is_file(const char *target, void *path)
@@ -259,18 +397,17 @@ static int each_line_of_maps(pid_t pid, int (*visit)(char *line, void *data), vo
 {
 	_cleanup_fclose_ FILE *file = NULL;
 	_cleanup_free_ char *line = NULL;
-	char path[GCR_PROC_PATH_BYTES];
+	_cleanup_close_ int fd = -1;
 	size_t line_bytes = 0;
+	int r = gcr_proc_open_file(pid, "maps", &fd);
 
-	if (pid <= 0)
-		return -ESRCH;
-	gcr_proc_path(path, pid, "maps");
-	file = fopen(path, "re");
+	if (r < 0)
+		return r;
+	file = fdopen(fd, "r");
 	if (!file)
-		return gcr_proc_error(errno);
+		return -errno;
+	fd = -1;
 	for (;;) {
-		int r;
-
 		errno = 0;
 		if (getline(&line, &line_bytes, file) < 0)
 			return feof(file) ? 0 : gcr_proc_error(errno ? errno : EIO);
@@ -398,13 +535,11 @@ static bool in_our_namespace(pid_t pid)
 static int is_at_or_below(const struct stat *above, pid_t target)
 {
 	_cleanup_close_ int namespace = -1;
-	char path[GCR_PROC_PATH_BYTES];
 	struct stat targets;
+	int r = gcr_proc_open_namespace(target, "pid", &namespace);
 
-	gcr_proc_path(path, target, "ns/pid");
-	namespace = open(path, O_RDONLY | O_CLOEXEC);
-	if (namespace < 0)
-		return gcr_proc_error(errno);
+	if (r < 0)
+		return r;
 	for (;;) {
 		int parent;
 
@@ -423,20 +558,22 @@ static int is_at_or_below(const struct stat *above, pid_t target)
 
 int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
 {
+	_cleanup_close_ int namespace = -1;
 	char path[GCR_PROC_PATH_BYTES];
 	struct stat callers;
+	int r;
 
 	if (caller <= 0 || target <= 0)
 		return -ESRCH;
-	gcr_proc_path(path, caller, "ns/pid");
-	if (stat(path, &callers) < 0) {
-		/* Not dumpable, and we are not root. */
-		if (errno != EACCES || !in_our_namespace(caller))
-			return gcr_proc_error(errno);
+	/* Then all that has a number for us is in its namespace, or below it. */
+	if (in_our_namespace(caller)) {
 		gcr_proc_path(path, target, "stat");
 		return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 1;
 	}
-	return is_at_or_below(&callers, target);
+	r = gcr_proc_open_namespace(caller, "pid", &namespace);
+	if (r < 0)
+		return r;
+	return fstat(namespace, &callers) < 0 ? -errno : is_at_or_below(&callers, target);
 }
 
 int gcr_proc_namespace_holds(int namespace_fd, pid_t target)

@@ -27,6 +27,8 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
 /* Signal sets are those of /proc/TID/status: bit N-1 for signal N. */
 struct gcr_proc_status {
 	pid_t thread_group; /* Tgid: differs from the id asked for if that is a thread */
+	pid_t parent;
+	uid_t real_uid;
 	uid_t effective_uid;
 	pid_t ns_pids[GCR_NS_PIDS_MAX]; /* outermost (ours) first */
 	unsigned int ns_pids_count;
@@ -53,6 +55,34 @@ int gcr_proc_holds_file(pid_t pid, const char *path);
  * that; else 0, -ESRCH, -EACCES.
  */
 int gcr_proc_each_file(pid_t pid, int (*visit)(const char *target, void *data), void *data);
+
+/* The same with the descriptor's number. */
+int gcr_proc_each_link(pid_t pid, int (*visit)(int fd, const char *target, void *data), void *data);
+
+/*
+ * All of them at once: for each the number in decimal, a NUL, the target, a NUL. For the caller to
+ * free.
+ */
+int gcr_proc_links(pid_t pid, char **ret_text, size_t *ret_bytes);
+
+/* readlink(2) of /proc/PID/NAME: always ends with a NUL; "" if it has none. -ESRCH, -EACCES. */
+int gcr_proc_link(pid_t pid, const char *name, char *ret_target, size_t target_bytes);
+
+/* The namespace /proc/PID/ns/NAME ("pid", "user"), open. -ESRCH, -EACCES. */
+int gcr_proc_open_namespace(pid_t pid, const char *name, int *ret_fd);
+
+/* Read @bytes of a process's memory. -EFAULT: not so many are there. -EPERM, -ESRCH. */
+int gcr_proc_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes);
+
+/* Write one number there. */
+int gcr_proc_poke(pid_t pid, uintptr_t address, uint32_t value);
+
+/*
+ * Of each of @fds, is it the same open file in both processes (kcmp(2))? One that cannot be
+ * compared is not.
+ */
+#define GCR_PROC_SAME_MAX 512 /* @count at most */
+int gcr_proc_same_files(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same);
 
 /* Calls @visit with every distinct mapped file's path in /proc/PID/maps, likewise. */
 int gcr_proc_each_mapping(pid_t pid, int (*visit)(const char *path, void *data), void *data);

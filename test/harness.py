@@ -681,8 +681,17 @@ class Machine:
     def wait_faulted(self, count=1, seconds=None):
         wait_for(lambda: len(self.faulted()) >= count, f'{count} calls with faults', seconds)
 
+    def lookers(self):
+        """The daemon's children that look at other processes."""
+        with contextlib.suppress(OSError):
+            threads = os.listdir(f'/proc/{self.daemon.pid}/task')
+            children = [int(pid) for thread in threads for pid in
+                        read_file(f'/proc/{self.daemon.pid}/task/{thread}/children').split()]
+            return [pid for pid in children if read_file(f'/proc/{pid}/comm') == 'gpucr-look\n']
+        return []
+
     def helpers(self):
-        """The daemon's children: pids by name."""
+        """The daemon's children that have to do with GPUs: pids by name."""
         children = []
         for name in os.listdir('/proc'):
             if not name.isdigit():
@@ -693,7 +702,7 @@ class Machine:
                 state, parent = fields.rpartition(')')[2].split()[:2]
                 # With the daemon's name it is only just being started, and the daemon waits for it.
                 if int(parent) == self.daemon.pid and state not in 'ZX' and \
-                        comm.startswith('gpucr-'):
+                        comm.startswith('gpucr-') and comm != 'gpucr-look':
                     children.append((int(name), vendor.comm(comm)))
         return sorted(children)
 

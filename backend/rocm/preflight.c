@@ -76,31 +76,18 @@ static int check_environment(const struct gcr_look *look)
 }
 
 /* A dma-buf that is not our library's is the program's, and somebody else may have it too. */
-static int check_exports(const struct gcr_look *look)
+static int check_export(int fd, const char *target, void *data)
 {
-	_cleanup_closedir_ DIR *directory = NULL;
-	struct dirent *entry;
-	char path[64];
+	const struct gcr_look *look = data;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)look->pid);
-	directory = opendir(path);
-	if (!directory)
-		return errno == ENOENT ? -ESRCH : -errno;
-	while ((entry = readdir(directory))) {
-		char target[sizeof(DMABUF)] = "";
-
-		if (!isdigit((unsigned char)entry->d_name[0]) ||
-		    strtol(entry->d_name, NULL, 10) >= LOWEST_KEPT ||
-		    readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1) < 0 ||
-		    strcmp(target, DMABUF) != 0)
-			continue;
-		return gcr_error_set(look->error, EOPNOTSUPP,
-				     "process %d has open %s (descriptor %s): GPU memory may be "
-				     "exported as a dma-buf, whose users would not notice that it "
-				     "moved; close the dma-buf descriptors first",
-				     (int)look->pid, target, entry->d_name);
-	}
-	return 0;
+	if (fd >= LOWEST_KEPT || strncmp(target, DMABUF, strlen(DMABUF)) != 0)
+		return 0;
+	return gcr_error_set(look->error, EOPNOTSUPP,
+			     "process %d has open " DMABUF
+			     " (descriptor %d): GPU memory may be exported as a dma-buf, whose "
+			     "users would not notice that it moved; close the dma-buf descriptors "
+			     "first",
+			     (int)look->pid, fd);
 }
 
 int gcr_hip_preflight(pid_t pid, const char *device_directory, const char *driver_version,
@@ -117,7 +104,7 @@ int gcr_hip_preflight(pid_t pid, const char *device_directory, const char *drive
 	int r = gcr_look_at_process(&look);
 
 	if (r == 0)
-		r = check_exports(&look);
+		r = gcr_proc_each_link(look.pid, check_export, &look);
 	if (r == 0)
 		r = check_environment(&look);
 	return gcr_look_explain(r, &look);

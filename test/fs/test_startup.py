@@ -142,12 +142,17 @@ def test_second_daemon():
 def test_without_helpers():
     """The programs that talk to the driver are not there, or of no use."""
     with Bare() as machine:
-        nothing = f'{machine.directory}/nothing'
+        nothing, little = f'{machine.directory}/nothing', f'{machine.directory}/little'
         os.mkdir(nothing)
+        os.mkdir(little)
+        os.symlink(f'{harness.BUILD}/backend/cuda/gpucr-look', f'{little}/gpucr-look')
         for mode in ('-f',), ():
             result = machine.run(*mode, '-o', machine.sim(), machine.mountpoint,
                                  env={**machine.env, 'GPUCR_HELPER_DIR': nothing})
-            refused(machine, result, f'{nothing}/gpucr-control cannot be started')
+            refused(machine, result, f'{nothing}/gpucr-look cannot be started')
+            result = machine.run(*mode, '-o', machine.sim(), machine.mountpoint,
+                                 env={**machine.env, 'GPUCR_HELPER_DIR': little})
+            refused(machine, result, f'{little}/gpucr-control cannot be started')
             result = machine.run(*mode, '-o', machine.sim(), machine.mountpoint,
                                  env={**machine.env, 'GPUCR_SIM_LIBDIR': nothing,
                                       'LD_LIBRARY_PATH': ''})

@@ -76,11 +76,15 @@ static void check_refused(void)
 	CHECK(execv(program, arguments) < 0 && errno == EPERM);
 	CHECK(socket(AF_INET, SOCK_STREAM, 0) < 0 && errno == EPERM);
 	CHECK(syscall(SYS_unshare, 0) < 0 && errno == EPERM);
-	CHECK(syscall(SYS_process_vm_writev, getpid(), NULL, 0ul, NULL, 0ul, 0ul) < 0 &&
-	      errno == EPERM);
 	CHECK(syscall(SYS_keyctl, 0, 0, 0, 0, 0) < 0 && errno == EPERM);
 	CHECK(syscall(SYS_setuid, geteuid()) < 0 && errno == EPERM);
 	CHECK(syscall(SYS_personality, 0xffffffff) < 0 && errno == EPERM);
+}
+
+static void check_no_writev(void)
+{
+	CHECK(syscall(SYS_process_vm_writev, getpid(), NULL, 0ul, NULL, 0ul, 0ul) < 0 &&
+	      errno == EPERM);
 }
 
 static void as_worker(void)
@@ -96,6 +100,7 @@ static void as_worker(void)
 	if (!HAS_FILTER)
 		return;
 	check_refused();
+	check_no_writev();
 	CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0 && errno == EPERM);
 }
 
@@ -104,8 +109,10 @@ static void as_control(void)
 	check_rights(GCR_CONFINE_CONTROL, UINT64_C(1) << CAP_SYS_PTRACE |
 						  UINT64_C(1) << CAP_DAC_OVERRIDE |
 						  UINT64_C(1) << CAP_KILL);
-	if (HAS_FILTER)
-		check_refused();
+	if (!HAS_FILTER)
+		return;
+	check_refused();
+	check_no_writev();
 }
 
 static void as_halt(void)
@@ -117,12 +124,25 @@ static void as_halt(void)
 	CHECK(socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM);
 }
 
+static void as_look(void)
+{
+	check_rights(GCR_CONFINE_LOOK,
+		     UINT64_C(1) << CAP_SYS_PTRACE | UINT64_C(1) << CAP_DAC_READ_SEARCH);
+	if (!HAS_FILTER)
+		return;
+	check_refused();
+	CHECK(socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM);
+	CHECK(kill(getppid(), 0) < 0 && errno == EPERM);
+	CHECK(ptrace(PTRACE_SEIZE, getppid(), NULL, NULL) < 0 && errno == EPERM);
+}
+
 static void as_drain(void)
 {
 	check_rights(GCR_CONFINE_DRAIN, 0);
 	if (!HAS_FILTER)
 		return;
 	check_refused();
+	check_no_writev();
 	CHECK(open("/dev/null", O_RDONLY | O_CLOEXEC) < 0 && errno == EPERM);
 }
 
@@ -154,6 +174,7 @@ int main(void)
 	in_child(as_worker);
 	in_child(as_control);
 	in_child(as_halt);
+	in_child(as_look);
 	in_child(as_drain);
 	if (geteuid() == 0)
 		in_child(as_user);

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Looking at other processes without waiting for them: helpers (gpucr-look) do it, and one that has
+ * not answered in time is killed. Once started, it is the source of lib/procfs.h and of
+ * lib/proc_file.h for all threads: their functions then take 2 s at most (smaps_rollup: 20 s), and
+ * say -ETIMEDOUT of a process that kept its helper waiting, and -EBUSY, at once, while that process
+ * is left alone (1 s, and up to 16 s when it is silent again).
+ *
+ * One user's processes do not keep others' waiting: several helpers run at a time, two of them at
+ * most wait for processes of the same user, and a user with many silent processes is not looked at
+ * until they have ended or answered. A helper that cannot be killed, because its wait cannot be
+ * ended at all, is left behind and reaped when it ends; the number of these is bounded, for each
+ * user too: then memory is not looked at.
+ */
+#ifndef GCR_FS_LOOKER_H
+#define GCR_FS_LOOKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "fs/scan_look.h"
+#include "lib/error.h"
+
+/*
+ * Once in a program, while it has one thread or all others are in no look. @helper_directory: as
+ * of struct gcr_helpers_config; copied. One helper is started and asked. With words: -EIO it cannot
+ * be started or does not answer, -ENOMEM.
+ */
+int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_error *error);
+
+/* No thread may be in a look. Helpers that cannot be killed are left to init. */
+void gcr_looker_stop(void);
+
+/* gcr_scan_look() by a helper. */
+int gcr_looker_devices(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
+		       uint64_t *ret_start_ticks);
+
+/* Has this process been silent, and not answered since? */
+bool gcr_looker_is_silent(pid_t pid);
+
+struct gcr_looker_figures {
+	unsigned int helpers;	/* that run and can be asked */
+	unsigned int abandoned; /* killed, and still there */
+	unsigned int silent;	/* processes */
+	uint64_t kills;		/* ever */
+};
+void gcr_looker_figures(struct gcr_looker_figures *ret_figures);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files of /proc/PID, and a process's memory, can keep their reader waiting for as long as that
+ * process's user likes: execve(2) holds a lock (exec_update_lock) that most of them take, and it
+ * waits for filesystems; mmap(2) holds another (mmap_lock). Nothing but SIGKILL ends the wait. A
+ * program with threads that must not wait sets a source, which asks a process that can be killed
+ * (fs/looker.h); without one lib/procfs.c and lib/proc_file.c read for themselves.
+ *
+ * Measured on Linux 6.18, of a process in execve(2): stat, maps, environ, smaps_rollup, auxv and
+ * the links exe, fd/N, ns/N wait, and process_vm_readv(2), kcmp(2), pidfd_getfd(2), ptrace(2) too
+ * (older kernels: stat and the links do not). status, comm, cgroup, children, fdinfo, mountinfo,
+ * net/unix and stat(2) of /proc/PID and what is in it do not: these are read without the source.
+ */
+#ifndef GCR_LIB_PROC_SOURCE_H
+#define GCR_LIB_PROC_SOURCE_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/*
+ * Each as the function of lib/procfs.h or lib/proc_file.h that uses it. -ETIMEDOUT: the process did
+ * not let itself be looked at in time; -EBUSY: it did not a moment ago, and was not asked again.
+ */
+struct gcr_proc_source {
+	int (*read)(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes);
+	int (*open)(pid_t pid, const char *name, int *ret_fd);
+	int (*links)(pid_t pid, char **ret_text, size_t *ret_bytes);
+	int (*link)(pid_t pid, const char *name, char *ret_target, size_t target_bytes);
+	int (*open_namespace)(pid_t pid, const char *name, int *ret_fd);
+	int (*peek)(pid_t pid, uintptr_t address, void *ret, size_t bytes);
+	int (*poke)(pid_t pid, uintptr_t address, uint32_t value);
+	int (*same_files)(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same);
+};
+
+/* For all threads; call it while there is one. NULL: none. @source stays the caller's. */
+void gcr_proc_set_source(const struct gcr_proc_source *source);
+const struct gcr_proc_source *gcr_proc_source(void);
+
+/* Is this an answer of a source that got none from the process? */
+static inline bool gcr_proc_is_silent(int result)
+{
+	return result == -ETIMEDOUT || result == -EBUSY;
+}
+
+/* For error texts: "process %d " and this. */
+#define GCR_PROC_SILENT_WORDS                                                                   \
+	"does not let itself be looked at: it is held in execve(2), or in a call that changes " \
+	"its "                                                                                  \
+	"memory; try again when that has returned"
+
+#endif

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""Processes that do not let themselves be looked at. The attack is played for real: a user holds
+processes of his own by a FUSE filesystem that does not answer, in the kernel's calls and locks that
+readers of /proc and of memory wait for (test/fs/held.c)."""
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
+                     read_file, wait_for)
+
+OTHER = NOBODY - 1
+BOUND_SEC = 20 * SLOW  # seconds, on a machine that does much else
+HELPERS_MAX = 8        # fs/looker.c
+IDLE_MAX = 4
+ABANDONED_USER_MAX = 2
+
+
+class Held:
+    """One such process, known to the daemon or not."""
+
+    def __init__(self, machine, how, uid=NOBODY, known=True):
+        self.how = how
+        self.directory = f'{machine.directory}/held-{len(machine.others)}'
+        os.mkdir(self.directory)
+        os.chown(self.directory, uid, uid)
+        device = f'{machine.simulator}/nvidia-uvm'
+        with open(device, 'a', encoding='utf-8'):
+            os.chmod(device, 0o666)
+        machine.others.append(self)
+        self.popen = subprocess.Popen([f'{BUILD}/test/fs/held', how, self.directory, device,
+                                       str(uid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      text=True)
+        self.pid = int(self.popen.stdout.readline())
+        if known:
+            wait_for(lambda: self.pid in machine.pids(), 'the process to be listed')
+        os.kill(self.pid, signal.SIGUSR2)
+        equal(self.popen.stdout.readline(), 'held\n')
+
+    def let_go(self):
+        self.popen.send_signal(signal.SIGUSR1)
+
+    def finish(self):
+        self.popen.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(10)
+        self.popen.kill()
+        self.popen.wait()
+        self.popen.stdout.close()
+        subprocess.run(['umount', '-l', self.directory], check=False, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def attacked(*hows, known=True, **options):
+    """A program of root's, and processes of another user's that are held so."""
+    needs_cuda('the process has the device of CUDA mapped')
+    if not is_root():
+        raise Skip('several users are needed')
+    with Machine(**options) as machine:
+        demo = machine.ready_demo()
+        yield machine, demo, [Held(machine, how, known=known) for how in hows]
+
+
+def soon(what, call):
+    """What it returns; a failure if that takes long, and for ever."""
+    done = []
+    began = time.monotonic()
+
+    def run():
+        try:
+            done.append((call(), None))
+        except BaseException as error:  # pylint: disable=broad-except
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(BOUND_SEC)
+    check(done, f'{what} takes more than {BOUND_SEC} s')
+    print(f'{what}: {time.monotonic() - began:.2f} s', file=sys.stderr)
+    if done[0][1]:
+        raise done[0][1]
+    return done[0][0]
+
+
+def others_go_on(machine, demo):
+    """All that the other users do, and that needs a look at processes."""
+    for _ in range(3):
+        check(demo.pid in soon('ls', machine.pids), 'the other process is not listed')
+        check('processes' in soon('status', lambda: machine.read('status')), 'status')
+    equal(soon('lookup', lambda: machine.state(demo.pid)), 'running')
+    soon('freeze', lambda: machine.must(demo.pid, 'freeze'))
+    equal(soon('status of one', lambda: machine.state(demo.pid)), 'frozen')
+    soon('thaw', lambda: machine.must(demo.pid, 'thaw'))
+    # One that has just started is found at once.
+    new = machine.ready_demo()
+    equal(soon('lookup of a new one', lambda: machine.state(new.pid)), 'running')
+    new.end()
+
+
+def is_bounded(machine, users=1):
+    lookers = machine.lookers()
+    check(len(lookers) <= HELPERS_MAX + users * ABANDONED_USER_MAX, f'helpers: {lookers}')
+
+
+def refused(machine, one):
+    """A verb on the held process itself ends, and says why."""
+    result = soon(f'freeze of the one in {one.how}', lambda: machine.write(one.pid, 'freeze'))
+    equal(result, 'ETIMEDOUT')
+    equal(soon('its status', lambda: machine.status(one.pid))['answers'], 'no')
+    words = soon('its error', lambda: machine.error(one.pid))
+    check('does not let itself be looked at' in words, words)
+
+
+def in_way(how):
+    with attacked(how) as (machine, demo, held):
+        others_go_on(machine, demo)
+        check(held[0].pid in machine.pids(), 'what is known of it is forgotten')
+        refused(machine, held[0])
+        refused(machine, held[0])
+        is_bounded(machine)
+        others_go_on(machine, demo)
+        is_bounded(machine)
+        held[0].let_go()
+        if how == 'exec':
+            # It is another program now, which has the device open and not mapped.
+            wait_for(lambda: held[0].pid not in machine.pids(), 'it to be seen again')
+        else:
+            wait_for(lambda: machine.write(held[0].pid, 'freeze') not in ('ETIMEDOUT', 'EBUSY'),
+                     'it to be seen again')
+            wait_for(lambda: machine.status(held[0].pid)['answers'] == 'yes', 'it to answer')
+        wait_for(lambda: len(machine.lookers()) <= IDLE_MAX, 'helpers to end')
+
+
+def test_in_exec():
+    in_way('exec')
+
+
+def test_page_that_is_not_read():
+    in_way('page')
+
+
+def test_with_the_lock_of_its_memory():
+    in_way('lock')
+
+
+def test_unknown():
+    """The daemon has never seen it: it cannot be found, which is said, and not waited for."""
+    with attacked('exec', known=False) as (machine, demo, held):
+        result = soon('lookup', lambda: harness.error_of(lambda: os.stat(machine.path(held[0].pid))))
+        check(result in ('ETIMEDOUT', 'ENOENT'), result)
+        result = soon('verb', lambda: machine.write(None, f'freeze {held[0].pid}'))
+        check(result in ('ETIMEDOUT', 'ESRCH', 'ENOENT'), result)
+        others_go_on(machine, demo)
+
+
+def test_cancel():
+    """A verb of a held process obeys `cancel`."""
+    with attacked('page') as (machine, demo, held):
+        writer = machine.writer(held[0].pid, 'freeze')
+        soon('cancel', lambda: machine.write(held[0].pid, 'cancel'))
+        check(soon('freeze', writer.result) != 'ok', 'it cannot have been frozen')
+        others_go_on(machine, demo)
+
+
+def test_many_of_one_user():
+    """More than there are helpers, in all ways; and another user's process that is well is seen."""
+    with attacked('exec', 'lock', 'page', 'exec', 'lock', 'exec', 'exec', 'exec', 'exec', 'exec',
+                  known=False) as (machine, demo, held):
+        theirs = machine.ready_demo(uid=OTHER)
+        for _ in range(3):
+            others_go_on(machine, demo)
+            equal(soon('another user', lambda: machine.state(theirs.pid)), 'running')
+            is_bounded(machine)
+
+
+def ends_soon(*hows, at_verb=False):
+    with attacked(*hows) as (machine, _, held):
+        soon('ls', machine.pids)
+        writers = [machine.writer(one.pid, 'freeze') for one in held] if at_verb else []
+        equal(machine.stop(seconds=BOUND_SEC), 0)
+        for writer in writers:
+            check(writer.result() != 'ok', 'it cannot have been frozen')
+
+
+def test_sigterm():
+    ends_soon('exec', 'page', 'lock')
+
+
+def test_sigterm_in_verbs():
+    ends_soon('exec', 'page', 'lock', at_verb=True)
+
+
+def test_start():
+    """A daemon starts beside such processes too."""
+    with attacked('exec', 'lock') as (machine, demo, held):
+        machine.stop()
+        began = time.monotonic()
+        machine.start()
+        check(time.monotonic() - began < BOUND_SEC, 'the start takes long')
+        others_go_on(machine, demo)
+
+
+def test_helper_is_killed():
+    """Its loss is made good at once."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        for _ in range(5):
+            for pid in machine.lookers():
+                harness.try_kill(pid, signal.SIGKILL)
+            check(demo.pid in machine.pids(), 'it is not listed')
+        machine.must(demo.pid, 'freeze')
+        for pid in machine.lookers():
+            harness.try_kill(pid, signal.SIGKILL)
+        machine.must(demo.pid, 'thaw')
+
+
+def test_rights():
+    """The helper has no more rights than it needs, and no files but its own."""
+    with Machine() as machine:
+        machine.ready_demo()
+        pid = machine.lookers()[0]
+        status = harness.parse_keys(read_file(f'/proc/{pid}/status').replace(':', ' '))
+        equal(status['NoNewPrivs'].strip(), '1')
+        kept = 1 << 19 | 1 << 2 if is_root() else 0  # CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH
+        equal(int(status['CapPrm'].strip(), 16) & ~kept, 0)
+        if is_root():
+            check(len(os.listdir(f'/proc/{pid}/fd')) == 4, os.listdir(f'/proc/{pid}/fd'))
+
+
+if __name__ == '__main__':
+    harness.main(globals())

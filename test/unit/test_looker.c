@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * fs/looker.c with the real gpucr-look, and with one that lies, dies or says nothing: this program
+ * itself, under that name.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/looker.h"
+#include "fs/looker_process.h"
+#include "fs/looker_silent.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_file.h"
+#include "lib/proc_source.h"
+#include "lib/procfs.h"
+#include "test/unit/test.h"
+
+#define NOBODYS_PID (1 << 22) /* PID_MAX_LIMIT: no process has it */
+#define SECOND_USEC INT64_C(1000000)
+
+static char directory[] = "/tmp/gpucr-looker.XXXXXX";
+
+/* ---- a helper that lies ---- */
+
+static struct gcr_message message;
+
+static void reply(uint16_t type, uint32_t sequence, int32_t error, uint64_t bytes, size_t more,
+		  int fd)
+{
+	struct {
+		struct gcr_looker_reply head;
+		char data[4096];
+	} packet = {.head = {.error = error, .bytes = bytes, .devices = ~0u}};
+
+	memset(packet.data, 'x', sizeof(packet.data));
+	gcr_message_send(GCR_LOOKER_SOCKET, type, sequence, &packet, sizeof(packet.head) + more,
+			 fd >= 0 ? &fd : NULL, fd >= 0);
+}
+
+/* The first question, and only that of who starts us. */
+static bool is_honest(void)
+{
+	static char text[4096];
+	struct {
+		struct gcr_looker_reply head;
+		char data[4096];
+	} packet = {};
+	const char *flag = getenv("GPUCR_TEST_HONEST");
+	char path[64];
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/honest", flag ? flag : "/nonexistent");
+	if (access(path, F_OK) < 0)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)getppid());
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	got = read(fd, text, sizeof(text));
+	CHECK(got > 0);
+	memcpy(packet.data, text, (size_t)got);
+	packet.head.bytes = (uint64_t)got;
+	return gcr_message_send(GCR_LOOKER_SOCKET, GCR_LOOKER_REPLY, message.header.sequence,
+				&packet, sizeof(packet.head) + (size_t)got, NULL, 0) == 0;
+}
+
+static int lie(const char *how)
+{
+	while (gcr_message_receive(GCR_LOOKER_SOCKET, -1, -1, &message) == 0) {
+		uint32_t sequence = message.header.sequence;
+
+		gcr_message_close_fds(&message);
+		if (is_honest())
+			continue;
+		if (!strcmp(how, "end"))
+			return 1;
+		if (!strcmp(how, "die"))
+			raise(SIGKILL);
+		if (!strcmp(how, "silence"))
+			pause();
+		if (!strcmp(how, "garbage") && write(GCR_LOOKER_SOCKET, "garbage", 7) != 7)
+			return 1;
+		if (!strcmp(how, "sequence"))
+			reply(GCR_LOOKER_REPLY, sequence + 1, 0, 0, 0, -1);
+		if (!strcmp(how, "type"))
+			reply(GCR_MESSAGE_RESULT, sequence, 0, 0, 0, -1);
+		if (!strcmp(how, "long"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, UINT64_MAX, 16, -1);
+		if (!strcmp(how, "short"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, 16, 4096, -1);
+		if (!strcmp(how, "errno"))
+			reply(GCR_LOOKER_REPLY, sequence, -5, 0, 0, -1);
+		if (!strcmp(how, "large errno"))
+			reply(GCR_LOOKER_REPLY, sequence, 1 << 30, 0, 0, -1);
+		/* Well-formed, and not what was asked for. */
+		if (!strcmp(how, "text"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, 300, 300, -1);
+		if (!strcmp(how, "file"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, 0, 0, open("/dev/null", O_RDONLY));
+	}
+	return 0;
+}
+
+/* ---- what is asked ---- */
+
+/* In a program of its own: a looker is started once, and its helpers are this process's children.
+ */
+static void in_child(void (*check)(const char *how), const char *how)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		check(how);
+		exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	if (status)
+		fprintf(stderr, "with a helper of the kind: %s\n", how);
+	CHECK(status == 0);
+}
+
+static unsigned int count_fds(void)
+{
+	unsigned int count = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+static void start_real(void)
+{
+	struct gcr_error error = {0};
+
+	if (gcr_looker_start(getenv("GPUCR_TEST_HELPERS"), true, &error) < 0) {
+		fprintf(stderr, "%s\n", error.words);
+		CHECK(false);
+	}
+}
+
+/* All kinds of looks at ourselves; what each came to. */
+static void look(int result[7])
+{
+	struct gcr_scan_wanted wanted = {.devices[0].path = "/dev/null"};
+	unsigned int devices = 0;
+	uint64_t start_ticks = 0;
+	struct gcr_proc_stat stat;
+	char target[64], data[8];
+	int namespace_fd = -1;
+	size_t bytes = 0;
+	char *text = NULL;
+	const int fd = 0;
+	bool is_same;
+
+	result[0] = gcr_proc_stat(getpid(), &stat);
+	result[1] = gcr_proc_link(getpid(), "exe", target, sizeof(target));
+	result[2] = gcr_proc_open_namespace(getpid(), "pid", &namespace_fd);
+	result[3] = gcr_proc_peek(getpid(), (uintptr_t)directory, data, sizeof(data));
+	result[4] = gcr_proc_same_files(getpid(), getpid(), &fd, 1, &is_same);
+	result[5] = gcr_looker_devices(getpid(), &wanted, &devices, &start_ticks);
+	result[6] = gcr_proc_links(getpid(), &text, &bytes);
+	CHECK(devices < 1u << GCR_SCAN_DEVICES_MAX);
+	if (namespace_fd >= 0)
+		close(namespace_fd);
+	free(text);
+}
+
+static void honest(bool is_so)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/honest", directory);
+	if (!is_so) {
+		CHECK(unlink(path) == 0);
+		return;
+	}
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && close(fd) == 0);
+}
+
+static void start_liar(const char *how)
+{
+	struct gcr_error error = {0};
+
+	CHECK(setenv("GPUCR_TEST_LIE", how, 1) == 0);
+	CHECK(setenv("GPUCR_TEST_HONEST", directory, 1) == 0);
+	honest(true);
+	CHECK(gcr_looker_start(directory, true, &error) == 0);
+	honest(false);
+}
+
+/* Nothing of it is left, whatever the helpers did. */
+static void stop_liar(unsigned int fds)
+{
+	struct gcr_looker_figures figures;
+
+	gcr_looker_figures(&figures);
+	CHECK(figures.abandoned == 0);
+	gcr_looker_stop();
+	CHECK(!gcr_proc_source());
+	CHECK(count_fds() == fds);
+	CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+}
+
+/* It cannot be believed to be one of ours: EIO, of each look. */
+static void with_broken(const char *how)
+{
+	struct gcr_error error = {0};
+	unsigned int fds = count_fds();
+	int result[7];
+
+	setenv("GPUCR_TEST_LIE", how, 1);
+	CHECK(gcr_looker_start(directory, true, &error) == -EIO);
+	CHECK(strstr(error.words, "gpucr-look cannot be started, or does not answer"));
+	start_liar(how);
+	look(result);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(result); i++)
+		CHECK(result[i] == -EIO);
+	stop_liar(fds);
+}
+
+/* It says what a helper could say, of something else. */
+static void with_texts(const char *how)
+{
+	unsigned int fds = count_fds();
+	int result[7];
+
+	start_liar(how);
+	look(result);
+	CHECK(result[0] < 0);
+	for (size_t i = 2; i < 6; i++)
+		CHECK(result[i] == -EIO);
+	stop_liar(fds);
+}
+
+static void with_file(const char *how)
+{
+	unsigned int fds = count_fds();
+	int result[7];
+
+	start_liar(how);
+	look(result);
+	CHECK(result[0] < 0);
+	CHECK(result[2] == -EIO);
+	stop_liar(fds);
+}
+
+/* It is killed at the deadline, and the process left alone. */
+static void with_silence(const char *how)
+{
+	int64_t began_usec = gcr_clock_usec();
+	unsigned int fds = count_fds();
+	struct gcr_looker_figures figures;
+	int result[7];
+
+	start_liar(how);
+	look(result);
+	CHECK(result[0] == -ETIMEDOUT);
+	for (size_t i = 1; i < GCR_ARRAY_SIZE(result); i++)
+		CHECK(result[i] == -EBUSY || result[i] == -ETIMEDOUT);
+	CHECK(gcr_looker_is_silent(getpid()));
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent >= 1 && figures.kills >= 1);
+	CHECK(gcr_clock_usec() - began_usec < 20 * SECOND_USEC);
+	gcr_looker_stop();
+	CHECK(count_fds() == fds);
+}
+
+static int count_mapping(const char *path, void *data)
+{
+	*(unsigned int *)data += !strcmp(path, "/dev/zero");
+	return 0;
+}
+
+/* The real one says what we see for ourselves, large texts too. */
+static void with_real(const char *how)
+{
+	struct gcr_scan_wanted wanted = {.devices[1].path = "/dev/zero"};
+	int zero_fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	const int fds[] = {zero_fd, 0};
+	struct gcr_proc_stat stat, ours;
+	unsigned int devices = 0, mapped = 0;
+	uint64_t start_ticks = 0;
+	char target[4096], expected[4096] = "";
+	char *text, *own_text;
+	size_t bytes, own_bytes;
+	bool is_same[2];
+	int r, fd;
+	pid_t child;
+
+	CHECK(zero_fd >= 0);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, zero_fd, 0) != MAP_FAILED);
+	/* Many lines of maps: each differs from the one before it. */
+	for (int i = 0; i < 2000; i++)
+		CHECK(mmap(NULL, 4096, i % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
+			   -1, 0) != MAP_FAILED);
+	for (int i = 0; i < 900; i++)
+		CHECK((fd = dup(zero_fd)) >= 0 || errno == EMFILE);
+	CHECK(gcr_proc_stat(getpid(), &ours) == 0);
+	CHECK(gcr_proc_links(getpid(), &own_text, &own_bytes) == 0);
+	free(own_text);
+	start_real();
+	CHECK(gcr_proc_stat(getpid(), &stat) == 0 && stat.start_ticks == ours.start_ticks);
+	CHECK(gcr_proc_stat(NOBODYS_PID, &stat) == -ESRCH);
+	CHECK(readlink("/proc/self/exe", expected, sizeof(expected) - 1) > 0);
+	CHECK(gcr_proc_link(getpid(), "exe", target, sizeof(target)) == 0);
+	CHECK(!strcmp(target, expected));
+	CHECK(gcr_proc_open_namespace(getpid(), "pid", &fd) == 0 && close(fd) == 0);
+	CHECK(gcr_proc_peek(getpid(), (uintptr_t)expected, target, sizeof(target)) == 0);
+	CHECK(!memcmp(target, expected, sizeof(target)));
+	CHECK(gcr_proc_peek(getpid(), 1, target, 8) == -EFAULT);
+	r = 0;
+	CHECK(gcr_proc_poke(getpid(), (uintptr_t)&r, 77) == 0 && r == 77);
+	CHECK(gcr_proc_links(getpid(), &text, &bytes) == 0 && bytes > own_bytes);
+	free(text);
+	CHECK(gcr_proc_read(getpid(), "maps", &text, &bytes) == 0 && bytes > 65536);
+	free(text);
+	CHECK(gcr_proc_each_mapping(getpid(), count_mapping, &mapped) == 0 && mapped == 1);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fd = open("/dev/full", O_RDWR);
+		dup2(fd, 0);
+		for (;;)
+			pause();
+	}
+	do
+		r = gcr_proc_same_files(getpid(), child, fds, 2, is_same);
+	while (r == 0 && is_same[1]);
+	CHECK(r == 0 && is_same[0] && !is_same[1]);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	CHECK(gcr_looker_devices(getpid(), &wanted, &devices, &start_ticks) == 0);
+	CHECK(devices == 2 && start_ticks == ours.start_ticks);
+	CHECK(gcr_looker_devices(NOBODYS_PID, &wanted, &devices, &start_ticks) == -ESRCH);
+	gcr_looker_stop();
+	CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+}
+
+/* ---- the table ---- */
+
+static void check_table(void)
+{
+	static struct gcr_silent silent;
+	int64_t now_usec = SECOND_USEC;
+	pid_t child;
+
+	CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_ALL, now_usec));
+	/* Of its memory alone: all else can be looked at. */
+	gcr_silent_note(&silent, getpid(), GCR_SILENT_MEMORY, 7, now_usec);
+	CHECK(gcr_silent_pauses(&silent, getpid(), GCR_SILENT_MEMORY, now_usec));
+	CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_ALL, now_usec));
+	CHECK(!gcr_silent_pauses(&silent, getppid(), GCR_SILENT_MEMORY, now_usec));
+	CHECK(gcr_silent_count(&silent, 7) == 1 && gcr_silent_count(&silent, 8) == 0);
+	/* The pauses grow, up to a bound. */
+	for (int64_t pause = GCR_SILENT_MIN_USEC, i = 0; i < 10; i++) {
+		CHECK(gcr_silent_pauses(&silent, getpid(), GCR_SILENT_MEMORY,
+					now_usec + pause - 1));
+		CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_MEMORY, now_usec + pause));
+		now_usec += pause;
+		gcr_silent_note(&silent, getpid(), GCR_SILENT_MEMORY, 7, now_usec);
+		pause = 2 * pause < GCR_SILENT_TOP_USEC ? 2 * pause : GCR_SILENT_TOP_USEC;
+	}
+	/* An answer of the other kind is none of this. */
+	gcr_silent_note(&silent, getpid(), GCR_SILENT_ALL, 7, now_usec);
+	gcr_silent_forget(&silent, getpid(), GCR_SILENT_ALL);
+	CHECK(gcr_silent_has(&silent, getpid()));
+	gcr_silent_forget(&silent, getpid(), GCR_SILENT_MEMORY);
+	CHECK(!gcr_silent_has(&silent, getpid()) && silent.count == 0);
+
+	/* One that ends makes room, also for the next process of its number. */
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	gcr_silent_note(&silent, child, GCR_SILENT_ALL, 7, now_usec);
+	CHECK(gcr_silent_pauses(&silent, child, GCR_SILENT_MEMORY, now_usec));
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	CHECK(!gcr_silent_pauses(&silent, child, GCR_SILENT_MEMORY, now_usec));
+
+	/* A full table takes another one. */
+	for (int i = 0; i < GCR_SILENT_MAX + 10; i++)
+		gcr_silent_note(&silent, NOBODYS_PID + i, GCR_SILENT_ALL, 7, now_usec + i);
+	CHECK(silent.count == GCR_SILENT_MAX);
+	CHECK(gcr_silent_has(&silent, NOBODYS_PID + GCR_SILENT_MAX + 9));
+	gcr_silent_finish(&silent);
+	CHECK(silent.count == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const broken[] = {"end",  "die",   "garbage", "sequence",   "type",
+					     "long", "short", "errno",	 "large errno"};
+	const char *name = strrchr(argv[0], '/');
+	char path[64], self[4096] = "";
+
+	if (!strcmp(name ? name + 1 : argv[0], GCR_LOOKER_PROGRAM))
+		return lie(getenv("GPUCR_TEST_LIE"));
+	CHECK(getenv("GPUCR_TEST_HELPERS"));
+	CHECK(mkdtemp(directory));
+	CHECK(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
+	snprintf(path, sizeof(path), "%s/%s", directory, GCR_LOOKER_PROGRAM);
+	CHECK(symlink(self, path) == 0);
+	check_table();
+	in_child(with_real, "the real one");
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(broken); i++)
+		in_child(with_broken, broken[i]);
+	in_child(with_texts, "text");
+	in_child(with_file, "file");
+	in_child(with_silence, "silence");
+	CHECK(unlink(path) == 0 && rmdir(directory) == 0);
+	return 0;
+}
