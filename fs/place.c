@@ -14,6 +14,7 @@
 #include "fs/log.h"
 #include "fs/place_name.h"
 #include "fs/process.h"
+#include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/restore.h"
 #include "fs/restored_cgroup.h"
@@ -23,8 +24,7 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-#define PLACES_MAX	    1024
-#define PLACES_PER_USER_MAX 128 /* so that one leaves room for others */
+#define PLACES_MAX 1024
 
 struct gcr_places {
 	struct gcr_daemon *daemon;
@@ -49,6 +49,7 @@ void gcr_place_unref(struct gcr_place *place)
 	gcr_process_unref(place->process);
 	if (place->fd >= 0)
 		close(place->fd);
+	gcr_quota_release(&place->charge);
 	/* Where children of it live on, it stays for them. */
 	if (place->cgroup)
 		gcr_restored_cgroup_remove(place->cgroup);
@@ -59,12 +60,17 @@ void gcr_place_unref(struct gcr_place *place)
 
 GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
 
+/* Whose the lines are in a log that has room for each user. */
+static uid_t event_owner(const struct gcr_place *place)
+{
+	return gcr_quota_owner(place->daemon->quota, place->stat.st_uid);
+}
+
 /* Both logs: its own, and the daemon's, which outlives it. */
-#define TELL(place, ...)                                                               \
-	do {                                                                           \
-		gcr_event_log_append((place)->events, __VA_ARGS__);                    \
-		gcr_event_log_append_of((place)->daemon->events, (place)->stat.st_uid, \
-					__VA_ARGS__);                                  \
+#define TELL(place, ...)                                                                           \
+	do {                                                                                       \
+		gcr_event_log_append((place)->events, __VA_ARGS__);                                \
+		gcr_event_log_append_of((place)->daemon->events, event_owner(place), __VA_ARGS__); \
 	} while (0)
 
 /* Lock: places. */
@@ -75,16 +81,6 @@ static struct gcr_place *find_locked(const struct gcr_places *places, const char
 	while (place && strcmp(place->name, name) != 0)
 		place = place->next;
 	return place;
-}
-
-/* Lock: places. */
-static size_t count_of_user_locked(const struct gcr_places *places, uid_t uid)
-{
-	size_t count = 0;
-
-	for (const struct gcr_place *place = places->list; place; place = place->next)
-		count += place->stat.st_uid == uid;
-	return count;
 }
 
 /* ---- where it comes from, for a next daemon ---- */
@@ -226,6 +222,8 @@ static int add_locked(struct gcr_places *places, const char *name, struct gcr_pl
 					      &place->folder);
 	if (result < 0)
 		return result;
+	gcr_quota_count(places->daemon->quota, GCR_QUOTA_PLACES, place->stat.st_uid, 1,
+			&place->charge);
 	place->state = read_origin(place);
 	place->state_since_usec = (int64_t)place->stat.st_mtim.tv_sec * GCR_USEC_PER_SEC +
 				  place->stat.st_mtim.tv_nsec / 1000;
@@ -288,8 +286,9 @@ void gcr_places_destroy(struct gcr_places *places)
 }
 
 int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
-		   struct gcr_place **ret_place)
+		   struct gcr_place **ret_place, struct gcr_error *error)
 {
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
 	struct gcr_store *store = places->daemon->store;
 	int result = 0;
 
@@ -298,9 +297,13 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 	pthread_mutex_lock(&places->lock);
 	if (find_locked(places, name))
 		result = -EEXIST;
-	else if (places->count >= PLACES_MAX ||
-		 count_of_user_locked(places, uid) >= PLACES_PER_USER_MAX)
-		result = -ENOSPC;
+	else if (places->count >= PLACES_MAX)
+		result = gcr_error_set(error, ENOSPC, "there are %d places already", PLACES_MAX);
+	/* Its own charge follows; nobody takes the last one between, with the list locked. */
+	if (!result)
+		result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge,
+					error);
+	gcr_quota_release(&charge);
 	if (!result)
 		result = gcr_store_make_place(store, name, uid, gid);
 	if (!result) {
@@ -403,6 +406,8 @@ static int drop(struct gcr_place *place, bool even_running)
 		pthread_mutex_unlock(&places->lock);
 		return result;
 	}
+	/* Who still has a reference does not hold the place. */
+	gcr_quota_release(&place->charge);
 	gcr_criu_subject_of_place(place->name, subject);
 	gcr_criu_forget(place->daemon, subject);
 	TELL(place, "%s - gone %s", place->name, even_running ? "ended" : "dropped");
@@ -445,13 +450,19 @@ bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t st
 }
 
 int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
-		    int *ret_fd, struct gcr_error *error)
+		    uid_t uid, int *ret_fd, struct gcr_quota_charge *ret_charge,
+		    struct gcr_error *error)
 {
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
 	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
 	struct gcr_place *known;
 	int fd = -EEXIST;
 	int result;
 
+	/* Before anything ends for it. */
+	result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge, error);
+	if (result < 0)
+		return result;
 	pthread_mutex_lock(&places->lock);
 	known = find_locked(places, name);
 	if (!known || is_name_of_locked(known, pid, start_ticks))
@@ -468,6 +479,8 @@ int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint
 		gcr_place_abort(places, name);
 		return result;
 	}
+	*ret_charge = charge;
+	charge = (struct gcr_quota_charge){0};
 	*ret_fd = fd;
 	return 0;
 }
@@ -490,10 +503,12 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 	pthread_mutex_lock(&places->lock);
 	known = find_locked(places, name);
 	is_its_name = known && is_name_of_locked(known, origin->pid, origin->start_ticks);
-	if (is_its_name)
+	if (is_its_name) {
 		unlist_locked(places, known);
-	else if (known)
+		gcr_quota_release(&known->charge);
+	} else if (known) {
 		result = -EEXIST;
+	}
 	if (!result)
 		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
 	if (!result) {
@@ -642,11 +657,12 @@ static void report(struct gcr_place *place, uid_t uid, const char *verb,
 	gcr_event_log_append(place->events, "%s - verb %s %s%s%s", place->name, verb, name,
 			     *error->words ? " " : "", error->words);
 	if (is_for_all)
-		gcr_event_log_append_of(place->daemon->events, place->stat.st_uid,
+		gcr_event_log_append_of(place->daemon->events, event_owner(place),
 					"%s - verb %s %s", place->name, verb, name);
 	if (error->number)
-		gcr_refusals_log(place->daemon->refusals, uid, 0, "%s: %s: %s: %s", place->name,
-				 verb, name, error->words);
+		gcr_refusals_log(place->daemon->refusals,
+				 gcr_quota_owner(place->daemon->quota, uid), 0, "%s: %s: %s: %s",
+				 place->name, verb, name, error->words);
 	else
 		gcr_log(LOG_INFO, 0, "%s: %s: done", place->name, verb);
 }
