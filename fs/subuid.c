@@ -180,7 +180,8 @@ void gcr_subuids_refresh(struct gcr_subuids *subuids, bool now)
 	fd = open(subuids->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &found) < 0 || !is_trusted(&found)) {
 		if (fd >= 0)
-			gcr_log(LOG_WARNING, 0, "%s is not used: others may write to it",
+			gcr_log(LOG_WARNING, 0,
+				"%s is not used: it has to be a file that root alone may write to",
 				subuids->path);
 		subuids->stat = found;
 		subuids->count = 0;
