@@ -49,6 +49,12 @@ static struct gcr_folder *find_locked(uint32_t number)
 	return folder;
 }
 
+/* Of root's, as dumps have them, it is the place's. */
+static uid_t owner_of(const struct gcr_folder *folder, const struct stat *stat)
+{
+	return stat->st_uid ? stat->st_uid : folder->root_owner;
+}
+
 int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder **ret_folder)
 {
 	_cleanup_(folder_free_cleanup) struct gcr_folder *folder = calloc(1, sizeof(*folder));
@@ -68,7 +74,8 @@ int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder 
 	folder->root_fd = fcntl(config->root_fd, F_DUPFD_CLOEXEC, 0);
 	if (folder->root_fd < 0 || fstat(folder->root_fd, &stat) < 0)
 		return -errno;
-	atomic_init(&folder->owner, stat.st_uid);
+	folder->root_owner = config->owner;
+	atomic_init(&folder->owner, owner_of(folder, &stat));
 	if (gcr_folder_items_init(folder) < 0)
 		return -ENOMEM;
 	pthread_mutex_lock(&folders.lock);
@@ -718,10 +725,10 @@ static int set_root(struct gcr_folder *folder, const struct gcr_folder_attribute
 	int result = set_by_fd(attributes, folder->root_fd);
 	struct stat stat;
 
-	if (!fstat(folder->root_fd, &stat) && stat.st_uid != atomic_load(&folder->owner)) {
-		atomic_store(&folder->owner, stat.st_uid);
+	if (!fstat(folder->root_fd, &stat)) {
+		atomic_store(&folder->owner, owner_of(folder, &stat));
 		if (folder->room)
-			gcr_room_set_owner(folder->room, stat.st_uid);
+			gcr_room_set_owner(folder->room, owner_of(folder, &stat));
 	}
 	return result;
 }

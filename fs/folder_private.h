@@ -87,7 +87,8 @@ struct gcr_folder {
 	struct gcr_folder *next; /* of all */
 	uint32_t number;
 	int root_fd;
-	atomic_uint owner; /* of its root directory: for whom it counts */
+	atomic_uint owner; /* for whom it counts */
+	uid_t root_owner;  /* the same when its directory is root's */
 	bool gives_away;   /* we may make files somebody else's */
 	struct gcr_store *store;
 	int (*touch)(void *data, struct gcr_room **ret_room);

@@ -31,8 +31,9 @@
 
 /* How verbs end, and why writes are refused: gpucrfs(5), ERRORS. The first is success. */
 static const int results[] = {
-	0,	E2BIG,	EACCES, EBUSY,	  ECANCELED,  EEXIST, EINTR, EINVAL,	EIO,
-	ENODEV, ENOMEM, ENOSPC, ENOTCONN, EOPNOTSUPP, EPERM,  ESRCH, ETIMEDOUT,
+	0,	E2BIG,	EACCES,	  EAGAIN,     EBUSY,  ECANCELED, EDQUOT,
+	EEXIST, EINTR,	EINVAL,	  EIO,	      EMFILE, ENFILE,	 ENODEV,
+	ENOMEM, ENOSPC, ENOTCONN, EOPNOTSUPP, EPERM,  ESRCH,	 ETIMEDOUT,
 };
 
 /* One more: all others. */

@@ -52,7 +52,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"user_text", "SIZE", "text that these hold (default 64M)"},
 	{"user_places", "N", "places of one user (default 128)"},
 	{"user_store", "SIZE", "what one user may hold of the store: 64G, 50% (default 80%)"},
-	{"user_verbs", "N", "verbs of one user under way (default 256)"},
+	{"user_verbs", "N", "verbs of one user under way (default 512)"},
 	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
 	{"user_subuids", "FILE", "whose subordinate ids are whose (default /etc/subuid)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
@@ -379,7 +379,7 @@ static int set_user_limits(struct gcr_options *options)
 	static const char *const defaults[GCR_QUOTA_KINDS_COUNT] = {
 		[GCR_QUOTA_CONNECTIONS] = "512", [GCR_QUOTA_OPEN_FILES] = "4096",
 		[GCR_QUOTA_TEXT] = "64M",	 [GCR_QUOTA_PLACES] = "128",
-		[GCR_QUOTA_STORE] = "80%",	 [GCR_QUOTA_VERBS] = "256",
+		[GCR_QUOTA_STORE] = "80%",	 [GCR_QUOTA_VERBS] = "512",
 	};
 	struct gcr_quota_limits *limits = &options->user_limits;
 	uint64_t seconds = USER_TIMEOUT_DEFAULT_SEC;

@@ -24,7 +24,8 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-#define PLACES_MAX 1024
+#define PLACES_MAX  1024
+#define PLACES_ROOT 64 /* of these: users leave them to root */
 
 struct gcr_places {
 	struct gcr_daemon *daemon;
@@ -289,6 +290,7 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 		   struct gcr_place **ret_place, struct gcr_error *error)
 {
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
+	bool is_limited = gcr_quota_is_limited(places->daemon->quota, uid);
 	struct gcr_store *store = places->daemon->store;
 	int result = 0;
 
@@ -297,8 +299,8 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 	pthread_mutex_lock(&places->lock);
 	if (find_locked(places, name))
 		result = -EEXIST;
-	else if (places->count >= PLACES_MAX)
-		result = gcr_error_set(error, ENOSPC, "there are %d places already", PLACES_MAX);
+	else if (places->count >= PLACES_MAX - (is_limited ? PLACES_ROOT : 0))
+		result = gcr_error_set(error, ENOSPC, "there are too many places");
 	/* Its own charge follows; nobody takes the last one between, with the list locked. */
 	if (!result)
 		result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge,
@@ -319,11 +321,10 @@ int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place
 {
 	struct gcr_place *place;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	place = find_locked(places, name);
 	if (place)
 		*ret_place = gcr_place_ref(place);
-	pthread_mutex_unlock(&places->lock);
 	return place ? 0 : -ENOENT;
 }
 
@@ -331,13 +332,12 @@ int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr
 {
 	struct gcr_place *place;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	place = places->list;
 	while (place && place->serial != serial)
 		place = place->next;
 	if (place)
 		*ret_place = gcr_place_ref(place);
-	pthread_mutex_unlock(&places->lock);
 	return place ? 0 : -ENOENT;
 }
 
@@ -346,10 +346,9 @@ int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *pla
 {
 	int result = 0;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	for (struct gcr_place *place = places->list; place && !result; place = place->next)
 		result = visit(place, data);
-	pthread_mutex_unlock(&places->lock);
 	return result;
 }
 
@@ -406,7 +405,6 @@ static int drop(struct gcr_place *place, bool even_running)
 		pthread_mutex_unlock(&places->lock);
 		return result;
 	}
-	/* Who still has a reference does not hold the place. */
 	gcr_quota_release(&place->charge);
 	gcr_criu_subject_of_place(place->name, subject);
 	gcr_criu_forget(place->daemon, subject);
@@ -425,13 +423,9 @@ int gcr_place_drop(struct gcr_place *place)
 /* Is it only another name of this process? Then a dump of that takes its place. Lock: places. */
 static bool is_name_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
 {
-	bool is;
-
-	pthread_mutex_lock(&place->lock);
-	is = place->process && place->process->pid == pid &&
-	     place->process->start_ticks == start_ticks;
-	pthread_mutex_unlock(&place->lock);
-	return is;
+	GCR_LOCK_SCOPE(&place->lock);
+	return place->process && place->process->pid == pid &&
+	       place->process->start_ticks == start_ticks;
 }
 
 bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
@@ -439,13 +433,12 @@ bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t st
 {
 	struct gcr_place *place;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	place = places->list;
 	while (place && !is_name_of_locked(place, pid, start_ticks))
 		place = place->next;
 	if (place)
 		memcpy(ret_name, place->name, GCR_PLACE_NAME_BYTES);
-	pthread_mutex_unlock(&places->lock);
 	return place;
 }
 

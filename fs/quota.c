@@ -197,7 +197,8 @@ static int refuse_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_
 	const struct gcr_quota_kind_words *words = &gcr_quota_kinds[kind];
 	bool is_mib = words->is_bytes;
 
-	quota->refusals[kind]++;
+	/* Who asks without wanting to know the words only tries. */
+	quota->refusals[kind] += error != NULL;
 	return gcr_error_set(error, words->error,
 			     "user %u has %" PRIu64 "%s %s, and %" PRIu64
 			     "%s more would be above the limit of %" PRIu64
