@@ -272,7 +272,7 @@ def test_hostile_user():
             others_work(machine, bobs, roots)
             # 20,000 opens: of a text, and of a file that takes a descriptor each.
             count, errors = take(ALICE, lambda: as_often_as(
-                1500, lambda: os.open(machine.path('metrics'), os.O_RDONLY))).found
+                500, lambda: os.open(machine.path('metrics'), os.O_RDONLY))).found
             check(100 < count < 1000 and errors == ['EDQUOT'], f'{count} {errors}')
             left = 4096 - counts(machine)['open_files']
             for opened in left, 0:
