@@ -17,6 +17,7 @@
 #include "fs/metrics.h"
 #include "fs/operation.h"
 #include "fs/packing.h"
+#include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/tree.h"
 #include "fs/waiter.h"
@@ -225,7 +226,8 @@ static void report_at_root(struct gcr_daemon *daemon, uid_t uid, const char *ver
 
 	if (uid == geteuid())
 		gcr_event_log_append(daemon->events, "- - verb %s %s", verb, name);
-	gcr_refusals_log(daemon->refusals, uid, 0, "%s: %s: %s", verb, name, error->words);
+	gcr_refusals_log(daemon->refusals, gcr_quota_owner(daemon->quota, uid), 0, "%s: %s: %s",
+			 verb, name, error->words);
 }
 
 void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
@@ -246,8 +248,11 @@ void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
 	command.rights = gcr_parties_rights(&parties);
 	if (!result) {
 		verb = gcr_verb_name(command.verb);
-		result = start(request, &parties, process, &command, length, nonblocking, &error);
+		result = gcr_quota_check_timeout(daemon->quota, command.rights.uid,
+						 command.timeout_usec, &error);
 	}
+	if (!result)
+		result = start(request, &parties, process, &command, length, nonblocking, &error);
 	if (!process)
 		gcr_refusals_note(daemon->refusals, command.rights.uid, &error);
 	if (result >= 0)

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include "backend/backend.h"
+#include "fs/quota.h"
 
 struct fuse_session;
 struct gcr_admission;
@@ -55,7 +56,11 @@ struct gcr_options {
 	unsigned int spill_percent; /* of the disk, if it says so; else 0 */
 	char *criu;		    /* -o criu=PATH: the program; NULL: it is looked for */
 	int swap;		    /* -o swap */
-	int no_passthrough;	    /* -o nopassthrough */
+	char *user_most[GCR_QUOTA_KINDS_COUNT]; /* -o user_KIND=, as written; NULL: not given */
+	char *user_timeout;			/* -o user_timeout=SEC, likewise */
+	char *user_subuids;			/* -o user_subuids=FILE */
+	struct gcr_quota_limits user_limits;	/* what they mean */
+	int no_passthrough;			/* -o nopassthrough */
 };
 
 /* The GPUs of one vendor, as the daemon has them. Fixed once it serves. */
@@ -81,6 +86,7 @@ struct gcr_daemon {
 	struct gcr_event_log *events;
 	struct gcr_refusals *refusals;
 	struct gcr_metrics *metrics;
+	struct gcr_quota *quota;
 	struct gcr_loop *loop;
 	struct gcr_gpus *gpus;
 	struct gcr_admission *admission;

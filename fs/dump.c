@@ -252,7 +252,7 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 					    dump->name))
 		gcr_place_name_of(root->comm, root->pid, root->start_ticks, dump->name);
 	result = gcr_place_begin(dump->daemon->places, dump->name, root->pid, root->start_ticks,
-				 &dump->place_fd, error);
+				 command->rights.uid, &dump->place_fd, &dump->place_charge, error);
 	if (result < 0)
 		return result;
 	dump->root_fd = openat(dump->place_fd, "snapshot", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -290,9 +290,10 @@ static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_erro
 		return 0;
 	set_phase(dump, "room");
 	result = gcr_reclaim(dump->task, bytes - dump->room_bytes, &unused, error);
-	if (result == -ECANCELED)
+	if (result == -ECANCELED || result == -EDQUOT)
 		return result;
-	result = gcr_room_take(dump->room, bytes - dump->room_bytes);
+	gcr_room_set_owner(dump->room, dump->uid);
+	result = gcr_room_take(dump->room, 0, bytes - dump->room_bytes);
 	gcr_store_end_claim(dump->daemon->store, dump->task->process->pid,
 			    dump->task->process->start_ticks);
 	if (result < 0)
@@ -428,6 +429,7 @@ static void finish(struct gcr_dump *dump)
 	gcr_file_rights_destroy(dump->owner_rights);
 	free(dump->kept);
 	gcr_room_destroy(dump->room);
+	gcr_quota_release(&dump->place_charge);
 	if (dump->images_fd >= 0)
 		close(dump->images_fd);
 	if (dump->root_fd >= 0)

@@ -28,6 +28,7 @@ struct gcr_dump {
 	struct gcr_dump_member *members; /* the root first */
 	size_t count;
 	uid_t uid; /* the root's */
+	struct gcr_quota_charge place_charge;
 	gid_t gid;
 	/* The owner's, who reads what is written; NULL: root, or it is for root alone. */
 	struct gcr_file_rights *owner_rights;

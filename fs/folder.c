@@ -49,9 +49,16 @@ static struct gcr_folder *find_locked(uint32_t number)
 	return folder;
 }
 
+/* Of root's, as dumps have them, it is the place's. */
+static uid_t owner_of(const struct gcr_folder *folder, const struct stat *stat)
+{
+	return stat->st_uid ? stat->st_uid : folder->root_owner;
+}
+
 int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder **ret_folder)
 {
 	_cleanup_(folder_free_cleanup) struct gcr_folder *folder = calloc(1, sizeof(*folder));
+	struct stat stat;
 
 	if (!folder)
 		return -ENOMEM;
@@ -65,8 +72,10 @@ int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder 
 	folder->gives_away = !geteuid();
 	folder->tables_fd = -1;
 	folder->root_fd = fcntl(config->root_fd, F_DUPFD_CLOEXEC, 0);
-	if (folder->root_fd < 0)
+	if (folder->root_fd < 0 || fstat(folder->root_fd, &stat) < 0)
 		return -errno;
+	folder->root_owner = config->owner;
+	atomic_init(&folder->owner, owner_of(folder, &stat));
 	if (gcr_folder_items_init(folder) < 0)
 		return -ENOMEM;
 	pthread_mutex_lock(&folders.lock);
@@ -141,6 +150,8 @@ int gcr_folder_touch(struct gcr_folder *folder)
 	if (!atomic_load(&folder->is_touched)) {
 		if (folder->touch)
 			result = folder->touch(folder->data, &room);
+		if (room)
+			gcr_room_set_owner(room, atomic_load(&folder->owner));
 		if (!result) {
 			pthread_mutex_lock(&folder->lock);
 			folder->room = room;
@@ -211,9 +222,9 @@ int gcr_folder_lock_names(struct gcr_folder *folder)
 	return result;
 }
 
-int gcr_folder_add_entry(struct gcr_folder *folder)
+int gcr_folder_add_entry(struct gcr_folder *folder, uid_t uid)
 {
-	return folder->room ? gcr_room_add_entry(folder->room) : 0;
+	return folder->room ? gcr_room_add_entry(folder->room, uid) : 0;
 }
 
 void gcr_folder_remove_entry(struct gcr_folder *folder)
@@ -398,7 +409,7 @@ int gcr_folder_mkdir(struct gcr_folder *folder, uint32_t parent, const char *nam
 
 	if (result < 0)
 		return result;
-	result = gcr_folder_add_entry(folder);
+	result = gcr_folder_add_entry(folder, uid);
 	if (!result) {
 		result = mkdir_locked(folder, parent, name, mode, uid, gid, ret_entry);
 		if (result < 0)
@@ -708,6 +719,20 @@ static int set_by_name(const struct gcr_folder_attributes *attributes, int paren
 	return utimensat(parent_fd, name, attributes->times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
+/* With its owner, all that it takes counts for another user. Lock: folder. */
+static int set_root(struct gcr_folder *folder, const struct gcr_folder_attributes *attributes)
+{
+	int result = set_by_fd(attributes, folder->root_fd);
+	struct stat stat;
+
+	if (!fstat(folder->root_fd, &stat)) {
+		atomic_store(&folder->owner, owner_of(folder, &stat));
+		if (folder->room)
+			gcr_room_set_owner(folder->room, owner_of(folder, &stat));
+	}
+	return result;
+}
+
 static int set_locked(struct gcr_folder *folder, uint32_t item,
 		      const struct gcr_folder_attributes *attributes)
 {
@@ -719,7 +744,7 @@ static int set_locked(struct gcr_folder *folder, uint32_t item,
 	if (inode)
 		return set_of_open(attributes, inode);
 	if (item == GCR_FOLDER_ROOT)
-		return set_by_fd(attributes, folder->root_fd);
+		return set_root(folder, attributes);
 	result = gcr_folder_item_check(folder, item);
 	if (result < 0)
 		return result;

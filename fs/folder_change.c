@@ -85,6 +85,12 @@ static void end(struct change *change)
 	gcr_folder_end_change(file->folder);
 }
 
+/* Whose quota limits it: we have none. */
+static uid_t writer_of(const struct gcr_folder_file *file)
+{
+	return file->opener == (uid_t)-1 ? 0 : file->opener;
+}
+
 /* Lock: the inode's change_lock. */
 static int take_room(struct change *change, enum gcr_folder_change kind, uint64_t offset,
 		     uint64_t end)
@@ -99,7 +105,7 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 		return result;
 	change->taken_bytes =
 		(takes ? growth(file->fd, offset, end) : 0) + change->plan.further_bytes;
-	return gcr_room_take(change->room, change->taken_bytes);
+	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
 }
 
 /* Who had it open when root changed that may have lost what open(2) has granted. */
@@ -181,7 +187,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 		return 0;
 	if (change->room) {
 		bytes = growth(fd, (uint64_t)stat.st_size, end);
-		result = gcr_room_take(change->room, bytes);
+		result = gcr_room_take(change->room, writer_of(change->file), bytes);
 		if (result < 0)
 			return result;
 		change->taken_bytes += bytes;

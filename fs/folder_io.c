@@ -37,16 +37,24 @@ bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino)
 	return has;
 }
 
+/* Nobody but who has it open holds it from now on. Lock: folder. */
+static void make_orphan(struct gcr_folder *folder, struct gcr_folder_inode *inode, uint64_t bytes)
+{
+	inode->is_orphan = true;
+	inode->orphan_bytes = bytes;
+	gcr_quota_release(&inode->orphan_charge);
+	gcr_quota_count(gcr_store_quota(folder->store), GCR_QUOTA_STORE,
+			atomic_load(&folder->owner), bytes, &inode->orphan_charge);
+}
+
 bool gcr_folder_orphan(struct gcr_folder *folder, ino_t ino, uint64_t bytes)
 {
 	struct gcr_folder_inode *inode;
 
 	pthread_mutex_lock(&folder->lock);
 	inode = gcr_folder_inode_find(folder, ino);
-	if (inode) {
-		inode->is_orphan = true;
-		inode->orphan_bytes = bytes;
-	}
+	if (inode)
+		make_orphan(folder, inode, bytes);
 	pthread_mutex_unlock(&folder->lock);
 	return inode;
 }
@@ -57,8 +65,7 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
 
 	pthread_mutex_lock(&folder->lock);
 	for (struct gcr_folder_inode *inode = folder->inodes; inode; inode = inode->next) {
-		inode->is_orphan = true;
-		inode->orphan_bytes = inode->counted_bytes;
+		make_orphan(folder, inode, inode->counted_bytes);
 		bytes += inode->counted_bytes;
 	}
 	pthread_mutex_unlock(&folder->lock);
@@ -237,7 +244,7 @@ int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const cha
 
 	if (result < 0)
 		return result;
-	result = gcr_folder_add_entry(folder);
+	result = gcr_folder_add_entry(folder, uid);
 	if (!result) {
 		result = create_locked(folder, parent, name, flags, mode, uid, gid, ret_entry,
 				       ret_file);
@@ -264,6 +271,7 @@ static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
 	bool is_orphan = inode->is_orphan;
 	uint64_t orphan_bytes = inode->orphan_bytes;
 	uint64_t gone_bytes = inode->is_unlinked ? inode->counted_bytes : 0;
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = inode->orphan_charge;
 
 	inode_free(inode);
 	gcr_folder_packed_discard(folder, packed);

@@ -15,6 +15,7 @@
 
 #include "fs/folder.h"
 #include "fs/pack_table.h"
+#include "fs/quota.h"
 #include "lib/cleanup.h"
 
 struct gcr_packer;
@@ -58,6 +59,7 @@ struct gcr_folder_inode {
 	bool is_unlinked;
 	bool is_orphan;
 	uint64_t orphan_bytes;
+	struct gcr_quota_charge orphan_charge; /* of the owner, who still has it open */
 
 	pthread_mutex_t change_lock; /* one change at a time; guards what follows */
 	uint64_t counted_bytes;	     /* what the account has for it, with its table */
@@ -85,7 +87,9 @@ struct gcr_folder {
 	struct gcr_folder *next; /* of all */
 	uint32_t number;
 	int root_fd;
-	bool gives_away; /* we may make files somebody else's */
+	atomic_uint owner; /* for whom it counts */
+	uid_t root_owner;  /* the same when its directory is root's */
+	bool gives_away;   /* we may make files somebody else's */
 	struct gcr_store *store;
 	int (*touch)(void *data, struct gcr_room **ret_room);
 	void *data;
@@ -160,7 +164,7 @@ void gcr_folder_end_change(struct gcr_folder *folder);
 /* For a change of names: on 0 the lock is held. */
 int gcr_folder_lock_names(struct gcr_folder *folder);
 /* Its account has a name more, or one less. -ENOSPC. Lock: folder. */
-int gcr_folder_add_entry(struct gcr_folder *folder);
+int gcr_folder_add_entry(struct gcr_folder *folder, uid_t uid);
 void gcr_folder_remove_entry(struct gcr_folder *folder);
 /* A descriptor of an item. Lock: folder. */
 int gcr_folder_open_item(struct gcr_folder *folder, uint32_t item, int flags);

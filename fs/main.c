@@ -37,6 +37,7 @@
 #include "fs/pack_after.h"
 #include "fs/packing.h"
 #include "fs/process.h"
+#include "fs/quota.h"
 #include "fs/recover.h"
 #include "fs/refusals.h"
 #include "fs/registry.h"
@@ -253,6 +254,19 @@ static int start_scan(struct gcr_daemon *daemon, struct gcr_error *error)
 	return result;
 }
 
+/* The descriptor limit has been raised by now. */
+static int create_quota(struct gcr_daemon *daemon)
+{
+	const char *subuids = daemon->options.user_subuids;
+	struct rlimit limit;
+	uint64_t most = 0;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur != RLIM_INFINITY)
+		most = gcr_quota_descriptors(limit.rlim_cur);
+	return gcr_quota_create(&daemon->options.user_limits, subuids ? subuids : "/etc/subuid",
+				most, &daemon->quota);
+}
+
 static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 {
 	int result;
@@ -265,6 +279,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	result = gcr_event_log_create(&daemon->events);
 	if (!result)
 		result = gcr_refusals_create(geteuid(), &daemon->refusals);
+	if (!result)
+		result = create_quota(daemon);
 	if (!result)
 		result = gcr_metrics_create(&daemon->metrics);
 	if (!result) {
@@ -362,6 +378,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_refusals_destroy(daemon->refusals);
 	gcr_event_log_unref(daemon->events);
 	gcr_looker_stop();
+	gcr_quota_destroy(daemon->quota);
 }
 
 /*

@@ -31,8 +31,9 @@
 
 /* How verbs end, and why writes are refused: gpucrfs(5), ERRORS. The first is success. */
 static const int results[] = {
-	0,	E2BIG,	EACCES, EBUSY,	  ECANCELED,  EEXIST, EINTR, EINVAL,	EIO,
-	ENODEV, ENOMEM, ENOSPC, ENOTCONN, EOPNOTSUPP, EPERM,  ESRCH, ETIMEDOUT,
+	0,	E2BIG,	EACCES,	  EAGAIN,     EBUSY,  ECANCELED, EDQUOT,
+	EEXIST, EINTR,	EINVAL,	  EIO,	      EMFILE, ENFILE,	 ENODEV,
+	ENOMEM, ENOSPC, ENOTCONN, EOPNOTSUPP, EPERM,  ESRCH,	 ETIMEDOUT,
 };
 
 /* One more: all others. */
@@ -117,6 +118,7 @@ struct figures {
 	uint64_t pool_bytes;
 	uint64_t places[GCR_STATES_COUNT];
 	uint64_t places_bytes;
+	struct gcr_quota_figures quota;
 };
 
 /* One of which a process has been made is counted as that. */
@@ -161,6 +163,7 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 	figures->keep_bytes = daemon->options.keep_bytes;
 	figures->pool_bytes = daemon->options.pool_bytes;
 	gcr_place_each(daemon->places, count_place, figures);
+	gcr_quota_get_figures(daemon->quota, &figures->quota);
 	return 0;
 }
 
@@ -369,6 +372,15 @@ static void render_refusals(const struct family *family, const struct figures *f
 	}
 }
 
+static void render_user_refusals(const struct family *family, const struct figures *figures,
+				 FILE *stream)
+{
+	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++) {
+		print_sample(family, stream, gcr_quota_kinds[i].name, NULL);
+		print_number(figures->quota.refusals[i], stream);
+	}
+}
+
 #define FIGURE(name, unit, field, help)                                                     \
 	{                                                                                   \
 		name, false, unit, "", help, render_number, offsetof(struct figures, field) \
@@ -433,6 +445,10 @@ static const struct family families[] = {
 	 render_verb_bytes, 0},
 	{"gpucrfs_refused_writes", true, "", "result", "writes to ctl that were refused",
 	 render_refusals, 0},
+	FIGURE("gpucrfs_users", "", quota.users,
+	       "users with connections, open files, places or verbs, root not counted"),
+	{"gpucrfs_user_refusals", true, "", "limit", "what was refused to users at their limits",
+	 render_user_refusals, 0},
 };
 
 void gcr_metrics_render(struct gcr_daemon *daemon, FILE *stream)

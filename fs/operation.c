@@ -37,6 +37,7 @@ void gcr_operation_unref(struct gcr_operation *operation)
 	for (unsigned int i = 0; i < operation->count; i++)
 		gcr_process_unref(operation->tasks[i].process);
 	gcr_exchange_destroy(operation->exchange);
+	gcr_quota_release(&operation->charge);
 	pthread_cond_destroy(&operation->decided);
 	pthread_mutex_destroy(&operation->lock);
 	free(operation->entries);
@@ -72,6 +73,7 @@ void gcr_operation_complete(struct gcr_operation *operation)
 	operation->answered = true;
 	pthread_mutex_unlock(&operation->lock);
 
+	gcr_quota_release(&operation->charge);
 	gcr_operation_answer(operation, error_number);
 	gcr_operation_answer_cancellations(operation, astray ? EIO : error_number ? 0 : EBUSY);
 
@@ -332,6 +334,12 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 		pthread_mutex_unlock(&operations.lock);
 		*ret_done = true;
 		return 0;
+	}
+	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.uid,
+				operation->count, &operation->charge, error);
+	if (result < 0) {
+		pthread_mutex_unlock(&operations.lock);
+		return result;
 	}
 	operation->deadline_usec = gcr_operation_deadline(operation, 0);
 	operation->detached = !waiter;

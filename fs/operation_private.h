@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "fs/operation.h"
+#include "fs/quota.h"
 #include "lib/cleanup.h"
 
 struct gcr_cancellation;
@@ -23,8 +24,9 @@ struct gcr_operation {
 	atomic_int references;
 	struct gcr_daemon *daemon;
 	struct gcr_command command;
-	struct gcr_exchange *exchange; /* NULL: it is none */
-	struct gcr_operation *next;    /* guarded by operations.lock */
+	struct gcr_quota_charge charge; /* its tasks, of who has written it */
+	struct gcr_exchange *exchange;	/* NULL: it is none */
+	struct gcr_operation *next;	/* guarded by operations.lock */
 
 	pthread_mutex_t lock;
 	pthread_cond_t decided; /* committed, or stop is set */

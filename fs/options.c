@@ -18,6 +18,7 @@
 #include "config.h"
 #include "fs/mountpoint.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 
 /*
  * The store takes memory only for what is held, and each freeze looks at what the machine has left:
@@ -25,6 +26,8 @@
  */
 #define STORE_SIZE_DEFAULT "80%"
 #define STORE_UNIT_BYTES   (UINT64_C(2) << 20)
+
+#define USER_TIMEOUT_DEFAULT_SEC 3600
 
 enum key {
 	KEY_HELP,
@@ -44,6 +47,14 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"spill", "DIR", "let packed VRAM go to this directory on a disk (default: none)"},
 	{"spill_size", "SIZE", "take at most so much of that disk: 500G, 50% (default: all)"},
 	{"criu", "PATH", "this CRIU for dump and restore (default: criu in PATH)"},
+	{"user_connections", "N", "connections to the socket of one user (default 512)"},
+	{"user_open_files", "N", "open files of the mount of one user (default 4096)"},
+	{"user_text", "SIZE", "text that these hold (default 64M)"},
+	{"user_places", "N", "places of one user (default 128)"},
+	{"user_store", "SIZE", "what one user may hold of the store: 64G, 50% (default 80%)"},
+	{"user_verbs", "N", "verbs of one user under way (default 512)"},
+	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
+	{"user_subuids", "FILE", "whose subordinate ids are whose (default /etc/subuid)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
 	{"nopassthrough", NULL, "serve all reads of snapshots by the daemon"},
 	{NULL, NULL, NULL},
@@ -67,6 +78,14 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("spill=%s", spill, 0),
 	OPTION("spill_size=%s", spill_size, 0),
 	OPTION("criu=%s", criu, 0),
+	OPTION("user_connections=%s", user_most[GCR_QUOTA_CONNECTIONS], 0),
+	OPTION("user_open_files=%s", user_most[GCR_QUOTA_OPEN_FILES], 0),
+	OPTION("user_text=%s", user_most[GCR_QUOTA_TEXT], 0),
+	OPTION("user_places=%s", user_most[GCR_QUOTA_PLACES], 0),
+	OPTION("user_store=%s", user_most[GCR_QUOTA_STORE], 0),
+	OPTION("user_verbs=%s", user_most[GCR_QUOTA_VERBS], 0),
+	OPTION("user_timeout=%s", user_timeout, 0),
+	OPTION("user_subuids=%s", user_subuids, 0),
 	OPTION("swap", swap, 1),
 	OPTION("nopassthrough", no_passthrough, 1),
 	FUSE_OPT_KEY("-h", KEY_HELP),
@@ -276,13 +295,12 @@ static int set_runtime_directory(struct gcr_options *options)
 }
 
 /*
- * Bytes, with a suffix K, M, G or T for powers of 1024, or a percentage of the machine's memory;
- * down to a whole number of huge pages.
+ * Bytes, with a suffix K, M, G or T for powers of 1024, or a percentage of @whole; down to a whole
+ * number of huge pages.
  */
-static int parse_size(const char *name, const char *text, uint64_t *ret_bytes)
+static int parse_size_of(const char *name, const char *text, uint64_t whole, uint64_t *ret_bytes)
 {
 	static const char suffixes[] = "KMGT";
-	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	const char *suffix;
 	uint64_t bytes;
 	char *end;
@@ -295,7 +313,7 @@ static int parse_size(const char *name, const char *text, uint64_t *ret_bytes)
 	if (!strcmp(end, "%")) {
 		if (bytes > 100)
 			goto bad;
-		bytes = memory / 100 * bytes;
+		bytes = whole / 100 * bytes;
 	} else if (suffix) {
 		unsigned int shift = 10 * (unsigned int)(suffix - suffixes + 1);
 
@@ -310,6 +328,14 @@ static int parse_size(const char *name, const char *text, uint64_t *ret_bytes)
 bad:
 	fprintf(stderr, "gpucrfs: %s=%s: this is no size such as 64G or 80%%\n", name, text);
 	return -EINVAL;
+}
+
+/* A percentage is of the machine's memory. */
+static int parse_size(const char *name, const char *text, uint64_t *ret_bytes)
+{
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return parse_size_of(name, text, memory, ret_bytes);
 }
 
 static int set_store(struct gcr_options *options)
@@ -332,6 +358,50 @@ static int set_store(struct gcr_options *options)
 		fprintf(stderr, "gpucrfs: keep=%s is more than the store's size\n", options->keep);
 		return -EINVAL;
 	}
+	return 0;
+}
+
+static int parse_count(const char *name, const char *text, uint64_t *ret_count)
+{
+	char *end;
+
+	errno = 0;
+	*ret_count = strtoull(text, &end, 10);
+	if (*text >= '0' && *text <= '9' && !*end && !errno && *ret_count <= UINT32_MAX)
+		return 0;
+	fprintf(stderr, "gpucrfs: %s=%s: this is no number\n", name, text);
+	return -EINVAL;
+}
+
+/* What one user may have. 0 is no limit; a share of the store is never rounded down to that. */
+static int set_user_limits(struct gcr_options *options)
+{
+	static const char *const defaults[GCR_QUOTA_KINDS_COUNT] = {
+		[GCR_QUOTA_CONNECTIONS] = "512", [GCR_QUOTA_OPEN_FILES] = "4096",
+		[GCR_QUOTA_TEXT] = "64M",	 [GCR_QUOTA_PLACES] = "128",
+		[GCR_QUOTA_STORE] = "80%",	 [GCR_QUOTA_VERBS] = "512",
+	};
+	struct gcr_quota_limits *limits = &options->user_limits;
+	uint64_t seconds = USER_TIMEOUT_DEFAULT_SEC;
+
+	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++) {
+		const char *text = options->user_most[i] ? options->user_most[i] : defaults[i];
+		char name[32];
+		int result;
+
+		snprintf(name, sizeof(name), "user_%s", gcr_quota_kinds[i].name);
+		result = gcr_quota_kinds[i].is_bytes
+				 ? parse_size_of(name, text, options->store_bytes, &limits->most[i])
+				 : parse_count(name, text, &limits->most[i]);
+		if (result < 0)
+			return result;
+		if (!limits->most[i] && strcmp(text, "0") != 0)
+			limits->most[i] = STORE_UNIT_BYTES;
+	}
+	if (options->user_timeout &&
+	    parse_count("user_timeout", options->user_timeout, &seconds) < 0)
+		return -EINVAL;
+	limits->timeout_usec = (int64_t)seconds * GCR_USEC_PER_SEC;
 	return 0;
 }
 
@@ -417,11 +487,12 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 	if (options->simulator_state)
 		options->simulator = 1;
 	if (make_absolute(&options->simulator_state) < 0 ||
-	    make_absolute(&options->runtime_directory) < 0 || make_spill_absolute(options) < 0)
+	    make_absolute(&options->runtime_directory) < 0 ||
+	    make_absolute(&options->user_subuids) < 0 || make_spill_absolute(options) < 0)
 		return -EINVAL;
 	if (set_runtime_directory(options) < 0)
 		return -ENOMEM;
-	if (set_store(options) < 0 || set_spill(options) < 0)
+	if (set_store(options) < 0 || set_user_limits(options) < 0 || set_spill(options) < 0)
 		return -EINVAL;
 	if (check_mountpoint(options) < 0)
 		return -EINVAL;
@@ -439,4 +510,8 @@ void gcr_options_finish(struct gcr_options *options)
 	free(options->spill);
 	free(options->spill_size);
 	free(options->criu);
+	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++)
+		free(options->user_most[i]);
+	free(options->user_timeout);
+	free(options->user_subuids);
 }

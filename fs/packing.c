@@ -15,9 +15,12 @@
 #include <sys/resource.h>
 
 #include "fs/cancellation.h"
+#include "fs/folder.h"
 #include "fs/operation.h"
+#include "fs/pack_table.h"
 #include "fs/pack_work.h"
 #include "fs/pin.h"
+#include "fs/quota.h"
 #include "fs/store.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
@@ -53,8 +56,10 @@ struct gcr_packing {
 	atomic_int references;
 	struct gcr_daemon *daemon;
 	struct gcr_command command;
-	int64_t deadline_usec;	  /* monotonic; 0: none */
-	struct gcr_packing *next; /* guarded by packings.lock */
+	struct gcr_quota_charge charge;	      /* of who has written it */
+	struct gcr_quota_charge store_charge; /* what `unpack` takes, until it has been taken */
+	int64_t deadline_usec;		      /* monotonic; 0: none */
+	struct gcr_packing *next;	      /* guarded by packings.lock */
 
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t idle;  /* a thread has left a target */
@@ -87,6 +92,8 @@ static void packing_unref(struct gcr_packing *packing)
 		gcr_process_unref(packing->targets[i].process);
 	}
 	free(packing->waiting);
+	gcr_quota_release(&packing->charge);
+	gcr_quota_release(&packing->store_charge);
 	pthread_cond_destroy(&packing->idle);
 	pthread_mutex_destroy(&packing->lock);
 	free(packing);
@@ -265,6 +272,8 @@ static void complete(struct gcr_packing *packing)
 			error_number = packing->targets[i].error.number;
 	}
 	/* When the list is empty the daemon ends, and who is to be answered with it. */
+	gcr_quota_release(&packing->charge);
+	gcr_quota_release(&packing->store_charge);
 	answer(packing, error_number);
 	pthread_mutex_lock(&packings.lock);
 	for (link = &packings.list; *link != packing; link = &(*link)->next)
@@ -444,6 +453,33 @@ static int add_target_locked(struct gcr_packing *packing, struct gcr_process *pr
 	return 0;
 }
 
+static uint64_t unpacked_bytes(const struct gcr_pack_work *work)
+{
+	struct gcr_pack_figures figures;
+
+	gcr_folder_pack_figures(gcr_snapshot_folder(gcr_pack_work_snapshot(work)), &figures);
+	return figures.packed_bytes - figures.hole_bytes;
+}
+
+/* Of a user who is not root: what is unpacked takes more of the store. Lock: packings. */
+static int take_store_locked(struct gcr_packing *packing, struct gcr_error *error)
+{
+	struct gcr_store *store = packing->daemon->store;
+	uid_t uid = packing->command.rights.uid;
+	uint64_t bytes = 0;
+	int result;
+
+	if (packing->command.verb != GCR_VERB_UNPACK)
+		return 0;
+	for (size_t i = 0; i < packing->count; i++)
+		bytes += unpacked_bytes(packing->targets[i].work);
+	result = gcr_store_check_user(store, uid, bytes, error);
+	if (!result)
+		gcr_quota_count(packing->daemon->quota, GCR_QUOTA_STORE, uid, bytes,
+				&packing->store_charge);
+	return result;
+}
+
 /* The one that does the same for the same processes. Lock: packings. */
 static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
 					       struct gcr_process *const *processes, size_t count)
@@ -550,6 +586,12 @@ static int start_locked(struct gcr_packing *packing, struct gcr_process *const *
 	for (size_t i = 0; i < count && !result; i++)
 		result = add_target_locked(packing, processes[i], error);
 	packing->detached = !waiter;
+	if (!result)
+		result = gcr_quota_take(packing->daemon->quota, GCR_QUOTA_VERBS,
+					packing->command.rights.uid, packing->count,
+					&packing->charge, error);
+	if (!result)
+		result = take_store_locked(packing, error);
 	if (!result && waiter && add_waiting_locked(packing, waiter, NULL) < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");
 	if (!result)

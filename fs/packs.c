@@ -23,13 +23,13 @@ static int take(const struct gcr_packs *packs, uint64_t bytes, bool is_there)
 {
 	if (!bytes || !packs->account.take)
 		return 0;
-	return packs->account.take(packs->account.data, bytes, is_there);
+	return packs->account.take(packs->account.data, packs->uid, bytes, is_there);
 }
 
 void gcr_packs_give(const struct gcr_packs *packs, uint64_t bytes)
 {
 	if (bytes && packs->account.give)
-		packs->account.give(packs->account.data, bytes);
+		packs->account.give(packs->account.data, packs->uid, bytes);
 }
 
 /* ---- segments ---- */

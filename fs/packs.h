@@ -24,11 +24,12 @@
 struct gcr_packs; /* reference-counted, thread-safe */
 struct gcr_spill;
 
-/* Who counts the memory. Called with the lock of the packs held: they may not wait for long. */
+/* Who counts the memory of each user. Called with the lock of the packs held: they may not wait for
+ * long. */
 struct gcr_packs_account {
 	/* Promise so much: 0, or -ENOSPC. What @is_there has been taken by an earlier daemon: 0. */
-	int (*take)(void *data, uint64_t bytes, bool is_there);
-	void (*give)(void *data, uint64_t bytes);
+	int (*take)(void *data, uid_t uid, uint64_t bytes, bool is_there);
+	void (*give)(void *data, uid_t uid, uint64_t bytes);
 	void *data;
 	/* And the disk: outlives the packs. NULL: nothing goes there, or counts there. */
 	struct gcr_spill *spill;

@@ -14,6 +14,7 @@
 #include "fs/place_name.h"
 #include "fs/place_origin.h"
 #include "fs/process.h"
+#include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/restore.h"
 #include "fs/restored_cgroup.h"
@@ -23,8 +24,8 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-#define PLACES_MAX	    1024
-#define PLACES_PER_USER_MAX 128 /* so that one leaves room for others */
+#define PLACES_MAX  1024
+#define PLACES_ROOT 64 /* of these: users leave them to root */
 
 struct gcr_places {
 	struct gcr_daemon *daemon;
@@ -49,6 +50,7 @@ void gcr_place_unref(struct gcr_place *place)
 	gcr_process_unref(place->process);
 	if (place->fd >= 0)
 		close(place->fd);
+	gcr_quota_release(&place->charge);
 	/* Where children of it live on, it stays for them. */
 	if (place->cgroup)
 		gcr_restored_cgroup_remove(place->cgroup);
@@ -59,12 +61,17 @@ void gcr_place_unref(struct gcr_place *place)
 
 GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
 
+/* Whose the lines are in a log that has room for each user. */
+static uid_t event_owner(const struct gcr_place *place)
+{
+	return gcr_quota_owner(place->daemon->quota, place->stat.st_uid);
+}
+
 /* Both logs: its own, and the daemon's, which outlives it. */
-#define TELL(place, ...)                                                               \
-	do {                                                                           \
-		gcr_event_log_append((place)->events, __VA_ARGS__);                    \
-		gcr_event_log_append_of((place)->daemon->events, (place)->stat.st_uid, \
-					__VA_ARGS__);                                  \
+#define TELL(place, ...)                                                                           \
+	do {                                                                                       \
+		gcr_event_log_append((place)->events, __VA_ARGS__);                                \
+		gcr_event_log_append_of((place)->daemon->events, event_owner(place), __VA_ARGS__); \
 	} while (0)
 
 /* Lock: places. */
@@ -75,16 +82,6 @@ static struct gcr_place *find_locked(const struct gcr_places *places, const char
 	while (place && strcmp(place->name, name) != 0)
 		place = place->next;
 	return place;
-}
-
-/* Lock: places. */
-static size_t count_of_user_locked(const struct gcr_places *places, uid_t uid)
-{
-	size_t count = 0;
-
-	for (const struct gcr_place *place = places->list; place; place = place->next)
-		count += place->stat.st_uid == uid;
-	return count;
 }
 
 /* ---- where it comes from, for a next daemon ---- */
@@ -197,6 +194,8 @@ static int add_locked(struct gcr_places *places, const char *name, struct gcr_pl
 					      &place->folder);
 	if (result < 0)
 		return result;
+	gcr_quota_count(places->daemon->quota, GCR_QUOTA_PLACES, place->stat.st_uid, 1,
+			&place->charge);
 	place->state = read_origin(place);
 	place->state_since_usec = (int64_t)place->stat.st_mtim.tv_sec * GCR_USEC_PER_SEC +
 				  place->stat.st_mtim.tv_nsec / 1000;
@@ -259,8 +258,10 @@ void gcr_places_destroy(struct gcr_places *places)
 }
 
 int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
-		   struct gcr_place **ret_place)
+		   struct gcr_place **ret_place, struct gcr_error *error)
 {
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
+	bool is_limited = gcr_quota_is_limited(places->daemon->quota, uid);
 	struct gcr_store *store = places->daemon->store;
 	int result = 0;
 
@@ -269,9 +270,13 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 	pthread_mutex_lock(&places->lock);
 	if (find_locked(places, name))
 		result = -EEXIST;
-	else if (places->count >= PLACES_MAX ||
-		 count_of_user_locked(places, uid) >= PLACES_PER_USER_MAX)
-		result = -ENOSPC;
+	else if (places->count >= PLACES_MAX - (is_limited ? PLACES_ROOT : 0))
+		result = gcr_error_set(error, ENOSPC, "there are too many places");
+	/* Its own charge follows; nobody takes the last one between, with the list locked. */
+	if (!result)
+		result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge,
+					error);
+	gcr_quota_release(&charge);
 	if (!result)
 		result = gcr_store_make_place(store, name, uid, gid);
 	if (!result) {
@@ -287,11 +292,10 @@ int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place
 {
 	struct gcr_place *place;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	place = find_locked(places, name);
 	if (place)
 		*ret_place = gcr_place_ref(place);
-	pthread_mutex_unlock(&places->lock);
 	return place ? 0 : -ENOENT;
 }
 
@@ -299,13 +303,12 @@ int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr
 {
 	struct gcr_place *place;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	place = places->list;
 	while (place && place->serial != serial)
 		place = place->next;
 	if (place)
 		*ret_place = gcr_place_ref(place);
-	pthread_mutex_unlock(&places->lock);
 	return place ? 0 : -ENOENT;
 }
 
@@ -314,10 +317,9 @@ int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *pla
 {
 	int result = 0;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	for (struct gcr_place *place = places->list; place && !result; place = place->next)
 		result = visit(place, data);
-	pthread_mutex_unlock(&places->lock);
 	return result;
 }
 
@@ -374,6 +376,7 @@ static int drop(struct gcr_place *place, bool even_running)
 		pthread_mutex_unlock(&places->lock);
 		return result;
 	}
+	gcr_quota_release(&place->charge);
 	gcr_criu_subject_of_place(place->name, subject);
 	gcr_criu_forget(place->daemon, subject);
 	TELL(place, "%s - gone %s", place->name, even_running ? "ended" : "dropped");
@@ -391,13 +394,9 @@ int gcr_place_drop(struct gcr_place *place)
 /* Is it only another name of this process? Then a dump of that takes its place. Lock: places. */
 static bool is_name_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
 {
-	bool is;
-
-	pthread_mutex_lock(&place->lock);
-	is = place->process && place->process->pid == pid &&
-	     place->process->start_ticks == start_ticks;
-	pthread_mutex_unlock(&place->lock);
-	return is;
+	GCR_LOCK_SCOPE(&place->lock);
+	return place->process && place->process->pid == pid &&
+	       place->process->start_ticks == start_ticks;
 }
 
 bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
@@ -405,24 +404,29 @@ bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t st
 {
 	struct gcr_place *place;
 
-	pthread_mutex_lock(&places->lock);
+	GCR_LOCK_SCOPE(&places->lock);
 	place = places->list;
 	while (place && !is_name_of_locked(place, pid, start_ticks))
 		place = place->next;
 	if (place)
 		memcpy(ret_name, place->name, GCR_PLACE_NAME_BYTES);
-	pthread_mutex_unlock(&places->lock);
 	return place;
 }
 
 int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
-		    int *ret_fd, struct gcr_error *error)
+		    uid_t uid, int *ret_fd, struct gcr_quota_charge *ret_charge,
+		    struct gcr_error *error)
 {
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
 	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
 	struct gcr_place *known;
 	int fd = -EEXIST;
 	int result;
 
+	/* Before anything ends for it. */
+	result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge, error);
+	if (result < 0)
+		return result;
 	pthread_mutex_lock(&places->lock);
 	known = find_locked(places, name);
 	if (!known || is_name_of_locked(known, pid, start_ticks))
@@ -439,6 +443,8 @@ int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint
 		gcr_place_abort(places, name);
 		return result;
 	}
+	*ret_charge = charge;
+	charge = (struct gcr_quota_charge){0};
 	*ret_fd = fd;
 	return 0;
 }
@@ -461,10 +467,12 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 	pthread_mutex_lock(&places->lock);
 	known = find_locked(places, name);
 	is_its_name = known && is_name_of_locked(known, origin->pid, origin->start_ticks);
-	if (is_its_name)
+	if (is_its_name) {
 		unlist_locked(places, known);
-	else if (known)
+		gcr_quota_release(&known->charge);
+	} else if (known) {
 		result = -EEXIST;
+	}
 	if (!result)
 		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
 	if (!result) {
@@ -613,11 +621,12 @@ static void report(struct gcr_place *place, uid_t uid, const char *verb,
 	gcr_event_log_append(place->events, "%s - verb %s %s%s%s", place->name, verb, name,
 			     *error->words ? " " : "", error->words);
 	if (is_for_all)
-		gcr_event_log_append_of(place->daemon->events, place->stat.st_uid,
+		gcr_event_log_append_of(place->daemon->events, event_owner(place),
 					"%s - verb %s %s", place->name, verb, name);
 	if (error->number)
-		gcr_refusals_log(place->daemon->refusals, uid, 0, "%s: %s: %s: %s", place->name,
-				 verb, name, error->words);
+		gcr_refusals_log(place->daemon->refusals,
+				 gcr_quota_owner(place->daemon->quota, uid), 0, "%s: %s: %s: %s",
+				 place->name, verb, name, error->words);
 	else
 		gcr_log(LOG_INFO, 0, "%s: %s: done", place->name, verb);
 }

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 
 #include "fs/daemon.h"
+#include "fs/quota.h"
 #include "fs/state.h"
 #include "fs/store.h"
 #include "lib/error.h"
@@ -63,7 +64,8 @@ struct gcr_place {
 	struct gcr_folder *folder;
 	struct gcr_event_log *events;
 
-	struct gcr_place *next; /* the list's */
+	struct gcr_place *next;		/* the list's */
+	struct gcr_quota_charge charge; /* of its owner, as long as it is in the list */
 
 	pthread_mutex_t lock;
 	enum gcr_state state; /* incoming, dumped, restoring, failed, or running: see `process` */
@@ -84,10 +86,10 @@ void gcr_places_destroy(struct gcr_places *places); /* their files stay */
 
 /*
  * A reference to a new one. -EINVAL: it cannot be a name; -EEXIST; -ENOSPC: there are too many, or
- * no room; -ENOMEM.
+ * no room; with words: -EDQUOT, -ENFILE: the user has too many; -ENOMEM.
  */
 int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
-		   struct gcr_place **ret_place);
+		   struct gcr_place **ret_place, struct gcr_error *error);
 /* References to what is there: -ENOENT. */
 int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place **ret_place);
 int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr_place **ret_place);
@@ -108,10 +110,13 @@ int gcr_place_drop(struct gcr_place *place);
 
 /*
  * *ret_fd: its directory, with an empty `snapshot` in it; the caller's. If we die, a next daemon
- * lets the tree of this root go on. -EEXIST, ...: with words.
+ * lets the tree of this root go on. @uid is who wants it, and may have to do without: -EDQUOT.
+ * *ret_charge is held until it is published, or is not to be.
+ * -EEXIST, ...: with words.
  */
 int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
-		    int *ret_fd, struct gcr_error *error);
+		    uid_t uid, int *ret_fd, struct gcr_quota_charge *ret_charge,
+		    struct gcr_error *error);
 /* @fd: its directory. With words. What has failed is to be aborted. */
 int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      const struct gcr_place_origin *origin, struct gcr_error *error);

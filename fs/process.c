@@ -159,8 +159,8 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 	if (!process->launcher) {
 		gcr_gpus_expire(daemon->gpus);
 		gcr_event_log_append(process->events, "%d - gone %s", (int)process->pid, what);
-		gcr_event_log_append_of(daemon->events, process->owner, "%d - gone %s",
-					(int)process->pid, what);
+		gcr_event_log_append_of(daemon->events, gcr_process_event_owner(process),
+					"%d - gone %s", (int)process->pid, what);
 	}
 	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
 	gcr_criu_forget(daemon, subject);
@@ -330,8 +330,8 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 	}
 	if (!launcher) {
 		gcr_event_log_put(process->events, "%d - found %s", (int)pid, process->comm);
-		gcr_event_log_put_of(processes->daemon->events, process->owner, "%d - found %s",
-				     (int)pid, process->comm);
+		gcr_event_log_put_of(processes->daemon->events, gcr_process_event_owner(process),
+				     "%d - found %s", (int)pid, process->comm);
 	}
 	link_locked(processes, process);
 	pthread_mutex_unlock(&processes->lock);

@@ -222,4 +222,7 @@ bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_
 /* The state a launcher shows: its members' if they agree, else that of the one least frozen. */
 enum gcr_state gcr_process_shown_state(struct gcr_process *process);
 
+/* Whose its lines are in a log that has room for each user. */
+uid_t gcr_process_event_owner(const struct gcr_process *process);
+
 #endif

@@ -10,6 +10,7 @@
 #include "fs/event.h"
 #include "fs/log.h"
 #include "fs/operation.h"
+#include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/wanted.h"
 #include "lib/clock.h"
@@ -43,9 +44,14 @@ static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 		process->frozen_usec = process->state_since_usec;
 	gcr_event_log_put(process->events, "%d %s state %s %s", (int)process->pid, generation,
 			  gcr_state_name(from), gcr_state_name(state));
-	gcr_event_log_put_of(process->daemon->events, process->owner, "%d %s state %s %s",
-			     (int)process->pid, generation, gcr_state_name(from),
-			     gcr_state_name(state));
+	gcr_event_log_put_of(process->daemon->events, gcr_process_event_owner(process),
+			     "%d %s state %s %s", (int)process->pid, generation,
+			     gcr_state_name(from), gcr_state_name(state));
+}
+
+uid_t gcr_process_event_owner(const struct gcr_process *process)
+{
+	return gcr_quota_owner(process->daemon->quota, process->owner);
 }
 
 /*
@@ -63,8 +69,8 @@ static void report_locked(struct gcr_process *process, const char *verb,
 	gcr_event_log_put(process->events, "%d %s verb %s %s%s%s", (int)process->pid, generation,
 			  verb, name, blank, error->words);
 	if (is_for_all)
-		gcr_event_log_put_of(process->daemon->events, process->owner, "%d %s verb %s %s",
-				     (int)process->pid, generation, verb, name);
+		gcr_event_log_put_of(process->daemon->events, gcr_process_event_owner(process),
+				     "%d %s verb %s %s", (int)process->pid, generation, verb, name);
 }
 
 /* @uid has brought it about. */
@@ -72,8 +78,9 @@ static void log_report(struct gcr_process *process, uid_t uid, const char *verb,
 		       const struct gcr_error *error)
 {
 	if (error->number)
-		gcr_refusals_log(process->daemon->refusals, uid, process->pid, "%s: %s: %s", verb,
-				 gcr_error_name(error->number), error->words);
+		gcr_refusals_log(process->daemon->refusals,
+				 gcr_quota_owner(process->daemon->quota, uid), process->pid,
+				 "%s: %s: %s", verb, gcr_error_name(error->number), error->words);
 	else
 		gcr_log(LOG_INFO, process->pid, "%s: done", verb);
 }

@@ -249,6 +249,22 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 	return result;
 }
 
+/*
+ * Whose quota it is: the owner's, if he wants it himself. What root wants, what thaws (in an
+ * exchange, too) and what is taken back is not refused.
+ */
+static uid_t limited_user(const struct gcr_task *task)
+{
+	uid_t uid;
+	gid_t gid;
+
+	if (task->recovery || task->is_undoing || task->exchange ||
+	    task->command->verb == GCR_VERB_THAW || !task->command->rights.uid ||
+	    gcr_proc_owner(task->process->pid, &uid, &gid) < 0)
+		return 0;
+	return uid;
+}
+
 int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct gcr_error *error)
 {
 	bool has_waited = false;
@@ -266,8 +282,8 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct 
 
 		if (gcr_task_stopped(task))
 			return stopped(reclaim, error);
-		result = gcr_store_claim(store, process->pid, process->start_ticks, bytes, &missing,
-					 error);
+		result = gcr_store_claim(store, process->pid, process->start_ticks,
+					 limited_user(task), bytes, &missing, error);
 		/* However much goes, it would not be enough. */
 		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes) {
 			*ret_waited = has_waited;

@@ -19,6 +19,7 @@
 #include "fs/loop.h"
 #include "fs/peer.h"
 #include "fs/process.h"
+#include "fs/quota.h"
 #include "fs/sampler.h"
 #include "fs/wanted.h"
 #include "lib/cleanup.h"
@@ -30,7 +31,7 @@
 #define BACKLOG		64
 /* Complaints about peers, at most one in this time: a broken peer must not fill the log. */
 #define COMPLAIN_USEC	(1 * GCR_USEC_PER_SEC)
-/* Connections of one user but root, as a part of all. */
+/* Connections of one user but root, as a part of all, where those are few; and what is root's. */
 #define USER_PART	8
 /* A library registers at once. Where connections are short, one that has not in so long goes. */
 #define SILENT_USEC	(5 * GCR_USEC_PER_SEC)
@@ -40,6 +41,7 @@
 struct connection {
 	int fd; /* -1: free */
 	struct gcr_peer peer;
+	struct gcr_quota_charge charge;
 	int64_t accepted_usec;
 	struct gcr_process *process; /* once registered */
 	bool is_refused;	     /* it has registered, and is left to itself */
@@ -80,6 +82,7 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
 	gcr_process_unref(process);
 	gcr_peer_finish(&connection->peer);
+	gcr_quota_release(&connection->charge);
 	*connection = (struct connection){.fd = -1};
 }
 
@@ -261,11 +264,12 @@ static void sweep(struct gcr_registry *registry)
 			drop(registry, &registry->connections[i]);
 }
 
-/* A place in the table for a connection of @uid, NULL. */
+/* A place in the table for a connection of @uid, NULL. Users together leave some to root. */
 static struct connection *find_place(struct gcr_registry *registry, uid_t uid)
 {
+	bool is_limited = gcr_quota_is_limited(registry->daemon->quota, uid);
 	struct connection *place = NULL;
-	uint32_t its = 0;
+	uint32_t used = 0;
 
 	for (uint32_t i = 0; i < registry->most; i++) {
 		struct connection *connection = &registry->connections[i];
@@ -273,9 +277,23 @@ static struct connection *find_place(struct gcr_registry *registry, uid_t uid)
 		if (connection->fd < 0)
 			place = place ? place : connection;
 		else
-			its += connection->peer.uid == uid;
+			used++;
 	}
-	return uid && its >= registry->most / USER_PART ? NULL : place;
+	return is_limited && used >= registry->most - registry->most / USER_PART ? NULL : place;
+}
+
+/* The same, counted: with words if there is none. */
+static struct connection *take_place(struct gcr_registry *registry, uid_t uid,
+				     struct gcr_quota_charge *charge, struct gcr_error *error)
+{
+	struct connection *place = find_place(registry, uid);
+
+	if (!place)
+		gcr_error_set(error, EAGAIN, "too many connections");
+	else if (gcr_quota_take(registry->daemon->quota, GCR_QUOTA_CONNECTIONS, uid, 1, charge,
+				error) < 0)
+		place = NULL;
+	return place;
 }
 
 static void handle_listener(void *context, uint32_t number)
@@ -283,8 +301,10 @@ static void handle_listener(void *context, uint32_t number)
 	struct gcr_registry *registry = context;
 	_cleanup_close_ int fd =
 		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
 	_cleanup_(gcr_peer_finish) struct gcr_peer peer = {.pidfd = -1};
 	struct connection *connection;
+	struct gcr_error error;
 
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
 		turn_away(registry);
@@ -296,21 +316,26 @@ static void handle_listener(void *context, uint32_t number)
 	}
 	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
 		return;
-	connection = find_place(registry, peer.uid);
+	connection = take_place(registry, peer.uid, &charge, &error);
 	if (!connection) {
 		sweep(registry);
-		connection = find_place(registry, peer.uid);
+		connection = take_place(registry, peer.uid, &charge, &error);
 	}
 	if (!connection) {
-		complain(registry, peer.pid, "too many connections");
+		complain(registry, peer.pid, error.words);
 		return;
 	}
 	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION,
 			 (uint32_t)(connection - registry->connections)) < 0)
 		return;
 	*connection = (struct connection){
-		.fd = TAKE_FD(fd), .peer = peer, .accepted_usec = gcr_clock_usec()};
+		.fd = TAKE_FD(fd),
+		.peer = peer,
+		.charge = charge,
+		.accepted_usec = gcr_clock_usec(),
+	};
 	peer.pidfd = -1;
+	charge = (struct gcr_quota_charge){0};
 }
 
 static int listen_at(struct gcr_daemon *daemon, int *ret_listener)
@@ -346,6 +371,8 @@ int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_reg
 	/* A connection has three at most: its socket, its process and its library's page. */
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur / 6 < registry->most)
 		registry->most = (uint32_t)(limit.rlim_cur / 6);
+	if (registry->most < CONNECTIONS_MAX)
+		gcr_quota_lower(daemon->quota, GCR_QUOTA_CONNECTIONS, registry->most / USER_PART);
 	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
 		registry->connections[i].fd = -1;

@@ -25,6 +25,7 @@
 #include "fs/sampler.h"
 #include "fs/store.h"
 #include "fs/tally.h"
+#include "fs/quota.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_cgroup.h"
@@ -597,6 +598,7 @@ const char *const gcr_render_root_keys[] = {
 	"needs",
 	"workers",
 	"workers_aside",
+	"user",
 	NULL,
 };
 
@@ -645,6 +647,17 @@ static void render_vendors(struct gcr_daemon *daemon, FILE *stream)
 	fputc('\n', stream);
 }
 
+/* A line for each user who has something of what is limited. */
+static void render_users(struct gcr_daemon *daemon, const struct gcr_render_view *reader,
+			 FILE *stream)
+{
+	_cleanup_free_ struct gcr_quota_held *held = NULL;
+	size_t count = 0;
+
+	if (!gcr_store_users(daemon->store, &held, &count))
+		gcr_quota_render(daemon->quota, held, count, reader->sees_all, reader->uid, stream);
+}
+
 void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_view *reader,
 			    FILE *stream)
 {
@@ -682,7 +695,8 @@ void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_v
 		"\nspilled_bytes %" PRIu64 "\n",
 		packs.unpacked_bytes, packs.memory_bytes, packs.shared_bytes, packs.spilled_bytes);
 	fprintf(stream, "passthrough %s\n", gcr_passthrough_is_on() ? "yes" : "no");
-	gcr_render_holders(daemon, reader->is_root, stream);
+	gcr_render_holders(daemon, reader->sees_all, stream);
+	render_users(daemon, reader, stream);
 	fputc('\n', stream);
 	fprintf(stream, "%-8s %-6s %-16s %-9s %14s %14s\n", "id", "user", "comm", "state",
 		"vram_bytes", "held_bytes");

@@ -18,7 +18,8 @@ struct gcr_render_view {
 	bool (*sees)(pid_t pid, const void *data);
 	bool (*sees_place)(struct gcr_place *place, const void *data);
 	const void *data;
-	bool is_root; /* of the daemon's namespaces */
+	uid_t uid;     /* his own quota is shown to him */
+	bool sees_all; /* and everybody's */
 };
 
 /* The root's: keys, an empty line, and a table of the processes and places in the view. */

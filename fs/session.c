@@ -19,6 +19,7 @@
 #include "fs/place.h"
 #include "fs/log.h"
 #include "fs/passthrough.h"
+#include "fs/quota.h"
 #include "fs/session_folder.h"
 #include "fs/session_watch.h"
 #include "fs/store.h"
@@ -28,6 +29,9 @@
 /* Interrupts the loop's sleep; its handler does nothing. */
 #define WAKE_SIGNAL   SIGUSR1
 #define WAKE_MSEC_MAX 50
+
+/* Files at the root that say why nothing else can be opened. */
+#define OPEN_BEYOND 8
 
 /* A directory's entries, as they were when opened. */
 struct entry {
@@ -57,6 +61,8 @@ struct file {
 	struct gcr_folder_file *item;	 /* a file of a folder */
 	bool is_passthrough_told;	 /* fs/passthrough.h knows of it */
 	struct listing listing;		 /* a directory */
+	struct gcr_quota_charge opened;	 /* of its user */
+	struct gcr_quota_charge held;	 /* its text, or the listing */
 };
 
 static struct {
@@ -89,6 +95,8 @@ static void file_unref(struct file *file)
 	free(file->text);
 	free(file->listing.entries);
 	free(file->listing.names);
+	gcr_quota_release(&file->held);
+	gcr_quota_release(&file->opened);
 	free(file);
 }
 
@@ -170,6 +178,35 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	}
 }
 
+static int take_open(struct gcr_daemon *daemon, uid_t uid, struct file *file)
+{
+	/* Where the words are can be read all the same. */
+	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR ||
+			gcr_node_kind(file->node) == GCR_NODE_ROOT_STATUS;
+	struct gcr_error error;
+	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_OPEN_FILES, uid, 1,
+					   is_error ? OPEN_BEYOND : 0, &file->opened, &error);
+
+	if (result < 0)
+		gcr_session_tell_refusal(daemon, uid, &error);
+	return result;
+}
+
+/* What the open file holds from now on. */
+static int take_text(struct gcr_daemon *daemon, struct file *file, size_t bytes)
+{
+	/* Else who has too much could not read why. */
+	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR;
+	struct gcr_error error;
+	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.uid, bytes,
+					   is_error ? GCR_ERROR_WORDS_MAX * OPEN_BEYOND : 0,
+					   &file->held, &error);
+
+	if (result < 0)
+		gcr_session_tell_refusal(daemon, file->opener.uid, &error);
+	return result;
+}
+
 /* @flags as of open(2). */
 static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct file **ret_file)
 {
@@ -183,6 +220,10 @@ static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct fi
 		return -ENOMEM;
 	atomic_init(&file->references, 1);
 	file->node = node;
+	file->opener.namespace_fd = -1;
+	result = take_open(daemon, caller->uid, file);
+	if (result < 0)
+		return result;
 	/* It may be handed on: what is written by it is judged by both. */
 	if (gcr_node_is_ctl(kind) && (flags & O_ACCMODE) != O_RDONLY)
 		gcr_credentials_take(caller, &file->opener);
@@ -215,7 +256,7 @@ static int render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, stru
 	if (!stream)
 		return -ENOMEM;
 	gcr_tree_render(daemon, caller, file->node, file->process, stream);
-	return fclose(stream) ? -ENOMEM : 0;
+	return fclose(stream) ? -ENOMEM : take_text(daemon, file, file->size);
 }
 
 /* An open that waits for fresh figures. */
@@ -499,6 +540,11 @@ static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
 	return 0;
 }
 
+static size_t listing_bytes(const struct listing *listing)
+{
+	return listing->names_max + 2 * listing->count * sizeof(*listing->entries);
+}
+
 static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	struct gcr_daemon *daemon = daemon_of(request);
@@ -509,6 +555,8 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 	if (!result)
 		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
 				       &file->listing);
+	if (!result)
+		result = take_text(daemon, file, listing_bytes(&file->listing));
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;

@@ -6,12 +6,34 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "fs/log.h"
 #include "fs/place.h"
+#include "fs/refusals.h"
 #include "fs/restore.h"
+#include "fs/store.h"
 #include "lib/cleanup.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
 GCR_DEFINE_CLEANUP(struct gcr_folder_file *, gcr_folder_close);
+
+void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error)
+{
+	gcr_refusals_note(daemon->refusals, uid, error);
+	gcr_refusals_log(daemon->refusals, gcr_quota_owner(daemon->quota, uid), 0, "%s: %s",
+			 gcr_error_name(error->number), error->words);
+}
+
+/* A change has been refused to the user: why, if he holds too much of the store. */
+static int tell_quota(fuse_req_t request, int result)
+{
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
+	uid_t uid = fuse_req_ctx(request)->uid;
+	struct gcr_error error;
+
+	if (result == -EDQUOT && gcr_store_check_user(daemon->store, uid, 1 << 20, &error) < 0)
+		gcr_session_tell_refusal(daemon, uid, &error);
+	return result;
+}
 
 /* Of a process that has nothing in the store, and elsewhere, nothing can be changed. */
 static int find(fuse_req_t request, fuse_ino_t node, struct gcr_folder **ret_folder,
@@ -37,11 +59,15 @@ static void make_place(fuse_req_t request, const char *name)
 	const struct fuse_ctx *caller = fuse_req_ctx(request);
 	struct gcr_place *place;
 	struct fuse_entry_param entry;
+	struct gcr_error error = {0};
 	int result = -EPERM;
 
 	/* Root of a container has no places here: it would not see them. */
 	if (caller->uid || gcr_tree_is_local(caller))
-		result = gcr_place_make(daemon->places, name, caller->uid, caller->gid, &place);
+		result = gcr_place_make(daemon->places, name, caller->uid, caller->gid, &place,
+					&error);
+	if (error.number)
+		gcr_session_tell_refusal(daemon, caller->uid, &error);
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
@@ -102,7 +128,7 @@ void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, 
 		result =
 			gcr_folder_mkdir(folder, item, name, mode, caller->uid, caller->gid, &made);
 	if (result < 0) {
-		fuse_reply_err(request, -result);
+		fuse_reply_err(request, -tell_quota(request, result));
 		return;
 	}
 	gcr_tree_make_entry(folder, &made, &entry);
@@ -160,11 +186,14 @@ static struct timespec time_of(int valid, int flag, int now_flag, const struct t
 	return valid & flag ? *time : (struct timespec){.tv_nsec = UTIME_OMIT};
 }
 
-static int truncate_item(struct gcr_folder *folder, uint32_t item, uint64_t bytes,
+static int truncate_item(struct gcr_folder *folder, uint32_t item, uid_t uid, uint64_t bytes,
 			 struct gcr_folder_file *file)
 {
 	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *opened = NULL;
 	int result = file ? 0 : gcr_folder_open(folder, item, O_WRONLY, &opened);
+
+	if (opened)
+		gcr_folder_opened_by(opened, uid);
 
 	return result ? result : gcr_folder_truncate(file ? file : opened, bytes);
 }
@@ -193,13 +222,14 @@ void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *sta
 
 	result = find(request, node, &folder, &item);
 	if (!result && valid & FUSE_SET_ATTR_SIZE)
-		result = truncate_item(folder, item, (uint64_t)stat->st_size, file);
+		result = truncate_item(folder, item, fuse_req_ctx(request)->uid,
+				       (uint64_t)stat->st_size, file);
 	if (!result && valid & others)
 		result = gcr_folder_set(folder, item, &attributes);
 	if (!result)
 		result = gcr_tree_getattr(fuse_req_userdata(request), node, &now);
 	if (result < 0)
-		fuse_reply_err(request, -result);
+		fuse_reply_err(request, -tell_quota(request, result));
 	else
 		fuse_reply_attr(request, &now, 0);
 }
@@ -224,7 +254,7 @@ void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const c
 	ssize_t written = gcr_folder_write(file, bytes, size, offset);
 
 	if (written < 0)
-		fuse_reply_err(request, (int)-written);
+		fuse_reply_err(request, -tell_quota(request, (int)written));
 	else
 		fuse_reply_write(request, (size_t)written);
 }
@@ -252,7 +282,7 @@ int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
 
 	/* Whoever may write may do that with a descriptor that cannot. */
 	return result ? result
-		      : truncate_item(folder, item, 0,
+		      : truncate_item(folder, item, fuse_req_ctx(request)->uid, 0,
 				      (flags & O_ACCMODE) == O_RDONLY ? NULL : file);
 }
 
@@ -274,5 +304,5 @@ int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *n
 		gcr_folder_opened_by(*ret_file, caller->uid);
 		gcr_tree_make_entry(folder, &entry, ret_entry);
 	}
-	return result;
+	return tell_quota(request, result);
 }

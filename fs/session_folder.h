@@ -12,6 +12,9 @@
 /* Tell the kernel of an entry; if it does not hear of it any more, it knows it once less. */
 void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *entry);
 
+/* Words of a refusal that no answer to a request carries: for the user's `error` at the root. */
+void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error);
+
 /* These answer @request. Where nothing can be changed it is EPERM. */
 void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode);
 void gcr_session_unlink(fuse_req_t request, fuse_ino_t parent, const char *name);

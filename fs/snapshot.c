@@ -138,6 +138,21 @@ static void unlist_locked(struct gcr_snapshot *snapshot)
 
 /* ---- making one ---- */
 
+/* Whose a snapshot's files are to be: the process's, if we may give them away. */
+struct owner {
+	bool is_other;
+	uid_t uid;
+	gid_t gid;
+};
+
+static void find_owner(const struct gcr_snapshot *snapshot, struct owner *ret_owner)
+{
+	*ret_owner = (struct owner){0};
+	if (geteuid() || gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid) < 0)
+		return;
+	ret_owner->is_other = ret_owner->uid || ret_owner->gid;
+}
+
 static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_file *const *files,
 			  bool with_pages)
 {
@@ -165,14 +180,19 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 {
 	struct gcr_store *store = snapshot->store;
 	int64_t until_usec = gcr_clock_usec() + RESERVE_USEC;
+	struct owner owner;
 	uint64_t taken;
 	int result;
 
+	find_owner(snapshot, &owner);
 	pthread_mutex_lock(&store->lock);
+	snapshot->uid = owner.uid;
 	store->reserving++;
 	gcr_store_take_from_pool_locked(snapshot, files);
 	taken = sum_taken(snapshot, files, false);
-	for (;;) {
+	result = gcr_store_check_claim_locked(store, snapshot->pid, snapshot->start_ticks,
+					      snapshot->cost_bytes, error);
+	while (!result) {
 		uint64_t reused = sum_taken(snapshot, files, true);
 		uint64_t more = snapshot->cost_bytes > taken ? snapshot->cost_bytes - taken : 0;
 		uint64_t missing = 0;
@@ -188,6 +208,7 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 		if (!gcr_store_make_room_locked(store, missing, until_usec) &&
 		    !gcr_store_wait_going_locked(store, true))
 			break;
+		result = 0;
 	}
 	if (!result) {
 		store->pool_bytes -= taken;
@@ -202,21 +223,6 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
 	return result;
-}
-
-/* Whose a snapshot's files are to be: the process's, if we may give them away. */
-struct owner {
-	bool is_other;
-	uid_t uid;
-	gid_t gid;
-};
-
-static void find_owner(const struct gcr_snapshot *snapshot, struct owner *ret_owner)
-{
-	*ret_owner = (struct owner){0};
-	if (geteuid() || gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid) < 0)
-		return;
-	ret_owner->is_other = ret_owner->uid || ret_owner->gid;
 }
 
 static int give(int directory_fd, const char *name, const struct owner *owner)
@@ -441,6 +447,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 {
 	_cleanup_(snapshot_free_cleanup) struct gcr_snapshot *snapshot = NULL;
 	char temporary[GCR_STORE_NAME_BYTES];
+	struct owner owner;
 	int result;
 
 	result = snapshot_new(store, pid, start_ticks, generation, &snapshot, error);
@@ -459,7 +466,9 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		snapshot->files[i].cost_bytes = 0;
 	}
 	snapshot->spoiled = true;
+	find_owner(snapshot, &owner);
 	pthread_mutex_lock(&store->lock);
+	snapshot->uid = owner.uid;
 	store->snapshots_bytes += snapshot->cost_bytes;
 	list_locked(snapshot);
 	pthread_mutex_unlock(&store->lock);
@@ -500,6 +509,8 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 	snapshot->root_fd = gcr_store_open_directory(fd, "snapshot");
 	if (snapshot->root_fd < 0)
 		return gcr_error_set(error, EPROTO, "%s in the store has no files", snapshot->name);
+	if (!fstat(snapshot->root_fd, &stat))
+		snapshot->uid = stat.st_uid;
 	if (gcr_snapshot_attach_folder(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	/* Whoever owns the files may have removed it: then the thaw says so. */
@@ -617,6 +628,7 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
 		if (leftover) {
 			snprintf(leftover->name, sizeof(leftover->name), "%s", snapshot->name);
 			leftover->cost_bytes = snapshot->cost_bytes;
+			leftover->uid = snapshot->uid;
 			leftover->claimed = true;
 			leftover->next = store->leftovers;
 			store->leftovers = leftover;

@@ -62,7 +62,7 @@ static uint64_t files_cost(int vram_fd)
 }
 
 /* What the snapshot in the directory @name takes; 0 if it is no snapshot. */
-static uint64_t directory_cost(struct gcr_store *store, const char *name)
+static uint64_t directory_cost(struct gcr_store *store, const char *name, uid_t *ret_uid)
 {
 	char path[GCR_STORE_NAME_BYTES + sizeof("/table")];
 	_cleanup_close_ int place_fd = -1;
@@ -83,6 +83,8 @@ static uint64_t directory_cost(struct gcr_store *store, const char *name)
 	fd = place_fd < 0 ? -1 : gcr_store_open_directory(place_fd, "snapshot");
 	if (fd < 0)
 		return table_bytes;
+	if (!fstat(fd, &stat))
+		*ret_uid = stat.st_uid;
 	vram_fd = gcr_store_open_directory(fd, "vram");
 	if (vram_fd >= 0)
 		bytes = files_cost(vram_fd);
@@ -97,7 +99,7 @@ static uint64_t directory_cost(struct gcr_store *store, const char *name)
 	return table_bytes + bytes;
 }
 
-static int add_leftover(struct gcr_store *store, const char *name, uint64_t cost_bytes,
+static int add_leftover(struct gcr_store *store, const char *name, uint64_t cost_bytes, uid_t uid,
 			bool claimed)
 {
 	struct gcr_store_leftover *leftover = calloc(1, sizeof(*leftover));
@@ -106,11 +108,20 @@ static int add_leftover(struct gcr_store *store, const char *name, uint64_t cost
 		return -ENOMEM;
 	snprintf(leftover->name, sizeof(leftover->name), "%s", name);
 	leftover->cost_bytes = cost_bytes;
+	leftover->uid = uid;
 	leftover->claimed = claimed;
 	leftover->next = store->leftovers;
 	store->leftovers = leftover;
 	store->snapshots_bytes += leftover->cost_bytes;
 	return 0;
+}
+
+static int take_leftover(struct gcr_store *store, const char *name)
+{
+	uid_t uid = 0;
+	uint64_t cost_bytes = directory_cost(store, name, &uid);
+
+	return add_leftover(store, name, cost_bytes, uid, false);
 }
 
 /* What cannot be removed stays, and counts, as it is. */
@@ -128,7 +139,7 @@ static int remove_unfinished(struct gcr_store *store, const char *name)
 	fd = gcr_store_open_directory(store->fd, name);
 	if (fd >= 0)
 		gcr_store_sum_tree(fd, &sum);
-	return add_leftover(store, name, sum.bytes, true);
+	return add_leftover(store, name, sum.bytes, 0, true);
 }
 
 /*
@@ -161,8 +172,7 @@ static int take_stock(struct gcr_store *store)
 		else if (!strncmp(entry->d_name, GCR_STORE_PLACE, strlen(GCR_STORE_PLACE)))
 			store->places_count++;
 		else if (strlen(entry->d_name) < GCR_STORE_NAME_BYTES)
-			result = add_leftover(store, entry->d_name,
-					      directory_cost(store, entry->d_name), false);
+			result = take_leftover(store, entry->d_name);
 	}
 	return result;
 }
@@ -174,6 +184,12 @@ static void store_free(struct gcr_store *store)
 
 		store->leftovers = leftover->next;
 		free(leftover);
+	}
+	while (store->packed) {
+		struct gcr_store_packed *packed = store->packed;
+
+		store->packed = packed->next;
+		free(packed);
 	}
 	while (store->claims)
 		gcr_store_end_claim_locked(store, store->claims->pid, store->claims->start_ticks);
@@ -222,6 +238,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	store->pool_fd = -1;
 	store->removals_end = &store->removals;
 	store->runtime_fd = daemon->runtime_fd;
+	store->quota = daemon->quota;
 	store->pool_limit_bytes = daemon->options.pool_bytes;
 	store->keep_limit_bytes = daemon->options.keep_bytes;
 	store->threads_max = processors < POPULATORS_MAX ? processors : POPULATORS_MAX;

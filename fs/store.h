@@ -26,6 +26,8 @@ struct gcr_folder;
 struct gcr_folder_file;
 struct gcr_packs;
 struct gcr_packs_figures;
+struct gcr_quota;
+struct gcr_quota_held;
 
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error);
@@ -49,7 +51,8 @@ void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_fi
  * size for each, or one of the process's pool that has its pages already, and in them whatever this
  * process had in VRAM before: every byte has to be written. What is kept of the process is used
  * up: see gcr_snapshot_is_known(). Either all the room
- * is there and promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), with figures.
+ * is there and promised, or nothing is changed: -ENOSPC, -ENOMEM (host memory), -EDQUOT (if it was
+ * claimed for a user), with figures.
  */
 int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 			const char *generation, const struct gcr_extent *extents, size_t count,
@@ -88,18 +91,24 @@ struct gcr_tree_sum {
 int gcr_room_create(struct gcr_store *store, uint64_t paid_bytes, const struct gcr_tree_sum *sum,
 		    uint64_t own_entries, struct gcr_room **ret_room);
 void gcr_room_destroy(struct gcr_room *room); /* NULL is allowed */
+/* Whose the tree is: what it takes counts for this user. */
+void gcr_room_set_owner(struct gcr_room *room, uid_t uid);
 /*
- * Promise @bytes, to be settled: -ENOSPC, -ESTALE (it is closed). The pool gives way, and what is
- * being removed is waited for, but not for long.
+ * Promise @bytes to user @uid (0: us), to be settled: -ENOSPC, -ESTALE (it is closed), -EDQUOT (the
+ * owner has too much). The pool gives way, and what is being removed is waited for, but not for
+ * long.
  */
-int gcr_room_take(struct gcr_room *room, uint64_t bytes);
+int gcr_room_take(struct gcr_room *room, uid_t uid, uint64_t bytes);
 /*
  * The same for what gcr_snapshot_begin_piece() has promised: it is only counted, and nothing waited
  * for. -ENOSPC: whatever was promised, the store would become larger than it may be.
  */
 int gcr_room_take_promised(struct gcr_room *room, uint64_t bytes);
-/* A name more, or one less. -ENOSPC: there are too many, or what does not give way is full. */
-int gcr_room_add_entry(struct gcr_room *room);
+/*
+ * A name more, by user @uid, or one less. -ENOSPC: there are too many, or what does not give way is
+ * full; -EDQUOT.
+ */
+int gcr_room_add_entry(struct gcr_room *room, uid_t uid);
 void gcr_room_remove_entry(struct gcr_room *room);
 /* Nobody waits for more of it from now on. */
 void gcr_room_close(struct gcr_room *room);
@@ -122,11 +131,12 @@ uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count);
 /*
  * Is there room for @bytes more for this process, without what others have claimed, and what is
  * kept of others? Then they are claimed: until gcr_snapshot_create() for it, or
- * gcr_store_end_claim(). One for each process, the last one. Errors of gcr_snapshot_create();
- * *ret_missing is how much.
+ * gcr_store_end_claim(). One for each process, the last one. @uid: whose quota limits this, and
+ * then the snapshot; 0: nobody's. Errors of gcr_snapshot_create(), and *ret_missing is how much;
+ * -EDQUOT, and nothing is missing.
  */
-int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uint64_t bytes,
-		    uint64_t *ret_missing, struct gcr_error *error);
+int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uid_t uid,
+		    uint64_t bytes, uint64_t *ret_missing, struct gcr_error *error);
 /* So much of it has been taken by now: it counts no longer twice. */
 void gcr_store_use_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uint64_t bytes);
 void gcr_store_end_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks); /* if any */
@@ -135,6 +145,16 @@ void gcr_store_end_claim(struct gcr_store *store, pid_t pid, uint64_t start_tick
  * now. False: there is nothing to wait for.
  */
 bool gcr_store_wait_going(struct gcr_store *store, bool with_held);
+
+/* ---- store_users.c: what each user holds (see fs/quota.h) ---- */
+
+/* May user @uid hold @bytes more? -EDQUOT, with words. */
+int gcr_store_check_user(struct gcr_store *store, uid_t uid, uint64_t bytes,
+			 struct gcr_error *error);
+/* An entry for each id that holds something, root's not; the array is the caller's. -ENOMEM. */
+int gcr_store_users(struct gcr_store *store, struct gcr_quota_held **ret_held, size_t *ret_count);
+/* NULL: there are none. */
+struct gcr_quota *gcr_store_quota(const struct gcr_store *store);
 
 /* ---- store_packs.c: what is packed (see fs/packs.h) ---- */
 

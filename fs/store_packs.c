@@ -22,22 +22,25 @@
 /* ---- the account ---- */
 
 /* With the packs locked: nobody waits here. The room was made before the piece was begun. */
-static int take(void *data, uint64_t bytes, bool is_there)
+static int take(void *data, uid_t uid, uint64_t bytes, bool is_there)
 {
 	struct gcr_store *store = data;
 	int result = is_there ? 0 : gcr_room_take_promised(store->packs_room, bytes);
 
-	if (!result)
+	if (!result) {
 		gcr_room_settle(store->packs_room, is_there ? 0 : bytes, 0, bytes);
+		gcr_store_count_packed(store, uid, bytes, 0);
+	}
 	return result;
 }
 
-static void give(void *data, uint64_t bytes)
+static void give(void *data, uid_t uid, uint64_t bytes)
 {
 	struct gcr_store *store = data;
 
 	gcr_room_settle(store->packs_room, 0, bytes, 0);
 	gcr_room_shrink(store->packs_room, bytes);
+	gcr_store_count_packed(store, uid, 0, bytes);
 }
 
 int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_packs,

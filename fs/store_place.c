@@ -177,6 +177,7 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat 
 			&(struct gcr_folder_config){
 				.root_fd = root_fd,
 				.store = store,
+				.owner = stat.st_uid,
 				.touch = touch,
 				.data = &opening,
 			},

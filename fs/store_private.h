@@ -73,6 +73,7 @@ struct gcr_snapshot {
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
 	struct gcr_snapshot *next_kept;
 	struct gcr_snapshot_file *files;
+	uid_t uid; /* whose it is: its directory's owner */
 	bool discarded;
 	bool spoiled;	 /* its files do not go to the pool */
 	bool is_touched; /* somebody may have changed its tree: the folder has the account */
@@ -91,6 +92,7 @@ struct gcr_snapshot {
 struct gcr_store_leftover {
 	struct gcr_store_leftover *next;
 	uint64_t cost_bytes;
+	uid_t uid;    /* its directory's owner */
 	bool claimed; /* somebody has held it, or will: not to be swept */
 	char name[GCR_STORE_NAME_BYTES];
 };
@@ -135,6 +137,7 @@ struct gcr_room {
 	uint64_t resident_bytes; /* what its files have taken */
 	uint64_t promised_bytes; /* to changes that are under way */
 	uint64_t entries;
+	uid_t uid;	       /* the tree's owner */
 	uint64_t entries_free; /* so many of them cost nothing */
 	bool is_closed;
 };
@@ -145,6 +148,14 @@ struct gcr_store_claim {
 	pid_t pid;
 	uint64_t start_ticks;
 	uint64_t bytes;
+	uid_t uid; /* whose quota limits it; 0: nobody's */
+};
+
+/* What the packed chunks of a user take, in the account of all. */
+struct gcr_store_packed {
+	struct gcr_store_packed *next;
+	uid_t uid;
+	uint64_t bytes;
 };
 
 struct gcr_store {
@@ -153,7 +164,8 @@ struct gcr_store {
 	char *mountpoint; /* a tmpfs of our own is mounted there; else NULL */
 	int fd;
 	int pool_fd;
-	int runtime_fd; /* the daemon's */
+	int runtime_fd;		 /* the daemon's */
+	struct gcr_quota *quota; /* likewise; NULL: none */
 	bool survives_restart;
 	uint64_t pool_limit_bytes;
 	uint64_t keep_limit_bytes;
@@ -187,6 +199,7 @@ struct gcr_store {
 	pthread_t remover;
 
 	struct gcr_store_claim *claims;
+	struct gcr_store_packed *packed; /* in packs_room */
 
 	struct gcr_snapshot *kept; /* the oldest first */
 	uint64_t kept_bytes;	   /* of these, in snapshots_bytes */
@@ -249,7 +262,21 @@ uint64_t gcr_store_limit_locked(const struct gcr_store *store);
  * a moment ago. False: there is nothing to wait for. Lock: store.
  */
 bool gcr_store_wait_going_locked(struct gcr_store *store, bool with_held);
+/*
+ * Of one that was claimed for a user: may he have @bytes, what was claimed included? It may have
+ * grown since. -EDQUOT, with words. Lock: store.
+ */
+int gcr_store_check_claim_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+				 uint64_t bytes, struct gcr_error *error);
 void gcr_store_end_claim_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
+
+/* store_users.c */
+/*
+ * May the user @uid hold @bytes more? 0 for who is not limited; -EDQUOT with words. Lock: store.
+ */
+int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t bytes,
+				struct gcr_error *error);
+void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less);
 
 /* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
 int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);

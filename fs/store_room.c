@@ -7,6 +7,7 @@
 
 #include <errno.h>
 
+#include "fs/quota.h"
 #include "lib/clock.h"
 
 /* Taken at once, so that not every write asks for the room of the host; given back at the end. */
@@ -144,7 +145,32 @@ static uint64_t missing_locked(const struct gcr_room *room, uint64_t bytes)
 	return wanted > paid_locked(room) ? wanted - paid_locked(room) : 0;
 }
 
-int gcr_room_take(struct gcr_room *room, uint64_t bytes)
+void gcr_room_set_owner(struct gcr_room *room, uid_t uid)
+{
+	struct gcr_store *store = room->store;
+
+	pthread_mutex_lock(&store->lock);
+	room->uid = uid;
+	/* With the snapshot whose tree it is. */
+	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot && room->payer_bytes;
+	     snapshot = snapshot->next)
+		if (room->payer_bytes == &snapshot->cost_bytes)
+			snapshot->uid = uid;
+	pthread_mutex_unlock(&store->lock);
+}
+
+/*
+ * Has the owner too much, if it is for a user who is limited? Others than he write there with his
+ * leave only. Lock: store.
+ */
+static int check_user_locked(const struct gcr_room *room, uid_t uid, uint64_t bytes)
+{
+	if (!gcr_quota_is_limited(room->store->quota, uid))
+		return 0;
+	return gcr_store_check_user_locked(room->store, room->uid, bytes, NULL);
+}
+
+int gcr_room_take(struct gcr_room *room, uid_t uid, uint64_t bytes)
 {
 	int64_t deadline_usec = gcr_clock_usec() + WAIT_USEC;
 	struct gcr_store *store = room->store;
@@ -159,7 +185,11 @@ int gcr_room_take(struct gcr_room *room, uint64_t bytes)
 	while (!result && (missing = missing_locked(room, bytes))) {
 		uint64_t unused = 0;
 
-		if (!gcr_store_check_room_locked(store, missing + SLACK_BYTES,
+		result = check_user_locked(room, uid, missing);
+		if (result < 0)
+			break;
+		if (!check_user_locked(room, uid, missing + SLACK_BYTES) &&
+		    !gcr_store_check_room_locked(store, missing + SLACK_BYTES,
 						 missing + SLACK_BYTES, &unused, NULL))
 			missing += SLACK_BYTES;
 		result = extend_locked(room, missing, deadline_usec);
@@ -230,7 +260,7 @@ static bool is_full_locked(const struct gcr_store *store)
 	       gcr_store_limit_locked(store);
 }
 
-int gcr_room_add_entry(struct gcr_room *room)
+int gcr_room_add_entry(struct gcr_room *room, uid_t uid)
 {
 	struct gcr_store *store = room->store;
 	uint64_t before_bytes;
@@ -241,6 +271,9 @@ int gcr_room_add_entry(struct gcr_room *room)
 	if (room->entries >= GCR_ROOM_ENTRIES_MAX + room->entries_free ||
 	    (room->entries >= room->entries_free && is_full_locked(store))) {
 		result = -ENOSPC;
+	} else if (room->entries >= room->entries_free &&
+		   check_user_locked(room, uid, ENTRY_BYTES) < 0) {
+		result = -EDQUOT;
 	} else {
 		room->entries++;
 		add_resident_locked(room, before_bytes, entries_cost(room));

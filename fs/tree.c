@@ -718,8 +718,13 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 	case GCR_NODE_ROOT_STATUS:
 		gcr_render_root_status(
 			daemon,
-			&(struct gcr_render_view){sees, sees_place, caller,
-						  !caller->uid && gcr_tree_is_local(caller)},
+			&(struct gcr_render_view){
+				.sees = sees,
+				.sees_place = sees_place,
+				.data = caller,
+				.uid = caller->uid,
+				.sees_all = !caller->uid && gcr_tree_is_local(caller),
+			},
 			stream);
 		break;
 	case GCR_NODE_ROOT_ERROR:

@@ -16,8 +16,8 @@ static void put_event_locked(struct gcr_process *process)
 	const char *generation = *process->generation ? process->generation : "-";
 
 	gcr_event_log_put(process->events, "%d %s wanted", (int)process->pid, generation);
-	gcr_event_log_put_of(process->daemon->events, process->owner, "%d %s wanted",
-			     (int)process->pid, generation);
+	gcr_event_log_put_of(process->daemon->events, gcr_process_event_owner(process),
+			     "%d %s wanted", (int)process->pid, generation);
 }
 
 void gcr_wanted_look(struct gcr_process *process)

@@ -167,16 +167,13 @@ tried(os.chown, f'{mount}/theirs/snapshot/file', 0, 0)
 
 
 def test_many():
-    """One user has not all the places; those that are gone do not count."""
+    """There is an end to them; those that are gone do not count."""
     same_for_both('places')
     with Machine() as machine:
-        names = [f'n{number}' for number in range(128)]
+        names = [f'n{number}' for number in range(1024)]
         for name in names:
             os.mkdir(machine.path(name))
         equal(error_of(lambda: os.mkdir(machine.path('more'))), 'ENOSPC')
-        if harness.is_root():
-            equal(as_nobody('tried(os.mkdir, sys.argv[1])\ntried(os.rmdir, sys.argv[1])',
-                            machine.path('theirs')), ['ok', 'ok'])
         os.rmdir(machine.path('n7'))
         os.mkdir(machine.path('more'))
         for name in set(os.listdir(machine.mountpoint)) & {'more', *names}:

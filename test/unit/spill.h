@@ -30,13 +30,13 @@ static struct gcr_packer *packer;
 static struct gcr_spill *spill;
 static atomic_uint_least64_t counted;
 
-static inline int count_take(void *data, uint64_t bytes, bool is_there)
+static inline int count_take(void *data, uid_t uid, uint64_t bytes, bool is_there)
 {
 	counted += bytes;
 	return 0;
 }
 
-static inline void count_give(void *data, uint64_t bytes)
+static inline void count_give(void *data, uid_t uid, uint64_t bytes)
 {
 	CHECK(counted >= bytes);
 	counted -= bytes;

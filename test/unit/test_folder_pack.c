@@ -447,10 +447,10 @@ static void test_no_room(void)
 	gcr_folder_close(file);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 	CHECK(!gcr_room_create(store, 0, &nothing, 0, &others));
-	while (!gcr_room_take(others, 65536))
+	while (!gcr_room_take(others, 0, 65536))
 		taken += 65536;
 	/* Of the papers, which nobody writes here. */
-	while (!gcr_room_take(folder->room, 65536))
+	while (!gcr_room_take(folder->room, 0, 65536))
 		own += 65536;
 	CHECK(gcr_folder_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
 	CHECK(gcr_folder_allocate(file, 0, 3 * MIB, MIB) == -ENOSPC);

@@ -162,7 +162,7 @@ def check_errors(abi):
                  'fs/pack_work.c', 'fs/packing.c',
                  *ENGINES, *DUMP, *RESTORE, 'fs/place.c', 'fs/session.c', 'fs/store.c',
                  'backend/cuda/preflight.c', 'backend/look.c', 'backend/rocm/preflight.c',
-                 'fs/criu_plugin.c', 'fs/gpus.c'):
+                 'fs/criu_plugin.c', 'fs/gpus.c', 'fs/quota.c'):
         for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
                                read(path)):
             code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
@@ -171,6 +171,7 @@ def check_errors(abi):
     for path in ('criu-glue/criu_log.c', 'criu-glue/opens.c', 'criu-glue/opens_file.c',
                  'criu-glue/opens_socket.c', 'criu-glue/opens_tree.c'):
         code |= set(re.findall(r', (E[A-Z0-9]{2,}),', read(path)))
+    code |= set(re.findall(r'(?:true|false), (E[A-Z0-9]{2,}),', read('fs/quota.c')))
     check(len(code) > 8, 'errors: found few in the code: has their shape changed?')
     for name in sorted(code):
         check(abi.has(name), f'{abi.name}: {name} is missing')

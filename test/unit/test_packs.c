@@ -18,7 +18,7 @@ static struct gcr_packer *packer;
 static atomic_uint_least64_t counted; /* by the account */
 static uint64_t limit = UINT64_MAX;
 
-static int count_take(void *data, uint64_t bytes, bool is_there)
+static int count_take(void *data, uid_t uid, uint64_t bytes, bool is_there)
 {
 	(void)data;
 	if (!is_there && counted + bytes > limit)
@@ -27,7 +27,7 @@ static int count_take(void *data, uint64_t bytes, bool is_there)
 	return 0;
 }
 
-static void count_give(void *data, uint64_t bytes)
+static void count_give(void *data, uid_t uid, uint64_t bytes)
 {
 	(void)data;
 	CHECK(counted >= bytes);

@@ -99,15 +99,15 @@ static void test_room(void)
 
 	start_without_reserve(64 * MIB);
 	CHECK(!gcr_room_create(store, 0, &nothing, 0, &room));
-	CHECK(!gcr_room_take(room, 60 * MIB));
-	CHECK(gcr_room_take(room, 8 * MIB) == -ENOSPC);
+	CHECK(!gcr_room_take(room, 0, 60 * MIB));
+	CHECK(gcr_room_take(room, 0, 8 * MIB) == -ENOSPC);
 	pthread_mutex_lock(&store->lock);
 	store->removing = true; /* something that takes long */
 	pthread_mutex_unlock(&store->lock);
-	CHECK(gcr_room_take(room, 8 * MIB) == -ENOSPC);
-	CHECK(!gcr_room_take(room, 2 * MIB));
+	CHECK(gcr_room_take(room, 0, 8 * MIB) == -ENOSPC);
+	CHECK(!gcr_room_take(room, 0, 2 * MIB));
 	gcr_room_close(room);
-	CHECK(gcr_room_take(room, 8 * MIB) == -ESTALE);
+	CHECK(gcr_room_take(room, 0, 8 * MIB) == -ESTALE);
 	pthread_mutex_lock(&store->lock);
 	store->removing = false;
 	pthread_mutex_unlock(&store->lock);
@@ -126,10 +126,10 @@ static void test_entries(void)
 	start_without_reserve(64 * MIB);
 	CHECK(!gcr_room_create(store, 0, &sum, 0, &room));
 	CHECK(figures().used_bytes == 8 * MIB);
-	while (!gcr_room_add_entry(room))
+	while (!gcr_room_add_entry(room, 0))
 		count++;
 	CHECK(count == 56 * MIB / 4096 && figures().used_bytes == 64 * MIB);
-	CHECK(gcr_room_take(room, 4096) == -ENOSPC);
+	CHECK(gcr_room_take(room, 0, 4096) == -ENOSPC);
 	for (uint64_t i = 0; i < count + 1024; i++)
 		gcr_room_remove_entry(room);
 	CHECK(gcr_room_resident_bytes(room) == 8 * MIB);
@@ -141,8 +141,8 @@ static void test_entries(void)
 	start(8192 * MIB, 0);
 	sum.entries = GCR_ROOM_ENTRIES_MAX;
 	CHECK(!gcr_room_create(store, 0, &sum, 0, &room));
-	CHECK(!gcr_room_add_entry(room));
-	for (count = 1; count < 5000 && !gcr_room_add_entry(room); count++)
+	CHECK(!gcr_room_add_entry(room, 0));
+	for (count = 1; count < 5000 && !gcr_room_add_entry(room, 0); count++)
 		;
 	CHECK(count < 5000);
 	gcr_room_destroy(room);

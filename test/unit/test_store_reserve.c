@@ -127,15 +127,15 @@ static void test_full_store(void)
 	write_bytes(noise, true);
 	write_bytes(text, false);
 	CHECK(!gcr_room_create(store, 0, &nothing, 0, &others));
-	CHECK(!gcr_room_take(others, figures().free_bytes));
-	CHECK(gcr_room_take(others, 1) == -ENOSPC && !figures().free_bytes);
+	CHECK(!gcr_room_take(others, 0, figures().free_bytes));
+	CHECK(gcr_room_take(others, 0, 1) == -ENOSPC && !figures().free_bytes);
 	used = figures().used_bytes;
 	CHECK(pack_in_turn(noise) == 8);
 	CHECK(figures().used_bytes <= used + 64 * 4096);
 	CHECK(pack_in_turn(text) == 8);
 	CHECK(figures().used_bytes <= used - 12 * MIB && figures().free_bytes >= 12 * MIB);
 	/* What has become free is anybody's. */
-	CHECK(!gcr_room_take(others, 12 * MIB));
+	CHECK(!gcr_room_take(others, 0, 12 * MIB));
 	gcr_room_destroy(others);
 	gcr_snapshot_discard(noise);
 	gcr_snapshot_discard(text);
@@ -184,33 +184,33 @@ static void test_claims(void)
 
 	daemon_.options.keep_bytes = 32 * MIB;
 	start(64 * MIB, 0);
-	CHECK(!gcr_store_claim(store, 1, 77, 40 * MIB, &missing, &error) && !missing);
+	CHECK(!gcr_store_claim(store, 1, 77, 0, 40 * MIB, &missing, &error) && !missing);
 	CHECK(figures().free_bytes == 60 * MIB);
-	CHECK(gcr_store_claim(store, 2, 77, 30 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(gcr_store_claim(store, 2, 77, 0, 30 * MIB, &missing, &error) == -ENOSPC);
 	CHECK(missing == 10 * MIB && error.number == ENOSPC);
 	/* The last one of each counts. */
-	CHECK(!gcr_store_claim(store, 1, 77, 30 * MIB, &missing, &error));
-	CHECK(!gcr_store_claim(store, 2, 77, 30 * MIB, &missing, &error));
-	CHECK(gcr_store_claim(store, 3, 77, 2 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(!gcr_store_claim(store, 1, 77, 0, 30 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 2, 77, 0, 30 * MIB, &missing, &error));
+	CHECK(gcr_store_claim(store, 3, 77, 0, 2 * MIB, &missing, &error) == -ENOSPC);
 	gcr_store_end_claim(store, 2, 77);
 	gcr_store_end_claim(store, 2, 77);
 	/* It has become a snapshot, as which it counts. */
 	CHECK(!try_create(1, 24 * MIB, &snapshot, &error));
 	CHECK(!store->claims && figures().used_bytes == 30 * MIB);
-	CHECK(!gcr_store_claim(store, 2, 77, 30 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 2, 77, 0, 30 * MIB, &missing, &error));
 	gcr_store_end_claim(store, 2, 77);
 	/* Its own is used again, that of others is not for it. */
 	CHECK(!gcr_digest_buffer_create(gcr_snapshot_first_chunk(snapshot, 1), &digests));
 	CHECK(!gcr_store_keep(snapshot, &digests));
-	CHECK(!gcr_store_claim(store, 1, 77, 50 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 1, 77, 0, 50 * MIB, &missing, &error));
 	gcr_store_end_claim(store, 1, 77);
-	CHECK(gcr_store_claim(store, 2, 77, 50 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(gcr_store_claim(store, 2, 77, 0, 50 * MIB, &missing, &error) == -ENOSPC);
 	CHECK(missing == 20 * MIB);
 	CHECK(!gcr_store_drop_kept_of_others(store, 1, 77));
 	CHECK(gcr_store_drop_kept_of_others(store, 2, 77));
 	CHECK(!gcr_store_drop_kept_of_others(store, 2, 77));
 	wait_used(0);
-	CHECK(!gcr_store_claim(store, 2, 77, 60 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 2, 77, 0, 60 * MIB, &missing, &error));
 	stop();
 	daemon_.options.keep_bytes = 0;
 }
