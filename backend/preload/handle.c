@@ -128,6 +128,7 @@ CUresult gcr_own_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 		if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY)
 			return result;
 	}
+	GCR_OBSTACLE_PENDING(prop ? obstacle_of(prop) : GCR_OBSTACLE_NONE);
 	result = real(handle, bytes, prop, flags);
 	if (result == CUDA_SUCCESS)
 		watch(*handle, prop->location.id, bytes, obstacle_of(prop), false);
@@ -443,6 +444,7 @@ CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemExportToShareableHandle);
+	GCR_SHARING_PENDING();
 	memory = get(handle, &real_handle);
 	/* Exportable to us only, if the program did not ask for it. */
 	if (memory && memory->origin == GCR_MEMORY_CREATED &&
@@ -474,6 +476,7 @@ CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemImportFromShareableHandle);
+	GCR_SHARING_PENDING();
 	result = real(handle, shareable, type);
 	if (result == CUDA_SUCCESS)
 		watch(*handle, 0, 0, GCR_OBSTACLE_NONE, true);
@@ -494,6 +497,7 @@ CUresult gcr_own_cuMulticastCreate(CUmemGenericAllocationHandle *handle,
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMulticastCreate);
+	GCR_OBSTACLE_PENDING(GCR_OBSTACLE_MULTICAST);
 	result = real(handle, prop);
 	if (result == CUDA_SUCCESS)
 		watch(*handle, 0, prop->size, GCR_OBSTACLE_MULTICAST, false);

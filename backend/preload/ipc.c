@@ -152,6 +152,7 @@ CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuIpcGetMemHandle);
 	if (!fill_token(pointer, &token)) {
+		GCR_SHARING_PENDING();
 		result = real(handle, pointer);
 		if (result == CUDA_SUCCESS)
 			note_exported(pointer);
@@ -441,6 +442,7 @@ static CUresult open_handle(enum gcr_entry name, __typeof__(cuIpcOpenMemHandle_v
 		return result;
 	}
 	_cleanup_(gcr_gate_leave) struct gcr_gate_pass pass = gcr_gate_enter(name);
+	GCR_SHARING_PENDING();
 
 	result = real(pointer, handle, flags);
 	if (result == CUDA_SUCCESS)
