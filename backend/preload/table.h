@@ -40,7 +40,8 @@ struct gcr_memory {
 	/* What the driver calls it; APART: the program's own business. 0: released, frozen. */
 	CUmemGenericAllocationHandle real;
 	bool imported; /* `real` was imported: it cannot be exported, the descriptor is kept */
-	struct gcr_descriptor descriptor; /* OPENED: the connection that tells the exporter */
+	struct gcr_descriptor descriptor;
+	struct gcr_ipc_exporter *exporter; /* OPENED: who has to be told when it is closed */
 
 	bool shared;		    /* counted in the page's sharings */
 	enum gcr_obstacle obstacle; /* counted as such */
