@@ -13,17 +13,19 @@ BLOCK = 2 << 20
 
 
 class Sharer:
-    """One such program; without a library if not @preloaded."""
+    """One such program; without a library if not @preloaded. @program(...) starts another kind than
+    Machine.demo()."""
 
-    def __init__(self, machine, preloaded=True, command=None, **options):
-        self.lines_path = f'{machine.directory}/lines-{len(machine.demos)}'
+    def __init__(self, machine, preloaded=True, command=None, program=None, **options):
+        self.lines_path = f'{machine.directory}/lines-{len(machine.demos)}-{len(machine.others)}'
         os.mkfifo(self.lines_path)
         # Opened for both, so that it is there at once, and the program never sees an end.
         self.lines = os.open(self.lines_path, os.O_RDWR)
         if not preloaded:
             options['env'] = {'GPUCR_PRELOAD': ''}
-        self.demo = machine.demo(self.lines_path, command=command or [*vendor.RUN, PROGRAM],
-                                 **options).wait_ready()
+        self.demo = (program or machine.demo)(self.lines_path,
+                                              command=command or [*vendor.RUN, PROGRAM],
+                                              **options).wait_ready()
         self.machine = machine
         self.pid = self.demo.pid
 
@@ -38,7 +40,7 @@ class Sharer:
 
     def end(self, tick, seconds=None):
         """The driver's result, and the value."""
-        self.demo.output.wait(lambda lines: len(lines) > tick, f'tick {tick}', seconds)
+        harness.wait_for(lambda: self.is_done(tick), f'tick {tick}', seconds)
         found = re.search(rf'^did {tick} (-?\d+) (-?\d+)$', self.demo.words(), re.MULTILINE)
         return int(found.group(1)), int(found.group(2))
 

@@ -18,6 +18,7 @@
 #include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
+#include "backend/preload/shared_object.h"
 
 /*
  * Above it. Up to 1 MiB the driver puts two or more into a 2 MiB block, and would need half the
@@ -304,6 +305,30 @@ static void abandon_free(struct gcr_mapping *mapping)
 	mapping->allocation->freeing = false;
 }
 
+/* The driver's own, of which others may have something. */
+static CUresult free_drivers(__typeof__(cuMemFree_v2) *real, CUdeviceptr pointer)
+{
+	struct gcr_shared_end range = gcr_shared_begin_end(GCR_SHARED_RANGE, pointer);
+	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
+	CUresult result = real(pointer);
+
+	gcr_shared_finish_end(&range, result);
+	gcr_shared_finish_end(&memory, result);
+	if (result == CUDA_SUCCESS)
+		gcr_ipc_freed(pointer);
+	return result;
+}
+
+static CUresult free_drivers_async(__typeof__(cuMemFreeAsync) *real, CUdeviceptr pointer,
+				   CUstream stream)
+{
+	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
+	CUresult result = real(pointer, stream);
+
+	gcr_shared_finish_end(&memory, result);
+	return result;
+}
+
 GCR_OWN(cuMemFree_v2);
 CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 {
@@ -321,10 +346,7 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
 		return (CUresult)managed_result;
 	if (!mapping) {
-		result = ours ? REFUSAL(real(NOBODYS_ADDRESS)) : real(pointer);
-		if (result == CUDA_SUCCESS)
-			gcr_ipc_freed(pointer);
-		return result;
+		return ours ? REFUSAL(real(NOBODYS_ADDRESS)) : free_drivers(real, pointer);
 	}
 	result = real(companion);
 	if (result)
@@ -363,7 +385,7 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
 	mapping = begin_free(pointer, &companion, &ours);
 	if (mapping)
 		return free_own_async(real, synchronize, mapping, companion, stream);
-	return ours ? CUDA_ERROR_INVALID_VALUE : real(pointer, stream);
+	return ours ? CUDA_ERROR_INVALID_VALUE : free_drivers_async(real, pointer, stream);
 }
 
 GCR_OWN(cuMemFreeAsync);
@@ -457,4 +479,5 @@ void gcr_memory_context_gone(void *context)
 		finish(mapping);
 	gcr_peer_context_gone((CUcontext)context);
 	gcr_ipc_context_gone((CUcontext)context);
+	gcr_shared_context_gone((CUcontext)context);
 }

@@ -18,8 +18,9 @@
 #include "backend/rocm/adapt.h"
 #endif
 
-/* cuda.h: CU_MEM_HANDLE_TYPE_FABRIC may be asked for along with others. */
-#define KNOWN_TYPES ((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+/* A fabric handle may be asked for along with others; asked for alone it does no harm. */
+#define KNOWN_TYPES \
+	((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (unsigned)CU_MEM_HANDLE_TYPE_FABRIC)
 
 /* ---- making it ---- */
 
@@ -41,8 +42,6 @@ static bool joins(const CUmemAllocationProp *prop, size_t bytes, unsigned long l
 
 static enum gcr_obstacle obstacle_of(const CUmemAllocationProp *prop)
 {
-	if ((unsigned)prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
-		return GCR_OBSTACLE_FABRIC;
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return GCR_OBSTACLE_HOST_MEMORY;
 	if (prop->allocFlags.compressionType)
@@ -90,7 +89,9 @@ static CUresult create_joined(CUmemGenericAllocationHandle *handle, size_t bytes
 	struct gcr_memory *memory, *dead = NULL;
 	CUresult result;
 
-	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	prop.requestedHandleTypes =
+		(CUmemAllocationHandleType)((unsigned)asked->requestedHandleTypes |
+					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	result = GCR_REAL(cuMemCreate)(&real, bytes, &prop, 0);
 	if (result)
 		return result;
@@ -431,6 +432,22 @@ static CUresult export_kept(struct gcr_memory *memory, int *ret_fd)
 	return CUDA_SUCCESS;
 }
 
+/* Until the memory is gone: who has it, only the driver knows. NULL: for good. */
+static void note_export(struct gcr_memory *memory, CUmemAllocationHandleType type)
+{
+	bool is_fabric = type == CU_MEM_HANDLE_TYPE_FABRIC;
+
+	if (!memory) {
+		gcr_sharing_add(1);
+		gcr_obstacle_add(is_fabric ? GCR_OBSTACLE_FABRIC : GCR_OBSTACLE_NONE, 1);
+		return;
+	}
+	GCR_TABLE_LOCK();
+	gcr_table_share(memory);
+	if (is_fabric)
+		gcr_table_obstruct(memory, GCR_OBSTACLE_FABRIC);
+}
+
 GCR_OWN(cuMemExportToShareableHandle);
 CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
 					      CUmemAllocationHandleType type,
@@ -450,18 +467,16 @@ CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 	if (memory && memory->origin == GCR_MEMORY_CREATED &&
 	    !(memory->asked.requestedHandleTypes & type))
 		return CUDA_ERROR_INVALID_VALUE;
+	/* What a thaw has brought back has no fabric handle: it is imported, by a descriptor. */
+	if (memory && memory->imported && type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	if (memory && memory->imported && shareable && !flags)
 		result = export_kept(memory, shareable);
 	else
 		result = real(shareable, real_handle, type, flags);
 	if (result)
 		return result;
-	gcr_table_lock();
-	if (memory)
-		gcr_table_share(memory);
-	gcr_table_unlock();
-	if (!memory)
-		gcr_sharing_add(1);
+	note_export(memory, type);
 	return CUDA_SUCCESS;
 }
 

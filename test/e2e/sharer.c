@@ -15,6 +15,7 @@
  *   open COUNT FILE          by cuIpcOpenMemHandle; VALUE: the number of the first piece
  *   event                    an event and its handle
  *   forget                   destroy the event
+ *   close FD                 a descriptor
  *   map FILE                 its first page
  *   fds                      VALUE: how many descriptors are open
  *
@@ -247,6 +248,8 @@ static int obey(const char *line, long *ret_value)
 		return make_event();
 	if (!strcmp(line, "forget\n"))
 		return CU(cuEventDestroy_v2)(event);
+	if (sscanf(line, "close %ld", &a) == 1)
+		return close((int)a);
 	if (sscanf(line, "map %511s", path) == 1)
 		return map_file(path);
 	if (!strcmp(line, "fds\n"))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Legacy CUDA IPC between programs with the library, one of which is frozen: the other one waits, and
 is not held up itself; and as many pieces as they like."""
+import functools
 import os
 import signal
 import sys
@@ -108,8 +109,13 @@ def test_freeze_that_is_rolled_back():
 def test_handles_given_out():
     """That nobody has opened are no obstacle, also for a dump that leaves the exporter there."""
     needs_cuda('a dump of a process alone')
-    with vmm.machine(options=dump.options()) as machine:
-        exporter, importer, path = start(machine)
+    with dump.machine() as machine:
+        exporter = Sharer(machine, program=functools.partial(dump.Program, machine))
+        importer = Sharer(machine)
+        exporter.must(f'alloc {BLOCK} 1')
+        exporter.must('fill 0 11')
+        path = f'{machine.directory}/handles'
+        exporter.must(f'give 0 1 {path}')
         cycle(machine, exporter)
         machine.must(exporter.pid, 'freeze')
         tick = importer.begin(f'open 1 {path}')

@@ -6,8 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-import vmm
-from harness import Machine, check, equal, needs_cuda, wait_for
+from harness import Machine, check, equal, needs_cuda
 from sharer import BLOCK, FABRIC, FD, Sharer
 
 DELAY_MSEC = 2000 * harness.SLOW
@@ -120,6 +119,71 @@ def test_a_share_that_fails_is_none():
         check(sharer.ask('event')[0] != 0, 'the event')
         machine.faults()
         cycle(machine, sharer, piece, 9)
+
+
+# ---- handles of other kinds, and their ends
+
+def test_fabric_handles():
+    """One that was asked for does no harm, and memory with one comes and goes as other memory; one
+    that was made does, until the memory is gone."""
+    needs_cuda('fabric handles')
+    for options in {'vmm': True}, {'vmm': False}:
+        with Machine(env={'GPUCR_SIM_FABRIC': '1'}, **options) as machine:
+            sharer = Sharer(machine)
+            piece = sharer.must(f'create {BLOCK} {FABRIC | FD}')
+            sharer.must(f'fill {piece} 21')
+            cycle(machine, sharer, piece, 21)
+            if options['vmm']:
+                machine.must(sharer.pid, 'freeze')
+                equal(len(os.listdir(machine.path(sharer.pid, 'snapshot', 'vram'))), 1, 'files')
+                machine.must(sharer.pid, 'thaw')
+            other = sharer.must(f'create {BLOCK} {FABRIC}')
+            cycle(machine, sharer, piece, 21)
+            # What a thaw by the fast engine has brought back has none.
+            result = sharer.ask(f'export {other} {FABRIC}')[0]
+            equal(result != 0, options['vmm'], 'the export')
+            third = sharer.must(f'create {BLOCK} {FABRIC}')
+            sharer.must(f'export {third} {FABRIC}')
+            refused(machine, sharer, 'fabric handle')
+            goes_on(machine, sharer, piece, 21)
+            sharer.must(f'free {third}')
+            sharer.must(f'free {other}')
+            cycle(machine, sharer, piece, 21)
+
+
+def test_no_fabric_here():
+    """Then the program hears what the driver says."""
+    needs_cuda('fabric handles')
+    with Machine(vmm=True) as machine:
+        sharer = Sharer(machine)
+        equal(sharer.ask(f'create {BLOCK} {FABRIC | FD}')[0], 801)
+
+
+def test_ends_with_the_memory():
+    """A descriptor that was given away and closed may be imported all the same; so it counts as long
+    as the memory is there."""
+    with Machine(vmm=True) as machine:
+        sharer = Sharer(machine)
+        piece = sharer.must(f'create {BLOCK} {FD}')
+        sharer.must(f'fill {piece} 2')
+        other = sharer.must(f'create {BLOCK} {FD}')
+        fd = sharer.must(f'export {other} {FD}')
+        refused(machine, sharer, 'shares GPU memory')
+        sharer.must(f'close {fd}')
+        refused(machine, sharer, 'shares GPU memory')
+        sharer.must(f'free {other}')
+        cycle(machine, sharer, piece, 2)
+
+
+def test_ends_with_the_event():
+    with Machine(vmm=True) as machine:
+        sharer = Sharer(machine)
+        piece = sharer.must(f'alloc {BLOCK} 1')
+        sharer.must(f'fill {piece} 4')
+        sharer.must('event')
+        refused(machine, sharer, 'event')
+        sharer.must('forget')
+        cycle(machine, sharer, piece, 4)
 
 
 if __name__ == '__main__':
