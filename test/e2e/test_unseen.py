@@ -3,6 +3,7 @@
 and a freeze of one that does would be its end."""
 import os
 import signal
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -171,6 +172,47 @@ def test_begins_before_lock():
         check(writer.is_waiting(), 'it is locked only now')
         equal(writer.result(), 'EOPNOTSUPP')
         refused(machine, one, [two])
+
+
+def test_launcher():
+    """Two ranks of one launcher: written to that, or to both, it is all or none."""
+    needs_cuda('programs without the library')
+    with Machine() as machine:
+        lines = [f'{machine.directory}/rank-{number}' for number in range(2)]
+        for path in lines:
+            os.mkfifo(path)
+        script = ' '.join(f'"$@" {path} >> {path}.out &' for path in lines)
+        launcher = subprocess.Popen(['sh', '-c', f'{script} wait', 'sh', *vendor.RUN, PROGRAM],
+                                    env={**machine.env, 'GPUCR_PRELOAD': ''},
+                                    stdin=subprocess.DEVNULL)
+        writers = [os.open(path, os.O_RDWR) for path in lines]
+
+        def pids():
+            with open(f'/proc/{launcher.pid}/task/{launcher.pid}/children',
+                      encoding='utf-8') as file:
+                return [int(pid) for pid in file.read().split()]
+
+        try:
+            for number, fd in enumerate(writers):
+                os.write(fd, f'map {library(machine, "libnccl.so.2")}\n'.encode())
+                path = f'{lines[number]}.out'
+                harness.wait_for(lambda: os.path.exists(path) and
+                                 'tick 2 ok' in harness.read_file(path), 'the rank')
+            equal(machine.write(launcher.pid, 'freeze'), 'EOPNOTSUPP')
+            words = ''.join(machine.error(pid) for pid in pids())
+            check('libnccl' in words and 'unseen' in words, words)
+            for pid in pids():
+                equal(machine.state(pid), 'running')
+            machine.must(launcher.pid, 'freeze unseen')
+            for pid in pids():
+                equal(machine.state(pid), 'frozen')
+            machine.must(launcher.pid, 'thaw')
+        finally:
+            for pid in [*pids(), launcher.pid]:
+                harness.try_kill(pid, signal.SIGKILL)
+            launcher.wait()
+            for fd in writers:
+                os.close(fd)
 
 
 def test_users():
