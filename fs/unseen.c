@@ -11,6 +11,7 @@
 
 #include "fs/daemon.h"
 #include "fs/link.h"
+#include "fs/scan.h"
 #include "lib/cleanup.h"
 #include "lib/procfs.h"
 #include "lib/sharing_sign.h"
@@ -145,6 +146,11 @@ int gcr_unseen_check(struct gcr_process *process, struct gcr_error *error)
 				     strerror(-r));
 	if (!signs.any)
 		return 0;
+	/* The other one may have begun to use its GPU a moment ago. */
+	r = process->daemon->scan ? gcr_scan_now(process->daemon->scan) : 0;
+	if (r < 0)
+		return gcr_error_set(error, -r, "the GPU processes cannot be listed: %s",
+				     strerror(-r));
 	r = gcr_processes_list(process->daemon->processes, &list, &count);
 	if (r < 0)
 		return gcr_error_set(error, -r, "out of memory");

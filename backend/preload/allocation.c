@@ -19,6 +19,7 @@
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/pool.h"
+#include "backend/preload/shared_object.h"
 
 /*
  * Above it. Up to 1 MiB the driver puts two or more into a 2 MiB block, and would need half the
@@ -305,12 +306,39 @@ static void abandon_free(struct gcr_mapping *mapping)
 	mapping->allocation->freeing = false;
 }
 
+/* The driver's own, of which others may have something. */
+static CUresult free_drivers(__typeof__(cuMemFree_v2) *real, CUdeviceptr pointer)
+{
+	struct gcr_shared_end range = gcr_shared_begin_end(GCR_SHARED_RANGE, pointer);
+	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
+	struct gcr_pool *pool = gcr_pool_take(pointer);
+	CUresult result = real(pointer);
+
+	gcr_pool_freed(pool, pointer, result);
+	gcr_shared_finish_end(&range, result);
+	gcr_shared_finish_end(&memory, result);
+	if (result == CUDA_SUCCESS)
+		gcr_ipc_freed(pointer);
+	return result;
+}
+
+static CUresult free_drivers_async(__typeof__(cuMemFreeAsync) *real, CUdeviceptr pointer,
+				   CUstream stream)
+{
+	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
+	struct gcr_pool *pool = gcr_pool_take(pointer);
+	CUresult result = real(pointer, stream);
+
+	gcr_pool_freed(pool, pointer, result);
+	gcr_shared_finish_end(&memory, result);
+	return result;
+}
+
 GCR_OWN(cuMemFree_v2);
 CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 {
 	__typeof__(cuMemFree_v2) *real = GCR_WRAPPED(cuMemFree_v2);
 	struct gcr_mapping *mapping;
-	struct gcr_pool *pool;
 	CUdeviceptr companion;
 	CUresult result;
 	int managed_result;
@@ -322,14 +350,8 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	mapping = begin_free(pointer, &companion, &ours);
 	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
 		return (CUresult)managed_result;
-	if (!mapping) {
-		pool = gcr_pool_take(pointer);
-		result = ours ? REFUSAL(real(NOBODYS_ADDRESS)) : real(pointer);
-		gcr_pool_freed(pool, pointer, result);
-		if (result == CUDA_SUCCESS)
-			gcr_ipc_freed(pointer);
-		return result;
-	}
+	if (!mapping)
+		return ours ? REFUSAL(real(NOBODYS_ADDRESS)) : free_drivers(real, pointer);
 	result = real(companion);
 	if (result)
 		abandon_free(mapping);
@@ -361,20 +383,13 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
 			   CUstream stream)
 {
 	struct gcr_mapping *mapping;
-	struct gcr_pool *pool;
 	CUdeviceptr companion;
-	CUresult result;
 	bool ours;
 
 	mapping = begin_free(pointer, &companion, &ours);
 	if (mapping)
 		return free_own_async(real, synchronize, mapping, companion, stream);
-	if (ours)
-		return CUDA_ERROR_INVALID_VALUE;
-	pool = gcr_pool_take(pointer);
-	result = real(pointer, stream);
-	gcr_pool_freed(pool, pointer, result);
-	return result;
+	return ours ? CUDA_ERROR_INVALID_VALUE : free_drivers_async(real, pointer, stream);
 }
 
 GCR_OWN(cuMemFreeAsync);
@@ -468,4 +483,5 @@ void gcr_memory_context_gone(void *context)
 		finish(mapping);
 	gcr_peer_context_gone((CUcontext)context);
 	gcr_ipc_context_gone((CUcontext)context);
+	gcr_shared_context_gone((CUcontext)context);
 }

@@ -52,6 +52,11 @@ void gcr_gate_let_cancel(const int *before)
 	pthread_setcancelstate(*before, NULL);
 }
 
+bool gcr_gate_is_closing(void)
+{
+	return __atomic_load_n(&gcr_gate_closed, __ATOMIC_RELAXED);
+}
+
 void gcr_gate_submitted(void)
 {
 	gcr_thread_submitted();
@@ -144,11 +149,6 @@ static int say_inside(int r, struct gcr_error *error)
 			     is_waiting(inside) ? ": the GPU has not finished its work" : "");
 }
 
-static bool is_closed(void)
-{
-	return __atomic_load_n(&gcr_gate_closed, __ATOMIC_RELAXED);
-}
-
 /*
  * Close the gate, to the end that nobody is inside. 0 also if there is a capture, unless
  * @despite_captures: whoever is inside may wait for others who have to come to its end.
@@ -205,7 +205,7 @@ static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 	int r;
 
 	while (gcr_captures_open()) {
-		if (is_closed())
+		if (gcr_gate_is_closing())
 			gcr_gate_open();
 		if (gcr_clock_usec() >= verify_usec) {
 			r = verify_captures(patience, error);

@@ -44,6 +44,12 @@ void gcr_gate_let_cancel(const int *before);
 struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry);
 void gcr_gate_leave(struct gcr_gate_pass *pass);
 
+/*
+ * Is it closed, or about to be? A thread that is inside and can leave in the middle does so then;
+ * it may come in again at once, and waits.
+ */
+bool gcr_gate_is_closing(void);
+
 /* The call that is inside gives the GPU work. */
 void gcr_gate_submitted(void);
 

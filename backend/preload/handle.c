@@ -19,8 +19,9 @@
 #include "backend/rocm/adapt.h"
 #endif
 
-/* cuda.h: CU_MEM_HANDLE_TYPE_FABRIC may be asked for along with others. */
-#define KNOWN_TYPES ((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+/* A fabric handle may be asked for along with others; asked for alone it does no harm. */
+#define KNOWN_TYPES \
+	((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (unsigned)CU_MEM_HANDLE_TYPE_FABRIC)
 
 /* ---- making it ---- */
 
@@ -42,8 +43,6 @@ static bool joins(const CUmemAllocationProp *prop, size_t bytes, unsigned long l
 
 static enum gcr_obstacle obstacle_of(const CUmemAllocationProp *prop)
 {
-	if ((unsigned)prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
-		return GCR_OBSTACLE_FABRIC;
 	/* A kind of location that came after this library. */
 	if ((unsigned)prop->location.type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
 		return GCR_OBSTACLE_SPECIAL_USE;
@@ -89,7 +88,9 @@ static CUresult create_joined(CUmemGenericAllocationHandle *handle, size_t bytes
 	struct gcr_memory *memory, *dead = NULL;
 	CUresult result;
 
-	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	prop.requestedHandleTypes =
+		(CUmemAllocationHandleType)((unsigned)asked->requestedHandleTypes |
+					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	result = GCR_REAL(cuMemCreate)(&real, bytes, &prop, 0);
 	if (result)
 		return result;
@@ -125,6 +126,7 @@ CUresult gcr_own_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 		if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY)
 			return result;
 	}
+	GCR_OBSTACLE_PENDING(prop ? obstacle_of(prop) : GCR_OBSTACLE_NONE);
 	result = real(handle, bytes, prop, flags);
 	if (result == CUDA_SUCCESS)
 		gcr_handle_watch(handle, prop->location.id, bytes, obstacle_of(prop), false);
@@ -422,6 +424,22 @@ static CUresult export_kept(struct gcr_memory *memory, int *ret_fd)
 	return CUDA_SUCCESS;
 }
 
+/* Until the memory is gone: who has it, only the driver knows. NULL: for good. */
+static void note_export(struct gcr_memory *memory, CUmemAllocationHandleType type)
+{
+	bool is_fabric = type == CU_MEM_HANDLE_TYPE_FABRIC;
+
+	if (!memory) {
+		gcr_sharing_add(1);
+		gcr_obstacle_add(is_fabric ? GCR_OBSTACLE_FABRIC : GCR_OBSTACLE_NONE, 1);
+		return;
+	}
+	GCR_TABLE_LOCK();
+	gcr_table_share(memory);
+	if (is_fabric)
+		gcr_table_obstruct(memory, GCR_OBSTACLE_FABRIC);
+}
+
 GCR_OWN(cuMemExportToShareableHandle);
 CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
 					      CUmemAllocationHandleType type,
@@ -435,23 +453,22 @@ CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemExportToShareableHandle);
+	GCR_SHARING_PENDING();
 	memory = gcr_handle_get(handle, &real_handle);
 	/* Exportable to us only, if the program did not ask for it. */
 	if (memory && memory->origin == GCR_MEMORY_CREATED &&
 	    !(memory->asked.requestedHandleTypes & type))
 		return CUDA_ERROR_INVALID_VALUE;
+	/* What a thaw has brought back has no fabric handle: it is imported, by a descriptor. */
+	if (memory && memory->imported && type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	if (memory && memory->imported && shareable && !flags)
 		result = export_kept(memory, shareable);
 	else
 		result = real(shareable, real_handle, type, flags);
 	if (result)
 		return result;
-	gcr_table_lock();
-	if (memory)
-		gcr_table_share(memory);
-	gcr_table_unlock();
-	if (!memory)
-		gcr_sharing_add(1);
+	note_export(memory, type);
 	return CUDA_SUCCESS;
 }
 
@@ -466,6 +483,7 @@ CUresult gcr_own_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemImportFromShareableHandle);
+	GCR_SHARING_PENDING();
 	result = real(handle, shareable, type);
 	if (result == CUDA_SUCCESS)
 		gcr_handle_watch(handle, 0, 0, GCR_OBSTACLE_NONE, true);

@@ -8,19 +8,17 @@
 #include "backend/preload/ipc.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "backend/preload/allocation.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/memory.h"
+#include "lib/lock.h"
 
-/* How long an exporter may take to answer: it may be frozen, or stopped. */
-#define ANSWER_MSEC 30000
+/* Between two times that an exporter is asked which is frozen. */
+#define PAUSE_USEC 20000
 
 /* ---- what of the driver's own memory is shared ---- */
 
@@ -35,7 +33,7 @@ struct driver_memory {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* One piece of memory is opened at a time; held while the exporter is asked. */
+/* One piece of memory is opened at a time; held while the exporter is asked, inside the gate. */
 static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_memory *shared;
 static size_t shared_count, shared_room;
@@ -152,6 +150,7 @@ CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuIpcGetMemHandle);
 	if (!fill_token(pointer, &token)) {
+		GCR_SHARING_PENDING();
 		result = real(handle, pointer);
 		if (result == CUDA_SUCCESS)
 			note_exported(pointer);
@@ -166,64 +165,6 @@ CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	memcpy(handle, &token, sizeof(token));
 	return CUDA_SUCCESS;
-}
-
-/* ---- asking the exporter ---- */
-
-static int receive_answer(int socket, struct gcr_ipc_answer *ret_answer)
-{
-	struct pollfd polled = {.fd = socket, .events = POLLIN};
-	struct iovec data = {.iov_base = ret_answer, .iov_len = sizeof(*ret_answer)};
-	union {
-		struct cmsghdr header;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control;
-	struct msghdr message = {.msg_iov = &data,
-				 .msg_iovlen = 1,
-				 .msg_control = &control,
-				 .msg_controllen = sizeof(control)};
-	struct cmsghdr *header;
-	ssize_t length;
-	int fd;
-
-	while (poll(&polled, 1, ANSWER_MSEC) < 0)
-		if (errno != EINTR)
-			return -errno;
-	length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	if (length < 0)
-		return -errno;
-	header = CMSG_FIRSTHDR(&message);
-	if (length != sizeof(*ret_answer) || ret_answer->error)
-		return -EIDRM;
-	if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
-		return -EPROTO;
-	memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-	return fd;
-}
-
-/* The descriptor of the memory, and the connection that says that we have it. */
-static int ask_exporter(const struct gcr_ipc_token *token, int *ret_connection,
-			struct gcr_ipc_answer *ret_answer)
-{
-	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	struct timeval timeout = {.tv_sec = ANSWER_MSEC / 1000};
-	struct sockaddr_un address;
-	unsigned int length = gcr_ipc_address(token->process, &address);
-	int memory_fd;
-
-	if (fd < 0)
-		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-	if (connect(fd, (struct sockaddr *)&address, length) < 0)
-		return -errno;
-	if (gcr_ipc_trusted(fd) < 0)
-		return -EPERM;
-	if (send(fd, token, sizeof(*token), MSG_NOSIGNAL) < 0)
-		return -errno;
-	memory_fd = receive_answer(fd, ret_answer);
-	if (memory_fd >= 0)
-		*ret_connection = TAKE_FD(fd);
-	return memory_fd;
 }
 
 /* ---- opening ---- */
@@ -319,58 +260,53 @@ static CUresult map_opened(CUmemGenericAllocationHandle handle, CUdevice user, s
 
 /* All that an opened piece of memory consists of, into the table. */
 static CUresult enter_opened(const struct gcr_mapping *model, CUmemGenericAllocationHandle handle,
-			     int connection, struct opened *entry)
+			     struct gcr_ipc_exporter *exporter, struct opened *entry)
 {
 	_cleanup_(gcr_table_free_mapping_cleanup) struct gcr_mapping *mapping =
 		gcr_table_new_mapping(model->start, model->bytes, 0);
-	struct gcr_descriptor kept = {.fd = -1};
 	struct gcr_memory *memory, *dead = NULL;
 	bool entered = false;
 
 	if (mapping)
 		mapping->allocation = malloc(sizeof(*mapping->allocation));
-	if (gcr_descriptor_keep_anywhere(connection, &kept) < 0 || !mapping ||
-	    !mapping->allocation) {
-		gcr_descriptor_close(&kept);
+	if (!mapping || !mapping->allocation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	*mapping->allocation = *model->allocation;
 	gcr_table_lock();
 	memory = gcr_table_add_memory(GCR_MEMORY_OPENED, 0, model->bytes, handle);
 	if (memory) {
-		memory->descriptor = kept;
 		mapping->memory = memory;
 		entry->memory_id = memory->id;
 		entry->start = mapping->start;
 		gcr_table_share(memory);
 		entered = gcr_table_add_mapping(mapping, &dead) == 0;
-		if (entered)
+		if (entered) {
 			mapping = NULL;
-		else
+			memory->exporter = exporter;
+		} else {
 			memory->real = 0;
+		}
 		gcr_table_unref(memory, &dead);
 	}
 	gcr_table_unlock();
 	gcr_table_bury(dead);
-	if (!memory)
-		gcr_descriptor_close(&kept);
 	return entered ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The descriptors are the caller's, but that of the connection. */
-static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd, int connection,
-			 size_t bytes, CUdeviceptr *pointer)
+/* The descriptor is the caller's; so is, unless it succeeds, what @exporter knows to be open. */
+static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd,
+			 struct gcr_ipc_exporter *exporter, size_t bytes, CUdeviceptr *pointer)
 {
 	struct opened entry = {.token = *token};
 	struct gcr_allocation allocation = {.bytes = token->bytes, .opened = 1};
 	struct gcr_mapping model = {.bytes = bytes, .allocation = &allocation};
-	_cleanup_close_ int connected = connection;
 	CUmemGenericAllocationHandle handle;
 	CUdevice device;
 	CUresult result;
 
 	if (GCR_REAL(cuCtxGetDevice)(&device) || GCR_REAL(cuCtxGetCurrent)(&entry.context))
 		return CUDA_ERROR_INVALID_CONTEXT;
+	GCR_SHARING_PENDING();
 	allocation.context = entry.context;
 	result = gcr_allocation_new_companion(&allocation.companion);
 	if (result)
@@ -380,7 +316,7 @@ static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd, int c
 	if (result == CUDA_SUCCESS) {
 		result = map_opened(handle, device, bytes, &model.start);
 		if (result == CUDA_SUCCESS) {
-			result = enter_opened(&model, handle, TAKE_FD(connected), &entry);
+			result = enter_opened(&model, handle, exporter, &entry);
 			if (result) {
 				GCR_REAL(cuMemUnmap)(model.start, bytes);
 				GCR_REAL(cuMemAddressFree)(model.start, bytes);
@@ -398,28 +334,50 @@ static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd, int c
 	return CUDA_SUCCESS;
 }
 
-/* Nobody else is opening the same meanwhile. The exporter is asked outside the gate: it may have
- * to wait behind its own. */
+/* -EAGAIN: it is to be tried again. Else *ret_result is what the program gets. */
+static int try_open(enum gcr_entry name, const struct gcr_ipc_token *token, CUdeviceptr *pointer,
+		    CUresult *ret_result)
+{
+	_cleanup_(gcr_gate_leave) struct gcr_gate_pass pass = gcr_gate_enter(name);
+	/* Nobody else is opening the same meanwhile. */
+	GCR_LOCK_SCOPE(&opened_lock);
+	_cleanup_close_ int memory_fd = -1;
+	struct gcr_ipc_exporter *exporter;
+	CUcontext context = NULL;
+	uint64_t mapped_bytes;
+	int r;
+
+	*ret_result = CUDA_ERROR_INVALID_CONTEXT;
+	if (GCR_REAL(cuCtxGetCurrent)(&context) || !context)
+		return 0;
+	if (gcr_ipc_is_own(token->process))
+		return 0;
+	*ret_result = CUDA_SUCCESS;
+	if (open_again(token, context, pointer))
+		return 0;
+	*ret_result = CUDA_ERROR_INVALID_VALUE;
+	r = gcr_ipc_ask(token, &exporter, &mapped_bytes, &memory_fd);
+	if (r < 0)
+		return r == -EAGAIN ? r : 0;
+	*ret_result = open_new(token, memory_fd, exporter, mapped_bytes, pointer);
+	if (*ret_result)
+		gcr_ipc_give_back(exporter);
+	return 0;
+}
+
+/*
+ * An exporter that is frozen is waited for as for a gate of one's own: until it is thawed, or ends.
+ * In between this process holds nothing of it and is outside its gate, so that it can be frozen
+ * too.
+ */
 static CUresult open_token(enum gcr_entry name, const struct gcr_ipc_token *token,
 			   CUdeviceptr *pointer)
 {
-	_cleanup_(gcr_gate_leave) struct gcr_gate_pass pass = {0};
-	_cleanup_close_ int memory_fd = -1;
-	struct gcr_ipc_answer answer = {0};
-	CUcontext context = NULL;
-	int connection = -1;
+	CUresult result;
 
-	if (GCR_REAL(cuCtxGetCurrent)(&context) || !context)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (gcr_ipc_is_own(token->process))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (open_again(token, context, pointer))
-		return CUDA_SUCCESS;
-	memory_fd = ask_exporter(token, &connection, &answer);
-	if (memory_fd < 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	pass = gcr_gate_enter(name);
-	return open_new(token, memory_fd, connection, answer.mapped_bytes, pointer);
+	while (try_open(name, token, pointer, &result) == -EAGAIN)
+		usleep(PAUSE_USEC);
+	return result;
 }
 
 static CUresult open_handle(enum gcr_entry name, __typeof__(cuIpcOpenMemHandle_v2) *real,
@@ -435,12 +393,10 @@ static CUresult open_handle(enum gcr_entry name, __typeof__(cuIpcOpenMemHandle_v
 	if (token.magic == GCR_IPC_MAGIC) {
 		if (!pointer || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 			return CUDA_ERROR_INVALID_VALUE;
-		pthread_mutex_lock(&opened_lock);
-		result = open_token(name, &token, pointer);
-		pthread_mutex_unlock(&opened_lock);
-		return result;
+		return open_token(name, &token, pointer);
 	}
 	_cleanup_(gcr_gate_leave) struct gcr_gate_pass pass = gcr_gate_enter(name);
+	GCR_SHARING_PENDING();
 
 	result = real(pointer, handle, flags);
 	if (result == CUDA_SUCCESS)
@@ -491,4 +447,5 @@ void gcr_ipc_forget(void)
 	opened_count = opened_room = 0;
 	opened = NULL;
 	gcr_ipc_server_forget();
+	gcr_ipc_ask_forget();
 }

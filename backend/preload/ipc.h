@@ -11,7 +11,7 @@
 
 #include "backend/cuda/cuda_api.h"
 
-#define GCR_IPC_MAGIC 0x3143504972636721ull /* "!gcrIPC1" */
+#define GCR_IPC_MAGIC 0x3243504972636721ull /* "!gcrIPC2" */
 
 /* Of one allocation always the same: programs compare handles. */
 struct gcr_ipc_token {
@@ -26,11 +26,23 @@ struct gcr_ipc_token {
 _Static_assert(sizeof(struct gcr_ipc_token) == CU_IPC_HANDLE_SIZE, "fills a CUipcMemHandle");
 
 /*
- * The importer sends a token; the answer has a descriptor of the memory if `error` is 0. The
- * connection then stays open as long as the importer has the memory mapped.
+ * What an importer sends. It has one connection for all that it opens of one exporter, which stays
+ * open as long as it has some of that mapped. OPEN is answered, and the answer has a descriptor of
+ * the memory if `error` is 0; CLOSE is not.
  */
+struct gcr_ipc_request {
+	uint32_t kind;	/* enum gcr_ipc_kind */
+	uint32_t count; /* CLOSE: so many are closed */
+	struct gcr_ipc_token token;
+};
+
+enum gcr_ipc_kind {
+	GCR_IPC_OPEN = 1,
+	GCR_IPC_CLOSE = 2,
+};
+
 struct gcr_ipc_answer {
-	int32_t error; /* positive errno */
+	int32_t error; /* positive errno; EAGAIN: the exporter's gate is closed, ask again later */
 	uint32_t reserved;
 	uint64_t mapped_bytes;
 };
@@ -48,6 +60,28 @@ unsigned int gcr_ipc_address(const uint8_t process[16], struct sockaddr_un *ret_
 
 /* Is the process at the other end of @socket one of this user's, or root's? */
 int gcr_ipc_trusted(int socket);
+
+/* ---- ipc_ask.c: the importer's half ---- */
+
+struct gcr_ipc_exporter;
+
+/*
+ * Ask the exporter for the memory that @token is about, inside the gate and one thread at a time.
+ * 0: *ret_fd is a descriptor of it, the caller's, and *ret_exporter knows that one more piece is
+ * open here until gcr_ipc_give_back(). -EAGAIN: the exporter is frozen, or this process's gate is
+ * about to close: leave the gate, and ask again after a pause. Another -errno: it has ended, or has
+ * the memory no more.
+ */
+int gcr_ipc_ask(const struct gcr_ipc_token *token, struct gcr_ipc_exporter **ret_exporter,
+		uint64_t *ret_mapped_bytes, int *ret_fd);
+
+/* A piece is open no more. NULL is allowed. Any thread; waits for nothing long. */
+void gcr_ipc_give_back(struct gcr_ipc_exporter *exporter);
+
+/* In the child of a fork. */
+void gcr_ipc_ask_forget(void);
+
+/* ---- ipc.c ---- */
 
 /* Memory of the driver's own at @address has been freed. */
 void gcr_ipc_freed(CUdeviceptr address);

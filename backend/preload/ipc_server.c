@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The exporter's half of legacy IPC: a thread that gives out descriptors of our allocations, and
- * counts who has them. It exists only in programs that call cuIpcGetMemHandle, sleeps until
- * somebody connects, and passes the gate as the program's threads do.
+ * counts what others have. It exists only in programs that call cuIpcGetMemHandle, sleeps until
+ * somebody connects, and answers also while the gate is closed: that nothing is given out then.
  */
 #include "backend/preload/ipc.h"
 
@@ -22,7 +22,7 @@
 #include "backend/preload/table.h"
 #include "lib/thread_name.h"
 
-/* Importers of one process; NCCL has one a GPU pair, a loader of training data a few tens. */
+/* Processes that have memory of this one open, whatever it is in how many pieces. */
 #define CONNECTIONS_MAX 1024
 
 /* Taken by gcr_ipc_listen(), which starts the thread; the rest is the thread's. */
@@ -35,7 +35,7 @@ static struct {
 
 struct connection {
 	struct gcr_descriptor descriptor;
-	bool has_memory;
+	unsigned opened; /* pieces that it has open */
 };
 
 static struct connection connections[CONNECTIONS_MAX];
@@ -111,49 +111,76 @@ static int send_answer(int socket, const struct gcr_ipc_answer *answer, int fd)
 		control.header.cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
 	}
-	return sendmsg(socket, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-/* While the gate is closed, whoever asks has to wait, as for every call of the driver. */
-static int answer_request(struct connection *connection, const struct gcr_ipc_token *token)
+/* The gate is open; should it close this very moment, the thread waits for it as others do. */
+static void open_memory(struct connection *connection, const struct gcr_ipc_token *token,
+			struct gcr_ipc_answer *answer, int *ret_fd)
 {
 	GCR_GATE(cuMemExportToShareableHandle);
+	GCR_SHARING_PENDING();
 	struct gcr_memory *memory = find(token);
-	struct gcr_ipc_answer answer = {.error = EIDRM};
+	int fd;
+
+	answer->error = EIDRM;
+	if (!memory)
+		return;
+	fd = export_memory(memory);
+	answer->error = fd < 0 ? -fd : 0;
+	answer->mapped_bytes = memory->bytes;
+	gcr_table_put(memory);
+	if (fd < 0)
+		return;
+	/* From here on it is shared, even if the importer dies of the answer. */
+	connection->opened++;
+	gcr_sharing_add(1);
+	*ret_fd = fd;
+}
+
+static int answer_open(struct connection *connection, const struct gcr_ipc_token *token)
+{
+	struct gcr_ipc_answer answer = {.error = EAGAIN};
 	_cleanup_close_ int fd = -1;
 
-	if (memory) {
-		fd = export_memory(memory);
-		answer.error = fd < 0 ? -fd : 0;
-		answer.mapped_bytes = memory->bytes;
-		gcr_table_put(memory);
-	}
-	/* From here on it is shared, even if the importer dies of the answer. */
-	if (fd >= 0) {
-		connection->has_memory = true;
-		gcr_sharing_add(1);
-	}
+	if (!gcr_gate_is_closing())
+		open_memory(connection, token, &answer, &fd);
 	return send_answer(connection->descriptor.fd, &answer, fd);
 }
 
-/* Anything but one token is the end of it: the other end has closed, or does not belong here. */
+static void close_memory(struct connection *connection, unsigned count)
+{
+	if (count > connection->opened)
+		count = connection->opened;
+	connection->opened -= count;
+	gcr_sharing_add(-(int)count);
+}
+
+/* Anything but a request is the end of it: the other end has closed, or does not belong here. */
 static int read_request(struct connection *connection)
 {
-	struct gcr_ipc_token token;
-	ssize_t length = recv(connection->descriptor.fd, &token, sizeof(token), MSG_DONTWAIT);
+	struct gcr_ipc_request request;
+	ssize_t length = recv(connection->descriptor.fd, &request, sizeof(request), MSG_DONTWAIT);
 
 	if (length < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
-	if (length != sizeof(token) || connection->has_memory)
+	if (length != sizeof(request))
 		return -EPIPE;
-	return answer_request(connection, &token);
+	switch (request.kind) {
+	case GCR_IPC_OPEN:
+		return answer_open(connection, &request.token);
+	case GCR_IPC_CLOSE:
+		close_memory(connection, request.count);
+		return 0;
+	default:
+		return -EPIPE;
+	}
 }
 
 static void drop(struct connection *connection)
 {
 	gcr_descriptor_close(&connection->descriptor);
-	if (connection->has_memory)
-		gcr_sharing_add(-1);
+	close_memory(connection, connection->opened);
 	*connection = connections[--connections_count];
 }
 

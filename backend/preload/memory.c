@@ -29,6 +29,7 @@
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_access.h"
 #include "backend/preload/ipc.h"
+#include "backend/preload/shared_object.h"
 
 /* ---- is it on? ---- */
 
@@ -468,5 +469,6 @@ void gcr_memory_forget(void)
 	gcr_obstacle_forget();
 	gcr_peer_forget();
 	gcr_ipc_forget();
+	gcr_shared_forget();
 	memset(&order, 0, sizeof(order));
 }

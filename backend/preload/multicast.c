@@ -19,6 +19,7 @@ CUresult gcr_own_cuMulticastCreate(CUmemGenericAllocationHandle *handle,
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMulticastCreate);
+	GCR_OBSTACLE_PENDING(GCR_OBSTACLE_MULTICAST);
 	result = real(handle, prop);
 	if (result == CUDA_SUCCESS)
 		gcr_handle_watch(handle, 0, prop->size, GCR_OBSTACLE_MULTICAST, false);

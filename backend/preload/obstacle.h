@@ -33,6 +33,40 @@ void gcr_obstacle_add(enum gcr_obstacle obstacle, int count);
 /* So many more pieces of memory are shared with other processes now (or fewer). */
 void gcr_sharing_add(int count);
 
+/*
+ * In a function that is inside the gate and asks the driver for something that shares memory, or is
+ * an obstacle if it is made: it counts already while the driver is asked, to the end of the block,
+ * by when what has come of it is counted. So who reads the page when no call of the driver can come
+ * to an end any more, misses none.
+ */
+#define GCR_SHARING_PENDING() \
+	_cleanup_(gcr_sharing_end) int sharing_ __attribute__((unused)) = gcr_sharing_begin()
+#define GCR_OBSTACLE_PENDING(obstacle)                          \
+	_cleanup_(gcr_obstacle_end) enum gcr_obstacle obstacle_ \
+		__attribute__((unused)) = gcr_obstacle_begin(obstacle)
+
+static inline int gcr_sharing_begin(void)
+{
+	gcr_sharing_add(1);
+	return 1;
+}
+
+static inline void gcr_sharing_end(int *unused)
+{
+	gcr_sharing_add(-1);
+}
+
+static inline enum gcr_obstacle gcr_obstacle_begin(enum gcr_obstacle obstacle)
+{
+	gcr_obstacle_add(obstacle, 1);
+	return obstacle;
+}
+
+static inline void gcr_obstacle_end(const enum gcr_obstacle *obstacle)
+{
+	gcr_obstacle_add(*obstacle, -1);
+}
+
 /* In the child of a fork. */
 void gcr_obstacle_forget(void);
 

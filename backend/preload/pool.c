@@ -238,10 +238,11 @@ CUresult gcr_own_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemPoolCreate);
+	obstacle = props ? obstacle_of(props->allocType, props->location.type) : GCR_OBSTACLE_NONE;
+	GCR_OBSTACLE_PENDING(obstacle);
 	result = real(pool, props);
 	if (result != CUDA_SUCCESS)
 		return result;
-	obstacle = obstacle_of(props->allocType, props->location.type);
 	if (obstacle || props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
 		add(*pool, obstacle, true);
 	return result;
@@ -327,6 +328,7 @@ CUresult gcr_own_cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool poo
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemPoolExportToShareableHandle);
+	GCR_OBSTACLE_PENDING(GCR_OBSTACLE_POOL);
 	result = real(handle, pool, type, flags);
 	if (result == CUDA_SUCCESS)
 		set_shared(pool);
@@ -345,6 +347,7 @@ CUresult gcr_own_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *ha
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemPoolImportFromShareableHandle);
+	GCR_OBSTACLE_PENDING(GCR_OBSTACLE_POOL);
 	result = real(pool, handle, type, flags);
 	if (result == CUDA_SUCCESS)
 		add(*pool, GCR_OBSTACLE_POOL, true);
@@ -361,6 +364,7 @@ CUresult gcr_own_cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemPoolImportPointer);
+	GCR_OBSTACLE_PENDING(GCR_OBSTACLE_POOL);
 	result = real(pointer, pool, data);
 	if (result == CUDA_SUCCESS)
 		note_piece(pool, *pointer);

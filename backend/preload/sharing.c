@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Calls that make something which a freeze would break, and some that end it. They do what the
- * driver does, and the page says what is there. What has no end that is seen here (a descriptor
- * that anybody may have, a pool or an event in other processes) stays for good.
+ * Calls that make something which a freeze would break, and those that end it. They do what the
+ * driver does, and the page says what is there. Some has no end that is seen here: whether anybody
+ * still has a descriptor, or what a device has registered of a dma-buf, only the driver knows; it
+ * counts until the program has given up the memory.
  *
  * Types that are not in cuda_api.h are pointers or numbers as far as this goes: cuda.h, cudaGL.h,
  * cudaEGL.h and cudaVDPAU.h have them.
@@ -14,8 +15,45 @@
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/obstacle.h"
+#include "backend/preload/shared_object.h"
 #include "backend/preload/table.h"
 #include "lib/cleanup.h"
+
+/* When the call has succeeded, @after is done. @obstacle counts meanwhile. */
+#define SHARE(symbol, parameters, arguments, obstacle, after)   \
+	GCR_OWN(symbol);                                        \
+	CUresult gcr_own_##symbol parameters                    \
+	{                                                       \
+		__typeof__(symbol) *real = GCR_WRAPPED(symbol); \
+		CUresult result;                                \
+                                                                \
+		if (!real)                                      \
+			return CUDA_ERROR_NOT_FOUND;            \
+		GCR_GATE_WHOLE(symbol);                         \
+		GCR_OBSTACLE_PENDING(obstacle);                 \
+		result = real arguments;                        \
+		if (result == CUDA_SUCCESS)                     \
+			after;                                  \
+		return result;                                  \
+	}
+
+/* It ends what was shared as @kind by the number @value. */
+#define END(symbol, type, value, kind)                              \
+	GCR_OWN(symbol);                                            \
+	CUresult gcr_own_##symbol(type value)                       \
+	{                                                           \
+		__typeof__(symbol) *real = GCR_WRAPPED(symbol);     \
+		struct gcr_shared_end end;                          \
+		CUresult result;                                    \
+                                                                    \
+		if (!real)                                          \
+			return CUDA_ERROR_NOT_FOUND;                \
+		GCR_GATE_WHOLE(symbol);                             \
+		end = gcr_shared_begin_end(kind, number_of(value)); \
+		result = real(value);                               \
+		gcr_shared_finish_end(&end, result);                \
+		return result;                                      \
+	}
 
 /* When the call has succeeded, there is one more of them, or one less. */
 #define NOTE_AS(symbol, like, parameters, arguments, before, obstacle, count)                   \
@@ -28,6 +66,7 @@
 		if (!real)                                                                      \
 			return CUDA_ERROR_NOT_FOUND;                                            \
 		GCR_GATE(symbol);                                                               \
+		GCR_OBSTACLE_PENDING((count) > 0 ? (obstacle) : GCR_OBSTACLE_NONE);             \
 		before;                                                                         \
 		result = real arguments;                                                        \
 		if (result == CUDA_SUCCESS)                                                     \
@@ -40,31 +79,84 @@
 	CUresult symbol parameters;                             \
 	NOTE(symbol, parameters, arguments, obstacle, count)
 
-/* ---- memory that others reach ---- */
+static uint64_t number_of(const void *handle)
+{
+	return (uint64_t)(uintptr_t)handle;
+}
 
-NOTE(cuMemGetHandleForAddressRange,
-     (void *handle, CUdeviceptr pointer, size_t bytes, CUmemRangeHandleType type,
-      unsigned long long flags),
-     (handle, pointer, bytes, type, flags), GCR_OBSTACLE_DMA_BUF, 1)
+static CUcontext current_context(void)
+{
+	CUcontext context = NULL;
 
-#ifdef GCR_HIP /* pool.c knows when those of CUDA end */
-NOTE(cuMemPoolExportToShareableHandle,
-     (void *handle, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
-     (handle, pool, type, flags), GCR_OBSTACLE_POOL, 1)
-NOTE(cuMemPoolImportFromShareableHandle,
-     (CUmemoryPool * pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags),
-     (pool, handle, type, flags), GCR_OBSTACLE_POOL, 1)
-NOTE(cuMemPoolImportPointer,
-     (CUdeviceptr * pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data),
-     (pointer, pool, data), GCR_OBSTACLE_POOL, 1)
-NOTE(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr pointer), (data, pointer),
-     GCR_OBSTACLE_POOL, 1)
+	GCR_REAL(cuCtxGetCurrent)(&context);
+	return context;
+}
+
+/* ---- dma-bufs ---- */
+
+/*
+ * What the range consists of: memory of the table counts until it is gone, the driver's own until
+ * it is freed. The driver makes no dma-buf of more than one piece of its own.
+ */
+static void note_range(CUdeviceptr start, size_t bytes)
+{
+	CUdeviceptr at = start, base = start;
+
+	gcr_table_lock();
+	for (struct gcr_mapping *mapping; at < start + bytes;
+	     at = mapping->start + mapping->bytes) {
+		mapping = gcr_table_find_mapping(at);
+		if (!mapping)
+			break;
+		gcr_table_obstruct(mapping->memory, GCR_OBSTACLE_DMA_BUF);
+	}
+	gcr_table_unlock();
+	if (at >= start + bytes)
+		return;
+	if (GCR_REAL(cuMemGetAddressRange_v2))
+		GCR_REAL(cuMemGetAddressRange_v2)(&base, NULL, at);
+	gcr_shared_note(GCR_SHARED_RANGE, base, current_context());
+}
+
+SHARE(cuMemGetHandleForAddressRange,
+      (void *handle, CUdeviceptr pointer, size_t bytes, CUmemRangeHandleType type,
+       unsigned long long flags),
+      (handle, pointer, bytes, type, flags), GCR_OBSTACLE_DMA_BUF, note_range(pointer, bytes))
+
+#ifdef GCR_HIP /* pool.c knows those of CUDA */
+
+/* ---- pools: their memory can be there for longer than they are ---- */
+
+SHARE(cuMemPoolExportToShareableHandle,
+      (void *handle, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
+      (handle, pool, type, flags), GCR_OBSTACLE_POOL,
+      gcr_shared_note(GCR_SHARED_POOL, number_of(pool), NULL))
+SHARE(cuMemPoolImportFromShareableHandle,
+      (CUmemoryPool * pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags),
+      (pool, handle, type, flags), GCR_OBSTACLE_POOL,
+      gcr_shared_note(GCR_SHARED_POOL, number_of(*pool), NULL))
+END(cuMemPoolDestroy, CUmemoryPool, pool, GCR_SHARED_POOL)
+
+SHARE(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr pointer), (data, pointer),
+      GCR_OBSTACLE_POOL, gcr_shared_note(GCR_SHARED_POOL_MEMORY, pointer, NULL))
+SHARE(cuMemPoolImportPointer,
+      (CUdeviceptr * pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data),
+      (pointer, pool, data), GCR_OBSTACLE_POOL,
+      gcr_shared_note(GCR_SHARED_POOL_MEMORY, *pointer, NULL))
+
 #endif
 
-NOTE(cuIpcGetEventHandle, (CUipcEventHandle * handle, CUevent event), (handle, event),
-     GCR_OBSTACLE_EVENT, 1)
-NOTE(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle),
-     GCR_OBSTACLE_EVENT, 1)
+/* ---- events ---- */
+
+SHARE(cuIpcGetEventHandle, (CUipcEventHandle * handle, CUevent event), (handle, event),
+      GCR_OBSTACLE_EVENT, gcr_shared_note(GCR_SHARED_EVENT, number_of(event), current_context()))
+SHARE(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle),
+      GCR_OBSTACLE_EVENT, gcr_shared_note(GCR_SHARED_EVENT, number_of(*event), current_context()))
+END(cuEventDestroy_v2, CUevent, event, GCR_SHARED_EVENT)
+#ifndef GCR_HIP
+CUresult cuEventDestroy(CUevent event);
+END(cuEventDestroy, CUevent, event, GCR_SHARED_EVENT)
+#endif
 
 /* ---- memory behind arrays ---- */
 
@@ -159,8 +251,10 @@ DECLARE(cuEGLStreamConsumerDisconnect, (void **connection), (connection), GCR_OB
 DECLARE(cuEGLStreamProducerConnect, (void **connection, void *stream, int width, int height),
 	(connection, stream, width, height), GCR_OBSTACLE_GRAPHICS, 1)
 DECLARE(cuEGLStreamProducerDisconnect, (void **connection), (connection), GCR_OBSTACLE_GRAPHICS, -1)
-DECLARE(cuEventCreateFromEGLSync, (CUevent * event, void *sync, unsigned int flags),
-	(event, sync, flags), GCR_OBSTACLE_EVENT, 1)
+CUresult cuEventCreateFromEGLSync(CUevent *event, void *sync, unsigned int flags);
+SHARE(cuEventCreateFromEGLSync, (CUevent * event, void *sync, unsigned int flags),
+      (event, sync, flags), GCR_OBSTACLE_EVENT,
+      gcr_shared_note(GCR_SHARED_EVENT, number_of(*event), current_context()))
 
 DECLARE(cuGLRegisterBufferObject, (unsigned int buffer), (buffer), GCR_OBSTACLE_GRAPHICS, 1)
 DECLARE(cuGLUnregisterBufferObject, (unsigned int buffer), (buffer), GCR_OBSTACLE_GRAPHICS, -1)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backend/preload/gate.h"
+#include "backend/preload/ipc.h"
 #include "lib/protocol.h"
 
 /*
@@ -214,6 +215,7 @@ void gcr_table_bury(struct gcr_memory *dead)
 			GCR_REAL(cuMemRelease)(memory->real);
 		/* A descriptor keeps the VRAM in use as well as a handle does. */
 		gcr_descriptor_close(&memory->descriptor);
+		gcr_ipc_give_back(memory->exporter);
 		free(memory);
 	}
 }

@@ -44,7 +44,8 @@ struct gcr_memory {
 	 * 0: released, frozen. */
 	CUmemGenericAllocationHandle real;
 	bool imported; /* `real` was imported: it cannot be exported, the descriptor is kept */
-	struct gcr_descriptor descriptor; /* OPENED: the connection that tells the exporter */
+	struct gcr_descriptor descriptor;
+	struct gcr_ipc_exporter *exporter; /* OPENED: who has to be told when it is closed */
 
 	CUmemGenericAllocationHandle number; /* the program's handle, if it has one, not APART */
 	bool shared;			     /* counted in the page's sharings */

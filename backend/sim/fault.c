@@ -5,7 +5,7 @@
  * between semicolons, `#` starts a comment:
  *
  *   ENTRYPOINT [pid=N] [comm=NAME] [thread=NAME] [nth=N] [times=N] [delay_ms=N]
- *              [error=N|NAME] [action=kill|stop|abort|hang] [when=after] [where=caller]
+ *              [error=N|NAME] [action=kill|stop|abort|hang] [when=after|late] [where=caller]
  *
  * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. In HIP's stand-in it
  * is that of HIP's function, or of CUDA's that is called to carry it out (hipMemCreate,
@@ -13,7 +13,9 @@
  * calling thread's. `nth=3` lets two matching calls of a process pass; `times=2` applies the rule
  * to two calls (default: one with nth, else all). First delay_ms passes, then the action (kill and
  * stop are SIGKILL and SIGSTOP), then the error is returned (a number or a name) and the call does
- * nothing. With when=after the call is carried out first, and its own result is returned.
+ * nothing. With when=after the call is carried out first, and its own result is returned; with
+ * when=late it is over then for the driver, which can lock the process: the program alone is held
+ * up.
  *
  * Each call that a rule applies to is a line `PID COMM ENTRYPOINT` in the file `faults.log`, if
  * there is one, written before anything else happens.
@@ -42,7 +44,7 @@ struct fault_rule {
 	unsigned delay_ms;
 	CUresult error;
 	enum fault_action action;
-	bool after;
+	bool after, late;
 	enum fault_place place;
 };
 
@@ -130,9 +132,10 @@ static struct fault_rule *rule_parse(char *text)
 			snprintf(rule->comm, sizeof(rule->comm), "%s", value);
 		else if (!strcmp(word, "thread"))
 			snprintf(rule->thread, sizeof(rule->thread), "%s", value);
-		else if (!strcmp(word, "when"))
-			rule->after = !strcmp(value, "after");
-		else if (!strcmp(word, "nth"))
+		else if (!strcmp(word, "when")) {
+			rule->late = !strcmp(value, "late");
+			rule->after = rule->late || !strcmp(value, "after");
+		} else if (!strcmp(word, "nth"))
 			rule->nth = (unsigned)atoi(value);
 		else if (!strcmp(word, "times"))
 			rule->times = (unsigned)atoi(value);
@@ -307,7 +310,7 @@ CUresult fault_check(const char *name, enum fault_place place, struct fault *ret
 	if (!found.name[0])
 		return CUDA_SUCCESS;
 	log_hit(name);
-	fault = (struct fault){found.delay_ms, found.action};
+	fault = (struct fault){found.delay_ms, found.action, found.late};
 	if (found.after) {
 		*ret_after = fault;
 		return CUDA_SUCCESS;

@@ -105,7 +105,8 @@ struct sim_call sim_enter(const char *name, int flags)
 
 void sim_leave(struct sim_call *call)
 {
-	fault_act(&call->after);
+	if (!call->after.late)
+		fault_act(&call->after);
 	if (!call->entered)
 		return;
 	call->entered = inside = false;
@@ -113,6 +114,8 @@ void sim_leave(struct sim_call *call)
 	if (--gate.inside == 0)
 		pthread_cond_broadcast(&gate.changed);
 	pthread_mutex_unlock(&gate.lock);
+	if (call->after.late)
+		fault_act(&call->after);
 }
 
 static CUresult gate_drain(uint64_t deadline_ns)

@@ -90,6 +90,7 @@ enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HA
 struct fault {
 	unsigned delay_ms;
 	enum fault_action action;
+	bool late; /* when the call is over */
 };
 
 struct sim_call {

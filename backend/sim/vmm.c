@@ -12,6 +12,8 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#define FABRIC_HANDLE_MAGIC 0x6770756661627269ull
+
 struct handle {
 	struct handle *next;
 	CUmemGenericAllocationHandle number;
@@ -92,6 +94,14 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 	return CUDA_SUCCESS;
 }
 
+/* GPUCR_SIM_FABRIC=1: as on a machine whose GPUs reach those of others. */
+static bool has_fabric(void)
+{
+	const char *value = getenv("GPUCR_SIM_FABRIC");
+
+	return value && !strcmp(value, "1");
+}
+
 static CUresult prop_check(const CUmemAllocationProp *prop)
 {
 	if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -100,7 +110,10 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
 		return prop->location.type ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 	if (!device_valid(prop->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
-	if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+	if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC && !has_fabric())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (prop->requestedHandleTypes & ~((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+					   (unsigned)CU_MEM_HANDLE_TYPE_FABRIC))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return CUDA_SUCCESS;
 }
@@ -247,6 +260,20 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 	return CUDA_SUCCESS;
 }
 
+/* It can be made, and nobody here imports it. */
+static CUresult export_fabric(void *shareable, struct phys *phys)
+{
+	uint64_t content[8] = {FABRIC_HANDLE_MAGIC, phys->slot};
+
+	if (!has_fabric())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (phys->imported || !(phys->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
+		return CUDA_ERROR_INVALID_VALUE;
+	phys->exported = true;
+	memcpy(shareable, content, sizeof(content));
+	return CUDA_SUCCESS;
+}
+
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle number,
 				      CUmemAllocationHandleType type, unsigned long long flags)
 {
@@ -257,6 +284,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 
 	if (!shareable || !handle || flags)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (type == CU_MEM_HANDLE_TYPE_FABRIC)
+		return export_fabric(shareable, handle->phys);
 	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	/* Measured: an imported handle cannot be exported again. */

@@ -260,7 +260,7 @@ while IFS=: read -r words expected; do
 done <<'END'
 d:dump drop
 freeze p:park
-freeze "":data park timeout= 123 456
+freeze "":data park timeout= unseen 123 456
 dump t:tcp=close tcp=keep timeout=
 dump leave 1:123
 thaw t:timeout= training-789-12345
