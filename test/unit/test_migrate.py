@@ -340,6 +340,17 @@ def test_words_of_the_other_host():
             check(world.err.replace('\n', '').isprintable() and world.err.isascii(), repr(world.err))
 
 
+def test_complaints_of_the_other_host():
+    """Nor does what its shell says beside the answers."""
+    with World() as world:
+        write(f'{world.root}/bin/evil', "#!/bin/sh\nprintf 'Hello \\033[2J\\033]0;x\\007\\302\\233!\\n' >&2\n"
+                                        "exit 1\n")
+        os.chmod(f'{world.root}/bin/evil', 0o755)
+        check(world.run('--rsh', 'evil') == 1, world.err)
+        check('Hello ?[2J' in world.err and 'does not answer' in world.err, repr(world.err))
+        check(world.err.replace('\n', '').isprintable() and world.err.isascii(), repr(world.err))
+
+
 def test_options():
     with World() as world:
         check(world.run('--dry-run') == 0 and 'would move 4711' in world.out, world.err)
