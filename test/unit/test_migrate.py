@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -87,17 +88,24 @@ class World:
 
     def run(self, *options, target=('4711', 'host2'), **env):
         """Its exit status; what it said is kept."""
+        # Who is still at work on the other host, when the script has ended, has its end of this.
+        at_work, inherited = os.pipe()
         script = subprocess.Popen(
             ['sh', '-c', 'echo $$ >"$FAKE/pid" && exec "$@"', 'sh', SCRIPT, '--rsh',
              'rsh', '--remote-mount', self.there, *options, *target], env={**self.env, **env},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True)
+            start_new_session=True, pass_fds=[inherited])
+        os.close(inherited)
         try:
             self.out, self.err = script.communicate(timeout=PATIENCE_SEC)
         except subprocess.TimeoutExpired:
             os.killpg(script.pid, signal.SIGKILL)
             self.out, self.err = script.communicate()
             raise AssertionError(f'it hangs: {self.err}') from None
+        finally:
+            ready = select.select([at_work], [], [], PATIENCE_SEC)[0]
+            os.close(at_work)
+        check(ready, 'the other host does not end')
         self.status = script.returncode
         return self.status
 
