@@ -33,15 +33,21 @@ def shell(script, table, user):
     return done.stdout
 
 
-def program(table, mounts, user):
-    """Which of them gpucr-swap asks: only that one has the process."""
+# How a program is made to say which mount it has found.
+PROGRAMS = {'gpucr-swap': (['status'], ' runs for {}\n'),
+            'gpucr-top': (['--once'], 'gpucr-top: {}')}
+
+
+def program(name, table, mounts, user):
+    """Which of them a program asks."""
+    arguments, words = PROGRAMS[name]
     env = {name: value for name, value in os.environ.items() if name != 'GPUCR_MOUNT'}
-    library = next(f'{BUILD}/test/unit/{name}' for name in os.listdir(f'{BUILD}/test/unit')
-                   if re.fullmatch(r'lib.*plugin-mount\.so|plugin-mount\.so', name))
+    library = next(f'{BUILD}/test/unit/{file}' for file in os.listdir(f'{BUILD}/test/unit')
+                   if re.fullmatch(r'lib.*plugin-mount\.so|plugin-mount\.so', file))
     env.update(LD_PRELOAD=library, FAKE_MOUNTINFO=table, ASAN_OPTIONS='verify_asan_link_order=0')
-    done = subprocess.run([f'{BUILD}/tools/gpucr-swap', 'status'], env=env, capture_output=True,
+    done = subprocess.run([f'{BUILD}/tools/{name}', *arguments], env=env, capture_output=True,
                           text=True, check=False, user=user)
-    found = [mount for mount in mounts if f' runs for {mount}\n' in done.stderr]
+    found = [mount for mount in mounts if words.format(mount) in done.stderr]
     check(found or 'no gpucrfs is mounted' in done.stderr, done)
     return found[0] if found else ''
 
@@ -71,6 +77,9 @@ with tempfile.TemporaryDirectory() as directory:
             for script in ('gpucr', 'gpucr-migrate'):
                 found = shell(script, table, user)
                 check(found == expected, f'{script}: {found!r} of {lines}, expected {expected!r}')
-            found = program(table, names, user)
-            check(found == expected, f'gpucr-swap: {found!r} of {lines}, expected {expected!r}')
+            for name in PROGRAMS:
+                if not os.path.exists(f'{BUILD}/tools/{name}'):
+                    continue  # gpucr-top is built where curses is there
+                found = program(name, table, names, user)
+                check(found == expected, f'{name}: {found!r} of {lines}, expected {expected!r}')
 print('ok')

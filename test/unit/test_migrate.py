@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -87,17 +88,24 @@ class World:
 
     def run(self, *options, target=('4711', 'host2'), **env):
         """Its exit status; what it said is kept."""
+        # Who is still at work on the other host, when the script has ended, has its end of this.
+        at_work, inherited = os.pipe()
         script = subprocess.Popen(
             ['sh', '-c', 'echo $$ >"$FAKE/pid" && exec "$@"', 'sh', SCRIPT, '--rsh',
              'rsh', '--remote-mount', self.there, *options, *target], env={**self.env, **env},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True)
+            start_new_session=True, pass_fds=[inherited])
+        os.close(inherited)
         try:
             self.out, self.err = script.communicate(timeout=PATIENCE_SEC)
         except subprocess.TimeoutExpired:
             os.killpg(script.pid, signal.SIGKILL)
             self.out, self.err = script.communicate()
             raise AssertionError(f'it hangs: {self.err}') from None
+        finally:
+            ready = select.select([at_work], [], [], PATIENCE_SEC)[0]
+            os.close(at_work)
+        check(ready, 'the other host does not end')
         self.status = script.returncode
         return self.status
 
@@ -338,6 +346,17 @@ def test_words_of_the_other_host():
             check(world.run('--rsh', 'evil') == 1, world.err)
             check('has gpucrfs' in world.err and '?' in world.err, world.err)
             check(world.err.replace('\n', '').isprintable() and world.err.isascii(), repr(world.err))
+
+
+def test_complaints_of_the_other_host():
+    """Nor does what its shell says beside the answers."""
+    with World() as world:
+        write(f'{world.root}/bin/evil', "#!/bin/sh\nprintf 'Hello \\033[2J\\033]0;x\\007\\302\\233!\\n' >&2\n"
+                                        "exit 1\n")
+        os.chmod(f'{world.root}/bin/evil', 0o755)
+        check(world.run('--rsh', 'evil') == 1, world.err)
+        check('Hello ?[2J' in world.err and 'does not answer' in world.err, repr(world.err))
+        check(world.err.replace('\n', '').isprintable() and world.err.isascii(), repr(world.err))
 
 
 def test_options():
