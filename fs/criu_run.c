@@ -35,7 +35,8 @@ void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJE
 int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
 		     struct gcr_error *error)
 {
-	const char *launcher = getenv(GCR_CRIU_SOCKET_VARIABLE);
+	/* The unit file sets it: then CRIU is never a child of ours. */
+	const char *launcher = getenv("GPUCR_CRIU_SOCKET");
 	int result = 0;
 
 	pthread_mutex_lock(&found.lock);

@@ -19,9 +19,6 @@
 #define GCR_CRIU_LOG_NAME      "criu.log"
 #define GCR_CRIU_SUBJECT_BYTES 80
 
-/* The socket of gpucr-launch, where the unit file sets it: then CRIU is never a child of ours. */
-#define GCR_CRIU_SOCKET_VARIABLE "GPUCR_CRIU_SOCKET"
-
 /* What a directory is about: the names of two processes, or places, are never the same. */
 void gcr_criu_subject_of_process(pid_t pid, uint64_t start_ticks,
 				 char ret_subject[GCR_CRIU_SUBJECT_BYTES]);

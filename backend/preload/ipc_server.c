@@ -7,6 +7,7 @@
 #include "backend/preload/ipc.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -75,7 +76,9 @@ static int export_memory(struct gcr_memory *memory)
 
 	/* After a thaw the handle is an imported one; but there is what it was imported from. */
 	if (memory->imported)
-		fd = gcr_descriptor_valid(&memory->descriptor) ? dup(memory->descriptor.fd) : -1;
+		fd = gcr_descriptor_valid(&memory->descriptor)
+			     ? fcntl(memory->descriptor.fd, F_DUPFD_CLOEXEC, 0)
+			     : -1;
 	else if (GCR_REAL(cuMemExportToShareableHandle)(
 			 &fd, memory->real, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
 		fd = -1;

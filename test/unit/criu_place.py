@@ -101,6 +101,9 @@ class Place:
     def program(self, code='', leader=True, **others):
         """A program that counts in a file: itself, and the file."""
         counter = f'{self.path}/counter'
+        # That of an earlier one would say that this one is ready.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(counter)
         for name in ('stdin', 'stdout', 'stderr'):
             others.setdefault(name, subprocess.DEVNULL)
         program = subprocess.Popen(

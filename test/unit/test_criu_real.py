@@ -323,6 +323,11 @@ def left_of_restore(pid):
     return True
 
 
+def state_of(pid):
+    with open(f'/proc/{pid}/stat') as file:
+        return file.read().rpartition(')')[2].split()[0]
+
+
 def test_pidns_stopped(place):
     """One whose session's leader is outside, left stopped; nobody has to be asked for its pid."""
     pid = place.program(leader=False)
@@ -332,8 +337,8 @@ def test_pidns_stopped(place):
                                      f'pidns={PIDNS}').split())
     place.pids.append(init)
     check(outer_pids(init) == {init: 1, root: pid})
-    with open(f'/proc/{root}/stat') as file:
-        check(file.read().rpartition(')')[2].split()[0] in 'Tt')
+    # CRIU sends the signal, which is obeyed when it has let go.
+    wait_for(lambda: state_of(root) in 'Tt', 'the stop')
     os.kill(root, signal.SIGCONT)
     place.check_counts()
     os.kill(root, signal.SIGKILL)

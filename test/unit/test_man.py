@@ -225,7 +225,7 @@ def check_words(abi, daemon):
 
     code = re.findall(r'(?:getenv|from_environment)\(\s*"(\w+)"',
                       ''.join(map(read, ('fs/main.c', 'fs/options.c', 'fs/gpus.c',
-                                         'fs/criu_plugin.c'))))
+                                         'fs/criu_plugin.c', 'fs/criu_run.c'))))
     check_same('variable', daemon.name, daemon.terms('ENVIRONMENT'), set(code))
 
 
