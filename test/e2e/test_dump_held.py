@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
-from harness import check, equal, is_alive, needs_cuda, read_file, same_for_both, wait_for
+from harness import check, equal, needs_cuda, read_file, same_for_both, wait_for
 
 
 def children(pid):
@@ -40,9 +40,11 @@ def tree(how):
             os.kill(pid, signal.SIGUSR2)
             wait_for(lambda: 'held' in read_file(f'{directory}.out'), 'it to be held')
             yield machine, root, one
-            check(is_alive(pid), 'it has not been ended')
+            check(os.path.exists(f'/proc/{pid}/status'), 'it has been ended')
         finally:
             os.kill(root.pid, signal.SIGTERM)  # lets go
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                harness.wait_end(root.popen, 10)
             subprocess.run(['umount', '-l', directory], check=False, stderr=subprocess.DEVNULL)
 
 
