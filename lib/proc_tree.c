@@ -12,6 +12,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_source.h"
 #include "lib/proc_text.h"
 
 #define WALKS_MAX 50
@@ -121,7 +122,7 @@ static int add_child(pid_t child, void *data)
 	if (r == -ESRCH || (r == 0 && stat.parent != walk->parent))
 		return 0;
 	if (r < 0)
-		return r;
+		return gcr_proc_is_silent(r) ? -ETIMEDOUT : r;
 	if (walk->count == GCR_PROC_TREE_MAX)
 		return -E2BIG;
 	/* listed twice: given from one thread to another in between, or within the tree */
@@ -138,6 +139,8 @@ static int walk_down(struct walk *walk, pid_t root)
 	int r = gcr_proc_stat(root, &stat);
 
 	walk->count = 0;
+	if (gcr_proc_is_silent(r))
+		r = -ETIMEDOUT;
 	if (r == 0)
 		r = add_member(walk, root, &stat);
 	/* The list grows while we go along it. */
@@ -170,6 +173,10 @@ static int set_words(int r, pid_t root, struct gcr_error *error)
 	case -EBUSY:
 		return gcr_error_set(error, EBUSY,
 				     "the processes below process %d change all the time",
+				     (int)root);
+	case -ETIMEDOUT:
+		return gcr_error_set(error, ETIMEDOUT,
+				     "process %d, or one below it, " GCR_PROC_SILENT_WORDS,
 				     (int)root);
 	case -E2BIG:
 		return gcr_error_set(error, E2BIG, "process %d has more than %u processes below it",

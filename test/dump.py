@@ -300,12 +300,12 @@ def children(machine):
     """Of the daemon, with what has ended and was not waited for: (comm, state)."""
     found = []
     for name in os.listdir('/proc'):
-        with contextlib.suppress(OSError):
-            if name.isdigit():
-                comm, _, rest = read_file(f'/proc/{name}/stat').partition(' (')[2].rpartition(') ')
-                state, parent = rest.split()[:2]
-                if int(parent) == machine.daemon.pid:
-                    found.append((comm, state))
+        with contextlib.suppress(OSError, KeyError):
+            if name.isdigit():  # not `stat`, which a process can keep from being read
+                keys = dict(line.split(':\t', 1) for line in
+                            read_file(f'/proc/{name}/status').split('\n') if ':\t' in line)
+                if int(keys['PPid']) == machine.daemon.pid:
+                    found.append((keys['Name'], keys['State'][0]))
     return found
 
 

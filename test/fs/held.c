@@ -306,6 +306,8 @@ int main(int argc, char **argv)
 	state.pid = fork();
 	if (!state.pid) {
 		close(fds[0]);
+		/* Else the filesystem would not end with the one that serves it. */
+		close(fuse_session_fd(session));
 		be_process(argv[1], argv[3], argc == 5 ? (uid_t)atoi(argv[4]) : 0, fds[1]);
 	}
 	close(fds[1]);
