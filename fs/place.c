@@ -272,7 +272,7 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 		result = -EEXIST;
 	else if (places->count >= PLACES_MAX - (is_limited ? PLACES_ROOT : 0))
 		result = gcr_error_set(error, ENOSPC, "there are too many places");
-	/* Its own charge follows; nobody takes the last one between, with the list locked. */
+	/* Its own charge follows, with the list locked. */
 	if (!result)
 		result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge,
 					error);
@@ -423,7 +423,6 @@ int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint
 	int fd = -EEXIST;
 	int result;
 
-	/* Before anything ends for it. */
 	result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge, error);
 	if (result < 0)
 		return result;
