@@ -39,7 +39,9 @@ def program(machine, uid, *arguments, **options):
 
 
 def is_stopped(pid):
-    return harness.read_file(f'/proc/{pid}/stat').rpartition(')')[2].split()[0] == 'T'
+    """By a signal; what the daemon has stopped for managed memory is another state."""
+    return any(harness.read_file(f'/proc/{pid}/task/{thread}/stat').rpartition(')')[2].split()[0] == 'T'
+               for thread in os.listdir(f'/proc/{pid}/task'))
 
 
 def others_go_on(machine, other):
