@@ -49,7 +49,8 @@ struct gcr_drive {
 	/* drive_stall.c: what becomes of it all while the process does not answer */
 	int64_t asked_usec;   /* since when an answer of the process is waited for, 0: it is not */
 	int64_t stopped_usec; /* since when it has been seen stopped, 0: it is not */
-	int64_t waited_usec;  /* for earlier answers, together */
+	int64_t waited_usec;  /* for earlier answers, together, while something was held */
+	int64_t gated_usec;   /* of that, the work on its GPUs has a time of its own */
 	bool has_workers;     /* whose turn others may wait for */
 	bool is_gating;	      /* the wait is for work on its GPUs */
 	bool is_halted;	      /* its threads are stopped by us */

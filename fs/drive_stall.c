@@ -42,8 +42,10 @@ void gcr_drive_begin_wait(struct gcr_drive *drive)
 
 void gcr_drive_end_wait(struct gcr_drive *drive)
 {
-	if (drive->asked_usec && !drive->is_gating)
-		drive->waited_usec += gcr_clock_usec() - drive->asked_usec;
+	int64_t *waited_usec = drive->is_gating ? &drive->gated_usec : &drive->waited_usec;
+
+	if (drive->asked_usec)
+		*waited_usec += gcr_clock_usec() - drive->asked_usec;
 	drive->asked_usec = 0;
 }
 
@@ -99,10 +101,13 @@ static bool is_late(struct gcr_drive *drive, int64_t now_usec)
 {
 	struct gcr_task *task = drive->task;
 	int64_t patience_usec = PATIENCE_USEC + (int64_t)(task->bytes / BYTES_PER_USEC);
+	int64_t waited_usec = drive->waited_usec;
 
-	if (drive->is_gating)
+	if (drive->is_gating) {
 		patience_usec = GATE_USEC;
-	if (drive->waited_usec + now_usec - drive->asked_usec > patience_usec)
+		waited_usec = drive->gated_usec;
+	}
+	if (waited_usec + now_usec - drive->asked_usec > patience_usec)
 		return true;
 	return !task->recovery && now_usec > gcr_task_deadline_usec(task) + LATE_USEC;
 }

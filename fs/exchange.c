@@ -306,7 +306,8 @@ void gcr_exchange_let_others(struct gcr_drive *drive, const struct gcr_snapshot 
 	if (!is_to_fail)
 		return;
 	gcr_error_set(&error, ETIMEDOUT,
-		      "process %d, which was to be frozen for it, does not answer: is it stopped?",
+		      "process %d, which was to be frozen for it, does not answer, or its GPU work "
+		      "does not end: is it stopped?",
 		      (int)frozen->pid);
 	gcr_task_fail(drive->task, &error);
 }

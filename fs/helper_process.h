@@ -17,6 +17,28 @@ enum helper_role {
 	HELPER_LEAVING, /* its socket is closed; killed at `deadline_usec` */
 };
 
+/* The pool; helpers.c has its lock, and the slots. */
+struct gcr_helpers {
+	struct gcr_helpers_config config; /* strings are ours */
+	int epoll_fd;			  /* wake_fd and the pidfd of every helper not reaped */
+	int wake_fd;			  /* the lists have changed */
+	pthread_t thread;
+	bool has_thread;
+
+	pthread_mutex_t lock;
+	bool stopping;
+	struct gcr_helper *all;
+	struct gcr_helper *spare;
+	struct worker_slot *slots;
+	unsigned int workers_ended;
+	bool spare_wanted;
+	bool was_taken; /* some helper, at: */
+	int64_t taken_usec;
+	int64_t spare_retry_usec; /* not before */
+	bool has_hello;
+	struct gcr_hello hello;
+};
+
 struct gcr_helper {
 	/* fixed from the start */
 	struct gcr_helpers *helpers;

@@ -38,27 +38,6 @@ struct worker_slot {
 	struct gcr_helper *idle; /* the worker, while nobody uses it */
 };
 
-struct gcr_helpers {
-	struct gcr_helpers_config config; /* strings are ours */
-	int epoll_fd;			  /* wake_fd and the pidfd of every helper not reaped */
-	int wake_fd;			  /* the lists have changed */
-	pthread_t thread;
-	bool has_thread;
-
-	pthread_mutex_t lock;
-	bool stopping;
-	struct gcr_helper *all;
-	struct gcr_helper *spare;
-	struct worker_slot *slots;
-	unsigned int workers_ended;
-	bool spare_wanted;
-	bool was_taken; /* some helper, at: */
-	int64_t taken_usec;
-	int64_t spare_retry_usec; /* not before */
-	bool has_hello;
-	struct gcr_hello hello;
-};
-
 GCR_DEFINE_CLEANUP(struct gcr_helpers *, gcr_helpers_destroy);
 
 static void wake(struct gcr_helpers *helpers)
@@ -81,7 +60,6 @@ static int start(struct gcr_helpers *helpers, enum gcr_helper_kind kind, const u
 		return r;
 	helper->helpers = helpers;
 	helper->role = role;
-	helper->taken_usec = gcr_clock_usec();
 	if (uuid)
 		memcpy(helper->uuid, uuid, GCR_UUID_BYTES);
 	helper->next = helpers->all;
@@ -551,6 +529,13 @@ static int wait_turn(struct worker_slot *slot, int64_t deadline_usec, int wake_f
 	}
 }
 
+static void note_use(struct gcr_helper *helper)
+{
+	helper->role = HELPER_TAKEN;
+	helper->user = 0;
+	helper->taken_usec = gcr_clock_usec();
+}
+
 /* The worker of @slot, whose turn is ours: the idle one, or a new one. */
 static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 			  struct gcr_helper **ret_helper, struct gcr_error *error)
@@ -570,10 +555,8 @@ static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 		if (r < 0)
 			return r;
 	}
-	helper->role = HELPER_TAKEN;
+	note_use(helper);
 	helper->slot = slot;
-	helper->user = 0;
-	helper->taken_usec = gcr_clock_usec();
 	*ret_helper = helper;
 	return 0;
 }
@@ -690,9 +673,7 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	if (slot && slot->idle && slot->idle->said_hello && gcr_helper_usable(slot->idle) &&
 	    !eventfd_read(slot->turn_fd, &count)) {
 		helper = TAKE_PTR(slot->idle);
-		helper->role = HELPER_TAKEN;
-		helper->user = 0;
-		helper->taken_usec = gcr_clock_usec();
+		note_use(helper);
 		slot->users++;
 	}
 	pthread_mutex_unlock(&helpers->lock);

@@ -108,11 +108,11 @@ def test_no_answer_of_the_driver():
 
 
 def test_no_answer_and_no_worker():
-    """There is no room for a second worker, and the first one is held up."""
+    """There is no room for a second worker; the first one's turn is for others, but it has its VRAM."""
     harness.needs_cuda('a restore by the driver')
     with vmm.machine(**NO_FIT) as machine:
         running, frozen = pair(machine, *LARGER)
-        check_stays_frozen(machine, running, frozen, UNLOCK, "worker is not free")
+        check_stays_frozen(machine, running, frozen, UNLOCK, 'MiB')
         exchange(machine, running, frozen)
 
 

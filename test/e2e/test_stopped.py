@@ -39,7 +39,9 @@ def program(machine, uid, *arguments, **options):
 
 
 def is_stopped(pid):
-    return harness.read_file(f'/proc/{pid}/stat').rpartition(')')[2].split()[0] == 'T'
+    """By a signal; what the daemon has stopped for managed memory is another state."""
+    return any(harness.read_file(f'/proc/{pid}/task/{thread}/stat').rpartition(')')[2].split()[0] == 'T'
+               for thread in os.listdir(f'/proc/{pid}/task'))
 
 
 def others_go_on(machine, other):
@@ -51,13 +53,13 @@ def others_go_on(machine, other):
         other.wait_ticks(2)
 
 
-def stop_at(machine, demo, verb, rule, more=''):
+def stop_at(machine, demo, verb, rule, more='', uid=ATTACKER):
     """Begin @verb, and let the process be stopped at the call of @rule."""
     vmm_other = vmm.other(verb)
     machine.must(demo.pid, vmm_other)
     machine.watch_faults()
     machine.faults(f'{rule} pid={demo.pid} action=stop')
-    writer = machine.writer(demo.pid, verb + more, uid=ATTACKER)
+    writer = machine.writer(demo.pid, verb + more, uid=uid)
     machine.wait_faulted()
     wait_for(lambda: is_stopped(demo.pid), f'{demo.pid} to be stopped')
     machine.faults()
@@ -299,7 +301,8 @@ def exchange_rules():
              (True, f'cuMemImportFromShareableHandle {program} nth=1'),
              (True, f'cuMemMap {program} nth=1')]
     if not vendor.HIP:
-        rules += [(False, 'cuCheckpointProcessLock nth=1'),
+        rules += [(False, f'cuCtxRecordEvent {program} nth=1'),
+                  (False, 'cuCheckpointProcessLock nth=1'),
                   (False, 'cuCheckpointProcessCheckpoint nth=1'),
                   (True, 'cuCheckpointProcessRestore nth=1'),
                   (True, 'cuCheckpointProcessUnlock nth=1')]
@@ -314,6 +317,21 @@ def test_exchange_goes_on():
 def test_exchange_killed():
     for stuck_is_frozen, rule in exchange_rules():
         check_exchange(stuck_is_frozen, rule, signal.SIGKILL)
+
+
+def test_managed_memory_for_long():
+    """Its threads are held while managed memory comes back. Time in which all of it is stopped does
+    not count for that: as it goes on, they do not see what is half done."""
+    harness.needs_cuda('managed memory')
+    with vmm.machine(vram='512M') as machine:
+        other = program(machine, OTHER)
+        demo = program(machine, None, *LARGE, '--managed', 2)  # which others may not freeze
+        writer = stop_at(machine, demo, 'thaw', f'cuMemcpyHtoD {vmm.ROLES["program"]} nth=1',
+                         uid=None)
+        others_go_on(machine, other)
+        wait_for(lambda: int(machine.status(demo.pid)['verb_elapsed_usec']) >
+                 25000000 * harness.SLOW, 'it to be late')
+        go_on(machine, demo, 'thaw', writer, 'managed memory')
 
 
 def test_thaw_of_a_stopped_one():
