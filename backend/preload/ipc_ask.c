@@ -110,9 +110,10 @@ void gcr_ipc_give_back(struct gcr_ipc_exporter *exporter)
 	exporter->opened--;
 	request.count = ++exporter->untold;
 	room.fd = exporter->connection.fd;
-	/* One that does not read, as it is stopped, is told the next time. */
+	/* One that does not read, as it is stopped, is waited for once, and told the next time. */
 	if (send_request(exporter, &request) == 0 ||
-	    (poll(&room, 1, ROOM_MSEC) > 0 && send_request(exporter, &request) == 0))
+	    (request.count == 1 && poll(&room, 1, ROOM_MSEC) > 0 &&
+	     send_request(exporter, &request) == 0))
 		exporter->untold = 0;
 }
 
