@@ -139,21 +139,22 @@ CUresult gcr_own_cuMemRelease(CUmemGenericAllocationHandle handle)
 	__typeof__(cuMemRelease) *real = GCR_WRAPPED(cuMemRelease);
 	CUmemGenericAllocationHandle real_handle = handle;
 	struct gcr_memory *memory, *dead = NULL;
-	bool passes;
+	bool is_ours, is_hidden;
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemRelease);
 	gcr_table_lock();
 	memory = gcr_table_find_handle(handle, &real_handle);
-	passes = !memory || memory->origin == GCR_MEMORY_APART;
+	is_ours = memory && memory->origin != GCR_MEMORY_APART;
+	is_hidden = !memory && gcr_table_is_hidden(handle);
 	if (memory)
 		gcr_table_drop_handle(handle, &dead);
-	else if (gcr_table_is_hidden(handle))
-		real_handle = GCR_TABLE_NO_HANDLE;
 	gcr_table_unlock();
 	gcr_table_bury(dead);
-	return passes ? real(real_handle) : CUDA_SUCCESS;
+	if (is_hidden)
+		return CUDA_ERROR_INVALID_VALUE;
+	return is_ours ? CUDA_SUCCESS : real(real_handle);
 }
 
 struct gcr_memory *gcr_handle_get(CUmemGenericAllocationHandle handle,

@@ -173,6 +173,17 @@ static void set_shared(CUmemoryPool handle)
 		gcr_obstacle_add(GCR_OBSTACLE_POOL, 1);
 }
 
+/* What is cut from it from here on is not seen (cuMemAllocAsync): if it counts, it does for good.
+ */
+static void set_current(CUmemoryPool handle)
+{
+	GCR_LOCK_SCOPE(&pools.lock);
+	struct gcr_pool *pool = find(handle);
+
+	if (pool)
+		pool->pieces++;
+}
+
 struct gcr_pool *gcr_pool_take(CUdeviceptr pointer)
 {
 	GCR_LOCK_SCOPE(&pools.lock);
@@ -291,6 +302,40 @@ CUresult gcr_own_cuMemPoolDestroy(CUmemoryPool handle)
 
 GET(cuMemGetDefaultMemPool)
 GET(cuMemGetMemPool)
+
+GCR_OWN(cuDeviceSetMemPool);
+CUresult gcr_own_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	__typeof__(cuDeviceSetMemPool) *real = GCR_WRAPPED(cuDeviceSetMemPool);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE_WHOLE(cuDeviceSetMemPool);
+	result = real(device, pool);
+	if (result == CUDA_SUCCESS)
+		set_current(pool);
+	return result;
+}
+
+/* Not in cuda_api.h. */
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
+
+GCR_OWN(cuMemSetMemPool);
+CUresult gcr_own_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+				 CUmemoryPool pool)
+{
+	__typeof__(cuMemSetMemPool) *real = GCR_WRAPPED(cuMemSetMemPool);
+	CUresult result;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	GCR_GATE_WHOLE(cuMemSetMemPool);
+	result = real(location, type, pool);
+	if (result == CUDA_SUCCESS)
+		set_current(pool);
+	return result;
+}
 
 #define ALLOC(symbol)                                                                    \
 	GCR_OWN_AS(symbol, cuMemAllocFromPoolAsync);                                     \

@@ -142,6 +142,58 @@ CUresult cuStreamEndCaptureToCig(CUstream stream)
 	return stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Pools that can be shared. A pool and what is cut from it have numbers. */
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	static uintptr_t last;
+
+	*pool = (CUmemoryPool)(++last * 0x1000);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	return pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
+				 CUstream stream)
+{
+	*pointer = (uintptr_t)pool + bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+	return pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool,
+					  CUmemAllocationHandleType type, unsigned long long flags)
+{
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle,
+					    CUmemAllocationHandleType type,
+					    unsigned long long flags)
+{
+	return cuMemPoolCreate(pool, NULL);
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
+				CUmemPoolPtrExportData *data)
+{
+	*pointer = (uintptr_t)pool + 0x800;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	return CUDA_SUCCESS;
+}
+
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
 			     CUdriverProcAddressQueryResult *status)
 {

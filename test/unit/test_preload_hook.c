@@ -279,6 +279,55 @@ static void expect_later(void *library, __typeof__(cuGetProcAddress_v2) *get)
 	CHECK(page->unknown[0] == '\0');
 }
 
+static void expect_shared_pool(bool there)
+{
+	if (there != !!strstr(page->obstacle, "pool shared with another process"))
+		fprintf(stderr, "obstacle: '%s'\n", page->obstacle);
+	CHECK(there == !!strstr(page->obstacle, "pool shared with another process"));
+}
+
+/* A pool that other processes have is one until it is destroyed and what was cut from it is free.
+ */
+static void expect_pools(void *library)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+				.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+				.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+	CUmemPoolPtrExportData data = {{0}};
+	CUmemoryPool exported, imported, current;
+	CUdeviceptr before, pointer;
+	int fd = -1;
+
+	CHECK(CALL(library, cuMemPoolCreate)(&exported, &props) == CUDA_SUCCESS);
+	CHECK(CALL(library, cuMemAllocFromPoolAsync)(&before, 1, exported, NULL) == CUDA_SUCCESS);
+	expect_shared_pool(false);
+	CHECK(CALL(library, cuMemPoolExportToShareableHandle)(
+		      &fd, exported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+	expect_shared_pool(true);
+	CHECK(CALL(library, cuMemPoolDestroy)(exported) == CUDA_SUCCESS);
+	expect_shared_pool(true);
+	CHECK(CALL(library, cuMemFreeAsync)(before, NULL) == CUDA_SUCCESS);
+	expect_shared_pool(false);
+
+	CHECK(CALL(library, cuMemPoolImportFromShareableHandle)(
+		      &imported, &fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+	expect_shared_pool(true);
+	CHECK(CALL(library, cuMemPoolImportPointer)(&pointer, imported, &data) == CUDA_SUCCESS);
+	CHECK(CALL(library, cuMemPoolDestroy)(imported) == CUDA_SUCCESS);
+	expect_shared_pool(true);
+	CHECK(CALL(library, cuMemFreeAsync)(pointer, NULL) == CUDA_SUCCESS);
+	expect_shared_pool(false);
+
+	/* What cuMemAllocAsync takes from it is not seen: it stays. */
+	CHECK(CALL(library, cuMemPoolCreate)(&current, &props) == CUDA_SUCCESS);
+	CHECK(CALL(library, cuDeviceSetMemPool)(0, current) == CUDA_SUCCESS);
+	expect_shared_pool(false);
+	CHECK(CALL(library, cuMemPoolExportToShareableHandle)(
+		      &fd, current, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+	CHECK(CALL(library, cuMemPoolDestroy)(current) == CUDA_SUCCESS);
+	expect_shared_pool(true);
+}
+
 static int run_fake(void)
 {
 	void *library = dlopen(getenv("GPUCR_TEST_FAKE"), RTLD_NOW | RTLD_LOCAL);
@@ -308,6 +357,7 @@ static int run_fake(void)
 	CHECK(is_drivers(found));
 
 	expect_later(library, get);
+	expect_pools(library);
 
 	/* Others' names are others'. */
 	CHECK(get("hipMalloc", &found, 12000, 0, &status) == CUDA_SUCCESS);
