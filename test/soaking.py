@@ -192,6 +192,10 @@ def descriptors(pid):
     return found
 
 
+# What they are called when they begin, too.
+PROGRAMS = ('gpucr-run', 'gpucr-demo')
+
+
 def our_helpers(machine):
     """Helpers and CRIU of this machine, whoever's children they are: (pid, comm, state, parent)."""
     mark = f'GPUCR_SOCKET={machine.runtime}/'.encode()
@@ -200,7 +204,7 @@ def our_helpers(machine):
         with contextlib.suppress(OSError, ValueError, IndexError):
             pid = int(name)
             comm, _, rest = read_file(f'/proc/{pid}/stat').partition(' (')[2].rpartition(') ')
-            if not comm.startswith(('gpucr-', 'criu')) or comm == 'gpucr-demo':
+            if not comm.startswith(('gpucr-', 'criu')) or comm in PROGRAMS:
                 continue
             state, parent = rest.split()[:2]
             is_ours = int(parent) == machine.daemon.pid

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The parts of test_gpu.py about programs that are idle: what they hold is packed, and programs
-that do not fit together take turns."""
+"""The parts of test_gpu.py about programs that are idle: what they hold is packed, and goes to a
+disk, and programs that do not fit together take turns."""
+import errno
 import hashlib
 import os
 import signal
@@ -78,12 +79,96 @@ class IdleParts:
         self.need_verb(program, "thaw", "thaw of what was unpacked")
         self.check_goes_on(program, 8)
 
+    def part_spill(self):
+        """a store that is too small for two models: one goes to a disk, and comes back"""
+        size = 4 * self.sizes.small if self.options.sim else 3 * GIB
+        models = [self.model(size, name) for name in ("first", "second")]
+        for model in models:
+            model.wait_for(3)
+        self.need_verb(models[0], "freeze", "freeze, to see what it holds")
+        files = self.file_bytes(models[0])
+        self.need_verb(models[0], "thaw", "thaw")
+        disk = os.path.join(self.rig.work, "disk")
+        os.mkdir(disk, 0o700)
+        # Room for one of them, and for packing.
+        self.daemon.restart(f"store_size={files * 9 // 8 + 16 * MIB},spill={disk}")
+        try:
+            self.spill(models, disk)
+        finally:
+            self.rig.stop_programs()
+            self.daemon.restart()
+
+    def file_bytes(self, program):
+        """What the files of a frozen program are."""
+        directory = self.daemon.path(program.pid, "snapshot", "vram")
+        return guarded(lambda: sum(os.stat(os.path.join(directory, name)).st_size
+                                   for name in os.listdir(directory)))
+
+    def disk_bytes(self, disk):
+        """What files there take of it."""
+        found = 0
+        for directory, _, names in os.walk(disk):
+            found += sum(512 * os.stat(os.path.join(directory, name)).st_blocks for name in names)
+        return found
+
+    def spill(self, models, disk):
+        hashes = []
+        for model in models:
+            self.check_engine(model)
+            self.need_verb(model, "freeze")
+            if not hashes:
+                self.results.check(self.disk_bytes(disk) == 0, "nothing is on the disk before")
+            hashes.append(self.hash_files(model))
+        spilled = int(self.daemon.keys("status")["spilled_bytes"])
+        on_disk = self.disk_bytes(disk)
+        self.results.need(0 < spilled <= on_disk + MIB, "bytes of the first one are on the disk",
+                          f"spilled_bytes {spilled // MIB} MiB, {on_disk // MIB} MiB in files")
+        self.results.check(self.hash_files(models[0]) == hashes[0], "its files read as before")
+        self.daemon.kill()
+        self.daemon.start()
+        for model, its in zip(models, hashes):
+            self.results.need(self.daemon.settled(model.pid) == "frozen",
+                              f"{model.name} is frozen for the daemon after one that was killed")
+            self.results.check(self.hash_files(model) == its,
+                               f"{model.name}: its files read as before")
+        for model in reversed(models):
+            self.need_verb(model, "thaw", f"thaw {model.name}")
+            self.check_goes_on(model, 8)
+        left = self.disk_bytes(disk)
+        self.results.check(left < MIB, "the disk has its bytes back", f"{left} bytes in files")
+
     def part_swap(self):
         """two programs that do not fit together take turns"""
         size = int(self.gpu.free() * SHARE)
         self.daemon.restart(f"store_size={2 * size + 2 * GIB}")
         try:
             self.take_turns(size)
+        finally:
+            self.rig.stop_programs()
+            self.daemon.restart()
+
+    def part_exchange(self):
+        """one out and the other one in, by one verb, again and again"""
+        size = self.sizes.small if self.options.sim else int(self.gpu.free() * SHARE)
+        self.daemon.restart(f"store_size={2 * size + 2 * GIB}")
+        try:
+            first = self.model(size, "first")
+            first.wait_for(3)
+            self.need_verb(first, "freeze data")
+            second = self.model(size, "second")
+            second.wait_for(3)
+            for data in ("", " data", "", " data"):
+                self.need_verb(first, f"thaw swap={second.pid}{data}",
+                               f"{first.name} comes, {second.name} goes{data and ', its data'}")
+                self.check_state(second, "frozen")
+                self.check_goes_on(first)
+                self.results.check(self.is_quiet([second], 0.3), f"{second.name} is silent")
+                first, second = second, first
+            self.verb(first, f"thaw swap={first.pid}", errno.EINVAL, "with itself")
+            self.check_state(first, "frozen")
+            second.stop()
+            self.need_verb(first, "thaw", "the one that is left comes back")
+            self.check_goes_on(first)
         finally:
             self.rig.stop_programs()
             self.daemon.restart()

@@ -21,6 +21,7 @@ from idle import IdleParts
 from probes import ProbeParts
 from rig import (MIB, Failure, Rig, Stuck, errno_name, finish_verb, guarded, is_alive,
                  process_stat, wait_until)
+from serving import ServingParts
 from there import DumpParts
 
 # How much VRAM may still be in use by others than the frozen process: a control helper is seen
@@ -101,7 +102,7 @@ def has_torch_for_rocm():
         return False
 
 
-class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts):
+class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, ServingParts):
     def __init__(self, options):
         self.options = options
         self.sizes = Sizes(options)
@@ -461,8 +462,9 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts):
 
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
-             "pack", "swap", "files", "verify", "digest", "store", "dump-small", "dump", "worker",
-             "two", "ending", "probes", "sanitizer", "steps", "cycles", "full", "refuse", "interrupt",
+             "pack", "spill", "swap", "servers", "exchange", "files", "verify", "digest", "store",
+             "dump-small", "dump", "worker", "two", "ending", "probes", "sanitizer", "steps",
+             "cycles", "full", "refuse", "interrupt",
              "kill", "daemon"]
     # Those that mean something on an AMD GPU, dumps last: nobody knows how they go there.
     HIP_PARTS = ["demo", "again", "without", "data", "kinds", "files", "verify", "transformer",
