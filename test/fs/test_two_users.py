@@ -110,7 +110,8 @@ class Hands:
 
     def once(self, what, *arguments):
         try:
-            return getattr(self, what)(*arguments) or 'ok'
+            found = getattr(self, what)(*arguments)
+            return 'ok' if found is None else found
         except OSError as error:
             return name_of(error.errno)
 
@@ -207,9 +208,10 @@ class Person:
         return data
 
     def end(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
         os.close(self.ask)
         os.close(self.answer)
-        os.waitpid(self.pid, 0)
 
 
 class Walk:
@@ -287,8 +289,9 @@ class Walk:
         if step[0] in ('open', 'by_path') and person.uid:
             paths = step[2] if step[0] == 'by_path' else [step[1]]
             if any(PLACES[path.split('/')[0]] != person.uid for path in paths):
-                # False: of access(2).
-                check(mount in (*NO_ACCESS, 'EXDEV') or step[1] == 'access', words)
+                # Of access(2) it is False; of a rename what is wrong with his own may come first.
+                check(mount in NO_ACCESS or (len(paths) == 2 and str(mount).startswith('E')) or
+                      (step[1] == 'access' and mount is False), words)
         if step[0] == 'by_path' and step[1] in REFUSED:
             # Nothing but files and directories, and no second name.
             check(mount != 'ok' and mount.startswith('E'), words)
