@@ -156,6 +156,8 @@ int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state 
 	vmm->drive.rolling_back = true;
 	if (by_driver)
 		result = gcr_drive_to_running(&vmm->drive, ret_state, error);
+	/* The library may never answer: others get their turn at the GPU. */
+	gcr_drive_leave(&vmm->drive);
 	if (!result)
 		result = memory_to_running(vmm, error);
 	if (result < 0) {

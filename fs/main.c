@@ -457,6 +457,12 @@ static void *wait_for_signals(void *data)
 	return NULL;
 }
 
+/* Ends of children are waited for, whatever has been ignored where we were started. */
+static void notice_children(void)
+{
+	signal(SIGCHLD, SIG_DFL);
+}
+
 static void block_signals(void)
 {
 	sigset_t signals;
@@ -572,6 +578,7 @@ int main(int argc, char **argv)
 	int result;
 
 	have_standard_descriptors();
+	notice_children();
 	if (gcr_options_parse(argc, argv, &daemon.options) < 0) {
 		gcr_options_finish(&daemon.options);
 		return EXIT_FAILURE;

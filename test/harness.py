@@ -26,7 +26,10 @@ import threading
 import time
 import traceback
 
+import dispositions
 import vendor
+
+dispositions.reset()
 
 BUILD = os.environ.get('GPUCR_TEST_BUILD', '')
 SOURCE = os.path.dirname(os.path.abspath(__file__))
@@ -910,9 +913,6 @@ def main(names, at_once=1):
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
-    # Ignored below nohup(1), or in what a shell without job control has in the background.
-    for number in (signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
     while tests or running:
         while tests and len(running) < at_once:
             pid, output = start_test(*tests.pop(0))

@@ -3,6 +3,7 @@
 #ifndef GCR_TEST_H
 #define GCR_TEST_H
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,6 +15,21 @@
 			exit(1);                                                         \
 		}                                                                        \
 	} while (0)
+
+/* What is ignored or blocked where a test is started, as nohup(1) does, is the default in it. */
+__attribute__((constructor)) static void test_default_signals(void)
+{
+	sigset_t none;
+
+	for (int number = 1; number < SIGRTMIN; number++) {
+		struct sigaction inherited;
+
+		if (!sigaction(number, NULL, &inherited) && inherited.sa_handler == SIG_IGN)
+			signal(number, SIG_DFL);
+	}
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
 
 /* Times and counts: sanitizers make everything slower. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -4,6 +4,11 @@
 # should. usage: test_demo.sh PATH-OF-GPUCR-RUN PATH-OF-GPUCR-DEMO [--hip]
 set -u
 
+# A shell cannot take back what is ignored where it is started, as nohup(1) does.
+if [ -z "${GPUCR_TEST_SIGNALS:-}" ] && env --default-signal true 2>/dev/null; then
+    GPUCR_TEST_SIGNALS=default exec env --default-signal "$0" "$@"
+fi
+
 run=$1
 demo=$2
 hip=${3-}

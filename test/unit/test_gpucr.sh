@@ -4,6 +4,11 @@
 # ends; and its completion. usage: test_gpucr.sh PATH-OF-GPUCR PATH-OF-COMPLETION
 set -u
 
+# A shell cannot take back what is ignored where it is started, as nohup(1) does.
+if [ -z "${GPUCR_TEST_SIGNALS:-}" ] && env --default-signal true 2>/dev/null; then
+    GPUCR_TEST_SIGNALS=default exec env --default-signal "$0" "$@"
+fi
+
 gpucr=$1
 completion=$2
 work=$(mktemp -d) || exit 1

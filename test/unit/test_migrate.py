@@ -16,6 +16,10 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dispositions  # pylint: disable=wrong-import-position
+
+dispositions.reset()
 SCRIPT = os.path.abspath(sys.argv[1])
 FAKE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'migrate_fake.sh')
 COMMANDS = ('cat ls mkdir mktemp readlink rm rmdir rsh rsync sed sleep').split()

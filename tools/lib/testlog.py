@@ -2,17 +2,18 @@
 """Sum up one `meson test` run for tools/check.
 
 testlog.py --failed LOG
-testlog.py BUILD LOG LOG-ALONE EXPECTED-SKIPS COUNTS-FILE
+testlog.py BUILD LOG LOG-ALONE EXPECTED-SKIPS COUNTS-FILE SKIPS-FILE
 
 A LOG is meson's testlog.json. With --failed: prints the names of the tests that failed, as meson
 test takes them. Else LOG-ALONE is that of a second run of these, one at a time; it need not be
-there. A test that failed beside others and passed alone counts as passed and is called unsteady:
-it has found either that the machine was too busy for it or a fault that comes seldom, and its
-output tells which.
+there. A test that failed beside others and passed alone is called unsteady: it has found either
+that the machine was too busy for it or a fault that comes seldom, and its output tells which. It
+counts as passed on somebody's own machine, and as failed where CI=true: there its cause is to be
+found.
 
 Prints a line per test, the output of those that failed and the reason of those that skipped;
-writes `PASSED FAILED SKIPPED` to COUNTS-FILE. Where CI=true, a skip that EXPECTED-SKIPS does not
-have is a failure.
+writes `PASSED FAILED SKIPPED` to COUNTS-FILE, and adds a line to SKIPS-FILE for each test that
+skipped, with its reason. Where CI=true, a skip that EXPECTED-SKIPS does not have is a failure.
 """
 import fnmatch
 import json
@@ -72,11 +73,12 @@ def main():
     if sys.argv[1] == "--failed":
         print_failed(sys.argv[2])
         return
-    build, log_path, alone_path, expected_path, counts_path = sys.argv[1:]
+    build, log_path, alone_path, expected_path, counts_path, skips_path = sys.argv[1:]
     in_ci = os.environ.get("CI") == "true"
     expected = read_expected(expected_path, build)
     counts = {"ok": 0, "FAILED": 0, "skipped": 0}
     failures = []
+    skips = []
 
     with open(counts_path, "w", encoding="utf-8"):
         pass
@@ -88,7 +90,9 @@ def main():
             result = "ok"
         elif test["result"] == "SKIP":
             result = "skipped"
-            words = ": " + (output_of(test) or ["no reason given"])[-1].strip()
+            reason = (output_of(test) or ["no reason given"])[-1].strip()
+            words = ": " + reason
+            skips.append(f"{build}: {name}: {reason}")
             if in_ci and not is_expected(name, expected):
                 result = "FAILED"
                 words = ": skipped, which is not expected here" + words
@@ -96,7 +100,7 @@ def main():
             result = "FAILED"
             words = f": {test['result'].lower()}, status {test['returncode']}"
             if test["name"] in passed_alone:
-                result = "ok"
+                result = "FAILED" if in_ci else "ok"
                 words = f": UNSTEADY, passed alone after{words}"
         if result == "FAILED" or test["name"] in passed_alone:
             failures.append((name, test))
@@ -110,6 +114,8 @@ def main():
         print("\n".join(lines[-OUTPUT_LINES_MAX:]))
         print(f"--- end of {name}")
 
+    with open(skips_path, "a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in skips)
     with open(counts_path, "w", encoding="utf-8") as file:
         print(counts["ok"], counts["FAILED"], counts["skipped"], file=file)
 

@@ -425,12 +425,15 @@ static void take_back(struct watch *watch)
 
 static int open_signals(void)
 {
+	struct sigaction inherited;
 	sigset_t signals;
 
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGHUP);
+	/* Below nohup(1) the end of a terminal is to be none of ours. */
+	if (!sigaction(SIGHUP, NULL, &inherited) && inherited.sa_handler != SIG_IGN)
+		sigaddset(&signals, SIGHUP);
 	if (sigprocmask(SIG_BLOCK, &signals, NULL) < 0)
 		return -errno;
 	return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
