@@ -60,7 +60,11 @@ def stop_at(machine, demo, verb, rule, more='', uid=ATTACKER):
     machine.watch_faults()
     machine.faults(f'{rule} pid={demo.pid} action=stop')
     writer = machine.writer(demo.pid, verb + more, uid=uid)
-    machine.wait_faulted()
+    wait_for(lambda: machine.faulted() or not writer.is_waiting(), f'{rule} in {verb}')
+    if not machine.faulted():
+        machine.faults()
+        equal(writer.result(), 'ok', rule)
+        return None  # a call that is not made each time
     wait_for(lambda: is_stopped(demo.pid), f'{demo.pid} to be stopped')
     machine.faults()
     return writer
@@ -94,9 +98,12 @@ def check_each_call(verb, number, more=''):
         demo = program(machine, ATTACKER, *LARGE)
         vmm.cycle(machine, demo)
         rules = calls(machine, demo, verb)
-        check(len(rules) >= 4, rules)
+        count = 0
         for rule in rules:
             writer = stop_at(machine, demo, verb, rule, more)
+            if not writer:
+                continue
+            count += 1
             others_go_on(machine, other)
             if not number:
                 go_on(machine, demo, verb, writer, rule)
@@ -108,6 +115,8 @@ def check_each_call(verb, number, more=''):
             wait_released(machine)
             others_go_on(machine, other)
             demo = program(machine, ATTACKER, *LARGE)
+        check(count >= 3, f'{count} of {rules}')
+        vmm.settle(machine, demo)
         vmm.cycle(machine, demo)
 
 
