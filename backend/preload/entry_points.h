@@ -18,8 +18,8 @@
 #define GCR_ENTRY_POINTS  "backend/preload/entry_points_hip.def"
 #define GCR_SYMBOL(owned) GCR_HIP_NAME_##owned
 #else
-#define GCR_ENTRY_POINTS  "backend/preload/entry_points.def"
-#define GCR_SYMBOL(owned) owned
+#define GCR_ENTRY_POINTS	 "backend/preload/entry_points.def"
+#define GCR_SYMBOL(owned)	 owned
 /* Of the newest CUDA whose functions are in the table, as cuGetProcAddress is asked with it. */
 #define GCR_ENTRY_POINTS_VERSION 13040
 #endif

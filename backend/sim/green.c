@@ -5,10 +5,11 @@
  */
 #include "backend/sim/sim.h"
 
-#define RESOURCE_SM   1 /* CU_DEV_RESOURCE_TYPE_SM */
-#define DEFAULT_FLAGS 1 /* CU_GREEN_CTX_DEFAULT_STREAM, CU_STREAM_NON_BLOCKING: both are demanded \
-			 */
-#define SM_COUNT      132
+#define RESOURCE_SM 1 /* CU_DEV_RESOURCE_TYPE_SM */
+#define DEFAULT_FLAGS                                                               \
+	1 /* CU_GREEN_CTX_DEFAULT_STREAM, CU_STREAM_NON_BLOCKING: both are demanded \
+	   */
+#define SM_COUNT 132
 
 /* CUdevResource of cuda.h, as far as it is used. */
 struct device_resource {
