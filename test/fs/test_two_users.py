@@ -120,10 +120,10 @@ class Hands:
                 for root in self.roots]
 
     def by_file(self, what, index, *rest):
-        # A change of owner ends writers, here and not in the model: which is not to write then.
+        # A change of owner, or a verb, ends writers, here and not in the model: it is left out then.
         if what in ('pwrite', 'ftruncate'):
             found = self.once(what, self.files[index][0], *rest)
-            if found == 'EPERM':
+            if found in ('EPERM', 'EBUSY'):
                 return [found, found]
             return [found, self.once(what, self.files[index][1], *rest)]
         return [self.once(what, fd, *rest) for fd in self.files[index]]
