@@ -120,13 +120,14 @@ class Hands:
                 for root in self.roots]
 
     def by_file(self, what, index, *rest):
-        # A change of owner, or a verb, ends writers, here and not in the model: it is left out then.
-        if what in ('pwrite', 'ftruncate'):
-            found = self.once(what, self.files[index][0], *rest)
-            if found in ('EPERM', 'EBUSY'):
-                return [found, found]
-            return [found, self.once(what, self.files[index][1], *rest)]
-        return [self.once(what, fd, *rest) for fd in self.files[index]]
+        # A change of owner, or a verb, ends writers, and a file without a name has no mode to be
+        # changed: here and not in the model, which does not do it then.
+        known = {'pwrite': ('EPERM', 'EBUSY'), 'ftruncate': ('EPERM', 'EBUSY'),
+                 'fchmod': ('ESTALE',), 'fchown': ('ESTALE',)}.get(what, ())
+        found = self.once(what, self.files[index][0], *rest)
+        if known and found in known:
+            return [found, found]
+        return [found, self.once(what, self.files[index][1], *rest)]
 
     def open(self, path, flags, mode):
         fds, results = [], []
