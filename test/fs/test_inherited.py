@@ -35,7 +35,7 @@ def test_daemon():
 def test_swap():
     """gpucr-swap watch: SIGTERM ends it, the end of the terminal, which is ignored, does not."""
     with Machine() as machine:
-        program = subprocess.Popen([f'{BUILD}/tools/gpucr-swap', 'watch'],
+        program = subprocess.Popen([f'{BUILD}/tools/gpucr-swap', 'watch', '--idle', '60'],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, restore_signals=False,
                                    env={**machine.env, 'GPUCR_MOUNT': machine.mountpoint},
