@@ -51,11 +51,14 @@ void gcr_drive_end_wait(struct gcr_drive *drive)
 
 int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 {
-	if (!gcr_drive_sees_stop(drive))
+	struct gcr_proc_stat stat;
+
+	/* A tracer's stop passes: CRIU holds what it restores so, until the thaw is accepted. */
+	if (gcr_proc_stat(drive->process->pid, &stat) < 0 || stat.state != 'T')
 		return 0;
 	return gcr_error_set(error, EOPNOTSUPP,
-			     "process %d is stopped, by a signal or a debugger, and could not take "
-			     "its memory back: continue it (kill -CONT %d), then thaw",
+			     "process %d is stopped by a signal, and could not take its memory "
+			     "back: continue it (kill -CONT %d), then thaw",
 			     (int)drive->process->pid, (int)drive->process->pid);
 }
 

@@ -218,8 +218,9 @@ class Program:
         """What has ended is collected, so that its pid is free; but for whom others wait."""
         waited = {one.pid for one in self.machine.others if isinstance(one, harness.Writer)}
         waited.add(self.machine.daemon.pid)
-        if self.machine.listener:
-            waited.add(self.machine.listener.popen.pid)
+        listener = getattr(self.machine, 'listener', None)
+        if listener:
+            waited.add(listener.popen.pid)
         for task in os.listdir('/proc/self/task'):
             with contextlib.suppress(OSError):
                 for child in read_file(f'/proc/self/task/{task}/children').split():

@@ -192,8 +192,8 @@ def descriptors(pid):
     return found
 
 
-# What they are called when they begin, too.
-PROGRAMS = ('gpucr-run', 'gpucr-demo')
+# No helpers, by what they are called when they begin, too; and the looker, which stays.
+PROGRAMS = ('gpucr-run', 'gpucr-demo', 'gpucr-look')
 
 
 def our_helpers(machine):

@@ -58,7 +58,8 @@ bool bench_text_number(const char *text, const char *key, double *ret_number);
 #define BENCH_HELPERS_MAX 64
 
 /*
- * The daemon's helper programs that run (of those whose names begin so, or NULL): how many, which.
+ * The daemon's helper programs that run, those whose names begin with @name: how many, which. NULL:
+ * those that have to do with GPUs.
  */
 size_t bench_mount_helpers(const struct bench_mount *mount, const char *name,
 			   pid_t ret_pids[BENCH_HELPERS_MAX]);

@@ -289,7 +289,8 @@ class Stress:
             for name in os.listdir('/proc'):
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     fields = harness.read_file(f'/proc/{int(name)}/stat').rpartition(')')[2].split()
-                    if int(fields[1]) == self.machine.daemon.pid:
+                    if int(fields[1]) == self.machine.daemon.pid and \
+                            harness.read_file(f'/proc/{int(name)}/comm') != 'gpucr-look\n':
                         found.append(fields[0])
             return found
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What others may have of the program's pools, events and ranges: it counts from the call that
+ * What others may have of the program's events and ranges: it counts from the call that
  * shares it until the program gives up its own. Functions of the test stand in for the driver's.
  */
 #include "test/unit/test_gate.h"
@@ -23,36 +23,8 @@ static CUresult called(void)
 	return next_result;
 }
 
-static CUresult export_pool(void *handle, CUmemoryPool pool, CUmemAllocationHandleType type,
-			    unsigned long long flags)
-{
-	return called();
-}
-
-static CUresult import_pool(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
-			    unsigned long long flags)
-{
-	*pool = (CUmemoryPool)handle;
-	return called();
-}
-
-static CUresult destroy_pool(CUmemoryPool pool)
-{
-	return called();
-}
-
-static CUresult export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr pointer)
-{
-	return called();
-}
-
 static CUresult get_range(void *handle, CUdeviceptr pointer, size_t bytes,
 			  CUmemRangeHandleType type, unsigned long long flags)
-{
-	return called();
-}
-
-static CUresult free_async(CUdeviceptr pointer, CUstream stream)
 {
 	return called();
 }
@@ -60,12 +32,7 @@ static CUresult free_async(CUdeviceptr pointer, CUstream stream)
 static void stand_in(void)
 {
 #define STAND_IN(symbol, function) atomic_store(&gcr_reals[GCR_ENTRY_##symbol], (void *)(function))
-	STAND_IN(cuMemPoolExportToShareableHandle, export_pool);
-	STAND_IN(cuMemPoolImportFromShareableHandle, import_pool);
-	STAND_IN(cuMemPoolDestroy, destroy_pool);
-	STAND_IN(cuMemPoolExportPointer, export_pointer);
 	STAND_IN(cuMemGetHandleForAddressRange, get_range);
-	STAND_IN(cuMemFreeAsync, free_async);
 #undef STAND_IN
 }
 
@@ -84,37 +51,6 @@ static void stand_in(void)
 		next_result = CUDA_SUCCESS;                     \
 		CHECK(strcmp(obstacle_meanwhile, "some") == 0); \
 	} while (0)
-
-static void test_pools(void)
-{
-	CUmemoryPool one = (CUmemoryPool)(uintptr_t)0x1000, two = (CUmemoryPool)(uintptr_t)0x2000;
-	CUmemoryPool imported;
-	CUmemPoolPtrExportData data;
-	int handle;
-
-	FAILS(cuMemPoolExportToShareableHandle(&handle, one, 1, 0));
-	EXPECT("");
-	CHECK(cuMemPoolExportToShareableHandle(&handle, one, 1, 0) == CUDA_SUCCESS);
-	CHECK(cuMemPoolExportToShareableHandle(&handle, one, 1, 0) == CUDA_SUCCESS);
-	CHECK(cuMemPoolImportFromShareableHandle(&imported, two, 1, 0) == CUDA_SUCCESS);
-	EXPECT("a memory pool shared");
-	FAILS(cuMemPoolDestroy(one));
-	CHECK(cuMemPoolDestroy(one) == CUDA_SUCCESS);
-	EXPECT("a memory pool shared");
-	CHECK(cuMemPoolDestroy(imported) == CUDA_SUCCESS);
-	EXPECT("");
-	/* Memory can be there for longer than its pool. */
-	CHECK(cuMemPoolExportToShareableHandle(&handle, one, 1, 0) == CUDA_SUCCESS);
-	CHECK(cuMemPoolExportPointer(&data, 0x7000) == CUDA_SUCCESS);
-	CHECK(cuMemPoolDestroy(one) == CUDA_SUCCESS);
-	EXPECT("a memory pool shared");
-	FAILS(cuMemFreeAsync(0x7000, NULL));
-	EXPECT("a memory pool shared");
-	CHECK(cuMemFreeAsync(0x7100, NULL) == CUDA_SUCCESS);
-	EXPECT("a memory pool shared");
-	CHECK(cuMemFreeAsync(0x7000, NULL) == CUDA_SUCCESS);
-	EXPECT("");
-}
 
 static void test_events(void)
 {
@@ -179,11 +115,6 @@ static void with_gpu(void (*test)(void))
 	test();
 }
 
-static void pools(void)
-{
-	with_gpu(test_pools);
-}
-
 static void events(void)
 {
 	with_gpu(test_events);
@@ -194,7 +125,7 @@ static void ranges(void)
 	with_gpu(test_ranges);
 }
 
-static const struct gate_test tests[] = {{"pools", pools}, {"events", events}, {"ranges", ranges}};
+static const struct gate_test tests[] = {{"events", events}, {"ranges", ranges}};
 
 int main(int argc, char **argv)
 {
