@@ -20,8 +20,8 @@ PROCESS = {'ctl': 0o200, 'status': 0o400, 'error': 0o400, 'events': 0o400, 'maps
 DIRECTORIES = ['snapshot']
 GPU = {'uuid': 0o444, 'name': 0o444, 'status': 0o444}
 STATUS_KEYS = ('pid ns_pid start_ticks comm uid cgroup state state_since_usec verbs verb phase '
-               'verb_elapsed_usec control_pending engine engine_reason unknown_functions registered gpus '
-               'vram_bytes '
+               'verb_elapsed_usec control_pending engine engine_reason unknown_functions registered '
+               'answers gpus vram_bytes '
                'kept_vram_bytes unreturned_vram_bytes held_bytes packed_bytes packed_to_bytes '
                'shared_bytes zero_bytes packing idle_ms wanted_usec kept_bytes pool_bytes '
                'pool_ready_bytes pinned generation '
@@ -147,6 +147,8 @@ def test_grep_is_harmless():
     same_for_both('names and texts')
     with Machine() as machine:
         demo = machine.ready_demo()
+        # That it has been found is told when its library has registered, or it is looked up.
+        equal(machine.state(demo.pid), 'running')
         before = machine.read('events').count('\n')
         found = subprocess.run(['grep', '-r', 'running', machine.mountpoint], check=False,
                                capture_output=True, text=True, timeout=harness.PATIENCE_SEC)
