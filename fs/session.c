@@ -718,9 +718,14 @@ int gcr_session_run(struct gcr_daemon *daemon)
 {
 	const struct sigaction wake = {.sa_handler = wake_handler};
 	struct fuse_loop_config *config;
+	sigset_t signals;
 	int result;
 
 	sigaction(WAKE_SIGNAL, &wake, NULL);
+	/* Our starter may have had it blocked. */
+	sigemptyset(&signals);
+	sigaddset(&signals, WAKE_SIGNAL);
+	pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
 	config = fuse_loop_cfg_create();
 	if (!config)
 		return -ENOMEM;
