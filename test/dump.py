@@ -288,12 +288,16 @@ def threads_state(pid):
 
 
 def descriptors(machine):
-    """What the daemon has open, with the numbers of inodes left out."""
+    """What the daemon has open, with the numbers of inodes left out, and without what it has of
+    its lookers, which come and go."""
     found = []
+    lookers = len([comm for comm, _ in children(machine) if comm == 'gpucr-look'])
     for fd in os.listdir(f'/proc/{machine.daemon.pid}/fd'):
         with contextlib.suppress(OSError):
             link = os.readlink(f'/proc/{machine.daemon.pid}/fd/{fd}')
             found.append(link.partition(':[')[0])
+    for link in ['socket', 'anon_inode'] * lookers:
+        found.remove(link)
     return sorted(found)
 
 

@@ -68,8 +68,8 @@ static void start_daemon(void)
 
 		vendor->backend = gcr_backends[i];
 		vendor->index = i;
-		vendor->memory_link = strdup("/nowhere/");
-		CHECK(vendor->memory_link && !gcr_helpers_create(NULL, &vendor->helpers));
+		vendor->memory_links[0] = strdup("/nowhere/");
+		CHECK(vendor->memory_links[0] && !gcr_helpers_create(NULL, &vendor->helpers));
 	}
 	if (geteuid())
 		served.only_uid = geteuid();
