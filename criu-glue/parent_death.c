@@ -222,7 +222,7 @@ static int read_image(int images_fd, const char *name, void **ret_bytes, size_t 
 
 	if (result >= 0 || result == -ENOMEM)
 		return result;
-	/* That it is not there at all is no other error to whoever asks. */
+	/* A missing image is as bad as a damaged one: the caller gets -EIO for both. */
 	gcr_error_prefix(error, "CRIU's %s", name);
 	error->number = EIO;
 	return -EIO;

@@ -394,7 +394,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_dump_check_images(dump, error);
 	if (!result)
 		result = leave_session(dump, error);
-	/* Likewise: it would end with CRIU. */
+	/* Likewise: a process that ends with a parent outside would end with CRIU. */
 	if (!result)
 		result = gcr_criu_clear_parent_death(dump->images_fd, error);
 	set_phase(dump, "papers");
