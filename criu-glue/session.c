@@ -15,6 +15,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "criu-glue/protobuf.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 
@@ -37,13 +38,6 @@ enum {
 	FIELD_WINSIZE = 11,
 };
 
-enum {
-	WIRE_VARINT = 0,
-	WIRE_64BIT = 1,
-	WIRE_BYTES = 2,
-	WIRE_32BIT = 5,
-};
-
 /* What goes out. */
 struct output {
 	uint8_t *bytes;
@@ -62,71 +56,13 @@ struct terminal {
 	bool has_settings;
 };
 
-struct field {
-	unsigned int number;
-	uint64_t value;	      /* of a varint */
-	const uint8_t *start; /* the whole of it, key and all */
-	size_t bytes;
-};
-
-/* False: it does not end in time. */
-static bool get_varint(const uint8_t **at, const uint8_t *end, uint64_t *ret_value)
-{
-	uint64_t value = 0;
-
-	for (unsigned int shift = 0; shift < 64 && *at < end; shift += 7) {
-		uint8_t byte = *(*at)++;
-
-		value |= (uint64_t)(byte & 0x7f) << shift;
-		if (!(byte & 0x80)) {
-			*ret_value = value;
-			return true;
-		}
-	}
-	return false;
-}
-
-/* The next field of a message. False: the message is damaged. */
-static bool get_field(const uint8_t **at, const uint8_t *end, struct field *field)
-{
-	uint64_t key, skip = 0;
-
-	*field = (struct field){.start = *at};
-	if (!get_varint(at, end, &key))
-		return false;
-	field->number = (unsigned int)(key >> 3);
-	switch (key & 7) {
-	case WIRE_VARINT:
-		if (!get_varint(at, end, &field->value))
-			return false;
-		break;
-	case WIRE_64BIT:
-		skip = 8;
-		break;
-	case WIRE_BYTES:
-		if (!get_varint(at, end, &skip))
-			return false;
-		break;
-	case WIRE_32BIT:
-		skip = 4;
-		break;
-	default:
-		return false;
-	}
-	if (skip > (uint64_t)(end - *at))
-		return false;
-	*at += skip;
-	field->bytes = (size_t)(*at - field->start);
-	return true;
-}
-
 static bool get_terminal(const uint8_t *at, const uint8_t *end, struct terminal *terminal)
 {
-	struct field field;
+	struct gcr_protobuf_field field;
 
 	*terminal = (struct terminal){0};
 	while (at < end) {
-		if (!get_field(&at, end, &field))
+		if (!gcr_protobuf_next(&at, end, &field))
 			return false;
 		if (field.number == FIELD_TYPE)
 			terminal->type = field.value;
@@ -159,7 +95,7 @@ static void put_varint(struct output *output, uint64_t value)
 
 static void put_number(struct output *output, unsigned int field, uint64_t value)
 {
-	put_varint(output, (uint64_t)field << 3 | WIRE_VARINT);
+	put_varint(output, (uint64_t)field << 3 | GCR_PROTOBUF_VARINT);
 	put_varint(output, value);
 }
 
@@ -174,7 +110,7 @@ static void put_termios(struct output *output, unsigned int field, const uint32_
 		put_number(&inner, i + 1, i < 4 ? flags[i] : 0);
 	for (unsigned int i = 0; i < 19; i++)
 		put_number(&inner, 8, keys[i]);
-	put_varint(output, (uint64_t)field << 3 | WIRE_BYTES);
+	put_varint(output, (uint64_t)field << 3 | GCR_PROTOBUF_BYTES);
 	put_varint(output, inner.used);
 	put(output, bytes, inner.used);
 }
@@ -194,7 +130,7 @@ static void put_settings(struct output *output)
 	put_termios(output, FIELD_TERMIOS_LOCKED, no_flags, no_keys);
 	for (unsigned int i = 0; i < 4; i++)
 		put_number(&size, i + 1, 0);
-	put_varint(output, FIELD_WINSIZE << 3 | WIRE_BYTES);
+	put_varint(output, FIELD_WINSIZE << 3 | GCR_PROTOBUF_BYTES);
 	put_varint(output, size.used);
 	put(output, bytes, size.used);
 }
@@ -222,7 +158,7 @@ static bool put_terminal(struct output *output, const uint8_t *at, const uint8_t
 			 const struct tree *tree)
 {
 	struct terminal terminal;
-	struct field field;
+	struct gcr_protobuf_field field;
 
 	if (!get_terminal(at, end, &terminal))
 		return false;
@@ -234,7 +170,7 @@ static bool put_terminal(struct output *output, const uint8_t *at, const uint8_t
 		terminal.sid = terminal.pgrp = 0;
 	else if (terminal.sid && !has_group(tree, terminal.pgrp))
 		terminal.pgrp = terminal.sid;
-	while (at < end && get_field(&at, end, &field)) {
+	while (at < end && gcr_protobuf_next(&at, end, &field)) {
 		if (field.number == FIELD_SID)
 			put_number(output, FIELD_SID, terminal.sid);
 		else if (field.number == FIELD_PGRP)
@@ -252,10 +188,10 @@ static bool put_terminal(struct output *output, const uint8_t *at, const uint8_t
 static bool put_process(struct output *output, const uint8_t *at, const uint8_t *end,
 			const struct tree *tree)
 {
-	struct field field;
+	struct gcr_protobuf_field field;
 
 	while (at < end) {
-		if (!get_field(&at, end, &field))
+		if (!gcr_protobuf_next(&at, end, &field))
 			return false;
 		if ((field.number == FIELD_TREE_SID && field.value == (uint64_t)tree->session) ||
 		    (field.number == FIELD_TREE_PGID && field.value == (uint64_t)tree->group))

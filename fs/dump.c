@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "criu-glue/parent_death.h"
 #include "criu-glue/session.h"
 #include "fs/criu_run.h"
 #include "fs/dump_private.h"
@@ -393,6 +394,9 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_dump_check_images(dump, error);
 	if (!result)
 		result = leave_session(dump, error);
+	/* Likewise: a process that ends with a parent outside would end with CRIU. */
+	if (!result)
+		result = gcr_criu_clear_parent_death(dump->images_fd, error);
 	set_phase(dump, "papers");
 	if (!result)
 		result = gcr_dump_write_papers(dump, error);

@@ -101,6 +101,16 @@ int gcr_restore_supply(struct gcr_restore *restore, int cgroup_procs_fd,
 		       struct gcr_supplies *ret_supplies, struct gcr_error *error);
 void gcr_supplies_finish(struct gcr_supplies *supplies);
 
+/* ---- restore_images.c: what CRIU reads ---- */
+
+/*
+ * A descriptor of the directory with the images that CRIU is to restore, the caller's: those of the
+ * place, but for what would end with CRIU. -EIO, -ENOMEM, ... with words.
+ */
+int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_error *error);
+/* CRIU has ended, or was not started: what was made for it goes. */
+void gcr_restore_drop_images(struct gcr_restore *restore);
+
 /* ---- restore_tree.c: the tree ---- */
 
 /* CRIU: restore->root is stopped then, with all below it. */

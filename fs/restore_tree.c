@@ -122,9 +122,9 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	work_fd = gcr_criu_directory(restore->daemon, subject, error);
 	if (work_fd < 0)
 		return work_fd;
-	images_fd = gcr_beneath_open(restore->root_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY);
+	images_fd = gcr_restore_open_images(restore, error);
 	if (images_fd < 0)
-		return gcr_error_set(error, EIO, "criu: %s", strerror(-images_fd));
+		return images_fd;
 	if (restore->command.new_pids) {
 		pidns = gcr_vendor_program(restore->daemon, GCR_PIDNS_PROGRAM);
 		if (!pidns)
@@ -153,14 +153,17 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 		result = gcr_restore_supply(restore, cgroup_fd, &supplies, error);
 	if (!result)
 		result = start_criu(restore, &supplies, cgroup_fd, &job, error);
-	if (result < 0)
+	if (result < 0) {
+		gcr_restore_drop_images(restore);
 		return result;
+	}
 	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
 		if (gcr_restore_stopped(restore)) {
 			gcr_criu_stop(job, CRIU_GRACE_USEC);
 			break;
 		}
 	result = gcr_criu_finish(job, &restore->root, error);
+	gcr_restore_drop_images(restore);
 	restore->namespace_init = gcr_criu_namespace_init(job);
 	if (result == -ECANCELED || !result)
 		return gcr_restore_check_stop(restore, error);

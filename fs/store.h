@@ -231,6 +231,8 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat 
 void gcr_store_close_place(struct gcr_folder *folder);
 /* It is removed, by the store's thread; @folder is NULL if it was not opened. -ENOMEM. */
 int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder);
+/* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
+int gcr_store_remove_directory(int parent_fd, const char *name);
 
 /* Directories that users of the mount make may be nested so deep. */
 #define GCR_STORE_DEPTH_MAX 32

@@ -284,8 +284,6 @@ int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct 
 void gcr_store_detach(struct gcr_store *store);
 
 /* store_tree.c */
-/* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
-int gcr_store_remove_directory(int parent_fd, const char *name);
 /* A descriptor for reading, whatever the directory's mode says; the caller's. -errno. */
 int gcr_store_open_directory(int parent_fd, const char *name);
 /* Memory that the files below a directory have taken, and how many names there are. -errno. */

@@ -51,7 +51,7 @@ full) ulimit -f 16; exec {real} "$@" ;;
 fail-after) {real} "$@"; exit 1 ;;
 killed-after) {real} "$@"; kill -KILL $$ ;;
 wait) await; exec {real} "$@" ;;
-truncate | wait-after | refuse) hooked "$@" ;;
+truncate | damage | wait-after | refuse) hooked "$@" ;;
 esac
 """
 
@@ -62,6 +62,11 @@ here=${{0%/*}}
 case $(cat "$here/mode") in
 refuse) exit 1 ;;
 truncate) : > /proc/$PPID/fd/3/pstree.img ;;
+damage)
+    for image in /proc/$PPID/fd/3/core-*.img; do
+        dd if=/dev/zero of="$image" bs=1 seek=8 count=2 conv=notrunc 2>/dev/null
+    done
+    ;;
 wait-after)
     : > "$here/done"
     until [ -e "$here/go" ]; do

@@ -10,6 +10,8 @@
  *	those that are given; a GENERATION makes one a GPU process.
  * make_snapshot --name KIND:GPU:ADDRESS:BYTES:ID...
  *	Print what the files are called, a line each.
+ * make_snapshot --digest FILE
+ *	Print its digest.
  * make_snapshot --seal MANIFEST
  *	Make the digest at its end right again.
  */
@@ -202,9 +204,26 @@ static void seal_file(const char *path)
 	munmap(text, (size_t)stat.st_size);
 }
 
+/* As a manifest has it. */
+static void print_digest(const char *path)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char text[GCR_DIGEST_TEXT_BYTES];
+	struct gcr_digest digest;
+
+	CHECK(fd >= 0 && !gcr_digest_file(fd, NULL, &digest));
+	gcr_digest_format(&digest, text);
+	puts(text);
+}
+
 int main(int argc, char **argv)
 {
 	_cleanup_close_ int directory_fd = -1;
+
+	if (argc == 3 && !strcmp(argv[1], "--digest")) {
+		print_digest(argv[2]);
+		return 0;
+	}
 
 	if (argc == 3 && !strcmp(argv[1], "--seal")) {
 		seal_file(argv[2]);

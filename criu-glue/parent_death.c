@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The images pstree.img and core-N.img: two magic numbers, then for each process, or once, a length
+ * (32 bits, the host's order) and a message of images/pstree.proto or core.proto of CRIU 4 in the
+ * encoding of protocol buffers. They may have come from elsewhere.
+ */
+#include "criu-glue/parent_death.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "criu-glue/protobuf.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+
+#define IMAGE_BYTES_MAX (64u << 20)
+#define COMMON_MAGIC	0x54564319u /* criu/include/magic.h */
+#define PSTREE_MAGIC	0x50273030u
+#define CORE_MAGIC	0x55053847u
+
+/* Numbers of the fields of pstree_entry, core_entry and thread_core_entry. */
+enum {
+	FIELD_PID = 1,
+	FIELD_PARENT = 2,
+	FIELD_THREADS = 5,
+
+	FIELD_THREAD_CORE = 5,
+
+	FIELD_PARENT_DEATH = 8,
+};
+
+/* Numbers of threads. */
+struct threads {
+	pid_t *list;
+	size_t count, room;
+};
+
+/* Behind the magic numbers. */
+static int begin_image(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at)
+{
+	const uint32_t magic[2] = {COMMON_MAGIC, kind};
+
+	if (bytes < sizeof(magic) || memcmp(image, magic, sizeof(magic)) != 0)
+		return -EIO;
+	*ret_at = image + sizeof(magic);
+	return 0;
+}
+
+/* The next message of an image, from *ret_message to *at. */
+static int next_message(const uint8_t **at, const uint8_t *end, const uint8_t **ret_message)
+{
+	uint32_t length;
+
+	if ((size_t)(end - *at) < sizeof(length))
+		return -EIO;
+	memcpy(&length, *at, sizeof(length));
+	*ret_message = *at + sizeof(length);
+	if (length > (size_t)(end - *ret_message))
+		return -EIO;
+	*at = *ret_message + length;
+	return 0;
+}
+
+/* ---- the tree ---- */
+
+static int add_thread(struct threads *threads, uint64_t number)
+{
+	if (!number || number > INT32_MAX)
+		return -EIO;
+	if (threads->count == threads->room) {
+		size_t room = threads->room ? threads->room * 2 : 16;
+		pid_t *list = reallocarray(threads->list, room, sizeof(*list));
+
+		if (!list)
+			return -ENOMEM;
+		threads->list = list;
+		threads->room = room;
+	}
+	threads->list[threads->count++] = (pid_t)number;
+	return 0;
+}
+
+/* One number, or several that are packed into a field. */
+static int add_threads(struct threads *threads, const struct gcr_protobuf_field *field)
+{
+	const uint8_t *at = field->content, *end = at + field->content_bytes;
+	int result = 0;
+
+	if (field->wire != GCR_PROTOBUF_VARINT && field->wire != GCR_PROTOBUF_BYTES)
+		return -EIO;
+	while (at < end && !result) {
+		uint64_t number;
+
+		result = gcr_protobuf_varint(&at, end, &number) ? add_thread(threads, number)
+								: -EIO;
+	}
+	return result;
+}
+
+/* The first of its threads has the process's own number, and may not be listed. */
+static int add_process(struct threads *threads, const uint8_t *message, const uint8_t *end)
+{
+	size_t before = threads->count;
+	struct gcr_protobuf_field field;
+	uint64_t pid = 0, parent = 0;
+	bool is_listed = false;
+	int result = 0;
+
+	for (const uint8_t *at = message; at < end && !result;) {
+		if (!gcr_protobuf_next(&at, end, &field))
+			return -EIO;
+		if (field.number == FIELD_PID)
+			pid = field.value;
+		else if (field.number == FIELD_PARENT)
+			parent = field.value;
+		else if (field.number == FIELD_THREADS)
+			result = add_threads(threads, &field);
+	}
+	if (result < 0)
+		return result;
+	if (parent) {
+		threads->count = before;
+		return 0;
+	}
+	for (size_t i = before; i < threads->count; i++)
+		is_listed |= (uint64_t)threads->list[i] == pid;
+	return is_listed ? 0 : add_thread(threads, pid);
+}
+
+int gcr_parent_death_threads(const uint8_t *image, size_t bytes, pid_t **ret_threads,
+			     size_t *ret_count)
+{
+	const uint8_t *at, *end = image + bytes, *message;
+	struct threads threads = {0};
+	int result = begin_image(image, bytes, PSTREE_MAGIC, &at);
+
+	while (!result && at < end) {
+		result = next_message(&at, end, &message);
+		if (!result)
+			result = add_process(&threads, message, at);
+	}
+	if (!result && !threads.count)
+		result = -EIO;
+	if (result < 0) {
+		free(threads.list);
+		return result;
+	}
+	*ret_threads = threads.list;
+	*ret_count = threads.count;
+	return 0;
+}
+
+/* ---- a thread ---- */
+
+/* No length around it changes: a zero may take as many bytes as the number did. */
+static void set_zero(uint8_t *varint, size_t bytes)
+{
+	memset(varint, 0x80, bytes - 1);
+	varint[bytes - 1] = 0;
+}
+
+/* A thread_core_entry. */
+static int clear_thread(uint8_t *image, const uint8_t *message, const uint8_t *end, bool *ret_had)
+{
+	struct gcr_protobuf_field field;
+
+	while (message < end) {
+		if (!gcr_protobuf_next(&message, end, &field))
+			return -EIO;
+		if (field.number != FIELD_PARENT_DEATH)
+			continue;
+		if (field.wire != GCR_PROTOBUF_VARINT)
+			return -EIO;
+		*ret_had |= field.value != 0;
+		set_zero(image + (field.content - image), field.content_bytes);
+	}
+	return 0;
+}
+
+int gcr_parent_death_clear(uint8_t *image, size_t bytes, bool *ret_had)
+{
+	const uint8_t *at, *end = image + bytes, *message;
+	int result = begin_image(image, bytes, CORE_MAGIC, &at);
+	struct gcr_protobuf_field field;
+	bool had = false;
+
+	while (!result && at < end) {
+		result = next_message(&at, end, &message);
+		while (!result && message < at) {
+			if (!gcr_protobuf_next(&message, at, &field))
+				return -EIO;
+			if (field.number != FIELD_THREAD_CORE)
+				continue;
+			if (field.wire != GCR_PROTOBUF_BYTES)
+				return -EIO;
+			result = clear_thread(image, field.content,
+					      field.content + field.content_bytes, &had);
+		}
+	}
+	if (!result)
+		*ret_had = had;
+	return result;
+}
+
+/* ---- all of them ---- */
+
+static int fail(struct gcr_error *error, int result, const char *name)
+{
+	if (result == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	return gcr_error_set(error, EIO, "CRIU's %s is damaged, or of a kind that is not known",
+			     name);
+}
+
+static int read_image(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
+		      struct gcr_error *error)
+{
+	int result = gcr_beneath_read(images_fd, name, IMAGE_BYTES_MAX, ret_bytes, ret_size, error);
+
+	if (result >= 0 || result == -ENOMEM)
+		return result;
+	/* A missing image is as bad as a damaged one: the caller gets -EIO for both. */
+	gcr_error_prefix(error, "CRIU's %s", name);
+	error->number = EIO;
+	return -EIO;
+}
+
+static int look_at_thread(int images_fd, pid_t number, bool is_to_change, bool *ret_had,
+			  struct gcr_error *error)
+{
+	_cleanup_free_ void *bytes = NULL;
+	struct iovec part;
+	char name[32];
+	int result;
+
+	snprintf(name, sizeof(name), "core-%d.img", (int)number);
+	result = read_image(images_fd, name, &bytes, &part.iov_len, error);
+	if (result < 0)
+		return result;
+	result = gcr_parent_death_clear(bytes, part.iov_len, ret_had);
+	if (result < 0)
+		return fail(error, result, name);
+	if (!is_to_change || !*ret_had)
+		return 0;
+	part.iov_base = bytes;
+	result = gcr_beneath_replace(images_fd, name, &part, 1, error);
+	if (result < 0)
+		gcr_error_prefix(error, "CRIU's %s", name);
+	return result;
+}
+
+static int look(int images_fd, bool is_to_change, bool *ret_has, struct gcr_error *error)
+{
+	static const char tree[] = "pstree.img";
+	_cleanup_free_ pid_t *threads = NULL;
+	_cleanup_free_ void *bytes = NULL;
+	bool has = false;
+	size_t size, count = 0;
+	int result;
+
+	result = read_image(images_fd, tree, &bytes, &size, error);
+	if (result < 0)
+		return result;
+	result = gcr_parent_death_threads(bytes, size, &threads, &count);
+	if (result < 0)
+		return fail(error, result, tree);
+	for (size_t i = 0; i < count && !result; i++) {
+		bool had = false;
+
+		result = look_at_thread(images_fd, threads[i], is_to_change, &had, error);
+		has |= had;
+	}
+	if (!result)
+		*ret_has = has;
+	return result;
+}
+
+int gcr_criu_has_parent_death(int images_fd, bool *ret_has, struct gcr_error *error)
+{
+	return look(images_fd, false, ret_has, error);
+}
+
+int gcr_criu_clear_parent_death(int images_fd, struct gcr_error *error)
+{
+	bool unused;
+
+	return look(images_fd, true, &unused, error);
+}
