@@ -270,27 +270,12 @@ static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
 	}
 }
 
-/* A library that is not there, or that somebody else asks, may not answer either. */
-static int reconnect(struct gcr_vmm *vmm, struct gcr_error *error)
-{
-	int64_t until_usec = gcr_clock_usec() + GCR_VMM_RECONNECT_USEC;
-	int result;
-
-	gcr_drive_begin_wait(&vmm->drive);
-	do {
-		result = gcr_vmm_connect(vmm, SLICE_USEC, error);
-		gcr_drive_check_stall(&vmm->drive);
-	} while ((result == -ENOTCONN || result == -EBUSY) && gcr_clock_usec() < until_usec);
-	gcr_drive_end_wait(&vmm->drive);
-	return result;
-}
-
 int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
 
 	while (!is_past(vmm, type)) {
-		int result = reconnect(vmm, error);
+		int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 
 		if (!result && type == GCR_MESSAGE_TAKE_BACK)
 			result = gcr_vmm_bring_in(vmm, type, error);

@@ -23,6 +23,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/admission.h"
+#include "fs/quota.h"
 #include "fs/daemon.h"
 #include "fs/event.h"
 #include "fs/gpus.h"
@@ -79,8 +81,13 @@ static void start_daemon(void)
 	served.device_directory = directory;
 	served.runtime_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(served.runtime_fd >= 0);
+	served.admission = gcr_admission_create();
+	CHECK(served.admission);
 	result = gcr_event_log_create(&served.events);
 	result = result ? result : gcr_refusals_create(geteuid(), &served.refusals);
+	result = result ? result
+			: gcr_quota_create(&served.options.user_limits, "/nowhere", 0,
+					   &served.quota);
 	result = result ? result : gcr_metrics_create(&served.metrics);
 	result = result ? result : gcr_loop_create(&served.loop);
 	result = result ? result : gcr_processes_create(&served, &served.processes);

@@ -32,7 +32,7 @@ struct gcr_helper {
 	struct gcr_helpers *helpers;
 	enum gcr_helper_kind kind;
 	unsigned int gpu;
-	bool is_second, is_taken, is_dead;
+	bool is_second, is_aside, is_dead;
 	struct gcr_result result;
 	int result_fds[GCR_MESSAGE_FDS_MAX];
 	size_t result_fds_count;
@@ -46,7 +46,7 @@ struct gcr_helper {
 };
 
 struct gcr_helpers {
-	struct gcr_helper workers[PEER_GPUS][2];
+	struct gcr_helper *workers[PEER_GPUS][2]; /* those that are taken */
 	unsigned int ended;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -354,12 +354,12 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 			    struct gcr_helper **ret_helper, struct gcr_error *error)
 {
 	unsigned int gpu = gpu_of(uuid);
-	struct gcr_helper *helper = &helpers->workers[gpu][is_second];
+	struct gcr_helper **slot = &helpers->workers[gpu][is_second];
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
 
 	(void)error;
 	GCR_LOCK_SCOPE(&helpers->lock);
-	while (helper->is_taken) {
+	while (*slot) {
 		struct pollfd wake = {.fd = wake_fd, .events = POLLIN};
 		struct timespec until;
 		int64_t usec = gcr_clock_usec() + 10 * GCR_USEC_PER_MSEC;
@@ -371,12 +371,40 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 		until = (struct timespec){usec / GCR_USEC_PER_SEC, usec % GCR_USEC_PER_SEC * 1000};
 		pthread_cond_clockwait(&helpers->changed, &helpers->lock, CLOCK_MONOTONIC, &until);
 	}
-	*helper = (struct gcr_helper){.helpers = helpers,
-				      .kind = GCR_HELPER_WORKER,
-				      .gpu = gpu,
-				      .is_second = is_second,
-				      .is_taken = true};
-	*ret_helper = helper;
+	*slot = make(helpers, GCR_HELPER_WORKER);
+	(*slot)->gpu = gpu;
+	(*slot)->is_second = is_second;
+	*ret_helper = *slot;
+	return 0;
+}
+
+void gcr_helper_set_user(struct gcr_helper *helper, pid_t pid)
+{
+	(void)helper;
+	(void)pid;
+}
+
+static void leave_slot_locked(struct gcr_helper *helper)
+{
+	if (!helper->is_aside)
+		helper->helpers->workers[helper->gpu][helper->is_second] = NULL;
+	helper->is_aside = true;
+	pthread_cond_broadcast(&helper->helpers->changed);
+}
+
+void gcr_helper_set_aside(struct gcr_helper *helper)
+{
+	GCR_LOCK_SCOPE(&helper->helpers->lock);
+	leave_slot_locked(helper);
+}
+
+unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+			       struct gcr_helper_user *ret_users, unsigned int most)
+{
+	(void)helpers;
+	(void)uuid;
+	(void)ret_users;
+	(void)most;
 	return 0;
 }
 
@@ -396,14 +424,18 @@ void gcr_helper_put(struct gcr_helper *helper)
 	helpers = helper->helpers;
 	drop_result(helper);
 	end_session(helper);
-	if (helper->kind != GCR_HELPER_WORKER) {
-		free(helper);
-		return;
+	if (helper->kind == GCR_HELPER_WORKER) {
+		GCR_LOCK_SCOPE(&helpers->lock);
+		helpers->ended += helper->is_dead;
+		leave_slot_locked(helper);
 	}
-	GCR_LOCK_SCOPE(&helpers->lock);
-	helpers->ended += helper->is_dead;
-	helper->is_taken = false;
-	pthread_cond_broadcast(&helpers->changed);
+	free(helper);
+}
+
+char *gcr_helper_find(const char *directories, const char *program)
+{
+	(void)directories;
+	return strdup(program);
 }
 
 char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)
@@ -438,7 +470,7 @@ pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	unsigned int gpu = gpu_of(uuid);
 
 	GCR_LOCK_SCOPE(&helpers->lock);
-	return helpers->workers[gpu][is_second].is_taken ? 0 : getpid();
+	return helpers->workers[gpu][is_second] ? 0 : getpid();
 }
 
 bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
