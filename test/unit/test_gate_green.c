@@ -182,6 +182,7 @@ static void test_destroyed_in_capture(void)
 	expect_timeout(NOT_FINISHED);
 	finish(flag);
 	CLOSES();
+	gcr_gate_open();
 }
 
 static void test_capture(void)
@@ -249,6 +250,7 @@ static void test_holds_primary(void)
 	CHECK(gcr_contexts_alive(NULL, 0) == 0 && !gcr_green_is_owner(primary));
 	CHECK(!*gcr_gate_page()->incomplete);
 	CLOSES();
+	gcr_gate_open();
 }
 
 /* The driver's functions fail: the gate does not close, and says which. */
@@ -273,6 +275,7 @@ static void test_record_fails(void)
 	CHECK(strcmp(gcr_gate_page()->incomplete, "work left by a green context") == 0);
 	atomic_store(&gcr_reals[GCR_ENTRY_cuGreenCtxRecordEvent], real);
 	CLOSES();
+	gcr_gate_open();
 }
 
 static CUresult fail_to_destroy(void *green)
