@@ -168,7 +168,8 @@ static bool has_ended(const struct capture *capture)
 
 	if (capture->stream == CU_STREAM_PER_THREAD)
 		return syscall(SYS_tgkill, getpid(), capture->thread, 0) < 0 && errno == ESRCH;
-	if (!capture->context || !push || !pop || push(gcr_green_owner(capture->context)) != CUDA_SUCCESS)
+	if (!capture->context || !push || !pop ||
+	    push(gcr_green_owner(capture->context)) != CUDA_SUCCESS)
 		return false;
 	ended = !is_capturing(capture->stream);
 	pop(&context);
