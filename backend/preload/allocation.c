@@ -15,6 +15,7 @@
 #include "backend/preload/device.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
@@ -170,7 +171,7 @@ CUresult gcr_allocation_make(CUdeviceptr companion, size_t bytes, CUdeviceptr *r
 	CUdevice ordinal;
 	CUresult result;
 
-	if (GCR_REAL(cuCtxGetCurrent)(&context) || GCR_REAL(cuCtxGetDevice)(&ordinal))
+	if (gcr_green_current_owner(&context) || GCR_REAL(cuCtxGetDevice)(&ordinal))
 		return CUDA_ERROR_INVALID_CONTEXT;
 	device = gcr_device_get(ordinal);
 	if (!device || !device->exportable)

@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_api_later.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "backend/preload/hip_idle.h"
 #include "backend/preload/managed.h"
 #include "lib/cleanup.h"
@@ -154,7 +155,10 @@ void gcr_captures_context_gone(CUcontext context)
 			remove_at(i--);
 }
 
-/* Has this capture ended? The default stream of another thread cannot be asked from here. */
+/*
+ * Has this capture ended? The default stream of another thread cannot be asked from here. A stream
+ * of a green context can from its owner: a thread of the program may have that one current.
+ */
 static bool has_ended(const struct capture *capture)
 {
 	__typeof__(cuCtxPushCurrent_v2) *push = GCR_REAL(cuCtxPushCurrent_v2);
@@ -164,7 +168,8 @@ static bool has_ended(const struct capture *capture)
 
 	if (capture->stream == CU_STREAM_PER_THREAD)
 		return syscall(SYS_tgkill, getpid(), capture->thread, 0) < 0 && errno == ESRCH;
-	if (!capture->context || !push || !pop || push(capture->context) != CUDA_SUCCESS)
+	if (!capture->context || !push || !pop ||
+	    push(gcr_green_owner(capture->context)) != CUDA_SUCCESS)
 		return false;
 	ended = !is_capturing(capture->stream);
 	pop(&context);

@@ -15,9 +15,9 @@
 #include "backend/preload/ending.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
-#include "backend/preload/obstacle.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -41,7 +41,7 @@ static struct {
 static pthread_mutex_t primary_locks[DEVICES_MAX] = {
 	[0 ... DEVICES_MAX - 1] = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
 
-static pthread_mutex_t *primary_lock(CUdevice device)
+pthread_mutex_t *gcr_context_primary_lock(CUdevice device)
 {
 	return device >= 0 && device < DEVICES_MAX ? &primary_locks[device] : NULL;
 }
@@ -280,34 +280,43 @@ CUresult gcr_own_cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuDevicePrimaryCtxRetain);
-	GCR_LOCK_SCOPE(primary_lock(device));
+	GCR_LOCK_SCOPE(gcr_context_primary_lock(device));
 	result = real(handle, device);
 	if (result == CUDA_SUCCESS && known_primary(device) != *handle)
 		add(*handle, device);
 	return result;
 }
 
+void gcr_context_primary_released(CUdevice device)
+{
+	CUcontext handle = known_primary(device);
+
+	if (!handle || is_active(device))
+		return;
+	gcr_greens_primary_gone(device);
+	tell(handle);
+	remove_it(handle);
+}
+
 static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
 {
-	GCR_LOCK_SCOPE(primary_lock(device));
-	CUcontext handle = known_primary(device);
+	GCR_LOCK_SCOPE(gcr_context_primary_lock(device));
 	CUresult result = real(device);
 
-	if (result == CUDA_SUCCESS && handle && !is_active(device)) {
-		tell(handle);
-		remove_it(handle);
-	}
+	if (result == CUDA_SUCCESS)
+		gcr_context_primary_released(device);
 	return result;
 }
 
 /* Whoever has retained it may go on using it; what was in it has gone. */
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
-	GCR_LOCK_SCOPE(primary_lock(device));
+	GCR_LOCK_SCOPE(gcr_context_primary_lock(device));
 	CUcontext handle = known_primary(device);
 	CUresult result = real(device);
 
 	if (result == CUDA_SUCCESS && handle) {
+		gcr_greens_primary_gone(device);
 		tell(handle);
 		if (!is_active(device))
 			remove_it(handle);
@@ -332,46 +341,6 @@ PRIMARY(cuDevicePrimaryCtxRelease_v2, release)
 PRIMARY(cuDevicePrimaryCtxReset, reset)
 PRIMARY(cuDevicePrimaryCtxReset_v2, reset)
 
-/* ---- green contexts: whether their work is done cannot be asked as for others ---- */
-
-/* Not in cuda_api.h. */
-typedef struct CUgreenCtx_st *CUgreenCtx;
-typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
-CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
-			  unsigned int flags);
-CUresult cuGreenCtxDestroy(CUgreenCtx hCtx);
-
-GCR_OWN(cuGreenCtxCreate);
-CUresult gcr_own_cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdevice device,
-				  unsigned int flags)
-{
-	__typeof__(cuGreenCtxCreate) *real = GCR_REAL(cuGreenCtxCreate);
-	CUresult result;
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE_WHOLE(cuGreenCtxCreate);
-	result = real(handle, resources, device, flags);
-	if (result == CUDA_SUCCESS)
-		gcr_obstacle_add(GCR_OBSTACLE_GREEN_CONTEXT, 1);
-	return result;
-}
-
-GCR_OWN(cuGreenCtxDestroy);
-CUresult gcr_own_cuGreenCtxDestroy(CUgreenCtx handle)
-{
-	__typeof__(cuGreenCtxDestroy) *real = GCR_REAL(cuGreenCtxDestroy);
-	CUresult result;
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE_WHOLE(cuGreenCtxDestroy);
-	result = real(handle);
-	if (result == CUDA_SUCCESS)
-		gcr_obstacle_add(GCR_OBSTACLE_GREEN_CONTEXT, -1);
-	return result;
-}
-
 /* ---- for the agent ---- */
 
 static void update_primary(CUdevice device)
@@ -381,6 +350,7 @@ static void update_primary(CUdevice device)
 	CUcontext known = known_primary(device), handle;
 
 	if (!is_active(device)) {
+		gcr_greens_primary_gone(device);
 		if (known)
 			remove_it(known);
 		return;
@@ -389,6 +359,12 @@ static void update_primary(CUdevice device)
 		return;
 	let_go(device);
 	add(handle, device);
+}
+
+CUcontext gcr_context_primary(CUdevice device)
+{
+	update_primary(device);
+	return known_primary(device);
 }
 
 size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)

@@ -3,6 +3,7 @@
 #ifndef GCR_PRELOAD_CONTEXT_H
 #define GCR_PRELOAD_CONTEXT_H
 
+#include <pthread.h>
 #include <stddef.h>
 
 #include "backend/cuda/cuda_api.h"
@@ -23,6 +24,22 @@ typedef int gcr_pause(void *patience);
  * context has failed; -ENOMEM.
  */
 int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error);
+
+/*
+ * The same for one event of a context that is current. The words name the GPU, with @whose before
+ * it: "" or "a green context of ".
+ */
+int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause *pause,
+		   void *patience, struct gcr_error *error);
+
+/*
+ * For calls that change the reference count of the primary context of @device: held meanwhile, NULL
+ * for no device; what it is while it is active, else NULL; and what has to follow if the count may
+ * have fallen to 0.
+ */
+pthread_mutex_t *gcr_context_primary_lock(CUdevice device);
+CUcontext gcr_context_primary(CUdevice device);
+void gcr_context_primary_released(CUdevice device);
 
 /* In the child of a fork. */
 void gcr_contexts_forget(void);

@@ -15,6 +15,7 @@
 #include "backend/preload/descriptor.h"
 #include "backend/preload/ending.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "backend/preload/limit.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
@@ -73,6 +74,7 @@ void gcr_preload_forget(void)
 	gcr_unknown_forget();
 	gcr_captures_forget();
 	gcr_contexts_forget();
+	gcr_greens_forget();
 	gcr_limits_forget();
 #ifndef GCR_HIP
 	gcr_pools_forget();

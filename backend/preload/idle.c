@@ -6,10 +6,11 @@
 #include "backend/preload/context.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
+#include "backend/preload/green.h"
 #include "lib/cleanup.h"
 
-static int wait_for_event(CUevent event, CUdevice device, gcr_pause *pause, void *patience,
-			  struct gcr_error *error)
+int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause *pause,
+		   void *patience, struct gcr_error *error)
 {
 	__typeof__(cuEventQuery) *query = GCR_REAL(cuEventQuery);
 	CUresult result;
@@ -23,7 +24,7 @@ static int wait_for_event(CUevent event, CUdevice device, gcr_pause *pause, void
 			return gcr_driver_failed(error, "cuEventQuery", result);
 		r = pause(patience);
 		if (r < 0)
-			return gcr_error_set(error, -r, "GPU %d has not finished its work",
+			return gcr_error_set(error, -r, "%sGPU %d has not finished its work", whose,
 					     (int)device);
 	}
 }
@@ -31,7 +32,8 @@ static int wait_for_event(CUevent event, CUdevice device, gcr_pause *pause, void
 /*
  * The work of every stream of the context, also of those that wait for nobody, of the default ones
  * of all threads, of host functions. cuCtxRecordEvent needs no current context, takes 0.4 us
- * whatever there is (H100, 580.159), and breaks a capture that is open.
+ * whatever there is (H100, 580.159), and breaks a capture that is open. With a primary context it
+ * covers the green ones, by the documentation; these are asked each for itself all the same.
  */
 static int wait_for_context(CUcontext context, gcr_pause *pause, void *patience,
 			    struct gcr_error *error)
@@ -54,7 +56,7 @@ static int wait_for_context(CUcontext context, gcr_pause *pause, void *patience,
 		return gcr_driver_failed(error, "cuEventCreate", result);
 	result = record(context, event);
 	if (result == CUDA_SUCCESS)
-		r = wait_for_event(event, device, pause, patience, error);
+		r = gcr_event_wait(event, "", device, pause, patience, error);
 	else if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 		r = gcr_error_set(error, EOPNOTSUPP,
 				  "a stream of GPU %d is in a capture whose beginning was not seen",
@@ -88,5 +90,5 @@ int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error)
 		r = wait_for_context(contexts[i], pause, patience, error);
 		pop(&popped);
 	}
-	return r;
+	return r < 0 ? r : gcr_greens_wait(pause, patience, error);
 }

@@ -14,6 +14,7 @@
 
 #include "backend/preload/allocation.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "backend/preload/memory.h"
 #include "lib/lock.h"
 
@@ -51,7 +52,7 @@ static void note_shared(CUdeviceptr start, bool opened)
 	struct driver_memory *known;
 	CUcontext context = NULL;
 
-	GCR_REAL(cuCtxGetCurrent)(&context);
+	gcr_green_current_owner(&context);
 	pthread_mutex_lock(&lock);
 	known = find_shared(start);
 	if (known) {
@@ -304,7 +305,7 @@ static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd,
 	CUdevice device;
 	CUresult result;
 
-	if (GCR_REAL(cuCtxGetDevice)(&device) || GCR_REAL(cuCtxGetCurrent)(&entry.context))
+	if (GCR_REAL(cuCtxGetDevice)(&device) || gcr_green_current_owner(&entry.context))
 		return CUDA_ERROR_INVALID_CONTEXT;
 	GCR_SHARING_PENDING();
 	allocation.context = entry.context;
@@ -348,7 +349,7 @@ static int try_open(enum gcr_entry name, const struct gcr_ipc_token *token, CUde
 	int r;
 
 	*ret_result = CUDA_ERROR_INVALID_CONTEXT;
-	if (GCR_REAL(cuCtxGetCurrent)(&context) || !context)
+	if (gcr_green_current_owner(&context) || !context)
 		return 0;
 	if (gcr_ipc_is_own(token->process))
 		return 0;

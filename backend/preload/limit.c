@@ -16,6 +16,7 @@
 #include "backend/preload/context.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
+#include "backend/preload/green.h"
 #include "lib/cleanup.h"
 
 struct limit {
@@ -114,6 +115,9 @@ void gcr_limits_shrink(void)
 		struct limit *limit = &shrunk.list[shrunk.count];
 
 		limit->context = contexts[i];
+		/* What its green ones make of another limit has not been measured. */
+		if (gcr_green_is_owner(contexts[i]))
+			continue;
 		if (!is_shrunk(contexts[i]) && shrink_one(&driver, limit))
 			shrunk.count++;
 	}

@@ -29,7 +29,7 @@ static inline void gcr_limits_forget(void)
 
 /*
  * Set the stack limit of every context to 0 and remember what it was. A context that will not have
- * that stays as it is.
+ * that stays as it is, and a primary one while there are green ones of it.
  */
 void gcr_limits_shrink(void);
 

@@ -12,6 +12,7 @@
 
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/obstacle.h"
 #include "backend/preload/steer.h"
@@ -248,7 +249,7 @@ static void note(CUdeviceptr start, size_t bytes, unsigned flags)
 	CUdevice device = 0;
 	CUcontext context = NULL;
 
-	GCR_REAL(cuCtxGetCurrent)(&context);
+	gcr_green_current_owner(&context);
 	GCR_REAL(cuCtxGetDevice)(&device);
 	if (managed) {
 		GCR_LOCK_SCOPE(&lock);

@@ -44,8 +44,6 @@ static const char *const words[GCR_OBSTACLE_COUNT] = {
 	[GCR_OBSTACLE_EXTERNAL_SEMAPHORE] = "a semaphore imported from a graphics API",
 	[GCR_OBSTACLE_GRAPHICS] = "a resource of a graphics API",
 	[GCR_OBSTACLE_MANAGED] = "managed memory that could not be noted",
-	[GCR_OBSTACLE_GREEN_CONTEXT] =
-		"a green context (its part of the GPU's SMs): no driver is known to bring one back",
 	[GCR_OBSTACLE_HIP_VERSION] =
 		"this version of HIP: it cannot hand memory over and free it, as ROCm 6.3.2, "
 		"6.4.2 and newer do (but not 7.14)",

@@ -12,6 +12,7 @@
 
 #include "backend/preload/allocation.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "lib/protocol.h"
 
 /* @user may use what was allocated in @owner. */
@@ -163,11 +164,11 @@ CUresult gcr_own_cuCtxEnablePeerAccess(CUcontext owner, unsigned int flags)
 	result = real(owner, flags);
 	if (result)
 		return result;
-	result = GCR_REAL(cuCtxGetCurrent)(&user);
+	result = gcr_green_current_owner(&user);
 	if (!result)
 		result = GCR_REAL(cuCtxGetDevice)(&device);
 	if (!result)
-		result = gcr_peer_add(user, device, owner);
+		result = gcr_peer_add(user, device, gcr_green_owner(owner));
 	if (result)
 		GCR_REAL(cuCtxDisablePeerAccess)(owner);
 	return result;
@@ -184,8 +185,8 @@ CUresult gcr_own_cuCtxDisablePeerAccess(CUcontext owner)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE(cuCtxDisablePeerAccess);
 	result = real(owner);
-	if (result == CUDA_SUCCESS && GCR_REAL(cuCtxGetCurrent)(&user) == CUDA_SUCCESS && user)
-		gcr_peer_drop(user, owner);
+	if (result == CUDA_SUCCESS && gcr_green_current_owner(&user) == CUDA_SUCCESS && user)
+		gcr_peer_drop(user, gcr_green_owner(owner));
 	return result;
 }
 

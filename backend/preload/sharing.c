@@ -14,6 +14,7 @@
 #include "backend/cuda/cuda_api.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/green.h"
 #include "backend/preload/obstacle.h"
 #include "backend/preload/shared_object.h"
 #include "backend/preload/table.h"
@@ -88,7 +89,7 @@ static CUcontext current_context(void)
 {
 	CUcontext context = NULL;
 
-	GCR_REAL(cuCtxGetCurrent)(&context);
+	gcr_green_current_owner(&context);
 	return context;
 }
 

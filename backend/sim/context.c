@@ -8,6 +8,7 @@
 #define CONTEXT_STACK_DEPTH 32
 
 static struct CUctx_st *contexts; /* sim.lock */
+static struct CUctx_st *greens;	  /* sim.lock */
 static struct CUctx_st *ended;	  /* threads may still have these current */
 static struct CUctx_st *primary[SIM_MAX_GPUS];
 static unsigned primary_flags[SIM_MAX_GPUS];
@@ -28,14 +29,27 @@ bool device_has_context(int device)
 	return false;
 }
 
-CUcontext context_current(void)
+CUcontext context_of_streams(void)
 {
 	return stack_depth ? stack[stack_depth - 1] : NULL;
+}
+
+CUcontext context_owner(CUcontext context)
+{
+	return context && context->owner ? context->owner : context;
+}
+
+CUcontext context_current(void)
+{
+	return context_owner(context_of_streams());
 }
 
 static bool context_listed(CUcontext context)
 {
 	for (CUcontext other = contexts; other; other = other->next)
+		if (other == context)
+			return true;
+	for (CUcontext other = greens; other; other = other->next)
 		if (other == context)
 			return true;
 	return false;
@@ -54,7 +68,7 @@ CUresult context_check(CUcontext context)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!context_valid(context))
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	return (CUresult)atomic_load(&context->failure);
+	return (CUresult)atomic_load(&context_owner(context)->failure);
 }
 
 CUcontext context_first(int device)
@@ -161,9 +175,60 @@ static CUresult context_add(int device, unsigned flags, unsigned api_version,
 	return CUDA_SUCCESS;
 }
 
+CUresult context_green_add(CUcontext owner, CUcontext *ret_context)
+{
+	CUcontext context = calloc(1, sizeof(*context));
+
+	if (!context)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	context->magic = CONTEXT_MAGIC;
+	context->device = owner->device;
+	context->flags = owner->flags;
+	context->api_version = owner->api_version;
+	context->owner = owner;
+	context->legacy = stream_create(context, CU_STREAM_DEFAULT, 0, true);
+	if (!context->legacy) {
+		free(context);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	GCR_LOCK_SCOPE(&sim.lock);
+	context->id = ++sim.next_serial;
+	context->next = greens;
+	greens = context;
+	*ret_context = context;
+	return CUDA_SUCCESS;
+}
+
+void context_green_end(CUcontext context)
+{
+	GCR_LOCK_SCOPE(&sim.lock);
+	for (struct CUctx_st **link = &greens; *link; link = &(*link)->next)
+		if (*link == context) {
+			*link = context->next;
+			context->next = ended;
+			ended = context;
+			streams_detach(context);
+			return;
+		}
+}
+
+/* The next green one of this context; NULL: none. */
+static CUcontext green_of(CUcontext owner)
+{
+	GCR_LOCK_SCOPE(&sim.lock);
+	for (CUcontext context = greens; context; context = context->next)
+		if (context->owner == owner)
+			return context;
+	return NULL;
+}
+
 /* Called without sim.lock. */
 static void context_end(CUcontext context)
 {
+	CUcontext green;
+
+	while ((green = green_of(context)))
+		context_green_end(green);
 	if (!atomic_load(&context->failure))
 		context_wait(context);
 	streams_destroy(context);
@@ -344,7 +409,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 	SIM_ENTER();
 	if (!context_valid(ctx))
 		return ctx ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_VALUE;
-	if (ctx->primary)
+	if (ctx->primary || ctx->owner)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (context_current() == ctx)
 		stack_depth--;
@@ -406,7 +471,7 @@ CUresult cuCtxGetCurrent(CUcontext *pctx)
 	SIM_ENTER();
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
-	*pctx = context_current();
+	*pctx = context_of_streams();
 	return CUDA_SUCCESS;
 }
 
@@ -450,7 +515,7 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id)
 {
 	SIM_ENTER();
 	if (!ctx)
-		ctx = context_current();
+		ctx = context_of_streams();
 	if (!id || !context_valid(ctx))
 		return CUDA_ERROR_INVALID_VALUE;
 	*id = ctx->id;
@@ -465,13 +530,15 @@ static CUresult context_synchronize(CUcontext context)
 		return result;
 	context_wait(context);
 	pools_trim();
-	return (CUresult)atomic_load(&context->failure);
+	return (CUresult)atomic_load(&context_owner(context)->failure);
 }
 
 CUresult cuCtxSynchronize(void)
 {
-	SIM_ENTER_CONTEXT(context);
-	return context_synchronize(context);
+	SIM_ENTER();
+	CUresult result = context_check(context_of_streams());
+
+	return result ? result : context_synchronize(context_of_streams());
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx)
@@ -505,6 +572,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 		return result;
 	if (limit >= CU_LIMIT_MAX)
 		return CUDA_ERROR_UNSUPPORTED_LIMIT;
+	if (context_of_streams()->owner)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	if (limit == CU_LIMIT_STACK_SIZE) {
 		value = (value + 15) / 16 * 16;
 		if (value != context->limits[limit])

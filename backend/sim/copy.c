@@ -83,7 +83,7 @@ static CUresult copy_submit(CUstream handle, struct work *item, enum copy_side t
 		return result;
 	fence_wait(fence);
 	fence_unref(fence);
-	return (CUresult)atomic_load(&stream->context->failure);
+	return (CUresult)atomic_load(&context_owner(stream->context)->failure);
 }
 
 static struct work copy_1d(CUdeviceptr to, CUdeviceptr from, size_t size_bytes)

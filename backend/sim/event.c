@@ -180,7 +180,7 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 
 	if (result)
 		return result;
-	if (!event_valid(event) || event->context != context || event->ipc_slot >= 0)
+	if (!event_valid(event) || event->context != context_owner(context) || event->ipc_slot >= 0)
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = context_fence(context, &fence);
 	if (result)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Green contexts, as far as a program sees that it has one: its streams are those of the device's
- * primary context, which it retains, and work in them has all of the GPU.
+ * Green contexts: each has streams of its own, in which work has all of the GPU, and all else that
+ * is made in it is the primary context's, which it retains. An event that is recorded for the
+ * primary one does not wait for its green ones, as the documentation has it: nothing may rely on
+ * that.
  */
 #include "backend/sim/sim.h"
 
@@ -21,7 +23,7 @@ struct device_resource {
 struct green {
 	struct green *next;
 	CUdevice device;
-	CUcontext context;
+	CUcontext context; /* what cuCtxFromGreenCtx answers; its owner is the primary one */
 };
 
 static struct green *greens; /* sim.lock */
@@ -35,6 +37,9 @@ CUresult cuGreenCtxDestroy(struct green *handle);
 CUresult cuCtxFromGreenCtx(CUcontext *context, struct green *handle);
 CUresult cuGreenCtxStreamCreate(CUstream *stream, struct green *handle, unsigned flags,
 				int priority);
+CUresult cuGreenCtxRecordEvent(struct green *handle, CUevent event);
+CUresult cuGreenCtxWaitEvent(struct green *handle, CUevent event);
+CUresult cuStreamGetGreenCtx(CUstream stream, struct green **handle);
 
 static struct green **find(const struct green *handle)
 {
@@ -84,6 +89,7 @@ CUresult cuGreenCtxCreate(struct green **handle, struct device_resource *descrip
 {
 	SIM_ENTER();
 	struct green *green;
+	CUcontext primary;
 	CUresult result;
 
 	if (!handle || !description || flags != DEFAULT_FLAGS)
@@ -91,7 +97,12 @@ CUresult cuGreenCtxCreate(struct green **handle, struct device_resource *descrip
 	green = calloc(1, sizeof(*green));
 	if (!green)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = cuDevicePrimaryCtxRetain(&green->context, device);
+	result = cuDevicePrimaryCtxRetain(&primary, device);
+	if (!result) {
+		result = context_green_add(primary, &green->context);
+		if (result)
+			cuDevicePrimaryCtxRelease_v2(device);
+	}
 	if (result) {
 		free(green);
 		return result;
@@ -104,6 +115,7 @@ CUresult cuGreenCtxCreate(struct green **handle, struct device_resource *descrip
 	return CUDA_SUCCESS;
 }
 
+/* Its work goes on. After a reset of the primary context there is nothing to release (assumed). */
 CUresult cuGreenCtxDestroy(struct green *handle)
 {
 	SIM_ENTER();
@@ -119,8 +131,12 @@ CUresult cuGreenCtxDestroy(struct green *handle)
 	if (!green)
 		return CUDA_ERROR_INVALID_HANDLE;
 	device = green->device;
+	if (context_valid(green->context)) {
+		context_green_end(green->context);
+		cuDevicePrimaryCtxRelease_v2(device);
+	}
 	free(green);
-	return cuDevicePrimaryCtxRelease_v2(device);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext *context, struct green *handle)
@@ -149,4 +165,35 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, struct green *handle, unsigned
 	result = cuStreamCreateWithPriority(stream, flags, priority);
 	cuCtxPopCurrent_v2(&popped);
 	return result;
+}
+
+/* The event is one of the primary context. */
+CUresult cuGreenCtxRecordEvent(struct green *handle, CUevent event)
+{
+	SIM_ENTER();
+	CUcontext context = context_of(handle);
+
+	return context ? cuCtxRecordEvent(context, event) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuGreenCtxWaitEvent(struct green *handle, CUevent event)
+{
+	SIM_ENTER();
+	CUcontext context = context_of(handle);
+
+	return context ? cuCtxWaitEvent(context, event) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuStreamGetGreenCtx(CUstream stream_handle, struct green **handle)
+{
+	SIM_ENTER_STREAM(stream, stream_handle);
+	struct green *green;
+
+	if (!handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	GCR_LOCK_SCOPE(&sim.lock);
+	for (green = greens; green && green->context != stream->context; green = green->next)
+		;
+	*handle = green;
+	return CUDA_SUCCESS;
 }

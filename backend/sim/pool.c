@@ -180,7 +180,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream handle)
 	if (result)
 		return result;
 	pool = current_pool[device] ? current_pool[device] : pool_default(device);
-	return pool ? pool_alloc(pool, stream->context, bytes, pointer) : CUDA_ERROR_OUT_OF_MEMORY;
+	return pool ? pool_alloc(pool, context_owner(stream->context), bytes, pointer)
+		    : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
@@ -194,7 +195,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
 		return result;
 	if (!pool_valid(pool))
 		return CUDA_ERROR_INVALID_VALUE;
-	return pool_alloc(pool, stream->context, bytes, pointer);
+	return pool_alloc(pool, context_owner(stream->context), bytes, pointer);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)

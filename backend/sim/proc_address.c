@@ -10,7 +10,10 @@ CUresult cuDevResourceGenerateDesc(void);
 CUresult cuDeviceGetDevResource(void);
 CUresult cuGreenCtxCreate(void);
 CUresult cuGreenCtxDestroy(void);
+CUresult cuGreenCtxRecordEvent(void);
 CUresult cuGreenCtxStreamCreate(void);
+CUresult cuGreenCtxWaitEvent(void);
+CUresult cuStreamGetGreenCtx(void);
 #define ENTRY(name, version, function)
 #define PER_THREAD_ENTRY(name, version, function) CUresult function(void);
 #include "backend/sim/entry_points.h"

@@ -117,13 +117,13 @@ void sim_leave(struct sim_call *call);
 #define SIM_ENTER() SIM_ENTER_FLAGS(SIM_CALL_GATED)
 
 /* Also needs a current context that has not failed. */
-#define SIM_ENTER_CONTEXT(variable)                                 \
-	SIM_ENTER();                                                \
-	CUcontext variable = context_current();                     \
-	do {                                                        \
-		CUresult context_result_ = context_check(variable); \
-		if (context_result_)                                \
-			return context_result_;                     \
+#define SIM_ENTER_CONTEXT(variable)                                             \
+	SIM_ENTER();                                                            \
+	CUcontext variable __attribute__((unused)) = context_current();         \
+	do {                                                                    \
+		CUresult context_result_ = context_check(context_of_streams()); \
+		if (context_result_)                                            \
+			return context_result_;                                 \
 	} while (0)
 
 /* Closes the gate and waits for calls and work to end; 0 = no timeout. */
@@ -162,6 +162,9 @@ extern __thread bool fault_nested;
 
 #define CONTEXT_MAGIC 0x43545831u
 
+/* Of cuda.h; not in cuda_api.h. */
+#define SIM_ERROR_STREAM_DETACHED ((CUresult)917)
+
 struct CUctx_st {
 	unsigned magic;
 	struct CUctx_st *next;
@@ -170,6 +173,9 @@ struct CUctx_st {
 	unsigned api_version;
 	uint64_t id;
 	bool primary;
+	bool ended; /* a green one: its streams are detached. work.lock */
+	struct CUctx_st
+		*owner; /* of a green one: the primary context, which all but its streams is of */
 	unsigned references; /* of the primary context */
 	_Atomic int failure; /* sticky CUresult */
 	size_t limits[CU_LIMIT_MAX];
@@ -181,7 +187,15 @@ struct CUctx_st {
 	struct fence *barrier; /* work.lock: waited for by all that is submitted; NULL: nothing */
 };
 
+/* The calling thread's; instead of a green one its owner. */
 CUcontext context_current(void);
+/* What streams and their work belong to: the same, but a green one itself. */
+CUcontext context_of_streams(void);
+/* The owner of a green one, else itself. */
+CUcontext context_owner(CUcontext context);
+/* A green one's, and its end: its streams stay, detached. Called without sim.lock. */
+CUresult context_green_add(CUcontext owner, CUcontext *ret_context);
+void context_green_end(CUcontext context);
 /* The primary context of a device, made if there is none and `create`; else NULL then. */
 CUresult context_primary(int device, bool create, CUcontext *ret_context);
 /* The only one that the calling thread has; NULL: none. */
@@ -482,6 +496,8 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream);
 extern __thread bool per_thread_default;
 CUstream stream_create(CUcontext context, unsigned flags, int priority, bool legacy);
 void streams_destroy(CUcontext context);
+/* Its default stream ends; what the program made stays, of no use, and its work goes on. */
+void streams_detach(CUcontext context);
 /* Queues work, or captures it. `wait` (may be NULL) is waited for first. The operation's fence,
  * with a reference, in *ret_fence unless that is NULL. */
 CUresult stream_submit(CUstream stream, const struct work *work, struct fence *wait,

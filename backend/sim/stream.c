@@ -125,7 +125,7 @@ void work_fail(CUcontext context, CUresult result)
 {
 	int none = CUDA_SUCCESS;
 
-	atomic_compare_exchange_strong(&context->failure, &none, (int)result);
+	atomic_compare_exchange_strong(&context_owner(context)->failure, &none, (int)result);
 }
 
 static void *stream_thread(void *argument)
@@ -148,8 +148,8 @@ static void *stream_thread(void *argument)
 			while (!fence_reached(operation->waits[i]))
 				pthread_cond_wait(&work.changed, &work.lock);
 		pthread_mutex_unlock(&work.lock);
-		if (!atomic_load(&stream->context->failure))
-			work_execute(stream->context, &operation->work);
+		if (!atomic_load(&context_owner(stream->context)->failure))
+			work_execute(context_owner(stream->context), &operation->work);
 		if (operation->work.kind == WORK_GRAPH)
 			graph_program_unref(operation->work.graph.program);
 		pthread_mutex_lock(&work.lock);
@@ -226,6 +226,21 @@ void streams_destroy(CUcontext context)
 	}
 }
 
+void streams_detach(CUcontext context)
+{
+	GCR_LOCK_SCOPE(&work.lock);
+
+	context->ended = true;
+	for (CUstream stream = work.streams; stream; stream = stream->next) {
+		if (stream->context != context)
+			continue;
+		if (stream->capture)
+			stream->capture->invalidated = true;
+		if (stream == context->legacy)
+			stream_close(stream);
+	}
+}
+
 static CUstream per_thread_stream(CUcontext context)
 {
 	unsigned free_slot = 0;
@@ -243,9 +258,10 @@ static CUstream per_thread_stream(CUcontext context)
 
 CUresult stream_argument(CUstream handle, CUstream *ret_stream)
 {
-	CUcontext context = context_current();
+	CUcontext context = context_of_streams();
 	CUresult result;
 	CUstream stream;
+	bool detached;
 
 	if (!handle)
 		handle = per_thread_default ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
@@ -261,11 +277,14 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream)
 	for (stream = work.streams; stream; stream = stream->next)
 		if (stream == handle && !stream->closing)
 			break;
+	detached = stream && stream->context->ended;
 	pthread_mutex_unlock(&work.lock);
 	if (!stream)
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (detached)
+		return SIM_ERROR_STREAM_DETACHED;
 	*ret_stream = stream;
-	return (CUresult)atomic_load(&stream->context->failure);
+	return (CUresult)atomic_load(&context_owner(stream->context)->failure);
 }
 
 /* Whether an operation of `stream` has to wait for the newest one of `other`: the legacy default
@@ -359,9 +378,10 @@ CUresult stream_wait(CUstream stream)
 	if (fence)
 		fence_wait(fence);
 	fence_unref(fence);
-	return (CUresult)atomic_load(&stream->context->failure);
+	return (CUresult)atomic_load(&context_owner(stream->context)->failure);
 }
 
+/* Also for the work of its green ones, whatever has become of them. */
 void context_wait(CUcontext context)
 {
 	for (;;) {
@@ -369,7 +389,8 @@ void context_wait(CUcontext context)
 
 		pthread_mutex_lock(&work.lock);
 		for (CUstream stream = work.streams; stream && !fence; stream = stream->next)
-			if (stream->context == context && stream->last && !stream->last->done)
+			if ((stream->context == context || stream->context->owner == context) &&
+			    stream->last && !stream->last->done)
 				fence = fence_ref(stream->last);
 		pthread_mutex_unlock(&work.lock);
 		if (!fence)
@@ -555,14 +576,20 @@ static CUresult create(CUcontext context, CUstream *phStream, unsigned flags, in
 
 CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned flags, int priority)
 {
-	SIM_ENTER_CONTEXT(context);
-	return create(context, phStream, flags, priority);
+	SIM_ENTER();
+	CUcontext context = context_of_streams();
+	CUresult result = context_check(context);
+
+	return result ? result : create(context, phStream, flags, priority);
 }
 
 CUresult cuStreamCreate(CUstream *phStream, unsigned flags)
 {
-	SIM_ENTER_CONTEXT(context);
-	return create(context, phStream, flags, 0);
+	SIM_ENTER();
+	CUcontext context = context_of_streams();
+	CUresult result = context_check(context);
+
+	return result ? result : create(context, phStream, flags, 0);
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle)
@@ -676,7 +703,7 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *d
 	item.callback.function = callback;
 	item.callback.stream = handle;
 	item.callback.data = data;
-	result = callbacks_start(stream->context);
+	result = callbacks_start(context_owner(stream->context));
 	return result ? result : stream_submit(stream, &item, NULL, NULL);
 }
 
@@ -690,7 +717,7 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 		return CUDA_ERROR_INVALID_VALUE;
 	item.host.function = function;
 	item.host.data = data;
-	result = callbacks_start(stream->context);
+	result = callbacks_start(context_owner(stream->context));
 	return result ? result : stream_submit(stream, &item, NULL, NULL);
 }
 

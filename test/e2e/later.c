@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A program that does what a newer driver or a rarer program does, and checks its memory each tick.
- * usage: later asks|binds|pool|green [--...]. `asks` and `binds` call functions that no table knows
- * (backend/sim/later.c), with a handle of memory of its own; the others have a host memory pool, or
- * a green context, until SIGUSR1.
+ * usage: later asks|binds|pool [--...]. `asks` and `binds` call functions that no table knows
+ * (backend/sim/later.c), with a handle of memory of its own; `pool` has a host memory pool until
+ * SIGUSR1.
  */
 #include <dlfcn.h>
 #include <signal.h>
@@ -68,20 +68,6 @@ static CUmemoryPool make_pool(CUdeviceptr *ret_piece)
 	return pool;
 }
 
-static void *make_green(void)
-{
-	unsigned char resource[1024] = {0};
-	void *description, *green;
-
-	OK(((CUresult(*)(CUdevice, void *, unsigned))find("cuDeviceGetDevResource"))(0, resource,
-										     1));
-	OK(((CUresult(*)(void **, void *, unsigned))find("cuDevResourceGenerateDesc"))(
-		&description, resource, 1));
-	OK(((CUresult(*)(void **, void *, CUdevice, unsigned))find("cuGreenCtxCreate"))(
-		&green, description, 0, 1));
-	return green;
-}
-
 static CUmemGenericAllocationHandle make_memory(CUdeviceptr *ret_memory)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -116,7 +102,6 @@ int main(int argc, char **argv)
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr memory, piece = 0;
 	CUmemoryPool pool = NULL;
-	void *green = NULL;
 	CUcontext context;
 	int device = 7;
 
@@ -128,8 +113,6 @@ int main(int argc, char **argv)
 	handle = make_memory(&memory);
 	if (strcmp(what, "pool") == 0)
 		pool = make_pool(&piece);
-	if (strcmp(what, "green") == 0)
-		green = make_green();
 	if (strcmp(what, "binds") == 0)
 		OK(((CUresult(*)(CUmemGenericAllocationHandle))find_later("cuSimMemBind"))(handle));
 	get_device =
@@ -146,10 +129,6 @@ int main(int argc, char **argv)
 			OK(CU(cuMemFreeAsync)(piece, NULL));
 			OK(CU(cuStreamSynchronize)(NULL));
 			pool = NULL;
-		}
-		if (is_told && green) {
-			OK(((CUresult(*)(void *))find("cuGreenCtxDestroy"))(green));
-			green = NULL;
 		}
 		printf("tick %u ok\n", tick);
 		fflush(stdout);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Programs that call functions which no table knows, and programs with a host memory pool or a green
-context: what can be frozen is, and what cannot says why."""
+"""Programs that call functions which no table knows, and programs with a host memory pool: what can be
+frozen is, and what cannot says why."""
 import os
 import signal
 import sys
@@ -67,10 +67,6 @@ def refused_until_told(what, words):
 
 def test_host_pool():
     refused_until_told('pool', 'a memory pool in host memory')
-
-
-def test_green_context():
-    refused_until_told('green', 'a green context')
 
 
 if __name__ == '__main__':

@@ -480,33 +480,110 @@ struct device_resource {
 	uint8_t rest[1020]; /* more than any version has */
 };
 typedef CUresult get_resource(CUdevice device, struct device_resource *resource, uint32_t type);
+typedef CUresult split_resource(struct device_resource *result, unsigned *groups,
+				const struct device_resource *input,
+				struct device_resource *remaining, unsigned flags, unsigned count);
 typedef CUresult describe(void **description, struct device_resource *resources, unsigned count);
 typedef CUresult create_green(void **green, void *description, CUdevice device, unsigned flags);
+typedef CUresult destroy_green(void *green);
+typedef CUresult convert_green(CUcontext *context, void *green);
 typedef CUresult create_stream(CUstream *stream, void *green, unsigned flags, int priority);
 
-static void run_green(bool can)
+#define GREEN_SMS	 16
+#define SLOW_NANOSECONDS 200000000ull
+
+/* Of some of the GPU's SMs; of all of them where the driver (the simulator) does not split them. */
+static void *make_green(CUstream *ret_stream)
 {
 	get_resource *get = (get_resource *)find("cuDeviceGetDevResource");
+	split_resource *split = (split_resource *)dlsym(library, "cuDevSmResourceSplitByCount");
 	describe *make_description = (describe *)find("cuDevResourceGenerateDesc");
 	create_green *create = (create_green *)find("cuGreenCtxCreate");
 	create_stream *make_stream = (create_stream *)find("cuGreenCtxStreamCreate");
+	struct device_resource all = {0}, part = {0}, rest = {0};
+	unsigned groups = 1;
+	void *description, *green;
+
+	OK(get(0, &all, 1));
+	if (split)
+		OK(split(&part, &groups, &all, &rest, 0, GREEN_SMS));
+	OK(make_description(&description, split ? &part : &all, 1));
+	OK(create(&green, description, 0, 1));
+	OK(make_stream(ret_stream, green, 1, 0));
+	return green;
+}
+
+/* A kernel of some time on one stream of it, which a freeze finds running, or NULL: none such. */
+struct slow {
+	CUfunction function;
+	CUstream stream;
+	CUdeviceptr words, count;
+	uint32_t runs;
+};
+
+static void launch_slow(struct slow *slow)
+{
+	uint64_t nanoseconds = SLOW_NANOSECONDS;
+
+	OK(CU(cuMemsetD32Async)(slow->words, 0, BLOCKS * THREADS, slow->stream));
+	launch(slow->function, BLOCKS, THREADS, slow->stream,
+	       (void *[]){&slow->words, &slow->count, &nanoseconds});
+	slow->runs++;
+}
+
+/* If it has ended: what it wrote, and the next one. */
+static void follow_slow(struct slow *slow)
+{
+	static uint32_t found[BLOCKS * THREADS];
+	CUresult result;
+	uint32_t count;
+
+	if (!slow->function)
+		return;
+	result = CU(cuStreamQuery)(slow->stream);
+	if (result == CUDA_ERROR_NOT_READY)
+		return;
+	OK(result);
+	OK(CU(cuMemcpyDtoH_v2)(&count, slow->count, sizeof(count)));
+	if (count != slow->runs * BLOCKS * THREADS)
+		WRONG("%u threads in %u runs", count, slow->runs);
+	OK(CU(cuMemcpyDtoH_v2)(found, slow->words, sizeof(found)));
+	for (uint32_t i = 0; i < BLOCKS * THREADS; i++)
+		if (found[i] != i)
+			WRONG("word %u of the slow kernel is %u", i, found[i]);
+	launch_slow(slow);
+}
+
+static void run_green(bool can)
+{
+	convert_green *convert = (convert_green *)find("cuCtxFromGreenCtx");
 	CUfunction add = need(gcr_demo_ptx, "gpucr_add");
 	CUdeviceptr memory = allocate(16 * MIB);
 	uint64_t first = 0, words = 4 * MIB;
 	uint32_t one = 1, expected = 0, *found = malloc(16 * MIB);
-	struct device_resource resource = {0};
-	void *description, *green;
+	struct slow slow = {.function = load(slow_ptx, "probe_slow")};
+	CUcontext as_context, popped;
 	CUstream stream;
+	void *green;
 
+	find("cuGreenCtxCreate");
 	if (can)
 		return;
-	OK(get(0, &resource, 1));
-	OK(make_description(&description, &resource, 1));
-	OK(create(&green, description, 0, 1));
-	OK(make_stream(&stream, green, 1, 0));
+	green = make_green(&slow.stream);
+	/* Memory and a stream that are made while it is current. */
+	OK(convert(&as_context, green));
+	OK(CU(cuCtxPushCurrent_v2)(as_context));
+	OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+	slow.words = allocate(2 * MIB);
+	slow.count = allocate(2 * MIB);
+	OK(CU(cuCtxPopCurrent_v2)(&popped));
 	OK(CU(cuMemsetD32_v2)(memory, 0, words));
+	OK(CU(cuMemsetD32_v2)(slow.count, 0, 1));
 	OK(CU(cuCtxSynchronize)());
+	if (slow.function)
+		launch_slow(&slow);
 	for (;;) {
+		follow_slow(&slow);
 		launch(add, BLOCKS, THREADS, stream, (void *[]){&memory, &first, &words, &one});
 		OK(CU(cuStreamSynchronize)(stream));
 		OK(CU(cuMemcpyDtoH_v2)(found, memory, 16 * MIB));
@@ -520,12 +597,51 @@ static void run_green(bool can)
 	}
 }
 
+/* Of what the preload library makes no use since it has not been measured. */
+static void run_green_facts(bool can)
+{
+	destroy_green *destroy = (destroy_green *)find("cuGreenCtxDestroy");
+	convert_green *convert = (convert_green *)find("cuCtxFromGreenCtx");
+	struct slow slow = {.function = need(slow_ptx, "probe_slow")};
+	CUcontext as_context, popped;
+	CUresult result;
+	size_t bytes = 0;
+	double begun;
+	CUevent event;
+	void *green;
+
+	if (can)
+		return;
+	green = make_green(&slow.stream);
+	slow.words = allocate(2 * MIB);
+	slow.count = allocate(2 * MIB);
+	OK(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
+	OK(convert(&as_context, green));
+	OK(CU(cuCtxPushCurrent_v2)(as_context));
+	result = CU(cuCtxGetLimit)(&bytes, CU_LIMIT_STACK_SIZE);
+	printf("stack limit in a green context: %zu, error %d\n", bytes, (int)result);
+	result = CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, bytes);
+	printf("setting it to the same: error %d\n", (int)result);
+	OK(CU(cuCtxPopCurrent_v2)(&popped));
+	launch_slow(&slow);
+	OK(CU(cuCtxRecordEvent)(context, event));
+	printf("an event of the primary context waits for a green one's kernel: %s\n",
+	       CU(cuEventQuery)(event) == CUDA_ERROR_NOT_READY ? "yes" : "no");
+	OK(CU(cuStreamSynchronize)(slow.stream));
+	launch_slow(&slow);
+	begun = now();
+	OK(destroy(green));
+	printf("cuGreenCtxDestroy while a kernel of %.0f ms runs: %.1f ms\n",
+	       SLOW_NANOSECONDS / 1e6, (now() - begun) * 1e3);
+	OK(CU(cuCtxSynchronize)());
+}
+
 static const struct {
 	const char *name;
 	void (*run)(bool can);
 } probes[] = {
 	{"free", run_free},	  {"stack", run_stack}, {"pinned", run_pinned},
-	{"pitched", run_pitched}, {"green", run_green},
+	{"pitched", run_pitched}, {"green", run_green}, {"green-facts", run_green_facts},
 };
 
 int main(int argc, char **argv)
@@ -537,6 +653,6 @@ int main(int argc, char **argv)
 		probes[i].run(argc > 2 && strcmp(argv[2], "can") == 0);
 		return 0;
 	}
-	fprintf(stderr, "usage: probes free|stack|pinned|pitched|green [can]\n");
+	fprintf(stderr, "usage: probes free|stack|pinned|pitched|green|green-facts [can]\n");
 	return 2;
 }

@@ -64,7 +64,8 @@ class ProbeParts:
         program.stop()
 
     def probe_green(self):
-        """Whether the driver's checkpoint keeps a green context: with our library a freeze is refused."""
+        """Whether a green context and its kernels outlive freezes, by the driver's checkpoint alone and
+        by the fast engine, with a kernel of it under way."""
         program = self.rig.start("green", [self.options.probes, "green"])
         program.wait_for(2)
         for _ in range(3):
@@ -72,6 +73,12 @@ class ProbeParts:
             self.need_verb(program, "thaw", "its thaw")
             self.check_goes_on(program)
         program.stop()
+        self.probe("green")
+        if self.can_probe("green-facts"):
+            answer = self.run_once([self.options.probes, "green-facts"])
+            self.results.check(answer.returncode == 0, "facts of green contexts", answer.stderr)
+            for line in answer.stdout.splitlines():
+                self.results.say(line)
 
     def probe_tables(self):
         """Which private tables the CUDA runtime and cuBLAS ask for."""

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Pools of stream-ordered memory with libgpucr-preload.so: those in host memory and of managed
- * memory forbid a freeze, by name, for as long as there is anything of them; others do not. And
- * green contexts, likewise.
+ * memory forbid a freeze, by name, for as long as there is anything of them; others do not.
  */
 #include "test/unit/preload_program.h"
 
@@ -112,49 +111,11 @@ static void standing(void)
 	expect_obstacle("pool in host memory");
 }
 
-/* Also when a stream of it is in use; and not any more when all are destroyed. */
-static void green_contexts(void)
-{
-	CUresult (*get)(CUdevice, void *, unsigned) =
-		(CUresult(*)(CUdevice, void *, unsigned))driver_symbol("cuDeviceGetDevResource");
-	CUresult (*describe)(void **, void *, unsigned) =
-		(CUresult(*)(void **, void *, unsigned))driver_symbol("cuDevResourceGenerateDesc");
-	CUresult (*make_green)(void **, void *, CUdevice, unsigned) =
-		(CUresult(*)(void **, void *, CUdevice, unsigned))driver_symbol("cuGreenCtxCreate");
-	CUresult (*make_stream)(CUstream *, void *, unsigned, int) = (CUresult(*)(
-		CUstream *, void *, unsigned, int))driver_symbol("cuGreenCtxStreamCreate");
-	CUresult (*destroy)(void *) = (CUresult(*)(void *))driver_symbol("cuGreenCtxDestroy");
-	unsigned char resource[1024] = {0};
-	void *description, *first, *second;
-	CUdeviceptr memory;
-	CUstream stream;
-
-	use_device(0);
-	OK(CU(cuMemAlloc_v2)(&memory, 2 * MIB));
-	OK(get(0, resource, 1));
-	OK(describe(&description, resource, 1));
-	expect_obstacle("");
-	RESULT(make_green(&first, description, 0, 0), CUDA_ERROR_INVALID_VALUE);
-	expect_obstacle("");
-	OK(make_green(&first, description, 0, 1));
-	expect_obstacle("green context");
-	OK(make_green(&second, description, 0, 1));
-	OK(make_stream(&stream, second, 1, 0));
-	OK(CU(cuMemsetD32Async)(memory, 5, 1024, stream));
-	OK(CU(cuStreamSynchronize)(stream));
-	OK(CU(cuStreamDestroy_v2)(stream));
-	OK(destroy(first));
-	expect_obstacle("green context");
-	RESULT(destroy(first), CUDA_ERROR_INVALID_HANDLE);
-	OK(destroy(second));
-	expect_obstacle("");
-	OK(CU(cuMemFree_v2)(memory));
-}
-
 static const struct subject subjects[] = {
-	{.name = "on the device", .run = on_device},	   {.name = "host", .run = host},
-	{.name = "managed", .run = managed_memory},	   {.name = "standing", .run = standing},
-	{.name = "green contexts", .run = green_contexts},
+	{.name = "on the device", .run = on_device},
+	{.name = "host", .run = host},
+	{.name = "managed", .run = managed_memory},
+	{.name = "standing", .run = standing},
 };
 
 int main(int argc, char **argv)
