@@ -21,6 +21,7 @@
 #endif
 
 #include "fs/admission.h"
+#include "fs/criu_run.h"
 #include "fs/daemon.h"
 #include "fs/dump.h"
 #include "fs/event.h"
@@ -315,6 +316,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 
 	/* Before a record is taken for that of a process which goes on. */
 	gcr_restores_recover(daemon);
+	gcr_criu_sweep(daemon);
 
 	/* Before the first library can be there: which vendor's is asked is known by then. */
 	result = gcr_recover_list(daemon);

@@ -100,8 +100,8 @@ def is_undone(role, kind):
         demo = vmm.demo(machine, '--gpu', 0, *KINDS[kind])
         machine.must(demo.pid, 'freeze')
         for call in calls_of_move(machine, demo, role):
-            # For all we know the driver has lost it then.
-            if call == 'cuCheckpointProcessRestore':
+            # For all we know the driver has lost it then; and without its advice the demo ends.
+            if call in ('cuCheckpointProcessRestore', 'cuMemAdvise'):
                 continue
             for verb, gpu in (('thaw', HOME), (MOVE, AWAY)):
                 machine.faults(f'{call} {vmm.ROLES[role]} times=1 error=CUDA_ERROR_UNKNOWN')
