@@ -352,11 +352,11 @@ static bool parse_gpu(const char *value, struct parse *parse)
 
 static bool parse_move(const char *value, struct gcr_moves *moves)
 {
-	const char *to = value + 2 * GCR_UUID_BYTES + 1;
+	struct gcr_gpu_pair *pair = &moves->pairs[moves->count];
 
-	if (moves->count == GCR_GPUS_MAX || !parse_uuid(value, moves->pairs[moves->count].from) ||
-	    to[-1] != ' ' || !parse_uuid(to, moves->pairs[moves->count].to) ||
-	    to[2 * GCR_UUID_BYTES])
+	if (moves->count == GCR_GPUS_MAX || strlen(value) != 4 * GCR_UUID_BYTES + 1 ||
+	    value[2 * GCR_UUID_BYTES] != ' ' || !parse_uuid(value, pair->from) ||
+	    !parse_uuid(value + 2 * GCR_UUID_BYTES + 1, pair->to))
 		return false;
 	moves->count++;
 	return true;
