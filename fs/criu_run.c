@@ -2,6 +2,7 @@
 /* Directories below `criu` in the runtime directory, all of them ours alone. */
 #include "fs/criu_run.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -11,8 +12,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/place.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/procfs.h"
+
+#define PROCESS_PREFIX "process-"
+#define PLACE_PREFIX   "place-"
 
 #define LOG_SHOWN_MAX (4l << 20)
 
@@ -24,12 +30,13 @@ static struct {
 void gcr_criu_subject_of_process(pid_t pid, uint64_t start_ticks,
 				 char ret_subject[GCR_CRIU_SUBJECT_BYTES])
 {
-	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, "process-%d-%" PRIu64, (int)pid, start_ticks);
+	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, PROCESS_PREFIX "%d-%" PRIu64, (int)pid,
+		 start_ticks);
 }
 
 void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJECT_BYTES])
 {
-	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, "place-%s", name);
+	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, PLACE_PREFIX "%s", name);
 }
 
 int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
@@ -115,6 +122,46 @@ void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(names); i++)
 		unlinkat(fd, names[i], 0);
 	unlinkat(all_fd, subject, AT_REMOVEDIR);
+}
+
+/* Is there what it was about? So it is also of a name that we have not made. */
+static bool is_wanted(struct gcr_daemon *daemon, const char *subject)
+{
+	_cleanup_close_ int pidfd = -1;
+	char name[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place *place = NULL;
+	uint64_t start_ticks;
+	int pid;
+
+	if (!strncmp(subject, PLACE_PREFIX, strlen(PLACE_PREFIX))) {
+		if (gcr_place_find(daemon->places, subject + strlen(PLACE_PREFIX), &place) < 0)
+			return false;
+		gcr_place_unref(place);
+		return true;
+	}
+	if (sscanf(subject, PROCESS_PREFIX "%d-%" SCNu64, &pid, &start_ticks) != 2)
+		return true;
+	gcr_criu_subject_of_process(pid, start_ticks, name);
+	return strcmp(name, subject) != 0 || gcr_proc_open(pid, start_ticks, &pidfd) != -ESRCH;
+}
+
+void gcr_criu_sweep(struct gcr_daemon *daemon)
+{
+	_cleanup_closedir_ DIR *all = NULL;
+	const struct dirent *entry;
+	int fd = gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
+
+	if (fd < 0)
+		return;
+	all = fdopendir(fd);
+	if (!all) {
+		close(fd);
+		return;
+	}
+	/* What is removed meanwhile is told once or not at all: the others are all told. */
+	while ((entry = readdir(all)))
+		if (*entry->d_name != '.' && !is_wanted(daemon, entry->d_name))
+			gcr_criu_forget(daemon, entry->d_name);
 }
 
 void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *to)

@@ -55,4 +55,10 @@ bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *s
 /* What it was about is gone. */
 void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject);
 
+/*
+ * The same for what went while no daemon ran: places that are not there, processes that have ended.
+ * At start, when the places are known and nobody can make one.
+ */
+void gcr_criu_sweep(struct gcr_daemon *daemon);
+
 #endif

@@ -212,8 +212,8 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 	int result;
 
 	if (type == GCR_MESSAGE_RESTORE) {
-		request.pairs_count = drive->pairs_count;
-		memcpy(request.pairs, drive->pairs, sizeof(request.pairs));
+		request.pairs_count = drive->asked_moves.count;
+		memcpy(request.pairs, drive->asked_moves.pairs, sizeof(request.pairs));
 	}
 	result = gcr_drive_need_helper(drive, error);
 	if (result < 0)
@@ -301,6 +301,7 @@ int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
 		drive->record.gpus[i].bytes = process->shares[i].bytes;
 	}
 	pthread_mutex_unlock(&process->lock);
+	gcr_drive_record_places(drive);
 	snprintf(drive->record.engine, sizeof(drive->record.engine), "%s", drive->engine);
 	result = gcr_record_write(drive->daemon->runtime_fd, &drive->record);
 	if (result < 0)

@@ -28,7 +28,8 @@ struct gcr_drive {
 	struct gcr_record record;
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
 	uint32_t pairs_count;
-	uint32_t admitted; /* GPUs we hold the admission of */
+	struct gcr_moves asked_moves; /* the same for a Restore: from where the driver has it */
+	uint32_t admitted;	      /* GPUs we hold the admission of */
 	/*
 	 * Idle workers that have ended to make room. As long as they are held no others take their
 	 * places, whose contexts would need VRAM that the driver needs.
@@ -183,8 +184,37 @@ int gcr_drive_wait_turn(struct gcr_drive *drive, uint32_t mask, struct gcr_error
 const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
 				     const uint8_t uuid[GCR_UUID_BYTES]);
 
-/* gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once. -ENODEV. */
+/*
+ * ---- drive_places.c: on which GPUs a frozen process is, and where it goes ----
+ *
+ * Its bytes are called by the GPUs that it was frozen on, whatever becomes of it. What the driver
+ * has of it goes to others in a Restore, and stays there if the thaw is undone.
+ */
+
+/*
+ * gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once; without one, to
+ * where it was frozen. -ENODEV, -EOPNOTSUPP, -EBUSY.
+ */
 int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error);
+
+/*
+ * With its context where it runs, @control says, its memory goes there too. -EOPNOTSUPP: it is
+ * asked for elsewhere.
+ */
+int gcr_drive_follow_context(struct gcr_drive *drive, enum gcr_control_state control,
+			     struct gcr_error *error);
+
+/*
+ * The driver has restored it. The record says so before it can be checkpointed again. Unless the
+ * Restore @is_ours it may be one that an earlier daemon has begun: -EIO if that led elsewhere.
+ */
+int gcr_drive_note_places(struct gcr_drive *drive, bool is_ours, struct gcr_error *error);
+
+/* Has the Restore been made that an earlier daemon may have begun? @control tells. */
+void gcr_drive_recover_places(struct gcr_drive *drive, enum gcr_control_state control);
+
+/* For the record; without @process->lock held. */
+void gcr_drive_record_places(struct gcr_drive *drive);
 
 /* ---- drive_stall.c: a process that does not answer ---- */
 

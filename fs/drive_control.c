@@ -32,7 +32,7 @@
 static bool is_lost(const struct gcr_drive *drive, const struct gcr_result *answer)
 {
 	/* With gpu=OLD:NEW it also says that these GPUs cannot take each other's place. */
-	if (answer->error == EINVAL && drive->pairs_count)
+	if (answer->error == EINVAL && drive->asked_moves.count)
 		return false;
 	return answer->driver_result && answer->error != EBUSY && answer->error != EACCES;
 }
@@ -109,7 +109,7 @@ int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 
 	gcr_drive_set_phase(drive, "rollback");
 	drive->rolling_back = true;
-	drive->pairs_count = 0;
+	drive->pairs_count = drive->asked_moves.count = 0;
 	for (;;) {
 		int result;
 
@@ -297,20 +297,24 @@ int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	struct gcr_result answer;
+	bool is_ours;
 	int result;
 
 	gcr_drive_set_phase(drive, "restore");
 	result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
 	/* "Not in this state" (EBUSY): an earlier Restore, whose end nobody heard of, did it. */
 	if (result == -EPIPE || (!result && answer.error == EBUSY)) {
+		is_ours = result == -EPIPE;
 		result = gcr_drive_ask_state(drive, &state, error);
 		if (!result && state != GCR_CONTROL_LOCKED)
 			result = gcr_error_set(error, EIO,
 					       "the control helper died before the "
 					       "driver had begun");
-		return result;
+		return result ? result : gcr_drive_note_places(drive, is_ours, error);
 	}
-	if (result < 0 || !answer.error)
+	if (!result && !answer.error)
+		return gcr_drive_note_places(drive, true, error);
+	if (result < 0)
 		return result;
 	if (is_lost(drive, &answer))
 		return lost(drive, &answer, ret_state, error);

@@ -188,6 +188,7 @@ static int check_manifest(const struct gcr_manifest *manifest, struct gcr_error 
 int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
 {
 	struct gcr_process *process;
+	bool has_moved;
 	int result = 0;
 
 	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++) {
@@ -196,7 +197,14 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
 
 		pthread_mutex_lock(&process->lock);
 		snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+		has_moved = process->moved.count;
 		pthread_mutex_unlock(&process->lock);
+		if (has_moved)
+			return gcr_error_set(error, EBUSY,
+					     "to the driver process %d is on other GPUs than its "
+					     "memory, since a thaw with gpu= was undone: thaw it "
+					     "first",
+					     (int)process->pid);
 		if (snapshot)
 			result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
 		if (!result && manifest)

@@ -269,9 +269,13 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 	gcr_drive_set_phase(drive, "admission");
 	result = gcr_drive_check_stopped(drive, error);
 	if (!result)
+		result = gcr_drive_ask_state(drive, &state, error);
+	if (!result)
+		gcr_drive_recover_places(drive, state);
+	if (!result)
 		result = gcr_drive_make_pairs(drive, error);
 	if (!result)
-		result = gcr_drive_ask_state(drive, &state, error);
+		result = gcr_drive_follow_context(drive, state, error);
 	if (result < 0)
 		return result == -EPIPE ? -EIO : result;
 	if (state == GCR_CONTROL_CHECKPOINTED) {
@@ -322,6 +326,7 @@ static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 	result = gcr_drive_ask_state(drive, &state, error);
 	if (result < 0)
 		return result;
+	gcr_drive_recover_places(drive, state);
 	if (state == GCR_CONTROL_CHECKPOINTED) {
 		gcr_drive_assume_need(drive);
 		set_frozen(drive, ret_state);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +22,7 @@
 #endif
 
 #include "fs/admission.h"
+#include "fs/criu_run.h"
 #include "fs/daemon.h"
 #include "fs/dump.h"
 #include "fs/event.h"
@@ -56,6 +58,9 @@
 
 /* How often requests are looked at where nobody has to be told that all is well. */
 #define WATCH_USEC (30 * GCR_USEC_PER_SEC)
+
+#define MALLOC_ARENAS	  4
+#define MALLOC_KEPT_BYTES (256 << 10)
 
 #define LOCK_ATTEMPTS	25
 #define LOCK_RETRY_MSEC 20
@@ -315,6 +320,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 
 	/* Before a record is taken for that of a process which goes on. */
 	gcr_restores_recover(daemon);
+	gcr_criu_sweep(daemon);
 
 	/* Before the first library can be there: which vendor's is asked is known by then. */
 	result = gcr_recover_list(daemon);
@@ -569,6 +575,17 @@ static int go_to_background(void)
 	return chdir("/") < 0 ? -errno : 0;
 }
 
+/*
+ * Many threads live for one verb each, and glibc would keep what each of them has had at most, in
+ * arenas by the number of CPUs: what is large is given back at once, and there are few of these.
+ */
+static void keep_little_memory(void)
+{
+	mallopt(M_ARENA_MAX, MALLOC_ARENAS);
+	mallopt(M_MMAP_THRESHOLD, MALLOC_KEPT_BYTES);
+	mallopt(M_TRIM_THRESHOLD, MALLOC_KEPT_BYTES);
+}
+
 int main(int argc, char **argv)
 {
 	struct gcr_daemon daemon = {
@@ -577,6 +594,7 @@ int main(int argc, char **argv)
 	};
 	int result;
 
+	keep_little_memory();
 	have_standard_descriptors();
 	notice_children();
 	if (gcr_options_parse(argc, argv, &daemon.options) < 0) {

@@ -95,6 +95,11 @@ struct gcr_process {
 	 */
 	unsigned int moves_count;
 	struct gcr_gpu_pair moves[GCR_GPUS_MAX];
+	/* Frozen: as in its record, where the driver has it. */
+	struct gcr_moves moved;
+	/* An earlier daemon may have got it there: `moving` of the record. */
+	bool may_have_moved;
+	struct gcr_moves moving;
 	uint64_t kept_vram_bytes; /* what the last freeze has left in VRAM, 0: not known, or none */
 	/* What a freeze should have given back of VRAM and the GPU has still in use, 0: nothing. */
 	uint64_t unreturned_vram_bytes;

@@ -112,6 +112,8 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64
 	if (state == GCR_STATE_RUNNING) {
 		process->is_restored = false;
 		process->moves_count = 0;
+		process->moved.count = 0;
+		process->may_have_moved = false;
 	}
 	if (error)
 		report_locked(process, gcr_verb_name(verb), error, true);

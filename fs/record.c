@@ -98,6 +98,23 @@ static void print_comm(FILE *stream, const char *comm)
 	fputc('\n', stream);
 }
 
+static void print_uuid(FILE *stream, const uint8_t uuid[GCR_UUID_BYTES])
+{
+	for (size_t byte = 0; byte < GCR_UUID_BYTES; byte++)
+		fprintf(stream, "%02x", uuid[byte]);
+}
+
+static void print_moves(FILE *stream, const char *name, const struct gcr_moves *moves)
+{
+	for (uint32_t i = 0; i < moves->count; i++) {
+		fprintf(stream, "%s ", name);
+		print_uuid(stream, moves->pairs[i].from);
+		fputc(' ', stream);
+		print_uuid(stream, moves->pairs[i].to);
+		fputc('\n', stream);
+	}
+}
+
 static int print_record(const struct gcr_record *record, char **ret_text, size_t *ret_bytes)
 {
 	char boot_id[BOOT_ID_BYTES];
@@ -108,7 +125,8 @@ static int print_record(const struct gcr_record *record, char **ret_text, size_t
 
 	if (record->pid <= 0 || (unsigned int)record->state >= GCR_ARRAY_SIZE(state_names) ||
 	    !is_uuid_text(record->generation) || !is_engine(record->engine) ||
-	    record->since_usec < 0 || record->gpus_count > GCR_GPUS_MAX)
+	    record->since_usec < 0 || record->gpus_count > GCR_GPUS_MAX ||
+	    record->moved.count > GCR_GPUS_MAX || record->moving.count > GCR_GPUS_MAX)
 		return -EINVAL;
 	r = read_boot_id(boot_id);
 	if (r < 0)
@@ -123,10 +141,11 @@ static int print_record(const struct gcr_record *record, char **ret_text, size_t
 		record->generation, record->engine, record->since_usec);
 	for (uint32_t i = 0; i < record->gpus_count; i++) {
 		fputs("gpu ", stream);
-		for (size_t byte = 0; byte < GCR_UUID_BYTES; byte++)
-			fprintf(stream, "%02x", record->gpus[i].uuid[byte]);
+		print_uuid(stream, record->gpus[i].uuid);
 		fprintf(stream, " %" PRIu64 "\n", record->gpus[i].bytes);
 	}
+	print_moves(stream, "moved", &record->moved);
+	print_moves(stream, "moving", &record->moving);
 	if (record->swap_pid > 0)
 		fprintf(stream, "swap %d %" PRIu64 "\n", (int)record->swap_pid,
 			record->swap_start_ticks);
@@ -307,20 +326,50 @@ static bool parse_since(const char *value, struct parse *parse)
 	return true;
 }
 
+static bool parse_uuid(const char *value, uint8_t ret_uuid[GCR_UUID_BYTES])
+{
+	for (size_t i = 0; i < GCR_UUID_BYTES; i++, value += 2)
+		if (!parse_hex_byte(value, &ret_uuid[i]))
+			return false;
+	return true;
+}
+
 static bool parse_gpu(const char *value, struct parse *parse)
 {
 	struct gcr_record *record = &parse->record;
 
 	if (record->gpus_count == GCR_GPUS_MAX)
 		return false;
-	for (size_t i = 0; i < GCR_UUID_BYTES; i++, value += 2)
-		if (!parse_hex_byte(value, &record->gpus[record->gpus_count].uuid[i]))
-			return false;
+	if (!parse_uuid(value, record->gpus[record->gpus_count].uuid))
+		return false;
+	value += 2 * GCR_UUID_BYTES;
 	if (*value != ' ' ||
 	    !parse_number(value + 1, UINT64_MAX, &record->gpus[record->gpus_count].bytes))
 		return false;
 	record->gpus_count++;
 	return true;
+}
+
+static bool parse_move(const char *value, struct gcr_moves *moves)
+{
+	struct gcr_gpu_pair *pair = &moves->pairs[moves->count];
+
+	if (moves->count == GCR_GPUS_MAX || strlen(value) != 4 * GCR_UUID_BYTES + 1 ||
+	    value[2 * GCR_UUID_BYTES] != ' ' || !parse_uuid(value, pair->from) ||
+	    !parse_uuid(value + 2 * GCR_UUID_BYTES + 1, pair->to))
+		return false;
+	moves->count++;
+	return true;
+}
+
+static bool parse_moved(const char *value, struct parse *parse)
+{
+	return parse_move(value, &parse->record.moved);
+}
+
+static bool parse_moving(const char *value, struct parse *parse)
+{
+	return parse_move(value, &parse->record.moving);
 }
 
 static bool parse_process(const char *value, pid_t *ret_pid, uint64_t *ret_start_ticks)
@@ -383,6 +432,8 @@ static const struct key {
 	{"engine", parse_engine, false},
 	{"since_usec", parse_since, false},
 	{"gpu", parse_gpu, true},
+	{"moved", parse_moved, true},
+	{"moving", parse_moving, true},
 	{"swap", parse_swap, true},
 	{"frozen_for", parse_frozen_for, true},
 	{"comm", parse_comm, false},

@@ -24,6 +24,12 @@ enum gcr_record_state {
 #define GCR_RECORD_GENERATION_BYTES 37 /* a UUID as text, with its NUL */
 #define GCR_RECORD_ENGINE_BYTES	    16
 
+/* GPUs whose place another one takes; a GPU that is not named is where it was. */
+struct gcr_moves {
+	uint32_t count;
+	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
+};
+
 struct gcr_record {
 	pid_t pid;
 	uint64_t start_ticks;
@@ -37,6 +43,12 @@ struct gcr_record {
 		uint64_t bytes; /* VRAM that must be free to thaw */
 	} gpus[GCR_GPUS_MAX];
 	char comm[GCR_COMM_BYTES];
+	/*
+	 * Of the GPUs of its freeze: where the driver has it, after a thaw to others that was
+	 * undone; and, while it is being thawed, where it goes.
+	 */
+	struct gcr_moves moved;
+	struct gcr_moves moving;
 	/* It is being thawed in exchange for this process, which is frozen; 0: for none. */
 	pid_t swap_pid;
 	uint64_t swap_start_ticks;

@@ -76,6 +76,9 @@ static void restore_fields(struct gcr_process *process, const struct gcr_record 
 	process->held_bytes = 0;
 	process->frozen_for_pid = record->frozen_for_pid;
 	process->frozen_for_start_ticks = record->frozen_for_start_ticks;
+	process->moved = record->moved;
+	process->moving = record->moving;
+	process->may_have_moved = record->state == GCR_RECORD_THAWING || record->moving.count;
 	for (uint32_t i = 0; i < record->gpus_count; i++) {
 		memcpy(process->shares[i].uuid, record->gpus[i].uuid, GCR_UUID_BYTES);
 		process->shares[i].bytes = record->gpus[i].bytes;

@@ -78,6 +78,8 @@ int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_e
 	if (!is_freezing)
 		publish(vmm);
 	result = gcr_drive_ask_state(drive, &control, error);
+	if (!result)
+		gcr_drive_recover_places(drive, control);
 	/* Locked: nobody but us did that, and the agent cannot work so. */
 	if (!result && control == GCR_CONTROL_LOCKED) {
 		result = gcr_drive_unlock(drive, error);

@@ -280,16 +280,20 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	}
 	gcr_unpark(drive->process);
 	gcr_drive_set_phase(drive, "admission");
-	result = vmm->snapshot ? gcr_drive_make_pairs(drive, error)
+	result = vmm->snapshot ? gcr_drive_ask_state(drive, &control, error)
 			       : gcr_error_set(error, EIO, "its bytes are not in the store");
 	if (!result)
-		result = gcr_drive_ask_state(drive, &control, error);
+		gcr_drive_recover_places(drive, control);
+	if (!result)
+		result = gcr_drive_make_pairs(drive, error);
 	if (!result && control == GCR_CONTROL_FAILED)
 		result = gcr_error_set(error, EIO, "the driver says the process has failed");
 	if (!result)
 		result = gcr_vmm_make_digests(vmm, error);
 	if (!result)
 		result = gcr_vmm_reach(vmm, &control, error);
+	if (!result)
+		result = gcr_drive_follow_context(drive, control, error);
 	if (!result)
 		result = check_generation(vmm, error);
 	/* Until then VRAM still has all of it, whatever has become of the files. */

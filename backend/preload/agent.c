@@ -20,6 +20,7 @@
 
 #include "backend/preload/bell.h"
 #include "backend/preload/connection.h"
+#include "backend/preload/device.h"
 #include "backend/preload/ending.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hold.h"
@@ -380,7 +381,10 @@ static int settle(const struct gcr_message *message, struct answer *answer)
 		return -EINVAL;
 	}
 	set_phase(GCR_PRELOAD_INCOMING);
-	r = gcr_limits_restore(&answer->error);
+	/* A thaw may have been one to other GPUs. */
+	r = gcr_device_refresh(&answer->error);
+	if (r == 0)
+		r = gcr_limits_restore(&answer->error);
 	if (r == 0)
 		r = bring_in(&answer->error);
 	if (r == 0)

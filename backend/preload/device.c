@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
 #ifdef GCR_HIP
 #include "backend/rocm/adapt.h"
@@ -22,15 +23,17 @@ static bool attribute(CUdevice_attribute which, int ordinal)
 	       GCR_REAL(cuDeviceGetAttribute)(&value, which, ordinal) == CUDA_SUCCESS && value;
 }
 
-static bool ask_uuid(int ordinal, uint8_t ret_uuid[GCR_UUID_BYTES])
+static CUresult ask_uuid(int ordinal, uint8_t ret_uuid[GCR_UUID_BYTES])
 {
+	CUresult result;
 	CUuuid uuid;
 
-	if (!GCR_REAL(cuDeviceGetUuid_v2) ||
-	    GCR_REAL(cuDeviceGetUuid_v2)(&uuid, ordinal) != CUDA_SUCCESS)
-		return false;
-	memcpy(ret_uuid, uuid.bytes, GCR_UUID_BYTES);
-	return true;
+	if (!GCR_REAL(cuDeviceGetUuid_v2))
+		return CUDA_ERROR_NOT_FOUND;
+	result = GCR_REAL(cuDeviceGetUuid_v2)(&uuid, ordinal);
+	if (result == CUDA_SUCCESS)
+		memcpy(ret_uuid, uuid.bytes, GCR_UUID_BYTES);
+	return result;
 }
 
 /* Drivers before CUDA 10.2 have no cuMemCreate, those before 11.0 no cuMemRetain...: 570 is new
@@ -51,7 +54,7 @@ const struct gcr_device *gcr_device_get(int ordinal)
 		return NULL;
 	if (__atomic_load_n(&known[ordinal], __ATOMIC_ACQUIRE))
 		return &devices[ordinal];
-	if (!ask_uuid(ordinal, device.uuid))
+	if (ask_uuid(ordinal, device.uuid) != CUDA_SUCCESS)
 		return NULL;
 	device.exportable =
 		has_functions() &&
@@ -74,13 +77,22 @@ void gcr_device_use(int ordinal)
 #endif
 }
 
-void gcr_device_refresh(void)
+int gcr_device_refresh(struct gcr_error *error)
 {
 	uint8_t uuid[GCR_UUID_BYTES];
 
-	for (int i = 0; i < GCR_GPUS_MAX; i++)
-		if (__atomic_load_n(&known[i], __ATOMIC_ACQUIRE) && ask_uuid(i, uuid))
-			memcpy(devices[i].uuid, uuid, sizeof(uuid));
+	for (int i = 0; i < GCR_GPUS_MAX; i++) {
+		CUresult result;
+
+		if (!__atomic_load_n(&known[i], __ATOMIC_ACQUIRE))
+			continue;
+		result = ask_uuid(i, uuid);
+		/* The next freeze would look for its memory on the GPU where it was before. */
+		if (result != CUDA_SUCCESS)
+			return gcr_driver_failed(error, "cuDeviceGetUuid", result);
+		memcpy(devices[i].uuid, uuid, sizeof(uuid));
+	}
+	return 0;
 }
 
 void gcr_device_forget(void)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "lib/error.h"
 #include "lib/protocol.h"
 
 struct gcr_device {
@@ -24,8 +25,9 @@ const struct gcr_device *gcr_device_get(int ordinal);
  */
 void gcr_device_use(int ordinal);
 
-/* The UUIDs again, after a thaw: an ordinal may be another GPU now. Calls the driver. */
-void gcr_device_refresh(void);
+/* The UUIDs again, after a thaw: an ordinal may be another GPU now. Calls the driver; its errors.
+ */
+int gcr_device_refresh(struct gcr_error *error);
 
 /* In the child of a fork. */
 void gcr_device_forget(void);

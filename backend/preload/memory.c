@@ -439,11 +439,7 @@ bool gcr_memory_complete(struct gcr_error *error)
 			return false;
 		}
 	}
-	if (gcr_hip_access_give(error) < 0)
-		return false;
-	/* A thaw may have been one to other GPUs. */
-	gcr_device_refresh();
-	return true;
+	return gcr_hip_access_give(error) == 0;
 }
 
 int gcr_memory_let_go(struct gcr_error *error)

@@ -9,7 +9,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
-from harness import NOBODY, check, equal, same_for_both, wait_for
+from harness import NOBODY, check, equal, needs_cuda, same_for_both, wait_for
 
 
 def refused(machine, one, expected, words, verb='dump', root=None, frozen=False):
@@ -217,6 +217,25 @@ def test_inside_a_container():
             raise harness.Skip(f'no pid namespace: {root.words()}')
         one.pid = wait_for(machine.pids, 'its directory')[0]
         refused(machine, one, 'EOPNOTSUPP', 'in a container, and not its first process')
+
+
+def test_to_the_driver_it_is_on_another_gpu():
+    """A thaw to that one was undone: CRIU would take what does not belong together."""
+    needs_cuda('thaw gpu=')
+    with dump.machine(gpus=2) as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.faults('cuMemImportFromShareableHandle thread=gpucr-agent times=1 error=CUDA_ERROR_UNKNOWN')
+        equal(machine.write(one.pid, 'thaw gpu=0:1'), 'EIO')
+        machine.faults()
+        equal(machine.write(one.pid, 'dump'), 'EBUSY')
+        check('on other GPUs than its memory' in machine.error(one.pid), machine.error(one.pid))
+        equal(machine.state(one.pid), 'frozen')
+        machine.must(one.pid, 'thaw')
+        one.wait_ticks(2)
+        name = dump.dumped(machine, one)
+        machine.must(name, 'thaw')
+        one.wait_ticks(2)
 
 
 if __name__ == '__main__':

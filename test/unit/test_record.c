@@ -72,6 +72,12 @@ static struct seen each(void)
 	return seen;
 }
 
+static void check_moves(const struct gcr_moves *a, const struct gcr_moves *b)
+{
+	CHECK(a->count == b->count);
+	CHECK(memcmp(a->pairs, b->pairs, a->count * sizeof(a->pairs[0])) == 0);
+}
+
 static void check_same(const struct gcr_record *a, const struct gcr_record *b)
 {
 	CHECK(a->pid == b->pid && a->start_ticks == b->start_ticks && a->state == b->state);
@@ -81,6 +87,8 @@ static void check_same(const struct gcr_record *a, const struct gcr_record *b)
 	CHECK(a->swap_pid == b->swap_pid && a->swap_start_ticks == b->swap_start_ticks);
 	CHECK(a->frozen_for_pid == b->frozen_for_pid &&
 	      a->frozen_for_start_ticks == b->frozen_for_start_ticks);
+	check_moves(&a->moved, &b->moved);
+	check_moves(&a->moving, &b->moving);
 	for (uint32_t i = 0; i < a->gpus_count; i++) {
 		CHECK(memcmp(a->gpus[i].uuid, b->gpus[i].uuid, GCR_UUID_BYTES) == 0);
 		CHECK(a->gpus[i].bytes == b->gpus[i].bytes);
@@ -118,6 +126,12 @@ static void test_write(void)
 	record.frozen_for_start_ticks = 8;
 	record.gpus_count = GCR_GPUS_MAX;
 	memset(record.gpus, 0xff, sizeof(record.gpus));
+	record.moved.count = record.moving.count = GCR_GPUS_MAX;
+	for (size_t i = 0; i < GCR_GPUS_MAX; i++) {
+		memset(record.moved.pairs[i].from, (int)i, GCR_UUID_BYTES);
+		memset(record.moved.pairs[i].to, (int)i + 100, GCR_UUID_BYTES);
+		memset(&record.moving.pairs[i], 0xff, sizeof(record.moving.pairs[i]));
+	}
 	memset(record.comm, '\n', sizeof(record.comm) - 1);
 	record.comm[sizeof(record.comm) - 1] = '\0';
 	record.state = GCR_RECORD_THAWING;
@@ -236,6 +250,8 @@ static void replace(const char *from, const char *to)
 	strcat(found, tail);
 }
 
+#define UUID "00112233445566778899aabbccddeeff"
+
 static void test_distrust(void)
 {
 	static const struct {
@@ -254,6 +270,13 @@ static void test_distrust(void)
 		{"\ncomm ", "\nswap 78 -5\ncomm ", false},
 		{"\ncomm ", "\nswap 78 5 6\ncomm ", false},
 		{"\ncomm ", "\nswap 4294967296000000 5\ncomm ", false},
+		{"\ncomm ", "\nmoved " UUID " " UUID "\nmoving " UUID " " UUID "\ncomm ", true},
+		{"\ncomm ", "\nmoved " UUID " " UUID "0\ncomm ", false},
+		{"\ncomm ", "\nmoved " UUID " " UUID " \ncomm ", false},
+		{"\ncomm ", "\nmoved " UUID UUID "\ncomm ", false},
+		{"\ncomm ", "\nmoved " UUID "\ncomm ", false},
+		{"\ncomm ", "\nmoving \ncomm ", false},
+		{"\ncomm ", "\nmoving " UUID " 00ff\ncomm ", false},
 		{"\npid 77\n", "\n", false},
 		{"\npid 77\n", "\npid 77\npid 77\n", false},
 		{"\npid 77\n", "\npid 78\n", false}, /* not what the name says */
