@@ -53,6 +53,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"user_places", "N", "places of one user (default 128)"},
 	{"user_store", "SIZE", "what one user may hold of the store: 64G, 50% (default 80%)"},
 	{"user_verbs", "N", "verbs of one user under way (default 512)"},
+	{"user_dumps", "N", "dumps of one user under way (default 16)"},
 	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
 	{"user_subuids", "FILE", "whose subordinate ids are whose (default /etc/subuid)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},

@@ -87,56 +87,12 @@ static struct gcr_place *find_locked(const struct gcr_places *places, const char
 
 /* ---- where it comes from, for a next daemon ---- */
 
-static int write_origin(int fd, const struct gcr_place_origin *origin,
-			const struct gcr_place_made *made, struct gcr_error *error)
-{
-	_cleanup_free_ char *text = NULL;
-	struct iovec part;
-
-	if (gcr_place_origin_print(origin, made, &text, &part.iov_len) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	part.iov_base = text;
-	return gcr_beneath_replace(fd, GCR_PLACE_ORIGIN_NAME, &part, 1, error);
-}
-
-/* -ENOENT; -EIO: it is not what we write; -ENOMEM, with words. made.cgroup is to be freed. */
-static int read_file(int fd, struct gcr_place_origin_file *ret_file, struct gcr_error *error)
-{
-	_cleanup_free_ void *bytes = NULL;
-	char text[GCR_PLACE_ORIGIN_BYTES_MAX];
-	size_t size;
-	int result =
-		gcr_beneath_read(fd, GCR_PLACE_ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, error);
-
-	if (result < 0)
-		return result;
-	memcpy(text, bytes, size);
-	text[size] = '\0';
-	result = gcr_place_origin_parse(text, size, ret_file);
-	return result == -EIO ? gcr_error_set(error, EIO, "what is known of it cannot be read")
-	       : result	      ? gcr_error_set(error, ENOMEM, "out of memory")
-			      : 0;
-}
-
-int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks)
-{
-	struct gcr_place_origin_file file;
-	struct gcr_error error;
-
-	if (read_file(fd, &file, &error) < 0)
-		return -EIO;
-	*ret_pid = file.origin.pid;
-	*ret_start_ticks = file.origin.start_ticks;
-	free(file.made.cgroup);
-	return 0;
-}
-
 /* What was dumped here, by the file that says so; what users have brought has none. */
 static enum gcr_state read_origin(struct gcr_place *place)
 {
 	struct gcr_place_origin_file file;
 	struct gcr_error error;
-	int result = read_file(place->fd, &file, &error);
+	int result = gcr_place_origin_read(place->fd, &file, &error);
 
 	if (result < 0)
 		return result == -ENOENT ? GCR_STATE_INCOMING : GCR_STATE_FAILED;
@@ -158,14 +114,14 @@ int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
 	pthread_mutex_lock(&place->lock);
 	origin = place->origin;
 	pthread_mutex_unlock(&place->lock);
-	return write_origin(place->fd, &origin, made, error);
+	return gcr_place_origin_write(place->fd, &origin, made, error);
 }
 
 int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made,
 			struct gcr_error *error)
 {
 	struct gcr_place_origin_file file;
-	int result = read_file(place->fd, &file, error);
+	int result = gcr_place_origin_read(place->fd, &file, error);
 
 	if (result < 0)
 		return result;
@@ -488,7 +444,7 @@ int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], 
 			       : gcr_error_set(error, -fd, "%s cannot be made: %s", name,
 					       strerror(-fd));
 	}
-	result = write_origin(fd, &origin, NULL, error);
+	result = gcr_place_origin_write(fd, &origin, NULL, error);
 	if (result < 0) {
 		close(fd);
 		gcr_place_abort(places, name);
@@ -522,7 +478,7 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 	struct gcr_store *store = places->daemon->store;
 	struct gcr_place *known;
 	bool is_its_name;
-	int result = write_origin(fd, origin, NULL, error);
+	int result = gcr_place_origin_write(fd, origin, NULL, error);
 
 	if (result < 0)
 		return result;

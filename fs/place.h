@@ -136,11 +136,6 @@ void gcr_place_withdraw(struct gcr_places *places, const char *name);
 void gcr_place_abort(struct gcr_places *places, const char *name);
 /* Its tree has ended, or goes on if it is staying. */
 void gcr_place_ended(struct gcr_places *places, const char *name);
-/*
- * What @fd, the directory of a place that was not published by an earlier daemon, says of whose it
- * is. -EIO: nothing.
- */
-int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks);
 
 /* ---- what becomes of it ---- */
 
