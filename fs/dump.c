@@ -245,15 +245,19 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 {
 	const struct gcr_command *command = dump->task->command;
 	const struct gcr_proc_member *root = &dump->members[0].proc;
+	bool may_rename = false;
 	int result;
 
 	if (*command->name)
 		snprintf(dump->name, sizeof(dump->name), "%s", command->name);
 	else if (!gcr_place_name_of_process(dump->daemon->places, root->pid, root->start_ticks,
-					    dump->name))
+					    dump->name)) {
 		gcr_place_name_of(root->comm, root->pid, root->start_ticks, dump->name);
-	result = gcr_place_begin(dump->daemon->places, dump->name, root->pid, root->start_ticks,
-				 command->rights.uid, &dump->place_fd, &dump->place_charge, error);
+		may_rename = true;
+	}
+	result = gcr_place_begin(dump->daemon->places, dump->name, may_rename, root->pid,
+				 root->start_ticks, command->rights.uid, &dump->place_fd,
+				 &dump->place_hold, error);
 	if (result < 0)
 		return result;
 	dump->root_fd = openat(dump->place_fd, "snapshot", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -433,7 +437,7 @@ static void finish(struct gcr_dump *dump)
 	gcr_file_rights_destroy(dump->owner_rights);
 	free(dump->kept);
 	gcr_room_destroy(dump->room);
-	gcr_quota_release(&dump->place_charge);
+	gcr_place_release(&dump->place_hold);
 	if (dump->images_fd >= 0)
 		close(dump->images_fd);
 	if (dump->root_fd >= 0)

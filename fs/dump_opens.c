@@ -2,7 +2,7 @@
 /*
  * Looking at what the tree of a dump has open. Files are asked for by their names, and a user's own
  * filesystem need not answer: a thread does it, which is left behind where it does not end. The
- * number of these is bounded, for each user too.
+ * number of these is bounded (fs/errand.h).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "fs/dump_private.h"
+#include "fs/errand.h"
 #include "fs/operation.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -23,18 +24,16 @@
 #define GHOST_BYTES_MAX	 (256ull << 20)
 #define PLUGIN_FILES_MAX 8
 
-#define LOOK_USEC     (30 * GCR_USEC_PER_SEC)
-#define STOP_USEC     (50 * GCR_USEC_PER_MSEC) /* between looks whether the verb is to stop */
-#define LEFT_MAX      16
-#define LEFT_USER_MAX 2
+#define LOOK_USEC (30 * GCR_USEC_PER_SEC)
+#define STOP_USEC (50 * GCR_USEC_PER_MSEC) /* between looks whether the verb is to stop */
 
 /* Shared by the verb and the thread: the last of them frees it. Nothing in it is of the dump. */
 struct job {
 	pthread_mutex_t lock;
 	pthread_cond_t done;
 	bool is_done;
-	bool is_left; /* by the verb */
-	uid_t uid;
+	bool is_left;		   /* by the verb */
+	struct gcr_errand *errand; /* NULL: it has ended, or has not begun */
 	pid_t *pids;
 	size_t count;
 	char *plugin_files[PLUGIN_FILES_MAX + 1];
@@ -45,18 +44,13 @@ struct job {
 	struct gcr_error error;
 };
 
-static struct {
-	pthread_mutex_t lock;
-	uid_t uids[LEFT_MAX];
-	size_t count;
-} left = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
 static void free_job(struct job *job)
 {
 	if (!job)
 		return;
 	for (size_t i = 0; i < PLUGIN_FILES_MAX; i++)
 		free(job->plugin_files[i]);
+	gcr_errand_end(job->errand);
 	free(job->reader.groups);
 	free(job->pids);
 	gcr_opens_destroy(job->opens);
@@ -66,33 +60,6 @@ static void free_job(struct job *job)
 }
 
 GCR_DEFINE_CLEANUP(struct job *, free_job);
-
-static bool may_look(uid_t uid)
-{
-	size_t count = 0;
-
-	GCR_LOCK_SCOPE(&left.lock);
-	for (size_t i = 0; i < left.count; i++)
-		count += left.uids[i] == uid;
-	return count < LEFT_USER_MAX && left.count < LEFT_MAX;
-}
-
-static void note_left(uid_t uid)
-{
-	GCR_LOCK_SCOPE(&left.lock);
-	if (left.count < LEFT_MAX)
-		left.uids[left.count++] = uid;
-}
-
-static void note_returned(uid_t uid)
-{
-	GCR_LOCK_SCOPE(&left.lock);
-	for (size_t i = 0; i < left.count; i++)
-		if (left.uids[i] == uid) {
-			left.uids[i] = left.uids[--left.count];
-			return;
-		}
-}
 
 /* Beginnings of the links of files that CRIU's plugins see to; NULL ends the list. -ENOMEM. */
 static int list_plugin_files(const struct gcr_dump *dump, char *paths[PLUGIN_FILES_MAX + 1])
@@ -135,12 +102,11 @@ static void *work(void *data)
 	pthread_mutex_lock(&job->lock);
 	job->is_done = true;
 	is_left = job->is_left;
+	gcr_errand_end(TAKE_PTR(job->errand));
 	pthread_cond_signal(&job->done);
 	pthread_mutex_unlock(&job->lock);
-	if (is_left) {
-		note_returned(job->uid);
+	if (is_left)
 		free_job(job);
-	}
 	return NULL;
 }
 
@@ -154,7 +120,6 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 		return -ENOMEM;
 	pthread_mutex_init(&job->lock, NULL);
 	pthread_cond_init(&job->done, NULL);
-	job->uid = dump->uid;
 	job->pids = calloc(dump->count, sizeof(*job->pids));
 	if (!job->pids || list_plugin_files(dump, job->plugin_files) < 0)
 		return -ENOMEM;
@@ -220,9 +185,14 @@ static int await(struct gcr_dump *dump, struct job *job)
 	job->is_left = result < 0;
 	/* Before the thread can return. */
 	if (job->is_left)
-		note_left(job->uid);
+		gcr_errand_leave(job->errand);
 	pthread_mutex_unlock(&job->lock);
 	return result;
+}
+
+static int is_stopped(void *data)
+{
+	return gcr_task_stopped(data);
 }
 
 int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
@@ -231,16 +201,22 @@ int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 	_cleanup_(free_job_cleanup) struct job *job = NULL;
 	int result;
 
-	if (!may_look(dump->uid))
-		return gcr_error_set(error, EBUSY,
-				     "earlier looks at what processes of user %u have open still "
-				     "wait for a filesystem that does not answer",
-				     (unsigned int)dump->uid);
 	result = make_job(dump, &job);
-	if (result == 0)
-		result = start_thread(job);
 	if (result < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_errand_begin(dump->daemon->quota, GCR_ERRAND_LOOK, dump->uid,
+				  &(struct gcr_errand_wait){
+					  .is_stopped = is_stopped,
+					  .data = dump->task,
+					  .deadline_usec = gcr_clock_usec() + LOOK_USEC,
+				  },
+				  &job->errand, error);
+	if (result < 0)
+		return result;
+	result = start_thread(job);
+	if (result < 0)
+		return gcr_error_set(error, -result, "cannot start a thread: %s",
+				     strerror(-result));
 	result = await(dump, job);
 	if (result < 0)
 		TAKE_PTR(job);

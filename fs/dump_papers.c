@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "fs/dump_private.h"
+#include "fs/errand.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/store.h"
@@ -44,6 +45,23 @@ struct gcr_process *gcr_dump_gpu_process(const struct gcr_dump *dump, pid_t pid)
 
 /* ---- the files that are open ---- */
 
+static int is_stopped(void *data)
+{
+	const struct gcr_dump *dump = data;
+
+	return atomic_load(&dump->stop_reading);
+}
+
+static void leave_errand(void *data)
+{
+	gcr_errand_leave(data);
+}
+
+static void end_errand(void *data)
+{
+	gcr_errand_end(data);
+}
+
 static void *read_files(void *data)
 {
 	struct gcr_dump *dump = data;
@@ -56,8 +74,18 @@ static void *read_files(void *data)
 		/* What is for root alone is read by root. */
 		.rights = dump->is_private ? NULL : dump->owner_rights,
 	};
+	struct gcr_errand *errand;
 	struct stat stat;
 
+	dump->read_result =
+		gcr_errand_begin(dump->daemon->quota, GCR_ERRAND_DIGEST, dump->uid,
+				 &(struct gcr_errand_wait){.is_stopped = is_stopped, .data = dump},
+				 &errand, &dump->read_error);
+	if (dump->read_result < 0)
+		return NULL;
+	options.left = leave_errand;
+	options.over = end_errand;
+	options.data = errand;
 	if (!fstatat(AT_FDCWD, dump->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
 		options.refused_device = stat.st_dev;
 	dump->read_result = gcr_file_identities_make(dump->files, dump->files_count, &options,

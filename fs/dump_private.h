@@ -10,6 +10,7 @@
 
 #include "criu-glue/opens.h"
 #include "fs/operation.h"
+#include "fs/place.h"
 #include "fs/place_name.h"
 #include "lib/file_identity.h"
 #include "lib/proc_tree.h"
@@ -28,7 +29,7 @@ struct gcr_dump {
 	struct gcr_dump_member *members; /* the root first */
 	size_t count;
 	uid_t uid; /* the root's */
-	struct gcr_quota_charge place_charge;
+	struct gcr_place_hold place_hold;
 	gid_t gid;
 	/* The owner's, who reads what is written; NULL: root, or it is for root alone. */
 	struct gcr_file_rights *owner_rights;

@@ -20,6 +20,7 @@
 #include "fs/dump_private.h"
 #include "fs/log.h"
 #include "fs/place.h"
+#include "fs/place_origin.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -134,7 +135,7 @@ static void recover_begun(const char *name, int fd, void *data)
 	pid_t root;
 
 	(void)data;
-	if (gcr_place_read_begun(fd, &root, &start_ticks) < 0)
+	if (gcr_place_origin_read_begun(fd, &root, &start_ticks) < 0)
 		return;
 	gcr_log(LOG_NOTICE, root, "was being dumped to %s by an earlier daemon, and goes on", name);
 	end_criu_of(fd);

@@ -38,6 +38,7 @@ void gcr_operation_unref(struct gcr_operation *operation)
 		gcr_process_unref(operation->tasks[i].process);
 	gcr_exchange_destroy(operation->exchange);
 	gcr_quota_release(&operation->charge);
+	gcr_quota_release(&operation->dump_charge);
 	pthread_cond_destroy(&operation->decided);
 	pthread_mutex_destroy(&operation->lock);
 	free(operation->entries);
@@ -74,6 +75,7 @@ void gcr_operation_complete(struct gcr_operation *operation)
 	pthread_mutex_unlock(&operation->lock);
 
 	gcr_quota_release(&operation->charge);
+	gcr_quota_release(&operation->dump_charge);
 	gcr_operation_answer(operation, error_number);
 	gcr_operation_answer_cancellations(operation, astray ? EIO : error_number ? 0 : EBUSY);
 
@@ -337,6 +339,9 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	}
 	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.uid,
 				operation->count, &operation->charge, error);
+	if (!result && command->verb == GCR_VERB_DUMP)
+		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.uid, 1,
+					&operation->dump_charge, error);
 	if (result < 0) {
 		pthread_mutex_unlock(&operations.lock);
 		return result;

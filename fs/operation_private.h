@@ -25,8 +25,9 @@ struct gcr_operation {
 	struct gcr_daemon *daemon;
 	struct gcr_command command;
 	struct gcr_quota_charge charge; /* its tasks, of who has written it */
-	struct gcr_exchange *exchange;	/* NULL: it is none */
-	struct gcr_operation *next;	/* guarded by operations.lock */
+	struct gcr_quota_charge dump_charge;
+	struct gcr_exchange *exchange; /* NULL: it is none */
+	struct gcr_operation *next;    /* guarded by operations.lock */
 
 	pthread_mutex_t lock;
 	pthread_cond_t decided; /* committed, or stop is set */

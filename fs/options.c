@@ -53,6 +53,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"user_places", "N", "places of one user (default 128)"},
 	{"user_store", "SIZE", "what one user may hold of the store: 64G, 50% (default 80%)"},
 	{"user_verbs", "N", "verbs of one user under way (default 512)"},
+	{"user_dumps", "N", "dumps of one user under way (default 16)"},
 	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
 	{"user_subuids", "FILE", "whose subordinate ids are whose (default /etc/subuid)"},
 	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
@@ -84,6 +85,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("user_places=%s", user_most[GCR_QUOTA_PLACES], 0),
 	OPTION("user_store=%s", user_most[GCR_QUOTA_STORE], 0),
 	OPTION("user_verbs=%s", user_most[GCR_QUOTA_VERBS], 0),
+	OPTION("user_dumps=%s", user_most[GCR_QUOTA_DUMPS], 0),
 	OPTION("user_timeout=%s", user_timeout, 0),
 	OPTION("user_subuids=%s", user_subuids, 0),
 	OPTION("swap", swap, 1),
@@ -380,6 +382,7 @@ static int set_user_limits(struct gcr_options *options)
 		[GCR_QUOTA_CONNECTIONS] = "512", [GCR_QUOTA_OPEN_FILES] = "4096",
 		[GCR_QUOTA_TEXT] = "64M",	 [GCR_QUOTA_PLACES] = "128",
 		[GCR_QUOTA_STORE] = "80%",	 [GCR_QUOTA_VERBS] = "512",
+		[GCR_QUOTA_DUMPS] = "16",
 	};
 	struct gcr_quota_limits *limits = &options->user_limits;
 	uint64_t seconds = USER_TIMEOUT_DEFAULT_SEC;

@@ -32,6 +32,7 @@ struct gcr_places {
 	pthread_mutex_t lock; /* guards the list; held while one is made */
 	struct gcr_place *list;
 	size_t count;
+	size_t begun; /* by dumps, and not yet in the list */
 	uint32_t last_serial;
 };
 
@@ -86,56 +87,12 @@ static struct gcr_place *find_locked(const struct gcr_places *places, const char
 
 /* ---- where it comes from, for a next daemon ---- */
 
-static int write_origin(int fd, const struct gcr_place_origin *origin,
-			const struct gcr_place_made *made, struct gcr_error *error)
-{
-	_cleanup_free_ char *text = NULL;
-	struct iovec part;
-
-	if (gcr_place_origin_print(origin, made, &text, &part.iov_len) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	part.iov_base = text;
-	return gcr_beneath_replace(fd, GCR_PLACE_ORIGIN_NAME, &part, 1, error);
-}
-
-/* -ENOENT; -EIO: it is not what we write; -ENOMEM, with words. made.cgroup is to be freed. */
-static int read_file(int fd, struct gcr_place_origin_file *ret_file, struct gcr_error *error)
-{
-	_cleanup_free_ void *bytes = NULL;
-	char text[GCR_PLACE_ORIGIN_BYTES_MAX];
-	size_t size;
-	int result =
-		gcr_beneath_read(fd, GCR_PLACE_ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, error);
-
-	if (result < 0)
-		return result;
-	memcpy(text, bytes, size);
-	text[size] = '\0';
-	result = gcr_place_origin_parse(text, size, ret_file);
-	return result == -EIO ? gcr_error_set(error, EIO, "what is known of it cannot be read")
-	       : result	      ? gcr_error_set(error, ENOMEM, "out of memory")
-			      : 0;
-}
-
-int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks)
-{
-	struct gcr_place_origin_file file;
-	struct gcr_error error;
-
-	if (read_file(fd, &file, &error) < 0)
-		return -EIO;
-	*ret_pid = file.origin.pid;
-	*ret_start_ticks = file.origin.start_ticks;
-	free(file.made.cgroup);
-	return 0;
-}
-
 /* What was dumped here, by the file that says so; what users have brought has none. */
 static enum gcr_state read_origin(struct gcr_place *place)
 {
 	struct gcr_place_origin_file file;
 	struct gcr_error error;
-	int result = read_file(place->fd, &file, &error);
+	int result = gcr_place_origin_read(place->fd, &file, &error);
 
 	if (result < 0)
 		return result == -ENOENT ? GCR_STATE_INCOMING : GCR_STATE_FAILED;
@@ -157,14 +114,14 @@ int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
 	pthread_mutex_lock(&place->lock);
 	origin = place->origin;
 	pthread_mutex_unlock(&place->lock);
-	return write_origin(place->fd, &origin, made, error);
+	return gcr_place_origin_write(place->fd, &origin, made, error);
 }
 
 int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made,
 			struct gcr_error *error)
 {
 	struct gcr_place_origin_file file;
-	int result = read_file(place->fd, &file, error);
+	int result = gcr_place_origin_read(place->fd, &file, error);
 
 	if (result < 0)
 		return result;
@@ -257,11 +214,22 @@ void gcr_places_destroy(struct gcr_places *places)
 	free(places);
 }
 
+/* May this user have one more? Lock: places. With words: -ENOSPC, and as of gcr_quota_take(). */
+static int take_locked(struct gcr_places *places, uid_t uid, struct gcr_quota_charge *ret_charge,
+		       struct gcr_error *error)
+{
+	struct gcr_quota *quota = places->daemon->quota;
+	size_t most = PLACES_MAX - (gcr_quota_is_limited(quota, uid) ? PLACES_ROOT : 0);
+
+	if (places->count + places->begun >= most)
+		return gcr_error_set(error, ENOSPC, "there are too many places");
+	return gcr_quota_take(quota, GCR_QUOTA_PLACES, uid, 1, ret_charge, error);
+}
+
 int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
 		   struct gcr_place **ret_place, struct gcr_error *error)
 {
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
-	bool is_limited = gcr_quota_is_limited(places->daemon->quota, uid);
 	struct gcr_store *store = places->daemon->store;
 	int result = 0;
 
@@ -270,12 +238,9 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 	pthread_mutex_lock(&places->lock);
 	if (find_locked(places, name))
 		result = -EEXIST;
-	else if (places->count >= PLACES_MAX - (is_limited ? PLACES_ROOT : 0))
-		result = gcr_error_set(error, ENOSPC, "there are too many places");
+	else
+		result = take_locked(places, uid, &charge, error);
 	/* Its own charge follows, with the list locked. */
-	if (!result)
-		result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge,
-					error);
 	gcr_quota_release(&charge);
 	if (!result)
 		result = gcr_store_make_place(store, name, uid, gid);
@@ -413,39 +378,93 @@ bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t st
 	return place;
 }
 
-int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
-		    uid_t uid, int *ret_fd, struct gcr_quota_charge *ret_charge,
-		    struct gcr_error *error)
+/* Lock: places. */
+static bool is_dump_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
 {
-	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
-	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
-	struct gcr_place *known;
-	int fd = -EEXIST;
-	int result;
+	GCR_LOCK_SCOPE(&place->lock);
+	return place->origin.pid == pid && place->origin.start_ticks == start_ticks;
+}
 
-	result = gcr_quota_take(places->daemon->quota, GCR_QUOTA_PLACES, uid, 1, &charge, error);
-	if (result < 0)
-		return result;
+/* A descriptor of the new directory; -EEXIST: the name is taken, *ret_known by what (or NULL). */
+static int try_name_locked(struct gcr_places *places, const char *name, pid_t pid,
+			   uint64_t start_ticks, struct gcr_place **ret_known)
+{
+	*ret_known = find_locked(places, name);
+	if (*ret_known && !is_name_of_locked(*ret_known, pid, start_ticks))
+		return -EEXIST;
+	return gcr_store_begin_place(places->daemon->store, name);
+}
+
+/*
+ * Likewise. Anybody can have a place of the name that a dump is going to choose: that must not
+ * keep others from their dumps.
+ */
+static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
+			pid_t pid, uint64_t start_ticks)
+{
+	struct gcr_place *known;
+	int fd = try_name_locked(places, name, pid, start_ticks, &known);
+
+	/* Of all these names one is free. */
+	for (unsigned int i = 2; i < 2 * PLACES_MAX && may_rename && fd == -EEXIST; i++) {
+		char other[GCR_PLACE_NAME_BYTES];
+
+		if (known && is_dump_of_locked(known, pid, start_ticks))
+			break;
+		snprintf(other, sizeof(other), "%.*s-%u", (int)sizeof(other) - 8, name, i);
+		fd = try_name_locked(places, other, pid, start_ticks, &known);
+		if (fd >= 0)
+			memcpy(name, other, sizeof(other));
+	}
+	return fd;
+}
+
+int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
+		    pid_t pid, uint64_t start_ticks, uid_t uid, int *ret_fd,
+		    struct gcr_place_hold *ret_hold, struct gcr_error *error)
+{
+	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
+	int fd, result;
+
 	pthread_mutex_lock(&places->lock);
-	known = find_locked(places, name);
-	if (!known || is_name_of_locked(known, pid, start_ticks))
-		fd = gcr_store_begin_place(places->daemon->store, name);
+	result = take_locked(places, uid, &ret_hold->charge, error);
+	if (result < 0) {
+		pthread_mutex_unlock(&places->lock);
+		return result;
+	}
+	places->begun++;
+	ret_hold->places = places;
+	fd = begin_locked(places, name, may_rename, pid, start_ticks);
 	pthread_mutex_unlock(&places->lock);
-	if (fd == -EEXIST)
-		return gcr_error_set(error, EEXIST,
-				     "there is a %s already: give another name=", name);
-	if (fd < 0)
-		return gcr_error_set(error, -fd, "%s cannot be made: %s", name, strerror(-fd));
-	result = write_origin(fd, &origin, NULL, error);
+	if (fd < 0) {
+		gcr_place_release(ret_hold);
+		return fd == -EEXIST
+			       ? gcr_error_set(error, EEXIST,
+					       "there is a %s already: give another name=", name)
+			       : gcr_error_set(error, -fd, "%s cannot be made: %s", name,
+					       strerror(-fd));
+	}
+	result = gcr_place_origin_write(fd, &origin, NULL, error);
 	if (result < 0) {
 		close(fd);
 		gcr_place_abort(places, name);
+		gcr_place_release(ret_hold);
 		return result;
 	}
-	*ret_charge = charge;
-	charge = (struct gcr_quota_charge){0};
 	*ret_fd = fd;
 	return 0;
+}
+
+void gcr_place_release(struct gcr_place_hold *hold)
+{
+	struct gcr_places *places = hold->places;
+
+	if (!places)
+		return;
+	hold->places = NULL;
+	gcr_quota_release(&hold->charge);
+	GCR_LOCK_SCOPE(&places->lock);
+	places->begun--;
 }
 
 void gcr_place_abort(struct gcr_places *places, const char *name)
@@ -459,7 +478,7 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 	struct gcr_store *store = places->daemon->store;
 	struct gcr_place *known;
 	bool is_its_name;
-	int result = write_origin(fd, origin, NULL, error);
+	int result = gcr_place_origin_write(fd, origin, NULL, error);
 
 	if (result < 0)
 		return result;

@@ -80,6 +80,12 @@ struct gcr_place {
 
 struct gcr_places;
 
+/* What a place that is being made takes. All zeros: nothing. */
+struct gcr_place_hold {
+	struct gcr_places *places;
+	struct gcr_quota_charge charge;
+};
+
 /* With those that earlier daemons have left. -ENOMEM; one that cannot be read is left as it is. */
 int gcr_places_create(struct gcr_daemon *daemon, struct gcr_places **ret_places);
 void gcr_places_destroy(struct gcr_places *places); /* their files stay */
@@ -110,13 +116,15 @@ int gcr_place_drop(struct gcr_place *place);
 
 /*
  * *ret_fd: its directory, with an empty `snapshot` in it; the caller's. If we die, a next daemon
- * lets the tree of this root go on. @uid is who wants it, and may have to do without: -EDQUOT.
- * *ret_charge is held until it is published, or is not to be.
- * -EEXIST, ...: with words.
+ * lets the tree of this root go on. @uid is who wants it, and may have to do without: -EDQUOT,
+ * -ENOSPC. *ret_hold (empty before) is for gcr_place_release() once it is published, or is not to
+ * be. Where @may_rename, a @name that is taken by something else than a dump of this process gets a
+ * suffix, `-2` and so on. -EEXIST, ...: with words.
  */
-int gcr_place_begin(struct gcr_places *places, const char *name, pid_t pid, uint64_t start_ticks,
-		    uid_t uid, int *ret_fd, struct gcr_quota_charge *ret_charge,
-		    struct gcr_error *error);
+int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
+		    pid_t pid, uint64_t start_ticks, uid_t uid, int *ret_fd,
+		    struct gcr_place_hold *ret_hold, struct gcr_error *error);
+void gcr_place_release(struct gcr_place_hold *hold); /* once; an empty one is allowed */
 /* @fd: its directory. With words. What has failed is to be aborted. */
 int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      const struct gcr_place_origin *origin, struct gcr_error *error);
@@ -128,11 +136,6 @@ void gcr_place_withdraw(struct gcr_places *places, const char *name);
 void gcr_place_abort(struct gcr_places *places, const char *name);
 /* Its tree has ended, or goes on if it is staying. */
 void gcr_place_ended(struct gcr_places *places, const char *name);
-/*
- * What @fd, the directory of a place that was not published by an earlier daemon, says of whose it
- * is. -EIO: nothing.
- */
-int gcr_place_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks);
 
 /* ---- what becomes of it ---- */
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/beneath.h"
 #include "lib/cleanup.h"
 
 enum word { INCOMING, DUMPED, ENDING, STAYING, RESTORING, THAWING, WORDS_COUNT };
@@ -99,4 +100,47 @@ int gcr_place_origin_parse(const char *text, size_t bytes, struct gcr_place_orig
 	if (!result)
 		*ret_file = file;
 	return result;
+}
+
+int gcr_place_origin_write(int fd, const struct gcr_place_origin *origin,
+			   const struct gcr_place_made *made, struct gcr_error *error)
+{
+	_cleanup_free_ char *text = NULL;
+	struct iovec part;
+
+	if (gcr_place_origin_print(origin, made, &text, &part.iov_len) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	part.iov_base = text;
+	return gcr_beneath_replace(fd, GCR_PLACE_ORIGIN_NAME, &part, 1, error);
+}
+
+int gcr_place_origin_read(int fd, struct gcr_place_origin_file *ret_file, struct gcr_error *error)
+{
+	_cleanup_free_ void *bytes = NULL;
+	char text[GCR_PLACE_ORIGIN_BYTES_MAX];
+	size_t size;
+	int result =
+		gcr_beneath_read(fd, GCR_PLACE_ORIGIN_NAME, sizeof(text) - 1, &bytes, &size, error);
+
+	if (result < 0)
+		return result;
+	memcpy(text, bytes, size);
+	text[size] = '\0';
+	result = gcr_place_origin_parse(text, size, ret_file);
+	return result == -EIO ? gcr_error_set(error, EIO, "what is known of it cannot be read")
+	       : result	      ? gcr_error_set(error, ENOMEM, "out of memory")
+			      : 0;
+}
+
+int gcr_place_origin_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks)
+{
+	struct gcr_place_origin_file file;
+	struct gcr_error error;
+
+	if (gcr_place_origin_read(fd, &file, &error) < 0)
+		return -EIO;
+	*ret_pid = file.origin.pid;
+	*ret_start_ticks = file.origin.start_ticks;
+	free(file.made.cgroup);
+	return 0;
 }

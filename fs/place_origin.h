@@ -31,4 +31,16 @@ int gcr_place_origin_parse(const char *text, size_t bytes, struct gcr_place_orig
 int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct gcr_place_made *made,
 			   char **ret_text, size_t *ret_bytes);
 
+/* Of the place whose directory is @fd. With words. */
+int gcr_place_origin_write(int fd, const struct gcr_place_origin *origin,
+			   const struct gcr_place_made *made, struct gcr_error *error);
+/* -ENOENT; -EIO: it is not what we write; -ENOMEM, with words. made.cgroup is to be freed. */
+int gcr_place_origin_read(int fd, struct gcr_place_origin_file *ret_file, struct gcr_error *error);
+
+/*
+ * What @fd, the directory of a place that was not published by an earlier daemon, says of whose it
+ * is. -EIO: nothing.
+ */
+int gcr_place_origin_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks);
+
 #endif

@@ -31,6 +31,7 @@ const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
 	[GCR_QUOTA_STORE] = {"store", true, EDQUOT, "bytes in the store",
 			     "thaw or pack processes, or remove places"},
 	[GCR_QUOTA_VERBS] = {"verbs", false, EAGAIN, "verbs under way", "wait for some to end"},
+	[GCR_QUOTA_DUMPS] = {"dumps", false, EAGAIN, "dumps under way", "wait for some to end"},
 };
 
 struct user {

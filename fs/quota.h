@@ -22,6 +22,7 @@ enum gcr_quota_kind {
 	GCR_QUOTA_PLACES,
 	GCR_QUOTA_STORE, /* bytes; see also struct gcr_quota_held */
 	GCR_QUOTA_VERBS, /* under way, one per process */
+	GCR_QUOTA_DUMPS, /* under way, one per tree: each is a CRIU and its connection */
 	GCR_QUOTA_KINDS_COUNT,
 };
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "fs/criu_run.h"
+#include "fs/errand.h"
 #include "fs/helper.h"
 #include "fs/restore_private.h"
 #include "lib/beneath.h"
@@ -342,6 +343,23 @@ static int check_host(struct gcr_restore *restore, struct gcr_error *error)
 	return 0;
 }
 
+static int is_stopped(void *data)
+{
+	const struct gcr_restore *restore = data;
+
+	return atomic_load(&restore->stop_reading);
+}
+
+static void leave_errand(void *data)
+{
+	gcr_errand_leave(data);
+}
+
+static void end_errand(void *data)
+{
+	gcr_errand_end(data);
+}
+
 static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest_tree *tree = restore->manifest->tree;
@@ -351,8 +369,24 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 			   : processors > (long)READERS_MAX ? READERS_MAX
 							    : (unsigned int)processors,
 	};
+	struct gcr_errand *errand;
 	struct stat stat;
+	int result;
 
+	/* The place's owner has chosen the paths. */
+	result = gcr_errand_begin(restore->daemon->quota, GCR_ERRAND_DIGEST,
+				  restore->place->stat.st_uid,
+				  &(struct gcr_errand_wait){
+					  .is_stopped = is_stopped,
+					  .data = restore,
+					  .deadline_usec = restore->deadline_usec,
+				  },
+				  &errand, error);
+	if (result < 0)
+		return result;
+	options.left = leave_errand;
+	options.over = end_errand;
+	options.data = errand;
 	options.cancel = &restore->stop_reading;
 	options.deadline_usec = restore->deadline_usec;
 	if (!fstatat(AT_FDCWD, restore->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))

@@ -53,6 +53,7 @@ struct job {
 	pthread_cond_t ended;
 	unsigned int threads; /* that work */
 	unsigned int users;   /* these and the caller */
+	bool is_left;	      /* by the caller */
 	size_t failed;	      /* the first file that has */
 	int result;
 	struct gcr_error error;
@@ -358,12 +359,16 @@ static void work(struct job *job)
 static void *run(void *argument)
 {
 	struct job *job = argument;
+	bool is_last;
 
 	work(job);
 	pthread_mutex_lock(&job->lock);
 	job->threads--;
+	is_last = !job->threads && job->is_left;
 	pthread_cond_signal(&job->ended);
 	pthread_mutex_unlock(&job->lock);
+	if (is_last && job->options.over)
+		job->options.over(job->options.data);
 	job_unref(job);
 	return NULL;
 }
@@ -415,8 +420,12 @@ static int await_end(struct job *job, const struct gcr_identity_options *options
 			cancelled_usec = now_usec;
 			atomic_store(&job->is_cancelled, true);
 		}
-		if (reason && now_usec > cancelled_usec + PATIENCE_USEC)
+		if (reason && now_usec > cancelled_usec + PATIENCE_USEC) {
+			job->is_left = true;
+			if (options->left)
+				options->left(options->data);
 			return -reason;
+		}
 		pthread_cond_clockwait(&job->ended, &job->lock, CLOCK_MONOTONIC, &until);
 	}
 	return reason && job->result == -ECANCELED ? -reason : job->result;
@@ -450,15 +459,14 @@ static struct job *job_create(const struct gcr_file_identity *files, size_t coun
 	return TAKE_PTR(job);
 }
 
+/* *ret_left: threads go on. */
 static int do_job(const struct gcr_file_identity *files, struct gcr_file_identity *made,
-		  size_t count, const struct gcr_identity_options *options, struct gcr_error *error)
+		  size_t count, const struct gcr_identity_options *options, bool *ret_left,
+		  struct gcr_error *error)
 {
 	_cleanup_(job_unref_cleanup) struct job *job = job_create(files, count, options);
-	struct gcr_error unused;
 	int result;
 
-	if (!error)
-		error = &unused;
 	if (!job)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (!count)
@@ -468,6 +476,7 @@ static int do_job(const struct gcr_file_identity *files, struct gcr_file_identit
 	if (result && !job->threads)
 		return gcr_error_set(error, ENOMEM, "cannot start a thread: %s", strerror(result));
 	result = await_end(job, options);
+	*ret_left = job->is_left; /* which only this thread sets */
 	if (result == -ETIMEDOUT)
 		return gcr_error_set(error, ETIMEDOUT,
 				     "the files that are open could not be read in time");
@@ -484,16 +493,29 @@ static int do_job(const struct gcr_file_identity *files, struct gcr_file_identit
 	return result;
 }
 
+static int do_job_and_tell(const struct gcr_file_identity *files, struct gcr_file_identity *made,
+			   size_t count, const struct gcr_identity_options *options,
+			   struct gcr_error *error)
+{
+	struct gcr_error unused;
+	bool is_left = false;
+	int result = do_job(files, made, count, options, &is_left, error ? error : &unused);
+
+	if (!is_left && options->over)
+		options->over(options->data);
+	return result;
+}
+
 int gcr_file_identities_make(struct gcr_file_identity *files, size_t count,
 			     const struct gcr_identity_options *options, struct gcr_error *error)
 {
-	return do_job(files, files, count, options, error);
+	return do_job_and_tell(files, files, count, options, error);
 }
 
 int gcr_file_identities_check(const struct gcr_file_identity *files, size_t count,
 			      const struct gcr_identity_options *options, struct gcr_error *error)
 {
-	return do_job(files, NULL, count, options, error);
+	return do_job_and_tell(files, NULL, count, options, error);
 }
 
 /* ---- lists ---- */

@@ -62,6 +62,15 @@ struct gcr_identity_options {
 	 */
 	const atomic_bool *cancel;
 	int64_t deadline_usec; /* monotonic: as if cancelled then, but -ETIMEDOUT; 0: none */
+	/*
+	 * Of the threads as a whole; either may be NULL. left() is called before the call returns
+	 * if it leaves some behind; over() once in any case, when the last has done its work:
+	 * before the call returns, or later on that thread. No locks may be waited for in them for
+	 * long.
+	 */
+	void (*left)(void *data);
+	void (*over)(void *data);
+	void *data;
 	/* Files are looked up and opened with these, not with ours; NULL: with ours. */
 	const struct gcr_file_rights *rights;
 };

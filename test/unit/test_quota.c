@@ -31,7 +31,8 @@ static const struct gcr_quota_limits few = {
 		 [GCR_QUOTA_TEXT] = 1000,
 		 [GCR_QUOTA_PLACES] = 2,
 		 [GCR_QUOTA_STORE] = 10 << 20,
-		 [GCR_QUOTA_VERBS] = 4},
+		 [GCR_QUOTA_VERBS] = 4,
+		 [GCR_QUOTA_DUMPS] = 1},
 	.timeout_usec = 60 * GCR_USEC_PER_SEC,
 };
 
@@ -97,9 +98,9 @@ static void test_limits(void)
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_VERBS, ALICE, 4, &charges[4], &error));
 	CHECK(!strcmp(shown(quota),
 		      "user 4001 connections 0/3 open_files 3/2 text_bytes 0/1000 places 0/2 "
-		      "store_bytes 0/10485760 verbs 4/4\n"
+		      "store_bytes 0/10485760 verbs 4/4 dumps 0/1\n"
 		      "user 4002 connections 0/3 open_files 2/2 text_bytes 0/1000 places 0/2 "
-		      "store_bytes 0/10485760 verbs 0/4\n"));
+		      "store_bytes 0/10485760 verbs 0/4 dumps 0/1\n"));
 	gcr_quota_get_figures(quota, &figures);
 	CHECK(figures.users == 2 && figures.refusals[GCR_QUOTA_OPEN_FILES] == 2);
 	for (int i = 0; i < 5; i++) {
