@@ -20,7 +20,7 @@
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 
-#define COPY_BYTES 65536
+#define COPY_BYTES     65536
 /* 65,530 mappings, of which a program may have no more by default, with 256 bytes each. */
 #define MAPS_BYTES_MAX (16u << 20)
 

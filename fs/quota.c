@@ -211,14 +211,14 @@ static int refuse_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_
 	name_user(owner, name);
 	/* Who asks without wanting to know the words only tries. */
 	quota->refusals[kind] += error != NULL;
-	return gcr_error_set(error, words->error,
-			     "user %s has %" PRIu64 "%s %s, and %" PRIu64
-			     "%s more would be above the limit of %" PRIu64
-			     "%s (user_%s in gpucrfs(8)): %s",
-			     name, is_mib ? held >> 20 : held, is_mib ? " MiB of" : "", words->words,
-			     is_mib ? (amount + (1 << 20) - 1) >> 20 : amount, is_mib ? " MiB" : "",
-			     is_mib ? quota->limits.most[kind] >> 20 : quota->limits.most[kind],
-			     is_mib ? " MiB" : "", words->name, words->advice);
+	return gcr_error_set(
+		error, words->error,
+		"user %s has %" PRIu64 "%s %s, and %" PRIu64
+		"%s more would be above the limit of %" PRIu64 "%s (user_%s in gpucrfs(8)): %s",
+		name, is_mib ? held >> 20 : held, is_mib ? " MiB of" : "", words->words,
+		is_mib ? (amount + (1 << 20) - 1) >> 20 : amount, is_mib ? " MiB" : "",
+		is_mib ? quota->limits.most[kind] >> 20 : quota->limits.most[kind],
+		is_mib ? " MiB" : "", words->name, words->advice);
 }
 
 static bool is_too_much(uint64_t most, uint64_t held, uint64_t amount)

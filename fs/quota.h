@@ -109,7 +109,8 @@ int gcr_quota_check_timeout(struct gcr_quota *quota, uid_t uid, int64_t timeout_
 
 /*
  * A line for each user who has something, or for @uid alone; "user UID NAME COUNT/LIMIT ...", with
- * "-" for no limit, and "container-root" for the id of GCR_QUOTA_OTHER_ROOT. @held: what the store holds, for any ids.
+ * "-" for no limit, and "container-root" for the id of GCR_QUOTA_OTHER_ROOT. @held: what the store
+ * holds, for any ids.
  */
 void gcr_quota_render(struct gcr_quota *quota, const struct gcr_quota_held *held, size_t count,
 		      bool all, uid_t uid, FILE *stream);

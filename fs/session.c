@@ -199,8 +199,8 @@ static int take_text(struct gcr_daemon *daemon, struct file *file, size_t bytes)
 	/* Else who has too much could not read why. */
 	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR;
 	struct gcr_error error;
-	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.counted, bytes,
-					   is_error ? GCR_ERROR_WORDS_MAX * OPEN_BEYOND : 0,
+	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.counted,
+					   bytes, is_error ? GCR_ERROR_WORDS_MAX * OPEN_BEYOND : 0,
 					   &file->held, &error);
 
 	if (result < 0)

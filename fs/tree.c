@@ -723,16 +723,15 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 		break;
 	case GCR_NODE_ROOT_STATUS:
 		counted = gcr_credentials_counted(caller->pid, caller->uid);
-		gcr_render_root_status(
-			daemon,
-			&(struct gcr_render_view){
-				.sees = sees,
-				.sees_place = sees_place,
-				.data = caller,
-				.uid = counted,
-				.sees_all = !counted,
-			},
-			stream);
+		gcr_render_root_status(daemon,
+				       &(struct gcr_render_view){
+					       .sees = sees,
+					       .sees_place = sees_place,
+					       .data = caller,
+					       .uid = counted,
+					       .sees_all = !counted,
+				       },
+				       stream);
 		break;
 	case GCR_NODE_ROOT_ERROR:
 		render_root_error(daemon, caller, stream);
