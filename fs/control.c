@@ -248,19 +248,20 @@ void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
 	command.rights = gcr_parties_rights(&parties);
 	if (!result) {
 		verb = gcr_verb_name(command.verb);
-		result = gcr_quota_check_timeout(daemon->quota, command.rights.uid,
+		result = gcr_quota_check_timeout(daemon->quota, command.rights.counted,
 						 command.timeout_usec, &error);
 	}
 	if (!result)
 		result = start(request, &parties, process, &command, length, nonblocking, &error);
 	if (!process)
-		gcr_refusals_note(daemon->refusals, command.rights.uid, &error);
+		gcr_refusals_note(daemon->refusals,
+				  gcr_quota_owner(daemon->quota, command.rights.counted), &error);
 	if (result >= 0)
 		return;
 	gcr_metrics_refusal(daemon->metrics, -result);
 	if (process)
-		gcr_process_report_refusal(process, command.rights.uid, verb, &error);
+		gcr_process_report_refusal(process, command.rights.counted, verb, &error);
 	else
-		report_at_root(daemon, command.rights.uid, verb, &error);
+		report_at_root(daemon, command.rights.counted, verb, &error);
 	fuse_reply_err(request, -result);
 }

@@ -16,8 +16,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "fs/quota.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_file.h"
 #include "lib/procfs.h"
 
 #define PATH_BYTES 32
@@ -41,12 +43,42 @@ static int is_in_ours(pid_t pid, const char *name, int *ret_fd)
 	return result;
 }
 
+/* Its map can be read without waiting for it. */
+static bool has_our_map(pid_t pid)
+{
+	_cleanup_free_ char *ours = NULL, *its = NULL;
+	char path[PATH_BYTES];
+
+	snprintf(path, sizeof(path), "/proc/%d/uid_map", (int)pid);
+	return gcr_file_read("/proc/self/uid_map", &ours, NULL) == 0 &&
+	       gcr_file_read(path, &its, NULL) == 0 && !strcmp(ours, its);
+}
+
+uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
+{
+	struct gcr_proc_status status;
+	int result;
+
+	if (uid)
+		return uid;
+	/* Of a process in a pid namespace below ours there are several. */
+	if (pid <= 0 || gcr_proc_status(pid, &status) < 0 || status.ns_pids_count != 1)
+		return GCR_QUOTA_OTHER_ROOT;
+	result = is_in_ours(pid, "user", NULL);
+	/* Lookers may be busy with others' processes: root of the host has to get in all the same.
+	 */
+	if (result < 0)
+		result = has_our_map(pid);
+	return result ? uid : GCR_QUOTA_OTHER_ROOT;
+}
+
 void gcr_credentials_take_ids(const struct fuse_ctx *caller,
 			      struct gcr_credentials *ret_credentials)
 {
 	*ret_credentials = (struct gcr_credentials){
 		.uid = caller->uid,
 		.gid = caller->gid,
+		.counted = gcr_credentials_counted(caller->pid, caller->uid),
 		.namespace_fd = -1,
 	};
 }
@@ -111,10 +143,14 @@ bool gcr_parties_own_place(const struct gcr_parties *parties, uid_t owner)
 struct gcr_rights gcr_parties_rights(const struct gcr_parties *parties)
 {
 	const struct gcr_credentials *opener = parties->opener, *writer = parties->writer;
+	uid_t uid = opener->uid ? opener->uid : writer->uid;
+	/* Of two roots, the one that is limited. */
+	uid_t root = opener->counted ? opener->counted : writer->counted;
 
 	return (struct gcr_rights){
-		.uid = opener->uid ? opener->uid : writer->uid,
+		.uid = uid,
 		.gid = opener->uid ? opener->gid : writer->gid,
+		.counted = uid ? uid : root,
 		.is_local = opener->is_local && writer->is_local,
 		.capabilities = opener->capabilities & writer->capabilities,
 	};

@@ -17,6 +17,7 @@ struct fuse_ctx;
 struct gcr_credentials {
 	uid_t uid; /* for access to files, in our user namespace */
 	gid_t gid;
+	uid_t counted;	       /* whose quota it uses: see gcr_credentials_counted() */
 	bool is_local;	       /* its pid namespace is ours */
 	int namespace_fd;      /* its pid namespace, where that is another; -1: ours, or unknown */
 	uint64_t capabilities; /* the effective ones; none if its user namespace is not ours */
@@ -32,6 +33,12 @@ void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials 
 void gcr_credentials_take_ids(const struct fuse_ctx *caller,
 			      struct gcr_credentials *ret_credentials);
 void gcr_credentials_finish(struct gcr_credentials *credentials);
+
+/*
+ * The id for quotas and refusals of a process with this id: its own, but GCR_QUOTA_OTHER_ROOT of
+ * root that is not in our pid and user namespaces, or cannot be seen to be.
+ */
+uid_t gcr_credentials_counted(pid_t pid, uid_t uid);
 
 /* Both of one write. */
 struct gcr_parties {
@@ -50,6 +57,7 @@ bool gcr_parties_reach(const struct gcr_parties *parties, pid_t pid);
 struct gcr_rights {
 	uid_t uid; /* root's if both are root, else of the one that is not */
 	gid_t gid;
+	uid_t counted;	       /* the same for quotas */
 	bool is_local;	       /* both are in our pid namespace */
 	uint64_t capabilities; /* those that both have */
 };

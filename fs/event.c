@@ -33,12 +33,14 @@ struct gcr_event_log {
 	size_t lines_capacity;
 	int64_t mtime_usec; /* real time */
 	struct gcr_event_reader *readers;
+	uint64_t round; /* of notifications: how many have begun */
 };
 
 struct gcr_event_reader {
 	struct gcr_event_log *log;
 	uint64_t read_end; /* the furthest byte handed out */
 	struct fuse_pollhandle *poller;
+	uint64_t poller_round; /* of the log, when the poller came */
 	struct gcr_event_reader *next;
 };
 
@@ -220,15 +222,20 @@ static size_t format_line(char *line, int64_t now_usec, const char *format, va_l
 	return length;
 }
 
-/* Take one reader's poll handle, NULL when there is none left. The caller notifies it unlocked. */
-static struct fuse_pollhandle *take_poller(struct gcr_event_log *log)
+/*
+ * Take the poll handle of a reader that came before this round, NULL when there is none left. The
+ * caller notifies it unlocked. One that polls again at once waits for the next round: else a reader
+ * could keep the caller here for ever.
+ */
+static struct fuse_pollhandle *take_poller(struct gcr_event_log *log, uint64_t round)
 {
 	struct fuse_pollhandle *poller = NULL;
 
 	pthread_mutex_lock(&log->lock);
 	for (struct gcr_event_reader *reader = log->readers; reader && !poller;
 	     reader = reader->next)
-		poller = TAKE_PTR(reader->poller);
+		if (reader->poller_round < round)
+			poller = TAKE_PTR(reader->poller);
 	pthread_mutex_unlock(&log->lock);
 	return poller;
 }
@@ -271,8 +278,12 @@ void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *form
 void gcr_event_log_notify(struct gcr_event_log *log)
 {
 	struct fuse_pollhandle *poller;
+	uint64_t round;
 
-	while ((poller = take_poller(log))) {
+	pthread_mutex_lock(&log->lock);
+	round = ++log->round;
+	pthread_mutex_unlock(&log->lock);
+	while ((poller = take_poller(log, round))) {
 		fuse_lowlevel_notify_poll(poller);
 		fuse_pollhandle_destroy(poller);
 	}
@@ -365,6 +376,7 @@ bool gcr_event_reader_poll(struct gcr_event_reader *reader, struct fuse_pollhand
 	if (handle) {
 		old = reader->poller;
 		reader->poller = handle;
+		reader->poller_round = reader->log->round;
 	}
 	pthread_mutex_unlock(&reader->log->lock);
 	if (old)

@@ -356,6 +356,24 @@ void gcr_folder_forget(struct gcr_folder *folder, uint32_t item, uint64_t count)
 	pthread_mutex_unlock(&folder->lock);
 }
 
+/*
+ * No file gets these bits. A write, a truncation and a chown(2) would have to take them away again,
+ * and the mount is nosuid: so nothing needs them. A directory gives its group on by S_ISGID.
+ */
+static mode_t mode_of(mode_t mode, mode_t type)
+{
+	return mode & 07777 & ~(mode_t)(S_ISDIR(type) ? S_ISUID : S_ISUID | S_ISGID);
+}
+
+static int change_mode(int fd, mode_t mode)
+{
+	struct stat stat;
+
+	if (fstat(fd, &stat) < 0 || fchmod(fd, mode_of(mode, stat.st_mode)) < 0)
+		return -errno;
+	return 0;
+}
+
 int gcr_folder_give(const struct gcr_folder *folder, int parent_fd, int fd, mode_t mode, uid_t uid,
 		    gid_t gid)
 {
@@ -368,7 +386,7 @@ int gcr_folder_give(const struct gcr_folder *folder, int parent_fd, int fd, mode
 	if (folder->gives_away && fchown(fd, uid, gid) < 0)
 		return -errno;
 	/* Whatever our umask has made of it. */
-	return fchmod(fd, mode & 07777) < 0 ? -errno : 0;
+	return change_mode(fd, mode);
 }
 
 static int mkdir_locked(struct gcr_folder *folder, uint32_t parent, const char *name, mode_t mode,
@@ -675,11 +693,15 @@ int gcr_folder_stat(struct gcr_folder *folder, uint32_t item, struct stat *ret_s
 /* By a descriptor, also of what has no name any more. */
 static int set_by_fd(const struct gcr_folder_attributes *attributes, int fd)
 {
+	int result = 0;
+
 	if ((attributes->uid != (uid_t)-1 || attributes->gid != (gid_t)-1) &&
 	    fchown(fd, attributes->uid, attributes->gid) < 0)
 		return -errno;
-	if (attributes->has_mode && fchmod(fd, attributes->mode & 07777) < 0)
-		return -errno;
+	if (attributes->has_mode)
+		result = change_mode(fd, attributes->mode);
+	if (result < 0)
+		return result;
 	return futimens(fd, attributes->times) < 0 ? -errno : 0;
 }
 
@@ -714,7 +736,8 @@ static int set_by_name(const struct gcr_folder_attributes *attributes, int paren
 	if ((attributes->uid != (uid_t)-1 || attributes->gid != (gid_t)-1) &&
 	    fchownat(parent_fd, name, attributes->uid, attributes->gid, AT_SYMLINK_NOFOLLOW) < 0)
 		return -errno;
-	if (attributes->has_mode && fchmodat(parent_fd, name, attributes->mode & 07777, 0) < 0)
+	if (attributes->has_mode &&
+	    fchmodat(parent_fd, name, mode_of(attributes->mode, stat.st_mode), 0) < 0)
 		return -errno;
 	return utimensat(parent_fd, name, attributes->times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }

@@ -20,7 +20,9 @@
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 
-#define COPY_BYTES 65536
+#define COPY_BYTES     65536
+/* 65,530 mappings, of which a program may have no more by default, with 256 bytes each. */
+#define MAPS_BYTES_MAX (16u << 20)
 
 static struct gcr_message message;
 static struct gcr_looker_request request;
@@ -68,9 +70,10 @@ static int give(const char *text, size_t bytes)
 	return 0;
 }
 
-/* A part at a time: maps can be large. */
+/* A part at a time: maps can be large, but not as large as their program likes. */
 static int copy_file(void)
 {
+	bool is_maps = !strcmp(request.name, "maps");
 	static char buffer[COPY_BYTES];
 	_cleanup_close_ int fd = -1;
 	int r = gcr_proc_open_file(request.pid, request.name, &fd);
@@ -84,6 +87,8 @@ static int copy_file(void)
 			return got < 0 ? gcr_proc_error(errno) : 0;
 		r = write_all(message.fds[0], buffer, (size_t)got);
 		reply.head.bytes += (size_t)got;
+		if (is_maps && reply.head.bytes > MAPS_BYTES_MAX)
+			r = r < 0 ? r : -EFBIG;
 	}
 	return r;
 }

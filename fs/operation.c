@@ -337,7 +337,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 		*ret_done = true;
 		return 0;
 	}
-	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.uid,
+	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.counted,
 				operation->count, &operation->charge, error);
 	if (!result && command->verb == GCR_VERB_DUMP)
 		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.uid, 1,

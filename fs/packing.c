@@ -588,7 +588,7 @@ static int start_locked(struct gcr_packing *packing, struct gcr_process *const *
 	packing->detached = !waiter;
 	if (!result)
 		result = gcr_quota_take(packing->daemon->quota, GCR_QUOTA_VERBS,
-					packing->command.rights.uid, packing->count,
+					packing->command.rights.counted, packing->count,
 					&packing->charge, error);
 	if (!result)
 		result = take_store_locked(packing, error);

@@ -124,6 +124,10 @@ struct gcr_process {
 	bool has_steady_pool;		  /* the store knows what it would need now */
 	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
 	bool has_pool_gpu;
+	/* The sampler's alone: when it asks the library again that has not answered, and after
+	 * what. */
+	int64_t ask_again_usec;	    /* monotonic */
+	int64_t ask_wait_usec;	    /* 0: it has answered */
 	int64_t recover_again_usec; /* monotonic: not before this by itself; 0: at any time */
 	/* The worker that has registered the files, its snapshot's or its pool's; 0: none has. */
 	pid_t pinned_by;

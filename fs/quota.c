@@ -20,6 +20,7 @@
 /* Of the daemon's descriptors: what is left to itself and root. */
 #define RESERVE_SHARE 4
 #define RESERVE_MOST  8192
+#define NAME_BYTES    16 /* of a user */
 
 const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
 	[GCR_QUOTA_CONNECTIONS] = {"connections", false, EAGAIN, "connections to the socket",
@@ -109,7 +110,7 @@ void gcr_quota_lower(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t
 
 static uid_t owner_locked(struct gcr_quota *quota, uid_t uid)
 {
-	if (!uid)
+	if (!uid || uid == GCR_QUOTA_OTHER_ROOT)
 		return uid;
 	gcr_subuids_refresh(quota->subuids, false);
 	return gcr_subuids_owner(quota->subuids, uid);
@@ -192,23 +193,33 @@ static int check_descriptors(const struct gcr_quota *quota, struct gcr_error *er
 			     quota->descriptors_max);
 }
 
+/* For a status, and for words: without blanks. */
+static void name_user(uid_t owner, char name[NAME_BYTES])
+{
+	if (owner == GCR_QUOTA_OTHER_ROOT)
+		snprintf(name, NAME_BYTES, "container-root");
+	else
+		snprintf(name, NAME_BYTES, "%u", (unsigned int)owner);
+}
+
 static int refuse_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t owner,
 			 uint64_t held, uint64_t amount, struct gcr_error *error)
 {
 	const struct gcr_quota_kind_words *words = &gcr_quota_kinds[kind];
 	bool is_mib = words->is_bytes;
+	char name[NAME_BYTES];
 
+	name_user(owner, name);
 	/* Who asks without wanting to know the words only tries. */
 	quota->refusals[kind] += error != NULL;
-	return gcr_error_set(error, words->error,
-			     "user %u has %" PRIu64 "%s %s, and %" PRIu64
-			     "%s more would be above the limit of %" PRIu64
-			     "%s (user_%s in gpucrfs(8)): %s",
-			     (unsigned int)owner, is_mib ? held >> 20 : held,
-			     is_mib ? " MiB of" : "", words->words,
-			     is_mib ? (amount + (1 << 20) - 1) >> 20 : amount, is_mib ? " MiB" : "",
-			     is_mib ? quota->limits.most[kind] >> 20 : quota->limits.most[kind],
-			     is_mib ? " MiB" : "", words->name, words->advice);
+	return gcr_error_set(
+		error, words->error,
+		"user %s has %" PRIu64 "%s %s, and %" PRIu64
+		"%s more would be above the limit of %" PRIu64 "%s (user_%s in gpucrfs(8)): %s",
+		name, is_mib ? held >> 20 : held, is_mib ? " MiB of" : "", words->words,
+		is_mib ? (amount + (1 << 20) - 1) >> 20 : amount, is_mib ? " MiB" : "",
+		is_mib ? quota->limits.most[kind] >> 20 : quota->limits.most[kind],
+		is_mib ? " MiB" : "", words->name, words->advice);
 }
 
 static bool is_too_much(uint64_t most, uint64_t held, uint64_t amount)
@@ -329,7 +340,10 @@ int gcr_quota_check_timeout(struct gcr_quota *quota, uid_t uid, int64_t timeout_
 
 static void render_user(const struct gcr_quota *quota, const struct user *user, FILE *stream)
 {
-	fprintf(stream, "user %u", (unsigned int)user->uid);
+	char name[NAME_BYTES];
+
+	name_user(user->uid, name);
+	fprintf(stream, "user %s", name);
 	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++) {
 		fprintf(stream, " %s%s %" PRIu64, gcr_quota_kinds[i].name,
 			gcr_quota_kinds[i].is_bytes ? "_bytes" : "", user->counts[i]);

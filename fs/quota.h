@@ -2,7 +2,8 @@
 /*
  * Quotas: how much of the daemon one user may have at a time, and how much each has. Subordinate
  * ids (fs/subuid.h) count for the user whose they are. Root, and the user whom the daemon runs as,
- * are neither limited nor counted.
+ * are neither limited nor counted. Root of a container that has no user namespace of its own has
+ * root's id here: see GCR_QUOTA_OTHER_ROOT.
  */
 #ifndef GCR_FS_QUOTA_H
 #define GCR_FS_QUOTA_H
@@ -35,6 +36,12 @@ struct gcr_quota_kind_words {
 	const char *advice;
 };
 extern const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT];
+
+/*
+ * All processes with root's id that are not in our pid and user namespaces: one user, with the
+ * limits of any other. No user has this id. gcr_credentials_counted() finds out who it is.
+ */
+#define GCR_QUOTA_OTHER_ROOT ((uid_t)-1)
 
 struct gcr_quota_limits {
 	uint64_t most[GCR_QUOTA_KINDS_COUNT]; /* 0: no limit */
@@ -103,7 +110,8 @@ int gcr_quota_check_timeout(struct gcr_quota *quota, uid_t uid, int64_t timeout_
 
 /*
  * A line for each user who has something, or for @uid alone; "user UID NAME COUNT/LIMIT ...", with
- * "-" for no limit. @held: what the store holds, for any ids.
+ * "-" for no limit, and "container-root" for the id of GCR_QUOTA_OTHER_ROOT. @held: what the store
+ * holds, for any ids.
  */
 void gcr_quota_render(struct gcr_quota *quota, const struct gcr_quota_held *held, size_t count,
 		      bool all, uid_t uid, FILE *stream);

@@ -18,6 +18,7 @@
 #include "fs/log.h"
 #include "fs/loop.h"
 #include "fs/peer.h"
+#include "fs/credentials.h"
 #include "fs/process.h"
 #include "fs/quota.h"
 #include "fs/sampler.h"
@@ -264,7 +265,10 @@ static void sweep(struct gcr_registry *registry)
 			drop(registry, &registry->connections[i]);
 }
 
-/* A place in the table for a connection of @uid, NULL. Users together leave some to root. */
+/*
+ * A place in the table for a connection of @uid (see gcr_credentials_counted()), NULL. Users
+ * together leave some to root.
+ */
 static struct connection *find_place(struct gcr_registry *registry, uid_t uid)
 {
 	bool is_limited = gcr_quota_is_limited(registry->daemon->quota, uid);
@@ -305,6 +309,7 @@ static void handle_listener(void *context, uint32_t number)
 	_cleanup_(gcr_peer_finish) struct gcr_peer peer = {.pidfd = -1};
 	struct connection *connection;
 	struct gcr_error error;
+	uid_t counted;
 
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
 		turn_away(registry);
@@ -316,10 +321,14 @@ static void handle_listener(void *context, uint32_t number)
 	}
 	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
 		return;
-	connection = take_place(registry, peer.uid, &charge, &error);
+	counted = gcr_credentials_counted(peer.pid, peer.uid);
+	/* Another process may have its number by now: one that is not limited, too. */
+	if (!gcr_peer_is_alive(&peer))
+		return;
+	connection = take_place(registry, counted, &charge, &error);
 	if (!connection) {
 		sweep(registry);
-		connection = take_place(registry, peer.uid, &charge, &error);
+		connection = take_place(registry, counted, &charge, &error);
 	}
 	if (!connection) {
 		complain(registry, peer.pid, error.words);

@@ -89,11 +89,14 @@ static void look(struct gcr_process *process, struct view *view)
 {
 	struct gcr_snapshot *snapshot;
 	struct gcr_proc_stat stat;
+	/* Before locking: a silent process makes this wait, and verbs wait for the lock. */
+	bool has_stat = gcr_process_state(process) != GCR_STATE_GONE &&
+			!gcr_proc_stat(process->pid, &stat) &&
+			stat.start_ticks == process->start_ticks;
 
 	*view = (struct view){.process = process, .verb = "-", .phase = "-"};
 	pthread_mutex_lock(&process->lock);
-	if (process->state != GCR_STATE_GONE && !gcr_proc_stat(process->pid, &stat) &&
-	    stat.start_ticks == process->start_ticks)
+	if (has_stat && process->state != GCR_STATE_GONE)
 		memcpy(process->comm, stat.comm, sizeof(process->comm));
 	view->state = process->state;
 	view->state_since_usec = process->state_since_usec;

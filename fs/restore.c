@@ -571,7 +571,7 @@ void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
 		verb = gcr_verb_name(command.verb);
 		command.writer = fuse_req_ctx(request)->pid;
 		command.rights = gcr_parties_rights(parties);
-		result = gcr_quota_check_timeout(place->daemon->quota, command.rights.uid,
+		result = gcr_quota_check_timeout(place->daemon->quota, command.rights.counted,
 						 command.timeout_usec, &error);
 	}
 	if (!result) {

@@ -28,38 +28,90 @@ GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 #define STEADY_SAMPLES 3
 /* What a running program's agent may take for an answer that needs no GPU. */
 #define ANSWER_USEC    (1 * GCR_USEC_PER_SEC)
+/* One that gives none is left alone for so long; each time for twice as long as before. */
+#define PAUSE_USEC     (1 * GCR_USEC_PER_SEC)
+#define PAUSE_MAX_USEC (64 * GCR_USEC_PER_SEC)
+#define OWNERS_MAX     64 /* whose waits are counted apart */
+
+/* How long a pass has waited for the libraries of a user. */
+struct wait {
+	uid_t owner;
+	int64_t usec;
+};
 
 struct gcr_sampler {
 	struct gcr_daemon *daemon;
 	pthread_t thread;
-	unsigned int workers_ended; /* the thread's: as it last looked */
+	unsigned int workers_ended;    /* the thread's: as it last looked */
+	struct wait waits[OWNERS_MAX]; /* likewise, of this pass */
+	size_t waits_count;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool woken;
 	bool stopping;
 };
 
+/* The entry of its owner; those beyond the table share the last one. */
+static struct wait *wait_of(struct gcr_sampler *sampler, struct gcr_process *process)
+{
+	uid_t owner = gcr_process_event_owner(process);
+	size_t i = 0;
+
+	while (i < sampler->waits_count && sampler->waits[i].owner != owner)
+		i++;
+	if (i == OWNERS_MAX)
+		return &sampler->waits[OWNERS_MAX - 1];
+	if (i == sampler->waits_count)
+		sampler->waits[sampler->waits_count++] = (struct wait){.owner = owner};
+	return &sampler->waits[i];
+}
+
+/* It was asked at that time. The silent ones of one user must not hold up everybody's pass. */
+static void note_answer(struct gcr_process *process, struct wait *wait, int64_t asked_usec,
+			int result)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	wait->usec += now_usec - asked_usec;
+	if (!result) {
+		process->ask_wait_usec = 0;
+		return;
+	}
+	process->ask_wait_usec = process->ask_wait_usec ? 2 * process->ask_wait_usec : PAUSE_USEC;
+	if (process->ask_wait_usec > PAUSE_MAX_USEC)
+		process->ask_wait_usec = PAUSE_MAX_USEC;
+	process->ask_again_usec = now_usec + process->ask_wait_usec;
+}
+
 /*
  * One request to a library that is no verb's. The answer's descriptors are the caller's. As long as
  * we have the link no verb comes forward: what @is_wanted (may be NULL) finds then stays so.
+ * -EAGAIN: not now, too, where it or others of its user have been silent.
  */
-static int ask(struct gcr_process *process, uint16_t type, struct gcr_message *message,
-	       bool (*is_wanted)(struct gcr_process *))
+static int ask(struct gcr_sampler *sampler, struct gcr_process *process, uint16_t type,
+	       struct gcr_message *message, bool (*is_wanted)(struct gcr_process *))
 {
+	struct wait *wait = wait_of(sampler, process);
+	int64_t asked_usec = gcr_clock_usec();
 	struct gcr_link *link = NULL;
 	struct gcr_error error;
 	int result;
 
+	if (wait->usec >= ANSWER_USEC ||
+	    (process->ask_wait_usec && asked_usec < process->ask_again_usec))
+		return -EAGAIN;
 	result = gcr_link_take(process, 0, &link, &error);
 	if (result < 0)
 		return result;
-	if (is_wanted && !is_wanted(process))
-		result = -EAGAIN;
-	if (!result)
-		result = gcr_link_request(link, type, NULL, 0, NULL, 0, &error);
+	if (is_wanted && !is_wanted(process)) {
+		gcr_link_put(link);
+		return -EAGAIN;
+	}
+	result = gcr_link_request(link, type, NULL, 0, NULL, 0, &error);
 	if (!result)
 		result = gcr_link_receive(link, ANSWER_USEC, message);
 	gcr_link_put(link);
+	note_answer(process, wait, asked_usec, result);
 	if (!result && message->header.type != GCR_MESSAGE_RESULT) {
 		gcr_message_close_fds(message);
 		result = -EPROTO;
@@ -81,7 +133,7 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	size_t count = 0;
 	bool has_gpu;
 
-	if (ask(process, GCR_MESSAGE_LIST, message, NULL) < 0)
+	if (ask(sampler, process, GCR_MESSAGE_LIST, message, NULL) < 0)
 		return;
 	gcr_message_payload(message, &answer, sizeof(answer));
 	if (answer.error) {
@@ -132,9 +184,11 @@ static bool is_uncommitted(struct gcr_process *process)
 	return is_frozen && !gcr_link_facts(process, &facts) && facts.phase == GCR_PRELOAD_HANDED;
 }
 
-static void tell_commit(struct gcr_process *process, struct gcr_message *message)
+static void tell_commit(struct gcr_sampler *sampler, struct gcr_process *process,
+			struct gcr_message *message)
 {
-	if (is_uncommitted(process) && !ask(process, GCR_MESSAGE_COMMIT, message, is_uncommitted))
+	if (is_uncommitted(process) &&
+	    !ask(sampler, process, GCR_MESSAGE_COMMIT, message, is_uncommitted))
 		gcr_message_close_fds(message);
 }
 
@@ -171,7 +225,7 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	pthread_mutex_unlock(&process->lock);
 	if (facts.wanting)
 		gcr_wanted_look(process);
-	tell_commit(process, message);
+	tell_commit(sampler, process, message);
 	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||
 	    facts.phase == GCR_PRELOAD_INCOMING)
 		gcr_recover_late(process);
@@ -190,6 +244,7 @@ static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
 	size_t count = 0;
 	bool any = false;
 
+	sampler->waits_count = 0;
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
 		ended += gcr_helpers_workers_ended(sampler->daemon->vendors[i].helpers);
 	if (gcr_processes_list(sampler->daemon->processes, &list, &count) < 0)

@@ -178,17 +178,18 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	}
 }
 
-static int take_open(struct gcr_daemon *daemon, uid_t uid, struct file *file)
+static int take_open(struct gcr_daemon *daemon, struct file *file)
 {
 	/* Where the words are can be read all the same. */
 	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR ||
 			gcr_node_kind(file->node) == GCR_NODE_ROOT_STATUS;
 	struct gcr_error error;
-	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_OPEN_FILES, uid, 1,
-					   is_error ? OPEN_BEYOND : 0, &file->opened, &error);
+	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_OPEN_FILES,
+					   file->opener.counted, 1, is_error ? OPEN_BEYOND : 0,
+					   &file->opened, &error);
 
 	if (result < 0)
-		gcr_session_tell_refusal(daemon, uid, &error);
+		gcr_session_tell_refusal(daemon, file->opener.counted, &error);
 	return result;
 }
 
@@ -198,12 +199,12 @@ static int take_text(struct gcr_daemon *daemon, struct file *file, size_t bytes)
 	/* Else who has too much could not read why. */
 	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR;
 	struct gcr_error error;
-	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.uid, bytes,
-					   is_error ? GCR_ERROR_WORDS_MAX * OPEN_BEYOND : 0,
+	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.counted,
+					   bytes, is_error ? GCR_ERROR_WORDS_MAX * OPEN_BEYOND : 0,
 					   &file->held, &error);
 
 	if (result < 0)
-		gcr_session_tell_refusal(daemon, file->opener.uid, &error);
+		gcr_session_tell_refusal(daemon, file->opener.counted, &error);
 	return result;
 }
 
@@ -220,15 +221,14 @@ static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct fi
 		return -ENOMEM;
 	atomic_init(&file->references, 1);
 	file->node = node;
-	file->opener.namespace_fd = -1;
-	result = take_open(daemon, caller->uid, file);
-	if (result < 0)
-		return result;
 	/* It may be handed on: what is written by it is judged by both. */
 	if (gcr_node_is_ctl(kind) && (flags & O_ACCMODE) != O_RDONLY)
 		gcr_credentials_take(caller, &file->opener);
 	else
 		gcr_credentials_take_ids(caller, &file->opener);
+	result = take_open(daemon, file);
+	if (result < 0)
+		return result;
 	result = gcr_tree_process(daemon, node, &file->process);
 	if (result < 0 && result != -EINVAL)
 		return result;

@@ -18,9 +18,11 @@ GCR_DEFINE_CLEANUP(struct gcr_folder_file *, gcr_folder_close);
 
 void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error)
 {
-	gcr_refusals_note(daemon->refusals, uid, error);
-	gcr_refusals_log(daemon->refusals, gcr_quota_owner(daemon->quota, uid), 0, "%s: %s",
-			 gcr_error_name(error->number), error->words);
+	uid_t owner = gcr_quota_owner(daemon->quota, uid);
+
+	gcr_refusals_note(daemon->refusals, owner, error);
+	gcr_refusals_log(daemon->refusals, owner, 0, "%s: %s", gcr_error_name(error->number),
+			 error->words);
 }
 
 /* A change has been refused to the user: why, if he holds too much of the store. */

@@ -7,12 +7,14 @@
 #include <limits.h>
 #include <string.h>
 
+#include "fs/credentials.h"
 #include "fs/criu_run.h"
 #include "fs/event.h"
 #include "fs/gpus.h"
 #include "fs/place.h"
 #include "fs/log.h"
 #include "fs/metrics.h"
+#include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/render.h"
 #include "fs/scan.h"
@@ -688,13 +690,17 @@ static void render_process_log(struct gcr_daemon *daemon, struct gcr_process *pr
 static void render_root_error(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 			      FILE *stream)
 {
-	if (caller->uid || gcr_tree_is_local(caller))
-		gcr_refusals_render(daemon->refusals, caller->uid, stream);
+	uid_t counted = gcr_credentials_counted(caller->pid, caller->uid);
+
+	if (counted != GCR_QUOTA_OTHER_ROOT)
+		gcr_refusals_render(daemon->refusals, gcr_quota_owner(daemon->quota, counted),
+				    stream);
 }
 
 void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
 		     struct gcr_process *process, FILE *stream)
 {
+	uid_t counted;
 	uint32_t number = gcr_node_number(node);
 	struct gcr_place *place = NULL;
 
@@ -716,16 +722,16 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 		gcr_place_unref(place);
 		break;
 	case GCR_NODE_ROOT_STATUS:
-		gcr_render_root_status(
-			daemon,
-			&(struct gcr_render_view){
-				.sees = sees,
-				.sees_place = sees_place,
-				.data = caller,
-				.uid = caller->uid,
-				.sees_all = !caller->uid && gcr_tree_is_local(caller),
-			},
-			stream);
+		counted = gcr_credentials_counted(caller->pid, caller->uid);
+		gcr_render_root_status(daemon,
+				       &(struct gcr_render_view){
+					       .sees = sees,
+					       .sees_place = sees_place,
+					       .data = caller,
+					       .uid = counted,
+					       .sees_all = !counted,
+				       },
+				       stream);
 		break;
 	case GCR_NODE_ROOT_ERROR:
 		render_root_error(daemon, caller, stream);

@@ -63,14 +63,12 @@ static bool is_ancestor(pid_t ancestor, pid_t pid)
 	return false;
 }
 
-/* Siblings are the ranks of one launcher, unless they are init's. */
-static bool is_of_one_tree(pid_t one, pid_t other)
+/*
+ * Siblings count only as processes of one user: they may be the ranks of one launcher, but also
+ * orphans of several users, whose init, a container's too, has adopted them.
+ */
+static bool is_of_one_line(pid_t one, pid_t other)
 {
-	struct gcr_proc_stat stat, other_stat;
-
-	if (gcr_proc_stat(one, &stat) == 0 && gcr_proc_stat(other, &other_stat) == 0 &&
-	    stat.parent > 1 && stat.parent == other_stat.parent)
-		return true;
 	return is_ancestor(one, other) || is_ancestor(other, one);
 }
 
@@ -115,7 +113,7 @@ static int check_other(struct gcr_process *process, const struct signs *signs,
 
 	if (other == process || shares_nothing(other) ||
 	    (!is_of_one_user(process->pid, other->pid) &&
-	     !is_of_one_tree(process->pid, other->pid)))
+	     !is_of_one_line(process->pid, other->pid)))
 		return 0;
 	r = look(other->pid, &there);
 	if (r == -ESRCH)

@@ -417,8 +417,12 @@ static int each_line_of_maps(pid_t pid, int (*visit)(char *line, void *data), vo
 	}
 }
 
+/* Of names that are kept in mind. Few programs have more: names after these are visited again. */
+#define NAMES_BYTES_MAX (1u << 20)
+
 struct mappings {
 	void *seen; /* few lines name a new file */
+	size_t seen_bytes;
 	int (*visit)(const char *path, void *data);
 	void *data;
 };
@@ -432,10 +436,13 @@ static int visit_new_file(char *line, void *data)
 	/* "[heap]", "[anon:...]" and the like are no files */
 	if (*name == '\0' || *name == '[' || tfind(name, &mappings->seen, compare_strings))
 		return 0;
-	copy = strdup(name);
-	if (!copy || !tsearch(copy, &mappings->seen, compare_strings))
-		return -ENOMEM;
-	copy = NULL; /* the tree's */
+	if (mappings->seen_bytes < NAMES_BYTES_MAX) {
+		copy = strdup(name);
+		if (!copy || !tsearch(copy, &mappings->seen, compare_strings))
+			return -ENOMEM;
+		mappings->seen_bytes += strlen(copy);
+		copy = NULL; /* the tree's */
+	}
 	return mappings->visit(name, mappings->data);
 }
 

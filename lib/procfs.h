@@ -84,7 +84,10 @@ int gcr_proc_poke(pid_t pid, uintptr_t address, uint32_t value);
 #define GCR_PROC_SAME_MAX 512 /* @count at most */
 int gcr_proc_same_files(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same);
 
-/* Calls @visit with every distinct mapped file's path in /proc/PID/maps, likewise. */
+/*
+ * Calls @visit with every mapped file's path in /proc/PID/maps, likewise. Each is visited once, but
+ * where a program has mapped files with more than 1 MiB of paths, some are visited several times.
+ */
 int gcr_proc_each_mapping(pid_t pid, int (*visit)(const char *path, void *data), void *data);
 
 /*

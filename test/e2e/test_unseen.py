@@ -216,7 +216,8 @@ def test_launcher():
 
 
 def test_users():
-    """Another user's processes are no matter, unless they are of the same tree."""
+    """Another user's processes are no matter, unless one is below the other: a parent in common may
+    be an init, which has adopted both."""
     needs_cuda('programs without the library')
     if not harness.is_root():
         raise harness.Skip('needs root')
@@ -225,15 +226,19 @@ def test_users():
         other = start(machine, uid=OTHER_UID)
         cycle(machine, one)
         cycle(machine, other)
-        # A launcher's, of two users.
+        # Children of one process, which are of two users.
         sibling = Sharer(machine, preloaded=False)
         sibling.must(f'map {library(machine, "libnccl.so.2")}')
         another = Sharer(machine, preloaded=False, uid=OTHER_UID)
         another.must(f'map {library(machine, "libnccl.so.2")}')
         end(one)
         end(other)
+        machine.must(sibling.pid, 'freeze')
+        machine.must(sibling.pid, 'thaw')
+        third = Sharer(machine, preloaded=False)
+        third.must(f'map {library(machine, "libnccl.so.2")}')
         equal(machine.write(sibling.pid, 'freeze'), 'EOPNOTSUPP')
-        check(f'process {another.pid} ' in machine.error(sibling.pid), machine.error(sibling.pid))
+        check(f'process {third.pid} ' in machine.error(sibling.pid), machine.error(sibling.pid))
 
 
 if __name__ == '__main__':

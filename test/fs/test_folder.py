@@ -172,6 +172,20 @@ def test_attributes():
         os.utime(place, ns=(11, 13))
         equal([oct(os.stat(place).st_mode), os.stat(place).st_mtime_ns],
               [oct(stat.S_IFDIR | 0o711), 13])
+        # Bits of a set-user-ID program are for no file here: a write would have to clear them.
+        os.fchmod(fd, 0o6755)
+        equal(oct(os.fstat(fd).st_mode), oct(stat.S_IFREG | 0o755))
+        os.chmod(path, 0o4755)
+        equal(oct(os.stat(path).st_mode), oct(stat.S_IFREG | 0o755))
+        other = os.open(path + '2', os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o6777)
+        equal(os.fstat(other).st_mode & 0o6000, 0)
+        os.close(other)
+        os.chmod(path + '2', 0o2644)
+        equal(oct(os.stat(path + '2').st_mode), oct(stat.S_IFREG | 0o644))
+        os.chmod(f'{place}/directory', 0o2750)
+        equal(oct(os.stat(f'{place}/directory').st_mode), oct(stat.S_IFDIR | 0o2750))
+        check(os.statvfs(place).f_flag & os.ST_NOSUID, 'the mount is not nosuid')
+        os.unlink(path + '2')
         if harness.is_root():
             os.chown(path, NOBODY, NOBODY)
             equal([os.stat(path).st_uid, os.fstat(fd).st_gid], [NOBODY, NOBODY])

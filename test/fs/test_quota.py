@@ -19,6 +19,7 @@ import vendor
 from harness import MIB, Machine, Skip, check, equal, error_of, name_of, same_for_both, wait_for
 
 ALICE, BOB = 4001, 4002
+CLONE_NEWPID = 0x20000000
 FIRST_SUBUID = 100000
 WHY = 'what one user may have'
 
@@ -39,7 +40,7 @@ class Held:
     """What a process of a user has got: `found` is what take() returned. It keeps all of it until
     it is let go of."""
 
-    def __init__(self, uid, take):
+    def __init__(self, uid, take, enter=None):
         from_child, to_us = os.pipe()
         their_end, self.end = os.pipe()
         self.pid = os.fork()
@@ -49,6 +50,8 @@ class Held:
                 os.close(self.end)
                 os.close(from_child)
                 resource.setrlimit(resource.RLIMIT_NOFILE, (12000, 12000))
+                if enter:
+                    enter()
                 become(uid)
                 found = take()
                 os.write(to_us, json.dumps(found).encode() + b'\n')
@@ -78,11 +81,11 @@ class Held:
 
 @contextlib.contextmanager
 def holding():
-    """take(uid, call) makes a Held; all of them are let go of at the end."""
+    """take(uid, call, enter) makes a Held; all of them are let go of at the end."""
     held = []
 
-    def take(uid, call):
-        held.append(Held(uid, call))
+    def take(uid, call, enter=None):
+        held.append(Held(uid, call, enter))
         return held[-1]
 
     try:
@@ -92,9 +95,20 @@ def holding():
             one.let_go()
 
 
-def by(uid, call):
+def enter_container():
+    """A pid namespace of its own, and no user namespace: its root has root's id."""
+    if harness.LIBC.unshare(CLONE_NEWPID):
+        raise OSError(errno.ENOSYS, 'unshare')
+    pid = os.fork()
+    if pid:
+        os.closerange(3, 1000)
+        os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def by(uid, call, enter=None):
     """What a process of this user gets, which ends at once."""
-    held = Held(uid, call)
+    held = Held(uid, call, enter)
     held.let_go()
     return held.found
 
@@ -346,6 +360,89 @@ def test_connections():
         for demo in demos:
             demo.end(signal.SIGKILL)
         wait_nothing(machine)
+
+
+def test_root_of_container():
+    """He has the id of root, and the limits of a user; all containers together."""
+    need_root()
+    with user_machine(',user_connections=20,user_open_files=50,user_text=1M') as machine, \
+            holding() as take:
+        machine.start()
+        demo = machine.ready_demo()
+        machine.wait_status(demo.pid, 'registered', 'yes')
+
+        def open_many(times, name='metrics'):
+            return lambda: as_often_as(times, lambda: os.open(machine.path(name), os.O_RDONLY))
+
+        def connect_many():
+            peers = [connect(machine) for _ in range(60)]
+            wait_for(lambda: count_open(peers) <= 20, 'the others to be dropped')
+            by.kept = peers
+            return count_open(peers)
+
+        first = take(0, open_many(200), enter_container)
+        equal(first.found, [50, ['EMFILE']])
+        equal(take(0, open_many(20), enter_container).found, [0, ['EMFILE']], 'another container')
+        equal(take(0, connect_many, enter_container).found, 20)
+        found = shown(machine.read('status'), 'container-root')
+        equal([found['connections'], found['open_files']], [(20, 20), (50, 50)])
+        check('user container-root has 50 open files of the mount' in machine.log(), 'the log')
+        theirs = by(0, lambda: machine.read('status'), enter_container)
+        equal(shown(theirs, 'container-root')['connections'], (20, 20), 'what he is shown')
+        equal(shown(by(BOB, lambda: machine.read('status')), 'container-root'), {})
+        # Root of the host has none of these limits, and is not told of his errors.
+        equal(take(0, open_many(200)).found, [200, []])
+        equal(shown(machine.read('status'), 0), {})
+        equal(machine.read('error'), 'ok\n')
+        equal(take(0, lambda: count_open([connect(machine) for _ in range(40)])).found, 40)
+        first.let_go()
+        wait_count(machine, 'open_files', 0, 'container-root')
+        found = take(0, open_many(40, 'status'), enter_container).found
+        equal(found, [40, []], 'after they were closed')
+        others_work(machine, demo)
+
+
+def test_root_of_container_and_all():
+    """Without limits of users he leaves some connections to root of the host, too."""
+    need_root()
+    with user_machine(',user_connections=0') as machine, holding() as take:
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1200, 1200))
+
+        def connect_many():
+            peers = [connect(machine) for _ in range(250)]
+            time.sleep(2)
+            by.kept = peers
+            return count_open(peers)
+
+        machine.start(preexec_fn=limit)
+        found = take(0, connect_many, enter_container).found
+        check(0 < found <= 150, f'{found} of 200 connections')
+        late = machine.ready_demo()
+        machine.wait_status(late.pid, 'registered', 'yes')
+        others_work(machine, late)
+
+
+def test_words_of_many_ids():
+    """With all his ids he pushes out no other user's words, and reads his own by each of them."""
+    need_root()
+    with user_machine() as machine:
+        machine.start()
+
+        def write_wrongly(words):
+            def write():
+                with open(machine.ctl(), 'wb', buffering=0) as ctl:
+                    return error_of(lambda: ctl.write(words))
+            return write
+
+        equal(by(BOB, write_wrongly(b'of-bob')), 'EINVAL')
+        words = why(machine, BOB)
+        check('of-bob' in words, words)
+        for uid in range(FIRST_SUBUID, FIRST_SUBUID + 100):
+            equal(by(uid, write_wrongly(b'of-alice')), 'EINVAL')
+        equal(why(machine, BOB), words)
+        check('of-alice' in why(machine, FIRST_SUBUID + 5), why(machine, FIRST_SUBUID + 5))
+        equal(why(machine, FIRST_SUBUID + 5), why(machine))
 
 
 def test_open_files():
