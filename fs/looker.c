@@ -28,18 +28,31 @@
 #define HELPERS_MAX 8
 #define IDLE_MAX    4 /* more of them end */
 
-/* Helpers that cannot be killed: of all users, and of one. */
-#define ABANDONED_MAX	   16
-#define ABANDONED_USER_MAX 2
+/*
+ * Of the helpers one is kept for processes of root and of the daemon's own user, and two more for
+ * owners of whose processes none is looked at, so that they do not wait for others' processes.
+ */
+#define KEPT_TRUSTED   1
+#define KEPT_FRESH     2
+#define ASKING_MAX     4 /* helpers that look at processes of one owner */
+#define WAITING_MAX    4 /* looks of an owner with hindered ones that wait for a helper */
+#define ABANDONED_ROOM (2 * ABANDONED_MAX + 2 * HELPERS_MAX)
 
-#define SILENT_USER_MAX 16 /* with more silent processes a user is not looked at */
-#define SLOW_USER_MAX	2  /* looks at one user's processes that take long, at a time */
+/* Helpers that cannot be killed: of all owners, and of one. */
+#define ABANDONED_MAX	    16
+#define ABANDONED_OWNER_MAX 2
 
-/* With so many silent processes, of the user or of all, others of theirs get less time. */
-#define PATIENT_USER_MAX 2
-#define PATIENT_MAX	 8
-#define HURRIED_MAX	 64 /* with more of all users there is no patience left */
-#define HURRIED_USEC	 (100 * GCR_USEC_PER_MSEC)
+#define SILENT_OWNER_MAX 16 /* with more silent processes an owner is not looked at */
+#define SLOW_OWNER_MAX	 2  /* looks at one owner's processes that take long, at a time */
+
+/*
+ * With so many silent processes of his, or any of his and so many of all, an owner's others get
+ * less time. One without silent processes has all the time, whatever the others do.
+ */
+#define PATIENT_OWNER_MAX 2
+#define PATIENT_MAX	  8
+#define HURRIED_MAX	  64 /* of all: an owner of any has no patience left */
+#define HURRIED_USEC	  (100 * GCR_USEC_PER_MSEC)
 
 #define SOON_USEC     (20 * GCR_USEC_PER_MSEC) /* a look that takes longer is slow */
 #define DEADLINE_USEC (1 * GCR_USEC_PER_SEC)
@@ -50,14 +63,9 @@
 #define SAY_USEC       (10 * GCR_USEC_PER_SEC)
 #define KILL_WAIT_USEC (50 * GCR_USEC_PER_MSEC)
 
-struct slow {
-	uid_t uid;
-	unsigned int count;
-};
-
 struct abandoned {
 	struct gcr_looker *looker;
-	uid_t uid;
+	uid_t owner;
 };
 
 static struct {
@@ -68,13 +76,21 @@ static struct {
 	struct gcr_looker *idle[HELPERS_MAX];
 	unsigned int idle_count;
 	unsigned int count; /* the idle ones, and those that somebody asks */
-	struct slow slow[HELPERS_MAX];
-	struct abandoned abandoned[2 * ABANDONED_MAX + HELPERS_MAX];
+	struct look *looks; /* that wait for a helper or have one */
+	struct abandoned abandoned[ABANDONED_ROOM];
 	unsigned int abandoned_count;
 	struct gcr_silent silent;
 	uint64_t kills;
 	int64_t said_usec; /* when it was last logged that helpers fail */
+	uid_t (*owner_of)(uid_t uid, void *data);
+	void *owner_data;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+enum look_state {
+	LOOK_WAITS, /* for a helper */
+	LOOK_ASKS,
+	LOOK_IS_SLOW,
+};
 
 /* One look. */
 struct look {
@@ -84,11 +100,21 @@ struct look {
 	bool has_data;
 	enum gcr_silent_kind kind;
 	int64_t deadline_usec;
+	uid_t owner; /* of the process */
 	struct gcr_looker *looker;
 	struct gcr_looker_reply reply;
-	/* filled in once it is slow */
-	bool is_slow;
-	uid_t uid;
+	/* under the lock */
+	enum look_state state;
+	struct look *next;
+};
+
+/* What there is of one owner. */
+struct share {
+	unsigned int waiting;
+	unsigned int asking; /* the slow ones too */
+	unsigned int slow;
+	unsigned int abandoned;
+	unsigned int silent;
 };
 
 /* ---- under the lock ---- */
@@ -100,181 +126,205 @@ static void reap_locked(void)
 			pool.abandoned[i] = pool.abandoned[--pool.abandoned_count];
 }
 
-static unsigned int count_abandoned_locked(uid_t uid)
+static struct share count_locked(uid_t owner)
 {
-	unsigned int count = 0;
+	struct share share = {.silent = gcr_silent_count(&pool.silent, owner)};
 
-	for (unsigned int i = 0; i < pool.abandoned_count; i++)
-		count += pool.abandoned[i].uid == uid;
-	return count;
-}
-
-/* Room for one more slow look at a process of @uid's; NULL: it has its share. */
-static struct slow *find_slow_locked(uid_t uid)
-{
-	struct slow *unused = NULL;
-
-	for (size_t i = 0; i < HELPERS_MAX; i++) {
-		struct slow *slow = &pool.slow[i];
-
-		if (slow->count && slow->uid == uid)
-			return slow->count < SLOW_USER_MAX ? slow : NULL;
-		if (!slow->count)
-			unused = slow;
+	for (const struct look *look = pool.looks; look; look = look->next) {
+		if (look->owner != owner)
+			continue;
+		share.waiting += look->state == LOOK_WAITS;
+		share.asking += look->state != LOOK_WAITS;
+		share.slow += look->state == LOOK_IS_SLOW;
 	}
-	return unused;
+	for (unsigned int i = 0; i < pool.abandoned_count; i++)
+		share.abandoned += pool.abandoned[i].owner == owner;
+	return share;
 }
 
-static void end_slow_locked(uid_t uid)
+static bool is_hindered(const struct share *share)
 {
-	for (size_t i = 0; i < HELPERS_MAX; i++)
-		if (pool.slow[i].count && pool.slow[i].uid == uid) {
-			pool.slow[i].count--;
-			return;
-		}
+	return share->slow || share->abandoned || share->silent;
 }
 
-/* Does any user have so many silent processes, or any helper not end? Else uids are not asked for.
- */
-static bool knows_offenders_locked(void)
+static bool is_trusted(uid_t owner)
 {
-	return pool.silent.count > SILENT_USER_MAX || pool.abandoned_count;
+	return !owner || owner == geteuid();
 }
 
-static bool is_refused_locked(uid_t uid, enum gcr_silent_kind kind)
+static void add_locked(struct look *look)
 {
-	if (gcr_silent_count(&pool.silent, uid) > SILENT_USER_MAX)
+	look->state = LOOK_WAITS;
+	look->next = pool.looks;
+	pool.looks = look;
+}
+
+static void remove_locked(struct look *look)
+{
+	struct look **link = &pool.looks;
+
+	while (*link != look)
+		link = &(*link)->next;
+	*link = look->next;
+	pthread_cond_broadcast(&pool.changed);
+}
+
+static bool is_refused_locked(const struct look *look, const struct share *share)
+{
+	unsigned int most = is_trusted(look->owner) ? ABANDONED_ROOM - HELPERS_MAX
+						    : 2 * ABANDONED_MAX;
+
+	if (gcr_silent_pauses(&pool.silent, look->request->pid, look->kind, gcr_clock_usec()))
 		return true;
-	/* All other waits end with SIGKILL; so the second bound is for what nobody knows of. */
-	if (pool.abandoned_count >= 2 * ABANDONED_MAX)
+	/* All waits but those for memory end with SIGKILL; so @most is for what is not known of. */
+	if (share->silent > SILENT_OWNER_MAX || pool.abandoned_count >= most)
 		return true;
-	return kind == GCR_SILENT_MEMORY && (pool.abandoned_count >= ABANDONED_MAX ||
-					     count_abandoned_locked(uid) >= ABANDONED_USER_MAX);
+	return look->kind == GCR_SILENT_MEMORY &&
+	       (share->abandoned >= ABANDONED_OWNER_MAX ||
+		(share->abandoned && pool.abandoned_count >= ABANDONED_MAX));
+}
+
+/* May this look have one of the helpers that are free? */
+static bool has_room_locked(const struct look *look, const struct share *share)
+{
+	unsigned int free_count = HELPERS_MAX - (pool.count - pool.idle_count);
+
+	if (is_trusted(look->owner))
+		return free_count;
+	/* The next one may come to the same end: one at a time. */
+	if (share->abandoned && share->asking)
+		return false;
+	if (!share->asking && !is_hindered(share))
+		return free_count > KEPT_TRUSTED;
+	return share->asking < ASKING_MAX && free_count > KEPT_TRUSTED + KEPT_FRESH;
 }
 
 /* ---- helpers ---- */
 
 /* A process that hides its user, by ending, is nobody's. */
-static uid_t user_of(pid_t pid)
+static uid_t owner_of(pid_t pid)
 {
 	struct gcr_proc_status status;
 
 	/* The real user: a set-user-ID program is still that of the one who has started it. */
-	return gcr_proc_status(pid, &status) < 0 ? (uid_t)-1 : status.real_uid;
+	if (gcr_proc_status(pid, &status) < 0)
+		return (uid_t)-1;
+	return pool.owner_of ? pool.owner_of(status.real_uid, pool.owner_data) : status.real_uid;
 }
 
-/* -EBUSY: the process is not looked at now. */
-static int check_process(const struct look *look)
-{
-	bool knows_offenders;
-	bool refused;
-	uid_t uid;
-
-	{
-		GCR_LOCK_SCOPE(&pool.lock);
-
-		if (gcr_silent_pauses(&pool.silent, look->request->pid, look->kind,
-				      gcr_clock_usec()))
-			return -EBUSY;
-		reap_locked();
-		knows_offenders = knows_offenders_locked();
-	}
-	if (!knows_offenders)
-		return 0;
-	uid = user_of(look->request->pid);
-	{
-		GCR_LOCK_SCOPE(&pool.lock);
-
-		refused = is_refused_locked(uid, look->kind);
-	}
-	return refused ? -EBUSY : 0;
-}
-
-/* Ours, to be given back or got rid of. -ETIMEDOUT: none has become free. */
-static int take_helper(struct gcr_looker **ret_looker)
+/*
+ * Wait for a helper that this look may have; it then has its place among the looks. What is known
+ * of the owner is asked again each time: it changes while many wait.
+ */
+static int await_turn_locked(struct look *look)
 {
 	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
+	struct share share = count_locked(look->owner);
 	int result = 0;
 
-	pthread_mutex_lock(&pool.lock);
-	while (!pool.idle_count && pool.count == HELPERS_MAX && !result)
-		result = pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
-	if (pool.idle_count) {
-		*ret_looker = pool.idle[--pool.idle_count];
-		pthread_mutex_unlock(&pool.lock);
-		return 0;
+	if (is_hindered(&share) && share.waiting >= WAITING_MAX)
+		return -EBUSY;
+	add_locked(look);
+	for (;;) {
+		if (is_refused_locked(look, &share)) {
+			result = -EBUSY;
+			break;
+		}
+		if (has_room_locked(look, &share))
+			return 0;
+		if (result)
+			break;
+		result = -pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
+		share = count_locked(look->owner);
 	}
-	if (pool.count < HELPERS_MAX) {
-		result = 0;
-		pool.count++;
-	}
-	pthread_mutex_unlock(&pool.lock);
-	if (result)
-		return -ETIMEDOUT;
-	result = gcr_looker_process_start(pool.path, pool.keep_stderr, ret_looker);
-	if (result < 0) {
-		GCR_LOCK_SCOPE(&pool.lock);
-
-		pool.count--;
-		pthread_cond_signal(&pool.changed);
-	}
+	remove_locked(look);
 	return result;
 }
 
-/* Kill it. One that does not end is kept in mind, and reaped later. */
-static void get_rid_of(struct gcr_looker *looker, uid_t uid)
+/* -EBUSY: the process is not looked at now. -ETIMEDOUT: no helper has become free. */
+static int take_helper(struct look *look)
 {
+	int r;
+
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		reap_locked();
+		r = await_turn_locked(look);
+		if (r < 0)
+			return r;
+		look->state = LOOK_ASKS;
+		if (pool.idle_count) {
+			look->looker = pool.idle[--pool.idle_count];
+			return 0;
+		}
+		pool.count++;
+	}
+	r = gcr_looker_process_start(pool.path, pool.keep_stderr, &look->looker);
+	if (r < 0) {
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		pool.count--;
+		remove_locked(look);
+	}
+	return r;
+}
+
+/* One that has not ended. The looks are bounded so that there is room; else it is left to itself.
+ */
+static void abandon_locked(struct gcr_looker *looker, uid_t owner)
+{
+	if (pool.abandoned_count < ABANDONED_ROOM)
+		pool.abandoned[pool.abandoned_count++] =
+			(struct abandoned){.looker = looker, .owner = owner};
+	else
+		gcr_looker_process_free(looker);
+}
+
+/* Kill the helper. One that does not end is kept in mind, and reaped later. */
+static void get_rid_of(struct look *look)
+{
+	struct gcr_looker *looker = TAKE_PTR(look->looker);
 	bool has_ended = gcr_looker_process_kill(looker, KILL_WAIT_USEC);
 
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.count--;
-	pthread_cond_signal(&pool.changed);
 	if (!has_ended)
-		pool.abandoned[pool.abandoned_count++] =
-			(struct abandoned){.looker = looker, .uid = uid};
+		abandon_locked(looker, look->owner);
+	remove_locked(look);
 }
 
-static void give_back(struct gcr_looker *looker)
+static void give_back(struct look *look)
 {
 	{
 		GCR_LOCK_SCOPE(&pool.lock);
 
 		if (pool.idle_count < IDLE_MAX) {
-			pool.idle[pool.idle_count++] = looker;
-			pthread_cond_signal(&pool.changed);
+			pool.idle[pool.idle_count++] = TAKE_PTR(look->looker);
+			remove_locked(look);
 			return;
 		}
 	}
-	get_rid_of(looker, (uid_t)-1);
+	get_rid_of(look);
 }
 
 /* ---- one look ---- */
 
-/*
- * It takes long: whose process is it? -EBUSY: that user's others are being waited for, or too many
- * have been silent.
- */
+/* It takes long. -EBUSY: others of its owner's are being waited for, or too many were silent. */
 static int become_slow(struct look *look)
 {
-	uid_t uid = user_of(look->request->pid);
-	unsigned int silent;
-	struct slow *slow;
+	struct share share;
 
 	GCR_LOCK_SCOPE(&pool.lock);
-	look->uid = uid;
-	silent = pool.silent.count;
-	slow = find_slow_locked(uid);
-	if (!slow || silent > HURRIED_MAX)
+	share = count_locked(look->owner);
+	if (share.slow >= SLOW_OWNER_MAX || (share.silent && pool.silent.count > HURRIED_MAX))
 		return -EBUSY;
-	if (silent > PATIENT_MAX || gcr_silent_count(&pool.silent, uid) > PATIENT_USER_MAX ||
+	if (share.silent > PATIENT_OWNER_MAX || (share.silent && pool.silent.count > PATIENT_MAX) ||
 	    gcr_silent_has(&pool.silent, look->request->pid))
 		look->deadline_usec = HURRIED_USEC;
-	slow->uid = uid;
-	slow->count++;
-	look->is_slow = true;
+	look->state = LOOK_IS_SLOW;
 	return 0;
 }
-
 static int await_reply(struct look *look)
 {
 	int64_t began_usec = gcr_clock_usec();
@@ -310,10 +360,8 @@ static void note_outcome(const struct look *look, int result)
 {
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.kills += result < 0;
-	if (look->is_slow)
-		end_slow_locked(look->uid);
 	if (result == -ETIMEDOUT || result == -EBUSY)
-		gcr_silent_note(&pool.silent, look->request->pid, look->kind, look->uid,
+		gcr_silent_note(&pool.silent, look->request->pid, look->kind, look->owner,
 				gcr_clock_usec());
 	else if (result == 0)
 		gcr_silent_forget(&pool.silent, look->request->pid, look->kind);
@@ -322,7 +370,7 @@ static void note_outcome(const struct look *look, int result)
 /* With one helper. -EPIPE, -EPROTO: another one may do better. */
 static int look_once(struct look *look)
 {
-	int r = take_helper(&look->looker);
+	int r = take_helper(look);
 
 	if (r < 0)
 		return r;
@@ -330,9 +378,8 @@ static int look_once(struct look *look)
 	if (r == 0)
 		r = await_reply(look);
 	note_outcome(look, r);
-	look->is_slow = false;
 	if (r < 0)
-		get_rid_of(TAKE_PTR(look->looker), look->uid);
+		get_rid_of(look);
 	return r;
 }
 
@@ -354,10 +401,9 @@ static void say_failure(const struct look *look, int result)
 /* The outcome; if it is 0 the caller gives look->looker back. */
 static int perform(struct look *look)
 {
-	int r = check_process(look);
+	int r;
 
-	if (r < 0)
-		return r;
+	look->owner = owner_of(look->request->pid);
 	r = look_once(look);
 	if (r == -EPIPE || r == -EPROTO)
 		r = look_once(look);
@@ -369,7 +415,7 @@ static int perform(struct look *look)
 		return r;
 	if (look->reply.error) {
 		gcr_message_close_fds(&look->looker->message);
-		give_back(TAKE_PTR(look->looker));
+		give_back(look);
 		return -look->reply.error;
 	}
 	return 0;
@@ -383,7 +429,7 @@ static const uint8_t *data_of(const struct look *look)
 static void finish(struct look *look)
 {
 	gcr_message_close_fds(&look->looker->message);
-	give_back(TAKE_PTR(look->looker));
+	give_back(look);
 }
 
 /* ---- the source ---- */
@@ -685,6 +731,13 @@ int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_
 	return r;
 }
 
+void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data)
+{
+	GCR_LOCK_SCOPE(&pool.lock);
+	pool.owner_of = owner;
+	pool.owner_data = data;
+}
+
 void gcr_looker_stop(void)
 {
 	if (!pool.path)
@@ -705,6 +758,7 @@ void gcr_looker_stop(void)
 	pool.path = NULL;
 	pool.count = pool.abandoned_count = 0;
 	pool.kills = 0;
+	pool.owner_of = NULL;
 }
 
 bool gcr_looker_is_silent(pid_t pid)

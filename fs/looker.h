@@ -6,11 +6,12 @@
  * say -ETIMEDOUT of a process that kept its helper waiting, and -EBUSY, at once, while that process
  * is left alone (1 s, and up to 16 s when it is silent again).
  *
- * One user's processes do not keep others' waiting: several helpers run at a time, two of them at
- * most wait for processes of the same user, and a user with many silent processes is not looked at
- * until they have ended or answered. A helper that cannot be killed, because its wait cannot be
- * ended at all, is left behind and reaped when it ends; the number of these is bounded, for each
- * user too: then memory is not looked at.
+ * One owner's processes do not keep others' waiting: several helpers run at a time, four of them at
+ * most look at processes of the same owner, two wait longer than a moment, and an owner with many
+ * silent processes is not looked at until they have ended or answered. Some helpers are kept for
+ * owners of whose processes none is looked at, and for root's. A helper that cannot be killed,
+ * because its wait cannot be ended at all, is left behind and reaped when it ends; the number of
+ * these is bounded, for each owner too: then memory is not looked at.
  */
 #ifndef GCR_FS_LOOKER_H
 #define GCR_FS_LOOKER_H
@@ -28,6 +29,13 @@
  * be started or does not answer, -ENOMEM.
  */
 int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_error *error);
+
+/*
+ * Whose a user's processes are: bounds are of owners, so that a user with subordinate ids does not
+ * have them once for each. Called without locks of the looker's, from all threads; set it while no
+ * thread is in a look. NULL, as at the start: each user is his own owner.
+ */
+void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data);
 
 /* No thread may be in a look. Helpers that cannot be killed are left to init. */
 void gcr_looker_stop(void);

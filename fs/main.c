@@ -259,17 +259,28 @@ static int start_scan(struct gcr_daemon *daemon, struct gcr_error *error)
 	return result;
 }
 
-/* The descriptor limit has been raised by now. */
+static uid_t owner_of(uid_t uid, void *data)
+{
+	struct gcr_daemon *daemon = data;
+
+	return gcr_quota_owner(daemon->quota, uid);
+}
+
+/* The descriptor limit has been raised by now. No thread is in a look yet. */
 static int create_quota(struct gcr_daemon *daemon)
 {
 	const char *subuids = daemon->options.user_subuids;
 	struct rlimit limit;
 	uint64_t most = 0;
+	int r;
 
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur != RLIM_INFINITY)
 		most = gcr_quota_descriptors(limit.rlim_cur);
-	return gcr_quota_create(&daemon->options.user_limits, subuids ? subuids : "/etc/subuid",
-				most, &daemon->quota);
+	r = gcr_quota_create(&daemon->options.user_limits, subuids ? subuids : "/etc/subuid", most,
+			     &daemon->quota);
+	if (r == 0)
+		gcr_looker_set_owners(owner_of, daemon);
+	return r;
 }
 
 static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)

@@ -5,12 +5,14 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +29,12 @@
 
 #define NOBODYS_PID (1 << 22) /* PID_MAX_LIMIT: no process has it */
 #define SECOND_USEC INT64_C(1000000)
+
+#define MANY	    120
+#define OWNER	    54321
+#define OTHER_OWNER 54400
+#define HELPERS_MAX 8
+#define ASKING_MAX  4
 
 static char directory[] = "/tmp/gpucr-looker.XXXXXX";
 
@@ -47,7 +55,16 @@ static void reply(uint16_t type, uint32_t sequence, int32_t error, uint64_t byte
 			 fd >= 0 ? &fd : NULL, fd >= 0);
 }
 
-/* The first question, and only that of who starts us. */
+/* Is it a process of the user with many ids? */
+static bool is_owners(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return gcr_proc_status(pid, &status) == 0 && status.real_uid >= OWNER &&
+	       status.real_uid < OTHER_OWNER;
+}
+
+/* The first question, and those about other users' processes where that is asked for. */
 static bool is_honest(void)
 {
 	static char text[4096];
@@ -55,15 +72,23 @@ static bool is_honest(void)
 		struct gcr_looker_reply head;
 		char data[4096];
 	} packet = {};
-	const char *flag = getenv("GPUCR_TEST_HONEST");
+	const char *place = getenv("GPUCR_TEST_HONEST");
+	struct gcr_looker_request request;
+	bool is_so;
+	pid_t pid;
 	char path[64];
 	ssize_t got;
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/honest", flag ? flag : "/nonexistent");
-	if (access(path, F_OK) < 0)
+	gcr_message_payload(&message, &request, sizeof(request));
+	pid = request.pid;
+	snprintf(path, sizeof(path), "%s/honest", place ? place : "/nonexistent");
+	is_so = access(path, F_OK) == 0;
+	snprintf(path, sizeof(path), "%s/other", place ? place : "/nonexistent");
+	is_so |= access(path, F_OK) == 0 && !is_owners(pid);
+	if (!is_so)
 		return false;
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)getppid());
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	got = read(fd, text, sizeof(text));
 	CHECK(got > 0);
@@ -73,8 +98,36 @@ static bool is_honest(void)
 				&packet, sizeof(packet.head) + (size_t)got, NULL, 0) == 0;
 }
 
+/*
+ * Once killed it is a zombie whose parent cannot reap it, as long as the other program traces it:
+ * as one that waits in the kernel, and that no signal ends. Until the file "immortal" goes.
+ */
+static void become_immortal(void)
+{
+	pid_t traced = getpid();
+	int ready[2];
+	char path[64];
+	char byte;
+
+	snprintf(path, sizeof(path), "%s/immortal", getenv("GPUCR_TEST_HONEST"));
+	CHECK(pipe(ready) == 0);
+	if (!fork()) {
+		close(GCR_LOOKER_SOCKET);
+		prctl(PR_SET_PTRACER, 0);
+		if (ptrace(PTRACE_SEIZE, traced, NULL, NULL) < 0 || write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (int i = 0; i < 60000 && access(path, F_OK) == 0; i++)
+			usleep(1000);
+		_exit(0);
+	}
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+	CHECK(read(ready[0], &byte, 1) == 1);
+}
+
 static int lie(const char *how)
 {
+	if (!strcmp(how, "immortal"))
+		become_immortal();
 	while (gcr_message_receive(GCR_LOOKER_SOCKET, -1, -1, &message) == 0) {
 		uint32_t sequence = message.header.sequence;
 
@@ -85,7 +138,7 @@ static int lie(const char *how)
 			return 1;
 		if (!strcmp(how, "die"))
 			raise(SIGKILL);
-		if (!strcmp(how, "silence"))
+		if (!strcmp(how, "silence") || !strcmp(how, "immortal"))
 			pause();
 		if (!strcmp(how, "garbage") && write(GCR_LOOKER_SOCKET, "garbage", 7) != 7)
 			return 1;
@@ -176,13 +229,13 @@ static void look(int result[7])
 	free(text);
 }
 
-static void honest(bool is_so)
+static void flag(const char *name, bool is_set)
 {
 	char path[64];
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/honest", directory);
-	if (!is_so) {
+	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	if (!is_set) {
 		CHECK(unlink(path) == 0);
 		return;
 	}
@@ -196,9 +249,9 @@ static void start_liar(const char *how)
 
 	CHECK(setenv("GPUCR_TEST_LIE", how, 1) == 0);
 	CHECK(setenv("GPUCR_TEST_HONEST", directory, 1) == 0);
-	honest(true);
+	flag("honest", true);
 	CHECK(gcr_looker_start(directory, true, &error) == 0);
-	honest(false);
+	flag("honest", false);
 }
 
 /* Nothing of it is left, whatever the helpers did. */
@@ -276,6 +329,145 @@ static void with_silence(const char *how)
 	CHECK(gcr_clock_usec() - began_usec < 20 * SECOND_USEC);
 	gcr_looker_stop();
 	CHECK(count_fds() == fds);
+}
+
+/* ---- many looks at a time ---- */
+
+#define SLOW_USEC (500 * INT64_C(1000))
+
+/* Ids from OWNER on are one user's. */
+static uid_t owner_of(uid_t uid, void *data)
+{
+	return data || (uid >= OWNER && uid < OWNER + 50) ? OWNER : uid;
+}
+
+/* Processes that do nothing, as a user's; @uid (uid_t)-1: ours. */
+static void start_children(pid_t *children, size_t count, uid_t uid)
+{
+	for (size_t i = 0; i < count; i++) {
+		int ready[2];
+		char byte;
+
+		CHECK(pipe(ready) == 0);
+		children[i] = fork();
+		CHECK(children[i] >= 0);
+		if (!children[i]) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			if (uid != (uid_t)-1 && setuid(uid + (uid_t)(i % 7)) < 0)
+				_exit(1);
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			CHECK(write(ready[1], "", 1) == 1);
+			for (;;)
+				pause();
+		}
+		CHECK(read(ready[0], &byte, 1) == 1);
+		close(ready[0]);
+		close(ready[1]);
+	}
+}
+
+static void end_children(const pid_t *children, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		kill(children[i], SIGKILL);
+		waitpid(children[i], NULL, 0);
+	}
+}
+
+static void *look_at_memory(void *data)
+{
+	char byte;
+	int r = gcr_proc_peek(*(pid_t *)data, (uintptr_t)directory, &byte, 1);
+
+	CHECK(r == -EBUSY || r == -ETIMEDOUT);
+	return NULL;
+}
+
+static void *look_at_stat(void *data)
+{
+	struct gcr_proc_stat stat;
+	int r = gcr_proc_stat(*(pid_t *)data, &stat);
+
+	CHECK(r == -EBUSY || r == -ETIMEDOUT);
+	return NULL;
+}
+
+static void start_looks(pthread_t *threads, pid_t *children, size_t count, void *(*run)(void *))
+{
+	for (size_t i = 0; i < count; i++)
+		CHECK(pthread_create(&threads[i], NULL, run, &children[i]) == 0);
+}
+
+static void await_looks(const pthread_t *threads, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* All wait for a helper before the first of them is known to keep his helper for ever. */
+static void with_immortal(const char *how)
+{
+	static pthread_t threads[MANY];
+	static pid_t children[MANY];
+	struct gcr_looker_figures figures;
+
+	start_children(children, MANY, (uid_t)-1);
+	flag("immortal", true);
+	start_liar(how);
+	gcr_looker_set_owners(owner_of, children);
+	for (int round = 0; round < 2; round++) {
+		start_looks(threads, children, MANY, look_at_memory);
+		await_looks(threads, MANY);
+		gcr_looker_figures(&figures);
+		CHECK(figures.abandoned >= 1 && figures.abandoned <= ASKING_MAX);
+		CHECK(figures.helpers <= HELPERS_MAX);
+	}
+	flag("immortal", false);
+	for (int i = 0; figures.abandoned && i < 10000; i++) {
+		usleep(1000);
+		gcr_looker_figures(&figures);
+	}
+	CHECK(!figures.abandoned);
+	gcr_looker_stop();
+	end_children(children, MANY);
+}
+
+/* Of a user with many ids, and others, whose looks do not wait for his. */
+static void with_one_owner(const char *how)
+{
+	enum { COUNT = 40 };
+	static pthread_t threads[COUNT];
+	static pid_t children[COUNT];
+	pid_t other;
+	struct gcr_looker_figures figures;
+	struct gcr_proc_stat stat;
+	int64_t began_usec;
+
+	start_children(children, COUNT, OWNER);
+	start_children(&other, 1, OTHER_OWNER);
+	start_liar(how);
+	gcr_looker_set_owners(owner_of, NULL);
+	flag("other", true);
+	start_looks(threads, children, COUNT, look_at_stat);
+	/* While his first ones are waited for, and after that. */
+	for (int i = 0; i < 20; i++) {
+		began_usec = gcr_clock_usec();
+		CHECK(gcr_proc_stat(getpid(), &stat) == 0);
+		CHECK(gcr_proc_stat(other, &stat) == 0);
+		CHECK(gcr_clock_usec() - began_usec < SLOW_USEC);
+		gcr_looker_figures(&figures);
+		CHECK(figures.helpers <= HELPERS_MAX);
+		usleep(20000);
+	}
+	await_looks(threads, COUNT);
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent >= 1);
+	/* Others have all the time and are not refused, however many of his are silent. */
+	CHECK(gcr_proc_stat(other, &stat) == 0);
+	flag("other", false);
+	gcr_looker_stop();
+	end_children(children, COUNT);
+	end_children(&other, 1);
 }
 
 static int count_mapping(const char *path, void *data)
@@ -425,6 +617,10 @@ int main(int argc, char **argv)
 	in_child(with_texts, "text");
 	in_child(with_file, "file");
 	in_child(with_silence, "silence");
+	in_child(with_immortal, "immortal");
+	/* Several users are needed. */
+	if (geteuid() == 0)
+		in_child(with_one_owner, "silence");
 	CHECK(unlink(path) == 0 && rmdir(directory) == 0);
 	return 0;
 }
