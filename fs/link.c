@@ -13,6 +13,7 @@
 
 #include "fs/daemon.h"
 #include "fs/loop.h"
+#include "fs/receiver.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/page.h"
@@ -49,7 +50,7 @@ void gcr_link_unref(struct gcr_link *link)
 		return;
 	gcr_page_unmap(link->page);
 	close(link->page_fd);
-	close(link->fd);
+	gcr_receiver_close(link->fd);
 	pthread_mutex_destroy(&link->lock);
 	gcr_process_unref(link->process);
 	free(link);
@@ -127,7 +128,7 @@ int gcr_link_look(struct gcr_link *link, struct gcr_message *message)
 
 	pthread_mutex_lock(&link->lock);
 	if (!link->taken)
-		result = gcr_message_receive(link->fd, 0, -1, message);
+		result = gcr_receiver_receive(link->fd, 0, -1, message);
 	pthread_mutex_unlock(&link->lock);
 	return result;
 }
@@ -384,8 +385,8 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 		int64_t left_usec = deadline_usec - gcr_clock_usec();
 		int result;
 
-		result = gcr_message_receive(link->fd, left_usec > 0 ? left_usec : 0,
-					     link->process->pidfd, ret_message);
+		result = gcr_receiver_receive(link->fd, left_usec > 0 ? left_usec : 0,
+					      link->process->pidfd, ret_message);
 		if (result < 0)
 			return result;
 		if (ret_message->header.sequence == link->sequence)

@@ -40,6 +40,7 @@
 #include "fs/packing.h"
 #include "fs/process.h"
 #include "fs/quota.h"
+#include "fs/receiver.h"
 #include "fs/recover.h"
 #include "fs/refusals.h"
 #include "fs/registry.h"
@@ -339,6 +340,12 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
 				     strerror(-result));
 
+	result = gcr_receivers_start(daemon,
+				     from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
+				     daemon->options.foreground, error);
+	if (result < 0)
+		return result;
+
 	/* Likewise: it is told of libraries. */
 	result = gcr_sampler_create(daemon, &daemon->sampler);
 	if (result < 0)
@@ -383,6 +390,8 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_waiters_destroy(daemon->waiters);
 	gcr_session_destroy(daemon);
 	gcr_processes_destroy(daemon->processes);
+	/* The last connections have been closed now. */
+	gcr_receivers_stop();
 	gcr_places_destroy(daemon->places);
 	gcr_store_destroy(daemon->store);
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {

@@ -21,6 +21,7 @@
 #include "fs/credentials.h"
 #include "fs/process.h"
 #include "fs/quota.h"
+#include "fs/receiver.h"
 #include "fs/sampler.h"
 #include "fs/wanted.h"
 #include "lib/cleanup.h"
@@ -78,7 +79,7 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 	if (connection->link)
 		gcr_link_end(connection->link);
 	else
-		close(connection->fd);
+		gcr_receiver_close(connection->fd);
 	if (process)
 		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
 	gcr_process_unref(process);
@@ -203,7 +204,7 @@ static void handle_connection(void *context, uint32_t number)
 	if (connection->link)
 		result = gcr_link_look(connection->link, &registry->message);
 	else
-		result = gcr_message_receive(connection->fd, 0, -1, &registry->message);
+		result = gcr_receiver_receive(connection->fd, 0, -1, &registry->message);
 	if (result == -ETIMEDOUT)
 		return;
 	if (!result && connection->link) {
@@ -238,7 +239,7 @@ static void turn_away(struct gcr_registry *registry)
 	close(registry->spare_fd);
 	fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)
-		close(fd);
+		gcr_receiver_close(fd);
 	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	complain(registry, 0, "no descriptor is left");
 }
@@ -300,10 +301,16 @@ static struct connection *take_place(struct gcr_registry *registry, uid_t uid,
 	return place;
 }
 
+static void close_connection(const int *fd)
+{
+	if (*fd >= 0)
+		gcr_receiver_close(*fd);
+}
+
 static void handle_listener(void *context, uint32_t number)
 {
 	struct gcr_registry *registry = context;
-	_cleanup_close_ int fd =
+	_cleanup_(close_connection) int fd =
 		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
 	_cleanup_(gcr_peer_finish) struct gcr_peer peer = {.pidfd = -1};
@@ -403,9 +410,15 @@ int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_reg
 
 void gcr_registry_destroy(struct gcr_registry *registry)
 {
+	int fd;
+
 	if (!registry)
 		return;
 	unlinkat(registry->daemon->runtime_fd, "socket", 0);
+	/* No more can come; what has come may have sent something already. */
+	shutdown(registry->listener, SHUT_RDWR);
+	while ((fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		gcr_receiver_close(fd);
 	close(registry->listener);
 	close(registry->spare_fd);
 	for (size_t i = 0; i < CONNECTIONS_MAX; i++)

@@ -83,6 +83,10 @@ static const char *const calls_of_look[] = {
 	"kcmp",	      "lseek",	"openat",    "process_vm_readv", "readlink",   "process_vm_writev",
 	"readlinkat", NULL,
 };
+/* fs/gpucr_receive.c */
+static const char *const calls_of_receive[] = {
+	CALLS_BASIC, "getrandom", "openat", "readlink", "readlinkat", "stat", "statx", NULL,
+};
 static const char *const calls_of_drain[] = {CALLS_BASIC, NULL};
 
 static const struct {
@@ -102,6 +106,7 @@ static const struct {
 	/* /proc/PID/fd is its user's to open. */
 	[GCR_CONFINE_LOOK] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_DAC_READ_SEARCH),
 			      calls_of_look, false},
+	[GCR_CONFINE_RECEIVE] = {0, calls_of_receive, false},
 	[GCR_CONFINE_DRAIN] = {0, calls_of_drain, false},
 };
 

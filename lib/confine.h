@@ -15,6 +15,7 @@ enum gcr_confine_role {
 	GCR_CONFINE_WORKER,  /* moves bytes between a GPU and files of the store */
 	GCR_CONFINE_HALT,    /* stops the threads of a program with ptrace(2) */
 	GCR_CONFINE_LOOK,    /* reads what /proc shows of other processes, and their memory */
+	GCR_CONFINE_RECEIVE, /* looks at descriptors that others have sent */
 	GCR_CONFINE_DRAIN,   /* copies from one descriptor to another */
 };
 

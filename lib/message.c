@@ -143,6 +143,31 @@ static bool well_formed(const struct msghdr *packet, size_t bytes,
 	return header->length == bytes - sizeof(*header);
 }
 
+int gcr_message_peek(int socket, int64_t timeout_usec, int wake_fd,
+		     struct gcr_message_header *ret_header, bool *ret_has_fds)
+{
+	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
+
+	for (;;) {
+		struct iovec part = {.iov_base = ret_header, .iov_len = sizeof(*ret_header)};
+		struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1};
+		ssize_t bytes;
+		int r = wait_readable(socket, deadline_usec, wake_fd);
+
+		if (r < 0)
+			return r;
+		memset(ret_header, 0, sizeof(*ret_header));
+		bytes = recvmsg(socket, &packet, MSG_PEEK | MSG_DONTWAIT);
+		if (bytes < 0) {
+			if (errno == EINTR || errno == EAGAIN)
+				continue;
+			return socket_error(errno);
+		}
+		*ret_has_fds = packet.msg_flags & MSG_CTRUNC;
+		return bytes == 0 && !*ret_has_fds ? -EPIPE : 0;
+	}
+}
+
 int gcr_message_receive(int socket, int64_t timeout_usec, int wake_fd,
 			struct gcr_message *ret_message)
 {

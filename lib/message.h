@@ -3,6 +3,7 @@
 #ifndef GCR_MESSAGE_H
 #define GCR_MESSAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,14 @@ int gcr_message_send(int socket, uint16_t type, uint32_t sequence, const void *p
  */
 int gcr_message_receive(int socket, int64_t timeout_usec, int wake_fd,
 			struct gcr_message *ret_message);
+
+/*
+ * Wait as gcr_message_receive() does, and look at the next message, which stays where it is: its
+ * header, as far as it goes (the rest is 0; nothing is checked), and whether descriptors come with
+ * it. None of them is installed or closed. Errors: -EPIPE, -ETIMEDOUT, -EINTR.
+ */
+int gcr_message_peek(int socket, int64_t timeout_usec, int wake_fd,
+		     struct gcr_message_header *ret_header, bool *ret_has_fds);
 
 /* Close the descriptors that came with @message and were not taken (set to -1). */
 void gcr_message_close_fds(struct gcr_message *message);

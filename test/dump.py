@@ -294,9 +294,9 @@ def threads_state(pid):
 
 def descriptors(machine):
     """What the daemon has open, with the numbers of inodes left out, and without what it has of
-    its lookers, which come and go."""
+    its lookers and receivers, which come and go."""
     found = []
-    lookers = len([comm for comm, _ in children(machine) if comm == 'gpucr-look'])
+    lookers = len([comm for comm, _ in children(machine) if comm in ('gpucr-look', 'gpucr-receive')])
     for fd in os.listdir(f'/proc/{machine.daemon.pid}/fd'):
         with contextlib.suppress(OSError):
             link = os.readlink(f'/proc/{machine.daemon.pid}/fd/{fd}')

@@ -705,7 +705,8 @@ class Machine:
                 state, parent = fields.rpartition(')')[2].split()[:2]
                 # With the daemon's name it is only just being started, and the daemon waits for it.
                 if int(parent) == self.daemon.pid and state not in 'ZX' and \
-                        comm.startswith('gpucr-') and comm != 'gpucr-look':
+                        comm.startswith('gpucr-') and \
+                        comm not in ('gpucr-look', 'gpucr-receive'):
                     children.append((int(name), vendor.comm(comm)))
         return sorted(children)
 

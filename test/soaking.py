@@ -193,7 +193,7 @@ def descriptors(pid):
 
 
 # No helpers, by what they are called when they begin, too; and the looker, which stays.
-PROGRAMS = ('gpucr-run', 'gpucr-demo', 'gpucr-look')
+PROGRAMS = ('gpucr-run', 'gpucr-demo', 'gpucr-look', 'gpucr-receive')
 
 
 def our_helpers(machine):

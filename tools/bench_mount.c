@@ -20,7 +20,8 @@
 #include "lib/clock.h"
 #include "lib/procfs.h"
 
-#define LOOKER	       "gpucr-look" /* looks at processes, and stays while the daemon runs */
+#define LOOKER	       "gpucr-look"    /* looks at processes, and stays while the daemon runs */
+#define RECEIVER       "gpucr-receive" /* receives descriptors, likewise */
 #define START_USEC     (60 * GCR_USEC_PER_SEC)
 #define STOP_USEC      (100 * GCR_USEC_PER_SEC) /* it waits for a driver's call for 90 s */
 #define LOOK_USEC      (20 * GCR_USEC_PER_SEC)
@@ -393,7 +394,8 @@ size_t bench_mount_helpers(const struct bench_mount *mount, const char *name,
 		if (pid <= 0 || gcr_proc_stat(pid, &stat) < 0 || stat.parent != mount->daemon.pid ||
 		    stat.state == 'Z' || stat.is_exiting)
 			continue;
-		if (name ? strncmp(stat.comm, name, strlen(name)) : !strcmp(stat.comm, LOOKER))
+		if (name ? strncmp(stat.comm, name, strlen(name))
+			 : !strcmp(stat.comm, LOOKER) || !strcmp(stat.comm, RECEIVER))
 			continue;
 		if (count < BENCH_HELPERS_MAX)
 			ret_pids[count++] = pid;

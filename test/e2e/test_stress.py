@@ -290,7 +290,8 @@ class Stress:
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     fields = harness.read_file(f'/proc/{int(name)}/stat').rpartition(')')[2].split()
                     if int(fields[1]) == self.machine.daemon.pid and \
-                            harness.read_file(f'/proc/{int(name)}/comm') != 'gpucr-look\n':
+                            harness.read_file(f'/proc/{int(name)}/comm') not in \
+                            ('gpucr-look\n', 'gpucr-receive\n'):
                         found.append(fields[0])
             return found
 
