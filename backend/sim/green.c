@@ -70,17 +70,29 @@ CUresult cuDeviceGetDevResource(CUdevice device, struct device_resource *resourc
 	return CUDA_SUCCESS;
 }
 
-/* It lives as long as the process, as the real one does. */
+/* They live as long as the process, as the real ones do: no function frees one. */
+static struct description {
+	struct device_resource resource;
+	struct description *next;
+} * descriptions;
+
 CUresult cuDevResourceGenerateDesc(struct device_resource **description,
 				   struct device_resource *resources, unsigned count)
 {
 	SIM_ENTER();
+	struct description *made;
+
 	if (!description || !resources || count != 1 || resources->type != RESOURCE_SM)
 		return CUDA_ERROR_INVALID_VALUE;
-	*description = malloc(sizeof(**description));
-	if (!*description)
+	made = malloc(sizeof(*made));
+	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	**description = *resources;
+	made->resource = *resources;
+	made->next = __atomic_load_n(&descriptions, __ATOMIC_RELAXED);
+	while (!__atomic_compare_exchange_n(&descriptions, &made->next, made, false,
+					    __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+	*description = &made->resource;
 	return CUDA_SUCCESS;
 }
 
