@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: MIT
+"""A user sends the daemon descriptors of a FUSE filesystem of his own, which does not answer when
+they are closed or asked about (test/fs/unflushed.c)."""
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import library
+import vmm
+from harness import BUILD, NOBODY, SLOW, Skip, check, equal, is_root, needs_cuda, read_file, wait_for
+from library import HAND_OVER, HEADER, LIST, MAGIC, REGISTER, SETTLE, VERSION
+
+BOUND_SEC = 15 * SLOW
+SPENT_USER_MAX = 2  # fs/receiver.c
+POOL_MAX = 8
+HANDLES = 112
+
+# As NOBODY: sends the file's descriptor with each message, and has none of it left itself.
+SENDING = '''
+import os, signal, socket, sys, time
+place, path, dirty, rounds = sys.argv[1], sys.argv[2], sys.argv[3] == "dirty", int(sys.argv[4])
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+file = os.open(path, os.O_RDWR)
+if dirty:
+    os.write(file, b"x" * 4096)
+links = []
+for number in range(rounds):
+    for text in sys.argv[5:]:
+        body, count = text.split(":")
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            link.connect(place)
+            socket.send_fds(link, [bytes.fromhex(body)], [file] * int(count))
+            link.send(b"")
+        except OSError:
+            pass
+        links.append(link)
+print("sent", flush=True)
+signal.pause()
+'''
+
+REGISTERING = (HEADER.pack(MAGIC, VERSION, REGISTER, 1, 48) + bytes(48)).hex()
+MALFORMED = 'deadbeef'
+
+
+class Unflushed:
+    """The filesystem, and who sends descriptors of it."""
+
+    def __init__(self, machine, mode=''):
+        self.directory = f'{machine.directory}/unflushed-{len(machine.others)}'
+        self.mode = mode
+        self.machine = machine
+        self.senders = []
+        self.files = []
+        os.mkdir(self.directory)
+        machine.others.append(self)
+        self.popen = subprocess.Popen([f'{BUILD}/test/fs/unflushed', self.directory, *mode.split()],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        equal(self.popen.stdout.readline(), 'mounted\n')
+
+    def send(self, *messages, rounds=1):
+        sender = subprocess.Popen(
+            [sys.executable, '-c', SENDING, f'{self.machine.runtime}/socket',
+             f'{self.directory}/file', self.mode or 'clean', str(rounds), *messages],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.senders.append(sender)
+        equal(sender.stdout.readline(), 'sent\n')
+        # Only messages have the file now.
+        sender.kill()
+
+    def open(self):
+        """A descriptor that is not closed before the end."""
+        self.files.append(os.open(f'{self.directory}/file', os.O_RDWR))
+        return self.files[-1]
+
+    def finish(self):
+        self.popen.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(10)
+        self.popen.kill()
+        self.popen.wait()
+        self.popen.stdout.close()
+        for file in self.files:
+            with contextlib.suppress(OSError):
+                os.close(file)
+        for sender in self.senders:
+            sender.wait()
+            sender.stdout.close()
+        subprocess.run(['umount', '-l', self.directory], check=False, stderr=subprocess.DEVNULL)
+
+
+def receivers(machine):
+    found = []
+    for name in os.listdir('/proc'):
+        with contextlib.suppress(OSError, ValueError):
+            text = read_file(f'/proc/{int(name)}/stat')
+            if '(gpucr-receive)' in text and \
+                    int(text.rpartition(')')[2].split()[1]) == machine.daemon.pid:
+                found.append(int(name))
+    return found
+
+
+def soon(what, call):
+    done = []
+
+    def run():
+        try:
+            done.append((call(), None))
+        except BaseException as error:  # pylint: disable=broad-except
+            done.append((None, error))
+
+    began = time.monotonic()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(BOUND_SEC)
+    check(done, f'{what} takes more than {BOUND_SEC} s')
+    print(f'{what}: {time.monotonic() - began:.2f} s', file=sys.stderr)
+    if done[0][1]:
+        raise done[0][1]
+    return done[0][0]
+
+
+def others_go_on(machine, demo=None):
+    """Another user's program registers, and is frozen and thawed; the helpers are few."""
+    demo = demo or soon('a start', machine.ready_demo)
+    soon('registering', lambda: wait_for(lambda: demo.pid in machine.pids(), 'it to be listed'))
+    machine.wait_status(demo.pid, 'registered', 'yes')
+    soon('freeze', lambda: machine.must(demo.pid, 'freeze'))
+    soon('thaw', lambda: machine.must(demo.pid, 'thaw'))
+    demo.wait_ticks()
+    found = receivers(machine)
+    check(len(found) <= SPENT_USER_MAX + POOL_MAX, f'helpers: {found}')
+
+
+def ends(machine):
+    equal(machine.stop(signal.SIGTERM, BOUND_SEC), 0)
+
+
+@contextlib.contextmanager
+def attacked(mode=''):
+    needs_cuda('the daemon receives in the same way for all vendors')
+    if not is_root():
+        raise Skip('several users are needed')
+    with vmm.machine() as machine:
+        yield machine, Unflushed(machine, mode)
+
+
+def play(mode, *messages, rounds=1):
+    with attacked(mode) as (machine, unflushed):
+        unflushed.send(*messages, rounds=rounds)
+        others_go_on(machine)
+        check(f'connection of user {NOBODY} dropped' in machine.log(), machine.log())
+        ends(machine)
+
+
+def test_malformed():
+    play('', f'{MALFORMED}:1')
+
+
+def test_in_place_of_the_page():
+    play('', f'{REGISTERING}:1')
+
+
+def test_more_than_due():
+    play('', f'{REGISTERING}:60', f'{REGISTERING}:253')
+
+
+def test_flood():
+    play('', f'{MALFORMED}:1', f'{REGISTERING}:2', rounds=20)
+
+
+def test_dirty_pages():
+    """Letting go of the last reference waits for the pages to be written."""
+    play('dirty', f'{MALFORMED}:1', f'{REGISTERING}:1', rounds=10)
+
+
+def lie(request, number):
+    """A library that answers the request with such a descriptor."""
+    with attacked() as (machine, unflushed):
+        lying = library.Library(machine)
+        # No child is made while we have the file: it would have to close it.
+        demo = machine.ready_demo()
+        file = unflushed.open()
+
+        def answer(one, sequence):
+            if number == HANDLES:
+                body = HEADER.pack(MAGIC, VERSION, HANDLES, sequence, 8) + bytes(4) + b'\1\0\0\0'
+                socket.send_fds(one.link, [body], [file])
+            else:
+                one.answer(sequence, fd=file)
+
+        lying.on[request] = answer
+        lying.demo.is_to_end = True
+        # The daemon may wait for its library, which does not come again.
+        threading.Thread(target=lambda: (machine.write(lying.pid, 'freeze'),
+                                         machine.write(lying.pid, 'thaw timeout=5')),
+                         daemon=True).start()
+        wait_for(lambda: request in lying.asked, 'the request')
+        others_go_on(machine, demo)
+        lying.demo.is_to_end = True
+        lying.demo.popen.kill()
+        ends(machine)
+
+
+def test_list():
+    lie(LIST, 0)
+
+
+def test_hand_over():
+    lie(HAND_OVER, 0)
+
+
+def test_handles():
+    lie(HAND_OVER, HANDLES)
+
+
+def test_settle():
+    lie(SETTLE, 0)
+
+
+if __name__ == '__main__':
+    harness.main(globals())
