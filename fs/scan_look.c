@@ -2,16 +2,23 @@
 /* Descriptors and mappings of one process. It runs in the helper gpucr-look, and keeps no state. */
 #include "fs/scan_look.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/proc_file.h"
 #include "lib/procfs.h"
+
+#define FIRST_LINKS 1024
 
 struct look {
 	const struct gcr_scan_wanted *wanted;
 	unsigned int open;
+	unsigned int asked; /* whether they are mapped */
 	unsigned int mapped;
 };
 
@@ -20,14 +27,43 @@ static bool is_wanted(const struct gcr_scan_wanted_device *device)
 	return device->path[0] != '\0';
 }
 
-static int note_open(int fd, const char *target, void *data)
+static void note_open(struct look *look, const char *target)
 {
-	struct look *look = data;
-
 	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++)
 		if (is_wanted(&look->wanted->devices[i]) &&
 		    !strcmp(target, look->wanted->devices[i].path))
 			look->open |= 1u << i;
+}
+
+/* Those of @devices, for there is no more to be found. */
+static bool is_open(const struct look *look, unsigned int devices)
+{
+	return (look->open & devices) == devices;
+}
+
+/* The next @most descriptors, or until all of @devices are found. 1: there are no more. */
+static int look_at_links(struct look *look, DIR *directory, unsigned int devices, unsigned int most)
+{
+	char target[GCR_SCAN_PATH_BYTES + 1];
+	struct dirent *entry;
+
+	while (most && !is_open(look, devices)) {
+		ssize_t length;
+
+		errno = 0;
+		entry = readdir(directory);
+		if (!entry)
+			return errno ? gcr_proc_error(errno) : 1;
+		if (entry->d_name[0] == '.')
+			continue;
+		most--;
+		/* What does not fit is no device of ours. */
+		length = readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1);
+		if (length < 0 && errno != ENOENT && errno != ENAMETOOLONG)
+			return gcr_proc_error(errno);
+		target[length < 0 ? 0 : length] = '\0';
+		note_open(look, target);
+	}
 	return 0;
 }
 
@@ -51,15 +87,52 @@ static bool is_mapping_of(const struct gcr_scan_wanted_device *device, const cha
 	return false;
 }
 
-/* Ends when all that are open have been found. */
+/* Ends when all that are asked for have been found. */
 static int note_mapped(const char *path, void *data)
 {
 	struct look *look = data;
 
 	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++)
-		if (look->open & 1u << i && is_mapping_of(&look->wanted->devices[i], path))
+		if (look->asked & 1u << i && is_mapping_of(&look->wanted->devices[i], path))
 			look->mapped |= 1u << i;
-	return look->mapped == look->open;
+	return look->mapped == look->asked;
+}
+
+/*
+ * What is open and mapped. A process may have very many descriptors, and what they are costs far
+ * more than what it has mapped: so behind the first of them they are looked at only if it has a
+ * device mapped that is not among these, and until that is found.
+ */
+static int look_at_process(struct look *look, pid_t pid)
+{
+	_cleanup_closedir_ DIR *directory = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+	unsigned int all = 0;
+	int r;
+
+	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++)
+		if (is_wanted(&look->wanted->devices[i]))
+			all |= 1u << i;
+	gcr_proc_path(path, pid, "fd");
+	directory = opendir(path);
+	if (!directory)
+		return gcr_proc_error(errno);
+	r = look_at_links(look, directory, all, FIRST_LINKS);
+	if (r < 0)
+		return r;
+	/*
+	 * Who only asks NVML opens the device too, and a child inherits it; a context maps it.
+	 */
+	look->asked = r == 1 ? look->open : all;
+	if (look->asked)
+		r = gcr_proc_each_mapping(pid, note_mapped, look);
+	if (r >= 0 && look->asked == all && !is_open(look, look->mapped))
+		r = look_at_links(look, directory, look->mapped, UINT_MAX);
+	look->mapped &= look->open;
+	if (r < 0)
+		return r;
+	/* readdir(3) also ends without an error when the process is gone. */
+	return !look->mapped && access(path, F_OK) < 0 ? gcr_proc_error(errno) : 0;
 }
 
 /*
@@ -82,12 +155,7 @@ int gcr_scan_look(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int 
 
 	if (!has_program(pid))
 		return -ESRCH;
-	r = gcr_proc_each_link(pid, note_open, &look);
-	/*
-	 * Who only asks NVML opens the device too, and a child inherits it; a context maps it.
-	 */
-	if (r == 0 && look.open)
-		r = gcr_proc_each_mapping(pid, note_mapped, &look);
+	r = look_at_process(&look, pid);
 	if (r < 0)
 		return r;
 	if (!look.mapped && !has_program(pid))
