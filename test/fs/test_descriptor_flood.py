@@ -129,7 +129,8 @@ def soon(what, call):
 
 def others_go_on(machine, demo=None):
     """Another user's program registers, and is frozen and thawed; the helpers are few."""
-    demo = demo or soon('a start', machine.ready_demo)
+    # Not by another thread: programs of the tests end with the thread that started them.
+    demo = demo or machine.ready_demo()
     soon('registering', lambda: wait_for(lambda: demo.pid in machine.pids(), 'it to be listed'))
     machine.wait_status(demo.pid, 'registered', 'yes')
     soon('freeze', lambda: machine.must(demo.pid, 'freeze'))
