@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the daemon has open is for itself: every descriptor is closed by exec(3), in every state of its
 programs, and a helper has those that are meant for it and what it opens itself."""
+import contextlib
 import os
 import sys
 
@@ -15,7 +16,10 @@ STANDARD = 0, 1, 2
 def descriptors(pid):
     """(number, what it is, closed by exec) of a process."""
     found = []
-    for name in os.listdir(f'/proc/{pid}/fd'):
+    names = []
+    with contextlib.suppress(FileNotFoundError):  # a helper may have ended meanwhile
+        names = os.listdir(f'/proc/{pid}/fd')
+    for name in names:
         try:
             link = os.readlink(f'/proc/{pid}/fd/{name}')
             flags = harness.parse_keys(read_file(f'/proc/{pid}/fdinfo/{name}').replace(':\t', ' '))
