@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/receiver.h"
 #include "fs/helper.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -603,4 +604,19 @@ pid_t gcr_helper_pid(const struct gcr_helper *helper)
 {
 	(void)helper;
 	return getpid();
+}
+
+/* ---- messages of the library ---- */
+
+/* All descriptors of these programs are of files that do not wait when they are closed. */
+int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
+			 struct gcr_message *ret_message)
+{
+	return gcr_message_receive(socket, timeout_usec, wake_fd, ret_message);
+}
+
+void gcr_receiver_close(int socket)
+{
+	if (socket >= 0)
+		close(socket);
 }
