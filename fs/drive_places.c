@@ -149,7 +149,8 @@ int gcr_drive_follow_context(struct gcr_drive *drive, enum gcr_control_state con
 	struct gcr_moves moved = moved_of(drive->process);
 	struct gcr_gpus *gpus = drive->daemon->gpus;
 
-	if (control == GCR_CONTROL_CHECKPOINTED)
+	/* What HIP leaves on a GPU is where CRIU's plugin has restored it: its pairs say so. */
+	if (control == GCR_CONTROL_CHECKPOINTED || !drive->vendor->backend->has_control)
 		return 0;
 	for (uint32_t i = 0; i < drive->pairs_count; i++) {
 		const struct gcr_gpu_pair *pair = &drive->pairs[i];
