@@ -139,6 +139,7 @@ static bool has_lost_state(struct gcr_drive *drive, const struct gcr_result *ans
 	}
 	if (answer->driver_result != DRIVER_NO_STATE)
 		return false;
+	drive->lacks_state = true;
 	pthread_mutex_lock(&process->lock);
 	/* The bytes of one that was frozen are not given up for that word alone. */
 	had_state = drive->had_state ||
@@ -169,7 +170,12 @@ int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error 
 	/* Also what is left of one without its library, or without its driver, on its way out. */
 	else if ((result == -EIO || result == -EOPNOTSUPP) && gcr_process_is_going(process))
 		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
+	/* It never had a state, or is past its driver's exit and short of its own. */
+	else if (result == -EOPNOTSUPP && drive->lacks_state)
+		gcr_drive_pause(drive, ENDING_WAIT_MSEC);
 	else
+		return result;
+	if (!is_ending && drive->lacks_state && !gcr_process_is_going(process))
 		return result;
 	if (is_ending && !gcr_process_has_ended(process))
 		return say_ending(drive, error);

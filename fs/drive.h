@@ -41,6 +41,7 @@ struct gcr_drive {
 	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
 	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
 	bool had_state;	       /* the driver has known the process since this began, or before */
+	bool lacks_state;      /* the driver says that it does not know the process */
 	bool is_ending;	       /* it said then that it does not, or the preload library does */
 	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
 	uint64_t free_before[GCR_GPUS_MAX];

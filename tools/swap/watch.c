@@ -48,6 +48,7 @@ struct watch {
 	struct swap_counters counters;
 	int64_t started_usec;
 	int64_t next_usec;
+	bool takes_back; /* interrupted: verbs under way are cancelled by us */
 	int events_fd, signal_fd, socket_fd;
 	off_t events_bytes; /* read so far */
 	size_t used;
@@ -143,7 +144,7 @@ static void end_verb(struct watch *watch, struct peer *peer, int number, const c
 	else
 		count_success(watch, peer, &action);
 	if (swap_policy_ended(watch->policy, peer->pid, number, gcr_clock_usec()) &&
-	    number != ESRCH)
+	    number != ESRCH && !(number == ECANCELED && watch->takes_back))
 		complain(peer->pid, swap_verb_name(action.verb), words);
 }
 
@@ -406,6 +407,7 @@ static void take_back(struct watch *watch)
 	int64_t until_usec = gcr_clock_usec() + CANCEL_USEC;
 	struct gcr_error error;
 
+	watch->takes_back = true;
 	for (size_t i = 0; i < watch->peers_count; i++)
 		if (watch->peers[i].action.verb)
 			swap_write_verb(watch->mount, watch->peers[i].pid, "cancel", false, &error);
