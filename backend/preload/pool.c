@@ -108,7 +108,7 @@ static bool add_piece(struct gcr_pool *pool, CUdeviceptr pointer)
 	memmove(&pools.pieces[i + 1], &pools.pieces[i],
 		(pools.count - i) * sizeof(pools.pieces[0]));
 	pools.pieces[i] = (struct piece){.pointer = pointer, .pool = pool};
-	pools.count++;
+	__atomic_store_n(&pools.count, pools.count + 1, __ATOMIC_RELAXED);
 	return true;
 }
 
@@ -186,14 +186,18 @@ static void set_current(CUmemoryPool handle)
 
 struct gcr_pool *gcr_pool_take(CUdeviceptr pointer)
 {
-	GCR_LOCK_SCOPE(&pools.lock);
-	size_t i = piece_index(pointer);
 	struct gcr_pool *pool;
+	size_t i;
 
+	/* A program without such pools pays nothing. */
+	if (!__atomic_load_n(&pools.count, __ATOMIC_RELAXED))
+		return NULL;
+	GCR_LOCK_SCOPE(&pools.lock);
+	i = piece_index(pointer);
 	if (i == pools.count || pools.pieces[i].pointer != pointer)
 		return NULL;
 	pool = pools.pieces[i].pool;
-	pools.count--;
+	__atomic_store_n(&pools.count, pools.count - 1, __ATOMIC_RELAXED);
 	memmove(&pools.pieces[i], &pools.pieces[i + 1],
 		(pools.count - i) * sizeof(pools.pieces[0]));
 	return pool;
