@@ -23,36 +23,16 @@
 
 int gcr_looker_process_start(const char *path, bool keep_stderr, struct gcr_looker **ret_looker)
 {
-	static const char *const unwanted[] = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
-	_cleanup_(gcr_environment_free_cleanup) char **environment =
-		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
 	_cleanup_free_ struct gcr_looker *looker = calloc(1, sizeof(*looker));
 	char name[] = GCR_LOOKER_PROGRAM;
-	char *arguments[] = {name, NULL};
-	_cleanup_close_ int theirs = -1;
-	_cleanup_close_ int ours = -1;
-	int pair[2];
 	int r;
 
-	if (!looker || !environment)
+	if (!looker)
 		return -ENOMEM;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return -errno;
-	ours = pair[0];
-	theirs = pair[1];
-	r = gcr_program_start(
-		&(struct gcr_program){
-			.path = path,
-			.arguments = arguments,
-			.environment = environment,
-			.fds = (const int[]){-1, -1, keep_stderr ? STDERR_FILENO : -1,
-					     [GCR_LOOKER_SOCKET] = theirs},
-			.fds_count = GCR_LOOKER_SOCKET + 1,
-		},
-		&looker->pid, &looker->pidfd);
+	r = gcr_program_start_connected(path, (char *[]){name, NULL}, GCR_LOOKER_SOCKET,
+					keep_stderr, &looker->pid, &looker->pidfd, &looker->socket);
 	if (r < 0)
 		return r;
-	looker->socket = TAKE_FD(ours);
 	*ret_looker = TAKE_PTR(looker);
 	return 0;
 }

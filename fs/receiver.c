@@ -73,34 +73,16 @@ static struct {
 
 static int start(struct receiver **ret_receiver)
 {
-	static const char *const unwanted[] = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
-	_cleanup_(gcr_environment_free_cleanup) char **environment =
-		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
 	_cleanup_free_ struct receiver *receiver = calloc(1, sizeof(*receiver));
-	_cleanup_close_ int theirs = -1;
-	_cleanup_close_ int ours = -1;
-	int pair[2];
 	int r;
 
-	if (!receiver || !environment)
+	if (!receiver)
 		return -ENOMEM;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return -errno;
-	ours = pair[0];
-	theirs = pair[1];
-	r = gcr_program_start(
-		&(struct gcr_program){
-			.path = pool.path,
-			.arguments = pool.arguments,
-			.environment = environment,
-			.fds = (const int[]){-1, -1, pool.keep_stderr ? STDERR_FILENO : -1,
-					     [GCR_RECEIVER_SOCKET] = theirs},
-			.fds_count = GCR_RECEIVER_SOCKET + 1,
-		},
-		&receiver->pid, &receiver->pidfd);
+	r = gcr_program_start_connected(pool.path, pool.arguments, GCR_RECEIVER_SOCKET,
+					pool.keep_stderr, &receiver->pid, &receiver->pidfd,
+					&receiver->socket);
 	if (r < 0)
 		return r;
-	receiver->socket = TAKE_FD(ours);
 	*ret_receiver = TAKE_PTR(receiver);
 	return 0;
 }

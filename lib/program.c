@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -223,5 +224,43 @@ int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *re
 	}
 	*ret_pid = pid;
 	*ret_pidfd = pidfd;
+	return 0;
+}
+
+int gcr_program_start_connected(const char *path, char *const *arguments, int number,
+				bool keep_stderr, pid_t *ret_pid, int *ret_pidfd, int *ret_socket)
+{
+	static const char *const unwanted[] = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
+	_cleanup_(gcr_environment_free_cleanup) char **environment =
+		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
+	_cleanup_free_ int *fds = calloc((size_t)number + 1, sizeof(*fds));
+	_cleanup_close_ int theirs = -1;
+	_cleanup_close_ int ours = -1;
+	int pair[2];
+	int r;
+
+	if (!environment || !fds)
+		return -ENOMEM;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	ours = pair[0];
+	theirs = pair[1];
+	for (int i = 0; i < number; i++)
+		fds[i] = -1;
+	if (keep_stderr)
+		fds[STDERR_FILENO] = STDERR_FILENO;
+	fds[number] = theirs;
+	r = gcr_program_start(
+		&(struct gcr_program){
+			.path = path,
+			.arguments = arguments,
+			.environment = environment,
+			.fds = fds,
+			.fds_count = (size_t)number + 1,
+		},
+		ret_pid, ret_pidfd);
+	if (r < 0)
+		return r;
+	*ret_socket = TAKE_FD(ours);
 	return 0;
 }

@@ -8,6 +8,7 @@
 #define GCR_LIB_PROGRAM_H
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -44,5 +45,13 @@ struct gcr_program {
  * been removed; EBUSY, EOPNOTSUPP: it takes no processes). Its end is the caller's to collect.
  */
 int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *ret_pidfd);
+
+/*
+ * Start a helper program that we speak to: its descriptor @number (3 or more) is one end of a pair
+ * of SOCK_SEQPACKET sockets, *ret_socket the other one, the caller's. Its environment is ours
+ * without what loads libraries. @keep_stderr: it has our stderr. Errors as above.
+ */
+int gcr_program_start_connected(const char *path, char *const *arguments, int number,
+				bool keep_stderr, pid_t *ret_pid, int *ret_pidfd, int *ret_socket);
 
 #endif
