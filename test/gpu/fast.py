@@ -381,7 +381,7 @@ class FastParts:
             self.results.skip("step time", "no torch here")
             return
         times = {"eager": ([], []), "graph": ([], [])}
-        for preload in (False, True, True, False) * (2 if self.options.full else 1):
+        for preload in (False, True, True, False) * (3 if self.options.full else 2):
             done = subprocess.run(
                 (self.rig.wrapper() if preload else [])
                 + [sys.executable, os.path.join(HERE, "steps.py"), "2"],

@@ -2,8 +2,10 @@
 """How long a step of a PyTorch loop takes: steps.py SECONDS
 
 A transformer's layers, run eagerly (thousands of calls of the driver a step) and as a CUDA graph.
-Prints `eager USEC` and `graph USEC`, the medians.
+Prints `eager USEC` and `graph USEC`, the medians. It runs on two processors only: a thread that
+moves from one to another makes an eager step up to 50 % longer.
 """
+import os
 import statistics
 import sys
 import time
@@ -29,6 +31,7 @@ def measure(function, seconds):
 
 def main():
     seconds = float(sys.argv[1])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-2:])
     with torch.inference_mode():
         model = Model(8)
         x = torch.zeros(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)
