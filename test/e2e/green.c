@@ -4,7 +4,6 @@
  * [--...]. With `spin` a kernel on a stream of it runs until SIGUSR1, and behind it one that
  * counts; SIGUSR2 destroys the green context first, after which the primary context does the work.
  */
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,33 +12,11 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "test/e2e/vendor.h"
 #include "tools/demo_kernels.h"
 
 #define BYTES (4u << 20)
 #define WORDS (BYTES / sizeof(unsigned int))
-
-static void *library;
-
-static void *find(const char *name)
-{
-	void *function = dlsym(library, name);
-
-	if (!function) {
-		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
-	}
-	return function;
-}
-
-#define CU(name) ((__typeof__(name) *)find(#name))
-#define OK(call)                                                           \
-	do {                                                               \
-		int result_ = (int)(call);                                 \
-		if (result_) {                                             \
-			fprintf(stderr, "%s: error %d\n", #call, result_); \
-			exit(1);                                           \
-		}                                                          \
-	} while (0)
 
 /* Not in cuda_api.h. */
 CUresult cuDeviceGetDevResource(CUdevice device, void *resource, unsigned type);
@@ -127,7 +104,7 @@ int main(int argc, char **argv)
 	CUfunction add, spin;
 	void *green;
 
-	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	vendor_open();
 	OK(CU(cuInit)(0));
 	OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
 	OK(CU(cuCtxSetCurrent)(context));

@@ -5,7 +5,6 @@
  * (backend/sim/later.c), with a handle of memory of its own; `pool` has a host memory pool until
  * SIGUSR1.
  */
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,32 +13,10 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "test/e2e/vendor.h"
 
 #define BYTES (2u << 20)
 #define WORDS (BYTES / sizeof(unsigned int))
-
-static void *library;
-
-static void *find(const char *name)
-{
-	void *function = dlsym(library, name);
-
-	if (!function) {
-		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
-	}
-	return function;
-}
-
-#define CU(name) ((__typeof__(name) *)find(#name))
-#define OK(call)                                                           \
-	do {                                                               \
-		int result_ = (int)(call);                                 \
-		if (result_) {                                             \
-			fprintf(stderr, "%s: error %d\n", #call, result_); \
-			exit(1);                                           \
-		}                                                          \
-	} while (0)
 
 static void *find_later(const char *name)
 {
@@ -106,7 +83,7 @@ int main(int argc, char **argv)
 	int device = 7;
 
 	signal(SIGUSR1, be_told);
-	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	vendor_open();
 	OK(CU(cuInit)(0));
 	OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
 	OK(CU(cuCtxSetCurrent)(context));

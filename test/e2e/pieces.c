@@ -24,16 +24,6 @@
 #define PIECES_MAX 256
 #define BYTES_MAX  (64u << 20)
 
-#define CU(name) ((__typeof__(name) *)vendor_find(#name))
-#define OK(call)                                                                        \
-	do {                                                                            \
-		int result_ = (int)(call);                                              \
-		if (result_) {                                                          \
-			fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, result_); \
-			exit(1);                                                        \
-		}                                                                       \
-	} while (0)
-
 static struct piece {
 	CUcontext context;
 	CUdeviceptr pointer;

@@ -36,16 +36,6 @@
 
 #define PIECES_MAX 8192
 
-#define CU(name) ((__typeof__(name) *)vendor_find(#name))
-#define OK(call)                                                                        \
-	do {                                                                            \
-		int result_ = (int)(call);                                              \
-		if (result_) {                                                          \
-			fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, result_); \
-			exit(1);                                                        \
-		}                                                                       \
-	} while (0)
-
 enum kind { ALLOCATED, MAPPED, OPENED };
 
 static struct piece {

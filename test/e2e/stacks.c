@@ -3,7 +3,6 @@
  * stacks: a program with two contexts, each with a stack limit of its own and memory. It prints
  * `pid N`, then `tick K ok` for every time that it has found all of it as it should be.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +10,11 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "test/e2e/vendor.h"
 
 #define CONTEXTS     2
 #define MEMORY_BYTES (8u << 20)
 #define TICK_NS	     20000000
-
-static void *library;
-
-#define CU(name) ((__typeof__(name) *)dlsym(library, #name))
-#define OK(call)                                                                        \
-	do {                                                                            \
-		int result_ = (int)(call);                                              \
-		if (result_) {                                                          \
-			fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, result_); \
-			exit(1);                                                        \
-		}                                                                       \
-	} while (0)
 
 static const size_t limits[CONTEXTS] = {1024, 784};
 static CUcontext contexts[CONTEXTS];
@@ -70,9 +58,9 @@ int main(void)
 	struct timespec pause = {.tv_nsec = TICK_NS};
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	library = dlopen("libcuda.so.1", RTLD_NOW);
+	vendor_open();
 	bytes = malloc(MEMORY_BYTES);
-	if (!library || !bytes)
+	if (!bytes)
 		return 1;
 	make();
 	printf("pid %d\n", (int)getpid());

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The driver's library for programs of the tests: CUDA's, or HIP's where GPUCR_TEST_VENDOR is
- * `hip`. Whoever cannot have it, or a function of it, ends with status 1.
+ * `hip`. A program that cannot have it, or a function of it, ends with status 1. The including file
+ * includes backend/cuda/cuda_api.h first.
  */
 #ifndef GCR_TEST_VENDOR_H
 #define GCR_TEST_VENDOR_H
@@ -36,5 +37,18 @@ static inline void *vendor_find(const char *name)
 	}
 	return function;
 }
+
+/* A function of the driver by CUDA's name: CU(cuInit)(0). */
+#define CU(name) ((__typeof__(name) *)vendor_find(#name))
+
+/* A call of the driver that must succeed; else the program ends with status 1. */
+#define OK(call)                                                                        \
+	do {                                                                            \
+		int result_ = (int)(call);                                              \
+		if (result_) {                                                          \
+			fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, result_); \
+			exit(1);                                                        \
+		}                                                                       \
+	} while (0)
 
 #endif

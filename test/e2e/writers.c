@@ -45,7 +45,7 @@ static struct {
 	CALLS(MEMBER)
 } driver;
 
-#define CU(name, ...)                                                     \
+#define CALL(name, ...)                                                   \
 	do {                                                              \
 		CUresult result_ = driver.name(__VA_ARGS__);              \
 		if (result_) {                                            \
@@ -175,12 +175,12 @@ static void change_gpu_part(int index, uint32_t tick)
 	CUdeviceptr part = (CUdeviceptr)(uintptr_t)blocks[index] + sizes[index] - GPU_BYTES;
 	uint32_t words[GPU_BYTES / sizeof(uint32_t)];
 
-	CU(cuMemcpyDtoH_v2, words, part, sizeof(words));
+	CALL(cuMemcpyDtoH_v2, words, part, sizeof(words));
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 		if (words[i] != (tick > BLOCKS ? tick - BLOCKS : 0))
 			wrong("the GPU's words", words[i], tick - BLOCKS);
-	CU(cuMemsetD32_v2, part, tick, sizeof(words) / sizeof(words[0]));
-	CU(cuCtxSynchronize);
+	CALL(cuMemsetD32_v2, part, tick, sizeof(words) / sizeof(words[0]));
+	CALL(cuCtxSynchronize);
 }
 
 int main(int argc, char **argv)
@@ -194,15 +194,15 @@ int main(int argc, char **argv)
 	fifos[0] = open(argv[1], O_RDWR | O_CLOEXEC);
 	fifos[1] = open(argv[2], O_RDWR | O_CLOEXEC);
 	open_driver();
-	CU(cuInit, 0);
-	CU(cuDevicePrimaryCtxRetain, &context, 0);
-	CU(cuCtxSetCurrent, context);
+	CALL(cuInit, 0);
+	CALL(cuDevicePrimaryCtxRetain, &context, 0);
+	CALL(cuCtxSetCurrent, context);
 	for (int i = 0; i < BLOCKS; i++) {
 		CUdeviceptr pointer;
 
-		CU(cuMemAllocManaged, &pointer, sizes[i], CU_MEM_ATTACH_GLOBAL);
-		CU(cuMemsetD32_v2, pointer, 0, sizes[i] / sizeof(uint32_t));
-		CU(cuCtxSynchronize);
+		CALL(cuMemAllocManaged, &pointer, sizes[i], CU_MEM_ATTACH_GLOBAL);
+		CALL(cuMemsetD32_v2, pointer, 0, sizes[i] / sizeof(uint32_t));
+		CALL(cuCtxSynchronize);
 		blocks[i] = (volatile uint64_t *)(uintptr_t)pointer;
 	}
 	for (size_t i = 0; i < WRITERS; i++)
