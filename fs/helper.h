@@ -62,7 +62,13 @@ int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_h
  * The worker of the GPU with this UUID, started if it is not there; others wait their turn.
  * @is_second: another one of the same GPU, for what comes in while something else goes out. It has
  * a session of its own, a context of its own, and ends when idle like the first.
+ *
+ * Errors as gcr_helpers_take_control(). A worker that has not said hello when the time is over goes
+ * on coming up, and the next call waits for the rest; one that takes longer than
+ * GCR_HELPERS_COME_UP_USEC is killed: -EIO.
  */
+#define GCR_HELPERS_COME_UP_USEC (20 * GCR_USEC_PER_SEC)
+
 int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			    bool is_second, int64_t timeout_usec, int wake_fd,
 			    struct gcr_helper **ret_helper, struct gcr_error *error);

@@ -69,6 +69,7 @@ struct gcr_helper {
 	struct worker_slot *slot;
 	uint8_t uuid[GCR_UUID_BYTES]; /* a worker's GPU */
 	bool is_aside;		      /* its turn has gone to others */
+	int64_t started_usec;	      /* monotonic */
 	pid_t user;		      /* TAKEN: for whom, 0: not said */
 	int64_t taken_usec;	      /* and since when, monotonic */
 };

@@ -60,6 +60,7 @@ static int start(struct gcr_helpers *helpers, enum gcr_helper_kind kind, const u
 		return r;
 	helper->helpers = helpers;
 	helper->role = role;
+	helper->started_usec = gcr_clock_usec();
 	if (uuid)
 		memcpy(helper->uuid, uuid, GCR_UUID_BYTES);
 	helper->next = helpers->all;
@@ -609,8 +610,11 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 	wake(helpers);
 	r = greet(helpers, helper, deadline_usec, wake_fd, error);
 	if (r < 0) {
+		bool is_late = gcr_clock_usec() - helper->started_usec > GCR_HELPERS_COME_UP_USEC;
+
 		gcr_helper_put(helper);
-		return r;
+		/* The next worker would fare no better: not a matter of waiting any longer. */
+		return r == -ETIMEDOUT && is_late ? -EIO : r;
 	}
 	*ret_helper = helper;
 	return 0;
@@ -701,11 +705,14 @@ unsigned int gcr_helpers_workers(struct gcr_helpers *helpers)
 	return count;
 }
 
-/* Could the next one who wants this GPU's worker go on with it as it is? */
+/* Can the next verb that needs this GPU's worker use it as it is? */
 static bool keep_worker(const struct gcr_helper *helper)
 {
 	bool keeps_vram = helper->has_imported && helper->helpers->config.backend->may_keep_vram;
 
+	/* A worker that makes its context still: the next verb waits for the rest of that. */
+	if (helper->slot && !helper->said_hello && !helper->dead)
+		return gcr_clock_usec() - helper->started_usec <= GCR_HELPERS_COME_UP_USEC;
 	/* VRAM that somebody forgot to release must not stay away from the programs. */
 	return helper->slot && helper->said_hello && !helper->has_reservation &&
 	       !helper->in_session && !keeps_vram && gcr_helper_usable(helper);

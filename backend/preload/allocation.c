@@ -312,14 +312,14 @@ static CUresult free_drivers(__typeof__(cuMemFree_v2) *real, CUdeviceptr pointer
 {
 	struct gcr_shared_end range = gcr_shared_begin_end(GCR_SHARED_RANGE, pointer);
 	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
+	struct gcr_ipc_end exported = gcr_ipc_begin_end(pointer);
 	struct gcr_pool *pool = gcr_pool_take(pointer);
 	CUresult result = real(pointer);
 
 	gcr_pool_freed(pool, pointer, result);
 	gcr_shared_finish_end(&range, result);
 	gcr_shared_finish_end(&memory, result);
-	if (result == CUDA_SUCCESS)
-		gcr_ipc_freed(pointer);
+	gcr_ipc_finish_end(&exported, result);
 	return result;
 }
 
@@ -327,11 +327,13 @@ static CUresult free_drivers_async(__typeof__(cuMemFreeAsync) *real, CUdeviceptr
 				   CUstream stream)
 {
 	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
+	struct gcr_ipc_end exported = gcr_ipc_begin_end(pointer);
 	struct gcr_pool *pool = gcr_pool_take(pointer);
 	CUresult result = real(pointer, stream);
 
 	gcr_pool_freed(pool, pointer, result);
 	gcr_shared_finish_end(&memory, result);
+	gcr_ipc_finish_end(&exported, result);
 	return result;
 }
 

@@ -47,37 +47,48 @@ static struct driver_memory *find_shared(CUdeviceptr start)
 	return NULL;
 }
 
+/* With the lock. One that there is no memory for stays counted for good. */
+static void append(const struct driver_memory *memory)
+{
+	if (shared_count == shared_room) {
+		size_t room = shared_room ? 2 * shared_room : 16;
+		struct driver_memory *longer = realloc(shared, room * sizeof(*shared));
+
+		if (!longer)
+			return;
+		shared = longer;
+		shared_room = room;
+	}
+	shared[shared_count] = *memory;
+	__atomic_store_n(&shared_count, shared_count + 1, __ATOMIC_RELAXED);
+}
+
 static void note_shared(CUdeviceptr start, bool opened)
 {
+	struct driver_memory memory = {.start = start, .opened = opened};
 	struct driver_memory *known;
-	CUcontext context = NULL;
 
-	gcr_green_current_owner(&context);
-	pthread_mutex_lock(&lock);
+	gcr_green_current_owner(&memory.context);
+	GCR_LOCK_SCOPE(&lock);
 	known = find_shared(start);
 	if (known) {
 		known->opened += opened;
-	} else {
-		/* Without memory for the note it stays counted for good. */
-		gcr_sharing_add(1);
-		if (shared_count == shared_room) {
-			size_t room = shared_room ? 2 * shared_room : 16;
-			struct driver_memory *longer = realloc(shared, room * sizeof(*shared));
-
-			if (longer) {
-				shared = longer;
-				shared_room = room;
-			}
-		}
-		if (shared_count < shared_room)
-			shared[shared_count++] = (struct driver_memory){start, context, opened};
+		return;
 	}
-	pthread_mutex_unlock(&lock);
+	gcr_sharing_add(1);
+	append(&memory);
+}
+
+/* With the lock. */
+static void take_out(struct driver_memory *known)
+{
+	*known = shared[shared_count - 1];
+	__atomic_store_n(&shared_count, shared_count - 1, __ATOMIC_RELAXED);
 }
 
 static void forget_shared(struct driver_memory *known)
 {
-	*known = shared[--shared_count];
+	take_out(known);
 	gcr_sharing_add(-1);
 }
 
@@ -92,18 +103,35 @@ static void note_closed(CUdeviceptr start)
 	pthread_mutex_unlock(&lock);
 }
 
-void gcr_ipc_freed(CUdeviceptr address)
+struct gcr_ipc_end gcr_ipc_begin_end(CUdeviceptr address)
 {
+	struct gcr_ipc_end end = {.start = address};
 	struct driver_memory *known;
 
 	/* Programs that share nothing pay nothing. */
 	if (!__atomic_load_n(&shared_count, __ATOMIC_RELAXED))
-		return;
-	pthread_mutex_lock(&lock);
+		return end;
+	GCR_LOCK_SCOPE(&lock);
 	known = find_shared(address);
-	if (known && !known->opened)
-		forget_shared(known);
-	pthread_mutex_unlock(&lock);
+	if (known && !known->opened) {
+		end.is_exported = true;
+		end.context = known->context;
+		take_out(known);
+	}
+	return end;
+}
+
+void gcr_ipc_finish_end(const struct gcr_ipc_end *end, CUresult result)
+{
+	const struct driver_memory memory = {.start = end->start, .context = end->context};
+
+	if (!end->is_exported)
+		return;
+	GCR_LOCK_SCOPE(&lock);
+	if (result == CUDA_SUCCESS || find_shared(end->start))
+		gcr_sharing_add(-1);
+	else
+		append(&memory);
 }
 
 void gcr_ipc_context_gone(CUcontext context)

@@ -83,8 +83,18 @@ void gcr_ipc_ask_forget(void);
 
 /* ---- ipc.c ---- */
 
-/* Memory of the driver's own at @address has been freed. */
-void gcr_ipc_freed(CUdeviceptr address);
+/*
+ * Around the driver's call that frees memory of its own at @address, which may have been exported.
+ * The note of that is taken away before the call, since another thread can be given the address at
+ * once; the memory counts as shared until it is known that the call succeeded.
+ */
+struct gcr_ipc_end {
+	CUdeviceptr start;
+	CUcontext context;
+	bool is_exported;
+};
+struct gcr_ipc_end gcr_ipc_begin_end(CUdeviceptr address);
+void gcr_ipc_finish_end(const struct gcr_ipc_end *end, CUresult result);
 void gcr_ipc_context_gone(CUcontext context);
 
 /* In the child of a fork. */

@@ -148,16 +148,29 @@ static void note_piece(CUmemoryPool handle, CUdeviceptr pointer)
 	add_piece(pool, pointer);
 }
 
-static bool set_gone(CUmemoryPool handle, bool gone, struct gcr_pool **pool)
+/*
+ * A pool that is about to be destroyed: its handle is no longer found. The caller's hold, which
+ * counts as a piece, keeps it here while other threads free its last pieces. NULL: none is known.
+ */
+static struct gcr_pool *begin_destroy(CUmemoryPool handle)
+{
+	GCR_LOCK_SCOPE(&pools.lock);
+	struct gcr_pool *pool = find(handle);
+
+	if (!pool)
+		return NULL;
+	pool->is_gone = true;
+	pool->pieces++;
+	return pool;
+}
+
+static void finish_destroy(struct gcr_pool *pool, bool is_gone)
 {
 	GCR_LOCK_SCOPE(&pools.lock);
 
-	if (!*pool)
-		*pool = find(handle);
-	if (!*pool)
-		return false;
-	(*pool)->is_gone = gone;
-	return true;
+	pool->is_gone = is_gone;
+	pool->pieces--;
+	drop_if_done(pool);
 }
 
 static void set_shared(CUmemoryPool handle)
@@ -267,22 +280,17 @@ GCR_OWN(cuMemPoolDestroy);
 CUresult gcr_own_cuMemPoolDestroy(CUmemoryPool handle)
 {
 	__typeof__(cuMemPoolDestroy) *real = GCR_WRAPPED(cuMemPoolDestroy);
-	struct gcr_pool *pool = NULL;
+	struct gcr_pool *pool;
 	CUresult result;
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemPoolDestroy);
-	/* Before: another thread may get a new one of the same handle at once. */
-	if (!set_gone(handle, true, &pool))
-		return real(handle);
+	/* Before the call: another thread may get a new pool of the same handle at once. */
+	pool = begin_destroy(handle);
 	result = real(handle);
-	if (result != CUDA_SUCCESS) {
-		set_gone(handle, false, &pool);
-		return result;
-	}
-	GCR_LOCK_SCOPE(&pools.lock);
-	drop_if_done(pool);
+	if (pool)
+		finish_destroy(pool, result == CUDA_SUCCESS);
 	return result;
 }
 

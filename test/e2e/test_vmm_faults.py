@@ -251,6 +251,22 @@ def test_worker_that_cannot_start():
         vmm.cycle(machine, demo)
 
 
+def workers(machine):
+    return [pid for pid, comm in machine.helpers() if comm == 'gpucr-worker']
+
+
+def test_worker_that_starts_slowly():
+    """Its context takes longer than one look at the verb's deadline: the same worker is waited for."""
+    with vmm.machine(worker_idle=1) as machine:
+        demo = vmm.demo(machine, *SMALL)
+        machine.faults('cuDevicePrimaryCtxRetain comm=gpucr-worker delay_ms=2500')
+        for verb in ('freeze', 'thaw'):
+            wait_for(lambda: not workers(machine), 'the worker to end')
+            machine.must(demo.pid, f'{verb} timeout={30 * harness.SLOW}')
+            equal(len(workers(machine)), 1)
+        demo.wait_ticks()
+
+
 def test_no_vram_for_the_worker():
     """Its context does not fit: the freeze fails, or does without it; nothing is lost."""
     with vmm.machine(vram='64M') as machine:

@@ -421,6 +421,42 @@ static void import_fails(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static void *free_small(void *unused)
+{
+	use_device(0);
+	OK(CU(cuMemFree_v2)(small));
+	return NULL;
+}
+
+/* Another thread is given the address, and exports that, before the call that freed it is over. */
+static void address_used_again(void)
+{
+	CUipcMemHandle handle;
+	CUdeviceptr again = 0;
+	pthread_t thread;
+
+	export_both();
+	CHECK(pthread_create(&thread, NULL, free_small, NULL) == 0);
+	while (again != small)
+		OK(CU(cuMemAlloc_v2)(&again, 4096));
+	OK(CU(cuIpcGetMemHandle)(&handle, again));
+	CHECK(memory()->page()->sharings == 2);
+	pthread_join(thread, NULL);
+	CHECK(memory()->page()->sharings == 1);
+	OK(CU(cuMemFree_v2)(again));
+	CHECK(memory()->page()->sharings == 0);
+}
+
+/* It is exported still. */
+static void free_fails(void)
+{
+	export_both();
+	RESULT(CU(cuMemFree_v2)(small), CUDA_ERROR_UNKNOWN);
+	CHECK(memory()->page()->sharings == 1);
+	OK(CU(cuMemFree_v2)(small));
+	CHECK(memory()->page()->sharings == 0);
+}
+
 static void events(void)
 {
 	CUipcEventHandle handle;
@@ -450,6 +486,12 @@ static const struct subject subjects[] = {
 	{.name = "access fails",
 	 .run = import_fails,
 	 .faults = "cuMemSetAccess nth=1 error=CUDA_ERROR_UNKNOWN"},
+	{.name = "address used again",
+	 .run = address_used_again,
+	 .faults = "cuMemFree nth=1 when=after delay_ms=500"},
+	{.name = "free fails",
+	 .run = free_fails,
+	 .faults = "cuMemFree nth=1 error=CUDA_ERROR_UNKNOWN"},
 	{.name = "events", .run = events},
 };
 

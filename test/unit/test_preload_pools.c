@@ -111,11 +111,43 @@ static void standing(void)
 	expect_obstacle("pool in host memory");
 }
 
+static void *destroy(void *pool)
+{
+	use_device(0);
+	OK(CU(cuMemPoolDestroy)(pool));
+	return NULL;
+}
+
+/* The last piece of a pool is freed while another thread is destroying the pool. */
+static void freed_at_the_end(void)
+{
+	CUmemoryPool pool, other;
+	CUdeviceptr pointer;
+	pthread_t thread;
+
+	use_device(0);
+	other = make(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+	pool = make(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+	OK(CU(cuMemAllocFromPoolAsync)(&pointer, MIB, pool, NULL));
+	CHECK(pthread_create(&thread, NULL, destroy, pool) == 0);
+	while (CU(cuMemPoolTrimTo)(pool, 0) == CUDA_SUCCESS)
+		sched_yield();
+	OK(CU(cuMemFreeAsync)(pointer, NULL));
+	pthread_join(thread, NULL);
+	/* The other pool counts once, still. */
+	expect_obstacle("pool in host memory");
+	OK(CU(cuMemPoolDestroy)(other));
+	expect_obstacle("");
+}
+
 static const struct subject subjects[] = {
 	{.name = "on the device", .run = on_device},
 	{.name = "host", .run = host},
 	{.name = "managed", .run = managed_memory},
 	{.name = "standing", .run = standing},
+	{.name = "freed at the end",
+	 .run = freed_at_the_end,
+	 .faults = "cuMemPoolDestroy nth=1 when=after delay_ms=500"},
 };
 
 int main(int argc, char **argv)
