@@ -32,6 +32,7 @@
 #define BUCKETS	   1024
 /* Of a larger tree it is left to the scan: anybody may ask for anything. */
 #define LOOKED_MAX 256
+#define BELOW_USEC (500 * GCR_USEC_PER_MSEC) /* for looks at all of a tree */
 
 struct gcr_processes {
 	struct gcr_daemon *daemon;
@@ -475,25 +476,36 @@ static int count_members(struct gcr_process *process, size_t *ret_count)
 	return result;
 }
 
-/* GPU processes below it that nobody has seen yet: the next scan would find them a little later. */
-static void look_below(struct gcr_processes *processes, pid_t pid)
+/*
+ * GPU processes below it that nobody has seen yet: the next scan would find them a little later.
+ * False: there are some that could not be looked at in time.
+ */
+static bool look_below(struct gcr_processes *processes, pid_t pid)
 {
 	_cleanup_free_ struct gcr_proc_member *members = NULL;
+	struct gcr_scan_holder holders[LOOKED_MAX];
 	struct gcr_daemon *daemon = processes->daemon;
-	struct gcr_scan_holder holder;
+	int results[LOOKED_MAX];
+	pid_t pids[LOOKED_MAX];
 	struct gcr_error unused;
+	bool is_complete = true;
 	size_t count = 0;
 
 	if (gcr_proc_tree(pid, &members, &count, &unused) < 0 || count > LOOKED_MAX)
-		return;
+		return true;
+	for (size_t i = 0; i < count; i++)
+		pids[i] = members[i].pid;
+	if (gcr_scan_probe_many(daemon->scan, pids, count, BELOW_USEC, holders, results) < 0)
+		return false;
 	for (size_t i = 1; i < count; i++) {
 		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 
-		if (is_ours(daemon, members[i].pid) &&
-		    gcr_scan_probe(daemon->scan, members[i].pid, &holder) == 1)
+		is_complete &= !gcr_proc_is_silent(results[i]);
+		if (results[i] == 1 && is_ours(daemon, members[i].pid))
 			add_process(processes, members[i].pid, members[i].start_ticks,
-				    find_vendor(daemon, holder.devices), &process);
+				    find_vendor(daemon, holders[i].devices), &process);
 	}
+	return is_complete;
 }
 
 /* A launcher is one only while there are GPU processes below it. */
@@ -501,6 +513,7 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 			 struct gcr_process **ret_process)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	bool is_complete = true;
 	size_t count = 0;
 	int result;
 
@@ -514,14 +527,14 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 		result = create_process(processes, pid, 0, NULL, &process);
 		if (result < 0)
 			return -ENOENT;
-		look_below(processes, pid);
+		is_complete = look_below(processes, pid);
 	}
 	result = count_members(process, &count);
 	if (result < 0)
 		return result;
 	if (!count) {
 		remove_process(processes, process, "alone", false);
-		return -ENOENT;
+		return is_complete ? -ENOENT : -ETIMEDOUT;
 	}
 	return add_process(processes, pid, process->start_ticks, NULL, ret_process);
 }
@@ -668,18 +681,59 @@ static const struct gcr_scan_holder *find_holder(const struct gcr_scan_holder *h
 	return NULL;
 }
 
+/* Is it in the table as what it is? Then no look at it is needed. */
+static struct gcr_process *find_known(struct gcr_processes *processes,
+				      const struct gcr_scan_holder *holder)
+{
+	struct gcr_process *known;
+
+	pthread_mutex_lock(&processes->lock);
+	known = find_locked(processes, holder->pid);
+	if (known && !known->launcher && known->start_ticks == holder->start_ticks &&
+	    holder->devices & 1u << known->vendor->index)
+		gcr_process_ref(known);
+	else
+		known = NULL;
+	pthread_mutex_unlock(&processes->lock);
+	return known;
+}
+
+/*
+ * Take those out that have let go of the GPU: the pass did not find them, nor does another look,
+ * for they may have come after that.
+ */
+static void remove_idle(struct gcr_processes *processes, struct gcr_process **list, size_t count)
+{
+	_cleanup_free_ pid_t *pids = calloc(count + 1, sizeof(*pids));
+	_cleanup_free_ bool *holds_none = calloc(count + 1, sizeof(*holds_none));
+
+	if (!pids || !holds_none || !count)
+		return;
+	for (size_t i = 0; i < count; i++)
+		pids[i] = list[i]->pid;
+	gcr_scan_look_again(processes->daemon->scan, pids, count, holds_none);
+	for (size_t i = 0; i < count; i++)
+		if (holds_none[i])
+			remove_process(processes, list[i], "released the GPU", true);
+}
+
 void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
 			  size_t count)
 {
 	struct gcr_process **list = NULL;
 	size_t known = 0;
+	size_t idle_count = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 		unsigned int devices = holders[i].devices;
-		int result = gcr_processes_add(processes, holders[i].pid, holders[i].start_ticks,
-					       find_vendor(processes->daemon, devices), &process);
+		int result = 0;
 
+		process = find_known(processes, &holders[i]);
+		if (!process)
+			result = gcr_processes_add(
+				processes, holders[i].pid, holders[i].start_ticks,
+				find_vendor(processes->daemon, devices), &process);
 		if (!result && !process->launcher && devices & (devices - 1))
 			atomic_store(&process->has_other_vendor, true);
 		if (result < 0 && result != -ESRCH && result != -ENOENT &&
@@ -700,8 +754,11 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 		pthread_mutex_lock(&process->lock);
 		idle = is_idle_locked(process);
 		pthread_mutex_unlock(&process->lock);
-		if (idle && gcr_scan_probe(processes->daemon->scan, process->pid, NULL) == 0)
-			remove_process(processes, process, "released the GPU", true);
+		if (idle) {
+			list[i] = list[idle_count];
+			list[idle_count++] = process;
+		}
 	}
+	remove_idle(processes, list, idle_count);
 	gcr_processes_list_free(list, known);
 }

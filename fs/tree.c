@@ -547,7 +547,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	size_t count = 0;
 	int result;
 
-	result = gcr_scan_now(daemon->scan);
+	result = gcr_scan_now(daemon->scan, GCR_USEC_PER_SEC);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "/proc cannot be searched: %s", strerror(-result));
 	result = gcr_processes_list(daemon->processes, &list, &count);

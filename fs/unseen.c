@@ -13,6 +13,7 @@
 #include "fs/link.h"
 #include "fs/scan.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/procfs.h"
 #include "lib/sharing_sign.h"
 
@@ -145,7 +146,7 @@ int gcr_unseen_check(struct gcr_process *process, struct gcr_error *error)
 	if (!signs.any)
 		return 0;
 	/* The other one may have begun to use its GPU a moment ago. */
-	r = process->daemon->scan ? gcr_scan_now(process->daemon->scan) : 0;
+	r = process->daemon->scan ? gcr_scan_now(process->daemon->scan, 10 * GCR_USEC_PER_SEC) : 0;
 	if (r < 0)
 		return gcr_error_set(error, -r, "the GPU processes cannot be listed: %s",
 				     strerror(-r));

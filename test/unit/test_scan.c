@@ -21,7 +21,8 @@
 #include "test/unit/test.h"
 
 /* Far beyond what a pass takes, for a machine under load. */
-#define PATIENCE_SEC 20
+#define PATIENCE_SEC  20
+#define PATIENCE_USEC (PATIENCE_SEC * GCR_USEC_PER_SEC)
 
 static char directory[] = "/tmp/gcr-scan-XXXXXX";
 static char device[64];
@@ -202,25 +203,25 @@ static void test_now(void)
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
 	struct gcr_scan_holder holder = {0};
 
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(!holds(&watcher, child.pid));
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
 	tell(child, 'o');
 	CHECK(gcr_scan_probe(scan, child.pid, &holder) == 1);
 	CHECK(gcr_proc_stat(child.pid, &stat) == 0 && stat.start_ticks == holder.start_ticks);
 	CHECK(holder.pid == child.pid && holder.devices == 1);
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
 	CHECK(watcher.holders[0].start_ticks == holder.start_ticks);
 
 	tell(other, 'o');
 	watcher.ignored = other.pid;
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
 	CHECK(gcr_scan_probe(scan, other.pid, NULL) == 0);
 
 	tell(child, 'c');
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(!holds(&watcher, child.pid));
 	end_child(child);
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == -ESRCH);
@@ -234,7 +235,7 @@ static void test_watch(void)
 	struct watcher watcher;
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
 
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	tell(child, 'o');
 	wait_until(&watcher, child.pid, true);
 	tell(child, 'c');
@@ -254,7 +255,7 @@ static void test_replaced(void)
 
 	CHECK(unlink(device) == 0);
 	scan = start(&watcher, (uid_t)-1);
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	for (int round = 0; round < 2; round++) {
 		make_device();
 		tell(child, 'o');
@@ -277,7 +278,7 @@ static void test_storm(void)
 	unsigned int before;
 	unsigned int made;
 
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	before = passes(&watcher);
 	end_usec = gcr_clock_usec() + GCR_USEC_PER_SEC;
 	while (gcr_clock_usec() < end_usec) {
@@ -296,7 +297,7 @@ static void test_storm(void)
 static void *scan_often(void *data)
 {
 	for (int i = 0; i < 50; i++)
-		CHECK(gcr_scan_now(data) == 0);
+		CHECK(gcr_scan_now(data, PATIENCE_USEC) == 0);
 	return NULL;
 }
 
@@ -313,10 +314,10 @@ static void test_sharing(void)
 	/* what was true before the call is always seen, whoever makes the pass */
 	for (int i = 0; i < 20; i++) {
 		tell(child, 'o');
-		CHECK(gcr_scan_now(scan) == 0);
+		CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 		CHECK(holds(&watcher, child.pid));
 		tell(child, 'c');
-		CHECK(gcr_scan_now(scan) == 0);
+		CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 		CHECK(!holds(&watcher, child.pid));
 	}
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
@@ -334,10 +335,10 @@ static void test_user(void)
 
 	tell(child, 'o');
 	scan = start(&watcher, geteuid());
-	CHECK(gcr_scan_now(scan) == 0 && holds(&watcher, child.pid));
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0 && holds(&watcher, child.pid));
 	gcr_scan_destroy(scan);
 	scan = start(&watcher, geteuid() + 1);
-	CHECK(gcr_scan_now(scan) == 0 && !holds(&watcher, child.pid));
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0 && !holds(&watcher, child.pid));
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
 	gcr_scan_destroy(scan);
 	end_child(child);
