@@ -38,6 +38,7 @@ struct gcr_processes {
 	struct gcr_daemon *daemon;
 	pthread_mutex_t lock;
 	uint32_t next_serial;
+	uint64_t passes; /* of the scan that have come to an end */
 	size_t count;
 	struct gcr_process *by_pid[BUCKETS];
 	struct gcr_process *by_serial[BUCKETS];
@@ -373,23 +374,55 @@ static unsigned int devices_of(struct gcr_daemon *daemon, pid_t pid)
 	return daemon->scan && gcr_scan_probe(daemon->scan, pid, &holder) == 1 ? holder.devices : 0;
 }
 
-/* It was taken for another vendor's, whose GPUs it has let go of: forget that. */
-static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
-				const struct gcr_vendor *vendor)
+/* It is listed, as another vendor's. NULL; the reference is the caller's. */
+static struct gcr_process *find_of_other_vendor(struct gcr_processes *processes, pid_t pid,
+						const struct gcr_vendor *vendor)
 {
-	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *known = NULL;
-	struct gcr_vendor *its;
+	struct gcr_process *known;
 
 	pthread_mutex_lock(&processes->lock);
 	known = find_locked(processes, pid);
-	if (known)
+	if (known && !known->launcher && known->vendor != vendor)
 		gcr_process_ref(known);
+	else
+		known = NULL;
 	pthread_mutex_unlock(&processes->lock);
-	if (!known || known->launcher)
-		return;
-	its = known->vendor;
-	if (its != vendor && !(devices_of(processes->daemon, pid) & 1u << its->index))
+	return known;
+}
+
+/*
+ * It was taken for another vendor's, whose GPUs it has let go of: forget that. @devices: what it
+ * holds now.
+ */
+static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
+				const struct gcr_vendor *vendor, unsigned int devices)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *known =
+		find_of_other_vendor(processes, pid, vendor);
+
+	if (known && !(devices & 1u << known->vendor->index))
 		remove_process(processes, known, "released the GPU", true);
+}
+
+/*
+ * Is that certain? Two passes from now on it is: one of them has begun after this, and has taken
+ * out of the table what holds no device of its vendor. A library of its vendor's says so too.
+ */
+static bool is_vendor_sure(struct gcr_processes *processes, struct gcr_process *process)
+{
+	bool is_sure;
+
+	pthread_mutex_lock(&processes->lock);
+	if (!process->vendor_sure)
+		process->vendor_sure = processes->passes + 2;
+	is_sure = processes->passes >= process->vendor_sure;
+	pthread_mutex_unlock(&processes->lock);
+	pthread_mutex_lock(&process->lock);
+	is_sure |= process->claims[GCR_CLAIM_LIBRARY] > 0;
+	pthread_mutex_unlock(&process->lock);
+	if (!is_sure && processes->daemon->scan)
+		gcr_scan_wake(processes->daemon->scan);
+	return is_sure || !processes->daemon->scan;
 }
 
 /* Of a process that shows none: one whose GPUs are here. */
@@ -409,12 +442,29 @@ int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start
 
 	if (!is_ours(daemon, pid))
 		return -ENOENT;
-	if (vendor)
-		forget_other_vendor(processes, pid, vendor);
-	else
+	if (vendor) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *other =
+			find_of_other_vendor(processes, pid, vendor);
+
+		if (other)
+			forget_other_vendor(processes, pid, vendor, devices_of(daemon, pid));
+	} else {
 		vendor = find_vendor(daemon, devices_of(daemon, pid));
+	}
 	return add_process(processes, pid, start_ticks, vendor ? vendor : first_vendor(daemon),
 			   ret_process);
+}
+
+/* False: a pass of the scan has come in between and taken it for one that let go. */
+static bool claim_process(struct gcr_process *process, enum gcr_claim claim)
+{
+	bool is_there;
+
+	pthread_mutex_lock(&process->lock);
+	is_there = process->state != GCR_STATE_GONE;
+	process->claims[claim] += is_there;
+	pthread_mutex_unlock(&process->lock);
+	return is_there;
 }
 
 int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
@@ -424,19 +474,33 @@ int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t sta
 	for (;;) {
 		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 		int result = gcr_processes_add(processes, pid, start_ticks, vendor, &process);
-		bool is_there;
 
 		if (result < 0)
 			return result;
-		pthread_mutex_lock(&process->lock);
-		is_there = process->state != GCR_STATE_GONE;
-		process->claims[claim] += is_there;
-		pthread_mutex_unlock(&process->lock);
-		if (is_there) {
+		if (claim_process(process, claim)) {
 			*ret_process = TAKE_PTR(process);
 			return 0;
 		}
-		/* A pass of the scan has come in between and taken it for one that let go. */
+	}
+}
+
+int gcr_processes_claim_library(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+				struct gcr_vendor *vendor, struct gcr_process **ret_process)
+{
+	if (!is_ours(processes->daemon, pid))
+		return -ENOENT;
+	for (;;) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		int result = add_process(processes, pid, start_ticks, vendor, &process);
+
+		if (result < 0)
+			return result;
+		if (process->vendor != vendor && !is_vendor_sure(processes, process))
+			return -EAGAIN;
+		if (claim_process(process, GCR_CLAIM_LIBRARY)) {
+			*ret_process = TAKE_PTR(process);
+			return 0;
+		}
 	}
 }
 
@@ -539,19 +603,28 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 	return add_process(processes, pid, process->start_ticks, NULL, ret_process);
 }
 
-int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_process **ret_process)
+int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
+			      struct gcr_process **ret_process)
 {
-	struct gcr_daemon *daemon = processes->daemon;
 	struct gcr_process *process = find_alive(processes, pid);
-	struct gcr_scan_holder holder;
-	struct gcr_proc_status status;
-	int result;
 
 	if (process && !process->launcher) {
 		*ret_process = process;
 		return 0;
 	}
 	gcr_process_unref(process);
+	return -ENOENT;
+}
+
+int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_process **ret_process)
+{
+	struct gcr_daemon *daemon = processes->daemon;
+	struct gcr_scan_holder holder;
+	struct gcr_proc_status status;
+	int result;
+
+	if (!gcr_processes_find_listed(processes, pid, ret_process))
+		return 0;
 	if (gcr_proc_status(pid, &status) < 0 || status.thread_group != pid ||
 	    !is_ours(daemon, pid))
 		return -ENOENT;
@@ -730,11 +803,14 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 		int result = 0;
 
 		process = find_known(processes, &holders[i]);
-		if (!process)
-			result = gcr_processes_add(
-				processes, holders[i].pid, holders[i].start_ticks,
-				find_vendor(processes->daemon, devices), &process);
-		if (!result && !process->launcher && devices & (devices - 1))
+		if (!process && is_ours(processes->daemon, holders[i].pid)) {
+			struct gcr_vendor *vendor = find_vendor(processes->daemon, devices);
+
+			forget_other_vendor(processes, holders[i].pid, vendor, devices);
+			result = add_process(processes, holders[i].pid, holders[i].start_ticks,
+					     vendor, &process);
+		}
+		if (process && !process->launcher && devices & (devices - 1))
 			atomic_store(&process->has_other_vendor, true);
 		if (result < 0 && result != -ESRCH && result != -ENOENT &&
 		    !gcr_proc_is_silent(result))
@@ -760,5 +836,8 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 		}
 	}
 	remove_idle(processes, list, idle_count);
+	pthread_mutex_lock(&processes->lock);
+	processes->passes++;
+	pthread_mutex_unlock(&processes->lock);
 	gcr_processes_list_free(list, known);
 }

@@ -414,8 +414,9 @@ static int take_all(struct gcr_pass *pass, const struct subjects *subjects, stru
 	return r;
 }
 
-/* Look, and note of whom nothing is known. */
-static int walk(struct gcr_pass *pass, bool known, struct holders *found)
+/* Look; *@ret_put_off is the caller's. */
+static int walk(struct gcr_pass *pass, bool known, struct holders *found, pid_t **ret_put_off,
+		size_t *ret_count)
 {
 	_cleanup_(free_subjects) struct subjects subjects = {};
 	_cleanup_(free_subjects) struct subjects slow = {};
@@ -445,17 +446,17 @@ static int walk(struct gcr_pass *pass, bool known, struct holders *found)
 	gcr_late_end(pass->late);
 	if (found->count)
 		qsort(found->list, found->count, sizeof(*found->list), compare_holders);
-	GCR_LOCK_SCOPE(&pass->lock);
-	free(pass->unknown);
-	pass->unknown = TAKE_PTR(put_off);
-	pass->unknown_count = count;
+	*ret_put_off = TAKE_PTR(put_off);
+	*ret_count = count;
 	return 0;
 }
 
 int gcr_pass_run(struct gcr_pass *pass, bool known)
 {
 	_cleanup_(free_holders) struct holders found = {};
-	int r = walk(pass, known, &found);
+	pid_t *put_off = NULL;
+	size_t count = 0;
+	int r = walk(pass, known, &found, &put_off, &count);
 
 	if (r < 0)
 		return r;
@@ -463,6 +464,11 @@ int gcr_pass_run(struct gcr_pass *pass, bool known)
 	pass->last = found;
 	found = (struct holders){};
 	pass->config->pass(pass->last.list, pass->last.count, pass->config->data);
+	/* Not before: of a process that is not in this list the pass has told. */
+	GCR_LOCK_SCOPE(&pass->lock);
+	free(pass->unknown);
+	pass->unknown = put_off;
+	pass->unknown_count = count;
 	return 0;
 }
 
