@@ -140,13 +140,27 @@ static bool is_listed(struct gcr_process **list, size_t count, pid_t pid)
 	return false;
 }
 
+static int refuse_unknown(enum gcr_sharer sharer, const char *file, pid_t other,
+			  struct gcr_error *error)
+{
+	return gcr_error_set(
+		error, ETIMEDOUT,
+		"it has mapped %s (%s), and whether process %d, with which it may "
+		"share GPU memory by that, uses a GPU is not known: that process could "
+		"not be looked at in time; try again, or, if they share none, say "
+		"unseen (freeze unseen)",
+		file, gcr_sharer_name(sharer), (int)other);
+}
+
 /*
- * A process that was not looked at in time may use a GPU. It counts if it would as a GPU process,
- * and has mapped what both would share by.
+ * A process that passes have put off may use a GPU. It counts if it would as a GPU process, and has
+ * mapped what both would share by; then it is looked at alone, with more time.
  */
 static int check_unknown(struct gcr_process *process, const struct signs *signs, pid_t other,
 			 struct gcr_error *error)
 {
+	enum gcr_sharer sharer = GCR_SHARER_NONE;
+	struct gcr_process *found;
 	struct signs there;
 	int r;
 
@@ -157,16 +171,19 @@ static int check_unknown(struct gcr_process *process, const struct signs *signs,
 		return 0;
 	if (r == -ENOMEM)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	for (int i = GCR_SHARER_NONE + 1; i < GCR_SHARERS; i++)
+	for (int i = GCR_SHARER_NONE + 1; i < GCR_SHARERS && sharer == GCR_SHARER_NONE; i++)
 		if (*signs->files[i] && (r < 0 || *there.files[i]))
-			return gcr_error_set(
-				error, ETIMEDOUT,
-				"it has mapped %s (%s), and whether process %d, with which it may "
-				"share GPU memory by that, uses a GPU is not known: that process "
-				"was not looked at in time; try again, or, if they share none, say "
-				"unseen (freeze unseen)",
-				signs->files[i], gcr_sharer_name((enum gcr_sharer)i), (int)other);
-	return 0;
+			sharer = (enum gcr_sharer)i;
+	if (sharer == GCR_SHARER_NONE)
+		return 0;
+	r = gcr_scan_probe(process->daemon->scan, other, NULL);
+	if (r == 0 || r == -ESRCH)
+		return 0;
+	if (r < 0 || gcr_processes_find(process->daemon->processes, other, &found) < 0)
+		return refuse_unknown(sharer, signs->files[sharer], other, error);
+	r = check_other(process, signs, found, error);
+	gcr_process_unref(found);
+	return r;
 }
 
 /* Those that a pass has put off, and that are not in the list. */

@@ -2,15 +2,16 @@
 /*
  * crowd: many processes of one user, each of which is slow to look at: they share a table of many
  * descriptors, and have a device mapped that is not among these, so that all are looked through.
- * usage: crowd DEVICE UID PROCESSES DESCRIPTORS [last]
- * With `last` the device is among them, behind all others. It prints the pids and stays until its
- * input ends.
+ * usage: crowd DEVICE UID PROCESSES DESCRIPTORS last|none [FILE]
+ * With `last` the device is among them, behind all others. FILE is mapped too. It prints the pids
+ * and stays until its input ends.
  */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -24,7 +25,7 @@ int main(int argc, char **argv)
 	int device;
 	char byte;
 
-	if (argc < 5)
+	if (argc < 6)
 		return 2;
 	uid = strtoul(argv[2], NULL, 10);
 	processes = strtoul(argv[3], NULL, 10);
@@ -39,8 +40,15 @@ int main(int argc, char **argv)
 	for (unsigned long i = 0; i < descriptors; i++)
 		if (dup(0) < 0)
 			return 5;
-	if (argc > 5 && dup(device) < 0)
+	if (!strcmp(argv[5], "last") && dup(device) < 0)
 		return 6;
+	if (argc > 6) {
+		int file = open(argv[6], O_RDONLY | O_CLOEXEC);
+
+		if (mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED)
+			return 8;
+		close(file);
+	}
 	close(device);
 	for (unsigned long i = 0; i < processes; i++) {
 		pid_t pid =

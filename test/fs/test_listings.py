@@ -9,8 +9,14 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vendor
 from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
                      wait_for)
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
+from sharer import BLOCK, PROGRAM, Sharer
+from test_looker import Held
 
 OTHER = NOBODY - 1
 DESCRIPTORS = 15000
@@ -20,7 +26,8 @@ LISTING_SEC = 1.5 * SLOW  # a listing waits 1 s at most for a pass
 class Crowd:
     """Such processes; with @holders each has the device open, behind all other descriptors."""
 
-    def __init__(self, machine, count, holders=False, uid=NOBODY, descriptors=DESCRIPTORS):
+    def __init__(self, machine, count, holders=False, uid=NOBODY, descriptors=DESCRIPTORS,
+                 mapped=None):
         needs_cuda('the processes have the device of CUDA mapped')
         if not is_root():
             raise Skip('several users are needed')
@@ -29,7 +36,8 @@ class Crowd:
             os.chmod(device, 0o666)
         machine.others.append(self)
         self.popen = subprocess.Popen([f'{BUILD}/test/fs/crowd', device, str(uid), str(count),
-                                       str(descriptors), *(['last'] if holders else [])],
+                                       str(descriptors), 'last' if holders else 'none',
+                                       *([mapped] if mapped else [])],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pids = {int(pid) for pid in self.popen.stdout.readline().split()}
         equal(len(self.pids), count)
@@ -176,6 +184,53 @@ def test_a_launcher_of_many():
         equal(result, 'Connection timed out')
 
 
+def rank(machine, uid):
+    """A program without the preload library, of a tree of its own, that has NCCL's file mapped."""
+    file = f'{machine.directory}/libnccl.so.2'
+    with open(file, 'wb') as library:
+        library.write(bytes(4096))
+    sharer = Sharer(machine, preloaded=False, uid=uid,
+                    command=['sh', '-c', '"$@" & wait', 'sh', *vendor.RUN, PROGRAM])
+    sharer.must(f'alloc {BLOCK} 1')
+    sharer.must(f'map {file}')
+    wait_for(lambda: sharer.pid in machine.pids(), 'it to be listed')
+    return sharer, file
+
+
+def test_sharing_that_is_not_seen():
+    """What passes have put off is not taken for what does not share GPU memory."""
+    with Machine() as machine:
+        sharer, file = rank(machine, OTHER)
+        crowd = Crowd(machine, 10, uid=OTHER, mapped=file)
+        # They are looked at alone, and use none.
+        machine.must(sharer.pid, 'freeze')
+        machine.must(sharer.pid, 'thaw')
+        crowd.finish()
+        crowd = Crowd(machine, 10, uid=OTHER, mapped=file, holders=True)
+        equal(machine.write(sharer.pid, 'freeze'), 'EOPNOTSUPP')
+        words = machine.error(sharer.pid)
+        check(any(f'process {pid} ' in words for pid in crowd.pids | {crowd.popen.pid}), words)
+        crowd.finish()
+        # Another user's count for nothing, however many are put off.
+        Crowd(machine, 10, mapped=file, holders=True)
+        machine.must(sharer.pid, 'freeze')
+        machine.must(sharer.pid, 'thaw')
+
+
+def test_sharing_that_cannot_be_looked_for():
+    """A process of the same user is silent, and was never seen: it may be the other one."""
+    with Machine() as machine:
+        sharer, file = rank(machine, OTHER)
+        held = Held(machine, 'exec', uid=OTHER, known=False, device=f'{file}-other')
+        result = machine.write(sharer.pid, 'freeze')
+        words = machine.error(sharer.pid)
+        equal(result, 'ETIMEDOUT', words)
+        check(f'process {held.pid}, ' in words and 'unseen' in words, words)
+        check(held.pid not in machine.pids(), 'it was seen')
+        equal(machine.state(sharer.pid), 'running')
+        machine.must(sharer.pid, 'freeze unseen')
+        machine.must(sharer.pid, 'thaw')
+
+
 if __name__ == '__main__':
-    import harness
     harness.main(globals())
