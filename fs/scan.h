@@ -119,7 +119,7 @@ int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret
  * The same of many processes, all within @budget_usec and a moment: *@ret_results has for each what
  * gcr_scan_probe() returns, -ETIMEDOUT of those for which the time did not suffice. -ENOMEM.
  */
-int gcr_scan_probe_many(struct gcr_scan *scan, const pid_t *pids, size_t count,
-			int64_t budget_usec, struct gcr_scan_holder *ret_holders, int *ret_results);
+int gcr_scan_probe_many(struct gcr_scan *scan, const pid_t *pids, size_t count, int64_t budget_usec,
+			struct gcr_scan_holder *ret_holders, int *ret_results);
 
 #endif

@@ -31,8 +31,8 @@ void gcr_pass_look_again(struct gcr_pass *pass, const pid_t *pids, size_t count,
 			 bool *ret_holds_none);
 
 /* From any thread: as gcr_scan_probe_many(), gcr_scan_unknown(), gcr_scan_put_off(). */
-int gcr_pass_probe_many(struct gcr_pass *pass, const pid_t *pids, size_t count,
-			int64_t budget_usec, struct gcr_scan_holder *ret_holders, int *ret_results);
+int gcr_pass_probe_many(struct gcr_pass *pass, const pid_t *pids, size_t count, int64_t budget_usec,
+			struct gcr_scan_holder *ret_holders, int *ret_results);
 int gcr_pass_unknown(struct gcr_pass *pass, pid_t **ret_pids, size_t *ret_count);
 size_t gcr_pass_put_off(struct gcr_pass *pass);
 
