@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -442,6 +443,103 @@ static void test_two_devices(void)
 	CHECK(!unlink(render) && !unlink(card) && !rmdir(folder) && !unlink(kfd));
 }
 
+#define SLOW_COUNT 20
+#define SLOW_OWNER 1001
+#define SLOW_USEC  (120 * 1000)
+
+static struct child slow[SLOW_COUNT];
+
+static bool is_slow(pid_t pid)
+{
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		if (slow[i].pid == pid)
+			return true;
+	return false;
+}
+
+static uid_t owner_of(pid_t pid)
+{
+	return is_slow(pid) ? SLOW_OWNER : SLOW_OWNER + 1;
+}
+
+static int look_slowly(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
+		       uint64_t *ret_start_ticks)
+{
+	if (is_slow(pid))
+		usleep(SLOW_USEC);
+	return gcr_scan_look(pid, wanted, ret_devices, ret_start_ticks);
+}
+
+static bool all_slow(struct watcher *watcher, bool held)
+{
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		if (holds(watcher, slow[i].pid) != held)
+			return false;
+	return true;
+}
+
+/* Passes until all of one owner's are known, each no longer than his share and what others need. */
+static void await_all_slow(struct gcr_scan *scan, struct watcher *watcher, struct child other,
+			   bool held)
+{
+	int64_t end_usec = gcr_clock_usec() + PATIENCE_USEC;
+
+	while (!all_slow(watcher, held)) {
+		int64_t began_usec = gcr_clock_usec();
+
+		CHECK(began_usec < end_usec);
+		CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
+		CHECK(gcr_clock_usec() - began_usec < SLOW_COUNT * SLOW_USEC);
+		CHECK(gcr_scan_put_off(scan) > 0);
+		CHECK(holds(watcher, other.pid));
+		usleep(20000);
+	}
+}
+
+/* One owner has a share of a pass; the rest of his are seen later, and do not flicker. */
+static void test_shares(void)
+{
+	struct gcr_scan_config config = {
+		.devices = {{.path = device}},
+		.only_uid = (uid_t)-1,
+		.look = look_slowly,
+		.owner_of = owner_of,
+		.pass = pass,
+	};
+	struct child other = start_child();
+	struct watcher watcher = {.lock = PTHREAD_MUTEX_INITIALIZER,
+				  .change = PTHREAD_COND_INITIALIZER};
+	struct gcr_scan *scan;
+	size_t unknown_count = 0;
+	pid_t *unknown = NULL;
+
+	for (size_t i = 0; i < SLOW_COUNT; i++) {
+		slow[i] = start_child();
+		tell(slow[i], 'o');
+	}
+	tell(other, 'o');
+	config.data = &watcher;
+	CHECK(gcr_scan_create(&config, &scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
+	CHECK(holds(&watcher, other.pid) && !all_slow(&watcher, true));
+	CHECK(gcr_scan_unknown(scan, &unknown, &unknown_count) == 0 && unknown_count > 0);
+	for (size_t i = 0; i < unknown_count; i++)
+		CHECK(is_slow(unknown[i]));
+	free(unknown);
+	/* A deadline that is too short for a pass. */
+	CHECK(gcr_scan_now(scan, 1000) == -ETIMEDOUT);
+	await_all_slow(scan, &watcher, other, true);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0 && all_slow(&watcher, true));
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		tell(slow[i], 'c');
+	await_all_slow(scan, &watcher, other, false);
+	gcr_scan_destroy(scan);
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		end_child(slow[i]);
+	end_child(other);
+	memset(slow, 0, sizeof(slow));
+}
+
 static void test_create(void)
 {
 	struct gcr_scan_config config = {.devices = {{.path = "relative"}}, .pass = pass};
@@ -466,6 +564,7 @@ int main(void)
 	test_replaced();
 	test_storm();
 	test_sharing();
+	test_shares();
 	test_user();
 	test_thread();
 	test_two_devices();
