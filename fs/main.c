@@ -230,6 +230,8 @@ static int start_scan(struct gcr_daemon *daemon, struct gcr_error *error)
 		.only_uid = daemon->only_uid,
 		.ignore = ignore_pid,
 		.look = gcr_looker_devices,
+		.look_many = gcr_looker_devices_of_many,
+		.owner_of = gcr_looker_owner,
 		.pass = pass_done,
 		.data = daemon,
 	};

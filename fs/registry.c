@@ -142,11 +142,11 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 			refuse(connection, NULL, vendor);
 		return;
 	}
-	result = gcr_processes_claim(registry->daemon->processes, connection->peer.pid,
-				     connection->peer.start_ticks, vendor, GCR_CLAIM_LIBRARY,
-				     &process);
+	result = gcr_processes_claim_library(registry->daemon->processes, connection->peer.pid,
+					     connection->peer.start_ticks, vendor, &process);
 	if (result < 0) {
-		if (result != -ENOENT && result != -ESRCH)
+		/* A library that is turned away comes again after a moment. */
+		if (result != -ENOENT && result != -ESRCH && result != -EAGAIN)
 			complain(registry, connection->peer.pid, strerror(-result));
 		drop(registry, connection);
 	} else if (process->vendor != vendor) {

@@ -25,12 +25,12 @@ ABANDONED_USER_MAX = 2
 class Held:
     """One such process, known to the daemon or not."""
 
-    def __init__(self, machine, how, uid=NOBODY, known=True):
+    def __init__(self, machine, how, uid=NOBODY, known=True, device=None):
         self.how = how
         self.directory = f'{machine.directory}/held-{len(machine.others)}'
         os.mkdir(self.directory)
         os.chown(self.directory, uid, uid)
-        device = f'{machine.simulator}/nvidia-uvm'
+        device = device or f'{machine.simulator}/nvidia-uvm'
         with open(device, 'a', encoding='utf-8'):
             os.chmod(device, 0o666)
         machine.others.append(self)
