@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +35,10 @@
 #define PENALTY_USEC   (1 * GCR_USEC_PER_SEC) /* so long a helper counts that has ended */
 #define SAY_USEC       (1 * GCR_USEC_PER_SEC)
 #define LINKS_MAX      (GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
+
+/* What the loop calls us for. */
+#define NUMBER_END   0
+#define NUMBER_TIMER 1
 
 struct receiver {
 	pid_t pid;
@@ -72,8 +77,9 @@ static struct {
 	unsigned int count; /* the idle ones, and those that somebody asks */
 	struct receiver *spent;
 	struct grave *graves;
+	int timer_fd; /* while there are graves */
 	int64_t said_usec;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .timer_fd = -1};
 
 /* ---- one helper ---- */
 
@@ -181,7 +187,7 @@ static void spend(struct receiver *receiver, uid_t owner)
 {
 	receiver->owner = owner;
 	receiver->since_usec = gcr_clock_usec();
-	gcr_loop_add(pool.daemon->loop, receiver->pidfd, GCR_LOOP_RECEIVER, 0);
+	gcr_loop_add(pool.daemon->loop, receiver->pidfd, GCR_LOOP_RECEIVER, NUMBER_END);
 
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.count--;
@@ -427,6 +433,13 @@ static bool lay_into(const struct grave *grave, int socket)
 	return sendmsg(grave->ends[0], &packet, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
 }
 
+static void try_later_locked(void)
+{
+	const struct itimerspec when = {.it_value.tv_sec = PENALTY_USEC / GCR_USEC_PER_SEC};
+
+	timerfd_settime(pool.timer_fd, 0, &when, NULL);
+}
+
 static struct grave *dig_locked(uid_t owner)
 {
 	struct grave *grave = calloc(1, sizeof(*grave));
@@ -458,6 +471,7 @@ static void keep_unburied(int socket, uid_t owner, struct gcr_quota_charge *char
 			return;
 	}
 	close(socket);
+	try_later_locked();
 	/* All of one grave are of one user and one kind. */
 	if (charge->amount)
 		charge->amount += grave->charge.amount;
@@ -490,11 +504,17 @@ static void bury_rest(void)
 		GCR_LOCK_SCOPE(&pool.lock);
 		grave->next = pool.graves;
 		pool.graves = grave;
+		try_later_locked();
 	}
 }
 
+/* A helper has ended, or those that have are no longer counted for their users. */
 static void handle_end(void *context, uint32_t number)
 {
+	uint64_t times;
+
+	if (number == NUMBER_TIMER && read(pool.timer_fd, &times, sizeof(times)) < 0)
+		return;
 	bury_rest();
 }
 
@@ -554,7 +574,12 @@ int gcr_receivers_start(struct gcr_daemon *daemon, const char *helper_directory,
 	pthread_cond_init(&pool.changed, NULL);
 	collect_links(daemon);
 	gcr_loop_handle(daemon->loop, GCR_LOOP_RECEIVER, handle_end, NULL);
-	r = take((uid_t)-1, &receiver);
+	pool.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	r = pool.timer_fd < 0
+		    ? -errno
+		    : gcr_loop_add(daemon->loop, pool.timer_fd, GCR_LOOP_RECEIVER, NUMBER_TIMER);
+	if (!r)
+		r = take((uid_t)-1, &receiver);
 	if (r < 0) {
 		gcr_error_set(error, EIO, "%s cannot be started: %s", pool.path, strerror(-r));
 		gcr_receivers_stop();
@@ -585,6 +610,9 @@ void gcr_receivers_stop(void)
 		gcr_quota_release(&receiver->charge);
 		free(receiver);
 	}
+	if (pool.timer_fd >= 0)
+		close(pool.timer_fd);
+	pool.timer_fd = -1;
 	pthread_cond_destroy(&pool.changed);
 	free(TAKE_PTR(pool.path));
 	pool.count = 0;
