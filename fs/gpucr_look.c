@@ -22,8 +22,8 @@
 #include "lib/procfs.h"
 
 #define COPY_BYTES     65536
-/* 65,530 mappings, of which a program may have no more by default, with 256 bytes each. */
-#define MAPS_BYTES_MAX (16u << 20)
+/* 100,000 mappings with 335 bytes each; by default the kernel gives no program more than 65,530. */
+#define MAPS_BYTES_MAX (32u << 20)
 
 static struct gcr_message message;
 static struct gcr_looker_request request;

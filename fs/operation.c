@@ -341,7 +341,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.counted,
 				operation->count, &operation->charge, error);
 	if (!result && command->verb == GCR_VERB_DUMP)
-		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.uid, 1,
+		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.counted, 1,
 					&operation->dump_charge, error);
 	if (result < 0) {
 		pthread_mutex_unlock(&operations.lock);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include "fs/helper_process.h"
 #include "fs/log.h"
 #include "fs/loop.h"
+#include "fs/quota.h"
 #include "fs/receiver_protocol.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -34,6 +36,10 @@
 #define SAY_USEC       (1 * GCR_USEC_PER_SEC)
 #define LINKS_MAX      (GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
 
+/* What the loop calls us for. */
+#define NUMBER_END   0
+#define NUMBER_TIMER 1
+
 struct receiver {
 	pid_t pid;
 	int pidfd;
@@ -45,13 +51,18 @@ struct receiver {
 	uid_t owner;
 	int64_t since_usec;
 	bool has_ended;
+	struct gcr_quota_charge charge; /* for the connections that end with it */
 };
 
-/* A connection that can be closed by nobody yet. */
-struct unburied {
-	struct unburied *next;
-	int fd;
+/*
+ * Connections of one user that no helper can close yet: they are under way from one end of a pair
+ * of sockets to the other, so that hundreds take two descriptors.
+ */
+struct grave {
+	struct grave *next;
+	int ends[2];
 	uid_t owner;
+	struct gcr_quota_charge charge;
 };
 
 static struct {
@@ -65,9 +76,10 @@ static struct {
 	unsigned int idle_count;
 	unsigned int count; /* the idle ones, and those that somebody asks */
 	struct receiver *spent;
-	struct unburied *unburied;
+	struct grave *graves;
+	int timer_fd; /* while there are graves */
 	int64_t said_usec;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .timer_fd = -1};
 
 /* ---- one helper ---- */
 
@@ -94,6 +106,7 @@ static bool reap(struct receiver *receiver)
 		receiver->has_ended = true;
 		close(receiver->pidfd);
 		close(receiver->socket);
+		gcr_quota_release(&receiver->charge);
 	}
 	return receiver->has_ended;
 }
@@ -174,7 +187,7 @@ static void spend(struct receiver *receiver, uid_t owner)
 {
 	receiver->owner = owner;
 	receiver->since_usec = gcr_clock_usec();
-	gcr_loop_add(pool.daemon->loop, receiver->pidfd, GCR_LOOP_RECEIVER, 0);
+	gcr_loop_add(pool.daemon->loop, receiver->pidfd, GCR_LOOP_RECEIVER, NUMBER_END);
 
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.count--;
@@ -379,8 +392,11 @@ static bool has_descriptors(int socket)
 	return false;
 }
 
-/* Its last descriptor is a helper's, which then ends, or does not. */
-static bool bury(int socket, uid_t owner)
+/*
+ * Its last descriptor is a helper's, which ends once we have closed ours, or does not. @charge goes
+ * with it.
+ */
+static bool bury(int socket, uid_t owner, struct gcr_quota_charge *charge)
 {
 	struct gcr_receiver_request request = {0};
 	struct receiver *receiver;
@@ -388,65 +404,146 @@ static bool bury(int socket, uid_t owner)
 	if (take_and_send(owner, GCR_RECEIVER_BURY, &request, socket, &receiver) < 0)
 		return false;
 	close(socket);
+	receiver->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
 	shutdown(receiver->socket, SHUT_WR);
 	spend(receiver, owner);
 	return true;
 }
 
-/* Where closing it would wait, and there is no memory either, it stays open. */
-static void keep_unburied(int socket, uid_t owner)
+/* Under way, it is not closed with ours. */
+static bool lay_into(const struct grave *grave, int socket)
 {
-	struct unburied *unburied = malloc(sizeof(*unburied));
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec part = {.iov_base = (char[]){0}, .iov_len = 1};
+	struct msghdr packet = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
 
-	if (!unburied)
-		return;
-	*unburied = (struct unburied){.fd = socket, .owner = owner};
-
-	GCR_LOCK_SCOPE(&pool.lock);
-	unburied->next = pool.unburied;
-	pool.unburied = unburied;
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&control.header), &socket, sizeof(int));
+	return sendmsg(grave->ends[0], &packet, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
 }
 
-/* Those that had to wait for a helper's end may find one now. */
+static void try_later_locked(void)
+{
+	const struct itimerspec when = {.it_value.tv_sec = PENALTY_USEC / GCR_USEC_PER_SEC};
+
+	timerfd_settime(pool.timer_fd, 0, &when, NULL);
+}
+
+static struct grave *dig_locked(uid_t owner)
+{
+	struct grave *grave = calloc(1, sizeof(*grave));
+
+	if (!grave)
+		return NULL;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, grave->ends) < 0) {
+		free(grave);
+		return NULL;
+	}
+	grave->owner = owner;
+	grave->next = pool.graves;
+	pool.graves = grave;
+	return grave;
+}
+
+/* Where closing it would wait, and there is no memory either, it stays open, and counted. */
+static void keep_unburied(int socket, uid_t owner, struct gcr_quota_charge *charge)
+{
+	struct grave *grave;
+
+	GCR_LOCK_SCOPE(&pool.lock);
+	for (grave = pool.graves; grave; grave = grave->next)
+		if (grave->owner == owner && lay_into(grave, socket))
+			break;
+	if (!grave) {
+		grave = dig_locked(owner);
+		if (!grave || !lay_into(grave, socket))
+			return;
+	}
+	close(socket);
+	try_later_locked();
+	/* All of one grave are of one user and one kind. */
+	if (charge->amount)
+		charge->amount += grave->charge.amount;
+	if (charge->amount)
+		grave->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
+}
+
+/* Those that had to wait for a helper's end may find one now: all of a grave the same. */
 static void bury_rest(void)
 {
-	struct unburied *list;
+	struct grave *list, *grave;
 
 	{
 		GCR_LOCK_SCOPE(&pool.lock);
 
 		reap_locked();
-		list = TAKE_PTR(pool.unburied);
+		list = TAKE_PTR(pool.graves);
 	}
-	while (list) {
-		struct unburied *unburied = list;
+	while ((grave = list)) {
+		int sending = grave->ends[0];
 
-		list = unburied->next;
-		if (!bury(unburied->fd, unburied->owner))
-			keep_unburied(unburied->fd, unburied->owner);
-		free(unburied);
+		list = grave->next;
+		/* Closed by us, it takes nothing along: all that is under way is the other's. */
+		if (bury(grave->ends[1], grave->owner, &grave->charge)) {
+			close(sending);
+			free(grave);
+			continue;
+		}
+		GCR_LOCK_SCOPE(&pool.lock);
+		grave->next = pool.graves;
+		pool.graves = grave;
+		try_later_locked();
 	}
 }
 
+/* A helper has ended, or those that have are no longer counted for their users. */
 static void handle_end(void *context, uint32_t number)
 {
+	uint64_t times;
+
+	if (number == NUMBER_TIMER && read(pool.timer_fd, &times, sizeof(times)) < 0)
+		return;
 	bury_rest();
 }
 
-void gcr_receiver_close(int socket)
+void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
 {
-	struct ucred peer = peer_of(socket);
-	uid_t owner = owner_of(&peer);
+	struct gcr_quota_charge own = {0};
+	struct ucred peer;
+	uid_t owner;
 
 	if (socket < 0)
 		return;
+	if (!charge)
+		charge = &own;
+	peer = peer_of(socket);
+	owner = charge->amount ? charge->owner : owner_of(&peer);
 	bury_rest();
 	/* From here on nothing more comes in. */
 	shutdown(socket, SHUT_RDWR);
-	if (!has_descriptors(socket))
+	if (!has_descriptors(socket)) {
 		close(socket);
-	else if (!bury(socket, owner))
-		keep_unburied(socket, owner);
+		gcr_quota_release(charge);
+		return;
+	}
+	/* One that was over its user's limit counts all the same, as long as it is there. */
+	if (!charge->amount)
+		gcr_quota_count(pool.daemon ? pool.daemon->quota : NULL, GCR_QUOTA_CONNECTIONS,
+				owner, 1, charge);
+	if (!bury(socket, owner, charge))
+		keep_unburied(socket, owner, charge);
 }
 
 /* ---- its life ---- */
@@ -477,7 +574,12 @@ int gcr_receivers_start(struct gcr_daemon *daemon, const char *helper_directory,
 	pthread_cond_init(&pool.changed, NULL);
 	collect_links(daemon);
 	gcr_loop_handle(daemon->loop, GCR_LOOP_RECEIVER, handle_end, NULL);
-	r = take((uid_t)-1, &receiver);
+	pool.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	r = pool.timer_fd < 0
+		    ? -errno
+		    : gcr_loop_add(daemon->loop, pool.timer_fd, GCR_LOOP_RECEIVER, NUMBER_TIMER);
+	if (!r)
+		r = take((uid_t)-1, &receiver);
 	if (r < 0) {
 		gcr_error_set(error, EIO, "%s cannot be started: %s", pool.path, strerror(-r));
 		gcr_receivers_stop();
@@ -505,8 +607,12 @@ void gcr_receivers_stop(void)
 
 		pool.spent = receiver->next;
 		reap(receiver);
+		gcr_quota_release(&receiver->charge);
 		free(receiver);
 	}
+	if (pool.timer_fd >= 0)
+		close(pool.timer_fd);
+	pool.timer_fd = -1;
 	pthread_cond_destroy(&pool.changed);
 	free(TAKE_PTR(pool.path));
 	pool.count = 0;

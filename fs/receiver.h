@@ -18,6 +18,7 @@
 #include "lib/message.h"
 
 struct gcr_daemon;
+struct gcr_quota_charge;
 
 /*
  * Once, before the first connection is accepted; daemon->loop, ->quota and the vendors' links are
@@ -37,7 +38,10 @@ void gcr_receivers_stop(void);
 int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 			 struct gcr_message *ret_message);
 
-/* Close a connection to the socket, whatever has not been received. Does not wait. */
-void gcr_receiver_close(int socket);
+/*
+ * Close a connection to the socket, whatever has not been received. Does not wait. @charge (NULL:
+ * none) is given back once the connection is closed, which may be later; it is empty on return.
+ */
+void gcr_receiver_close(int socket, struct gcr_quota_charge *charge);
 
 #endif

@@ -3,6 +3,7 @@
 they are closed or asked about (test/fs/unflushed.c)."""
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -180,6 +181,36 @@ def test_flood():
 def test_dirty_pages():
     """Letting go of the last reference waits for the pages to be written."""
     play('dirty', f'{MALFORMED}:1', f'{REGISTERING}:1', rounds=10)
+
+
+def connections(machine):
+    """That the user has, as root's status says."""
+    found = re.search(rf'^user {NOBODY} connections (\d+)/', machine.read('status'), re.M)
+    return int(found.group(1)) if found else 0
+
+
+def test_over_his_limit():
+    """What cannot be closed yet counts as his until it is, over his limit too; and hundreds of such
+    connections take few of the daemon's descriptors."""
+    needs_cuda('the daemon receives in the same way for all vendors')
+    if not is_root():
+        raise Skip('several users are needed')
+    most, rounds = 8, 100
+    with vmm.machine(options=f',user_connections={most}') as machine:
+        unflushed = Unflushed(machine, 'dirty')
+        directory = f'/proc/{machine.daemon.pid}/fd'
+        before = len(os.listdir(directory))
+        unflushed.send(f'{MALFORMED}:1', f'{REGISTERING}:1', rounds=rounds)
+        # Two of them end with helpers; each other one is there still.
+        wait_for(lambda: connections(machine) > 2 * rounds - 8, 'all of them to be turned away')
+        taken = len(os.listdir(directory)) - before
+        check(taken < rounds / 2, f'{taken} descriptors')
+        others_go_on(machine)
+        check(connections(machine) > most, 'given back too early')
+        unflushed.finish()
+        wait_for(lambda: connections(machine) == 0, 'all to be given back')
+        wait_for(lambda: len(os.listdir(directory)) < before + 20, 'all descriptors to be closed')
+        ends(machine)
 
 
 def lie(request, number):
