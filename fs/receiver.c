@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/credentials.h"
 #include "fs/daemon.h"
 #include "fs/helper_process.h"
 #include "fs/log.h"
@@ -28,13 +30,15 @@
 #include "lib/lock.h"
 #include "lib/program.h"
 
-#define HELPERS_MAX    8
-#define SPENT_USER_MAX 2
-#define ANSWER_USEC    (1 * GCR_USEC_PER_SEC)
-#define FREE_WAIT_USEC (1 * GCR_USEC_PER_SEC)
-#define PENALTY_USEC   (1 * GCR_USEC_PER_SEC) /* so long a helper counts that has ended */
-#define SAY_USEC       (1 * GCR_USEC_PER_SEC)
-#define LINKS_MAX      (GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
+#define HELPERS_MAX	8
+#define SPENT_USER_MAX	2
+#define ANSWER_USEC	(1 * GCR_USEC_PER_SEC)
+#define FREE_WAIT_USEC	(1 * GCR_USEC_PER_SEC)
+#define PENALTY_USEC	(1 * GCR_USEC_PER_SEC) /* so long a helper counts that has ended */
+#define BUSY_WAIT_USEC	(3 * PENALTY_USEC)
+#define BUSY_PAUSE_USEC (20 * GCR_USEC_PER_MSEC)
+#define SAY_USEC	(1 * GCR_USEC_PER_SEC)
+#define LINKS_MAX	(GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
 
 /* What the loop calls us for. */
 #define NUMBER_END   0
@@ -50,6 +54,7 @@ struct receiver {
 	struct receiver *next;
 	uid_t owner;
 	int64_t since_usec;
+	bool is_burial;
 	bool has_ended;
 	struct gcr_quota_charge charge; /* for the connections that end with it */
 };
@@ -127,19 +132,21 @@ static void reap_locked(void)
 	}
 }
 
-static bool has_share_locked(uid_t owner)
+/* Closing and receiving count by themselves: refused connections do not hold up those that are not.
+ */
+static bool has_share_locked(uid_t owner, bool is_burial)
 {
 	unsigned int count = 0;
 
 	for (const struct receiver *receiver = pool.spent; receiver; receiver = receiver->next)
-		count += receiver->owner == owner;
+		count += receiver->owner == owner && receiver->is_burial == is_burial;
 	return count < SPENT_USER_MAX;
 }
 
 /* ---- the pool ---- */
 
 /* Ours, to be given back or spent. -EBUSY: @owner has spent enough; -ETIMEDOUT: none is free. */
-static int take(uid_t owner, struct receiver **ret_receiver)
+static int take(uid_t owner, bool is_burial, struct receiver **ret_receiver)
 {
 	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
 	int r = 0;
@@ -148,7 +155,7 @@ static int take(uid_t owner, struct receiver **ret_receiver)
 		return -EIO;
 	pthread_mutex_lock(&pool.lock);
 	reap_locked();
-	if (!has_share_locked(owner)) {
+	if (!has_share_locked(owner, is_burial)) {
 		pthread_mutex_unlock(&pool.lock);
 		return -EBUSY;
 	}
@@ -156,6 +163,7 @@ static int take(uid_t owner, struct receiver **ret_receiver)
 		r = pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
 	if (pool.idle_count) {
 		*ret_receiver = pool.idle[--pool.idle_count];
+		(*ret_receiver)->is_burial = is_burial;
 		pthread_mutex_unlock(&pool.lock);
 		return 0;
 	}
@@ -171,8 +179,10 @@ static int take(uid_t owner, struct receiver **ret_receiver)
 
 		pool.count--;
 		pthread_cond_signal(&pool.changed);
+		return r;
 	}
-	return r;
+	(*ret_receiver)->is_burial = is_burial;
+	return 0;
 }
 
 static void give_back(struct receiver *receiver)
@@ -214,10 +224,13 @@ static struct ucred peer_of(int socket)
 	return peer;
 }
 
+/* The user whose helpers it spends, as for quotas: root of a container is not the host's. */
 static uid_t owner_of(const struct ucred *peer)
 {
-	return pool.daemon && pool.daemon->quota ? gcr_quota_owner(pool.daemon->quota, peer->uid)
-						 : peer->uid;
+	uid_t counted = gcr_credentials_counted(peer->pid, peer->uid);
+
+	return pool.daemon && pool.daemon->quota ? gcr_quota_owner(pool.daemon->quota, counted)
+						 : counted;
 }
 
 /* A peer may well try again and again: it is not to fill the log. */
@@ -299,7 +312,7 @@ static int take_and_send(uid_t owner, uint16_t type, const struct gcr_receiver_r
 			 int socket, struct receiver **ret_receiver)
 {
 	for (int tries = 0;; tries++) {
-		int r = take(owner, ret_receiver);
+		int r = take(owner, type == GCR_RECEIVER_BURY, ret_receiver);
 
 		if (r < 0)
 			return r;
@@ -344,8 +357,10 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 			 struct gcr_message *ret_message)
 {
 	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
+	struct pollfd wake = {.fd = wake_fd, .events = POLLIN};
 	struct gcr_receiver_reply reply = {0};
 	struct gcr_message_header header;
+	int64_t waited_usec = 0;
 	struct ucred peer;
 	bool has_fds;
 	int r;
@@ -368,6 +383,13 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 			continue;
 		if (r == 0 || r == -EPIPE)
 			return r;
+		/* Other programs of the user have spent the helpers: there is one in a moment. */
+		if (r == -EBUSY && left_usec && waited_usec < BUSY_WAIT_USEC) {
+			waited_usec += BUSY_PAUSE_USEC;
+			if (poll(&wake, 1, BUSY_PAUSE_USEC / GCR_USEC_PER_MSEC) == 1)
+				return -EINTR;
+			continue;
+		}
 		if (r != -EPROTO)
 			say_refusal(&peer, r, reply.link);
 		shutdown(socket, SHUT_RDWR);
@@ -579,7 +601,7 @@ int gcr_receivers_start(struct gcr_daemon *daemon, const char *helper_directory,
 		    ? -errno
 		    : gcr_loop_add(daemon->loop, pool.timer_fd, GCR_LOOP_RECEIVER, NUMBER_TIMER);
 	if (!r)
-		r = take((uid_t)-1, &receiver);
+		r = take((uid_t)-1, false, &receiver);
 	if (r < 0) {
 		gcr_error_set(error, EIO, "%s cannot be started: %s", pool.path, strerror(-r));
 		gcr_receivers_stop();

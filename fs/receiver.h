@@ -6,7 +6,7 @@
  * gets from that only files in memory, and descriptors of GPUs with HANDLES. A helper that has got
  * another one ends, is not waited for, and is counted for the peer's user: while two of a user's
  * helpers have not ended, or have done so in the last second, no message of that user's with
- * descriptors is received.
+ * descriptors is received. The same for those that close a user's connections, by themselves.
  */
 #ifndef GCR_FS_RECEIVER_H
 #define GCR_FS_RECEIVER_H
@@ -33,7 +33,8 @@ void gcr_receivers_stop(void);
 /*
  * As gcr_message_receive(), from a connection to the socket. -EPROTO with descriptors that are not
  * due: that is logged, and the connection shut down. Takes a second at most once there is a
- * message.
+ * message; with a timeout, three seconds more (or the rest of the timeout) while the user's other
+ * programs have spent the helpers.
  */
 int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 			 struct gcr_message *ret_message);
