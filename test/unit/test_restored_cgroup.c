@@ -134,7 +134,8 @@ static void test_life(void)
 	free(second);
 }
 
-/* One that a daemon left which died at once is too young for the next one's sweep, and goes later. */
+/* One that a daemon left which died at once is too young for the next one's sweep, and goes later.
+ */
 static void test_left_over(void)
 {
 	const struct timespec old[2] = {{.tv_sec = time(NULL) - 120}, {.tv_sec = time(NULL) - 120}};
