@@ -663,6 +663,20 @@ class Machine:
         self.faults(rule)
         return phase
 
+    def hold(self, verb, pid=None):
+        """Let each such verb stand still until let_go(), in the phase that is returned."""
+        os.makedirs(self.simulator, exist_ok=True)
+        with open(f'{self.simulator}/hold', 'w', encoding='utf-8'):
+            pass
+        rule, phase = vendor.step(verb, 'action=hold', pid)
+        self.faults(rule)
+        return phase
+
+    def let_go(self):
+        """The end of hold()."""
+        os.unlink(f'{self.simulator}/hold')
+        self.faults()
+
     def failing(self, verb, pid=None, more=''):
         """Let each such verb fail with EIO, and be rolled back."""
         self.faults(vendor.step(verb, f'error=CUDA_ERROR_UNKNOWN {more}', pid)[0])
