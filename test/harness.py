@@ -639,9 +639,9 @@ class Machine:
 
     def ready_demo(self, *arguments, **options):
         demo = self.demo(*arguments, **options).wait_ready()
-        # Its library may register after the first tick.
-        if self.daemon and self.daemon.poll() is None and \
-                self.has_library(**options):
+        # Its library may register after the first tick; what is no demo has its own engine.
+        if self.daemon and self.daemon.poll() is None and self.has_library(**options) and \
+                (vendor.HIP or not options.get('command')):
             self.wait_status(demo.pid, 'engine', vendor.ENGINE)
         return demo
 
@@ -667,15 +667,19 @@ class Machine:
 
     def hold(self, verb, pid=None):
         """Let each such verb stand still until let_go(), in the phase that is returned."""
-        os.makedirs(self.simulator, exist_ok=True)
-        with open(f'{self.simulator}/hold', 'w', encoding='utf-8'):
-            pass
-        rule, phase = vendor.step(verb, 'action=hold', pid)
-        self.faults(rule)
+        rule, phase = vendor.step(verb, '', pid)
+        self.hold_at(rule)
         return phase
 
+    def hold_at(self, rule):
+        """Let each such call stand still until let_go()."""
+        os.makedirs(self.simulator, exist_ok=True)
+        with open(f'{self.simulator}/hold', 'w', encoding='utf-8') as file:
+            os.chmod(file.name, 0o644)
+        self.faults(f'{rule} action=hold')
+
     def let_go(self):
-        """The end of hold()."""
+        """The end of hold() and hold_at()."""
         os.unlink(f'{self.simulator}/hold')
         self.faults()
 

@@ -244,7 +244,7 @@ def test_daemon_that_comes_later():
     """Programs go on without one; it serves them when it is there, goes, and comes back."""
     with vmm.machine(vram='512M', start=False) as machine:
         demos = [machine.ready_demo('--list', *EVERY_KIND),
-                 machine.ready_demo('--list', *SMALL, '--threads', 3),
+                 machine.ready_demo('--list', *SMALL, '--threads', 1),
                  machine.ready_demo('--list', *SMALL, '--capture', 1, '--async', 2)]
         for demo in demos:
             demo.wait_ticks(5)
