@@ -186,6 +186,11 @@ def try_kill(pid, number):
         return False
 
 
+def unique():
+    """For names in what PID namespaces share: cgroups, /dev, units."""
+    return f'{os.getpid()}-{os.urandom(4).hex()}'
+
+
 def read_file(path):
     with open(path, encoding='utf-8', errors='replace') as file:
         return file.read()
@@ -942,6 +947,7 @@ def lead():
     child = os.fork()
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.setsid()  # CRIU wants to see the leader of a session
         return
     for number in HANDLED:
         signal.signal(number, lambda number, _: try_kill(child, number))
