@@ -36,7 +36,7 @@ struct watcher {
 	size_t count;
 	unsigned int passes;
 	atomic_int inside;
-	pid_t ignored;
+	_Atomic pid_t ignored;
 };
 
 static void pass(const struct gcr_scan_holder *holders, size_t count, void *data)
