@@ -494,16 +494,17 @@ def test_foreign_holder():
         foreign = machine.ready_demo('--bytes', '32M', '--buffers', 2, '--tick', 60000,
                                      env={'GPUCR_PRELOAD': ''})
         demos = frozen_models(machine, 4)
+        each = 16 if harness.SLOW == 1 else 4
         watch = Swap(machine, '--idle', LONG, '--slice', '0.05')
         for demo in demos:
-            watch.wait(rf'^{demo.pid} thawed$', 16, 120 * harness.SLOW)
+            watch.wait(rf'^{demo.pid} thawed$', each, 120 * harness.SLOW)
             demo.wait_ticks()
         equal(watch.count(rf'^{foreign.pid} '), 0)
         status, output, _ = swap(machine, 'status', '--metrics')
         equal(status, 0)
         turns = float(re.search(r'^gpucrswap_turns_total\{gpus="all"\} (\S+)$', output, re.M).group(1))
         waits = float(re.search(r'^gpucrswap_waits_total\{gpus="all"\} (\S+)$', output, re.M).group(1))
-        check(turns >= 64 and waits >= turns, output)
+        check(turns >= 4 * each and waits >= turns, output)
         check(output.endswith('# EOF\n'), output)
         equal(watch.end(), 130)
         equal(swap(machine, 'status')[0], 1, 'the status of one that has ended')

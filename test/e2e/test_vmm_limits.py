@@ -242,6 +242,7 @@ def test_child_that_shares_a_descriptor():
 
 def test_daemon_that_comes_later():
     """Programs go on without one; it serves them when it is there, goes, and comes back."""
+    same_for_both('how a library looks for a daemon')
     with vmm.machine(vram='512M', start=False) as machine:
         demos = [machine.ready_demo('--list', *EVERY_KIND),
                  machine.ready_demo('--list', *SMALL, '--threads', 1),
