@@ -35,6 +35,15 @@ static void targets_finish(struct targets *targets)
 	gcr_processes_list_free(targets->list, targets->count);
 }
 
+/* Nothing is wrong with the process: who writes could not be looked at. */
+static int explain_unknown(struct gcr_error *error)
+{
+	return gcr_error_set(
+		error, ETIMEDOUT,
+		"the opener or the writer of this file could not be looked at in time; "
+		"open the file again");
+}
+
 /* Each of the two is root, or the owner of /proc/PID. */
 static int check_parties(const struct gcr_parties *parties, struct gcr_process *process,
 			 struct gcr_error *error)
@@ -42,6 +51,8 @@ static int check_parties(const struct gcr_parties *parties, struct gcr_process *
 	uid_t uid;
 	gid_t gid;
 
+	if (!gcr_parties_are_known(parties))
+		return explain_unknown(error);
 	if (!gcr_parties_reach(parties, process->pid) ||
 	    gcr_proc_owner(process->pid, &uid, &gid) < 0)
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
@@ -108,6 +119,8 @@ static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *part
 	struct gcr_process *process;
 	int result;
 
+	if (!gcr_parties_are_known(parties))
+		return explain_unknown(error);
 	if (!gcr_parties_reach(parties, pid) || gcr_proc_status(pid, &status) < 0)
 		return gcr_error_set(error, ESRCH, "there is no process %d", (int)pid);
 	if (status.thread_group != pid)

@@ -97,6 +97,7 @@ void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials 
 	if (local == -EACCES)
 		local = status.ns_pids_count == 1;
 	ret_credentials->is_local = local == 1;
+	ret_credentials->is_unknown = local == -ETIMEDOUT || local == -EBUSY;
 	if (is_in_ours(caller->pid, "user", NULL) == 1)
 		ret_credentials->capabilities = status.effective_capabilities;
 }
@@ -117,6 +118,11 @@ static bool reaches(const struct gcr_credentials *credentials, pid_t pid)
 		return !gcr_proc_owner(pid, &uid, &gid);
 	return credentials->namespace_fd >= 0 &&
 	       gcr_proc_namespace_holds(credentials->namespace_fd, pid) == 1;
+}
+
+bool gcr_parties_are_known(const struct gcr_parties *parties)
+{
+	return !parties->opener->is_unknown && !parties->writer->is_unknown;
 }
 
 bool gcr_parties_reach(const struct gcr_parties *parties, pid_t pid)

@@ -19,6 +19,7 @@ struct gcr_credentials {
 	gid_t gid;
 	uid_t counted;	       /* whose quota it uses: see gcr_credentials_counted() */
 	bool is_local;	       /* its pid namespace is ours */
+	bool is_unknown;       /* its pid namespace could not be found out in time */
 	int namespace_fd;      /* its pid namespace, where that is another; -1: ours, or unknown */
 	uint64_t capabilities; /* the effective ones; none if its user namespace is not ours */
 };
@@ -51,6 +52,8 @@ bool gcr_parties_own(const struct gcr_parties *parties, uid_t owner);
 /* The same of a place; root of a container is nobody there. */
 bool gcr_parties_own_place(const struct gcr_parties *parties, uid_t owner);
 /* Is the process in the pid namespace of each of them, or below it? */
+/* False: one of them reaches nothing only because it could not be looked at in time. */
+bool gcr_parties_are_known(const struct gcr_parties *parties);
 bool gcr_parties_reach(const struct gcr_parties *parties, pid_t pid);
 
 /* What a verb may do that was written so, for when both may have gone. */

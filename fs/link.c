@@ -243,12 +243,16 @@ bool gcr_link_is_due(struct gcr_process *process)
 {
 	struct look look = {.pid = process->pid, .vendor = process->vendor};
 	bool is_there;
+	int result;
 
 	pthread_mutex_lock(&process->lock);
 	is_there = process->link;
 	pthread_mutex_unlock(&process->lock);
-	return !is_there &&
-	       gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, stop_at_page, &look) == 1;
+	if (is_there)
+		return false;
+	result = gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, stop_at_page, &look);
+	/* One that could not be looked at in time may have it. */
+	return result == 1 || result == -ETIMEDOUT || result == -EBUSY;
 }
 
 /*
