@@ -143,8 +143,7 @@ int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_proc
 		       : 0;
 }
 
-/* The reference is the caller's; NULL if there is none. */
-static struct gcr_snapshot *snapshot_of(struct gcr_process *process)
+struct gcr_snapshot *gcr_tree_snapshot(struct gcr_process *process)
 {
 	struct gcr_snapshot *snapshot;
 
@@ -182,7 +181,7 @@ int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folde
 	result = gcr_tree_process(daemon, node, &process);
 	if (result < 0)
 		return result;
-	snapshot = snapshot_of(process);
+	snapshot = gcr_tree_snapshot(process);
 	gcr_process_unref(process);
 	if (!snapshot)
 		return -ENOENT;
