@@ -17,6 +17,7 @@
 #include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/render.h"
+#include "fs/root_entries.h"
 #include "fs/scan.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
@@ -34,13 +35,6 @@ struct shape {
 
 static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_ROOT] = {GCR_NODE_NONE, NULL, S_IFDIR | 01777, false},
-	[GCR_NODE_ROOT_CTL] = {GCR_NODE_ROOT, "ctl", S_IFREG | 0222, false},
-	[GCR_NODE_ROOT_STATUS] = {GCR_NODE_ROOT, "status", S_IFREG | 0444, false},
-	[GCR_NODE_ROOT_ERROR] = {GCR_NODE_ROOT, "error", S_IFREG | 0444, false},
-	[GCR_NODE_ROOT_EVENTS] = {GCR_NODE_ROOT, "events", S_IFREG | 0444, false},
-	[GCR_NODE_ROOT_METRICS] = {GCR_NODE_ROOT, "metrics", S_IFREG | 0444, false},
-	[GCR_NODE_SELF] = {GCR_NODE_ROOT, "self", S_IFLNK | 0777, false},
-	[GCR_NODE_GPUS] = {GCR_NODE_ROOT, "gpus", S_IFDIR | 0555, false},
 	[GCR_NODE_GPU] = {GCR_NODE_GPUS, NULL, S_IFDIR | 0555, false},
 	[GCR_NODE_GPU_UUID] = {GCR_NODE_GPU, "uuid", S_IFREG | 0444, false},
 	[GCR_NODE_GPU_NAME] = {GCR_NODE_GPU, "name", S_IFREG | 0444, false},
@@ -61,6 +55,9 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_PLACE_CRIU_LOG] = {GCR_NODE_PLACE, "criu.log", S_IFREG | 0400, false},
 	[GCR_NODE_PID] = {GCR_NODE_PLACE, NULL, S_IFLNK | 0777, false},
 	[GCR_NODE_PLACE_SNAPSHOT] = {GCR_NODE_PLACE, "snapshot", S_IFDIR | 0700, false},
+#define ROOT_SHAPE(kind, name, mode) [GCR_NODE_##kind] = {GCR_NODE_ROOT, name, mode, false},
+	GCR_ROOT_ENTRIES(ROOT_SHAPE)
+#undef ROOT_SHAPE
 };
 
 #define EXTRA_SHIFT 40
