@@ -11,7 +11,7 @@ import harness
 from harness import BUILD, NOBODY, Skip, check, equal, error_of, is_root, same_for_both, wait_for
 from test_dump_rights import Secret, as_user
 
-READS_MAX = 12
+READS_MAX = 24
 REFUSALS = 'may not read', 'belongs to another user', 'has changed its user'
 
 
