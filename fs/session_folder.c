@@ -269,8 +269,8 @@ void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *sta
 
 	result = find(request, node, &folder, &item);
 	if (!result && attributes_are_owners(valid))
-		result = check_owner(folder, item, fuse_req_ctx(request)->uid, valid,
-				     stat->st_mode);
+		result =
+			check_owner(folder, item, fuse_req_ctx(request)->uid, valid, stat->st_mode);
 	if (!result && valid & FUSE_SET_ATTR_SIZE)
 		result = truncate_item(folder, item, fuse_req_ctx(request)->uid,
 				       (uint64_t)stat->st_size, file);
