@@ -54,6 +54,14 @@ static bool has_our_map(pid_t pid)
 	       gcr_file_read(path, &its, NULL) == 0 && !strcmp(ours, its);
 }
 
+bool gcr_credentials_are_contained(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return pid <= 0 || gcr_proc_status(pid, &status) < 0 || status.ns_pids_count != 1 ||
+	       !has_our_map(pid);
+}
+
 uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
 {
 	struct gcr_proc_status status;

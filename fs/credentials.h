@@ -41,6 +41,12 @@ void gcr_credentials_finish(struct gcr_credentials *credentials);
  */
 uid_t gcr_credentials_counted(pid_t pid, uid_t uid);
 
+/*
+ * Is the process in another pid or user namespace than ours, or cannot be seen not to be? There the
+ * number of its user says little: root of a container takes any. Does not wait for the process.
+ */
+bool gcr_credentials_are_contained(pid_t pid);
+
 /* Both of one write. */
 struct gcr_parties {
 	const struct gcr_credentials *opener;

@@ -19,6 +19,7 @@
 
 #define PROCESS_PREFIX "process-"
 #define PLACE_PREFIX   "place-"
+#define HIDDEN_NAME    "hidden" /* in a directory whose log is root's */
 
 #define LOG_SHOWN_MAX (4l << 20)
 
@@ -108,14 +109,39 @@ bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *s
 	return true;
 }
 
+int gcr_criu_hide_log(int fd, struct gcr_error *error)
+{
+	_cleanup_close_ int mark_fd = openat(fd, HIDDEN_NAME, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	return mark_fd < 0
+		       ? gcr_error_set(error, errno, "CRIU's log cannot be kept from others: %s",
+				       strerror(errno))
+		       : 0;
+}
+
+void gcr_criu_show_log(int fd)
+{
+	unlinkat(fd, HIDDEN_NAME, 0);
+}
+
+bool gcr_criu_is_hidden(struct gcr_daemon *daemon, const char *subject)
+{
+	char path[GCR_CRIU_SUBJECT_BYTES + sizeof(GCR_CRIU_DIRECTORY "//" HIDDEN_NAME)];
+
+	/* Nobody else has anything below this directory. */
+	snprintf(path, sizeof(path), GCR_CRIU_DIRECTORY "/%s/" HIDDEN_NAME, subject);
+	return faccessat(daemon->runtime_fd, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
 {
 	_cleanup_close_ int all_fd =
 		gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
 	_cleanup_close_ int fd =
 		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
+	/* The log before what hides it. */
 	static const char *const names[] = {GCR_CRIU_LOG_NAME, "criu.pid", "stats-dump",
-					    "stats-restore"};
+					    "stats-restore", HIDDEN_NAME};
 
 	if (fd < 0)
 		return;

@@ -50,6 +50,14 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 /* What was about @from is about @to now. Where that cannot be, nothing is about either. */
 void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *to);
 
+/*
+ * From now on the log in the directory @fd is root's, until gcr_criu_show_log(): it may name files
+ * that the owner of the process cannot see. It stays so when it is handed on. With words.
+ */
+int gcr_criu_hide_log(int fd, struct gcr_error *error);
+void gcr_criu_show_log(int fd);
+bool gcr_criu_is_hidden(struct gcr_daemon *daemon, const char *subject);
+
 /* The log, or as much of its end as people read. False: there is none. */
 bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream);
 /* What it was about is gone. */

@@ -154,9 +154,15 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		return result;
 	gcr_criu_subject_of_process(dump->members[0].proc.pid, dump->members[0].proc.start_ticks,
 				    subject);
+	/* An earlier log may have been hidden, and this one need not be. */
+	gcr_criu_forget(dump->daemon, subject);
 	*ret_work_fd = gcr_criu_directory(dump->daemon, subject, error);
 	if (*ret_work_fd < 0)
 		return *ret_work_fd;
+	if (dump->uid && gcr_command_is_root(dump->task->command))
+		result = gcr_criu_hide_log(*ret_work_fd, error);
+	if (result < 0)
+		return result;
 	options.work_fd = *ret_work_fd;
 	options.libdir = plugins;
 	return gcr_criu_start(program, &options, ret_job, error);
@@ -166,11 +172,10 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
-	_cleanup_close_ int work_fd = -1;
 	int result;
 
 	set_phase(dump, "criu");
-	result = start_criu(dump, &job, &work_fd, error);
+	result = start_criu(dump, &job, &dump->work_fd, error);
 	if (result < 0)
 		return result;
 	do {
@@ -297,7 +302,7 @@ static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_erro
 	result = gcr_reclaim(dump->task, bytes - dump->room_bytes, &unused, error);
 	if (result == -ECANCELED || result == -EDQUOT)
 		return result;
-	gcr_room_set_owner(dump->room, dump->uid);
+	gcr_room_set_owner(dump->room, gcr_dump_place_uid(dump));
 	result = gcr_room_take(dump->room, 0, bytes - dump->room_bytes);
 	gcr_store_end_claim(dump->daemon->store, dump->task->process->pid,
 			    dump->task->process->start_ticks);
@@ -319,8 +324,8 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 				 &(struct gcr_place_origin){
 					 .pid = root->pid,
 					 .start_ticks = root->start_ticks,
-					 .uid = dump->uid,
-					 .gid = dump->gid,
+					 .uid = gcr_dump_place_uid(dump),
+					 .gid = gcr_dump_place_gid(dump),
 					 .is_ending = !is_staying,
 					 .is_staying = is_staying,
 				 },
@@ -394,6 +399,9 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_dump_check_members(dump, error);
 	if (!result)
 		result = look_at_rights(dump, error);
+	/* Until here it was not known what CRIU would find. */
+	if (!result && !dump->is_private)
+		gcr_criu_show_log(dump->work_fd);
 	if (!result)
 		result = gcr_dump_check_images(dump, error);
 	if (!result)
@@ -434,10 +442,12 @@ static void finish(struct gcr_dump *dump)
 	gcr_file_identities_free(dump->files, dump->files_count);
 	gcr_opens_destroy(dump->opens);
 	gcr_dump_forget_tree(dump);
-	gcr_file_rights_destroy(dump->owner_rights);
+	gcr_file_rights_destroy(dump->first_rights);
 	free(dump->kept);
 	gcr_room_destroy(dump->room);
 	gcr_place_release(&dump->place_hold);
+	if (dump->work_fd >= 0)
+		close(dump->work_fd);
 	if (dump->images_fd >= 0)
 		close(dump->images_fd);
 	if (dump->root_fd >= 0)
@@ -556,7 +566,7 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	dump->task = task;
 	dump->daemon = task->process->daemon;
 	dump->root = task->command->root;
-	dump->place_fd = dump->root_fd = dump->images_fd = -1;
+	dump->place_fd = dump->root_fd = dump->images_fd = dump->work_fd = -1;
 	set_phase(dump, "tree");
 	result = gcr_dump_find_tree(dump, error);
 	if (!result)

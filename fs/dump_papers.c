@@ -162,7 +162,7 @@ static int give(const struct gcr_dump *dump, int fd, const char *name, mode_t mo
 	/* Group 0 may have members. */
 	if (dump->is_private)
 		mode &= ~(mode_t)(S_IRWXG | S_IRWXO);
-	if (fchownat(fd, name, 0, dump->gid, AT_SYMLINK_NOFOLLOW) < 0 ||
+	if (fchownat(fd, name, 0, gcr_dump_place_gid(dump), AT_SYMLINK_NOFOLLOW) < 0 ||
 	    fchmodat(fd, name, mode, 0) < 0)
 		return fail(error, errno, name);
 	return 0;
@@ -192,7 +192,8 @@ static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot,
 	char name[GCR_EXTENT_NAME_BYTES];
 	int result = make_directory(dump, root_fd, VRAM_NAME, &vram_fd, error);
 
-	if (!result && (fchown(vram_fd, dump->uid, dump->gid) < 0 || fchmod(vram_fd, 0700) < 0))
+	if (!result && (fchown(vram_fd, gcr_dump_place_uid(dump), gcr_dump_place_gid(dump)) < 0 ||
+			fchmod(vram_fd, 0700) < 0))
 		result = fail(error, errno, VRAM_NAME);
 	/* What links to its files must not find them written to by somebody else's freeze. */
 	gcr_snapshot_spoil(snapshot);
@@ -666,7 +667,7 @@ int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error)
 		result = give(dump, dump->root_fd, GCR_MANIFEST_IMAGES, PAPERS_DIR_MODE, error);
 	if (!result)
 		result = write_manifest(dump, dump->root_fd, manifest, error);
-	if (!result && (fchown(dump->root_fd, 0, dump->gid) < 0 ||
+	if (!result && (fchown(dump->root_fd, 0, gcr_dump_place_gid(dump)) < 0 ||
 			fchmod(dump->root_fd, dump->is_private ? 0700 : PAPERS_DIR_MODE) < 0))
 		result = fail(error, errno, "directory");
 	return result;

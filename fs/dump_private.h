@@ -29,11 +29,13 @@ struct gcr_dump {
 	struct gcr_dump_member *members; /* the root first */
 	size_t count;
 	uid_t uid; /* the root's */
-	struct gcr_place_hold place_hold;
 	gid_t gid;
-	/* The owner's, who reads what is written; NULL: root, or it is for root alone. */
-	struct gcr_file_rights *owner_rights;
-	bool is_private; /* for root alone */
+	struct gcr_place_hold place_hold;
+	struct gcr_file_rights *first_rights; /* the root's as they were first; NULL: not seen */
+	/* The same of the owner, who reads what is written; NULL: root, or it is for root alone. */
+	const struct gcr_file_rights *owner_rights;
+	bool is_private;    /* for root alone */
+	bool is_of_several; /* users, or with others' rights: the place is root's, and private */
 	struct gcr_opens *opens;
 	unsigned int criu_version;
 	unsigned int vendors; /* whose GPUs the tree uses: bit N, that of gcr_backends[N] */
@@ -46,6 +48,7 @@ struct gcr_dump {
 	int place_fd;			 /* its directory, not yet under its name; -1: none */
 	int root_fd;			 /* `snapshot` in it */
 	int images_fd;			 /* `criu` in that */
+	int work_fd;			 /* where CRIU's log is; -1: not yet */
 
 	/* Digests of the files that the tree has open, made while CRIU works. */
 	struct gcr_file_identity *files;
@@ -70,13 +73,6 @@ int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
 int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error);
 /* -EBUSY, -EOPNOTSUPP, ... */
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
-/*
- * All of them belong to the writer, if that is not root: else -EPERM. Where root dumps several
- * users' processes the place is root's alone.
- */
-int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error);
-/* What is written is for root alone: of several users, or with what the owner may not read. */
-void gcr_dump_make_private(struct gcr_dump *dump);
 /* Memory that CRIU will write: a bound from above. */
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error);
 /* All of them go on that may have been stopped by CRIU. */
@@ -89,6 +85,20 @@ bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
  */
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
+
+/* ---- dump_owner.c: whose it is ---- */
+
+/*
+ * All of them belong to the writer, if that is not root, and have no more rights: else -EPERM.
+ * Where root dumps several users' processes the place is root's. Sets dump->owner_rights; called
+ * again when the tree stands still, to find the same: else -EPERM.
+ */
+int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error);
+/* What is written is for root alone: of several users, or with what the owner may not read. */
+void gcr_dump_make_private(struct gcr_dump *dump);
+/* Whom the place and what is in it belong to. */
+uid_t gcr_dump_place_uid(const struct gcr_dump *dump);
+gid_t gcr_dump_place_gid(const struct gcr_dump *dump);
 
 /* ---- dump_opens.c: what the tree has open ---- */
 

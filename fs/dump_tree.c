@@ -240,51 +240,6 @@ static int check_writer(const struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-/* One that has another's rights is root's here, for it is not dumpable. */
-static bool is_of_owner(const struct gcr_dump *dump, pid_t pid)
-{
-	struct gcr_proc_status status;
-	uid_t uid;
-	gid_t gid;
-
-	return !gcr_proc_owner(pid, &uid, &gid) && !gcr_proc_status(pid, &status) &&
-	       uid == dump->uid && status.effective_uid == dump->uid;
-}
-
-void gcr_dump_make_private(struct gcr_dump *dump)
-{
-	dump->gid = 0;
-	dump->is_private = true;
-}
-
-/* All of it is to be dumped, and nobody can be left out. */
-int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error)
-{
-	bool is_root = gcr_command_is_root(dump->task->command);
-	int result;
-
-	for (size_t i = 0; i < dump->count; i++) {
-		pid_t pid = dump->members[i].proc.pid;
-
-		if (has_ended(&dump->members[i]) ||
-		    (is_of_owner(dump, pid) &&
-		     (is_root || dump->uid == dump->task->command->rights.uid)))
-			continue;
-		/* Root may dump them together; nobody else reads that, then. */
-		gcr_dump_make_private(dump);
-		if (!is_root)
-			return gcr_error_set(error, EPERM,
-					     "process %d of the tree belongs to another user",
-					     (int)pid);
-	}
-	if (!dump->uid || dump->is_private || dump->owner_rights)
-		return 0;
-	result = gcr_file_rights_of(dump->members[0].proc.pid, &dump->owner_rights);
-	return result < 0 ? gcr_error_set(error, -result, "the rights of process %d: %s",
-					  (int)dump->members[0].proc.pid, strerror(-result))
-			  : 0;
-}
-
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_free_ char *cgroup = NULL;

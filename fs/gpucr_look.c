@@ -19,6 +19,7 @@
 #include "lib/confine.h"
 #include "lib/message.h"
 #include "lib/proc_file.h"
+#include "lib/proc_page.h"
 #include "lib/procfs.h"
 
 #define COPY_BYTES     65536
@@ -178,8 +179,8 @@ static int look(int *ret_fd)
 		return gcr_proc_open_namespace(request.pid, request.name, ret_fd);
 	case GCR_LOOKER_PEEK:
 		return peek();
-	case GCR_LOOKER_POKE:
-		return gcr_proc_poke(request.pid, (uintptr_t)request.address, request.value);
+	case GCR_LOOKER_UNPARK:
+		return gcr_proc_unpark_pages(request.pid);
 	case GCR_LOOKER_SAME_FILES:
 		return compare();
 	case GCR_LOOKER_DEVICES:

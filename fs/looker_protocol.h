@@ -33,7 +33,7 @@ enum gcr_looker_verb {
 	GCR_LOOKER_LINK,       /* of /proc/PID/NAME; a text */
 	GCR_LOOKER_NAMESPACE,  /* /proc/PID/ns/NAME; its descriptor comes with the reply */
 	GCR_LOOKER_PEEK,       /* .count bytes at .address; data */
-	GCR_LOOKER_POKE,       /* .value to .address */
+	GCR_LOOKER_UNPARK,     /* gcr_proc_unpark_pages() */
 	GCR_LOOKER_SAME_FILES, /* .fds[.count] of PID and .other; data: a byte for each */
 	GCR_LOOKER_DEVICES,    /* gcr_scan_look() for .wanted */
 	/*
@@ -51,8 +51,6 @@ struct gcr_looker_request {
 	int32_t other;
 	uint32_t count;
 	uint64_t address;
-	uint32_t value;
-	uint32_t reserved;
 	char name[GCR_LOOKER_NAME_BYTES];
 	union {
 		int32_t fds[GCR_LOOKER_FDS_MAX];

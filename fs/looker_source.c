@@ -210,15 +210,14 @@ static int source_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes)
 	return r;
 }
 
-static int source_poke(pid_t pid, uintptr_t address, uint32_t value)
+static int source_unpark_pages(pid_t pid)
 {
-	struct gcr_looker_request request = {
-		.verb = GCR_LOOKER_POKE, .pid = pid, .address = address, .value = value};
+	struct gcr_looker_request request = {.verb = GCR_LOOKER_UNPARK, .pid = pid};
 	struct gcr_one_look look = {
 		.request = &request,
 		.request_bytes = HEAD_BYTES,
 		.fd = -1,
-		.kind = GCR_SILENT_MEMORY,
+		.kind = GCR_SILENT_ALL,
 		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
 	};
 	int r = gcr_one_look_perform(&look);
@@ -286,6 +285,6 @@ const struct gcr_proc_source gcr_looker_source = {
 	.link = source_link,
 	.open_namespace = source_open_namespace,
 	.peek = source_peek,
-	.poke = source_poke,
+	.unpark_pages = source_unpark_pages,
 	.same_files = source_same_files,
 };

@@ -42,6 +42,7 @@ struct gcr_pack_work {
 	/* fixed for life */
 	struct gcr_snapshot *snapshot;
 	bool unpack;
+	bool is_alone; /* its chunks are shared with none */
 
 	pthread_mutex_t lock;  /* guards what follows */
 	size_t next_file;      /* to be opened */
@@ -71,7 +72,7 @@ unsigned int gcr_pack_work_threads(void)
 
 /* ---- life ---- */
 
-int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack,
+int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alone,
 			 struct gcr_pack_work **ret_work, struct gcr_error *error)
 {
 	struct gcr_pack_work *work;
@@ -84,6 +85,7 @@ int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack,
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	work->snapshot = gcr_snapshot_ref(snapshot);
 	work->unpack = unpack;
+	work->is_alone = is_alone;
 	work->looks = LOOKS;
 	/* To look for something in it would be to change it. */
 	if (!gcr_folder_packs(gcr_snapshot_folder(snapshot)))
@@ -273,13 +275,13 @@ static int take_piece(struct gcr_pack_work *work, struct source **ret_source, ui
 /* ---- what is done with it ---- */
 
 /* The entry of a chunk, and with it a reference to the chunk. */
-static int pack_chunk(struct gcr_packs *packs, struct gcr_pack_worker *worker, const uint8_t *bytes,
-		      size_t size, struct gcr_pack_entry *ret_entry)
+static int pack_chunk(struct gcr_packs *packs, struct gcr_pack_worker *worker, bool is_alone,
+		      const uint8_t *bytes, size_t size, struct gcr_pack_entry *ret_entry)
 {
 	struct gcr_digest digest;
 	enum gcr_pack_form form;
 	size_t packed_size;
-	int result;
+	int result = -ENOENT;
 
 	if (gcr_pack_is_zero(bytes, size)) {
 		gcr_packs_zeros(size, ret_entry);
@@ -287,15 +289,17 @@ static int pack_chunk(struct gcr_packs *packs, struct gcr_pack_worker *worker, c
 	}
 	/* Of what is there: the paper with the digests is its owner's to change. */
 	gcr_digest_of(bytes, size, &digest);
-	result = gcr_packs_share(packs, worker->packer, &digest, bytes, size, ret_entry);
+	if (!is_alone)
+		result = gcr_packs_share(packs, worker->packer, &digest, bytes, size, ret_entry);
 	if (result != -ENOENT)
 		return result;
 	packed_size = gcr_pack(worker->packer, bytes, size, worker->packed, &form);
-	return gcr_packs_add(packs, &digest, size, form, worker->packed, packed_size, ret_entry);
+	return (is_alone ? gcr_packs_add_alone : gcr_packs_add)(
+		packs, &digest, size, form, worker->packed, packed_size, ret_entry);
 }
 
-static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, size_t size,
-		       struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS])
+static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, bool is_alone,
+		       size_t size, struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS])
 {
 	int result = 0;
 
@@ -303,7 +307,7 @@ static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, 
 	for (size_t i = 0; i * GCR_CHUNK_BYTES < size && !result; i++) {
 		size_t left = size - i * GCR_CHUNK_BYTES;
 
-		result = pack_chunk(packs, worker, worker->bytes + i * GCR_CHUNK_BYTES,
+		result = pack_chunk(packs, worker, is_alone, worker->bytes + i * GCR_CHUNK_BYTES,
 				    left < GCR_CHUNK_BYTES ? left : GCR_CHUNK_BYTES, &entries[i]);
 	}
 	return result;
@@ -326,7 +330,7 @@ static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *wo
 	result = gcr_snapshot_begin_piece(work->snapshot, cost_bytes);
 	if (result < 0)
 		return result;
-	result = pack_chunks(packs, worker, size, entries);
+	result = pack_chunks(packs, worker, work->is_alone, size, entries);
 	if (!result)
 		result = gcr_folder_pack_piece(file, piece, entries, writes);
 	if (result < 0)

@@ -18,9 +18,10 @@ struct gcr_pack_work; /* thread-safe */
 
 /*
  * Of @snapshot, to which a reference is taken; what was never packed stays untouched when it is to
- * be unpacked. Errors of gcr_snapshot_begin_packing(), with words.
+ * be unpacked. With @is_alone its chunks are shared with none. Errors of
+ * gcr_snapshot_begin_packing(), with words.
  */
-int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack,
+int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alone,
 			 struct gcr_pack_work **ret_work, struct gcr_error *error);
 void gcr_pack_work_destroy(struct gcr_pack_work *work); /* NULL is allowed */
 GCR_DEFINE_CLEANUP(struct gcr_pack_work *, gcr_pack_work_destroy);

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 
 #include "fs/cancellation.h"
+#include "fs/credentials.h"
 #include "fs/folder.h"
 #include "fs/operation.h"
 #include "fs/pack_table.h"
@@ -444,7 +445,9 @@ static int add_target_locked(struct gcr_packing *packing, struct gcr_process *pr
 
 	if (result < 0)
 		return result;
-	result = gcr_pack_work_create(snapshot, verb == GCR_VERB_UNPACK, &target->work, error);
+	result = gcr_pack_work_create(snapshot, verb == GCR_VERB_UNPACK,
+				      gcr_credentials_are_contained(process->pid), &target->work,
+				      error);
 	gcr_snapshot_unref(snapshot);
 	if (result < 0)
 		return result;

@@ -97,7 +97,7 @@ int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struc
 	pthread_mutex_lock(&task->process->lock);
 	task->process->was_packed = false;
 	pthread_mutex_unlock(&task->process->lock);
-	result = gcr_pack_work_create(snapshot, true, &work, error);
+	result = gcr_pack_work_create(snapshot, true, false, &work, error);
 	if (result < 0)
 		return result;
 	undo.work = work;

@@ -329,6 +329,11 @@ static void unrefer(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 				 packed_bytes);
 }
 
+static bool is_alone(const struct gcr_pack_entry *entry)
+{
+	return entry->flags & GCR_PACK_FLAG_ALONE;
+}
+
 /*
  * One with this digest of which it is not known yet whether it is the same, with a reference: the
  * @nth of them.
@@ -340,7 +345,8 @@ static bool find_candidate(struct gcr_packs *packs, const struct gcr_digest *dig
 
 	GCR_LOCK_SCOPE(&packs->lock);
 	while ((chunk = gcr_pack_index_find(&packs->index, digest, chunk)))
-		if (gcr_pack_entry_bytes(&chunk->entry) == size && !nth--)
+		if (gcr_pack_entry_bytes(&chunk->entry) == size && !is_alone(&chunk->entry) &&
+		    !nth--)
 			break;
 	if (!chunk)
 		return false;
@@ -413,9 +419,9 @@ static int store(struct gcr_packs *packs, struct gcr_pack_entry *entry, const vo
 	return 0;
 }
 
-int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
-		  enum gcr_pack_form form, const void *packed, size_t packed_size,
-		  struct gcr_pack_entry *ret_entry)
+static int add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
+	       enum gcr_pack_form form, const void *packed, size_t packed_size, uint8_t flags,
+	       struct gcr_pack_entry *ret_entry)
 {
 	struct gcr_pack_chunk *chunk = NULL;
 	struct gcr_pack_entry entry = {
@@ -424,12 +430,13 @@ int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size
 		.bytes_less_1 = (uint16_t)(size - 1),
 		.kind = GCR_PACK_STORED,
 		.form = (uint8_t)form,
+		.flags = flags,
 	};
 	int result;
 
 	GCR_LOCK_SCOPE(&packs->lock);
-	while ((chunk = gcr_pack_index_find(&packs->index, digest, chunk)))
-		if (is_same(packs, &chunk->entry, &entry, packed)) {
+	while (!is_alone(&entry) && (chunk = gcr_pack_index_find(&packs->index, digest, chunk)))
+		if (!is_alone(&chunk->entry) && is_same(packs, &chunk->entry, &entry, packed)) {
 			refer(packs, chunk);
 			*ret_entry = chunk->entry;
 			ret_entry->flags = GCR_PACK_FLAG_SHARED;
@@ -443,6 +450,20 @@ int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size
 	insert(packs, &entry);
 	*ret_entry = entry;
 	return 0;
+}
+
+int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
+		  enum gcr_pack_form form, const void *packed, size_t packed_size,
+		  struct gcr_pack_entry *ret_entry)
+{
+	return add(packs, digest, size, form, packed, packed_size, 0, ret_entry);
+}
+
+int gcr_packs_add_alone(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
+			enum gcr_pack_form form, const void *packed, size_t packed_size,
+			struct gcr_pack_entry *ret_entry)
+{
+	return add(packs, digest, size, form, packed, packed_size, GCR_PACK_FLAG_ALONE, ret_entry);
 }
 
 void gcr_packs_zeros(size_t size, struct gcr_pack_entry *ret_entry)

@@ -62,6 +62,13 @@ int gcr_packs_share(struct gcr_packs *packs, struct gcr_packer *packer,
 int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
 		  enum gcr_pack_form form, const void *packed, size_t packed_size,
 		  struct gcr_pack_entry *ret_entry);
+/*
+ * The same for a chunk that neither is one that is there already, nor becomes one of a later one:
+ * whose bytes nobody else may guess, and who may guess nobody's.
+ */
+int gcr_packs_add_alone(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
+			enum gcr_pack_form form, const void *packed, size_t packed_size,
+			struct gcr_pack_entry *ret_entry);
 /* The entry of a chunk of zeros, which takes nothing and needs no references. */
 void gcr_packs_zeros(size_t size, struct gcr_pack_entry *ret_entry);
 

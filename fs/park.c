@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +11,8 @@
 #include "fs/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "lib/procfs.h"
+#include "lib/page.h"
+#include "lib/proc_page.h"
 
 /* A library that has been without a daemon looks for one every two seconds. */
 #define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
@@ -105,44 +105,35 @@ int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *e
 	return result;
 }
 
-/* A page of another version says nothing that we understand. */
-static int clear_at(uintptr_t start, uintptr_t end, void *data)
-{
-	const size_t head_bytes = offsetof(struct gcr_page, slots);
-	_cleanup_free_ struct gcr_page *head = malloc(sizeof(*head));
-	const pid_t *pid = data;
-
-	if (!head || end - start < sizeof(*head))
-		return 0;
-	if (gcr_proc_peek(*pid, start, head, head_bytes) < 0 || head->magic != GCR_PAGE_MAGIC ||
-	    head->version != GCR_PAGE_VERSION || !head->is_parked)
-		return 0;
-	gcr_proc_poke(*pid, start + offsetof(struct gcr_page, is_parked), 0);
-	return 1;
-}
-
 void gcr_unpark_left(pid_t pid)
 {
-	gcr_proc_each_range(pid, GCR_PAGE_FILE_NAME, clear_at, &pid);
+	int result = gcr_proc_unpark_pages(pid);
+
+	if (result < 0 && result != -ESRCH)
+		gcr_log(LOG_WARNING, pid, "if it is parked, it stays so for a while: %s",
+			strerror(-result));
 }
 
 void gcr_unpark(struct gcr_process *process)
 {
-	const uint32_t no = 0;
 	bool is_connected;
 	int page_fd;
+	int result;
 
 	pthread_mutex_lock(&process->lock);
 	is_connected = process->link;
 	page_fd = process->parked_page_fd;
 	process->parked_page_fd = -1;
 	pthread_mutex_unlock(&process->lock);
+	if (page_fd < 0) {
+		if (!is_connected)
+			gcr_unpark_left(process->pid);
+		return;
+	}
 	/* Where it cannot be told, its own limit of time does the same. */
-	if (page_fd >= 0 &&
-	    pwrite(page_fd, &no, sizeof(no), offsetof(struct gcr_page, is_parked)) < 0)
-		gcr_log(LOG_WARNING, process->pid, "stays parked for a while: %s", strerror(errno));
-	if (page_fd >= 0)
-		close(page_fd);
-	else if (!is_connected)
-		gcr_unpark_left(process->pid);
+	result = gcr_page_unpark(page_fd);
+	if (result < 0)
+		gcr_log(LOG_WARNING, process->pid, "stays parked for a while: %s",
+			strerror(-result));
+	close(page_fd);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/root_entries.h"
 #include "lib/cleanup.h"
 
 static bool is_first(char byte)
@@ -20,7 +21,9 @@ static bool is_other(char byte)
 
 bool gcr_place_name_is_good(const char *name, size_t length)
 {
-	static const char *const taken[] = {"ctl", "status", "events", "metrics", "self", "gpus"};
+#define NAME(kind, name, mode) name,
+	static const char *const taken[] = {GCR_ROOT_ENTRIES(NAME)};
+#undef NAME
 
 	if (!length || length >= GCR_PLACE_NAME_BYTES || !is_first(*name))
 		return false;

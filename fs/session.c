@@ -20,6 +20,7 @@
 #include "fs/log.h"
 #include "fs/passthrough.h"
 #include "fs/quota.h"
+#include "fs/reach.h"
 #include "fs/session_folder.h"
 #include "fs/session_watch.h"
 #include "fs/store.h"
@@ -236,8 +237,9 @@ static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct fi
 	result = gcr_tree_place(daemon, node, &file->place);
 	if (result < 0 && result != -EINVAL)
 		return result;
-	if (file->place && !gcr_tree_shows_place(caller, file->place))
-		return -ENOENT;
+	result = gcr_reach_check(daemon, caller, node);
+	if (result < 0)
+		return result;
 	if (gcr_node_is_events(kind)) {
 		result = gcr_event_reader_create(file->process ? file->process->events
 						 : file->place ? file->place->events

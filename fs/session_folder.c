@@ -8,6 +8,7 @@
 
 #include "fs/log.h"
 #include "fs/place.h"
+#include "fs/reach.h"
 #include "fs/refusals.h"
 #include "fs/restore.h"
 #include "fs/store.h"
@@ -41,8 +42,12 @@ static int tell_quota(fuse_req_t request, int result)
 static int find(fuse_req_t request, fuse_ino_t node, struct gcr_folder **ret_folder,
 		uint32_t *ret_item)
 {
-	int result = gcr_tree_folder(fuse_req_userdata(request), node, ret_folder, ret_item);
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
+	int result = gcr_reach_check(daemon, fuse_req_ctx(request), node);
 
+	if (result < 0)
+		return result;
+	result = gcr_tree_folder(daemon, node, ret_folder, ret_item);
 	return result == -ENOENT ? -EPERM : result;
 }
 
@@ -82,6 +87,19 @@ static void make_place(fuse_req_t request, const char *name)
 		gcr_session_reply_entry(request, &entry);
 }
 
+/*
+ * The kernel has judged by the inode that it had looked up, which another place of that name can
+ * have taken the place of; and it lets through who has CAP_FOWNER.
+ */
+static int check_drop(const struct fuse_ctx *caller, struct gcr_place *place)
+{
+	if (!gcr_tree_shows_place(caller, place))
+		return -ENOENT;
+	return caller->uid		   ? caller->uid == place->stat.st_uid ? 0 : -EPERM
+	       : gcr_tree_is_local(caller) ? 0
+					   : -EPERM;
+}
+
 static void drop_place(fuse_req_t request, const char *name)
 {
 	struct gcr_daemon *daemon = fuse_req_userdata(request);
@@ -92,8 +110,10 @@ static void drop_place(fuse_req_t request, const char *name)
 		fuse_reply_err(request, EPERM);
 		return;
 	}
-	result = gcr_tree_shows_place(fuse_req_ctx(request), place) ? gcr_place_drop(place)
-								    : -ENOENT;
+	result = check_drop(fuse_req_ctx(request), place);
+	/* A place is one user's for life; it is dropped only if it still has that name. */
+	if (!result)
+		result = gcr_place_drop(place);
 	gcr_place_unref(place);
 	fuse_reply_err(request, -result);
 }
@@ -200,6 +220,31 @@ static int truncate_item(struct gcr_folder *folder, uint32_t item, uid_t uid, ui
 	return result ? result : gcr_folder_truncate(file ? file : opened, bytes);
 }
 
+static bool attributes_are_owners(int valid)
+{
+	return valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
+}
+
+#define MODE_BITS 07777
+
+/*
+ * By the owner as it is now: the kernel has judged by what it knew of the item. For any writer it
+ * takes S_ISUID and S_ISGID away itself.
+ */
+static int check_owner(struct gcr_folder *folder, uint32_t item, uid_t uid, int valid, mode_t mode)
+{
+	struct stat stat;
+	int result = uid ? gcr_folder_stat(folder, item, &stat) : 0;
+	mode_t changed;
+
+	if (result < 0 || !uid || uid == stat.st_uid)
+		return result;
+	if (valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
+		return -EPERM;
+	changed = (mode ^ stat.st_mode) & MODE_BITS;
+	return changed & ~(mode_t)(S_ISUID | S_ISGID) || changed & mode ? -EPERM : 0;
+}
+
 void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *stat, int valid,
 		     struct gcr_folder_file *file)
 {
@@ -223,6 +268,9 @@ void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *sta
 	int result;
 
 	result = find(request, node, &folder, &item);
+	if (!result && attributes_are_owners(valid))
+		result =
+			check_owner(folder, item, fuse_req_ctx(request)->uid, valid, stat->st_mode);
 	if (!result && valid & FUSE_SET_ATTR_SIZE)
 		result = truncate_item(folder, item, fuse_req_ctx(request)->uid,
 				       (uint64_t)stat->st_size, file);

@@ -17,6 +17,7 @@
 #include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/render.h"
+#include "fs/root_entries.h"
 #include "fs/scan.h"
 #include "fs/store.h"
 #include "fs/turns.h"
@@ -35,13 +36,6 @@ struct shape {
 
 static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_ROOT] = {GCR_NODE_NONE, NULL, S_IFDIR | 01777, false},
-	[GCR_NODE_ROOT_CTL] = {GCR_NODE_ROOT, "ctl", S_IFREG | 0222, false},
-	[GCR_NODE_ROOT_STATUS] = {GCR_NODE_ROOT, "status", S_IFREG | 0444, false},
-	[GCR_NODE_ROOT_ERROR] = {GCR_NODE_ROOT, "error", S_IFREG | 0444, false},
-	[GCR_NODE_ROOT_EVENTS] = {GCR_NODE_ROOT, "events", S_IFREG | 0444, false},
-	[GCR_NODE_ROOT_METRICS] = {GCR_NODE_ROOT, "metrics", S_IFREG | 0444, false},
-	[GCR_NODE_SELF] = {GCR_NODE_ROOT, "self", S_IFLNK | 0777, false},
-	[GCR_NODE_GPUS] = {GCR_NODE_ROOT, "gpus", S_IFDIR | 0555, false},
 	[GCR_NODE_GPU] = {GCR_NODE_GPUS, NULL, S_IFDIR | 0555, false},
 	[GCR_NODE_GPU_UUID] = {GCR_NODE_GPU, "uuid", S_IFREG | 0444, false},
 	[GCR_NODE_GPU_NAME] = {GCR_NODE_GPU, "name", S_IFREG | 0444, false},
@@ -62,6 +56,9 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_PLACE_CRIU_LOG] = {GCR_NODE_PLACE, "criu.log", S_IFREG | 0400, false},
 	[GCR_NODE_PID] = {GCR_NODE_PLACE, NULL, S_IFLNK | 0777, false},
 	[GCR_NODE_PLACE_SNAPSHOT] = {GCR_NODE_PLACE, "snapshot", S_IFDIR | 0700, false},
+#define ROOT_SHAPE(kind, name, mode) [GCR_NODE_##kind] = {GCR_NODE_ROOT, name, mode, false},
+	GCR_ROOT_ENTRIES(ROOT_SHAPE)
+#undef ROOT_SHAPE
 };
 
 #define EXTRA_SHIFT  40
@@ -145,8 +142,7 @@ int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_proc
 		       : 0;
 }
 
-/* The reference is the caller's; NULL if there is none. */
-static struct gcr_snapshot *snapshot_of(struct gcr_process *process)
+struct gcr_snapshot *gcr_tree_snapshot(struct gcr_process *process)
 {
 	struct gcr_snapshot *snapshot;
 
@@ -184,7 +180,7 @@ int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folde
 	result = gcr_tree_process(daemon, node, &process);
 	if (result < 0)
 		return result;
-	snapshot = snapshot_of(process);
+	snapshot = gcr_tree_snapshot(process);
 	gcr_process_unref(process);
 	if (!snapshot)
 		return -ENOENT;
@@ -273,6 +269,31 @@ static int stat_item(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 	return result;
 }
 
+static bool is_place_log_hidden(struct gcr_daemon *daemon, const struct gcr_place *place)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+
+	gcr_criu_subject_of_place(place->name, subject);
+	return gcr_criu_is_hidden(daemon, subject);
+}
+
+/* Also if it is that of the place which the process has been restored from. */
+static bool is_process_log_hidden(struct gcr_daemon *daemon, struct gcr_process *process)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place *place;
+	bool is_hidden;
+
+	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+	if (gcr_criu_is_hidden(daemon, subject))
+		return true;
+	if (gcr_place_find_pid(daemon->places, process->pid, process, &place) < 0)
+		return false;
+	is_hidden = is_place_log_hidden(daemon, place);
+	gcr_place_unref(place);
+	return is_hidden;
+}
+
 static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
 {
 	struct gcr_process *process;
@@ -282,6 +303,9 @@ static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat 
 	if (result < 0)
 		return result;
 	result = gcr_proc_owner(process->pid, &stat->st_uid, &stat->st_gid);
+	if (!result && gcr_node_kind(node) == GCR_NODE_CRIU_LOG &&
+	    is_process_log_hidden(daemon, process))
+		stat->st_uid = stat->st_gid = 0;
 	pthread_mutex_lock(&process->lock);
 	set_time(stat, process->state_since_usec);
 	pthread_mutex_unlock(&process->lock);
@@ -326,6 +350,8 @@ static int stat_place(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *s
 	if (result < 0)
 		return result;
 	show_place(place, stat);
+	if (gcr_node_kind(node) == GCR_NODE_PLACE_CRIU_LOG && is_place_log_hidden(daemon, place))
+		stat->st_uid = stat->st_gid = 0;
 	if (gcr_node_kind(node) == GCR_NODE_PLACE_EVENTS)
 		stat_events(place->events, stat);
 	gcr_place_unref(place);
@@ -694,6 +720,11 @@ static bool sees_place(struct gcr_place *place, const void *caller)
 	return gcr_tree_shows_place(caller, place);
 }
 
+static bool is_roots_own(const struct fuse_ctx *caller)
+{
+	return !caller->uid && gcr_tree_is_local(caller);
+}
+
 /* Of the restore; before one, of the dump that has made it. */
 static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place, FILE *stream)
 {
@@ -737,7 +768,9 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 
 	switch (gcr_node_kind(node)) {
 	case GCR_NODE_CRIU_LOG:
-		render_process_log(daemon, process, stream);
+		/* It may have been hidden since its mode was looked at. */
+		if (is_roots_own(caller) || !is_process_log_hidden(daemon, process))
+			render_process_log(daemon, process, stream);
 		break;
 	case GCR_NODE_PLACE_STATUS:
 	case GCR_NODE_PLACE_ERROR:
@@ -746,10 +779,10 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 			break;
 		if (gcr_node_kind(node) == GCR_NODE_PLACE_STATUS)
 			gcr_place_render_status(place, stream);
-		else if (gcr_node_kind(node) == GCR_NODE_PLACE_CRIU_LOG)
-			render_place_log(daemon, place, stream);
-		else
+		else if (gcr_node_kind(node) != GCR_NODE_PLACE_CRIU_LOG)
 			gcr_place_render_error(place, stream);
+		else if (is_roots_own(caller) || !is_place_log_hidden(daemon, place))
+			render_place_log(daemon, place, stream);
 		gcr_place_unref(place);
 		break;
 	case GCR_NODE_ROOT_STATUS:

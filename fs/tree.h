@@ -95,6 +95,10 @@ int gcr_tree_place(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_place 
 /* Its directory, as the kernel is to see it. */
 int gcr_tree_make_place_entry(struct gcr_place *place, struct fuse_entry_param *ret_entry);
 
+/* The bytes of a frozen process, or kept ones: a reference of the caller's. NULL: there are none.
+ */
+struct gcr_snapshot *gcr_tree_snapshot(struct gcr_process *process);
+
 /*
  * The folder and item that a node is: one below a `snapshot`, or that itself. The reference is the
  * caller's. -EPERM: it is none of these; -ENOENT: the process has nothing in the store now;

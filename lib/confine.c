@@ -79,9 +79,9 @@ static const char *const calls_of_halt[] = {
 };
 /* fs/gpucr_look.c */
 static const char *const calls_of_look[] = {
-	CALLS_BASIC,  "access", "faccessat", "faccessat2",	 "getdents64", "getrandom",
-	"kcmp",	      "lseek",	"openat",    "process_vm_readv", "readlink",   "process_vm_writev",
-	"readlinkat", NULL,
+	CALLS_BASIC, "access",	   "faccessat", "faccessat2",	"fstatfs", "getdents64",
+	"getrandom", "kcmp",	   "lseek",	"memfd_create", "openat",  "process_vm_readv",
+	"readlink",  "readlinkat", "statx",	NULL,
 };
 /* fs/gpucr_receive.c */
 static const char *const calls_of_receive[] = {

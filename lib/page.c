@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-int gcr_page_map(int fd, const struct gcr_page **ret_page)
+static int map(int fd, int protection, struct gcr_page **ret_page)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
 	int seals = fcntl(fd, F_GET_SEALS);
-	const struct gcr_page *page;
+	struct gcr_page *page;
 	struct stat status;
 	struct statfs place;
 	void *memory;
@@ -26,7 +26,7 @@ int gcr_page_map(int fd, const struct gcr_page **ret_page)
 	 */
 	if (fstatfs(fd, &place) < 0 || place.f_type != TMPFS_MAGIC)
 		return -EPROTO;
-	memory = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
+	memory = mmap(NULL, sizeof(*page), protection, MAP_SHARED, fd, 0);
 	if (memory == MAP_FAILED)
 		return -errno;
 	page = memory;
@@ -35,6 +35,28 @@ int gcr_page_map(int fd, const struct gcr_page **ret_page)
 		return -EPROTO;
 	}
 	*ret_page = page;
+	return 0;
+}
+
+int gcr_page_map(int fd, const struct gcr_page **ret_page)
+{
+	struct gcr_page *page;
+	int result = map(fd, PROT_READ, &page);
+
+	if (!result)
+		*ret_page = page;
+	return result;
+}
+
+int gcr_page_unpark(int fd)
+{
+	struct gcr_page *page;
+	int result = map(fd, PROT_READ | PROT_WRITE, &page);
+
+	if (result < 0)
+		return result;
+	__atomic_store_n(&page->is_parked, 0, __ATOMIC_SEQ_CST);
+	gcr_page_unmap(page);
 	return 0;
 }
 

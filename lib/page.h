@@ -11,6 +11,12 @@
  */
 int gcr_page_map(int fd, const struct gcr_page **ret_page);
 
+/*
+ * The library of this page may connect again. By memory, not by write(2): the lock that this takes
+ * can be held by the owner of the file for as long as he likes. -EPROTO as above; -errno.
+ */
+int gcr_page_unpark(int fd);
+
 /* NULL: nothing to do. */
 void gcr_page_unmap(const struct gcr_page *page);
 

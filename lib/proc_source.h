@@ -21,8 +21,9 @@
 #include <sys/types.h>
 
 /*
- * Each as the function of lib/procfs.h or lib/proc_file.h that uses it. -ETIMEDOUT: the process did
- * not let itself be looked at in time; -EBUSY: it did not a moment ago, and was not asked again.
+ * Each as the function of lib/procfs.h, lib/proc_file.h or lib/proc_page.h that uses it.
+ * -ETIMEDOUT: the process did not let itself be looked at in time; -EBUSY: it did not a moment ago,
+ * and was not asked again.
  */
 struct gcr_proc_source {
 	int (*read)(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes);
@@ -31,7 +32,7 @@ struct gcr_proc_source {
 	int (*link)(pid_t pid, const char *name, char *ret_target, size_t target_bytes);
 	int (*open_namespace)(pid_t pid, const char *name, int *ret_fd);
 	int (*peek)(pid_t pid, uintptr_t address, void *ret, size_t bytes);
-	int (*poke)(pid_t pid, uintptr_t address, uint32_t value);
+	int (*unpark_pages)(pid_t pid);
 	int (*same_files)(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same);
 };
 

@@ -335,18 +335,6 @@ int gcr_proc_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes)
 	return length < 0 ? -errno : (size_t)length == bytes ? 0 : -EFAULT;
 }
 
-int gcr_proc_poke(pid_t pid, uintptr_t address, uint32_t value)
-{
-	struct iovec here = {.iov_base = &value, .iov_len = sizeof(value)};
-	struct iovec there = {.iov_base = (void *)address, .iov_len = sizeof(value)};
-	ssize_t length;
-
-	if (gcr_proc_source())
-		return gcr_proc_source()->poke(pid, address, value);
-	length = process_vm_writev(pid, &here, 1, &there, 1, 0);
-	return length < 0 ? -errno : (size_t)length == sizeof(value) ? 0 : -EFAULT;
-}
-
 int gcr_proc_same_files(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same)
 {
 	if (count > GCR_PROC_SAME_MAX)

@@ -75,9 +75,6 @@ int gcr_proc_open_namespace(pid_t pid, const char *name, int *ret_fd);
 /* Read @bytes of a process's memory. -EFAULT: not so many are there. -EPERM, -ESRCH. */
 int gcr_proc_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes);
 
-/* Write one number there. */
-int gcr_proc_poke(pid_t pid, uintptr_t address, uint32_t value);
-
 /*
  * Of each of @fds, is it the same open file in both processes (kcmp(2))? One that cannot be
  * compared is not.

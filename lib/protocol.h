@@ -397,7 +397,7 @@ struct gcr_page {
 	 * stay so, also if the daemon dies. See fs/gpucr_halt.c.
 	 */
 	uint32_t is_moving;
-	uint32_t is_parked;	 /* the library sets it; the daemon clears it, by pwrite(2) */
+	uint32_t is_parked;	 /* the library sets it; the daemon clears it, by the file */
 	uint64_t apart_bytes;	 /* memory made by cuMemCreate that cannot be handed over */
 	uint64_t imported_bytes; /* of device_bytes, those made in another process */
 	/* Threads at the closed gate with a call that needs the GPU; 0 also if the library is old.

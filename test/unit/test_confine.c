@@ -132,6 +132,7 @@ static void as_look(void)
 	if (!HAS_FILTER)
 		return;
 	check_refused();
+	check_no_writev();
 	CHECK(socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM);
 	CHECK(kill(getppid(), 0) < 0 && errno == EPERM);
 	CHECK(ptrace(PTRACE_SEIZE, getppid(), NULL, NULL) < 0 && errno == EPERM);

@@ -24,8 +24,10 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_file.h"
+#include "lib/proc_page.h"
 #include "lib/proc_source.h"
 #include "lib/procfs.h"
+#include "lib/protocol.h"
 #include "test/unit/test.h"
 
 #define NOBODYS_PID (1 << 22) /* PID_MAX_LIMIT: no process has it */
@@ -488,6 +490,47 @@ static long read_number(const char *path)
 	return number;
 }
 
+/* A page with these seals, whose library says that it is parked. */
+static struct gcr_page *make_page(int seals, int *ret_fd)
+{
+	struct gcr_page *page;
+
+	*ret_fd = memfd_create(GCR_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHECK(*ret_fd >= 0 && ftruncate(*ret_fd, sizeof(*page)) == 0);
+	CHECK(fcntl(*ret_fd, F_ADD_SEALS, seals) == 0);
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, *ret_fd, 0);
+	CHECK(page != MAP_FAILED);
+	page->magic = GCR_PAGE_MAGIC;
+	page->version = GCR_PAGE_VERSION;
+	page->is_parked = 1;
+	return page;
+}
+
+static void drop_page(struct gcr_page *page, int fd)
+{
+	munmap(page, sizeof(*page));
+	close(fd);
+}
+
+/* Pages are called back, all of them, and nothing that only looks like one. */
+static void check_unpark(void)
+{
+	struct gcr_page *pages[4];
+	int fds[4];
+
+	pages[0] = make_page(F_SEAL_SHRINK | F_SEAL_GROW, &fds[0]);
+	pages[1] = make_page(0, &fds[1]);
+	pages[2] = make_page(F_SEAL_SHRINK | F_SEAL_GROW, &fds[2]);
+	pages[2]->version++;
+	pages[3] = make_page(F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &fds[3]);
+	CHECK(gcr_proc_unpark_pages(getpid()) == 0);
+	CHECK(!pages[0]->is_parked && pages[1]->is_parked && pages[2]->is_parked &&
+	      !pages[3]->is_parked);
+	CHECK(gcr_proc_unpark_pages(NOBODYS_PID) == -ESRCH);
+	for (int i = 0; i < 4; i++)
+		drop_page(pages[i], fds[i]);
+}
+
 /* The real one says what we see for ourselves, large texts too. */
 static void with_real(const char *how)
 {
@@ -525,8 +568,7 @@ static void with_real(const char *how)
 	CHECK(gcr_proc_peek(getpid(), (uintptr_t)expected, target, sizeof(target)) == 0);
 	CHECK(!memcmp(target, expected, sizeof(target)));
 	CHECK(gcr_proc_peek(getpid(), 1, target, 8) == -EFAULT);
-	r = 0;
-	CHECK(gcr_proc_poke(getpid(), (uintptr_t)&r, 77) == 0 && r == 77);
+	check_unpark();
 	CHECK(gcr_proc_links(getpid(), &text, &bytes) == 0 && bytes > own_bytes);
 	free(text);
 	CHECK(gcr_proc_read(getpid(), "maps", &text, &bytes) == 0 && bytes > 65536);

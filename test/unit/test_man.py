@@ -22,7 +22,7 @@ checks = 0
 ENGINES = ('fs/drive.c', 'fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_none.c',
            'fs/engine_vmm.c', 'fs/vmm_freeze.c',
            'fs/vmm_recover.c', 'fs/vmm_thaw.c')
-DUMP = ('fs/dump.c', 'fs/dump_papers.c', 'fs/dump_tree.c', 'fs/park.c')
+DUMP = ('fs/dump.c', 'fs/dump_owner.c', 'fs/dump_papers.c', 'fs/dump_tree.c', 'fs/park.c')
 # What tasks themselves do, whatever the engine.
 TASK = ('fs/operation.c', 'fs/operation_task.c', 'fs/packing_undo.c')
 RESTORE = ('fs/restore.c', 'fs/restore_check.c', 'fs/restore_gpus.c', 'fs/restore_supply.c',
@@ -140,6 +140,8 @@ def check_files(abi):
     source = read('fs/tree.c')
     rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("([\w.]+)"|NULL), (S_IF\w+)( \| (0\d+))',
                       source)
+    rows += [('ROOT', name, name, kind, '', mode) for name, kind, mode in
+             re.findall(r'entry\(\w+, "([\w.]+)", (S_IF\w+) \| (0\d+)\)', read('fs/root_entries.h'))]
     titles = {'ROOT': 'FILES OF THE ROOT', 'GPU': 'FILES OF A GPU',
               'PROCESS': 'FILES OF A PROCESS', 'PLACE': 'FILES OF A PLACE'}
     code = {title: [] for title in titles.values()}

@@ -468,6 +468,49 @@ static void test_threads(void)
 	gcr_packs_unref(packs);
 }
 
+/* What root of a container has cannot be guessed, nor can he guess what others have. */
+static void test_alone(void)
+{
+	struct gcr_packs *packs = open_packs(0);
+	struct gcr_pack_entry entries[4], shared;
+	uint8_t packed[GCR_PACK_MAX_BYTES];
+	uint8_t bytes[CHUNK], read[CHUNK];
+	struct gcr_digest digest;
+	enum gcr_pack_form form;
+	size_t size;
+
+	memset(bytes, 's', sizeof(bytes));
+	memcpy(bytes + 100, "secret", 6);
+	gcr_digest_of(bytes, CHUNK, &digest);
+	size = gcr_pack(packer, bytes, CHUNK, packed, &form);
+	/* First a contained one, then one that is not, then a guess, and then another one. */
+	CHECK(!gcr_packs_add_alone(packs, &digest, CHUNK, form, packed, size, &entries[0]));
+	CHECK(gcr_packs_share(packs, packer, &digest, bytes, CHUNK, &shared) == -ENOENT);
+	CHECK(!gcr_packs_add(packs, &digest, CHUNK, form, packed, size, &entries[1]));
+	CHECK(!gcr_packs_add_alone(packs, &digest, CHUNK, form, packed, size, &entries[2]));
+	CHECK(!gcr_packs_add_alone(packs, &digest, CHUNK, form, packed, size, &entries[3]));
+	CHECK(figures(packs).chunks == 4 && !figures(packs).shared_bytes);
+	for (int i = 0; i < 4; i++) {
+		CHECK(!(entries[i].flags & GCR_PACK_FLAG_SHARED));
+		CHECK(!gcr_packs_read(packs, packer, &entries[i], read, CHUNK) &&
+		      !memcmp(read, bytes, CHUNK));
+	}
+	/* A later daemon knows it by the tables. */
+	gcr_packs_unref(packs);
+	packs = open_packs(0);
+	for (int i = 0; i < 4; i++)
+		CHECK(!gcr_packs_claim(packs, &entries[i]));
+	gcr_packs_sweep(packs);
+	CHECK(!gcr_packs_share(packs, packer, &digest, bytes, CHUNK, &shared));
+	CHECK(shared.offset == entries[1].offset && shared.segment == entries[1].segment);
+	gcr_packs_drop(packs, &shared, 1);
+	gcr_packs_drop(packs, entries, 2);
+	CHECK(gcr_packs_share(packs, packer, &digest, bytes, CHUNK, &shared) == -ENOENT);
+	gcr_packs_drop(packs, &entries[2], 2);
+	CHECK(figures(packs).chunks == 0);
+	gcr_packs_unref(packs);
+}
+
 int main(void)
 {
 	mount_store("huge=always,size=330m");
@@ -482,6 +525,7 @@ int main(void)
 	test_segments();
 	test_full();
 	test_restart();
+	test_alone();
 	test_claims_refused();
 	test_unfinished_segment();
 	test_users();

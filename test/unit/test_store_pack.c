@@ -279,7 +279,7 @@ static struct gcr_pack_work *begin_work(struct gcr_snapshot *snapshot, bool unpa
 	struct gcr_pack_work *work;
 	struct gcr_error error;
 
-	CHECK(!gcr_pack_work_create(snapshot, unpack, &work, &error));
+	CHECK(!gcr_pack_work_create(snapshot, unpack, false, &work, &error));
 	return work;
 }
 
