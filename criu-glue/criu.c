@@ -81,10 +81,11 @@ static void read_output(int fd, char text[static OUTPUT_BYTES + 1])
 	text[got > 0 ? got : 0] = '\0';
 }
 
-/* A child of ours, or the launcher's. With words. */
+/* A child of ours, or the launcher's; @options: of a dump or restore. With words. */
 static int start_program(const struct gcr_criu_program *criu, const char *path,
-			 char *const *arguments, const int *fds, size_t count, int cgroup_procs_fd,
-			 struct gcr_criu_job *job, struct gcr_error *error)
+			 char *const *arguments, const int *fds, size_t count,
+			 const struct gcr_criu_options *options, struct gcr_criu_job *job,
+			 struct gcr_error *error)
 {
 	/* LD_PRELOAD may be ours; a file of options could ask for anything. */
 	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
@@ -95,7 +96,9 @@ static int start_program(const struct gcr_criu_program *criu, const char *path,
 		.fds = fds,
 		.fds_count = count,
 		.ignored_signal = SIGXFSZ,
-		.cgroup_procs_fd = cgroup_procs_fd,
+		.cgroup_procs_fd = options ? options->cgroup_procs_fd : 0,
+		/* A dump that dies could take its tree with it. */
+		.ends_with_starter = options && options->action == GCR_CRIU_RESTORE,
 	};
 	int r;
 
@@ -291,7 +294,7 @@ static int ask_version(const struct gcr_criu_program *criu, unsigned int *ret_ve
 	r = make_output(&job->output_fd);
 	if (r == 0)
 		r = start_program(criu, path, arguments, (const int[]){-1, job->output_fd, -1}, 3,
-				  0, job, error);
+				  NULL, job, error);
 	if (r == -ECONNREFUSED || r == -EPROTO)
 		return -EIO; /* words are there */
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN)
@@ -527,8 +530,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		fds[fds_count++] = report_fd;
 	if (hook_fd >= 0)
 		fds[fds_count++] = hook_fd;
-	r = start_program(program, path, arguments.list, fds, fds_count, options->cgroup_procs_fd,
-			  job, error);
+	r = start_program(program, path, arguments.list, fds, fds_count, options, job, error);
 	if (r == -ECONNREFUSED || r == -EPROTO)
 		return -EIO; /* words are there */
 	if (r < 0)

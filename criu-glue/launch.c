@@ -174,8 +174,9 @@ static int make_data(const struct gcr_program *program, struct gcr_launch_reques
 	request->arguments_count = write_strings(stream, program->arguments);
 	request->environment_count = write_strings(stream, program->environment);
 	request->fds_count = (uint32_t)program->fds_count;
-	request->has_cgroup = program->cgroup_procs_fd > 0;
-	request->descriptors_count = request->has_cgroup;
+	request->descriptors_count = program->cgroup_procs_fd > 0;
+	request->flags = (program->cgroup_procs_fd > 0 ? GCR_LAUNCH_HAS_CGROUP : 0) |
+			 (program->ends_with_starter ? GCR_LAUNCH_ENDS_WITH_DAEMON : 0);
 	for (size_t i = 0; i < program->fds_count; i++) {
 		fputc(program->fds[i] >= 0, stream);
 		request->descriptors_count += program->fds[i] >= 0;

@@ -35,6 +35,9 @@
 #define GCR_LAUNCH_COUNT_MAX (1u << 20)
 #define GCR_LAUNCH_WAIT_MSEC 10000 /* for the other end, where nothing can take long */
 
+#define GCR_LAUNCH_HAS_CGROUP	    1u /* the last descriptor is cgroup_procs_fd */
+#define GCR_LAUNCH_ENDS_WITH_DAEMON 2u /* the program is killed when the connection ends */
+
 struct gcr_launch_request {
 	uint32_t magic;
 	uint32_t version;
@@ -45,7 +48,7 @@ struct gcr_launch_request {
 	/* Of struct gcr_program. A byte of 1: that descriptor comes along; 0: /dev/null. */
 	uint32_t fds_count;
 	uint32_t descriptors_count; /* that come along, with that of the cgroup */
-	uint32_t has_cgroup;	    /* the last of them is cgroup_procs_fd */
+	uint32_t flags;		    /* GCR_LAUNCH_HAS_CGROUP, ... */
 	int32_t ignored_signal;
 };
 

@@ -20,6 +20,7 @@
 #include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/tree.h"
+#include "fs/turns.h"
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
 
@@ -102,6 +103,7 @@ static int add_targets(struct targets *targets, const struct gcr_parties *partie
 static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *parties, pid_t pid,
 		       struct targets *targets, struct gcr_error *error)
 {
+	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
 	struct gcr_proc_status status;
 	struct gcr_process *process;
 	int result;
@@ -112,7 +114,14 @@ static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *part
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "%d is a thread of process %d; write that number", (int)pid,
 				     (int)status.thread_group);
-	result = gcr_processes_find(daemon->processes, pid, &process);
+	result = gcr_processes_find_listed(daemon->processes, pid, &process);
+	if (result < 0 && !gcr_turn_begin(daemon->quota, parties->writer->counted, &turn))
+		return gcr_error_set(error, EBUSY,
+				     "process %d is not known yet, and its writer has others wait "
+				     "for looks at processes; try again",
+				     (int)pid);
+	if (result < 0)
+		result = gcr_processes_find(daemon->processes, pid, &process);
 	if (result == -ENOENT)
 		return gcr_error_set(error, ESRCH, "process %d does not use a GPU", (int)pid);
 	if (result < 0)

@@ -51,10 +51,10 @@ void gcr_drive_end_wait(struct gcr_drive *drive)
 
 int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 {
-	struct gcr_proc_stat stat;
+	struct gcr_proc_status status;
 
 	/* A tracer's stop passes: CRIU holds what it restores so, until the thaw is accepted. */
-	if (gcr_proc_stat(drive->process->pid, &stat) < 0 || stat.state != 'T')
+	if (gcr_proc_status(drive->process->pid, &status) < 0 || status.state != 'T')
 		return 0;
 	return gcr_error_set(error, EOPNOTSUPP,
 			     "process %d is stopped by a signal, and could not take its memory "
@@ -66,14 +66,14 @@ int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 static bool has_stopped_thread(pid_t pid)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
-	struct gcr_proc_stat stat;
+	struct gcr_proc_status status;
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
 	directory = opendir(path);
 	for (struct dirent *entry; directory && (entry = readdir(directory));)
-		if (gcr_proc_stat((pid_t)strtol(entry->d_name, NULL, 10), &stat) == 0 &&
-		    stat.state == 'T')
+		if (gcr_proc_status((pid_t)strtol(entry->d_name, NULL, 10), &status) == 0 &&
+		    status.state == 'T')
 			return true;
 	return false;
 }
@@ -81,11 +81,11 @@ static bool has_stopped_thread(pid_t pid)
 bool gcr_drive_sees_stop(struct gcr_drive *drive)
 {
 	pid_t pid = drive->process->pid;
-	struct gcr_proc_stat stat;
+	struct gcr_proc_status status;
 
 	if (drive->is_halted)
 		return has_stopped_thread(pid);
-	return gcr_proc_stat(pid, &stat) == 0 && (stat.state == 'T' || stat.state == 't');
+	return gcr_proc_status(pid, &status) == 0 && (status.state == 'T' || status.state == 't');
 }
 
 /* Seen stopped for long enough. */

@@ -6,6 +6,7 @@
  * namespace; the socket's file lets nobody else connect in the first place.
  */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -111,6 +112,7 @@ static int parse(struct order *order)
 	char *at = order->data, *end = at + request->data_bytes;
 	_cleanup_(free_cleanup) char **path = NULL;
 	size_t used = 0;
+	bool has_cgroup;
 	int r = take_strings(&at, end, 1, &path);
 
 	if (!r)
@@ -129,7 +131,8 @@ static int parse(struct order *order)
 			return -EPROTO;
 		order->targets[i] = at[i] ? order->fds[used++] : -1;
 	}
-	if (used + (request->has_cgroup ? 1 : 0) != order->fds_count)
+	has_cgroup = request->flags & GCR_LAUNCH_HAS_CGROUP;
+	if (used + has_cgroup != order->fds_count)
 		return -EPROTO;
 	order->program = (struct gcr_program){
 		.path = path[0],
@@ -137,8 +140,9 @@ static int parse(struct order *order)
 		.environment = order->environment,
 		.fds = order->targets,
 		.fds_count = request->fds_count,
+		.ends_with_starter = request->flags & GCR_LAUNCH_ENDS_WITH_DAEMON,
 		.ignored_signal = request->ignored_signal,
-		.cgroup_procs_fd = request->has_cgroup ? order->fds[used] : -1,
+		.cgroup_procs_fd = has_cgroup ? order->fds[used] : -1,
 	};
 	return 0;
 }
@@ -196,6 +200,25 @@ static int tell(enum gcr_launch_word word, int value, const int *pidfd)
 	return gcr_launch_send(CONNECTION, &reply, sizeof(reply), pidfd, pidfd ? 1 : 0);
 }
 
+/*
+ * A restore whose daemon has died is of no use, and must not go on: the next daemon, which cannot
+ * see it, may restore the same. All of its session ends: that of the tree is another.
+ */
+static void end_with_daemon(pid_t pid, int pidfd)
+{
+	struct pollfd fds[] = {
+		{.fd = pidfd, .events = POLLIN},
+		{.fd = CONNECTION, .events = POLLRDHUP},
+	};
+
+	while (poll(fds, GCR_ARRAY_SIZE(fds), -1) < 0 && errno == EINTR)
+		;
+	if (!fds[0].revents) {
+		kill(-pid, SIGKILL);
+		kill(pid, SIGKILL);
+	}
+}
+
 static int run(const struct order *order)
 {
 	int pidfd, status, r;
@@ -211,6 +234,8 @@ static int run(const struct order *order)
 		kill(pid, SIGKILL);
 	for (size_t i = 0; i < order->fds_count; i++)
 		close(order->fds[i]);
+	if (order->program.ends_with_starter)
+		end_with_daemon(pid, pidfd);
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return fail("the program cannot be waited for", errno);

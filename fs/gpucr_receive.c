@@ -221,10 +221,12 @@ int main(int argc, char **argv)
 		r = gcr_message_receive(GCR_RECEIVER_SOCKET, -1, -1, &request);
 		if (r == -EPIPE)
 			return 0;
-		if (r == 0 && request.fds_count == 1 && request.header.type == GCR_RECEIVER_BURY) {
-			gcr_message_close_fds(&request);
+		/*
+		 * Our end closes it. Before that the daemon has closed its own, and then the
+		 * socket: else the daemon's might be the last, and its closing wait.
+		 */
+		if (r == 0 && request.fds_count == 1 && request.header.type == GCR_RECEIVER_BURY)
 			continue;
-		}
 		if (r < 0 || request.header.type != GCR_RECEIVER_REQUEST ||
 		    request.fds_count != 1) {
 			fprintf(stderr, "gpucr-receive: only gpucrfs starts this program\n");

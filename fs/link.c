@@ -13,6 +13,7 @@
 
 #include "fs/daemon.h"
 #include "fs/loop.h"
+#include "fs/quota.h"
 #include "fs/receiver.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -34,6 +35,7 @@ struct gcr_link {
 	pthread_mutex_t lock;
 	bool taken;
 	bool dead;
+	struct gcr_quota_charge charge; /* once the registry has let go of it */
 
 	uint32_t sequence; /* of the request under way; whoever has taken the link */
 };
@@ -50,7 +52,7 @@ void gcr_link_unref(struct gcr_link *link)
 		return;
 	gcr_page_unmap(link->page);
 	close(link->page_fd);
-	gcr_receiver_close(link->fd);
+	gcr_receiver_close(link->fd, &link->charge);
 	pthread_mutex_destroy(&link->lock);
 	gcr_process_unref(link->process);
 	free(link);
@@ -101,7 +103,7 @@ int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 	return 0;
 }
 
-void gcr_link_end(struct gcr_link *link)
+void gcr_link_end(struct gcr_link *link, struct gcr_quota_charge *charge)
 {
 	struct gcr_process *process;
 	bool was_current;
@@ -111,6 +113,8 @@ void gcr_link_end(struct gcr_link *link)
 	process = link->process;
 	pthread_mutex_lock(&link->lock);
 	link->dead = true;
+	link->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
 	pthread_mutex_unlock(&link->lock);
 	pthread_mutex_lock(&process->lock);
 	was_current = process->link == link;

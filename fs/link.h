@@ -16,6 +16,7 @@
 #include "lib/protocol.h"
 
 struct gcr_link;
+struct gcr_quota_charge;
 
 /*
  * For the registry. A connection has registered: @fd and @page_fd are taken (also on failure);
@@ -26,8 +27,11 @@ int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 		    const struct gcr_register *registration, int page_fd,
 		    struct gcr_link **ret_link);
 
-/* For the registry: the connection has ended. The reference is given up. */
-void gcr_link_end(struct gcr_link *link);
+/*
+ * For the registry: the connection has ended. The reference is given up, and @charge taken, until
+ * the connection is closed.
+ */
+void gcr_link_end(struct gcr_link *link, struct gcr_quota_charge *charge);
 
 /*
  * For the registry, when the connection is readable: its end, or a message nobody asked for.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The pool of gpucr-look processes and the source of lib/proc_source.h that it is. pool.lock guards
- * the lists and is a leaf; nothing waits with it but for a helper that is free, with a deadline.
+ * The pool of gpucr-look processes, and how one of them is asked. pool.lock guards the lists and is
+ * a leaf; nothing waits with it but for a helper that is free, with a deadline.
  */
 #include "fs/looker.h"
 
@@ -16,6 +16,7 @@
 
 #include "fs/helper_process.h"
 #include "fs/log.h"
+#include "fs/looker_private.h"
 #include "fs/looker_process.h"
 #include "fs/looker_silent.h"
 #include "lib/cleanup.h"
@@ -54,9 +55,7 @@
 #define HURRIED_MAX	  64 /* of all: an owner of any has no patience left */
 #define HURRIED_USEC	  (100 * GCR_USEC_PER_MSEC)
 
-#define SOON_USEC     (20 * GCR_USEC_PER_MSEC) /* a look that takes longer is slow */
-#define DEADLINE_USEC (1 * GCR_USEC_PER_SEC)
-#define SUMMING_USEC  (20 * GCR_USEC_PER_SEC) /* of smaps_rollup, which is slow by itself */
+#define SOON_USEC (20 * GCR_USEC_PER_MSEC) /* a look that takes longer is slow */
 #define STARVED_FACTOR \
 	5 /* a helper that runs, on a machine with much to do, gets so many times that */
 #define FREE_WAIT_USEC (2 * GCR_USEC_PER_SEC) /* for a helper */
@@ -75,8 +74,8 @@ static struct {
 	pthread_cond_t changed;
 	struct gcr_looker *idle[HELPERS_MAX];
 	unsigned int idle_count;
-	unsigned int count; /* the idle ones, and those that somebody asks */
-	struct look *looks; /* that wait for a helper or have one */
+	unsigned int count;	    /* the idle ones, and those that somebody asks */
+	struct gcr_one_look *looks; /* that wait for a helper or have one */
 	struct abandoned abandoned[ABANDONED_ROOM];
 	unsigned int abandoned_count;
 	struct gcr_silent silent;
@@ -85,28 +84,6 @@ static struct {
 	uid_t (*owner_of)(uid_t uid, void *data);
 	void *owner_data;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-enum look_state {
-	LOOK_WAITS, /* for a helper */
-	LOOK_ASKS,
-	LOOK_IS_SLOW,
-};
-
-/* One look. */
-struct look {
-	const struct gcr_looker_request *request;
-	size_t request_bytes;
-	int fd; /* goes with the request; -1: none */
-	bool has_data;
-	enum gcr_silent_kind kind;
-	int64_t deadline_usec;
-	uid_t owner; /* of the process */
-	struct gcr_looker *looker;
-	struct gcr_looker_reply reply;
-	/* under the lock */
-	enum look_state state;
-	struct look *next;
-};
 
 /* What there is of one owner. */
 struct share {
@@ -130,7 +107,7 @@ static struct share count_locked(uid_t owner)
 {
 	struct share share = {.silent = gcr_silent_count(&pool.silent, owner)};
 
-	for (const struct look *look = pool.looks; look; look = look->next) {
+	for (const struct gcr_one_look *look = pool.looks; look; look = look->next) {
 		if (look->owner != owner)
 			continue;
 		share.waiting += look->state == LOOK_WAITS;
@@ -152,16 +129,16 @@ static bool is_trusted(uid_t owner)
 	return !owner || owner == geteuid();
 }
 
-static void add_locked(struct look *look)
+static void add_locked(struct gcr_one_look *look)
 {
 	look->state = LOOK_WAITS;
 	look->next = pool.looks;
 	pool.looks = look;
 }
 
-static void remove_locked(struct look *look)
+static void remove_locked(struct gcr_one_look *look)
 {
-	struct look **link = &pool.looks;
+	struct gcr_one_look **link = &pool.looks;
 
 	while (*link != look)
 		link = &(*link)->next;
@@ -169,7 +146,7 @@ static void remove_locked(struct look *look)
 	pthread_cond_broadcast(&pool.changed);
 }
 
-static bool is_refused_locked(const struct look *look, const struct share *share)
+static bool is_refused_locked(const struct gcr_one_look *look, const struct share *share)
 {
 	unsigned int most = is_trusted(look->owner) ? ABANDONED_ROOM - HELPERS_MAX
 						    : 2 * ABANDONED_MAX;
@@ -185,7 +162,7 @@ static bool is_refused_locked(const struct look *look, const struct share *share
 }
 
 /* May this look have one of the helpers that are free? */
-static bool has_room_locked(const struct look *look, const struct share *share)
+static bool has_room_locked(const struct gcr_one_look *look, const struct share *share)
 {
 	unsigned int free_count = HELPERS_MAX - (pool.count - pool.idle_count);
 
@@ -202,7 +179,7 @@ static bool has_room_locked(const struct look *look, const struct share *share)
 /* ---- helpers ---- */
 
 /* A process that hides its user, by ending, is nobody's. */
-static uid_t owner_of(pid_t pid)
+uid_t gcr_looker_owner(pid_t pid)
 {
 	struct gcr_proc_status status;
 
@@ -216,9 +193,10 @@ static uid_t owner_of(pid_t pid)
  * Wait for a helper that this look may have; it then has its place among the looks. What is known
  * of the owner is asked again each time: it changes while many wait.
  */
-static int await_turn_locked(struct look *look)
+static int await_turn_locked(struct gcr_one_look *look)
 {
-	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
+	struct timespec until =
+		gcr_clock_after(look->free_wait_usec ? look->free_wait_usec : FREE_WAIT_USEC);
 	struct share share = count_locked(look->owner);
 	int result = 0;
 
@@ -241,8 +219,7 @@ static int await_turn_locked(struct look *look)
 	return result;
 }
 
-/* -EBUSY: the process is not looked at now. -ETIMEDOUT: no helper has become free. */
-static int take_helper(struct look *look)
+int gcr_one_look_take_helper(struct gcr_one_look *look)
 {
 	int r;
 
@@ -282,7 +259,7 @@ static void abandon_locked(struct gcr_looker *looker, uid_t owner)
 }
 
 /* Kill the helper. One that does not end is kept in mind, and reaped later. */
-static void get_rid_of(struct look *look)
+static void get_rid_of(struct gcr_one_look *look)
 {
 	struct gcr_looker *looker = TAKE_PTR(look->looker);
 	bool has_ended = gcr_looker_process_kill(looker, KILL_WAIT_USEC);
@@ -294,7 +271,7 @@ static void get_rid_of(struct look *look)
 	remove_locked(look);
 }
 
-static void give_back(struct look *look)
+static void give_back(struct gcr_one_look *look)
 {
 	{
 		GCR_LOCK_SCOPE(&pool.lock);
@@ -311,7 +288,7 @@ static void give_back(struct look *look)
 /* ---- one look ---- */
 
 /* It takes long. -EBUSY: others of its owner's are being waited for, or too many were silent. */
-static int become_slow(struct look *look)
+static int become_slow(struct gcr_one_look *look)
 {
 	struct share share;
 
@@ -325,7 +302,7 @@ static int become_slow(struct look *look)
 	look->state = LOOK_IS_SLOW;
 	return 0;
 }
-static int await_reply(struct look *look)
+static int await_reply(struct gcr_one_look *look)
 {
 	int64_t began_usec = gcr_clock_usec();
 	int64_t wait_usec;
@@ -345,7 +322,7 @@ static int await_reply(struct look *look)
 					       &look->reply);
 		if (r != -ETIMEDOUT)
 			break;
-		wait_usec = DEADLINE_USEC / 4;
+		wait_usec = GCR_LOOK_DEADLINE_USEC / 4;
 		is_last = gcr_clock_usec() - began_usec > STARVED_FACTOR * look->deadline_usec ||
 			  !gcr_looker_process_runs(look->looker);
 		/* It may have answered between the two. */
@@ -356,7 +333,7 @@ static int await_reply(struct look *look)
 	return r;
 }
 
-static void note_outcome(const struct look *look, int result)
+static void note_outcome(const struct gcr_one_look *look, int result)
 {
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.kills += result < 0;
@@ -368,9 +345,9 @@ static void note_outcome(const struct look *look, int result)
 }
 
 /* With one helper. -EPIPE, -EPROTO: another one may do better. */
-static int look_once(struct look *look)
+static int look_once(struct gcr_one_look *look)
 {
-	int r = take_helper(look);
+	int r = gcr_one_look_take_helper(look);
 
 	if (r < 0)
 		return r;
@@ -383,7 +360,7 @@ static int look_once(struct look *look)
 	return r;
 }
 
-static void say_failure(const struct look *look, int result)
+static void say_failure(const struct gcr_one_look *look, int result)
 {
 	int64_t now_usec = gcr_clock_usec();
 
@@ -398,12 +375,11 @@ static void say_failure(const struct look *look, int result)
 		strerror(-result));
 }
 
-/* The outcome; if it is 0 the caller gives look->looker back. */
-static int perform(struct look *look)
+int gcr_one_look_perform(struct gcr_one_look *look)
 {
 	int r;
 
-	look->owner = owner_of(look->request->pid);
+	look->owner = gcr_looker_owner(look->request->pid);
 	r = look_once(look);
 	if (r == -EPIPE || r == -EPROTO)
 		r = look_once(look);
@@ -421,293 +397,25 @@ static int perform(struct look *look)
 	return 0;
 }
 
-static const uint8_t *data_of(const struct look *look)
+const uint8_t *gcr_one_look_data(const struct gcr_one_look *look)
 {
 	return look->looker->message.payload + sizeof(struct gcr_looker_reply);
 }
 
-static void finish(struct look *look)
+void gcr_one_look_finish(struct gcr_one_look *look)
 {
 	gcr_message_close_fds(&look->looker->message);
 	give_back(look);
 }
 
-/* ---- the source ---- */
-
-#define HEAD_BYTES offsetof(struct gcr_looker_request, fds)
-
-static int set_name(struct gcr_looker_request *request, const char *name)
+void gcr_one_look_give_up(struct gcr_one_look *look)
 {
-	if (strlen(name) >= sizeof(request->name))
-		return -ENAMETOOLONG;
-	strcpy(request->name, name);
-	return 0;
-}
-
-static enum gcr_silent_kind kind_of(const char *name)
-{
-	const char *slash = strrchr(name, '/');
-
-	return !strcmp(slash ? slash + 1 : name, "stat") ? GCR_SILENT_ALL : GCR_SILENT_MEMORY;
-}
-
-/* @verb: of a text. It may be cut by nobody, so that its last byte is followed by a NUL. */
-static int get_file(enum gcr_looker_verb verb, pid_t pid, const char *name, int *ret_fd)
-{
-	struct gcr_looker_request request = {.verb = verb, .pid = pid};
-	_cleanup_close_ int fd = memfd_create("gpucr-look", MFD_CLOEXEC);
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = fd,
-		.kind = name ? kind_of(name) : GCR_SILENT_ALL,
-		.deadline_usec = name && !strcmp(name, "smaps_rollup") ? SUMMING_USEC
-								       : DEADLINE_USEC,
-	};
-	int r = fd < 0 ? -errno : name ? set_name(&request, name) : 0;
-
-	if (r == 0)
-		r = perform(&look);
-	if (r < 0)
-		return r;
-	finish(&look);
-	if (lseek(fd, 0, SEEK_SET) < 0)
-		return -errno;
-	*ret_fd = TAKE_FD(fd);
-	return 0;
-}
-
-static int get_file_text(enum gcr_looker_verb verb, pid_t pid, const char *name, char **ret_text,
-			 size_t *ret_bytes)
-{
-	char path[GCR_PROC_PATH_BYTES];
-	_cleanup_close_ int fd = -1;
-	int r = get_file(verb, pid, name, &fd);
-
-	if (r < 0)
-		return r;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return gcr_file_read(path, ret_text, ret_bytes);
-}
-
-/* A short text comes with the reply. */
-static int get_text(enum gcr_looker_verb verb, pid_t pid, const char *name, char **ret_text,
-		    size_t *ret_bytes)
-{
-	struct gcr_looker_request request = {.verb = verb, .pid = pid};
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.has_data = true,
-		.kind = name ? kind_of(name) : GCR_SILENT_ALL,
-		.deadline_usec = DEADLINE_USEC,
-	};
-	char *text;
-	int r = name ? set_name(&request, name) : 0;
-
-	if (r < 0)
-		return r;
-	if (name && !strcmp(name, "smaps_rollup"))
-		look.deadline_usec = SUMMING_USEC;
-	r = perform(&look);
-	if (r == -EFBIG)
-		return get_file_text(verb, pid, name, ret_text, ret_bytes);
-	if (r < 0)
-		return r;
-	text = malloc(look.reply.bytes + 1);
-	if (text) {
-		memcpy(text, data_of(&look), look.reply.bytes);
-		text[look.reply.bytes] = '\0';
-		if (ret_bytes)
-			*ret_bytes = look.reply.bytes;
-		*ret_text = text;
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+		pool.kills++;
 	}
-	finish(&look);
-	return text ? 0 : -ENOMEM;
+	get_rid_of(look);
 }
-
-static int source_read(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes)
-{
-	return get_text(GCR_LOOKER_READ, pid, name, ret_text, ret_bytes);
-}
-
-static int source_open(pid_t pid, const char *name, int *ret_fd)
-{
-	return get_file(GCR_LOOKER_READ, pid, name, ret_fd);
-}
-
-static int source_links(pid_t pid, char **ret_text, size_t *ret_bytes)
-{
-	return get_text(GCR_LOOKER_LINKS, pid, NULL, ret_text, ret_bytes);
-}
-
-static int source_link(pid_t pid, const char *name, char *ret_target, size_t target_bytes)
-{
-	struct gcr_looker_request request = {.verb = GCR_LOOKER_LINK, .pid = pid};
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.has_data = true,
-		.kind = GCR_SILENT_ALL,
-		.deadline_usec = DEADLINE_USEC,
-	};
-	int r = set_name(&request, name);
-
-	if (r == 0)
-		r = perform(&look);
-	if (r < 0)
-		return r;
-	snprintf(ret_target, target_bytes, "%.*s", (int)look.reply.bytes,
-		 (const char *)data_of(&look));
-	finish(&look);
-	return 0;
-}
-
-/* The kernel's name of what is open tells that it is a namespace, without asking a filesystem. */
-static bool is_namespace(int fd, const char *name)
-{
-	char path[GCR_PROC_PATH_BYTES];
-	char target[64];
-	size_t length = strlen(name);
-	ssize_t got;
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	got = readlink(path, target, sizeof(target) - 1);
-	target[got > 0 ? got : 0] = '\0';
-	return !strncmp(target, name, length) && !strncmp(target + length, ":[", 2);
-}
-
-static int source_open_namespace(pid_t pid, const char *name, int *ret_fd)
-{
-	struct gcr_looker_request request = {.verb = GCR_LOOKER_NAMESPACE, .pid = pid};
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.kind = GCR_SILENT_ALL,
-		.deadline_usec = DEADLINE_USEC,
-	};
-	int r = set_name(&request, name);
-
-	if (r == 0)
-		r = perform(&look);
-	if (r < 0)
-		return r;
-	r = -EIO;
-	if (look.looker->message.fds_count == 1 &&
-	    is_namespace(look.looker->message.fds[0], name)) {
-		*ret_fd = TAKE_FD(look.looker->message.fds[0]);
-		r = 0;
-	}
-	finish(&look);
-	return r;
-}
-
-static int source_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes)
-{
-	struct gcr_looker_request request = {
-		.verb = GCR_LOOKER_PEEK, .pid = pid, .address = address, .count = (uint32_t)bytes};
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.has_data = true,
-		.kind = GCR_SILENT_MEMORY,
-		.deadline_usec = DEADLINE_USEC,
-	};
-	int r = bytes > GCR_LOOKER_DATA_MAX ? -E2BIG : perform(&look);
-
-	if (r < 0)
-		return r;
-	if (look.reply.bytes == bytes)
-		memcpy(ret, data_of(&look), bytes);
-	else
-		r = -EIO;
-	finish(&look);
-	return r;
-}
-
-static int source_poke(pid_t pid, uintptr_t address, uint32_t value)
-{
-	struct gcr_looker_request request = {
-		.verb = GCR_LOOKER_POKE, .pid = pid, .address = address, .value = value};
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.kind = GCR_SILENT_MEMORY,
-		.deadline_usec = DEADLINE_USEC,
-	};
-	int r = perform(&look);
-
-	if (r == 0)
-		finish(&look);
-	return r;
-}
-
-_Static_assert(GCR_LOOKER_FDS_MAX >= GCR_PROC_SAME_MAX, "room for all");
-
-static int source_same_files(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same)
-{
-	struct gcr_looker_request request = {.verb = GCR_LOOKER_SAME_FILES,
-					     .pid = other,
-					     .other = pid,
-					     .count = (uint32_t)count};
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES + count * sizeof(request.fds[0]),
-		.fd = -1,
-		.has_data = true,
-		.kind = GCR_SILENT_ALL,
-		.deadline_usec = DEADLINE_USEC,
-	};
-	int r;
-
-	memcpy(request.fds, fds, count * sizeof(*fds));
-	r = perform(&look);
-	if (r < 0)
-		return r;
-	r = look.reply.bytes == count ? 0 : -EIO;
-	for (size_t i = 0; r == 0 && i < count; i++)
-		ret_same[i] = data_of(&look)[i] != 0;
-	finish(&look);
-	return r;
-}
-
-int gcr_looker_devices(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
-		       uint64_t *ret_start_ticks)
-{
-	struct gcr_looker_request request = {
-		.verb = GCR_LOOKER_DEVICES, .pid = pid, .wanted = *wanted};
-	struct look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES + sizeof(*wanted),
-		.fd = -1,
-		.kind = GCR_SILENT_MEMORY,
-		.deadline_usec = DEADLINE_USEC,
-	};
-	int r = perform(&look);
-
-	if (r < 0)
-		return r;
-	*ret_devices = look.reply.devices & ((1u << GCR_SCAN_DEVICES_MAX) - 1);
-	*ret_start_ticks = look.reply.start_ticks;
-	finish(&look);
-	return 0;
-}
-
-static const struct gcr_proc_source source = {
-	.read = source_read,
-	.open = source_open,
-	.links = source_links,
-	.link = source_link,
-	.open_namespace = source_open_namespace,
-	.peek = source_peek,
-	.poke = source_poke,
-	.same_files = source_same_files,
-};
 
 /* ---- its life ---- */
 
@@ -721,7 +429,7 @@ int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	pool.keep_stderr = keep_stderr;
 	pthread_cond_init(&pool.changed, NULL);
-	gcr_proc_set_source(&source);
+	gcr_proc_set_source(&gcr_looker_source);
 	r = gcr_proc_stat(getpid(), &stat);
 	if (r == 0)
 		return 0;

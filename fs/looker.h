@@ -44,6 +44,20 @@ void gcr_looker_stop(void);
 int gcr_looker_devices(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
 		       uint64_t *ret_start_ticks);
 
+/*
+ * gcr_scan_look() at many processes of one @owner (gcr_looker_owner()), for @budget_usec together
+ * and a moment. @ret_found is filled for the first *@ret_done of them; to the rest the time did not
+ * suffice. -ETIMEDOUT of one: it was cut short, or it kept the helper waiting; -EBUSY: it has been
+ * silent. Such a one may be asked alone, with more time. -EBUSY, -ETIMEDOUT: there is no helper for
+ * this owner now. Blocks no longer than @budget_usec and 1 s.
+ */
+int gcr_looker_devices_of_many(uid_t owner, const pid_t *pids, size_t count,
+			       const struct gcr_scan_wanted *wanted, int64_t budget_usec,
+			       struct gcr_scan_found *ret_found, size_t *ret_done);
+
+/* Whose a process is by its real user, (uid_t)-1 if it has ended. Does not block. */
+uid_t gcr_looker_owner(pid_t pid);
+
 /* Has this process been silent, and not answered since? */
 bool gcr_looker_is_silent(pid_t pid);
 

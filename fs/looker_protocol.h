@@ -15,6 +15,7 @@
 #define GCR_LOOKER_PROGRAM    "gpucr-look"
 #define GCR_LOOKER_NAME_BYTES 64
 #define GCR_LOOKER_FDS_MAX    512 /* of one comparison */
+#define GCR_LOOKER_PIDS_MAX   256 /* of one request */
 
 enum gcr_looker_type { /* beside enum gcr_message_type */
 		       GCR_LOOKER_REQUEST = 1024,
@@ -35,8 +36,14 @@ enum gcr_looker_verb {
 	GCR_LOOKER_POKE,       /* .value to .address */
 	GCR_LOOKER_SAME_FILES, /* .fds[.count] of PID and .other; data: a byte for each */
 	GCR_LOOKER_DEVICES,    /* gcr_scan_look() for .wanted */
+	/*
+	 * gcr_scan_look_until() for .many.wanted, of .many.pids[.count], for .value us together. It
+	 * comes with a memfd: a struct gcr_scan_found for each is written there as soon as it is
+	 * known, so that a helper which is kept waiting has told of those before.
+	 */
+	GCR_LOOKER_MANY,
 };
-#define GCR_LOOKER_LAST GCR_LOOKER_DEVICES
+#define GCR_LOOKER_LAST GCR_LOOKER_MANY
 
 struct gcr_looker_request {
 	uint32_t verb; /* enum gcr_looker_verb */
@@ -50,6 +57,10 @@ struct gcr_looker_request {
 	union {
 		int32_t fds[GCR_LOOKER_FDS_MAX];
 		struct gcr_scan_wanted wanted;
+		struct {
+			struct gcr_scan_wanted wanted;
+			int32_t pids[GCR_LOOKER_PIDS_MAX];
+		} many;
 	};
 };
 

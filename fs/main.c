@@ -23,6 +23,7 @@
 
 #include "fs/admission.h"
 #include "fs/criu_run.h"
+#include "fs/credentials.h"
 #include "fs/daemon.h"
 #include "fs/dump.h"
 #include "fs/event.h"
@@ -230,6 +231,8 @@ static int start_scan(struct gcr_daemon *daemon, struct gcr_error *error)
 		.only_uid = daemon->only_uid,
 		.ignore = ignore_pid,
 		.look = gcr_looker_devices,
+		.look_many = gcr_looker_devices_of_many,
+		.owner_of = gcr_looker_owner,
 		.pass = pass_done,
 		.data = daemon,
 	};
@@ -322,6 +325,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_store_create(daemon, &daemon->store, error);
 	if (result < 0)
 		return result;
+	gcr_store_count_by(daemon->store, gcr_credentials_counted);
 	result = gcr_places_create(daemon, &daemon->places);
 	if (result < 0)
 		return gcr_error_set(error, -result, "what is incoming cannot be read: %s",

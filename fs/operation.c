@@ -17,6 +17,7 @@
 #include "fs/waiter.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 static struct {
 	pthread_mutex_t lock;
@@ -340,7 +341,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.counted,
 				operation->count, &operation->charge, error);
 	if (!result && command->verb == GCR_VERB_DUMP)
-		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.uid, 1,
+		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.counted, 1,
 					&operation->dump_charge, error);
 	if (result < 0) {
 		pthread_mutex_unlock(&operations.lock);
@@ -369,7 +370,8 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	return 0;
 }
 
-int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb)
+int gcr_operation_claim_recovery(struct gcr_process *process, enum gcr_verb verb,
+				 struct gcr_operation **ret_operation)
 {
 	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
 	struct gcr_command command = {.verb = verb};
@@ -383,22 +385,36 @@ int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb)
 	operation->detached = true;
 	operation->deadline_usec = gcr_operation_deadline(operation, 0);
 
-	pthread_mutex_lock(&operations.lock);
+	GCR_LOCK_SCOPE(&operations.lock);
+	if (atomic_load(&process->daemon->stopping))
+		return -ESHUTDOWN;
 	pthread_mutex_lock(&process->lock);
 	if (process->task)
 		result = -EBUSY;
 	else
 		process->task = &operation->tasks[0];
 	pthread_mutex_unlock(&process->lock);
-	if (result < 0) {
-		pthread_mutex_unlock(&operations.lock);
+	if (result < 0)
 		return result;
-	}
 	operation->next = operations.list;
 	operations.list = gcr_operation_ref(operation);
-	pthread_mutex_unlock(&operations.lock);
-	launch(operation);
+	*ret_operation = operation;
 	return 0;
+}
+
+void gcr_operation_recover(struct gcr_operation *operation)
+{
+	launch(operation);
+}
+
+void gcr_operation_drop_recovery(struct gcr_operation *operation)
+{
+	struct gcr_process *process = operation->tasks[0].process;
+
+	pthread_mutex_lock(&process->lock);
+	process->task = NULL;
+	pthread_mutex_unlock(&process->lock);
+	gcr_operation_complete(operation);
 }
 
 /* Is it what one of these processes is about? Lock: operations.lock. */

@@ -58,8 +58,16 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 			    struct gcr_cancellation *cancellation);
 
-/* Settle @process, left by an earlier daemon in the middle of @verb. */
-int gcr_operation_recover(struct gcr_process *process, enum gcr_verb verb);
+/*
+ * Recovery of a process that an earlier daemon left in the middle of @verb, in two steps: the claim
+ * keeps other verbs off the process while the caller restores what its record says; then the
+ * recovery starts, or the claim is dropped. *ret_operation is valid until either.
+ * -EBUSY: another verb has the process; -ESHUTDOWN: the daemon is stopping; -ENOMEM.
+ */
+int gcr_operation_claim_recovery(struct gcr_process *process, enum gcr_verb verb,
+				 struct gcr_operation **ret_operation);
+void gcr_operation_recover(struct gcr_operation *operation);
+void gcr_operation_drop_recovery(struct gcr_operation *operation);
 
 /* One waiter was interrupted or has died: it no longer wants the verb; the last one stops it. */
 void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *waiter);

@@ -465,7 +465,7 @@ static uint64_t unpacked_bytes(const struct gcr_pack_work *work)
 static int take_store_locked(struct gcr_packing *packing, struct gcr_error *error)
 {
 	struct gcr_store *store = packing->daemon->store;
-	uid_t uid = packing->command.rights.uid;
+	uid_t uid = packing->command.rights.counted;
 	uint64_t bytes = 0;
 	int result;
 

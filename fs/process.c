@@ -22,27 +22,12 @@
 #include "fs/loop.h"
 #include "fs/operation.h"
 #include "fs/place.h"
+#include "fs/process_private.h"
 #include "fs/scan.h"
 #include "fs/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_source.h"
-#include "lib/proc_tree.h"
-
-#define BUCKETS	   1024
-/* Of a larger tree it is left to the scan: anybody may ask for anything. */
-#define LOOKED_MAX 256
-
-struct gcr_processes {
-	struct gcr_daemon *daemon;
-	pthread_mutex_t lock;
-	uint32_t next_serial;
-	size_t count;
-	struct gcr_process *by_pid[BUCKETS];
-	struct gcr_process *by_serial[BUCKETS];
-};
-
-GCR_DEFINE_CLEANUP(struct gcr_process *, gcr_process_unref);
 
 struct gcr_process *gcr_process_ref(struct gcr_process *process)
 {
@@ -68,8 +53,10 @@ void gcr_process_unref(struct gcr_process *process)
 /* Lock: table. */
 static void link_locked(struct gcr_processes *processes, struct gcr_process *process)
 {
-	struct gcr_process **by_pid = &processes->by_pid[(uint32_t)process->pid % BUCKETS];
-	struct gcr_process **by_serial = &processes->by_serial[process->serial % BUCKETS];
+	struct gcr_process **by_pid =
+		&processes->by_pid[(uint32_t)process->pid % GCR_PROCESS_BUCKETS];
+	struct gcr_process **by_serial =
+		&processes->by_serial[process->serial % GCR_PROCESS_BUCKETS];
 
 	process->next_pid = *by_pid;
 	*by_pid = process;
@@ -85,11 +72,11 @@ static void unlink_locked(struct gcr_processes *processes, struct gcr_process *p
 {
 	struct gcr_process **link;
 
-	for (link = &processes->by_pid[(uint32_t)process->pid % BUCKETS]; *link != process;
-	     link = &(*link)->next_pid)
+	for (link = &processes->by_pid[(uint32_t)process->pid % GCR_PROCESS_BUCKETS];
+	     *link != process; link = &(*link)->next_pid)
 		;
 	*link = process->next_pid;
-	for (link = &processes->by_serial[process->serial % BUCKETS]; *link != process;
+	for (link = &processes->by_serial[process->serial % GCR_PROCESS_BUCKETS]; *link != process;
 	     link = &(*link)->next_serial)
 		;
 	*link = process->next_serial;
@@ -109,19 +96,15 @@ static bool is_idle_locked(const struct gcr_process *process)
 	return process->state == GCR_STATE_RUNNING && !process->task;
 }
 
-static bool has_ended(const struct gcr_process *process)
+bool gcr_process_pidfd_tells(const struct gcr_process *process)
 {
 	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
 
 	return poll(&pidfd, 1, 0) == 1;
 }
 
-/*
- * Take it out of the table; all that is left of it is what others hold. @what: for the event.
- * @only_idle: not if a verb was started, or its library registered, meanwhile.
- */
-static void remove_process(struct gcr_processes *processes, struct gcr_process *process,
-			   const char *what, bool only_idle)
+void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *process,
+			const char *what, bool only_idle)
 {
 	struct gcr_daemon *daemon = processes->daemon;
 	struct gcr_snapshot *snapshot = NULL;
@@ -147,7 +130,7 @@ static void remove_process(struct gcr_processes *processes, struct gcr_process *
 		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
 	gcr_store_drop_kept(daemon->store, process->pid, process->start_ticks);
 	/* One that lives has no bytes there that it needs, unless somebody holds them. */
-	if (has_ended(process)) {
+	if (gcr_process_pidfd_tells(process)) {
 		gcr_snapshot_discard(snapshot);
 		if (daemon->store)
 			gcr_store_drop_left(daemon->store, process->pid, process->start_ticks);
@@ -177,7 +160,7 @@ static void process_ended(void *context, uint32_t serial)
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 
 	if (!gcr_processes_find_serial(context, serial, &process))
-		remove_process(context, process, "ended", false);
+		gcr_process_remove(context, process, "ended", false);
 }
 
 int gcr_processes_create(struct gcr_daemon *daemon, struct gcr_processes **ret_processes)
@@ -198,7 +181,7 @@ void gcr_processes_destroy(struct gcr_processes *processes)
 {
 	if (!processes)
 		return;
-	for (size_t i = 0; i < BUCKETS; i++) {
+	for (size_t i = 0; i < GCR_PROCESS_BUCKETS; i++) {
 		while (processes->by_pid[i]) {
 			struct gcr_process *process = processes->by_pid[i];
 
@@ -214,9 +197,9 @@ bool gcr_process_has_ended(struct gcr_process *process)
 {
 	if (gcr_process_state(process) == GCR_STATE_GONE)
 		return true;
-	if (!has_ended(process))
+	if (!gcr_process_pidfd_tells(process))
 		return false;
-	remove_process(process->daemon->processes, process, "ended", false);
+	gcr_process_remove(process->daemon->processes, process, "ended", false);
 	return true;
 }
 
@@ -231,18 +214,17 @@ bool gcr_process_is_going(struct gcr_process *process)
 	return result < 0 ? !gcr_proc_is_silent(result) : stat.is_exiting;
 }
 
-static struct gcr_process *find_locked(struct gcr_processes *processes, pid_t pid)
+struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid)
 {
-	struct gcr_process *process = processes->by_pid[(uint32_t)pid % BUCKETS];
+	struct gcr_process *process = processes->by_pid[(uint32_t)pid % GCR_PROCESS_BUCKETS];
 
 	while (process && process->pid != pid)
 		process = process->next_pid;
 	return process;
 }
 
-/* @vendor NULL: a launcher. */
-static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
-			  struct gcr_vendor *vendor, struct gcr_process **ret_process)
+int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+		       struct gcr_vendor *vendor, struct gcr_process **ret_process)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	struct gcr_proc_stat stat;
@@ -278,14 +260,14 @@ static int create_process(struct gcr_processes *processes, pid_t pid, uint64_t s
 	if (result < 0)
 		return result;
 	/* A zombie, which a scan that began before has seen alive. */
-	if (has_ended(process))
+	if (gcr_process_pidfd_tells(process))
 		return -ESRCH;
 	*ret_process = TAKE_PTR(process);
 	return 0;
 }
 
-static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
-		       struct gcr_vendor *vendor, struct gcr_process **ret_process)
+int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			 struct gcr_vendor *vendor, struct gcr_process **ret_process)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *stale = NULL;
@@ -295,12 +277,12 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 	struct gcr_process *known;
 	int result;
 
-	result = create_process(processes, pid, start_ticks, vendor, &process);
+	result = gcr_process_create(processes, pid, start_ticks, vendor, &process);
 	if (result < 0)
 		return result;
 	for (;;) {
 		pthread_mutex_lock(&processes->lock);
-		known = find_locked(processes, pid);
+		known = gcr_processes_find_locked(processes, pid);
 		if (known && known->start_ticks == process->start_ticks &&
 		    known->launcher == launcher) {
 			*ret_process = gcr_process_ref(known);
@@ -325,7 +307,7 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 		/* The pid's former holder, whose end we have not been told yet; or a launcher. */
 		stale = gcr_process_ref(known);
 		pthread_mutex_unlock(&processes->lock);
-		remove_process(processes, stale, "ended", false);
+		gcr_process_remove(processes, stale, "ended", false);
 		gcr_process_unref(TAKE_PTR(stale));
 	}
 	if (!launcher) {
@@ -343,8 +325,7 @@ static int add_process(struct gcr_processes *processes, pid_t pid, uint64_t star
 	return 0;
 }
 
-/* May this daemon act on the process at all? */
-static bool is_ours(struct gcr_daemon *daemon, pid_t pid)
+bool gcr_processes_may_act_on(struct gcr_daemon *daemon, pid_t pid)
 {
 	uid_t uid;
 	gid_t gid;
@@ -355,8 +336,7 @@ static bool is_ours(struct gcr_daemon *daemon, pid_t pid)
 	       (!gcr_proc_owner(pid, &uid, &gid) && uid == daemon->only_uid);
 }
 
-/* Whose GPUs it uses now: the first vendor's of several. NULL: none. */
-static struct gcr_vendor *find_vendor(struct gcr_daemon *daemon, unsigned int devices)
+struct gcr_vendor *gcr_vendor_of_devices(struct gcr_daemon *daemon, unsigned int devices)
 {
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
 		if (devices & 1u << i)
@@ -372,23 +352,55 @@ static unsigned int devices_of(struct gcr_daemon *daemon, pid_t pid)
 	return daemon->scan && gcr_scan_probe(daemon->scan, pid, &holder) == 1 ? holder.devices : 0;
 }
 
-/* It was taken for another vendor's, whose GPUs it has let go of: forget that. */
-static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
-				const struct gcr_vendor *vendor)
+/* It is listed, as another vendor's. NULL; the reference is the caller's. */
+static struct gcr_process *find_of_other_vendor(struct gcr_processes *processes, pid_t pid,
+						const struct gcr_vendor *vendor)
 {
-	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *known = NULL;
-	struct gcr_vendor *its;
+	struct gcr_process *known;
 
 	pthread_mutex_lock(&processes->lock);
-	known = find_locked(processes, pid);
-	if (known)
+	known = gcr_processes_find_locked(processes, pid);
+	if (known && !known->launcher && known->vendor != vendor)
 		gcr_process_ref(known);
+	else
+		known = NULL;
 	pthread_mutex_unlock(&processes->lock);
-	if (!known || known->launcher)
-		return;
-	its = known->vendor;
-	if (its != vendor && !(devices_of(processes->daemon, pid) & 1u << its->index))
-		remove_process(processes, known, "released the GPU", true);
+	return known;
+}
+
+/*
+ * It was taken for another vendor's, whose GPUs it has let go of: forget that. @devices: what it
+ * holds now.
+ */
+static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
+				const struct gcr_vendor *vendor, unsigned int devices)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *known =
+		find_of_other_vendor(processes, pid, vendor);
+
+	if (known && !(devices & 1u << known->vendor->index))
+		gcr_process_remove(processes, known, "released the GPU", true);
+}
+
+/*
+ * Is that certain? Two passes from now on it is: one of them has begun after this, and has taken
+ * out of the table what holds no device of its vendor. A library of its vendor's says so too.
+ */
+static bool is_vendor_sure(struct gcr_processes *processes, struct gcr_process *process)
+{
+	bool is_sure;
+
+	pthread_mutex_lock(&processes->lock);
+	if (!process->vendor_sure)
+		process->vendor_sure = processes->passes + 2;
+	is_sure = processes->passes >= process->vendor_sure;
+	pthread_mutex_unlock(&processes->lock);
+	pthread_mutex_lock(&process->lock);
+	is_sure |= process->claims[GCR_CLAIM_LIBRARY] > 0;
+	pthread_mutex_unlock(&process->lock);
+	if (!is_sure && processes->daemon->scan)
+		gcr_scan_wake(processes->daemon->scan);
+	return is_sure || !processes->daemon->scan;
 }
 
 /* Of a process that shows none: one whose GPUs are here. */
@@ -406,14 +418,31 @@ int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start
 {
 	struct gcr_daemon *daemon = processes->daemon;
 
-	if (!is_ours(daemon, pid))
+	if (!gcr_processes_may_act_on(daemon, pid))
 		return -ENOENT;
-	if (vendor)
-		forget_other_vendor(processes, pid, vendor);
-	else
-		vendor = find_vendor(daemon, devices_of(daemon, pid));
-	return add_process(processes, pid, start_ticks, vendor ? vendor : first_vendor(daemon),
-			   ret_process);
+	if (vendor) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *other =
+			find_of_other_vendor(processes, pid, vendor);
+
+		if (other)
+			forget_other_vendor(processes, pid, vendor, devices_of(daemon, pid));
+	} else {
+		vendor = gcr_vendor_of_devices(daemon, devices_of(daemon, pid));
+	}
+	return gcr_processes_insert(processes, pid, start_ticks,
+				    vendor ? vendor : first_vendor(daemon), ret_process);
+}
+
+/* False: a pass of the scan has come in between and taken it for one that let go. */
+static bool claim_process(struct gcr_process *process, enum gcr_claim claim)
+{
+	bool is_there;
+
+	pthread_mutex_lock(&process->lock);
+	is_there = process->state != GCR_STATE_GONE;
+	process->claims[claim] += is_there;
+	pthread_mutex_unlock(&process->lock);
+	return is_there;
 }
 
 int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
@@ -423,19 +452,33 @@ int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t sta
 	for (;;) {
 		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 		int result = gcr_processes_add(processes, pid, start_ticks, vendor, &process);
-		bool is_there;
 
 		if (result < 0)
 			return result;
-		pthread_mutex_lock(&process->lock);
-		is_there = process->state != GCR_STATE_GONE;
-		process->claims[claim] += is_there;
-		pthread_mutex_unlock(&process->lock);
-		if (is_there) {
+		if (claim_process(process, claim)) {
 			*ret_process = TAKE_PTR(process);
 			return 0;
 		}
-		/* A pass of the scan has come in between and taken it for one that let go. */
+	}
+}
+
+int gcr_processes_claim_library(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+				struct gcr_vendor *vendor, struct gcr_process **ret_process)
+{
+	if (!gcr_processes_may_act_on(processes->daemon, pid))
+		return -ENOENT;
+	for (;;) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		int result = gcr_processes_insert(processes, pid, start_ticks, vendor, &process);
+
+		if (result < 0)
+			return result;
+		if (process->vendor != vendor && !is_vendor_sure(processes, process))
+			return -EAGAIN;
+		if (claim_process(process, GCR_CLAIM_LIBRARY)) {
+			*ret_process = TAKE_PTR(process);
+			return 0;
+		}
 	}
 }
 
@@ -446,121 +489,13 @@ void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim)
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* The table's entry, if it still is the process of that pid. */
-static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid)
-{
-	struct gcr_process *process;
-
-	pthread_mutex_lock(&processes->lock);
-	process = find_locked(processes, pid);
-	if (process)
-		gcr_process_ref(process);
-	pthread_mutex_unlock(&processes->lock);
-	if (process && has_ended(process)) {
-		remove_process(processes, process, "ended", false);
-		gcr_process_unref(process);
-		process = NULL;
-	}
-	return process;
-}
-
-static int count_members(struct gcr_process *process, size_t *ret_count)
-{
-	struct gcr_process **members = NULL;
-	size_t count = 0;
-	int result = gcr_process_members(process, &members, &count);
-
-	gcr_processes_list_free(members, count);
-	*ret_count = count;
-	return result;
-}
-
-/* GPU processes below it that nobody has seen yet: the next scan would find them a little later. */
-static void look_below(struct gcr_processes *processes, pid_t pid)
-{
-	_cleanup_free_ struct gcr_proc_member *members = NULL;
-	struct gcr_daemon *daemon = processes->daemon;
-	struct gcr_scan_holder holder;
-	struct gcr_error unused;
-	size_t count = 0;
-
-	if (gcr_proc_tree(pid, &members, &count, &unused) < 0 || count > LOOKED_MAX)
-		return;
-	for (size_t i = 1; i < count; i++) {
-		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
-
-		if (is_ours(daemon, members[i].pid) &&
-		    gcr_scan_probe(daemon->scan, members[i].pid, &holder) == 1)
-			add_process(processes, members[i].pid, members[i].start_ticks,
-				    find_vendor(daemon, holder.devices), &process);
-	}
-}
-
-/* A launcher is one only while there are GPU processes below it. */
-static int find_launcher(struct gcr_processes *processes, pid_t pid,
-			 struct gcr_process **ret_process)
-{
-	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
-	size_t count = 0;
-	int result;
-
-	process = find_alive(processes, pid);
-	if (process && !process->launcher) {
-		/* It has been found to use a GPU since we looked. */
-		*ret_process = TAKE_PTR(process);
-		return 0;
-	}
-	if (!process) {
-		result = create_process(processes, pid, 0, NULL, &process);
-		if (result < 0)
-			return -ENOENT;
-		look_below(processes, pid);
-	}
-	result = count_members(process, &count);
-	if (result < 0)
-		return result;
-	if (!count) {
-		remove_process(processes, process, "alone", false);
-		return -ENOENT;
-	}
-	return add_process(processes, pid, process->start_ticks, NULL, ret_process);
-}
-
-int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_process **ret_process)
-{
-	struct gcr_daemon *daemon = processes->daemon;
-	struct gcr_process *process = find_alive(processes, pid);
-	struct gcr_scan_holder holder;
-	struct gcr_proc_status status;
-	int result;
-
-	if (process && !process->launcher) {
-		*ret_process = process;
-		return 0;
-	}
-	gcr_process_unref(process);
-	if (gcr_proc_status(pid, &status) < 0 || status.thread_group != pid ||
-	    !is_ours(daemon, pid))
-		return -ENOENT;
-	result = gcr_scan_probe(daemon->scan, pid, &holder);
-	/* It is there, and what it is cannot be seen. */
-	if (gcr_proc_is_silent(result))
-		return -ETIMEDOUT;
-	if (result == 1)
-		result = add_process(processes, pid, 0, find_vendor(daemon, holder.devices),
-				     ret_process);
-	else
-		result = find_launcher(processes, pid, ret_process);
-	return result == -ESRCH ? -ENOENT : result;
-}
-
 int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
 			      struct gcr_process **ret_process)
 {
 	struct gcr_process *process;
 
 	pthread_mutex_lock(&processes->lock);
-	process = processes->by_serial[serial % BUCKETS];
+	process = processes->by_serial[serial % GCR_PROCESS_BUCKETS];
 	while (process && process->serial != serial)
 		process = process->next_serial;
 	if (process)
@@ -588,7 +523,7 @@ int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***re
 
 	pthread_mutex_lock(&processes->lock);
 	list = calloc(processes->count + 1, sizeof(*list));
-	for (size_t i = 0; list && i < BUCKETS; i++)
+	for (size_t i = 0; list && i < GCR_PROCESS_BUCKETS; i++)
 		for (struct gcr_process *process = processes->by_pid[i]; process;
 		     process = process->next_pid)
 			if (!process->launcher)
@@ -668,19 +603,64 @@ static const struct gcr_scan_holder *find_holder(const struct gcr_scan_holder *h
 	return NULL;
 }
 
+/* Is it in the table as what it is? Then no look at it is needed. */
+static struct gcr_process *find_known(struct gcr_processes *processes,
+				      const struct gcr_scan_holder *holder)
+{
+	struct gcr_process *known;
+
+	pthread_mutex_lock(&processes->lock);
+	known = gcr_processes_find_locked(processes, holder->pid);
+	if (known && !known->launcher && known->start_ticks == holder->start_ticks &&
+	    holder->devices & 1u << known->vendor->index)
+		gcr_process_ref(known);
+	else
+		known = NULL;
+	pthread_mutex_unlock(&processes->lock);
+	return known;
+}
+
+/*
+ * Take those out that have let go of the GPU: the pass did not find them, nor does another look,
+ * for they may have come after that.
+ */
+static void remove_idle(struct gcr_processes *processes, struct gcr_process **list, size_t count)
+{
+	_cleanup_free_ pid_t *pids = calloc(count + 1, sizeof(*pids));
+	_cleanup_free_ bool *holds_none = calloc(count + 1, sizeof(*holds_none));
+
+	if (!pids || !holds_none || !count)
+		return;
+	for (size_t i = 0; i < count; i++)
+		pids[i] = list[i]->pid;
+	gcr_scan_look_again(processes->daemon->scan, pids, count, holds_none);
+	for (size_t i = 0; i < count; i++)
+		if (holds_none[i])
+			gcr_process_remove(processes, list[i], "released the GPU", true);
+}
+
 void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
 			  size_t count)
 {
 	struct gcr_process **list = NULL;
 	size_t known = 0;
+	size_t idle_count = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 		unsigned int devices = holders[i].devices;
-		int result = gcr_processes_add(processes, holders[i].pid, holders[i].start_ticks,
-					       find_vendor(processes->daemon, devices), &process);
+		int result = 0;
 
-		if (!result && !process->launcher && devices & (devices - 1))
+		process = find_known(processes, &holders[i]);
+		if (!process && gcr_processes_may_act_on(processes->daemon, holders[i].pid)) {
+			struct gcr_vendor *vendor =
+				gcr_vendor_of_devices(processes->daemon, devices);
+
+			forget_other_vendor(processes, holders[i].pid, vendor, devices);
+			result = gcr_processes_insert(processes, holders[i].pid,
+						      holders[i].start_ticks, vendor, &process);
+		}
+		if (process && !process->launcher && devices & (devices - 1))
 			atomic_store(&process->has_other_vendor, true);
 		if (result < 0 && result != -ESRCH && result != -ENOENT &&
 		    !gcr_proc_is_silent(result))
@@ -700,8 +680,14 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 		pthread_mutex_lock(&process->lock);
 		idle = is_idle_locked(process);
 		pthread_mutex_unlock(&process->lock);
-		if (idle && gcr_scan_probe(processes->daemon->scan, process->pid, NULL) == 0)
-			remove_process(processes, process, "released the GPU", true);
+		if (idle) {
+			list[i] = list[idle_count];
+			list[idle_count++] = process;
+		}
 	}
+	remove_idle(processes, list, idle_count);
+	pthread_mutex_lock(&processes->lock);
+	processes->passes++;
+	pthread_mutex_unlock(&processes->lock);
 	gcr_processes_list_free(list, known);
 }

@@ -71,6 +71,7 @@ struct gcr_process {
 	struct gcr_process *next_pid;
 	struct gcr_process *next_serial;
 	bool in_table;
+	uint64_t vendor_sure; /* from that pass on its vendor is, 0: nobody has asked */
 
 	pthread_mutex_t lock; /* guards what follows */
 	enum gcr_state state;
@@ -160,6 +161,13 @@ int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t sta
 			struct gcr_vendor *vendor, enum gcr_claim claim,
 			struct gcr_process **ret_process);
 
+/*
+ * The same for a library, on a thread that must not look at processes. -EAGAIN: it is listed as
+ * another vendor's, and whether it still is one has been asked of the scan: try again in a moment.
+ */
+int gcr_processes_claim_library(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+				struct gcr_vendor *vendor, struct gcr_process **ret_process);
+
 /* The reference stays the caller's. Nothing happens if there is no such claim. */
 void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim);
 
@@ -169,6 +177,9 @@ void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim);
  */
 int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
 		       struct gcr_process **ret_process);
+/* The same without a look at any process: one that is listed. Does not block. */
+int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
+			      struct gcr_process **ret_process);
 
 /*
  * Has it ended? Then it is taken out of the table now, if nobody has done so, and its operation

@@ -32,7 +32,8 @@ const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
 	[GCR_QUOTA_STORE] = {"store", true, EDQUOT, "bytes in the store",
 			     "thaw or pack processes, or remove places"},
 	[GCR_QUOTA_VERBS] = {"verbs", false, EAGAIN, "verbs under way", "wait for some to end"},
-	[GCR_QUOTA_DUMPS] = {"dumps", false, EAGAIN, "dumps under way", "wait for some to end"},
+	[GCR_QUOTA_DUMPS] = {"dumps", false, EAGAIN, "dumps under way", "wait for some to end",
+			     GCR_QUOTA_ALL_DUMPS},
 };
 
 struct user {
@@ -227,6 +228,26 @@ static bool is_too_much(uint64_t most, uint64_t held, uint64_t amount)
 	return most && (amount > most || held > most - amount);
 }
 
+/* What all users have together: root's are not counted. */
+static int check_together_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t amount,
+				 struct gcr_error *error)
+{
+	const struct gcr_quota_kind_words *words = &gcr_quota_kinds[kind];
+	uint64_t held = 0;
+
+	if (!words->all_most)
+		return 0;
+	for (const struct user *user = quota->users; user; user = user->next)
+		held += user->counts[kind];
+	if (!is_too_much(words->all_most, held, amount))
+		return 0;
+	quota->refusals[kind] += error != NULL;
+	return gcr_error_set(error, words->error,
+			     "all users together have %" PRIu64 " %s, and may have %" PRIu64
+			     " (user_%s in gpucrfs(8)): %s",
+			     held, words->words, words->all_most, words->name, words->advice);
+}
+
 int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
 			  uint64_t amount, uint64_t beyond, struct gcr_quota_charge *ret_charge,
 			  struct gcr_error *error)
@@ -245,6 +266,9 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 		quota->refusals[kind]++;
 		return result;
 	}
+	result = check_together_locked(quota, kind, amount, error);
+	if (result < 0)
+		return result;
 	owner = owner_locked(quota, uid);
 	user = get_locked(quota, owner);
 	if (!user)

@@ -34,7 +34,11 @@ struct gcr_quota_kind_words {
 	int error;	   /* of who has too much of it */
 	const char *words; /* for a person: "open files of the mount" */
 	const char *advice;
+	uint64_t all_most; /* all users together, root not counted; 0: no limit */
 };
+
+/* Of 256 connections to the unit that starts CRIU: the rest is root's, and for restores. */
+#define GCR_QUOTA_ALL_DUMPS 192
 extern const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT];
 
 /*

@@ -7,32 +7,42 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/credentials.h"
 #include "fs/daemon.h"
 #include "fs/helper_process.h"
 #include "fs/log.h"
 #include "fs/loop.h"
+#include "fs/quota.h"
 #include "fs/receiver_protocol.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
 #include "lib/program.h"
 
-#define HELPERS_MAX    8
-#define SPENT_USER_MAX 2
-#define ANSWER_USEC    (1 * GCR_USEC_PER_SEC)
-#define FREE_WAIT_USEC (1 * GCR_USEC_PER_SEC)
-#define PENALTY_USEC   (1 * GCR_USEC_PER_SEC) /* so long a helper counts that has ended */
-#define SAY_USEC       (1 * GCR_USEC_PER_SEC)
-#define LINKS_MAX      (GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
+#define HELPERS_MAX	8
+#define SPENT_USER_MAX	2
+#define ANSWER_USEC	(1 * GCR_USEC_PER_SEC)
+#define FREE_WAIT_USEC	(1 * GCR_USEC_PER_SEC)
+#define PENALTY_USEC	(1 * GCR_USEC_PER_SEC) /* so long a helper counts that has ended */
+#define BUSY_WAIT_USEC	(3 * PENALTY_USEC)
+#define BUSY_PAUSE_USEC (20 * GCR_USEC_PER_MSEC)
+#define SAY_USEC	(1 * GCR_USEC_PER_SEC)
+#define LINKS_MAX	(GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
+
+/* What the loop calls us for. */
+#define NUMBER_END   0
+#define NUMBER_TIMER 1
 
 struct receiver {
 	pid_t pid;
@@ -44,14 +54,20 @@ struct receiver {
 	struct receiver *next;
 	uid_t owner;
 	int64_t since_usec;
+	bool is_burial;
 	bool has_ended;
+	struct gcr_quota_charge charge; /* for the connections that end with it */
 };
 
-/* A connection that can be closed by nobody yet. */
-struct unburied {
-	struct unburied *next;
-	int fd;
+/*
+ * Connections of one user that no helper can close yet: they are under way from one end of a pair
+ * of sockets to the other, so that hundreds take two descriptors.
+ */
+struct grave {
+	struct grave *next;
+	int ends[2];
 	uid_t owner;
+	struct gcr_quota_charge charge;
 };
 
 static struct {
@@ -65,9 +81,10 @@ static struct {
 	unsigned int idle_count;
 	unsigned int count; /* the idle ones, and those that somebody asks */
 	struct receiver *spent;
-	struct unburied *unburied;
+	struct grave *graves;
+	int timer_fd; /* while there are graves */
 	int64_t said_usec;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .timer_fd = -1};
 
 /* ---- one helper ---- */
 
@@ -94,6 +111,7 @@ static bool reap(struct receiver *receiver)
 		receiver->has_ended = true;
 		close(receiver->pidfd);
 		close(receiver->socket);
+		gcr_quota_release(&receiver->charge);
 	}
 	return receiver->has_ended;
 }
@@ -114,19 +132,21 @@ static void reap_locked(void)
 	}
 }
 
-static bool has_share_locked(uid_t owner)
+/* Closing and receiving count by themselves: refused connections do not hold up those that are not.
+ */
+static bool has_share_locked(uid_t owner, bool is_burial)
 {
 	unsigned int count = 0;
 
 	for (const struct receiver *receiver = pool.spent; receiver; receiver = receiver->next)
-		count += receiver->owner == owner;
+		count += receiver->owner == owner && receiver->is_burial == is_burial;
 	return count < SPENT_USER_MAX;
 }
 
 /* ---- the pool ---- */
 
 /* Ours, to be given back or spent. -EBUSY: @owner has spent enough; -ETIMEDOUT: none is free. */
-static int take(uid_t owner, struct receiver **ret_receiver)
+static int take(uid_t owner, bool is_burial, struct receiver **ret_receiver)
 {
 	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
 	int r = 0;
@@ -135,7 +155,7 @@ static int take(uid_t owner, struct receiver **ret_receiver)
 		return -EIO;
 	pthread_mutex_lock(&pool.lock);
 	reap_locked();
-	if (!has_share_locked(owner)) {
+	if (!has_share_locked(owner, is_burial)) {
 		pthread_mutex_unlock(&pool.lock);
 		return -EBUSY;
 	}
@@ -143,6 +163,7 @@ static int take(uid_t owner, struct receiver **ret_receiver)
 		r = pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
 	if (pool.idle_count) {
 		*ret_receiver = pool.idle[--pool.idle_count];
+		(*ret_receiver)->is_burial = is_burial;
 		pthread_mutex_unlock(&pool.lock);
 		return 0;
 	}
@@ -158,8 +179,10 @@ static int take(uid_t owner, struct receiver **ret_receiver)
 
 		pool.count--;
 		pthread_cond_signal(&pool.changed);
+		return r;
 	}
-	return r;
+	(*ret_receiver)->is_burial = is_burial;
+	return 0;
 }
 
 static void give_back(struct receiver *receiver)
@@ -174,7 +197,7 @@ static void spend(struct receiver *receiver, uid_t owner)
 {
 	receiver->owner = owner;
 	receiver->since_usec = gcr_clock_usec();
-	gcr_loop_add(pool.daemon->loop, receiver->pidfd, GCR_LOOP_RECEIVER, 0);
+	gcr_loop_add(pool.daemon->loop, receiver->pidfd, GCR_LOOP_RECEIVER, NUMBER_END);
 
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.count--;
@@ -201,10 +224,13 @@ static struct ucred peer_of(int socket)
 	return peer;
 }
 
+/* The user whose helpers it spends, as for quotas: root of a container is not the host's. */
 static uid_t owner_of(const struct ucred *peer)
 {
-	return pool.daemon && pool.daemon->quota ? gcr_quota_owner(pool.daemon->quota, peer->uid)
-						 : peer->uid;
+	uid_t counted = gcr_credentials_counted(peer->pid, peer->uid);
+
+	return pool.daemon && pool.daemon->quota ? gcr_quota_owner(pool.daemon->quota, counted)
+						 : counted;
 }
 
 /* A peer may well try again and again: it is not to fill the log. */
@@ -286,7 +312,7 @@ static int take_and_send(uid_t owner, uint16_t type, const struct gcr_receiver_r
 			 int socket, struct receiver **ret_receiver)
 {
 	for (int tries = 0;; tries++) {
-		int r = take(owner, ret_receiver);
+		int r = take(owner, type == GCR_RECEIVER_BURY, ret_receiver);
 
 		if (r < 0)
 			return r;
@@ -331,8 +357,10 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 			 struct gcr_message *ret_message)
 {
 	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
+	struct pollfd wake = {.fd = wake_fd, .events = POLLIN};
 	struct gcr_receiver_reply reply = {0};
 	struct gcr_message_header header;
+	int64_t waited_usec = 0;
 	struct ucred peer;
 	bool has_fds;
 	int r;
@@ -355,6 +383,13 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 			continue;
 		if (r == 0 || r == -EPIPE)
 			return r;
+		/* Other programs of the user have spent the helpers: there is one in a moment. */
+		if (r == -EBUSY && left_usec && waited_usec < BUSY_WAIT_USEC) {
+			waited_usec += BUSY_PAUSE_USEC;
+			if (poll(&wake, 1, BUSY_PAUSE_USEC / GCR_USEC_PER_MSEC) == 1)
+				return -EINTR;
+			continue;
+		}
 		if (r != -EPROTO)
 			say_refusal(&peer, r, reply.link);
 		shutdown(socket, SHUT_RDWR);
@@ -379,8 +414,11 @@ static bool has_descriptors(int socket)
 	return false;
 }
 
-/* Its last descriptor is a helper's, which then ends, or does not. */
-static bool bury(int socket, uid_t owner)
+/*
+ * Its last descriptor is a helper's, which ends once we have closed ours, or does not. @charge goes
+ * with it.
+ */
+static bool bury(int socket, uid_t owner, struct gcr_quota_charge *charge)
 {
 	struct gcr_receiver_request request = {0};
 	struct receiver *receiver;
@@ -388,65 +426,146 @@ static bool bury(int socket, uid_t owner)
 	if (take_and_send(owner, GCR_RECEIVER_BURY, &request, socket, &receiver) < 0)
 		return false;
 	close(socket);
+	receiver->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
 	shutdown(receiver->socket, SHUT_WR);
 	spend(receiver, owner);
 	return true;
 }
 
-/* Where closing it would wait, and there is no memory either, it stays open. */
-static void keep_unburied(int socket, uid_t owner)
+/* Under way, it is not closed with ours. */
+static bool lay_into(const struct grave *grave, int socket)
 {
-	struct unburied *unburied = malloc(sizeof(*unburied));
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec part = {.iov_base = (char[]){0}, .iov_len = 1};
+	struct msghdr packet = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
 
-	if (!unburied)
-		return;
-	*unburied = (struct unburied){.fd = socket, .owner = owner};
-
-	GCR_LOCK_SCOPE(&pool.lock);
-	unburied->next = pool.unburied;
-	pool.unburied = unburied;
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&control.header), &socket, sizeof(int));
+	return sendmsg(grave->ends[0], &packet, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
 }
 
-/* Those that had to wait for a helper's end may find one now. */
+static void try_later_locked(void)
+{
+	const struct itimerspec when = {.it_value.tv_sec = PENALTY_USEC / GCR_USEC_PER_SEC};
+
+	timerfd_settime(pool.timer_fd, 0, &when, NULL);
+}
+
+static struct grave *dig_locked(uid_t owner)
+{
+	struct grave *grave = calloc(1, sizeof(*grave));
+
+	if (!grave)
+		return NULL;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, grave->ends) < 0) {
+		free(grave);
+		return NULL;
+	}
+	grave->owner = owner;
+	grave->next = pool.graves;
+	pool.graves = grave;
+	return grave;
+}
+
+/* Where closing it would wait, and there is no memory either, it stays open, and counted. */
+static void keep_unburied(int socket, uid_t owner, struct gcr_quota_charge *charge)
+{
+	struct grave *grave;
+
+	GCR_LOCK_SCOPE(&pool.lock);
+	for (grave = pool.graves; grave; grave = grave->next)
+		if (grave->owner == owner && lay_into(grave, socket))
+			break;
+	if (!grave) {
+		grave = dig_locked(owner);
+		if (!grave || !lay_into(grave, socket))
+			return;
+	}
+	close(socket);
+	try_later_locked();
+	/* All of one grave are of one user and one kind. */
+	if (charge->amount)
+		charge->amount += grave->charge.amount;
+	if (charge->amount)
+		grave->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
+}
+
+/* Those that had to wait for a helper's end may find one now: all of a grave the same. */
 static void bury_rest(void)
 {
-	struct unburied *list;
+	struct grave *list, *grave;
 
 	{
 		GCR_LOCK_SCOPE(&pool.lock);
 
 		reap_locked();
-		list = TAKE_PTR(pool.unburied);
+		list = TAKE_PTR(pool.graves);
 	}
-	while (list) {
-		struct unburied *unburied = list;
+	while ((grave = list)) {
+		int sending = grave->ends[0];
 
-		list = unburied->next;
-		if (!bury(unburied->fd, unburied->owner))
-			keep_unburied(unburied->fd, unburied->owner);
-		free(unburied);
+		list = grave->next;
+		/* Closed by us, it takes nothing along: all that is under way is the other's. */
+		if (bury(grave->ends[1], grave->owner, &grave->charge)) {
+			close(sending);
+			free(grave);
+			continue;
+		}
+		GCR_LOCK_SCOPE(&pool.lock);
+		grave->next = pool.graves;
+		pool.graves = grave;
+		try_later_locked();
 	}
 }
 
+/* A helper has ended, or those that have are no longer counted for their users. */
 static void handle_end(void *context, uint32_t number)
 {
+	uint64_t times;
+
+	if (number == NUMBER_TIMER && read(pool.timer_fd, &times, sizeof(times)) < 0)
+		return;
 	bury_rest();
 }
 
-void gcr_receiver_close(int socket)
+void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
 {
-	struct ucred peer = peer_of(socket);
-	uid_t owner = owner_of(&peer);
+	struct gcr_quota_charge own = {0};
+	struct ucred peer;
+	uid_t owner;
 
 	if (socket < 0)
 		return;
+	if (!charge)
+		charge = &own;
+	peer = peer_of(socket);
+	owner = charge->amount ? charge->owner : owner_of(&peer);
 	bury_rest();
 	/* From here on nothing more comes in. */
 	shutdown(socket, SHUT_RDWR);
-	if (!has_descriptors(socket))
+	if (!has_descriptors(socket)) {
 		close(socket);
-	else if (!bury(socket, owner))
-		keep_unburied(socket, owner);
+		gcr_quota_release(charge);
+		return;
+	}
+	/* One that was over its user's limit counts all the same, as long as it is there. */
+	if (!charge->amount)
+		gcr_quota_count(pool.daemon ? pool.daemon->quota : NULL, GCR_QUOTA_CONNECTIONS,
+				owner, 1, charge);
+	if (!bury(socket, owner, charge))
+		keep_unburied(socket, owner, charge);
 }
 
 /* ---- its life ---- */
@@ -477,7 +596,12 @@ int gcr_receivers_start(struct gcr_daemon *daemon, const char *helper_directory,
 	pthread_cond_init(&pool.changed, NULL);
 	collect_links(daemon);
 	gcr_loop_handle(daemon->loop, GCR_LOOP_RECEIVER, handle_end, NULL);
-	r = take((uid_t)-1, &receiver);
+	pool.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	r = pool.timer_fd < 0
+		    ? -errno
+		    : gcr_loop_add(daemon->loop, pool.timer_fd, GCR_LOOP_RECEIVER, NUMBER_TIMER);
+	if (!r)
+		r = take((uid_t)-1, false, &receiver);
 	if (r < 0) {
 		gcr_error_set(error, EIO, "%s cannot be started: %s", pool.path, strerror(-r));
 		gcr_receivers_stop();
@@ -505,8 +629,12 @@ void gcr_receivers_stop(void)
 
 		pool.spent = receiver->next;
 		reap(receiver);
+		gcr_quota_release(&receiver->charge);
 		free(receiver);
 	}
+	if (pool.timer_fd >= 0)
+		close(pool.timer_fd);
+	pool.timer_fd = -1;
 	pthread_cond_destroy(&pool.changed);
 	free(TAKE_PTR(pool.path));
 	pool.count = 0;

@@ -6,7 +6,7 @@
  * gets from that only files in memory, and descriptors of GPUs with HANDLES. A helper that has got
  * another one ends, is not waited for, and is counted for the peer's user: while two of a user's
  * helpers have not ended, or have done so in the last second, no message of that user's with
- * descriptors is received.
+ * descriptors is received. The same for those that close a user's connections, by themselves.
  */
 #ifndef GCR_FS_RECEIVER_H
 #define GCR_FS_RECEIVER_H
@@ -18,6 +18,7 @@
 #include "lib/message.h"
 
 struct gcr_daemon;
+struct gcr_quota_charge;
 
 /*
  * Once, before the first connection is accepted; daemon->loop, ->quota and the vendors' links are
@@ -32,12 +33,16 @@ void gcr_receivers_stop(void);
 /*
  * As gcr_message_receive(), from a connection to the socket. -EPROTO with descriptors that are not
  * due: that is logged, and the connection shut down. Takes a second at most once there is a
- * message.
+ * message; with a timeout, three seconds more (or the rest of the timeout) while the user's other
+ * programs have spent the helpers.
  */
 int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 			 struct gcr_message *ret_message);
 
-/* Close a connection to the socket, whatever has not been received. Does not wait. */
-void gcr_receiver_close(int socket);
+/*
+ * Close a connection to the socket, whatever has not been received. Does not wait. @charge (NULL:
+ * none) is given back once the connection is closed, which may be later; it is empty on return.
+ */
+void gcr_receiver_close(int socket, struct gcr_quota_charge *charge);
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/credentials.h"
 #include "fs/folder.h"
 #include "fs/pack_table.h"
 #include "fs/packing.h"
@@ -259,10 +260,10 @@ static uid_t limited_user(const struct gcr_task *task)
 	gid_t gid;
 
 	if (task->recovery || task->is_undoing || task->exchange ||
-	    task->command->verb == GCR_VERB_THAW || !task->command->rights.uid ||
+	    task->command->verb == GCR_VERB_THAW || !task->command->rights.counted ||
 	    gcr_proc_owner(task->process->pid, &uid, &gid) < 0)
 		return 0;
-	return uid;
+	return gcr_credentials_counted(task->process->pid, uid);
 }
 
 int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct gcr_error *error)

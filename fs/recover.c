@@ -98,7 +98,14 @@ static void set_frozen_time(struct gcr_process *process, const struct gcr_record
 	pthread_mutex_unlock(&process->lock);
 }
 
-static void settle(struct gcr_process *process, const struct gcr_record *record)
+static enum gcr_verb interrupted_verb(const struct gcr_record *record)
+{
+	return record->state == GCR_RECORD_THAWING ? GCR_VERB_THAW : GCR_VERB_FREEZE;
+}
+
+/* Bring @process, which @operation has claimed, to where its record says it is, and recover it. */
+static void settle(struct gcr_process *process, const struct gcr_record *record,
+		   struct gcr_operation *operation)
 {
 	static const enum gcr_state states[] = {
 		[GCR_RECORD_FREEZING] = GCR_STATE_FREEZING,
@@ -106,8 +113,6 @@ static void settle(struct gcr_process *process, const struct gcr_record *record)
 		[GCR_RECORD_THAWING] = GCR_STATE_THAWING,
 		[GCR_RECORD_FAILED] = GCR_STATE_FAILED,
 	};
-	struct gcr_error error = {0};
-	int result = 0;
 
 	restore_fields(process, record);
 	gcr_process_set_state(process, states[record->state]);
@@ -116,26 +121,23 @@ static void settle(struct gcr_process *process, const struct gcr_record *record)
 	gcr_unpark_left(record->pid);
 	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
 		gcr_record_state_name(record->state));
-	/* Also if it was frozen: somebody may have thawed it meanwhile. */
-	if (record->state == GCR_RECORD_FAILED)
+	if (record->state == GCR_RECORD_FAILED) {
+		struct gcr_error error;
+
+		gcr_operation_drop_recovery(operation);
 		gcr_error_set(&error, EIO, "an earlier daemon could not restore it");
-	else
-		result = gcr_operation_recover(process, record->state == GCR_RECORD_THAWING
-								? GCR_VERB_THAW
-								: GCR_VERB_FREEZE);
-	if (result < 0) {
-		gcr_process_set_state(process, GCR_STATE_FAILED);
-		gcr_error_set(&error, -result, "cannot be recovered now: %s; thaw tries again",
-			      strerror(-result));
-	}
-	if (error.number)
 		gcr_process_report(process, "recover", &error);
+	} else {
+		/* Also one that was frozen: somebody may have thawed it meanwhile. */
+		gcr_operation_recover(operation);
+	}
 }
 
 static int recover_one(const struct gcr_record *record, void *data)
 {
 	struct gcr_daemon *daemon = data;
 	struct gcr_vendor *vendor = gcr_vendor_of_engine(daemon, record->engine);
+	struct gcr_operation *operation;
 	struct gcr_process *process;
 	int result;
 
@@ -151,7 +153,18 @@ static int recover_one(const struct gcr_record *record, void *data)
 		return 0;
 	}
 	note_exchanges(record);
-	settle(process, record);
+	result = gcr_operation_claim_recovery(process, interrupted_verb(record), &operation);
+	if (!result) {
+		settle(process, record, operation);
+	} else if (result != -ESHUTDOWN) {
+		struct gcr_error error;
+
+		restore_fields(process, record);
+		gcr_process_set_state(process, GCR_STATE_FAILED);
+		gcr_error_set(&error, -result, "cannot be recovered now: %s; thaw tries again",
+			      strerror(-result));
+		gcr_process_report(process, "recover", &error);
+	}
 	gcr_process_unclaim(process, GCR_CLAIM_VERB);
 	gcr_process_unref(process);
 	return 0;
@@ -303,14 +316,31 @@ int gcr_recover_list(struct gcr_daemon *daemon)
 	return gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
 }
 
-static int settle_this(const struct gcr_record *record, void *data)
-{
-	struct gcr_process *process = data;
+/* A process, and what its record says. */
+struct found {
+	const struct gcr_process *process;
+	struct gcr_record record;
+};
 
-	if (record->pid != process->pid || record->start_ticks != process->start_ticks)
+static int find_record(const struct gcr_record *record, void *data)
+{
+	struct found *found = data;
+
+	if (record->pid != found->process->pid ||
+	    record->start_ticks != found->process->start_ticks)
 		return 0;
-	settle(process, record);
+	found->record = *record;
 	return 1;
+}
+
+static bool has_record(struct gcr_process *process, struct gcr_record *ret_record)
+{
+	struct found found = {.process = process};
+
+	if (gcr_record_each(process->daemon->runtime_fd, find_record, NULL, &found) != 1)
+		return false;
+	*ret_record = found.record;
+	return true;
 }
 
 static void unreadable(const char *name, int error, void *data)
@@ -331,20 +361,31 @@ int gcr_recover(struct gcr_daemon *daemon)
 void gcr_recover_late(struct gcr_process *process)
 {
 	struct gcr_daemon *daemon = process->daemon;
+	struct gcr_operation *operation;
+	struct gcr_record before, record;
 	bool is_idle;
 
 	pthread_mutex_lock(&process->lock);
 	is_idle = process->state == GCR_STATE_RUNNING && !process->task;
 	pthread_mutex_unlock(&process->lock);
-	if (!is_idle || !atomic_load(&daemon->recovered) || atomic_load(&daemon->stopping))
+	if (!is_idle || !atomic_load(&daemon->recovered) || !has_record(process, &before))
 		return;
-	if (gcr_record_each(daemon->runtime_fd, settle_this, NULL, process) == 1)
-		gcr_vendor_keep_spares(daemon);
+	if (gcr_operation_claim_recovery(process, interrupted_verb(&before), &operation) < 0)
+		return;
+	/* A verb may have run since: its record, or none, is not that of an earlier daemon. */
+	if (gcr_process_state(process) != GCR_STATE_RUNNING || !has_record(process, &record) ||
+	    record.state != before.state || record.since_usec != before.since_usec ||
+	    strcmp(record.generation, before.generation) != 0) {
+		gcr_operation_drop_recovery(operation);
+		return;
+	}
+	settle(process, &record, operation);
+	gcr_vendor_keep_spares(daemon);
 }
 
 void gcr_recover_returned(struct gcr_process *process)
 {
-	struct gcr_daemon *daemon = process->daemon;
+	struct gcr_operation *operation;
 	int64_t now_usec = gcr_clock_usec();
 	bool is_frozen;
 
@@ -354,8 +395,9 @@ void gcr_recover_returned(struct gcr_process *process)
 	if (is_frozen)
 		process->recover_again_usec = now_usec + RETRY_USEC;
 	pthread_mutex_unlock(&process->lock);
-	if (!is_frozen || !atomic_load(&daemon->recovered) || atomic_load(&daemon->stopping))
+	if (!is_frozen || !atomic_load(&process->daemon->recovered))
 		return;
 	/* A verb that begins meanwhile finds out for itself. */
-	gcr_operation_recover(process, GCR_VERB_THAW);
+	if (!gcr_operation_claim_recovery(process, GCR_VERB_THAW, &operation))
+		gcr_operation_recover(operation);
 }

@@ -77,14 +77,13 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 
 	gcr_loop_remove(registry->daemon->loop, connection->fd);
 	if (connection->link)
-		gcr_link_end(connection->link);
+		gcr_link_end(connection->link, &connection->charge);
 	else
-		gcr_receiver_close(connection->fd);
+		gcr_receiver_close(connection->fd, &connection->charge);
 	if (process)
 		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
 	gcr_process_unref(process);
 	gcr_peer_finish(&connection->peer);
-	gcr_quota_release(&connection->charge);
 	*connection = (struct connection){.fd = -1};
 }
 
@@ -142,11 +141,11 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 			refuse(connection, NULL, vendor);
 		return;
 	}
-	result = gcr_processes_claim(registry->daemon->processes, connection->peer.pid,
-				     connection->peer.start_ticks, vendor, GCR_CLAIM_LIBRARY,
-				     &process);
+	result = gcr_processes_claim_library(registry->daemon->processes, connection->peer.pid,
+					     connection->peer.start_ticks, vendor, &process);
 	if (result < 0) {
-		if (result != -ENOENT && result != -ESRCH)
+		/* A library that is turned away comes again after a moment. */
+		if (result != -ENOENT && result != -ESRCH && result != -EAGAIN)
 			complain(registry, connection->peer.pid, strerror(-result));
 		drop(registry, connection);
 	} else if (process->vendor != vendor) {
@@ -239,7 +238,7 @@ static void turn_away(struct gcr_registry *registry)
 	close(registry->spare_fd);
 	fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)
-		gcr_receiver_close(fd);
+		gcr_receiver_close(fd, NULL);
 	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	complain(registry, 0, "no descriptor is left");
 }
@@ -304,7 +303,7 @@ static struct connection *take_place(struct gcr_registry *registry, uid_t uid,
 static void close_connection(const int *fd)
 {
 	if (*fd >= 0)
-		gcr_receiver_close(*fd);
+		gcr_receiver_close(*fd, NULL);
 }
 
 static void handle_listener(void *context, uint32_t number)
@@ -418,7 +417,7 @@ void gcr_registry_destroy(struct gcr_registry *registry)
 	/* No more can come; what has come may have sent something already. */
 	shutdown(registry->listener, SHUT_RDWR);
 	while ((fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0)
-		gcr_receiver_close(fd);
+		gcr_receiver_close(fd, NULL);
 	close(registry->listener);
 	close(registry->spare_fd);
 	for (size_t i = 0; i < CONNECTIONS_MAX; i++)

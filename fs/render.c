@@ -22,6 +22,7 @@
 #include "fs/packs.h"
 #include "fs/passthrough.h"
 #include "fs/sampler.h"
+#include "fs/scan.h"
 #include "fs/store.h"
 #include "fs/quota.h"
 #include "lib/cleanup.h"
@@ -580,6 +581,7 @@ const char *const gcr_render_root_keys[] = {
 	"gpus",
 	"simulator",
 	"processes",
+	"looks_put_off",
 	"held_bytes",
 	"store_bytes",
 	"store_used_bytes",
@@ -679,7 +681,8 @@ void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_v
 	render_vendors(daemon, stream);
 	fprintf(stream, "gpus %u\nsimulator %s\n", gcr_gpus_count(daemon->gpus),
 		daemon->options.simulator ? "yes" : "no");
-	fprintf(stream, "processes %zu\nheld_bytes %" PRIu64 "\n", count, held_bytes);
+	fprintf(stream, "processes %zu\nlooks_put_off %zu\nheld_bytes %" PRIu64 "\n", count,
+		daemon->scan ? gcr_scan_put_off(daemon->scan) : 0, held_bytes);
 	gcr_store_figures(daemon->store, &store);
 	fprintf(stream,
 		"store_bytes %" PRIu64 "\nstore_used_bytes %" PRIu64 "\nstore_free_bytes %" PRIu64

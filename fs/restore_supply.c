@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the tree had open outside of it is supplied again: by the file that the writer names, else
- * by a log. What wants somebody at its other end, a terminal or a socket, gets a small program that
- * writes into that log what it is told, for as long as the tree lives.
+ * by a terminal, socket or pipe of the same kind. A small program for each tree has their other
+ * ends, for as long as the tree lives, and writes all that comes into a log of limited size.
  */
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
@@ -34,13 +36,65 @@ void gcr_supplies_finish(struct gcr_supplies *supplies)
 	*supplies = (struct gcr_supplies){0};
 }
 
-/* The log's, of which the user can be told. */
+/* ---- the log ---- */
+
+/*
+ * It is root's, so that its user can neither fill nor cut nor hold it, and its user may read it: by
+ * an access list, as his group may have other members. acl(5), linux/posix_acl_xattr.h.
+ */
+#define ACL_NAME "system.posix_acl_access"
+
+struct access_list {
+	uint32_t version;
+	struct {
+		uint16_t tag;
+		uint16_t rights;
+		uint32_t id;
+	} entries[5];
+};
+
+static struct access_list readable_by(uid_t uid)
+{
+	enum { USER_OBJECT = 1, USER = 2, GROUP_OBJECT = 4, MASK = 16, OTHER = 32 };
+	const uint32_t none = htole32(UINT32_MAX);
+
+	return (struct access_list){
+		.version = htole32(2),
+		.entries =
+			{
+				{htole16(USER_OBJECT), htole16(R_OK | W_OK), none},
+				{htole16(USER), htole16(R_OK), htole32(uid)},
+				{htole16(GROUP_OBJECT), 0, none},
+				{htole16(MASK), htole16(R_OK), none},
+				{htole16(OTHER), 0, none},
+			},
+	};
+}
+
+/* Is the log there one that we have made for this user? */
+static bool is_log_of(int directory_fd, const char *name, uid_t uid)
+{
+	_cleanup_close_ int fd =
+		openat(directory_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct access_list expected = readable_by(uid), found;
+	struct stat stat;
+
+	if (fd < 0 || fstat(fd, &stat) < 0 || !S_ISREG(stat.st_mode) || stat.st_uid != geteuid() ||
+	    stat.st_nlink != 1)
+		return false;
+	if (uid == geteuid())
+		return (stat.st_mode & 077) == 0;
+	return fgetxattr(fd, ACL_NAME, &found, sizeof(found)) == (ssize_t)sizeof(found) &&
+	       !memcmp(&found, &expected, sizeof(found));
+}
+
 static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = restore->daemon;
+	uid_t uid = restore->place->stat.st_uid;
+	struct access_list list = readable_by(uid);
 	char name[GCR_PLACE_NAME_BYTES + sizeof(".log")];
 	_cleanup_close_ int fd = -1;
-	struct stat stat;
 	int log_fd;
 
 	if (mkdirat(daemon->runtime_fd, STDIO_DIRECTORY, 0711) < 0 && errno != EEXIST)
@@ -49,22 +103,37 @@ static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 	if (fd < 0)
 		return gcr_error_set(error, -fd, "no log can be made: %s", strerror(-fd));
 	snprintf(name, sizeof(name), "%s.log", restore->place->name);
-	/* What was another user's is not this one's. */
-	if (!fstatat(fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
-	    stat.st_uid != restore->place->stat.st_uid && unlinkat(fd, name, 0) < 0)
+	/* Another user's is not this one's. */
+	if (!is_log_of(fd, name, uid) && unlinkat(fd, name, 0) < 0 && errno != ENOENT)
 		return gcr_error_set(error, errno, "no log can be made: %s", strerror(errno));
 	log_fd = openat(fd, name, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (log_fd < 0)
 		return gcr_error_set(error, errno, "no log can be made: %s", strerror(errno));
-	if (fchown(log_fd, restore->place->stat.st_uid, restore->place->stat.st_gid) < 0)
-		gcr_log(LOG_WARNING, 0, "%s: %s", name, strerror(errno));
+	if (uid != geteuid() && fsetxattr(log_fd, ACL_NAME, &list, sizeof(list), 0) < 0)
+		gcr_log(LOG_WARNING, 0, "%s: only root can read it: no access list: %s", name,
+			strerror(errno));
 	gcr_log(LOG_NOTICE, 0, "%s: its output goes to %s/" STDIO_DIRECTORY "/%s",
 		restore->place->name, daemon->options.runtime_directory, name);
 	return log_fd;
 }
 
-/* It goes on by itself, and ends when nobody has the other end of @from_fd any more. */
-static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, int from_fd, int to_fd,
+/* ---- the program that writes there ---- */
+
+/* Our ends of terminals, sockets and pipes; fds[0] is the log. All are the drain's. */
+struct drain {
+	int *fds;
+	size_t count;
+};
+
+static void finish_drain(struct drain *drain)
+{
+	for (size_t i = 0; i < drain->count; i++)
+		close(drain->fds[i]);
+	free(drain->fds);
+}
+
+/* It goes on by itself, and ends when no program has the other ends any more. */
+static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const struct drain *drain,
 		       struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = restore->daemon;
@@ -73,7 +142,6 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, int fro
 		gcr_environment_copy(NULL, 0, NULL);
 	char name[] = DRAIN_PROGRAM;
 	char *arguments[] = {name, NULL};
-	const int fds[] = {from_fd, to_fd, -1};
 	int status, pidfd, result;
 	pid_t pid;
 
@@ -84,15 +152,15 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, int fro
 			.path = path,
 			.arguments = arguments,
 			.environment = environment,
-			.fds = fds,
-			.fds_count = GCR_ARRAY_SIZE(fds),
+			.fds = drain->fds,
+			.fds_count = drain->count,
 			.cgroup_procs_fd = cgroup_procs_fd,
 		},
 		&pid, &pidfd);
 	if (result < 0)
 		return gcr_error_set(error, -result, "%s cannot be started: %s", path,
 				     strerror(-result));
-	/* What it has made goes on. */
+	/* The processes that it has made go on. */
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	close(pidfd);
@@ -100,13 +168,11 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, int fro
 }
 
 /* A terminal of its own. */
-static int open_terminal(struct gcr_restore *restore, int cgroup_procs_fd, int log_fd,
-			 struct gcr_error *error)
+static int open_terminal(int *ret_ours, struct gcr_error *error)
 {
 	_cleanup_close_ int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-	_cleanup_close_ int slave = -1;
 	char path[64];
-	int result;
+	int slave;
 
 	if (master < 0 || grantpt(master) < 0 || unlockpt(master) < 0 ||
 	    ptsname_r(master, path, sizeof(path)))
@@ -114,23 +180,33 @@ static int open_terminal(struct gcr_restore *restore, int cgroup_procs_fd, int l
 	slave = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (slave < 0)
 		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
-	result = start_drain(restore, cgroup_procs_fd, master, log_fd, error);
-	return result < 0 ? result : TAKE_FD(slave);
+	*ret_ours = TAKE_FD(master);
+	return slave;
 }
 
-static int open_socket(struct gcr_restore *restore, int cgroup_procs_fd, int log_fd,
-		       struct gcr_error *error)
+static int open_socket(int *ret_ours, struct gcr_error *error)
 {
 	int ends[2];
-	int result;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return gcr_error_set(error, errno, "no socket can be made: %s", strerror(errno));
-	result = start_drain(restore, cgroup_procs_fd, ends[0], log_fd, error);
-	close(ends[0]);
-	if (result < 0)
-		close(ends[1]);
-	return result < 0 ? result : ends[1];
+	*ret_ours = ends[0];
+	return ends[1];
+}
+
+/* Its user can open it again by /proc/PID/fd and /dev/stdout, as he could before. */
+static int open_pipe(const struct gcr_restore *restore, int *ret_ours, struct gcr_error *error)
+{
+	const struct stat *stat = &restore->place->stat;
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return gcr_error_set(error, errno, "no pipe can be made: %s", strerror(errno));
+	if (fchown(ends[1], stat->st_uid, stat->st_gid) < 0)
+		gcr_log(LOG_WARNING, 0, "%s: its pipe stays root's: %s", restore->place->name,
+			strerror(errno));
+	*ret_ours = ends[0];
+	return ends[1];
 }
 
 /* What root names; opened with the rights of those who have done so, however few these are. */
@@ -154,45 +230,71 @@ static int open_named(const struct gcr_command *command, const char *key, struct
 	return fd;
 }
 
-static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wanted,
-		  int cgroup_procs_fd, int log_fd, struct gcr_error *error)
+/* *ret_ours: the drain's end, -1 where there is none. */
+static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wanted, int *ret_ours,
+		  struct gcr_error *error)
 {
 	int fd;
 
+	*ret_ours = -1;
 	if (*restore->command.stdio && wanted->is_stdio)
 		return open_named(&restore->command, wanted->key, error);
 	if (!strncmp(wanted->key, "tty", 3))
-		return open_terminal(restore, cgroup_procs_fd, log_fd, error);
+		return open_terminal(ret_ours, error);
 	if (!strncmp(wanted->key, "socket:", 7))
-		return open_socket(restore, cgroup_procs_fd, log_fd, error);
-	fd = wanted->is_writer ? fcntl(log_fd, F_DUPFD_CLOEXEC, 0)
-			       : open("/dev/null", O_RDONLY | O_CLOEXEC);
+		return open_socket(ret_ours, error);
+	if (wanted->is_writer)
+		return open_pipe(restore, ret_ours, error);
+	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	return fd < 0 ? gcr_error_set(error, errno, "%s: %s", wanted->key, strerror(errno)) : fd;
 }
 
-int gcr_restore_supply(struct gcr_restore *restore, int cgroup_procs_fd,
-		       struct gcr_supplies *ret_supplies, struct gcr_error *error)
+static int supply_all(struct gcr_restore *restore, struct drain *drain,
+		      struct gcr_supplies *ret_supplies, struct gcr_error *error)
 {
 	const struct gcr_manifest_tree *tree = restore->manifest->tree;
-	_cleanup_close_ int log_fd = -1;
 
-	if (!tree->supplies_count)
-		return 0;
-	log_fd = open_log(restore, error);
-	if (log_fd < 0)
-		return log_fd;
-	ret_supplies->inherits = calloc(tree->supplies_count, sizeof(*ret_supplies->inherits));
-	ret_supplies->fds = calloc(tree->supplies_count, sizeof(*ret_supplies->fds));
-	if (!ret_supplies->inherits || !ret_supplies->fds)
-		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < tree->supplies_count; i++) {
-		int fd = supply(restore, &tree->supplies[i], cgroup_procs_fd, log_fd, error);
+		int ours;
+		int fd = supply(restore, &tree->supplies[i], &ours, error);
 
 		if (fd < 0)
 			return fd;
+		/* One that another reader empties first must not hold up the others. */
+		if (ours >= 0) {
+			fcntl(ours, F_SETFL, fcntl(ours, F_GETFL) | O_NONBLOCK);
+			drain->fds[drain->count++] = ours;
+		}
 		ret_supplies->fds[ret_supplies->fds_count++] = fd;
 		ret_supplies->inherits[ret_supplies->count++] =
 			(struct gcr_criu_inherit){.fd = fd, .key = tree->supplies[i].key};
 	}
 	return 0;
+}
+
+int gcr_restore_supply(struct gcr_restore *restore, int cgroup_procs_fd,
+		       struct gcr_supplies *ret_supplies, struct gcr_error *error)
+{
+	size_t count = restore->manifest->tree->supplies_count;
+	struct drain drain = {0};
+	int result;
+
+	if (!count)
+		return 0;
+	ret_supplies->inherits = calloc(count, sizeof(*ret_supplies->inherits));
+	ret_supplies->fds = calloc(count, sizeof(*ret_supplies->fds));
+	drain.fds = calloc(count + 1, sizeof(*drain.fds));
+	if (!ret_supplies->inherits || !ret_supplies->fds || !drain.fds) {
+		free(drain.fds);
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	result = open_log(restore, error);
+	if (result >= 0) {
+		drain.fds[drain.count++] = result;
+		result = supply_all(restore, &drain, ret_supplies, error);
+	}
+	if (result >= 0 && drain.count > 1)
+		result = start_drain(restore, cgroup_procs_fd, &drain, error);
+	finish_drain(&drain);
+	return result < 0 ? result : 0;
 }

@@ -124,6 +124,8 @@ int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_pr
 	_cleanup_free_ char *point = NULL;
 	int r = gcr_proc_cgroup_mount(&point);
 
+	/* Those that were too young for the sweep at our start, or that a child outlived. */
+	gcr_restored_cgroup_sweep();
 	if (r == -ENOENT)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "no cgroup of its own for the restored processes: no cgroup2 "

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The scan: walking /proc for holders of device files, and the thread that knows when to.
- * `lock` guards the numbers of passes and who is making one; a pass itself runs without it, and
- * `last` belongs to whoever makes it. Nothing here opens a device file: that would wake us.
+ * The scan: the thread that knows when to look for holders of device files, and that makes all
+ * passes (fs/scan_pass.c). `lock` guards the numbers of passes; a pass itself runs without it.
+ * Nothing here opens a device file: that would wake us.
  */
 #include "fs/scan.h"
 
@@ -18,12 +18,12 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/scan_pass.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "lib/proc_source.h"
+#include "lib/lock.h"
 #include "lib/procfs.h"
 
 #define FIRST_USEC   (50 * GCR_USEC_PER_MSEC)
@@ -31,12 +31,6 @@
 #define SETTLED_USEC (300 * GCR_USEC_PER_MSEC)
 #define SAFETY_USEC  (30 * GCR_USEC_PER_SEC)
 #define NEVER	     INT64_MAX
-
-struct holders {
-	struct gcr_scan_holder *list;
-	size_t count;
-	size_t room;
-};
 
 /* One of config.devices. */
 struct device {
@@ -53,195 +47,88 @@ struct gcr_scan {
 	struct gcr_scan_wanted wanted;
 	struct device devices[GCR_SCAN_DEVICES_MAX];
 
-	pthread_mutex_t lock;
-	pthread_cond_t done; /* a pass has ended */
-	bool passing;
-	uint64_t begun; /* passes that look at everybody, the one under way included */
-	uint64_t ended; /* likewise */
-	int result;	/* of the last of these */
+	struct gcr_pass *pass;
 
-	struct holders last; /* what the last pass reported */
+	pthread_mutex_t lock;
+	pthread_cond_t done; /* a pass that looks at everybody has ended */
+	bool is_asked;	     /* for a pass now */
+	bool is_due;	     /* one is due, but not more often than others */
+	uint64_t begun;	     /* passes that look at everybody, the one under way included */
+	uint64_t ended;	     /* likewise */
+	int result;	     /* of the last of these */
 
 	pthread_t thread;
 	bool thread_runs;
 	int stop_fd;
+	int wake_fd;	/* is_asked or is_due is set */
 	int inotify_fd; /* -1: no watching, only safety passes */
 };
 
-static void free_holders(struct holders *holders)
+/* Look at everybody (@known: at those not known yet). Of the scan's thread. */
+static void make_pass(struct gcr_scan *scan, bool known)
 {
-	free(holders->list);
-}
-
-static int add_holder(struct holders *holders, const struct gcr_scan_holder *holder)
-{
-	if (holders->count == holders->room) {
-		size_t room = holders->room ? holders->room * 2 : 64;
-		struct gcr_scan_holder *larger;
-
-		larger = reallocarray(holders->list, room, sizeof(*larger));
-		if (!larger)
-			return -ENOMEM;
-		holders->list = larger;
-		holders->room = room;
-	}
-	holders->list[holders->count++] = *holder;
-	return 0;
-}
-
-static int compare_holders(const void *a, const void *b)
-{
-	const struct gcr_scan_holder *left = a;
-	const struct gcr_scan_holder *right = b;
-
-	return left->pid < right->pid ? -1 : left->pid > right->pid;
-}
-
-/* One that does not say is taken for the same: a pidfd tells of its end. */
-static bool start_is(pid_t pid, uint64_t start_ticks)
-{
-	struct gcr_proc_stat stat;
-	int r = gcr_proc_stat(pid, &stat);
-
-	return r == 0 ? stat.start_ticks == start_ticks : gcr_proc_is_silent(r);
-}
-
-/*
- * Does the process behind the directory @process_fd (/proc/PID) hold and map a device? 1, 0,
- * -errno (-ESRCH: it has ended or is about to). It is asked between two looks at that directory,
- * which does not outlive its process.
- */
-static int holds_device(struct gcr_scan *scan, int process_fd, pid_t pid,
-			struct gcr_scan_holder *ret_holder)
-{
-	struct gcr_scan_holder holder = {.pid = pid};
-	struct stat status;
-	int r;
-
-	if (fstat(process_fd, &status) < 0)
-		return -errno;
-	if (scan->config.only_uid != (uid_t)-1 && status.st_uid != scan->config.only_uid)
-		return 0;
-	r = scan->config.look(pid, &scan->wanted, &holder.devices, &holder.start_ticks);
-	if (r < 0)
-		return r;
-	if (!holder.devices || (scan->config.ignore && scan->config.ignore(pid, scan->config.data)))
-		return 0;
-	if (faccessat(process_fd, "stat", F_OK, 0) < 0)
-		return -ESRCH;
-	*ret_holder = holder;
-	return 1;
-}
-
-/* Look at everybody, or (@known) take over who was reported before, if it is still there. */
-static int walk(struct gcr_scan *scan, bool known, struct holders *found)
-{
-	_cleanup_closedir_ DIR *proc = opendir("/proc");
-
-	if (!proc)
-		return -errno;
-	for (;;) {
-		_cleanup_close_ int process_fd = -1;
-		struct gcr_scan_holder key = {};
-		struct gcr_scan_holder holder;
-		const struct gcr_scan_holder *old = NULL;
-		struct dirent *entry;
-		int r;
-
-		errno = 0;
-		entry = readdir(proc);
-		if (!entry) {
-			if (errno)
-				return -errno;
-			break;
-		}
-		if (!isdigit((unsigned char)entry->d_name[0]))
-			continue;
-		key.pid = (pid_t)strtol(entry->d_name, NULL, 10);
-		if (scan->last.count)
-			old = bsearch(&key, scan->last.list, scan->last.count, sizeof(key),
-				      compare_holders);
-		if (known && old && start_is(key.pid, old->start_ticks)) {
-			r = add_holder(found, old);
-			if (r < 0)
-				return r;
-			continue;
-		}
-		process_fd = openat(dirfd(proc), entry->d_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
-		if (process_fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-			return -errno;
-		if (process_fd < 0)
-			continue;
-		r = holds_device(scan, process_fd, key.pid, &holder);
-		if (r == 1)
-			r = add_holder(found, &holder);
-		else if (gcr_proc_is_silent(r) && old)
-			r = add_holder(found, old);
-		/* Ended, or not ours to look at: no holder. Without descriptors or memory: no pass.
-		 */
-		if (r == -EMFILE || r == -ENFILE || r == -ENOMEM)
-			return r;
-	}
-	if (found->count)
-		qsort(found->list, found->count, sizeof(*found->list), compare_holders);
-	return 0;
-}
-
-/* Make a pass; the caller has set `passing`. */
-static int make_pass(struct gcr_scan *scan, bool known)
-{
-	_cleanup_(free_holders) struct holders found = {};
-	int r;
-
-	r = walk(scan, known, &found);
-	if (r < 0)
-		return r;
-	free_holders(&scan->last);
-	scan->last = found;
-	found = (struct holders){};
-	scan->config.pass(scan->last.list, scan->last.count, scan->config.data);
-	return 0;
-}
-
-/*
- * Look at everybody (@known: at those not known yet). Waits for the pass under way; if meanwhile
- * another thread has looked at everybody, having begun after this call, that is enough.
- */
-static int pass_now(struct gcr_scan *scan, bool known)
-{
-	uint64_t wanted;
 	int r;
 
 	pthread_mutex_lock(&scan->lock);
-	wanted = scan->begun + 1;
-	while (scan->passing && scan->ended < wanted)
-		pthread_cond_wait(&scan->done, &scan->lock);
-	if (scan->ended >= wanted) {
-		r = scan->result;
-		pthread_mutex_unlock(&scan->lock);
-		return r;
-	}
-	scan->passing = true;
-	if (!known)
-		scan->begun++;
+	scan->begun += !known;
 	pthread_mutex_unlock(&scan->lock);
-
-	r = make_pass(scan, known);
-
+	r = gcr_pass_run(scan->pass, known);
+	if (known)
+		return;
 	pthread_mutex_lock(&scan->lock);
-	scan->passing = false;
-	if (!known) {
-		scan->ended = scan->begun;
-		scan->result = r;
-	}
+	scan->ended = scan->begun;
+	scan->result = r;
 	pthread_cond_broadcast(&scan->done);
 	pthread_mutex_unlock(&scan->lock);
-	return r;
 }
 
-int gcr_scan_now(struct gcr_scan *scan)
+int gcr_scan_now(struct gcr_scan *scan, int64_t timeout_usec)
 {
-	return pass_now(scan, false);
+	struct timespec until = gcr_clock_after(timeout_usec);
+	uint64_t wanted;
+	int r = 0;
+
+	GCR_LOCK_SCOPE(&scan->lock);
+	wanted = scan->begun + 1;
+	scan->is_asked = true;
+	eventfd_write(scan->wake_fd, 1);
+	while (scan->ended < wanted && r == 0)
+		r = -pthread_cond_timedwait(&scan->done, &scan->lock, &until);
+	return scan->ended >= wanted ? scan->result : r;
+}
+
+void gcr_scan_wake(struct gcr_scan *scan)
+{
+	GCR_LOCK_SCOPE(&scan->lock);
+	scan->is_due = true;
+	eventfd_write(scan->wake_fd, 1);
+}
+
+static void is_changed(void *data)
+{
+	gcr_scan_wake(data);
+}
+
+int gcr_scan_unknown(struct gcr_scan *scan, pid_t **ret_pids, size_t *ret_count)
+{
+	return gcr_pass_unknown(scan->pass, ret_pids, ret_count);
+}
+
+size_t gcr_scan_put_off(struct gcr_scan *scan)
+{
+	return gcr_pass_put_off(scan->pass);
+}
+
+void gcr_scan_look_again(struct gcr_scan *scan, const pid_t *pids, size_t count,
+			 bool *ret_holds_none)
+{
+	gcr_pass_look_again(scan->pass, pids, count, ret_holds_none);
+}
+
+int gcr_scan_probe_many(struct gcr_scan *scan, const pid_t *pids, size_t count, int64_t budget_usec,
+			struct gcr_scan_holder *ret_holders, int *ret_results)
+{
+	return gcr_pass_probe_many(scan->pass, pids, count, budget_usec, ret_holders, ret_results);
 }
 
 int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret_holder)
@@ -261,7 +148,7 @@ int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret
 	process_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (process_fd < 0)
 		return errno == ENOENT ? -ESRCH : -errno;
-	r = holds_device(scan, process_fd, pid, &holder);
+	r = gcr_pass_holds_device(scan->pass, process_fd, pid, &holder);
 	if (r == 1 && ret_holder)
 		*ret_holder = holder;
 	return r;
@@ -398,12 +285,27 @@ static int milliseconds_until(int64_t time_usec)
 	return left_usec <= 0 ? 0 : (int)(left_usec / GCR_USEC_PER_MSEC) + 1;
 }
 
+/* Has a pass been asked for? *@ret_is_due: or is one due, which is not in such a hurry. */
+static bool take_asked(struct gcr_scan *scan, bool *ret_is_due)
+{
+	eventfd_t unused;
+	bool is_asked;
+
+	GCR_LOCK_SCOPE(&scan->lock);
+	eventfd_read(scan->wake_fd, &unused);
+	is_asked = scan->is_asked;
+	*ret_is_due = scan->is_due;
+	scan->is_asked = scan->is_due = false;
+	return is_asked;
+}
+
 static void *scan_thread(void *data)
 {
 	struct gcr_scan *scan = data;
-	struct pollfd fds[2] = {
+	struct pollfd fds[3] = {
 		{.fd = scan->stop_fd, .events = POLLIN},
 		{.fd = scan->inotify_fd, .events = POLLIN}, /* -1 is passed over */
+		{.fd = scan->wake_fd, .events = POLLIN},
 	};
 	int64_t due_usec = 0; /* the first pass */
 	int64_t settled_usec = NEVER;
@@ -412,6 +314,8 @@ static void *scan_thread(void *data)
 
 	for (;;) {
 		int64_t next_usec = least(least(due_usec, settled_usec), safety_usec);
+		bool is_asked = false;
+		bool is_due = false;
 		int64_t now_usec;
 
 		if (poll(fds, GCR_ARRAY_SIZE(fds), milliseconds_until(next_usec)) < 0 &&
@@ -426,16 +330,20 @@ static void *scan_thread(void *data)
 					later_of(now_usec + FIRST_USEC, began_usec + BETWEEN_USEC);
 			settled_usec = now_usec + SETTLED_USEC;
 		}
-		if (now_usec >= least(due_usec, settled_usec)) {
+		if (fds[2].revents)
+			is_asked = take_asked(scan, &is_due);
+		if (is_due)
+			due_usec = least(due_usec, later_of(now_usec, began_usec + BETWEEN_USEC));
+		if (is_asked || now_usec >= least(due_usec, settled_usec)) {
 			began_usec = now_usec;
 			if (now_usec >= settled_usec)
 				settled_usec = NEVER;
 			due_usec = NEVER;
-			pass_now(scan, false);
+			make_pass(scan, false);
 		} else if (now_usec >= safety_usec) {
 			watch(scan);
 			began_usec = now_usec;
-			pass_now(scan, true);
+			make_pass(scan, true);
 		} else {
 			continue;
 		}
@@ -512,7 +420,7 @@ int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_
 	scan->config = *config;
 	if (!scan->config.look)
 		scan->config.look = gcr_scan_look;
-	scan->stop_fd = scan->inotify_fd = -1;
+	scan->stop_fd = scan->inotify_fd = scan->wake_fd = -1;
 	pthread_mutex_init(&scan->lock, NULL);
 	pthread_cond_init(&scan->done, NULL);
 	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
@@ -525,10 +433,14 @@ int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_
 	if (r < 0)
 		goto fail;
 	scan->stop_fd = eventfd(0, EFD_CLOEXEC);
-	if (scan->stop_fd < 0) {
+	scan->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (scan->stop_fd < 0 || scan->wake_fd < 0) {
 		r = -errno;
 		goto fail;
 	}
+	r = gcr_pass_create(&scan->config, &scan->wanted, is_changed, scan, &scan->pass);
+	if (r < 0)
+		goto fail;
 	r = start_watching(scan);
 	if (r < 0)
 		goto fail;
@@ -553,13 +465,15 @@ void gcr_scan_destroy(struct gcr_scan *scan)
 		eventfd_write(scan->stop_fd, 1);
 		pthread_join(scan->thread, NULL);
 	}
+	gcr_pass_destroy(scan->pass);
 	if (scan->inotify_fd >= 0)
 		close(scan->inotify_fd);
 	if (scan->stop_fd >= 0)
 		close(scan->stop_fd);
+	if (scan->wake_fd >= 0)
+		close(scan->wake_fd);
 	pthread_cond_destroy(&scan->done);
 	pthread_mutex_destroy(&scan->lock);
-	free_holders(&scan->last);
 	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++) {
 		free(scan->devices[i].path);
 		free(scan->devices[i].directory);

@@ -50,13 +50,22 @@ struct gcr_scan_config {
 	int (*look)(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
 		    uint64_t *ret_start_ticks);
 
+	/* The same at many, as gcr_looker_devices_of_many(). NULL: one by one. */
+	int (*look_many)(uid_t owner, const pid_t *pids, size_t count,
+			 const struct gcr_scan_wanted *wanted, int64_t budget_usec,
+			 struct gcr_scan_found *ret_found, size_t *ret_done);
+
+	/* Whose a process is: each owner has a share of a pass. NULL: all are root's. */
+	uid_t (*owner_of)(pid_t pid);
+
 	/*
 	 * A pass over /proc is complete: all holders, in order of pid; whoever is missing did not
 	 * hold the device when it was looked at. (A process that the driver has checkpointed holds
-	 * no device file, and is missing.) Calls follow one another, from the thread of the scan
-	 * or from one in gcr_scan_now(); no lock of the scan's is held, but calling gcr_scan_now()
-	 * from here would wait for itself. The first may come before gcr_scan_create() returns, but
-	 * after it has set *ret_scan. A pass that failed is not reported.
+	 * no device file, and is missing.) One that was put off (gcr_scan_put_off()) is reported as
+	 * it was known before. Calls follow one another, from the thread of the scan; no lock of
+	 * the scan's is held, but calling gcr_scan_now() from here would wait for itself. The first
+	 * may come before gcr_scan_create() returns, but after it has set *ret_scan. A pass that
+	 * failed is not reported.
 	 */
 	void (*pass)(const struct gcr_scan_holder *holders, size_t count, void *data);
 
@@ -75,15 +84,42 @@ int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_
 void gcr_scan_destroy(struct gcr_scan *scan);
 
 /*
- * Look at every process now; on return a pass that began after the call has been reported. Threads
- * that call at the same time share one. -errno: /proc could not be read, or -ENOMEM.
+ * Have every process looked at now: on return a pass that began after the call has been reported.
+ * Threads that call at the same time share one. -ETIMEDOUT: it has not ended in time. -errno: /proc
+ * could not be read, or -ENOMEM.
  */
-int gcr_scan_now(struct gcr_scan *scan);
+int gcr_scan_now(struct gcr_scan *scan, int64_t timeout_usec);
+
+/* A pass soon, but not more often than others. Does not wait. */
+void gcr_scan_wake(struct gcr_scan *scan);
+
+/*
+ * The processes that the last pass has put off, and did not look at: its owner's share of time was
+ * used up, or it does not let itself be looked at. Each is looked at later, owners in turn, and
+ * what has been seen then is in the passes from there on. The list is for the caller to free.
+ */
+int gcr_scan_unknown(struct gcr_scan *scan, pid_t **ret_pids, size_t *ret_count);
+size_t gcr_scan_put_off(struct gcr_scan *scan); /* how many they are */
+
+/*
+ * For config.pass, and only there: is it certain that each of these holds no device now? Within
+ * what is left of the owners' shares; one that is put off is certain only if two looks at it have
+ * found none.
+ */
+void gcr_scan_look_again(struct gcr_scan *scan, const pid_t *pids, size_t count,
+			 bool *ret_holds_none);
 
 /*
  * Is this a GPU process by the rules above? 1 (then *@ret_holder is filled, if not NULL), 0, or
  * -ESRCH, -EACCES, ... A thread's id is none.
  */
 int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret_holder);
+
+/*
+ * The same of many processes, all within @budget_usec and a moment: *@ret_results has for each what
+ * gcr_scan_probe() returns, -ETIMEDOUT of those for which the time did not suffice. -ENOMEM.
+ */
+int gcr_scan_probe_many(struct gcr_scan *scan, const pid_t *pids, size_t count, int64_t budget_usec,
+			struct gcr_scan_holder *ret_holders, int *ret_results);
 
 #endif

@@ -4,19 +4,23 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 
 #define FIRST_LINKS 1024
+#define CLOCK_LINKS 128 /* so many between two looks at the clock */
 
 struct look {
 	const struct gcr_scan_wanted *wanted;
+	int64_t until_usec;
 	unsigned int open;
 	unsigned int asked; /* whether they are mapped */
 	unsigned int mapped;
@@ -41,6 +45,11 @@ static bool is_open(const struct look *look, unsigned int devices)
 	return (look->open & devices) == devices;
 }
 
+static bool is_late(const struct look *look)
+{
+	return look->until_usec != INT64_MAX && gcr_clock_usec() >= look->until_usec;
+}
+
 /* The next @most descriptors, or until all of @devices are found. 1: there are no more. */
 static int look_at_links(struct look *look, DIR *directory, unsigned int devices, unsigned int most)
 {
@@ -57,6 +66,8 @@ static int look_at_links(struct look *look, DIR *directory, unsigned int devices
 		if (entry->d_name[0] == '.')
 			continue;
 		most--;
+		if (most % CLOCK_LINKS == 0 && is_late(look))
+			return -ETIMEDOUT;
 		/* What does not fit is no device of ours. */
 		length = readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1);
 		if (length < 0 && errno != ENOENT && errno != ENAMETOOLONG)
@@ -146,15 +157,23 @@ static bool has_program(pid_t pid)
 	return gcr_proc_link(pid, "exe", start_of_link, sizeof(start_of_link)) != -ESRCH;
 }
 
-int gcr_scan_look(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
-		  uint64_t *ret_start_ticks)
+int gcr_scan_look_until(pid_t pid, const struct gcr_scan_wanted *wanted, int64_t until_usec,
+			unsigned int *ret_devices, uint64_t *ret_start_ticks)
 {
-	struct look look = {.wanted = wanted};
+	struct look look = {.wanted = wanted, .until_usec = until_usec};
+	_cleanup_close_ int process_fd = -1;
+	char path[GCR_PROC_PATH_BYTES];
 	struct gcr_proc_stat stat;
 	int r;
 
 	if (!has_program(pid))
 		return -ESRCH;
+	/* Which does not outlive its process: all that is seen before it is found there is of one.
+	 */
+	gcr_proc_path(path, pid, "");
+	process_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (process_fd < 0)
+		return gcr_proc_error(errno);
 	r = look_at_process(&look, pid);
 	if (r < 0)
 		return r;
@@ -164,8 +183,16 @@ int gcr_scan_look(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int 
 		r = gcr_proc_stat(pid, &stat);
 		if (r < 0)
 			return r;
+		if (faccessat(process_fd, "stat", F_OK, 0) < 0)
+			return -ESRCH;
 		*ret_start_ticks = stat.start_ticks;
 	}
 	*ret_devices = look.mapped;
 	return 0;
+}
+
+int gcr_scan_look(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
+		  uint64_t *ret_start_ticks)
+{
+	return gcr_scan_look_until(pid, wanted, INT64_MAX, ret_devices, ret_start_ticks);
 }

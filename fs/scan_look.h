@@ -30,4 +30,16 @@ struct gcr_scan_wanted {
 int gcr_scan_look(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
 		  uint64_t *ret_start_ticks);
 
+/* The same until that time of gcr_clock_usec(). -ETIMEDOUT: it has too many descriptors for that.
+ */
+int gcr_scan_look_until(pid_t pid, const struct gcr_scan_wanted *wanted, int64_t until_usec,
+			unsigned int *ret_devices, uint64_t *ret_start_ticks);
+
+/* What a look at one of several processes has found. */
+struct gcr_scan_found {
+	int32_t error;	  /* as above: 0, or an errno */
+	uint32_t devices; /* of a process that has any */
+	uint64_t start_ticks;
+};
+
 #endif

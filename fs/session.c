@@ -24,6 +24,7 @@
 #include "fs/session_watch.h"
 #include "fs/store.h"
 #include "fs/tree.h"
+#include "fs/turns.h"
 #include "lib/cleanup.h"
 
 /* Interrupts the loop's sleep; its handler does nothing. */
@@ -729,7 +730,7 @@ int gcr_session_run(struct gcr_daemon *daemon)
 	config = fuse_loop_cfg_create();
 	if (!config)
 		return -ENOMEM;
-	fuse_loop_cfg_set_max_threads(config, 16);
+	fuse_loop_cfg_set_max_threads(config, GCR_TURNS_THREADS);
 	fuse_loop_cfg_set_idle_threads(config, 4);
 	loop.thread = pthread_self();
 	atomic_store(&loop.running, true);

@@ -68,6 +68,8 @@ static int snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	atomic_init(&snapshot->references, 1);
 	snapshot->store = store;
 	snapshot->pid = pid;
+	if (store->counted)
+		snapshot->root_uid = store->counted(pid, 0);
 	snapshot->start_ticks = start_ticks;
 	snapshot->root_fd = -1;
 	snapshot->files_fd = -1;
@@ -186,7 +188,7 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 
 	find_owner(snapshot, &owner);
 	pthread_mutex_lock(&store->lock);
-	snapshot->uid = owner.uid;
+	snapshot->uid = owner.uid ? owner.uid : snapshot->root_uid;
 	store->reserving++;
 	gcr_store_take_from_pool_locked(snapshot, files);
 	taken = sum_taken(snapshot, files, false);
@@ -468,7 +470,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	snapshot->spoiled = true;
 	find_owner(snapshot, &owner);
 	pthread_mutex_lock(&store->lock);
-	snapshot->uid = owner.uid;
+	snapshot->uid = owner.uid ? owner.uid : snapshot->root_uid;
 	store->snapshots_bytes += snapshot->cost_bytes;
 	list_locked(snapshot);
 	pthread_mutex_unlock(&store->lock);
@@ -510,7 +512,7 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 	if (snapshot->root_fd < 0)
 		return gcr_error_set(error, EPROTO, "%s in the store has no files", snapshot->name);
 	if (!fstat(snapshot->root_fd, &stat))
-		snapshot->uid = stat.st_uid;
+		snapshot->uid = stat.st_uid ? stat.st_uid : snapshot->root_uid;
 	if (gcr_snapshot_attach_folder(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	/* Whoever owns the files may have removed it: then the thaw says so. */

@@ -31,6 +31,12 @@ struct gcr_quota_held;
 
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error);
+/*
+ * For the start: whose quota limits what is stored of a process with this id, where several users
+ * have the same one.
+ */
+typedef uid_t gcr_store_counting(pid_t pid, uid_t uid);
+void gcr_store_count_by(struct gcr_store *store, gcr_store_counting *counted);
 /* Leaves the files where they are if any process is frozen, so that the next daemon finds them. */
 void gcr_store_destroy(struct gcr_store *store);
 

@@ -73,7 +73,8 @@ struct gcr_snapshot {
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
 	struct gcr_snapshot *next_kept;
 	struct gcr_snapshot_file *files;
-	uid_t uid; /* whose it is: its directory's owner */
+	uid_t uid;	/* whose it is: its directory's owner, or root_uid where that is root */
+	uid_t root_uid; /* for whom root's files count: GCR_QUOTA_OTHER_ROOT in a container */
 	bool discarded;
 	bool spoiled;	 /* its files do not go to the pool */
 	bool is_touched; /* somebody may have changed its tree: the folder has the account */
@@ -164,8 +165,9 @@ struct gcr_store {
 	char *mountpoint; /* a tmpfs of our own is mounted there; else NULL */
 	int fd;
 	int pool_fd;
-	int runtime_fd;		 /* the daemon's */
-	struct gcr_quota *quota; /* likewise; NULL: none */
+	int runtime_fd;		     /* the daemon's */
+	struct gcr_quota *quota;     /* likewise; NULL: none */
+	gcr_store_counting *counted; /* likewise; NULL: each id counts for itself */
 	bool survives_restart;
 	bool may_swap; /* memory of its mount */
 	uint64_t pool_limit_bytes;

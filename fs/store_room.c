@@ -155,7 +155,7 @@ void gcr_room_set_owner(struct gcr_room *room, uid_t uid)
 	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot && room->payer_bytes;
 	     snapshot = snapshot->next)
 		if (room->payer_bytes == &snapshot->cost_bytes)
-			snapshot->uid = uid;
+			room->uid = snapshot->uid = uid ? uid : snapshot->root_uid;
 	pthread_mutex_unlock(&store->lock);
 }
 

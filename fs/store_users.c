@@ -121,6 +121,12 @@ int gcr_store_users(struct gcr_store *store, struct gcr_quota_held **ret_held, s
 	return 0;
 }
 
+void gcr_store_count_by(struct gcr_store *store, gcr_store_counting *counted)
+{
+	if (store)
+		store->counted = counted;
+}
+
 struct gcr_quota *gcr_store_quota(const struct gcr_store *store)
 {
 	return store ? store->quota : NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "fs/gpus.h"
+#include "fs/link.h"
 #include "fs/process.h"
 #include "fs/store.h"
 
@@ -28,14 +29,39 @@ static void add_held(struct gcr_tally *tally, const struct gcr_gpus_reply *reply
 				tally->gpus[gpu].held_bytes += shares[i].bytes;
 }
 
+/*
+ * What it has in use of each GPU, as the driver counts it, and what has come back to it at a thaw,
+ * which the driver counts for no process. Its library knows no GPU of that: it is added where the
+ * process has one GPU only.
+ */
+static void add_used(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
+		     struct gcr_process *process, bool is_running)
+{
+	struct gcr_link_facts facts;
+	unsigned int gpus = 0;
+	uint32_t gpu = 0;
+
+	for (uint32_t i = 0; i < reply->processes_count; i++) {
+		if (reply->processes[i].pid != process->pid)
+			continue;
+		gpus++;
+		gpu = reply->processes[i].gpu;
+		tally->gpus[gpu].processes_bytes += reply->processes[i].bytes;
+	}
+	if (gpus == 1 && is_running && !gcr_link_facts(process, &facts))
+		tally->gpus[gpu].processes_bytes += facts.imported_bytes;
+}
+
 static void add_process(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
 			struct gcr_process *process)
 {
 	struct gcr_share shares[GCR_GPUS_MAX];
 	struct gcr_snapshot *snapshot = NULL;
 	unsigned int shares_count = 0;
+	bool is_running;
 
 	pthread_mutex_lock(&process->lock);
+	is_running = process->state == GCR_STATE_RUNNING;
 	tally->processes[process->vendor->index][process->state]++;
 	tally->held_bytes += process->held_bytes;
 	if (process->held_bytes) {
@@ -46,10 +72,7 @@ static void add_process(struct gcr_tally *tally, const struct gcr_gpus_reply *re
 	pthread_mutex_unlock(&process->lock);
 	add_held(tally, reply, snapshot, shares, shares_count);
 	gcr_snapshot_unref(snapshot);
-	for (uint32_t i = 0; i < reply->processes_count; i++)
-		if (reply->processes[i].pid == process->pid)
-			tally->gpus[reply->processes[i].gpu].processes_bytes +=
-				reply->processes[i].bytes;
+	add_used(tally, reply, process, is_running);
 }
 
 int gcr_tally_make(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,

@@ -19,6 +19,7 @@
 #include "fs/render.h"
 #include "fs/scan.h"
 #include "fs/store.h"
+#include "fs/turns.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -63,7 +64,8 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 	[GCR_NODE_PLACE_SNAPSHOT] = {GCR_NODE_PLACE, "snapshot", S_IFDIR | 0700, false},
 };
 
-#define EXTRA_SHIFT 40
+#define EXTRA_SHIFT  40
+#define REFRESH_USEC (1 * GCR_USEC_PER_SEC)
 _Static_assert(EXTRA_SHIFT + GCR_FOLDER_NUMBER_BITS == 64, "a folder has its place in a node");
 
 static atomic_uint ctl_lookups;
@@ -437,6 +439,20 @@ static int parse_index(const char *name, uint32_t max, uint32_t *ret_index)
 	return 0;
 }
 
+/* One that is not known is looked at. -EBUSY: its user waits for too many looks already. */
+static int find_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
+			struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
+
+	if (!gcr_processes_find_listed(daemon->processes, pid, ret_process))
+		return 0;
+	if (!gcr_turn_begin(daemon->quota, gcr_credentials_counted(caller->pid, caller->uid),
+			    &turn))
+		return -EBUSY;
+	return gcr_processes_find(daemon->processes, pid, ret_process);
+}
+
 static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 			  const char *name, fuse_ino_t *ret_node)
 {
@@ -449,7 +465,7 @@ static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *call
 		return result;
 	result = !pid || !gcr_tree_reaches(caller, (pid_t)pid) ? -ENOENT : 0;
 	if (!result)
-		result = gcr_processes_find(daemon->processes, (pid_t)pid, &process);
+		result = find_process(daemon, caller, (pid_t)pid, &process);
 	if (result == -ENOENT && pid && find_link(daemon, caller, (pid_t)pid, NULL, ret_node))
 		return 0;
 	if (result < 0)
@@ -537,6 +553,23 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 	return 0;
 }
 
+/*
+ * All who use a GPU at this moment; where that takes long, or its user waits for too many looks
+ * already, the list stays as it is.
+ */
+static void refresh(struct gcr_daemon *daemon, const struct fuse_ctx *caller)
+{
+	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
+	int result;
+
+	if (!gcr_turn_begin(daemon->quota, gcr_credentials_counted(caller->pid, caller->uid),
+			    &turn))
+		return;
+	result = gcr_scan_now(daemon->scan, REFRESH_USEC);
+	if (result < 0 && result != -ETIMEDOUT)
+		gcr_log(LOG_WARNING, 0, "/proc cannot be searched: %s", strerror(-result));
+}
+
 static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 			  int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
 {
@@ -547,9 +580,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	size_t count = 0;
 	int result;
 
-	result = gcr_scan_now(daemon->scan);
-	if (result < 0)
-		gcr_log(LOG_WARNING, 0, "/proc cannot be searched: %s", strerror(-result));
+	refresh(daemon, caller);
 	result = gcr_processes_list(daemon->processes, &list, &count);
 	for (size_t i = 0; i < count && !result; i++) {
 		if (!sees_all && !gcr_tree_reaches(caller, list[i]->pid))

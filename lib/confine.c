@@ -87,7 +87,7 @@ static const char *const calls_of_look[] = {
 static const char *const calls_of_receive[] = {
 	CALLS_BASIC, "getrandom", "openat", "readlink", "readlinkat", "stat", "statx", NULL,
 };
-static const char *const calls_of_drain[] = {CALLS_BASIC, NULL};
+static const char *const calls_of_drain[] = {CALLS_BASIC, "ftruncate", NULL};
 
 static const struct {
 	uint64_t capabilities;

@@ -111,7 +111,9 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 		if (!value)
 			continue;
 		*value++ = '\0';
-		if (strcmp(line, "Tgid") == 0) {
+		if (strcmp(line, "State") == 0) {
+			status.state = value[strspn(value, " \t")];
+		} else if (strcmp(line, "Tgid") == 0) {
 			status.thread_group = (pid_t)strtol(value, NULL, 10);
 		} else if (strcmp(line, "PPid") == 0) {
 			status.parent = (pid_t)strtol(value, NULL, 10);

@@ -26,6 +26,7 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
 
 /* Signal sets are those of /proc/TID/status: bit N-1 for signal N. */
 struct gcr_proc_status {
+	char state;	    /* as in stat; this file waits for nobody's locks, and that one may */
 	pid_t thread_group; /* Tgid: differs from the id asked for if that is a thread */
 	pid_t parent;
 	uid_t real_uid;

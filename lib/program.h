@@ -32,6 +32,8 @@ struct gcr_program {
 	 */
 	const int *fds;
 	size_t fds_count;
+	/* For the launcher (criu-glue/launch.h): its session does not outlive us. */
+	bool ends_with_starter;
 	int ignored_signal; /* one that the program begins with ignoring; 0: none */
 	/*
 	 * A cgroup's cgroup.procs, open for writing: the program begins there, and with it whatever

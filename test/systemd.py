@@ -41,7 +41,7 @@ class Manager:
         self.directory = tempfile.mkdtemp(prefix='gpucrfs-systemd-')
         self.units = f'{self.directory}/systemd/user'
         os.makedirs(self.units)
-        self.cgroup = f'/sys/fs/cgroup/gpucrfs-test-{os.getpid()}'
+        self.cgroup = f'/sys/fs/cgroup/gpucrfs-test-{harness.unique()}'
         os.mkdir(self.cgroup)
         self.env = {**os.environ, 'XDG_RUNTIME_DIR': self.directory, 'HOME': self.directory}
         self.log = open(f'{self.directory}/log', 'w', encoding='utf-8')

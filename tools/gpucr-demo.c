@@ -413,22 +413,36 @@ static int demo_check(struct demo *demo, uint64_t tick)
 	return error;
 }
 
+static volatile sig_atomic_t fork_now;
+
+static void ask_for_children(int signal_number)
+{
+	(void)signal_number;
+	fork_now = 1;
+}
+
 static int demo_run(struct demo *demo)
 {
+	struct sigaction action = {.sa_handler = ask_for_children, .sa_flags = SA_RESTART};
 	struct timespec pause = {
 		.tv_sec = (time_t)(demo->tick_msec / 1000),
 		.tv_nsec = (long)(demo->tick_msec % 1000) * 1000000,
 	};
+	bool is_forked = false;
 	int error = 0;
 
 	if (demo->fork_tick == 0)
 		error = children_start(demo);
+	else
+		sigaction(SIGUSR2, &action, NULL);
 	printf("pid %ld\n", (long)getpid());
 	for (uint64_t tick = 1; !error && (!demo->ticks || tick <= demo->ticks); tick++) {
 		if (tick > 1)
 			nanosleep(&pause, NULL);
-		if (tick == demo->fork_tick)
+		if (!is_forked && (tick == demo->fork_tick || fork_now)) {
 			error = children_start(demo);
+			is_forked = true;
+		}
 		if (!error && tick == demo->spin_tick)
 			error = spin_start(demo);
 		if (!error)
@@ -513,7 +527,7 @@ static const struct {
 	 "start a kernel at tick K that ends with SIGUSR1"},
 	{"children", "N", offsetof(struct demo, child_count), 64, "fork children that do nothing"},
 	{"fork-at", "K", offsetof(struct demo, fork_tick), UINT64_MAX,
-	 "at tick K, not before the first"},
+	 "at tick K, or when SIGUSR2 has come"},
 };
 
 static const struct {

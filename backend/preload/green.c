@@ -100,19 +100,16 @@ static bool get(size_t i, struct green *ret_green)
 	return true;
 }
 
-/* The next that is destroyed, whose work may go on; false: none. */
-static bool take_destroyed(struct green *ret_green)
+/* Take out the one at @i if it is destroyed: its work may go on. */
+static bool take_destroyed(size_t i, struct green *ret_green)
 {
 	GCR_LOCK_SCOPE(&greens.lock);
 
-	for (size_t i = 0; i < greens.count; i++) {
-		if (greens.list[i].handle)
-			continue;
-		*ret_green = greens.list[i];
-		remove_at(i);
-		return true;
-	}
-	return false;
+	if (i >= greens.count || greens.list[i].handle)
+		return false;
+	*ret_green = greens.list[i];
+	remove_at(i);
+	return true;
 }
 
 CUcontext gcr_green_owner(CUcontext context)
@@ -299,8 +296,9 @@ static void sweep(void)
 
 	if (!exchange || exchange(&mode) != CUDA_SUCCESS)
 		return;
-	for (size_t left = count_all(); left > 0 && take_destroyed(&green); left--)
-		if (!has_ended(&green))
+	/* Backwards: what moves to a free place, and what is put back at the end, was looked at. */
+	for (size_t i = count_all(); i-- > 0;)
+		if (take_destroyed(i, &green) && !has_ended(&green))
 			insert(&green);
 	exchange(&mode);
 }

@@ -24,6 +24,8 @@
 #include "lib/thread_name.h"
 
 /* Processes that have memory of this one open, whatever it is in how many pieces. */
+/* After so long a process without descriptors may have some again. */
+#define FULL_MSEC	100
 #define CONNECTIONS_MAX 1024
 
 /* Taken by gcr_ipc_listen(), which starts the thread; the rest is the thread's. */
@@ -187,19 +189,25 @@ static void drop(struct connection *connection)
 	*connection = connections[--connections_count];
 }
 
-static void welcome(int fd)
+/* False: the process has no descriptor for it, and the connection goes on waiting. */
+static bool welcome(void)
 {
 	struct connection *connection = &connections[connections_count];
+	int fd;
 
+	gcr_descriptor_raise_limit();
+	fd = accept4(server.listener.fd, NULL, NULL, SOCK_CLOEXEC);
+	gcr_descriptor_lower_limit();
 	if (fd < 0)
-		return;
+		return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
 	if (connections_count == CONNECTIONS_MAX || gcr_ipc_trusted(fd) < 0) {
 		close(fd);
-		return;
+		return true;
 	}
 	*connection = (struct connection){0};
 	if (gcr_descriptor_keep_anywhere(fd, &connection->descriptor) == 0)
 		connections_count++;
+	return true;
 }
 
 /* ---- the thread ---- */
@@ -208,23 +216,25 @@ static void welcome(int fd)
 static void *serve(void *unused)
 {
 	static struct pollfd polled[1 + CONNECTIONS_MAX];
+	bool is_full = false;
 
 	pthread_setname_np(pthread_self(), GCR_THREAD_IPC);
 	while (gcr_descriptor_valid(&server.listener)) {
 		size_t count = connections_count;
 
-		polled[0] = (struct pollfd){.fd = server.listener.fd, .events = POLLIN};
+		/* A connection that waits for a descriptor would wake it all the time. */
+		polled[0] =
+			(struct pollfd){.fd = is_full ? -1 : server.listener.fd, .events = POLLIN};
 		for (size_t i = 0; i < count; i++)
 			polled[1 + i] = (struct pollfd){.fd = connections[i].descriptor.fd,
 							.events = POLLIN};
-		if (poll(polled, 1 + count, -1) < 0 && errno != EINTR)
+		if (poll(polled, 1 + count, is_full ? FULL_MSEC : -1) < 0 && errno != EINTR)
 			break;
 		/* Backwards, since a dropped one is replaced by the last. */
 		for (size_t i = count; i-- > 0;)
 			if (polled[1 + i].revents && read_request(&connections[i]) < 0)
 				drop(&connections[i]);
-		if (polled[0].revents & POLLIN)
-			welcome(accept4(server.listener.fd, NULL, NULL, SOCK_CLOEXEC));
+		is_full = (polled[0].revents & POLLIN) && !welcome();
 	}
 	while (connections_count)
 		drop(&connections[0]);

@@ -5,17 +5,17 @@
  * between semicolons, `#` starts a comment:
  *
  *   ENTRYPOINT [pid=N] [comm=NAME] [thread=NAME] [nth=N] [times=N] [delay_ms=N]
- *              [error=N|NAME] [action=kill|stop|abort|hang] [when=after|late] [where=caller]
+ *              [error=N|NAME] [action=kill|stop|abort|hang|hold] [when=after|late] [where=caller]
  *
  * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. In HIP's stand-in it
  * is that of HIP's function, or of CUDA's that is called to carry it out (hipMemCreate,
  * cuMemCreate). comm is the process's name (gpucr-worker, gpucr-control, the program's), thread the
  * calling thread's. `nth=3` lets two matching calls of a process pass; `times=2` applies the rule
  * to two calls (default: one with nth, else all). First delay_ms passes, then the action (kill and
- * stop are SIGKILL and SIGSTOP), then the error is returned (a number or a name) and the call does
- * nothing. With when=after the call is carried out first, and its own result is returned; with
- * when=late it is over then for the driver, which can lock the process: the program alone is held
- * up.
+ * stop are SIGKILL and SIGSTOP; hold stands still as long as there is a file `hold` in the state
+ * directory), then the error is returned (a number or a name) and the call does nothing. With
+ * when=after the call is carried out first, and its own result is returned; with when=late it is
+ * over then for the driver, which can lock the process: the program alone is held up.
  *
  * Each call that a rule applies to is a line `PID COMM ENTRYPOINT` in the file `faults.log`, if
  * there is one, written before anything else happens.
@@ -150,6 +150,7 @@ static struct fault_rule *rule_parse(char *text)
 				       : !strcmp(value, "stop")	 ? FAULT_STOP
 				       : !strcmp(value, "abort") ? FAULT_ABORT
 				       : !strcmp(value, "hang")	 ? FAULT_HANG
+				       : !strcmp(value, "hold")	 ? FAULT_HOLD
 								 : FAULT_NOTHING;
 	}
 	return rule;
@@ -266,6 +267,17 @@ static bool rule_applies(struct fault_rule *rule, const char *name, enum fault_p
 	       (rule->times ? rule->seen < first + rule->times : !rule->nth || rule->seen == first);
 }
 
+/* Until the file is taken away by the one that has made it. */
+static void hold(void)
+{
+	const struct timespec moment = {0, 5000000};
+	char path[PATH_MAX];
+
+	shared_device_path(path, "hold");
+	while (access(path, F_OK) == 0)
+		nanosleep(&moment, NULL);
+}
+
 void fault_act(const struct fault *fault)
 {
 	struct timespec delay = {fault->delay_ms / 1000, (long)(fault->delay_ms % 1000) * 1000000};
@@ -285,6 +297,9 @@ void fault_act(const struct fault *fault)
 	case FAULT_HANG:
 		for (;;)
 			pause();
+	case FAULT_HOLD:
+		hold();
+		break;
 	case FAULT_NOTHING:
 		break;
 	}

@@ -85,7 +85,7 @@ extern const struct sim_vendor sim_vendor;
 void devices_choose(const char *list);
 
 /* An injected fault that is still to come, after the call: fault.c. */
-enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG };
+enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG, FAULT_HOLD };
 
 struct fault {
 	unsigned delay_ms;

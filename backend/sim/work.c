@@ -281,7 +281,7 @@ void work_execute(CUcontext context, const struct work *work)
 
 /* The arguments are packed as the PTX says: each aligned to its size. */
 
-#define UNSEEN __attribute__((no_sanitize("thread")))
+#define UNSEEN __attribute__((no_sanitize("thread", "address")))
 
 UNSEEN static bool run_fill(CUcontext context, const void *arguments)
 {

@@ -90,16 +90,16 @@ def test_killed_in_a_verb():
         demo = machine.ready_demo()
         for step, call in CALL.items():
             machine.must(demo.pid, 'thaw' if VERB[step] == 'freeze' else 'freeze')
-            machine.faults(f'{call} delay_ms=700')
+            machine.hold_at(call)
             writer = machine.writer(demo.pid, VERB[step])
             machine.wait_status(demo.pid, 'phase', step)
             kill_daemon(machine)
+            machine.let_go()
             check(writer.result() in ('ENOTCONN', 'ECONNABORTED', 'EIO', 'killed'),
                   f'{step}: {writer.result()}')
             machine.start()
             state = settled_state(machine, demo.pid)
             check(state in AFTER[step], f'{step}: {state}')
-            machine.faults()
             equal(len(records(machine)), 1 if state == 'frozen' else 0, step)
             if state == 'frozen':
                 machine.must(demo.pid, 'thaw')
@@ -182,12 +182,14 @@ def test_told_to_go_in_a_verb():
                 demo = machine.ready_demo()
                 if VERB[step] == 'thaw':
                     machine.must(demo.pid, 'freeze')
-                machine.faults(f'{call} delay_ms=500')
+                machine.hold_at(call)
                 writer = machine.writer(demo.pid, VERB[step])
                 machine.wait_status(demo.pid, 'phase', step)
-                equal(machine.stop(number), 0)
+                machine.daemon.send_signal(number)
+                wait_for(lambda m=machine: 'stopping' in m.log(), 'the daemon to have heard')
+                machine.let_go()
+                equal(harness.wait_end(machine.daemon), 0)
                 result = writer.result()
-                machine.faults()
                 machine.start()
                 state = settled_state(machine, demo.pid)
                 expected = {'ok': {'freeze': 'frozen', 'thaw': 'running'},

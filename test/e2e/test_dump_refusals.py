@@ -185,7 +185,7 @@ def test_unit_of_systemd():
     """It would be started again."""
     same_for_both('what is found out about the tree')
     with dump.machine() as machine:
-        unit = f'gpucr-test-{os.getpid()}.service'
+        unit = f'gpucr-test-{harness.unique()}.service'
         cgroup = make_cgroup(unit)
         try:
             one = dump.program(machine)

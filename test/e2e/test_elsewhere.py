@@ -83,6 +83,12 @@ def bring_home(machine, demo):
     machine.must(demo.pid, 'freeze')
 
 
+def ways(number):
+    """Where it is asked to go afterwards, by which verb: in turns; both with GPUCR_TEST_ALL."""
+    both = (('thaw', HOME), (MOVE, AWAY))
+    return both if os.environ.get('GPUCR_TEST_ALL') else (both[number % 2],)
+
+
 def calls_of_move(machine, demo, role):
     machine.watch_faults()
     machine.faults(f'* {vmm.ROLES[role]}')
@@ -99,11 +105,11 @@ def is_undone(role, kind):
     with machine_of_two(options=',keep=64M') as machine:
         demo = vmm.demo(machine, '--gpu', 0, *KINDS[kind])
         machine.must(demo.pid, 'freeze')
-        for call in calls_of_move(machine, demo, role):
+        for number, call in enumerate(calls_of_move(machine, demo, role)):
             # For all we know the driver has lost it then; and without its advice the demo ends.
             if call in ('cuCheckpointProcessRestore', 'cuMemAdvise'):
                 continue
-            for verb, gpu in (('thaw', HOME), (MOVE, AWAY)):
+            for verb, gpu in ways(number):
                 machine.faults(f'{call} {vmm.ROLES[role]} times=1 error=CUDA_ERROR_UNKNOWN')
                 result = machine.write(demo.pid, MOVE)
                 machine.faults()
@@ -183,8 +189,8 @@ def daemon_dies(role, when):
     with machine_of_two() as machine:
         demo = vmm.demo(machine, '--gpu', 0, *KINDS['plain'])
         machine.must(demo.pid, 'freeze')
-        for call in calls_of_move(machine, demo, role):
-            for verb, gpu in (('thaw', HOME), (MOVE, AWAY)):
+        for number, call in enumerate(calls_of_move(machine, demo, role)):
+            for verb, gpu in ways(number):
                 machine.watch_faults()
                 machine.faults(f'{call} {vmm.ROLES[role]} times=1 when={when} delay_ms={DELAY_MSEC}')
                 writer = machine.writer(demo.pid, MOVE)

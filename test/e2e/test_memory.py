@@ -169,7 +169,7 @@ class MemoryCgroup:
     """A memory cgroup of version 1 or 2, if this machine lets us make one."""
 
     def __init__(self, limit):
-        name = f'gpucrfs-test-{os.getpid()}'
+        name = f'gpucrfs-test-{harness.unique()}'
         self.path = None
         for parent, file in (('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'),
                              ('/sys/fs/cgroup', 'memory.max')):

@@ -14,7 +14,7 @@ import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
 from pieces import Pieces, noise
 
-TURNS = int(os.environ.get('GPUCR_TEST_TURNS', 60))
+TURNS = int(os.environ.get('GPUCR_TEST_TURNS', 30 if harness.SLOW == 1 else 12))
 
 
 def text(seed, size):

@@ -295,7 +295,7 @@ def drains(machine):
     found = []
     for pid in filter(str.isdigit, os.listdir('/proc')):
         try:
-            if os.readlink(f'/proc/{pid}/fd/1').startswith(f'{machine.runtime}/stdio/'):
+            if os.readlink(f'/proc/{pid}/fd/0').startswith(f'{machine.runtime}/stdio/'):
                 found.append(pid)
         except OSError:
             pass

@@ -145,6 +145,9 @@ def test_daemon_dies_without_cgroups():
         machine.daemon.kill()
         check(writer.result() != 'ok', 'nobody has said that it is done')
         machine.restores.set('')
+        if machine.listener:
+            # The next daemon cannot see this CRIU, which must not go on beside another.
+            wait_for(lambda: not machine.listener.launchers(), 'the end of CRIU and its launcher')
         again(machine)
         equal(machine.state(name), 'failed')
         check(f'process {one.pid}' in machine.error(name), machine.error(name))

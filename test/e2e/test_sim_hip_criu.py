@@ -208,7 +208,7 @@ def test_restored_stopped():
         program.dump()
         program.dumped()
         program.restore('--leave-stopped')
-        check('(stopped)' in read_file(f'/proc/{program.pid}/status'), 'it is stopped')
+        wait_for(lambda: '(stopped)' in read_file(f'/proc/{program.pid}/status'), 'it to be stopped')
         check(f'{host.simulator}/kfd' in program.held(), 'it has its GPU')
         os.kill(program.pid, signal.SIGCONT)
         program.tick()

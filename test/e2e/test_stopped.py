@@ -200,6 +200,32 @@ def test_status_says_who():
         go_on(machine, demo, 'freeze', writer, 'export')
 
 
+def test_seen_without_helpers():
+    """That it is stopped is seen though what looks at processes does not answer, as on a machine that
+    is too busy."""
+    with vmm.machine(vram='512M') as machine:
+        demo = program(machine, ATTACKER, *LARGE)
+        writer = stop_at(machine, demo, 'freeze',
+                         f'cuMemExportToShareableHandle {vmm.ROLES["program"]} nth=1')
+
+        def is_aside():
+            for pid in machine.lookers():
+                harness.try_kill(pid, signal.SIGSTOP)
+            return held(machine)['workers_aside'] == [demo.pid]
+
+        wait_for(is_aside, 'it to be set aside')
+        check('it is stopped in the phase' in machine.log(), machine.log())
+        for pid in machine.lookers():
+            harness.try_kill(pid, signal.SIGKILL)
+        os.kill(demo.pid, signal.SIGCONT)
+        # It, and we who write, are looked at again after a while.
+        wait_for(lambda: machine.write(demo.pid, 'cancel') not in ('ESRCH', 'ETIMEDOUT'),
+                 'writers to be seen')
+        check(writer.result() in ('ok', 'ECANCELED'), machine.error(demo.pid))
+        vmm.settle(machine, demo)
+        wait_released(machine)
+
+
 def test_need_is_kept():
     """What a restore has yet to take others do not get: it would be lost without it. Another thaw
     that would fit is refused, and done when the restore is over."""

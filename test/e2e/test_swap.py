@@ -15,7 +15,7 @@ from harness import Machine, Output, check, equal, wait_for
 from test_without_nvml import WithoutNvml
 
 SWAP = f'{harness.BUILD}/tools/gpucr-swap'
-TURNS = int(os.environ.get('GPUCR_TEST_TURNS', '200'))
+TURNS = int(os.environ.get('GPUCR_TEST_TURNS', '60'))
 # A model takes 60 % of the GPU; contexts, ours among them, and small allocations some of the rest.
 SMALL = {'vram': '20M', 'vmm': True, 'env': {'GPUCR_SIM_CONTEXT_BYTES': '64K'}}
 MODEL = ('--bytes', '12M', '--buffers', 2, '--tick', 40)
@@ -334,9 +334,12 @@ def test_thaw_fails_once():
 
 def test_log_is_cut():
     """Much is told again then, and nobody is forgotten for it."""
+    harness.same_for_both('the log of events')
+    if harness.SLOW > 1:
+        raise harness.Skip('20,000 refused writes take minutes')
     with Machine(**SMALL) as machine:
         demos = frozen_models(machine, 2)
-        watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.2')
         watch.wait(' thawed$', 4)
         events = f'{machine.mountpoint}/events'
         size = os.stat(events).st_size
@@ -491,16 +494,17 @@ def test_foreign_holder():
         foreign = machine.ready_demo('--bytes', '32M', '--buffers', 2, '--tick', 60000,
                                      env={'GPUCR_PRELOAD': ''})
         demos = frozen_models(machine, 4)
+        each = 16 if harness.SLOW == 1 else 4
         watch = Swap(machine, '--idle', LONG, '--slice', '0.05')
         for demo in demos:
-            watch.wait(rf'^{demo.pid} thawed$', 16, 120 * harness.SLOW)
+            watch.wait(rf'^{demo.pid} thawed$', each, 120 * harness.SLOW)
             demo.wait_ticks()
         equal(watch.count(rf'^{foreign.pid} '), 0)
         status, output, _ = swap(machine, 'status', '--metrics')
         equal(status, 0)
         turns = float(re.search(r'^gpucrswap_turns_total\{gpus="all"\} (\S+)$', output, re.M).group(1))
         waits = float(re.search(r'^gpucrswap_waits_total\{gpus="all"\} (\S+)$', output, re.M).group(1))
-        check(turns >= 64 and waits >= turns, output)
+        check(turns >= 4 * each and waits >= turns, output)
         check(output.endswith('# EOF\n'), output)
         equal(watch.end(), 130)
         equal(swap(machine, 'status')[0], 1, 'the status of one that has ended')

@@ -130,7 +130,7 @@ def test_segments_of_one_linked_in():
     needs_cuda('programs without the library')
     with Machine() as machine:
         one, two = start(machine, None), start(machine, None)
-        path = f'/dev/shm/nccl-gpucr{os.getpid()}'
+        path = f'/dev/shm/nccl-gpucr{harness.unique()}'
         with open(path, 'wb') as file:
             file.write(bytes(4096))
         try:

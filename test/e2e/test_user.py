@@ -182,7 +182,7 @@ def become_ordinary_user():
     if LIBC.unshare(CLONE_NEWNS) or LIBC.mount(b'none', b'/', None, MS_REC | MS_PRIVATE, None):
         raise Skip('no mount namespace of its own')
     if os.path.exists('/dev/fuse') and not os.stat('/dev/fuse').st_mode & stat.S_IWOTH:
-        node = f'/dev/gpucrfs-test-{os.getpid()}'
+        node = f'/dev/gpucrfs-test-{harness.unique()}'
         try:
             os.mknod(node, 0o666 | stat.S_IFCHR, os.stat('/dev/fuse').st_rdev)
             os.chmod(node, 0o666)

@@ -21,6 +21,7 @@ EVERY_KIND = ('--bytes', '6M', '--buffers', 3, '--own-vmm', 1, '--pitch', 1, *ve
 MANY = ('--buffers', 1, '--bytes', '1025K', '--own-vmm', 70, '--blocks', 100, '--block-bytes',
         '1025K', '--tick', 5)
 DELAY_MSEC = 300 * harness.SLOW
+LATER = 1 << 40  # a tick that does not come: they fork when they get SIGUSR2
 
 
 def runs_as_before(machine, demo):
@@ -198,10 +199,11 @@ def test_forked_children_do_no_harm():
     """Forked before a freeze, and after a thaw, when there are descriptors to inherit."""
     with vmm.machine(worker_idle=1) as machine:
         early = vmm.demo(machine, *EVERY_KIND, '--children', 3)
-        late = vmm.demo(machine, *SMALL, '--children', 3, '--fork-at', 300)
+        late = vmm.demo(machine, *SMALL, '--children', 3, '--fork-at', LATER)
         equal(len(children(early.pid)), 3)
         vmm.cycle(machine, late)
         check(not children(late.pid), 'it has not forked yet')
+        os.kill(late.pid, signal.SIGUSR2)
         wait_for(lambda: len(children(late.pid)) == 3, 'its children')
         for _ in range(2):
             machine.must(None, f'freeze {early.pid} {late.pid}')
@@ -217,9 +219,10 @@ def test_forked_children_do_no_harm():
 def test_child_that_shares_a_descriptor():
     """By clone(2), behind the library's back: it is named, and once it is gone the freeze works."""
     with vmm.machine(worker_idle=1) as machine:
-        demo = vmm.demo(machine, *SMALL, '--children', 1, '--clone', '--fork-at', 300)
+        demo = vmm.demo(machine, *SMALL, '--children', 1, '--clone', '--fork-at', LATER)
         vmm.cycle(machine, demo)
         check(not children(demo.pid), 'it has not forked yet')
+        os.kill(demo.pid, signal.SIGUSR2)
         child = wait_for(lambda: children(demo.pid), 'its child')[0]
         for verb in ('freeze', 'freeze data'):
             equal(machine.write(demo.pid, verb), 'EOPNOTSUPP')
@@ -239,9 +242,10 @@ def test_child_that_shares_a_descriptor():
 
 def test_daemon_that_comes_later():
     """Programs go on without one; it serves them when it is there, goes, and comes back."""
+    same_for_both('how a library looks for a daemon')
     with vmm.machine(vram='512M', start=False) as machine:
         demos = [machine.ready_demo('--list', *EVERY_KIND),
-                 machine.ready_demo('--list', *SMALL, '--threads', 3),
+                 machine.ready_demo('--list', *SMALL, '--threads', 1),
                  machine.ready_demo('--list', *SMALL, '--capture', 1, '--async', 2)]
         for demo in demos:
             demo.wait_ticks(5)

@@ -3,6 +3,7 @@
 they are closed or asked about (test/fs/unflushed.c)."""
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from harness import BUILD, NOBODY, SLOW, Skip, check, equal, is_root, needs_cuda
 from library import HAND_OVER, HEADER, LIST, MAGIC, REGISTER, SETTLE, VERSION
 
 BOUND_SEC = 15 * SLOW
-SPENT_USER_MAX = 2  # fs/receiver.c
+SPENT_USER_MAX = 2  # fs/receiver.c: for receiving, and as many for closing
 POOL_MAX = 8
 HANDLES = 112
 
@@ -137,7 +138,7 @@ def others_go_on(machine, demo=None):
     soon('thaw', lambda: machine.must(demo.pid, 'thaw'))
     demo.wait_ticks()
     found = receivers(machine)
-    check(len(found) <= SPENT_USER_MAX + POOL_MAX, f'helpers: {found}')
+    check(len(found) <= 2 * SPENT_USER_MAX + POOL_MAX, f'helpers: {found}')
 
 
 def ends(machine):
@@ -180,6 +181,106 @@ def test_flood():
 def test_dirty_pages():
     """Letting go of the last reference waits for the pages to be written."""
     play('dirty', f'{MALFORMED}:1', f'{REGISTERING}:1', rounds=10)
+
+
+def connections(machine):
+    """That the user has, as root's status says."""
+    found = re.search(rf'^user {NOBODY} connections (\d+)/', machine.read('status'), re.M)
+    return int(found.group(1)) if found else 0
+
+
+def test_over_his_limit():
+    """What cannot be closed yet counts as his until it is, over his limit too; and hundreds of such
+    connections take few of the daemon's descriptors."""
+    needs_cuda('the daemon receives in the same way for all vendors')
+    if not is_root():
+        raise Skip('several users are needed')
+    most, rounds = 8, 100
+    with vmm.machine(options=f',user_connections={most}') as machine:
+        unflushed = Unflushed(machine, 'dirty')
+        directory = f'/proc/{machine.daemon.pid}/fd'
+        before = len(os.listdir(directory))
+        unflushed.send(f'{MALFORMED}:1', f'{REGISTERING}:1', rounds=rounds)
+        # Two of them end with helpers; each other one is there still.
+        wait_for(lambda: connections(machine) > 2 * rounds - 8, 'all of them to be turned away')
+        taken = len(os.listdir(directory)) - before
+        check(taken < rounds / 2, f'{taken} descriptors')
+        others_go_on(machine)
+        check(connections(machine) > most, 'given back too early')
+        unflushed.finish()
+        wait_for(lambda: connections(machine) == 0, 'all to be given back')
+        wait_for(lambda: len(os.listdir(directory)) < before + 20, 'all descriptors to be closed')
+        ends(machine)
+
+
+# Sends such messages, or registers, again and again; the descriptor is one of a file in memory.
+AGAIN = '''
+import os, socket, sys, time
+place, body, uid = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])
+if uid:
+    os.setgroups([]); os.setgid(uid); os.setuid(uid)
+file = os.memfd_create("any")
+print("begins", flush=True)
+while True:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        try:
+            link.connect(place)
+            socket.send_fds(link, [body], [file])
+        except OSError:
+            pass
+    time.sleep(0.02)
+'''
+
+
+@contextlib.contextmanager
+def sending(machine, body, uid, *command):
+    with subprocess.Popen([*command, sys.executable, '-c', AGAIN, f'{machine.runtime}/socket', body,
+                           str(uid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          text=True) as sender:
+        try:
+            equal(sender.stdout.readline(), 'begins\n')
+            yield
+        finally:
+            sender.kill()
+
+
+def goes_on(machine, demo):
+    directory = f'/proc/{machine.daemon.pid}/fd'
+    before = len(os.listdir(directory))
+    until = time.monotonic() + 3 * SLOW
+    while time.monotonic() < until:
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+    demo.wait_ticks()
+    check(len(os.listdir(directory)) < before + 40, 'descriptors stay open')
+
+
+def test_root_of_a_container():
+    """Wrong messages of its programs do not count for the host's root."""
+    needs_cuda('the daemon receives in the same way for all vendors')
+    if not is_root():
+        raise Skip('several users are needed')
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--bytes', '4M', '--buffers', 2)
+        with sending(machine, MALFORMED, 0, 'unshare', '--pid', '--fork', '--kill-child'):
+            goes_on(machine, demo)
+            other = machine.ready_demo()
+            wait_for(lambda: other.pid in machine.pids(), 'it to be listed')
+            machine.wait_status(other.pid, 'registered', 'yes')
+        ends(machine)
+
+
+def test_refused_connections():
+    """A user's programs that are over the limit do not disturb the ones that came in time."""
+    needs_cuda('the daemon receives in the same way for all vendors')
+    if not is_root():
+        raise Skip('several users are needed')
+    with vmm.machine(options=',user_connections=1') as machine:
+        demo = vmm.demo(machine, '--bytes', '4M', '--buffers', 2, uid=NOBODY)
+        with sending(machine, REGISTERING, NOBODY):
+            goes_on(machine, demo)
+        wait_for(lambda: connections(machine) <= 1, 'all to be given back')
+        ends(machine)
 
 
 def lie(request, number):

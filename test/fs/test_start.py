@@ -348,7 +348,7 @@ def test_killed_as_it_starts():
 def become_ordinary_user():
     """In a mount namespace where everybody may open /dev/fuse."""
     private_mounts()
-    node = f'/dev/gpucrfs-test-{os.getpid()}'
+    node = f'/dev/gpucrfs-test-{harness.unique()}'
     if not os.access('/dev/fuse', os.R_OK):
         raise Skip('/dev/fuse cannot be opened')
     if not os.stat('/dev/fuse').st_mode & 0o002:

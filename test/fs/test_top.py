@@ -48,7 +48,9 @@ def test_verbs():
             screen.wait(shows(demo.pid, 'frozen'), 'a frozen process')
             screen.wait(lambda lines: '░' in lines[1], 'what is held')
             equal(machine.state(demo.pid), 'frozen')
-            screen.keys('fy')
+            screen.keys('f')
+            screen.wait(says(f'freeze {demo.pid}? y/n'), 'the question again')
+            screen.keys('y')
             screen.wait(says(f'freeze {demo.pid}: ok'), 'what is frozen already')
             screen.keys('ty')
             screen.wait(says(f'thaw {demo.pid}: ok'), 'the end of the thaw')
@@ -67,13 +69,14 @@ def test_a_refusal():
     """What is not accepted is told at once."""
     with vmm.machine() as machine:
         demo = vmm.demo(machine)
-        phase = machine.slow('freeze', 1000 * harness.SLOW)
+        phase = machine.hold('freeze')
         with top(machine) as screen:
             screen.wait(shows(demo.pid, 'running'), 'the process')
             writer = machine.writer(demo.pid, 'freeze')
             machine.wait_status(demo.pid, 'phase', phase)
             screen.keys('ty')
             screen.wait(says(f'thaw {demo.pid}: EBUSY: '), 'why not')
+            machine.let_go()
             screen.wait(shows(demo.pid, 'frozen'), 'its end')
             equal(writer.result(), 'ok')
             screen.popen.send_signal(signal.SIGTERM)

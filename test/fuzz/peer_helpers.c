@@ -615,7 +615,7 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 	return gcr_message_receive(socket, timeout_usec, wake_fd, ret_message);
 }
 
-void gcr_receiver_close(int socket)
+void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
 {
 	if (socket >= 0)
 		close(socket);

@@ -11,7 +11,7 @@ source=$(cd "$(dirname "$0")/../.." && pwd)
 name=$1
 shift
 clang=${CLANG:-clang}
-seconds=${GPUCR_TEST_FUZZ_SEC:-6}
+seconds=${GPUCR_TEST_FUZZ_SEC:-3}
 sanitizers=fuzzer,address,undefined
 
 directory=$(mktemp -d)

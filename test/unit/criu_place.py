@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import launcher
 
+harness.go_apart()  # before anybody asks for our pid
 TOOL = os.path.abspath(sys.argv[1])
 LAUNCH = f'{harness.BUILD}/backend/cuda/gpucr-launch'
 PIDNS = f'{harness.BUILD}/backend/cuda/gpucr-pidns'

@@ -39,7 +39,7 @@ __attribute__((constructor)) static void test_default_signals(void)
 #endif
 
 /* For functions that go through memory word by word, with nobody else there. */
-#define UNSEEN __attribute__((no_sanitize("thread")))
+#define UNSEEN __attribute__((no_sanitize("thread", "address")))
 
 #define SKIP(reason)                                      \
 	do {                                              \

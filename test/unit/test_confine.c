@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -136,6 +137,39 @@ static void as_look(void)
 	CHECK(ptrace(PTRACE_SEIZE, getppid(), NULL, NULL) < 0 && errno == EPERM);
 }
 
+/*
+ * Messages of users may take it over. It may look at a descriptor, and send it on, but reaches
+ * no other process, and changes no file's name, owner or mode.
+ */
+static void as_receive(void)
+{
+	int pair[2], status;
+
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+	check_rights(GCR_CONFINE_RECEIVE, 0);
+	CHECK(write(pair[0], "x", 1) == 1);
+	if (!HAS_FILTER)
+		return;
+	check_refused();
+	check_no_writev();
+	CHECK(socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0 && errno == EPERM);
+	CHECK(kill(getppid(), 0) < 0 && errno == EPERM);
+	CHECK(ptrace(PTRACE_SEIZE, getppid(), NULL, NULL) < 0 && errno == EPERM);
+	CHECK(syscall(SYS_process_vm_readv, getpid(), NULL, 0ul, NULL, 0ul, 0ul) < 0 &&
+	      errno == EPERM);
+	CHECK(syscall(SYS_pidfd_open, getppid(), 0) < 0 && errno == EPERM);
+	CHECK(syscall(SYS_pidfd_getfd, -1, 0, 0) < 0 && errno == EPERM);
+	CHECK(fork() < 0 && errno == EPERM);
+	CHECK(unlink("/nowhere/at-all") < 0 && errno == EPERM);
+	CHECK(rename("/nowhere/one", "/nowhere/other") < 0 && errno == EPERM);
+	CHECK(fchmod(status_fd, 0777) < 0 && errno == EPERM);
+	CHECK(fchown(status_fd, 0, 0) < 0 && errno == EPERM);
+	CHECK(syscall(SYS_mount, NULL, "/nowhere", NULL, 0ul, NULL) < 0 && errno == EPERM);
+	/* Without the filter: ECHILD. */
+	CHECK(waitpid(-1, &status, WNOHANG) < 0 && errno == EPERM);
+}
+
 static void as_drain(void)
 {
 	check_rights(GCR_CONFINE_DRAIN, 0);
@@ -175,6 +209,7 @@ int main(void)
 	in_child(as_control);
 	in_child(as_halt);
 	in_child(as_look);
+	in_child(as_receive);
 	in_child(as_drain);
 	if (geteuid() == 0)
 		in_child(as_user);

@@ -39,10 +39,15 @@ def test_leave(place):
     place.criu('dump', Place.real, f'pid={pid}', 'running')
     place.check_counts()
     place.criu('dump', Place.real, f'pid={pid}', 'stopped')
-    with open(f'/proc/{pid}/stat') as file:
-        check(file.read().rpartition(')')[2].split()[0] == 'T')
+    # It is let go with the signal pending, and stops as soon as it runs.
+    wait_for(lambda: state_of(pid) == 'T', 'it to be stopped')
     os.kill(pid, signal.SIGCONT)
     place.check_counts()
+
+
+def state_of(pid):
+    with open(f'/proc/{pid}/stat') as file:
+        return file.read().rpartition(')')[2].split()[0]
 
 
 def test_pipe(place):
@@ -165,7 +170,8 @@ def test_tree(place):
 def test_cgroup(place):
     """What is restored is in the cgroup that it is given; the old one is not made again."""
     mount = cgroup2_mount()
-    old, new = (f'{mount}/gpucr-test-{name}-{os.getpid()}' for name in ('old', 'new'))
+    own = harness.unique()
+    old, new = (f'{mount}/gpucr-test-{name}-{own}' for name in ('old', 'new'))
     pid = place.program('if os.fork() == 0:\n  while True: time.sleep(0.01)\n')
     child, = children(pid)
     place.pids.append(child)

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -476,6 +477,17 @@ static int count_mapping(const char *path, void *data)
 	return 0;
 }
 
+static long read_number(const char *path)
+{
+	char *text;
+	long number;
+
+	CHECK(gcr_file_read(path, &text, NULL) == 0);
+	number = strtol(text, NULL, 10);
+	free(text);
+	return number;
+}
+
 /* The real one says what we see for ourselves, large texts too. */
 static void with_real(const char *how)
 {
@@ -540,6 +552,39 @@ static void with_real(const char *how)
 	CHECK(gcr_looker_devices(NOBODYS_PID, &wanted, &devices, &start_ticks) == -ESRCH);
 	gcr_looker_stop();
 	CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+}
+
+/* A large program is no attacker: 60,000 mappings of files with long names can be looked through.
+ */
+static void with_many_mappings(const char *how)
+{
+	enum { COUNT = 60000, NAME_BYTES = 200 };
+	char path[PATH_MAX];
+	unsigned int mapped = 0;
+	size_t bytes;
+	char *text;
+	int fd;
+
+	if (read_number("/proc/sys/vm/max_map_count") < COUNT + 2000)
+		return;
+	snprintf(path, sizeof(path), "%s/%0*d", directory, NAME_BYTES, 0);
+	CHECK(mkdir(path, 0700) == 0);
+	snprintf(path, sizeof(path), "%s/%0*d/%0*d", directory, NAME_BYTES, 0, NAME_BYTES, 0);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	/* All begin at the file's start, so that the kernel makes no larger ones of them. */
+	for (int i = 0; i < COUNT; i++)
+		CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, open("/dev/zero", O_RDWR | O_CLOEXEC), 0) !=
+	      MAP_FAILED);
+	start_real();
+	CHECK(gcr_proc_read(getpid(), "maps", &text, &bytes) == 0 && bytes > 16 << 20);
+	free(text);
+	CHECK(gcr_proc_each_mapping(getpid(), count_mapping, &mapped) == 0 && mapped == 1);
+	gcr_looker_stop();
+	CHECK(unlink(path) == 0);
+	*strrchr(path, '/') = '\0';
+	CHECK(rmdir(path) == 0);
 }
 
 /* ---- the table ---- */
@@ -612,6 +657,7 @@ int main(int argc, char **argv)
 	CHECK(symlink(self, path) == 0);
 	check_table();
 	in_child(with_real, "the real one");
+	in_child(with_many_mappings, "many mappings");
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(broken); i++)
 		in_child(with_broken, broken[i]);
 	in_child(with_texts, "text");

@@ -185,7 +185,7 @@ def test_tree():
 def freezer():
     """A cgroup as that of a container, of whichever version is there."""
     for above in '/sys/fs/cgroup/freezer', '/sys/fs/cgroup':
-        path = f'{above}/gpucrfs-test-{os.getpid()}'
+        path = f'{above}/gpucrfs-test-{harness.unique()}'
         try:
             os.mkdir(path)
         except OSError:

@@ -3,6 +3,8 @@
  * Legacy CUDA IPC between programs with libgpucr-preload.so: it works on memory that can be handed
  * over as on the driver's own, and both sides know that they share.
  */
+#include <sys/resource.h>
+
 #include "test/unit/preload_program.h"
 
 #define BYTES (5 * MIB + 12)
@@ -421,6 +423,43 @@ static void import_fails(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static int64_t processor_usec(void)
+{
+	struct timespec now;
+
+	CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) == 0);
+	return now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* An exporter without descriptors, even by its hard limit: importers wait, at no cost. */
+static void no_descriptors(void)
+{
+	struct order order = {.verb = OPEN, .flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS};
+	const struct rlimit limit = {64, 64};
+	int fds[64], count = 0;
+	struct report report;
+	int64_t began_usec;
+
+	export_both();
+	importer_start(true);
+	CHECK(sharings_there() == 0);
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	while ((fds[count] = dup(importer_socket)) >= 0)
+		count++;
+	CHECK(count > 0 && errno == EMFILE);
+	order.handle = large_handle;
+	tell(&order);
+	began_usec = processor_usec();
+	usleep(500000);
+	CHECK(processor_usec() - began_usec < 250000);
+	CHECK(recv(importer_socket, &report, sizeof(report), MSG_DONTWAIT) < 0);
+	while (count > 0)
+		close(fds[--count]);
+	report = hear();
+	RESULT(report.result, CUDA_SUCCESS);
+	importer_end(QUIT);
+}
+
 static void *free_small(void *unused)
 {
 	use_device(0);
@@ -486,6 +525,7 @@ static const struct subject subjects[] = {
 	{.name = "access fails",
 	 .run = import_fails,
 	 .faults = "cuMemSetAccess nth=1 error=CUDA_ERROR_UNKNOWN"},
+	{.name = "no descriptors", .run = no_descriptors},
 	{.name = "address used again",
 	 .run = address_used_again,
 	 .faults = "cuMemFree nth=1 when=after delay_ms=500"},

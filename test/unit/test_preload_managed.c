@@ -367,7 +367,7 @@ static void run_places(void)
 {
 	worker_start();
 	use_device(0);
-	for (int cycle = 0; cycle < 24; cycle++) {
+	for (int cycle = 0; cycle < (TEST_SLOW > 1 ? 8 : 24); cycle++) {
 		for (unsigned i = random_number(12); i > 0; i--)
 			make(random_size());
 		for (unsigned i = random_number(6); i > 0 && allocations_count; i--)
@@ -967,6 +967,8 @@ static void run_faults(void)
 	static const char *const names[] = {"cuMemAllocManaged", "cuMemFree", "cuMemcpyDtoH",
 					    "cuMemcpyHtoD", "cuCtxSetCurrent"};
 	static const int errors[] = {2, 999};
+	/* With a sanitizer, which takes long, in one of the two ways. */
+	const size_t step = TEST_SLOW > 1 ? 2 : 1;
 
 	use_device(0);
 	make(33 * MIB);
@@ -975,7 +977,7 @@ static void run_faults(void)
 	make(2 * MIB);
 	make(5000);
 	drop(0);
-	for (size_t i = 0; i < 2 * GCR_ARRAY_SIZE(names); i++) {
+	for (size_t i = 0; i < 2 * GCR_ARRAY_SIZE(names); i += step) {
 		const char *name = names[i / 2];
 		unsigned failed = 1;
 

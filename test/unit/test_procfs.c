@@ -67,13 +67,17 @@ static void test_status(void)
 
 	CHECK(kill(child.pid, SIGUSR1) == 0);
 	CHECK(gcr_proc_status(child.pid, &status) == 0);
-	CHECK(status.thread_group == child.pid);
+	CHECK(status.thread_group == child.pid && strchr("RS", status.state));
 	CHECK(status.effective_uid == geteuid());
 	CHECK(status.ns_pids_count == 1 && status.ns_pids[0] == child.pid);
 	CHECK(status.signals_pending & 1u << (SIGUSR1 - 1));
 	CHECK(!(status.signals_pending & 1u << (SIGTERM - 1)));
 	CHECK(status.signals_blocked & 1u << (SIGTERM - 1));
 	CHECK(status.rss_anon_bytes > 0 && status.rss_anon_bytes % 1024 == 0);
+	CHECK(kill(child.pid, SIGSTOP) == 0);
+	CHECK(waitpid(child.pid, NULL, WUNTRACED) == child.pid);
+	CHECK(gcr_proc_status(child.pid, &status) == 0 && status.state == 'T');
+	CHECK(kill(child.pid, SIGCONT) == 0);
 	end_child(child);
 	CHECK(gcr_proc_status(child.pid, &status) == -ESRCH);
 }

@@ -112,6 +112,31 @@ static void test_limits(void)
 }
 
 /* Amounts near the end of what a number can be do not go around. */
+/* No user has too many, and still all of them leave some dumps to root. */
+static void test_together(void)
+{
+	struct gcr_quota_charge charges[GCR_QUOTA_ALL_DUMPS] = {{0}};
+	struct gcr_quota_charge charge = {0};
+	struct gcr_error error = {0};
+	struct gcr_quota *quota = make();
+
+	for (size_t i = 0; i < GCR_QUOTA_ALL_DUMPS; i++)
+		CHECK(gcr_quota_take(quota, GCR_QUOTA_DUMPS, 700000 + (uid_t)i, 1, &charges[i],
+				     &error) == 0);
+	CHECK(gcr_quota_take(quota, GCR_QUOTA_DUMPS, 4001, 1, &charge, &error) == -EAGAIN);
+	CHECK(strstr(error.words, "all users together have 192 dumps under way"));
+	CHECK(gcr_quota_take(quota, GCR_QUOTA_DUMPS, GCR_QUOTA_OTHER_ROOT, 1, &charge, &error) ==
+	      -EAGAIN);
+	CHECK(gcr_quota_take(quota, GCR_QUOTA_DUMPS, 0, 1, &charge, &error) == 0);
+	gcr_quota_release(&charge);
+	gcr_quota_release(&charges[7]);
+	CHECK(gcr_quota_take(quota, GCR_QUOTA_DUMPS, 4001, 1, &charge, &error) == 0);
+	gcr_quota_release(&charge);
+	for (size_t i = 0; i < GCR_QUOTA_ALL_DUMPS; i++)
+		gcr_quota_release(&charges[i]);
+	gcr_quota_destroy(quota);
+}
+
 static void test_large(void)
 {
 	struct gcr_quota *quota = make();
@@ -396,6 +421,7 @@ int main(void)
 	snprintf(subuids, sizeof(subuids), "%s/subuid", directory);
 	snprintf(users, sizeof(users), "%s/passwd", directory);
 	test_limits();
+	test_together();
 	test_large();
 	test_clamp();
 	test_root();

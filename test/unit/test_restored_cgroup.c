@@ -15,6 +15,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
@@ -133,6 +134,30 @@ static void test_life(void)
 	free(second);
 }
 
+/* One that a daemon left which died at once is too young for the next one's sweep, and goes later.
+ */
+static void test_left_over(void)
+{
+	const struct timespec old[2] = {{.tv_sec = time(NULL) - 120}, {.tv_sec = time(NULL) - 120}};
+	struct gcr_error error = {};
+	char *left, *directory;
+	char other[80];
+	int procs_fd;
+
+	CHECK(gcr_restored_cgroup_make(name, &left, &procs_fd, &error) == 0);
+	close(procs_fd);
+	gcr_restored_cgroup_sweep();
+	CHECK(exists(left));
+	CHECK(utimensat(AT_FDCWD, left, old, 0) == 0);
+	snprintf(other, sizeof(other), "%s-other", name);
+	CHECK(gcr_restored_cgroup_make(other, &directory, &procs_fd, &error) == 0);
+	CHECK(!exists(left));
+	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	close(procs_fd);
+	free(directory);
+	free(left);
+}
+
 /* All that is in it ends, also what a process there has started; and then it is empty. */
 static void test_kill(void)
 {
@@ -243,6 +268,7 @@ int main(void)
 	free(directory);
 	check_refused(read_only, -EROFS, "Read-only");
 	test_life();
+	test_left_over();
 	test_kill();
 	test_names();
 	return 0;

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,7 +22,8 @@
 #include "test/unit/test.h"
 
 /* Far beyond what a pass takes, for a machine under load. */
-#define PATIENCE_SEC 20
+#define PATIENCE_SEC  20
+#define PATIENCE_USEC (PATIENCE_SEC * GCR_USEC_PER_SEC)
 
 static char directory[] = "/tmp/gcr-scan-XXXXXX";
 static char device[64];
@@ -34,7 +36,7 @@ struct watcher {
 	size_t count;
 	unsigned int passes;
 	atomic_int inside;
-	pid_t ignored;
+	_Atomic pid_t ignored;
 };
 
 static void pass(const struct gcr_scan_holder *holders, size_t count, void *data)
@@ -202,25 +204,25 @@ static void test_now(void)
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
 	struct gcr_scan_holder holder = {0};
 
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(!holds(&watcher, child.pid));
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
 	tell(child, 'o');
 	CHECK(gcr_scan_probe(scan, child.pid, &holder) == 1);
 	CHECK(gcr_proc_stat(child.pid, &stat) == 0 && stat.start_ticks == holder.start_ticks);
 	CHECK(holder.pid == child.pid && holder.devices == 1);
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
 	CHECK(watcher.holders[0].start_ticks == holder.start_ticks);
 
 	tell(other, 'o');
 	watcher.ignored = other.pid;
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(holds(&watcher, child.pid) && !holds(&watcher, other.pid));
 	CHECK(gcr_scan_probe(scan, other.pid, NULL) == 0);
 
 	tell(child, 'c');
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	CHECK(!holds(&watcher, child.pid));
 	end_child(child);
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == -ESRCH);
@@ -234,7 +236,7 @@ static void test_watch(void)
 	struct watcher watcher;
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
 
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	tell(child, 'o');
 	wait_until(&watcher, child.pid, true);
 	tell(child, 'c');
@@ -254,7 +256,7 @@ static void test_replaced(void)
 
 	CHECK(unlink(device) == 0);
 	scan = start(&watcher, (uid_t)-1);
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	for (int round = 0; round < 2; round++) {
 		make_device();
 		tell(child, 'o');
@@ -277,7 +279,7 @@ static void test_storm(void)
 	unsigned int before;
 	unsigned int made;
 
-	CHECK(gcr_scan_now(scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 	before = passes(&watcher);
 	end_usec = gcr_clock_usec() + GCR_USEC_PER_SEC;
 	while (gcr_clock_usec() < end_usec) {
@@ -296,7 +298,7 @@ static void test_storm(void)
 static void *scan_often(void *data)
 {
 	for (int i = 0; i < 50; i++)
-		CHECK(gcr_scan_now(data) == 0);
+		CHECK(gcr_scan_now(data, PATIENCE_USEC) == 0);
 	return NULL;
 }
 
@@ -313,10 +315,10 @@ static void test_sharing(void)
 	/* what was true before the call is always seen, whoever makes the pass */
 	for (int i = 0; i < 20; i++) {
 		tell(child, 'o');
-		CHECK(gcr_scan_now(scan) == 0);
+		CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 		CHECK(holds(&watcher, child.pid));
 		tell(child, 'c');
-		CHECK(gcr_scan_now(scan) == 0);
+		CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
 		CHECK(!holds(&watcher, child.pid));
 	}
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
@@ -334,10 +336,10 @@ static void test_user(void)
 
 	tell(child, 'o');
 	scan = start(&watcher, geteuid());
-	CHECK(gcr_scan_now(scan) == 0 && holds(&watcher, child.pid));
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0 && holds(&watcher, child.pid));
 	gcr_scan_destroy(scan);
 	scan = start(&watcher, geteuid() + 1);
-	CHECK(gcr_scan_now(scan) == 0 && !holds(&watcher, child.pid));
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0 && !holds(&watcher, child.pid));
 	CHECK(gcr_scan_probe(scan, child.pid, NULL) == 0);
 	gcr_scan_destroy(scan);
 	end_child(child);
@@ -441,6 +443,103 @@ static void test_two_devices(void)
 	CHECK(!unlink(render) && !unlink(card) && !rmdir(folder) && !unlink(kfd));
 }
 
+#define SLOW_COUNT 20
+#define SLOW_OWNER 1001
+#define SLOW_USEC  (120 * 1000)
+
+static struct child slow[SLOW_COUNT];
+
+static bool is_slow(pid_t pid)
+{
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		if (slow[i].pid == pid)
+			return true;
+	return false;
+}
+
+static uid_t owner_of(pid_t pid)
+{
+	return is_slow(pid) ? SLOW_OWNER : SLOW_OWNER + 1;
+}
+
+static int look_slowly(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
+		       uint64_t *ret_start_ticks)
+{
+	if (is_slow(pid))
+		usleep(SLOW_USEC);
+	return gcr_scan_look(pid, wanted, ret_devices, ret_start_ticks);
+}
+
+static bool all_slow(struct watcher *watcher, bool held)
+{
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		if (holds(watcher, slow[i].pid) != held)
+			return false;
+	return true;
+}
+
+/* Passes until all of one owner's are known, each no longer than his share and what others need. */
+static void await_all_slow(struct gcr_scan *scan, struct watcher *watcher, struct child other,
+			   bool held)
+{
+	int64_t end_usec = gcr_clock_usec() + PATIENCE_USEC;
+
+	while (!all_slow(watcher, held)) {
+		int64_t began_usec = gcr_clock_usec();
+
+		CHECK(began_usec < end_usec);
+		CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
+		CHECK(gcr_clock_usec() - began_usec < SLOW_COUNT * SLOW_USEC);
+		CHECK(gcr_scan_put_off(scan) > 0);
+		CHECK(holds(watcher, other.pid));
+		usleep(20000);
+	}
+}
+
+/* One owner has a share of a pass; the rest of his are seen later, and do not flicker. */
+static void test_shares(void)
+{
+	struct gcr_scan_config config = {
+		.devices = {{.path = device}},
+		.only_uid = (uid_t)-1,
+		.look = look_slowly,
+		.owner_of = owner_of,
+		.pass = pass,
+	};
+	struct child other = start_child();
+	struct watcher watcher = {.lock = PTHREAD_MUTEX_INITIALIZER,
+				  .change = PTHREAD_COND_INITIALIZER};
+	struct gcr_scan *scan;
+	size_t unknown_count = 0;
+	pid_t *unknown = NULL;
+
+	for (size_t i = 0; i < SLOW_COUNT; i++) {
+		slow[i] = start_child();
+		tell(slow[i], 'o');
+	}
+	tell(other, 'o');
+	config.data = &watcher;
+	CHECK(gcr_scan_create(&config, &scan) == 0);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0);
+	CHECK(holds(&watcher, other.pid) && !all_slow(&watcher, true));
+	CHECK(gcr_scan_unknown(scan, &unknown, &unknown_count) == 0 && unknown_count > 0);
+	for (size_t i = 0; i < unknown_count; i++)
+		CHECK(is_slow(unknown[i]));
+	free(unknown);
+	/* A deadline that is too short for a pass. */
+	CHECK(gcr_scan_now(scan, 1000) == -ETIMEDOUT);
+	await_all_slow(scan, &watcher, other, true);
+	CHECK(gcr_scan_now(scan, PATIENCE_USEC) == 0 && all_slow(&watcher, true));
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		tell(slow[i], 'c');
+	await_all_slow(scan, &watcher, other, false);
+	gcr_scan_destroy(scan);
+	for (size_t i = 0; i < SLOW_COUNT; i++)
+		end_child(slow[i]);
+	end_child(other);
+	memset(slow, 0, sizeof(slow));
+}
+
 static void test_create(void)
 {
 	struct gcr_scan_config config = {.devices = {{.path = "relative"}}, .pass = pass};
@@ -465,6 +564,7 @@ int main(void)
 	test_replaced();
 	test_storm();
 	test_sharing();
+	test_shares();
 	test_user();
 	test_thread();
 	test_two_devices();

@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 
 #include "fs/digest_buffer.h"
+#include "fs/quota.h"
 #include "test/unit/pack.h"
 
 #define THREADS 4
@@ -215,6 +216,42 @@ static void test_claims(void)
 	daemon_.options.keep_bytes = 0;
 }
 
+/* All processes whose numbers are below 10 are of containers. */
+static uid_t count_as(pid_t pid, uid_t uid)
+{
+	return uid ? uid : pid < 10 ? GCR_QUOTA_OTHER_ROOT : 0;
+}
+
+/* Root of a container has root's id, and no more of the store than a user; root has all. */
+static void test_root_of_container(void)
+{
+	const struct gcr_quota_limits limits = {.most = {[GCR_QUOTA_STORE] = 20 * MIB}};
+	_cleanup_free_ struct gcr_quota_held *held = NULL;
+	struct gcr_snapshot *snapshot, *roots;
+	struct gcr_error error = {0};
+	uint64_t missing;
+	size_t count;
+
+	if (geteuid())
+		return;
+	CHECK(!gcr_quota_create(&limits, "/nowhere/subuid", 0, &daemon_.quota));
+	start(64 * MIB, 0);
+	gcr_store_count_by(store, count_as);
+	CHECK(!try_create(1, 16 * MIB, &snapshot, &error));
+	CHECK(!try_create(10, 24 * MIB, &roots, &error));
+	CHECK(!gcr_store_users(store, &held, &count) && count == 1);
+	CHECK(held[0].uid == GCR_QUOTA_OTHER_ROOT && held[0].bytes >= 16 * MIB);
+	CHECK(gcr_store_claim(store, 2, 77, GCR_QUOTA_OTHER_ROOT, 8 * MIB, &missing, &error) ==
+	      -EDQUOT);
+	CHECK(strstr(error.words, "user container-root has "));
+	CHECK(!gcr_store_claim(store, 11, 77, 0, 8 * MIB, &missing, &error));
+	gcr_store_end_claim(store, 11, 77);
+	gcr_snapshot_discard(roots);
+	gcr_snapshot_discard(snapshot);
+	stop();
+	gcr_quota_destroy(TAKE_PTR(daemon_.quota));
+}
+
 static void tests(void)
 {
 	cost = gcr_store_piece_cost(0);
@@ -222,6 +259,7 @@ static void tests(void)
 	test_full_store();
 	test_used_up();
 	test_claims();
+	test_root_of_container();
 }
 
 static void be_killed(void)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: MIT
+"""Processes that let themselves be looked at, and take long: a user has many that share a table of
+thousands of descriptors. Others' listings do not wait for them (test/fs/crowd.c)."""
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vendor
+from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
+                     wait_for)
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
+from sharer import BLOCK, PROGRAM, Sharer
+from test_looker import Held
+
+OTHER = NOBODY - 1
+DESCRIPTORS = 15000
+LISTING_SEC = 1.5 * SLOW  # a listing waits 1 s at most for a pass
+
+
+class Crowd:
+    """Such processes; with @holders each has the device open, behind all other descriptors."""
+
+    def __init__(self, machine, count, holders=False, uid=NOBODY, descriptors=DESCRIPTORS,
+                 mapped=None):
+        needs_cuda('the processes have the device of CUDA mapped')
+        if not is_root():
+            raise Skip('several users are needed')
+        device = f'{machine.simulator}/nvidia-uvm'
+        with open(device, 'a', encoding='utf-8'):
+            os.chmod(device, 0o666)
+        machine.others.append(self)
+        self.popen = subprocess.Popen([f'{BUILD}/test/fs/crowd', device, str(uid), str(count),
+                                       str(descriptors), 'last' if holders else 'none',
+                                       *([mapped] if mapped else [])],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pids = {int(pid) for pid in self.popen.stdout.readline().split()}
+        equal(len(self.pids), count)
+
+    def finish(self):
+        self.popen.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(20)
+        self.popen.kill()
+        self.popen.wait()
+        self.popen.stdout.close()
+
+
+def listing(machine):
+    """The pids, and how long the listing took."""
+    began = time.monotonic()
+    pids = machine.pids()
+    return pids, time.monotonic() - began
+
+
+def as_user(uid, command):
+    """What a command prints that runs as this user, and how long it took."""
+    began = time.monotonic()
+    result = subprocess.run(command, user=uid, group=uid, extra_groups=[], check=True, text=True,
+                            stdout=subprocess.PIPE)
+    return result.stdout, time.monotonic() - began
+
+
+def is_within(what, took_sec):
+    print(f'{what}: {took_sec:.2f} s', file=sys.stderr)
+    check(took_sec < LISTING_SEC, f'{what} takes {took_sec:.2f} s, more than {LISTING_SEC} s')
+
+
+def others_go_on(machine, demo):
+    """Listings and status, of root and of another user; a new process is seen by its own pass."""
+    for _ in range(3):
+        pids, took_sec = listing(machine)
+        is_within('ls', took_sec)
+        check(demo.pid in pids, 'the other process is not listed')
+        began = time.monotonic()
+        equal(machine.state(demo.pid), 'running')
+        machine.read('status')
+        is_within('status', time.monotonic() - began)
+    text, took_sec = as_user(OTHER, ['ls', machine.mountpoint])
+    is_within('ls of another user', took_sec)
+    check(str(demo.pid) in text.split(), text)
+    new = machine.ready_demo(uid=OTHER)
+    pids, took_sec = listing(machine)
+    is_within('ls', took_sec)
+    check(new.pid in pids, 'a new process of another user is not listed at once')
+    new.end()
+
+
+def test_many_that_share_descriptors():
+    """None of them uses a GPU."""
+    with Machine() as machine:
+        demo = machine.ready_demo(uid=OTHER)
+        crowd = Crowd(machine, 20)
+        others_go_on(machine, demo)
+        check(int(machine.status_of_all()['looks_put_off']) > 0, 'none is put off')
+        check(not crowd.pids & set(machine.pids()), 'they are no GPU processes')
+        check(machine.daemon.poll() is None, 'the daemon has ended')
+
+
+def test_they_are_found_in_the_end():
+    """All of them use one: each is looked at, if later, and listed; and so is that they end."""
+    with Machine() as machine:
+        demo = machine.ready_demo(uid=OTHER)
+        crowd = Crowd(machine, 20, holders=True)
+        others_go_on(machine, demo)
+        wait_for(lambda: crowd.pids <= set(machine.pids()), 'all of them to be listed')
+        # They stay so, though passes put them off.
+        for _ in range(5):
+            pids, took_sec = listing(machine)
+            is_within('ls', took_sec)
+            check(crowd.pids <= set(pids), 'one that was put off is forgotten')
+        crowd.finish()
+        wait_for(lambda: not crowd.pids & set(machine.pids()), 'their ends to be seen')
+        wait_for(lambda: machine.status_of_all()['looks_put_off'] == '0', 'none to be put off')
+
+
+def test_subordinate_ids():
+    """A user has one share with all his ids."""
+    if not is_root():
+        raise Skip('several users are needed')
+    with Machine(start=False) as machine:
+        table = f'{machine.directory}/subuids'
+        with open(table, 'w', encoding='utf-8') as file:
+            file.write(f'{NOBODY}:700000:65536\n')
+        machine.options += f',user_subuids={table}'
+        machine.start()
+        demo = machine.ready_demo(uid=OTHER)
+        for i in range(10):
+            Crowd(machine, 4, uid=700000 + i)
+        others_go_on(machine, demo)
+        took_sec = min(listing(machine)[1] for _ in range(5))
+        # The share of one owner, not that of ten (fs/scan_pass.c).
+        check(took_sec < 0.6 * SLOW, f'ls takes {took_sec:.2f} s')
+
+
+def test_requests_of_one_user():
+    """He lists, and looks for processes that are below others, in many threads: others' requests
+    find a thread that serves them."""
+    with Machine() as machine:
+        demo = machine.ready_demo(uid=OTHER)
+        crowd = Crowd(machine, 40)
+        ends = threading.Event()
+
+        def bother(command):
+            while not ends.is_set():
+                subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], check=False,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        commands = [['ls', machine.mountpoint]] * 20 + \
+            [['ls', machine.path(crowd.popen.pid)]] * 20
+        threads = [threading.Thread(target=bother, args=(command,)) for command in commands]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(10):
+                began = time.monotonic()
+                equal(machine.state(demo.pid), 'running')
+                took_sec = time.monotonic() - began
+                print(f'status: {took_sec:.2f} s', file=sys.stderr)
+                check(took_sec < 3 * SLOW, f'status of one takes {took_sec:.2f} s')
+        finally:
+            ends.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_a_launcher_of_many():
+    """A look for GPU processes below a process ends in time, and does not say that there are none
+    where it has not seen all."""
+    with Machine() as machine:
+        crowd = Crowd(machine, 40)
+        began = time.monotonic()
+        try:
+            os.stat(machine.path(crowd.popen.pid))
+            result = 'ok'
+        except OSError as error:
+            result = os.strerror(error.errno)
+        took_sec = time.monotonic() - began
+        check(took_sec < 3 * SLOW, f'the look takes {took_sec:.2f} s')
+        equal(result, 'Connection timed out')
+
+
+def rank(machine, uid):
+    """A program without the preload library, of a tree of its own, that has NCCL's file mapped."""
+    file = f'{machine.directory}/libnccl.so.2'
+    with open(file, 'wb') as library:
+        library.write(bytes(4096))
+    sharer = Sharer(machine, preloaded=False, uid=uid,
+                    command=['sh', '-c', '"$@" & wait', 'sh', *vendor.RUN, PROGRAM])
+    sharer.must(f'alloc {BLOCK} 1')
+    sharer.must(f'map {file}')
+    wait_for(lambda: sharer.pid in machine.pids(), 'it to be listed')
+    return sharer, file
+
+
+def test_sharing_that_is_not_seen():
+    """What passes have put off is not taken for what does not share GPU memory."""
+    with Machine() as machine:
+        sharer, file = rank(machine, OTHER)
+        crowd = Crowd(machine, 10, uid=OTHER, mapped=file)
+        # They are looked at alone, and use none.
+        machine.must(sharer.pid, 'freeze')
+        machine.must(sharer.pid, 'thaw')
+        crowd.finish()
+        crowd = Crowd(machine, 10, uid=OTHER, mapped=file, holders=True)
+        equal(machine.write(sharer.pid, 'freeze'), 'EOPNOTSUPP')
+        words = machine.error(sharer.pid)
+        check(any(f'process {pid} ' in words for pid in crowd.pids | {crowd.popen.pid}), words)
+        crowd.finish()
+        # Another user's count for nothing, however many are put off.
+        Crowd(machine, 10, mapped=file, holders=True)
+        machine.must(sharer.pid, 'freeze')
+        machine.must(sharer.pid, 'thaw')
+
+
+def test_sharing_that_cannot_be_looked_for():
+    """A process of the same user is silent, and was never seen: it may be the other one."""
+    with Machine() as machine:
+        sharer, file = rank(machine, OTHER)
+        held = Held(machine, 'exec', uid=OTHER, known=False, device=f'{file}-other')
+        result = machine.write(sharer.pid, 'freeze')
+        words = machine.error(sharer.pid)
+        equal(result, 'ETIMEDOUT', words)
+        check(f'process {held.pid}, ' in words and 'unseen' in words, words)
+        check(held.pid not in machine.pids(), 'it was seen')
+        equal(machine.state(sharer.pid), 'running')
+        machine.must(sharer.pid, 'freeze unseen')
+        machine.must(sharer.pid, 'thaw')
+
+
+if __name__ == '__main__':
+    harness.main(globals())
