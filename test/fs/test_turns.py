@@ -170,7 +170,7 @@ def test_others_are_answered():
 def test_all_are_done():
     """Of requests that have waited, each has its own bytes and its own answer."""
     several_users()
-    with Machine(options=f',store_size={600 * MIB}') as machine:
+    with Machine(options=f',store_size={1200 * MIB}') as machine:
         def work(ready):
             directory = make_place(machine, 'many')
             make_passed(f'{directory}/file', 128 * MIB)
