@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/credentials.h"
 #include "fs/quota.h"
 #include "fs/watchdog.h"
 #include "lib/cleanup.h"
@@ -239,7 +240,10 @@ static bool is_below(fuse_ino_t node)
 	       kind == GCR_NODE_PLACE_SNAPSHOT;
 }
 
-/* Of an open file it is who has opened it: others act for him. */
+/*
+ * Of an open file it is who has opened it: others act for him. Of names all that are uid 0 are
+ * root: such requests are short.
+ */
 static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 {
 	return info && info->fh ? session->opener(info) : fuse_req_ctx(request)->uid;
@@ -298,16 +302,19 @@ static void run_setattr(struct job *job)
 static void turn_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, int valid,
 			 struct fuse_file_info *info)
 {
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
 	struct job job = {.run = run_setattr,
 			  .request = request,
 			  .node = node,
 			  .stat = *stat,
 			  .flags = valid};
 
-	if (is_below(node))
-		submit_with(&job, info);
-	else
+	if (!is_below(node))
 		real->setattr(request, node, stat, valid, info);
+	else if (!info && valid & FUSE_SET_ATTR_SIZE)
+		submit(&job, gcr_credentials_counted(caller->pid, caller->uid));
+	else
+		submit_with(&job, info);
 }
 
 static void run_mkdir(struct job *job)

@@ -212,6 +212,8 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 		result = gcr_vmm_verify_managed(vmm, error);
 	}
 	if (!result)
+		result = gcr_vmm_end_transit(vmm, error);
+	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
 	vmm->is_verified = !result && !drive->task->command->unverified;
 	gcr_vmm_let_workers_go(vmm);
@@ -225,9 +227,6 @@ static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 	int result;
 
 	gcr_drive_set_phase(&vmm->drive, "map");
-	result = gcr_vmm_end_transit(vmm, error);
-	if (result < 0)
-		return result;
 	vmm->has_given_files = vmm->count > vmm->device_count;
 	result = gcr_vmm_send_files(vmm, error);
 	if (!result)
