@@ -320,7 +320,8 @@ def test_listing_of_very_many():
         os.write(going, b'.')
         child.wait()
         more = memory(machine, 'VmHWM') - before
-        check(more < 16 * MIB, f'{more >> 20} MiB')
+        # A sanitizer has much of its own.
+        check(more < (16 if SLOW == 1 else 40) * MIB, f'{more >> 20} MiB')
         os.close(go)
         os.close(going)
 
