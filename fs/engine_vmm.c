@@ -83,6 +83,7 @@ void gcr_vmm_finish(struct gcr_vmm *vmm)
 			close(vmm->handles[i]);
 	free(vmm->handles);
 	gcr_digest_buffer_destroy(vmm->digests);
+	gcr_vmm_drop_transit(vmm);
 	gcr_link_put(TAKE_PTR(vmm->link));
 	let_go_of_snapshot(vmm);
 	free(vmm->own_extents);
@@ -135,9 +136,13 @@ static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (vmm->phase == GCR_PRELOAD_GATED && vmm->count > vmm->device_count)
 		gcr_vmm_ask(vmm, GCR_MESSAGE_TAKE_BACK, &unused);
 	if (vmm->phase == GCR_PRELOAD_HANDED || vmm->phase == GCR_PRELOAD_HELD) {
-		/* Most likely it has them still; it says itself if one is missing. */
-		if (vmm->count > vmm->device_count && vmm->snapshot)
-			gcr_vmm_send_files(vmm, &unused);
+		/*
+		 * Most likely it has them still; it says itself if one is missing. Those that an
+		 * earlier daemon gave it are the only ones.
+		 */
+		if (!vmm->transit && vmm->snapshot && !gcr_transit_is_apart(vmm->snapshot))
+			gcr_vmm_make_transit(vmm, GCR_TRANSIT_OUT, &unused);
+		gcr_vmm_send_files(vmm, &unused);
 		result = gcr_vmm_insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
 	}
 	/* Also if it is running: a gate that was closed in vain stays closed. */
@@ -158,12 +163,15 @@ int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state 
 		result = gcr_drive_to_running(&vmm->drive, ret_state, error);
 	/* The library may never answer: others get their turn at the GPU. */
 	gcr_drive_leave(&vmm->drive);
+	if (vmm->transit)
+		gcr_transit_stop(vmm->transit);
 	if (!result)
 		result = memory_to_running(vmm, error);
 	if (result < 0) {
 		*ret_state = GCR_STATE_FAILED;
 		return result;
 	}
+	vmm->needs_transit = false;
 	*ret_state = GCR_STATE_RUNNING;
 	gcr_drive_remove_record(&vmm->drive);
 	if (vmm->snapshot)

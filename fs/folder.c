@@ -297,7 +297,7 @@ int gcr_folder_open_item(struct gcr_folder *folder, uint32_t item, int flags)
 	return result < 0 ? result : gcr_beneath_open_path(folder->root_fd, path, flags);
 }
 
-static int open_directory(struct gcr_folder *folder, uint32_t item)
+int gcr_folder_open_directory(struct gcr_folder *folder, uint32_t item)
 {
 	return gcr_folder_open_item(folder, item, O_PATH | O_DIRECTORY);
 }
@@ -329,7 +329,7 @@ int gcr_folder_make_entry(struct gcr_folder *folder, uint32_t parent, const char
 static int lookup_locked(struct gcr_folder *folder, uint32_t parent, const char *name,
 			 struct gcr_folder_entry *ret_entry)
 {
-	_cleanup_close_ int parent_fd = open_directory(folder, parent);
+	_cleanup_close_ int parent_fd = gcr_folder_open_directory(folder, parent);
 	_cleanup_close_ int fd = -1;
 
 	if (parent_fd < 0)
@@ -392,7 +392,7 @@ int gcr_folder_give(const struct gcr_folder *folder, int parent_fd, int fd, mode
 static int mkdir_locked(struct gcr_folder *folder, uint32_t parent, const char *name, mode_t mode,
 			uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry)
 {
-	_cleanup_close_ int parent_fd = open_directory(folder, parent);
+	_cleanup_close_ int parent_fd = gcr_folder_open_directory(folder, parent);
 	_cleanup_close_ int fd = -1;
 	char path[PATH_MAX];
 	struct stat stat;
@@ -430,216 +430,11 @@ int gcr_folder_mkdir(struct gcr_folder *folder, uint32_t parent, const char *nam
 	result = gcr_folder_add_entry(folder, uid);
 	if (!result) {
 		result = mkdir_locked(folder, parent, name, mode, uid, gid, ret_entry);
+		folder->directories_made += !result;
 		if (result < 0)
 			gcr_folder_remove_entry(folder);
 	}
 	pthread_mutex_unlock(&folder->lock);
-	return result;
-}
-
-/* A file whose name goes; what it has taken goes when nobody has it open any more. */
-struct removal {
-	int fd; /* so that its pages are not freed with the lock held; -1: nothing has that name */
-	struct stat stat;
-	uint32_t item;
-	struct gcr_folder_packed *packed; /* of one that is not open */
-};
-
-static void removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
-			 int parent_fd, const char *name)
-{
-	removal->item = gcr_folder_item_find(folder, parent, name);
-	removal->fd = openat(parent_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (removal->fd >= 0 && fstat(removal->fd, &removal->stat) < 0)
-		close(TAKE_FD(removal->fd));
-}
-
-/* It has been done. Lock: folder. */
-static void removal_done(struct gcr_folder *folder, struct removal *removal)
-{
-	struct gcr_folder_inode *inode;
-
-	if (removal->item != GCR_FOLDER_NONE)
-		gcr_folder_item_remove(folder, removal->item);
-	if (removal->fd >= 0)
-		gcr_folder_remove_entry(folder);
-	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
-		return;
-	inode = gcr_folder_inode_find(folder, removal->stat.st_ino);
-	if (inode) {
-		inode->is_unlinked = true;
-		return;
-	}
-	gcr_folder_forget_passed(folder, removal->stat.st_ino);
-	removal->packed = gcr_folder_packed_take(folder, removal->stat.st_ino);
-	folder->changes++; /* until removal_finish() */
-}
-
-/* After removal_done(), without the lock. */
-static void removal_finish(struct gcr_folder *folder, struct removal *removal, bool was_open)
-{
-	uint64_t bytes =
-		(uint64_t)removal->stat.st_blocks * 512 + gcr_folder_packed_bytes(removal->packed);
-
-	if (removal->fd < 0)
-		return;
-	close(TAKE_FD(removal->fd));
-	if (was_open || !S_ISREG(removal->stat.st_mode))
-		return;
-	gcr_folder_packed_discard(folder, TAKE_PTR(removal->packed));
-	if (folder->room) {
-		gcr_room_settle(folder->room, 0, bytes, 0);
-		gcr_room_trim(folder->room);
-	}
-	gcr_folder_end_change(folder);
-}
-
-/* Lock: folder. */
-static bool is_open(struct gcr_folder *folder, const struct removal *removal)
-{
-	return removal->fd >= 0 && gcr_folder_inode_find(folder, removal->stat.st_ino);
-}
-
-int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *name,
-		      bool is_directory)
-{
-	struct removal removal = {.fd = -1};
-	bool was_open = false;
-	int parent_fd;
-	int result = gcr_folder_lock_names(folder);
-
-	if (result < 0)
-		return result;
-	parent_fd = open_directory(folder, parent);
-	result = parent_fd < 0 ? parent_fd : 0;
-	if (!result) {
-		removal_init(folder, &removal, parent, parent_fd, name);
-		was_open = is_open(folder, &removal);
-		if (unlinkat(parent_fd, name, is_directory ? AT_REMOVEDIR : 0) < 0)
-			result = -errno;
-		close(parent_fd);
-	}
-	if (!result)
-		removal_done(folder, &removal);
-	pthread_mutex_unlock(&folder->lock);
-	if (!result)
-		removal_finish(folder, &removal, was_open);
-	else if (removal.fd >= 0)
-		close(removal.fd);
-	return result;
-}
-
-/*
- * How many levels of directories there are below and with this one; at most @max. 0: it is none.
- * -errno: nobody can tell, as with a directory that we may not read.
- */
-static int height_of(int parent_fd, const char *name, int max)
-{
-	_cleanup_close_ int fd = max ? gcr_beneath_open(parent_fd, name, O_RDONLY | O_DIRECTORY)
-				     : -ENOENT;
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-	const struct dirent *entry;
-	int most = 0;
-
-	if (!dir && fd >= 0)
-		return -errno;
-	if (!dir)
-		return fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP ? 0 : fd;
-	TAKE_FD(fd);
-	while ((entry = readdir(dir)) && most < max - 1) {
-		int height;
-
-		if (entry->d_type != DT_DIR || !strcmp(entry->d_name, ".") ||
-		    !strcmp(entry->d_name, ".."))
-			continue;
-		height = height_of(dirfd(dir), entry->d_name, max - 1);
-		if (height < 0)
-			return height;
-		most = height > most ? height : most;
-	}
-	return most + 1;
-}
-
-/* Would the directory be too deep below its new parent? */
-static int check_depth(const struct gcr_folder *folder, int parent_fd, const char *name,
-		       uint32_t new_parent)
-{
-	char path[PATH_MAX];
-	unsigned int depth;
-	int result = gcr_folder_item_path(folder, new_parent, path, &depth);
-
-	if (result < 0)
-		return result;
-	result = height_of(parent_fd, name, GCR_STORE_DEPTH_MAX + 1);
-	if (result < 0)
-		return result;
-	return depth + (unsigned int)result > GCR_STORE_DEPTH_MAX ? -ENAMETOOLONG : 0;
-}
-
-/* The items follow their files. Lock: folder. */
-static void rename_items(struct gcr_folder *folder, uint32_t from, uint32_t parent,
-			 uint32_t new_parent, const char *name, const char *new_name,
-			 unsigned int flags)
-{
-	uint32_t to = gcr_folder_item_find(folder, new_parent, new_name);
-
-	if (flags & RENAME_EXCHANGE && from != GCR_FOLDER_NONE && to != GCR_FOLDER_NONE) {
-		gcr_folder_item_exchange(folder, from, to);
-		return;
-	}
-	/* One without memory for its new name is stale. */
-	if (flags & RENAME_EXCHANGE && to != GCR_FOLDER_NONE &&
-	    gcr_folder_item_move(folder, to, parent, name) < 0)
-		gcr_folder_item_remove(folder, to);
-	if (from != GCR_FOLDER_NONE && gcr_folder_item_move(folder, from, new_parent, new_name) < 0)
-		gcr_folder_item_remove(folder, from);
-}
-
-int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *name,
-		      uint32_t new_parent, const char *new_name, unsigned int flags)
-{
-	struct removal removal = {.fd = -1, .item = GCR_FOLDER_NONE};
-	bool same = parent == new_parent && !strcmp(name, new_name);
-	bool was_open = false;
-	int from_fd = -1;
-	int to_fd = -1;
-	uint32_t from;
-	int result;
-
-	if (flags & ~(unsigned int)(RENAME_NOREPLACE | RENAME_EXCHANGE))
-		return -EINVAL;
-	result = gcr_folder_lock_names(folder);
-	if (result < 0)
-		return result;
-	from_fd = open_directory(folder, parent);
-	to_fd = from_fd < 0 ? -1 : open_directory(folder, new_parent);
-	if (from_fd < 0 || to_fd < 0)
-		result = from_fd < 0 ? from_fd : to_fd;
-	if (!result && parent != new_parent)
-		result = check_depth(folder, from_fd, name, new_parent);
-	if (!result && parent != new_parent && flags & RENAME_EXCHANGE)
-		result = check_depth(folder, to_fd, new_name, parent);
-	if (!result && !(flags & RENAME_EXCHANGE) && !same) {
-		removal_init(folder, &removal, new_parent, to_fd, new_name);
-		was_open = is_open(folder, &removal);
-	}
-	if (!result && renameat2(from_fd, name, to_fd, new_name, flags) < 0)
-		result = -errno;
-	if (!result && !same) {
-		from = gcr_folder_item_find(folder, parent, name);
-		if (!(flags & RENAME_EXCHANGE))
-			removal_done(folder, &removal);
-		rename_items(folder, from, parent, new_parent, name, new_name, flags);
-	}
-	if (from_fd >= 0)
-		close(from_fd);
-	if (to_fd >= 0)
-		close(to_fd);
-	pthread_mutex_unlock(&folder->lock);
-	if (!result)
-		removal_finish(folder, &removal, was_open);
-	else if (removal.fd >= 0)
-		close(removal.fd);
 	return result;
 }
 
@@ -771,7 +566,7 @@ static int set_locked(struct gcr_folder *folder, uint32_t item,
 	result = gcr_folder_item_check(folder, item);
 	if (result < 0)
 		return result;
-	parent_fd = open_directory(folder, folder->items[item].parent);
+	parent_fd = gcr_folder_open_directory(folder, folder->items[item].parent);
 	if (parent_fd < 0)
 		return parent_fd;
 	return set_by_name(attributes, parent_fd, folder->items[item].name);

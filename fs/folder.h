@@ -173,7 +173,21 @@ void gcr_folder_read_done(struct gcr_folder_file *file, struct gcr_folder_bytes 
 ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t size,
 			 uint64_t offset);
 int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes);
-/* fallocate(2) */
+/* One fallocate(2), which may be long: so it is done in steps. */
+struct gcr_folder_allocation {
+	int mode;
+	uint64_t offset; /* from where it goes on */
+	uint64_t end;
+	bool has_begun;
+};
+/*
+ * A step: 1, there is more to do; 0, it is done. Between two of them others change the file.
+ * -ENOSPC and -EDQUOT come from the first one, with nothing changed; what others have done is not
+ * undone.
+ */
+int gcr_folder_allocate_some(struct gcr_folder_file *file,
+			     struct gcr_folder_allocation *allocation);
+/* All of it. */
 int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes);
 /* lseek(2) with SEEK_DATA or SEEK_HOLE */
 int64_t gcr_folder_seek(struct gcr_folder_file *file, int64_t offset, int whence);

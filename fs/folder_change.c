@@ -319,33 +319,114 @@ static int allocate(struct change *change, int mode, uint64_t offset, uint64_t b
 	return drop_gone(change, result);
 }
 
-int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes)
+/* Is there room for all of it? It is taken step by step. */
+static int check_room(const struct change *change, uint64_t offset, uint64_t end)
 {
+	const struct gcr_folder_file *file = change->file;
+	uint64_t bytes;
+	int result;
+
+	if (!change->room)
+		return 0;
+	bytes = growth(file->fd, offset, end);
+	result = gcr_room_take(change->room, writer_of(file), bytes);
+	if (!result)
+		gcr_room_settle(change->room, bytes, file->inode->counted_bytes,
+				file->inode->counted_bytes);
+	return result;
+}
+
+static bool is_passed(const struct gcr_folder_file *file)
+{
+	bool is;
+
+	pthread_mutex_lock(&file->inode->change_lock);
+	is = gcr_folder_is_passed(file);
+	pthread_mutex_unlock(&file->inode->change_lock);
+	return is;
+}
+
+/*
+ * From where to where the next step goes. What is passed on gets no hole before the range either;
+ * past the end of the file there is nothing that takes long to punch.
+ */
+static int find_step(const struct gcr_folder_file *file,
+		     const struct gcr_folder_allocation *allocation, uint64_t *ret_offset,
+		     uint64_t *ret_end)
+{
+	bool punches = allocation->mode & FALLOC_FL_PUNCH_HOLE;
+	uint64_t offset = allocation->offset;
+	uint64_t end = allocation->end;
+	struct stat stat;
+	uint64_t size;
+
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	size = (uint64_t)stat.st_size;
+	if (!allocation->mode && size < offset && is_passed(file))
+		offset = size;
+	if ((!punches || offset < size) && (offset / FILL_BYTES + 1) * FILL_BYTES < end)
+		end = (offset / FILL_BYTES + 1) * FILL_BYTES;
+	/* Without an account, only the kernel knows whether there is room for all. */
+	*ret_offset = offset;
+	*ret_end = file->folder->room || punches ? end : allocation->end;
+	return 0;
+}
+
+int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_allocation *allocation)
+{
+	int mode = allocation->mode;
 	bool takes = !(mode & FALLOC_FL_PUNCH_HOLE);
+	bool grows = takes && !(mode & FALLOC_FL_KEEP_SIZE);
 	struct change change;
+	uint64_t end_offset = 0;
+	uint64_t offset = 0;
 	int result;
 
 	/* tmpfs has no other. */
 	if (mode & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE))
 		return -EOPNOTSUPP;
-	if (offset > INT64_MAX || bytes > INT64_MAX - offset)
+	if (allocation->end > INT64_MAX || allocation->offset > allocation->end)
 		return -EFBIG;
+	result = find_step(file, allocation, &offset, &end_offset);
+	if (result < 0)
+		return result;
 	result = begin(&change, file,
 		       !takes			    ? GCR_FOLDER_PUNCH
 		       : mode & FALLOC_FL_KEEP_SIZE ? GCR_FOLDER_ALLOCATE_WITHIN
 						    : GCR_FOLDER_ALLOCATE,
-		       offset, offset + bytes);
+		       offset, end_offset);
 	if (result < 0)
 		return result;
-	if (takes && !(mode & FALLOC_FL_KEEP_SIZE))
+	if (takes && !allocation->has_begun)
+		result = check_room(&change, offset, allocation->end);
+	if (!result && grows)
 		result = fill_up_to(&change, offset);
 	if (!result && !takes && gcr_folder_is_passed(file))
-		result = write_zeros(file->folder, file->fd, offset, bytes);
+		result = write_zeros(file->folder, file->fd, offset, end_offset - offset);
 	else if (!result)
-		result = allocate(&change, mode, offset, bytes);
+		result = allocate(&change, mode, offset, end_offset - offset);
 	if (result < 0)
 		result = unfill(&change, result);
 	end(&change);
+	if (result < 0)
+		return result;
+	allocation->has_begun = true;
+	allocation->offset = end_offset;
+	return end_offset < allocation->end;
+}
+
+int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes)
+{
+	struct gcr_folder_allocation allocation = {.mode = mode, .offset = offset};
+	int result;
+
+	if (offset > INT64_MAX || bytes > INT64_MAX - offset)
+		return -EFBIG;
+	allocation.end = offset + bytes;
+	do
+		result = gcr_folder_allocate_some(file, &allocation);
+	while (result > 0);
 	return result;
 }
 

@@ -104,6 +104,7 @@ struct gcr_folder {
 	uint64_t epoch;	      /* how many there have been */
 	unsigned int changes; /* of contents, and of accounts, that are under way */
 	unsigned int writers;
+	uint64_t directories_made; /* or moved: how often */
 	struct gcr_room *room;
 	struct gcr_folder_inode *inodes;
 	ino_t *passed; /* files that may be mapped, open or not: they get no holes */
@@ -168,6 +169,8 @@ int gcr_folder_add_entry(struct gcr_folder *folder, uid_t uid);
 void gcr_folder_remove_entry(struct gcr_folder *folder);
 /* A descriptor of an item. Lock: folder. */
 int gcr_folder_open_item(struct gcr_folder *folder, uint32_t item, int flags);
+/* The same of a directory, for names in it. */
+int gcr_folder_open_directory(struct gcr_folder *folder, uint32_t item);
 /* Make what has just been made its owner's. */
 int gcr_folder_give(const struct gcr_folder *folder, int parent_fd, int fd, mode_t mode, uid_t uid,
 		    gid_t gid);

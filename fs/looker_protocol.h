@@ -51,6 +51,7 @@ struct gcr_looker_request {
 	int32_t other;
 	uint32_t count;
 	uint64_t address;
+	uint32_t value;
 	char name[GCR_LOOKER_NAME_BYTES];
 	union {
 		int32_t fds[GCR_LOOKER_FDS_MAX];

@@ -22,6 +22,7 @@
 #include "fs/quota.h"
 #include "fs/reach.h"
 #include "fs/session_folder.h"
+#include "fs/session_turn.h"
 #include "fs/session_watch.h"
 #include "fs/store.h"
 #include "fs/tree.h"
@@ -43,11 +44,14 @@ struct entry {
 };
 
 struct listing {
+	struct file *file; /* it is his who opened this */
+	struct gcr_daemon *daemon;
 	struct entry *entries;
 	size_t count;
 	char *names;
 	size_t names_bytes;
 	size_t names_max;
+	size_t entries_max;
 };
 
 /* An open file or directory. */
@@ -473,17 +477,31 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 				  info->flags & O_NONBLOCK);
 }
 
-static void do_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length,
-			 struct fuse_file_info *info)
+/* See struct gcr_session_turns, where the operation itself is. */
+static bool allocate_some(fuse_req_t request, struct gcr_folder_allocation *allocation,
+			  struct fuse_file_info *info)
 {
 	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
 	int result = -EPERM;
 
 	atomic_fetch_add(&file->references, 1);
 	if (file->item)
-		result = gcr_folder_allocate(file->item, mode, (uint64_t)offset, (uint64_t)length);
+		result = gcr_folder_allocate_some(file->item, allocation);
+	if (result > 0)
+		return false;
 	fuse_reply_err(request, -result);
+	return true;
 }
+
+static uid_t opener_of(const struct fuse_file_info *info)
+{
+	return file_of(info)->opener.counted;
+}
+
+static const struct gcr_session_turns turns = {
+	.opener = opener_of,
+	.allocate_some = allocate_some,
+};
 
 static void do_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
@@ -512,40 +530,58 @@ static void do_poll(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 			gcr_event_reader_poll(file->reader, handle) ? POLLIN | POLLRDNORM : 0);
 }
 
-static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
+/* What it takes with room for so much, before it does. */
+static int grow_listing(struct listing *listing, size_t names_max, size_t entries_max)
 {
-	struct listing *listing = data;
 	struct entry *entries;
+	char *names;
+	int result;
 
-	size_t length = strlen(name) + 1;
-
-	if (listing->names_bytes + length > listing->names_max) {
-		size_t max = 2 * (listing->names_max + length);
-		char *names = realloc(listing->names, max);
-
+	gcr_quota_release(&listing->file->held);
+	result = take_text(listing->daemon, listing->file,
+			   names_max + entries_max * sizeof(*listing->entries));
+	if (result < 0)
+		return result;
+	if (names_max > listing->names_max) {
+		names = realloc(listing->names, names_max);
 		if (!names)
 			return -ENOMEM;
 		listing->names = names;
-		listing->names_max = max;
+		listing->names_max = names_max;
 	}
-	/* Doubled at every power of two. */
-	if (!(listing->count & (listing->count - 1))) {
-		entries = reallocarray(listing->entries, listing->count ? 2 * listing->count : 1,
-				       sizeof(*entries));
+	if (entries_max > listing->entries_max) {
+		entries = reallocarray(listing->entries, entries_max, sizeof(*entries));
 		if (!entries)
 			return -ENOMEM;
 		listing->entries = entries;
+		listing->entries_max = entries_max;
+	}
+	return 0;
+}
+
+static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
+{
+	struct listing *listing = data;
+	size_t length = strlen(name) + 1;
+	size_t names_max = listing->names_max;
+	size_t entries_max = listing->entries_max;
+	struct entry *entries;
+	int result;
+
+	if (listing->names_bytes + length > names_max)
+		names_max = 2 * (names_max + length);
+	if (listing->count == entries_max)
+		entries_max = entries_max ? 2 * entries_max : 1;
+	if (names_max > listing->names_max || entries_max > listing->entries_max) {
+		result = grow_listing(listing, names_max, entries_max);
+		if (result < 0)
+			return result;
 	}
 	entries = &listing->entries[listing->count++];
 	*entries = (struct entry){.node = node, .mode = mode, .name = listing->names_bytes};
 	memcpy(listing->names + listing->names_bytes, name, length);
 	listing->names_bytes += length;
 	return 0;
-}
-
-static size_t listing_bytes(const struct listing *listing)
-{
-	return listing->names_max + 2 * listing->count * sizeof(*listing->entries);
 }
 
 static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
@@ -555,11 +591,12 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 	int result;
 
 	result = file_create(request, node, info->flags, &file);
-	if (!result)
+	if (!result) {
+		file->listing.file = file;
+		file->listing.daemon = daemon;
 		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
 				       &file->listing);
-	if (!result)
-		result = take_text(daemon, file, listing_bytes(&file->listing));
+	}
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
@@ -653,7 +690,6 @@ static const struct fuse_lowlevel_ops operations = {
 	.read = do_read,
 	.lseek = do_lseek,
 	.write = do_write,
-	.fallocate = do_fallocate,
 	.release = do_release,
 	.opendir = do_opendir,
 	.readdir = do_readdir,
@@ -675,8 +711,9 @@ int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemo
 	    (daemon->only_uid == (uid_t)-1 && fuse_opt_add_arg(&arguments, "-oallow_other")))
 		result = gcr_error_set(error, ENOMEM, "out of memory");
 	if (!result) {
-		daemon->session = fuse_session_new(&arguments, gcr_session_watched(&operations),
-						   sizeof(operations), daemon);
+		daemon->session = fuse_session_new(
+			&arguments, gcr_session_in_turn(gcr_session_watched(&operations), &turns),
+			sizeof(operations), daemon);
 		if (!daemon->session)
 			result = gcr_error_set(error, EIO, "cannot start a FUSE session");
 	}

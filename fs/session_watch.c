@@ -70,10 +70,6 @@ WATCHED(write, node,
 	(fuse_req_t request, fuse_ino_t node, const char *bytes, size_t size, off_t offset,
 	 struct fuse_file_info *info),
 	(request, node, bytes, size, offset, info))
-WATCHED(fallocate, node,
-	(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length,
-	 struct fuse_file_info *info),
-	(request, node, mode, offset, length, info))
 WATCHED(release, node, (fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info),
 	(request, node, info))
 WATCHED(opendir, node, (fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info),
@@ -121,7 +117,6 @@ const struct fuse_lowlevel_ops *gcr_session_watched(const struct fuse_lowlevel_o
 	WATCH(read);
 	WATCH(lseek);
 	WATCH(write);
-	WATCH(fallocate);
 	WATCH(release);
 	WATCH(opendir);
 	WATCH(readdir);

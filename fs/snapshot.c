@@ -259,7 +259,9 @@ static int make_file(struct gcr_snapshot *snapshot, size_t index,
 		}
 	}
 	fd = openat(snapshot->files_fd, name,
-		    O_RDWR | O_NOFOLLOW | O_CLOEXEC | (from_pool ? 0 : O_CREAT | O_EXCL), 0600);
+		    O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC |
+			    (from_pool ? 0 : O_CREAT | O_EXCL),
+		    0600);
 	if (fd < 0 || ftruncate(fd, (off_t)extent->bytes) < 0)
 		return -errno;
 	snapshot->files[index].has_pages = from_pool && from_pool->has_pages;
@@ -766,6 +768,6 @@ int gcr_snapshot_open_file(const struct gcr_snapshot *snapshot, size_t index, bo
 
 	gcr_extent_name(&snapshot->extents[index], name);
 	fd = openat(snapshot->files_fd, name,
-		    (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC);
+		    (writable ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }

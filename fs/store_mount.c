@@ -16,6 +16,7 @@
 #include <sys/statfs.h>
 
 #include "fs/log.h"
+#include "lib/lock.h"
 
 #define SHARED_MEMORY "/dev/shm"
 #define MOUNT_FLAGS   (MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -84,7 +85,8 @@ static bool in_first_namespace(bool otherwise)
 	return ours.st_dev == first.st_dev && ours.st_ino == first.st_ino;
 }
 
-static int mount_tmpfs(const struct gcr_daemon *daemon, const char *path, uint64_t bytes)
+/* 1: none of it gets to a disk; 0: it may. */
+static int mount_tmpfs(bool may_swap, const char *path, uint64_t bytes)
 {
 	int result = -EPERM;
 
@@ -92,15 +94,12 @@ static int mount_tmpfs(const struct gcr_daemon *daemon, const char *path, uint64
 		bool noswap = strstr(mount_options[i], "noswap");
 		char options[96];
 
-		if (noswap && daemon->options.swap)
+		if (noswap && may_swap)
 			continue;
 		snprintf(options, sizeof(options), "mode=0700,size=%" PRIu64 "%s%s", bytes,
 			 *mount_options[i] ? "," : "", mount_options[i]);
-		if (!mount("gpucrfs", path, "tmpfs", MOUNT_FLAGS, options)) {
-			if (!noswap)
-				warn_of_swap(daemon, "the store");
-			return 0;
-		}
+		if (!mount("gpucrfs", path, "tmpfs", MOUNT_FLAGS, options))
+			return noswap;
 		result = -errno;
 	}
 	return result;
@@ -144,7 +143,9 @@ static int attach_mount(struct gcr_daemon *daemon, struct gcr_store *store, stru
 	if (fstat(daemon->runtime_fd, &runtime) < 0 || fstat(fd, &stat) < 0)
 		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
 	if (runtime.st_dev == stat.st_dev) {
-		result = mount_tmpfs(daemon, path, bytes);
+		result = mount_tmpfs(daemon->options.swap, path, bytes);
+		if (!result)
+			warn_of_swap(daemon, "the store");
 		if (result < 0) {
 			unlinkat(daemon->runtime_fd, "store", AT_REMOVEDIR);
 			if (result == -EPERM || result == -EACCES || result == -ENODEV)
@@ -161,6 +162,7 @@ static int attach_mount(struct gcr_daemon *daemon, struct gcr_store *store, stru
 	if (result < 0)
 		return result;
 	store->survives_restart = in_first_namespace(false);
+	store->may_swap = daemon->options.swap;
 	store->fd = TAKE_FD(fd);
 	store->mountpoint = strdup(path);
 	store->path = TAKE_PTR(path);
@@ -229,6 +231,34 @@ int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct 
 	int result = geteuid() == 0 ? attach_mount(daemon, store, error) : 1;
 
 	return result == 1 ? attach_directory(daemon, store, error) : result;
+}
+
+/* One at a time has this name, for a moment. */
+static pthread_mutex_t apart_lock = PTHREAD_MUTEX_INITIALIZER;
+
+int gcr_store_mount_apart(struct gcr_store *store, uint64_t bytes, int *ret_fd)
+{
+	_cleanup_free_ char *path = NULL;
+	int result;
+	int fd;
+	GCR_LOCK_SCOPE(&apart_lock);
+
+	if (asprintf(&path, "%s-transit", store->mountpoint) < 0) {
+		path = NULL;
+		return -ENOMEM;
+	}
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	result = mount_tmpfs(store->may_swap, path, bytes);
+	fd = result < 0 ? result : open_directory(AT_FDCWD, path);
+	if (result >= 0 && umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0)
+		gcr_log(LOG_WARNING, 0, "%s cannot be unmounted: %s", path, strerror(errno));
+	/* With one that a daemon has left as it was killed just here, it stays. */
+	rmdir(path);
+	if (fd < 0)
+		return fd;
+	*ret_fd = fd;
+	return 0;
 }
 
 void gcr_store_detach(struct gcr_store *store)

@@ -451,6 +451,6 @@ int gcr_store_open_pool_file(struct gcr_store *store, uint64_t number)
 	int fd;
 
 	gcr_store_pool_file_name(&file, name);
-	fd = openat(store->pool_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+	fd = openat(store->pool_fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }

@@ -131,7 +131,7 @@ static int populate(const struct piece *piece)
 	_cleanup_close_ int fd = -1;
 
 	gcr_extent_name(&piece->snapshot->extents[piece->index], name);
-	fd = openat(piece->snapshot->files_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+	fd = openat(piece->snapshot->files_fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
 	return gcr_store_populate_piece(fd, piece->offset, piece->bytes);

@@ -169,6 +169,7 @@ struct gcr_store {
 	struct gcr_quota *quota;     /* likewise; NULL: none */
 	gcr_store_counting *counted; /* likewise; NULL: each id counts for itself */
 	bool survives_restart;
+	bool may_swap; /* memory of its mount */
 	uint64_t pool_limit_bytes;
 	uint64_t keep_limit_bytes;
 	unsigned int threads_max;
@@ -282,6 +283,11 @@ void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, u
 
 /* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
 int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);
+/*
+ * Of a store with a mount: the root of another tmpfs, of at most @bytes, which has no name, and
+ * goes when the last descriptor in it does. The descriptor is the caller's. -errno.
+ */
+int gcr_store_mount_apart(struct gcr_store *store, uint64_t bytes, int *ret_fd);
 /* Takes the mount or the directory away, which has to be empty but for files that are open. */
 void gcr_store_detach(struct gcr_store *store);
 

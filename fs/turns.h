@@ -14,7 +14,7 @@
 
 #define GCR_TURNS_OWNER_MAX 4  /* threads of one owner */
 #define GCR_TURNS_MAX	    12 /* of all, of GCR_TURNS_THREADS */
-#define GCR_TURNS_THREADS   16 /* of the session */
+#define GCR_TURNS_THREADS   28 /* of the session; others are in fs/session_turn.h */
 
 /* What a thread has; all zeros: nothing. */
 struct gcr_turn {

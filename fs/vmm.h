@@ -15,6 +15,7 @@
 #include "fs/drive.h"
 #include "fs/link.h"
 #include "fs/store.h"
+#include "fs/transit.h"
 #include "lib/clock.h"
 
 /* The worker of one GPU, and which extents are its. */
@@ -37,6 +38,7 @@ struct gcr_vmm {
 	struct gcr_link *link;	       /* NULL: not taken */
 	enum gcr_preload_phase phase;  /* the library's, as it last said */
 	struct gcr_snapshot *snapshot; /* NULL: none */
+	struct gcr_transit *transit; /* managed memory's files, as the library has them; or NULL */
 	const struct gcr_extent *extents;
 	struct gcr_extent *own_extents; /* what `extents` points to before there is a snapshot */
 	size_t count;
@@ -48,6 +50,7 @@ struct gcr_vmm {
 	int64_t halt_looked_usec;	   /* when it was looked whether all of it is stopped */
 	struct gcr_digest_buffer *digests; /* NULL: none yet */
 	bool has_given_files;		   /* managed memory's files may have changed since */
+	bool needs_transit;		   /* what is in transit may be nowhere else */
 	bool is_receiving;		   /* RECEIVE is not answered yet */
 	bool needs_control;		   /* on thaw: the driver's own part comes back too */
 	bool is_verified;		   /* all that came back was what the papers say */
@@ -150,7 +153,7 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error);
 /* The table of its memory into vmm->extents, with the daemon's GPU indexes. */
 int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* The files of its managed memory. */
+/* Files of vmm->transit; without it, there is nothing to send. */
 int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
@@ -199,6 +202,19 @@ int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error);
  * memory that they had got: papers with the digests of what there is now.
  */
 int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error);
+
+/* ---- vmm_transit.c: managed memory's files; without such memory there is nothing to do ---- */
+
+/* vmm->transit, for vmm->snapshot. -ENOMEM, ... */
+int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error);
+/* Copy all of it, beside what the task does. */
+int gcr_vmm_begin_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error);
+/* All is copied. Ends early when the operation is to stop. */
+int gcr_vmm_end_transit(struct gcr_vmm *vmm, struct gcr_error *error);
+/* What the library has may be newer than the store's files: these become the same, whole. */
+int gcr_vmm_return_transit(struct gcr_vmm *vmm, struct gcr_error *error);
+/* The daemon's share of it ends: see gcr_transit_destroy(). */
+void gcr_vmm_drop_transit(struct gcr_vmm *vmm);
 
 /* ---- vmm_worker.c ---- */
 

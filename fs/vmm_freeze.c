@@ -257,6 +257,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		result = take_inventory(vmm, error);
 	if (!result)
+		result = gcr_vmm_make_transit(vmm, GCR_TRANSIT_OUT, error);
+	if (!result)
 		result = gcr_vmm_send_files(vmm, error);
 	gcr_vmm_assign(vmm);
 	gcr_drive_set_phase(drive, "worker");
@@ -274,6 +276,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_drive_set_phase(drive, "managed");
 	if (!result)
 		result = gcr_vmm_hold(vmm, error);
+	if (!result)
+		result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_OUT, error);
 	gcr_drive_set_phase(drive, "handover");
 	if (!result)
 		result = gcr_vmm_hand_over(vmm, error);
@@ -299,6 +303,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
 	gcr_vmm_let_workers_go(vmm);
+	if (!result)
+		result = gcr_vmm_end_transit(vmm, error);
 	if (!result)
 		result = gcr_vmm_seal(vmm, error);
 	if (!result && gcr_drive_takes_control(drive))
@@ -351,6 +357,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	usage = gcr_vmm_note_usage(vmm);
 	/* A library that does not answer now is told when it has reconnected. */
 	result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, &told);
+	vmm->needs_transit = vmm->needs_transit && result < 0;
 	if (usage)
 		gcr_vmm_end_workers(vmm);
 	if (result < 0 || gcr_vmm_has_its_memory(vmm))

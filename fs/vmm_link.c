@@ -388,19 +388,19 @@ int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int result = 0;
 
-	for (size_t first = vmm->device_count; first < vmm->count && !result;
+	for (size_t first = vmm->device_count; vmm->transit && first < vmm->count && !result;
 	     first += GCR_MESSAGE_FDS_MAX) {
 		struct gcr_range range = {.first = (uint32_t)first};
 		int fds[GCR_MESSAGE_FDS_MAX];
 
 		while (range.count < GCR_MESSAGE_FDS_MAX &&
 		       range.first + range.count < vmm->count && !result) {
-			int fd = gcr_snapshot_open_file(vmm->snapshot, range.first + range.count,
-							true);
+			int fd = gcr_transit_open(vmm->transit, range.first + range.count);
 
 			if (fd < 0)
 				result = gcr_error_set(error, -fd,
-						       "a file of the store cannot be opened: %s",
+						       "a file for its managed memory cannot be "
+						       "opened: %s",
 						       strerror(-fd));
 			else
 				fds[range.count++] = fd;

@@ -14,6 +14,17 @@
 #include "fs/park.h"
 #include "lib/clock.h"
 
+/* Its threads may have written to pages that they got meanwhile. */
+static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result;
+
+	if (!vmm->has_given_files)
+		return 0;
+	result = gcr_vmm_return_transit(vmm, error);
+	return result ? result : gcr_vmm_seal_again(vmm, error);
+}
+
 /*
  * From anywhere before SETTLE back to frozen; @control: where the driver had the process. What
  * cannot be checkpointed again stays in VRAM: the driver's own share. With VRAM that was handed
@@ -50,13 +61,15 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 		if (result < 0) {
 			*ret_state = GCR_STATE_FAILED;
 			gcr_vmm_add_words(vmm, &back_error, error);
+			if (keep_changes(vmm, &back_error) < 0)
+				gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
 			return;
 		}
 	}
 	if (!result && control == GCR_CONTROL_CHECKPOINTED)
 		result = gcr_drive_to_checkpointed(drive, &back_error);
-	if (!result && vmm->has_given_files)
-		result = gcr_vmm_seal_again(vmm, &back_error);
+	if (!result)
+		result = keep_changes(vmm, &back_error);
 	if (result < 0)
 		gcr_vmm_add_words(vmm, &back_error, error);
 	drive->record.swap_pid = 0;
@@ -199,6 +212,8 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 		result = gcr_vmm_verify_managed(vmm, error);
 	}
 	if (!result)
+		result = gcr_vmm_end_transit(vmm, error);
+	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
 	vmm->is_verified = !result && !drive->task->command->unverified;
 	gcr_vmm_let_workers_go(vmm);
@@ -313,6 +328,10 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	if (!result)
 		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
 	*ret_state = GCR_STATE_FROZEN;
+	if (!result)
+		result = gcr_vmm_make_transit(vmm, GCR_TRANSIT_IN, error);
+	if (!result)
+		result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_IN, error);
 	if (!result)
 		result = move_in(vmm, control, ret_state, error);
 	if (*ret_state == GCR_STATE_FAILED)

@@ -61,6 +61,7 @@ class Library:
         self.generation = b''
         self.on = {}
         self.asked = []
+        self.kept = None  # a list: of the descriptors that it is given, and does not close
         self.links = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                       for _ in range(connections)]
         self.link = None
@@ -111,8 +112,11 @@ class Library:
         with contextlib.suppress(OSError):
             while True:
                 data, fds, _, _ = socket.recv_fds(self.link, 1 << 17, 64)
-                for fd in fds:
-                    os.close(fd)
+                if self.kept is not None:
+                    self.kept += fds
+                else:
+                    for fd in fds:
+                        os.close(fd)
                 if not data:
                     return
                 _, _, number, sequence, _ = HEADER.unpack(data[:HEADER.size])

@@ -13,6 +13,7 @@
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/green.h"
+#include "backend/preload/managed_file.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/obstacle.h"
 #include "backend/preload/steer.h"
@@ -209,6 +210,26 @@ int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_c
 	return 0;
 }
 
+/* Takes @fd. */
+static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *error)
+{
+	int result = 0;
+
+	/* What a daemon that has gone was not able to put into the store. */
+	if (piece->is_newer && gcr_descriptor_valid(&piece->file))
+		result = gcr_managed_file_copy(piece->file.fd, fd, piece->bytes, error);
+	if (result < 0) {
+		close(fd);
+		return result;
+	}
+	piece->is_newer = false;
+	gcr_descriptor_close(&piece->file);
+	result = gcr_descriptor_keep(fd, &piece->file);
+	return result < 0 ? gcr_error_set(error, -result, "no room for a descriptor: %s",
+					  strerror(-result))
+			  : 0;
+}
+
 int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_error *error)
 {
 	int result = 0;
@@ -224,11 +245,7 @@ int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_err
 			close(fds[i]);
 			continue;
 		}
-		gcr_descriptor_close(&table.pieces[first + i].file);
-		result = gcr_descriptor_keep(fds[i], &table.pieces[first + i].file);
-		if (result < 0)
-			gcr_error_set(error, -result, "no room for a descriptor: %s",
-				      strerror(-result));
+		result = take_file(&table.pieces[first + i], fds[i], error);
 	}
 	return result;
 }

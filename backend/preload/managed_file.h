@@ -24,4 +24,7 @@ int gcr_managed_file_write(int fd, const char *memory, size_t bytes, off_t offse
 int gcr_managed_file_read(int fd, char *memory, size_t bytes, off_t offset,
 			  struct gcr_error *error);
 
+/* What @from has of data in the first @bytes, into @to, whose other bytes stay. The same errors. */
+int gcr_managed_file_copy(int from, int to, size_t bytes, struct gcr_error *error);
+
 #endif

@@ -521,7 +521,7 @@ static int read_page(uintptr_t page, void *data)
 				     (off_t)(page - piece->start), NULL);
 }
 
-static int write_piece(const struct gcr_managed_piece *piece, struct gcr_error *error)
+static int write_piece(struct gcr_managed_piece *piece, struct gcr_error *error)
 {
 	uintptr_t at = piece->start, end = piece->start + piece->bytes;
 	size_t bytes;
@@ -530,6 +530,7 @@ static int write_piece(const struct gcr_managed_piece *piece, struct gcr_error *
 	while (r == 0 && at < end && gcr_touch_next(&at, end, BOUNCE_BYTES, &bytes)) {
 		if (!gcr_descriptor_valid(&piece->file))
 			return closed_file(piece->start, error);
+		piece->is_newer = true;
 		r = gcr_managed_file_write(piece->file.fd, (const char *)at, bytes,
 					   (off_t)(at - piece->start), error);
 		at += bytes;
@@ -550,6 +551,8 @@ static int write_back(struct gcr_error *error)
 
 static void finish(void)
 {
+	for (size_t i = 0; i < move.piece_count; i++)
+		move.pieces[i].is_newer = false;
 	gcr_steer_release();
 	gcr_hold_end();
 	forget_plan();

@@ -34,6 +34,8 @@ struct gcr_managed_piece {
 	size_t bytes;
 	size_t first, count; /* its allocations */
 	struct gcr_descriptor file;
+	/* It has been written to since it came with its contents: another file gets that first. */
+	bool is_newer;
 };
 
 /*

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: MIT
+"""A user whose requests below a `snapshot` take long, and who has many: others are answered all the
+while, and all of his are done in the end."""
+import ctypes
+import errno
+import os
+import statistics
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import MIB, NOBODY, SLOW, Machine, Skip, check, equal, is_root
+
+OTHER = NOBODY - 1
+THREADS = 24  # more than the mount has
+PUNCHED = 96 * MIB
+PIECE = 256 * 1024
+DEPTH_MAX = 32
+KEEP_SIZE, PUNCH = 1, 3
+
+
+def fallocate(fd, mode, offset, length):
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    if libc.fallocate(fd, mode, offset, length):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def become(uid):
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+
+
+class Child:
+    """A process of a user that does some work; ends as the work does, 0 if it went well."""
+
+    def __init__(self, machine, uid, work):
+        machine.others.append(self)
+        self.status = None
+        reader, writer = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                os.close(reader)
+                become(uid)
+                work(lambda: os.write(writer, b'.'))
+                code = 0
+            except BaseException as error:  # whatever it is, the parent has to know
+                print(f'the child: {error!r}', flush=True)
+            os._exit(code)
+        os.close(writer)
+        self.reader = reader
+
+    def wait_ready(self):
+        check(os.read(self.reader, 1), 'the child')
+
+    def is_over(self):
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else None
+        return self.status is not None
+
+    def wait(self):
+        if self.status is None:
+            self.status = os.waitpid(self.pid, 0)[1]
+        equal(self.status, 0, 'status of the child')
+
+    def finish(self):
+        if not self.is_over():
+            os.kill(self.pid, 9)
+            os.waitpid(self.pid, 0)
+        os.close(self.reader)
+
+
+def make_place(machine, name):
+    """Its snapshot, with a directory in it."""
+    os.mkdir(f'{machine.mountpoint}/{name}')
+    os.mkdir(f'{machine.mountpoint}/{name}/snapshot/d')
+    return f'{machine.mountpoint}/{name}/snapshot/d'
+
+
+def make_passed(path, size):
+    """A file without holes, which the kernel may read by itself; then it never gets any."""
+    with open(path, 'xb', buffering=0) as file:
+        for _ in range(size // MIB):
+            file.write(b'x' * MIB)
+    with open(path, 'rb', buffering=0) as file:
+        file.read(1)
+
+
+def in_threads(count, work):
+    errors = []
+
+    def run(index):
+        try:
+            work(index)
+        except Exception as error:
+            errors.append(error)
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def several_users():
+    if not is_root():
+        raise Skip('several users are needed')
+
+
+def punches(machine, seconds):
+    """Each a file of its own: the kernel asks for one change of a file at a time."""
+    def work(ready):
+        directory = make_place(machine, 'mallory')
+        for index in range(THREADS):
+            make_passed(f'{directory}/{index}', PUNCHED)
+        ready()
+        end = time.monotonic() + seconds
+
+        def punch(index):
+            fd = os.open(f'{directory}/{index}', os.O_WRONLY)
+            while time.monotonic() < end:
+                fallocate(fd, PUNCH, 0, PUNCHED)
+            os.close(fd)
+        in_threads(THREADS, punch)
+    return work
+
+
+def test_others_are_answered():
+    several_users()
+    with Machine(options=f',store_size={(THREADS + 8) * PUNCHED}') as machine:
+        def work(ready):
+            path = f'{make_place(machine, "other")}/file'
+            ready()
+            while not os.path.exists(f'{machine.directory}/end'):
+                began = time.monotonic()
+                with open(path, 'wb', buffering=0) as file:
+                    file.write(b'y' * 4096)
+                os.rename(path, f'{path}.new')
+                times.write(f'{time.monotonic() - began}\n')
+                time.sleep(0.01)
+            times.flush()
+        with open(f'{machine.directory}/times', 'w+', encoding='utf-8') as times:
+            other = Child(machine, OTHER, work)
+            other.wait_ready()
+            mallory = Child(machine, NOBODY, punches(machine, 4 * SLOW))
+            mallory.wait_ready()
+            ours = []
+            while not mallory.is_over():
+                began = time.monotonic()
+                os.listdir(f'{machine.mountpoint}/gpus')
+                ours.append(time.monotonic() - began)
+                time.sleep(0.01)
+            with open(f'{machine.directory}/end', 'w', encoding='utf-8'):
+                pass
+            mallory.wait()
+            other.wait()
+            times.seek(0)
+            theirs = [float(line) for line in times]
+        check(statistics.median(ours) < 0.05 * SLOW, f'listings took {sorted(ours)[-20:]}')
+        check(statistics.median(theirs) < 0.15 * SLOW, f'writes took {sorted(theirs)[-20:]}')
+
+
+def test_all_are_done():
+    """Of requests that have waited, each has its own bytes and its own answer."""
+    several_users()
+    with Machine(options=f',store_size={1200 * MIB}') as machine:
+        def work(ready):
+            directory = make_place(machine, 'many')
+            make_passed(f'{directory}/file', 128 * MIB)
+            punched = os.open(f'{directory}/file', os.O_WRONLY)
+
+            def write(index):
+                if index % 8 == 0:
+                    fallocate(punched, PUNCH, 0, 128 * MIB)
+                    return
+                path = f'{directory}/{index}'
+                with open(path, 'x+b', buffering=0) as file:
+                    for offset in range(0, MIB, PIECE):
+                        check(os.pwrite(file.fileno(), bytes([index % 251 + 1]) * PIECE, offset) ==
+                              PIECE, path)
+                os.mkdir(f'{path}.directory')
+                os.rename(path, f'{path}.directory/file')
+                equal(os.stat(f'{path}.directory/file').st_size, MIB)
+                with open(f'{path}.directory/file', 'rb', buffering=0) as file:
+                    check(file.read(MIB) == bytes([index % 251 + 1]) * MIB, path)
+            in_threads(200, write)
+            with open(f'{directory}/file', 'rb', buffering=0) as file:
+                while piece := file.read(MIB):
+                    check(not any(piece), 'what was punched')
+            ready()
+        child = Child(machine, NOBODY, work)
+        child.wait_ready()
+        child.wait()
+
+
+def test_steps():
+    """A long fallocate(2) is done in steps, and one that cannot be done changes nothing."""
+    size = 200 * MIB
+    with Machine(options=f',store_size={500 * MIB}') as machine:
+        directory = make_place(machine, 'steps')
+        fd = os.open(f'{directory}/file', os.O_RDWR | os.O_CREAT)
+        os.pwrite(fd, b'a' * 100, 0)
+        for mode in 0, KEEP_SIZE:
+            try:
+                fallocate(fd, mode, 0, 520 * MIB)
+                check(False, 'there is no room for that')
+            except OSError as error:
+                equal(error.errno, errno.ENOSPC)
+            equal(os.fstat(fd).st_size, 100)
+            check(os.fstat(fd).st_blocks * 512 <= 2 * MIB, 'blocks')
+        fallocate(fd, KEEP_SIZE, MIB, size - MIB)
+        equal(os.fstat(fd).st_size, 100)
+        check(os.fstat(fd).st_blocks * 512 >= size - MIB, 'blocks')
+        fallocate(fd, 0, MIB, size - MIB)
+        equal(os.fstat(fd).st_size, size)
+        os.pwrite(fd, b'b' * MIB, size - MIB)
+        # From within a page, and far past the end.
+        fallocate(fd, PUNCH, 50, (1 << 62) - 50)
+        equal(os.fstat(fd).st_size, size)
+        check(os.fstat(fd).st_blocks * 512 <= 2 * MIB, 'blocks')
+        equal(os.pread(fd, 100, 0), b'a' * 50 + bytes(50))
+        check(not any(os.pread(fd, MIB, size - MIB)), 'what was punched')
+        os.close(fd)
+
+
+def test_passed_file_gets_no_holes():
+    """Neither where it is punched nor before what is allocated."""
+    with Machine(options=f',store_size={600 * MIB}') as machine:
+        path = f'{make_place(machine, "passed")}/file'
+        make_passed(path, 100 * MIB)
+        fd = os.open(path, os.O_RDWR)
+        fallocate(fd, PUNCH, 10, 100 * MIB - 20)
+        check(os.fstat(fd).st_blocks * 512 >= 100 * MIB, 'blocks')
+        equal(os.pread(fd, 12, 0), b'x' * 10 + bytes(2))
+        equal(os.pread(fd, 100, 100 * MIB - 12), bytes(2) + b'x' * 10)
+        fallocate(fd, 0, 300 * MIB, MIB)
+        equal(os.fstat(fd).st_size, 301 * MIB)
+        check(os.fstat(fd).st_blocks * 512 >= 300 * MIB, 'blocks')
+        os.close(fd)
+
+
+def deepest(path):
+    return max((root.count('/') for root, _, _ in os.walk(path)), default=0) - path.count('/')
+
+
+def test_moves_keep_the_depth():
+    """Directories are made in what is measured while it is moved."""
+    with Machine() as machine:
+        top = make_place(machine, 'deep')
+        low = '/'.join([top] + ['l'] * (DEPTH_MAX - 8))
+        os.makedirs(low)
+        end = time.monotonic() + 2
+
+        def make(index):
+            while time.monotonic() < end:
+                for place in f'{top}/m', f'{low}/m':
+                    try:
+                        os.makedirs('/'.join([place] + ['x'] * (1 + index)))
+                    except OSError as error:
+                        check(error.errno in (errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST,
+                                              errno.EBUSY, errno.ESTALE), str(error))
+
+        def move(_):
+            there = False
+            while time.monotonic() < end:
+                places = [f'{top}/m', f'{low}/m']
+                try:
+                    os.rename(places[there], places[not there])
+                except OSError as error:
+                    check(error.errno in (errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTEMPTY,
+                                          errno.EBUSY, errno.ESTALE), str(error))
+                there = not there
+        in_threads(12, lambda index: make(index) if index < 8 else move(index))
+        store = f'{machine.runtime}/store'
+        for name in os.listdir(store):
+            if 'deep' in name:
+                found = deepest(f'{store}/{name}/snapshot')
+                check(DEPTH_MAX - 8 < found <= DEPTH_MAX, f'{found} levels')
+
+
+def memory(machine, key):
+    for line in harness.read_file(f'/proc/{machine.daemon.pid}/status').splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def test_listing_of_very_many():
+    """One that is too long for its user is refused before the daemon has the memory for it."""
+    several_users()
+    with Machine(options=',store_size=600M,user_text=1M') as machine:
+        def work(ready):
+            directory = make_place(machine, 'names')
+            for index in range(20000):
+                os.close(os.open(f'{directory}/{index:06}{"n" * 245}', os.O_CREAT | os.O_WRONLY))
+            ready()
+            os.read(go, 1)
+            refused = []
+
+            def read(_):
+                try:
+                    os.listdir(directory)
+                except OSError as error:
+                    refused.append(error.errno)
+            in_threads(16, read)
+            equal(refused, [errno.EDQUOT] * 16)
+        go, going = os.pipe()
+        child = Child(machine, NOBODY, work)
+        child.wait_ready()
+        before = memory(machine, 'VmRSS')
+        with open(f'/proc/{machine.daemon.pid}/clear_refs', 'w', encoding='utf-8') as peak:
+            peak.write('5')  # the peak is what there is now
+        os.write(going, b'.')
+        child.wait()
+        more = memory(machine, 'VmHWM') - before
+        # A sanitizer has much of its own.
+        check(more < (16 if SLOW == 1 else 40) * MIB, f'{more >> 20} MiB')
+        os.close(go)
+        os.close(going)
+
+
+if __name__ == '__main__':
+    harness.main(globals())
