@@ -777,7 +777,10 @@ void gcr_helper_put(struct gcr_helper *helper)
 			leave(helper, now_usec + LEAVE_USEC);
 		} else if (keep_worker(helper)) {
 			helper->role = HELPER_IDLE;
-			helper->deadline_usec = now_usec + helpers->config.idle_usec;
+			helper->deadline_usec =
+				helper->said_hello
+					? now_usec + helpers->config.idle_usec
+					: helper->started_usec + GCR_HELPERS_COME_UP_USEC;
 			slot->idle = helper;
 		} else {
 			bool is_busy = helper->pending || !helper->said_hello;

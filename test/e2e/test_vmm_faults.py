@@ -263,7 +263,8 @@ def test_worker_that_starts_slowly():
         for verb in ('freeze', 'thaw'):
             wait_for(lambda: not workers(machine), 'the worker to end')
             machine.must(demo.pid, f'{verb} timeout={30 * harness.SLOW}')
-            equal(len(workers(machine)), 1)
+            if not vendor.HIP:  # where one that has had VRAM is not kept
+                equal(len(workers(machine)), 1)
         demo.wait_ticks()
 
 
