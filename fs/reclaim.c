@@ -251,19 +251,26 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 }
 
 /*
- * Whose quota it is: the owner's, if he wants it himself. What root wants, what thaws (in an
- * exchange, too) and what is taken back is not refused.
+ * Whose quota it is: the owner's, if he wants it himself. What root wants, what thaws and what is
+ * taken back is not refused; what is frozen in an exchange has the room of the one that thaws.
  */
-static uid_t limited_user(const struct gcr_task *task)
+static struct gcr_store_payer payer_of(const struct gcr_task *task)
 {
+	struct gcr_store_payer payer = {0};
 	uid_t uid;
 	gid_t gid;
 
-	if (task->recovery || task->is_undoing || task->exchange ||
-	    task->command->verb == GCR_VERB_THAW || !task->command->rights.counted ||
-	    gcr_proc_owner(task->process->pid, &uid, &gid) < 0)
-		return 0;
-	return gcr_credentials_counted(task->process->pid, uid);
+	if (task->recovery || task->is_undoing || task->command->verb == GCR_VERB_THAW ||
+	    !task->command->rights.counted || gcr_proc_owner(task->process->pid, &uid, &gid) < 0)
+		return payer;
+	payer.uid = gcr_credentials_counted(task->process->pid, uid);
+	if (task->exchange) {
+		const struct gcr_process *thawed = gcr_task_sibling(task, 0);
+
+		payer.thawed_pid = thawed->pid;
+		payer.thawed_start_ticks = thawed->start_ticks;
+	}
+	return payer;
 }
 
 int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct gcr_error *error)
@@ -272,6 +279,7 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct 
 	const struct gcr_process *process = task->process;
 	_cleanup_(finish_cleanup) struct reclaim *reclaim =
 		&(struct reclaim){.task = task, .daemon = process->daemon, .bytes = bytes};
+	const struct gcr_store_payer payer = payer_of(task);
 	struct gcr_store *store = process->daemon->store;
 	struct gcr_store_figures figures;
 	unsigned int looks = 0;
@@ -283,8 +291,8 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct 
 
 		if (gcr_task_stopped(task))
 			return stopped(reclaim, error);
-		result = gcr_store_claim(store, process->pid, process->start_ticks,
-					 limited_user(task), bytes, &missing, error);
+		result = gcr_store_claim(store, process->pid, process->start_ticks, &payer, bytes,
+					 &missing, error);
 		/* However much goes, it would not be enough. */
 		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes) {
 			*ret_waited = has_waited;

@@ -134,15 +134,23 @@ void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
 
 /* What the snapshot of these will take. */
 uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count);
+/* Whose quota limits a claim, and then the snapshot. */
+struct gcr_store_payer {
+	uid_t uid; /* 0: nobody's */
+	/* Of the process that is thawed by the same verb: what it holds comes back. 0: none */
+	pid_t thawed_pid;
+	uint64_t thawed_start_ticks;
+};
+
 /*
  * Is there room for @bytes more for this process, without what others have claimed, and what is
  * kept of others? Then they are claimed: until gcr_snapshot_create() for it, or
- * gcr_store_end_claim(). One for each process, the last one. @uid: whose quota limits this, and
- * then the snapshot; 0: nobody's. Errors of gcr_snapshot_create(), and *ret_missing is how much;
- * -EDQUOT, and nothing is missing.
+ * gcr_store_end_claim(). One for each process, the last one. Errors of gcr_snapshot_create(), and
+ * *ret_missing is how much; -EDQUOT, and nothing is missing.
  */
-int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uid_t uid,
-		    uint64_t bytes, uint64_t *ret_missing, struct gcr_error *error);
+int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		    const struct gcr_store_payer *payer, uint64_t bytes, uint64_t *ret_missing,
+		    struct gcr_error *error);
 /* So much of it has been taken by now: it counts no longer twice. */
 void gcr_store_use_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uint64_t bytes);
 void gcr_store_end_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks); /* if any */

@@ -72,10 +72,10 @@ int gcr_store_check_claim_locked(struct gcr_store *store, pid_t pid, uint64_t st
 {
 	const struct gcr_store_claim *claim = *find_locked(store, pid, start_ticks);
 
-	if (!claim || !claim->uid)
+	if (!claim || !claim->payer.uid)
 		return 0;
-	return gcr_store_check_user_locked(store, claim->uid,
-					   bytes > claim->bytes ? bytes - claim->bytes : 0, error);
+	return gcr_store_check_payer_locked(store, &claim->payer,
+					    bytes > claim->bytes ? bytes - claim->bytes : 0, error);
 }
 
 void gcr_store_end_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks)
@@ -119,8 +119,9 @@ static int check_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_m
 	return wanted ? gcr_store_check_room_locked(store, wanted, wanted, ret_missing, error) : 0;
 }
 
-int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, uid_t uid,
-		    uint64_t bytes, uint64_t *ret_missing, struct gcr_error *error)
+int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		    const struct gcr_store_payer *payer, uint64_t bytes, uint64_t *ret_missing,
+		    struct gcr_error *error)
 {
 	struct gcr_store_claim *claim = calloc(1, sizeof(*claim));
 	uint64_t kept_bytes;
@@ -131,13 +132,13 @@ int gcr_store_claim(struct gcr_store *store, pid_t pid, uint64_t start_ticks, ui
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	pthread_mutex_lock(&store->lock);
 	gcr_store_end_claim_locked(store, pid, start_ticks);
-	result = gcr_store_check_user_locked(store, uid, bytes, error);
+	result = gcr_store_check_payer_locked(store, payer, bytes, error);
 	kept_bytes = own_kept_locked(store, pid, start_ticks);
 	bytes -= bytes < kept_bytes ? bytes : kept_bytes;
 	if (!result)
 		result = check_locked(store, bytes, ret_missing, error);
 	if (!result) {
-		*claim = (struct gcr_store_claim){store->claims, pid, start_ticks, bytes, uid};
+		*claim = (struct gcr_store_claim){store->claims, pid, start_ticks, bytes, *payer};
 		store->claims = TAKE_PTR(claim);
 	}
 	pthread_mutex_unlock(&store->lock);

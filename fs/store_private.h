@@ -149,7 +149,7 @@ struct gcr_store_claim {
 	pid_t pid;
 	uint64_t start_ticks;
 	uint64_t bytes;
-	uid_t uid; /* whose quota limits it; 0: nobody's */
+	struct gcr_store_payer payer;
 };
 
 /* What the packed chunks of a user take, in the account of all. */
@@ -279,6 +279,8 @@ void gcr_store_end_claim_locked(struct gcr_store *store, pid_t pid, uint64_t sta
  */
 int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t bytes,
 				struct gcr_error *error);
+int gcr_store_check_payer_locked(struct gcr_store *store, const struct gcr_store_payer *payer,
+				 uint64_t bytes, struct gcr_error *error);
 void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less);
 
 /* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */

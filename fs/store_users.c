@@ -36,7 +36,7 @@ static void each_locked(const struct gcr_store *store, visit_held *visit, void *
 		if (room != store->packs_room)
 			visit(data, room->uid, room->extra_bytes);
 	for (const struct gcr_store_claim *claim = store->claims; claim; claim = claim->next)
-		visit(data, claim->uid, claim->bytes);
+		visit(data, claim->payer.uid, claim->bytes);
 	for (const struct gcr_store_packed *packed = store->packed; packed; packed = packed->next)
 		visit(data, packed->uid, packed->bytes);
 }
@@ -65,6 +65,29 @@ int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t byt
 	sum.owner = gcr_quota_owner(store->quota, uid);
 	each_locked(store, add_if_his, &sum);
 	return gcr_quota_check_store(store->quota, sum.owner, sum.bytes, bytes, error);
+}
+
+/* What comes back of the process that the same verb thaws. Lock: store. */
+static uint64_t returned_locked(const struct gcr_store *store, const struct gcr_store_payer *payer)
+{
+	uint64_t bytes = 0;
+
+	for (const struct gcr_snapshot *snapshot = store->snapshots; snapshot && payer->thawed_pid;
+	     snapshot = snapshot->next)
+		if (snapshot->pid == payer->thawed_pid &&
+		    snapshot->start_ticks == payer->thawed_start_ticks &&
+		    snapshot->uid == payer->uid && !is_kept_locked(store, snapshot))
+			bytes += snapshot->cost_bytes;
+	return bytes;
+}
+
+int gcr_store_check_payer_locked(struct gcr_store *store, const struct gcr_store_payer *payer,
+				 uint64_t bytes, struct gcr_error *error)
+{
+	uint64_t returned = returned_locked(store, payer);
+
+	return gcr_store_check_user_locked(store, payer->uid,
+					   bytes > returned ? bytes - returned : 0, error);
 }
 
 int gcr_store_check_user(struct gcr_store *store, uid_t uid, uint64_t bytes,

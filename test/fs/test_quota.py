@@ -674,6 +674,38 @@ def test_names():
         wait_nothing(machine)
 
 
+def test_frozen_in_an_exchange():
+    """What an exchange freezes counts as well, less what it thaws."""
+    need_root()
+    with user_machine(',user_store=20M,store_size=512M', vram='512M',
+                      vmm=True) as machine:
+        machine.start()
+        small = [machine.ready_demo('--bytes', '2M', '--buffers', 2, uid=ALICE) for _ in range(2)]
+        alike = machine.ready_demo('--bytes', '2M', '--buffers', 2, uid=ALICE)
+        large = machine.ready_demo('--bytes', '10M', '--buffers', 2, uid=ALICE)
+        for program in *small, alike, large:
+            machine.wait_status(program.pid, 'engine', 'vmm')
+
+        def write(program, verb):
+            return machine.writer(program.pid, verb, uid=ALICE).result()
+
+        for program in small:
+            equal(write(program, 'freeze'), 'ok')
+        held = counts(machine)['store_bytes']
+        equal(write(large, 'freeze'), 'EDQUOT')
+        equal(write(small[0], f'thaw swap={large.pid}'), 'EDQUOT')
+        equal([machine.state(program.pid) for program in (*small, large)],
+              ['frozen', 'frozen', 'running'])
+        large.wait_ticks(2)
+        equal(counts(machine)['store_bytes'], held)
+        # One that takes no more than the other gives back.
+        equal(write(small[0], f'thaw swap={alike.pid}'), 'ok')
+        equal([machine.state(program.pid) for program in (small[0], alike)],
+              ['running', 'frozen'])
+        equal(counts(machine)['store_bytes'], held)
+        small[0].wait_ticks(2)
+
+
 def test_frozen_bytes():
     """Freezing one's own is refused beyond the limit, thawing never, and root is not limited."""
     need_root()

@@ -185,33 +185,43 @@ static void test_claims(void)
 
 	daemon_.options.keep_bytes = 32 * MIB;
 	start(64 * MIB, 0);
-	CHECK(!gcr_store_claim(store, 1, 77, 0, 40 * MIB, &missing, &error) && !missing);
+	CHECK(!gcr_store_claim(store, 1, 77, &(struct gcr_store_payer){0}, 40 * MIB, &missing,
+			       &error) &&
+	      !missing);
 	CHECK(figures().free_bytes == 60 * MIB);
-	CHECK(gcr_store_claim(store, 2, 77, 0, 30 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(gcr_store_claim(store, 2, 77, &(struct gcr_store_payer){0}, 30 * MIB, &missing,
+			      &error) == -ENOSPC);
 	CHECK(missing == 10 * MIB && error.number == ENOSPC);
 	/* The last one of each counts. */
-	CHECK(!gcr_store_claim(store, 1, 77, 0, 30 * MIB, &missing, &error));
-	CHECK(!gcr_store_claim(store, 2, 77, 0, 30 * MIB, &missing, &error));
-	CHECK(gcr_store_claim(store, 3, 77, 0, 2 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(!gcr_store_claim(store, 1, 77, &(struct gcr_store_payer){0}, 30 * MIB, &missing,
+			       &error));
+	CHECK(!gcr_store_claim(store, 2, 77, &(struct gcr_store_payer){0}, 30 * MIB, &missing,
+			       &error));
+	CHECK(gcr_store_claim(store, 3, 77, &(struct gcr_store_payer){0}, 2 * MIB, &missing,
+			      &error) == -ENOSPC);
 	gcr_store_end_claim(store, 2, 77);
 	gcr_store_end_claim(store, 2, 77);
 	/* It has become a snapshot, as which it counts. */
 	CHECK(!try_create(1, 24 * MIB, &snapshot, &error));
 	CHECK(!store->claims && figures().used_bytes == 30 * MIB);
-	CHECK(!gcr_store_claim(store, 2, 77, 0, 30 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 2, 77, &(struct gcr_store_payer){0}, 30 * MIB, &missing,
+			       &error));
 	gcr_store_end_claim(store, 2, 77);
 	/* Its own is used again, that of others is not for it. */
 	CHECK(!gcr_digest_buffer_create(gcr_snapshot_first_chunk(snapshot, 1), &digests));
 	CHECK(!gcr_store_keep(snapshot, &digests));
-	CHECK(!gcr_store_claim(store, 1, 77, 0, 50 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 1, 77, &(struct gcr_store_payer){0}, 50 * MIB, &missing,
+			       &error));
 	gcr_store_end_claim(store, 1, 77);
-	CHECK(gcr_store_claim(store, 2, 77, 0, 50 * MIB, &missing, &error) == -ENOSPC);
+	CHECK(gcr_store_claim(store, 2, 77, &(struct gcr_store_payer){0}, 50 * MIB, &missing,
+			      &error) == -ENOSPC);
 	CHECK(missing == 20 * MIB);
 	CHECK(!gcr_store_drop_kept_of_others(store, 1, 77));
 	CHECK(gcr_store_drop_kept_of_others(store, 2, 77));
 	CHECK(!gcr_store_drop_kept_of_others(store, 2, 77));
 	wait_used(0);
-	CHECK(!gcr_store_claim(store, 2, 77, 0, 60 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 2, 77, &(struct gcr_store_payer){0}, 60 * MIB, &missing,
+			       &error));
 	stop();
 	daemon_.options.keep_bytes = 0;
 }
@@ -241,10 +251,11 @@ static void test_root_of_container(void)
 	CHECK(!try_create(10, 24 * MIB, &roots, &error));
 	CHECK(!gcr_store_users(store, &held, &count) && count == 1);
 	CHECK(held[0].uid == GCR_QUOTA_OTHER_ROOT && held[0].bytes >= 16 * MIB);
-	CHECK(gcr_store_claim(store, 2, 77, GCR_QUOTA_OTHER_ROOT, 8 * MIB, &missing, &error) ==
-	      -EDQUOT);
+	CHECK(gcr_store_claim(store, 2, 77, &(struct gcr_store_payer){.uid = GCR_QUOTA_OTHER_ROOT},
+			      8 * MIB, &missing, &error) == -EDQUOT);
 	CHECK(strstr(error.words, "user container-root has "));
-	CHECK(!gcr_store_claim(store, 11, 77, 0, 8 * MIB, &missing, &error));
+	CHECK(!gcr_store_claim(store, 11, 77, &(struct gcr_store_payer){0}, 8 * MIB, &missing,
+			       &error));
 	gcr_store_end_claim(store, 11, 77);
 	gcr_snapshot_discard(roots);
 	gcr_snapshot_discard(snapshot);
