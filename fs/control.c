@@ -165,17 +165,25 @@ static int add_swapped(struct gcr_daemon *daemon, const struct gcr_parties *part
 }
 
 /* Whatever is under way for any of them; it is answered when all of that has ended. */
-static int cancel(const struct targets *targets, struct gcr_waiter *waiter, struct gcr_error *error)
+static int cancel(const struct targets *targets, const struct gcr_rights *rights,
+		  struct gcr_waiter *waiter, struct gcr_error *error)
 {
 	struct gcr_cancellation *cancellation = NULL;
+	bool is_denied = false;
 	size_t found;
 
 	if (waiter && gcr_cancellation_create(waiter, &cancellation) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	found = gcr_packing_cancel(targets->list, targets->count, cancellation);
-	found += gcr_operation_cancel(targets->list, targets->count, cancellation);
+	found = gcr_packing_cancel(targets->list, targets->count, rights, cancellation, &is_denied);
+	found += gcr_operation_cancel(targets->list, targets->count, rights, cancellation,
+				      &is_denied);
 	if (!found) {
 		gcr_cancellation_destroy(cancellation);
+		if (is_denied)
+			return gcr_error_set(error, EPERM,
+					     "the verb was started by another user, on process %d "
+					     "and others",
+					     (int)targets->list[0]->pid);
 		return gcr_error_set(error, EBUSY, "no verb is under way; process %d is %s",
 				     (int)targets->list[0]->pid,
 				     gcr_state_name(gcr_process_shown_state(targets->list[0])));
@@ -194,7 +202,7 @@ static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *comma
 {
 	*ret_done = false;
 	if (command->verb == GCR_VERB_CANCEL)
-		return cancel(targets, waiter, error);
+		return cancel(targets, &command->rights, waiter, error);
 	if (gcr_verb_is_packing(command->verb))
 		return gcr_packing_start(daemon, command, targets->list, targets->count, waiter,
 					 error);

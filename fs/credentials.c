@@ -170,6 +170,12 @@ struct gcr_rights gcr_parties_rights(const struct gcr_parties *parties)
 	};
 }
 
+bool gcr_rights_may_cancel(const struct gcr_rights *rights, const struct gcr_rights *starters,
+			   size_t count)
+{
+	return !rights || !rights->counted || count == 1 || rights->counted == starters->counted;
+}
+
 bool gcr_rights_are_roots(const struct gcr_rights *rights)
 {
 	return !rights->uid && rights->is_local && rights->capabilities >> CAP_SYS_ADMIN & 1;

@@ -73,6 +73,13 @@ struct gcr_rights {
 
 struct gcr_rights gcr_parties_rights(const struct gcr_parties *parties);
 
+/*
+ * May one with these rights (NULL: the daemon itself), who may end a verb on a process, end one on
+ * @count processes that was started with @starters rights? Others' may be among several of them.
+ */
+bool gcr_rights_may_cancel(const struct gcr_rights *rights, const struct gcr_rights *starters,
+			   size_t count);
+
 /* Root, who is not shut in a container, and may do here what CRIU does: has CAP_SYS_ADMIN. */
 bool gcr_rights_are_roots(const struct gcr_rights *rights);
 

@@ -433,7 +433,8 @@ static bool is_for_any_locked(const struct gcr_operation *operation,
 }
 
 size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
-			    struct gcr_cancellation *cancellation)
+			    const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
+			    bool *ret_denied)
 {
 	size_t found = 0;
 	size_t untold = 0;
@@ -443,6 +444,10 @@ size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 	     operation = operation->next) {
 		if (!is_for_any_locked(operation, processes, count))
 			continue;
+		if (!gcr_rights_may_cancel(rights, &operation->command.rights, operation->count)) {
+			*ret_denied = true;
+			continue;
+		}
 		pthread_mutex_lock(&operation->lock);
 		/* It has ended meanwhile: nobody would end the cancellation. */
 		if (operation->is_over) {

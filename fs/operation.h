@@ -56,7 +56,8 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
  * which may be NULL, waits until each has rolled back.
  */
 size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
-			    struct gcr_cancellation *cancellation);
+			    const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
+			    bool *ret_denied);
 
 /*
  * Recovery of a process that an earlier daemon left in the middle of @verb, in two steps: the claim

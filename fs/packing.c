@@ -658,7 +658,8 @@ static void stop(struct gcr_packing *packing, int reason)
 }
 
 size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
-			  struct gcr_cancellation *cancellation)
+			  const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
+			  bool *ret_denied)
 {
 	size_t found = 0;
 	size_t untold = 0;
@@ -667,6 +668,10 @@ size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
 	for (struct gcr_packing *packing = packings.list; packing; packing = packing->next) {
 		if (!is_for_any_locked(packing, processes, count))
 			continue;
+		if (!gcr_rights_may_cancel(rights, &packing->command.rights, packing->count)) {
+			*ret_denied = true;
+			continue;
+		}
 		pthread_mutex_lock(&packing->lock);
 		/* It has ended meanwhile: nobody would end the cancellation. */
 		if (packing->answered) {

@@ -34,10 +34,12 @@ bool gcr_packing_is_under_way(struct gcr_process *process, enum gcr_verb verb);
 
 /*
  * `cancel`: end what is under way for any of these; how many that are. @cancellation, which may be
- * NULL, waits until each has ended.
+ * NULL, waits until each has ended. Those that @rights do not reach go on: *ret_denied (both as
+ * gcr_operation_cancel()).
  */
 size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
-			  struct gcr_cancellation *cancellation);
+			  const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
+			  bool *ret_denied);
 
 /*
  * A verb has begun for it: nothing is under way any more when this returns, nor begins as long as

@@ -212,7 +212,7 @@ static int wait_for(struct gcr_restore *restore, struct ending *ending,
 		pthread_mutex_unlock(&ending->lock);
 		if (!is_told && gcr_restore_stopped(restore)) {
 			is_told = true;
-			gcr_operation_cancel(processes, restore->members_count, NULL);
+			gcr_operation_cancel(processes, restore->members_count, NULL, NULL, NULL);
 		}
 		pthread_mutex_lock(&ending->lock);
 	}

@@ -474,6 +474,29 @@ sys.stdin.readline()
 """
 
 
+def test_cancel_of_others():
+    """Who has one of several processes does not stop what root does with all."""
+    need_root()
+    with Machine() as machine:
+        mine, other = [machine.ready_demo(uid=uid) for uid in (NOBODY, NOBODY - 1)]
+        wait_for(lambda: {mine.pid, other.pid} <= set(machine.pids()), 'both to be listed')
+
+        def cancel(program, verb, uid=NOBODY):
+            machine.faults(f'cuCheckpointProcessCheckpoint pid={mine.pid} delay_ms={800 * harness.SLOW}')
+            group = machine.writer(None, verb)
+            wait_for(lambda: machine.state(program.pid) == 'freezing', 'it to begin')
+            answer = machine.writer(program.pid, 'cancel', uid=uid).result()
+            return answer, group.result()
+
+        equal(cancel(mine, f'freeze {mine.pid} {other.pid}'), ('EPERM', 'ok'))
+        machine.must(None, f'thaw {mine.pid} {other.pid}')
+        equal(cancel(mine, f'freeze {mine.pid} {other.pid}', uid=0), ('ok', 'ECANCELED'))
+        # Of his process alone he may.
+        equal(cancel(mine, f'freeze {mine.pid}'), ('ok', 'ECANCELED'))
+        for program in mine, other:
+            program.wait_ticks()
+
+
 def test_process_that_is_not_his_any_more():
     """One that has become undumpable is root's, whatever its user id: PR_SET_DUMPABLE is 4."""
     need_root()

@@ -312,7 +312,7 @@ static void do_verb(struct gcr_process *process, unsigned int which, unsigned in
 
 	begin(honest_process, round % 2 ? GCR_VERB_THAW : GCR_VERB_FREEZE, false, 0, &honests);
 	if (which == 3) {
-		gcr_operation_cancel(&process, 1, NULL);
+		gcr_operation_cancel(&process, 1, NULL, NULL, NULL);
 	} else {
 		begin(process, verb, which == 2, TIMEOUT_USEC, &its);
 		number = end(&its, TIMEOUT_USEC + LATE_USEC);
