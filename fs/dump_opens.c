@@ -15,6 +15,7 @@
 
 #include "fs/dump_private.h"
 #include "fs/errand.h"
+#include "fs/mountpoint.h"
 #include "fs/operation.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -114,7 +115,6 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 {
 	_cleanup_(free_job_cleanup) struct job *job = calloc(1, sizeof(*job));
 	const struct gcr_file_rights *reader = dump->owner_rights;
-	struct stat stat;
 
 	if (!job)
 		return -ENOMEM;
@@ -142,8 +142,7 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 			       reader->groups_count * sizeof(*reader->groups));
 		job->options.reader = &job->reader;
 	}
-	if (!fstatat(AT_FDCWD, dump->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
-		job->options.mount_device = stat.st_dev;
+	job->options.mount_device = gcr_mountpoint_device(dump->daemon);
 	*ret_job = TAKE_PTR(job);
 	return 0;
 }

@@ -16,6 +16,7 @@
 #include "fs/errand.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
+#include "fs/mountpoint.h"
 #include "fs/store.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
@@ -75,7 +76,6 @@ static void *read_files(void *data)
 		.rights = dump->is_private ? NULL : dump->owner_rights,
 	};
 	struct gcr_errand *errand;
-	struct stat stat;
 
 	dump->read_result =
 		gcr_errand_begin(dump->daemon->quota, GCR_ERRAND_DIGEST, dump->uid,
@@ -86,8 +86,7 @@ static void *read_files(void *data)
 	options.left = leave_errand;
 	options.over = end_errand;
 	options.data = errand;
-	if (!fstatat(AT_FDCWD, dump->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
-		options.refused_device = stat.st_dev;
+	options.refused_device = gcr_mountpoint_device(dump->daemon);
 	dump->read_result = gcr_file_identities_make(dump->files, dump->files_count, &options,
 						     &dump->read_error);
 	return NULL;

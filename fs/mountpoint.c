@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "fs/log.h"
@@ -216,6 +217,16 @@ void gcr_mountpoint_mounted(void)
 	/* fusermount3 asks whether the user may write to it. */
 	if (held.fd >= 0 && geteuid())
 		fchmod(held.fd, 0);
+}
+
+dev_t gcr_mountpoint_device(const struct gcr_daemon *daemon)
+{
+	struct statx mount;
+
+	return statx(AT_FDCWD, daemon->options.mountpoint, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0,
+		     &mount) < 0
+		       ? 0
+		       : makedev(mount.stx_dev_major, mount.stx_dev_minor);
 }
 
 void gcr_mountpoint_release(struct gcr_daemon *daemon)

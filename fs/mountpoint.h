@@ -11,6 +11,7 @@
 #define GCR_FS_MOUNTPOINT_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "fs/daemon.h"
 
@@ -27,6 +28,12 @@ bool gcr_mountpoint_is_awaited(const char *runtime_directory);
 void gcr_mountpoint_protect(struct gcr_daemon *daemon);
 /* When it is mounted: what an ordinary user's mount needs a directory open for. */
 void gcr_mountpoint_mounted(void);
+/*
+ * The mount's st_dev; 0: not known. The filesystem is not asked: a thread of the daemon's that
+ * waits for an answer of the daemon's own would never end if the daemon is killed, and nor would
+ * the mount.
+ */
+dev_t gcr_mountpoint_device(const struct gcr_daemon *daemon);
 /* When it is no longer mounted, or could not be. */
 void gcr_mountpoint_release(struct gcr_daemon *daemon);
 

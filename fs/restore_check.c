@@ -17,6 +17,7 @@
 #include "fs/criu_run.h"
 #include "fs/errand.h"
 #include "fs/helper.h"
+#include "fs/mountpoint.h"
 #include "fs/restore_private.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
@@ -370,7 +371,6 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 							    : (unsigned int)processors,
 	};
 	struct gcr_errand *errand;
-	struct stat stat;
 	int result;
 
 	/* The place's owner has chosen the paths. */
@@ -389,8 +389,7 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	options.data = errand;
 	options.cancel = &restore->stop_reading;
 	options.deadline_usec = restore->deadline_usec;
-	if (!fstatat(AT_FDCWD, restore->daemon->options.mountpoint, &stat, AT_NO_AUTOMOUNT))
-		options.refused_device = stat.st_dev;
+	options.refused_device = gcr_mountpoint_device(restore->daemon);
 	return outward(gcr_file_identities_check(tree->files, tree->files_count, &options, error),
 		       error);
 }

@@ -129,7 +129,8 @@ def test_second_daemon():
                                result.stderr), result.stderr)
             check(not is_mounted(machine, other), 'it is mounted')
         demo = machine.ready_demo()
-        equal(machine.status(demo.pid)['registered'], 'yes', 'the socket is still the first one\'s')
+        # The socket is still the first one's.
+        machine.wait_status(demo.pid, 'registered', 'yes')
         # With a runtime directory of its own it is welcome.
         result = machine.run('-o', f'sim,runtime_dir={machine.directory}/run2', other)
         equal(result.returncode, 0, result.stderr)
