@@ -37,6 +37,8 @@ struct gcr_transit {
 	/* of the copy */
 	pthread_t threads[THREADS_MAX];
 	unsigned int threads_count;
+	unsigned int running_count; /* of these, that have not come to their end; lock */
+	pthread_cond_t ended;	    /* with lock */
 	enum gcr_transit_way way;
 	atomic_bool is_over; /* nothing more is to be copied: it has failed, or is given up */
 
@@ -141,6 +143,7 @@ int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, enum gcr_tra
 	transit->fd = -1;
 	atomic_init(&transit->is_over, false);
 	pthread_mutex_init(&transit->lock, NULL);
+	pthread_cond_init(&transit->ended, NULL);
 	if (gcr_transit_is_apart(snapshot) && first < snapshot->count) {
 		result = check_memory(transit, way, error);
 		if (!result) {
@@ -294,7 +297,23 @@ static void *copy_all(void *data)
 		if (result < 0)
 			note_failure(transit, piece.index, result);
 	}
+	GCR_LOCK_SCOPE(&transit->lock);
+	transit->running_count--;
+	pthread_cond_broadcast(&transit->ended);
 	return NULL;
+}
+
+static int start_thread(struct gcr_transit *transit)
+{
+	GCR_LOCK_SCOPE(&transit->lock);
+	int result =
+		pthread_create(&transit->threads[transit->threads_count], NULL, copy_all, transit);
+
+	if (result)
+		return -result;
+	transit->threads_count++;
+	transit->running_count++;
+	return 0;
 }
 
 int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way)
@@ -316,14 +335,12 @@ int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way)
 	transit->error = (struct gcr_error){0};
 	atomic_store(&transit->is_over, false);
 	while (transit->threads_count < most || !transit->threads_count) {
-		int result = pthread_create(&transit->threads[transit->threads_count], NULL,
-					    copy_all, transit);
+		int result = start_thread(transit);
 
-		if (result && !transit->threads_count)
-			return -result;
-		if (result)
+		if (result < 0 && !transit->threads_count)
+			return result;
+		if (result < 0)
 			break;
-		transit->threads_count++;
 	}
 	return 0;
 }
@@ -333,21 +350,27 @@ int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data),
 {
 	bool is_stopped = false;
 
-	while (transit->threads_count) {
+	pthread_mutex_lock(&transit->lock);
+	while (transit->running_count) {
 		int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
 		const struct timespec until = {
 			.tv_sec = (time_t)(until_usec / GCR_USEC_PER_SEC),
 			.tv_nsec = (long)(until_usec % GCR_USEC_PER_SEC) * 1000,
 		};
 
-		if (!pthread_clockjoin_np(transit->threads[transit->threads_count - 1], NULL,
-					  CLOCK_MONOTONIC, &until)) {
-			transit->threads_count--;
-		} else if (!is_stopped && is_to_stop && is_to_stop(data)) {
-			is_stopped = true;
+		if (pthread_cond_clockwait(&transit->ended, &transit->lock, CLOCK_MONOTONIC,
+					   &until) != ETIMEDOUT ||
+		    is_stopped || !is_to_stop)
+			continue;
+		pthread_mutex_unlock(&transit->lock);
+		is_stopped = is_to_stop(data);
+		if (is_stopped)
 			atomic_store(&transit->is_over, true);
-		}
+		pthread_mutex_lock(&transit->lock);
 	}
+	pthread_mutex_unlock(&transit->lock);
+	while (transit->threads_count)
+		pthread_join(transit->threads[--transit->threads_count], NULL);
 	if (is_stopped && !transit->error.number)
 		return gcr_error_set(error, ECANCELED,
 				     "the copy of its managed memory was given up");
@@ -402,6 +425,7 @@ void gcr_transit_destroy(struct gcr_transit *transit, bool keeps)
 		close(transit->fd);
 	}
 	gcr_snapshot_unref(transit->snapshot);
+	pthread_cond_destroy(&transit->ended);
 	pthread_mutex_destroy(&transit->lock);
 	free(transit);
 }
