@@ -245,7 +245,7 @@ static int run(const struct order *order)
 
 int main(void)
 {
-	struct order order = {};
+	static struct order order; /* until the end: it is never freed */
 	char byte;
 	int r;
 

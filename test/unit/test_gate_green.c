@@ -179,6 +179,7 @@ static void test_destroyed_in_capture(void)
 	CHECK(cuGreenCtxDestroy(green) == CUDA_SUCCESS);
 	CHECK(cuGreenCtxDestroy(later) == CUDA_SUCCESS);
 	CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 	expect_timeout(NOT_FINISHED);
 	finish(flag);
 	CLOSES();
@@ -200,11 +201,13 @@ static void test_capture(void)
 	expect_timeout("a stream capture is open");
 	CHECK(!is_closed() && page->captures == 1);
 	CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 	CLOSES();
 	gcr_gate_open();
 	/* One that ended without our knowledge. */
 	CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
 	CHECK(GCR_REAL(cuStreamEndCapture)(stream, &graph) == CUDA_SUCCESS);
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 	CHECK(page->captures == 1);
 	CLOSES();
 	CHECK(page->captures == 0);
