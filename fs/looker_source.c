@@ -32,21 +32,39 @@ static enum gcr_silent_kind kind_of(const char *name)
 	return !strcmp(slash ? slash + 1 : name, "stat") ? GCR_SILENT_ALL : GCR_SILENT_MEMORY;
 }
 
+/* A look of the usual patience, for the head of @request alone, without a memfd. */
+static struct gcr_one_look look_for(struct gcr_looker_request *request)
+{
+	return (struct gcr_one_look){
+		.request = request,
+		.request_bytes = HEAD_BYTES,
+		.fd = -1,
+		.kind = GCR_SILENT_ALL,
+		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
+	};
+}
+
+/* The look is at the file @name of /proc/PID; NULL: at none. -ENAMETOOLONG. */
+static int look_at_file(struct gcr_one_look *look, struct gcr_looker_request *request,
+			const char *name)
+{
+	if (!name)
+		return 0;
+	look->kind = kind_of(name);
+	if (!strcmp(name, "smaps_rollup"))
+		look->deadline_usec = SUMMING_USEC;
+	return set_name(request, name);
+}
+
 /* @verb: of a text. It may be cut by nobody, so that its last byte is followed by a NUL. */
 static int get_file(enum gcr_looker_verb verb, pid_t pid, const char *name, int *ret_fd)
 {
 	struct gcr_looker_request request = {.verb = verb, .pid = pid};
 	_cleanup_close_ int fd = memfd_create("gpucr-look", MFD_CLOEXEC);
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = fd,
-		.kind = name ? kind_of(name) : GCR_SILENT_ALL,
-		.deadline_usec = name && !strcmp(name, "smaps_rollup") ? SUMMING_USEC
-								       : GCR_LOOK_DEADLINE_USEC,
-	};
-	int r = fd < 0 ? -errno : name ? set_name(&request, name) : 0;
+	struct gcr_one_look look = look_for(&request);
+	int r = fd < 0 ? -errno : look_at_file(&look, &request, name);
 
+	look.fd = fd;
 	if (r == 0)
 		r = gcr_one_look_perform(&look);
 	if (r < 0)
@@ -76,21 +94,13 @@ static int get_text(enum gcr_looker_verb verb, pid_t pid, const char *name, char
 		    size_t *ret_bytes)
 {
 	struct gcr_looker_request request = {.verb = verb, .pid = pid};
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.has_data = true,
-		.kind = name ? kind_of(name) : GCR_SILENT_ALL,
-		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
-	};
+	struct gcr_one_look look = look_for(&request);
 	char *text;
-	int r = name ? set_name(&request, name) : 0;
+	int r = look_at_file(&look, &request, name);
 
 	if (r < 0)
 		return r;
-	if (name && !strcmp(name, "smaps_rollup"))
-		look.deadline_usec = SUMMING_USEC;
+	look.has_data = true;
 	r = gcr_one_look_perform(&look);
 	if (r == -EFBIG)
 		return get_file_text(verb, pid, name, ret_text, ret_bytes);
@@ -126,16 +136,10 @@ static int source_links(pid_t pid, char **ret_text, size_t *ret_bytes)
 static int source_link(pid_t pid, const char *name, char *ret_target, size_t target_bytes)
 {
 	struct gcr_looker_request request = {.verb = GCR_LOOKER_LINK, .pid = pid};
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.has_data = true,
-		.kind = GCR_SILENT_ALL,
-		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
-	};
+	struct gcr_one_look look = look_for(&request);
 	int r = set_name(&request, name);
 
+	look.has_data = true;
 	if (r == 0)
 		r = gcr_one_look_perform(&look);
 	if (r < 0)
@@ -163,13 +167,7 @@ static bool is_namespace(int fd, const char *name)
 static int source_open_namespace(pid_t pid, const char *name, int *ret_fd)
 {
 	struct gcr_looker_request request = {.verb = GCR_LOOKER_NAMESPACE, .pid = pid};
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.kind = GCR_SILENT_ALL,
-		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
-	};
+	struct gcr_one_look look = look_for(&request);
 	int r = set_name(&request, name);
 
 	if (r == 0)
@@ -190,16 +188,14 @@ static int source_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes)
 {
 	struct gcr_looker_request request = {
 		.verb = GCR_LOOKER_PEEK, .pid = pid, .address = address, .count = (uint32_t)bytes};
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.has_data = true,
-		.kind = GCR_SILENT_MEMORY,
-		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
-	};
-	int r = bytes > GCR_LOOKER_DATA_MAX ? -E2BIG : gcr_one_look_perform(&look);
+	struct gcr_one_look look = look_for(&request);
+	int r;
 
+	if (bytes > GCR_LOOKER_DATA_MAX)
+		return -E2BIG;
+	look.has_data = true;
+	look.kind = GCR_SILENT_MEMORY;
+	r = gcr_one_look_perform(&look);
 	if (r < 0)
 		return r;
 	if (look.reply.bytes == bytes)
@@ -213,13 +209,7 @@ static int source_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes)
 static int source_unpark_pages(pid_t pid)
 {
 	struct gcr_looker_request request = {.verb = GCR_LOOKER_UNPARK, .pid = pid};
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES,
-		.fd = -1,
-		.kind = GCR_SILENT_ALL,
-		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
-	};
+	struct gcr_one_look look = look_for(&request);
 	int r = gcr_one_look_perform(&look);
 
 	if (r == 0)
@@ -235,16 +225,11 @@ static int source_same_files(pid_t pid, pid_t other, const int *fds, size_t coun
 					     .pid = other,
 					     .other = pid,
 					     .count = (uint32_t)count};
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES + count * sizeof(request.fds[0]),
-		.fd = -1,
-		.has_data = true,
-		.kind = GCR_SILENT_ALL,
-		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
-	};
+	struct gcr_one_look look = look_for(&request);
 	int r;
 
+	look.request_bytes += count * sizeof(request.fds[0]);
+	look.has_data = true;
 	memcpy(request.fds, fds, count * sizeof(*fds));
 	r = gcr_one_look_perform(&look);
 	if (r < 0)
@@ -261,15 +246,12 @@ int gcr_looker_devices(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned
 {
 	struct gcr_looker_request request = {
 		.verb = GCR_LOOKER_DEVICES, .pid = pid, .wanted = *wanted};
-	struct gcr_one_look look = {
-		.request = &request,
-		.request_bytes = HEAD_BYTES + sizeof(*wanted),
-		.fd = -1,
-		.kind = GCR_SILENT_MEMORY,
-		.deadline_usec = GCR_LOOK_DEADLINE_USEC,
-	};
-	int r = gcr_one_look_perform(&look);
+	struct gcr_one_look look = look_for(&request);
+	int r;
 
+	look.request_bytes += sizeof(*wanted);
+	look.kind = GCR_SILENT_MEMORY;
+	r = gcr_one_look_perform(&look);
 	if (r < 0)
 		return r;
 	*ret_devices = look.reply.devices & ((1u << GCR_SCAN_DEVICES_MAX) - 1);

@@ -115,6 +115,27 @@ def wait_for(condition, words, seconds=None):
         pause_sec = min(1.5 * pause_sec, 0.025)  # to look takes the time of processors, too
 
 
+def soon(what, call, bound_sec):
+    """What the call returns; a failure if that takes longer, or for ever. It has a thread of its own."""
+    done = []
+    began = time.monotonic()
+
+    def run():
+        try:
+            done.append((call(), None))
+        except BaseException as error:  # pylint: disable=broad-except
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(bound_sec)
+    check(done, f'{what} takes more than {bound_sec} s')
+    print(f'{what}: {time.monotonic() - began:.2f} s', file=sys.stderr)
+    if done[0][1]:
+        raise done[0][1]
+    return done[0][0]
+
+
 def open_both(path):
     """For reading and writing; whoever has just closed it may not have been heard of yet."""
     def attempt():

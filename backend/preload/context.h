@@ -33,9 +33,9 @@ int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause 
 		   void *patience, struct gcr_error *error);
 
 /*
- * For calls that change the reference count of the primary context of @device: held meanwhile, NULL
- * for no device; what it is while it is active, else NULL; and what has to follow if the count may
- * have fallen to 0.
+ * For calls that change the reference count of the primary context of @device: the lock that the
+ * caller holds during the call (NULL: there is no such device), the context (NULL: it is not
+ * active), and what to do after a call that may have taken the count to 0.
  */
 pthread_mutex_t *gcr_context_primary_lock(CUdevice device);
 CUcontext gcr_context_primary(CUdevice device);

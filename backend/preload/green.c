@@ -250,7 +250,7 @@ int gcr_greens_wait(gcr_pause *pause, void *patience, struct gcr_error *error)
 	CUresult result;
 	int r = 0;
 
-	/* Nobody makes or destroys one now. */
+	/* The gate is closed: no thread makes or destroys a green context. */
 	for (size_t i = count_all(); i-- > 0 && r == 0 && get(i, &green);) {
 		result = push_owner(&green);
 		if (result != CUDA_SUCCESS)
@@ -296,7 +296,7 @@ static void sweep(void)
 
 	if (!exchange || exchange(&mode) != CUDA_SUCCESS)
 		return;
-	/* Backwards: what moves to a free place, and what is put back at the end, was looked at. */
+	/* Backwards: the entries behind @i have been looked at, and those put back go there. */
 	for (size_t i = count_all(); i-- > 0;)
 		if (take_destroyed(i, &green) && !has_ended(&green))
 			insert(&green);

@@ -34,8 +34,11 @@
 #define FILE_NAME  "memfd:" GCR_PAGE_NAME " (deleted)"
 #define FILE_NODE  2
 #define FILE_BYTES (1 << 20)
+#define FILE_MODE  0777
 #define ADDRESS	   ((void *)0x10000000)
 #define FILLER	   0x41
+
+#include "test/fs/one_file.h"
 
 static int read_fds[2]; /* the file is read */
 static int runs_fds[2]; /* the other program runs */
@@ -59,40 +62,6 @@ static void send_byte(int fd)
 }
 
 /* ---- the filesystem ---- */
-
-static struct stat stat_of(fuse_ino_t node)
-{
-	return (struct stat){
-		.st_ino = node,
-		.st_mode = node == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0777,
-		.st_nlink = 1,
-		.st_uid = getuid(),
-		.st_gid = getgid(),
-		.st_size = node == FUSE_ROOT_ID ? 0 : FILE_BYTES,
-	};
-}
-
-static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name)
-{
-	struct fuse_entry_param entry = {
-		.ino = FILE_NODE,
-		.attr = stat_of(FILE_NODE),
-		.attr_timeout = 3600,
-		.entry_timeout = 3600,
-	};
-
-	if (strcmp(name, FILE_NAME) != 0)
-		fuse_reply_err(request, ENOENT);
-	else
-		fuse_reply_entry(request, &entry);
-}
-
-static void do_getattr(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
-{
-	struct stat stat = stat_of(node);
-
-	fuse_reply_attr(request, &stat, 3600);
-}
 
 static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {

@@ -2,12 +2,19 @@
 /*
  * A process that cannot be looked at, because a FUSE filesystem of its own user does not answer:
  * held HOW MOUNTPOINT DEVICE [UID]. It has the file DEVICE open and mapped, as a GPU program has
- * its GPU's. HOW: exec     it is held in execve(2), which closes a file of that filesystem while it
- * has the lock that readers of maps and environ, process_vm_readv(2) and kcmp(2) wait for page it
- * maps a file that is called as the preload library's page is, and that filesystem does not answer
- * the read of it lock     it is held in mmap(2), which waits with the lock of its address space
- * until dirty pages of the file are written It becomes UID, whose filesystem this then stands for:
- * /dev/fuse may be root's alone. Prints "PID" when it is so. SIGUSR1 lets it go; SIGTERM ends all.
+ * its GPU's.
+ *
+ * HOW is "exec": it is held in execve(2), which closes a file of that filesystem while it has the
+ * lock that readers of maps and environ, process_vm_readv(2) and kcmp(2) wait for.
+ *
+ * HOW is "page": it maps a file that is called as the preload library's page is, and that
+ * filesystem does not answer the read of the file.
+ *
+ * HOW is "lock": it is held in mmap(2), which waits with the lock of its address space until dirty
+ * pages of the file are written.
+ *
+ * It becomes UID, whose filesystem this then stands for: /dev/fuse may be root's alone. It prints
+ * "PID" when it is held. SIGUSR1 lets it go; SIGTERM ends all.
  */
 #define FUSE_USE_VERSION 314
 #include <errno.h>
@@ -29,7 +36,10 @@
 #define FILE_NAME  "memfd:gpucr-page (deleted)" /* lib/protocol.h */
 #define FILE_NODE  2
 #define FILE_BYTES (1 << 20)
+#define FILE_MODE  0666
 #define HELD_MAX   64
+
+#include "test/fs/one_file.h"
 
 static struct {
 	pthread_mutex_t lock;
@@ -98,40 +108,6 @@ static void let_go(void)
 		answer(state.held[state.count].request, state.held[state.count].bytes);
 	}
 	pthread_mutex_unlock(&state.lock);
-}
-
-static struct stat stat_of(fuse_ino_t node)
-{
-	return (struct stat){
-		.st_ino = node,
-		.st_mode = node == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0666,
-		.st_nlink = 1,
-		.st_uid = getuid(),
-		.st_gid = getgid(),
-		.st_size = node == FUSE_ROOT_ID ? 0 : FILE_BYTES,
-	};
-}
-
-static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name)
-{
-	struct fuse_entry_param entry = {
-		.ino = FILE_NODE,
-		.attr = stat_of(FILE_NODE),
-		.attr_timeout = 3600,
-		.entry_timeout = 3600,
-	};
-
-	if (strcmp(name, FILE_NAME) != 0)
-		fuse_reply_err(request, ENOENT);
-	else
-		fuse_reply_entry(request, &entry);
-}
-
-static void do_getattr(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
-{
-	struct stat stat = stat_of(node);
-
-	fuse_reply_attr(request, &stat, 3600);
 }
 
 static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)

@@ -109,23 +109,7 @@ def receivers(machine):
 
 
 def soon(what, call):
-    done = []
-
-    def run():
-        try:
-            done.append((call(), None))
-        except BaseException as error:  # pylint: disable=broad-except
-            done.append((None, error))
-
-    began = time.monotonic()
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(BOUND_SEC)
-    check(done, f'{what} takes more than {BOUND_SEC} s')
-    print(f'{what}: {time.monotonic() - began:.2f} s', file=sys.stderr)
-    if done[0][1]:
-        raise done[0][1]
-    return done[0][0]
+    return harness.soon(what, call, BOUND_SEC)
 
 
 def others_go_on(machine, demo=None):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -68,24 +67,7 @@ def attacked(*hows, known=True, **options):
 
 
 def soon(what, call):
-    """What it returns; a failure if that takes long, and for ever."""
-    done = []
-    began = time.monotonic()
-
-    def run():
-        try:
-            done.append((call(), None))
-        except BaseException as error:  # pylint: disable=broad-except
-            done.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(BOUND_SEC)
-    check(done, f'{what} takes more than {BOUND_SEC} s')
-    print(f'{what}: {time.monotonic() - began:.2f} s', file=sys.stderr)
-    if done[0][1]:
-        raise done[0][1]
-    return done[0][0]
+    return harness.soon(what, call, BOUND_SEC)
 
 
 def others_go_on(machine, demo):
