@@ -14,6 +14,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/printable.h"
 
 #define LINE_BYTES_MAX 1024
 
@@ -215,9 +216,8 @@ static size_t format_line(char *line, int64_t now_usec, const char *format, va_l
 		length += (size_t)written < LINE_BYTES_MAX - length - 1
 				  ? (size_t)written
 				  : LINE_BYTES_MAX - length - 2;
-	for (size_t i = 0; i < length; i++)
-		if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-			line[i] = '?';
+	line[length] = '\0';
+	gcr_make_printable(line);
 	line[length++] = '\n';
 	return length;
 }

@@ -18,6 +18,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/page.h"
+#include "lib/printable.h"
 #include "lib/procfs.h"
 
 /* How often a library that is to reconnect is looked for. */
@@ -164,9 +165,7 @@ static void copy_words(char *to, const char *from, size_t size)
 {
 	memcpy(to, from, size);
 	to[size - 1] = '\0';
-	for (char *byte = to; *byte; byte++)
-		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
-			*byte = '?';
+	gcr_make_printable(to);
 }
 
 static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_facts)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Messages to stderr, with systemd's level prefix where stderr is the journal, or to syslog. */
 #include "fs/log.h"
+#include "lib/printable.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -42,9 +43,7 @@ void gcr_log(int level, pid_t pid, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(line, sizeof(line), format, arguments);
 	va_end(arguments);
-	for (unsigned char *byte = (unsigned char *)line; *byte; byte++)
-		if (*byte < 0x20 || *byte == 0x7f)
-			*byte = '?';
+	gcr_make_printable(line);
 	if (pid)
 		snprintf(about, sizeof(about), "pid %d: ", (int)pid);
 	if (atomic_load(&to_syslog)) {

@@ -27,6 +27,7 @@
 #include "fs/quota.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/printable.h"
 #include "lib/proc_cgroup.h"
 #include "lib/uuid.h"
 
@@ -132,8 +133,9 @@ static void look(struct gcr_process *process, struct view *view)
 	gcr_snapshot_unref(snapshot);
 	if (process->launcher)
 		view->state = gcr_process_shown_state(process);
+	gcr_make_printable(view->comm);
 	for (char *byte = view->comm; *byte; byte++)
-		if ((unsigned char)*byte <= 0x20 || *byte == 0x7f)
+		if (*byte == ' ')
 			*byte = '?';
 }
 
@@ -180,9 +182,7 @@ static void render_cgroup(const struct view *view, FILE *stream)
 		fputc('-', stream);
 		return;
 	}
-	for (char *byte = path; *byte; byte++)
-		if ((unsigned char)*byte < 0x20 || *byte == 0x7f)
-			*byte = '?';
+	gcr_make_printable(path);
 	fputs(path, stream);
 }
 

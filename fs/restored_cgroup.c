@@ -18,8 +18,8 @@
 #include "lib/proc_cgroup.h"
 
 #define PARENT	    "gpucrfs"
-#define PREFIX	    "gpucr-"
-#define NAME_LENGTH 200 /* of what is given; the whole may have 255 */
+#define PREFIX	    "gpucr" /* and a number, and '-' */
+#define NAME_LENGTH 200	    /* of what is given; the whole may have 255 */
 #define NUMBERS	    100
 #define YOUNG_SEC   60
 
@@ -31,15 +31,19 @@ static int make_directory(const char *path)
 	return mkdir(path, 0755) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* Any name of a place is one of a cgroup, but for newlines. */
+/*
+ * Any name of a place is one of a cgroup, but for newlines. The number comes before the name: no
+ * place, whatever its name is, gets another one's path.
+ */
 static char *path_of(const char *point, const char *name, int number)
 {
-	char suffix[16] = "";
+	char digits[16] = "";
 	char *path;
 
 	if (number > 1)
-		snprintf(suffix, sizeof(suffix), ".%d", number);
-	if (asprintf(&path, "%s/" PARENT "/" PREFIX "%.*s%s", point, NAME_LENGTH, name, suffix) < 0)
+		snprintf(digits, sizeof(digits), "%d", number);
+	if (asprintf(&path, "%s/" PARENT "/" PREFIX "%s-%.*s", point, digits, NAME_LENGTH, name) <
+	    0)
 		return NULL;
 	for (char *c = path + strlen(point); *c; c++)
 		if (*c == '\n')

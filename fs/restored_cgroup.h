@@ -3,11 +3,11 @@
  * A cgroup for each restored tree. In the daemon's own the tree would end when the service is
  * stopped, and its memory would count as the daemon's.
  *
- * It is gpucrfs/gpucr-NAME below the root of the cgroup2 tree as it is mounted here: the machine's
- * root, or in a container with a view of its own the container's, whose limits then hold. Not
- * beside the daemon: that directory (system.slice) is systemd's, and nothing may be made there. At
- * the root other programs make theirs too, and systemd leaves them alone. No controllers are
- * enabled for it; what limits gpucrfs/ limits all restored trees together.
+ * It is gpucrfs/gpucr-NAME (or gpucr2-NAME, ...) below the root of the cgroup2 tree as it is
+ * mounted here: the machine's root, or in a container with a view of its own the container's, whose
+ * limits then hold. Not beside the daemon: that directory (system.slice) is systemd's, and nothing
+ * may be made there. At the root other programs make theirs too, and systemd leaves them alone. No
+ * controllers are enabled for it; what limits gpucrfs/ limits all restored trees together.
  *
  * Where cgroup2 is mounted beside cgroup v1 ("hybrid") systemd goes by cgroup2, so the tree stays
  * when the service is stopped; in v1's own trees (memory, cpu) it is where the daemon is. With v1

@@ -14,6 +14,7 @@
 #include "fs/scan.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/printable.h"
 #include "lib/procfs.h"
 #include "lib/sharing_sign.h"
 
@@ -39,9 +40,7 @@ static int note_sign(const char *path, void *data)
 		return 0;
 	signs->any = true;
 	snprintf(file, FILE_BYTES, "%s", strrchr(path, '/') + 1);
-	for (char *byte = file; *byte; byte++)
-		if ((unsigned char)*byte < 0x20 || (unsigned char)*byte >= 0x7f)
-			*byte = '?';
+	gcr_make_printable(file);
 	return 0;
 }
 

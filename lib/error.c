@@ -5,12 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void make_one_line(char *words)
-{
-	for (unsigned char *byte = (unsigned char *)words; *byte; byte++)
-		if (*byte < 0x20 || *byte == 0x7f)
-			*byte = '?';
-}
+#include "lib/printable.h"
 
 int gcr_error_set(struct gcr_error *error, int number, const char *format, ...)
 {
@@ -22,7 +17,7 @@ int gcr_error_set(struct gcr_error *error, int number, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(error->words, sizeof(error->words), format, arguments);
 	va_end(arguments);
-	make_one_line(error->words);
+	gcr_make_printable(error->words);
 	return -number;
 }
 
@@ -41,7 +36,7 @@ void gcr_error_prefix(struct gcr_error *error, const char *format, ...)
 	if (length >= 0 && length < GCR_ERROR_WORDS_MAX - 2)
 		snprintf(error->words + length, sizeof(error->words) - (size_t)length, ": %.*s",
 			 GCR_ERROR_WORDS_MAX - length - 3, old);
-	make_one_line(error->words);
+	gcr_make_printable(error->words);
 }
 
 const char *gcr_error_name(int number)

@@ -18,6 +18,7 @@
 #include "config.h"
 #include "lib/cleanup.h"
 #include "tools/verify.h"
+#include "lib/printable.h"
 
 #define LETTERS	    "j:q"
 #define THREADS_MAX 16 /* without -j: memory is not faster with more */
@@ -96,9 +97,7 @@ static void print_line(FILE *stream, const struct verify *verify, const char *fo
 			  verify->path ? ": " : "", verify->part);
 	if (length >= 0 && (size_t)length < sizeof(line))
 		vsnprintf(line + length, sizeof(line) - (size_t)length, format, arguments);
-	for (unsigned char *byte = (unsigned char *)line; *byte; byte++)
-		if (*byte < 0x20 || *byte == 0x7f)
-			*byte = '?';
+	gcr_make_printable(line);
 	if (stream == stderr)
 		fputs("gpucr-verify: ", stream);
 	fputs(line, stream);

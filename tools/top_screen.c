@@ -20,6 +20,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "tools/top.h"
+#include "lib/printable.h"
 
 #define BAR_BYTES_MAX 256
 #define VERBS_MAX     16 /* under way at once: of more it is not told how they ended */
@@ -294,9 +295,7 @@ static void draw(struct screen *screen)
 		 top_order_name(screen->order));
 	if (!screen->is_there)
 		snprintf(text, sizeof(text), "%s (looking for it again)", screen->error.words);
-	for (char *byte = text; *byte; byte++)
-		if ((unsigned char)*byte < 0x20 || *byte == 0x7f) /* the mount's path */
-			*byte = '?';
+	gcr_make_printable(text); /* the mount's path */
 	attron(A_BOLD);
 	put(line++, 0, text);
 	attroff(A_BOLD);

@@ -90,8 +90,9 @@ static void check_started(int procs_fd, const char *directory)
 static void test_life(void)
 {
 	struct gcr_error error = {};
-	char *directory, *second;
-	int procs_fd, second_fd, r;
+	char *directory, *second, *third;
+	int procs_fd, second_fd, third_fd, r;
+	char other[sizeof(name) + 2];
 	int input[2];
 	pid_t pid;
 
@@ -120,7 +121,13 @@ static void test_life(void)
 	pid = start_in(procs_fd, "/bin/sh", input[0], -1, &r);
 	CHECK(r == 0);
 	CHECK(gcr_restored_cgroup_make(name, &second, &second_fd, &error) == 0);
-	CHECK(strcmp(directory, second) != 0 && strncmp(directory, second, strlen(directory)) == 0);
+	CHECK(strcmp(directory, second) != 0);
+	snprintf(other, sizeof(other), "%s.2", name);
+	CHECK(gcr_restored_cgroup_make(other, &third, &third_fd, &error) == 0);
+	CHECK(strcmp(second, third) != 0 && strstr(third, "/gpucr-"));
+	CHECK(gcr_restored_cgroup_remove(third) == 0);
+	close(third_fd);
+	free(third);
 	CHECK(exists(second));
 	CHECK(gcr_restored_cgroup_remove(second) == 0);
 	CHECK(!exists(second) && exists(directory));
