@@ -114,8 +114,9 @@ def check_back(machine, one, name, state='dumped', may_have_cgroup=False):
     equal(processes_of(one), set())
     if not may_have_cgroup:
         equal(cgroup_of(name), [])
-    equal(os.listdir(f'{machine.runtime}/processes')
-          if os.path.isdir(f'{machine.runtime}/processes') else [], [])
+    # The one that was dumped has ended, which the daemon may still have to notice.
+    wait_for(lambda: not os.path.isdir(f'{machine.runtime}/processes') or
+             not os.listdir(f'{machine.runtime}/processes'), 'the end of all records')
     equal(in_store(machine, r'\d|\.new-'), [])
     equal(in_store(machine, 'incoming-'), [f'incoming-{name}'])
 
