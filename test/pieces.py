@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """A program whose memory changes only when it is told to (test/e2e/pieces.c), and what it has to
 have: byte by byte."""
+import contextlib
 import os
 import random
 import re
 
 import harness
 import vendor
-from harness import check, equal
+from harness import check, equal, wait_for
 
 PROGRAM = [*vendor.RUN, f'{harness.BUILD}/test/e2e/pieces']
 
@@ -76,6 +77,20 @@ class Pieces:
         for index, content in enumerate(self.contents):
             with open(self.file(index), 'rb') as file:
                 check(file.read() == content, f'the file of piece {index}')
+
+    def wait_closed(self):
+        """Until the daemon has no file open for a reader: it is told some time after close(2), and
+        an open file is not kept for the next freeze."""
+        directory = f'/proc/{self.machine.daemon.pid}/fd'
+
+        def is_open():
+            for fd in os.listdir(directory):
+                with contextlib.suppress(OSError):
+                    if '/snapshot/vram/' in os.readlink(f'{directory}/{fd}'):
+                        return True
+            return False
+
+        wait_for(lambda: not is_open(), 'the files to be closed')
 
     def freeze(self, verb='freeze'):
         self.machine.must(self.pid, verb)

@@ -54,6 +54,7 @@ def only_what_has_changed(options):
                 pieces.put(index, data, offset)
             pieces.freeze()
             pieces.check_files()
+            pieces.wait_closed()
             status = machine.status(pieces.pid)
             pieces.thaw()
             equal(int(status['last_freeze_bytes']), 12 * MIB)

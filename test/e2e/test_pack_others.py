@@ -185,6 +185,7 @@ def test_unpack_of_nothing():
             pieces.freeze()
             machine.must(pieces.pid, 'unpack')
             pieces.check_files()
+            pieces.wait_closed()
             equal(int(machine.status(pieces.pid)['last_freeze_copied_bytes']), copied)
             pieces.thaw()
             pieces.put(0, noise('more', 100), 300000)
