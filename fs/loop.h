@@ -14,6 +14,7 @@ enum gcr_loop_source {
 	GCR_LOOP_LISTENER,   /* number: 0 */
 	GCR_LOOP_CONNECTION, /* number: id of the connection */
 	GCR_LOOP_RECEIVER,   /* number: 0; one of fs/receiver.c has ended */
+	GCR_LOOP_EMPTYING,   /* number: 0; one of fs/emptying.c has ended */
 	GCR_LOOP_SOURCES_COUNT,
 };
 

@@ -27,6 +27,7 @@
 #include "fs/daemon.h"
 #include "fs/dump.h"
 #include "fs/event.h"
+#include "fs/emptying.h"
 #include "fs/gpus.h"
 #include "fs/helper.h"
 #include "fs/place.h"
@@ -344,6 +345,9 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
 				     strerror(-result));
 
+	result = gcr_emptying_start(daemon, error);
+	if (result < 0)
+		return result;
 	result = gcr_receivers_start(daemon,
 				     from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
 				     daemon->options.foreground, error);
@@ -396,6 +400,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_processes_destroy(daemon->processes);
 	/* The last connections have been closed now. */
 	gcr_receivers_stop();
+	gcr_emptying_stop();
 	gcr_places_destroy(daemon->places);
 	gcr_store_destroy(daemon->store);
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++) {

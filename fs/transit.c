@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/log.h"
+#include "fs/emptying.h"
 #include "fs/store_private.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -25,6 +25,7 @@
 #define SHARE_BYTES  (64ull << 20)
 #define PIECE_BYTES  (32ull << 20)
 #define BUFFER_BYTES (1ull << 20) /* stays in a processor's cache */
+#define GRAIN_BYTES  (64u << 10)  /* of zeros that are worth a hole */
 #define NAME_BYTES   24
 #define LOOK_USEC    (50 * GCR_USEC_PER_MSEC)
 
@@ -32,7 +33,14 @@ struct gcr_transit {
 	/* fixed for life */
 	struct gcr_snapshot *snapshot; /* a reference */
 	size_t first;
-	int fd; /* the directory; -1: the files are the store's own */
+	uid_t uid; /* the process's */
+	int fd;	   /* the directory; -1: the files are the store's own */
+	/*
+	 * Of the files from @first on, as long as it lives: while we have one open for writing no
+	 * library can take a lease on it, for which another open(2) would have to wait.
+	 */
+	int *fds;
+	size_t fds_count;
 
 	/* of the copy */
 	pthread_t threads[THREADS_MAX];
@@ -117,21 +125,26 @@ static int check_memory(const struct gcr_transit *transit, enum gcr_transit_way 
 	return result ? result : check_room_of(getpid(), 2 * bytes, error);
 }
 
-static int make_files(const struct gcr_transit *transit)
+static int make_files(struct gcr_transit *transit)
 {
+	transit->fds = calloc(transit->snapshot->count - transit->first, sizeof(*transit->fds));
+	if (!transit->fds)
+		return -ENOMEM;
 	for (size_t i = transit->first; i < transit->snapshot->count; i++) {
-		_cleanup_close_ int fd = open_named(transit, i, O_RDWR | O_CREAT | O_EXCL);
+		int fd = open_named(transit, i, O_RDWR | O_CREAT | O_EXCL);
 
 		if (fd < 0)
 			return fd;
+		transit->fds[transit->fds_count++] = fd;
 		if (ftruncate(fd, (off_t)bytes_of(transit, i)) < 0)
 			return -errno;
 	}
 	return 0;
 }
 
-int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, enum gcr_transit_way way,
-		       struct gcr_transit **ret_transit, struct gcr_error *error)
+int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, uid_t uid,
+		       enum gcr_transit_way way, struct gcr_transit **ret_transit,
+		       struct gcr_error *error)
 {
 	struct gcr_transit *transit = calloc(1, sizeof(*transit));
 	int result = 0;
@@ -140,12 +153,15 @@ int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, enum gcr_tra
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	transit->snapshot = gcr_snapshot_ref(snapshot);
 	transit->first = first;
+	transit->uid = uid;
 	transit->fd = -1;
 	atomic_init(&transit->is_over, false);
 	pthread_mutex_init(&transit->lock, NULL);
 	pthread_cond_init(&transit->ended, NULL);
 	if (gcr_transit_is_apart(snapshot) && first < snapshot->count) {
-		result = check_memory(transit, way, error);
+		result = gcr_emptying_check(uid, error);
+		if (!result)
+			result = check_memory(transit, way, error);
 		if (!result) {
 			result = gcr_store_mount_apart(snapshot->store, size_of(transit),
 						       &transit->fd);
@@ -199,55 +215,120 @@ static bool next_piece(struct gcr_transit *transit, struct piece *ret_piece)
 	return true;
 }
 
-static int copy_data(int from_fd, int to_fd, uint64_t offset, uint64_t end, char *buffer)
+static int write_all(int fd, const char *buffer, size_t bytes, uint64_t offset)
 {
-	while (offset < end) {
-		size_t size = end - offset < BUFFER_BYTES ? (size_t)(end - offset) : BUFFER_BYTES;
-		ssize_t got = pread(from_fd, buffer, size, (off_t)offset);
+	for (size_t at = 0; at < bytes;) {
+		ssize_t put = pwrite(fd, buffer + at, bytes - at, (off_t)(offset + at));
 
-		if (got < 0 && errno == EINTR)
+		if (put < 0 && errno == EINTR)
 			continue;
-		if (got <= 0)
-			return got < 0 ? -errno : -EIO;
-		for (ssize_t at = 0; at < got;) {
-			ssize_t put =
-				pwrite(to_fd, buffer + at, (size_t)(got - at), (off_t)offset + at);
-
-			if (put < 0 && errno == EINTR)
-				continue;
-			if (put <= 0)
-				return put < 0 ? -errno : -EIO;
-			at += put;
-		}
-		offset += (uint64_t)got;
+		if (put <= 0)
+			return put < 0 ? -errno : -EIO;
+		at += (size_t)put;
 	}
 	return 0;
 }
 
-/*
- * What is a hole there is one here, whatever was here before. The other side may change while it is
- * looked at, and is never taken at its word for where to go on.
- */
-static int copy_piece(int from_fd, int to_fd, uint64_t offset, uint64_t end, char *buffer)
+/* *ret_bytes: up to @most; -EIO: the file ends here. */
+static int read_some(int fd, char *buffer, size_t most, uint64_t offset, size_t *ret_bytes)
 {
+	ssize_t got;
+
+	do
+		got = pread(fd, buffer, most, (off_t)offset);
+	while (got < 0 && errno == EINTR);
+	if (got <= 0)
+		return got < 0 ? -errno : -EIO;
+	*ret_bytes = (size_t)got;
+	return 0;
+}
+
+static int punch(int fd, uint64_t offset, uint64_t bytes)
+{
+	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+			 (off_t)bytes) < 0
+		       ? -errno
+		       : 0;
+}
+
+static bool is_zero(const char *bytes, size_t count)
+{
+	return !bytes[0] && !memcmp(bytes, bytes + 1, count - 1);
+}
+
+/* How many of the first @bytes, in grains, are all zero (*ret_zero) or all not. */
+static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
+{
+	size_t end = 0;
+
+	while (end < bytes) {
+		size_t grain = bytes - end < GRAIN_BYTES ? bytes - end : GRAIN_BYTES;
+		bool zero = is_zero(buffer + end, grain);
+
+		if (end && zero != *ret_zero)
+			break;
+		*ret_zero = zero;
+		end += grain;
+	}
+	return end;
+}
+
+/*
+ * Out of a file that a library may have open for writing. Only read(2) asks for nothing that the
+ * library can hold for ever: lseek(2) and all that changes the file take its lock, which a write
+ * keeps while it reads the writer's memory. So zeros are found in the bytes, and are a hole in the
+ * store, whatever was there before.
+ */
+static int copy_out(int from_fd, int to_fd, const struct piece *piece, char *buffer)
+{
+	uint64_t offset = piece->offset;
 	int result = 0;
 
-	while (offset < end && !result) {
-		off_t data = lseek(from_fd, (off_t)offset, SEEK_DATA);
-		uint64_t first = data < (off_t)offset || (uint64_t)data > end ? end
-									      : (uint64_t)data;
-		off_t hole;
+	while (offset < piece->end && !result) {
+		uint64_t left = piece->end - offset;
+		size_t bytes = 0, run;
 
-		if (data < 0 && errno != ENXIO)
+		result = read_some(from_fd, buffer, left < BUFFER_BYTES ? left : BUFFER_BYTES,
+				   offset, &bytes);
+		for (size_t at = 0; at < bytes && !result; at += run) {
+			bool zero = false;
+
+			run = run_of(buffer + at, bytes - at, &zero);
+			result = zero ? punch(to_fd, offset + at, run)
+				      : write_all(to_fd, buffer + at, run, offset + at);
+		}
+		offset += bytes;
+	}
+	return result;
+}
+
+/* Out of the store's file into an empty one that no library has yet: holes stay as they are. */
+static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buffer)
+{
+	uint64_t offset = piece->offset;
+	int result = 0;
+
+	while (offset < piece->end && !result) {
+		off_t data = lseek(from_fd, (off_t)offset, SEEK_DATA);
+		off_t hole = data < 0 ? -1 : lseek(from_fd, data, SEEK_HOLE);
+		uint64_t end;
+
+		if (data < 0)
+			return errno == ENXIO ? 0 : -errno;
+		if (hole < 0)
 			return -errno;
-		if (first > offset && fallocate(to_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-						(off_t)offset, (off_t)(first - offset)) < 0)
-			return -errno;
-		if (first == end)
-			break;
-		hole = lseek(from_fd, (off_t)first, SEEK_HOLE);
-		offset = hole <= (off_t)first || (uint64_t)hole > end ? end : (uint64_t)hole;
-		result = copy_data(from_fd, to_fd, first, offset, buffer);
+		end = (uint64_t)hole < piece->end ? (uint64_t)hole : piece->end;
+		for (offset = (uint64_t)data; offset < end && !result;) {
+			uint64_t left = end - offset;
+			size_t bytes = 0;
+
+			result = read_some(from_fd, buffer,
+					   left < BUFFER_BYTES ? left : BUFFER_BYTES, offset,
+					   &bytes);
+			if (!result)
+				result = write_all(to_fd, buffer, bytes, offset);
+			offset += bytes;
+		}
 	}
 	return result;
 }
@@ -257,19 +338,19 @@ static int copy_one(struct gcr_transit *transit, const struct piece *piece, char
 	bool is_out = transit->way == GCR_TRANSIT_OUT;
 	_cleanup_close_ int inside_fd =
 		gcr_snapshot_open_file(transit->snapshot, piece->index, is_out);
-	_cleanup_close_ int outside_fd = open_named(transit, piece->index, O_RDWR);
-	int from_fd = is_out ? outside_fd : inside_fd;
+	int outside_fd = transit->fds[piece->index - transit->first];
 	struct stat stat;
 
-	if (inside_fd < 0 || outside_fd < 0)
-		return inside_fd < 0 ? inside_fd : outside_fd;
-	if (fstat(from_fd, &stat) < 0)
-		return -errno;
+	if (inside_fd < 0)
+		return inside_fd;
+	if (is_out)
+		return copy_out(outside_fd, inside_fd, piece, buffer);
 	/* Past its end all would be a hole. */
+	if (fstat(inside_fd, &stat) < 0)
+		return -errno;
 	if ((uint64_t)stat.st_size < piece->end)
 		return -EIO;
-	return copy_piece(from_fd, is_out ? inside_fd : outside_fd, piece->offset, piece->end,
-			  buffer);
+	return copy_in(inside_fd, outside_fd, piece, buffer);
 }
 
 static void note_failure(struct gcr_transit *transit, size_t index, int result)
@@ -382,23 +463,28 @@ int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data),
 
 /* ---- the end ---- */
 
-/*
- * The memory that we have put into them goes. What a library writes to one that it keeps is its
- * own, as in a memfd.
- */
-static void empty(const struct gcr_transit *transit)
+/* Nobody else has it open, nor on the way to him: a lease can be had. */
+static bool is_ours_alone(int fd)
 {
-	for (size_t i = transit->first; i < transit->snapshot->count; i++) {
-		_cleanup_close_ int fd = open_named(transit, i, O_RDWR);
-		char name[NAME_BYTES];
+	return fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+}
 
-		file_name(i, name);
-		if (fd >= 0 && ftruncate(fd, 0) < 0)
-			gcr_log(LOG_WARNING, transit->snapshot->pid,
-				"what its managed memory had on the way cannot be freed: %s",
-				strerror(errno));
-		unlinkat(transit->fd, name, 0);
-	}
+/*
+ * With the last descriptor a file goes, and its memory. From one that the library keeps the memory
+ * that we have put into it is taken; what the library writes to it later is its own, as in a memfd.
+ */
+static void close_files(struct gcr_transit *transit, bool keeps)
+{
+	bool is_kept = false;
+
+	for (size_t i = 0; i < transit->fds_count; i++)
+		is_kept = !is_ours_alone(transit->fds[i]) || is_kept;
+	if (is_kept && !keeps)
+		gcr_emptying_begin(transit->fd, transit->uid);
+	for (size_t i = 0; i < transit->fds_count; i++)
+		close(transit->fds[i]);
+	free(transit->fds);
+	close(transit->fd);
 }
 
 void gcr_transit_stop(struct gcr_transit *transit)
@@ -419,11 +505,8 @@ void gcr_transit_destroy(struct gcr_transit *transit, bool keeps)
 	if (!transit)
 		return;
 	gcr_transit_stop(transit);
-	if (transit->fd >= 0) {
-		if (!keeps)
-			empty(transit);
-		close(transit->fd);
-	}
+	if (transit->fd >= 0)
+		close_files(transit, keeps);
 	gcr_snapshot_unref(transit->snapshot);
 	pthread_cond_destroy(&transit->ended);
 	pthread_mutex_destroy(&transit->lock);

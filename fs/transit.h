@@ -28,18 +28,21 @@ enum gcr_transit_way {
 };
 
 /*
- * Empty files for the extents of @snapshot from @first on. With @way, whether the host has the
- * memory: what is in transit is in memory twice. -ENOMEM, -EMFILE, ..., with words.
+ * Empty files for the extents of @snapshot from @first on, for a process of @uid. With @way,
+ * whether the host has the memory: what is in transit is in memory twice. -EBUSY: its user holds up
+ * too many earlier ones; -ENOMEM, -EMFILE, ..., with words.
  */
-int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, enum gcr_transit_way way,
-		       struct gcr_transit **ret_transit, struct gcr_error *error);
+int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, uid_t uid,
+		       enum gcr_transit_way way, struct gcr_transit **ret_transit,
+		       struct gcr_error *error);
 
 /* Its file of the snapshot's extent @index, for reading and writing; the caller's. -errno. */
 int gcr_transit_open(const struct gcr_transit *transit, size_t index);
 
 /*
- * Copy everything to the other side, on threads; one copy at a time. What the library writes
- * meanwhile may be copied or not. -ENOMEM, -EAGAIN: there are no threads.
+ * Copy everything to the other side, on threads; one copy at a time. GCR_TRANSIT_IN: before the
+ * library has any of the files. GCR_TRANSIT_OUT: what it writes meanwhile may be copied or not.
+ * -ENOMEM, -EAGAIN: there are no threads.
  */
 int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way);
 /*
@@ -56,9 +59,9 @@ void gcr_transit_stop(struct gcr_transit *transit);
 bool gcr_transit_is_apart(const struct gcr_snapshot *snapshot);
 
 /*
- * @keeps: a library may yet need what the files have, and keeps them open. Else the files are cut
- * to nothing, so that no memory stays in one that is open; who reads it then finds it too short.
- * NULL: there is none.
+ * @keeps: a library may yet need what the files have, and keeps them open. Else files that are open
+ * are cut to nothing soon (fs/emptying.h), so that no memory stays in them; who reads one then
+ * finds it too short. NULL: there is none.
  */
 void gcr_transit_destroy(struct gcr_transit *transit, bool keeps);
 

@@ -18,7 +18,8 @@ int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct g
 
 	if (!has_managed(vmm))
 		return 0;
-	result = gcr_transit_create(vmm->snapshot, vmm->device_count, way, &vmm->transit, error);
+	result = gcr_transit_create(vmm->snapshot, vmm->device_count, vmm->drive.process->owner,
+				    way, &vmm->transit, error);
 	/* What the program puts into them is nowhere else once its memory is held. */
 	vmm->needs_transit = !result && way == GCR_TRANSIT_OUT;
 	return result;

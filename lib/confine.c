@@ -88,6 +88,10 @@ static const char *const calls_of_receive[] = {
 	CALLS_BASIC, "getrandom", "openat", "readlink", "readlinkat", "stat", "statx", NULL,
 };
 static const char *const calls_of_drain[] = {CALLS_BASIC, "ftruncate", NULL};
+/* fs/gpucr_empty.c */
+static const char *const calls_of_empty[] = {
+	CALLS_BASIC, "ftruncate", "getdents64", "getrandom", "lseek", "openat", NULL,
+};
 
 static const struct {
 	uint64_t capabilities;
@@ -108,6 +112,7 @@ static const struct {
 			      calls_of_look, false},
 	[GCR_CONFINE_RECEIVE] = {0, calls_of_receive, false},
 	[GCR_CONFINE_DRAIN] = {0, calls_of_drain, false},
+	[GCR_CONFINE_EMPTY] = {0, calls_of_empty, false},
 };
 
 /* The bounding set first: it takes CAP_SETPCAP, which is given up after it. */

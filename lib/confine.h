@@ -17,6 +17,7 @@ enum gcr_confine_role {
 	GCR_CONFINE_LOOK,    /* reads what /proc shows of other processes, and their memory */
 	GCR_CONFINE_RECEIVE, /* looks at descriptors that others have sent */
 	GCR_CONFINE_DRAIN,   /* copies from one descriptor to another */
+	GCR_CONFINE_EMPTY,   /* cuts files of root's to nothing */
 };
 
 /*

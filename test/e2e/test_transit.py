@@ -5,13 +5,17 @@ import contextlib
 import errno
 import fcntl
 import os
+import signal
 import stat
+import subprocess
 import sys
+import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import MIB, check, equal, same_for_both
+from harness import BUILD, MIB, check, equal, same_for_both, wait_for
 from library import FILES, LIST, OUT, SETTLE, Library
 from test_lying_library import MANAGED, gpu_uuid, lists
 from test_vmm_managed import WRITES, Writers, kill_daemon
@@ -20,6 +24,7 @@ ALICE = 4001
 STORE = 600 * MIB
 QUOTA = 16 * MIB
 SIZE = 4 * MIB
+EMPTYING_MAX = 16  # fs/emptying.h: of root, whose this library is here
 
 
 def as_user(work):
@@ -97,6 +102,117 @@ def machine_with_store(**options):
     return vmm.machine(options=f',store_size={STORE},user_store={QUOTA}', **options)
 
 
+def wait_empty(library):
+    wait_for(lambda: not sum(os.fstat(fd).st_blocks for fd in files(library)), 'its files to be empty')
+
+
+class StuckWrite:
+    """A write of a user's into @fd that waits for ever, with the file's lock."""
+
+    def __init__(self, machine, fd):
+        self.mountpoint = tempfile.mkdtemp(dir=machine.directory)
+        self.process = subprocess.Popen(
+            [f'{BUILD}/test/e2e/stuck_write', self.mountpoint, str(fd), str(ALICE)],
+            stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, pass_fds=[fd])
+        equal(self.process.stdout.readline(), b'stuck\n')
+
+    def end(self):
+        self.process.terminate()
+        equal(self.process.wait(), 0, 'stuck_write')
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def stuck_writes(machine, library):
+    """From when it has a file for managed memory on, each time."""
+    writes = []
+
+    def write_and_stick(library_, sequence):
+        library.on[FILES] = write_and_stick
+        if library.phase != OUT:
+            os.pwrite(files(library)[-1], content(SIZE)[:SIZE], 0)
+        writes.append(StuckWrite(machine, files(library)[-1]))
+        library.answer(sequence)
+
+    library.on[FILES] = write_and_stick
+    try:
+        yield writes
+    finally:
+        for write in writes:
+            write.end()
+        library.on.pop(FILES, None)
+
+
+def emptying():
+    """The processes that wait to empty files."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        with contextlib.suppress(OSError):
+            if harness.read_file(f'/proc/{pid}/comm') == 'gpucr-empty\n':
+                found.append(pid)
+    return found
+
+
+def test_lock_is_held():
+    """Of the file that it has, for ever: no verb waits for it, and how many are held is limited."""
+    with machine_with_store() as machine:
+        library = lying(machine)
+        honest = vmm.demo(machine, '--bytes', '64M', '--buffers', 2)
+        with stuck_writes(machine, library) as writes:
+            since = time.monotonic()
+            answers = []
+            for turn in range(40):
+                del library.kept[:]
+                verb = 'thaw' if turn % 2 else 'freeze'
+                answers.append(machine.write(library.pid, f'{verb} timeout=30'))
+                if answers[-1] != 'ok':
+                    break
+            check(answers[:-1] == ['ok'] * EMPTYING_MAX and answers[-1] == 'EBUSY', answers)
+            check('hold up' in machine.error(library.pid), machine.error(library.pid))
+            check(time.monotonic() - since < 60 * harness.SLOW, 'how long it took')
+            equal(len(writes), EMPTYING_MAX)
+            equal(len(emptying()), EMPTYING_MAX)
+            machine.must(honest.pid, 'freeze')
+            machine.must(honest.pid, 'thaw')
+        wait_for(lambda: not emptying(), 'the files to be emptied')
+        library.on[FILES] = check_all if machine.state(library.pid) == 'frozen' else write_all
+        del library.kept[:]
+        machine.must(library.pid, 'thaw' if machine.state(library.pid) == 'frozen' else 'freeze')
+        wait_empty(library)
+
+
+def test_daemon_ends_while_a_lock_is_held():
+    """At once, killed or not; the next one finds what was frozen."""
+    for number in signal.SIGKILL, signal.SIGTERM:
+        with machine_with_store() as machine:
+            library = lying(machine)
+            with stuck_writes(machine, library):
+                machine.must(library.pid, 'freeze')
+                wait_for(emptying, 'the process that empties its files')
+                os.kill(machine.daemon.pid, number)
+                machine.daemon.wait(timeout=10 * harness.SLOW)
+                machine.expects_clean_exit = True
+                if number == signal.SIGKILL:
+                    machine.start()
+                    equal(machine.state(library.pid), 'frozen')
+
+
+def test_lease_of_root():
+    """Not while a verb needs the files: it would wait until the kernel ends the lease."""
+    leases = []
+
+    def write_and_lease(library, sequence):
+        os.pwrite(files(library)[-1], content(SIZE)[:SIZE], 0)
+        leases.extend(lease(fd) for fd in files(library))
+        library.answer(sequence)
+
+    with machine_with_store() as machine:
+        library = lying(machine)
+        library.on[FILES] = write_and_lease
+        machine.must(library.pid, 'freeze')
+        check(leases and not any(leases), leases)
+
+
 def test_descriptor_is_kept():
     """It takes nothing of the store: not while its program is frozen, and not afterwards."""
     with machine_with_store() as machine:
@@ -125,12 +241,12 @@ def test_nothing_stays_in_it():
         library = lying(machine)
         library.on[FILES] = write_all
         machine.must(library.pid, 'freeze')
-        equal(sum(os.fstat(fd).st_blocks for fd in files(library)), 0, 'after the freeze')
+        wait_empty(library)
         del library.kept[:]
         library.on[FILES] = check_all
         machine.must(library.pid, 'thaw')
         check(files(library), 'files')
-        equal(sum(os.fstat(fd).st_blocks for fd in files(library)), 0, 'after the thaw')
+        wait_empty(library)
 
 
 def content(size):

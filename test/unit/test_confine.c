@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -181,6 +182,24 @@ static void as_drain(void)
 	CHECK(open("/dev/null", O_RDONLY | O_CLOEXEC) < 0 && errno == EPERM);
 }
 
+static void as_empty(void)
+{
+	int fd = memfd_create("file", MFD_CLOEXEC);
+	int pair[2];
+
+	CHECK(fd >= 0 && write(fd, "x", 1) == 1);
+	check_rights(GCR_CONFINE_EMPTY, 0);
+	CHECK(ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_END) == 0);
+	if (!HAS_FILTER)
+		return;
+	check_refused();
+	check_no_writev();
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0 && errno == EPERM);
+	CHECK(kill(getppid(), 0) < 0 && errno == EPERM);
+	CHECK(fork() < 0 && errno == EPERM);
+	CHECK(unlink("/nowhere/at-all") < 0 && errno == EPERM);
+}
+
 /* Without root a role has no capabilities, and everything else is the same. */
 static void as_user(void)
 {
@@ -212,6 +231,7 @@ int main(void)
 	in_child(as_look);
 	in_child(as_receive);
 	in_child(as_drain);
+	in_child(as_empty);
 	if (geteuid() == 0)
 		in_child(as_user);
 	return 0;
