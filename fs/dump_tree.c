@@ -68,10 +68,13 @@ int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 	gcr_dump_forget_tree(dump);
 	dump->members = members;
 	dump->count = count;
-	if (gcr_proc_owner(members[0].proc.pid, &dump->uid, &dump->gid) < 0)
+	result = gcr_proc_owner(members[0].proc.pid, &dump->uid, &dump->gid);
+	if (result == -ESRCH || result == -ENOENT)
 		return gcr_error_set(error, ESRCH, "process %d has ended",
 				     (int)members[0].proc.pid);
-	return 0;
+	return result < 0 ? gcr_error_set(error, -result, "the owner of process %d: %s",
+					  (int)members[0].proc.pid, strerror(-result))
+			  : 0;
 }
 
 static bool is_member(const struct gcr_dump *dump, const struct gcr_process *process)

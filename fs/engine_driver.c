@@ -61,6 +61,8 @@ static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 			return 0;
 		}
 		if (!result && state == GCR_CONTROL_RUNNING) {
+			/* Not after the record: without one no daemon knows that it is parked. */
+			gcr_unpark(drive->process);
 			gcr_drive_remove_record(drive);
 			*ret_state = GCR_STATE_RUNNING;
 			return 0;
@@ -305,8 +307,8 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 		result = gcr_drive_unlock(drive, error);
 	if (result < 0)
 		return undo(drive, result, back_to_frozen, ret_state, error);
-	gcr_drive_remove_record(drive);
 	gcr_unpark(drive->process);
+	gcr_drive_remove_record(drive);
 	*ret_state = GCR_STATE_RUNNING;
 	return 0;
 }

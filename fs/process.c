@@ -283,8 +283,9 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 	for (;;) {
 		pthread_mutex_lock(&processes->lock);
 		known = gcr_processes_find_locked(processes, pid);
+		/* As a launcher it may have been found to be more than that meanwhile. */
 		if (known && known->start_ticks == process->start_ticks &&
-		    known->launcher == launcher) {
+		    (launcher || !known->launcher)) {
 			*ret_process = gcr_process_ref(known);
 			pthread_mutex_unlock(&processes->lock);
 			if (is_watched)
@@ -304,7 +305,8 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 			is_watched = true;
 			continue;
 		}
-		/* The pid's former holder, whose end we have not been told yet; or a launcher. */
+		/* The pid's former holder, whose end we have not been told yet; or a launcher that
+		 * is more. */
 		stale = gcr_process_ref(known);
 		pthread_mutex_unlock(&processes->lock);
 		gcr_process_remove(processes, stale, "ended", false);

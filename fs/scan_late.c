@@ -83,7 +83,13 @@ static uint64_t served_number_locked(const struct gcr_late *late, uid_t owner)
 	return 0;
 }
 
-/* True: it is not what was reported. One that does not answer is as it was known. */
+/* Has the process gone, or are we not to see it? Any other failure tells nothing of the process. */
+static bool holds_none(int result)
+{
+	return result == -ESRCH || result == -ENOENT || result == -EACCES;
+}
+
+/* True: it is not what was reported. One that nothing was found out about is as it was known. */
 static bool note_found_locked(struct gcr_late *late, pid_t pid, int result, unsigned int devices,
 			      uint64_t start_ticks, int64_t took_usec)
 {
@@ -93,7 +99,7 @@ static bool note_found_locked(struct gcr_late *late, pid_t pid, int result, unsi
 	if (!entry)
 		return false;
 	entry->is_slow = is_silent || took_usec > SLOW_USEC;
-	if (is_silent)
+	if (result < 0 && !holds_none(result))
 		return false;
 	entry->has_found = true;
 	entry->found = (struct gcr_scan_found){.devices = result < 0 ? 0 : devices,
@@ -281,6 +287,20 @@ void gcr_late_report(struct gcr_late *late, pid_t pid, unsigned int devices)
 	entry = find_locked(late, pid);
 	if (entry)
 		entry->reported = devices;
+}
+
+void gcr_late_note_devices(struct gcr_late *late, pid_t pid, unsigned int devices,
+			   uint64_t start_ticks)
+{
+	struct late_entry *entry;
+
+	GCR_LOCK_SCOPE(&late->lock);
+	entry = find_locked(late, pid);
+	if (!entry)
+		return;
+	entry->has_found = true;
+	entry->found = (struct gcr_scan_found){.devices = devices, .start_ticks = start_ticks};
+	entry->none_count = 0;
 }
 
 bool gcr_late_holds_none(struct gcr_late *late, pid_t pid)

@@ -45,6 +45,10 @@ bool gcr_late_ask(struct gcr_late *late, pid_t pid, uid_t owner, bool is_slow,
 /* What the pass reports of it. */
 void gcr_late_report(struct gcr_late *late, pid_t pid, unsigned int devices);
 
+/* Another look has just found that it holds @devices. */
+void gcr_late_note_devices(struct gcr_late *late, pid_t pid, unsigned int devices,
+			   uint64_t start_ticks);
+
 /* Have two looks one after the other found no device? */
 bool gcr_late_holds_none(struct gcr_late *late, pid_t pid);
 

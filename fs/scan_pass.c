@@ -511,6 +511,7 @@ int gcr_pass_holds_device(struct gcr_pass *pass, int process_fd, pid_t pid,
 		return 0;
 	if (faccessat(process_fd, "stat", F_OK, 0) < 0)
 		return -ESRCH;
+	gcr_late_note_devices(pass->late, pid, holder.devices, holder.start_ticks);
 	*ret_holder = holder;
 	return 1;
 }
@@ -549,6 +550,9 @@ int gcr_pass_probe_many(struct gcr_pass *pass, const pid_t *pids, size_t count, 
 	for (size_t i = 0; i < count; i++) {
 		const struct gcr_scan_found *found = &subjects[i].found;
 
+		if (subjects[i].is_done && !found->error && found->devices)
+			gcr_late_note_devices(pass->late, pids[i], found->devices,
+					      found->start_ticks);
 		ret_results[i] = !subjects[i].is_done ? -ETIMEDOUT
 				 : found->error	      ? -found->error
 						      : found->devices && is_shown(pass, pids[i]);

@@ -283,7 +283,8 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	pthread_mutex_unlock(&drive->process->lock);
 	if (vmm->snapshot)
 		gcr_vmm_use_snapshot(vmm);
-	else if (drive->task->from == GCR_STATE_FAILED)
+	else if (drive->task->from == GCR_STATE_FAILED || drive->task->from == GCR_STATE_FROZEN)
+		/* Recovery could not open its snapshot. */
 		result = gcr_vmm_recover(vmm, ret_state, error);
 	/* Found frozen, it is still to be thawed. */
 	if (result < 0 || *ret_state == GCR_STATE_RUNNING)

@@ -91,12 +91,13 @@ int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
 
 	gcr_connection_close();
 	snprintf(message.generation, sizeof(message.generation), "%s", generation);
+	/* The program may have as many descriptors as its limit allows. */
+	gcr_descriptor_raise_limit();
 	fd = connect_to(&connection.places[0]);
 	if (fd < 0)
 		fd = connect_to(&connection.places[1]);
-	if (fd < 0)
-		return fd;
-	r = gcr_descriptor_keep_anywhere(fd, &connection.socket);
+	gcr_descriptor_lower_limit();
+	r = fd < 0 ? fd : gcr_descriptor_keep_anywhere(fd, &connection.socket);
 	if (r < 0)
 		return r;
 	r = gcr_message_send(connection.socket.fd, GCR_MESSAGE_REGISTER, 1, &message,
