@@ -333,8 +333,8 @@ static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 
 	if (info && info->fh)
 		return session->opener(info);
-	return !caller->uid && gcr_credentials_are_contained(caller->pid) ? GCR_QUOTA_OTHER_ROOT
-									  : caller->uid;
+	return !caller->uid && gcr_credentials_seem_contained(caller->pid) ? GCR_QUOTA_OTHER_ROOT
+									   : caller->uid;
 }
 
 static void submit_with(struct job *job, const struct fuse_file_info *info)
