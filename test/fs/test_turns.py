@@ -23,7 +23,7 @@ DEPTH_MAX = 32
 KEEP_SIZE, PUNCH = 1, 3
 CLONE_NEWPID = 0x20000000
 CONTAINED = ['unshare', '--pid', '--fork', '--kill-child', *vendor.RUN, *vendor.DEMO]
-ENTRIES = 4000
+ENTRIES = 4000  # of each directory that is listed
 LISTERS = 600
 
 
@@ -341,7 +341,6 @@ def listings(directory, end):
     """The daemon reads all entries for each. One that is refused is tried again: a user has too much
     open, or root of a container was not looked at in time."""
     def work(ready):
-        make_entries(directory, ENTRIES)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         ready()
 
@@ -396,10 +395,11 @@ def test_root_of_container():
         pid = frozen_in_container(machine)
         end = f'{machine.directory}/end'
         directory = machine.path(pid, 'snapshot', 'd')
+        os.mkdir(directory)
+        make_entries(directory, 2 * ENTRIES)  # as he might; it takes him longer
 
         def work(ready):
             enter_container_of(pid)
-            os.mkdir(directory)
             listings(directory, end)(ready)
         mallory = Child(machine, 0, work)
         mallory.wait_ready()
@@ -431,7 +431,9 @@ def test_a_fourth_user():
 
         def attack(number):
             def work(ready):
-                listings(make_place(machine, f'place{number}'), end)(ready)
+                directory = make_place(machine, f'place{number}')
+                make_entries(directory, ENTRIES)
+                listings(directory, end)(ready)
             return work
         others = [Child(machine, NOBODY - number, attack(number)) for number in range(1, 4)]
         for other in others:
