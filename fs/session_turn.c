@@ -49,13 +49,13 @@ struct job {
 static const struct fuse_lowlevel_ops *real;
 static const struct gcr_session_turns *session;
 
-/* One who has something under way, or in line. */
+/* A user who has jobs under way, or in line. */
 struct owner {
 	struct owner *next;
 	uid_t uid;
 	unsigned int running;
 	uint64_t served_number; /* when the last of his has begun; at first, when he came */
-	/* What stands in line, in the order in which it came. */
+	/* His jobs in line, in the order in which they came. */
 	struct job *first;
 	struct job **last;
 	unsigned int jobs;
@@ -122,7 +122,7 @@ static struct owner *get_locked(uid_t uid)
 	owner = malloc(sizeof(*owner));
 	if (!owner)
 		return NULL;
-	/* Ahead of those only who come later, or are served from now on. */
+	/* He comes before those only who come later, or are served from now on. */
 	*owner = (struct owner){.next = line.owners, .uid = uid, .served_number = ++line.number};
 	owner->last = &owner->first;
 	line.owners = owner;
@@ -163,7 +163,7 @@ static void append_locked(struct owner *owner, struct job *job)
 	line.bytes += bytes_of(job);
 }
 
-/* Who has the fewest under way; of several, who was served the longest ago. NULL: none may. */
+/* Of the owners with the fewest under way, the one served the longest ago. NULL: none may. */
 static struct owner *pick_locked(void)
 {
 	struct owner *best = NULL;
@@ -324,8 +324,9 @@ static bool is_below(fuse_ino_t node)
 }
 
 /*
- * Of an open file it is who has opened it: others act for him. Of names root of a container is not
- * root of the host; whose it is is found out without waiting, for root of the host asks for many.
+ * The user of a request for an open file is the one who has opened it: others act for him. By name,
+ * uid 0 may be root of a container. That is found out without a wait and at little cost, for root
+ * of the host makes many requests.
  */
 static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 {
