@@ -19,6 +19,7 @@
 #include "fs/quota.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 
@@ -60,6 +61,54 @@ bool gcr_credentials_are_contained(pid_t pid)
 
 	return pid <= 0 || gcr_proc_status(pid, &status) < 0 || status.ns_pids_count != 1 ||
 	       !has_our_map(pid);
+}
+
+#define UNCONTAINED_MAX	 256
+#define UNCONTAINED_USEC (1 * GCR_USEC_PER_SEC)
+
+/*
+ * Processes that are not contained, each in the place that its number gives it. A number that
+ * another process gets has another inode in /proc from then on.
+ */
+static struct {
+	pthread_mutex_t lock; /* a leaf */
+	struct uncontained {
+		pid_t pid;
+		ino_t ino;
+		int64_t until_usec;
+	} processes[UNCONTAINED_MAX];
+} uncontained = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_uncontained(pid_t pid, ino_t ino, int64_t now_usec)
+{
+	const struct uncontained *known = &uncontained.processes[pid % UNCONTAINED_MAX];
+
+	GCR_LOCK_SCOPE(&uncontained.lock);
+	return known->pid == pid && known->ino == ino && now_usec < known->until_usec;
+}
+
+static void note_uncontained(pid_t pid, ino_t ino, int64_t now_usec)
+{
+	GCR_LOCK_SCOPE(&uncontained.lock);
+	uncontained.processes[pid % UNCONTAINED_MAX] = (struct uncontained){
+		.pid = pid, .ino = ino, .until_usec = now_usec + UNCONTAINED_USEC};
+}
+
+bool gcr_credentials_seem_contained(pid_t pid)
+{
+	int64_t now_usec = gcr_clock_usec();
+	char path[PATH_BYTES];
+	struct stat process;
+
+	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+	if (pid <= 0 || stat(path, &process) < 0)
+		return true;
+	if (is_uncontained(pid, process.st_ino, now_usec))
+		return false;
+	if (gcr_credentials_are_contained(pid))
+		return true;
+	note_uncontained(pid, process.st_ino, now_usec);
+	return false;
 }
 
 uid_t gcr_credentials_counted(pid_t pid, uid_t uid)

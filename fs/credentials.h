@@ -46,6 +46,8 @@ uid_t gcr_credentials_counted(pid_t pid, uid_t uid);
  * number of its user says little: root of a container takes any. Does not wait for the process.
  */
 bool gcr_credentials_are_contained(pid_t pid);
+/* The same for each request of a process that makes many: it may have been so a second ago. */
+bool gcr_credentials_seem_contained(pid_t pid);
 
 /* Both of one write. */
 struct gcr_parties {

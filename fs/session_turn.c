@@ -22,8 +22,8 @@
 struct job {
 	struct job *next;
 	void (*run)(struct job *job);
-	uid_t owner;
-	bool is_unfinished; /* run() has done a step, and has not answered */
+	struct owner *owner; /* once it has begun, or stands in line */
+	bool is_unfinished;  /* run() has done a step, and has not answered */
 
 	fuse_req_t request;
 	fuse_ino_t node;
@@ -49,14 +49,26 @@ struct job {
 static const struct fuse_lowlevel_ops *real;
 static const struct gcr_session_turns *session;
 
-static struct {
-	pthread_mutex_t lock; /* a leaf */
-	uid_t owners[GCR_SESSION_TURNS_MAX];
-	unsigned int count;
+/* A user who has jobs under way, or in line. */
+struct owner {
+	struct owner *next;
+	uid_t uid;
+	unsigned int running;
+	uint64_t served_number; /* when the last of his has begun; at first, when he came */
+	/* His jobs in line, in the order in which they came. */
 	struct job *first;
 	struct job **last;
+	unsigned int jobs;
+	uint64_t bytes;
+};
+
+static struct {
+	pthread_mutex_t lock; /* a leaf */
+	struct owner *owners;
+	unsigned int running;
+	uint64_t number;
 	uint64_t bytes; /* of all that stand in line */
-} line = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &line.first};
+} line = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the line ---- */
 
@@ -98,54 +110,97 @@ static size_t bytes_of(const struct job *job)
 	return job->bytes ? job->size : 0;
 }
 
-static bool may_begin_locked(uid_t owner)
+/* NULL: there is no memory. leave_locked() has to follow. */
+static struct owner *get_locked(uid_t uid)
 {
-	unsigned int of_owner = 0;
+	struct owner *owner = line.owners;
 
-	for (unsigned int i = 0; i < line.count; i++)
-		of_owner += line.owners[i] == owner;
-	return of_owner < GCR_SESSION_OWNER_MAX && line.count < GCR_SESSION_TURNS_MAX;
+	while (owner && owner->uid != uid)
+		owner = owner->next;
+	if (owner)
+		return owner;
+	owner = malloc(sizeof(*owner));
+	if (!owner)
+		return NULL;
+	/* He comes before those only who come later, or are served from now on. */
+	*owner = (struct owner){.next = line.owners, .uid = uid, .served_number = ++line.number};
+	owner->last = &owner->first;
+	line.owners = owner;
+	return owner;
 }
 
-static void append_locked(struct job *job)
+static void leave_locked(struct owner *owner)
+{
+	struct owner **link = &line.owners;
+
+	if (owner->running || owner->first)
+		return;
+	while (*link != owner)
+		link = &(*link)->next;
+	*link = owner->next;
+	free(owner);
+}
+
+static bool may_begin_locked(const struct owner *owner)
+{
+	return owner->running < GCR_SESSION_OWNER_MAX && line.running < GCR_SESSION_TURNS_MAX;
+}
+
+static void begin_locked(struct owner *owner)
+{
+	owner->running++;
+	owner->served_number = ++line.number;
+	line.running++;
+}
+
+static void append_locked(struct owner *owner, struct job *job)
 {
 	job->next = NULL;
-	*line.last = job;
-	line.last = &job->next;
+	*owner->last = job;
+	owner->last = &job->next;
+	owner->jobs++;
+	owner->bytes += bytes_of(job);
 	line.bytes += bytes_of(job);
 }
 
-/* The first that may begin, which has; NULL: none may. */
-static struct job *take_locked(void)
+/* Of the owners with the fewest under way, the one served the longest ago. NULL: none may. */
+static struct owner *pick_locked(void)
 {
-	for (struct job **link = &line.first; *link; link = &(*link)->next) {
-		struct job *job = *link;
+	struct owner *best = NULL;
 
-		if (!may_begin_locked(job->owner))
-			continue;
-		*link = job->next;
-		if (!*link)
-			line.last = link;
-		line.bytes -= bytes_of(job);
-		line.owners[line.count++] = job->owner;
-		return job;
-	}
-	return NULL;
+	for (struct owner *owner = line.owners; owner; owner = owner->next)
+		if (owner->first && may_begin_locked(owner) &&
+		    (!best || owner->running < best->running ||
+		     (owner->running == best->running &&
+		      owner->served_number < best->served_number)))
+			best = owner;
+	return best;
 }
 
-static bool has_room_locked(const struct job *job)
+/* The next one that may begin, which has; NULL: none may. */
+static struct job *take_locked(void)
+{
+	struct owner *owner = pick_locked();
+	struct job *job = owner ? owner->first : NULL;
+
+	if (!job)
+		return NULL;
+	owner->first = job->next;
+	if (!owner->first)
+		owner->last = &owner->first;
+	owner->jobs--;
+	owner->bytes -= bytes_of(job);
+	line.bytes -= bytes_of(job);
+	begin_locked(owner);
+	return job;
+}
+
+static bool has_room_locked(const struct owner *owner, const struct job *job)
 {
 	uint64_t bytes = bytes_of(job);
-	unsigned int jobs = 1;
 
-	if (line.bytes + bytes > ALL_BYTES_MAX)
-		return false;
-	for (const struct job *other = line.first; other; other = other->next)
-		if (other->owner == job->owner) {
-			bytes += bytes_of(other);
-			jobs++;
-		}
-	return bytes <= OWNER_BYTES_MAX && jobs <= OWNER_JOBS_MAX;
+	return line.bytes + bytes <= ALL_BYTES_MAX && owner->bytes + bytes <= OWNER_BYTES_MAX &&
+	       owner->jobs < OWNER_JOBS_MAX;
 }
 
 /* Has it done a step only? */
@@ -157,23 +212,24 @@ static bool run_step(struct job *job)
 }
 
 /* One of @owner's has ended, or has done a step and waits again. The next, whose turn it is now. */
-static struct job *end_turn(uid_t owner, struct job *unfinished)
+static struct job *end_turn(struct owner *owner, struct job *unfinished)
 {
-	unsigned int i = 0;
+	struct job *next;
 	GCR_LOCK_SCOPE(&line.lock);
 
-	while (line.owners[i] != owner)
-		i++;
-	line.owners[i] = line.owners[--line.count];
+	owner->running--;
+	line.running--;
 	if (unfinished)
-		append_locked(unfinished);
-	return take_locked();
+		append_locked(owner, unfinished);
+	next = take_locked();
+	leave_locked(owner);
+	return next;
 }
 
 static void run_line(struct job *job)
 {
 	while (job) {
-		uid_t owner = job->owner;
+		struct owner *owner = job->owner;
 		bool is_unfinished = run_step(job);
 
 		if (!is_unfinished)
@@ -192,42 +248,69 @@ static void run_first(struct job *job)
 	run_line(end_turn(job->owner, rest));
 }
 
+/* 1: it has; 0: it may not yet; -ENOMEM. */
+static int try_begin(struct job *job, uid_t uid)
+{
+	int result;
+	GCR_LOCK_SCOPE(&line.lock);
+
+	job->owner = get_locked(uid);
+	if (!job->owner)
+		return -ENOMEM;
+	result = may_begin_locked(job->owner);
+	if (result)
+		begin_locked(job->owner);
+	leave_locked(job->owner);
+	return result;
+}
+
+/* @job is the line's then. *@ret_next as of end_turn(). Without room -EAGAIN; -ENOMEM. */
+static int stand_in_line(struct job *job, uid_t uid, struct job **ret_next)
+{
+	int result = 0;
+	GCR_LOCK_SCOPE(&line.lock);
+
+	job->owner = get_locked(uid);
+	if (!job->owner)
+		return -ENOMEM;
+	if (has_room_locked(job->owner, job))
+		append_locked(job->owner, job);
+	else
+		result = -EAGAIN;
+	leave_locked(job->owner);
+	/* Those that it waits for may have ended meanwhile. */
+	*ret_next = result ? NULL : take_locked();
+	return result;
+}
+
 /* Now, or later; without room in the line -EAGAIN. */
 static void submit(struct job *job, uid_t uid)
 {
 	const struct gcr_daemon *daemon = fuse_req_userdata(job->request);
-	struct job *copy;
-	bool may_begin;
+	struct job *copy, *next = NULL;
+	uid_t owner;
+	int result;
 
 	if (!gcr_quota_is_limited(daemon->quota, uid)) {
 		while (run_step(job))
 			;
 		return;
 	}
-	job->owner = gcr_quota_owner(daemon->quota, uid);
-	pthread_mutex_lock(&line.lock);
-	may_begin = may_begin_locked(job->owner);
-	if (may_begin)
-		line.owners[line.count++] = job->owner;
-	pthread_mutex_unlock(&line.lock);
-	if (may_begin) {
+	owner = gcr_quota_owner(daemon->quota, uid);
+	result = try_begin(job, owner);
+	if (result > 0) {
 		run_first(job);
 		return;
 	}
-	copy = job_copy(job);
-	pthread_mutex_lock(&line.lock);
-	if (copy && has_room_locked(copy)) {
-		append_locked(TAKE_PTR(copy));
-		/* Those that it waited for may have ended meanwhile. */
-		job = take_locked();
-		pthread_mutex_unlock(&line.lock);
-		run_line(job);
+	copy = result ? NULL : job_copy(job);
+	result = copy ? stand_in_line(copy, owner, &next) : -ENOMEM;
+	if (result < 0) {
+		fuse_reply_err(job->request, -result);
+		if (copy)
+			job_free(copy);
 		return;
 	}
-	pthread_mutex_unlock(&line.lock);
-	fuse_reply_err(job->request, copy ? EAGAIN : ENOMEM);
-	if (copy)
-		job_free(copy);
+	run_line(next);
 }
 
 /* ---- the operations ---- */
@@ -241,12 +324,18 @@ static bool is_below(fuse_ino_t node)
 }
 
 /*
- * Of an open file it is who has opened it: others act for him. Of names all that are uid 0 are
- * root: such requests are short.
+ * The user of a request for an open file is the one who has opened it: others act for him. By name,
+ * uid 0 may be root of a container. That is found out without a wait and at little cost, for root
+ * of the host makes many requests.
  */
 static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 {
-	return info && info->fh ? session->opener(info) : fuse_req_ctx(request)->uid;
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+
+	if (info && info->fh)
+		return session->opener(info);
+	return !caller->uid && gcr_credentials_seem_contained(caller->pid) ? GCR_QUOTA_OTHER_ROOT
+									   : caller->uid;
 }
 
 static void submit_with(struct job *job, const struct fuse_file_info *info)
@@ -302,7 +391,6 @@ static void run_setattr(struct job *job)
 static void turn_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, int valid,
 			 struct fuse_file_info *info)
 {
-	const struct fuse_ctx *caller = fuse_req_ctx(request);
 	struct job job = {.run = run_setattr,
 			  .request = request,
 			  .node = node,
@@ -311,8 +399,6 @@ static void turn_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat,
 
 	if (!is_below(node))
 		real->setattr(request, node, stat, valid, info);
-	else if (!info && valid & FUSE_SET_ATTR_SIZE)
-		submit(&job, gcr_credentials_counted(caller->pid, caller->uid));
 	else
 		submit_with(&job, info);
 }

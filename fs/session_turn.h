@@ -3,8 +3,10 @@
  * Requests below a `snapshot`, where each file and each directory has its locks, and what is asked
  * for may take long. Of one user (with all his subordinate ids) only some are under way at once.
  * The others stand in a line, and no thread of the session waits for them: the thread that has
- * ended one goes on with the next. What can be done in steps goes to the end of the line after
- * each.
+ * ended one goes on with the next. That is of the user who has the fewest under way, of several the
+ * one who was served the longest ago; each user's own are in the order in which they came. What can
+ * be done in steps goes to the end of its user's after each. Root of a container counts as
+ * GCR_QUOTA_OTHER_ROOT; root of the host, and the daemon's own user, never wait.
  */
 #ifndef GCR_FS_SESSION_TURN_H
 #define GCR_FS_SESSION_TURN_H

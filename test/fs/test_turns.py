@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A user whose requests below a `snapshot` take long, and who has many: others are answered all the
-while, and all of his are done in the end."""
+while, and all of his are done in the end. Root of a container is such a user, too."""
 import ctypes
 import errno
 import os
@@ -11,7 +11,9 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import MIB, NOBODY, SLOW, Machine, Skip, check, equal, is_root
+import vendor
+from harness import (LIBC, MIB, NOBODY, PR_SET_PDEATHSIG, SLOW, Machine, Skip, check, equal, is_root,
+                     same_for_both, wait_for)
 
 OTHER = NOBODY - 1
 THREADS = 24  # more than the mount has
@@ -19,6 +21,10 @@ PUNCHED = 96 * MIB
 PIECE = 256 * 1024
 DEPTH_MAX = 32
 KEEP_SIZE, PUNCH = 1, 3
+CLONE_NEWPID = 0x20000000
+CONTAINED = ['unshare', '--pid', '--fork', '--kill-child', *vendor.RUN, *vendor.DEMO]
+ENTRIES = 4000  # of each directory that is listed
+LISTERS = 600
 
 
 def fallocate(fd, mode, offset, length):
@@ -322,6 +328,123 @@ def test_listing_of_very_many():
         more = memory(machine, 'VmHWM') - before
         # A sanitizer has much of its own.
         check(more < (16 if SLOW == 1 else 40) * MIB, f'{more >> 20} MiB')
+        os.close(go)
+        os.close(going)
+
+
+def make_entries(directory, count):
+    for index in range(count):
+        os.close(os.open(f'{directory}/{index}', os.O_CREAT | os.O_WRONLY))
+
+
+def listings(directory, end):
+    """The daemon reads all entries for each. One that is refused is tried again: a user has too much
+    open, or root of a container was not looked at in time."""
+    def work(ready):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        ready()
+
+        def list_it(_):
+            while not os.path.exists(end):
+                try:
+                    os.close(os.open('.', os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd))
+                except OSError as error:
+                    check(error.errno in (errno.EDQUOT, errno.ENOENT), str(error))
+        in_threads(LISTERS, list_it)
+    return work
+
+
+def time_taken(what, call, seconds):
+    """By a call, the median."""
+    times = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.monotonic()
+        call()
+        times.append(time.monotonic() - began)
+        time.sleep(0.005)
+    median = statistics.median(times)
+    print(f'{what}: {len(times)}, median {median:.3f} s, at most {max(times):.3f} s', file=sys.stderr)
+    return median
+
+
+def enter_container_of(pid):
+    """As root that starts a program there; there is no user namespace."""
+    fd = os.open(f'/proc/{pid}/ns/pid', os.O_RDONLY)
+    check(not LIBC.setns(fd, CLONE_NEWPID), 'setns')
+    os.close(fd)
+    child = os.fork()
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xff)
+    LIBC.prctl(PR_SET_PDEATHSIG, 9)
+
+
+def frozen_in_container(machine):
+    machine.demo(command=CONTAINED).output.wait(lambda lines: len(lines) > 1, 'the first tick')
+    pid = wait_for(lambda: next((pid for pid in machine.pids() if
+                                 machine.status(pid)['engine'] == vendor.ENGINE), 0), 'the program')
+    machine.must(pid, 'freeze')
+    return pid
+
+
+def test_root_of_container():
+    """Below what is frozen of his, where entries have no limit, he is a user like others."""
+    same_for_both('whose requests wait')
+    several_users()
+    with Machine(vmm=True) as machine:
+        pid = frozen_in_container(machine)
+        end = f'{machine.directory}/end'
+        directory = machine.path(pid, 'snapshot', 'd')
+        os.mkdir(directory)
+        make_entries(directory, 2 * ENTRIES)  # as he might; it takes him longer
+
+        def work(ready):
+            enter_container_of(pid)
+            listings(directory, end)(ready)
+        mallory = Child(machine, 0, work)
+        mallory.wait_ready()
+        time.sleep(0.3)
+        median = time_taken('those of others', lambda: os.stat(machine.path(pid)), 2)
+        with open(end, 'w', encoding='utf-8'):
+            pass
+        mallory.wait()
+        machine.must(pid, 'thaw')
+        check(median < 0.05 * SLOW, f'{median} s')
+
+
+def test_a_fourth_user():
+    """Three have all turns, and hundreds of requests each in line: they come before none of his."""
+    several_users()
+    with Machine() as machine:
+        end = f'{machine.directory}/end'
+        go, going = os.pipe()
+
+        def measure(ready):
+            path = f'{make_place(machine, "fourth")}/file'
+            with open(path, 'xb'):
+                ready()
+            os.read(go, 1)
+            median = time_taken('those of the fourth', lambda: os.stat(path), 2)
+            check(median < 0.25 * SLOW, f'{median} s')
+        fourth = Child(machine, NOBODY - 4, measure)
+        fourth.wait_ready()
+
+        def attack(number):
+            def work(ready):
+                directory = make_place(machine, f'place{number}')
+                make_entries(directory, ENTRIES)
+                listings(directory, end)(ready)
+            return work
+        others = [Child(machine, NOBODY - number, attack(number)) for number in range(1, 4)]
+        for other in others:
+            other.wait_ready()
+        time.sleep(0.3)
+        os.write(going, b'.')
+        wait_for(fourth.is_over, 'the fourth')
+        with open(end, 'w', encoding='utf-8'):
+            pass
+        for child in fourth, *others:
+            child.wait()
         os.close(go)
         os.close(going)
 
