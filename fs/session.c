@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -27,7 +26,6 @@
 #include "fs/session_watch.h"
 #include "fs/store.h"
 #include "fs/tree.h"
-#include "fs/turns.h"
 #include "lib/cleanup.h"
 
 /* Files at the root that say why nothing else can be opened. */
