@@ -3,7 +3,6 @@
 #include "fs/place.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
