@@ -382,7 +382,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 /* In reverse; each part is told only to parts that are still there. */
 static void stop_parts(struct gcr_daemon *daemon)
 {
-	/* Texts tell of all that follows. Opens that wait for figures are answered as the GPUs go. */
+	/* Texts tell of all that follows. Opens that wait for figures are answered later on. */
 	gcr_render_turns_stop(daemon->render_turns);
 	/* None are left after a regular end; at a failed start recovery may be under way. */
 	gcr_restores_stop(daemon);
