@@ -92,6 +92,7 @@ struct gcr_daemon {
 	struct gcr_admission *admission;
 	struct gcr_processes *processes;
 	struct gcr_waiters *waiters;
+	struct gcr_render_turns *render_turns;
 	struct gcr_registry *registry;
 	struct gcr_sampler *sampler;
 	struct gcr_scan *scan;

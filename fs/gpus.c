@@ -49,10 +49,10 @@ struct gcr_gpus {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool stopping;
-	bool asking;	      /* a query is wanted or under way */
-	int64_t expired_usec; /* what was asked for before is wrong */
-	struct reader *readers;
-	struct gcr_gpus_reply reply; /* all parts together */
+	bool asking;			      /* a query is wanted or under way */
+	int64_t expired_usec;		      /* what was asked for before is wrong */
+	struct reader *readers, *last_reader; /* in the order of until_usec */
+	struct gcr_gpus_reply reply;	      /* all parts together */
 	struct gcr_gpus_part {
 		int64_t known_usec;  /* when `reply` was asked for, monotonic */
 		int64_t failed_usec; /* when the last query failed, 0 if it did not */
@@ -134,26 +134,24 @@ static void wait_until(struct gcr_gpus *gpus, int64_t usec)
 	pthread_cond_clockwait(&gpus->changed, &gpus->lock, CLOCK_MONOTONIC, &until);
 }
 
-/* Call back the readers that need not wait any longer. Lock held; released meanwhile. */
+/*
+ * Call back the readers that need not wait any longer, in their order. Lock held; released
+ * meanwhile.
+ */
 static void release_readers_locked(struct gcr_gpus *gpus, bool all)
 {
 	int64_t now_usec = gcr_clock_usec();
 	struct reader **link = &gpus->readers;
-	struct reader *due = NULL;
+	struct reader *due = gpus->readers;
 
-	while (*link) {
-		struct reader *reader = *link;
-
-		if (!all && reader->until_usec > now_usec) {
-			link = &reader->next;
-			continue;
-		}
-		*link = reader->next;
-		reader->next = due;
-		due = reader;
-	}
-	if (!due)
+	while (*link && (all || (*link)->until_usec <= now_usec))
+		link = &(*link)->next;
+	if (link == &gpus->readers)
 		return;
+	gpus->readers = *link;
+	if (!gpus->readers)
+		gpus->last_reader = NULL;
+	*link = NULL;
 	pthread_mutex_unlock(&gpus->lock);
 	while (due) {
 		struct reader *reader = due;
@@ -171,18 +169,14 @@ static void *let_readers_go(void *data)
 
 	pthread_mutex_lock(&gpus->lock);
 	while (!gpus->stopping) {
-		int64_t next_usec = INT64_MAX;
-
 		release_readers_locked(gpus, !gpus->asking);
-		for (struct reader *reader = gpus->readers; reader; reader = reader->next)
-			if (reader->until_usec < next_usec)
-				next_usec = reader->until_usec;
 		if (gpus->stopping)
 			break;
-		if (next_usec == INT64_MAX)
+		/* A reader who came meanwhile may find that nothing is asked any more. */
+		if (!gpus->readers)
 			pthread_cond_wait(&gpus->changed, &gpus->lock);
-		else
-			wait_until(gpus, next_usec);
+		else if (gpus->asking)
+			wait_until(gpus, gpus->readers->until_usec);
 	}
 	release_readers_locked(gpus, true);
 	pthread_mutex_unlock(&gpus->lock);
@@ -457,7 +451,6 @@ void gcr_gpus_destroy(struct gcr_gpus *gpus)
 
 void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void *data)
 {
-	int64_t now_usec = gcr_clock_usec();
 	struct reader *reader = NULL;
 
 	pthread_mutex_lock(&gpus->lock);
@@ -466,11 +459,16 @@ void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void 
 	if (reader) {
 		*reader = (struct reader){.ready = ready,
 					  .data = data,
-					  .until_usec = now_usec + READER_WAIT_USEC,
-					  .next = gpus->readers};
-		gpus->readers = reader;
+					  .until_usec = gcr_clock_usec() + READER_WAIT_USEC};
+		/* The threads know of the others, who do not wait longer. */
+		if (!gpus->readers || !gpus->asking)
+			pthread_cond_broadcast(&gpus->changed);
+		if (gpus->last_reader)
+			gpus->last_reader->next = reader;
+		else
+			gpus->readers = reader;
+		gpus->last_reader = reader;
 		gpus->asking = true;
-		pthread_cond_broadcast(&gpus->changed);
 	}
 	pthread_mutex_unlock(&gpus->lock);
 	if (!reader)

@@ -46,6 +46,7 @@
 #include "fs/recover.h"
 #include "fs/refusals.h"
 #include "fs/registry.h"
+#include "fs/render_turn.h"
 #include "fs/restore.h"
 #include "fs/sampler.h"
 #include "fs/scan.h"
@@ -316,6 +317,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_processes_create(daemon, &daemon->processes);
 	if (!result)
 		result = gcr_waiters_create(&daemon->waiters);
+	if (!result)
+		result = gcr_render_turns_create(daemon->quota, &daemon->render_turns);
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
 
@@ -383,6 +386,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 /* In reverse; each part is told only to parts that are still there. */
 static void stop_parts(struct gcr_daemon *daemon)
 {
+	/* Texts tell of all that follows. Opens that wait for figures are answered later on. */
+	gcr_render_turns_stop(daemon->render_turns);
 	/* None are left after a regular end; at a failed start recovery may be under way. */
 	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
@@ -397,6 +402,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_admission_destroy(daemon->admission);
 	gcr_waiters_destroy(daemon->waiters);
 	gcr_session_destroy(daemon);
+	gcr_render_turns_destroy(daemon->render_turns);
 	gcr_processes_destroy(daemon->processes);
 	/* The last connections have been closed now. */
 	gcr_receivers_stop();

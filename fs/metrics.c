@@ -162,7 +162,9 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 	figures->survives_restart = figures->store.survives_restart;
 	figures->keep_bytes = daemon->options.keep_bytes;
 	figures->pool_bytes = daemon->options.pool_bytes;
-	gcr_place_each(daemon->places, count_place, figures);
+	result = gcr_place_each(daemon->places, count_place, figures);
+	if (result < 0)
+		return result;
 	gcr_quota_get_figures(daemon->quota, &figures->quota);
 	return 0;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The list of places, what they were and have become, and what their files say. */
+/* The list of places, and what they were and have become. */
 #include "fs/place.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -277,14 +276,38 @@ int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr
 	return place ? 0 : -ENOENT;
 }
 
+/* References to all of them. */
+static int places_list(struct gcr_places *places, struct gcr_place ***ret_list, size_t *ret_count)
+{
+	struct gcr_place **list;
+	size_t count = 0;
+
+	GCR_LOCK_SCOPE(&places->lock);
+	list = calloc(places->count + 1, sizeof(struct gcr_place *));
+	if (!list)
+		return -ENOMEM;
+	for (struct gcr_place *place = places->list; place; place = place->next)
+		list[count++] = gcr_place_ref(place);
+	*ret_list = list;
+	*ret_count = count;
+	return 0;
+}
+
 int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *place, void *data),
 		   void *data)
 {
-	int result = 0;
+	struct gcr_place **list = NULL;
+	size_t count;
+	int result = places_list(places, &list, &count);
 
-	GCR_LOCK_SCOPE(&places->lock);
-	for (struct gcr_place *place = places->list; place && !result; place = place->next)
-		result = visit(place, data);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < count; i++) {
+		if (!result)
+			result = visit(list[i], data);
+		gcr_place_unref(list[i]);
+	}
+	free(list);
 	return result;
 }
 
@@ -560,6 +583,12 @@ bool gcr_place_is_process(struct gcr_place *place, enum gcr_state *ret_state)
 	return place->process;
 }
 
+pid_t gcr_place_pid(struct gcr_place *place)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	return place->process ? place->process->pid : 0;
+}
+
 void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
 {
 	int result;
@@ -658,133 +687,4 @@ void gcr_place_report_refusal(struct gcr_place *place, uid_t uid, const char *ve
 			      const struct gcr_error *error)
 {
 	report(place, uid, verb, error, uid == geteuid());
-}
-
-/* ---- files ---- */
-
-/* A place as it is at one moment. */
-struct shown {
-	const struct gcr_place *place;
-	enum gcr_state state;
-	int64_t state_since_usec;
-	struct gcr_place_origin origin;
-	const char *phase; /* "-": no verb is under way */
-};
-
-static bool is_in_verb(const struct shown *shown)
-{
-	return strcmp(shown->phase, "-") != 0;
-}
-
-static void render_name(const struct shown *shown, FILE *stream)
-{
-	fputs(shown->place->name, stream);
-}
-
-static void render_uid(const struct shown *shown, FILE *stream)
-{
-	fprintf(stream, "%u", (unsigned int)shown->place->stat.st_uid);
-}
-
-static void render_state(const struct shown *shown, FILE *stream)
-{
-	fputs(gcr_state_name(shown->state), stream);
-}
-
-static void render_since(const struct shown *shown, FILE *stream)
-{
-	fprintf(stream, "%" PRId64, shown->state_since_usec);
-}
-
-static void render_verbs(const struct shown *shown, FILE *stream)
-{
-	char verbs[128];
-
-	fputs(gcr_state_verbs(shown->state, verbs, sizeof(verbs)) ? verbs : "-", stream);
-}
-
-static void render_verb(const struct shown *shown, FILE *stream)
-{
-	fputs(is_in_verb(shown) ? gcr_verb_name(GCR_VERB_THAW) : "-", stream);
-}
-
-static void render_phase(const struct shown *shown, FILE *stream)
-{
-	fputs(shown->phase, stream);
-}
-
-/* It has been in its state since the verb began. */
-static void render_elapsed(const struct shown *shown, FILE *stream)
-{
-	int64_t usec = is_in_verb(shown) ? gcr_clock_real_usec() - shown->state_since_usec : 0;
-
-	fprintf(stream, "%" PRId64, usec > 0 ? usec : 0);
-}
-
-static void render_pid(const struct shown *shown, FILE *stream)
-{
-	if (shown->origin.pid)
-		fprintf(stream, "%d", (int)shown->origin.pid);
-	else
-		fputc('-', stream);
-}
-
-static void render_ticks(const struct shown *shown, FILE *stream)
-{
-	if (shown->origin.pid)
-		fprintf(stream, "%" PRIu64, shown->origin.start_ticks);
-	else
-		fputc('-', stream);
-}
-
-static void render_held(const struct shown *shown, FILE *stream)
-{
-	fprintf(stream, "%" PRIu64, gcr_folder_resident_bytes(shown->place->folder));
-}
-
-static const struct {
-	const char *name;
-	void (*render)(const struct shown *shown, FILE *stream);
-} status_keys[] = {
-	{"name", render_name},	     {"uid", render_uid},
-	{"state", render_state},     {"state_since_usec", render_since},
-	{"verbs", render_verbs},     {"verb", render_verb},
-	{"phase", render_phase},     {"verb_elapsed_usec", render_elapsed},
-	{"pid", render_pid},	     {"start_ticks", render_ticks},
-	{"held_bytes", render_held},
-};
-
-const char *gcr_place_status_key(size_t index)
-{
-	return index < GCR_ARRAY_SIZE(status_keys) ? status_keys[index].name : NULL;
-}
-
-void gcr_place_render_status(struct gcr_place *place, FILE *stream)
-{
-	struct shown shown = {.place = place};
-
-	pthread_mutex_lock(&place->lock);
-	shown.state = place->state;
-	shown.state_since_usec = place->state_since_usec;
-	shown.origin = place->origin;
-	shown.phase = gcr_restore_phase_locked(place);
-	pthread_mutex_unlock(&place->lock);
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(status_keys); i++) {
-		fprintf(stream, "%s ", status_keys[i].name);
-		status_keys[i].render(&shown, stream);
-		fputc('\n', stream);
-	}
-}
-
-void gcr_place_render_error(struct gcr_place *place, FILE *stream)
-{
-	struct gcr_error error;
-
-	pthread_mutex_lock(&place->lock);
-	error = place->error;
-	pthread_mutex_unlock(&place->lock);
-	if (error.number)
-		fprintf(stream, "%s: %s\n", gcr_error_name(error.number), error.words);
-	else
-		fputs("ok\n", stream);
 }

@@ -99,7 +99,10 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 /* References to what is there: -ENOENT. */
 int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place **ret_place);
 int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr_place **ret_place);
-/* Calls @visit for each, with the list locked; stops with its non-zero result. */
+/*
+ * Calls @visit for each that is there now, with no lock held; stops with its non-zero result.
+ * -ENOMEM: none has been visited.
+ */
 int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *place, void *data),
 		   void *data);
 
@@ -144,6 +147,8 @@ void gcr_place_set_state(struct gcr_place *place, enum gcr_state state);
 
 /* Its state; and has a process been made of it? That is counted and shown as one then. */
 bool gcr_place_is_process(struct gcr_place *place, enum gcr_state *ret_state);
+/* The pid of that process, 0: there is none. */
+pid_t gcr_place_pid(struct gcr_place *place);
 
 /*
  * Tell a next daemon how far a restore is (@made NULL: none is under way any more), and what an

@@ -59,9 +59,10 @@ static int check_item(struct gcr_daemon *daemon, const struct fuse_ctx *caller, 
 	if (result < 0)
 		return result;
 	search.folder = folder;
-	return gcr_place_each(daemon->places, is_places, &search) || is_of_process(daemon, &search)
-		       ? 0
-		       : -ENOENT;
+	result = gcr_place_each(daemon->places, is_places, &search);
+	if (!result)
+		result = is_of_process(daemon, &search);
+	return result > 0 ? 0 : result < 0 ? result : -ENOENT;
 }
 
 int gcr_reach_check(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node)

@@ -614,7 +614,7 @@ static void render_line(FILE *stream, const char *id, uid_t uid, const char *com
 }
 
 struct place_lines {
-	const struct gcr_render_view *view;
+	struct gcr_sight *sight;
 	FILE *stream;
 };
 
@@ -624,8 +624,7 @@ static int render_place(struct gcr_place *place, void *data)
 	enum gcr_state state;
 
 	/* The process has its own line. */
-	if (!gcr_place_is_process(place, &state) &&
-	    lines->view->sees_place(place, lines->view->data))
+	if (!gcr_place_is_process(place, &state) && gcr_sight_shows_place(lines->sight, place))
 		render_line(lines->stream, place->name, place->stat.st_uid, "-",
 			    gcr_state_name(state), 0, gcr_folder_resident_bytes(place->folder));
 	return 0;
@@ -709,7 +708,7 @@ void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_v
 		struct view view;
 		char id[16];
 
-		if (!reader->sees(list[i]->pid, reader->data))
+		if (!gcr_sight_reaches(reader->sight, list[i]->pid))
 			continue;
 		look(list[i], &view);
 		gcr_proc_status(list[i]->pid, &status);
@@ -717,6 +716,6 @@ void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_v
 		render_line(stream, id, status.effective_uid, view.comm, gcr_state_name(view.state),
 			    vram_bytes(&view), view.held_bytes);
 	}
-	gcr_place_each(daemon->places, render_place, &(struct place_lines){reader, stream});
+	gcr_place_each(daemon->places, render_place, &(struct place_lines){reader->sight, stream});
 	gcr_processes_list_free(list, count);
 }

@@ -8,6 +8,7 @@
 #include "fs/daemon.h"
 #include "fs/place.h"
 #include "fs/process.h"
+#include "fs/sight.h"
 
 void gcr_render_status(struct gcr_process *process, FILE *stream);
 void gcr_render_error(struct gcr_process *process, FILE *stream);
@@ -15,9 +16,7 @@ void gcr_render_maps(struct gcr_process *process, FILE *stream);
 
 /* Which lines of the table the reader may see. */
 struct gcr_render_view {
-	bool (*sees)(pid_t pid, const void *data);
-	bool (*sees_place)(struct gcr_place *place, const void *data);
-	const void *data;
+	struct gcr_sight *sight;
 	uid_t uid;     /* his own quota is shown to him */
 	bool sees_all; /* and everybody's */
 };

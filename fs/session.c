@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,17 +19,13 @@
 #include "fs/passthrough.h"
 #include "fs/quota.h"
 #include "fs/reach.h"
+#include "fs/render_turn.h"
 #include "fs/session_folder.h"
 #include "fs/session_turn.h"
 #include "fs/session_watch.h"
 #include "fs/store.h"
 #include "fs/tree.h"
-#include "fs/turns.h"
 #include "lib/cleanup.h"
-
-/* Interrupts the loop's sleep; its handler does nothing. */
-#define WAKE_SIGNAL   SIGUSR1
-#define WAKE_MSEC_MAX 50
 
 /* Files at the root that say why nothing else can be opened. */
 #define OPEN_BEYOND 8
@@ -71,11 +65,7 @@ struct file {
 	struct gcr_quota_charge held;	 /* its text, or the listing */
 };
 
-static struct {
-	pthread_t thread;
-	atomic_bool running;
-	void (*ready)(struct gcr_daemon *daemon);
-} loop;
+static void (*ready_function)(struct gcr_daemon *daemon);
 
 static struct gcr_daemon *daemon_of(fuse_req_t request)
 {
@@ -262,23 +252,27 @@ static int render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, stru
 
 	if (!stream)
 		return -ENOMEM;
-	gcr_tree_render(daemon, caller, file->node, file->process, stream);
+	gcr_tree_render(daemon, caller, file->opener.counted, file->node, file->process, stream);
 	return fclose(stream) ? -ENOMEM : take_text(daemon, file, file->size);
 }
 
-/* An open that waits for fresh figures. */
+/* An open that waits for fresh figures, and then for its user's turn. */
 struct pending_open {
+	struct gcr_render_turn turn; /* the first member */
 	fuse_req_t request;
 	struct fuse_file_info info;
 	struct file *file;
 };
 
-static void finish_open(void *data)
+/* As gcr_render_turn.run. */
+static void finish_open(struct gcr_render_turn *turn, int result)
 {
-	_cleanup_free_ struct pending_open *pending = data;
+	_cleanup_free_ struct pending_open *pending = (struct pending_open *)turn;
 	_cleanup_(file_unref_cleanup) struct file *file = pending->file;
-	int result = render(daemon_of(pending->request), fuse_req_ctx(pending->request), file);
 
+	fuse_req_interrupt_func(pending->request, NULL, NULL);
+	if (!result)
+		result = render(daemon_of(pending->request), fuse_req_ctx(pending->request), file);
 	if (result < 0) {
 		fuse_reply_err(pending->request, -result);
 		return;
@@ -286,6 +280,21 @@ static void finish_open(void *data)
 	pending->info.fh = (uintptr_t)file;
 	if (!fuse_reply_open(pending->request, &pending->info))
 		TAKE_PTR(file); /* else the open was interrupted, and there is no release */
+}
+
+static void interrupt_open(fuse_req_t request, void *data)
+{
+	struct pending_open *pending = data;
+
+	gcr_render_turns_interrupt(daemon_of(request)->render_turns, &pending->turn);
+}
+
+static void wait_for_turn(void *data)
+{
+	struct pending_open *pending = data;
+
+	fuse_req_interrupt_func(pending->request, interrupt_open, pending);
+	gcr_render_turns_add(daemon_of(pending->request)->render_turns, &pending->turn);
 }
 
 /* What an open item is to the kernel: its name for the file behind, 0, or -errno. */
@@ -383,11 +392,17 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 		fuse_reply_err(request, ENOMEM);
 		return;
 	}
-	*pending = (struct pending_open){.request = request, .info = *info, .file = TAKE_PTR(file)};
+	*pending = (struct pending_open){
+		.turn = {.owner = gcr_quota_owner(daemon->quota, file->opener.counted),
+			 .run = finish_open},
+		.request = request,
+		.info = *info,
+	};
+	pending->file = TAKE_PTR(file);
 	if (gcr_node_needs_gpus(kind))
-		gcr_gpus_when_fresh(daemon->gpus, finish_open, pending);
+		gcr_gpus_when_fresh(daemon->gpus, wait_for_turn, pending);
 	else
-		finish_open(pending);
+		finish_open(&pending->turn, 0);
 }
 
 /* A process can become another user's, with all that happens to it from then on. */
@@ -668,7 +683,7 @@ static void do_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent,
 
 static void do_init(void *data, struct fuse_conn_info *connection)
 {
-	loop.ready(data);
+	ready_function(data);
 }
 
 static const struct fuse_lowlevel_ops operations = {
@@ -705,7 +720,7 @@ int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemo
 	struct fuse_args arguments = FUSE_ARGS_INIT(0, NULL);
 	int result = 0;
 
-	loop.ready = ready;
+	ready_function = ready;
 	if (fuse_opt_add_arg(&arguments, "gpucrfs") ||
 	    fuse_opt_add_arg(&arguments, "-ofsname=gpucrfs,subtype=gpucrfs,default_permissions") ||
 	    (daemon->only_uid == (uid_t)-1 && fuse_opt_add_arg(&arguments, "-oallow_other")))
@@ -748,50 +763,4 @@ void gcr_session_destroy(struct gcr_daemon *daemon)
 	fuse_session_destroy(daemon->session);
 	gcr_passthrough_stop();
 	daemon->session = NULL;
-}
-
-static void wake_handler(int signal_number)
-{
-}
-
-int gcr_session_run(struct gcr_daemon *daemon)
-{
-	const struct sigaction wake = {.sa_handler = wake_handler};
-	struct fuse_loop_config *config;
-	sigset_t signals;
-	int result;
-
-	sigaction(WAKE_SIGNAL, &wake, NULL);
-	/* Our starter may have had it blocked. */
-	sigemptyset(&signals);
-	sigaddset(&signals, WAKE_SIGNAL);
-	pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
-	config = fuse_loop_cfg_create();
-	if (!config)
-		return -ENOMEM;
-	fuse_loop_cfg_set_max_threads(config, GCR_TURNS_THREADS);
-	fuse_loop_cfg_set_idle_threads(config, 4);
-	loop.thread = pthread_self();
-	atomic_store(&loop.running, true);
-	result = fuse_session_loop_mt(daemon->session, config);
-	atomic_store(&loop.running, false);
-	fuse_loop_cfg_destroy(config);
-	return result < 0 ? result : 0;
-}
-
-void gcr_session_stop(struct gcr_daemon *daemon)
-{
-	int msec = 1;
-
-	fuse_session_exit(daemon->session);
-	/*
-	 * libfuse sleeps on a semaphore that fuse_session_exit() does not post in every version.
-	 * One signal is enough nearly always, and whoever waits for our end waits for this.
-	 */
-	while (atomic_load(&loop.running)) {
-		pthread_kill(loop.thread, WAKE_SIGNAL);
-		poll(NULL, 0, msec);
-		if (msec < WAKE_MSEC_MAX)
-			msec *= 2;
-	}
 }

@@ -17,6 +17,7 @@
 #include "fs/quota.h"
 #include "fs/refusals.h"
 #include "fs/render.h"
+#include "fs/sight.h"
 #include "fs/root_entries.h"
 #include "fs/scan.h"
 #include "fs/store.h"
@@ -235,15 +236,10 @@ bool gcr_tree_is_local(const struct fuse_ctx *caller)
 
 bool gcr_tree_shows_place(const struct fuse_ctx *caller, struct gcr_place *place)
 {
-	pid_t pid = 0;
+	_cleanup_(gcr_sight_finish) struct gcr_sight sight;
 
-	if (gcr_tree_is_local(caller) || (caller->uid && caller->uid == place->stat.st_uid))
-		return true;
-	pthread_mutex_lock(&place->lock);
-	if (place->process)
-		pid = place->process->pid;
-	pthread_mutex_unlock(&place->lock);
-	return pid && gcr_tree_reaches(caller, pid);
+	gcr_sight_take(caller, &sight);
+	return gcr_sight_shows_place(&sight, place);
 }
 
 static void set_time(struct stat *stat, int64_t usec)
@@ -597,10 +593,10 @@ static void refresh(struct gcr_daemon *daemon, const struct fuse_ctx *caller)
 }
 
 static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			  struct gcr_sight *sight,
 			  int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
 {
 	struct gcr_process **list = NULL;
-	bool sees_all = gcr_tree_is_local(caller);
 	fuse_ino_t node;
 	char name[16];
 	size_t count = 0;
@@ -609,7 +605,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	refresh(daemon, caller);
 	result = gcr_processes_list(daemon->processes, &list, &count);
 	for (size_t i = 0; i < count && !result; i++) {
-		if (!sees_all && !gcr_tree_reaches(caller, list[i]->pid))
+		if (!sight->is_local && !gcr_sight_reaches(sight, list[i]->pid))
 			continue;
 		snprintf(name, sizeof(name), "%d", (int)list[i]->pid);
 		result = find_link(daemon, caller, list[i]->pid, list[i], &node)
@@ -622,7 +618,7 @@ static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *call
 }
 
 struct place_list {
-	const struct fuse_ctx *caller;
+	struct gcr_sight *sight;
 	int (*add)(void *, const char *, fuse_ino_t, mode_t);
 	void *data;
 };
@@ -631,20 +627,31 @@ struct place_list {
 static int add_place(struct gcr_place *place, void *data)
 {
 	const struct place_list *list = data;
+	uid_t uid = list->sight->caller->uid;
 
-	if ((list->caller->uid && list->caller->uid != place->stat.st_uid) ||
-	    !gcr_tree_shows_place(list->caller, place))
+	if ((uid && uid != place->stat.st_uid) || !gcr_sight_shows_place(list->sight, place))
 		return 0;
 	return list->add(list->data, place->name, make_node(GCR_NODE_PLACE, place->serial),
 			 S_IFDIR);
 }
 
-static int list_places(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+static int list_places(struct gcr_daemon *daemon, struct gcr_sight *sight,
 		       int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
 {
-	struct place_list list = {.caller = caller, .add = add, .data = data};
+	struct place_list list = {.sight = sight, .add = add, .data = data};
 
 	return gcr_place_each(daemon->places, add_place, &list);
+}
+
+static int list_root(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+		     int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	_cleanup_(gcr_sight_finish) struct gcr_sight sight;
+	int result;
+
+	gcr_sight_take(caller, &sight);
+	result = list_processes(daemon, caller, &sight, add, data);
+	return result ? result : list_places(daemon, &sight, add, data);
 }
 
 /* Names of a folder, as gcr_tree_list() tells of them. */
@@ -702,22 +709,10 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 		}
 	}
 	if (parent == GCR_NODE_ROOT && !result)
-		result = list_processes(daemon, caller, add, data);
-	if (parent == GCR_NODE_ROOT && !result)
-		result = list_places(daemon, caller, add, data);
+		result = list_root(daemon, caller, add, data);
 	if (is_in_folder(parent) && !result)
 		result = list_items(daemon, node, add, data);
 	return result;
-}
-
-static bool sees(pid_t pid, const void *caller)
-{
-	return gcr_tree_reaches(caller, pid);
-}
-
-static bool sees_place(struct gcr_place *place, const void *caller)
-{
-	return gcr_tree_shows_place(caller, place);
 }
 
 static bool is_roots_own(const struct fuse_ctx *caller)
@@ -748,21 +743,32 @@ static void render_process_log(struct gcr_daemon *daemon, struct gcr_process *pr
 	gcr_place_unref(place);
 }
 
-/* Of the reader's own writes. Root of a container is not the root whose words these are. */
-static void render_root_error(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
-			      FILE *stream)
+static void render_root_status(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			       uid_t counted, FILE *stream)
 {
-	uid_t counted = gcr_credentials_counted(caller->pid, caller->uid);
+	_cleanup_(gcr_sight_finish) struct gcr_sight sight;
 
+	gcr_sight_take(caller, &sight);
+	gcr_render_root_status(daemon,
+			       &(struct gcr_render_view){
+				       .sight = &sight,
+				       .uid = counted,
+				       .sees_all = !counted,
+			       },
+			       stream);
+}
+
+/* Of the reader's own writes. Root of a container is not the root whose words these are. */
+static void render_root_error(struct gcr_daemon *daemon, uid_t counted, FILE *stream)
+{
 	if (counted != GCR_QUOTA_OTHER_ROOT)
 		gcr_refusals_render(daemon->refusals, gcr_quota_owner(daemon->quota, counted),
 				    stream);
 }
 
-void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
-		     struct gcr_process *process, FILE *stream)
+void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
+		     fuse_ino_t node, struct gcr_process *process, FILE *stream)
 {
-	uid_t counted;
 	uint32_t number = gcr_node_number(node);
 	struct gcr_place *place = NULL;
 
@@ -786,19 +792,10 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, f
 		gcr_place_unref(place);
 		break;
 	case GCR_NODE_ROOT_STATUS:
-		counted = gcr_credentials_counted(caller->pid, caller->uid);
-		gcr_render_root_status(daemon,
-				       &(struct gcr_render_view){
-					       .sees = sees,
-					       .sees_place = sees_place,
-					       .data = caller,
-					       .uid = counted,
-					       .sees_all = !counted,
-				       },
-				       stream);
+		render_root_status(daemon, caller, counted, stream);
 		break;
 	case GCR_NODE_ROOT_ERROR:
-		render_root_error(daemon, caller, stream);
+		render_root_error(daemon, counted, stream);
 		break;
 	case GCR_NODE_ROOT_METRICS:
 		gcr_metrics_render(daemon, stream);

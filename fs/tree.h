@@ -116,11 +116,14 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
 		  void *data);
 
-/* Write a control file's text for @caller. @process is NULL for nodes that are not about one. */
-void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
-		     struct gcr_process *process, FILE *stream);
+/*
+ * Write a control file's text for @caller, whose id @counted is for quotas
+ * (gcr_credentials_counted()). @process is NULL for nodes that are not about one.
+ */
+void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
+		     fuse_ino_t node, struct gcr_process *process, FILE *stream);
 
-/* May @caller see @pid by pid namespaces? */
+/* May @caller see @pid by pid namespaces? fs/sight.h is for many of them. */
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid);
 /*
  * Is there such a place for @caller? In another pid namespace than ours only for its owner, where

@@ -519,15 +519,6 @@ int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 	return 0;
 }
 
-/* A process without a pid in a namespace below ours is in ours. Its status is everybody's to read.
- */
-static bool in_our_namespace(pid_t pid)
-{
-	struct gcr_proc_status status;
-
-	return gcr_proc_status(pid, &status) == 0 && status.ns_pids_count == 1;
-}
-
 /* Is the pid namespace of @target this one, or below it? */
 static int is_at_or_below(const struct stat *above, pid_t target)
 {
@@ -556,16 +547,27 @@ static int is_at_or_below(const struct stat *above, pid_t target)
 int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
 {
 	_cleanup_close_ int namespace = -1;
+	struct gcr_proc_status its, targets;
 	char path[GCR_PROC_PATH_BYTES];
 	struct stat callers;
 	int r;
 
 	if (caller <= 0 || target <= 0)
 		return -ESRCH;
-	/* Then all that has a number for us is in its namespace, or below it. */
-	if (in_our_namespace(caller)) {
-		gcr_proc_path(path, target, "stat");
-		return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 1;
+	/* The status is everybody's to read, and is read without waiting for the process. */
+	if (gcr_proc_status(caller, &its) == 0) {
+		/*
+		 * Without a pid in a namespace below ours the caller is in ours. Then all that has
+		 * a number for us is in its namespace, or below it.
+		 */
+		if (its.ns_pids_count == 1) {
+			gcr_proc_path(path, target, "stat");
+			return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 1;
+		}
+		/* What is in the caller's namespace, or below it, has no fewer pids. */
+		if (gcr_proc_status(target, &targets) == 0 &&
+		    targets.ns_pids_count < its.ns_pids_count)
+			return 0;
 	}
 	r = gcr_proc_open_namespace(caller, "pid", &namespace);
 	if (r < 0)

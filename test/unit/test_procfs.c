@@ -342,6 +342,8 @@ static void test_namespaces(void)
 	CHECK(status.ns_pids[0] == pid && status.ns_pids[1] == 1);
 	CHECK(gcr_proc_namespace_reaches(getpid(), pid) == 1);
 	CHECK(gcr_proc_namespace_reaches(pid, getpid()) == 0);
+	CHECK(gcr_proc_namespace_reaches(pid, pid) == 1);
+	CHECK(gcr_proc_namespace_reaches(pid, NOBODY) == -ESRCH);
 	CHECK(kill(pid, SIGKILL) == 0);
 	CHECK(waitpid(pid, NULL, 0) == pid);
 	close(go[0]);

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: MIT
+"""A user who has many places opens `status` in many threads, as fast as he can: others read theirs
+all the while."""
+import contextlib
+import errno
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import (NOBODY, SLOW, Machine, Skip, check, equal, is_root, same_for_both, wait_for)
+
+OTHER = NOBODY - 1
+CLONE_NEWPID = 0x20000000
+PLACES = 128  # what one user may have
+THREADS = 100
+# On two busy CPUs. Without turns it is some seconds, with a pid namespace or without.
+MEDIAN_SEC = 0.4 * SLOW
+WORST_SEC = 1.5 * SLOW
+
+
+def several_users():
+    same_for_both('in which order texts are written')
+    if not is_root():
+        raise Skip('several users are needed')
+
+
+def become(uid):
+    if uid:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+
+
+class User:
+    """A process of a user; apart: in a pid namespace of its own. It ends as its work does."""
+
+    def __init__(self, machine, uid, work, apart=False):
+        machine.others.append(self)
+        reader, writer = os.pipe()
+        self.status = None
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(reader)
+            os.setpgid(0, 0)
+            os._exit(self.run(uid, work, apart, writer))
+        os.close(writer)
+        self.reader = reader
+        check(os.read(reader, 1), 'the user')
+
+    def run(self, uid, work, apart, writer):
+        try:
+            if apart:
+                check(not harness.LIBC.unshare(CLONE_NEWPID), 'unshare')
+                pid = os.fork()
+                if pid:
+                    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            become(uid)
+            work(lambda: os.write(writer, b'.'))
+            return 0
+        except BaseException as error:  # whatever it is, the parent has to know
+            print(f'the user: {error!r}', file=sys.stderr, flush=True)
+            return 1
+
+    def is_over(self):
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status is not None
+
+    def finish(self):
+        if not self.is_over():
+            os.killpg(self.pid, signal.SIGKILL)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with contextlib.suppress(OSError):
+            os.close(self.reader)
+
+
+def make_places(machine, uid):
+    def make(ready):
+        for index in range(PLACES):
+            os.mkdir(machine.path(f'of-{uid}-{index}'))
+        ready()
+    user = User(machine, uid, make)
+    wait_for(user.is_over, 'the places')
+    equal(user.status, 0, 'the user')
+
+
+def opens(machine, uid=NOBODY, apart=False, threads=THREADS, until=(), name='status'):
+    """Until it is killed, or one of these errors comes."""
+    def work(ready):
+        unknown = []
+
+        def bother():
+            while not unknown:
+                try:
+                    os.close(os.open(machine.path(name), os.O_RDONLY))
+                except OSError as error:
+                    if error.errno not in until:
+                        unknown.append(error)
+                    return
+        started = [threading.Thread(target=bother) for _ in range(threads)]
+        for thread in started:
+            thread.start()
+        ready()
+        for thread in started:
+            thread.join()
+        if unknown:
+            raise unknown[0]
+    return User(machine, uid, work, apart)
+
+
+def measure(read, count):
+    times = []
+    for _ in range(count):
+        began = time.monotonic()
+        check(read(), 'an empty text')
+        times.append(time.monotonic() - began)
+        time.sleep(0.02)
+    return times
+
+
+def words_of(times):
+    return f'median {statistics.median(times):.3f} s, worst {max(times):.3f} s'
+
+
+def is_not_kept(machine, read, words, **attack):
+    """@read is not kept waiting by the attack."""
+    before = measure(read, 20)
+    user = opens(machine, **attack)
+    time.sleep(0.5)  # all of them are at it
+    during = measure(read, 40)
+    check(not user.is_over(), 'the attack has ended')
+    user.finish()
+    words = f'{words}: undisturbed {words_of(before)}; disturbed {words_of(during)}'
+    print(words, file=sys.stderr)
+    check(statistics.median(during) < MEDIAN_SEC and max(during) < WORST_SEC, words)
+
+
+def open_files(machine, uid):
+    """How many are counted for this user."""
+    for line in machine.read('status').splitlines():
+        words = line.split()
+        if words[:2] == ['user', str(uid)]:
+            return int(words[words.index('open_files') + 1].split('/')[0])
+    return 0
+
+
+def test_root_reads_on():
+    several_users()
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        make_places(machine, NOBODY)
+        for apart in False, True:
+            is_not_kept(machine, lambda: machine.read(demo.pid, 'status'),
+                        'status of a process' + apart * ', attack from a pid namespace', apart=apart)
+        for name in 'status', 'metrics', 'gpus/0/status':
+            is_not_kept(machine, lambda: machine.read(name), name, apart=True)
+        wait_for(lambda: not open_files(machine, NOBODY), 'the opens of what was killed to be over')
+
+
+def test_another_user_reads_on():
+    """So does one who is limited himself."""
+    several_users()
+    with Machine() as machine:
+        demo = machine.ready_demo(uid=OTHER)
+        make_places(machine, NOBODY)
+
+        def victim(ready):
+            ready()
+            for _ in range(2):
+                times = measure(lambda: harness.read_file(machine.path(demo.pid, 'status')), 30)
+                check(statistics.median(times) < MEDIAN_SEC and max(times) < WORST_SEC,
+                      words_of(times))
+        for apart in False, True:
+            attacker = opens(machine, apart=apart)
+            user = User(machine, OTHER, victim)
+            wait_for(user.is_over, 'the other user')
+            equal(user.status, 0, 'the other user')
+            check(not attacker.is_over(), 'the attack has ended')
+            attacker.finish()
+
+
+def test_root_of_a_container():
+    """It is a user like any other. The places are not its own: it may not have any."""
+    several_users()
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        make_places(machine, NOBODY)
+        is_not_kept(machine, lambda: machine.read(demo.pid, 'status'), 'status of a process',
+                    uid=0, apart=True)
+
+
+def test_texts_are_right():
+    """Each of many opens has its own text; what a caller sees does not depend on the others."""
+    several_users()
+    with Machine() as machine:
+        demo = machine.ready_demo(uid=OTHER)
+        make_places(machine, NOBODY)
+
+        def ids(text):
+            return {line.split()[0] for line in text.split('\n\n')[1].splitlines()[1:]}
+
+        def read_many(expected):
+            def work(ready):
+                wrong = []
+
+                def read():
+                    for _ in range(5):
+                        found = ids(machine.read('status'))
+                        if found != expected:
+                            wrong.append(found)
+                started = [threading.Thread(target=read) for _ in range(40)]
+                for thread in started:
+                    thread.start()
+                for thread in started:
+                    thread.join()
+                check(not wrong, f'{wrong[:1]}')
+                ready()
+            return work
+        places = {f'of-{NOBODY}-{index}' for index in range(PLACES)}
+        users = []
+        for uid, apart, expected in ((NOBODY, False, places | {str(demo.pid)}),
+                                     (OTHER, False, places | {str(demo.pid)}),
+                                     (NOBODY, True, places), (OTHER, True, set()),
+                                     (0, True, set())):
+            users.append(User(machine, uid, read_many(expected), apart))
+        for user in users:
+            wait_for(user.is_over, 'all that read')
+            equal(user.status, 0, 'what one has read')
+
+
+def test_an_interrupted_open():
+    """One that waits ends with EINTR, soon, and nothing is left of it."""
+    several_users()
+    with Machine() as machine:
+        make_places(machine, NOBODY)
+        attacker = opens(machine, threads=400)
+
+        def work(ready):
+            def handler(*_):
+                raise InterruptedError(errno.EINTR, 'EINTR')
+            signal.signal(signal.SIGALRM, handler)
+            interrupted = 0
+            for _ in range(200):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                began = time.monotonic()
+                try:
+                    os.close(os.open(machine.path('status'), os.O_RDONLY))
+                except InterruptedError:
+                    interrupted += 1
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                took_sec = time.monotonic() - began
+                check(took_sec < WORST_SEC, f'it took {took_sec} s')
+                if interrupted == 10:
+                    break
+            equal(interrupted, 10, 'interrupted opens')
+            ready()
+        user = User(machine, NOBODY, work)
+        wait_for(user.is_over, 'the interrupted opens')
+        equal(user.status, 0, 'the interrupted opens')
+        attacker.finish()
+        wait_for(lambda: not open_files(machine, NOBODY), 'the opens to be counted no longer')
+
+
+ENDS = (errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT, errno.ENODEV, errno.EINTR)
+
+
+def test_the_daemon_ends():
+    """Opens that wait are answered."""
+    several_users()
+    with Machine() as machine:
+        make_places(machine, NOBODY)
+        users = [opens(machine, threads=300, until=ENDS),
+                 opens(machine, threads=100, until=ENDS, apart=True)]
+        time.sleep(0.5)
+        began = time.monotonic()
+        equal(machine.stop(), 0)
+        took_sec = time.monotonic() - began
+        check(took_sec < 10 * SLOW, f'the end takes {took_sec} s')
+        for user in users:
+            wait_for(user.is_over, 'the opens')
+            equal(user.status, 0, 'how the opens ended')
+
+
+def test_the_mount_goes():
+    several_users()
+    with Machine() as machine:
+        make_places(machine, NOBODY)
+        user = opens(machine, threads=300, until=ENDS)
+        time.sleep(0.5)
+        subprocess.run(['umount', '-l', machine.mountpoint], check=True)
+        wait_for(user.is_over, 'the opens')
+        equal(user.status, 0, 'how the opens ended')
+        equal(machine.daemon.wait(30 * SLOW), 0)
+
+
+if __name__ == '__main__':
+    harness.main(globals())
