@@ -299,6 +299,13 @@ def check_tools(verbs, verb_options):
                   f'completions/gpucr: {verb} has an option {option}')
 
 
+def check_nccl(abi):
+    """One or two of them are not enough: ranks share memory all the same."""
+    for name, text in (abi.name, read(f'man/{abi.name}.scd')), ('README.md', read('README.md')):
+        for variable in 'NCCL_P2P_DISABLE=1', 'NCCL_CUMEM_HOST_ENABLE=0', 'NCCL_NVLS_ENABLE=0':
+            check(variable in text, f'{name}: {variable} is missing')
+
+
 def main():
     abi, daemon = Page('gpucrfs.5'), Page('gpucrfs.8')
     rows = tables()
@@ -308,6 +315,7 @@ def main():
     check_files(abi)
     check_errors(abi)
     check_words(abi, daemon)
+    check_nccl(abi)
     check_metrics(abi, rows)
     check_tools([words[0] for words in rows['verb']], rows['verb-option'])
 
