@@ -194,7 +194,10 @@ def test_daemon_is_killed():
         machine.must(pieces.pid, 'pack')
         packed = figures(machine, pieces.pid)
         equal(packed[0], 20 * MIB)
-        equal(packed[2], 6 * MIB)
+        # What the process itself shows as shared is what was there when it was packed, which may be
+        # its own other file: how much that is depends on what had been unpacked again.
+        equal(int(machine.status_of_all()['shared_bytes']), 6 * MIB)
+        check(packed[2] in (6 * MIB, 8 * MIB, 10 * MIB, 12 * MIB), packed)
         machine.stop()
         machine.start()
         machine.wait_status(pieces.pid, 'verb', '-')
