@@ -261,8 +261,12 @@ static void start_liar(const char *how)
 static void stop_liar(unsigned int fds)
 {
 	struct gcr_looker_figures figures;
+	int64_t until_usec = gcr_clock_usec() + 10 * GCR_USEC_PER_SEC;
 
-	gcr_looker_figures(&figures);
+	/* One that was killed may take a moment to be gone. */
+	do
+		gcr_looker_figures(&figures);
+	while (figures.abandoned && gcr_clock_usec() < until_usec && !usleep(1000));
 	CHECK(figures.abandoned == 0);
 	gcr_looker_stop();
 	CHECK(!gcr_proc_source());
