@@ -324,6 +324,7 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 				 &(struct gcr_place_origin){
 					 .pid = root->pid,
 					 .start_ticks = root->start_ticks,
+					 .dumped_ticks = gcr_clock_ticks(),
 					 .uid = gcr_dump_place_uid(dump),
 					 .gid = gcr_dump_place_gid(dump),
 					 .is_ending = !is_staying,

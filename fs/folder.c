@@ -13,6 +13,7 @@
 
 #include "fs/store.h"
 #include "lib/beneath.h"
+#include "lib/lock.h"
 
 #define NUMBER_MASK ((1u << GCR_FOLDER_NUMBER_BITS) - 1)
 
@@ -467,22 +468,19 @@ int gcr_folder_list(struct gcr_folder *folder, uint32_t item,
 
 int gcr_folder_stat(struct gcr_folder *folder, uint32_t item, struct stat *ret_stat)
 {
-	struct gcr_folder_inode *inode;
-	int result = 0;
-	int fd = -1;
+	const struct gcr_folder_item *place;
+	_cleanup_close_ int fd = -1;
 
-	pthread_mutex_lock(&folder->lock);
-	inode = item < folder->items_count ? folder->items[item].inode : NULL;
-	if (!inode)
-		fd = gcr_folder_open_item(folder, item, O_PATH);
-	if (!inode && fd < 0)
-		result = fd;
-	else
-		result = gcr_folder_stat_fd(folder, inode ? inode->fd : fd, ret_stat);
-	pthread_mutex_unlock(&folder->lock);
-	if (fd >= 0)
-		close(fd);
-	return result;
+	GCR_LOCK_SCOPE(&folder->lock);
+	place = item < folder->items_count ? &folder->items[item] : NULL;
+	if (place && place->inode)
+		return gcr_folder_stat_fd(folder, place->inode->fd, ret_stat);
+	if (place && place->removed) {
+		*ret_stat = *place->removed;
+		return 0;
+	}
+	fd = gcr_folder_open_item(folder, item, O_PATH);
+	return fd < 0 ? fd : gcr_folder_stat_fd(folder, fd, ret_stat);
 }
 
 /* By a descriptor, also of what has no name any more. */
@@ -537,6 +535,28 @@ static int set_by_name(const struct gcr_folder_attributes *attributes, int paren
 	return utimensat(parent_fd, name, attributes->times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
+static void set_time(const struct timespec *wanted, struct timespec *time)
+{
+	if (wanted->tv_nsec == UTIME_NOW)
+		clock_gettime(CLOCK_REALTIME, time);
+	else if (wanted->tv_nsec != UTIME_OMIT)
+		*time = *wanted;
+}
+
+/* Of what has no name any more, and is not open. */
+static void set_removed(const struct gcr_folder_attributes *attributes, struct stat *stat)
+{
+	if (attributes->uid != (uid_t)-1)
+		stat->st_uid = attributes->uid;
+	if (attributes->gid != (gid_t)-1)
+		stat->st_gid = attributes->gid;
+	if (attributes->has_mode)
+		stat->st_mode = (stat->st_mode & S_IFMT) | mode_of(attributes->mode, stat->st_mode);
+	set_time(&attributes->times[0], &stat->st_atim);
+	set_time(&attributes->times[1], &stat->st_mtim);
+	clock_gettime(CLOCK_REALTIME, &stat->st_ctim);
+}
+
 /* With its owner, all that it takes counts for another user. Lock: folder. */
 static int set_root(struct gcr_folder *folder, const struct gcr_folder_attributes *attributes)
 {
@@ -554,13 +574,17 @@ static int set_root(struct gcr_folder *folder, const struct gcr_folder_attribute
 static int set_locked(struct gcr_folder *folder, uint32_t item,
 		      const struct gcr_folder_attributes *attributes)
 {
-	struct gcr_folder_inode *inode = item < folder->items_count ? folder->items[item].inode
-								    : NULL;
+	const struct gcr_folder_item *place = item < folder->items_count ? &folder->items[item]
+									 : NULL;
 	_cleanup_close_ int parent_fd = -1;
 	int result;
 
-	if (inode)
-		return set_of_open(attributes, inode);
+	if (place && place->inode)
+		return set_of_open(attributes, place->inode);
+	if (place && place->removed) {
+		set_removed(attributes, place->removed);
+		return 0;
+	}
 	if (item == GCR_FOLDER_ROOT)
 		return set_root(folder, attributes);
 	result = gcr_folder_item_check(folder, item);

@@ -6,6 +6,7 @@
 #include "fs/folder_private.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FIRST_BUCKETS 16
@@ -27,8 +28,10 @@ int gcr_folder_items_init(struct gcr_folder *folder)
 
 void gcr_folder_items_finish(struct gcr_folder *folder)
 {
-	for (uint32_t item = 0; item < folder->items_count; item++)
+	for (uint32_t item = 0; item < folder->items_count; item++) {
 		free(folder->items[item].name);
+		free(folder->items[item].removed);
+	}
 	free(folder->items);
 	free(folder->buckets);
 }
@@ -155,6 +158,7 @@ static void drop_unused(struct gcr_folder *folder, uint32_t item)
 		} else {
 			parent = GCR_FOLDER_NONE;
 		}
+		free(TAKE_PTR(place->removed));
 		place->inode = NULL;
 		place->parent = GCR_FOLDER_NONE;
 		place->next = folder->free_item;
@@ -172,7 +176,7 @@ void gcr_folder_item_forget(struct gcr_folder *folder, uint32_t item, uint64_t c
 	drop_unused(folder, item);
 }
 
-void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item)
+void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item, const struct stat *stat)
 {
 	struct gcr_folder_item *place = &folder->items[item];
 	uint32_t parent = place->parent;
@@ -180,6 +184,10 @@ void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item)
 	unhash(folder, item);
 	free(TAKE_PTR(place->name));
 	place->parent = GCR_FOLDER_NONE;
+	if (stat && place->lookups)
+		place->removed = malloc(sizeof(*place->removed));
+	if (place->removed)
+		*place->removed = *stat;
 	folder->items[parent].children--;
 	drop_unused(folder, item);
 	drop_unused(folder, parent);

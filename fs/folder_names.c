@@ -39,8 +39,12 @@ static void removal_done(struct gcr_folder *folder, struct removal *removal)
 {
 	struct gcr_folder_inode *inode;
 
+	/* How many names it has now, and since when. */
+	if (removal->fd >= 0)
+		fstat(removal->fd, &removal->stat);
 	if (removal->item != GCR_FOLDER_NONE)
-		gcr_folder_item_remove(folder, removal->item);
+		gcr_folder_item_remove(folder, removal->item,
+				       removal->fd >= 0 ? &removal->stat : NULL);
 	if (removal->fd >= 0)
 		gcr_folder_remove_entry(folder);
 	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
@@ -169,9 +173,9 @@ static void rename_items(struct gcr_folder *folder, uint32_t from, uint32_t pare
 	/* One without memory for its new name is stale. */
 	if (flags & RENAME_EXCHANGE && to != GCR_FOLDER_NONE &&
 	    gcr_folder_item_move(folder, to, parent, name) < 0)
-		gcr_folder_item_remove(folder, to);
+		gcr_folder_item_remove(folder, to, NULL);
 	if (from != GCR_FOLDER_NONE && gcr_folder_item_move(folder, from, new_parent, new_name) < 0)
-		gcr_folder_item_remove(folder, from);
+		gcr_folder_item_remove(folder, from, NULL);
 }
 
 /* The directories that names are moved between, which may be one. */

@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 #include "fs/folder.h"
 #include "fs/pack_table.h"
@@ -31,6 +32,7 @@ struct gcr_folder_item {
 	uint64_t lookups;
 	uint64_t generation;
 	struct gcr_folder_inode *inode; /* it is open; NULL: it is not */
+	struct stat *removed;		/* what it was, for who knows it yet; NULL: it has a name */
 };
 
 /*
@@ -144,8 +146,11 @@ uint32_t gcr_folder_item_find(const struct gcr_folder *folder, uint32_t parent, 
 int gcr_folder_item_get(struct gcr_folder *folder, uint32_t parent, const char *name,
 			uint32_t *ret_item);
 void gcr_folder_item_forget(struct gcr_folder *folder, uint32_t item, uint64_t count);
-/* It has been removed: it has no name any more. */
-void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item);
+/*
+ * It has been removed: it has no name any more. @stat, copied, is what it was: as long as somebody
+ * has it open or stands in it, its attributes can be read and set. NULL: they cannot.
+ */
+void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item, const struct stat *stat);
 /* It has another name, which no other item has. -ENOMEM: nothing is changed. */
 int gcr_folder_item_move(struct gcr_folder *folder, uint32_t item, uint32_t parent,
 			 const char *name);

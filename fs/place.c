@@ -639,21 +639,23 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
 		       struct gcr_place **ret_place)
 {
-	struct gcr_place *place;
-	int result = -ENOENT;
+	struct gcr_place *place, *last = NULL;
+	uint64_t last_ticks = 0;
 
-	pthread_mutex_lock(&places->lock);
-	for (place = places->list; place && result < 0; place = place->next) {
-		pthread_mutex_lock(&place->lock);
-		if (process ? place->process == process
-			    : !place->process && place->origin.pid == pid) {
-			*ret_place = gcr_place_ref(place);
-			result = 0;
+	GCR_LOCK_SCOPE(&places->lock);
+	for (place = places->list; place; place = place->next) {
+		GCR_LOCK_SCOPE(&place->lock);
+		if ((process ? place->process == process
+			     : !place->process && place->origin.pid == pid) &&
+		    (!last || place->origin.dumped_ticks > last_ticks)) {
+			last = place;
+			last_ticks = place->origin.dumped_ticks;
 		}
-		pthread_mutex_unlock(&place->lock);
 	}
-	pthread_mutex_unlock(&places->lock);
-	return result;
+	if (!last)
+		return -ENOENT;
+	*ret_place = gcr_place_ref(last);
+	return 0;
 }
 
 /* Everybody reads the daemon's events: the words, with paths in them, are the owner's. */

@@ -47,6 +47,7 @@ struct gcr_place_made {
 struct gcr_place_origin {
 	pid_t pid; /* of the tree's root; 0: it comes from elsewhere */
 	uint64_t start_ticks;
+	uint64_t dumped_ticks; /* when, counted as start_ticks; 0: an earlier version did not say */
 	uid_t uid;
 	gid_t gid;
 	bool is_ending;	 /* the tree may not have ended yet: it has to */
@@ -164,8 +165,8 @@ void gcr_place_became(struct gcr_place *place, struct gcr_process *process);
 void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *process);
 
 /*
- * The place under whose name the process of this pid is to be seen: it was dumped there, and the
- * pid is not another's (@process NULL), or the process has been made of it. -ENOENT.
+ * The place under whose name the process of this pid is to be seen: the process has been made of
+ * it; or, where no process has the pid (@process NULL), the last that it was dumped to. -ENOENT.
  */
 int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
 		       struct gcr_place **ret_place);

@@ -15,6 +15,19 @@ enum word { INCOMING, DUMPED, ENDING, STAYING, RESTORING, THAWING, WORDS_COUNT }
 static const char *const words[WORDS_COUNT] = {"incoming", "dumped",	"ending",
 					       "staying",  "restoring", "thawing"};
 
+/* The end of the first line, from @text on. Earlier versions did not write when it was dumped. */
+static int parse_dumped(const char *text, uint64_t *ret_dumped_ticks, const char **ret_next_line)
+{
+	int used = 0;
+
+	if (*text == ' ' && sscanf(text + 1, "%" SCNu64 "%n", ret_dumped_ticks, &used) == 1)
+		text += 1 + used;
+	if (*text != '\n')
+		return -EIO;
+	*ret_next_line = text + 1;
+	return 0;
+}
+
 static enum word word_of(const struct gcr_place_origin *origin, const struct gcr_place_made *made)
 {
 	if (made)
@@ -32,13 +45,18 @@ int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct g
 {
 	const char *word = words[word_of(origin, made)];
 	char *text;
-	int length = made ? asprintf(&text, "%s %d %" PRIu64 "\n%" PRIu64 " %d %" PRIu64 " %s",
-				     word, (int)origin->pid, origin->start_ticks, made->since_ticks,
+	_cleanup_free_ char *second = NULL;
+	int length = made ? asprintf(&second, "%" PRIu64 " %d %" PRIu64 " %s", made->since_ticks,
 				     (int)made->root, made->root_ticks,
 				     made->cgroup ? made->cgroup : "-")
-			  : asprintf(&text, "%s %d %" PRIu64 "\n", word, (int)origin->pid,
-				     origin->start_ticks);
+			  : 0;
 
+	if (length < 0) {
+		second = NULL;
+		return -ENOMEM;
+	}
+	length = asprintf(&text, "%s %d %" PRIu64 " %" PRIu64 "\n%s", word, (int)origin->pid,
+			  origin->start_ticks, origin->dumped_ticks, second ? second : "");
 	if (length < 0)
 		return -ENOMEM;
 	*ret_text = text;
@@ -78,7 +96,7 @@ int gcr_place_origin_parse(const char *text, size_t bytes, struct gcr_place_orig
 	if (strlen(text) != bytes ||
 	    sscanf(text, "%15s %d %" SCNu64 "%n", first, &pid, &file.origin.start_ticks, &used) !=
 		    3 ||
-	    text[used] != '\n' || pid < 0)
+	    parse_dumped(text + used, &file.origin.dumped_ticks, &text) < 0 || pid < 0)
 		return -EIO;
 	while (word < WORDS_COUNT && strcmp(words[word], first) != 0)
 		word++;
@@ -90,7 +108,6 @@ int gcr_place_origin_parse(const char *text, size_t bytes, struct gcr_place_orig
 	file.origin.pid = pid;
 	file.origin.is_ending = word == ENDING;
 	file.origin.is_staying = word == STAYING;
-	text += used + 1;
 	if (word == RESTORING || word == THAWING) {
 		file.made.progress = word == THAWING ? GCR_PLACE_THAWING : GCR_PLACE_RESTORING;
 		result = parse_made(text, &file.made);

@@ -59,16 +59,6 @@ static void drop_cgroup(struct gcr_restore *restore)
 
 /* ---- for a next daemon ---- */
 
-/* As start times of processes are counted. */
-static uint64_t ticks_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_BOOTTIME, &now);
-	return (uint64_t)now.tv_sec * (uint64_t)sysconf(_SC_CLK_TCK) +
-	       (uint64_t)now.tv_nsec * (uint64_t)sysconf(_SC_CLK_TCK) / 1000000000u;
-}
-
 int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progress,
 		     struct gcr_error *error)
 {
@@ -146,7 +136,7 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 	int result;
 
 	gcr_restore_set_phase(restore, "criu");
-	restore->since_ticks = ticks_now();
+	restore->since_ticks = gcr_clock_ticks();
 	cgroup_fd = make_cgroup(restore);
 	result = gcr_restore_mark(restore, GCR_PLACE_RESTORING, error);
 	if (!result)

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 #include <time.h>
+#include <unistd.h>
 
 #define GCR_USEC_PER_SEC  INT64_C(1000000)
 #define GCR_USEC_PER_MSEC INT64_C(1000)
@@ -31,6 +32,13 @@ static inline struct timespec gcr_clock_after(int64_t usec)
 		.tv_sec = (time_t)(then_usec / GCR_USEC_PER_SEC),
 		.tv_nsec = (long)(then_usec % GCR_USEC_PER_SEC) * 1000,
 	};
+}
+
+/* As start times of processes are counted: since boot, in clock ticks. */
+static inline uint64_t gcr_clock_ticks(void)
+{
+	return (uint64_t)gcr_clock_read(CLOCK_BOOTTIME) * (uint64_t)sysconf(_SC_CLK_TCK) /
+	       (uint64_t)GCR_USEC_PER_SEC;
 }
 
 static inline int64_t gcr_clock_real_usec(void)

@@ -52,6 +52,34 @@ def test_leave():
             end(one)
 
 
+def test_its_pid_is_the_last_place():
+    """Of all the places it was dumped to, after a daemon's death too: never an older state."""
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        ticks = {}
+        for name in 'second', 'first', 'third':
+            machine.must(one.pid, f'dump leave name={name}')
+            ticks[name] = one.ticks()
+            machine.must(one.pid, 'thaw')
+            one.wait_ticks()
+        machine.must(one.pid, 'dump name=last')
+        one.wait_gone()
+        dump.kill_daemon(machine)
+        machine.start()
+        for name in 'last', 'third', 'first':
+            equal(os.readlink(machine.path(one.pid)), name)
+            if name != 'first':
+                os.rmdir(machine.path(name))
+        # It is this state that comes back: its next tick is the one after that dump's.
+        os.rename(f'{one.path}.out', f'{one.path}.out.old')
+        with open(f'{one.path}.out.old', encoding='utf-8') as old, \
+                open(f'{one.path}.out', 'w', encoding='utf-8') as new:
+            new.writelines(old.readlines()[:ticks['first'] + 1])
+        machine.must(one.pid, 'thaw')
+        one.wait_ticks()
+        end(one)
+
+
 def read_vram(machine, name):
     with os.scandir(machine.path(name, 'snapshot', 'vram')) as entries:
         return {entry.name: pathlib.Path(entry.path).read_bytes() for entry in entries}

@@ -216,6 +216,48 @@ def test_attributes():
         goes_on(machine, demo)
 
 
+def make(path, is_directory, mode):
+    if is_directory:
+        os.mkdir(path)
+    else:
+        with open(path, 'wb') as file:
+            file.write(b'123')
+    os.chmod(path, mode)
+
+
+def test_removed_and_known():
+    """What has been removed has attributes for who has it open or stands in it, as elsewhere."""
+    same_for_both('files')
+    with Machine() as machine:
+        os.mkdir(machine.path('place'))
+        os.makedirs(machine.path('place', 'snapshot'), exist_ok=True)
+        for is_directory in True, False:
+            path = machine.path('place', 'snapshot', 'one')
+            remove = os.rmdir if is_directory else os.unlink
+            make(path, is_directory, 0o750)
+            before = os.lstat(path)
+            fd = os.open(path, os.O_RDONLY if is_directory else os.O_PATH)
+            remove(path)
+            # Another of the same name is another.
+            make(path, is_directory, 0o700)
+            after = os.fstat(fd)
+            for field in 'st_mode', 'st_uid', 'st_gid', 'st_size', 'st_mtime_ns', 'st_ino':
+                equal(getattr(after, field), getattr(before, field), field)
+            equal(after.st_nlink, 0)
+            if is_directory:
+                os.fchmod(fd, 0o711)
+                os.utime(fd, (1, 2))
+                after = os.fstat(fd)
+                equal(oct(stat.S_IMODE(after.st_mode)), oct(0o711))
+                equal((after.st_atime, after.st_mtime), (1, 2))
+                if harness.is_root():
+                    os.fchown(fd, NOBODY, NOBODY)
+                    equal(os.fstat(fd).st_uid, NOBODY)
+            os.close(fd)
+            equal(oct(stat.S_IMODE(os.lstat(path).st_mode)), oct(0o700))
+            remove(path)
+
+
 def test_depth():
     same_for_both('the file system')
     with Machine(vmm=True) as machine:
