@@ -38,9 +38,7 @@ static struct {
 /* It stays in the list, for another try, if there is no process for it now. */
 static void start_locked(struct emptying *emptying)
 {
-	static const char *const unwanted[] = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
-	_cleanup_(gcr_environment_free_cleanup) char **environment =
-		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
+	_cleanup_(gcr_environment_free_cleanup) char **environment = gcr_helper_environment();
 	char name[] = GCR_EMPTYING_PROGRAM;
 	char *arguments[] = {name, NULL};
 	const int fds[] = {-1, -1, -1, emptying->fd};
@@ -122,8 +120,6 @@ void gcr_emptying_stop(void)
 
 	if (!state.daemon)
 		return;
-	/* One that has not begun to wait does its work first: it takes no longer than a kill. */
-	look_locked();
 	while (state.list) {
 		struct emptying *emptying = state.list;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * gpucr-empty: cuts all files of the directory that is its descriptor 3 to nothing, which gives
- * their memory back. Whoever has such a file open can have this wait for as long as he likes (a
- * write of his holds the file's lock while it reads from a filesystem of his that does not
- * answer). So it is a process that nobody waits for.
+ * their memory back. A program that has such a file open can hold its lock for ever (with a
+ * write(2) whose bytes are in a filesystem of its own user that does not answer), and the cut waits
+ * for that lock. So it is a process of its own, and nobody waits for its end.
  */
 #include <dirent.h>
 #include <errno.h>

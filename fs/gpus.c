@@ -50,7 +50,7 @@ struct gcr_gpus {
 	pthread_cond_t changed;
 	bool stopping;
 	bool asking;			      /* a query is wanted or under way */
-	int64_t expired_usec;		      /* what was asked for before is wrong */
+	int64_t expired_usec;		      /* answers to earlier queries are out of date */
 	struct reader *readers, *last_reader; /* in the order of until_usec */
 	struct gcr_gpus_reply reply;	      /* all parts together */
 	struct gcr_gpus_part {

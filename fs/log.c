@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Messages to stderr, with systemd's level prefix where stderr is the journal, or to syslog. */
 #include "fs/log.h"
-#include "lib/printable.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -10,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "lib/printable.h"
 
 #define LINE_BYTES 1024
 

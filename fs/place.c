@@ -636,20 +636,27 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 	} while (place && !result);
 }
 
+/* Is it one that gcr_place_find_pid() looks for? *ret_ticks: when it was dumped. Lock: places. */
+static bool is_of_pid_locked(struct gcr_place *place, pid_t pid, const struct gcr_process *process,
+			     uint64_t *ret_ticks)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	*ret_ticks = place->origin.dumped_ticks;
+	return process ? place->process == process : !place->process && place->origin.pid == pid;
+}
+
 int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
 		       struct gcr_place **ret_place)
 {
 	struct gcr_place *place, *last = NULL;
-	uint64_t last_ticks = 0;
+	uint64_t ticks, last_ticks = 0;
 
 	GCR_LOCK_SCOPE(&places->lock);
 	for (place = places->list; place; place = place->next) {
-		GCR_LOCK_SCOPE(&place->lock);
-		if ((process ? place->process == process
-			     : !place->process && place->origin.pid == pid) &&
-		    (!last || place->origin.dumped_ticks > last_ticks)) {
+		if (is_of_pid_locked(place, pid, process, &ticks) &&
+		    (!last || ticks > last_ticks)) {
 			last = place;
-			last_ticks = place->origin.dumped_ticks;
+			last_ticks = ticks;
 		}
 	}
 	if (!last)

@@ -131,8 +131,5 @@ void gcr_place_render_error(struct gcr_place *place, FILE *stream)
 	pthread_mutex_lock(&place->lock);
 	error = place->error;
 	pthread_mutex_unlock(&place->lock);
-	if (error.number)
-		fprintf(stream, "%s: %s\n", gcr_error_name(error.number), error.words);
-	else
-		fputs("ok\n", stream);
+	gcr_error_print(&error, stream);
 }

@@ -305,8 +305,10 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 			is_watched = true;
 			continue;
 		}
-		/* The pid's former holder, whose end we have not been told yet; or a launcher that
-		 * is more. */
+		/*
+		 * The pid's former holder, of whose end we have not been told yet; or a launcher
+		 * that has begun to use a GPU.
+		 */
 		stale = gcr_process_ref(known);
 		pthread_mutex_unlock(&processes->lock);
 		gcr_process_remove(processes, stale, "ended", false);

@@ -251,8 +251,9 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 }
 
 /*
- * Whose quota it is: the owner's, if he wants it himself. What root wants, what thaws and what is
- * taken back is not refused; what is frozen in an exchange has the room of the one that thaws.
+ * Whose quota the bytes count against: the owner's of the process, if he has asked for the freeze.
+ * A freeze that root has asked for, a thaw, and a verb that is being undone are never refused; what
+ * an exchange freezes may take the room that its other process gives back.
  */
 static struct gcr_store_payer payer_of(const struct gcr_task *task)
 {

@@ -110,10 +110,7 @@ void gcr_refusals_render(struct gcr_refusals *refusals, uid_t uid, FILE *stream)
 	if (user)
 		error = user->error;
 	pthread_mutex_unlock(&refusals->lock);
-	if (error.number)
-		fprintf(stream, "%s: %s\n", gcr_error_name(error.number), error.words);
-	else
-		fputs("ok\n", stream);
+	gcr_error_print(&error, stream);
 }
 
 static bool has_one(const struct allowance *allowance, int64_t now_usec, int64_t period_usec,

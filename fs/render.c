@@ -514,15 +514,13 @@ void gcr_render_error(struct gcr_process *process, FILE *stream)
 	error = process->error;
 	unreturned = process->state == GCR_STATE_FROZEN ? process->unreturned_vram_bytes : 0;
 	pthread_mutex_unlock(&process->lock);
-	if (error.number)
-		fprintf(stream, "%s: %s\n", gcr_error_name(error.number), error.words);
-	else if (unreturned)
+	if (!error.number && unreturned)
 		fprintf(stream,
 			"ok: frozen, but %" PRIu64
 			" MiB of its VRAM are still in use: its %s does not free them\n",
 			unreturned >> 20, process->vendor->backend->api);
 	else
-		fputs("ok\n", stream);
+		gcr_error_print(&error, stream);
 }
 
 /* Each file of a snapshot. */

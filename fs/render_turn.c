@@ -245,7 +245,7 @@ void gcr_render_turns_destroy(struct gcr_render_turns *turns)
 	free(turns);
 }
 
-/* 0: it waits now; else what it is to be answered. */
+/* 0: the turn waits in its line; else the open is to be answered with this -errno. */
 static int add_locked(struct gcr_render_turns *turns, struct gcr_render_turn *turn)
 {
 	struct gcr_render_line *line;

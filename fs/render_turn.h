@@ -2,9 +2,9 @@
 /*
  * The texts of files that opens wait for, written by a few threads of their own. Each owner has a
  * line, and the lines are served in rotation: however many opens of one owner wait, an open of
- * another owner waits for no more than one text of each. Owners who are limited (fs/quota.h) have
- * one of the threads each, and leave one to root, so that a text that takes long keeps nobody
- * else's waiting.
+ * another owner waits for no more than one text of each. An owner who is limited (fs/quota.h) has
+ * at most one of the threads at a time, and all of them together leave one to root: a text that
+ * takes long does not delay the texts of other owners.
  */
 #ifndef GCR_FS_RENDER_TURN_H
 #define GCR_FS_RENDER_TURN_H

@@ -18,6 +18,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
+#include "lib/pack.h"
 #include "lib/proc_cgroup.h"
 
 #define THREADS_MAX  8
@@ -229,9 +230,10 @@ static int write_all(int fd, const char *buffer, size_t bytes, uint64_t offset)
 	return 0;
 }
 
-/* *ret_bytes: up to @most; -EIO: the file ends here. */
-static int read_some(int fd, char *buffer, size_t most, uint64_t offset, size_t *ret_bytes)
+/* Up to @end, as many (*ret_bytes) as come at once; -EIO: the file ends here. */
+static int read_some(int fd, char *buffer, uint64_t offset, uint64_t end, size_t *ret_bytes)
 {
+	size_t most = end - offset < BUFFER_BYTES ? end - offset : BUFFER_BYTES;
 	ssize_t got;
 
 	do
@@ -251,11 +253,6 @@ static int punch(int fd, uint64_t offset, uint64_t bytes)
 		       : 0;
 }
 
-static bool is_zero(const char *bytes, size_t count)
-{
-	return !bytes[0] && !memcmp(bytes, bytes + 1, count - 1);
-}
-
 /* How many of the first @bytes, in grains, are all zero (*ret_zero) or all not. */
 static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 {
@@ -263,7 +260,7 @@ static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 
 	while (end < bytes) {
 		size_t grain = bytes - end < GRAIN_BYTES ? bytes - end : GRAIN_BYTES;
-		bool zero = is_zero(buffer + end, grain);
+		bool zero = gcr_pack_is_zero(buffer + end, grain);
 
 		if (end && zero != *ret_zero)
 			break;
@@ -285,11 +282,9 @@ static int copy_out(int from_fd, int to_fd, const struct piece *piece, char *buf
 	int result = 0;
 
 	while (offset < piece->end && !result) {
-		uint64_t left = piece->end - offset;
 		size_t bytes = 0, run;
 
-		result = read_some(from_fd, buffer, left < BUFFER_BYTES ? left : BUFFER_BYTES,
-				   offset, &bytes);
+		result = read_some(from_fd, buffer, offset, piece->end, &bytes);
 		for (size_t at = 0; at < bytes && !result; at += run) {
 			bool zero = false;
 
@@ -319,12 +314,9 @@ static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buff
 			return -errno;
 		end = (uint64_t)hole < piece->end ? (uint64_t)hole : piece->end;
 		for (offset = (uint64_t)data; offset < end && !result;) {
-			uint64_t left = end - offset;
 			size_t bytes = 0;
 
-			result = read_some(from_fd, buffer,
-					   left < BUFFER_BYTES ? left : BUFFER_BYTES, offset,
-					   &bytes);
+			result = read_some(from_fd, buffer, offset, end, &bytes);
 			if (!result)
 				result = write_all(to_fd, buffer, bytes, offset);
 			offset += bytes;

@@ -2,7 +2,6 @@
 /* struct gcr_error: filling it, and never letting foreign bytes forge a line. */
 #include "lib/error.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "lib/printable.h"
@@ -19,6 +18,14 @@ int gcr_error_set(struct gcr_error *error, int number, const char *format, ...)
 	va_end(arguments);
 	gcr_make_printable(error->words);
 	return -number;
+}
+
+void gcr_error_print(const struct gcr_error *error, FILE *stream)
+{
+	if (error->number)
+		fprintf(stream, "%s: %s\n", gcr_error_name(error->number), error->words);
+	else
+		fputs("ok\n", stream);
 }
 
 void gcr_error_prefix(struct gcr_error *error, const char *format, ...)

@@ -8,6 +8,7 @@
 #define GCR_ERROR_H
 
 #include <stdarg.h>
+#include <stdio.h>
 
 #define GCR_ERROR_WORDS_MAX 512
 
@@ -27,6 +28,9 @@ int gcr_error_set(struct gcr_error *error, int number, const char *format, ...)
 /* Put words in front of those that are there: "PREFIX: old words". No change if @error is NULL. */
 void gcr_error_prefix(struct gcr_error *error, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* A line as in the files `error`: "NAME: words", or "ok" where there is none. */
+void gcr_error_print(const struct gcr_error *error, FILE *stream);
 
 /* The symbolic name of a positive errno ("EBUSY"); "E?" for an unknown one. */
 const char *gcr_error_name(int number);

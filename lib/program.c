@@ -227,12 +227,17 @@ int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *re
 	return 0;
 }
 
+char **gcr_helper_environment(void)
+{
+	static const char *const unwanted[] = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
+
+	return gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
+}
+
 int gcr_program_start_connected(const char *path, char *const *arguments, int number,
 				bool keep_stderr, pid_t *ret_pid, int *ret_pidfd, int *ret_socket)
 {
-	static const char *const unwanted[] = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
-	_cleanup_(gcr_environment_free_cleanup) char **environment =
-		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
+	_cleanup_(gcr_environment_free_cleanup) char **environment = gcr_helper_environment();
 	_cleanup_free_ int *fds = calloc((size_t)number + 1, sizeof(*fds));
 	_cleanup_close_ int theirs = -1;
 	_cleanup_close_ int ours = -1;

@@ -22,6 +22,9 @@ char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, 
 void gcr_environment_free(char **environment);
 GCR_DEFINE_CLEANUP(char **, gcr_environment_free);
 
+/* For a helper program of ours: our environment without what loads libraries. NULL: no memory. */
+char **gcr_helper_environment(void);
+
 struct gcr_program {
 	const char *path; /* a program's file: PATH is not searched */
 	char *const *arguments;

@@ -17,8 +17,8 @@
 
 #include "config.h"
 #include "lib/cleanup.h"
-#include "tools/verify.h"
 #include "lib/printable.h"
+#include "tools/verify.h"
 
 #define LETTERS	    "j:q"
 #define THREADS_MAX 16 /* without -j: memory is not faster with more */

@@ -19,8 +19,8 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "tools/top.h"
 #include "lib/printable.h"
+#include "tools/top.h"
 
 #define BAR_BYTES_MAX 256
 #define VERBS_MAX     16 /* under way at once: of more it is not told how they ended */
