@@ -13,9 +13,18 @@ from rig import MIB, Failure, guarded, read_text
 
 # Of the GPU's memory: two of them do not fit.
 SHARE = 0.56
+# Of the host's memory: that of both is in the store for a moment of an exchange.
+HOST_SHARE = 0.38
 LAYER_BYTES = 400 * 1000 * 1000
 TURNS = 3
 SLICE_SEC = 1
+
+
+def available_bytes():
+    for line in read_text("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise Failure("/proc/meminfo has no MemAvailable")
 
 
 class IdleParts:
@@ -137,11 +146,22 @@ class IdleParts:
         left = self.disk_bytes(disk)
         self.results.check(left < MIB, "the disk has its bytes back", f"{left} bytes in files")
 
+    def size_of_two(self):
+        """Of two programs that do not fit on the GPU together, but in the host's memory."""
+        return min(int(self.gpu.free() * SHARE), int(available_bytes() * HOST_SHARE))
+
+    def take_the_rest(self, size):
+        """A foreign program has what would be free beside two that are so small."""
+        rest = int(self.gpu.free() - size / SHARE)
+        if rest > GIB:
+            self.rig.demo(rest, buffers=16, tick=60000, name="foreign").wait_for(1)
+
     def part_swap(self):
         """two programs that do not fit together take turns"""
-        size = int(self.gpu.free() * SHARE)
+        size = self.size_of_two()
         self.daemon.restart(f"store_size={2 * size + 2 * GIB}")
         try:
+            self.take_the_rest(size)
             self.take_turns(size)
         finally:
             self.rig.stop_programs()
@@ -149,9 +169,11 @@ class IdleParts:
 
     def part_exchange(self):
         """one out and the other one in, by one verb, again and again"""
-        size = self.sizes.small if self.options.sim else int(self.gpu.free() * SHARE)
+        size = self.sizes.small if self.options.sim else self.size_of_two()
         self.daemon.restart(f"store_size={2 * size + 2 * GIB}")
         try:
+            if not self.options.sim:
+                self.take_the_rest(size)
             first = self.model(size, "first")
             first.wait_for(3)
             self.need_verb(first, "freeze data")
