@@ -130,7 +130,7 @@ def test_published_and_others_have_the_pid():
     same_for_both('what a place remembers')
     with dump.machine() as machine:
         one = dump.program(machine)
-        _, ticks = publish(machine, one, 'ending')
+        _, ticks, _ = publish(machine, one, 'ending')
         with open(origin(machine, 'place'), 'w', encoding='utf-8') as file:
             file.write(f'ending {one.pid} {int(ticks) - 1}\n')
         machine.start()

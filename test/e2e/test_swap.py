@@ -15,7 +15,7 @@ from harness import Machine, Output, check, equal, wait_for
 from test_without_nvml import WithoutNvml
 
 SWAP = f'{harness.BUILD}/tools/gpucr-swap'
-TURNS = int(os.environ.get('GPUCR_TEST_TURNS', '60'))
+TURNS = int(os.environ.get('GPUCR_TEST_TURNS', '60' if harness.SLOW == 1 else '30'))
 # A model takes 60 % of the GPU; contexts, ours among them, and small allocations some of the rest.
 SMALL = {'vram': '20M', 'vmm': True, 'env': {'GPUCR_SIM_CONTEXT_BYTES': '64K'}}
 MODEL = ('--bytes', '12M', '--buffers', 2, '--tick', 40)

@@ -124,6 +124,9 @@ static void test_rename(void)
 	CHECK(look_up(one, "file") == file_item);
 	CHECK(!gcr_folder_stat(folder, other_item, &stat) && stat.st_size == 5 && !stat.st_nlink);
 	gcr_folder_close(other);
+	/* As long as the kernel knows of it. */
+	CHECK(!gcr_folder_stat(folder, other_item, &stat) && stat.st_size == 5 && !stat.st_nlink);
+	gcr_folder_forget(folder, other_item, UINT64_MAX);
 	CHECK(gcr_folder_stat(folder, other_item, &stat) == -ESTALE);
 	CHECK(!gcr_folder_remove(folder, one, "file", false));
 	CHECK(gcr_folder_remove(folder, GCR_FOLDER_ROOT, "two", true) == -ENOTEMPTY);
