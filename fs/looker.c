@@ -287,14 +287,18 @@ static void give_back(struct gcr_one_look *look)
 
 /* ---- one look ---- */
 
-/* It takes long. -EBUSY: others of its owner's are being waited for, or too many were silent. */
+/*
+ * The process makes the helper wait. -EBUSY: helpers wait for enough other processes of its owner
+ * already, or too many of them were silent.
+ */
 static int become_slow(struct gcr_one_look *look)
 {
 	struct share share;
 
 	GCR_LOCK_SCOPE(&pool.lock);
 	share = count_locked(look->owner);
-	if (share.slow >= SLOW_OWNER_MAX || (share.silent && pool.silent.count > HURRIED_MAX))
+	if ((share.slow >= SLOW_OWNER_MAX && !is_trusted(look->owner)) ||
+	    (share.silent && pool.silent.count > HURRIED_MAX))
 		return -EBUSY;
 	if (share.silent > PATIENT_OWNER_MAX || (share.silent && pool.silent.count > PATIENT_MAX) ||
 	    gcr_silent_has(&pool.silent, look->request->pid))
@@ -302,11 +306,32 @@ static int become_slow(struct gcr_one_look *look)
 	look->state = LOOK_IS_SLOW;
 	return 0;
 }
+
+/*
+ * -ETIMEDOUT: the process makes the helper wait. A helper that runs, on a machine with much to do
+ * or at a process with very many mappings, is not made to wait by anybody, and the look not slow.
+ */
+static int await_soon(struct gcr_one_look *look, int64_t began_usec)
+{
+	bool runs;
+	int r;
+
+	do {
+		r = gcr_looker_process_receive(look->looker, SOON_USEC, look->has_data,
+					       &look->reply);
+		if (r != -ETIMEDOUT)
+			return r;
+		runs = gcr_looker_process_runs(look->looker);
+	} while (runs && gcr_clock_usec() - began_usec < STARVED_FACTOR * look->deadline_usec);
+	/* It may have answered between the two. */
+	return gcr_looker_process_receive(look->looker, 0, look->has_data, &look->reply);
+}
+
 static int await_reply(struct gcr_one_look *look)
 {
 	int64_t began_usec = gcr_clock_usec();
 	int64_t wait_usec;
-	int r = gcr_looker_process_receive(look->looker, SOON_USEC, look->has_data, &look->reply);
+	int r = await_soon(look, began_usec);
 
 	if (r == -ETIMEDOUT) {
 		r = become_slow(look);

@@ -67,8 +67,22 @@ static bool is_owners(pid_t pid)
 	       status.real_uid < OTHER_OWNER;
 }
 
+/* So long until a late one answers, and a busy one. */
+#define LATE_USEC (100 * INT64_C(1000))
+
+/* Those that take their time do so for all but the first question, which is about the asker. */
+static void take_time(const char *how, pid_t pid)
+{
+	int64_t until_usec = gcr_clock_usec() + LATE_USEC;
+
+	if (pid != getppid() && !strcmp(how, "late"))
+		usleep(LATE_USEC);
+	while (pid != getppid() && !strcmp(how, "busy") && gcr_clock_usec() < until_usec)
+		;
+}
+
 /* The first question, and those about other users' processes where that is asked for. */
-static bool is_honest(void)
+static bool is_honest(const char *how)
 {
 	static char text[4096];
 	struct {
@@ -89,12 +103,14 @@ static bool is_honest(void)
 	is_so = access(path, F_OK) == 0;
 	snprintf(path, sizeof(path), "%s/other", place ? place : "/nonexistent");
 	is_so |= access(path, F_OK) == 0 && !is_owners(pid);
+	is_so |= !strcmp(how, "late") || !strcmp(how, "busy");
 	if (!is_so)
 		return false;
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	got = read(fd, text, sizeof(text));
 	CHECK(got > 0);
+	take_time(how, pid);
 	memcpy(packet.data, text, (size_t)got);
 	packet.head.bytes = (uint64_t)got;
 	return gcr_message_send(GCR_LOOKER_SOCKET, GCR_LOOKER_REPLY, message.header.sequence,
@@ -135,7 +151,7 @@ static int lie(const char *how)
 		uint32_t sequence = message.header.sequence;
 
 		gcr_message_close_fds(&message);
-		if (is_honest())
+		if (is_honest(how))
 			continue;
 		if (!strcmp(how, "end"))
 			return 1;
@@ -477,6 +493,36 @@ static void with_one_owner(const char *how)
 	end_children(&other, 1);
 }
 
+static void *look_at_stat_well(void *data)
+{
+	struct gcr_proc_stat stat;
+
+	CHECK(gcr_proc_stat(*(pid_t *)data, &stat) == 0);
+	return NULL;
+}
+
+/*
+ * Many looks at a time, at processes of one owner, on a machine with much to do. None is refused:
+ * if the helpers run, whoever the owner is; if they wait, and he is trusted.
+ */
+static void with_much_to_do(const char *how)
+{
+	enum { COUNT = 12 };
+	static pthread_t threads[COUNT];
+	static pid_t children[COUNT];
+	struct gcr_looker_figures figures;
+
+	start_children(children, COUNT, !strcmp(how, "busy") && geteuid() == 0 ? OWNER : (uid_t)-1);
+	start_liar(how);
+	gcr_looker_set_owners(owner_of, NULL);
+	start_looks(threads, children, COUNT, look_at_stat_well);
+	await_looks(threads, COUNT);
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent == 0 && figures.kills == 0);
+	gcr_looker_stop();
+	end_children(children, COUNT);
+}
+
 static int count_mapping(const char *path, void *data)
 {
 	*(unsigned int *)data += !strcmp(path, "/dev/zero");
@@ -710,6 +756,8 @@ int main(int argc, char **argv)
 	in_child(with_file, "file");
 	in_child(with_silence, "silence");
 	in_child(with_immortal, "immortal");
+	in_child(with_much_to_do, "late");
+	in_child(with_much_to_do, "busy");
 	/* Several users are needed. */
 	if (geteuid() == 0)
 		in_child(with_one_owner, "silence");
