@@ -677,6 +677,24 @@ class Machine:
         return not (env.get('GPUCR_PRELOAD') == '' or env['GPUCR_PRELOAD_VMM'] == '0' or
                     (command and ('--no-vmm' in command or vendor.RUN[0] not in command)))
 
+    def stop_process(self, pid):
+        """SIGSTOP, but not while it holds the mutex that all users of the simulator share (see
+        backend/sim/shared.h): nobody stops in a lock of the real driver, which is the kernel's."""
+        def is_stopped():
+            with contextlib.suppress(OSError):
+                return all(read_file(f'/proc/{pid}/task/{task}/stat').rpartition(')')[2].split()[0]
+                           in 'TtDZ' for task in os.listdir(f'/proc/{pid}/task'))
+            return True
+
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            wait_for(is_stopped, f'{pid} to be stopped')
+            with open(f'{self.simulator}/state', 'rb') as state:
+                word = int.from_bytes(state.read(12)[8:], sys.byteorder)  # of a robust mutex: FUTEX_TID_MASK
+            if not os.path.exists(f'/proc/{pid}/task/{word & 0x3fffffff}'):
+                return
+            os.kill(pid, signal.SIGCONT)
+
     def faults(self, *rules):
         """Replace the rules of injected faults."""
         os.makedirs(self.simulator, exist_ok=True)

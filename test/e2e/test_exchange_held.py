@@ -30,7 +30,7 @@ def stop_in_exchange(machine, running, frozen, stuck, rule, more=''):
     machine.faults(f'{rule} pid={stuck.pid}')
     writer = machine.writer(frozen.pid, swap(running) + more)
     machine.wait_faulted()
-    os.kill(stuck.pid, signal.SIGSTOP)
+    machine.stop_process(stuck.pid)
     machine.faults()
     return writer
 
@@ -343,7 +343,7 @@ def test_daemon_dies_and_one_is_late():
         with vmm.machine(**NO_FIT) as machine:
             both = die_in_thaw(machine)
             pids = [demo.pid for demo in both]
-            os.kill(pids[late], signal.SIGSTOP)
+            machine.stop_process(pids[late])
             machine.start()
             equal(machine.status(pids[late])['verb'], 'recover')
             os.kill(pids[late], signal.SIGCONT)

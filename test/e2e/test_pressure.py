@@ -146,7 +146,7 @@ def test_after_some_time():
         events = machine.events(first.pid)
         for pieces in first, second:
             pieces.freeze()
-        os.kill(second.pid, signal.SIGSTOP)
+        machine.stop_process(second.pid)
         for pieces in first, second:
             wait_packed(machine, pieces)
             pieces.check_files()

@@ -168,7 +168,7 @@ def test_between_the_calls():
             machine.faults(f'{call} comm=gpucr-worker nth=1 delay_ms={1500 * harness.SLOW}')
             writer = machine.writer(demo.pid, verb, uid=ATTACKER)
             machine.wait_faulted()
-            os.kill(demo.pid, signal.SIGSTOP)
+            machine.stop_process(demo.pid)
             machine.faults()
             others_go_on(machine, other)
             go_on(machine, demo, verb, writer, call)
@@ -374,8 +374,7 @@ def test_thaw_of_a_stopped_one():
     with vmm.machine() as machine:
         demo = program(machine, ATTACKER, *LARGE)
         machine.must(demo.pid, 'freeze')
-        os.kill(demo.pid, signal.SIGSTOP)
-        wait_for(lambda: is_stopped(demo.pid), 'it to be stopped')
+        machine.stop_process(demo.pid)
         writer = machine.writer(demo.pid, 'thaw', uid=ATTACKER)
         equal(writer.result(BOUND_SEC), 'EOPNOTSUPP')
         check(f'continue it (kill -CONT {demo.pid})' in machine.error(demo.pid),

@@ -471,7 +471,7 @@ def test_stopped_for_a_while():
         for demo in demos:
             wait_for(lambda pid=demo.pid: wanted(machine, pid), 'it to want its GPU')
         for demo in running:
-            os.kill(demo.pid, signal.SIGSTOP)
+            machine.stop_process(demo.pid)
         watch = Swap(machine, '--idle', LONG, '--slice', '0.1')
         try:
             for demo in running:

@@ -363,7 +363,7 @@ def test_stopped_before_the_library_has_come_back():
         demo = vmm.demo(machine, *SMALL)
         vmm.cycle(machine, demo)
         kill_daemon(machine)
-        os.kill(demo.pid, signal.SIGSTOP)
+        machine.stop_process(demo.pid)
         machine.start()
         equal(machine.write(demo.pid, 'freeze timeout=1'), 'ETIMEDOUT')
         writer = machine.writer(demo.pid, 'freeze')
