@@ -543,7 +543,7 @@ static void set_time(const struct timespec *wanted, struct timespec *time)
 		*time = *wanted;
 }
 
-/* Of what has no name any more, and is not open. */
+/* Change the kept attributes of a removed file or directory that is not open. */
 static void set_removed(const struct gcr_folder_attributes *attributes, struct stat *stat)
 {
 	if (attributes->uid != (uid_t)-1)

@@ -32,7 +32,7 @@ struct gcr_folder_item {
 	uint64_t lookups;
 	uint64_t generation;
 	struct gcr_folder_inode *inode; /* it is open; NULL: it is not */
-	struct stat *removed;		/* what it was, for who knows it yet; NULL: it has a name */
+	struct stat *removed;		/* the attributes of a removed file; NULL: it has a name */
 };
 
 /*
@@ -147,8 +147,9 @@ int gcr_folder_item_get(struct gcr_folder *folder, uint32_t parent, const char *
 			uint32_t *ret_item);
 void gcr_folder_item_forget(struct gcr_folder *folder, uint32_t item, uint64_t count);
 /*
- * It has been removed: it has no name any more. @stat, copied, is what it was: as long as somebody
- * has it open or stands in it, its attributes can be read and set. NULL: they cannot.
+ * The file or directory of @item has been removed; the item loses its name. @stat, which is copied,
+ * has its attributes: they can be read and set until the kernel forgets the item. NULL: they
+ * cannot.
  */
 void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item, const struct stat *stat);
 /* It has another name, which no other item has. -ENOMEM: nothing is changed. */

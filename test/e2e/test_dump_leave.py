@@ -20,6 +20,14 @@ def end(one):
     one.wait_gone()
 
 
+def back_to(one, ticks, name):
+    """Its output is what it was at that tick; what it has written since goes to a file of @name."""
+    os.rename(f'{one.path}.out', f'{one.path}.out.{name}')
+    with open(f'{one.path}.out.{name}', encoding='utf-8') as old, \
+            open(f'{one.path}.out', 'w', encoding='utf-8') as new:
+        new.writelines(old.readlines()[:ticks + 1])
+
+
 def test_leave():
     """It stays frozen, goes on, and is in the place as it was, whatever becomes of it."""
     with dump.machine() as machine:
@@ -42,10 +50,7 @@ def test_leave():
         one.wait_ticks()
         end(one)
         for name in ('copy', 'copy-2'):
-            os.rename(f'{one.path}.out', f'{one.path}.out.{name}')
-            with open(f'{one.path}.out.{name}', encoding='utf-8') as old, \
-                    open(f'{one.path}.out', 'w', encoding='utf-8') as new:
-                new.writelines(old.readlines()[:ticks + 1])
+            back_to(one, ticks, name)
             machine.must(name, 'thaw')
             one.wait_ticks()
             equal(machine.state(one.pid), 'running')
@@ -71,10 +76,7 @@ def test_its_pid_is_the_last_place():
             if name != 'first':
                 os.rmdir(machine.path(name))
         # It is this state that comes back: its next tick is the one after that dump's.
-        os.rename(f'{one.path}.out', f'{one.path}.out.old')
-        with open(f'{one.path}.out.old', encoding='utf-8') as old, \
-                open(f'{one.path}.out', 'w', encoding='utf-8') as new:
-            new.writelines(old.readlines()[:ticks['first'] + 1])
+        back_to(one, ticks['first'], 'old')
         machine.must(one.pid, 'thaw')
         one.wait_ticks()
         end(one)
