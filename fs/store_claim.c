@@ -8,10 +8,11 @@
 #include "fs/store_private.h"
 
 #include <errno.h>
+#include <sys/vfs.h>
 
 #include "lib/clock.h"
 
-/* A worker gives up its registrations of files that are gone within a third of a second. */
+/* A worker begins to give up its registrations of files that are gone after a third of a second. */
 #define HELD_USEC (2 * GCR_USEC_PER_SEC)
 /* Nobody tells when it has. */
 #define LOOK_USEC (20 * GCR_USEC_PER_MSEC)
@@ -25,12 +26,37 @@ uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count)
 	return bytes;
 }
 
+/*
+ * May somebody still have files that were unlinked? The driver takes seconds for what is large: as
+ * long as more and more becomes free, it goes on. Lock: store.
+ */
+static bool is_held_locked(struct gcr_store *store, int64_t now_usec)
+{
+	struct statfs statfs;
+
+	if (!store->unlinked_usec || now_usec > store->unlinked_usec + HELD_USEC)
+		return false;
+	if (fstatfs(store->fd, &statfs) < 0)
+		return true;
+	if (store->held_free_blocks && statfs.f_bfree > store->held_free_blocks)
+		store->unlinked_usec = now_usec;
+	if (statfs.f_bfree > store->held_free_blocks)
+		store->held_free_blocks = statfs.f_bfree;
+	return true;
+}
+
+void gcr_store_note_unlinked_locked(struct gcr_store *store)
+{
+	store->unlinked_usec = gcr_clock_usec();
+	store->held_free_blocks = 0;
+}
+
 bool gcr_store_wait_going_locked(struct gcr_store *store, bool with_held)
 {
 	int64_t now_usec = gcr_clock_usec();
 
 	if (!gcr_store_is_removing_locked(store) &&
-	    (!with_held || !store->unlinked_usec || now_usec > store->unlinked_usec + HELD_USEC))
+	    (!with_held || !is_held_locked(store, now_usec)))
 		return false;
 	gcr_store_wait_until_locked(store, now_usec + LOOK_USEC);
 	return true;

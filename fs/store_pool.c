@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "lib/clock.h"
 #include "lib/extent.h"
 #include "lib/proc_source.h"
 #include "lib/procfs.h"
@@ -46,7 +45,7 @@ void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *
 		while (file->number == store->filling_number)
 			pthread_cond_wait(&store->changed, &store->lock);
 		store->pool_bytes -= file->cost_bytes;
-		store->unlinked_usec = gcr_clock_usec();
+		gcr_store_note_unlinked_locked(store);
 		store->pools_changed = true;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);

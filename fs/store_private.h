@@ -182,7 +182,12 @@ struct gcr_store {
 	uint64_t packing_bytes;	  /* promised to pieces that are being packed, in no sum of these */
 	uint64_t snapshots_bytes; /* of snapshots and leftovers */
 	uint64_t going_bytes;	  /* discarded, and not yet unlinked or still open */
-	int64_t unlinked_usec;	  /* monotonic: when a file last was; a worker may have it yet */
+	/*
+	 * Monotonic: when a file last was, or somebody was last seen to let go of one. A worker may
+	 * have it yet.
+	 */
+	int64_t unlinked_usec;
+	uint64_t held_free_blocks; /* the most that were free since; 0: not looked yet */
 	uint64_t pool_bytes;
 	uint64_t rooms_bytes; /* see struct gcr_room */
 	struct gcr_room *rooms;
@@ -265,6 +270,8 @@ uint64_t gcr_store_limit_locked(const struct gcr_store *store);
  * a moment ago. False: there is nothing to wait for. Lock: store.
  */
 bool gcr_store_wait_going_locked(struct gcr_store *store, bool with_held);
+/* A file has been unlinked that somebody may still have open. Lock: store. */
+void gcr_store_note_unlinked_locked(struct gcr_store *store);
 /*
  * Of one that was claimed for a user: may he have @bytes, what was claimed included? It may have
  * grown since. -EDQUOT, with words. Lock: store.

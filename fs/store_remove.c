@@ -10,7 +10,6 @@
 
 #include "fs/folder.h"
 #include "fs/log.h"
-#include "lib/clock.h"
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {
@@ -44,7 +43,7 @@ static void remove_files(struct gcr_snapshot *snapshot)
 		unlinkat(snapshot->files_fd, name, 0);
 		pthread_mutex_lock(&store->lock);
 		file->unlinked = true;
-		store->unlinked_usec = gcr_clock_usec();
+		gcr_store_note_unlinked_locked(store);
 		if (!is_read)
 			store->going_bytes -= cost;
 		pthread_cond_broadcast(&store->changed);
@@ -57,7 +56,7 @@ void gcr_store_let_go(struct gcr_store *store, uint64_t bytes)
 	pthread_mutex_lock(&store->lock);
 	store->going_bytes -= bytes;
 	/* The kernel may have it open a moment longer (passthrough). */
-	store->unlinked_usec = gcr_clock_usec();
+	gcr_store_note_unlinked_locked(store);
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
@@ -82,7 +81,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		held_bytes = gcr_folder_orphan_all(removal->folder);
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
-		store->unlinked_usec = gcr_clock_usec();
+		gcr_store_note_unlinked_locked(store);
 	/* What could not be removed is still there. */
 	if (result == 0)
 		store->going_bytes -= removal->cost_bytes - held_bytes;

@@ -279,6 +279,24 @@ def test_kept_goes():
             pieces.thaw()
 
 
+def test_held_by_the_worker():
+    """The driver gives up the files of the last thaw one by one, and takes longer for all of them
+    than anybody waits in vain: what becomes free meanwhile is progress."""
+    same_for_both('the store')
+    pieces_count, msec = 8, 500
+    with vmm.machine(options=',store_size=64M,keep=0,pool=0') as machine:
+        first = Pieces(machine, *[f'0:{5 * MIB}'] * pieces_count)
+        second = program(machine, 40 * MIB, noise(2, 40 * MIB))
+        first.freeze()
+        machine.wait_status(first.pid, 'pinned', 'yes')
+        machine.faults(f'cuMemHostUnregister {vmm.ROLES["worker"]} delay_ms={msec}')
+        first.thaw()
+        second.freeze()
+        machine.faults()
+        second.check_files()
+        second.thaw()
+
+
 def test_several_at_once():
     """They do not count on the same room; and those that give it thaw and die meanwhile."""
     same_for_both('the store')
