@@ -2,7 +2,7 @@
 /*
  * CRIU started by a program outside the daemon's service. What is restored inherits for ever what
  * its CRIU is restricted to; the service's restrictions are for the daemon alone. The other end is
- * gpucr-launch (fs/gpucr_launch.c), one for each connection, which systemd starts from
+ * gpucr-launch (fs/helper/gpucr_launch.c), one for each connection, which systemd starts from
  * gpucrfs-criu.socket.
  *
  * A conversation over a SOCK_STREAM socket, with fields as the machine has them:

@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #include "backend/backend.h"
-#include "fs/quota.h"
+#include "fs/base/quota.h"
 
 struct fuse_session;
 struct gcr_admission;

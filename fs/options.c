@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "config.h"
-#include "fs/mountpoint.h"
+#include "fs/base/mountpoint.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

@@ -69,7 +69,7 @@
 		"umask", "uname", "unlink", "unlinkat", "utimensat", "wait4", "waitid"
 
 static const char *const calls_of_driver[] = {CALLS_BASIC, CALLS_DRIVER, NULL};
-/* fs/stop.c */
+/* fs/helper/stop.c */
 static const char *const calls_of_halt[] = {
 	CALLS_BASIC,  "access",		  "clone",	 "clone3",
 	"getdents64", "getrandom",	  "kill",	 "lseek",
@@ -77,18 +77,18 @@ static const char *const calls_of_halt[] = {
 	"ptrace",     "process_vm_readv", "readlink",	 "readlinkat",
 	"wait4",      "waitid",		  "fstatfs",	 NULL,
 };
-/* fs/gpucr_look.c */
+/* fs/helper/gpucr_look.c */
 static const char *const calls_of_look[] = {
 	CALLS_BASIC, "access",	   "faccessat", "faccessat2",	"fstatfs", "getdents64",
 	"getrandom", "kcmp",	   "lseek",	"memfd_create", "openat",  "process_vm_readv",
 	"readlink",  "readlinkat", "statx",	NULL,
 };
-/* fs/gpucr_receive.c */
+/* fs/helper/gpucr_receive.c */
 static const char *const calls_of_receive[] = {
 	CALLS_BASIC, "getrandom", "openat", "readlink", "readlinkat", "stat", "statx", NULL,
 };
 static const char *const calls_of_drain[] = {CALLS_BASIC, "ftruncate", NULL};
-/* fs/gpucr_empty.c */
+/* fs/engine/gpucr_empty.c */
 static const char *const calls_of_empty[] = {
 	CALLS_BASIC, "ftruncate", "getdents64", "getrandom", "lseek", "openat", NULL,
 };

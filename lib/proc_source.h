@@ -4,7 +4,7 @@
  * process's user likes: execve(2) holds a lock (exec_update_lock) that most of them take, and it
  * waits for filesystems; mmap(2) holds another (mmap_lock). Nothing but SIGKILL ends the wait. A
  * program with threads that must not wait sets a source, which asks a process that can be killed
- * (fs/looker.h); without one lib/procfs.c and lib/proc_file.c read for themselves.
+ * (fs/helper/looker.h); without one lib/procfs.c and lib/proc_file.c read for themselves.
  *
  * Measured on Linux 6.18, of a process in execve(2): stat, maps, environ, smaps_rollup, auxv and
  * the links exe, fd/N, ns/N wait, and process_vm_readv(2), kcmp(2), pidfd_getfd(2), ptrace(2) too

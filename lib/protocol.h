@@ -394,7 +394,7 @@ struct gcr_page {
 	char obstacle[128];   /* what else forbids a freeze by this engine, in words, "" if none */
 	/*
 	 * Managed memory is being taken or brought back: threads that are stopped for that must
-	 * stay so, also if the daemon dies. See fs/gpucr_halt.c.
+	 * stay so, also if the daemon dies. See fs/helper/gpucr_halt.c.
 	 */
 	uint32_t is_moving;
 	uint32_t is_parked;	 /* the library sets it; the daemon clears it, by the file */

@@ -231,7 +231,7 @@ static int roll_back(int r, int (*step)(struct gcr_error *), struct gcr_error *e
 /*
  * Threads that are stopped stay so until we are through, if the daemon lives or dies from here on:
  * whoever stops them sees the page. If it has died before, they may be let go at any moment. See
- * fs/gpucr_halt.c; the order is essential.
+ * fs/helper/gpucr_halt.c; the order is essential.
  */
 static int begin_move(struct gcr_error *error)
 {

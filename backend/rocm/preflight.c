@@ -30,7 +30,7 @@
 
 /*
  * The preload library keeps its descriptors of GPU memory, which are dma-bufs, at high numbers, out
- * of select(2)'s way or near the limit; see fs/children.c.
+ * of select(2)'s way or near the limit; see fs/process/children.c.
  */
 #define LOWEST_KEPT 200
 

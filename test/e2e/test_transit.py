@@ -24,7 +24,7 @@ ALICE = 4001
 STORE = 600 * MIB
 QUOTA = 16 * MIB
 SIZE = 4 * MIB
-EMPTYING_MAX = 16  # fs/emptying.h: of root, whose this library is here
+EMPTYING_MAX = 16  # fs/engine/emptying.h: of root, whose this library is here
 
 
 def as_user(work):

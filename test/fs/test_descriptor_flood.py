@@ -19,7 +19,7 @@ from harness import BUILD, NOBODY, SLOW, Skip, check, equal, is_root, needs_cuda
 from library import HAND_OVER, HEADER, LIST, MAGIC, REGISTER, SETTLE, VERSION
 
 BOUND_SEC = 15 * SLOW
-SPENT_USER_MAX = 2  # fs/receiver.c: for receiving, and as many for closing
+SPENT_USER_MAX = 2  # fs/helper/receiver.c: for receiving, and as many for closing
 POOL_MAX = 8
 HANDLES = 112
 

@@ -134,7 +134,7 @@ def test_subordinate_ids():
             Crowd(machine, 4, uid=700000 + i)
         others_go_on(machine, demo)
         took_sec = min(listing(machine)[1] for _ in range(5))
-        # The share of one owner, not that of ten (fs/scan_pass.c).
+        # The share of one owner, not that of ten (fs/process/scan_pass.c).
         check(took_sec < 0.6 * SLOW, f'ls takes {took_sec:.2f} s')
 
 

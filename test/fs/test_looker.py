@@ -16,7 +16,7 @@ from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, 
 
 OTHER = NOBODY - 1
 BOUND_SEC = 20 * SLOW  # seconds, on a machine that does much else
-HELPERS_MAX = 8        # fs/looker.c
+HELPERS_MAX = 8        # fs/helper/looker.c
 IDLE_MAX = 4
 ABANDONED_USER_MAX = 2
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What anybody may write to a ctl file. First byte: odd for the root's; the rest is the write. */
-#include "fs/ctl.h"
+#include "fs/verb/ctl.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The file `origin` of a place, as it may be found after a machine has stopped. */
-#include "fs/place_origin.h"
+#include "fs/image/place_origin.h"
 
 #include <errno.h>
 #include <string.h>

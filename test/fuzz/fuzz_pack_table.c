@@ -5,7 +5,7 @@
  * bit 4: so are its entries, but for where they say chunks are; bit 5: the rest of the input is a
  * name on the disk. The rest is the table, or that name.
  */
-#include "fs/pack_table.h"
+#include "fs/pack/pack_table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,9 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/packs.h"
-#include "fs/spill.h"
-#include "fs/spill_private.h"
+#include "fs/pack/packs.h"
+#include "fs/pack/spill.h"
+#include "fs/pack/spill_private.h"
 #include "lib/cleanup.h"
 #include "test/fuzz/fuzz.h"
 

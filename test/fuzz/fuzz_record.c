@@ -3,7 +3,7 @@
  * A file in the runtime directory that need not be a record. The first line of the input is its
  * name, the rest what it holds, with BOOT-ID standing for that of this boot.
  */
-#include "fs/record.h"
+#include "fs/store/record.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A file of subordinate user ids, and beside it one of users: after the first line "--". */
-#include "fs/subuid.h"
+#include "fs/base/subuid.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/helper.h without programs: each request is done as soon as it is made. Workers copy between
+ * fs/helper/helper.h without programs: each request is done as soon as it is made. Workers copy between
  * memory files and the store, with digests, and refuse a descriptor that is no memory file as a
  * driver refuses one that is no handle. The driver's states are kept by pid.
  */
@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/receiver.h"
-#include "fs/helper.h"
+#include "fs/helper/receiver.h"
+#include "fs/helper/helper.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/digest.h"
@@ -289,7 +289,7 @@ static int do_work(struct gcr_helper *helper, uint16_t type, const void *payload
 	}
 }
 
-/* ---- fs/helper.h ---- */
+/* ---- fs/helper/helper.h ---- */
 
 int gcr_helpers_create(const struct gcr_helpers_config *config, struct gcr_helpers **ret_helpers)
 {

@@ -3,9 +3,9 @@
 #ifndef GCR_TEST_PACK_H
 #define GCR_TEST_PACK_H
 
-#include "fs/folder.h"
-#include "fs/packs.h"
-#include "fs/store_private.h"
+#include "fs/store/folder.h"
+#include "fs/pack/packs.h"
+#include "fs/store/store_private.h"
 #include "lib/digest.h"
 #include "lib/pack.h"
 #include "test/unit/store.h"

@@ -5,12 +5,12 @@
  */
 #include <stdio.h>
 
-#include "fs/ctl.h"
-#include "fs/metrics.h"
+#include "fs/verb/ctl.h"
+#include "fs/mount/metrics.h"
 #include "fs/options.h"
-#include "fs/place.h"
-#include "fs/render.h"
-#include "fs/state.h"
+#include "fs/image/place.h"
+#include "fs/mount/render.h"
+#include "fs/base/state.h"
 
 static void print_transitions(enum gcr_verb verb)
 {

@@ -6,7 +6,7 @@
 #ifndef GCR_TEST_SPILL_H
 #define GCR_TEST_SPILL_H
 
-#include "fs/spill.h"
+#include "fs/pack/spill.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#include "fs/packs.h"
+#include "fs/pack/packs.h"
 #include "test/unit/packs.h"
 
 #define CHUNK  GCR_CHUNK_BYTES

@@ -7,7 +7,7 @@
 #ifndef GCR_TEST_STORE_H
 #define GCR_TEST_STORE_H
 
-#include "fs/store.h"
+#include "fs/store/store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/folder.h"
+#include "fs/store/folder.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fs/admission.c: one at a time, and what is kept for those who stand still. */
-#include "fs/admission.h"
+/* fs/engine/admission.c: one at a time, and what is kept for those who stand still. */
+#include "fs/engine/admission.h"
 
 #include "test/unit/test.h"
 

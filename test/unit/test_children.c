@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/children.h"
+#include "fs/process/children.h"
 #include "fs/daemon.h"
 #include "test/unit/test.h"
 

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/credentials.h"
+#include "fs/base/credentials.h"
 #include "test.h"
 
 #define ROUNDS 20

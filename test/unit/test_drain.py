@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 from harness import BUILD, check, equal, read_file, wait_for
 
-LIMIT, KEPT = 1 << 20, 512 << 10  # fs/drain.h
+LIMIT, KEPT = 1 << 20, 512 << 10  # fs/image/drain.h
 CUT = '[gpucr-drain: '
 
 

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/dump_private.h"
+#include "fs/image/dump_private.h"
 #include "test/unit/test.h"
 
 #define USER  60001

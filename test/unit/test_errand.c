@@ -3,7 +3,7 @@
  * Errands: a user who has begun many at once, before any was left, has no more than his places, and
  * others have theirs; also where subordinate ids are used, and when all users together have many.
  */
-#include "fs/errand.h"
+#include "fs/base/errand.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Folders: which items are known under which number, and what becomes of those that are open. */
-#include "fs/folder_private.h"
+#include "fs/store/folder_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/store.h"
+#include "fs/store/store.h"
 #include "test/unit/test.h"
 
 static char directory[64];

@@ -4,13 +4,13 @@
  * beside a plain buffer (GPUCR_TEST_SEED repeats one); readers beside who packs; changes for which
  * there is no room; and files that others may have mapped.
  */
-#include "fs/folder_private.h"
+#include "fs/store/folder_private.h"
 
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "fs/pack_table.h"
+#include "fs/pack/pack_table.h"
 #include "test/unit/pack.h"
 
 #define PIECE	  ((uint64_t)GCR_PACK_PIECE_BYTES)

@@ -3,7 +3,7 @@
  * Stopping a program by the helper: one that replaces itself by execve(2) all the time, which must
  * not wait for us, nor we for it; and what becomes of the stop when somebody is killed.
  */
-#include "fs/halt.h"
+#include "fs/helper/halt.h"
 
 #include <errno.h>
 #include <fcntl.h>

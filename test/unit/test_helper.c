@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/helper.c and fs/helpers.c. First with helpers that misbehave, which are this very program
+ * fs/helper/helper.c and fs/helper/helpers.c. First with helpers that misbehave, which are this very program
  * under the name of one; then with the real ones on the simulator, acting on a process that uses
  * a simulated GPU, which is this program too.
  *
@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
-#include "fs/helper.h"
+#include "fs/helper/helper.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fs/link.c: whose page it is that is found in a process. We are the process. */
-#include "fs/link.h"
+/* fs/process/link.c: whose page it is that is found in a process. We are the process. */
+#include "fs/process/link.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/looker.c with the real gpucr-look, and with one that lies, dies or says nothing: this program
+ * fs/helper/looker.c with the real gpucr-look, and with one that lies, dies or says nothing: this program
  * itself, under that name.
  */
 #include <errno.h>
@@ -18,9 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/looker.h"
-#include "fs/looker_process.h"
-#include "fs/looker_silent.h"
+#include "fs/helper/looker.h"
+#include "fs/helper/looker_process.h"
+#include "fs/helper/looker_silent.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_file.h"

@@ -19,14 +19,14 @@ checks = 0
 
 
 # Where verbs are carried out.
-ENGINES = ('fs/drive.c', 'fs/drive_control.c', 'fs/engine_driver.c', 'fs/engine_none.c',
-           'fs/engine_vmm.c', 'fs/vmm_freeze.c',
-           'fs/vmm_recover.c', 'fs/vmm_thaw.c')
-DUMP = ('fs/dump.c', 'fs/dump_owner.c', 'fs/dump_papers.c', 'fs/dump_tree.c', 'fs/park.c')
+ENGINES = ('fs/engine/drive.c', 'fs/engine/drive_control.c', 'fs/engine/engine_driver.c', 'fs/engine/engine_none.c',
+           'fs/engine/engine_vmm.c', 'fs/engine/vmm_freeze.c',
+           'fs/engine/vmm_recover.c', 'fs/engine/vmm_thaw.c')
+DUMP = ('fs/image/dump.c', 'fs/image/dump_owner.c', 'fs/image/dump_papers.c', 'fs/image/dump_tree.c', 'fs/engine/park.c')
 # What tasks themselves do, whatever the engine.
-TASK = ('fs/operation.c', 'fs/operation_task.c', 'fs/packing_undo.c')
-RESTORE = ('fs/restore.c', 'fs/restore_check.c', 'fs/restore_gpus.c', 'fs/restore_supply.c',
-           'fs/restore_tree.c')
+TASK = ('fs/job/operation.c', 'fs/job/operation_task.c', 'fs/verb/packing_undo.c')
+RESTORE = ('fs/image/restore.c', 'fs/image/restore_check.c', 'fs/image/restore_gpus.c', 'fs/image/restore_supply.c',
+           'fs/image/restore_tree.c')
 
 
 def read(path):
@@ -131,17 +131,17 @@ def check_tables(abi, daemon, rows):
 
 
 def check_engines(abi):
-    code = [name for path in ('fs/engine_driver.c', 'fs/engine_none.c', 'fs/engine_vmm.c')
+    code = [name for path in ('fs/engine/engine_driver.c', 'fs/engine/engine_none.c', 'fs/engine/engine_vmm.c')
             for name in re.findall(r'\.name = "(\w+)"', read(path))]
     check_same('engine', abi.name, abi.terms('ENGINES'), code)
 
 
 def check_files(abi):
-    source = read('fs/tree.c')
+    source = read('fs/mount/tree.c')
     rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("([\w.]+)"|NULL), (S_IF\w+)( \| (0\d+))',
                       source)
     rows += [('ROOT', name, name, kind, '', mode) for name, kind, mode in
-             re.findall(r'entry\(\w+, "([\w.]+)", (S_IF\w+) \| (0\d+)\)', read('fs/root_entries.h'))]
+             re.findall(r'entry\(\w+, "([\w.]+)", (S_IF\w+) \| (0\d+)\)', read('fs/mount/root_entries.h'))]
     titles = {'ROOT': 'FILES OF THE ROOT', 'GPU': 'FILES OF A GPU',
               'PROCESS': 'FILES OF A PROCESS', 'PLACE': 'FILES OF A PLACE'}
     code = {title: [] for title in titles.values()}
@@ -160,11 +160,11 @@ def check_files(abi):
 
 def check_errors(abi):
     code = set()
-    for path in ('fs/children.c', 'fs/control.c', 'fs/ctl.c', 'fs/drive_memory.c', 'fs/operation.c',
-                 'fs/pack_work.c', 'fs/packing.c',
-                 *ENGINES, *DUMP, *RESTORE, 'fs/place.c', 'fs/session.c', 'fs/store.c',
+    for path in ('fs/process/children.c', 'fs/mount/control.c', 'fs/verb/ctl.c', 'fs/engine/drive_memory.c', 'fs/job/operation.c',
+                 'fs/store/pack_work.c', 'fs/verb/packing.c',
+                 *ENGINES, *DUMP, *RESTORE, 'fs/image/place.c', 'fs/mount/session.c', 'fs/store/store.c',
                  'backend/cuda/preflight.c', 'backend/look.c', 'backend/rocm/preflight.c',
-                 'fs/criu_plugin.c', 'fs/gpus.c', 'fs/quota.c'):
+                 'fs/image/criu_plugin.c', 'fs/process/gpus.c', 'fs/base/quota.c'):
         for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
                                read(path)):
             code |= set(re.findall(r'\bE[A-Z0-9]{2,}\b', re.sub(r'"[^"]*"', '', call)))
@@ -173,7 +173,7 @@ def check_errors(abi):
     for path in ('criu-glue/criu_log.c', 'criu-glue/opens.c', 'criu-glue/opens_file.c',
                  'criu-glue/opens_socket.c', 'criu-glue/opens_tree.c'):
         code |= set(re.findall(r', (E[A-Z0-9]{2,}),', read(path)))
-    code |= set(re.findall(r'(?:true|false), (E[A-Z0-9]{2,}),', read('fs/quota.c')))
+    code |= set(re.findall(r'(?:true|false), (E[A-Z0-9]{2,}),', read('fs/base/quota.c')))
     check(len(code) > 8, 'errors: found few in the code: has their shape changed?')
     for name in sorted(code):
         check(abi.has(name), f'{abi.name}: {name} is missing')
@@ -203,19 +203,19 @@ def check_words(abi, daemon):
 
     text = ' '.join(abi.section('FILES OF A PROCESS'))
     keys = re.search(r'has only these keys: ([^.]*)\.', text)
-    code = re.findall(r'\{"(\w+)", render_\w+, true\}', read('fs/render.c'))
+    code = re.findall(r'\{"(\w+)", render_\w+, true\}', read('fs/mount/render.c'))
     check_same('key of a launcher', abi.name,
                re.findall(r'\*(\w+)\*', keys.group(1)) if keys else [], code)
 
     # "%d - found %s": the kinds of events
     kinds = set()
-    for path in ('fs/process.c', 'fs/control.c', 'fs/place.c', 'fs/wanted.c'):
+    for path in ('fs/process/process.c', 'fs/mount/control.c', 'fs/image/place.c', 'fs/process/wanted.c'):
         kinds |= set(re.findall(r'"(?:%d|%s|-) (?:%s|-) (\w+)\b', read(path)))
     check_same('event', abi.name, abi.terms('EVENTS', r'[a-z]+'), kinds)
 
     for words in ('O_NONBLOCK', 'SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGALRM', 'SIGKILL'):
         check(abi.has(words), f'{abi.name}: {words} is missing')
-    signals = re.findall(r'signal_bit\((SIG\w+)\)', read('fs/waiter.c'))
+    signals = re.findall(r'signal_bit\((SIG\w+)\)', read('fs/base/waiter.c'))
     sentence = re.search(r'when it is sent ([^.]*?), or when it ends', abi.text.replace('\n', ' '))
     check_same('signal', abi.name,
                re.findall(r'\*(SIG\w+)\*', sentence.group(1)) if sentence else [], signals)
@@ -226,8 +226,8 @@ def check_words(abi, daemon):
     check_same('signal', daemon.name, documented, set(signals))
 
     code = re.findall(r'(?:getenv|from_environment)\(\s*"(\w+)"',
-                      ''.join(map(read, ('fs/main.c', 'fs/options.c', 'fs/gpus.c',
-                                         'fs/criu_plugin.c', 'fs/criu_run.c'))))
+                      ''.join(map(read, ('fs/main.c', 'fs/options.c', 'fs/process/gpus.c',
+                                         'fs/image/criu_plugin.c', 'fs/image/criu_run.c'))))
     check_same('variable', daemon.name, daemon.terms('ENVIRONMENT'), set(code))
 
 

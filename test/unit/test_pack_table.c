@@ -3,7 +3,7 @@
  * Tables of packed pieces: what is published is there for a later daemon, whole or not at all, at
  * whatever step the one before it was killed; a full store is an error and no signal.
  */
-#include "fs/pack_table.h"
+#include "fs/pack/pack_table.h"
 
 #include <pthread.h>
 #include <stddef.h>

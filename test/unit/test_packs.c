@@ -4,7 +4,7 @@
  * memory goes when the last reference does, and a later daemon finds what its tables name, and no
  * more.
  */
-#include "fs/packs.h"
+#include "fs/pack/packs.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

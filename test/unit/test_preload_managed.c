@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "fs/stop.h"
+#include "fs/helper/stop.h"
 
 #include "test/unit/preload_managed.h"
 #include "test/unit/preload_program.h"

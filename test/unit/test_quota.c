@@ -3,7 +3,7 @@
  * Quotas: counts of each kind go up and down and are never wrong, limits hold to the last one,
  * subordinate ids are their owner's, and no file of these can do harm.
  */
-#include "fs/quota.h"
+#include "fs/base/quota.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "fs/subuid.h"
+#include "fs/base/subuid.h"
 #include "lib/clock.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fs/record.c: what is written comes back, and nothing that was tampered with is believed. */
-#include "fs/record.h"
+/* fs/store/record.c: what is written comes back, and nothing that was tampered with is believed. */
+#include "fs/store/record.h"
 
 #include <errno.h>
 #include <fcntl.h>

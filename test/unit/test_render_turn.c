@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/render_turn.h"
+#include "fs/mount/render_turn.h"
 #include "test.h"
 
 #define ROOT  0

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/restored_cgroup.c with the kernel's cgroups, and lib/program.c: what is started in one is
+ * fs/image/restored_cgroup.c with the kernel's cgroups, and lib/program.c: what is started in one is
  * there, with all that it starts. In mount namespaces: where there is no cgroup2, or a read-only
  * one.
  */
-#include "fs/restored_cgroup.h"
+#include "fs/image/restored_cgroup.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* fs/credentials.c: a file that a user names may be in a file system of his own. */
+/* fs/base/credentials.c: a file that a user names may be in a file system of his own. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/credentials.h"
+#include "fs/base/credentials.h"
 #include "lib/clock.h"
 #include "test/unit/hold_opening.h"
 #include "test/unit/test.h"

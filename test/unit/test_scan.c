@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fs/scan.c: a temporary file stands for the device, children open and close it. */
-#include "fs/scan.h"
+/* fs/process/scan.c: a temporary file stands for the device, children open and close it. */
+#include "fs/process/scan.h"
 
 #include <errno.h>
 #include <fcntl.h>

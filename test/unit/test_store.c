@@ -3,7 +3,7 @@
 #include <sys/mount.h>
 #include <sys/statfs.h>
 
-#include "fs/store_private.h"
+#include "fs/store/store_private.h"
 #include "test/unit/store.h"
 
 static void test_files(void)

@@ -2,8 +2,8 @@
 /* What a daemon leaves in the store: the next one finds it, and believes no lies about it. */
 #include <stddef.h>
 
-#include "fs/folder_private.h"
-#include "fs/record.h"
+#include "fs/store/folder_private.h"
+#include "fs/store/record.h"
 #include "test/unit/store.h"
 
 /* In the environment: whoever is killed need not write anything. */

@@ -3,13 +3,13 @@
  * The store with packed snapshots: what they count, what becomes of them with a daemon that is
  * killed, and that nothing is left of them when they are removed.
  */
-#include "fs/folder_private.h"
+#include "fs/store/folder_private.h"
 
 #include <sys/resource.h>
 
-#include "fs/digest_buffer.h"
-#include "fs/pack_table.h"
-#include "fs/pack_work.h"
+#include "fs/base/digest_buffer.h"
+#include "fs/pack/pack_table.h"
+#include "fs/store/pack_work.h"
 #include "test/unit/pack.h"
 
 /* Of files 0 to 3 of create(): of those that a worker fills. */

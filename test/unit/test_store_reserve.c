@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <sys/statvfs.h>
 
-#include "fs/digest_buffer.h"
-#include "fs/quota.h"
+#include "fs/base/digest_buffer.h"
+#include "fs/base/quota.h"
 #include "test/unit/pack.h"
 
 #define THREADS 4

@@ -3,12 +3,12 @@
  * The store with packed snapshots that have gone to a disk: what they count, that they read as they
  * did and come back, what a later daemon finds, and that nothing is left of them on the disk.
  */
-#include "fs/folder_private.h"
+#include "fs/store/folder_private.h"
 
 #include <ftw.h>
 #include <limits.h>
 
-#include "fs/pack_table.h"
+#include "fs/pack/pack_table.h"
 #include "test/unit/pack.h"
 
 /* Of files 0 to 3 of create(): of those that a worker fills. */

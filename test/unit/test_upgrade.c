@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/pack_table.h"
-#include "fs/record.h"
+#include "fs/pack/pack_table.h"
+#include "fs/store/record.h"
 #include "lib/cleanup.h"
 #include "lib/manifest.h"
 #include "lib/pack.h"

@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "fs/watchdog.h"
+#include "fs/base/watchdog.h"
 #include "test.h"
 
 #define PERIOD_USEC (5 * GCR_USEC_PER_MSEC)

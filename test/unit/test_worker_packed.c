@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <time.h>
 
-#include "fs/pack_table.h"
-#include "fs/packs.h"
-#include "fs/spill.h"
+#include "fs/pack/pack_table.h"
+#include "fs/pack/packs.h"
+#include "fs/pack/spill.h"
 #include "test/unit/worker.h"
 
 #define TRIES  40

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Event logs in memory and those who wait for them. `lock` guards all fields of a log and of its
+ * readers; poll notifications are sent after it is released.
+ */
+#include "fs/base/event.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/printable.h"
+
+#define LINE_BYTES_MAX 1024
+
+struct line {
+	uint32_t bytes;
+	uid_t uid; /* who has brought it about */
+};
+
+struct gcr_event_log {
+	atomic_int references;
+	pthread_mutex_t lock;
+	char *bytes;
+	size_t size;
+	size_t capacity;
+	struct line *lines; /* that these bytes are */
+	size_t lines_count;
+	size_t lines_capacity;
+	int64_t mtime_usec; /* real time */
+	struct gcr_event_reader *readers;
+	uint64_t round; /* of notifications: how many have begun */
+};
+
+struct gcr_event_reader {
+	struct gcr_event_log *log;
+	uint64_t read_end; /* the furthest byte handed out */
+	struct fuse_pollhandle *poller;
+	uint64_t poller_round; /* of the log, when the poller came */
+	struct gcr_event_reader *next;
+};
+
+int gcr_event_log_create(struct gcr_event_log **ret_log)
+{
+	struct gcr_event_log *log = calloc(1, sizeof(*log));
+
+	if (!log)
+		return -ENOMEM;
+	atomic_init(&log->references, 1);
+	pthread_mutex_init(&log->lock, NULL);
+	log->mtime_usec = gcr_clock_real_usec();
+	*ret_log = log;
+	return 0;
+}
+
+struct gcr_event_log *gcr_event_log_ref(struct gcr_event_log *log)
+{
+	atomic_fetch_add(&log->references, 1);
+	return log;
+}
+
+void gcr_event_log_unref(struct gcr_event_log *log)
+{
+	if (!log || atomic_fetch_sub(&log->references, 1) != 1)
+		return;
+	pthread_mutex_destroy(&log->lock);
+	free(log->bytes);
+	free(log->lines);
+	free(log);
+}
+
+/* What a user has of the older half. */
+struct share {
+	uid_t uid;
+	size_t bytes;
+	bool is_cut;
+};
+
+static int by_uid(const void *first, const void *second)
+{
+	uid_t a = ((const struct share *)first)->uid, b = ((const struct share *)second)->uid;
+
+	return a < b ? -1 : a > b;
+}
+
+static int by_bytes(const void *first, const void *second)
+{
+	size_t a = ((const struct share *)first)->bytes, b = ((const struct share *)second)->bytes;
+
+	return a > b ? -1 : a < b;
+}
+
+/* The users of these lines, in the order of their ids; *ret_count of them. NULL: no memory. */
+static struct share *find_shares(const struct line *lines, size_t count, size_t *ret_count)
+{
+	struct share *shares = calloc(count ? count : 1, sizeof(*shares));
+	size_t users = 0;
+
+	if (!shares)
+		return NULL;
+	for (size_t i = 0; i < count; i++)
+		shares[i] = (struct share){.uid = lines[i].uid, .bytes = lines[i].bytes};
+	qsort(shares, count, sizeof(*shares), by_uid);
+	for (size_t i = 0; i < count; i++) {
+		if (users && shares[users - 1].uid == shares[i].uid)
+			shares[users - 1].bytes += shares[i].bytes;
+		else
+			shares[users++] = shares[i];
+	}
+	*ret_count = users;
+	return shares;
+}
+
+/* Who has the most of them loses all, then the next one, until so many bytes are free. */
+static struct share *choose(const struct line *lines, size_t count, size_t wanted_bytes,
+			    size_t *ret_count)
+{
+	struct share *shares = find_shares(lines, count, ret_count);
+	size_t cut_bytes = 0;
+
+	if (!shares)
+		return NULL;
+	qsort(shares, *ret_count, sizeof(*shares), by_bytes);
+	for (size_t i = 0; i < *ret_count && cut_bytes < wanted_bytes; i++) {
+		shares[i].is_cut = true;
+		cut_bytes += shares[i].bytes;
+	}
+	qsort(shares, *ret_count, sizeof(*shares), by_uid);
+	return shares;
+}
+
+static bool is_cut(const struct share *shares, size_t count, uid_t uid)
+{
+	const struct share key = {.uid = uid};
+	const struct share *share = bsearch(&key, shares, count, sizeof(key), by_uid);
+
+	return share && share->is_cut;
+}
+
+/* Lines are cut out of the older half. Readers start again at what is left. */
+static void rotate(struct gcr_event_log *log)
+{
+	_cleanup_free_ struct share *shares = NULL;
+	size_t older = 0, kept = 0, users = 0, from = 0, to = 0, cut;
+
+	for (size_t bytes = 0; older < log->lines_count && bytes < log->size / 2; older++)
+		bytes += log->lines[older].bytes;
+	shares = choose(log->lines, older, log->size / 4, &users);
+	for (size_t i = 0; i < older; i++) {
+		struct line line = log->lines[i];
+
+		if (shares && !is_cut(shares, users, line.uid)) {
+			memmove(log->bytes + to, log->bytes + from, line.bytes);
+			to += line.bytes;
+			log->lines[kept++] = line;
+		}
+		from += line.bytes;
+	}
+	cut = from - to;
+	memmove(log->bytes + to, log->bytes + from, log->size - from);
+	memmove(log->lines + kept, log->lines + older,
+		(log->lines_count - older) * sizeof(*log->lines));
+	log->size -= cut;
+	log->lines_count -= older - kept;
+	for (struct gcr_event_reader *reader = log->readers; reader; reader = reader->next)
+		reader->read_end = reader->read_end > from ? reader->read_end - cut : 0;
+}
+
+static int reserve(struct gcr_event_log *log, size_t more)
+{
+	size_t capacity = log->capacity ? log->capacity : 1024;
+	char *bytes;
+
+	if (log->size + more > GCR_EVENT_LOG_BYTES_MAX)
+		rotate(log);
+	if (log->lines_count == log->lines_capacity) {
+		size_t lines_capacity = log->lines_capacity ? 2 * log->lines_capacity : 16;
+		struct line *lines = reallocarray(log->lines, lines_capacity, sizeof(*lines));
+
+		if (!lines)
+			return -ENOMEM;
+		log->lines = lines;
+		log->lines_capacity = lines_capacity;
+	}
+	while (capacity < log->size + more)
+		capacity *= 2;
+	if (capacity == log->capacity)
+		return 0;
+	bytes = realloc(log->bytes, capacity);
+	if (!bytes)
+		return -ENOMEM;
+	log->bytes = bytes;
+	log->capacity = capacity;
+	return 0;
+}
+
+/* "TIME WORDS\n", never longer than LINE_BYTES_MAX, never more than one line. */
+static size_t format_line(char *line, int64_t now_usec, const char *format, va_list arguments)
+{
+	time_t seconds = now_usec / GCR_USEC_PER_SEC;
+	struct tm utc;
+	size_t length;
+	int written;
+
+	gmtime_r(&seconds, &utc);
+	length = strftime(line, LINE_BYTES_MAX, "%Y-%m-%dT%H:%M:%S", &utc);
+	length += (size_t)snprintf(line + length, LINE_BYTES_MAX - length, ".%06dZ ",
+				   (int)(now_usec % GCR_USEC_PER_SEC));
+	written = vsnprintf(line + length, LINE_BYTES_MAX - length - 1, format, arguments);
+	if (written > 0)
+		length += (size_t)written < LINE_BYTES_MAX - length - 1
+				  ? (size_t)written
+				  : LINE_BYTES_MAX - length - 2;
+	line[length] = '\0';
+	gcr_make_printable(line);
+	line[length++] = '\n';
+	return length;
+}
+
+/*
+ * Take the poll handle of a reader that came before this round, NULL when there is none left. The
+ * caller notifies it unlocked. One that polls again at once waits for the next round: else a reader
+ * could keep the caller here for ever.
+ */
+static struct fuse_pollhandle *take_poller(struct gcr_event_log *log, uint64_t round)
+{
+	struct fuse_pollhandle *poller = NULL;
+
+	pthread_mutex_lock(&log->lock);
+	for (struct gcr_event_reader *reader = log->readers; reader && !poller;
+	     reader = reader->next)
+		if (reader->poller_round < round)
+			poller = TAKE_PTR(reader->poller);
+	pthread_mutex_unlock(&log->lock);
+	return poller;
+}
+
+static void put(struct gcr_event_log *log, uid_t uid, const char *format, va_list arguments)
+{
+	int64_t now_usec = gcr_clock_real_usec();
+	char line[LINE_BYTES_MAX];
+	size_t length;
+
+	length = format_line(line, now_usec, format, arguments);
+	pthread_mutex_lock(&log->lock);
+	if (!reserve(log, length)) {
+		memcpy(log->bytes + log->size, line, length);
+		log->size += length;
+		log->lines[log->lines_count++] = (struct line){(uint32_t)length, uid};
+		log->mtime_usec = now_usec;
+	}
+	pthread_mutex_unlock(&log->lock);
+}
+
+void gcr_event_log_put(struct gcr_event_log *log, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, 0, format, arguments);
+	va_end(arguments);
+}
+
+void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, uid, format, arguments);
+	va_end(arguments);
+}
+
+void gcr_event_log_notify(struct gcr_event_log *log)
+{
+	struct fuse_pollhandle *poller;
+	uint64_t round;
+
+	pthread_mutex_lock(&log->lock);
+	round = ++log->round;
+	pthread_mutex_unlock(&log->lock);
+	while ((poller = take_poller(log, round))) {
+		fuse_lowlevel_notify_poll(poller);
+		fuse_pollhandle_destroy(poller);
+	}
+}
+
+void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, 0, format, arguments);
+	va_end(arguments);
+	gcr_event_log_notify(log);
+}
+
+void gcr_event_log_append_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	put(log, uid, format, arguments);
+	va_end(arguments);
+	gcr_event_log_notify(log);
+}
+
+void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t *ret_mtime_usec)
+{
+	pthread_mutex_lock(&log->lock);
+	*ret_bytes = log->size;
+	*ret_mtime_usec = log->mtime_usec;
+	pthread_mutex_unlock(&log->lock);
+}
+
+int gcr_event_reader_create(struct gcr_event_log *log, struct gcr_event_reader **ret_reader)
+{
+	struct gcr_event_reader *reader = calloc(1, sizeof(*reader));
+
+	if (!reader)
+		return -ENOMEM;
+	reader->log = gcr_event_log_ref(log);
+	pthread_mutex_lock(&log->lock);
+	reader->next = log->readers;
+	log->readers = reader;
+	pthread_mutex_unlock(&log->lock);
+	*ret_reader = reader;
+	return 0;
+}
+
+void gcr_event_reader_destroy(struct gcr_event_reader *reader)
+{
+	struct gcr_event_reader **link;
+
+	if (!reader)
+		return;
+	pthread_mutex_lock(&reader->log->lock);
+	for (link = &reader->log->readers; *link != reader; link = &(*link)->next)
+		;
+	*link = reader->next;
+	pthread_mutex_unlock(&reader->log->lock);
+	if (reader->poller)
+		fuse_pollhandle_destroy(reader->poller);
+	gcr_event_log_unref(reader->log);
+	free(reader);
+}
+
+size_t gcr_event_reader_read(struct gcr_event_reader *reader, uint64_t offset, char *buffer,
+			     size_t size)
+{
+	struct gcr_event_log *log = reader->log;
+	size_t length = 0;
+
+	pthread_mutex_lock(&log->lock);
+	if (offset < log->size) {
+		length = log->size - (size_t)offset < size ? log->size - (size_t)offset : size;
+		memcpy(buffer, log->bytes + offset, length);
+	}
+	if (offset + length > reader->read_end)
+		reader->read_end = offset + length;
+	pthread_mutex_unlock(&log->lock);
+	return length;
+}
+
+bool gcr_event_reader_poll(struct gcr_event_reader *reader, struct fuse_pollhandle *handle)
+{
+	struct fuse_pollhandle *old = NULL;
+	bool readable;
+
+	pthread_mutex_lock(&reader->log->lock);
+	readable = reader->read_end < reader->log->size;
+	if (handle) {
+		old = reader->poller;
+		reader->poller = handle;
+		reader->poller_round = reader->log->round;
+	}
+	pthread_mutex_unlock(&reader->log->lock);
+	if (old)
+		fuse_pollhandle_destroy(old);
+	return readable;
+}

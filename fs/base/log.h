@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* The daemon's messages: one line each, with the pid they are about. */
+#ifndef GCR_FS_BASE_LOG_H
+#define GCR_FS_BASE_LOG_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+#include <syslog.h>
+
+/* From now on messages go to syslog(3), that is the journal: for a daemon without a terminal. */
+void gcr_log_to_syslog(void);
+
+/*
+ * @level is one of syslog's (LOG_ERR, LOG_WARNING, LOG_NOTICE, LOG_INFO); @pid the process it is
+ * about, 0 for none. Control characters are replaced: a process name cannot forge a line.
+ */
+void gcr_log(int level, pid_t pid, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

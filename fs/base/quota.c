@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: MIT */
+/* A table of users who have something, with a count for each kind. */
+#include "fs/base/quota.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/base/log.h"
+#include "fs/base/subuid.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+
+#define USERS_PATH    "/etc/passwd"
+/* Of the daemon's descriptors: what is left to itself and root. */
+#define RESERVE_SHARE 4
+#define RESERVE_MOST  8192
+#define NAME_BYTES    16 /* of a user */
+
+const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
+	[GCR_QUOTA_CONNECTIONS] = {"connections", false, EAGAIN, "connections to the socket",
+				   "end some of the programs"},
+	[GCR_QUOTA_OPEN_FILES] = {"open_files", false, EMFILE, "open files of the mount",
+				  "close some"},
+	[GCR_QUOTA_TEXT] = {"text", true, EDQUOT, "bytes of text in open files", "close some"},
+	[GCR_QUOTA_PLACES] = {"places", false, EDQUOT, "places", "remove some with rmdir"},
+	[GCR_QUOTA_STORE] = {"store", true, EDQUOT, "bytes in the store",
+			     "thaw or pack processes, or remove places"},
+	[GCR_QUOTA_VERBS] = {"verbs", false, EAGAIN, "verbs under way", "wait for some to end"},
+	[GCR_QUOTA_DUMPS] = {"dumps", false, EAGAIN, "dumps under way", "wait for some to end",
+			     GCR_QUOTA_ALL_DUMPS},
+};
+
+struct user {
+	struct user *next;
+	uid_t uid;
+	uint64_t counts[GCR_QUOTA_KINDS_COUNT];
+};
+
+struct gcr_quota {
+	/* fixed once the daemon serves */
+	struct gcr_quota_limits limits;
+	uint64_t descriptors_max;
+	int spare_fd; /* to be doubled, which shows what number is free */
+
+	pthread_mutex_t lock; /* guards what follows */
+	struct gcr_subuids *subuids;
+	struct user *users;
+	uint64_t refusals[GCR_QUOTA_KINDS_COUNT];
+};
+
+int gcr_quota_create(const struct gcr_quota_limits *limits, const char *subuid_path,
+		     uint64_t descriptors_max, struct gcr_quota **ret_quota)
+{
+	struct gcr_quota *quota = calloc(1, sizeof(*quota));
+	int result;
+
+	if (!quota)
+		return -ENOMEM;
+	quota->limits = *limits;
+	quota->descriptors_max = descriptors_max;
+	pthread_mutex_init(&quota->lock, NULL);
+	quota->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	result = quota->spare_fd < 0 ? -errno : 0;
+	if (!result)
+		result = gcr_subuids_create(subuid_path, USERS_PATH, &quota->subuids);
+	if (result < 0) {
+		gcr_quota_destroy(quota);
+		return result;
+	}
+	*ret_quota = quota;
+	return 0;
+}
+
+void gcr_quota_destroy(struct gcr_quota *quota)
+{
+	if (!quota)
+		return;
+	while (quota->users) {
+		struct user *user = quota->users;
+
+		quota->users = user->next;
+		free(user);
+	}
+	gcr_subuids_destroy(quota->subuids);
+	if (quota->spare_fd >= 0)
+		close(quota->spare_fd);
+	pthread_mutex_destroy(&quota->lock);
+	free(quota);
+}
+
+uint64_t gcr_quota_descriptors(uint64_t limit)
+{
+	uint64_t reserve = limit / RESERVE_SHARE;
+
+	return limit - (reserve < RESERVE_MOST ? reserve : RESERVE_MOST);
+}
+
+void gcr_quota_lower(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t most)
+{
+	if (quota && (!quota->limits.most[kind] || quota->limits.most[kind] > most))
+		quota->limits.most[kind] = most;
+}
+
+/* ---- whose it is ---- */
+
+static uid_t owner_locked(struct gcr_quota *quota, uid_t uid)
+{
+	if (!uid || uid == GCR_QUOTA_OTHER_ROOT)
+		return uid;
+	gcr_subuids_refresh(quota->subuids, false);
+	return gcr_subuids_owner(quota->subuids, uid);
+}
+
+uid_t gcr_quota_owner(struct gcr_quota *quota, uid_t uid)
+{
+	if (!quota)
+		return uid;
+	GCR_LOCK_SCOPE(&quota->lock);
+	return owner_locked(quota, uid);
+}
+
+bool gcr_quota_is_limited(struct gcr_quota *quota, uid_t uid)
+{
+	return quota && uid && uid != geteuid();
+}
+
+/* Where the entry of this user is, or would be. */
+static struct user **find_locked(struct gcr_quota *quota, uid_t owner)
+{
+	struct user **link = &quota->users;
+
+	while (*link && (*link)->uid < owner)
+		link = &(*link)->next;
+	return link;
+}
+
+static struct user *get_locked(struct gcr_quota *quota, uid_t owner)
+{
+	struct user **link = find_locked(quota, owner);
+	struct user *user = *link;
+
+	if (user && user->uid == owner)
+		return user;
+	user = calloc(1, sizeof(*user));
+	if (!user)
+		return NULL;
+	user->uid = owner;
+	user->next = *link;
+	*link = user;
+	return user;
+}
+
+static void forget_if_empty_locked(struct gcr_quota *quota, uid_t owner)
+{
+	struct user **link = find_locked(quota, owner);
+	struct user *user = *link;
+
+	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++)
+		if (user->counts[i])
+			return;
+	*link = user->next;
+	free(user);
+}
+
+/* ---- taking and giving back ---- */
+
+static bool takes_descriptors(enum gcr_quota_kind kind)
+{
+	return kind != GCR_QUOTA_TEXT && kind != GCR_QUOTA_STORE;
+}
+
+/*
+ * The kernel gives the lowest number that is free: so all numbers below it are in use, whatever
+ * for.
+ */
+static int check_descriptors(const struct gcr_quota *quota, struct gcr_error *error)
+{
+	_cleanup_close_ int fd = -1;
+
+	if (!quota->descriptors_max)
+		return 0;
+	fd = fcntl(quota->spare_fd, F_DUPFD_CLOEXEC, 0);
+	if (fd >= 0 && (uint64_t)fd < quota->descriptors_max)
+		return 0;
+	return gcr_error_set(error, ENFILE,
+			     "gpucrfs has no descriptors left for users: all of them together use "
+			     "%" PRIu64 "; close files of the mount, or try again later",
+			     quota->descriptors_max);
+}
+
+/* For a status, and for words: without blanks. */
+static void name_user(uid_t owner, char name[NAME_BYTES])
+{
+	if (owner == GCR_QUOTA_OTHER_ROOT)
+		snprintf(name, NAME_BYTES, "container-root");
+	else
+		snprintf(name, NAME_BYTES, "%u", (unsigned int)owner);
+}
+
+static int refuse_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t owner,
+			 uint64_t held, uint64_t amount, struct gcr_error *error)
+{
+	const struct gcr_quota_kind_words *words = &gcr_quota_kinds[kind];
+	bool is_mib = words->is_bytes;
+	char name[NAME_BYTES];
+
+	name_user(owner, name);
+	/* Who asks without wanting to know the words only tries. */
+	quota->refusals[kind] += error != NULL;
+	return gcr_error_set(
+		error, words->error,
+		"user %s has %" PRIu64 "%s %s, and %" PRIu64
+		"%s more would be above the limit of %" PRIu64 "%s (user_%s in gpucrfs(8)): %s",
+		name, is_mib ? held >> 20 : held, is_mib ? " MiB of" : "", words->words,
+		is_mib ? (amount + (1 << 20) - 1) >> 20 : amount, is_mib ? " MiB" : "",
+		is_mib ? quota->limits.most[kind] >> 20 : quota->limits.most[kind],
+		is_mib ? " MiB" : "", words->name, words->advice);
+}
+
+static bool is_too_much(uint64_t most, uint64_t held, uint64_t amount)
+{
+	return most && (amount > most || held > most - amount);
+}
+
+/* What all users have together: root's are not counted. */
+static int check_together_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t amount,
+				 struct gcr_error *error)
+{
+	const struct gcr_quota_kind_words *words = &gcr_quota_kinds[kind];
+	uint64_t held = 0;
+
+	if (!words->all_most)
+		return 0;
+	for (const struct user *user = quota->users; user; user = user->next)
+		held += user->counts[kind];
+	if (!is_too_much(words->all_most, held, amount))
+		return 0;
+	quota->refusals[kind] += error != NULL;
+	return gcr_error_set(error, words->error,
+			     "all users together have %" PRIu64 " %s, and may have %" PRIu64
+			     " (user_%s in gpucrfs(8)): %s",
+			     held, words->words, words->all_most, words->name, words->advice);
+}
+
+int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
+			  uint64_t amount, uint64_t beyond, struct gcr_quota_charge *ret_charge,
+			  struct gcr_error *error)
+{
+	struct user *user;
+	uint64_t most;
+	uid_t owner;
+	int result = 0;
+
+	if (!gcr_quota_is_limited(quota, uid))
+		return 0;
+	if (takes_descriptors(kind))
+		result = check_descriptors(quota, error);
+	GCR_LOCK_SCOPE(&quota->lock);
+	if (result < 0) {
+		quota->refusals[kind]++;
+		return result;
+	}
+	result = check_together_locked(quota, kind, amount, error);
+	if (result < 0)
+		return result;
+	owner = owner_locked(quota, uid);
+	user = get_locked(quota, owner);
+	if (!user)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	most = quota->limits.most[kind];
+	if (is_too_much(most ? most + beyond : 0, user->counts[kind], amount)) {
+		result = refuse_locked(quota, kind, owner, user->counts[kind], amount, error);
+		forget_if_empty_locked(quota, owner);
+		return result;
+	}
+	user->counts[kind] += amount;
+	*ret_charge = (struct gcr_quota_charge){quota, kind, owner, amount};
+	forget_if_empty_locked(quota, owner);
+	return 0;
+}
+
+int gcr_quota_take(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
+		   struct gcr_quota_charge *ret_charge, struct gcr_error *error)
+{
+	return gcr_quota_take_beyond(quota, kind, uid, amount, 0, ret_charge, error);
+}
+
+void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
+		     struct gcr_quota_charge *ret_charge)
+{
+	struct user *user;
+	uid_t owner;
+
+	if (!gcr_quota_is_limited(quota, uid) || !amount)
+		return;
+	GCR_LOCK_SCOPE(&quota->lock);
+	owner = owner_locked(quota, uid);
+	user = get_locked(quota, owner);
+	/* Without memory it is not counted, and not given back. */
+	if (!user)
+		return;
+	user->counts[kind] += amount;
+	*ret_charge = (struct gcr_quota_charge){quota, kind, owner, amount};
+}
+
+void gcr_quota_release(struct gcr_quota_charge *charge)
+{
+	struct gcr_quota_charge gone = *charge;
+	struct user *user;
+
+	*charge = (struct gcr_quota_charge){0};
+	if (!gone.quota || !gone.amount)
+		return;
+	GCR_LOCK_SCOPE(&gone.quota->lock);
+	user = *find_locked(gone.quota, gone.owner);
+	if (!user || user->uid != gone.owner || user->counts[gone.kind] < gone.amount) {
+		gcr_log(LOG_ERR, 0,
+			"%s of user %u: %" PRIu64 " are given back, but fewer are "
+			"counted",
+			gcr_quota_kinds[gone.kind].words, (unsigned int)gone.owner, gone.amount);
+		if (!user || user->uid != gone.owner)
+			return;
+		gone.amount = user->counts[gone.kind];
+	}
+	user->counts[gone.kind] -= gone.amount;
+	forget_if_empty_locked(gone.quota, gone.owner);
+}
+
+int gcr_quota_check_store(struct gcr_quota *quota, uid_t owner, uint64_t held_bytes, uint64_t bytes,
+			  struct gcr_error *error)
+{
+	const struct user *user;
+
+	if (!gcr_quota_is_limited(quota, owner))
+		return 0;
+	GCR_LOCK_SCOPE(&quota->lock);
+	user = *find_locked(quota, owner);
+	if (user && user->uid == owner)
+		held_bytes += user->counts[GCR_QUOTA_STORE];
+	if (!is_too_much(quota->limits.most[GCR_QUOTA_STORE], held_bytes, bytes))
+		return 0;
+	return refuse_locked(quota, GCR_QUOTA_STORE, owner, held_bytes, bytes, error);
+}
+
+int gcr_quota_check_timeout(struct gcr_quota *quota, uid_t uid, int64_t timeout_usec,
+			    struct gcr_error *error)
+{
+	if (!gcr_quota_is_limited(quota, uid) || !quota->limits.timeout_usec ||
+	    timeout_usec <= quota->limits.timeout_usec)
+		return 0;
+	return gcr_error_set(error, EINVAL,
+			     "timeout= takes at most %" PRId64
+			     " seconds from a user who is not root (user_timeout in gpucrfs(8))",
+			     quota->limits.timeout_usec / GCR_USEC_PER_SEC);
+}
+
+/* ---- showing it ---- */
+
+static void render_user(const struct gcr_quota *quota, const struct user *user, FILE *stream)
+{
+	char name[NAME_BYTES];
+
+	name_user(user->uid, name);
+	fprintf(stream, "user %s", name);
+	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++) {
+		fprintf(stream, " %s%s %" PRIu64, gcr_quota_kinds[i].name,
+			gcr_quota_kinds[i].is_bytes ? "_bytes" : "", user->counts[i]);
+		if (quota->limits.most[i])
+			fprintf(stream, "/%" PRIu64, quota->limits.most[i]);
+		else
+			fputs("/-", stream);
+	}
+	fputc('\n', stream);
+}
+
+static int by_uid(const void *left, const void *right)
+{
+	uid_t a = ((const struct user *)left)->uid, b = ((const struct user *)right)->uid;
+
+	return a < b ? -1 : a > b;
+}
+
+/* All users with what they hold, in the order of their ids. NULL: no memory. */
+static struct user *gather(struct gcr_quota *quota, const struct gcr_quota_held *held, size_t count,
+			   size_t *ret_count)
+{
+	size_t most = count, all = 0, users = 0;
+	struct user *list;
+
+	GCR_LOCK_SCOPE(&quota->lock);
+	for (const struct user *user = quota->users; user; user = user->next)
+		most++;
+	list = calloc(most ? most : 1, sizeof(*list));
+	if (!list)
+		return NULL;
+	for (const struct user *user = quota->users; user; user = user->next)
+		list[all++] = *user;
+	for (size_t i = 0; i < count; i++) {
+		if (!gcr_quota_is_limited(quota, held[i].uid) || !held[i].bytes)
+			continue;
+		list[all].uid = owner_locked(quota, held[i].uid);
+		list[all++].counts[GCR_QUOTA_STORE] = held[i].bytes;
+	}
+	qsort(list, all, sizeof(*list), by_uid);
+	for (size_t i = 0; i < all; i++) {
+		if (!users || list[users - 1].uid != list[i].uid) {
+			list[users++] = list[i];
+			continue;
+		}
+		for (size_t kind = 0; kind < GCR_QUOTA_KINDS_COUNT; kind++)
+			list[users - 1].counts[kind] += list[i].counts[kind];
+	}
+	*ret_count = users;
+	return list;
+}
+
+void gcr_quota_render(struct gcr_quota *quota, const struct gcr_quota_held *held, size_t count,
+		      bool all, uid_t uid, FILE *stream)
+{
+	_cleanup_free_ struct user *list = NULL;
+	size_t users = 0;
+	uid_t owner;
+
+	if (!quota)
+		return;
+	owner = gcr_quota_owner(quota, uid);
+	list = gather(quota, held, count, &users);
+	for (size_t i = 0; list && i < users; i++)
+		if (all || list[i].uid == owner)
+			render_user(quota, &list[i], stream);
+}
+
+void gcr_quota_get_figures(struct gcr_quota *quota, struct gcr_quota_figures *ret_figures)
+{
+	*ret_figures = (struct gcr_quota_figures){0};
+	if (!quota)
+		return;
+	GCR_LOCK_SCOPE(&quota->lock);
+	for (const struct user *user = quota->users; user; user = user->next)
+		ret_figures->users++;
+	memcpy(ret_figures->refusals, quota->refusals, sizeof(quota->refusals));
+}

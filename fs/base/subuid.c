@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT */
+/* Ranges of subordinate user ids, as an array in the order of the file. */
+#include "fs/base/subuid.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/base/log.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+#define FILE_BYTES_MAX (1 << 20)
+#define CHECK_USEC     GCR_USEC_PER_SEC
+/* A user of a range may be in another user's range himself. */
+#define LEVELS_MAX     8
+
+struct range {
+	uid_t owner;
+	uid_t first;
+	uid_t last;
+};
+
+struct gcr_subuids {
+	char *path;
+	char *users_path;
+	struct stat stat; /* of the file that was read; all zeros: there was none */
+	int64_t checked_usec;
+	struct range *ranges;
+	size_t count;
+};
+
+/* A decimal number up to @max, the whole of @text. */
+static bool parse_number(const char *text, uint64_t max, uint64_t *ret_number)
+{
+	uint64_t number = 0;
+
+	if (!*text)
+		return false;
+	for (; *text; text++) {
+		if (*text < '0' || *text > '9')
+			return false;
+		number = number * 10 + (uint64_t)(*text - '0');
+		if (number > max)
+			return false;
+	}
+	*ret_number = number;
+	return true;
+}
+
+/* A user by name or number. */
+static bool find_user(const char *users_path, const char *name, uid_t *ret_uid)
+{
+	_cleanup_fclose_ FILE *file = NULL;
+	struct passwd *found;
+	struct passwd entry;
+	char buffer[4096];
+	uint64_t number;
+
+	if (parse_number(name, UINT32_MAX - 1, &number)) {
+		*ret_uid = (uid_t)number;
+		return true;
+	}
+	file = fopen(users_path, "re");
+	while (file && !fgetpwent_r(file, &entry, buffer, sizeof(buffer), &found)) {
+		if (strcmp(entry.pw_name, name) != 0)
+			continue;
+		*ret_uid = entry.pw_uid;
+		return true;
+	}
+	return false;
+}
+
+/* NAME:FIRST:COUNT; changes @line. */
+static bool parse_line(const char *users_path, char *line, struct range *ret_range)
+{
+	char *first = strchr(line, ':');
+	char *count = first ? strchr(first + 1, ':') : NULL;
+	uint64_t number, length;
+	uid_t owner;
+
+	if (!count || first == line)
+		return false;
+	*first++ = '\0';
+	*count++ = '\0';
+	if (!parse_number(first, UINT32_MAX - 1, &number) || !number ||
+	    !parse_number(count, UINT32_MAX, &length) || !length || length > UINT32_MAX - number)
+		return false;
+	/* Root's own count is not limited, and that of a user of his containers is. */
+	if (!find_user(users_path, line, &owner) || !owner)
+		owner = (uid_t)number;
+	*ret_range = (struct range){owner, (uid_t)number, (uid_t)(number + length - 1)};
+	return true;
+}
+
+static bool is_trusted(const struct stat *stat)
+{
+	return S_ISREG(stat->st_mode) && !(stat->st_mode & (S_IWGRP | S_IWOTH)) &&
+	       (!stat->st_uid || stat->st_uid == geteuid());
+}
+
+static char *read_file(int fd)
+{
+	_cleanup_free_ char *text = malloc(FILE_BYTES_MAX + 1);
+	size_t size = 0;
+
+	while (text && size < FILE_BYTES_MAX) {
+		ssize_t got = read(fd, text + size, FILE_BYTES_MAX - size);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		size += (size_t)got;
+	}
+	if (text)
+		text[size] = '\0';
+	return TAKE_PTR(text);
+}
+
+static int read_ranges(struct gcr_subuids *subuids, int fd)
+{
+	_cleanup_free_ char *text = read_file(fd);
+	struct range *ranges = calloc(GCR_SUBUID_RANGES_MAX, sizeof(*ranges));
+	size_t count = 0, bad = 0;
+	char *rest = text;
+	char *line;
+
+	if (!text || !ranges) {
+		free(ranges);
+		return -ENOMEM;
+	}
+	while (count < GCR_SUBUID_RANGES_MAX && (line = strsep(&rest, "\n"))) {
+		if (!*line || *line == '#')
+			continue;
+		if (parse_line(subuids->users_path, line, &ranges[count]))
+			count++;
+		else
+			bad++;
+	}
+	if (bad || rest)
+		gcr_log(LOG_WARNING, 0, "%s: %zu lines are left out%s", subuids->path, bad,
+			rest ? ", and what comes after too many" : "");
+	free(subuids->ranges);
+	subuids->ranges = ranges;
+	subuids->count = count;
+	return 0;
+}
+
+static bool is_same(const struct stat *left, const struct stat *right)
+{
+	return left->st_dev == right->st_dev && left->st_ino == right->st_ino &&
+	       left->st_size == right->st_size && left->st_mtim.tv_sec == right->st_mtim.tv_sec &&
+	       left->st_mtim.tv_nsec == right->st_mtim.tv_nsec &&
+	       left->st_ctim.tv_sec == right->st_ctim.tv_sec &&
+	       left->st_ctim.tv_nsec == right->st_ctim.tv_nsec;
+}
+
+void gcr_subuids_refresh(struct gcr_subuids *subuids, bool now)
+{
+	int64_t now_usec = gcr_clock_usec();
+	_cleanup_close_ int fd = -1;
+	struct stat found = {0};
+
+	if (!now && subuids->checked_usec && now_usec - subuids->checked_usec < CHECK_USEC)
+		return;
+	subuids->checked_usec = now_usec;
+	/* Whatever it is, the open does not wait. */
+	if (stat(subuids->path, &found) < 0)
+		found = (struct stat){0};
+	if (is_same(&found, &subuids->stat))
+		return;
+	fd = open(subuids->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &found) < 0 || !is_trusted(&found)) {
+		if (fd >= 0)
+			gcr_log(LOG_WARNING, 0,
+				"%s is not used: it has to be a file that root alone may write to",
+				subuids->path);
+		subuids->stat = found;
+		subuids->count = 0;
+		return;
+	}
+	if (!read_ranges(subuids, fd))
+		subuids->stat = found;
+}
+
+int gcr_subuids_create(const char *path, const char *users_path, struct gcr_subuids **ret_subuids)
+{
+	struct gcr_subuids *subuids = calloc(1, sizeof(*subuids));
+
+	if (!subuids)
+		return -ENOMEM;
+	subuids->path = strdup(path);
+	subuids->users_path = strdup(users_path);
+	if (!subuids->path || !subuids->users_path) {
+		gcr_subuids_destroy(subuids);
+		return -ENOMEM;
+	}
+	gcr_subuids_refresh(subuids, true);
+	*ret_subuids = subuids;
+	return 0;
+}
+
+void gcr_subuids_destroy(struct gcr_subuids *subuids)
+{
+	if (!subuids)
+		return;
+	free(subuids->ranges);
+	free(subuids->users_path);
+	free(subuids->path);
+	free(subuids);
+}
+
+uid_t gcr_subuids_owner(struct gcr_subuids *subuids, uid_t uid)
+{
+	for (int level = 0; uid && level < LEVELS_MAX; level++) {
+		size_t i = 0;
+
+		while (i < subuids->count &&
+		       (uid < subuids->ranges[i].first || uid > subuids->ranges[i].last))
+			i++;
+		if (i == subuids->count || subuids->ranges[i].owner == uid)
+			break;
+		uid = subuids->ranges[i].owner;
+	}
+	return uid;
+}

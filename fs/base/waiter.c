@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Deferred replies to writers, and one thread that looks at the writers FUSE says were
+ * interrupted. FUSE does not say by which signal, and says it once, so the writer's pending
+ * signals are looked at until it is answered. waiter->lock orders answering against arming;
+ * waiters->lock is a leaf, taken also by libfuse's interrupt callback.
+ */
+#include "fs/base/waiter.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/procfs.h"
+
+#define LOOK_USEC (50 * GCR_USEC_PER_MSEC)
+
+struct gcr_waiter {
+	atomic_int references;
+	struct gcr_waiters *waiters;
+	fuse_req_t request; /* NULL: one of our own, who is told by done() */
+	size_t length;
+	void (*done)(void *data, int error_number);
+	void *data;
+	pid_t caller; /* its thread id; 0 if it lives in a pid namespace we cannot see */
+	struct gcr_waited waited;
+
+	pthread_mutex_t lock;
+	bool answered;
+
+	/* guarded by waiters->lock */
+	bool watched;
+	struct gcr_waiter *next;
+};
+
+struct gcr_waiters {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool stopping;
+	struct gcr_waiter *watched; /* each with a reference */
+};
+
+static uint64_t signal_bit(int signal_number)
+{
+	return UINT64_C(1) << (signal_number - 1);
+}
+
+/* Has the writer been told to stop, or ended? Any other signal leaves it waiting. */
+static bool gives_up(pid_t caller)
+{
+	const uint64_t wanted = signal_bit(SIGHUP) | signal_bit(SIGINT) | signal_bit(SIGQUIT) |
+				signal_bit(SIGTERM) | signal_bit(SIGALRM) | signal_bit(SIGKILL);
+	struct gcr_proc_status status;
+
+	if (!caller || gcr_proc_status(caller, &status) < 0)
+		return true;
+	return (status.signals_pending & ~status.signals_blocked & wanted) != 0;
+}
+
+static bool is_answered(struct gcr_waiter *waiter)
+{
+	bool answered;
+
+	pthread_mutex_lock(&waiter->lock);
+	answered = waiter->answered;
+	pthread_mutex_unlock(&waiter->lock);
+	return answered;
+}
+
+/* Look at every waiter of @list once; those still to be watched are returned. */
+static struct gcr_waiter *look_at(struct gcr_waiter *list)
+{
+	struct gcr_waiter *keep = NULL;
+
+	while (list) {
+		struct gcr_waiter *waiter = list;
+
+		list = waiter->next;
+		if (!is_answered(waiter)) {
+			if (!gives_up(waiter->caller)) {
+				waiter->next = keep;
+				keep = waiter;
+				continue;
+			}
+			if (waiter->waited.object)
+				waiter->waited.abandon(waiter->waited.object, waiter);
+			else
+				gcr_waiter_answer(waiter, EINTR);
+		}
+		gcr_waiter_unref(waiter);
+	}
+	return keep;
+}
+
+static void *watch(void *data)
+{
+	struct gcr_waiters *waiters = data;
+
+	pthread_mutex_lock(&waiters->lock);
+	while (!waiters->stopping) {
+		struct gcr_waiter *list = TAKE_PTR(waiters->watched);
+
+		if (!list) {
+			pthread_cond_wait(&waiters->changed, &waiters->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&waiters->lock);
+		list = look_at(list);
+		pthread_mutex_lock(&waiters->lock);
+		while (list) {
+			struct gcr_waiter *waiter = list;
+
+			list = waiter->next;
+			waiter->next = waiters->watched;
+			waiters->watched = waiter;
+		}
+		if (waiters->watched && !waiters->stopping) {
+			int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
+			struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+						 until_usec % GCR_USEC_PER_SEC * 1000};
+
+			pthread_cond_clockwait(&waiters->changed, &waiters->lock, CLOCK_MONOTONIC,
+					       &until);
+		}
+	}
+	pthread_mutex_unlock(&waiters->lock);
+	return NULL;
+}
+
+int gcr_waiters_create(struct gcr_waiters **ret_waiters)
+{
+	struct gcr_waiters *waiters = calloc(1, sizeof(*waiters));
+	int result;
+
+	if (!waiters)
+		return -ENOMEM;
+	pthread_mutex_init(&waiters->lock, NULL);
+	pthread_cond_init(&waiters->changed, NULL);
+	result = pthread_create(&waiters->thread, NULL, watch, waiters);
+	if (result) {
+		free(waiters);
+		return -result;
+	}
+	*ret_waiters = waiters;
+	return 0;
+}
+
+void gcr_waiters_destroy(struct gcr_waiters *waiters)
+{
+	if (!waiters)
+		return;
+	pthread_mutex_lock(&waiters->lock);
+	waiters->stopping = true;
+	pthread_cond_signal(&waiters->changed);
+	pthread_mutex_unlock(&waiters->lock);
+	pthread_join(waiters->thread, NULL);
+	while (waiters->watched) {
+		struct gcr_waiter *waiter = waiters->watched;
+
+		waiters->watched = waiter->next;
+		gcr_waiter_unref(waiter);
+	}
+	pthread_cond_destroy(&waiters->changed);
+	pthread_mutex_destroy(&waiters->lock);
+	free(waiters);
+}
+
+int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, size_t length,
+		      struct gcr_waiter **ret_waiter)
+{
+	struct gcr_waiter *waiter = calloc(1, sizeof(*waiter));
+
+	if (!waiter)
+		return -ENOMEM;
+	atomic_init(&waiter->references, 1);
+	waiter->waiters = waiters;
+	waiter->request = request;
+	waiter->length = length;
+	waiter->caller = fuse_req_ctx(request)->pid;
+	pthread_mutex_init(&waiter->lock, NULL);
+	*ret_waiter = waiter;
+	return 0;
+}
+
+int gcr_waiter_create_local(void (*done)(void *data, int error_number), void *data,
+			    struct gcr_waiter **ret_waiter)
+{
+	struct gcr_waiter *waiter = calloc(1, sizeof(*waiter));
+
+	if (!waiter)
+		return -ENOMEM;
+	atomic_init(&waiter->references, 1);
+	waiter->done = done;
+	waiter->data = data;
+	pthread_mutex_init(&waiter->lock, NULL);
+	*ret_waiter = waiter;
+	return 0;
+}
+
+struct gcr_waiter *gcr_waiter_ref(struct gcr_waiter *waiter)
+{
+	atomic_fetch_add(&waiter->references, 1);
+	return waiter;
+}
+
+void gcr_waiter_unref(struct gcr_waiter *waiter)
+{
+	if (!waiter || atomic_fetch_sub(&waiter->references, 1) != 1)
+		return;
+	if (waiter->waited.object)
+		waiter->waited.unref(waiter->waited.object);
+	pthread_mutex_destroy(&waiter->lock);
+	free(waiter);
+}
+
+/* Called by libfuse with the request's lock held, so it only notes the fact. */
+static void interrupted(fuse_req_t request, void *data)
+{
+	struct gcr_waiter *waiter = data;
+	struct gcr_waiters *waiters = waiter->waiters;
+
+	pthread_mutex_lock(&waiters->lock);
+	if (!waiter->watched) {
+		waiter->watched = true;
+		waiter->next = waiters->watched;
+		waiters->watched = gcr_waiter_ref(waiter);
+		pthread_cond_signal(&waiters->changed);
+	}
+	pthread_mutex_unlock(&waiters->lock);
+}
+
+void gcr_waiter_arm(struct gcr_waiter *waiter, const struct gcr_waited *waited)
+{
+	pthread_mutex_lock(&waiter->lock);
+	if (!waiter->answered && waiter->request) {
+		waiter->waited = *waited;
+		if (waited->object)
+			waited->ref(waited->object);
+		fuse_req_interrupt_func(waiter->request, interrupted, waiter);
+	}
+	pthread_mutex_unlock(&waiter->lock);
+}
+
+void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number)
+{
+	bool first;
+
+	pthread_mutex_lock(&waiter->lock);
+	first = !waiter->answered;
+	waiter->answered = true;
+	/* Waits for a callback that is running: none can see the request after it is freed. */
+	if (first && waiter->request)
+		fuse_req_interrupt_func(waiter->request, NULL, NULL);
+	pthread_mutex_unlock(&waiter->lock);
+	if (!first)
+		return;
+	if (!waiter->request)
+		waiter->done(waiter->data, error_number);
+	else if (error_number)
+		fuse_reply_err(waiter->request, error_number);
+	else
+		fuse_reply_write(waiter->request, waiter->length);
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+/* The conversation of one task with the driver, through helpers that may die at any moment. */
+#include "fs/engine/drive.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/engine/engine.h"
+#include "fs/process/gpus.h"
+#include "fs/process/link.h"
+#include "fs/base/log.h"
+#include "fs/process/scan.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* A daemon that is to stop waits this long for the driver; the next daemon goes on from there. */
+#define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
+/* What a process that is being killed may take, with all its memory to free. */
+#define EXIT_WAIT_MSEC	   5000
+/* A program that is ending may have gone a moment later, or run destructors for long. */
+#define ENDING_WAIT_MSEC   200
+/* CUDA_ERROR_NOT_INITIALIZED: the driver has no state of the process, or has it no more. */
+#define DRIVER_NO_STATE	   3
+/* An answer that is due at the deadline. */
+#define LATE_USEC	   (500 * GCR_USEC_PER_MSEC)
+/* How often the driver is asked for a state when helpers die of the question, and how far apart. */
+#define STATE_ATTEMPTS	   10
+#define STATE_RETRY_MSEC   100
+
+void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *engine)
+{
+	*drive = (struct gcr_drive){.task = task,
+				    .process = task->process,
+				    .daemon = task->process->daemon,
+				    .vendor = task->process->vendor,
+				    .engine = engine};
+}
+
+void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase)
+{
+	atomic_store(&drive->task->phase, phase);
+}
+
+/* Only for a deadline or a process that ended: a wait that must go on is not cut short by a cancel.
+ */
+bool gcr_drive_must_leave(struct gcr_drive *drive)
+{
+	if (gcr_process_has_ended(drive->process))
+		return true;
+	if (!atomic_load(&drive->daemon->stopping))
+		return false;
+	if (!drive->stopping_usec)
+		drive->stopping_usec = gcr_clock_usec();
+	return gcr_clock_usec() > drive->stopping_usec + STOPPING_WAIT_USEC;
+}
+
+void gcr_drive_pause(struct gcr_drive *drive, int msec)
+{
+	struct pollfd pidfd = {.fd = drive->process->pidfd, .events = POLLIN};
+
+	poll(&pidfd, 1, msec);
+}
+
+int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error)
+{
+	if (drive->helper)
+		return 0;
+	return gcr_helpers_take_control(drive->vendor->helpers, GCR_DRIVE_HELPER_WAIT_USEC, -1,
+					&drive->helper, error);
+}
+
+/* Are there GPUs of other vendors? */
+static bool has_others(const struct gcr_drive *drive)
+{
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (i != drive->vendor->index && drive->daemon->vendors[i].is_here)
+			return true;
+	return false;
+}
+
+int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
+			struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_scan_holder holder = {0};
+
+	/* The other one's work would go on, and its memory stay. */
+	if (atomic_load(&process->has_other_vendor) ||
+	    (has_others(drive) && gcr_scan_probe(drive->daemon->scan, process->pid, &holder) == 1 &&
+	     holder.devices & ~(1u << drive->vendor->index)))
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "process %d uses GPUs of two vendors, and can be frozen on "
+				     "neither",
+				     (int)process->pid);
+	return drive->vendor->backend->preflight(process->pid, drive->daemon->device_directory,
+						 driver_version, error);
+}
+
+bool gcr_drive_takes_control(const struct gcr_drive *drive)
+{
+	return drive->vendor->backend->has_control && !drive->task->command->data;
+}
+
+static void drop_helper(struct gcr_drive *drive)
+{
+	if (!drive->helper)
+		return;
+	gcr_helper_kill(drive->helper);
+	gcr_helper_put(TAKE_PTR(drive->helper));
+}
+
+/*
+ * Is an error due to the end of the process, which the driver knows by other words? It answers no
+ * more as soon as that end has begun; we wait until it is over.
+ */
+static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
+{
+	struct gcr_proc_stat stat;
+
+	if (!answer->error)
+		return false;
+	if (!gcr_proc_stat(drive->process->pid, &stat) && stat.is_exiting)
+		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
+	return gcr_process_has_ended(drive->process);
+}
+
+/* What the driver had of the process is gone, though the process is not: it has deinitialized. */
+static bool has_lost_state(struct gcr_drive *drive, const struct gcr_result *answer)
+{
+	struct gcr_process *process = drive->process;
+	bool had_state;
+
+	if (!answer->error) {
+		drive->had_state = true;
+		return false;
+	}
+	if (answer->driver_result != DRIVER_NO_STATE)
+		return false;
+	drive->lacks_state = true;
+	pthread_mutex_lock(&process->lock);
+	/* The bytes of one that was frozen are not given up for that word alone. */
+	had_state = drive->had_state ||
+		    (drive->task->from == GCR_STATE_RUNNING && *process->generation);
+	pthread_mutex_unlock(&process->lock);
+	drive->is_ending |= had_state;
+	return had_state;
+}
+
+bool gcr_drive_is_ending(struct gcr_drive *drive)
+{
+	drive->is_ending |= gcr_link_is_ending(drive->process);
+	return drive->is_ending;
+}
+
+static int say_ending(struct gcr_drive *drive, struct gcr_error *error)
+{
+	return gcr_error_set(error, ESRCH, "process %d is ending", (int)drive->process->pid);
+}
+
+int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	bool is_ending = gcr_drive_is_ending(drive) && result != -ECANCELED;
+
+	if (is_ending)
+		gcr_drive_pause(drive, ENDING_WAIT_MSEC);
+	/* Also what is left of one without its library, or without its driver, on its way out. */
+	else if ((result == -EIO || result == -EOPNOTSUPP) && gcr_process_is_going(process))
+		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
+	/* It never had a state, or is past its driver's exit and short of its own. */
+	else if (result == -EOPNOTSUPP && drive->lacks_state)
+		gcr_drive_pause(drive, ENDING_WAIT_MSEC);
+	else
+		return result;
+	if (!is_ending && drive->lacks_state && !gcr_process_is_going(process))
+		return result;
+	if (is_ending && !gcr_process_has_ended(process))
+		return say_ending(drive, error);
+	return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+}
+
+bool gcr_drive_let_go(struct gcr_drive *drive, int result, enum gcr_state *ret_state)
+{
+	if (result != -ESRCH || !gcr_drive_is_ending(drive))
+		return false;
+	gcr_drive_remove_record(drive);
+	*ret_state = GCR_STATE_RUNNING;
+	return true;
+}
+
+void gcr_drive_check_deadline(struct gcr_drive *drive)
+{
+	struct gcr_proc_stat stat;
+
+	if (gcr_clock_usec() < gcr_task_deadline_usec(drive->task))
+		return;
+	gcr_task_deadline_passed(drive->task);
+	/* A helper that somebody has stopped will not answer; another is asked then how it ended.
+	 */
+	if (drive->helper && !gcr_proc_stat(gcr_helper_pid(drive->helper), &stat) &&
+	    (stat.state == 'T' || stat.state == 't'))
+		gcr_helper_kill(drive->helper);
+}
+
+void gcr_drive_check_answer(struct gcr_drive *drive)
+{
+	if (gcr_clock_usec() >= gcr_task_deadline_usec(drive->task) + LATE_USEC)
+		gcr_drive_check_deadline(drive);
+}
+
+int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
+		   struct gcr_result *ret, struct gcr_error *error)
+{
+	struct gcr_control_request request = {.pid = drive->process->pid, .timeout_ms = timeout_ms};
+	int result;
+
+	if (type == GCR_MESSAGE_RESTORE) {
+		request.pairs_count = drive->asked_moves.count;
+		memcpy(request.pairs, drive->asked_moves.pairs, sizeof(request.pairs));
+	}
+	result = gcr_drive_need_helper(drive, error);
+	if (result < 0)
+		return result;
+	result = gcr_helper_request(drive->helper, type, &request, sizeof(request), error);
+	gcr_drive_begin_wait(drive);
+	while (!result) {
+		/* The pidfd: a process that ends in the middle leaves a call that may never return.
+		 */
+		result = gcr_helper_result(drive->helper, 250 * GCR_USEC_PER_MSEC,
+					   drive->process->pidfd, ret);
+		if (!result && is_dying(drive, ret))
+			result = -ESRCH;
+		if (!result) {
+			gcr_drive_end_wait(drive);
+			return has_lost_state(drive, ret) ? say_ending(drive, error) : 0;
+		}
+		if (gcr_drive_must_leave(drive))
+			result = gcr_process_has_ended(drive->process) ? -ESRCH : -ECANCELED;
+		else if (result == -EINTR)
+			result = -ESRCH;
+		else if (result == -ETIMEDOUT)
+			result = 0;
+		/* What waits for GPU work ends by itself at the deadline, with better words. */
+		if (!result && type == GCR_MESSAGE_LOCK)
+			gcr_drive_check_answer(drive);
+		else if (!result)
+			gcr_drive_check_deadline(drive);
+		if (!result)
+			gcr_drive_check_stall(drive);
+	}
+	gcr_drive_end_wait(drive);
+	drop_helper(drive);
+	if (result == -ESRCH)
+		gcr_error_set(error, ESRCH, "process %d has ended", (int)drive->process->pid);
+	else if (result == -ECANCELED)
+		gcr_error_set(error, EIO, "the daemon stopped before the driver had answered");
+	else
+		gcr_error_set(error, EIO, "the control helper died in the middle of the call");
+	return result;
+}
+
+/* The driver's view of the process; a helper that dies is replaced, a few times. */
+int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_state,
+			struct gcr_error *error)
+{
+	struct gcr_result answer;
+	int result = -EPIPE;
+
+	if (!drive->vendor->backend->has_control) {
+		*ret_state = GCR_CONTROL_RUNNING;
+		return 0;
+	}
+	for (int attempt = 0; attempt < STATE_ATTEMPTS && result == -EPIPE; attempt++) {
+		if (attempt)
+			gcr_drive_pause(drive, STATE_RETRY_MSEC);
+		result = gcr_drive_call(drive, GCR_MESSAGE_STATE, 0, &answer, error);
+	}
+	if (result < 0)
+		return result == -EPIPE ? -EIO : result;
+	if (answer.error)
+		return gcr_error_set(error, answer.error, "%s", answer.words);
+	*ret_state = answer.state;
+	return 0;
+}
+
+int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
+			   struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	int result;
+
+	drive->record.pid = process->pid;
+	drive->record.start_ticks = process->start_ticks;
+	drive->record.state = state;
+	drive->record.since_usec = gcr_clock_real_usec();
+	pthread_mutex_lock(&process->lock);
+	memcpy(drive->record.generation, process->generation, sizeof(drive->record.generation));
+	memcpy(drive->record.comm, process->comm, sizeof(drive->record.comm));
+	drive->record.frozen_for_pid = process->frozen_for_pid;
+	drive->record.frozen_for_start_ticks = process->frozen_for_start_ticks;
+	drive->record.gpus_count = process->shares_count;
+	for (unsigned int i = 0; i < process->shares_count; i++) {
+		memcpy(drive->record.gpus[i].uuid, process->shares[i].uuid, GCR_UUID_BYTES);
+		drive->record.gpus[i].bytes = process->shares[i].bytes;
+	}
+	pthread_mutex_unlock(&process->lock);
+	gcr_drive_record_places(drive);
+	snprintf(drive->record.engine, sizeof(drive->record.engine), "%s", drive->engine);
+	result = gcr_record_write(drive->daemon->runtime_fd, &drive->record);
+	if (result < 0)
+		return gcr_error_set(error, -result,
+				     "cannot write the record that a next daemon would need: %s",
+				     strerror(-result));
+	return 0;
+}
+
+void gcr_drive_remove_record(struct gcr_drive *drive)
+{
+	struct gcr_process *process = drive->process;
+
+	gcr_record_remove(drive->daemon->runtime_fd, process->pid, process->start_ticks);
+	pthread_mutex_lock(&process->lock);
+	process->frozen_for_pid = 0;
+	pthread_mutex_unlock(&process->lock);
+}
+
+int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error)
+{
+	int result = gcr_drive_need_helper(drive, error);
+	int64_t asked_usec = gcr_clock_usec();
+
+	if (!result)
+		result = gcr_helper_request(drive->helper, GCR_MESSAGE_QUERY, NULL, 0, error);
+	if (!result)
+		result = gcr_helper_gpus(drive->helper, GCR_DRIVE_HELPER_WAIT_USEC,
+					 drive->process->pidfd, reply);
+	if (result < 0) {
+		drop_helper(drive);
+		return gcr_error_set(error, result == -EINTR ? ESRCH : EIO,
+				     "the GPUs cannot be asked for their memory: %s",
+				     strerror(-result));
+	}
+	if (reply->error)
+		return gcr_error_set(error, reply->error, "%s", reply->words);
+	gcr_gpus_update(drive->daemon->gpus, drive->vendor, reply, asked_usec);
+	return 0;
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The driver's own steps, each with what its failure means: Lock, Checkpoint, Restore, Unlock, and
+ * the way back to running. What must never happen is a Restore without enough VRAM: it cannot be
+ * repeated (measured).
+ */
+#include "fs/engine/drive.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/engine/engine.h"
+#include "fs/base/log.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/uuid.h"
+
+/* One Lock waits this long at first, then twice as long, so that a cancel soon gets its turn. */
+#define LOCK_FIRST_MSEC 500
+#define LOCK_MOST_MSEC	8000
+
+/* A way back is tried for so long after its first step failed. */
+#define ROLLBACK_USEC (120 * GCR_USEC_PER_SEC)
+
+/*
+ * Did a Restore end so that no other can follow? The driver goes on calling the process
+ * checkpointed, but answers every later Restore with an error: out of memory, shared handles and
+ * legacy IPC all ended so (measured). What the helper refused itself (no driver result), "not in
+ * this state" (EBUSY) and "not yours" (EACCES) say that nothing was tried.
+ */
+static bool is_lost(const struct gcr_drive *drive, const struct gcr_result *answer)
+{
+	/* With gpu=OLD:NEW it also says that these GPUs cannot take each other's place. */
+	if (answer->error == EINVAL && drive->asked_moves.count)
+		return false;
+	return answer->driver_result && answer->error != EBUSY && answer->error != EACCES;
+}
+
+static int lost(struct gcr_drive *drive, const struct gcr_result *answer, enum gcr_state *ret_state,
+		struct gcr_error *error)
+{
+	struct gcr_error record_error;
+
+	*ret_state = GCR_STATE_FAILED;
+	if (gcr_drive_write_record(drive, GCR_RECORD_FAILED, &record_error) < 0)
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", record_error.words);
+	return gcr_error_set(error, EIO,
+			     "the driver could not restore the process and cannot try again (%s); "
+			     "all that is left is to end it",
+			     answer->words);
+}
+
+/*
+ * Is a way back to be given up, after a step that ended with @result? It is tried again for as long
+ * as there is hope: a process that stays locked is stuck.
+ */
+bool gcr_drive_is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec)
+{
+	return result == -ESRCH || result == -ECANCELED || gcr_drive_must_leave(drive) ||
+	       gcr_drive_is_ending(drive) || gcr_clock_usec() > since_usec + ROLLBACK_USEC;
+}
+
+/* The words when a way back was given up. */
+int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *error)
+{
+	static const char *const names[] = {
+		[GCR_CONTROL_UNKNOWN] = "unknown", [GCR_CONTROL_RUNNING] = "running",
+		[GCR_CONTROL_LOCKED] = "locked",   [GCR_CONTROL_CHECKPOINTED] = "checkpointed",
+		[GCR_CONTROL_FAILED] = "failed",
+	};
+
+	if (result == -ESRCH)
+		return result;
+	gcr_error_prefix(error,
+			 "it could not be rolled back; to the driver it is %s; thaw tries again",
+			 names[state]);
+	return result ? result : -EIO;
+}
+
+/* One step towards running from @state; 0 also if the driver said no, with words. */
+static int step_to_running(struct gcr_drive *drive, enum gcr_control_state state,
+			   enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_result answer = {0};
+	int result;
+
+	if (state == GCR_CONTROL_LOCKED)
+		result = gcr_drive_call(drive, GCR_MESSAGE_UNLOCK, 0, &answer, error);
+	else
+		result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
+	if (result < 0 || !answer.error)
+		return result;
+	if (state != GCR_CONTROL_LOCKED && is_lost(drive, &answer))
+		return lost(drive, &answer, ret_state, error);
+	return gcr_error_set(error, EIO, "%s", answer.words);
+}
+
+/*
+ * Roll back to running from wherever the driver is. It takes as long as it takes; only the end of
+ * the process, of the daemon, or a lack of VRAM stops it. On failure *ret_state tells where the
+ * process is left, and words why.
+ */
+int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
+			 struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec = gcr_clock_usec();
+
+	gcr_drive_set_phase(drive, "rollback");
+	drive->rolling_back = true;
+	drive->pairs_count = drive->asked_moves.count = 0;
+	for (;;) {
+		int result;
+
+		state = GCR_CONTROL_UNKNOWN;
+		result = gcr_drive_ask_state(drive, &state, error);
+		*ret_state = GCR_STATE_FAILED;
+		if (!result && state == GCR_CONTROL_RUNNING) {
+			*ret_state = GCR_STATE_RUNNING;
+			return 0;
+		}
+		if (!result && state == GCR_CONTROL_CHECKPOINTED) {
+			*ret_state = GCR_STATE_FROZEN;
+			result = gcr_drive_admit(drive, error);
+			if (result == -ENOMEM || result == -ECANCELED) {
+				gcr_error_prefix(error, "it could not be rolled back and stays "
+							"frozen, intact");
+				return result;
+			}
+		}
+		if (!result)
+			result = step_to_running(drive, state, ret_state, error);
+		if (!result)
+			continue;
+		if (*ret_state == GCR_STATE_FAILED && state == GCR_CONTROL_CHECKPOINTED)
+			return result; /* lost */
+		if (gcr_drive_is_hopeless(drive, result, since_usec))
+			return gcr_drive_stuck(state, result, error);
+		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+	}
+}
+
+int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec = gcr_clock_usec();
+
+	for (;;) {
+		struct gcr_result answer = {0};
+		int result = gcr_drive_ask_state(drive, &state, error);
+
+		if (!result && state == GCR_CONTROL_CHECKPOINTED)
+			return 0;
+		if (!result && state == GCR_CONTROL_RUNNING)
+			result = gcr_drive_call(drive, GCR_MESSAGE_LOCK, LOCK_MOST_MSEC, &answer,
+						error);
+		else if (!result)
+			result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+		if (!result && !answer.error)
+			continue;
+		if (answer.error)
+			result = gcr_error_set(error, EIO, "%s", answer.words);
+		if (gcr_drive_is_hopeless(drive, result, since_usec))
+			return gcr_drive_stuck(state, result, error);
+		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+	}
+}
+
+/* Words are left empty: who stopped the operation explains it. */
+int gcr_drive_stopped(struct gcr_error *error)
+{
+	*error = (struct gcr_error){0};
+	return -ECANCELED;
+}
+
+/* Lock in slices until the GPU is idle, the deadline has passed or the operation is to stop. */
+int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
+{
+	uint32_t slice_msec = LOCK_FIRST_MSEC;
+
+	gcr_drive_set_phase(drive, "lock");
+	for (;;) {
+		struct gcr_result answer;
+		int64_t left_usec;
+		int result;
+
+		if (gcr_task_stopped(drive->task))
+			return gcr_drive_stopped(error);
+		left_usec = gcr_task_deadline_usec(drive->task) - gcr_clock_usec();
+		if (left_usec < (int64_t)slice_msec * GCR_USEC_PER_MSEC)
+			slice_msec = left_usec > 10 * GCR_USEC_PER_MSEC
+					     ? (uint32_t)(left_usec / GCR_USEC_PER_MSEC)
+					     : 10;
+		result = gcr_drive_call(drive, GCR_MESSAGE_LOCK, slice_msec, &answer, error);
+		if (result < 0)
+			return result == -EPIPE ? -EIO : result;
+		if (!answer.error)
+			return 0;
+		if (answer.error != ETIMEDOUT)
+			return gcr_error_set(error, answer.error == EBUSY ? EIO : answer.error,
+					     "%s", answer.words);
+		if (gcr_task_stopped(drive->task) == ETIMEDOUT)
+			return gcr_error_set(
+				error, ETIMEDOUT,
+				"its GPU work did not come to an end in time: a kernel "
+				"that runs on, or a wait on the GPU (timeout=SEC allows "
+				"more)");
+		if (slice_msec < LOCK_MOST_MSEC)
+			slice_msec *= 2;
+	}
+}
+
+/* Checkpoint; a helper that dies meanwhile is replaced, and the driver asked how it ended. */
+int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	struct gcr_result answer;
+	bool was_refused;
+	int result;
+
+	gcr_drive_set_phase(drive, "checkpoint");
+	result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+	if (result == -EPIPE) {
+		result = gcr_drive_ask_state(drive, &state, error);
+		if (!result && state != GCR_CONTROL_CHECKPOINTED)
+			result = gcr_error_set(error, EIO,
+					       "the control helper died before the "
+					       "driver had begun");
+		return result;
+	}
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	was_refused = process->was_refused;
+	process->was_refused = was_refused || answer.error == EOPNOTSUPP;
+	pthread_mutex_unlock(&process->lock);
+	/* It says UNKNOWN from then on, also when there is no reason left (measured). */
+	if (answer.error && was_refused)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the driver has refused to checkpoint this process before, "
+				     "and since then refuses whatever it has (%s)",
+				     answer.words);
+	if (answer.error == EOPNOTSUPP)
+		return gcr_error_set(
+			error, EOPNOTSUPP,
+			"the driver cannot checkpoint this process: it uses managed "
+			"memory or something else that the driver does not support (%s)",
+			answer.words);
+	if (answer.error)
+		return gcr_error_set(error, EIO, "%s", answer.words);
+	return 0;
+}
+
+int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	char generation[sizeof(process->generation)];
+	int result = gcr_uuid_make(generation);
+
+	if (result < 0)
+		return gcr_error_set(error, EIO, "the kernel has no random numbers: %s",
+				     strerror(-result));
+	pthread_mutex_lock(&process->lock);
+	memcpy(process->generation, generation, sizeof(generation));
+	snprintf(process->engine, sizeof(process->engine), "%s", drive->engine);
+	pthread_mutex_unlock(&process->lock);
+	return 0;
+}
+
+/* Where the process is before a freeze: only one that runs can be frozen. */
+int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
+			    struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int result = gcr_drive_ask_state(drive, &state, error);
+
+	if (result < 0)
+		return result;
+	switch (state) {
+	case GCR_CONTROL_RUNNING:
+		return 0;
+	case GCR_CONTROL_CHECKPOINTED: /* and how much VRAM it needs, nobody can say */
+	case GCR_CONTROL_LOCKED:
+		return gcr_error_set(error, EBUSY,
+				     "another tool has locked or checkpointed the process "
+				     "(cuda-checkpoint?); let that tool restore it first");
+	default:
+		*ret_state = GCR_STATE_FAILED;
+		return gcr_error_set(error, EIO, "the driver says the process has failed");
+	}
+}
+
+/* Restore; on success the driver has the process locked, with its VRAM back. */
+int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	struct gcr_result answer;
+	bool is_ours;
+	int result;
+
+	gcr_drive_set_phase(drive, "restore");
+	result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
+	/* "Not in this state" (EBUSY): an earlier Restore, whose end nobody heard of, did it. */
+	if (result == -EPIPE || (!result && answer.error == EBUSY)) {
+		is_ours = result == -EPIPE;
+		result = gcr_drive_ask_state(drive, &state, error);
+		if (!result && state != GCR_CONTROL_LOCKED)
+			result = gcr_error_set(error, EIO,
+					       "the control helper died before the "
+					       "driver had begun");
+		return result ? result : gcr_drive_note_places(drive, is_ours, error);
+	}
+	if (!result && !answer.error)
+		return gcr_drive_note_places(drive, true, error);
+	if (result < 0)
+		return result;
+	if (is_lost(drive, &answer))
+		return lost(drive, &answer, ret_state, error);
+	return gcr_error_set(error, EIO, "%s", answer.words);
+}
+
+/* The program's own calls are up to the gate again. A helper that dies here is replaced. */
+int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error)
+{
+	gcr_drive_set_phase(drive, "unlock");
+	for (int attempt = 0; attempt < 20; attempt++) {
+		enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+		struct gcr_result answer = {0};
+		int result = gcr_drive_call(drive, GCR_MESSAGE_UNLOCK, 0, &answer, error);
+
+		if (!result && !answer.error)
+			return 0;
+		if (result < 0 && result != -EPIPE)
+			return result;
+		if (answer.error)
+			gcr_error_set(error, EIO, "%s", answer.words);
+		result = gcr_drive_ask_state(drive, &state, error);
+		if (result < 0)
+			return result;
+		if (state == GCR_CONTROL_RUNNING)
+			return 0;
+		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+	}
+	return -EIO;
+}

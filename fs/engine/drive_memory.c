@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: MIT */
+/* What a freeze and a thaw need of host memory and VRAM, asked before the driver is. */
+#include "fs/engine/drive.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/engine/engine.h"
+#include "fs/engine/exchange.h"
+#include "fs/process/gpus.h"
+#include "fs/base/log.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_cgroup.h"
+
+/* Host memory for the control state: 546 MB in a context's default configuration (measured). */
+#define CONTROL_STATE_BYTES (600ull << 20)
+/*
+ * VRAM that Restore needs beyond what NVML counted for the process: 6 MiB was enough and 2 MiB was
+ * not for 2.5 GiB on an H100; Restore that fails is fatal, so more than that.
+ */
+#define THAW_MARGIN_BYTES   (64ull << 20)
+/* What a worker that was killed may take to be gone. */
+#define ENDING_USEC	    (5 * GCR_USEC_PER_SEC)
+/* How often the turn to thaw is asked for. */
+#define ADMIT_LOOK_MSEC	    20
+
+/* Free VRAM of a GPU that NVML does not tell: a worker takes @bytes and gives them back. */
+static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes,
+		      struct gcr_error *error)
+{
+	struct gcr_reserve_request request = {.bytes = bytes};
+	struct gcr_helper *worker = NULL;
+	struct gcr_result answer = {0};
+	int result;
+
+	result = gcr_helpers_take_worker(drive->vendor->helpers, uuid, false,
+					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
+					 error);
+	if (!result)
+		result = gcr_helper_request(worker, GCR_MESSAGE_RESERVE, &request, sizeof(request),
+					    error);
+	if (!result)
+		result = gcr_helper_result(worker, GCR_DRIVE_HELPER_WAIT_USEC,
+					   drive->process->pidfd, &answer);
+	if (!result && answer.error)
+		result = gcr_error_set(error, answer.error, "%s", answer.words);
+	else if (!result)
+		result = gcr_helper_request(worker, GCR_MESSAGE_RELEASE, NULL, 0, error);
+	if (!result)
+		result = gcr_helper_result(worker, GCR_DRIVE_HELPER_WAIT_USEC,
+					   drive->process->pidfd, &answer);
+	if (result < 0 && worker)
+		gcr_helper_kill(worker);
+	gcr_helper_put(worker);
+	if (result < 0 && !error->number)
+		gcr_error_set(error, -result, "the worker did not answer: %s", strerror(-result));
+	return result;
+}
+
+const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
+				     const uint8_t uuid[GCR_UUID_BYTES])
+{
+	for (uint32_t i = 0; i < drive->pairs_count; i++)
+		if (!memcmp(drive->pairs[i].from, uuid, GCR_UUID_BYTES))
+			return drive->pairs[i].to;
+	return uuid;
+}
+
+static const struct gcr_gpu_info *find_gpu(const struct gcr_gpus_reply *reply,
+					   const uint8_t uuid[GCR_UUID_BYTES])
+{
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES))
+			return &reply->gpus[i];
+	return NULL;
+}
+
+/* Is there room for @bytes on one GPU? -ENOMEM with the figures. */
+static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
+		      const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes, struct gcr_error *error)
+{
+	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
+	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+	int result;
+
+	if (index < 0 || !gpu)
+		return gcr_error_set(error, ENODEV, "a GPU that the process used is not here");
+	bytes += THAW_MARGIN_BYTES;
+	result = gcr_drive_check_needs(drive, uuid, bytes, error);
+	if (result < 0)
+		return result;
+	if (!(gpu->flags & GCR_GPU_MEMORY))
+		return try_worker(drive, uuid, bytes, error);
+	if (gpu->free_bytes < bytes)
+		return gcr_error_set(error, ENOMEM,
+				     "GPU %d has %" PRIu64
+				     " MiB free and the process needs %" PRIu64
+				     " MiB; freeze or end another process, then try again",
+				     index, gpu->free_bytes >> 20, bytes >> 20);
+	return 0;
+}
+
+bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
+			       bool is_second)
+{
+	struct gcr_helper *worker = NULL;
+
+	if (drive->ended_count == GCR_ARRAY_SIZE(drive->ended) ||
+	    gcr_helpers_borrow_worker(drive->vendor->helpers, uuid, is_second, &worker) < 0)
+		return false;
+	drive->ended_bytes += gcr_gpus_process_bytes(drive->daemon->gpus, gcr_helper_pid(worker));
+	gcr_helper_kill(worker);
+	gcr_helper_await_end(worker, ENDING_USEC);
+	drive->ended[drive->ended_count++] = worker;
+	return true;
+}
+
+void gcr_drive_let_start(struct gcr_drive *drive)
+{
+	while (drive->ended_count)
+		gcr_helper_put(drive->ended[--drive->ended_count]);
+	drive->ended_bytes = 0;
+}
+
+/* The workers of one GPU that nobody uses now. False: there are none. */
+static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
+			     const uint8_t uuid[GCR_UUID_BYTES])
+{
+	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
+	bool has_ended = gcr_drive_end_idle_worker(drive, uuid, true);
+
+	/* Who has to be asked what is free is the first one. */
+	if (gpu && gpu->flags & GCR_GPU_MEMORY && gcr_drive_end_idle_worker(drive, uuid, false))
+		has_ended = true;
+	return has_ended;
+}
+
+/* Whoever is being rolled back waits its turn too: it must not be left frozen for that. */
+static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
+{
+	struct gcr_admission *admission = drive->daemon->admission;
+	uint32_t kept = gcr_exchange_take_admission(drive->task);
+
+	/* What is free of the others is taken without a wait, and what is kept stays so. */
+	if (kept && gcr_admission_take(admission, mask & ~kept, drive->process->pid)) {
+		drive->admitted = kept | mask;
+		return 0;
+	}
+	/* All at once: whoever has one GPU and waits for another could wait for ever. */
+	if (kept)
+		gcr_admission_leave(admission, kept);
+	while (!gcr_admission_take(admission, mask, drive->process->pid)) {
+		if (drive->rolling_back ? gcr_drive_must_leave(drive)
+					: gcr_task_stopped(drive->task) != 0)
+			return gcr_error_set(error, ECANCELED,
+					     "it was stopped while others were thawed on its GPU");
+		if (!drive->rolling_back && gcr_exchange_gives_up(drive->task))
+			return gcr_error_set(error, ETIMEDOUT, "others are thawed on its GPU");
+		if (drive->rolling_back)
+			gcr_drive_check_deadline(drive);
+		gcr_drive_pause(drive, ADMIT_LOOK_MSEC);
+	}
+	drive->admitted = mask;
+	return 0;
+}
+
+/* What a thaw needs on each GPU, as it is noted. */
+static unsigned int copy_shares(struct gcr_drive *drive, struct gcr_share shares[GCR_GPUS_MAX])
+{
+	unsigned int count;
+
+	pthread_mutex_lock(&drive->process->lock);
+	count = drive->process->shares_count;
+	memcpy(shares, drive->process->shares, count * sizeof(*shares));
+	pthread_mutex_unlock(&drive->process->lock);
+	return count;
+}
+
+uint32_t gcr_drive_need_mask(struct gcr_drive *drive)
+{
+	struct gcr_share shares[GCR_GPUS_MAX];
+	unsigned int count;
+	uint32_t mask = 0;
+
+	gcr_drive_assume_need(drive);
+	count = copy_shares(drive, shares);
+	for (unsigned int i = 0; i < count; i++) {
+		int index = gcr_gpus_index(drive->daemon->gpus,
+					   gcr_drive_destination(drive, shares[i].uuid));
+
+		if (index >= 0)
+			mask |= 1u << index;
+	}
+	return mask;
+}
+
+int gcr_drive_wait_turn(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
+{
+	return drive->admitted || !mask ? 0 : wait_admission(drive, mask, error);
+}
+
+int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_share shares[GCR_GPUS_MAX];
+	bool is_asked = false;
+	unsigned int count;
+	int result;
+
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_drive_wait_turn(drive, gcr_drive_need_mask(drive), error);
+	if (result < 0)
+		return result;
+	count = copy_shares(drive, shares);
+	for (unsigned int i = 0; i < count && !result; i++) {
+		const uint8_t *uuid = gcr_drive_destination(drive, shares[i].uuid);
+		int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+
+		if (index >= 0 && drive->ballast & 1u << index)
+			continue;
+		if (!is_asked)
+			result = gcr_drive_query(drive, reply, error);
+		is_asked = true;
+		if (!result)
+			result = check_room(drive, reply, uuid, shares[i].bytes, error);
+		if (result != -ENOMEM || !end_idle_workers(drive, reply, uuid))
+			continue;
+		*error = (struct gcr_error){0};
+		result = 0;
+		is_asked = false;
+		i--;
+	}
+	return result;
+}
+
+void gcr_drive_leave(struct gcr_drive *drive)
+{
+	const struct gcr_task *task = drive->task;
+	/* One that has its VRAM again after all needs it no more. */
+	bool is_back = task->is_undoing && !drive->rolling_back;
+
+	if (task->exchange && !is_back)
+		gcr_exchange_keep_admission(drive->task, drive->admitted);
+	else if (drive->admitted)
+		gcr_admission_leave(drive->daemon->admission, drive->admitted);
+	drive->admitted = 0;
+	gcr_admission_end_need(drive->daemon->admission, &drive->need);
+}
+
+void gcr_drive_finish(struct gcr_drive *drive)
+{
+	gcr_helper_put(TAKE_PTR(drive->helper));
+	gcr_drive_let_start(drive);
+	gcr_drive_leave(drive);
+}
+
+/* Free VRAM of a GPU: as NVML has it, else a worker is asked. */
+static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, uint64_t *ret_bytes,
+		      struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	struct gcr_helper *worker = NULL;
+	int result;
+
+	if (gpu->flags & GCR_GPU_MEMORY) {
+		*ret_bytes = gpu->free_bytes;
+		return 0;
+	}
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_helpers_take_worker(drive->vendor->helpers, gpu->uuid, false,
+					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
+					 error);
+	if (!result)
+		result = gcr_helper_request(worker, GCR_MESSAGE_QUERY, NULL, 0, error);
+	if (!result)
+		result = gcr_helper_gpus(worker, GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd,
+					 reply);
+	if (result < 0 && worker)
+		gcr_helper_kill(worker);
+	gcr_helper_put(worker);
+	if (result < 0)
+		return error->number
+			       ? result
+			       : gcr_error_set(error, -result, "the worker did not answer: %s",
+					       strerror(-result));
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		if (memcmp(reply->gpus[i].uuid, gpu->uuid, GCR_UUID_BYTES) ||
+		    !(reply->gpus[i].flags & GCR_GPU_MEMORY))
+			continue;
+		*ret_bytes = reply->gpus[i].free_bytes;
+		return 0;
+	}
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "the free VRAM of a GPU cannot be found out, so a thaw could not be "
+			     "admitted (is libnvidia-ml.so.1 missing?)");
+}
+
+/* What the driver has put VRAM into: anonymous memory, swapped out or not. 0 if not known. */
+static uint64_t anonymous_bytes(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return gcr_proc_status(pid, &status) < 0 ? 0 : status.rss_anon_bytes + status.swap_bytes;
+}
+
+/*
+ * After the checkpoint of a process that NVML does not list (in a container its pid is another):
+ * what became free is what a thaw will need, unless others took memory meanwhile. What its host
+ * memory has grown by is the same sum; if less became free, that sum is asked of every GPU.
+ */
+int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	uint64_t freed[GCR_GPUS_MAX] = {0};
+	uint64_t grown;
+	uint64_t sum = 0;
+	int result;
+
+	if (!drive->need_unknown)
+		return 0;
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_drive_query(drive, reply, error);
+	for (uint32_t i = 0; i < reply->gpus_count && !result; i++) {
+		uint64_t now = 0;
+
+		result = free_bytes(drive, &reply->gpus[i], &now, error);
+		if (!result && now > drive->free_before[i])
+			freed[i] = now - drive->free_before[i];
+		sum += freed[i];
+	}
+	if (result < 0)
+		return result;
+	grown = anonymous_bytes(process->pid);
+	grown = grown > drive->anonymous_before ? grown - drive->anonymous_before : 0;
+	pthread_mutex_lock(&process->lock);
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		struct gcr_share *share = &process->shares[process->shares_count];
+
+		if (sum < grown && freed[i] < grown)
+			freed[i] = grown;
+		if (!freed[i])
+			continue;
+		memcpy(share->uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		share->bytes = freed[i];
+		process->shares_count++;
+	}
+	pthread_mutex_unlock(&process->lock);
+	return 0;
+}
+
+/*
+ * A process found frozen without a note of its need (its daemon died before it could measure):
+ * no more than it holds in host memory, on whichever GPU.
+ */
+void gcr_drive_assume_need(struct gcr_drive *drive)
+{
+	struct gcr_process *process = drive->process;
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	uint64_t bytes = anonymous_bytes(process->pid);
+
+	if (!reply)
+		return;
+	gcr_gpus_snapshot(drive->daemon->gpus, reply);
+	pthread_mutex_lock(&process->lock);
+	if (process->shares_count)
+		reply->gpus_count = 0;
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		struct gcr_share *share = &process->shares[process->shares_count];
+
+		if (gcr_gpus_vendor(drive->daemon->gpus, i) != drive->vendor)
+			continue;
+		memcpy(share->uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		share->bytes = bytes;
+		process->shares_count++;
+	}
+	pthread_mutex_unlock(&process->lock);
+}
+
+/* What the process uses now is what a thaw will need. */
+int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_process *process = drive->process;
+	uint64_t bytes = 0;
+	bool mig = false;
+	int result;
+
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_drive_query(drive, reply, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	process->shares_count = 0;
+	for (uint32_t i = 0; i < reply->processes_count; i++) {
+		const struct gcr_gpu_process *user = &reply->processes[i];
+		struct gcr_share *share;
+
+		if (user->pid != process->pid || user->gpu >= reply->gpus_count ||
+		    process->shares_count == GCR_GPUS_MAX)
+			continue;
+		share = &process->shares[process->shares_count++];
+		memcpy(share->uuid, reply->gpus[user->gpu].uuid, GCR_UUID_BYTES);
+		share->bytes = user->bytes;
+		bytes += user->bytes;
+		mig = mig || (reply->gpus[user->gpu].flags & GCR_GPU_MIG);
+	}
+	drive->need_unknown = !process->shares_count;
+	pthread_mutex_unlock(&process->lock);
+	for (uint32_t i = 0; i < reply->gpus_count && drive->need_unknown; i++) {
+		result = free_bytes(drive, &reply->gpus[i], &drive->free_before[i], error);
+		if (result < 0)
+			return result;
+		/* At most all that is in use is its. */
+		if (reply->gpus[i].total_bytes > drive->free_before[i])
+			bytes += reply->gpus[i].total_bytes - drive->free_before[i];
+	}
+	drive->anonymous_before = anonymous_bytes(process->pid);
+	if (mig)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the process uses a GPU in MIG mode, which the driver cannot "
+				     "checkpoint");
+	drive->bytes = bytes;
+	gcr_task_set_bytes(drive->task, bytes);
+	return 0;
+}
+
+void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes)
+{
+	struct gcr_process *process = drive->process;
+
+	drive->bytes -= bytes < drive->bytes ? bytes : drive->bytes;
+	pthread_mutex_lock(&process->lock);
+	for (unsigned int i = 0; i < process->shares_count; i++) {
+		struct gcr_share *share = &process->shares[i];
+
+		if (!memcmp(share->uuid, uuid, GCR_UUID_BYTES))
+			share->bytes -= bytes < share->bytes ? bytes : share->bytes;
+	}
+	pthread_mutex_unlock(&process->lock);
+}
+
+int gcr_drive_check_host_room(struct gcr_drive *drive, struct gcr_error *error)
+{
+	_cleanup_free_ char *what = NULL;
+	uint64_t bytes = drive->bytes;
+	uint64_t room;
+	int result;
+
+	result = gcr_proc_memory_room(drive->process->pid, &room, &what);
+	if (result < 0)
+		return gcr_error_set(error, -result, "its memory limits cannot be read: %s",
+				     strerror(-result));
+	if (room < bytes + CONTROL_STATE_BYTES)
+		return gcr_error_set(error, ENOMEM,
+				     "the driver puts %llu MiB into the process's own memory, "
+				     "but %s leaves %" PRIu64 " MiB",
+				     (unsigned long long)(bytes + CONTROL_STATE_BYTES) >> 20, what,
+				     room >> 20);
+	return 0;
+}

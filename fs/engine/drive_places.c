@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+/* On which GPUs a frozen process is, and where it goes: see drive.h. */
+#include "fs/engine/drive.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/process/gpus.h"
+#include "fs/base/log.h"
+#include "lib/cleanup.h"
+
+static const uint8_t *place_of(const struct gcr_moves *moves, const uint8_t uuid[GCR_UUID_BYTES])
+{
+	for (uint32_t i = 0; i < moves->count; i++)
+		if (!memcmp(moves->pairs[i].from, uuid, GCR_UUID_BYTES))
+			return moves->pairs[i].to;
+	return uuid;
+}
+
+static bool is_same(const uint8_t one[GCR_UUID_BYTES], const uint8_t other[GCR_UUID_BYTES])
+{
+	return !memcmp(one, other, GCR_UUID_BYTES);
+}
+
+/* Where its bytes go, without what stays. */
+static void take_destinations(const struct gcr_drive *drive, struct gcr_moves *ret_moves)
+{
+	ret_moves->count = 0;
+	for (uint32_t i = 0; i < drive->pairs_count; i++)
+		if (!is_same(drive->pairs[i].from, drive->pairs[i].to))
+			ret_moves->pairs[ret_moves->count++] = drive->pairs[i];
+}
+
+static struct gcr_moves moved_of(struct gcr_process *process)
+{
+	struct gcr_moves moved;
+
+	pthread_mutex_lock(&process->lock);
+	moved = process->moved;
+	pthread_mutex_unlock(&process->lock);
+	return moved;
+}
+
+/* May what was on GPU @from go to GPU @to? */
+static int check_pair(struct gcr_drive *drive, uint32_t from, uint32_t to, struct gcr_error *error)
+{
+	struct gcr_vendor *old = gcr_gpus_vendor(drive->daemon->gpus, from);
+	struct gcr_vendor *new = gcr_gpus_vendor(drive->daemon->gpus, to);
+
+	if (from == to || !old || !new)
+		return 0;
+	if (old != new)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "gpu=%u:%u: GPU %u is of %s, and GPU %u of %s", from, to, from,
+				     old->backend->vendor, to, new->backend->vendor);
+	if (!drive->vendor->backend->has_control && old == drive->vendor)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "gpu=%u:%u: its queues have stayed on GPU %u, and its memory "
+				     "cannot be on another one",
+				     from, to, from);
+	return 0;
+}
+
+static int make_pairs(struct gcr_drive *drive, bool needs_all, struct gcr_error *error)
+{
+	const struct gcr_command *command = drive->task->command;
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	uint32_t to[GCR_GPUS_MAX];
+	int result;
+
+	if (!command->gpu_pairs_count && !needs_all)
+		return 0;
+	if (drive->pairs_count && command->gpu_pairs_count)
+		return gcr_error_set(error, EBUSY,
+				     "it comes from other GPUs, and has its places here already");
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(drive->daemon->gpus, reply);
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		to[i] = i;
+	for (unsigned int i = 0; i < command->gpu_pairs_count; i++) {
+		uint32_t from = command->gpu_pairs[i].from;
+		uint32_t wanted = command->gpu_pairs[i].to;
+		uint32_t holder = 0;
+
+		if (from >= reply->gpus_count || wanted >= reply->gpus_count)
+			return gcr_error_set(error, ENODEV, "gpu=%u:%u: there are %u GPUs", from,
+					     wanted, reply->gpus_count);
+		result = check_pair(drive, from, wanted, error);
+		if (result < 0)
+			return result;
+		while (to[holder] != wanted)
+			holder++;
+		to[holder] = to[from];
+		to[from] = wanted;
+	}
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		struct gcr_gpu_pair *pair = &drive->pairs[drive->pairs_count];
+
+		/* Of the others its driver knows nothing. */
+		if (gcr_gpus_vendor(drive->daemon->gpus, i) != drive->vendor)
+			continue;
+		memcpy(pair->from, reply->gpus[i].uuid, GCR_UUID_BYTES);
+		memcpy(pair->to, reply->gpus[to[i]].uuid, GCR_UUID_BYTES);
+		drive->pairs_count++;
+	}
+	return 0;
+}
+
+/* A Restore names all GPUs, or none if it is to change nothing. */
+static void ask_for_moves(struct gcr_drive *drive, const struct gcr_moves *moved)
+{
+	struct gcr_moves *asked = &drive->asked_moves;
+	bool is_other = false;
+
+	asked->count = drive->pairs_count;
+	for (uint32_t i = 0; i < drive->pairs_count; i++) {
+		struct gcr_gpu_pair *pair = &asked->pairs[i];
+
+		memcpy(pair->from, place_of(moved, drive->pairs[i].from), GCR_UUID_BYTES);
+		memcpy(pair->to, drive->pairs[i].to, GCR_UUID_BYTES);
+		is_other |= !is_same(pair->from, pair->to);
+	}
+	if (!is_other)
+		asked->count = 0;
+}
+
+int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_moves moved = moved_of(process);
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	drive->pairs_count = process->moves_count;
+	memcpy(drive->pairs, process->moves, sizeof(drive->pairs));
+	pthread_mutex_unlock(&process->lock);
+	/* What is elsewhere after a thaw that was undone comes home, unless asked for elsewhere. */
+	result = make_pairs(drive, moved.count && !drive->pairs_count, error);
+	if (!result)
+		ask_for_moves(drive, &moved);
+	return result;
+}
+
+int gcr_drive_follow_context(struct gcr_drive *drive, enum gcr_control_state control,
+			     struct gcr_error *error)
+{
+	struct gcr_moves moved = moved_of(drive->process);
+	struct gcr_gpus *gpus = drive->daemon->gpus;
+
+	/* What HIP leaves on a GPU is where CRIU's plugin has restored it: its pairs say so. */
+	if (control == GCR_CONTROL_CHECKPOINTED || !drive->vendor->backend->has_control)
+		return 0;
+	for (uint32_t i = 0; i < drive->pairs_count; i++) {
+		const struct gcr_gpu_pair *pair = &drive->pairs[i];
+		const uint8_t *place = place_of(&moved, pair->from);
+
+		if (drive->task->command->gpu_pairs_count && !is_same(place, pair->to))
+			return gcr_error_set(
+				error, EOPNOTSUPP,
+				"what was on GPU %d cannot go to GPU %d: its context has stayed on "
+				"GPU %d, as after freeze data; thaw it there, and freeze all of it",
+				gcr_gpus_index(gpus, pair->from), gcr_gpus_index(gpus, pair->to),
+				gcr_gpus_index(gpus, place));
+		memcpy(drive->pairs[i].to, place, GCR_UUID_BYTES);
+	}
+	drive->asked_moves.count = 0;
+	return 0;
+}
+
+static bool goes_there(const struct gcr_drive *drive, const struct gcr_moves *moved)
+{
+	bool is_so = true;
+
+	for (uint32_t i = 0; i < drive->pairs_count; i++)
+		is_so &= is_same(place_of(moved, drive->pairs[i].from), drive->pairs[i].to);
+	for (uint32_t i = 0; i < moved->count; i++)
+		is_so &= is_same(gcr_drive_destination(drive, moved->pairs[i].from),
+				 moved->pairs[i].to);
+	return is_so;
+}
+
+/* That of an earlier daemon, which went where that one wanted. */
+static int note_earlier(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_moves moved;
+
+	pthread_mutex_lock(&process->lock);
+	process->moved = process->moving;
+	process->may_have_moved = false;
+	pthread_mutex_unlock(&process->lock);
+	moved = moved_of(process);
+	return goes_there(drive, &moved) ? 0
+					 : gcr_error_set(error, EIO,
+							 "what an earlier daemon had begun has "
+							 "brought it to other GPUs meanwhile; thaw "
+							 "tries again");
+}
+
+int gcr_drive_note_places(struct gcr_drive *drive, bool is_ours, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_error record_error;
+	bool is_known, is_earlier;
+	int result = 0;
+
+	pthread_mutex_lock(&process->lock);
+	is_earlier = !is_ours && process->may_have_moved;
+	is_known = !is_earlier && !drive->asked_moves.count;
+	if (!is_known && !is_earlier)
+		take_destinations(drive, &process->moved);
+	process->may_have_moved &= is_earlier;
+	pthread_mutex_unlock(&process->lock);
+	if (is_earlier)
+		result = note_earlier(drive, error);
+	drive->asked_moves.count = 0;
+	if (!is_known && gcr_drive_write_record(drive, GCR_RECORD_THAWING, &record_error) < 0)
+		gcr_log(LOG_WARNING, process->pid, "%s", record_error.words);
+	return result;
+}
+
+void gcr_drive_recover_places(struct gcr_drive *drive, enum gcr_control_state control)
+{
+	struct gcr_process *process = drive->process;
+
+	/* Else it may yet be made: a helper of the earlier daemon has perhaps just begun. */
+	if (control == GCR_CONTROL_CHECKPOINTED)
+		return;
+	pthread_mutex_lock(&process->lock);
+	if (process->may_have_moved)
+		process->moved = process->moving;
+	process->may_have_moved = false;
+	pthread_mutex_unlock(&process->lock);
+}
+
+void gcr_drive_record_places(struct gcr_drive *drive)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_record *record = &drive->record;
+
+	record->moving.count = 0;
+	if (record->state == GCR_RECORD_THAWING)
+		take_destinations(drive, &record->moving);
+	pthread_mutex_lock(&process->lock);
+	record->moved = process->moved;
+	if (record->state == GCR_RECORD_FROZEN && process->may_have_moved)
+		record->moving = process->moving;
+	pthread_mutex_unlock(&process->lock);
+}

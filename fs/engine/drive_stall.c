@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A process that does not answer in the middle of its verb: it is stopped, or its library does not
+ * speak. The verb goes on waiting, since it can neither be undone nor ended without the process,
+ * but what others need of the GPUs does not wait with it: the admission, and the turn at the
+ * workers. VRAM that the verb has yet to take is kept for it (fs/engine/admission.h).
+ */
+#include "fs/engine/drive.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/engine/admission.h"
+#include "fs/process/gpus.h"
+#include "fs/base/log.h"
+#include "fs/store/store.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/procfs.h"
+
+/* Of one that is stopped nothing comes; a signal or a debugger may have stopped it for a moment. */
+#define STOPPED_USEC   (2 * GCR_USEC_PER_SEC)
+/* All waits of a verb together, and what the driver may take for each byte (1 GB/s). */
+#define PATIENCE_USEC  (10 * GCR_USEC_PER_SEC)
+#define BYTES_PER_USEC 1024
+/* In an exchange, for work on the GPU to end. */
+#define GATE_USEC      (60 * GCR_USEC_PER_SEC)
+/* As long after the deadline: an answer that is due then may be a little late. */
+#define LATE_USEC      (500 * GCR_USEC_PER_MSEC)
+/* Beyond what NVML counted; see drive_memory.c. */
+#define MARGIN_BYTES   (64ull << 20)
+
+void gcr_drive_begin_wait(struct gcr_drive *drive)
+{
+	drive->asked_usec = gcr_clock_usec();
+	drive->stopped_usec = 0;
+}
+
+void gcr_drive_end_wait(struct gcr_drive *drive)
+{
+	int64_t *waited_usec = drive->is_gating ? &drive->gated_usec : &drive->waited_usec;
+
+	if (drive->asked_usec)
+		*waited_usec += gcr_clock_usec() - drive->asked_usec;
+	drive->asked_usec = 0;
+}
+
+int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
+{
+	struct gcr_proc_status status;
+
+	/* A tracer's stop passes: CRIU holds what it restores so, until the thaw is accepted. */
+	if (gcr_proc_status(drive->process->pid, &status) < 0 || status.state != 'T')
+		return 0;
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "process %d is stopped by a signal, and could not take its memory "
+			     "back: continue it (kill -CONT %d), then thaw",
+			     (int)drive->process->pid, (int)drive->process->pid);
+}
+
+/* Has a signal stopped it, though a debugger, or we, have some of its threads? */
+static bool has_stopped_thread(pid_t pid)
+{
+	_cleanup_closedir_ DIR *directory = NULL;
+	struct gcr_proc_status status;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	directory = opendir(path);
+	for (struct dirent *entry; directory && (entry = readdir(directory));)
+		if (gcr_proc_status((pid_t)strtol(entry->d_name, NULL, 10), &status) == 0 &&
+		    status.state == 'T')
+			return true;
+	return false;
+}
+
+bool gcr_drive_sees_stop(struct gcr_drive *drive)
+{
+	pid_t pid = drive->process->pid;
+	struct gcr_proc_status status;
+
+	if (drive->is_halted)
+		return has_stopped_thread(pid);
+	return gcr_proc_status(pid, &status) == 0 && (status.state == 'T' || status.state == 't');
+}
+
+/* Seen stopped for long enough. */
+static bool is_stopped(struct gcr_drive *drive, int64_t now_usec)
+{
+	if (!gcr_drive_sees_stop(drive)) {
+		drive->stopped_usec = 0;
+		return false;
+	}
+	if (!drive->stopped_usec)
+		drive->stopped_usec = now_usec;
+	return now_usec >= drive->stopped_usec + STOPPED_USEC;
+}
+
+static bool is_late(struct gcr_drive *drive, int64_t now_usec)
+{
+	struct gcr_task *task = drive->task;
+	int64_t patience_usec = PATIENCE_USEC + (int64_t)(task->bytes / BYTES_PER_USEC);
+	int64_t waited_usec = drive->waited_usec;
+
+	if (drive->is_gating) {
+		patience_usec = GATE_USEC;
+		waited_usec = drive->gated_usec;
+	}
+	if (waited_usec + now_usec - drive->asked_usec > patience_usec)
+		return true;
+	return !task->recovery && now_usec > gcr_task_deadline_usec(task) + LATE_USEC;
+}
+
+void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
+		    const struct gcr_snapshot *snapshot, struct gcr_need *need)
+{
+	struct gcr_gpus *gpus = drive->daemon->gpus;
+
+	pthread_mutex_lock(&process->lock);
+	for (unsigned int i = 0; i < process->shares_count; i++) {
+		const uint8_t *uuid = process->shares[i].uuid;
+		int index;
+
+		if (process == drive->process)
+			uuid = gcr_drive_destination(drive, uuid);
+		index = gcr_gpus_index(gpus, uuid);
+		if (index >= 0)
+			need->bytes[index] += process->shares[i].bytes + MARGIN_BYTES;
+	}
+	pthread_mutex_unlock(&process->lock);
+	for (size_t i = 0; snapshot && i < gcr_snapshot_count(snapshot); i++) {
+		const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, i);
+		int index = gcr_gpus_index(gpus, extent->gpu);
+
+		if (index >= 0 && extent->kind == GCR_MEMORY_DEVICE)
+			need->bytes[index] += extent->bytes;
+	}
+	need->owner = drive->task->operation;
+	need->pid = process->pid;
+}
+
+/* What a Restore that is under way may yet take of the GPUs that we are alone on. */
+static void give_admission_up(struct gcr_drive *drive)
+{
+	if (!drive->admitted)
+		return;
+	/* A second Restore of the same verb: what it needs is noted already. */
+	if (!drive->need.is_noted) {
+		memset(drive->need.bytes, 0, sizeof(drive->need.bytes));
+		gcr_drive_need(drive, drive->process, NULL, &drive->need);
+	}
+	gcr_admission_give_up(drive->daemon->admission, drive->admitted, &drive->need);
+	drive->admitted = 0;
+}
+
+/*
+ * Workers that have ended to make room for a Restore may be started again by others if their
+ * contexts leave it what it needs.
+ */
+static void give_places_up(struct gcr_drive *drive)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	struct gcr_gpus *gpus = drive->daemon->gpus;
+	struct gcr_error unused;
+
+	if (!drive->ended_count)
+		return;
+	reply = calloc(1, sizeof(*reply));
+	if (!reply || gcr_gpus_ask(gpus, drive->vendor, &unused) < 0)
+		return;
+	gcr_gpus_snapshot(gpus, reply);
+	for (unsigned int i = 0; i < reply->gpus_count; i++)
+		if (drive->need.is_noted && drive->need.bytes[i] &&
+		    (!(reply->gpus[i].flags & GCR_GPU_MEMORY) || !drive->ended_bytes ||
+		     reply->gpus[i].free_bytes < drive->need.bytes[i] ||
+		     reply->gpus[i].free_bytes - drive->need.bytes[i] < drive->ended_bytes))
+			return;
+	gcr_drive_let_start(drive);
+}
+
+void gcr_drive_check_stall(struct gcr_drive *drive)
+{
+	int64_t now_usec = gcr_clock_usec();
+	bool stopped;
+
+	if (!drive->asked_usec)
+		return;
+	/* Nobody waits for a verb that holds nothing. */
+	if (!drive->admitted && !drive->has_workers && !drive->task->exchange) {
+		drive->asked_usec = now_usec;
+		return;
+	}
+	if (!drive->lets_others) {
+		stopped = is_stopped(drive, now_usec);
+		if (!stopped && !is_late(drive, now_usec))
+			return;
+		drive->lets_others = true;
+		gcr_log(LOG_WARNING, drive->process->pid,
+			"it %s in the phase `%s` of its %s: others use its GPUs until it goes on",
+			stopped ? "is stopped" : "does not answer",
+			atomic_load(&drive->task->phase),
+			gcr_verb_name(drive->task->command->verb));
+	}
+	give_admission_up(drive);
+	give_places_up(drive);
+	if (drive->let_others)
+		drive->let_others(drive);
+}
+
+int gcr_drive_check_needs(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
+			  uint64_t bytes, struct gcr_error *error)
+{
+	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+	uint64_t needed = 0;
+	int result;
+
+	if (index >= 0)
+		needed = gcr_admission_needed(drive->daemon->admission, (unsigned int)index,
+					      drive->task->operation);
+	if (!needed)
+		return 0;
+	reply = calloc(1, sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_drive_query(drive, reply, error);
+	if (result < 0)
+		return result;
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		const struct gcr_gpu_info *gpu = &reply->gpus[i];
+
+		if (!memcmp(gpu->uuid, uuid, GCR_UUID_BYTES) && gpu->flags & GCR_GPU_MEMORY &&
+		    gpu->free_bytes >= needed && gpu->free_bytes - needed >= bytes)
+			return 0;
+	}
+	return gcr_error_set(error, ENOMEM,
+			     "GPU %d has no room for %" PRIu64 " MiB beside the %" PRIu64
+			     " MiB that are kept for a process which stands still in the middle of "
+			     "its thaw; continue or end that one, then try again",
+			     index, bytes >> 20, needed >> 20);
+}

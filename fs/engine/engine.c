@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* Which engine a process gets. */
+#include "fs/engine/engine.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/engine/drive.h"
+#include "fs/process/link.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* A library looks for a daemon every two seconds (backend/preload/agent.c). */
+#define CONNECT_USEC	  (3 * GCR_USEC_PER_SEC)
+#define CONNECT_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
+
+static const struct gcr_engine *const engines[] = {&gcr_engine_driver, &gcr_engine_vmm,
+						   &gcr_engine_hip, &gcr_engine_none};
+
+bool gcr_engine_has_files(const char *name)
+{
+	return !strcmp(name, gcr_engine_vmm.name) || !strcmp(name, gcr_engine_hip.name);
+}
+
+/* What is left for a process without a library that can hand its memory over. */
+static const struct gcr_engine *fallback(const struct gcr_process *process)
+{
+	return process->vendor->backend->has_control ? &gcr_engine_driver : &gcr_engine_none;
+}
+
+/* The engine that needs its library. */
+static const struct gcr_engine *best(const struct gcr_process *process)
+{
+	return process->vendor->backend->has_control ? &gcr_engine_vmm : &gcr_engine_hip;
+}
+
+const struct gcr_engine *gcr_engine_of(struct gcr_process *process)
+{
+	char name[sizeof(process->engine)];
+
+	pthread_mutex_lock(&process->lock);
+	memcpy(name, process->engine, sizeof(name));
+	pthread_mutex_unlock(&process->lock);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(engines); i++)
+		if (!strcmp(engines[i]->name, name))
+			return engines[i];
+	return fallback(process);
+}
+
+/* For one that runs: by what its preload library says. */
+static const struct gcr_engine *choose(struct gcr_process *process, const char **ret_reason)
+{
+	struct gcr_link_facts facts;
+	bool is_registered;
+
+	if (gcr_link_facts(process, &facts) < 0) {
+		pthread_mutex_lock(&process->lock);
+		is_registered = process->claims[GCR_CLAIM_LIBRARY] > 0;
+		pthread_mutex_unlock(&process->lock);
+		*ret_reason = is_registered ? "its preload library is of another version"
+					    : "it runs without the preload library (gpucr-run)";
+		return fallback(process);
+	}
+	if (!gcr_vendor_has_library(process->vendor, facts.flags)) {
+		*ret_reason = "its preload library is that for another vendor's GPUs";
+		return fallback(process);
+	}
+	if (!(facts.flags & GCR_PAGE_VMM)) {
+		*ret_reason = "its memory is not made so that it can be handed over (--no-vmm)";
+		return fallback(process);
+	}
+	if (*facts.incomplete) {
+		*ret_reason = "the gate is incomplete: something in it calls the driver past it";
+		return fallback(process);
+	}
+	*ret_reason = "-";
+	return best(process);
+}
+
+const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason)
+{
+	enum gcr_state state = gcr_process_state(process);
+
+	if (state == GCR_STATE_RUNNING || state == GCR_STATE_FREEZING || state == GCR_STATE_DUMPING)
+		return choose(process, ret_reason);
+	*ret_reason = "it was frozen by it";
+	return gcr_engine_of(process);
+}
+
+int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	int64_t deadline_usec = gcr_clock_usec() + CONNECT_USEC;
+	const char *unused;
+
+	while (gcr_link_is_due(task->process) && !gcr_task_stopped(task) &&
+	       gcr_clock_usec() < deadline_usec)
+		usleep(CONNECT_LOOK_USEC);
+	/* Without it another engine, or none, would refuse a process that is as good as ever. */
+	if (gcr_task_stopped(task)) {
+		*ret_state = task->from;
+		return gcr_drive_stopped(error);
+	}
+	return gcr_engine_choose(task->process, &unused)->freeze(task, ret_state, error);
+}

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The `driver` engine: Lock, Checkpoint, Restore and Unlock through a control helper; the driver
+ * keeps the VRAM's contents in the process's own memory.
+ *
+ * The driver serves the calls for one target one after the other, inside the target: whoever asks
+ * for the state while a call runs gets it when that call has ended (measured). So a helper that
+ * dies in the middle costs nothing but a new helper: its answer to GetState says how the call
+ * ended. What must never happen is a Restore without enough VRAM: it cannot be repeated (measured).
+ *
+ * Points at which the process could be lost, each with a test that fires there: helper killed in
+ * Lock, Checkpoint, Restore, Unlock; driver error from each; VRAM taken before a Restore, also that
+ * of a roll-back; target killed in each; deadline in each; daemon killed in each.
+ */
+#include "fs/engine/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/engine/drive.h"
+#include "fs/process/link.h"
+#include "fs/base/log.h"
+#include "fs/process/obstacles.h"
+#include "fs/engine/park.h"
+#include "fs/process/unseen.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_source.h"
+
+/* Roll back to running from wherever the driver is. */
+static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
+			   struct gcr_error *error)
+{
+	int result = gcr_drive_to_running(drive, ret_state, error);
+
+	if (!result)
+		gcr_drive_remove_record(drive);
+	return result;
+}
+
+/* Roll back to frozen from wherever the driver is, likewise. */
+static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
+			  struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec = gcr_clock_usec();
+
+	gcr_drive_set_phase(drive, "rollback");
+	drive->rolling_back = true;
+	gcr_drive_leave(drive);
+	for (;;) {
+		struct gcr_result answer = {0};
+		int result = gcr_drive_ask_state(drive, &state, error);
+
+		*ret_state = GCR_STATE_FAILED;
+		if (!result && state == GCR_CONTROL_CHECKPOINTED) {
+			*ret_state = GCR_STATE_FROZEN;
+			if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error) < 0)
+				gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
+			return 0;
+		}
+		if (!result && state == GCR_CONTROL_RUNNING) {
+			/* Not after the record: without one no daemon knows that it is parked. */
+			gcr_unpark(drive->process);
+			gcr_drive_remove_record(drive);
+			*ret_state = GCR_STATE_RUNNING;
+			return 0;
+		}
+		if (!result)
+			result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+		if (!result && !answer.error)
+			continue;
+		if (answer.error)
+			result = gcr_error_set(error, EIO, "%s", answer.words);
+		if (gcr_drive_is_hopeless(drive, result, since_usec))
+			return gcr_drive_stuck(state, result, error);
+		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+	}
+}
+
+/*
+ * End a verb that failed with @result and words in @error: undo it, keep the first words, add the
+ * way back's if that failed too.
+ */
+static int undo(struct gcr_drive *drive, int result,
+		int (*back)(struct gcr_drive *, enum gcr_state *, struct gcr_error *),
+		enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_error back_error = {0};
+
+	if (back(drive, ret_state, &back_error) < 0) {
+		char first[GCR_ERROR_WORDS_MAX];
+
+		snprintf(first, sizeof(first), "%s", error->words);
+		gcr_error_set(error, -result, "%s%s%s", first, *first ? "; " : "",
+			      back_error.words);
+		gcr_log(LOG_ERR, drive->process->pid, "roll-back: %s", back_error.words);
+	}
+	return result;
+}
+
+static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
+{
+	struct gcr_error error;
+
+	/* The record of the intent is there and leads a next daemon to the same end. */
+	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &error) < 0)
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", error.words);
+	*ret_state = GCR_STATE_FROZEN;
+}
+
+/* What this engine cannot do at all. */
+static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
+{
+	const char *reason;
+
+	gcr_engine_choose(drive->process, &reason);
+	if (drive->task->command->data)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the driver alone cannot leave the context where it is: %s",
+				     reason);
+	return 0;
+}
+
+/*
+ * What its library says of it, also of one that is not connected: its page is memory that can be
+ * read whatever the program's threads do, those that the driver holds up among them. *ret_seen: it
+ * has one, and nothing goes past it.
+ */
+static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_link_facts facts = {0};
+	bool was_handed_over;
+	const char *reason;
+	int r;
+
+	r = gcr_link_facts(process, &facts);
+	if (r == -ENOTCONN)
+		r = gcr_link_facts_unconnected(process, &facts);
+	if (gcr_proc_is_silent(r))
+		return gcr_error_set(error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
+				     (int)process->pid);
+	if (r < 0 && r != -ENOTCONN)
+		return gcr_error_set(error, r == -ESRCH ? ESRCH : EOPNOTSUPP,
+				     "its preload library is not connected, and what it has done "
+				     "with its memory cannot be seen: %s",
+				     strerror(-r));
+	*ret_seen = r == 0 && !*facts.incomplete;
+	pthread_mutex_lock(&process->lock);
+	was_handed_over = process->was_handed_over || facts.flags & GCR_PAGE_IMPORTED;
+	pthread_mutex_unlock(&process->lock);
+	/* The driver would checkpoint shared handles and never be able to restore them (measured).
+	 */
+	if (was_handed_over) {
+		gcr_engine_choose(process, &reason);
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "its memory was handed over before, and now only the vmm "
+				     "engine can freeze it, but: %s",
+				     reason);
+	}
+	return gcr_obstacles_check(process, &facts, error);
+}
+
+/* Checks that can change until the driver has the process locked. */
+static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
+{
+	int result = check_facts(drive, ret_seen, error);
+
+	if (!result && !*ret_seen && !drive->task->command->unseen)
+		result = gcr_unseen_check(drive->process, error);
+	return result;
+}
+
+/*
+ * Once more with the process locked: until then it may have begun to share. A library counts a
+ * sharing before it asks the driver for it, so from here on there are no more that are not counted,
+ * and the program's threads, which may stand still in the driver, have to do nothing for that.
+ */
+static int check_locked(struct gcr_drive *drive, bool was_seen, struct gcr_error *error)
+{
+	bool is_seen = false;
+	int result = check_sharing(drive, &is_seen, error);
+
+	if (!result && was_seen && !is_seen && !drive->task->command->unseen)
+		result = gcr_error_set(error, EOPNOTSUPP,
+				       "what it shares can be seen no more: its preload library "
+				       "has gone, or something calls the driver past it");
+	return result;
+}
+
+/* VRAM that a thaw will need, on all GPUs. Lock: process. */
+static uint64_t need_of_locked(const struct gcr_process *process)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned int i = 0; i < process->shares_count; i++)
+		bytes += process->shares[i].bytes;
+	return bytes;
+}
+
+static uint64_t need_of(struct gcr_process *process)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&process->lock);
+	bytes = need_of_locked(process);
+	pthread_mutex_unlock(&process->lock);
+	return bytes;
+}
+
+static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_hello hello = {0};
+	bool is_seen = false;
+	int64_t since_usec;
+	int result;
+
+	*ret_state = GCR_STATE_RUNNING;
+	gcr_drive_set_phase(drive, "preflight");
+	result = check_engine(drive, error);
+	if (!result)
+		result = check_sharing(drive, &is_seen, error);
+	if (!result)
+		result = gcr_drive_need_helper(drive, error);
+	if (result < 0)
+		return result;
+	gcr_helpers_hello(drive->vendor->helpers, &hello);
+	result = gcr_drive_preflight(drive, hello.driver_version, error);
+	if (!result)
+		result = gcr_drive_take_stock(drive, error);
+	if (!result)
+		result = gcr_drive_check_host_room(drive, error);
+	if (!result)
+		result = gcr_drive_check_running(drive, ret_state, error);
+	if (result < 0)
+		return result == -EPIPE ? -EIO : result;
+	result = gcr_drive_new_generation(drive, error);
+	if (!result)
+		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+	if (result < 0)
+		return result;
+	since_usec = gcr_clock_usec();
+	result = gcr_drive_lock(drive, error);
+	if (!result && gcr_task_stopped(drive->task))
+		result = gcr_drive_stopped(error);
+	if (!result)
+		result = check_locked(drive, is_seen, error);
+	if (!result)
+		result = gcr_drive_checkpoint(drive, error);
+	drive->task->timing.control_usec = gcr_clock_usec() - since_usec;
+	if (!result)
+		result = gcr_drive_measure_freed(drive, error);
+	drive->task->timing.bytes = need_of(drive->process);
+	if (!result)
+		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+	if (result < 0)
+		return undo(drive, result, back_to_running, ret_state, error);
+	set_frozen(drive, ret_state);
+	return 0;
+}
+
+static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int64_t since_usec;
+	int result;
+
+	*ret_state = drive->task->from;
+	gcr_drive_set_phase(drive, "admission");
+	result = gcr_drive_check_stopped(drive, error);
+	if (!result)
+		result = gcr_drive_ask_state(drive, &state, error);
+	if (!result)
+		gcr_drive_recover_places(drive, state);
+	if (!result)
+		result = gcr_drive_make_pairs(drive, error);
+	if (!result)
+		result = gcr_drive_follow_context(drive, state, error);
+	if (result < 0)
+		return result == -EPIPE ? -EIO : result;
+	if (state == GCR_CONTROL_CHECKPOINTED) {
+		drive->task->timing.bytes = need_of(drive->process);
+		gcr_task_set_bytes(drive->task, drive->task->timing.bytes);
+		result = gcr_drive_admit(drive, error);
+		if (result < 0)
+			return result == -ECANCELED ? gcr_drive_stopped(error) : result;
+		if (gcr_task_stopped(drive->task))
+			return gcr_drive_stopped(error);
+		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
+		*ret_state = GCR_STATE_FROZEN;
+		since_usec = gcr_clock_usec();
+		if (!result)
+			result = gcr_drive_restore(drive, ret_state, error);
+		drive->task->timing.control_usec = gcr_clock_usec() - since_usec;
+		gcr_drive_leave(drive);
+		if (*ret_state == GCR_STATE_FAILED)
+			return result;
+	} else if (state != GCR_CONTROL_LOCKED && state != GCR_CONTROL_RUNNING) {
+		*ret_state = GCR_STATE_FAILED;
+		return gcr_error_set(error, EIO, "the driver says the process has failed");
+	}
+	if (!result)
+		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+	if (!result && state != GCR_CONTROL_RUNNING)
+		result = gcr_drive_unlock(drive, error);
+	if (result < 0)
+		return undo(drive, result, back_to_frozen, ret_state, error);
+	gcr_unpark(drive->process);
+	gcr_drive_remove_record(drive);
+	*ret_state = GCR_STATE_RUNNING;
+	return 0;
+}
+
+/*
+ * An earlier daemon died, perhaps in the middle of a verb. Nobody waits for the verb any more:
+ * what the driver has checkpointed is frozen, what is merely locked goes on.
+ */
+static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	int result;
+
+	gcr_drive_set_phase(drive, "recovery");
+	/* A verb's state must not stay: then no verb would apply, and thaw may yet help. */
+	*ret_state = drive->task->from == GCR_STATE_FROZEN ? GCR_STATE_FROZEN : GCR_STATE_FAILED;
+	result = gcr_drive_ask_state(drive, &state, error);
+	if (result < 0)
+		return result;
+	gcr_drive_recover_places(drive, state);
+	if (state == GCR_CONTROL_CHECKPOINTED) {
+		gcr_drive_assume_need(drive);
+		set_frozen(drive, ret_state);
+		return 0;
+	}
+	return back_to_running(drive, ret_state, error);
+}
+
+/* However the verb ended: a frozen process holds what it used, a running one nothing. */
+static void set_held(struct gcr_process *process, enum gcr_state state)
+{
+	pthread_mutex_lock(&process->lock);
+	if (state == GCR_STATE_RUNNING)
+		process->shares_count = 0;
+	process->held_bytes = need_of_locked(process);
+	pthread_mutex_unlock(&process->lock);
+}
+
+static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error,
+	       int (*verb)(struct gcr_drive *, enum gcr_state *, struct gcr_error *))
+{
+	_cleanup_free_ struct gcr_drive *drive = malloc(sizeof(*drive));
+	int result;
+
+	*ret_state = gcr_state_is_transition(task->from) ? GCR_STATE_FAILED : task->from;
+	if (!drive)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_drive_init(drive, task, gcr_engine_driver.name);
+	result = verb(drive, ret_state, error);
+	if (result < 0)
+		result = gcr_drive_explain_end(drive, result, error);
+	gcr_drive_let_go(drive, result, ret_state);
+	gcr_drive_finish(drive);
+	set_held(task->process, *ret_state);
+	return result;
+}
+
+static int driver_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	return run(task, ret_state, error, freeze);
+}
+
+static int driver_thaw(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	return run(task, ret_state, error, thaw);
+}
+
+static int driver_recover(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	return run(task, ret_state, error, recover);
+}
+
+const struct gcr_engine gcr_engine_driver = {
+	.name = "driver",
+	.freeze = driver_freeze,
+	.thaw = driver_thaw,
+	.recover = driver_recover,
+};

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The `vmm` and `hip` engines: the program's preload library hands its VRAM over to the workers of
+ * its GPUs, which copy it into the store at the speed of the link, while the driver checkpoints
+ * what is left; with `hip`, and with `freeze data`, that stays where it is.
+ *
+ * Where the bytes are, and who can bring them back, at every point of a freeze:
+ *   until HAND_OVER     in the program; its managed memory, from HOLD on, in files that it has
+ * descriptors of;
+ *   until COMMIT        in VRAM, which the program's own descriptors keep: it takes them back
+ * itself, also if the daemon and the workers are dead; from the record "frozen" on, which comes
+ * before COMMIT: in the store, complete. On thaw they stay in the store until the program has
+ * opened its gate.
+ *
+ * The agent in the program calls the driver, and so cannot be asked to while the driver has the
+ * process locked or checkpointed: the way back first brings the driver back.
+ *
+ * Points at which the process could be lost, each with a test that fires there: gate, table, store
+ * full, SAVE, HOLD, hand-over, worker, Lock, Checkpoint, copy, vote, record, COMMIT; CREATE,
+ * ballast, EXPORT, Restore, Unlock, RECEIVE, copy in, vote, SETTLE, GATE_OPEN: an error from each,
+ * the helper, the worker, the daemon or the program killed in each, and a deadline or a cancel in
+ * each.
+ */
+#include "fs/engine/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "fs/engine/exchange.h"
+#include "fs/base/log.h"
+#include "fs/engine/vmm.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* For a library that is there to be told that its program's driver has gone. */
+#define TELL_USEC (2 * GCR_USEC_PER_SEC)
+
+/* What the verb holds of the GPUs, while its process does not answer. */
+static void let_others(struct gcr_drive *drive)
+{
+	struct gcr_vmm *vmm = (struct gcr_vmm *)((char *)drive - offsetof(struct gcr_vmm, drive));
+
+	if (drive->task->exchange)
+		gcr_exchange_let_others(drive,
+					gcr_exchange_freezes(drive->task) ? vmm->snapshot : NULL);
+	gcr_vmm_set_workers_aside(vmm);
+	gcr_vmm_give_usage_up(vmm);
+}
+
+void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
+{
+	*vmm = (struct gcr_vmm){0};
+	gcr_drive_init(&vmm->drive, task, task->process->vendor->backend->engine);
+	vmm->drive.let_others = let_others;
+}
+
+/* Of a process that has ended nobody needs the bytes. */
+static void let_go_of_snapshot(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_snapshot *snapshot = TAKE_PTR(vmm->snapshot);
+	struct gcr_store *store = vmm->drive.daemon->store;
+
+	if (!snapshot)
+		return;
+	if (gcr_process_has_ended(process))
+		gcr_snapshot_discard(snapshot);
+	else
+		gcr_snapshot_unref(snapshot);
+	if (!gcr_process_has_ended(process))
+		return;
+	gcr_store_pool_drop(store, process->pid, process->start_ticks);
+	gcr_store_drop_kept(store, process->pid, process->start_ticks);
+	gcr_store_drop_left(store, process->pid, process->start_ticks);
+}
+
+void gcr_vmm_finish(struct gcr_vmm *vmm)
+{
+	gcr_vmm_close_sessions(vmm);
+	for (size_t i = 0; vmm->handles && i < vmm->device_count; i++)
+		if (vmm->handles[i] >= 0)
+			close(vmm->handles[i]);
+	free(vmm->handles);
+	gcr_digest_buffer_destroy(vmm->digests);
+	gcr_vmm_drop_transit(vmm);
+	gcr_link_put(TAKE_PTR(vmm->link));
+	let_go_of_snapshot(vmm);
+	free(vmm->own_extents);
+	gcr_drive_finish(&vmm->drive);
+}
+
+int gcr_vmm_outward(int result, struct gcr_error *error)
+{
+	if (result == -EMFILE)
+		error->number = EOPNOTSUPP;
+	else if (result == -EPIPE || result == -ENOTCONN || result == -EPROTO ||
+		 result == -ENOTRECOVERABLE || result == -E2BIG)
+		error->number = EIO;
+	else
+		return result;
+	return -error->number;
+}
+
+int64_t gcr_vmm_lap(int64_t *since_usec)
+{
+	int64_t now_usec = gcr_clock_usec();
+	int64_t duration_usec = now_usec - *since_usec;
+
+	*since_usec = now_usec;
+	return duration_usec;
+}
+
+/* ---- the way back ---- */
+
+void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
+		       struct gcr_error *error)
+{
+	char first[GCR_ERROR_WORDS_MAX];
+
+	snprintf(first, sizeof(first), "%s", error->words);
+	gcr_error_set(error, error->number ? error->number : back_error->number, "%s%s%s", first,
+		      *first ? "; " : "", back_error->words);
+	gcr_log(LOG_ERR, vmm->drive.process->pid, "roll-back: %s", back_error->words);
+}
+
+/* The program has its memory and goes on; the driver has it running. */
+static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_error unused;
+	int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
+
+	if (result < 0)
+		return result;
+	/* A HOLD that was not answered may yet have been done. */
+	if (vmm->phase == GCR_PRELOAD_GATED && vmm->count > vmm->device_count)
+		gcr_vmm_ask(vmm, GCR_MESSAGE_TAKE_BACK, &unused);
+	if (vmm->phase == GCR_PRELOAD_HANDED || vmm->phase == GCR_PRELOAD_HELD) {
+		/*
+		 * Most likely it has them still; it says itself if one is missing. Those that an
+		 * earlier daemon gave it are the only ones.
+		 */
+		if (!vmm->transit && vmm->snapshot && !gcr_transit_is_apart(vmm->snapshot))
+			gcr_vmm_make_transit(vmm, GCR_TRANSIT_OUT, &unused);
+		gcr_vmm_send_files(vmm, &unused);
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
+	}
+	/* Also if it is running: a gate that was closed in vain stays closed. */
+	if (!result)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
+	return result;
+}
+
+int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state *ret_state,
+			    struct gcr_error *error)
+{
+	int result = 0;
+
+	gcr_vmm_close_sessions(vmm);
+	gcr_drive_set_phase(&vmm->drive, "rollback");
+	vmm->drive.rolling_back = true;
+	if (by_driver)
+		result = gcr_drive_to_running(&vmm->drive, ret_state, error);
+	/* The library may never answer: others get their turn at the GPU. */
+	gcr_drive_leave(&vmm->drive);
+	if (vmm->transit)
+		gcr_transit_stop(vmm->transit);
+	if (!result)
+		result = memory_to_running(vmm, error);
+	if (result < 0) {
+		*ret_state = GCR_STATE_FAILED;
+		return result;
+	}
+	vmm->needs_transit = false;
+	*ret_state = GCR_STATE_RUNNING;
+	gcr_drive_remove_record(&vmm->drive);
+	if (vmm->snapshot)
+		gcr_snapshot_discard(TAKE_PTR(vmm->snapshot));
+	vmm->extents = NULL;
+	return 0;
+}
+
+void gcr_vmm_let_workers_go(struct gcr_vmm *vmm)
+{
+	struct gcr_drive *drive = &vmm->drive;
+
+	if (gcr_task_is_alone(drive->task) && !drive->need_unknown)
+		gcr_vmm_begin_close(vmm);
+	else
+		gcr_vmm_close_sessions(vmm);
+}
+
+/* ---- both ways ---- */
+
+void gcr_vmm_set_running(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_snapshot *snapshot;
+	bool may_keep;
+
+	gcr_drive_remove_record(&vmm->drive);
+	pthread_mutex_lock(&process->lock);
+	snapshot = TAKE_PTR(process->snapshot);
+	process->pinned_by = 0;
+	process->was_handed_over = true;
+
+	pthread_mutex_unlock(&process->lock);
+	/* The files of managed memory may not be what the papers say. */
+	may_keep = vmm->is_verified && vmm->device_count == vmm->count;
+	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));
+	vmm->extents = NULL;
+	if (snapshot && (!may_keep || gcr_store_keep(snapshot, &vmm->digests) < 0))
+		gcr_snapshot_discard(snapshot);
+	/* Whoever has noticed that has looked for what is kept before. */
+	if (may_keep && gcr_process_has_ended(process))
+		gcr_store_drop_kept(vmm->drive.daemon->store, process->pid, process->start_ticks);
+}
+
+void gcr_vmm_use_snapshot(struct gcr_vmm *vmm)
+{
+	vmm->count = gcr_snapshot_count(vmm->snapshot);
+	vmm->extents = vmm->count ? gcr_snapshot_extent(vmm->snapshot, 0) : NULL;
+	vmm->device_count = 0;
+	while (vmm->device_count < vmm->count &&
+	       vmm->extents[vmm->device_count].kind == GCR_MEMORY_DEVICE)
+		vmm->device_count++;
+	vmm->timing.bytes = gcr_snapshot_bytes(vmm->snapshot);
+}
+
+/* A program that is ending needs nothing of what it had handed over, and nothing holds it up. */
+static void let_program_go(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_snapshot *snapshot;
+	struct gcr_error unused;
+
+	gcr_vmm_close_sessions(vmm);
+	/* It may not know: then its threads wait at the gate, perhaps in its exit. */
+	if (!gcr_link_is_ending(process) && gcr_vmm_connect(vmm, TELL_USEC, &unused) == 0)
+		gcr_vmm_ask(vmm, GCR_MESSAGE_DRIVER_GONE, &unused);
+	pthread_mutex_lock(&process->lock);
+	snapshot = TAKE_PTR(process->snapshot);
+	process->pinned_by = 0;
+	pthread_mutex_unlock(&process->lock);
+	if (!snapshot)
+		snapshot = TAKE_PTR(vmm->snapshot);
+	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));
+	vmm->extents = NULL;
+	gcr_snapshot_discard(snapshot);
+}
+
+/* ---- the engine ---- */
+
+/* A frozen process holds its files and what the driver keeps; a running one nothing. */
+static void set_held(struct gcr_process *process, enum gcr_state state)
+{
+	pthread_mutex_lock(&process->lock);
+	if (state == GCR_STATE_RUNNING)
+		process->shares_count = 0;
+	process->held_bytes = process->snapshot ? gcr_snapshot_bytes(process->snapshot) : 0;
+	for (unsigned int i = 0; i < process->shares_count; i++)
+		process->held_bytes += process->shares[i].bytes;
+	pthread_mutex_unlock(&process->lock);
+}
+
+static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error,
+	       int (*verb)(struct gcr_vmm *, enum gcr_state *, struct gcr_error *))
+{
+	_cleanup_free_ struct gcr_vmm *vmm = malloc(sizeof(*vmm));
+	int result;
+
+	*ret_state = gcr_state_is_transition(task->from) ? GCR_STATE_FAILED : task->from;
+	if (!vmm)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_vmm_init(vmm, task);
+	result = verb(vmm, ret_state, error);
+	/* Whatever failed first as it went. */
+	if (result < 0)
+		result = gcr_drive_explain_end(&vmm->drive, result, error);
+	if (gcr_drive_let_go(&vmm->drive, result, ret_state))
+		let_program_go(vmm);
+	task->timing = vmm->timing;
+	gcr_vmm_finish(vmm);
+	set_held(task->process, *ret_state);
+	return result;
+}
+
+static int vmm_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	return run(task, ret_state, error, gcr_vmm_freeze);
+}
+
+static int vmm_thaw(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	return run(task, ret_state, error, gcr_vmm_thaw);
+}
+
+static int vmm_recover(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	return run(task, ret_state, error, gcr_vmm_recover);
+}
+
+const struct gcr_engine gcr_engine_hip = {
+	.name = "hip",
+	.freeze = vmm_freeze,
+	.thaw = vmm_thaw,
+	.recover = vmm_recover,
+};
+
+const struct gcr_engine gcr_engine_vmm = {
+	.name = "vmm",
+	.freeze = vmm_freeze,
+	.thaw = vmm_thaw,
+	.recover = vmm_recover,
+};

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/* One request over the link, whose page stays in our hands: by it the library is called back. */
+#include "fs/engine/park.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/process/link.h"
+#include "fs/base/log.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/page.h"
+#include "lib/proc_page.h"
+
+/* A library that has been without a daemon looks for one every two seconds. */
+#define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
+#define ANSWER_USEC  (5 * GCR_USEC_PER_SEC)
+
+static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error)
+{
+	const struct gcr_park request = {.limit_ms = limit_ms};
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result =
+		gcr_link_request(link, GCR_MESSAGE_PARK, &request, sizeof(request), NULL, 0, error);
+	if (result < 0)
+		return result;
+	do {
+		result = gcr_link_receive(link, ANSWER_USEC, message);
+		if (result == -EINTR)
+			return gcr_error_set(error, ESRCH, "it has ended");
+		if (result == -ETIMEDOUT)
+			return gcr_error_set(error, ETIMEDOUT,
+					     "its preload library does not answer");
+		if (result < 0)
+			return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+		gcr_message_close_fds(message);
+	} while (message->header.type != GCR_MESSAGE_RESULT);
+	return gcr_link_answer(message, NULL, error);
+}
+
+/*
+ * The library closes its end only after it has answered. Until then it is a socket that leads out
+ * of the tree, with which nobody dumps the process.
+ */
+static int wait_for_end(struct gcr_link *link, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int64_t until_usec = gcr_clock_usec() + ANSWER_USEC;
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	do {
+		result = gcr_link_receive(link, until_usec - gcr_clock_usec(), message);
+		if (!result)
+			gcr_message_close_fds(message);
+	} while (!result && gcr_clock_usec() < until_usec);
+	if (result == -EINTR)
+		return gcr_error_set(error, ESRCH, "it has ended");
+	if (!result || result == -ETIMEDOUT)
+		return gcr_error_set(error, ETIMEDOUT,
+				     "its preload library does not close its connection");
+	return 0;
+}
+
+static void keep_page(struct gcr_process *process, int page_fd)
+{
+	pthread_mutex_lock(&process->lock);
+	if (process->parked_page_fd >= 0)
+		close(process->parked_page_fd);
+	process->parked_page_fd = page_fd;
+	pthread_mutex_unlock(&process->lock);
+}
+
+int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *error)
+{
+	_cleanup_close_ int page_fd = -1;
+	struct gcr_link *link;
+	bool is_parked;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	is_parked = process->parked_page_fd >= 0 && !process->link;
+	pthread_mutex_unlock(&process->lock);
+	if (is_parked)
+		return 0;
+	result = gcr_link_take(process, CONNECT_USEC, &link, error);
+	if (result < 0)
+		return result;
+	page_fd = fcntl(gcr_link_page_fd(link), F_DUPFD_CLOEXEC, 0);
+	result = page_fd < 0 ? gcr_error_set(error, EMFILE, "too many files are open")
+			     : ask(link, limit_ms, error);
+	if (!result) {
+		/* Parked it is, also if this fails: it can be called back. */
+		keep_page(process, TAKE_FD(page_fd));
+		result = wait_for_end(link, error);
+	}
+	gcr_link_put(link);
+	return result;
+}
+
+void gcr_unpark_left(pid_t pid)
+{
+	int result = gcr_proc_unpark_pages(pid);
+
+	if (result < 0 && result != -ESRCH)
+		gcr_log(LOG_WARNING, pid, "if it is parked, it stays so for a while: %s",
+			strerror(-result));
+}
+
+void gcr_unpark(struct gcr_process *process)
+{
+	bool is_connected;
+	int page_fd;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	is_connected = process->link;
+	page_fd = process->parked_page_fd;
+	process->parked_page_fd = -1;
+	pthread_mutex_unlock(&process->lock);
+	if (page_fd < 0) {
+		if (!is_connected)
+			gcr_unpark_left(process->pid);
+		return;
+	}
+	/* Where it cannot be told, its own limit of time does the same. */
+	result = gcr_page_unpark(page_fd);
+	if (result < 0)
+		gcr_log(LOG_WARNING, process->pid, "stays parked for a while: %s",
+			strerror(-result));
+	close(page_fd);
+}

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: MIT */
+/* Files in transit, named by their extent's index, and the threads that copy them. */
+#include "fs/engine/transit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/engine/emptying.h"
+#include "fs/store/store_private.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+#include "lib/pack.h"
+#include "lib/proc_cgroup.h"
+
+#define THREADS_MAX  8
+/* A thread for each so many bytes, and what it takes at a time. */
+#define SHARE_BYTES  (64ull << 20)
+#define PIECE_BYTES  (32ull << 20)
+#define BUFFER_BYTES (1ull << 20) /* stays in a processor's cache */
+#define GRAIN_BYTES  (64u << 10)  /* of zeros that are worth a hole */
+#define NAME_BYTES   24
+#define LOOK_USEC    (50 * GCR_USEC_PER_MSEC)
+
+struct gcr_transit {
+	/* fixed for life */
+	struct gcr_snapshot *snapshot; /* a reference */
+	size_t first;
+	uid_t uid; /* the process's */
+	int fd;	   /* the directory; -1: the files are the store's own */
+	/*
+	 * Of the files from @first on, as long as it lives: while we have one open for writing no
+	 * library can take a lease on it, for which another open(2) would have to wait.
+	 */
+	int *fds;
+	size_t fds_count;
+
+	/* of the copy */
+	pthread_t threads[THREADS_MAX];
+	unsigned int threads_count;
+	unsigned int running_count; /* of these, that have not come to their end; lock */
+	pthread_cond_t ended;	    /* with lock */
+	enum gcr_transit_way way;
+	atomic_bool is_over; /* nothing more is to be copied: it has failed, or is given up */
+
+	pthread_mutex_t lock; /* guards what follows */
+	size_t next;	      /* the extent, and from where */
+	uint64_t offset;
+	struct gcr_error error;
+};
+
+static void file_name(size_t index, char ret_name[NAME_BYTES])
+{
+	snprintf(ret_name, NAME_BYTES, "%zu", index);
+}
+
+static int open_named(const struct gcr_transit *transit, size_t index, int flags)
+{
+	char name[NAME_BYTES];
+	int fd;
+
+	file_name(index, name);
+	fd = openat(transit->fd, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+static uint64_t bytes_of(const struct gcr_transit *transit, size_t index)
+{
+	return transit->snapshot->extents[index].bytes;
+}
+
+/* ---- making them ---- */
+
+/* What its files are rounded up to counts in the store as well. */
+static uint64_t size_of(const struct gcr_transit *transit)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = transit->first; i < transit->snapshot->count; i++)
+		bytes += gcr_store_cost(bytes_of(transit, i));
+	return bytes;
+}
+
+static uint64_t resident_bytes(const struct gcr_transit *transit)
+{
+	uint64_t bytes = 0;
+	struct stat stat;
+
+	for (size_t i = transit->first; i < transit->snapshot->count; i++)
+		if (!gcr_snapshot_stat(transit->snapshot, i, &stat))
+			bytes += (uint64_t)stat.st_blocks * 512;
+	return bytes;
+}
+
+static int check_room_of(pid_t pid, uint64_t needed, struct gcr_error *error)
+{
+	_cleanup_free_ char *what = NULL;
+	uint64_t room;
+
+	if (gcr_proc_memory_room(pid, &room, &what) < 0 || room >= needed)
+		return 0;
+	return gcr_error_set(error, ENOMEM,
+			     "to move its managed memory takes %" PRIu64
+			     " MiB of memory for a moment, but %s leaves %" PRIu64 " MiB",
+			     needed >> 20, what, room >> 20);
+}
+
+/* On the way out nobody has the memory yet: it is the program that fills it, and we the store. */
+static int check_memory(const struct gcr_transit *transit, enum gcr_transit_way way,
+			struct gcr_error *error)
+{
+	uint64_t bytes = size_of(transit);
+	int result;
+
+	if (way == GCR_TRANSIT_IN)
+		return check_room_of(getpid(), resident_bytes(transit), error);
+	result = check_room_of(transit->snapshot->pid, bytes, error);
+	return result ? result : check_room_of(getpid(), 2 * bytes, error);
+}
+
+static int make_files(struct gcr_transit *transit)
+{
+	transit->fds = calloc(transit->snapshot->count - transit->first, sizeof(*transit->fds));
+	if (!transit->fds)
+		return -ENOMEM;
+	for (size_t i = transit->first; i < transit->snapshot->count; i++) {
+		int fd = open_named(transit, i, O_RDWR | O_CREAT | O_EXCL);
+
+		if (fd < 0)
+			return fd;
+		transit->fds[transit->fds_count++] = fd;
+		if (ftruncate(fd, (off_t)bytes_of(transit, i)) < 0)
+			return -errno;
+	}
+	return 0;
+}
+
+int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, uid_t uid,
+		       enum gcr_transit_way way, struct gcr_transit **ret_transit,
+		       struct gcr_error *error)
+{
+	struct gcr_transit *transit = calloc(1, sizeof(*transit));
+	int result = 0;
+
+	if (!transit)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	transit->snapshot = gcr_snapshot_ref(snapshot);
+	transit->first = first;
+	transit->uid = uid;
+	transit->fd = -1;
+	atomic_init(&transit->is_over, false);
+	pthread_mutex_init(&transit->lock, NULL);
+	pthread_cond_init(&transit->ended, NULL);
+	if (gcr_transit_is_apart(snapshot) && first < snapshot->count) {
+		result = gcr_emptying_check(uid, error);
+		if (!result)
+			result = check_memory(transit, way, error);
+		if (!result) {
+			result = gcr_store_mount_apart(snapshot->store, size_of(transit),
+						       &transit->fd);
+			if (!result)
+				result = make_files(transit);
+			if (result < 0)
+				gcr_error_set(error, -result,
+					      "files for its managed memory cannot be made: %s",
+					      strerror(-result));
+		}
+	}
+	if (result < 0) {
+		gcr_transit_destroy(transit, false);
+		return result;
+	}
+	*ret_transit = transit;
+	return 0;
+}
+
+int gcr_transit_open(const struct gcr_transit *transit, size_t index)
+{
+	return transit->fd < 0 ? gcr_snapshot_open_file(transit->snapshot, index, true)
+			       : open_named(transit, index, O_RDWR);
+}
+
+/* ---- copying ---- */
+
+/* A piece of one extent's file. */
+struct piece {
+	size_t index;
+	uint64_t offset;
+	uint64_t end;
+};
+
+static bool next_piece(struct gcr_transit *transit, struct piece *ret_piece)
+{
+	uint64_t bytes;
+	GCR_LOCK_SCOPE(&transit->lock);
+
+	if (atomic_load(&transit->is_over) || transit->next == transit->snapshot->count)
+		return false;
+	bytes = bytes_of(transit, transit->next);
+	*ret_piece = (struct piece){.index = transit->next, .offset = transit->offset};
+	ret_piece->end = bytes - transit->offset > PIECE_BYTES ? transit->offset + PIECE_BYTES
+							       : bytes;
+	transit->offset = ret_piece->end;
+	if (transit->offset == bytes) {
+		transit->next++;
+		transit->offset = 0;
+	}
+	return true;
+}
+
+static int write_all(int fd, const char *buffer, size_t bytes, uint64_t offset)
+{
+	for (size_t at = 0; at < bytes;) {
+		ssize_t put = pwrite(fd, buffer + at, bytes - at, (off_t)(offset + at));
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put <= 0)
+			return put < 0 ? -errno : -EIO;
+		at += (size_t)put;
+	}
+	return 0;
+}
+
+/* Up to @end, as many (*ret_bytes) as come at once; -EIO: the file ends here. */
+static int read_some(int fd, char *buffer, uint64_t offset, uint64_t end, size_t *ret_bytes)
+{
+	size_t most = end - offset < BUFFER_BYTES ? end - offset : BUFFER_BYTES;
+	ssize_t got;
+
+	do
+		got = pread(fd, buffer, most, (off_t)offset);
+	while (got < 0 && errno == EINTR);
+	if (got <= 0)
+		return got < 0 ? -errno : -EIO;
+	*ret_bytes = (size_t)got;
+	return 0;
+}
+
+static int punch(int fd, uint64_t offset, uint64_t bytes)
+{
+	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+			 (off_t)bytes) < 0
+		       ? -errno
+		       : 0;
+}
+
+/* How many of the first @bytes, in grains, are all zero (*ret_zero) or all not. */
+static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
+{
+	size_t end = 0;
+
+	while (end < bytes) {
+		size_t grain = bytes - end < GRAIN_BYTES ? bytes - end : GRAIN_BYTES;
+		bool zero = gcr_pack_is_zero(buffer + end, grain);
+
+		if (end && zero != *ret_zero)
+			break;
+		*ret_zero = zero;
+		end += grain;
+	}
+	return end;
+}
+
+/*
+ * Out of a file that a library may have open for writing. Only read(2) asks for nothing that the
+ * library can hold for ever: lseek(2) and all that changes the file take its lock, which a write
+ * keeps while it reads the writer's memory. So zeros are found in the bytes, and are a hole in the
+ * store, whatever was there before.
+ */
+static int copy_out(int from_fd, int to_fd, const struct piece *piece, char *buffer)
+{
+	uint64_t offset = piece->offset;
+	int result = 0;
+
+	while (offset < piece->end && !result) {
+		size_t bytes = 0, run;
+
+		result = read_some(from_fd, buffer, offset, piece->end, &bytes);
+		for (size_t at = 0; at < bytes && !result; at += run) {
+			bool zero = false;
+
+			run = run_of(buffer + at, bytes - at, &zero);
+			result = zero ? punch(to_fd, offset + at, run)
+				      : write_all(to_fd, buffer + at, run, offset + at);
+		}
+		offset += bytes;
+	}
+	return result;
+}
+
+/* Out of the store's file into an empty one that no library has yet: holes stay as they are. */
+static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buffer)
+{
+	uint64_t offset = piece->offset;
+	int result = 0;
+
+	while (offset < piece->end && !result) {
+		off_t data = lseek(from_fd, (off_t)offset, SEEK_DATA);
+		off_t hole = data < 0 ? -1 : lseek(from_fd, data, SEEK_HOLE);
+		uint64_t end;
+
+		if (data < 0)
+			return errno == ENXIO ? 0 : -errno;
+		if (hole < 0)
+			return -errno;
+		end = (uint64_t)hole < piece->end ? (uint64_t)hole : piece->end;
+		for (offset = (uint64_t)data; offset < end && !result;) {
+			size_t bytes = 0;
+
+			result = read_some(from_fd, buffer, offset, end, &bytes);
+			if (!result)
+				result = write_all(to_fd, buffer, bytes, offset);
+			offset += bytes;
+		}
+	}
+	return result;
+}
+
+static int copy_one(struct gcr_transit *transit, const struct piece *piece, char *buffer)
+{
+	bool is_out = transit->way == GCR_TRANSIT_OUT;
+	_cleanup_close_ int inside_fd =
+		gcr_snapshot_open_file(transit->snapshot, piece->index, is_out);
+	int outside_fd = transit->fds[piece->index - transit->first];
+	struct stat stat;
+
+	if (inside_fd < 0)
+		return inside_fd;
+	if (is_out)
+		return copy_out(outside_fd, inside_fd, piece, buffer);
+	/* Past its end all would be a hole. */
+	if (fstat(inside_fd, &stat) < 0)
+		return -errno;
+	if ((uint64_t)stat.st_size < piece->end)
+		return -EIO;
+	return copy_in(inside_fd, outside_fd, piece, buffer);
+}
+
+static void note_failure(struct gcr_transit *transit, size_t index, int result)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	GCR_LOCK_SCOPE(&transit->lock);
+
+	gcr_extent_name(&transit->snapshot->extents[index], name);
+	if (!transit->error.number)
+		gcr_error_set(&transit->error, -result, "vram/%s cannot be copied %s the store: %s",
+			      name, transit->way == GCR_TRANSIT_OUT ? "to" : "from",
+			      result == -EIO ? "its file has been cut" : strerror(-result));
+	atomic_store(&transit->is_over, true);
+}
+
+static void *copy_all(void *data)
+{
+	struct gcr_transit *transit = data;
+	_cleanup_free_ char *buffer = malloc(BUFFER_BYTES);
+	struct piece piece;
+
+	while (next_piece(transit, &piece)) {
+		int result = buffer ? copy_one(transit, &piece, buffer) : -ENOMEM;
+
+		if (result < 0)
+			note_failure(transit, piece.index, result);
+	}
+	GCR_LOCK_SCOPE(&transit->lock);
+	transit->running_count--;
+	pthread_cond_broadcast(&transit->ended);
+	return NULL;
+}
+
+static int start_thread(struct gcr_transit *transit)
+{
+	GCR_LOCK_SCOPE(&transit->lock);
+	int result =
+		pthread_create(&transit->threads[transit->threads_count], NULL, copy_all, transit);
+
+	if (result)
+		return -result;
+	transit->threads_count++;
+	transit->running_count++;
+	return 0;
+}
+
+int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way)
+{
+	uint64_t shares;
+	unsigned int most;
+
+	if (transit->fd < 0)
+		return 0;
+	shares = size_of(transit) / SHARE_BYTES + 1;
+	most = transit->snapshot->store->threads_max;
+	if (most > THREADS_MAX)
+		most = THREADS_MAX;
+	if (most > shares)
+		most = (unsigned int)shares;
+	transit->way = way;
+	transit->next = transit->first;
+	transit->offset = 0;
+	transit->error = (struct gcr_error){0};
+	atomic_store(&transit->is_over, false);
+	while (transit->threads_count < most || !transit->threads_count) {
+		int result = start_thread(transit);
+
+		if (result < 0 && !transit->threads_count)
+			return result;
+		if (result < 0)
+			break;
+	}
+	return 0;
+}
+
+int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data), void *data,
+		    struct gcr_error *error)
+{
+	bool is_stopped = false;
+
+	pthread_mutex_lock(&transit->lock);
+	while (transit->running_count) {
+		int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
+		const struct timespec until = {
+			.tv_sec = (time_t)(until_usec / GCR_USEC_PER_SEC),
+			.tv_nsec = (long)(until_usec % GCR_USEC_PER_SEC) * 1000,
+		};
+
+		if (pthread_cond_clockwait(&transit->ended, &transit->lock, CLOCK_MONOTONIC,
+					   &until) != ETIMEDOUT ||
+		    is_stopped || !is_to_stop)
+			continue;
+		pthread_mutex_unlock(&transit->lock);
+		is_stopped = is_to_stop(data);
+		if (is_stopped)
+			atomic_store(&transit->is_over, true);
+		pthread_mutex_lock(&transit->lock);
+	}
+	pthread_mutex_unlock(&transit->lock);
+	while (transit->threads_count)
+		pthread_join(transit->threads[--transit->threads_count], NULL);
+	if (is_stopped && !transit->error.number)
+		return gcr_error_set(error, ECANCELED,
+				     "the copy of its managed memory was given up");
+	if (!transit->error.number)
+		return 0;
+	*error = transit->error;
+	return -transit->error.number;
+}
+
+/* ---- the end ---- */
+
+/* Nobody else has it open, nor on the way to him: a lease can be had. */
+static bool is_ours_alone(int fd)
+{
+	return fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+}
+
+/*
+ * With the last descriptor a file goes, and its memory. From one that the library keeps the memory
+ * that we have put into it is taken; what the library writes to it later is its own, as in a memfd.
+ */
+static void close_files(struct gcr_transit *transit, bool keeps)
+{
+	bool is_kept = false;
+
+	for (size_t i = 0; i < transit->fds_count; i++)
+		is_kept = !is_ours_alone(transit->fds[i]) || is_kept;
+	if (is_kept && !keeps)
+		gcr_emptying_begin(transit->fd, transit->uid);
+	for (size_t i = 0; i < transit->fds_count; i++)
+		close(transit->fds[i]);
+	free(transit->fds);
+	close(transit->fd);
+}
+
+void gcr_transit_stop(struct gcr_transit *transit)
+{
+	struct gcr_error unused;
+
+	atomic_store(&transit->is_over, true);
+	gcr_transit_end(transit, NULL, NULL, &unused);
+}
+
+bool gcr_transit_is_apart(const struct gcr_snapshot *snapshot)
+{
+	return snapshot->store->mountpoint;
+}
+
+void gcr_transit_destroy(struct gcr_transit *transit, bool keeps)
+{
+	if (!transit)
+		return;
+	gcr_transit_stop(transit);
+	if (transit->fd >= 0)
+		close_files(transit, keeps);
+	gcr_snapshot_unref(transit->snapshot);
+	pthread_cond_destroy(&transit->ended);
+	pthread_mutex_destroy(&transit->lock);
+	free(transit);
+}

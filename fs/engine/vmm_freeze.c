@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The freeze of the vmm engine: the gate, the hand-over, control state and bytes at the same time,
+ * the papers, and the commit. engine_vmm.c says where the bytes are at each point.
+ */
+#include "fs/engine/vmm.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/process/children.h"
+#include "fs/engine/exchange.h"
+#include "fs/process/gpus.h"
+#include "fs/helper/helper.h"
+#include "fs/base/log.h"
+#include "fs/process/obstacles.h"
+#include "fs/verb/reclaim.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* A running program's library answers at once. */
+#define CONNECT_USEC (2 * GCR_USEC_PER_SEC)
+
+#define CHILD_USEC	GCR_USEC_PER_SEC
+#define CHILD_POLL_MSEC 20
+
+/* What the library says of the program that forbids a freeze. */
+static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_link_facts facts;
+
+	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
+		return gcr_error_set(error, EIO, "its preload library is gone");
+	if (*facts.incomplete && !(facts.flags & GCR_PAGE_ENDING))
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "the gate is incomplete: something in it calls the driver "
+				     "past it (%s)",
+				     facts.incomplete);
+	return gcr_obstacles_check(vmm->drive.process, &facts, error);
+}
+
+/*
+ * A child that is being made has the descriptors until it has run what fork(3) runs in it first:
+ * it gets some time for that.
+ */
+static int check_children(struct gcr_drive *drive, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + CHILD_USEC;
+	int result;
+
+	while ((result = gcr_children_check(drive->process->pid,
+					    (const char *const *)drive->vendor->memory_links,
+					    drive->vendor->memory_device, error)) == -EOPNOTSUPP &&
+	       gcr_clock_usec() < until_usec && !gcr_task_stopped(drive->task))
+		gcr_drive_pause(drive, CHILD_POLL_MSEC);
+	if (!result)
+		*error = (struct gcr_error){0};
+	return result;
+}
+
+/*
+ * Room for what it has now, which others may have to give up first: it need not stand still for
+ * that. What it has when the gate is closed may be more.
+ */
+static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	uint64_t bytes = 0;
+	int result;
+
+	gcr_drive_set_phase(drive, "room");
+	result = gcr_vmm_list(vmm, error);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < vmm->count; i++)
+		bytes += vmm->extents[i].bytes;
+	gcr_task_set_bytes(drive->task, bytes);
+	result = gcr_reclaim(drive->task, gcr_snapshot_cost(vmm->extents, vmm->count), ret_waited,
+			     error);
+	free(TAKE_PTR(vmm->own_extents));
+	vmm->extents = NULL;
+	vmm->count = vmm->device_count = 0;
+	return result;
+}
+
+/* What may be otherwise a moment later. */
+static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int result = check_children(drive, error);
+
+	/* What the driver has of it in VRAM stays there with the data alone. */
+	if (!result && gcr_drive_takes_control(drive))
+		result = gcr_drive_take_stock(drive, error);
+	if (!result)
+		result = gcr_drive_check_running(drive, ret_state, error);
+	return result;
+}
+
+/* What can be found out while the program goes on, and what can be done. */
+static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_process *process = drive->process;
+	struct gcr_hello hello = {0};
+	struct gcr_share shares[GCR_GPUS_MAX];
+	bool has_waited = false;
+	unsigned int count;
+	int result;
+
+	gcr_drive_set_phase(drive, "preflight");
+	result = check_facts(vmm, error);
+	if (!result)
+		result = gcr_vmm_check_returned(vmm, error);
+	if (!result)
+		result = gcr_drive_need_helper(drive, error);
+	if (result < 0)
+		return result;
+	gcr_helpers_hello(drive->vendor->helpers, &hello);
+	result = gcr_drive_preflight(drive, hello.driver_version, error);
+	if (!result)
+		result = look(vmm, ret_state, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	count = process->shares_count;
+	memcpy(shares, process->shares, sizeof(shares));
+	pthread_mutex_unlock(&process->lock);
+	for (unsigned int i = 0; i < count; i++)
+		gcr_helpers_start_worker(drive->vendor->helpers, shares[i].uuid);
+	result = gcr_vmm_connect(vmm, CONNECT_USEC, error);
+	if (!result)
+		result = make_room(vmm, &has_waited, error);
+	/* It has gone on meanwhile. */
+	if (!result && has_waited)
+		result = look(vmm, ret_state, error);
+	return result;
+}
+
+/* Are the workers ready that will be needed? */
+static bool has_workers(struct gcr_vmm *vmm)
+{
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		const uint8_t *uuid = vmm->extents[i].gpu;
+
+		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
+		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid, false))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Parts of one GPU with one id cannot be told apart, and memory could come back on another part.
+ * (Where the driver checkpoints, it refuses them itself.)
+ */
+static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
+
+	if (vmm->drive.vendor->backend->has_control)
+		return 0;
+	reply = malloc(sizeof(*reply));
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(vmm->drive.daemon->gpus, reply);
+	for (size_t i = 0; i < vmm->count; i++)
+		if (vmm->extents[i].gpu_index < reply->gpus_count &&
+		    reply->gpus[vmm->extents[i].gpu_index].flags & GCR_GPU_MIG)
+			return gcr_error_set(
+				error, EOPNOTSUPP,
+				"it uses GPU %u, which is divided into parts that have "
+				"the same id",
+				vmm->extents[i].gpu_index);
+	return 0;
+}
+
+/* With the gate closed: what there is to move, and room for it. */
+static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_process *process = drive->process;
+	char generation[sizeof(process->generation)];
+	int result;
+
+	result = gcr_vmm_list(vmm, error);
+	if (!result)
+		result = check_facts(vmm, error);
+	if (!result)
+		result = check_parts(vmm, error);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		gcr_drive_deduct(drive, vmm->extents[i].gpu, vmm->extents[i].bytes);
+		vmm->timing.bytes += vmm->extents[i].bytes;
+	}
+	for (size_t i = vmm->device_count; i < vmm->count; i++)
+		vmm->timing.bytes += vmm->extents[i].bytes;
+	gcr_task_set_bytes(drive->task, vmm->timing.bytes + drive->bytes);
+	if (gcr_drive_takes_control(drive)) {
+		result = gcr_drive_check_host_room(drive, error);
+		if (result < 0)
+			return result;
+	}
+	result = gcr_drive_new_generation(drive, error);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&process->lock);
+	memcpy(generation, process->generation, sizeof(generation));
+	pthread_mutex_unlock(&process->lock);
+	gcr_drive_set_phase(drive, "store");
+	result = gcr_snapshot_create(drive->daemon->store, process->pid, process->start_ticks,
+				     generation, vmm->extents, vmm->count, &vmm->snapshot, error);
+	if (!result)
+		result = gcr_vmm_make_digests(vmm, error);
+	/*
+	 * Whoever writes a whole page saves the kernel its zeros; so pages are faulted in only as
+	 * long as nobody can write.
+	 */
+	if (!result && !has_workers(vmm))
+		gcr_snapshot_populate(vmm->snapshot);
+	return result;
+}
+
+/* There may be room for a worker only where the second one of an exchange is idle. */
+static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	uint32_t copies = gcr_drive_takes_control(&vmm->drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0;
+	int result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
+
+	if (result != -ENOMEM)
+		return result;
+	gcr_vmm_close_sessions(vmm);
+	if (!gcr_vmm_end_idle_workers(vmm))
+		return result;
+	*error = (struct gcr_error){0};
+	result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
+	/* Who waits for those that have ended gets others. */
+	gcr_drive_let_start(&vmm->drive);
+	return result;
+}
+
+/* From here on there is something to undo. */
+static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int64_t since_usec;
+	int result;
+
+	if (gcr_exchange_wait_turn(drive->task) < 0)
+		return gcr_drive_stopped(error);
+	since_usec = gcr_clock_usec();
+	gcr_drive_set_phase(drive, "gate");
+	result = gcr_vmm_close_gate(vmm, error);
+	vmm->timing.gate_usec = gcr_vmm_lap(&since_usec);
+	if (!result)
+		result = take_inventory(vmm, error);
+	if (!result)
+		result = gcr_vmm_make_transit(vmm, GCR_TRANSIT_OUT, error);
+	if (!result)
+		result = gcr_vmm_send_files(vmm, error);
+	gcr_vmm_assign(vmm);
+	gcr_drive_set_phase(drive, "worker");
+	if (!result)
+		result = open_sessions(vmm, error);
+	if (!result) {
+		gcr_exchange_begin_freeze(drive->task);
+		gcr_snapshot_stop_populating(vmm->snapshot);
+	}
+	if (!result)
+		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+	if (!result)
+		gcr_vmm_note_workers(vmm);
+	gcr_vmm_lap(&since_usec);
+	gcr_drive_set_phase(drive, "managed");
+	if (!result)
+		result = gcr_vmm_hold(vmm, error);
+	if (!result)
+		result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_OUT, error);
+	gcr_drive_set_phase(drive, "handover");
+	if (!result)
+		result = gcr_vmm_hand_over(vmm, error);
+	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
+	/*
+	 * Not before all is handed over, since mapping and unmapping wait for copies that are
+	 * queued. Only the answer is waited for below: all goes on meanwhile.
+	 */
+	if (!result)
+		result = gcr_vmm_begin_copy(vmm, error);
+	if (!result && gcr_drive_takes_control(drive)) {
+		result = gcr_drive_lock(drive, error);
+		if (!result)
+			result = gcr_vmm_check_handed(vmm, error);
+		if (!result && gcr_exchange_begin_letting_go(drive->task) < 0)
+			result = gcr_drive_stopped(error);
+		if (!result)
+			result = gcr_drive_checkpoint(drive, error);
+		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
+	}
+	if (!result)
+		gcr_drive_set_phase(drive, "copy");
+	if (!result)
+		result = gcr_vmm_end_copy(vmm, error);
+	gcr_vmm_let_workers_go(vmm);
+	if (!result)
+		result = gcr_vmm_end_transit(vmm, error);
+	if (!result)
+		result = gcr_vmm_seal(vmm, error);
+	if (!result && gcr_drive_takes_control(drive))
+		result = gcr_drive_measure_freed(drive, error);
+	if (!result && gcr_task_commit(drive->task) < 0)
+		result = gcr_drive_stopped(error);
+	return result;
+}
+
+/* What stays in VRAM is never a reason to fail. */
+static void note_kept(struct gcr_drive *drive)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_process *process = drive->process;
+	struct gcr_error unused;
+	uint64_t bytes = 0;
+
+	if (drive->vendor->backend->has_control || !reply ||
+	    gcr_drive_query(drive, reply, &unused) < 0)
+		return;
+	for (uint32_t i = 0; i < reply->processes_count; i++)
+		if (reply->processes[i].pid == process->pid)
+			bytes += reply->processes[i].bytes;
+	pthread_mutex_lock(&process->lock);
+	process->kept_vram_bytes = bytes;
+	pthread_mutex_unlock(&process->lock);
+}
+
+/*
+ * From the moment that the record says so the bytes are in the store. -EIO: the program needs them
+ * no more, it has its memory.
+ */
+static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_vmm_usage *usage;
+	struct gcr_error told;
+	int result;
+
+	/* What stays in VRAM need not find room there again. */
+	if (!gcr_drive_takes_control(&vmm->drive)) {
+		pthread_mutex_lock(&process->lock);
+		process->shares_count = 0;
+		pthread_mutex_unlock(&process->lock);
+	}
+	/* A next daemon that finds the old record learns from the program that all is out. */
+	if (gcr_drive_write_record(&vmm->drive, GCR_RECORD_FROZEN, &told) < 0)
+		gcr_log(LOG_WARNING, process->pid, "%s", told.words);
+	gcr_drive_set_phase(&vmm->drive, "commit");
+	usage = gcr_vmm_note_usage(vmm);
+	/* A library that does not answer now is told when it has reconnected. */
+	result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, &told);
+	vmm->needs_transit = vmm->needs_transit && result < 0;
+	if (usage)
+		gcr_vmm_end_workers(vmm);
+	if (result < 0 || gcr_vmm_has_its_memory(vmm))
+		gcr_vmm_forget_usage(vmm, usage);
+	else
+		gcr_vmm_check_usage(vmm, usage);
+	gcr_vmm_close_sessions(vmm);
+	if (result < 0)
+		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
+	else if (gcr_vmm_has_its_memory(vmm))
+		return gcr_vmm_took_it_back(error);
+	note_kept(&vmm->drive);
+	gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &told);
+	pthread_mutex_lock(&process->lock);
+	/* One that has ended leaves its bytes to us. */
+	if (process->state != GCR_STATE_GONE)
+		process->snapshot = TAKE_PTR(vmm->snapshot);
+	process->pinned_by = 0;
+	pthread_mutex_unlock(&process->lock);
+	return 0;
+}
+
+int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_error back_error = {0};
+	int result;
+
+	*ret_state = GCR_STATE_RUNNING;
+	result = prepare(vmm, ret_state, error);
+	if (result < 0)
+		return gcr_vmm_outward(result, error);
+	result = move_out(vmm, error);
+	/* It may have come to nothing before the room was promised. */
+	gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);
+	if (!result)
+		result = commit(vmm, error);
+	if (!result) {
+		*ret_state = GCR_STATE_FROZEN;
+		return 0;
+	}
+	gcr_exchange_fail(vmm->drive.task, error);
+	/* Before it was handed over nobody has locked it: its threads wait for nothing else. */
+	if (gcr_vmm_back_to_running(vmm, vmm->phase == GCR_PRELOAD_HANDED, ret_state, &back_error) <
+	    0)
+		gcr_vmm_add_words(vmm, &back_error, error);
+	return gcr_vmm_outward(result, error);
+}

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: MIT */
+/* What the vmm engine asks of a preload library, which may die, lie or not answer. */
+#include "fs/engine/vmm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/helper/halt.h"
+#include "fs/process/listed.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+
+#define SLICE_USEC	  (250 * GCR_USEC_PER_MSEC)
+/* One GATE_CLOSE waits this long at first, then longer, so that a cancel soon gets its turn. */
+#define GATE_FIRST_MSEC	  200
+#define GATE_MOST_MSEC	  2000
+/*
+ * The copy runs beside the driver's checkpoint, and from here on takes longer than that in any
+ * case: at 50 GB/s as long as a checkpoint with the stacks of the program's kernels, 0.4 s.
+ */
+#define SHRINK_MOST_BYTES (20ull << 30)
+
+#define NO_PTRACE                                                                            \
+	"it uses managed memory, so its threads have to be stopped for a moment, which the " \
+	"daemon may not do: that takes CAP_SYS_PTRACE"
+/*
+ * With its threads stopped, the library is not held up by them, as far as can be told. If it does
+ * not answer all the same, they are let go, and it knows or does not mind.
+ */
+#define HALT_USEC	    (20 * GCR_USEC_PER_SEC)
+/* The same without us; then somebody would have to find out what it is that hangs. */
+#define ORPHAN_USEC	    (60 * GCR_USEC_PER_SEC)
+#define HALT_BYTES_PER_USEC 256
+#define HALT_SLICE_USEC	    (20 * GCR_USEC_PER_MSEC)
+/* How often it is looked whether the program is stopped as a whole. */
+#define HALT_LOOK_USEC	    (100 * GCR_USEC_PER_MSEC)
+/* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
+#define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
+#define PREPARE_TRIES	    20
+
+/*
+ * While a program is waited for that may never answer, or come: its writer has an answer at the
+ * deadline, and others get the GPUs and the workers (fs/engine/drive_stall.c).
+ */
+static void keep_no_one(struct gcr_vmm *vmm)
+{
+	vmm->drive.is_halted = vmm->halt;
+	gcr_drive_check_stall(&vmm->drive);
+	gcr_drive_check_answer(&vmm->drive);
+}
+
+int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	struct gcr_link_facts facts;
+	int result;
+
+	if (vmm->link)
+		return 0;
+	gcr_drive_begin_wait(&vmm->drive);
+	for (;;) {
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		result = gcr_link_take(vmm->drive.process,
+				       left_usec < SLICE_USEC ? left_usec : SLICE_USEC, &vmm->link,
+				       error);
+		if ((result != -EBUSY && result != -ENOTCONN) || gcr_clock_usec() >= until_usec)
+			break;
+		keep_no_one(vmm);
+	}
+	gcr_drive_end_wait(&vmm->drive);
+	if (result < 0)
+		return result;
+	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
+		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	vmm->phase = facts.phase;
+	return 0;
+}
+
+static void disconnect(struct gcr_vmm *vmm)
+{
+	gcr_link_put(TAKE_PTR(vmm->link));
+}
+
+/*
+ * The time does not count in which all of the program is stopped by a signal: nothing of it is kept
+ * waiting by us then, and as it goes on its threads must not see what is half done.
+ */
+static void extend_halt(struct gcr_vmm *vmm)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (now_usec < vmm->halt_looked_usec + HALT_LOOK_USEC)
+		return;
+	if (gcr_drive_sees_stop(&vmm->drive))
+		vmm->halt_ends_usec += now_usec - vmm->halt_looked_usec;
+	vmm->halt_looked_usec = now_usec;
+}
+
+/* What else matters while an answer is waited for: 0 goes on. */
+static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	keep_no_one(vmm);
+	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
+	if (vmm->halt) {
+		extend_halt(vmm);
+		if (gcr_clock_usec() >= vmm->halt_ends_usec)
+			gcr_halt_end(TAKE_PTR(vmm->halt));
+		return 0;
+	}
+	if (vmm->is_receiving && gcr_task_stopped(vmm->drive.task))
+		gcr_vmm_close_sessions(vmm);
+	if (gcr_drive_must_leave(&vmm->drive))
+		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
+	return 0;
+}
+
+/*
+ * A message: 1; 0 goes on waiting. @looked_usec is when we last looked around: a library that sends
+ * one message after the other does not keep us from it.
+ */
+static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *looked_usec,
+		    struct gcr_error *error)
+{
+	int64_t slice_usec = vmm->halt ? HALT_SLICE_USEC : SLICE_USEC;
+	int result = gcr_link_receive(vmm->link, slice_usec, message);
+
+	if (!result && gcr_clock_usec() - *looked_usec < slice_usec)
+		return 1;
+	if (!result || result == -ETIMEDOUT) {
+		int looked = look_around(vmm, error);
+
+		*looked_usec = gcr_clock_usec();
+		if (looked < 0 && !result)
+			gcr_message_close_fds(message);
+		return looked < 0 ? looked : !result;
+	}
+	if (result == -EINTR)
+		return gcr_error_set(error, ESRCH, "process %d has ended",
+				     (int)vmm->drive.process->pid);
+	disconnect(vmm);
+	return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+}
+
+/* Read an answer; 0 if it says that the request was done. */
+static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
+		       struct gcr_error *error)
+{
+	uint32_t state;
+	int result = gcr_link_answer(message, &state, error);
+
+	if (state >= GCR_PRELOAD_RUNNING && state <= GCR_PRELOAD_LAST)
+		vmm->phase = (enum gcr_preload_phase)state;
+	return result;
+}
+
+/*
+ * Send a request and wait for its answer, which is left in @message (its descriptors are the
+ * caller's). HANDLES on the way go to the workers; the first of them that fails does not end the
+ * conversation.
+ */
+static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+			     const int *fds, size_t fds_count, struct gcr_message *message,
+			     struct gcr_error *error)
+{
+	struct gcr_error import_error = {0};
+	int64_t looked_usec = gcr_clock_usec();
+	int import_result = 0;
+	int result;
+
+	message->fds_count = 0;
+	if (!vmm->link)
+		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	result = gcr_link_request(vmm->link, type, payload, bytes, fds, fds_count, error);
+	if (result == -EPIPE) {
+		disconnect(vmm);
+		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	}
+	if (result < 0)
+		return result;
+	for (;;) {
+		struct gcr_range range;
+
+		result = wait_one(vmm, message, &looked_usec, error);
+		if (result < 0)
+			return result;
+		if (!result)
+			continue;
+		if (message->header.type == GCR_MESSAGE_RESULT)
+			break;
+		gcr_message_payload(message, &range, sizeof(range));
+		if (message->header.type == GCR_MESSAGE_HANDLES &&
+		    range.count == message->fds_count) {
+			if (!import_result)
+				import_result = gcr_vmm_import(vmm, range.first, range.count,
+							       message->fds, &import_error);
+		} else if (!import_result) {
+			import_result = gcr_error_set(&import_error, EPROTO,
+						      "its preload library does not speak our "
+						      "protocol");
+		}
+		gcr_message_close_fds(message);
+	}
+	result = take_answer(vmm, message, error);
+	/* The workers may have been let go of, because of that. */
+	if (!result && import_result < 0 && gcr_task_stopped(vmm->drive.task))
+		return gcr_drive_stopped(error);
+	if (!result && import_result < 0) {
+		*error = import_error;
+		result = import_result;
+	}
+	return result;
+}
+
+static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+		    const int *fds, size_t fds_count, struct gcr_message *message,
+		    struct gcr_error *error)
+{
+	int result;
+
+	gcr_drive_begin_wait(&vmm->drive);
+	result = exchange_messages(vmm, type, payload, bytes, fds, fds_count, message, error);
+	gcr_drive_end_wait(&vmm->drive);
+	return result;
+}
+
+static int ask_with(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+		    const int *fds, size_t fds_count, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = converse(vmm, type, payload, bytes, fds, fds_count, message, error);
+	gcr_message_close_fds(message);
+	return result;
+}
+
+int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
+{
+	return ask_with(vmm, type, NULL, 0, NULL, 0, error);
+}
+
+bool gcr_vmm_has_its_memory(const struct gcr_vmm *vmm)
+{
+	return vmm->phase == GCR_PRELOAD_RUNNING || vmm->phase == GCR_PRELOAD_GATED;
+}
+
+/*
+ * Is the library where the request leads, or past it, by itself or with no answer to us? So it has
+ * said; what its page shows while a connection ends may be over in a moment.
+ */
+static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
+{
+	if (!vmm->link)
+		return false;
+	switch (type) {
+	case GCR_MESSAGE_TAKE_BACK:
+		return gcr_vmm_has_its_memory(vmm);
+	case GCR_MESSAGE_COMMIT:
+	case GCR_MESSAGE_LET_GO:
+		return gcr_vmm_has_its_memory(vmm) || vmm->phase == GCR_PRELOAD_OUT;
+	default: /* GATE_OPEN: one that was closed in vain is closed while it runs */
+		return false;
+	}
+}
+
+int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+
+	while (!is_past(vmm, type)) {
+		int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
+
+		if (!result && type == GCR_MESSAGE_TAKE_BACK)
+			result = gcr_vmm_bring_in(vmm, type, error);
+		else if (!result)
+			result = gcr_vmm_ask(vmm, type, error);
+		if (!result)
+			return 0;
+		if (gcr_drive_is_hopeless(&vmm->drive, result, since_usec))
+			return result;
+		/* Nothing in the program can forbid that its gate opens. */
+		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
+			return result;
+		gcr_drive_begin_wait(&vmm->drive);
+		keep_no_one(vmm);
+		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
+		gcr_drive_end_wait(&vmm->drive);
+	}
+	return 0;
+}
+
+int gcr_vmm_took_it_back(struct gcr_error *error)
+{
+	return gcr_error_set(error, EIO,
+			     "its preload library was without a daemon for too long and has taken "
+			     "its memory back");
+}
+
+int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_link_facts facts;
+
+	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
+		return gcr_error_set(error, EIO, "its preload library is gone");
+	return facts.phase == GCR_PRELOAD_HANDED ? 0 : gcr_vmm_took_it_back(error);
+}
+
+static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_gate_request request = {.timeout_ms = GATE_FIRST_MSEC};
+	struct gcr_drive *drive = &vmm->drive;
+
+	for (;;) {
+		int64_t left_msec;
+		int result;
+
+		if (gcr_task_stopped(drive->task))
+			return gcr_drive_stopped(error);
+		left_msec = (gcr_task_deadline_usec(drive->task) - gcr_clock_usec()) /
+			    GCR_USEC_PER_MSEC;
+		if (left_msec < request.timeout_ms)
+			request.timeout_ms = left_msec > 10 ? (uint32_t)left_msec : 10;
+		result = ask_with(vmm, GCR_MESSAGE_GATE_CLOSE, &request, sizeof(request), NULL, 0,
+				  error);
+		if (result != -ETIMEDOUT)
+			return result;
+		if (gcr_task_stopped(drive->task) == ETIMEDOUT) {
+			gcr_error_prefix(error, "it did not come to rest in time (timeout=SEC "
+						"allows more)");
+			return -ETIMEDOUT;
+		}
+		if (request.timeout_ms < GATE_MOST_MSEC)
+			request.timeout_ms *= 2;
+	}
+}
+
+int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result;
+
+	vmm->drive.is_gating = true;
+	result = close_gate(vmm, error);
+	vmm->drive.is_gating = false;
+	return result;
+}
+
+int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	struct stat status;
+	size_t count = 0;
+	int result;
+
+	if (!message)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = converse(vmm, GCR_MESSAGE_LIST, NULL, 0, NULL, 0, message, error);
+	if (!result &&
+	    (message->fds_count != 1 || fstat(message->fds[0], &status) < 0 || status.st_size < 0 ||
+	     (uint64_t)status.st_size > GCR_EXTENTS_MAX * sizeof(struct gcr_extent)))
+		result = gcr_error_set(error, EPROTO, "its table of allocations cannot be read");
+	if (!result) {
+		count = (size_t)status.st_size / sizeof(struct gcr_extent);
+		result = gcr_extents_read(message->fds[0], count, &vmm->own_extents, error);
+	}
+	gcr_message_close_fds(message);
+	if (result < 0)
+		return result;
+	result = gcr_listed_check(vmm->drive.daemon, vmm->own_extents, count, error);
+	if (result < 0)
+		return result;
+	vmm->count = count;
+	vmm->extents = vmm->own_extents;
+	vmm->device_count = 0;
+	while (vmm->device_count < count &&
+	       vmm->extents[vmm->device_count].kind == GCR_MEMORY_DEVICE)
+		vmm->device_count++;
+	return 0;
+}
+
+int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (size_t first = vmm->device_count; vmm->transit && first < vmm->count && !result;
+	     first += GCR_MESSAGE_FDS_MAX) {
+		struct gcr_range range = {.first = (uint32_t)first};
+		int fds[GCR_MESSAGE_FDS_MAX];
+
+		while (range.count < GCR_MESSAGE_FDS_MAX &&
+		       range.first + range.count < vmm->count && !result) {
+			int fd = gcr_transit_open(vmm->transit, range.first + range.count);
+
+			if (fd < 0)
+				result = gcr_error_set(error, -fd,
+						       "a file for its managed memory cannot be "
+						       "opened: %s",
+						       strerror(-fd));
+			else
+				fds[range.count++] = fd;
+		}
+		if (!result)
+			result = ask_with(vmm, GCR_MESSAGE_FILES, &range, sizeof(range), fds,
+					  range.count, error);
+		for (uint32_t i = 0; i < range.count; i++)
+			close(fds[i]);
+	}
+	return result;
+}
+
+/* Is it worth while to shrink what the driver checkpoints? Each GPU has a copy of its own. */
+static bool shrinking_pays(const struct gcr_vmm *vmm)
+{
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		const struct gcr_vmm_worker *worker = &vmm->workers[i];
+		uint64_t bytes = 0;
+
+		/* Of what came with its bytes, little will have changed. */
+		for (uint32_t j = 0; j < worker->count; j++)
+			if (!gcr_snapshot_is_known(vmm->snapshot, worker->first + j))
+				bytes += vmm->extents[worker->first + j].bytes;
+		if (bytes >= SHRINK_MOST_BYTES)
+			return false;
+	}
+	return gcr_drive_takes_control(&vmm->drive);
+}
+
+/* By how much longer its threads may be stopped, for the managed memory that it has. */
+static int64_t halt_usec(const struct gcr_vmm *vmm)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = vmm->device_count; i < vmm->count; i++)
+		bytes += vmm->extents[i].bytes;
+	return (int64_t)(bytes / HALT_BYTES_PER_USEC);
+}
+
+/* When its threads are let go at the latest. */
+static int64_t halt_end(const struct gcr_vmm *vmm)
+{
+	return gcr_clock_usec() + HALT_USEC + halt_usec(vmm);
+}
+
+static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = gcr_halt_begin(vmm->drive.vendor->helpers, vmm->drive.process->pid,
+				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
+				    &vmm->halt, error);
+
+	vmm->halt_looked_usec = gcr_clock_usec();
+	return result == -EPERM ? gcr_error_set(error, EOPNOTSUPP, NO_PTRACE) : result;
+}
+
+int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	int result;
+
+	if (vmm->count == vmm->device_count)
+		return 0;
+	result = gcr_vmm_ask(vmm, GCR_MESSAGE_SAVE, error);
+	if (result < 0)
+		return result;
+	result = begin_halt(vmm, error);
+	if (result < 0)
+		return result;
+	vmm->halt_ends_usec = halt_end(vmm);
+	result = gcr_vmm_ask(vmm, GCR_MESSAGE_HOLD, error);
+	gcr_halt_end(TAKE_PTR(vmm->halt));
+	/* Threads that were killed meanwhile have only now gone. */
+	if (result < 0 && gcr_process_has_ended(process))
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	return result;
+}
+
+/*
+ * The threads stopped, and none with a lock that the library and the driver need: it has just been
+ * able to take these. -EBUSY: no such moment is found.
+ */
+static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	for (int try = 0; try < PREPARE_TRIES; try++) {
+		int result = gcr_vmm_ask(vmm, GCR_MESSAGE_PREPARE, error);
+
+		if (result < 0)
+			return result;
+		result = begin_halt(vmm, error);
+		if (result == -EBUSY)
+			continue;
+		if (result < 0)
+			return result;
+		vmm->halt_ends_usec = gcr_clock_usec() + PREPARE_USEC;
+		result = gcr_vmm_ask(vmm, GCR_MESSAGE_PREPARE, error);
+		if (result < 0 || vmm->halt)
+			return result;
+	}
+	return gcr_error_set(error, EBUSY,
+			     "its threads could not be stopped while its managed memory comes "
+			     "back; try again");
+}
+
+/* Also if its files, and what we knew from them, are lost. */
+static bool has_managed(const struct gcr_vmm *vmm)
+{
+	struct gcr_link_facts facts;
+
+	return vmm->count > vmm->device_count ||
+	       (gcr_link_facts(vmm->drive.process, &facts) == 0 && facts.managed_bytes > 0);
+}
+
+int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (has_managed(vmm))
+		result = stop_harmlessly(vmm, error);
+	vmm->halt_ends_usec = halt_end(vmm);
+	if (!result)
+		result = gcr_vmm_ask(vmm, type, error);
+	gcr_halt_end(TAKE_PTR(vmm->halt));
+	return result;
+}
+
+int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_hand_over request = {0};
+	int result;
+
+	if (shrinking_pays(vmm))
+		request.flags |= GCR_HAND_OVER_SHRINK;
+	pthread_mutex_lock(&process->lock);
+	snprintf(request.generation, sizeof(request.generation), "%s", process->generation);
+	pthread_mutex_unlock(&process->lock);
+	result = ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
+	/* The workers have been let go of then. */
+	if (!result && gcr_task_stopped(vmm->drive.task))
+		return gcr_drive_stopped(error);
+	return result;
+}
+
+int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_range range = {0};
+	int result = 0;
+
+	vmm->is_receiving = true;
+	while (range.first < vmm->device_count && !result) {
+		size_t left = vmm->device_count - range.first;
+
+		/* Answered or not, some of it may be there from now on. */
+		vmm->phase = GCR_PRELOAD_INCOMING;
+
+		range.count = left < GCR_MESSAGE_FDS_MAX ? (uint32_t)left : GCR_MESSAGE_FDS_MAX;
+		result = ask_with(vmm, GCR_MESSAGE_RECEIVE, &range, sizeof(range),
+				  &vmm->handles[range.first], range.count, error);
+		for (uint32_t i = 0; i < range.count; i++) {
+			close(vmm->handles[range.first + i]);
+			vmm->handles[range.first + i] = -1;
+		}
+		range.first += range.count;
+		if (!result && gcr_task_stopped(vmm->drive.task))
+			result = gcr_drive_stopped(error);
+	}
+	vmm->is_receiving = false;
+	return result;
+}

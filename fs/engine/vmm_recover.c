@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Recovery of the vmm engine: an earlier daemon died, or a way back did not succeed. The program's
+ * library and the store together tell where its memory is.
+ */
+#include "fs/engine/vmm.h"
+
+#include <errno.h>
+
+#include "fs/base/log.h"
+
+int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	enum gcr_state state;
+	int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
+
+	if (result != -ENOTCONN || *control != GCR_CONTROL_CHECKPOINTED)
+		return result;
+	if (gcr_drive_to_running(drive, &state, error) < 0)
+		return -EIO;
+	gcr_drive_let_start(drive);
+	gcr_drive_leave(drive);
+	drive->rolling_back = false;
+	*control = GCR_CONTROL_RUNNING;
+	return gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
+}
+
+/* The store's side: what the earlier daemon had written, if it is whole. */
+static void find_snapshot(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_error error = {0};
+
+	if (gcr_snapshot_open(vmm->drive.daemon->store, process->pid, process->start_ticks,
+			      process->generation, &vmm->snapshot, &error) < 0)
+		gcr_log(LOG_WARNING, process->pid, "%s", error.words);
+	else
+		gcr_vmm_use_snapshot(vmm);
+}
+
+static void publish(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->drive.process;
+	struct gcr_error unused;
+
+	/* What is wrong with its files the thaw says. */
+	if (vmm->snapshot)
+		gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &unused);
+	pthread_mutex_lock(&process->lock);
+	if (!process->snapshot && vmm->snapshot && process->state != GCR_STATE_GONE)
+		process->snapshot = gcr_snapshot_ref(vmm->snapshot);
+	pthread_mutex_unlock(&process->lock);
+}
+
+int gcr_vmm_recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
+			       struct gcr_error *error)
+{
+	int result = gcr_vmm_back_to_running(vmm, true, ret_state, error);
+
+	if (!result)
+		gcr_vmm_set_running(vmm);
+	return result;
+}
+
+int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	enum gcr_state from = drive->task->from;
+	enum gcr_control_state control = GCR_CONTROL_UNKNOWN;
+	/* A freeze whose files may not be complete. */
+	bool is_freezing = from == GCR_STATE_FREEZING || from == GCR_STATE_FAILED;
+	int result;
+
+	gcr_drive_set_phase(drive, "recovery");
+	*ret_state = from == GCR_STATE_FROZEN ? GCR_STATE_FROZEN : GCR_STATE_FAILED;
+	find_snapshot(vmm);
+	if (!is_freezing)
+		publish(vmm);
+	result = gcr_drive_ask_state(drive, &control, error);
+	if (!result)
+		gcr_drive_recover_places(drive, control);
+	/* Locked: nobody but us did that, and the agent cannot work so. */
+	if (!result && control == GCR_CONTROL_LOCKED) {
+		result = gcr_drive_unlock(drive, error);
+		control = GCR_CONTROL_RUNNING;
+	}
+	if (!result)
+		result = gcr_vmm_reach(vmm, &control, error);
+	if (result < 0)
+		return gcr_vmm_outward(result, error);
+	if (vmm->phase == GCR_PRELOAD_INCOMING)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, error);
+	if (!result && !is_freezing && vmm->phase == GCR_PRELOAD_HANDED)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
+	if (result < 0)
+		return gcr_vmm_outward(result, error);
+	if (vmm->phase != GCR_PRELOAD_OUT)
+		return gcr_vmm_recover_to_running(vmm, ret_state, error);
+	if (!vmm->snapshot)
+		return gcr_error_set(error, EIO, "its bytes are no longer in the store");
+	/* Threads may have written to pages that they got in the thaw that did not end. */
+	if (from == GCR_STATE_THAWING && vmm->device_count < vmm->count &&
+	    (gcr_vmm_read_digests(vmm, error) < 0 || gcr_vmm_seal_again(vmm, error) < 0))
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
+	publish(vmm);
+	*ret_state = GCR_STATE_FROZEN;
+	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error) < 0)
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
+	return 0;
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The thaw of the vmm engine: VRAM for all of it first, then control state and bytes at the same
+ * time, while the program maps the memory behind its gate, which opens when all has been verified.
+ */
+#include "fs/engine/vmm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/engine/exchange.h"
+#include "fs/base/log.h"
+#include "fs/engine/park.h"
+#include "lib/clock.h"
+
+/* Its threads may have written to pages that they got meanwhile. */
+static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result;
+
+	if (!vmm->has_given_files)
+		return 0;
+	result = gcr_vmm_return_transit(vmm, error);
+	return result ? result : gcr_vmm_seal_again(vmm, error);
+}
+
+/*
+ * From anywhere before SETTLE back to frozen; @control: where the driver had the process. What
+ * cannot be checkpointed again stays in VRAM: the driver's own share. With VRAM that was handed
+ * over it must not be checkpointed, since no restore would follow: a program that has its memory
+ * goes on (*ret_state says running), and one that cannot be asked has failed, with the store's
+ * bytes and its record left in place.
+ */
+static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
+			   enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
+	struct gcr_error back_error = {0};
+	int result;
+
+	gcr_drive_set_phase(drive, "rollback");
+	drive->rolling_back = true;
+	gcr_drive_leave(drive);
+	gcr_vmm_close_sessions(vmm);
+	for (size_t i = 0; vmm->handles && i < vmm->device_count; i++)
+		if (vmm->handles[i] >= 0) {
+			close(vmm->handles[i]);
+			vmm->handles[i] = -1;
+		}
+	*ret_state = GCR_STATE_FROZEN;
+	result = gcr_drive_ask_state(drive, &state, &back_error);
+	if (result < 0 ? vmm->phase == GCR_PRELOAD_INCOMING : state == GCR_CONTROL_RUNNING) {
+		/* What it has been given goes, unless that is all. */
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, &back_error);
+		if (!result && gcr_vmm_has_its_memory(vmm)) {
+			*ret_state = GCR_STATE_RUNNING;
+			return;
+		}
+		if (result < 0) {
+			*ret_state = GCR_STATE_FAILED;
+			gcr_vmm_add_words(vmm, &back_error, error);
+			if (keep_changes(vmm, &back_error) < 0)
+				gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
+			return;
+		}
+	}
+	if (!result && control == GCR_CONTROL_CHECKPOINTED)
+		result = gcr_drive_to_checkpointed(drive, &back_error);
+	if (!result)
+		result = keep_changes(vmm, &back_error);
+	if (result < 0)
+		gcr_vmm_add_words(vmm, &back_error, error);
+	drive->record.swap_pid = 0;
+	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &back_error) < 0)
+		gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
+}
+
+/* A next daemon that finds both frozen knows why: the freeze has not begun yet. */
+static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
+{
+	const struct gcr_process *frozen;
+
+	if (!gcr_exchange_thaws(drive->task))
+		return 0;
+	frozen = gcr_task_sibling(drive->task, 1);
+	drive->record.swap_pid = frozen->pid;
+	drive->record.swap_start_ticks = frozen->start_ticks;
+	return gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error);
+}
+
+/* VRAM for all, and meanwhile what is to be found in it. */
+static int create(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_error create_error = {0};
+	int result = gcr_vmm_begin_create(vmm, error);
+	int created;
+
+	if (!result)
+		result = gcr_vmm_read_digests(vmm, error);
+	created = gcr_vmm_end_create(vmm, &create_error);
+	if (result < 0 || !created)
+		return result;
+	*error = create_error;
+	return created;
+}
+
+static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_IN,
+					   vmm->needs_control ? GCR_VMM_COPIES_IN_FLIGHT : 0,
+					   error);
+
+	if (result == -ENOMEM)
+		gcr_vmm_close_sessions(vmm);
+	return result;
+}
+
+static int take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	return vmm->needs_control ? gcr_vmm_take_ballast(vmm, error) : 0;
+}
+
+/* GPUs where it has nothing but the driver's share. */
+static int admit(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	return vmm->needs_control ? gcr_drive_admit(&vmm->drive, error) : 0;
+}
+
+/* One step of taking VRAM. In an exchange it is repeated when the other one has given up its. */
+static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_error *),
+		struct gcr_error *error)
+{
+	struct gcr_task *task = vmm->drive.task;
+
+	for (;;) {
+		bool may_wait = gcr_exchange_may_wait(task);
+		int result = step(vmm, error);
+
+		if (result != -ENOMEM || (!may_wait && !gcr_vmm_end_idle_workers(vmm)))
+			return result;
+		*error = (struct gcr_error){0};
+		if (may_wait && gcr_exchange_wait_room(task) < 0)
+			return gcr_drive_stopped(error);
+	}
+}
+
+/* VRAM for all of it is taken before anything is touched. */
+static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int64_t since_usec = gcr_clock_usec();
+	uint32_t mask;
+	int result;
+
+	vmm->needs_control = control == GCR_CONTROL_CHECKPOINTED;
+	mask = vmm->needs_control ? gcr_drive_need_mask(drive) : 0;
+	mask |= gcr_exchange_gpus(drive->task);
+	gcr_task_set_bytes(drive->task, gcr_snapshot_bytes(vmm->snapshot));
+	gcr_vmm_assign(vmm);
+	result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
+	if (!result)
+		result = note_exchange(drive, error);
+	if (!result && gcr_exchange_begin_thaw(drive->task) < 0)
+		result = gcr_drive_stopped(error);
+	if (!result)
+		result = take(vmm, open_sessions, error);
+	if (!result)
+		result = take(vmm, gcr_vmm_check_needs, error);
+	if (!result)
+		result = take(vmm, create, error);
+	if (!result)
+		result = take(vmm, take_ballast, error);
+	if (!result)
+		result = take(vmm, admit, error);
+	vmm->timing.map_usec = gcr_vmm_lap(&since_usec);
+	return result;
+}
+
+/*
+ * Bytes, which are under way since there is VRAM for them, and control state at the same time. The
+ * program maps the memory while it is being filled: its gate is closed.
+ */
+static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr_state *ret_state,
+		   struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int64_t since_usec = gcr_clock_usec();
+	int result = gcr_vmm_export(vmm, error);
+
+	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
+	if (!result && control == GCR_CONTROL_CHECKPOINTED)
+		result = gcr_vmm_drop_ballast(vmm, error);
+	if (!result && control == GCR_CONTROL_CHECKPOINTED) {
+		result = gcr_drive_restore(drive, ret_state, error);
+		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
+	}
+	/* From here on they need not be few. */
+	if (!result)
+		result = gcr_vmm_begin_copy(vmm, error);
+	gcr_drive_leave(drive);
+	if (!result && control != GCR_CONTROL_RUNNING)
+		result = gcr_drive_unlock(drive, error);
+	if (!result) {
+		gcr_drive_set_phase(drive, "map");
+		result = gcr_vmm_receive(vmm, error);
+	}
+	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	if (!result) {
+		gcr_drive_set_phase(drive, "copy");
+		result = gcr_vmm_verify_managed(vmm, error);
+	}
+	if (!result)
+		result = gcr_vmm_end_transit(vmm, error);
+	if (!result)
+		result = gcr_vmm_end_copy(vmm, error);
+	vmm->is_verified = !result && !drive->task->command->unverified;
+	gcr_vmm_let_workers_go(vmm);
+	return result;
+}
+
+/* The program gets its memory. */
+static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+	int result;
+
+	gcr_drive_set_phase(&vmm->drive, "map");
+	vmm->has_given_files = vmm->count > vmm->device_count;
+	result = gcr_vmm_send_files(vmm, error);
+	if (!result)
+		result = gcr_vmm_bring_in(vmm, GCR_MESSAGE_SETTLE, error);
+	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	return result;
+}
+
+/* It has its memory: there is no other way than on. */
+static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int64_t since_usec = gcr_clock_usec();
+	int result = gcr_vmm_ask(vmm, GCR_MESSAGE_GATE_OPEN, error);
+
+	/* Gated and alone it opens the gate by itself. */
+	if (result == -ENOTCONN)
+		result = 0;
+	if (result < 0)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
+	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	return result;
+}
+
+/*
+ * What CRIU has restored says itself which freeze it is of: nobody's bytes but those may it get.
+ */
+static int check_generation(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_process *process = vmm->drive.process;
+	char its[40] = "";
+	bool is_same = true;
+
+	gcr_link_generation(process, its);
+	pthread_mutex_lock(&process->lock);
+	if (process->is_restored)
+		is_same = !strcmp(its, process->generation);
+	pthread_mutex_unlock(&process->lock);
+	return is_same ? 0
+		       : gcr_error_set(error, EIO,
+				       "its library says that its memory is of another freeze (%s)",
+				       *its ? its : "none");
+}
+
+int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	enum gcr_control_state control = GCR_CONTROL_UNKNOWN;
+	int result = 0;
+
+	*ret_state = drive->task->from;
+	pthread_mutex_lock(&drive->process->lock);
+	vmm->snapshot = drive->process->snapshot ? gcr_snapshot_ref(drive->process->snapshot)
+						 : NULL;
+	pthread_mutex_unlock(&drive->process->lock);
+	if (vmm->snapshot)
+		gcr_vmm_use_snapshot(vmm);
+	else if (drive->task->from == GCR_STATE_FAILED || drive->task->from == GCR_STATE_FROZEN)
+		/* Recovery could not open its snapshot. */
+		result = gcr_vmm_recover(vmm, ret_state, error);
+	/* Found frozen, it is still to be thawed. */
+	if (result < 0 || *ret_state == GCR_STATE_RUNNING)
+		return result;
+	if (!drive->task->is_undoing) {
+		result = gcr_drive_check_stopped(drive, error);
+		if (result < 0)
+			return result;
+	}
+	gcr_unpark(drive->process);
+	gcr_drive_set_phase(drive, "admission");
+	result = vmm->snapshot ? gcr_drive_ask_state(drive, &control, error)
+			       : gcr_error_set(error, EIO, "its bytes are not in the store");
+	if (!result)
+		gcr_drive_recover_places(drive, control);
+	if (!result)
+		result = gcr_drive_make_pairs(drive, error);
+	if (!result && control == GCR_CONTROL_FAILED)
+		result = gcr_error_set(error, EIO, "the driver says the process has failed");
+	if (!result)
+		result = gcr_vmm_make_digests(vmm, error);
+	if (!result)
+		result = gcr_vmm_reach(vmm, &control, error);
+	if (!result)
+		result = gcr_drive_follow_context(drive, control, error);
+	if (!result)
+		result = check_generation(vmm, error);
+	/* Until then VRAM still has all of it, whatever has become of the files. */
+	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
+		result = gcr_vmm_read_digests(vmm, error);
+	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
+	if (!result && vmm->phase == GCR_PRELOAD_INCOMING)
+		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, error);
+	if (result < 0)
+		return gcr_vmm_outward(result, error);
+	if (vmm->phase != GCR_PRELOAD_OUT)
+		return gcr_vmm_recover_to_running(vmm, ret_state, error);
+	result = take_vram(vmm, control, error);
+	if (!result && gcr_task_stopped(drive->task))
+		result = gcr_drive_stopped(error);
+	if (!result)
+		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
+	*ret_state = GCR_STATE_FROZEN;
+	if (!result)
+		result = gcr_vmm_make_transit(vmm, GCR_TRANSIT_IN, error);
+	if (!result)
+		result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_IN, error);
+	if (!result)
+		result = move_in(vmm, control, ret_state, error);
+	if (*ret_state == GCR_STATE_FAILED)
+		return result;
+	if (!result)
+		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+	if (!result)
+		result = give_back(vmm, error);
+	/* There is nothing that could be frozen again: it is let go. */
+	if (result < 0 && gcr_drive_is_ending(drive))
+		return gcr_vmm_outward(result, error);
+	if (result < 0) {
+		back_to_frozen(vmm, control, ret_state, error);
+		if (*ret_state != GCR_STATE_RUNNING)
+			return gcr_vmm_outward(result, error);
+	}
+	result = go_on(vmm, error);
+	gcr_vmm_close_sessions(vmm);
+	if (result < 0) {
+		*ret_state = GCR_STATE_FAILED;
+		return gcr_vmm_outward(result, error);
+	}
+	gcr_vmm_set_running(vmm);
+	*ret_state = GCR_STATE_RUNNING;
+	return 0;
+}

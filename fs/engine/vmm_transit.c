@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* Managed memory between the library, which has files in transit, and the store. */
+#include "fs/engine/vmm.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/base/log.h"
+
+static bool has_managed(const struct gcr_vmm *vmm)
+{
+	return vmm->device_count < vmm->count;
+}
+
+int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error)
+{
+	int result;
+
+	if (!has_managed(vmm))
+		return 0;
+	result = gcr_transit_create(vmm->snapshot, vmm->device_count, vmm->drive.process->owner,
+				    way, &vmm->transit, error);
+	/* What the program puts into them is nowhere else once its memory is held. */
+	vmm->needs_transit = !result && way == GCR_TRANSIT_OUT;
+	return result;
+}
+
+int gcr_vmm_begin_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error)
+{
+	int result = vmm->transit ? gcr_transit_begin(vmm->transit, way) : 0;
+
+	return result ? gcr_error_set(error, -result, "no thread to copy its managed memory: %s",
+				      strerror(-result))
+		      : 0;
+}
+
+static bool is_to_stop(void *data)
+{
+	struct gcr_vmm *vmm = data;
+
+	gcr_drive_check_answer(&vmm->drive);
+	return gcr_task_stopped(vmm->drive.task) || gcr_drive_must_leave(&vmm->drive);
+}
+
+int gcr_vmm_end_transit(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = vmm->transit ? gcr_transit_end(vmm->transit, is_to_stop, vmm, error) : 0;
+
+	if (result == -ECANCELED && gcr_task_stopped(vmm->drive.task))
+		return gcr_drive_stopped(error);
+	return result;
+}
+
+int gcr_vmm_return_transit(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result;
+
+	if (!vmm->transit)
+		return 0;
+	gcr_transit_stop(vmm->transit);
+	result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_OUT, error);
+	if (!result)
+		result = gcr_transit_end(vmm->transit, NULL, NULL, error);
+	/* Then the library has the only copy of what its threads wrote, unless it has cut its
+	 * files. */
+	vmm->needs_transit = result < 0 && result != -EIO;
+	return result;
+}
+
+void gcr_vmm_drop_transit(struct gcr_vmm *vmm)
+{
+	gcr_transit_destroy(TAKE_PTR(vmm->transit), vmm->needs_transit);
+}

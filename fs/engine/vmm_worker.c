@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sessions in the workers of a process's GPUs. A worker may be killed at any moment: until the
+ * commit of a freeze the program has descriptors of its own, on thaw the store has the bytes.
+ */
+#include "fs/engine/vmm.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/engine/exchange.h"
+#include "fs/store/folder.h"
+#include "fs/process/gpus.h"
+#include "fs/pack/packs.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+
+#define SLICE_USEC	     (100 * GCR_USEC_PER_MSEC)
+/* What a worker that was killed may take to be gone, with all its memory to free. */
+#define ENDING_USEC	     (5 * GCR_USEC_PER_SEC)
+/* A copy of which nothing is wanted any more: 40 GiB take less, and so does a new worker. */
+#define COPY_GRACE_USEC	     GCR_USEC_PER_SEC
+/* VRAM that a restore takes beyond what NVML counted; see drive_memory.c. */
+#define BALLAST_MARGIN_BYTES (64ull << 20)
+
+/*
+ * End a worker. As long as it is not gone it may write to the snapshot's files, and has VRAM that
+ * the next one will need.
+ */
+static void drop(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
+{
+	if (!worker->helper)
+		return;
+	gcr_helper_kill(worker->helper);
+	if (gcr_helper_await_end(worker->helper, ENDING_USEC) < 0 && vmm->snapshot)
+		gcr_snapshot_spoil(vmm->snapshot);
+	gcr_helper_put(TAKE_PTR(worker->helper));
+	worker->is_copying = false;
+}
+
+static int gpu_index(struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
+{
+	return gcr_gpus_index(vmm->drive.daemon->gpus, worker->uuid);
+}
+
+static int died(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
+{
+	drop(vmm, worker);
+	return gcr_error_set(error, EIO, "the GPU's worker died");
+}
+
+/* Wait for a worker's answer. It is given up, and the worker ended, when the operation is to stop.
+ */
+static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_result *answer,
+		 int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+
+	for (;;) {
+		int result = gcr_helper_result_fds(worker->helper, SLICE_USEC,
+						   drive->process->pidfd, answer, fds, fds_count);
+
+		if (!result && answer->error)
+			return gcr_error_set(error, answer->error, "%s", answer->words);
+		if (!result)
+			return 0;
+		if (result == -EINTR) {
+			drop(vmm, worker);
+			return gcr_error_set(error, ESRCH, "process %d has ended",
+					     (int)drive->process->pid);
+		}
+		if (result != -ETIMEDOUT)
+			return died(vmm, worker, error);
+		if (gcr_drive_must_leave(drive) || gcr_task_stopped(drive->task)) {
+			drop(vmm, worker);
+			return gcr_drive_stopped(error);
+		}
+		gcr_drive_check_deadline(drive);
+	}
+}
+
+static void close_all(int *fds, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		close(fds[i]);
+}
+
+static int ask(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type,
+	       const void *payload, size_t bytes, const int *fds, size_t fds_count,
+	       struct gcr_error *error)
+{
+	int extra[GCR_MESSAGE_FDS_MAX];
+	struct gcr_result answer;
+	size_t extra_count = 0;
+	int result;
+
+	if (!worker->helper)
+		return gcr_error_set(error, EIO, "the GPU's worker died");
+	result =
+		gcr_helper_request_fds(worker->helper, type, payload, bytes, fds, fds_count, error);
+	if (result < 0)
+		return died(vmm, worker, error);
+	result = await(vmm, worker, &answer, extra, &extra_count, error);
+	close_all(extra, extra_count);
+	return result;
+}
+
+void gcr_vmm_assign(struct gcr_vmm *vmm)
+{
+	struct gcr_vmm_worker *worker = NULL;
+
+	vmm->workers_count = 0;
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		const uint8_t *uuid = gcr_drive_destination(&vmm->drive, vmm->extents[i].gpu);
+
+		if (!worker || memcmp(worker->uuid, uuid, GCR_UUID_BYTES)) {
+			if (vmm->workers_count == GCR_GPUS_MAX)
+				return;
+			worker = &vmm->workers[vmm->workers_count++];
+			*worker = (struct gcr_vmm_worker){.first = (uint32_t)i};
+			memcpy(worker->uuid, uuid, GCR_UUID_BYTES);
+		}
+		worker->count++;
+	}
+}
+
+uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm)
+{
+	uint32_t mask = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		int index = gpu_index(vmm, &vmm->workers[i]);
+
+		if (index >= 0)
+			mask |= 1u << index;
+	}
+	return mask;
+}
+
+/* A descriptor of the worker's table, -errno. */
+static int write_table(const struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
+{
+	_cleanup_free_ struct gcr_extent *extents = calloc(worker->count + 1, sizeof(*extents));
+
+	if (!extents)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < worker->count; i++) {
+		extents[i] = vmm->extents[worker->first + i];
+		if (gcr_snapshot_is_known(vmm->snapshot, worker->first + i))
+			extents[i].flags |= GCR_EXTENT_KNOWN;
+		else
+			extents[i].flags &= ~(uint32_t)GCR_EXTENT_KNOWN;
+	}
+	return gcr_extents_write(extents, worker->count);
+}
+
+static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type,
+			uint32_t copies_in_flight, struct gcr_error *error)
+{
+	struct gcr_session session = {
+		.count = worker->count,
+		.copies_in_flight = copies_in_flight,
+		.first_chunk = gcr_snapshot_first_chunk(vmm->snapshot, worker->first),
+	};
+	_cleanup_close_ int table = write_table(vmm, worker);
+	struct gcr_folder *folder = gcr_snapshot_folder(vmm->snapshot);
+	struct gcr_packs *packs = gcr_folder_packs(folder);
+	int fds[5] = {table, gcr_snapshot_directory(vmm->snapshot),
+		      gcr_digest_buffer_fd(vmm->digests), gcr_folder_tables(folder)};
+	size_t fds_count = 3;
+
+	if (gcr_exchange_thaws(vmm->drive.task))
+		session.flags |= GCR_SESSION_IN_PARTS;
+	if (vmm->drive.task->command->unverified)
+		session.flags |= GCR_SESSION_UNVERIFIED;
+	if (gcr_folder_is_touched(folder))
+		session.flags |= GCR_SESSION_UNREGISTERED;
+	/* Nothing is copied to a snapshot that has been packed. */
+	if (packs && type == GCR_MESSAGE_SESSION_IN) {
+		session.flags |= GCR_SESSION_PACKED;
+		fds[4] = gcr_packs_directory(packs);
+		fds_count = 5;
+	}
+	if (table < 0)
+		return gcr_error_set(error, -table, "a table for the worker cannot be made: %s",
+				     strerror(-table));
+	return ask(vmm, worker, type, &session, sizeof(session), fds, fds_count, error);
+}
+
+/* Take one worker, waiting for those who have it; the operation may be stopped meanwhile. */
+static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
+
+	worker->is_second = gcr_exchange_needs_second(drive->task);
+	for (;;) {
+		int result = gcr_helpers_take_worker(drive->vendor->helpers, worker->uuid,
+						     worker->is_second,
+						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
+						     drive->process->pidfd, &worker->helper, error);
+
+		if (!result) {
+			gcr_helper_set_user(worker->helper, drive->process->pid);
+			drive->has_workers = true;
+		}
+		if (result != -ETIMEDOUT)
+			return result;
+		if (gcr_task_stopped(drive->task) || gcr_drive_must_leave(drive))
+			return gcr_drive_stopped(error);
+		if (gcr_exchange_gives_up(drive->task))
+			return gcr_error_set(error, ETIMEDOUT, "the GPU's worker is not free");
+		/* Others' copies may take long: they have deadlines of their own. */
+		if (gcr_clock_usec() > until_usec)
+			gcr_drive_check_deadline(drive);
+	}
+}
+
+int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in_flight,
+			  struct gcr_error *error)
+{
+	unsigned int gpus_count = gcr_gpus_count(vmm->drive.daemon->gpus);
+	int result = 0;
+
+	/* In the order of the GPUs' indexes for everybody: so nobody waits in a circle. */
+	for (unsigned int index = 0; index < gpus_count && !result; index++)
+		for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+			struct gcr_vmm_worker *worker = &vmm->workers[i];
+
+			if (gpu_index(vmm, worker) != (int)index)
+				continue;
+			result = take(vmm, worker, error);
+			if (!result)
+				result = open_session(vmm, worker, type, copies_in_flight, error);
+		}
+	return result;
+}
+
+int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const int *fds,
+		   struct gcr_error *error)
+{
+	int result = 0;
+
+	if (first > vmm->device_count || count > vmm->device_count - first)
+		return gcr_error_set(error, EPROTO, "descriptors of memory that it does not have");
+	for (unsigned int i = 0; i < vmm->workers_count && !result && count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		struct gcr_range range = {.first = first - worker->first, .count = count};
+
+		if (first < worker->first || first >= worker->first + worker->count)
+			continue;
+		if (range.count > worker->count - range.first)
+			range.count = worker->count - range.first;
+		worker->has_imported = true;
+		result = ask(vmm, worker, GCR_MESSAGE_IMPORT, &range, sizeof(range), fds,
+			     range.count, error);
+		first += range.count;
+		count -= range.count;
+		fds += range.count;
+	}
+	return result;
+}
+
+int gcr_vmm_begin_create(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+
+		if (!worker->helper ||
+		    gcr_helper_request(worker->helper, GCR_MESSAGE_CREATE, NULL, 0, error) < 0)
+			return died(vmm, worker, error);
+		worker->is_creating = true;
+	}
+	return 0;
+}
+
+int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int first = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		int extra[GCR_MESSAGE_FDS_MAX];
+		struct gcr_error one = {0};
+		size_t extra_count = 0;
+		struct gcr_result answer;
+		int result;
+
+		if (!worker->is_creating)
+			continue;
+		worker->is_creating = false;
+		result = await(vmm, worker, &answer, extra, &extra_count, &one);
+		close_all(extra, extra_count);
+		if (result < 0 && !first) {
+			first = result;
+			*error = one;
+		}
+	}
+	return first;
+}
+
+/* VRAM that the driver takes on one GPU, with what it needs beyond that; 0: none. */
+static uint64_t driver_bytes(struct gcr_vmm *vmm, const uint8_t uuid[GCR_UUID_BYTES])
+{
+	struct gcr_process *process = vmm->drive.process;
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&process->lock);
+	for (unsigned int i = 0; i < process->shares_count; i++)
+		if (!memcmp(gcr_drive_destination(&vmm->drive, process->shares[i].uuid), uuid,
+			    GCR_UUID_BYTES))
+			bytes += process->shares[i].bytes + BALLAST_MARGIN_BYTES;
+	pthread_mutex_unlock(&process->lock);
+	return bytes;
+}
+
+int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		struct gcr_reserve_request request = {.bytes = driver_bytes(vmm, worker->uuid)};
+
+		/* What it has from an attempt before that found too little elsewhere. */
+		if (!request.bytes || vmm->drive.ballast & 1u << gpu_index(vmm, worker))
+			continue;
+		result = ask(vmm, worker, GCR_MESSAGE_RESERVE, &request, sizeof(request), NULL, 0,
+			     error);
+		if (result == -ENOMEM)
+			gcr_error_set(error, ENOMEM,
+				      "beside the contents the driver needs %" PRIu64
+				      " MiB on GPU %d, which are not free; freeze or end another "
+				      "process, then try again",
+				      request.bytes >> 20, gpu_index(vmm, worker));
+		if (!result)
+			vmm->drive.ballast |= 1u << gpu_index(vmm, worker);
+	}
+	return result;
+}
+
+int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++)
+		result = ask(vmm, &vmm->workers[i], GCR_MESSAGE_RELEASE, NULL, 0, NULL, 0, error);
+	vmm->drive.ballast = 0;
+	return result;
+}
+
+bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm)
+{
+	bool has_ended = false;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++)
+		if (gcr_drive_end_idle_worker(&vmm->drive, vmm->workers[i].uuid,
+					      !vmm->workers[i].is_second))
+			has_ended = true;
+	return has_ended;
+}
+
+int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+
+		if (!worker->helper ||
+		    gcr_helper_request(worker->helper, GCR_MESSAGE_COPY, NULL, 0, error) < 0)
+			return died(vmm, worker, error);
+		worker->is_copying = true;
+	}
+	return 0;
+}
+
+int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		int extra[GCR_MESSAGE_FDS_MAX];
+		size_t extra_count = 0;
+		struct gcr_result answer = {0};
+
+		if (!worker->helper)
+			return gcr_error_set(error, EIO, "the GPU's worker died");
+		if (!worker->is_copying)
+			continue;
+		result = await(vmm, worker, &answer, extra, &extra_count, error);
+		close_all(extra, extra_count);
+		worker->is_copying = false;
+		vmm->timing.copied_bytes += answer.copied_bytes;
+		vmm->timing.has_host_digests |= (answer.flags & GCR_RESULT_HOST_DIGESTS) != 0;
+		if ((int64_t)answer.duration_usec > vmm->timing.copy_usec)
+			vmm->timing.copy_usec = (int64_t)answer.duration_usec;
+	}
+	return result;
+}
+
+/* The descriptors of one worker's extents. */
+static int export_one(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
+{
+	struct gcr_range range = {0};
+	int result = 0;
+
+	while (range.first < worker->count && !result) {
+		int fds[GCR_MESSAGE_FDS_MAX];
+		size_t fds_count = 0;
+		struct gcr_result answer;
+
+		range.count = worker->count - range.first;
+		if (range.count > GCR_MESSAGE_FDS_MAX)
+			range.count = GCR_MESSAGE_FDS_MAX;
+		if (!worker->helper || gcr_helper_request(worker->helper, GCR_MESSAGE_EXPORT,
+							  &range, sizeof(range), error) < 0)
+			return died(vmm, worker, error);
+		result = await(vmm, worker, &answer, fds, &fds_count, error);
+		if (!result && fds_count != range.count)
+			result = gcr_error_set(error, EIO,
+					       "the GPU's worker did not give every handle: is the "
+					       "daemon's limit on descriptors too low?");
+		if (result < 0) {
+			close_all(fds, fds_count);
+			return result;
+		}
+		memcpy(&vmm->handles[worker->first + range.first], fds, fds_count * sizeof(*fds));
+		range.first += range.count;
+	}
+	return result;
+}
+
+int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (!vmm->handles) {
+		vmm->handles = malloc((vmm->device_count + 1) * sizeof(*vmm->handles));
+		if (!vmm->handles)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+		for (size_t i = 0; i < vmm->device_count; i++)
+			vmm->handles[i] = -1;
+	}
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++)
+		result = export_one(vmm, &vmm->workers[i], error);
+	return result;
+}
+
+void gcr_vmm_set_workers_aside(struct gcr_vmm *vmm)
+{
+	for (unsigned int i = 0; i < vmm->workers_count; i++)
+		if (vmm->workers[i].helper)
+			gcr_helper_set_aside(vmm->workers[i].helper);
+}
+
+int gcr_vmm_check_needs(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
+		const struct gcr_vmm_worker *worker = &vmm->workers[i];
+		uint64_t bytes = vmm->needs_control ? driver_bytes(vmm, worker->uuid) : 0;
+
+		for (uint32_t j = 0; j < worker->count; j++)
+			bytes += vmm->extents[worker->first + j].bytes;
+		result = gcr_drive_check_needs(&vmm->drive, worker->uuid, bytes, error);
+	}
+	return result;
+}
+
+void gcr_vmm_begin_close(struct gcr_vmm *vmm)
+{
+	struct gcr_error error;
+
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+		struct gcr_result answer;
+
+		/* Nothing stops a copy but its end, or that of the worker. */
+		if (worker->is_copying &&
+		    gcr_helper_result(worker->helper, COPY_GRACE_USEC, -1, &answer) < 0)
+			drop(vmm, worker);
+		worker->is_copying = false;
+		if (worker->helper && !worker->is_ending && !worker->has_ended &&
+		    gcr_helper_request(worker->helper, GCR_MESSAGE_END, NULL, 0, &error) < 0)
+			drop(vmm, worker);
+		worker->is_ending = worker->helper && !worker->has_ended;
+	}
+}
+
+static void end_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
+{
+	struct gcr_result answer;
+	bool ends;
+
+	if (worker->is_ending &&
+	    (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC, -1, &answer) < 0 ||
+	     answer.error))
+		drop(vmm, worker);
+	worker->is_ending = false;
+	/* What was out must find room again: a second context may not have been there before. */
+	ends = worker->is_second && vmm->drive.rolling_back;
+	if (worker->has_imported && vmm->drive.vendor->backend->may_keep_vram)
+		ends = true;
+	if (!worker->helper || worker->has_ended || !ends)
+		return;
+	gcr_helper_kill(worker->helper);
+	gcr_helper_await_end(worker->helper, ENDING_USEC);
+	worker->has_ended = true;
+}
+
+void gcr_vmm_end_workers(struct gcr_vmm *vmm)
+{
+	gcr_vmm_begin_close(vmm);
+	for (unsigned int i = 0; i < vmm->workers_count; i++)
+		end_session(vmm, &vmm->workers[i]);
+}
+
+void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
+{
+	gcr_vmm_begin_close(vmm);
+	for (unsigned int i = 0; i < vmm->workers_count; i++) {
+		struct gcr_vmm_worker *worker = &vmm->workers[i];
+
+		end_session(vmm, worker);
+		gcr_helper_put(TAKE_PTR(worker->helper));
+		worker->has_ended = false;
+	}
+	vmm->drive.has_workers = false;
+	gcr_drive_let_start(&vmm->drive);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gpucr-launch: starts one program, CRIU, for a daemon whose service is restricted, and tells how
+ * it ends. Its standard input is the connection (criu-glue/launch.h). Whoever speaks to it has a
+ * program run with all of root's rights, so it hears nobody but root of its own pid and user
+ * namespace; the socket's file lets nobody else connect in the first place.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "criu-glue/launch.h"
+#include "fs/helper/peer.h"
+#include "lib/cleanup.h"
+#include "lib/program.h"
+
+#define CONNECTION STDIN_FILENO
+
+GCR_DEFINE_CLEANUP(char **, free);
+
+/* What was asked for. */
+struct order {
+	struct gcr_launch_request request;
+	char *data;
+	char **arguments;
+	char **environment;
+	int *fds; /* that came along */
+	size_t fds_count;
+	int *targets; /* as of struct gcr_program */
+	struct gcr_program program;
+};
+
+static int fail(const char *what, int error)
+{
+	fprintf(stderr, "gpucr-launch: %s: %s\n", what, strerror(error));
+	return EXIT_FAILURE;
+}
+
+static bool is_our_namespace(pid_t pid, const char *name)
+{
+	char theirs[64], ours[64];
+	struct stat their_stat, our_stat;
+
+	snprintf(theirs, sizeof(theirs), "/proc/%d/ns/%s", (int)pid, name);
+	snprintf(ours, sizeof(ours), "/proc/self/ns/%s", name);
+	return !stat(theirs, &their_stat) && !stat(ours, &our_stat) &&
+	       their_stat.st_dev == our_stat.st_dev && their_stat.st_ino == our_stat.st_ino;
+}
+
+/* Root of a container may have come by the socket; as a user of another namespace or as root. */
+static int check_peer(void)
+{
+	struct gcr_peer peer;
+	int r = gcr_peer_identify(CONNECTION, &peer);
+
+	if (r < 0)
+		return r;
+	if (peer.uid != geteuid() || !is_our_namespace(peer.pid, "user") ||
+	    !is_our_namespace(peer.pid, "pid") || !gcr_peer_is_alive(&peer))
+		r = -EPERM;
+	gcr_peer_finish(&peer);
+	return r;
+}
+
+/* @count strings from *at on, as a list that ends with NULL. */
+static int take_strings(char **at, const char *end, size_t count, char ***ret_list)
+{
+	_cleanup_(free_cleanup) char **list = calloc(count + 1, sizeof(*list));
+
+	if (!list)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++) {
+		char *nul = memchr(*at, '\0', (size_t)(end - *at));
+
+		if (!nul)
+			return -EPROTO;
+		list[i] = *at;
+		*at = nul + 1;
+	}
+	*ret_list = TAKE_PTR(list);
+	return 0;
+}
+
+static int read_data(struct order *order, int fd)
+{
+	size_t size = order->request.data_bytes, done = 0;
+
+	order->data = malloc(size + 1);
+	if (!order->data)
+		return -ENOMEM;
+	while (done < size) {
+		ssize_t got = pread(fd, order->data + done, size - done, (off_t)done);
+
+		if (got <= 0)
+			return got < 0 ? -errno : -EPROTO;
+		done += (size_t)got;
+	}
+	return 0;
+}
+
+static int parse(struct order *order)
+{
+	const struct gcr_launch_request *request = &order->request;
+	char *at = order->data, *end = at + request->data_bytes;
+	_cleanup_(free_cleanup) char **path = NULL;
+	size_t used = 0;
+	bool has_cgroup;
+	int r = take_strings(&at, end, 1, &path);
+
+	if (!r)
+		r = take_strings(&at, end, request->arguments_count, &order->arguments);
+	if (!r)
+		r = take_strings(&at, end, request->environment_count, &order->environment);
+	if (r < 0)
+		return r;
+	order->targets = calloc(request->fds_count + 1, sizeof(*order->targets));
+	if (!order->targets)
+		return -ENOMEM;
+	if ((size_t)(end - at) != request->fds_count)
+		return -EPROTO;
+	for (size_t i = 0; i < request->fds_count; i++) {
+		if (at[i] && used == order->fds_count)
+			return -EPROTO;
+		order->targets[i] = at[i] ? order->fds[used++] : -1;
+	}
+	has_cgroup = request->flags & GCR_LAUNCH_HAS_CGROUP;
+	if (used + has_cgroup != order->fds_count)
+		return -EPROTO;
+	order->program = (struct gcr_program){
+		.path = path[0],
+		.arguments = order->arguments,
+		.environment = order->environment,
+		.fds = order->targets,
+		.fds_count = request->fds_count,
+		.ends_with_starter = request->flags & GCR_LAUNCH_ENDS_WITH_DAEMON,
+		.ignored_signal = request->ignored_signal,
+		.cgroup_procs_fd = has_cgroup ? order->fds[used] : -1,
+	};
+	return 0;
+}
+
+/* They are closed by this program's end, as all else is freed. */
+static int receive_fds(struct order *order)
+{
+	size_t left = order->request.descriptors_count;
+
+	order->fds = calloc(left + 1, sizeof(*order->fds));
+	if (!order->fds)
+		return -ENOMEM;
+	while (left) {
+		size_t count = left < GCR_LAUNCH_FDS_MAX ? left : GCR_LAUNCH_FDS_MAX;
+		char byte;
+		int r = gcr_launch_receive(CONNECTION, &byte, 1, order->fds + order->fds_count,
+					   count, GCR_LAUNCH_WAIT_MSEC);
+
+		if (r < 0)
+			return r;
+		if (byte != GCR_LAUNCH_MORE)
+			return -EPROTO;
+		order->fds_count += count;
+		left -= count;
+	}
+	return 0;
+}
+
+static int receive_order(struct order *order)
+{
+	struct gcr_launch_request *request = &order->request;
+	_cleanup_close_ int data_fd = -1;
+	int r = gcr_launch_receive(CONNECTION, request, sizeof(*request), &data_fd, 1,
+				   GCR_LAUNCH_WAIT_MSEC);
+
+	if (r < 0)
+		return r;
+	if (request->magic != GCR_LAUNCH_MAGIC || request->version != GCR_LAUNCH_VERSION ||
+	    request->data_bytes > GCR_LAUNCH_DATA_MAX ||
+	    request->arguments_count > GCR_LAUNCH_COUNT_MAX ||
+	    request->environment_count > GCR_LAUNCH_COUNT_MAX ||
+	    request->fds_count > GCR_LAUNCH_COUNT_MAX ||
+	    request->descriptors_count > request->fds_count + 1 || !request->arguments_count)
+		return -EPROTO;
+	r = receive_fds(order);
+	if (!r)
+		r = read_data(order, data_fd);
+	return r ? r : parse(order);
+}
+
+static int tell(enum gcr_launch_word word, int value, const int *pidfd)
+{
+	struct gcr_launch_reply reply = {.word = word, .value = value};
+
+	return gcr_launch_send(CONNECTION, &reply, sizeof(reply), pidfd, pidfd ? 1 : 0);
+}
+
+/*
+ * A restore whose daemon has died is of no use, and must not go on: the next daemon, which cannot
+ * see it, may restore the same. All of its session ends: that of the tree is another.
+ */
+static void end_with_daemon(pid_t pid, int pidfd)
+{
+	struct pollfd fds[] = {
+		{.fd = pidfd, .events = POLLIN},
+		{.fd = CONNECTION, .events = POLLRDHUP},
+	};
+
+	while (poll(fds, GCR_ARRAY_SIZE(fds), -1) < 0 && errno == EINTR)
+		;
+	if (!fds[0].revents) {
+		kill(-pid, SIGKILL);
+		kill(pid, SIGKILL);
+	}
+}
+
+static int run(const struct order *order)
+{
+	int pidfd, status, r;
+	pid_t pid;
+
+	r = gcr_program_start(&order->program, &pid, &pidfd);
+	if (r < 0) {
+		tell(GCR_LAUNCH_FAILED, r, NULL);
+		return fail(order->program.path, -r);
+	}
+	/* Without the pidfd nobody could end it. */
+	if (tell(GCR_LAUNCH_STARTED, pid, &pidfd) < 0)
+		kill(pid, SIGKILL);
+	for (size_t i = 0; i < order->fds_count; i++)
+		close(order->fds[i]);
+	if (order->program.ends_with_starter)
+		end_with_daemon(pid, pidfd);
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return fail("the program cannot be waited for", errno);
+	tell(GCR_LAUNCH_ENDED, status, NULL);
+	return EXIT_SUCCESS;
+}
+
+int main(void)
+{
+	static struct order order; /* until the end: it is never freed */
+	char byte;
+	int r;
+
+	/* Ignored, nobody would hear how the program ends. */
+	signal(SIGCHLD, SIG_DFL);
+	r = check_peer();
+	if (r < 0)
+		return fail("only root's gpucrfs is served", -r);
+	r = receive_order(&order);
+	if (!r)
+		r = tell(GCR_LAUNCH_READY, 0, NULL);
+	/* The daemon may have given up meanwhile: then nothing is to run. */
+	if (!r)
+		r = gcr_launch_receive(CONNECTION, &byte, 1, NULL, 0, GCR_LAUNCH_WAIT_MSEC);
+	if (!r && byte != GCR_LAUNCH_GO)
+		r = -EPROTO;
+	if (r < 0)
+		return fail("no order", -r);
+	return run(&order);
+}

@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The pool of gpucr-look processes, and how one of them is asked. pool.lock guards the lists and is
+ * a leaf; nothing waits with it but for a helper that is free, with a deadline.
+ */
+#include "fs/helper/looker.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/helper/helper_process.h"
+#include "fs/base/log.h"
+#include "fs/helper/looker_private.h"
+#include "fs/helper/looker_process.h"
+#include "fs/helper/looker_silent.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+#include "lib/proc_file.h"
+#include "lib/proc_source.h"
+#include "lib/procfs.h"
+
+#define HELPERS_MAX 8
+#define IDLE_MAX    4 /* more of them end */
+
+/*
+ * Of the helpers one is kept for processes of root and of the daemon's own user, and two more for
+ * owners of whose processes none is looked at, so that they do not wait for others' processes.
+ */
+#define KEPT_TRUSTED   1
+#define KEPT_FRESH     2
+#define ASKING_MAX     4 /* helpers that look at processes of one owner */
+#define WAITING_MAX    4 /* looks of an owner with hindered ones that wait for a helper */
+#define ABANDONED_ROOM (2 * ABANDONED_MAX + 2 * HELPERS_MAX)
+
+/* Helpers that cannot be killed: of all owners, and of one. */
+#define ABANDONED_MAX	    16
+#define ABANDONED_OWNER_MAX 2
+
+#define SILENT_OWNER_MAX 16 /* with more silent processes an owner is not looked at */
+#define SLOW_OWNER_MAX	 2  /* looks at one owner's processes that take long, at a time */
+
+/*
+ * With so many silent processes of his, or any of his and so many of all, an owner's others get
+ * less time. One without silent processes has all the time, whatever the others do.
+ */
+#define PATIENT_OWNER_MAX 2
+#define PATIENT_MAX	  8
+#define HURRIED_MAX	  64 /* of all: an owner of any has no patience left */
+#define HURRIED_USEC	  (100 * GCR_USEC_PER_MSEC)
+
+#define SOON_USEC (20 * GCR_USEC_PER_MSEC) /* a look that takes longer is slow */
+#define STARVED_FACTOR \
+	5 /* a helper that runs, on a machine with much to do, gets so many times that */
+#define FREE_WAIT_USEC (2 * GCR_USEC_PER_SEC) /* for a helper */
+#define SAY_USEC       (10 * GCR_USEC_PER_SEC)
+#define KILL_WAIT_USEC (50 * GCR_USEC_PER_MSEC)
+
+struct abandoned {
+	struct gcr_looker *looker;
+	uid_t owner;
+};
+
+static struct {
+	char *path; /* of the program; NULL: not started */
+	bool keep_stderr;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct gcr_looker *idle[HELPERS_MAX];
+	unsigned int idle_count;
+	unsigned int count;	    /* the idle ones, and those that somebody asks */
+	struct gcr_one_look *looks; /* that wait for a helper or have one */
+	struct abandoned abandoned[ABANDONED_ROOM];
+	unsigned int abandoned_count;
+	struct gcr_silent silent;
+	uint64_t kills;
+	int64_t said_usec; /* when it was last logged that helpers fail */
+	uid_t (*owner_of)(uid_t uid, void *data);
+	void *owner_data;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* What there is of one owner. */
+struct share {
+	unsigned int waiting;
+	unsigned int asking; /* the slow ones too */
+	unsigned int slow;
+	unsigned int abandoned;
+	unsigned int silent;
+};
+
+/* ---- under the lock ---- */
+
+static void reap_locked(void)
+{
+	for (unsigned int i = pool.abandoned_count; i-- > 0;)
+		if (gcr_looker_process_reap(pool.abandoned[i].looker))
+			pool.abandoned[i] = pool.abandoned[--pool.abandoned_count];
+}
+
+static struct share count_locked(uid_t owner)
+{
+	struct share share = {.silent = gcr_silent_count(&pool.silent, owner)};
+
+	for (const struct gcr_one_look *look = pool.looks; look; look = look->next) {
+		if (look->owner != owner)
+			continue;
+		share.waiting += look->state == LOOK_WAITS;
+		share.asking += look->state != LOOK_WAITS;
+		share.slow += look->state == LOOK_IS_SLOW;
+	}
+	for (unsigned int i = 0; i < pool.abandoned_count; i++)
+		share.abandoned += pool.abandoned[i].owner == owner;
+	return share;
+}
+
+static bool is_hindered(const struct share *share)
+{
+	return share->slow || share->abandoned || share->silent;
+}
+
+static bool is_trusted(uid_t owner)
+{
+	return !owner || owner == geteuid();
+}
+
+static void add_locked(struct gcr_one_look *look)
+{
+	look->state = LOOK_WAITS;
+	look->next = pool.looks;
+	pool.looks = look;
+}
+
+static void remove_locked(struct gcr_one_look *look)
+{
+	struct gcr_one_look **link = &pool.looks;
+
+	while (*link != look)
+		link = &(*link)->next;
+	*link = look->next;
+	pthread_cond_broadcast(&pool.changed);
+}
+
+static bool is_refused_locked(const struct gcr_one_look *look, const struct share *share)
+{
+	unsigned int most = is_trusted(look->owner) ? ABANDONED_ROOM - HELPERS_MAX
+						    : 2 * ABANDONED_MAX;
+
+	if (gcr_silent_pauses(&pool.silent, look->request->pid, look->kind, gcr_clock_usec()))
+		return true;
+	/* All waits but those for memory end with SIGKILL; so @most is for what is not known of. */
+	if (share->silent > SILENT_OWNER_MAX || pool.abandoned_count >= most)
+		return true;
+	return look->kind == GCR_SILENT_MEMORY &&
+	       (share->abandoned >= ABANDONED_OWNER_MAX ||
+		(share->abandoned && pool.abandoned_count >= ABANDONED_MAX));
+}
+
+/* May this look have one of the helpers that are free? */
+static bool has_room_locked(const struct gcr_one_look *look, const struct share *share)
+{
+	unsigned int free_count = HELPERS_MAX - (pool.count - pool.idle_count);
+
+	if (is_trusted(look->owner))
+		return free_count;
+	/* The next one may come to the same end: one at a time. */
+	if (share->abandoned && share->asking)
+		return false;
+	if (!share->asking && !is_hindered(share))
+		return free_count > KEPT_TRUSTED;
+	return share->asking < ASKING_MAX && free_count > KEPT_TRUSTED + KEPT_FRESH;
+}
+
+/* ---- helpers ---- */
+
+/* A process that hides its user, by ending, is nobody's. */
+uid_t gcr_looker_owner(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	/* The real user: a set-user-ID program is still that of the one who has started it. */
+	if (gcr_proc_status(pid, &status) < 0)
+		return (uid_t)-1;
+	return pool.owner_of ? pool.owner_of(status.real_uid, pool.owner_data) : status.real_uid;
+}
+
+/*
+ * Wait for a helper that this look may have; it then has its place among the looks. What is known
+ * of the owner is asked again each time: it changes while many wait.
+ */
+static int await_turn_locked(struct gcr_one_look *look)
+{
+	struct timespec until =
+		gcr_clock_after(look->free_wait_usec ? look->free_wait_usec : FREE_WAIT_USEC);
+	struct share share = count_locked(look->owner);
+	int result = 0;
+
+	if (is_hindered(&share) && share.waiting >= WAITING_MAX)
+		return -EBUSY;
+	add_locked(look);
+	for (;;) {
+		if (is_refused_locked(look, &share)) {
+			result = -EBUSY;
+			break;
+		}
+		if (has_room_locked(look, &share))
+			return 0;
+		if (result)
+			break;
+		result = -pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
+		share = count_locked(look->owner);
+	}
+	remove_locked(look);
+	return result;
+}
+
+int gcr_one_look_take_helper(struct gcr_one_look *look)
+{
+	int r;
+
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		reap_locked();
+		r = await_turn_locked(look);
+		if (r < 0)
+			return r;
+		look->state = LOOK_ASKS;
+		if (pool.idle_count) {
+			look->looker = pool.idle[--pool.idle_count];
+			return 0;
+		}
+		pool.count++;
+	}
+	r = gcr_looker_process_start(pool.path, pool.keep_stderr, &look->looker);
+	if (r < 0) {
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		pool.count--;
+		remove_locked(look);
+	}
+	return r;
+}
+
+/* One that has not ended. The looks are bounded so that there is room; else it is left to itself.
+ */
+static void abandon_locked(struct gcr_looker *looker, uid_t owner)
+{
+	if (pool.abandoned_count < ABANDONED_ROOM)
+		pool.abandoned[pool.abandoned_count++] =
+			(struct abandoned){.looker = looker, .owner = owner};
+	else
+		gcr_looker_process_free(looker);
+}
+
+/* Kill the helper. One that does not end is kept in mind, and reaped later. */
+static void get_rid_of(struct gcr_one_look *look)
+{
+	struct gcr_looker *looker = TAKE_PTR(look->looker);
+	bool has_ended = gcr_looker_process_kill(looker, KILL_WAIT_USEC);
+
+	GCR_LOCK_SCOPE(&pool.lock);
+	pool.count--;
+	if (!has_ended)
+		abandon_locked(looker, look->owner);
+	remove_locked(look);
+}
+
+static void give_back(struct gcr_one_look *look)
+{
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		if (pool.idle_count < IDLE_MAX) {
+			pool.idle[pool.idle_count++] = TAKE_PTR(look->looker);
+			remove_locked(look);
+			return;
+		}
+	}
+	get_rid_of(look);
+}
+
+/* ---- one look ---- */
+
+/*
+ * The process makes the helper wait. -EBUSY: helpers wait for enough other processes of its owner
+ * already, or too many of them were silent.
+ */
+static int become_slow(struct gcr_one_look *look)
+{
+	struct share share;
+
+	GCR_LOCK_SCOPE(&pool.lock);
+	share = count_locked(look->owner);
+	if ((share.slow >= SLOW_OWNER_MAX && !is_trusted(look->owner)) ||
+	    (share.silent && pool.silent.count > HURRIED_MAX))
+		return -EBUSY;
+	if (share.silent > PATIENT_OWNER_MAX || (share.silent && pool.silent.count > PATIENT_MAX) ||
+	    gcr_silent_has(&pool.silent, look->request->pid))
+		look->deadline_usec = HURRIED_USEC;
+	look->state = LOOK_IS_SLOW;
+	return 0;
+}
+
+/*
+ * -ETIMEDOUT: the process makes the helper wait. A helper that runs, on a machine with much to do
+ * or at a process with very many mappings, is not made to wait by anybody, and the look not slow.
+ */
+static int await_soon(struct gcr_one_look *look, int64_t began_usec)
+{
+	bool runs;
+	int r;
+
+	do {
+		r = gcr_looker_process_receive(look->looker, SOON_USEC, look->has_data,
+					       &look->reply);
+		if (r != -ETIMEDOUT)
+			return r;
+		runs = gcr_looker_process_runs(look->looker);
+	} while (runs && gcr_clock_usec() - began_usec < STARVED_FACTOR * look->deadline_usec);
+	/* It may have answered between the two. */
+	return gcr_looker_process_receive(look->looker, 0, look->has_data, &look->reply);
+}
+
+static int await_reply(struct gcr_one_look *look)
+{
+	int64_t began_usec = gcr_clock_usec();
+	int64_t wait_usec;
+	int r = await_soon(look, began_usec);
+
+	if (r == -ETIMEDOUT) {
+		r = become_slow(look);
+		if (r < 0)
+			return r;
+		r = -ETIMEDOUT;
+	}
+	wait_usec = look->deadline_usec - SOON_USEC;
+	while (r == -ETIMEDOUT) {
+		bool is_last;
+
+		r = gcr_looker_process_receive(look->looker, wait_usec, look->has_data,
+					       &look->reply);
+		if (r != -ETIMEDOUT)
+			break;
+		wait_usec = GCR_LOOK_DEADLINE_USEC / 4;
+		is_last = gcr_clock_usec() - began_usec > STARVED_FACTOR * look->deadline_usec ||
+			  !gcr_looker_process_runs(look->looker);
+		/* It may have answered between the two. */
+		if (is_last)
+			return gcr_looker_process_receive(look->looker, 0, look->has_data,
+							  &look->reply);
+	}
+	return r;
+}
+
+static void note_outcome(const struct gcr_one_look *look, int result)
+{
+	GCR_LOCK_SCOPE(&pool.lock);
+	pool.kills += result < 0;
+	if (result == -ETIMEDOUT || result == -EBUSY)
+		gcr_silent_note(&pool.silent, look->request->pid, look->kind, look->owner,
+				gcr_clock_usec());
+	else if (result == 0)
+		gcr_silent_forget(&pool.silent, look->request->pid, look->kind);
+}
+
+/* With one helper. -EPIPE, -EPROTO: another one may do better. */
+static int look_once(struct gcr_one_look *look)
+{
+	int r = gcr_one_look_take_helper(look);
+
+	if (r < 0)
+		return r;
+	r = gcr_looker_process_send(look->looker, look->request, look->request_bytes, look->fd);
+	if (r == 0)
+		r = await_reply(look);
+	note_outcome(look, r);
+	if (r < 0)
+		get_rid_of(look);
+	return r;
+}
+
+static void say_failure(const struct gcr_one_look *look, int result)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		if (pool.said_usec && now_usec - pool.said_usec < SAY_USEC)
+			return;
+		pool.said_usec = now_usec;
+	}
+	gcr_log(LOG_ERR, look->request->pid, "the helper that looks at it fails: %s",
+		strerror(-result));
+}
+
+int gcr_one_look_perform(struct gcr_one_look *look)
+{
+	int r;
+
+	look->owner = gcr_looker_owner(look->request->pid);
+	r = look_once(look);
+	if (r == -EPIPE || r == -EPROTO)
+		r = look_once(look);
+	if (r == -EPIPE || r == -EPROTO) {
+		say_failure(look, r);
+		r = -EIO;
+	}
+	if (r < 0)
+		return r;
+	if (look->reply.error) {
+		gcr_message_close_fds(&look->looker->message);
+		give_back(look);
+		return -look->reply.error;
+	}
+	return 0;
+}
+
+const uint8_t *gcr_one_look_data(const struct gcr_one_look *look)
+{
+	return look->looker->message.payload + sizeof(struct gcr_looker_reply);
+}
+
+void gcr_one_look_finish(struct gcr_one_look *look)
+{
+	gcr_message_close_fds(&look->looker->message);
+	give_back(look);
+}
+
+void gcr_one_look_give_up(struct gcr_one_look *look)
+{
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+		pool.kills++;
+	}
+	get_rid_of(look);
+}
+
+/* ---- its life ---- */
+
+int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_error *error)
+{
+	struct gcr_proc_stat stat;
+	int r;
+
+	pool.path = gcr_helper_find(helper_directory, GCR_LOOKER_PROGRAM);
+	if (!pool.path)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	pool.keep_stderr = keep_stderr;
+	pthread_cond_init(&pool.changed, NULL);
+	gcr_proc_set_source(&gcr_looker_source);
+	r = gcr_proc_stat(getpid(), &stat);
+	if (r == 0)
+		return 0;
+	r = gcr_error_set(error, EIO, "%s cannot be started, or does not answer: %s", pool.path,
+			  strerror(-r));
+	gcr_looker_stop();
+	return r;
+}
+
+void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data)
+{
+	GCR_LOCK_SCOPE(&pool.lock);
+	pool.owner_of = owner;
+	pool.owner_data = data;
+}
+
+void gcr_looker_stop(void)
+{
+	if (!pool.path)
+		return;
+	gcr_proc_set_source(NULL);
+	while (pool.idle_count) {
+		struct gcr_looker *looker = pool.idle[--pool.idle_count];
+
+		if (!gcr_looker_process_kill(looker, KILL_WAIT_USEC))
+			gcr_looker_process_free(looker);
+	}
+	for (unsigned int i = 0; i < pool.abandoned_count; i++)
+		if (!gcr_looker_process_reap(pool.abandoned[i].looker))
+			gcr_looker_process_free(pool.abandoned[i].looker);
+	gcr_silent_finish(&pool.silent);
+	pthread_cond_destroy(&pool.changed);
+	free(pool.path);
+	pool.path = NULL;
+	pool.count = pool.abandoned_count = 0;
+	pool.kills = 0;
+	pool.owner_of = NULL;
+}
+
+bool gcr_looker_is_silent(pid_t pid)
+{
+	GCR_LOCK_SCOPE(&pool.lock);
+	return gcr_silent_has(&pool.silent, pid);
+}
+
+void gcr_looker_figures(struct gcr_looker_figures *ret_figures)
+{
+	GCR_LOCK_SCOPE(&pool.lock);
+	reap_locked();
+	*ret_figures = (struct gcr_looker_figures){
+		.helpers = pool.count,
+		.abandoned = pool.abandoned_count,
+		.silent = pool.silent.count,
+		.kills = pool.kills,
+	};
+}

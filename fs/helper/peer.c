@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* The identity of a connection's process: a pidfd, its start time and its user. */
+#include "fs/helper/peer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/procfs.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* asm-generic/socket.h, Linux 6.5 */
+#endif
+
+static bool has_ended(int pidfd)
+{
+	struct pollfd end = {.fd = pidfd, .events = POLLIN};
+
+	return poll(&end, 1, 0) != 0;
+}
+
+/*
+ * A kernel that gives no pidfd of a peer leaves a gap: the process may end, and its number be
+ * given away, between its connect(2) and our accept(2). gcr_peer_check() compares the user, so
+ * only another process of the same user can be taken for it.
+ */
+static int open_pidfd(int fd, pid_t pid)
+{
+	socklen_t size = sizeof(int);
+	int pidfd = -1;
+
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size))
+		return pidfd;
+	if (errno != ENOPROTOOPT)
+		return -ESRCH;
+	pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	return pidfd < 0 ? -ESRCH : pidfd;
+}
+
+int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
+{
+	_cleanup_close_ int pidfd = -1;
+	socklen_t size = sizeof(struct ucred);
+	struct gcr_proc_stat stat;
+	struct ucred credentials;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) < 0)
+		return -errno;
+	if (credentials.pid <= 0)
+		return -ESRCH;
+	pidfd = open_pidfd(fd, credentials.pid);
+	if (pidfd < 0)
+		return pidfd;
+	/* The process is there after its start time was read: so it was its own. */
+	if (gcr_proc_stat(credentials.pid, &stat) < 0 || has_ended(pidfd))
+		return -ESRCH;
+	*ret_peer = (struct gcr_peer){
+		.pid = credentials.pid,
+		.uid = credentials.uid,
+		.start_ticks = stat.start_ticks,
+		.pidfd = TAKE_FD(pidfd),
+	};
+	return 0;
+}
+
+bool gcr_peer_is_alive(const struct gcr_peer *peer)
+{
+	return !has_ended(peer->pidfd);
+}
+
+int gcr_peer_check(const struct gcr_peer *peer)
+{
+	struct gcr_proc_status status;
+	int r = gcr_proc_status(peer->pid, &status);
+
+	if (r < 0 || has_ended(peer->pidfd))
+		return -ESRCH;
+	return !peer->uid || peer->uid == status.effective_uid ? 0 : -EPERM;
+}
+
+void gcr_peer_finish(struct gcr_peer *peer)
+{
+	if (peer->pidfd >= 0)
+		close(TAKE_FD(peer->pidfd));
+}

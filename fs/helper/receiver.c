@@ -1,0 +1,641 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The pool of gpucr-receive processes. pool.lock guards the lists and is a leaf; nothing waits with
+ * it but for a helper that is free, with a deadline.
+ */
+#include "fs/helper/receiver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/base/credentials.h"
+#include "fs/daemon.h"
+#include "fs/helper/helper_process.h"
+#include "fs/base/log.h"
+#include "fs/base/loop.h"
+#include "fs/base/quota.h"
+#include "fs/helper/receiver_protocol.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+#include "lib/program.h"
+
+#define HELPERS_MAX	8
+#define SPENT_USER_MAX	2
+#define ANSWER_USEC	(1 * GCR_USEC_PER_SEC)
+#define FREE_WAIT_USEC	(1 * GCR_USEC_PER_SEC)
+#define PENALTY_USEC	(1 * GCR_USEC_PER_SEC) /* so long a helper counts that has ended */
+#define BUSY_WAIT_USEC	(3 * PENALTY_USEC)
+#define BUSY_PAUSE_USEC (20 * GCR_USEC_PER_MSEC)
+#define SAY_USEC	(1 * GCR_USEC_PER_SEC)
+#define LINKS_MAX	(GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
+
+/* What the loop calls us for. */
+#define NUMBER_END   0
+#define NUMBER_TIMER 1
+
+struct receiver {
+	pid_t pid;
+	int pidfd;
+	int socket;
+	uint32_t sequence;
+	struct gcr_message message; /* whoever has taken it */
+	/* of a spent one */
+	struct receiver *next;
+	uid_t owner;
+	int64_t since_usec;
+	bool is_burial;
+	bool has_ended;
+	struct gcr_quota_charge charge; /* for the connections that end with it */
+};
+
+/*
+ * Connections of one user that no helper can close yet: they are under way from one end of a pair
+ * of sockets to the other, so that hundreds take two descriptors.
+ */
+struct grave {
+	struct grave *next;
+	int ends[2];
+	uid_t owner;
+	struct gcr_quota_charge charge;
+};
+
+static struct {
+	struct gcr_daemon *daemon;
+	char *path; /* of the program; NULL: not started */
+	bool keep_stderr;
+	char *arguments[1 + LINKS_MAX + 1];
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct receiver *idle[HELPERS_MAX];
+	unsigned int idle_count;
+	unsigned int count; /* the idle ones, and those that somebody asks */
+	struct receiver *spent;
+	struct grave *graves;
+	int timer_fd; /* while there are graves */
+	int64_t said_usec;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .timer_fd = -1};
+
+/* ---- one helper ---- */
+
+static int start(struct receiver **ret_receiver)
+{
+	_cleanup_free_ struct receiver *receiver = calloc(1, sizeof(*receiver));
+	int r;
+
+	if (!receiver)
+		return -ENOMEM;
+	r = gcr_program_start_connected(pool.path, pool.arguments, GCR_RECEIVER_SOCKET,
+					pool.keep_stderr, &receiver->pid, &receiver->pidfd,
+					&receiver->socket);
+	if (r < 0)
+		return r;
+	*ret_receiver = TAKE_PTR(receiver);
+	return 0;
+}
+
+/* True: it has gone, and nothing of it is open any more. */
+static bool reap(struct receiver *receiver)
+{
+	if (!receiver->has_ended && waitpid(receiver->pid, NULL, WNOHANG) != 0) {
+		receiver->has_ended = true;
+		close(receiver->pidfd);
+		close(receiver->socket);
+		gcr_quota_release(&receiver->charge);
+	}
+	return receiver->has_ended;
+}
+
+static void reap_locked(void)
+{
+	struct receiver **at = &pool.spent;
+
+	while (*at) {
+		struct receiver *receiver = *at;
+
+		if (reap(receiver) && gcr_clock_usec() - receiver->since_usec >= PENALTY_USEC) {
+			*at = receiver->next;
+			free(receiver);
+		} else {
+			at = &receiver->next;
+		}
+	}
+}
+
+/* Closing and receiving count by themselves: refused connections do not hold up those that are not.
+ */
+static bool has_share_locked(uid_t owner, bool is_burial)
+{
+	unsigned int count = 0;
+
+	for (const struct receiver *receiver = pool.spent; receiver; receiver = receiver->next)
+		count += receiver->owner == owner && receiver->is_burial == is_burial;
+	return count < SPENT_USER_MAX;
+}
+
+/* ---- the pool ---- */
+
+/* Ours, to be given back or spent. -EBUSY: @owner has spent enough; -ETIMEDOUT: none is free. */
+static int take(uid_t owner, bool is_burial, struct receiver **ret_receiver)
+{
+	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
+	int r = 0;
+
+	if (!pool.path)
+		return -EIO;
+	pthread_mutex_lock(&pool.lock);
+	reap_locked();
+	if (!has_share_locked(owner, is_burial)) {
+		pthread_mutex_unlock(&pool.lock);
+		return -EBUSY;
+	}
+	while (!pool.idle_count && pool.count == HELPERS_MAX && !r)
+		r = pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
+	if (pool.idle_count) {
+		*ret_receiver = pool.idle[--pool.idle_count];
+		(*ret_receiver)->is_burial = is_burial;
+		pthread_mutex_unlock(&pool.lock);
+		return 0;
+	}
+	if (pool.count == HELPERS_MAX) {
+		pthread_mutex_unlock(&pool.lock);
+		return -ETIMEDOUT;
+	}
+	pool.count++;
+	pthread_mutex_unlock(&pool.lock);
+	r = start(ret_receiver);
+	if (r < 0) {
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		pool.count--;
+		pthread_cond_signal(&pool.changed);
+		return r;
+	}
+	(*ret_receiver)->is_burial = is_burial;
+	return 0;
+}
+
+static void give_back(struct receiver *receiver)
+{
+	GCR_LOCK_SCOPE(&pool.lock);
+	pool.idle[pool.idle_count++] = receiver;
+	pthread_cond_signal(&pool.changed);
+}
+
+/* It ends, or never does; the loop hears of that. */
+static void spend(struct receiver *receiver, uid_t owner)
+{
+	receiver->owner = owner;
+	receiver->since_usec = gcr_clock_usec();
+	gcr_loop_add(pool.daemon->loop, receiver->pidfd, GCR_LOOP_RECEIVER, NUMBER_END);
+
+	GCR_LOCK_SCOPE(&pool.lock);
+	pool.count--;
+	pthread_cond_signal(&pool.changed);
+	receiver->next = pool.spent;
+	pool.spent = receiver;
+}
+
+static void kill_receiver(const struct receiver *receiver)
+{
+	syscall(SYS_pidfd_send_signal, receiver->pidfd, SIGKILL, NULL, 0);
+}
+
+/* ---- peers ---- */
+
+/* Who has connected. The kernel knows, whoever has the other end now. */
+static struct ucred peer_of(int socket)
+{
+	struct ucred peer = {.uid = (uid_t)-1};
+	socklen_t size = sizeof(peer);
+
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+		peer = (struct ucred){.uid = (uid_t)-1};
+	return peer;
+}
+
+/* The user whose helpers it spends, as for quotas: root of a container is not the host's. */
+static uid_t owner_of(const struct ucred *peer)
+{
+	uid_t counted = gcr_credentials_counted(peer->pid, peer->uid);
+
+	return pool.daemon && pool.daemon->quota ? gcr_quota_owner(pool.daemon->quota, counted)
+						 : counted;
+}
+
+/* A peer may well try again and again: it is not to fill the log. */
+static bool may_say(void)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	GCR_LOCK_SCOPE(&pool.lock);
+	if (pool.said_usec && now_usec - pool.said_usec < SAY_USEC)
+		return false;
+	pool.said_usec = now_usec;
+	return true;
+}
+
+static void say_refusal(const struct ucred *peer, int result, const char *link)
+{
+	if (!may_say())
+		return;
+	if (result == -EBADF)
+		gcr_log(LOG_WARNING, peer->pid,
+			"connection of user %u dropped: it sent a descriptor that is not due: %s",
+			(unsigned int)peer->uid, link);
+	else if (result == -EBUSY)
+		gcr_log(LOG_WARNING, peer->pid,
+			"connection of user %u dropped: descriptors that its user sent keep "
+			"helpers from ending",
+			(unsigned int)peer->uid);
+	else
+		gcr_log(LOG_WARNING, peer->pid,
+			"connection of user %u dropped: its message cannot be received: %s",
+			(unsigned int)peer->uid, strerror(-result));
+}
+
+/* ---- receiving ---- */
+
+static struct gcr_receiver_request due_with(uint16_t type)
+{
+	switch (type) {
+	case GCR_MESSAGE_REGISTER:
+	case GCR_MESSAGE_RESULT:
+		return (struct gcr_receiver_request){GCR_RECEIVER_MEMORY, 1};
+	case GCR_MESSAGE_HANDLES:
+		return (struct gcr_receiver_request){GCR_RECEIVER_GPU, GCR_MESSAGE_FDS_MAX};
+	default:
+		return (struct gcr_receiver_request){GCR_RECEIVER_NONE, 0};
+	}
+}
+
+/* What the helper said. */
+static int unpack(struct gcr_message *from, struct gcr_receiver_reply *ret_reply,
+		  struct gcr_message *ret_message)
+{
+	size_t bytes = from->payload_bytes - sizeof(*ret_reply);
+
+	gcr_message_payload(from, ret_reply, sizeof(*ret_reply));
+	gcr_message_terminate(ret_reply->link);
+	if (ret_reply->error)
+		return -ret_reply->error;
+	ret_message->header = ret_reply->header;
+	ret_message->payload_bytes = bytes;
+	memcpy(ret_message->payload, from->payload + sizeof(*ret_reply), bytes);
+	ret_message->fds_count = from->fds_count;
+	memcpy(ret_message->fds, from->fds, from->fds_count * sizeof(int));
+	from->fds_count = 0;
+	return 0;
+}
+
+static bool is_reply(const struct receiver *receiver)
+{
+	const struct gcr_message *message = &receiver->message;
+
+	return message->header.type == GCR_RECEIVER_REPLY &&
+	       message->header.sequence == receiver->sequence &&
+	       message->payload_bytes >= sizeof(struct gcr_receiver_reply);
+}
+
+/* One that has been killed while it was idle is not a reason to lose a message. */
+static int take_and_send(uid_t owner, uint16_t type, const struct gcr_receiver_request *request,
+			 int socket, struct receiver **ret_receiver)
+{
+	for (int tries = 0;; tries++) {
+		int r = take(owner, type == GCR_RECEIVER_BURY, ret_receiver);
+
+		if (r < 0)
+			return r;
+		r = gcr_message_send((*ret_receiver)->socket, type, ++(*ret_receiver)->sequence,
+				     request, sizeof(*request), &socket, 1);
+		if (!r)
+			return 0;
+		kill_receiver(*ret_receiver);
+		spend(*ret_receiver, (uid_t)-1);
+		if (tries == HELPERS_MAX)
+			return -EIO;
+	}
+}
+
+static int receive_by_helper(int socket, uint16_t type, const struct ucred *peer,
+			     struct gcr_receiver_reply *ret_reply, struct gcr_message *ret_message)
+{
+	struct gcr_receiver_request request = due_with(type);
+	uid_t owner = owner_of(peer);
+	struct receiver *receiver;
+	int r = take_and_send(owner, GCR_RECEIVER_REQUEST, &request, socket, &receiver);
+
+	if (r < 0)
+		return r;
+	r = gcr_message_receive(receiver->socket, ANSWER_USEC, -1, &receiver->message);
+	if (r < 0 || !is_reply(receiver)) {
+		if (r == 0)
+			gcr_message_close_fds(&receiver->message);
+		kill_receiver(receiver);
+		spend(receiver, owner);
+		return r == -ETIMEDOUT ? r : -EIO;
+	}
+	r = unpack(&receiver->message, ret_reply, ret_message);
+	if (r == -EBADF)
+		spend(receiver, owner);
+	else
+		give_back(receiver);
+	return r;
+}
+
+int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
+			 struct gcr_message *ret_message)
+{
+	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
+	struct pollfd wake = {.fd = wake_fd, .events = POLLIN};
+	struct gcr_receiver_reply reply = {0};
+	struct gcr_message_header header;
+	int64_t waited_usec = 0;
+	struct ucred peer;
+	bool has_fds;
+	int r;
+
+	for (;;) {
+		int64_t left_usec = deadline_usec < 0 ? -1 : deadline_usec - gcr_clock_usec();
+
+		if (deadline_usec >= 0 && left_usec < 0)
+			left_usec = 0;
+		ret_message->fds_count = 0;
+		r = gcr_message_peek(socket, left_usec, wake_fd, &header, &has_fds);
+		if (r < 0)
+			return r;
+		/* Nobody else receives from it: the next message is the same. */
+		if (!has_fds)
+			return gcr_message_receive(socket, 0, -1, ret_message);
+		peer = peer_of(socket);
+		r = receive_by_helper(socket, header.type, &peer, &reply, ret_message);
+		if (r == -EAGAIN)
+			continue;
+		if (r == 0 || r == -EPIPE)
+			return r;
+		/* Other programs of the user have spent the helpers: there is one in a moment. */
+		if (r == -EBUSY && left_usec && waited_usec < BUSY_WAIT_USEC) {
+			waited_usec += BUSY_PAUSE_USEC;
+			if (poll(&wake, 1, BUSY_PAUSE_USEC / GCR_USEC_PER_MSEC) == 1)
+				return -EINTR;
+			continue;
+		}
+		if (r != -EPROTO)
+			say_refusal(&peer, r, reply.link);
+		shutdown(socket, SHUT_RDWR);
+		return -EPROTO;
+	}
+}
+
+/* ---- closing ---- */
+
+/* Has it a message with descriptors? All before that are received. */
+static bool has_descriptors(int socket)
+{
+	struct gcr_message_header header;
+	bool has_fds;
+
+	while (!gcr_message_peek(socket, 0, -1, &header, &has_fds)) {
+		if (has_fds)
+			return true;
+		/* It is cut, and that does not matter. */
+		recv(socket, &header, sizeof(header), MSG_DONTWAIT);
+	}
+	return false;
+}
+
+/*
+ * Its last descriptor is a helper's, which ends once we have closed ours, or does not. @charge goes
+ * with it.
+ */
+static bool bury(int socket, uid_t owner, struct gcr_quota_charge *charge)
+{
+	struct gcr_receiver_request request = {0};
+	struct receiver *receiver;
+
+	if (take_and_send(owner, GCR_RECEIVER_BURY, &request, socket, &receiver) < 0)
+		return false;
+	close(socket);
+	receiver->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
+	shutdown(receiver->socket, SHUT_WR);
+	spend(receiver, owner);
+	return true;
+}
+
+/* Under way, it is not closed with ours. */
+static bool lay_into(const struct grave *grave, int socket)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec part = {.iov_base = (char[]){0}, .iov_len = 1};
+	struct msghdr packet = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&control.header), &socket, sizeof(int));
+	return sendmsg(grave->ends[0], &packet, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+}
+
+static void try_later_locked(void)
+{
+	const struct itimerspec when = {.it_value.tv_sec = PENALTY_USEC / GCR_USEC_PER_SEC};
+
+	timerfd_settime(pool.timer_fd, 0, &when, NULL);
+}
+
+static struct grave *dig_locked(uid_t owner)
+{
+	struct grave *grave = calloc(1, sizeof(*grave));
+
+	if (!grave)
+		return NULL;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, grave->ends) < 0) {
+		free(grave);
+		return NULL;
+	}
+	grave->owner = owner;
+	grave->next = pool.graves;
+	pool.graves = grave;
+	return grave;
+}
+
+/* Where closing it would wait, and there is no memory either, it stays open, and counted. */
+static void keep_unburied(int socket, uid_t owner, struct gcr_quota_charge *charge)
+{
+	struct grave *grave;
+
+	GCR_LOCK_SCOPE(&pool.lock);
+	for (grave = pool.graves; grave; grave = grave->next)
+		if (grave->owner == owner && lay_into(grave, socket))
+			break;
+	if (!grave) {
+		grave = dig_locked(owner);
+		if (!grave || !lay_into(grave, socket))
+			return;
+	}
+	close(socket);
+	try_later_locked();
+	/* All of one grave are of one user and one kind. */
+	if (charge->amount)
+		charge->amount += grave->charge.amount;
+	if (charge->amount)
+		grave->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
+}
+
+/* Those that had to wait for a helper's end may find one now: all of a grave the same. */
+static void bury_rest(void)
+{
+	struct grave *list, *grave;
+
+	{
+		GCR_LOCK_SCOPE(&pool.lock);
+
+		reap_locked();
+		list = TAKE_PTR(pool.graves);
+	}
+	while ((grave = list)) {
+		int sending = grave->ends[0];
+
+		list = grave->next;
+		/* Closed by us, it takes nothing along: all that is under way is the other's. */
+		if (bury(grave->ends[1], grave->owner, &grave->charge)) {
+			close(sending);
+			free(grave);
+			continue;
+		}
+		GCR_LOCK_SCOPE(&pool.lock);
+		grave->next = pool.graves;
+		pool.graves = grave;
+		try_later_locked();
+	}
+}
+
+/* A helper has ended, or those that have are no longer counted for their users. */
+static void handle_end(void *context, uint32_t number)
+{
+	uint64_t times;
+
+	if (number == NUMBER_TIMER && read(pool.timer_fd, &times, sizeof(times)) < 0)
+		return;
+	bury_rest();
+}
+
+void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
+{
+	struct gcr_quota_charge own = {0};
+	struct ucred peer;
+	uid_t owner;
+
+	if (socket < 0)
+		return;
+	if (!charge)
+		charge = &own;
+	peer = peer_of(socket);
+	owner = charge->amount ? charge->owner : owner_of(&peer);
+	bury_rest();
+	/* From here on nothing more comes in. */
+	shutdown(socket, SHUT_RDWR);
+	if (!has_descriptors(socket)) {
+		close(socket);
+		gcr_quota_release(charge);
+		return;
+	}
+	/* One that was over its user's limit counts all the same, as long as it is there. */
+	if (!charge->amount)
+		gcr_quota_count(pool.daemon ? pool.daemon->quota : NULL, GCR_QUOTA_CONNECTIONS,
+				owner, 1, charge);
+	if (!bury(socket, owner, charge))
+		keep_unburied(socket, owner, charge);
+}
+
+/* ---- its life ---- */
+
+static void collect_links(struct gcr_daemon *daemon)
+{
+	static char name[] = GCR_RECEIVER_PROGRAM;
+	size_t count = 0;
+
+	pool.arguments[count++] = name;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		for (char **link = daemon->vendors[i].memory_links; *link; link++)
+			pool.arguments[count++] = *link;
+	pool.arguments[count] = NULL;
+}
+
+int gcr_receivers_start(struct gcr_daemon *daemon, const char *helper_directory, bool keep_stderr,
+			struct gcr_error *error)
+{
+	struct receiver *receiver;
+	int r;
+
+	pool.path = gcr_helper_find(helper_directory, GCR_RECEIVER_PROGRAM);
+	if (!pool.path)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	pool.daemon = daemon;
+	pool.keep_stderr = keep_stderr;
+	pthread_cond_init(&pool.changed, NULL);
+	collect_links(daemon);
+	gcr_loop_handle(daemon->loop, GCR_LOOP_RECEIVER, handle_end, NULL);
+	pool.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	r = pool.timer_fd < 0
+		    ? -errno
+		    : gcr_loop_add(daemon->loop, pool.timer_fd, GCR_LOOP_RECEIVER, NUMBER_TIMER);
+	if (!r)
+		r = take((uid_t)-1, false, &receiver);
+	if (r < 0) {
+		gcr_error_set(error, EIO, "%s cannot be started: %s", pool.path, strerror(-r));
+		gcr_receivers_stop();
+		return -EIO;
+	}
+	give_back(receiver);
+	return 0;
+}
+
+void gcr_receivers_stop(void)
+{
+	if (!pool.path)
+		return;
+	while (pool.idle_count) {
+		struct receiver *receiver = pool.idle[--pool.idle_count];
+
+		kill_receiver(receiver);
+		waitpid(receiver->pid, NULL, 0);
+		close(receiver->pidfd);
+		close(receiver->socket);
+		free(receiver);
+	}
+	while (pool.spent) {
+		struct receiver *receiver = pool.spent;
+
+		pool.spent = receiver->next;
+		reap(receiver);
+		gcr_quota_release(&receiver->charge);
+		free(receiver);
+	}
+	if (pool.timer_fd >= 0)
+		close(pool.timer_fd);
+	pool.timer_fd = -1;
+	pthread_cond_destroy(&pool.changed);
+	free(TAKE_PTR(pool.path));
+	pool.count = 0;
+}

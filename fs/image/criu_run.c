@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/* Directories below `criu` in the runtime directory, all of them ours alone. */
+#include "fs/image/criu_run.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/image/place.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+#include "lib/procfs.h"
+
+#define PROCESS_PREFIX "process-"
+#define PLACE_PREFIX   "place-"
+#define HIDDEN_NAME    "hidden" /* in a directory whose log is root's */
+
+#define LOG_SHOWN_MAX (4l << 20)
+
+static struct {
+	pthread_mutex_t lock;
+	struct gcr_criu_program program; /* path NULL: not found yet */
+} found = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void gcr_criu_subject_of_process(pid_t pid, uint64_t start_ticks,
+				 char ret_subject[GCR_CRIU_SUBJECT_BYTES])
+{
+	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, PROCESS_PREFIX "%d-%" PRIu64, (int)pid,
+		 start_ticks);
+}
+
+void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJECT_BYTES])
+{
+	snprintf(ret_subject, GCR_CRIU_SUBJECT_BYTES, PLACE_PREFIX "%s", name);
+}
+
+int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
+		     struct gcr_error *error)
+{
+	/* The unit file sets it: then CRIU is never a child of ours. */
+	const char *launcher = getenv("GPUCR_CRIU_SOCKET");
+	int result = 0;
+
+	pthread_mutex_lock(&found.lock);
+	/* One that is installed while we run is found; one that was found stays. */
+	if (!found.program.path)
+		result = gcr_criu_find(daemon->options.criu,
+				       launcher && *launcher ? launcher : NULL, &found.program,
+				       error);
+	pthread_mutex_unlock(&found.lock);
+	*ret_program = &found.program;
+	return result;
+}
+
+/* The directory of all of them. */
+static int open_all(struct gcr_daemon *daemon)
+{
+	if (mkdirat(daemon->runtime_fd, GCR_CRIU_DIRECTORY, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	return gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
+}
+
+static int open_one(struct gcr_daemon *daemon, const char *name)
+{
+	_cleanup_close_ int all_fd = open_all(daemon);
+
+	if (all_fd < 0)
+		return all_fd;
+	if (mkdirat(all_fd, name, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	return gcr_beneath_open(all_fd, name, O_RDONLY | O_DIRECTORY);
+}
+
+int gcr_criu_directory(struct gcr_daemon *daemon, const char *subject, struct gcr_error *error)
+{
+	int fd = open_one(daemon, subject);
+
+	return fd < 0 ? gcr_error_set(error, -fd, "there is no directory for CRIU's log: %s",
+				      strerror(-fd))
+		      : fd;
+}
+
+bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream)
+{
+	_cleanup_close_ int all_fd =
+		gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
+	_cleanup_close_ int fd =
+		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
+	_cleanup_close_ int log_fd = fd < 0 ? -1
+					    : gcr_beneath_open_file(fd, GCR_CRIU_LOG_NAME, NULL);
+	char buffer[16384];
+	struct stat stat;
+	off_t at;
+	ssize_t got;
+
+	if (log_fd < 0 || fstat(log_fd, &stat) < 0)
+		return false;
+	at = stat.st_size > LOG_SHOWN_MAX ? stat.st_size - LOG_SHOWN_MAX : 0;
+	while ((got = pread(log_fd, buffer, sizeof(buffer), at)) > 0) {
+		fwrite(buffer, 1, (size_t)got, stream);
+		at += got;
+	}
+	return true;
+}
+
+int gcr_criu_hide_log(int fd, struct gcr_error *error)
+{
+	_cleanup_close_ int mark_fd = openat(fd, HIDDEN_NAME, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	return mark_fd < 0
+		       ? gcr_error_set(error, errno, "CRIU's log cannot be kept from others: %s",
+				       strerror(errno))
+		       : 0;
+}
+
+void gcr_criu_show_log(int fd)
+{
+	unlinkat(fd, HIDDEN_NAME, 0);
+}
+
+bool gcr_criu_is_hidden(struct gcr_daemon *daemon, const char *subject)
+{
+	char path[GCR_CRIU_SUBJECT_BYTES + sizeof(GCR_CRIU_DIRECTORY "//" HIDDEN_NAME)];
+
+	/* Nobody else has anything below this directory. */
+	snprintf(path, sizeof(path), GCR_CRIU_DIRECTORY "/%s/" HIDDEN_NAME, subject);
+	return faccessat(daemon->runtime_fd, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
+{
+	_cleanup_close_ int all_fd =
+		gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
+	_cleanup_close_ int fd =
+		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
+	/* The log before what hides it. */
+	static const char *const names[] = {GCR_CRIU_LOG_NAME, "criu.pid", "stats-dump",
+					    "stats-restore", HIDDEN_NAME};
+
+	if (fd < 0)
+		return;
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(names); i++)
+		unlinkat(fd, names[i], 0);
+	unlinkat(all_fd, subject, AT_REMOVEDIR);
+}
+
+/* Is there what it was about? So it is also of a name that we have not made. */
+static bool is_wanted(struct gcr_daemon *daemon, const char *subject)
+{
+	_cleanup_close_ int pidfd = -1;
+	char name[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place *place = NULL;
+	uint64_t start_ticks;
+	int pid;
+
+	if (!strncmp(subject, PLACE_PREFIX, strlen(PLACE_PREFIX))) {
+		if (gcr_place_find(daemon->places, subject + strlen(PLACE_PREFIX), &place) < 0)
+			return false;
+		gcr_place_unref(place);
+		return true;
+	}
+	if (sscanf(subject, PROCESS_PREFIX "%d-%" SCNu64, &pid, &start_ticks) != 2)
+		return true;
+	gcr_criu_subject_of_process(pid, start_ticks, name);
+	return strcmp(name, subject) != 0 || gcr_proc_open(pid, start_ticks, &pidfd) != -ESRCH;
+}
+
+void gcr_criu_sweep(struct gcr_daemon *daemon)
+{
+	_cleanup_closedir_ DIR *all = NULL;
+	const struct dirent *entry;
+	int fd = gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
+
+	if (fd < 0)
+		return;
+	all = fdopendir(fd);
+	if (!all) {
+		close(fd);
+		return;
+	}
+	/* What is removed meanwhile is told once or not at all: the others are all told. */
+	while ((entry = readdir(all)))
+		if (*entry->d_name != '.' && !is_wanted(daemon, entry->d_name))
+			gcr_criu_forget(daemon, entry->d_name);
+}
+
+void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *to)
+{
+	_cleanup_close_ int all_fd = open_all(daemon);
+
+	gcr_criu_forget(daemon, to);
+	if (all_fd < 0 || renameat(all_fd, from, all_fd, to) < 0)
+		gcr_criu_forget(daemon, from);
+}

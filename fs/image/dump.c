@@ -1,0 +1,732 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The dump, in its order: every GPU process of the tree is frozen by a task of its own; the first
+ * task parks their libraries, looks at what the tree has open, runs CRIU, which holds the tree,
+ * writes the papers, publishes the place, and tells CRIU to end the tree. Points at which a process
+ * could be lost: each freeze, parking, what is open, room, CRIU's start, CRIU's failure, its end by
+ * a signal, cancel in it, papers, publishing, the tree's end, and the daemon's death in each.
+ */
+#include "fs/image/dump.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "criu-glue/parent_death.h"
+#include "criu-glue/session.h"
+#include "fs/image/criu_run.h"
+#include "fs/image/dump_private.h"
+#include "fs/engine/engine.h"
+#include "fs/process/gpus.h"
+#include "fs/helper/helper.h"
+#include "fs/process/link.h"
+#include "fs/base/log.h"
+#include "fs/engine/park.h"
+#include "fs/image/place.h"
+#include "fs/verb/reclaim.h"
+#include "fs/store/store.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* So long it may take to let go of the tree once it has been told to give up. */
+#define CRIU_GRACE_USEC	 (10 * GCR_USEC_PER_SEC)
+#define CRIU_LOOK_USEC	 (50 * GCR_USEC_PER_MSEC)
+/* Libraries call us back by themselves this much later than we have to be done. */
+#define PARK_MARGIN_MSEC 60000
+/* For somebody else's CRIU: `thaw` ends it, or this time. */
+#define PARK_MSEC	 1800000
+/* Of images besides memory. */
+#define IMAGES_BYTES	 (16ull << 20)
+
+static void set_phase(struct gcr_dump *dump, const char *phase)
+{
+	atomic_store(&dump->task->phase, phase);
+}
+
+static int stopped(struct gcr_dump *dump, struct gcr_error *error)
+{
+	if (!gcr_task_stopped(dump->task))
+		return 0;
+	*error = (struct gcr_error){.number = ECANCELED};
+	return -ECANCELED;
+}
+
+/* ---- before CRIU ---- */
+
+/* Also one that the driver alone has frozen may have one: its socket is open. */
+static bool has_library(struct gcr_process *process)
+{
+	bool has;
+
+	pthread_mutex_lock(&process->lock);
+	has = process->snapshot || process->link;
+	pthread_mutex_unlock(&process->lock);
+	return has;
+}
+
+static int park_all(struct gcr_dump *dump, struct gcr_error *error)
+{
+	int64_t left_usec = gcr_task_deadline_usec(dump->task) - gcr_clock_usec();
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++) {
+		if (has_library(process))
+			result = gcr_park(process,
+					  (uint32_t)(left_usec / GCR_USEC_PER_MSEC) +
+						  PARK_MARGIN_MSEC,
+					  error);
+		if (result < 0)
+			gcr_error_prefix(error, "process %d", (int)process->pid);
+	}
+	return result;
+}
+
+static void unpark_all(struct gcr_dump *dump)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		gcr_unpark(process);
+}
+
+/* What a GPU process has open a freeze may close; what the others have stays. */
+static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
+	int result = gcr_dump_look_at_opens(dump, &opens, error);
+
+	for (size_t i = 0; !result && i < opens->findings_count; i++) {
+		const struct gcr_open_finding *finding = &opens->findings[i];
+
+		if (finding->verdict != GCR_OPEN_REFUSED ||
+		    gcr_dump_gpu_process(dump, finding->pid))
+			continue;
+		*error = finding->error;
+		result = -finding->error.number;
+	}
+	return result;
+}
+
+/* ---- CRIU ---- */
+
+static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int *ret_work_fd,
+		      struct gcr_error *error)
+{
+	const struct gcr_opens *opens = dump->opens;
+	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
+	_cleanup_free_ char *hook = gcr_vendor_program(dump->daemon, GCR_CRIU_HOOK_PROGRAM);
+	_cleanup_free_ char *plugins = NULL;
+	const struct gcr_criu_program *program;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_criu_options options = {
+		.action = GCR_CRIU_DUMP,
+		.pid = dump->members[0].proc.pid,
+		.images_fd = dump->images_fd,
+		.log_name = GCR_CRIU_LOG_NAME,
+		.after = dump->task->command->leave ? GCR_CRIU_AFTER_RUNNING
+						    : GCR_CRIU_AFTER_DEFAULT,
+		.tcp = dump->task->command->tcp,
+		.shell_job = opens->shell_job,
+		.file_locks = opens->file_locks,
+		.ext_unix_sockets = opens->ext_unix_sockets,
+		.link_remap = opens->link_remap,
+		.ghost_limit_bytes = opens->ghost_limit_bytes,
+		.externals = externals,
+		.hook_program = hook,
+	};
+	int result;
+
+	if (!externals || !hook)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < opens->findings_count; i++)
+		if (opens->findings[i].verdict == GCR_OPEN_EXTERNAL &&
+		    opens->findings[i].has_option)
+			externals[options.externals_count++] = opens->findings[i].option;
+	result = gcr_criu_program(dump->daemon, &program, error);
+	if (!result)
+		result = gcr_criu_plugins(dump->daemon, dump->vendors, &plugins, error);
+	if (result < 0)
+		return result;
+	gcr_criu_subject_of_process(dump->members[0].proc.pid, dump->members[0].proc.start_ticks,
+				    subject);
+	/* An earlier log may have been hidden, and this one need not be. */
+	gcr_criu_forget(dump->daemon, subject);
+	*ret_work_fd = gcr_criu_directory(dump->daemon, subject, error);
+	if (*ret_work_fd < 0)
+		return *ret_work_fd;
+	if (dump->uid && gcr_command_is_root(dump->task->command))
+		result = gcr_criu_hide_log(*ret_work_fd, error);
+	if (result < 0)
+		return result;
+	options.work_fd = *ret_work_fd;
+	options.libdir = plugins;
+	return gcr_criu_start(program, &options, ret_job, error);
+}
+
+/* Until all images are written, and CRIU holds the tree and waits. */
+static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct gcr_error *error)
+{
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	int result;
+
+	set_phase(dump, "criu");
+	result = start_criu(dump, &job, &dump->work_fd, error);
+	if (result < 0)
+		return result;
+	do {
+		result = gcr_criu_wait(job, CRIU_LOOK_USEC, gcr_criu_hook_fd(job));
+		if (result == -ETIMEDOUT && gcr_task_stopped(dump->task)) {
+			gcr_criu_stop(job, CRIU_GRACE_USEC);
+			return stopped(dump, error);
+		}
+	} while (result == -ETIMEDOUT);
+	if (result == -EINTR) {
+		*ret_job = TAKE_PTR(job);
+		return 0;
+	}
+	result = gcr_criu_finish(job, NULL, error);
+	return result ? result : gcr_error_set(error, EIO, "criu has ended before it asked");
+}
+
+/* The place is the process, and has its log. */
+static void hand_log_on(const struct gcr_dump *dump)
+{
+	const struct gcr_proc_member *root = &dump->members[0].proc;
+	char from[GCR_CRIU_SUBJECT_BYTES], to[GCR_CRIU_SUBJECT_BYTES];
+
+	gcr_criu_subject_of_process(root->pid, root->start_ticks, from);
+	gcr_criu_subject_of_place(dump->name, to);
+	gcr_criu_hand_on(dump->daemon, from, to);
+}
+
+static void tell_state(struct gcr_dump *dump, enum gcr_state state)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		gcr_process_set_state(process, state);
+}
+
+/*
+ * With a yes it ends the tree (but with `leave`), and with a no all go on. An error: it may not
+ * have done what it was told.
+ */
+static int answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes,
+		       struct gcr_error *error)
+{
+	int result;
+
+	set_phase(dump, "end");
+	gcr_criu_answer(job, is_yes);
+	if (gcr_criu_wait(job, CRIU_GRACE_USEC, -1) < 0)
+		gcr_criu_kill(job);
+	result = gcr_criu_finish(job, NULL, error);
+	return is_yes ? result : 0;
+}
+
+/*
+ * It was to end the tree, and has failed. Who lives is ended by us; but where CRIU has made names
+ * for files that have none, it has removed them now: then the tree goes on, and the place goes.
+ */
+static int settle_failed_end(struct gcr_dump *dump, struct gcr_error *error)
+{
+	gcr_log(LOG_WARNING, dump->root, "dumped, but %s", error->words);
+	if (!dump->opens->link_remap || gcr_dump_root_has_ended(dump))
+		return 0;
+	gcr_place_withdraw(dump->daemon->places, dump->name);
+	tell_state(dump, GCR_STATE_DUMPING);
+	return gcr_error_set(error, EIO,
+			     "criu has ended before it had ended the tree, which goes on");
+}
+
+/* ---- the place ---- */
+
+static int make_place(struct gcr_dump *dump, struct gcr_error *error)
+{
+	const struct gcr_command *command = dump->task->command;
+	const struct gcr_proc_member *root = &dump->members[0].proc;
+	bool may_rename = false;
+	int result;
+
+	if (*command->name)
+		snprintf(dump->name, sizeof(dump->name), "%s", command->name);
+	else if (!gcr_place_name_of_process(dump->daemon->places, root->pid, root->start_ticks,
+					    dump->name)) {
+		gcr_place_name_of(root->comm, root->pid, root->start_ticks, dump->name);
+		may_rename = true;
+	}
+	result = gcr_place_begin(dump->daemon->places, dump->name, may_rename, root->pid,
+				 root->start_ticks, command->rights.uid, &dump->place_fd,
+				 &dump->place_hold, error);
+	if (result < 0)
+		return result;
+	dump->root_fd = openat(dump->place_fd, "snapshot", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dump->root_fd < 0 || mkdirat(dump->root_fd, "criu", 0700) < 0)
+		return gcr_error_set(error, errno, "the place cannot be made: %s", strerror(errno));
+	dump->images_fd = openat(dump->root_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dump->images_fd < 0)
+		return gcr_error_set(error, errno, "the place cannot be made: %s", strerror(errno));
+	return 0;
+}
+
+/* Also what it has grown by since the first time: the driver may have put VRAM into its memory. */
+static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_error *error)
+{
+	const struct gcr_tree_sum nothing = {0};
+	struct gcr_process *process;
+	uint64_t held_bytes = 0;
+	uint64_t bytes;
+	bool unused;
+	int result = gcr_dump_memory(dump, &bytes, error);
+
+	if (result < 0)
+		return result;
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++) {
+		pthread_mutex_lock(&process->lock);
+		held_bytes += process->held_bytes;
+		pthread_mutex_unlock(&process->lock);
+	}
+	bytes += kept_bytes;
+	gcr_task_set_bytes(dump->task, held_bytes + bytes);
+	if (!dump->room && gcr_room_create(dump->daemon->store, 0, &nothing, 0, &dump->room) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	bytes += IMAGES_BYTES;
+	if (bytes <= dump->room_bytes)
+		return 0;
+	set_phase(dump, "room");
+	result = gcr_reclaim(dump->task, bytes - dump->room_bytes, &unused, error);
+	if (result == -ECANCELED || result == -EDQUOT)
+		return result;
+	gcr_room_set_owner(dump->room, gcr_dump_place_uid(dump));
+	result = gcr_room_take(dump->room, 0, bytes - dump->room_bytes);
+	gcr_store_end_claim(dump->daemon->store, dump->task->process->pid,
+			    dump->task->process->start_ticks);
+	if (result < 0)
+		return gcr_error_set(error, -result,
+				     "the store has no room for the %llu MiB that CRIU writes",
+				     (unsigned long long)(bytes >> 20));
+	dump->room_bytes = bytes;
+	return 0;
+}
+
+static int publish(struct gcr_dump *dump, struct gcr_error *error)
+{
+	const struct gcr_proc_member *root = &dump->members[0].proc;
+	bool is_staying = dump->task->command->leave;
+
+	set_phase(dump, "publish");
+	return gcr_place_publish(dump->daemon->places, dump->name, dump->place_fd,
+				 &(struct gcr_place_origin){
+					 .pid = root->pid,
+					 .start_ticks = root->start_ticks,
+					 .dumped_ticks = gcr_clock_ticks(),
+					 .uid = gcr_dump_place_uid(dump),
+					 .gid = gcr_dump_place_gid(dump),
+					 .is_ending = !is_staying,
+					 .is_staying = is_staying,
+				 },
+				 error);
+}
+
+/*
+ * Now that CRIU holds all of it nothing is opened any more: what it has put into the images is what
+ * is open now, whatever the other processes of the tree have done since the first look.
+ */
+static int look_at_rights(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
+	int result;
+
+	if (!dump->owner_rights)
+		return 0;
+	result = gcr_dump_look_at_opens(dump, &opens, error);
+	for (size_t i = 0; !result && i < opens->findings_count; i++)
+		if (opens->findings[i].verdict == GCR_OPEN_REFUSED &&
+		    opens->findings[i].error.number == EPERM) {
+			*error = opens->findings[i].error;
+			result = -EPERM;
+		}
+	if (!result && opens->is_private)
+		gcr_dump_make_private(dump);
+	return result;
+}
+
+/* Before the images are digested: CRIU could not restore what depends on a session outside. */
+static int leave_session(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
+
+	if (!pids)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < dump->count; i++)
+		pids[i] = dump->members[i].proc.pid;
+	return gcr_criu_leave_session(dump->images_fd, pids, dump->count, error);
+}
+
+/* From the tree as it runs to the place under its name. */
+static int write_place(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	struct gcr_error criu_error = {0};
+	bool is_ending;
+	int result;
+
+	set_phase(dump, "open-files");
+	result = gcr_dump_look_at_opens(dump, &dump->opens, error);
+	if (!result)
+		result = gcr_opens_refusal(dump->opens, error);
+	if (!result && dump->opens->is_private)
+		gcr_dump_make_private(dump);
+	if (!result && dump->opens->link_remap && dump->task->command->leave)
+		result = gcr_error_set(error, EOPNOTSUPP,
+				       "an open file has lost its name and has another one: CRIU "
+				       "keeps what it makes of that only if the process ends");
+	if (!result)
+		result = gcr_dump_begin_reading(dump, error);
+	if (!result)
+		result = run_criu(dump, &job, error);
+	/* What has been started since we looked is held too, and has to be ended. */
+	if (!result)
+		result = gcr_dump_await_stop(dump, error);
+	/* From here on nobody of it can become somebody else. */
+	if (!result)
+		result = gcr_dump_check_owner(dump, error);
+	if (!result)
+		result = gcr_dump_check_members(dump, error);
+	if (!result)
+		result = look_at_rights(dump, error);
+	/* Until here it was not known what CRIU would find. */
+	if (!result && !dump->is_private)
+		gcr_criu_show_log(dump->work_fd);
+	if (!result)
+		result = gcr_dump_check_images(dump, error);
+	if (!result)
+		result = leave_session(dump, error);
+	/* Likewise: a process that ends with a parent outside would end with CRIU. */
+	if (!result)
+		result = gcr_criu_clear_parent_death(dump->images_fd, error);
+	set_phase(dump, "papers");
+	if (!result)
+		result = gcr_dump_write_papers(dump, error);
+	if (!result && gcr_task_decide(dump->task) < 0)
+		result = stopped(dump, error);
+	if (!result)
+		result = publish(dump, error);
+	is_ending = !result && !dump->task->command->leave;
+	if (is_ending) {
+		hand_log_on(dump);
+		tell_state(dump, GCR_STATE_DUMPED);
+	}
+	if (job && answer_criu(dump, job, !result, &criu_error) < 0 && is_ending) {
+		result = settle_failed_end(dump, &criu_error);
+		if (result < 0)
+			*error = criu_error;
+	}
+	return result;
+}
+
+/* ---- the tree's part ---- */
+
+static void finish(struct gcr_dump *dump)
+{
+	struct gcr_error unused;
+
+	if (!dump)
+		return;
+	atomic_store(&dump->stop_reading, true);
+	gcr_dump_end_reading(dump, &unused);
+	gcr_file_identities_free(dump->files, dump->files_count);
+	gcr_opens_destroy(dump->opens);
+	gcr_dump_forget_tree(dump);
+	gcr_file_rights_destroy(dump->first_rights);
+	free(dump->kept);
+	gcr_room_destroy(dump->room);
+	gcr_place_release(&dump->place_hold);
+	if (dump->work_fd >= 0)
+		close(dump->work_fd);
+	if (dump->images_fd >= 0)
+		close(dump->images_fd);
+	if (dump->root_fd >= 0)
+		close(dump->root_fd);
+	if (dump->place_fd >= 0)
+		close(dump->place_fd);
+	free(dump);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_dump *, finish);
+
+/*
+ * Whatever has become of CRIU: nobody of it lives. Who does not end in time is a next daemon's to
+ * end.
+ */
+static void end_tree(struct gcr_dump *dump)
+{
+	struct gcr_error error;
+
+	if (gcr_dump_end_tree(dump, &error) < 0)
+		gcr_log(LOG_ERR, dump->members[0].proc.pid, "dumped, but %s", error.words);
+	else
+		gcr_place_ended(dump->daemon->places, dump->name);
+}
+
+/* What nothing can freeze is told before what else is missing. */
+static int check_engines(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++)
+		result = gcr_engine_check(process, error);
+	return result;
+}
+
+/*
+ * What is neither handed over nor memory of the driver's own kind is written by CRIU's plugin only
+ * on kernels that tell it of such memory (AMDGPU_GEM_LIST_HANDLES), and nobody knows of others'.
+ */
+static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++) {
+		struct gcr_link_facts facts;
+
+		if (!process->vendor->backend->criu_plugin || gcr_link_facts(process, &facts) < 0 ||
+		    !facts.apart_bytes)
+			continue;
+		return gcr_error_set(
+			error, EOPNOTSUPP,
+			"process %d has %" PRIu64
+			" KiB of GPU memory made by hipMemCreate that is not handed over "
+			"(not a multiple of 2 MiB, or of a special kind), and CRIU's "
+			"plugin may not see it",
+			(int)process->pid, (facts.apart_bytes + 1023) >> 10);
+	}
+	return 0;
+}
+
+/* Without the plugins that CRIU needs nobody need be frozen. */
+static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		dump->vendors |= 1u << process->vendor->index;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++) {
+		_cleanup_free_ char *path = NULL;
+
+		if (dump->vendors & 1u << i && gcr_backends[i]->criu_plugin)
+			result = gcr_criu_plugin_find(dump->daemon, gcr_backends[i], &path, error);
+	}
+	return result;
+}
+
+/* All are frozen: what some have left in VRAM, CRIU's plugins will write. */
+static int take_stock(struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	int result = 0;
+
+	*ret_bytes = 0;
+	/* It may have come while nobody was frozen yet. */
+	result = check_apart(dump, error);
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++)
+		if (dump->vendors & 1u << i && gcr_backends[i]->criu_plugin)
+			result = gcr_gpus_ask(dump->daemon->gpus, &dump->daemon->vendors[i], error);
+	if (result < 0)
+		return result;
+	if (!dump->kept)
+		dump->kept = malloc(sizeof(*dump->kept));
+	if (!dump->kept)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(dump->daemon->gpus, dump->kept);
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		if (process->vendor->backend->criu_plugin)
+			*ret_bytes += gcr_gpus_process_bytes(dump->daemon->gpus, process->pid);
+	return 0;
+}
+
+/*
+ * What can be known before anybody is frozen, so that what cannot be dumped does not stand still
+ * for nothing; and the name and the room are ours then.
+ */
+static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr_error *error)
+{
+	_cleanup_(finish_cleanup) struct gcr_dump *dump = calloc(1, sizeof(*dump));
+	const struct gcr_criu_program *program;
+	int result;
+
+	if (!dump)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	dump->task = task;
+	dump->daemon = task->process->daemon;
+	dump->root = task->command->root;
+	dump->place_fd = dump->root_fd = dump->images_fd = dump->work_fd = -1;
+	set_phase(dump, "tree");
+	result = gcr_dump_find_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_members(dump, error);
+	if (!result)
+		result = gcr_dump_check_frozen(dump, error);
+	if (!result)
+		result = check_engines(dump, error);
+	if (!result)
+		result = gcr_criu_program(dump->daemon, &program, error);
+	if (result < 0)
+		return result;
+	dump->criu_version = program->version;
+	result = check_apart(dump, error);
+	if (!result)
+		result = check_plugins(dump, error);
+	if (!result)
+		result = check_opens_of_others(dump, error);
+	if (!result)
+		result = take_room(dump, 0, error);
+	if (!result)
+		result = make_place(dump, error);
+	if (result < 0 && dump->place_fd >= 0)
+		gcr_place_abort(dump->daemon->places, dump->name);
+	if (!result)
+		*ret_dump = TAKE_PTR(dump);
+	return result;
+}
+
+/* Whatever failed first as one of them went. */
+static int explain(struct gcr_dump *dump, int result, struct gcr_error *error)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		if (gcr_process_is_going(process))
+			return gcr_error_set(error, ESRCH, "process %d has ended",
+					     (int)process->pid);
+	return result;
+}
+
+/* Nothing is gone: everybody goes on. */
+static void give_up(struct gcr_dump *dump)
+{
+	unpark_all(dump);
+	gcr_place_abort(dump->daemon->places, dump->name);
+}
+
+/* The GPU processes are frozen. */
+static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	uint64_t kept_bytes = 0;
+	int result;
+
+	set_phase(dump, "tree");
+	result = gcr_dump_find_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_tree(dump, error);
+	if (!result)
+		result = gcr_dump_check_members(dump, error);
+	if (!result)
+		result = take_stock(dump, &kept_bytes, error);
+	if (!result)
+		result = take_room(dump, kept_bytes, error);
+	set_phase(dump, "park");
+	if (!result)
+		result = park_all(dump, error);
+	if (!result)
+		result = write_place(dump, error);
+	if (result < 0)
+		return result;
+	if (!dump->task->command->leave) {
+		end_tree(dump);
+		return 0;
+	}
+	gcr_place_ended(dump->daemon->places, dump->name);
+	unpark_all(dump);
+	return 0;
+}
+
+/* ---- one process's part ---- */
+
+/* Where it came from. What goes wrong now is added to the words of what failed. */
+static void go_back(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_error back_error = {0};
+	char first[GCR_ERROR_WORDS_MAX];
+
+	if (task->from != GCR_STATE_RUNNING || *ret_state != GCR_STATE_FROZEN)
+		return;
+	atomic_store(&task->phase, "rollback");
+	task->from = GCR_STATE_FROZEN;
+	task->is_undoing = true;
+	if (gcr_engine_of(task->process)->thaw(task, ret_state, &back_error) < 0) {
+		snprintf(first, sizeof(first), "%s", error->words);
+		gcr_error_set(error, error->number, "%s%s%s", first, *first ? "; " : "",
+			      back_error.words);
+		gcr_log(LOG_ERR, task->process->pid, "roll-back: %s", back_error.words);
+	}
+	task->from = GCR_STATE_RUNNING;
+	task->is_undoing = false;
+}
+
+static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	*ret_state = task->from;
+	if (task->from == GCR_STATE_RUNNING)
+		return gcr_engine_freeze(task, ret_state, error);
+	/* The others vote whether they go through with it. */
+	return gcr_task_commit(task);
+}
+
+/* Three parts, and all go on to the next only together: what the first does, all freeze, dump. */
+int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	_cleanup_(finish_cleanup) struct gcr_dump *dump = NULL;
+	int result = 0;
+
+	*ret_state = task->from;
+	if (gcr_task_is_first(task))
+		result = prepare(task, &dump, error);
+	result = gcr_task_meet(task, result, error);
+	if (!result)
+		result = gcr_task_meet(task, freeze(task, ret_state, error), error);
+	if (result < 0 && dump)
+		give_up(dump);
+	if (!result) {
+		if (dump)
+			result = dump_tree(dump, error);
+		/* Before the others are told: they need their libraries. */
+		if (result < 0) {
+			result = explain(dump, result, error);
+			give_up(dump);
+		}
+		result = gcr_task_meet(task, result, error);
+	}
+	if (result < 0)
+		go_back(task, ret_state, error);
+	else if (!task->command->leave)
+		*ret_state = GCR_STATE_DUMPED;
+	return result;
+}
+
+int gcr_freeze_and_park(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	int result = freeze(task, ret_state, error);
+
+	result = gcr_task_meet(task, result, error);
+	if (!result) {
+		atomic_store(&task->phase, "park");
+		if (has_library(task->process))
+			result = gcr_park(task->process, PARK_MSEC, error);
+		result = gcr_task_meet(task, result, error);
+	}
+	if (result < 0) {
+		gcr_unpark(task->process);
+		go_back(task, ret_state, error);
+	}
+	return result;
+}

@@ -1,0 +1,673 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A place of a dump, besides CRIU's images: the bytes of VRAM are hard links to the files that the
+ * processes hold while they are frozen, so that nothing is copied, and nothing is lost if the dump
+ * does not come to its end. Whoever is not root may read all of it, and change VRAM only.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/image/dump_private.h"
+#include "fs/base/errand.h"
+#include "fs/process/gpus.h"
+#include "fs/helper/helper.h"
+#include "fs/base/mountpoint.h"
+#include "fs/store/store.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+#include "lib/manifest.h"
+#include "lib/uuid.h"
+
+#define FILES_NAME	 "files"
+#define READERS_MAX	 8u
+#define READER_LOOK_USEC (50 * GCR_USEC_PER_MSEC)
+#define VRAM_NAME	 GCR_MANIFEST_FILES
+#define PAPER_MODE	 0440
+#define PAPERS_DIR_MODE	 0750
+
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
+
+struct gcr_process *gcr_dump_gpu_process(const struct gcr_dump *dump, pid_t pid)
+{
+	struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		if (process->pid == pid)
+			return process;
+	return NULL;
+}
+
+/* ---- the files that are open ---- */
+
+static int is_stopped(void *data)
+{
+	const struct gcr_dump *dump = data;
+
+	return atomic_load(&dump->stop_reading);
+}
+
+static void leave_errand(void *data)
+{
+	gcr_errand_leave(data);
+}
+
+static void end_errand(void *data)
+{
+	gcr_errand_end(data);
+}
+
+static void *read_files(void *data)
+{
+	struct gcr_dump *dump = data;
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	struct gcr_identity_options options = {
+		.threads = processors > 1 && processors < READERS_MAX ? (unsigned int)processors
+			   : processors > 1			      ? READERS_MAX
+								      : 1,
+		.cancel = &dump->stop_reading,
+		/* What is for root alone is read by root. */
+		.rights = dump->is_private ? NULL : dump->owner_rights,
+	};
+	struct gcr_errand *errand;
+
+	dump->read_result =
+		gcr_errand_begin(dump->daemon->quota, GCR_ERRAND_DIGEST, dump->uid,
+				 &(struct gcr_errand_wait){.is_stopped = is_stopped, .data = dump},
+				 &errand, &dump->read_error);
+	if (dump->read_result < 0)
+		return NULL;
+	options.left = leave_errand;
+	options.over = end_errand;
+	options.data = errand;
+	options.refused_device = gcr_mountpoint_device(dump->daemon);
+	dump->read_result = gcr_file_identities_make(dump->files, dump->files_count, &options,
+						     &dump->read_error);
+	return NULL;
+}
+
+int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error)
+{
+	const struct gcr_opens *opens = dump->opens;
+	int result;
+
+	dump->files = calloc(opens->files_count + 1, sizeof(*dump->files));
+	if (!dump->files)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < opens->files_count; i++) {
+		struct gcr_file_identity *file = &dump->files[dump->files_count];
+
+		/* They are there when the processes are. A parked library reads its own now and
+		 * then. */
+		if (!strncmp(opens->files[i].path, "/proc/", 6))
+			continue;
+		file->path = strdup(opens->files[i].path);
+		if (!file->path)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+		file->is_mapped = opens->files[i].is_mapped;
+		file->is_append_only = opens->files[i].is_append_only;
+		dump->files_count++;
+	}
+	result = pthread_create(&dump->reader, NULL, read_files, dump);
+	if (result)
+		return gcr_error_set(error, ENOMEM, "cannot start a thread: %s", strerror(result));
+	dump->is_reading = true;
+	return 0;
+}
+
+/* ETIMEDOUT: it goes on. */
+static int join_for(pthread_t thread, int64_t timeout_usec)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+				 until_usec % GCR_USEC_PER_SEC * 1000};
+
+	return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until);
+}
+
+int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error)
+{
+	if (!dump->is_reading)
+		return 0;
+	/* What waits for a file system, perhaps one that the tree serves, is left to it then. */
+	while (join_for(dump->reader, READER_LOOK_USEC) == ETIMEDOUT)
+		if (gcr_task_stopped(dump->task))
+			atomic_store(&dump->stop_reading, true);
+	dump->is_reading = false;
+	if (dump->read_result < 0)
+		*error = dump->read_error;
+	if (dump->read_result == -ECANCELED)
+		error->words[0] = '\0';
+	return dump->read_result;
+}
+
+/* ---- directories and files ---- */
+
+static int fail(struct gcr_error *error, int number, const char *what)
+{
+	return gcr_error_set(error, number, "the place's %s: %s", what, strerror(number));
+}
+
+/* Root's, and readable for whose process it is. */
+static int give(const struct gcr_dump *dump, int fd, const char *name, mode_t mode,
+		struct gcr_error *error)
+{
+	/* Group 0 may have members. */
+	if (dump->is_private)
+		mode &= ~(mode_t)(S_IRWXG | S_IRWXO);
+	if (fchownat(fd, name, 0, gcr_dump_place_gid(dump), AT_SYMLINK_NOFOLLOW) < 0 ||
+	    fchmodat(fd, name, mode, 0) < 0)
+		return fail(error, errno, name);
+	return 0;
+}
+
+static int make_directory(const struct gcr_dump *dump, int fd, const char *name, int *ret_fd,
+			  struct gcr_error *error)
+{
+	int result;
+
+	if (mkdirat(fd, name, 0700) < 0)
+		return fail(error, errno, name);
+	result = give(dump, fd, name, PAPERS_DIR_MODE, error);
+	if (result < 0)
+		return result;
+	*ret_fd = gcr_beneath_open(fd, name, O_RDONLY | O_DIRECTORY);
+	return *ret_fd < 0 ? fail(error, -*ret_fd, name) : 0;
+}
+
+/* ---- one GPU process ---- */
+
+/* Its VRAM is its owner's to change, as while it is frozen. */
+static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
+		     struct gcr_error *error)
+{
+	_cleanup_close_ int vram_fd = -1;
+	char name[GCR_EXTENT_NAME_BYTES];
+	int result = make_directory(dump, root_fd, VRAM_NAME, &vram_fd, error);
+
+	if (!result && (fchown(vram_fd, gcr_dump_place_uid(dump), gcr_dump_place_gid(dump)) < 0 ||
+			fchmod(vram_fd, 0700) < 0))
+		result = fail(error, errno, VRAM_NAME);
+	/* What links to its files must not find them written to by somebody else's freeze. */
+	gcr_snapshot_spoil(snapshot);
+	for (size_t i = 0; i < gcr_snapshot_count(snapshot) && !result; i++) {
+		gcr_extent_name(gcr_snapshot_extent(snapshot, i), name);
+		if (linkat(gcr_snapshot_directory(snapshot), name, vram_fd, name, 0) < 0)
+			result = fail(error, errno, name);
+	}
+	return result;
+}
+
+static int check_manifest(const struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	return manifest->data ? gcr_error_set(error, EBUSY,
+					      "process %d was frozen with `data`, so the driver's "
+					      "state is still there: thaw it first",
+					      (int)manifest->pid)
+			      : 0;
+}
+
+int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	struct gcr_process *process;
+	bool has_moved;
+	int result = 0;
+
+	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++) {
+		_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+		_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+
+		pthread_mutex_lock(&process->lock);
+		snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+		has_moved = process->moved.count;
+		pthread_mutex_unlock(&process->lock);
+		if (has_moved)
+			return gcr_error_set(error, EBUSY,
+					     "to the driver process %d is on other GPUs than its "
+					     "memory, since a thaw with gpu= was undone: thaw it "
+					     "first",
+					     (int)process->pid);
+		if (snapshot)
+			result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
+		if (!result && manifest)
+			result = check_manifest(manifest, error);
+	}
+	return result;
+}
+
+/* The papers that the freeze has written, checked; and the digests for the place. */
+static int take_papers(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
+		       struct gcr_manifest **ret_manifest, struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	_cleanup_free_ struct gcr_digest *digests = NULL;
+	struct gcr_digest written;
+	int result = gcr_snapshot_read_digests(snapshot, &digests, error);
+
+	if (!result)
+		result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
+	if (!result)
+		result = check_manifest(manifest, error);
+	if (!result)
+		result = gcr_digests_write(
+			root_fd, manifest->generation, digests,
+			gcr_snapshot_first_chunk(snapshot, gcr_snapshot_count(snapshot)), &written,
+			error);
+	if (!result)
+		result = give(dump, root_fd, GCR_DIGESTS_NAME, PAPER_MODE, error);
+	/* Between the two somebody may have put another one there. */
+	if (!result && !gcr_digest_equal(&written, &manifest->digests))
+		result = gcr_error_set(error, EIO, "the manifest was changed meanwhile");
+	if (!result)
+		*ret_manifest = TAKE_PTR(manifest);
+	return result;
+}
+
+/* For what the driver alone has frozen, and for a root without a GPU. */
+static int make_papers(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+		       struct gcr_process *process, int root_fd, struct gcr_manifest **ret_manifest,
+		       struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
+		calloc(1, sizeof(*manifest));
+	struct gcr_vendor *vendor;
+	struct gcr_hello hello = {0};
+	int result = 0;
+
+	if (!manifest)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (process) {
+		pthread_mutex_lock(&process->lock);
+		snprintf(manifest->generation, sizeof(manifest->generation), "%s",
+			 process->generation);
+		snprintf(manifest->engine, sizeof(manifest->engine), "%s", process->engine);
+		pthread_mutex_unlock(&process->lock);
+	} else {
+		result = gcr_uuid_make(manifest->generation);
+	}
+	if (result < 0)
+		return gcr_error_set(error, EIO, "the kernel gives no random numbers");
+	manifest->pid = member->proc.pid;
+	manifest->start_ticks = member->proc.start_ticks;
+	manifest->uid = dump->uid;
+	memcpy(manifest->comm, member->proc.comm, sizeof(manifest->comm));
+	gcr_proc_link(member->proc.pid, "exe", manifest->exe, sizeof(manifest->exe));
+	vendor = process ? process->vendor : gcr_vendor_of_engine(dump->daemon, "");
+	if (process)
+		gcr_manifest_set_vendor(manifest, vendor->backend->vendor);
+	gcr_helpers_hello(vendor->helpers, &hello);
+	memcpy(manifest->driver_version, hello.driver_version, sizeof(hello.driver_version));
+	manifest->api_version = hello.api_version;
+	result = gcr_digests_write(root_fd, manifest->generation, NULL, 0, &manifest->digests,
+				   error);
+	if (!result)
+		result = give(dump, root_fd, GCR_DIGESTS_NAME, PAPER_MODE, error);
+	if (!result)
+		*ret_manifest = TAKE_PTR(manifest);
+	return result;
+}
+
+/* Its GPU with this UUID, which it has from now on. NULL: the daemon knows no such GPU. */
+static struct gcr_manifest_gpu *have_gpu(const struct gcr_backend *backend,
+					 struct gcr_manifest *manifest,
+					 const struct gcr_gpus_reply *reply, const uint8_t *uuid)
+{
+	struct gcr_manifest_gpu *gpu;
+
+	for (size_t i = 0; i < manifest->gpus_count; i++)
+		if (!memcmp(manifest->gpus[i].uuid, uuid, GCR_UUID_BYTES))
+			return &manifest->gpus[i];
+	for (uint32_t i = 0; i < reply->gpus_count; i++) {
+		const struct gcr_gpu_info *info = &reply->gpus[i];
+
+		if (memcmp(info->uuid, uuid, GCR_UUID_BYTES) != 0)
+			continue;
+		gpu = &manifest->gpus[manifest->gpus_count++];
+		gpu->index = i;
+		memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
+		memcpy(gpu->name, info->name, sizeof(gpu->name));
+		gpu->memory_bytes = info->total_bytes;
+		backend->format_architecture(info, gpu->compute_capability);
+		return gpu;
+	}
+	return NULL;
+}
+
+/* What has stayed in VRAM, which CRIU's plugin for the vendor takes along. */
+static void add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_manifest *manifest,
+		     const struct gcr_gpus_reply *reply)
+{
+	for (uint32_t i = 0; i < reply->processes_count; i++) {
+		const struct gcr_gpu_process *user = &reply->processes[i];
+		struct gcr_manifest_gpu *gpu = NULL;
+
+		if (user->pid == pid)
+			gpu = have_gpu(backend, manifest, reply, reply->gpus[user->gpu].uuid);
+		if (gpu)
+			gpu->control_bytes = user->bytes;
+	}
+}
+
+/* VRAM that the driver itself will need on each GPU: a thaw elsewhere cannot find it out. */
+static int add_needs(const struct gcr_dump *dump, struct gcr_process *process,
+		     struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
+	const struct gcr_backend *backend = process->vendor->backend;
+
+	if (!reply)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	gcr_gpus_snapshot(dump->daemon->gpus, reply);
+	if (!backend->has_control && dump->kept)
+		add_kept(backend, process->pid, manifest, dump->kept);
+	pthread_mutex_lock(&process->lock);
+	for (unsigned int i = 0; i < process->shares_count; i++) {
+		struct gcr_manifest_gpu *gpu =
+			have_gpu(backend, manifest, reply, process->shares[i].uuid);
+
+		if (gpu)
+			gpu->control_bytes = process->shares[i].bytes;
+	}
+	pthread_mutex_unlock(&process->lock);
+	return 0;
+}
+
+/* VRAM and digests of a member into @root_fd; its manifest is still to be written. */
+static int take_member(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+		       int root_fd, struct gcr_manifest **ret_manifest, struct gcr_error *error)
+{
+	struct gcr_process *process = gcr_dump_gpu_process(dump, member->proc.pid);
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	int result;
+
+	if (process) {
+		pthread_mutex_lock(&process->lock);
+		snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+		pthread_mutex_unlock(&process->lock);
+	}
+	if (!snapshot) {
+		result = make_papers(dump, member, process, root_fd, ret_manifest, error);
+	} else {
+		result = link_vram(dump, snapshot, root_fd, error);
+		if (!result)
+			result = take_papers(dump, snapshot, root_fd, ret_manifest, error);
+	}
+	if (!result && process)
+		result = add_needs(dump, process, *ret_manifest, error);
+	return result;
+}
+
+static int write_manifest(const struct gcr_dump *dump, int root_fd, struct gcr_manifest *manifest,
+			  struct gcr_error *error)
+{
+	int result = gcr_manifest_write(root_fd, manifest, error);
+
+	return result ? result : give(dump, root_fd, GCR_MANIFEST_NAME, PAPER_MODE, error);
+}
+
+/* A GPU process that is not the root. */
+static int write_member(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+			int processes_fd, struct gcr_tree_process *described,
+			struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	_cleanup_close_ int root_fd = -1;
+	char name[16];
+	int result;
+
+	snprintf(name, sizeof(name), "%d", (int)member->proc.pid);
+	result = make_directory(dump, processes_fd, name, &root_fd, error);
+	if (!result)
+		result = take_member(dump, member, root_fd, &manifest, error);
+	if (!result)
+		result = write_manifest(dump, root_fd, manifest, error);
+	if (!result)
+		memcpy(described->generation, manifest->generation, sizeof(described->generation));
+	if (!result)
+		snprintf(described->engine, sizeof(described->engine), "%s", manifest->engine);
+	return result;
+}
+
+/* ---- the tree ---- */
+
+static int describe_processes(const struct gcr_dump *dump, const struct gcr_manifest *top,
+			      struct gcr_manifest_tree *tree, struct gcr_error *error)
+{
+	_cleanup_close_ int processes_fd = -1;
+	int result = 0;
+
+	tree->processes = calloc(dump->count, sizeof(*tree->processes));
+	if (!tree->processes)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < dump->count && !result; i++) {
+		const struct gcr_dump_member *member = &dump->members[i];
+		struct gcr_tree_process *described = &tree->processes[i];
+
+		described->pid = member->proc.pid;
+		described->parent = i ? member->proc.parent : 0;
+		memcpy(described->comm, member->proc.comm, sizeof(described->comm));
+		described->has_gpu = gcr_dump_gpu_process(dump, member->proc.pid);
+		tree->processes_count++;
+		if (!described->has_gpu)
+			continue;
+		if (!i) {
+			memcpy(described->generation, top->generation,
+			       sizeof(described->generation));
+			snprintf(described->engine, sizeof(described->engine), "%s", top->engine);
+			continue;
+		}
+		if (processes_fd < 0)
+			result = make_directory(dump, dump->root_fd, GCR_TREE_PROCESSES,
+						&processes_fd, error);
+		if (!result)
+			result = write_member(dump, member, processes_fd, described, error);
+	}
+	return result;
+}
+
+static int describe_tree(struct gcr_dump *dump, const struct gcr_manifest *top,
+			 struct gcr_manifest_tree **ret_tree, struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_tree_free_cleanup) struct gcr_manifest_tree *tree =
+		calloc(1, sizeof(*tree));
+	const struct gcr_opens *opens = dump->opens;
+	int result;
+
+	if (!tree)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_host_read(NULL, &tree->host, error);
+	if (result < 0)
+		return result;
+	tree->host.criu_version = dump->criu_version;
+	tree->options = (struct gcr_tree_options){
+		.shell_job = opens->shell_job,
+		.file_locks = opens->file_locks,
+		.link_remap = opens->link_remap,
+		.ext_unix_sockets = opens->ext_unix_sockets,
+		.tcp = (enum gcr_tree_tcp)dump->task->command->tcp,
+	};
+	tree->supplies = calloc(opens->findings_count + 1, sizeof(*tree->supplies));
+	if (!tree->supplies)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < opens->findings_count; i++) {
+		const struct gcr_open_finding *finding = &opens->findings[i];
+		struct gcr_tree_supply *supply = &tree->supplies[tree->supplies_count];
+		size_t known = 0;
+
+		if (finding->verdict != GCR_OPEN_EXTERNAL)
+			continue;
+		while (known < tree->supplies_count &&
+		       strcmp(tree->supplies[known].key, finding->key) != 0)
+			known++;
+		if (known < tree->supplies_count) {
+			tree->supplies[known].is_writer |= finding->is_writer;
+			tree->supplies[known].is_stdio |= finding->is_stdio;
+			continue;
+		}
+		snprintf(supply->key, sizeof(supply->key), "%s", finding->key);
+		supply->is_writer = finding->is_writer;
+		supply->is_stdio = finding->is_stdio;
+		tree->supplies_count++;
+	}
+	tree->files = dump->files;
+	tree->files_count = dump->files_count;
+	dump->files = NULL;
+	dump->files_count = 0;
+	result = describe_processes(dump, top, tree, error);
+	if (!result)
+		*ret_tree = TAKE_PTR(tree);
+	return result;
+}
+
+/* ---- CRIU's images ---- */
+
+static int check_image(const struct gcr_dump *dump, const char *name, struct gcr_error *error)
+{
+	struct stat stat;
+
+	if (fstatat(dump->images_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    !S_ISREG(stat.st_mode) || !stat.st_size)
+		return gcr_error_set(error, EIO, "criu says it is done, and has not written %s",
+				     name);
+	return 0;
+}
+
+/* By the pid that it has in its own namespace. */
+static int check_core(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+		      struct gcr_error *error)
+{
+	struct gcr_proc_status status;
+	char name[32];
+
+	if (member->proc.state == 'Z' || member->proc.state == 'X')
+		return 0;
+	if (gcr_proc_status(member->proc.pid, &status) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)member->proc.pid);
+	snprintf(name, sizeof(name), "core-%d.img", (int)status.ns_pids[status.ns_pids_count - 1]);
+	return check_image(dump, name, error);
+}
+
+int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	int result = check_image(dump, "inventory.img", error);
+
+	if (!result)
+		result = check_image(dump, "pstree.img", error);
+	for (size_t i = 0; i < dump->count && !result; i++)
+		result = check_core(dump, &dump->members[i], error);
+	return result;
+}
+
+static int compare_images(const void *left, const void *right)
+{
+	const struct gcr_manifest_image *a = left, *b = right;
+
+	return strcmp(a->name, b->name);
+}
+
+static int describe_image(int fd, const char *name, struct gcr_manifest_image *ret_image,
+			  struct gcr_error *error)
+{
+	_cleanup_close_ int image_fd = -1;
+	int result;
+
+	if (strlen(name) >= sizeof(ret_image->name))
+		return gcr_error_set(error, EIO,
+				     "CRIU's image %.64s has a longer name than we know", name);
+	image_fd = gcr_beneath_open_file(fd, name, error);
+	if (image_fd < 0)
+		return image_fd;
+	snprintf(ret_image->name, sizeof(ret_image->name), "%s", name);
+	result = gcr_digest_file(image_fd, &ret_image->bytes, &ret_image->digest);
+	return result < 0 ? fail(error, -result, name) : 0;
+}
+
+static bool is_image(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+
+	return dot && !strcmp(dot, ".img");
+}
+
+static int describe_images(struct gcr_dump *dump, struct gcr_manifest *manifest,
+			   struct gcr_error *error)
+{
+	_cleanup_close_ int fd = openat(dump->images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *entry;
+	int result = 0;
+
+	if (!dir)
+		return fail(error, errno, GCR_MANIFEST_IMAGES);
+	TAKE_FD(fd);
+	while (!result && (entry = readdir(dir))) {
+		struct gcr_manifest_image *images;
+
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		if (!is_image(entry->d_name)) {
+			unlinkat(dump->images_fd, entry->d_name, 0);
+			continue;
+		}
+		images =
+			reallocarray(manifest->images, manifest->images_count + 1, sizeof(*images));
+		if (!images)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+		manifest->images = images;
+		result = describe_image(dump->images_fd, entry->d_name,
+					&images[manifest->images_count], error);
+		if (!result)
+			result = give(dump, dump->images_fd, entry->d_name, PAPER_MODE, error);
+		manifest->images_count += !result;
+		if (!result && gcr_task_stopped(dump->task))
+			result = gcr_error_set(error, ECANCELED, "%s", "");
+	}
+	if (!result)
+		qsort(manifest->images, manifest->images_count, sizeof(*manifest->images),
+		      compare_images);
+	return result;
+}
+
+static int write_list(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ char *text = NULL;
+	struct iovec part;
+	size_t left_out;
+	int result;
+
+	if (gcr_file_identities_list(dump->files, dump->files_count, &text, &part.iov_len,
+				     &left_out) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	part.iov_base = text;
+	result = gcr_beneath_replace(dump->root_fd, FILES_NAME, &part, 1, error);
+	return result ? result : give(dump, dump->root_fd, FILES_NAME, PAPER_MODE, error);
+}
+
+int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	int result = gcr_dump_end_reading(dump, error);
+
+	if (!result)
+		result = write_list(dump, error);
+	if (!result)
+		result = take_member(dump, &dump->members[0], dump->root_fd, &manifest, error);
+	if (!result)
+		result = describe_images(dump, manifest, error);
+	if (!result)
+		result = describe_tree(dump, manifest, &manifest->tree, error);
+	if (!result)
+		result = give(dump, dump->root_fd, GCR_MANIFEST_IMAGES, PAPERS_DIR_MODE, error);
+	if (!result)
+		result = write_manifest(dump, dump->root_fd, manifest, error);
+	if (!result && (fchown(dump->root_fd, 0, gcr_dump_place_gid(dump)) < 0 ||
+			fchmod(dump->root_fd, dump->is_private ? 0700 : PAPERS_DIR_MODE) < 0))
+		result = fail(error, errno, "directory");
+	return result;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT */
+/* The processes of a tree that is dumped, from its beginning to its end. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fs/image/dump_private.h"
+#include "fs/process/process.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_cgroup.h"
+#include "lib/proc_file.h"
+
+/* What has been killed is gone when the kernel has freed its memory. */
+#define END_USEC       (60 * GCR_USEC_PER_SEC)
+/* What has been told to stop does so when it returns from the kernel. */
+#define STOP_USEC      (5 * GCR_USEC_PER_SEC)
+#define STOP_LOOK_USEC 1000
+
+static void close_members(struct gcr_dump_member *members, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (members[i].pidfd >= 0)
+			close(members[i].pidfd);
+	free(members);
+}
+
+void gcr_dump_forget_tree(struct gcr_dump *dump)
+{
+	close_members(dump->members, dump->count);
+	dump->members = NULL;
+	dump->count = 0;
+}
+
+int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_proc_member *found = NULL;
+	struct gcr_dump_member *members;
+	size_t count;
+	int result = gcr_proc_tree(dump->root, &found, &count, error);
+
+	if (result < 0)
+		return result;
+	members = calloc(count, sizeof(*members));
+	if (!members)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		members[i].proc = found[i];
+		members[i].pidfd = -1;
+	}
+	for (size_t i = 0; i < count && !result; i++) {
+		result = gcr_proc_open(found[i].pid, found[i].start_ticks, &members[i].pidfd);
+		/* One that has ended by now needs none; any other could not be ended without. */
+		if (result == -ESRCH)
+			result = 0;
+	}
+	if (result < 0) {
+		close_members(members, count);
+		return gcr_error_set(error, -result, "the processes of the tree: %s",
+				     strerror(-result));
+	}
+	gcr_dump_forget_tree(dump);
+	dump->members = members;
+	dump->count = count;
+	result = gcr_proc_owner(members[0].proc.pid, &dump->uid, &dump->gid);
+	if (result == -ESRCH || result == -ENOENT)
+		return gcr_error_set(error, ESRCH, "process %d has ended",
+				     (int)members[0].proc.pid);
+	return result < 0 ? gcr_error_set(error, -result, "the owner of process %d: %s",
+					  (int)members[0].proc.pid, strerror(-result))
+			  : 0;
+}
+
+static bool is_member(const struct gcr_dump *dump, const struct gcr_process *process)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == process->pid &&
+		    dump->members[i].proc.start_ticks == process->start_ticks)
+			return true;
+	return false;
+}
+
+static bool has_ended(const struct gcr_dump_member *member)
+{
+	return member->proc.state == 'Z' || member->proc.state == 'X';
+}
+
+/* It has opened a GPU since the verb was written. */
+static bool is_new_gpu_process(const struct gcr_dump *dump, const struct gcr_dump_member *member)
+{
+	struct gcr_process *process;
+	bool is_new;
+
+	if (has_ended(member) || gcr_dump_gpu_process(dump, member->proc.pid) ||
+	    gcr_processes_find(dump->daemon->processes, member->proc.pid, &process) < 0)
+		return false;
+	is_new = !process->launcher;
+	gcr_process_unref(process);
+	return is_new;
+}
+
+int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	const struct gcr_process *process;
+
+	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
+		if (!is_member(dump, process))
+			return gcr_error_set(error, EBUSY,
+					     "process %d is no longer below process %d",
+					     (int)process->pid, (int)dump->root);
+	for (size_t i = 0; i < dump->count; i++)
+		if (is_new_gpu_process(dump, &dump->members[i]))
+			return gcr_error_set(error, EBUSY,
+					     "process %d of the tree has only just begun to use a "
+					     "GPU: write dump again",
+					     (int)dump->members[i].proc.pid);
+	return 0;
+}
+
+/* CRIU lets go of a process before that obeys its signal. */
+static int await_stop_of(const struct gcr_dump_member *member, int64_t until_usec,
+			 struct gcr_error *error)
+{
+	struct gcr_proc_stat stat;
+
+	while (!gcr_proc_stat(member->proc.pid, &stat) &&
+	       stat.start_ticks == member->proc.start_ticks && !strchr("tTZX", stat.state)) {
+		if (gcr_clock_usec() >= until_usec)
+			return gcr_error_set(error, EIO,
+					     "criu has not stopped process %d, and says it had",
+					     (int)member->proc.pid);
+		usleep(STOP_LOOK_USEC);
+	}
+	return 0;
+}
+
+int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + STOP_USEC;
+	size_t count;
+	int result;
+
+	/* What they had made before they stopped is found then, and nothing more is made. */
+	do {
+		count = dump->count;
+		for (size_t i = 0; i < count; i++) {
+			result = await_stop_of(&dump->members[i], until_usec, error);
+			if (result < 0)
+				return result;
+		}
+		result = gcr_dump_find_tree(dump, error);
+	} while (!result && dump->count > count);
+	return result;
+}
+
+/* ---- what stands in the way ---- */
+
+/* Which container engine has made it, by the name of its cgroup. */
+static const char *engine_of(const char *cgroup)
+{
+	static const struct {
+		const char *mark;
+		const char *engine;
+	} engines[] = {
+		{"cri-containerd", "containerd"},
+		{"docker", "docker"},
+		{"libpod", "podman"},
+		{"crio", "cri-o"},
+		{"kubepods", "kubernetes"},
+		{"lxc", "lxc"},
+		{"machine.slice", "systemd-nspawn"},
+	};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(engines); i++)
+		if (strstr(cgroup, engines[i].mark))
+			return engines[i].engine;
+	return "its container engine";
+}
+
+static int check_namespace(const struct gcr_dump *dump, const char *cgroup, struct gcr_error *error)
+{
+	pid_t root = dump->members[0].proc.pid;
+	struct gcr_proc_status ours, its;
+
+	if (gcr_proc_status(getpid(), &ours) < 0 || gcr_proc_status(root, &its) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)root);
+	if (its.ns_pids_count <= ours.ns_pids_count || its.ns_pids[its.ns_pids_count - 1] == 1)
+		return 0;
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "process %d is in a container, and not its first process: let %s dump "
+			     "the container",
+			     (int)root, engine_of(cgroup));
+}
+
+/* The unit would be started again by systemd: two of it would run. */
+static int check_unit(const struct gcr_dump *dump, const char *cgroup, struct gcr_error *error)
+{
+	static const char suffix[] = ".service";
+	const char *unit = strrchr(cgroup, '/');
+	size_t length;
+
+	unit = unit ? unit + 1 : cgroup;
+	length = strlen(unit);
+	if (dump->task->command->supervised || dump->task->command->leave ||
+	    length <= sizeof(suffix) - 1 ||
+	    strcmp(unit + length - (sizeof(suffix) - 1), suffix) != 0)
+		return 0;
+	return gcr_error_set(
+		error, EOPNOTSUPP,
+		"process %d belongs to %s, which systemd may start again when the dump "
+		"ends it: stop that, and write `dump supervised`",
+		(int)dump->members[0].proc.pid, unit);
+}
+
+/* Who is stopped cannot wait for CRIU. */
+static int check_daemon(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == getpid())
+			return gcr_error_set(error, EBUSY, "the daemon itself is below process %d",
+					     (int)dump->root);
+	return 0;
+}
+
+static int check_writer(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	pid_t writer = dump->task->command->writer;
+	struct gcr_proc_status status;
+
+	if (writer <= 0 || gcr_proc_status(writer, &status) < 0)
+		return 0;
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == status.thread_group)
+			return gcr_error_set(error, EBUSY,
+					     "the writer is process %d of the tree itself",
+					     (int)status.thread_group);
+	return 0;
+}
+
+int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ char *cgroup = NULL;
+	int result;
+
+	if (geteuid())
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "CRIU needs root, and the daemon does not run as root");
+	if (gcr_proc_cgroup(dump->members[0].proc.pid, &cgroup) < 0)
+		cgroup = strdup("");
+	if (!cgroup)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = check_daemon(dump, error);
+	if (!result)
+		result = check_writer(dump, error);
+	if (!result)
+		result = gcr_dump_check_owner(dump, error);
+	if (!result)
+		result = check_namespace(dump, cgroup, error);
+	if (!result)
+		result = check_unit(dump, cgroup, error);
+	for (size_t i = 0; i < dump->count && !result; i++)
+		if (dump->members[i].proc.state == 'T' || dump->members[i].proc.state == 't')
+			result = gcr_error_set(error, EOPNOTSUPP,
+					       "process %d of the tree is stopped: continue it",
+					       (int)dump->members[i].proc.pid);
+	return result;
+}
+
+/* ---- its memory ---- */
+
+static uint64_t kib_of(const char *text, const char *key)
+{
+	const char *line = strstr(text, key);
+	uint64_t kib = 0;
+
+	if (line && sscanf(line + strlen(key), " %" SCNu64, &kib) != 1)
+		kib = 0;
+	return kib;
+}
+
+int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error)
+{
+	uint64_t kib = 0;
+
+	for (size_t i = 0; i < dump->count; i++) {
+		_cleanup_free_ char *text = NULL;
+		int result = gcr_proc_read(dump->members[i].proc.pid, "smaps_rollup", &text, NULL);
+
+		/* A zombie has no memory. */
+		if (result < 0 && has_ended(&dump->members[i]))
+			continue;
+		if (result < 0)
+			return gcr_error_set(error, -result, "the memory of process %d: %s",
+					     (int)dump->members[i].proc.pid, strerror(-result));
+		/* Pages that a fork shares are written for each. */
+		kib += kib_of(text, "\nAnonymous:") + kib_of(text, "\nPss_Shmem:") +
+		       kib_of(text, "\nSwap:");
+	}
+	*ret_bytes = kib * 1024;
+	return 0;
+}
+
+/* ---- its end ---- */
+
+static void send_signal(const struct gcr_dump_member *member, int number)
+{
+	if (member->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, member->pidfd, number, NULL, 0);
+}
+
+void gcr_dump_let_run(struct gcr_dump *dump)
+{
+	struct gcr_error unused;
+
+	/* With what has been made since; else those that are known. */
+	gcr_dump_find_tree(dump, &unused);
+	for (size_t i = dump->count; i-- > 0;)
+		send_signal(&dump->members[i], SIGCONT);
+}
+
+bool gcr_dump_root_has_ended(const struct gcr_dump *dump)
+{
+	struct pollfd end = {.fd = dump->members[0].pidfd, .events = POLLIN};
+
+	return end.fd < 0 || poll(&end, 1, 0) == 1;
+}
+
+/*
+ * A CRIU that has failed may have let them go on, and what they make then has to end, too. Whoever
+ * cannot be listed any more has ended.
+ */
+static void stop_all(struct gcr_dump *dump)
+{
+	struct gcr_error unused;
+	size_t count;
+
+	if (gcr_dump_root_has_ended(dump))
+		return;
+	do {
+		count = dump->count;
+		for (size_t i = 0; i < count; i++)
+			send_signal(&dump->members[i], SIGSTOP);
+	} while (!gcr_dump_await_stop(dump, &unused) && dump->count > count);
+}
+
+int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + END_USEC;
+
+	stop_all(dump);
+	/* Children first: as long as the root is alive a next daemon finds all that are left. */
+	for (size_t i = dump->count; i-- > 0;)
+		send_signal(&dump->members[i], SIGKILL);
+	for (size_t i = 0; i < dump->count; i++) {
+		struct pollfd end = {.fd = dump->members[i].pidfd, .events = POLLIN};
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		if (end.fd >= 0 &&
+		    poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1)
+			return gcr_error_set(error, ETIMEDOUT, "process %d does not end",
+					     (int)dump->members[i].proc.pid);
+	}
+	return 0;
+}

@@ -1,0 +1,699 @@
+/* SPDX-License-Identifier: MIT */
+/* The list of places, and what they were and have become. */
+#include "fs/image/place.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/image/criu_run.h"
+#include "fs/base/event.h"
+#include "fs/store/folder.h"
+#include "fs/base/log.h"
+#include "fs/store/place_name.h"
+#include "fs/image/place_origin.h"
+#include "fs/process/process.h"
+#include "fs/base/quota.h"
+#include "fs/base/refusals.h"
+#include "fs/image/restore.h"
+#include "fs/image/restored_cgroup.h"
+#include "fs/base/state.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+
+#define PLACES_MAX  1024
+#define PLACES_ROOT 64 /* of these: users leave them to root */
+
+struct gcr_places {
+	struct gcr_daemon *daemon;
+	pthread_mutex_t lock; /* guards the list; held while one is made */
+	struct gcr_place *list;
+	size_t count;
+	size_t begun; /* by dumps, and not yet in the list */
+	uint32_t last_serial;
+};
+
+struct gcr_place *gcr_place_ref(struct gcr_place *place)
+{
+	atomic_fetch_add(&place->references, 1);
+	return place;
+}
+
+void gcr_place_unref(struct gcr_place *place)
+{
+	if (!place || atomic_fetch_sub(&place->references, 1) != 1)
+		return;
+	gcr_folder_unref(place->folder);
+	gcr_event_log_unref(place->events);
+	gcr_process_unref(place->process);
+	if (place->fd >= 0)
+		close(place->fd);
+	gcr_quota_release(&place->charge);
+	/* Where children of it live on, it stays for them. */
+	if (place->cgroup)
+		gcr_restored_cgroup_remove(place->cgroup);
+	free(place->cgroup);
+	pthread_mutex_destroy(&place->lock);
+	free(place);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
+
+/* Whose the lines are in a log that has room for each user. */
+static uid_t event_owner(const struct gcr_place *place)
+{
+	return gcr_quota_owner(place->daemon->quota, place->stat.st_uid);
+}
+
+/* Both logs: its own, and the daemon's, which outlives it. */
+#define TELL(place, ...)                                                                           \
+	do {                                                                                       \
+		gcr_event_log_append((place)->events, __VA_ARGS__);                                \
+		gcr_event_log_append_of((place)->daemon->events, event_owner(place), __VA_ARGS__); \
+	} while (0)
+
+/* Lock: places. */
+static struct gcr_place *find_locked(const struct gcr_places *places, const char *name)
+{
+	struct gcr_place *place = places->list;
+
+	while (place && strcmp(place->name, name) != 0)
+		place = place->next;
+	return place;
+}
+
+/* ---- where it comes from, for a next daemon ---- */
+
+/* What was dumped here, by the file that says so; what users have brought has none. */
+static enum gcr_state read_origin(struct gcr_place *place)
+{
+	struct gcr_place_origin_file file;
+	struct gcr_error error;
+	int result = gcr_place_origin_read(place->fd, &file, &error);
+
+	if (result < 0)
+		return result == -ENOENT ? GCR_STATE_INCOMING : GCR_STATE_FAILED;
+	free(file.made.cgroup);
+	place->origin = file.origin;
+	place->origin.uid = place->stat.st_uid;
+	place->origin.gid = place->stat.st_gid;
+	/* gcr_restores_recover() sees to it. */
+	if (file.made.progress != GCR_PLACE_IDLE)
+		return GCR_STATE_RESTORING;
+	return file.origin.pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
+}
+
+int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
+		   struct gcr_error *error)
+{
+	struct gcr_place_origin origin;
+
+	pthread_mutex_lock(&place->lock);
+	origin = place->origin;
+	pthread_mutex_unlock(&place->lock);
+	return gcr_place_origin_write(place->fd, &origin, made, error);
+}
+
+int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made,
+			struct gcr_error *error)
+{
+	struct gcr_place_origin_file file;
+	int result = gcr_place_origin_read(place->fd, &file, error);
+
+	if (result < 0)
+		return result;
+	if (file.made.progress == GCR_PLACE_IDLE)
+		return gcr_error_set(error, EIO, "it does not tell of a restore");
+	*ret_made = file.made;
+	return 0;
+}
+
+/* Of what is in the store under this name. Lock: places. */
+static int add_locked(struct gcr_places *places, const char *name, struct gcr_place **ret_place)
+{
+	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = calloc(1, sizeof(*place));
+	int result;
+
+	if (!place)
+		return -ENOMEM;
+	atomic_init(&place->references, 1);
+	pthread_mutex_init(&place->lock, NULL);
+	place->daemon = places->daemon;
+	place->serial = ++places->last_serial;
+	snprintf(place->name, sizeof(place->name), "%s", name);
+	place->fd = -1;
+	result = gcr_event_log_create(&place->events);
+	if (!result)
+		result = gcr_store_open_place(places->daemon->store, name, &place->stat, &place->fd,
+					      &place->folder);
+	if (result < 0)
+		return result;
+	gcr_quota_count(places->daemon->quota, GCR_QUOTA_PLACES, place->stat.st_uid, 1,
+			&place->charge);
+	place->state = read_origin(place);
+	place->state_since_usec = (int64_t)place->stat.st_mtim.tv_sec * GCR_USEC_PER_SEC +
+				  place->stat.st_mtim.tv_nsec / 1000;
+	place->next = places->list;
+	places->list = place;
+	places->count++;
+	if (ret_place)
+		*ret_place = gcr_place_ref(place);
+	TELL(place, "%s - found %s", name, gcr_state_name(place->state));
+	TAKE_PTR(place);
+	return 0;
+}
+
+static int add_left(const char *name, void *data)
+{
+	struct gcr_places *places = data;
+	int result = gcr_place_name_is_good(name, strlen(name)) ? add_locked(places, name, NULL)
+								: -EINVAL;
+
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "the place %s in the store cannot be used: %s", name,
+			strerror(-result));
+	return 0;
+}
+
+int gcr_places_create(struct gcr_daemon *daemon, struct gcr_places **ret_places)
+{
+	struct gcr_places *places = calloc(1, sizeof(*places));
+	int result;
+
+	if (!places)
+		return -ENOMEM;
+	pthread_mutex_init(&places->lock, NULL);
+	places->daemon = daemon;
+	*ret_places = places;
+	pthread_mutex_lock(&places->lock);
+	result = gcr_store_each_place(daemon->store, add_left, places);
+	pthread_mutex_unlock(&places->lock);
+	return result;
+}
+
+void gcr_places_destroy(struct gcr_places *places)
+{
+	if (!places)
+		return;
+	while (places->list) {
+		struct gcr_place *place = places->list;
+
+		places->list = place->next;
+		gcr_store_close_place(place->folder);
+		/* What has been restored lives on without us, and nobody is to wait for its end. */
+		if (place->cgroup && gcr_restored_cgroup_is_used(place->cgroup)) {
+			free(place->cgroup);
+			place->cgroup = NULL;
+		}
+		gcr_place_unref(place);
+	}
+	pthread_mutex_destroy(&places->lock);
+	free(places);
+}
+
+/* May this user have one more? Lock: places. With words: -ENOSPC, and as of gcr_quota_take(). */
+static int take_locked(struct gcr_places *places, uid_t uid, struct gcr_quota_charge *ret_charge,
+		       struct gcr_error *error)
+{
+	struct gcr_quota *quota = places->daemon->quota;
+	size_t most = PLACES_MAX - (gcr_quota_is_limited(quota, uid) ? PLACES_ROOT : 0);
+
+	if (places->count + places->begun >= most)
+		return gcr_error_set(error, ENOSPC, "there are too many places");
+	return gcr_quota_take(quota, GCR_QUOTA_PLACES, uid, 1, ret_charge, error);
+}
+
+int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
+		   struct gcr_place **ret_place, struct gcr_error *error)
+{
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
+	struct gcr_store *store = places->daemon->store;
+	int result = 0;
+
+	if (!gcr_place_name_is_good(name, strlen(name)))
+		return -EINVAL;
+	pthread_mutex_lock(&places->lock);
+	if (find_locked(places, name))
+		result = -EEXIST;
+	else
+		result = take_locked(places, uid, &charge, error);
+	/* Its own charge follows, with the list locked. */
+	gcr_quota_release(&charge);
+	if (!result)
+		result = gcr_store_make_place(store, name, uid, gid);
+	if (!result) {
+		result = add_locked(places, name, ret_place);
+		if (result < 0)
+			gcr_store_drop_place(store, name, NULL);
+	}
+	pthread_mutex_unlock(&places->lock);
+	return result;
+}
+
+int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place **ret_place)
+{
+	struct gcr_place *place;
+
+	GCR_LOCK_SCOPE(&places->lock);
+	place = find_locked(places, name);
+	if (place)
+		*ret_place = gcr_place_ref(place);
+	return place ? 0 : -ENOENT;
+}
+
+int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr_place **ret_place)
+{
+	struct gcr_place *place;
+
+	GCR_LOCK_SCOPE(&places->lock);
+	place = places->list;
+	while (place && place->serial != serial)
+		place = place->next;
+	if (place)
+		*ret_place = gcr_place_ref(place);
+	return place ? 0 : -ENOENT;
+}
+
+/* References to all of them. */
+static int places_list(struct gcr_places *places, struct gcr_place ***ret_list, size_t *ret_count)
+{
+	struct gcr_place **list;
+	size_t count = 0;
+
+	GCR_LOCK_SCOPE(&places->lock);
+	list = calloc(places->count + 1, sizeof(struct gcr_place *));
+	if (!list)
+		return -ENOMEM;
+	for (struct gcr_place *place = places->list; place; place = place->next)
+		list[count++] = gcr_place_ref(place);
+	*ret_list = list;
+	*ret_count = count;
+	return 0;
+}
+
+int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *place, void *data),
+		   void *data)
+{
+	struct gcr_place **list = NULL;
+	size_t count;
+	int result = places_list(places, &list, &count);
+
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < count; i++) {
+		if (!result)
+			result = visit(list[i], data);
+		gcr_place_unref(list[i]);
+	}
+	free(list);
+	return result;
+}
+
+/* Lock: places. */
+static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
+{
+	struct gcr_place **link;
+
+	for (link = &places->list; *link && *link != place; link = &(*link)->next)
+		;
+	if (!*link)
+		return false;
+	*link = place->next;
+	places->count--;
+	return true;
+}
+
+/* @even_running: the process that it is another name of has ended. */
+static int drop(struct gcr_place *place, bool even_running)
+{
+	struct gcr_places *places = place->daemon->places;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	bool is_empty;
+	int result = 0;
+
+	pthread_mutex_lock(&places->lock);
+	pthread_mutex_lock(&place->lock);
+	is_empty = place->is_empty;
+	/* A restore that has made a process of it needs nothing of it any more. */
+	if (place->origin.is_ending ||
+	    ((place->restore || place->process) && !(place->process && even_running)))
+		result = -EBUSY;
+	else
+		place->is_empty = true;
+	pthread_mutex_unlock(&place->lock);
+	if (!result && !unlist_locked(places, place))
+		result = -ENOENT;
+	pthread_mutex_unlock(&places->lock);
+	if (result < 0)
+		return result;
+	/* Changes that are under way may take a while, and everybody looks for names in the list.
+	 */
+	if (!is_empty)
+		result = gcr_store_drop_place(place->daemon->store, place->name, place->folder);
+	if (result < 0) {
+		/* Until it is moved away, the store has no other of its name. */
+		pthread_mutex_lock(&places->lock);
+		pthread_mutex_lock(&place->lock);
+		place->is_empty = is_empty;
+		pthread_mutex_unlock(&place->lock);
+		place->next = places->list;
+		places->list = place;
+		places->count++;
+		pthread_mutex_unlock(&places->lock);
+		return result;
+	}
+	gcr_quota_release(&place->charge);
+	gcr_criu_subject_of_place(place->name, subject);
+	gcr_criu_forget(place->daemon, subject);
+	TELL(place, "%s - gone %s", place->name, even_running ? "ended" : "dropped");
+	gcr_place_unref(place); /* the list's */
+	return 0;
+}
+
+int gcr_place_drop(struct gcr_place *place)
+{
+	return drop(place, false);
+}
+
+/* ---- of a dump ---- */
+
+/* Is it only another name of this process? Then a dump of that takes its place. Lock: places. */
+static bool is_name_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	return place->process && place->process->pid == pid &&
+	       place->process->start_ticks == start_ticks;
+}
+
+bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
+			       char ret_name[GCR_PLACE_NAME_BYTES])
+{
+	struct gcr_place *place;
+
+	GCR_LOCK_SCOPE(&places->lock);
+	place = places->list;
+	while (place && !is_name_of_locked(place, pid, start_ticks))
+		place = place->next;
+	if (place)
+		memcpy(ret_name, place->name, GCR_PLACE_NAME_BYTES);
+	return place;
+}
+
+/* Lock: places. */
+static bool is_dump_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	return place->origin.pid == pid && place->origin.start_ticks == start_ticks;
+}
+
+/* A descriptor of the new directory; -EEXIST: the name is taken, *ret_known by what (or NULL). */
+static int try_name_locked(struct gcr_places *places, const char *name, pid_t pid,
+			   uint64_t start_ticks, struct gcr_place **ret_known)
+{
+	*ret_known = find_locked(places, name);
+	if (*ret_known && !is_name_of_locked(*ret_known, pid, start_ticks))
+		return -EEXIST;
+	return gcr_store_begin_place(places->daemon->store, name);
+}
+
+/*
+ * Likewise. Anybody can have a place of the name that a dump is going to choose: that must not
+ * keep others from their dumps.
+ */
+static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
+			pid_t pid, uint64_t start_ticks)
+{
+	struct gcr_place *known;
+	int fd = try_name_locked(places, name, pid, start_ticks, &known);
+
+	/* Of all these names one is free. */
+	for (unsigned int i = 2; i < 2 * PLACES_MAX && may_rename && fd == -EEXIST; i++) {
+		char other[GCR_PLACE_NAME_BYTES];
+
+		if (known && is_dump_of_locked(known, pid, start_ticks))
+			break;
+		snprintf(other, sizeof(other), "%.*s-%u", (int)sizeof(other) - 8, name, i);
+		fd = try_name_locked(places, other, pid, start_ticks, &known);
+		if (fd >= 0)
+			memcpy(name, other, sizeof(other));
+	}
+	return fd;
+}
+
+int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
+		    pid_t pid, uint64_t start_ticks, uid_t uid, int *ret_fd,
+		    struct gcr_place_hold *ret_hold, struct gcr_error *error)
+{
+	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
+	int fd, result;
+
+	pthread_mutex_lock(&places->lock);
+	result = take_locked(places, uid, &ret_hold->charge, error);
+	if (result < 0) {
+		pthread_mutex_unlock(&places->lock);
+		return result;
+	}
+	places->begun++;
+	ret_hold->places = places;
+	fd = begin_locked(places, name, may_rename, pid, start_ticks);
+	pthread_mutex_unlock(&places->lock);
+	if (fd < 0) {
+		gcr_place_release(ret_hold);
+		return fd == -EEXIST
+			       ? gcr_error_set(error, EEXIST,
+					       "there is a %s already: give another name=", name)
+			       : gcr_error_set(error, -fd, "%s cannot be made: %s", name,
+					       strerror(-fd));
+	}
+	result = gcr_place_origin_write(fd, &origin, NULL, error);
+	if (result < 0) {
+		close(fd);
+		gcr_place_abort(places, name);
+		gcr_place_release(ret_hold);
+		return result;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+void gcr_place_release(struct gcr_place_hold *hold)
+{
+	struct gcr_places *places = hold->places;
+
+	if (!places)
+		return;
+	hold->places = NULL;
+	gcr_quota_release(&hold->charge);
+	GCR_LOCK_SCOPE(&places->lock);
+	places->begun--;
+}
+
+void gcr_place_abort(struct gcr_places *places, const char *name)
+{
+	gcr_store_abort_place(places->daemon->store, name);
+}
+
+int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
+		      const struct gcr_place_origin *origin, struct gcr_error *error)
+{
+	struct gcr_store *store = places->daemon->store;
+	struct gcr_place *known;
+	bool is_its_name;
+	int result = gcr_place_origin_write(fd, origin, NULL, error);
+
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&places->lock);
+	known = find_locked(places, name);
+	is_its_name = known && is_name_of_locked(known, origin->pid, origin->start_ticks);
+	if (is_its_name) {
+		unlist_locked(places, known);
+		gcr_quota_release(&known->charge);
+	} else if (known) {
+		result = -EEXIST;
+	}
+	if (!result)
+		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
+	if (!result) {
+		result = add_locked(places, name, NULL);
+		if (result < 0)
+			gcr_store_drop_place(store, name, NULL);
+	}
+	pthread_mutex_unlock(&places->lock);
+	/* Also if it failed: the process has its pid for a name. */
+	if (is_its_name)
+		gcr_place_unref(known);
+	return result ? gcr_error_set(error, -result, "%s cannot be made: %s", name,
+				      strerror(-result))
+		      : 0;
+}
+
+void gcr_place_withdraw(struct gcr_places *places, const char *name)
+{
+	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
+	int result = gcr_place_find(places, name, &place);
+
+	if (result < 0)
+		return;
+	pthread_mutex_lock(&place->lock);
+	place->origin.is_ending = false;
+	pthread_mutex_unlock(&place->lock);
+	result = drop(place, false);
+	if (result < 0)
+		gcr_log(LOG_ERR, 0, "%s cannot be removed, and its process lives: %s", name,
+			strerror(-result));
+}
+
+void gcr_place_ended(struct gcr_places *places, const char *name)
+{
+	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
+	struct gcr_error error;
+
+	if (gcr_place_find(places, name, &place) < 0)
+		return;
+	pthread_mutex_lock(&place->lock);
+	place->origin.is_ending = place->origin.is_staying = false;
+	pthread_mutex_unlock(&place->lock);
+	if (gcr_place_mark(place, NULL, &error) < 0)
+		gcr_log(LOG_WARNING, 0, "%s: %s", name, error.words);
+}
+
+/* ---- what becomes of it ---- */
+
+void gcr_place_set_state(struct gcr_place *place, enum gcr_state state)
+{
+	enum gcr_state from;
+
+	pthread_mutex_lock(&place->lock);
+	from = place->state;
+	place->state = state;
+	place->state_since_usec = gcr_clock_real_usec();
+	pthread_mutex_unlock(&place->lock);
+	if (from != state)
+		TELL(place, "%s - state %s %s", place->name, gcr_state_name(from),
+		     gcr_state_name(state));
+}
+
+bool gcr_place_is_process(struct gcr_place *place, enum gcr_state *ret_state)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	*ret_state = place->state;
+	return place->process;
+}
+
+pid_t gcr_place_pid(struct gcr_place *place)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	return place->process ? place->process->pid : 0;
+}
+
+void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
+{
+	int result;
+
+	pthread_mutex_lock(&place->lock);
+	place->process = gcr_process_ref(process);
+	place->is_empty = true;
+	pthread_mutex_unlock(&place->lock);
+	gcr_place_set_state(place, GCR_STATE_RUNNING);
+	/* To a next daemon it is nothing any more. */
+	result = gcr_store_drop_place(place->daemon->store, place->name, place->folder);
+	if (result < 0) {
+		gcr_log(LOG_WARNING, 0, "%s: its files stay: %s", place->name, strerror(-result));
+		pthread_mutex_lock(&place->lock);
+		place->is_empty = false;
+		pthread_mutex_unlock(&place->lock);
+	}
+	if (gcr_process_has_ended(process))
+		gcr_places_process_gone(place->daemon->places, process);
+}
+
+void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *process)
+{
+	struct gcr_place *place;
+	int result = 0;
+
+	do {
+		pthread_mutex_lock(&places->lock);
+		for (place = places->list; place; place = place->next) {
+			bool is_its;
+
+			pthread_mutex_lock(&place->lock);
+			is_its = place->process == process;
+			pthread_mutex_unlock(&place->lock);
+			if (is_its)
+				break;
+		}
+		if (place)
+			gcr_place_ref(place);
+		pthread_mutex_unlock(&places->lock);
+		if (place) {
+			result = drop(place, true);
+			gcr_place_unref(place);
+		}
+	} while (place && !result);
+}
+
+/* Is it one that gcr_place_find_pid() looks for? *ret_ticks: when it was dumped. Lock: places. */
+static bool is_of_pid_locked(struct gcr_place *place, pid_t pid, const struct gcr_process *process,
+			     uint64_t *ret_ticks)
+{
+	GCR_LOCK_SCOPE(&place->lock);
+	*ret_ticks = place->origin.dumped_ticks;
+	return process ? place->process == process : !place->process && place->origin.pid == pid;
+}
+
+int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
+		       struct gcr_place **ret_place)
+{
+	struct gcr_place *place, *last = NULL;
+	uint64_t ticks, last_ticks = 0;
+
+	GCR_LOCK_SCOPE(&places->lock);
+	for (place = places->list; place; place = place->next) {
+		if (is_of_pid_locked(place, pid, process, &ticks) &&
+		    (!last || ticks > last_ticks)) {
+			last = place;
+			last_ticks = ticks;
+		}
+	}
+	if (!last)
+		return -ENOENT;
+	*ret_place = gcr_place_ref(last);
+	return 0;
+}
+
+/* Everybody reads the daemon's events: the words, with paths in them, are the owner's. */
+static void report(struct gcr_place *place, uid_t uid, const char *verb,
+		   const struct gcr_error *error, bool is_for_all)
+{
+	const char *name = error->number ? gcr_error_name(error->number) : "ok";
+
+	pthread_mutex_lock(&place->lock);
+	place->error = *error;
+	pthread_mutex_unlock(&place->lock);
+	gcr_event_log_append(place->events, "%s - verb %s %s%s%s", place->name, verb, name,
+			     *error->words ? " " : "", error->words);
+	if (is_for_all)
+		gcr_event_log_append_of(place->daemon->events, event_owner(place),
+					"%s - verb %s %s", place->name, verb, name);
+	if (error->number)
+		gcr_refusals_log(place->daemon->refusals,
+				 gcr_quota_owner(place->daemon->quota, uid), 0, "%s: %s: %s: %s",
+				 place->name, verb, name, error->words);
+	else
+		gcr_log(LOG_INFO, 0, "%s: %s: done", place->name, verb);
+}
+
+void gcr_place_report(struct gcr_place *place, const char *verb, const struct gcr_error *error)
+{
+	report(place, place->stat.st_uid, verb, error, true);
+}
+
+void gcr_place_report_refusal(struct gcr_place *place, uid_t uid, const char *verb,
+			      const struct gcr_error *error)
+{
+	report(place, uid, verb, error, uid == geteuid());
+}

@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Restores as jobs: starting, joining, stopping and ending them. Points at which a process could be
+ * lost or doubled, each with a test that fires there: papers, owners, images, host, GPUs, files,
+ * pids, supplies, CRIU's start, failure and end by a signal, cancel in it, the store's links, the
+ * record, the vote of the thaw, and the daemon's death in each.
+ */
+#include "fs/image/restore.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/base/event.h"
+#include "fs/store/folder.h"
+#include "fs/process/gpus.h"
+#include "fs/base/log.h"
+#include "fs/mount/metrics.h"
+#include "fs/job/operation.h"
+#include "fs/image/restore_private.h"
+#include "fs/base/waiter.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+#define DEADLINE_USEC (600 * GCR_USEC_PER_SEC)
+
+struct gcr_restore_waiter {
+	struct gcr_waiter *waiter;
+	bool is_cancel; /* of a `cancel` */
+	bool abandoned;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t none_left;
+	struct gcr_restore *list;
+} restores = {.lock = PTHREAD_MUTEX_INITIALIZER, .none_left = PTHREAD_COND_INITIALIZER};
+
+static void ref(void *object)
+{
+	struct gcr_restore *restore = object;
+
+	atomic_fetch_add(&restore->references, 1);
+}
+
+static void unref(void *object)
+{
+	struct gcr_restore *restore = object;
+
+	if (atomic_fetch_sub(&restore->references, 1) != 1)
+		return;
+	gcr_place_unref(restore->place);
+	pthread_mutex_destroy(&restore->lock);
+	free(restore->waiters);
+	free(restore->cgroup);
+	free(restore);
+}
+
+void gcr_restore_set_phase(struct gcr_restore *restore, const char *phase)
+{
+	atomic_store(&restore->phase, phase);
+}
+
+const char *gcr_restore_phase_locked(const struct gcr_place *place)
+{
+	return place->restore ? atomic_load(&place->restore->phase) : "-";
+}
+
+static void stop(struct gcr_restore *restore, int reason)
+{
+	pthread_mutex_lock(&restore->lock);
+	if (!restore->stop)
+		restore->stop = reason;
+	pthread_mutex_unlock(&restore->lock);
+	atomic_store(&restore->stop_reading, true);
+}
+
+int gcr_restore_stopped(struct gcr_restore *restore)
+{
+	int reason;
+
+	pthread_mutex_lock(&restore->lock);
+	if (!restore->stop && gcr_clock_usec() >= restore->deadline_usec)
+		restore->stop = ETIMEDOUT;
+	reason = restore->stop;
+	pthread_mutex_unlock(&restore->lock);
+	return reason;
+}
+
+int gcr_restore_check_stop(struct gcr_restore *restore, struct gcr_error *error)
+{
+	int reason = gcr_restore_stopped(restore);
+
+	switch (reason) {
+	case 0:
+		return 0;
+	case EINTR:
+		return gcr_error_set(error, EINTR,
+				     "thaw was interrupted by a signal to the writer");
+	case ETIMEDOUT:
+		return gcr_error_set(error, ETIMEDOUT,
+				     "thaw did not end in time (timeout=SEC allows more)");
+	case ESHUTDOWN:
+		return gcr_error_set(error, ECANCELED,
+				     "thaw was rolled back: the daemon is stopping");
+	default:
+		return gcr_error_set(error, ECANCELED, "thaw was cancelled");
+	}
+}
+
+/* ---- who waits ---- */
+
+/* Lock: restore. */
+static int add_waiter_locked(struct gcr_restore *restore, struct gcr_waiter *waiter, bool is_cancel)
+{
+	struct gcr_restore_waiter *waiters =
+		reallocarray(restore->waiters, restore->waiters_count + 1, sizeof(*waiters));
+
+	if (!waiters)
+		return -ENOMEM;
+	restore->waiters = waiters;
+	waiters[restore->waiters_count++] =
+		(struct gcr_restore_waiter){gcr_waiter_ref(waiter), is_cancel, false};
+	return 0;
+}
+
+/* The last writer that gives up stops it. */
+static void abandon(void *object, struct gcr_waiter *waiter)
+{
+	struct gcr_restore *restore = object;
+	struct gcr_waiter *answer = NULL;
+	bool is_wanted;
+
+	pthread_mutex_lock(&restore->lock);
+	is_wanted = restore->is_detached;
+	for (size_t i = 0; i < restore->waiters_count; i++) {
+		struct gcr_restore_waiter *entry = &restore->waiters[i];
+
+		if (entry->waiter == waiter)
+			entry->abandoned = true;
+		if (entry->waiter && !entry->abandoned && !entry->is_cancel)
+			is_wanted = true;
+	}
+	for (size_t i = 0; is_wanted && i < restore->waiters_count && !answer; i++)
+		if (restore->waiters[i].waiter == waiter)
+			answer = TAKE_PTR(restore->waiters[i].waiter);
+	pthread_mutex_unlock(&restore->lock);
+	if (!is_wanted)
+		stop(restore, EINTR);
+	if (answer) {
+		gcr_waiter_answer(answer, EINTR);
+		gcr_waiter_unref(answer);
+	}
+}
+
+static void answer_all(struct gcr_restore *restore, int error_number)
+{
+	for (;;) {
+		struct gcr_waiter *waiter = NULL;
+		bool is_cancel = false;
+
+		pthread_mutex_lock(&restore->lock);
+		restore->is_over = true;
+		for (size_t i = 0; i < restore->waiters_count && !waiter; i++) {
+			is_cancel = restore->waiters[i].is_cancel;
+			waiter = TAKE_PTR(restore->waiters[i].waiter);
+		}
+		pthread_mutex_unlock(&restore->lock);
+		if (!waiter)
+			return;
+		gcr_waiter_answer(waiter, !is_cancel ? error_number : error_number ? 0 : EBUSY);
+		gcr_waiter_unref(waiter);
+	}
+}
+
+/* ---- the thaw of what has been restored ---- */
+
+/* The end of an operation that the restore waits for. */
+struct ending {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool is_over;
+	int error_number;
+};
+
+static void operation_ended(void *data, int error_number)
+{
+	struct ending *ending = data;
+
+	pthread_mutex_lock(&ending->lock);
+	ending->is_over = true;
+	ending->error_number = error_number;
+	pthread_cond_broadcast(&ending->changed);
+	pthread_mutex_unlock(&ending->lock);
+}
+
+/* Also stops it when the restore is to stop; the operation ends all the same. */
+static int wait_for(struct gcr_restore *restore, struct ending *ending,
+		    struct gcr_process *const *processes)
+{
+	bool is_told = false;
+
+	pthread_mutex_lock(&ending->lock);
+	while (!ending->is_over) {
+		int64_t until_usec = gcr_clock_usec() + 50 * GCR_USEC_PER_MSEC;
+		struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+					 until_usec % GCR_USEC_PER_SEC * 1000};
+
+		pthread_cond_clockwait(&ending->changed, &ending->lock, CLOCK_MONOTONIC, &until);
+		pthread_mutex_unlock(&ending->lock);
+		if (!is_told && gcr_restore_stopped(restore)) {
+			is_told = true;
+			gcr_operation_cancel(processes, restore->members_count, NULL, NULL, NULL);
+		}
+		pthread_mutex_lock(&ending->lock);
+	}
+	pthread_mutex_unlock(&ending->lock);
+	return ending->error_number;
+}
+
+/* What one of them says of the thaw that failed. */
+static void take_words(struct gcr_restore *restore, int number, struct gcr_error *error)
+{
+	gcr_error_set(error, number, "the thaw of what was restored failed");
+	for (size_t i = 0; i < restore->members_count; i++) {
+		struct gcr_process *process = restore->members[i].process;
+		bool is_it;
+
+		pthread_mutex_lock(&process->lock);
+		is_it = process->error.number == number;
+		if (is_it)
+			*error = process->error;
+		pthread_mutex_unlock(&process->lock);
+		if (is_it)
+			return;
+	}
+}
+
+static int thaw(struct gcr_restore *restore, struct gcr_error *error)
+{
+	struct ending ending = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0};
+	struct gcr_command command = {.verb = GCR_VERB_THAW,
+				      .unverified = restore->command.unverified};
+	_cleanup_free_ struct gcr_process **processes =
+		calloc(restore->members_count + 1, sizeof(*processes));
+	struct gcr_waiter *waiter;
+	bool done;
+	int result;
+
+	gcr_restore_set_phase(restore, "thaw");
+	if (!restore->members_count)
+		return 0;
+	if (!processes || gcr_waiter_create_local(operation_ended, &ending, &waiter) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < restore->members_count; i++)
+		processes[i] = restore->members[i].process;
+	result = gcr_operation_start(restore->daemon, &command, processes, restore->members_count,
+				     waiter, &done, error);
+	if (!result && !done)
+		result = wait_for(restore, &ending, processes);
+	gcr_waiter_unref(waiter);
+	if (result > 0)
+		take_words(restore, result, error);
+	return result > 0 ? -result : result;
+}
+
+/* ---- one restore ---- */
+
+/* The process that the place becomes another name of. */
+static void become(struct gcr_restore *restore)
+{
+	struct gcr_process *process;
+
+	pthread_mutex_lock(&restore->place->lock);
+	free(restore->place->cgroup);
+	restore->place->cgroup = TAKE_PTR(restore->cgroup);
+	pthread_mutex_unlock(&restore->place->lock);
+	/* One of its GPU processes, if the root itself has ended by now. */
+	if (gcr_processes_find(restore->daemon->processes, restore->root, &process) < 0)
+		process = gcr_process_ref(restore->members[0].process);
+	gcr_place_became(restore->place, process);
+	gcr_process_unref(process);
+}
+
+static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
+{
+	struct gcr_error unused;
+	int result;
+
+	gcr_restore_set_phase(restore, "check");
+	result = gcr_restore_check(restore, error);
+	if (result < 0)
+		return result;
+	if (restore->command.restored)
+		restore->root = restore->command.restored;
+	else
+		result = gcr_restore_run_criu(restore, error);
+	if (!result)
+		result = gcr_restore_adopt(restore, error);
+	/* A next daemon could not go on with what is moved to other GPUs: it ends that. */
+	if (!result && !restore->moves_count)
+		result = gcr_restore_mark(restore, GCR_PLACE_THAWING, error);
+	if (!result) {
+		gcr_restore_let_run(restore, false);
+		result = thaw(restore, error);
+	}
+	if (result < 0) {
+		gcr_restore_set_phase(restore, "rollback");
+		/* What does not end is a next daemon's to see, too. */
+		if (gcr_restore_end_tree(restore) < 0)
+			restore->from = GCR_STATE_FAILED;
+		else if (gcr_place_mark(restore->place, NULL, &unused) < 0)
+			gcr_log(LOG_WARNING, 0, "%s: %s", restore->place->name, unused.words);
+		return result;
+	}
+	gcr_restore_let_run(restore, true);
+	return 0;
+}
+
+static void end(struct gcr_restore *restore)
+{
+	struct gcr_restore **link;
+
+	pthread_mutex_lock(&restores.lock);
+	for (link = &restores.list; *link != restore; link = &(*link)->next)
+		;
+	*link = restore->next;
+	if (!restores.list)
+		pthread_cond_broadcast(&restores.none_left);
+	pthread_mutex_unlock(&restores.lock);
+	unref(restore);
+}
+
+static void *run(void *data)
+{
+	struct gcr_restore *restore = data;
+	struct gcr_place *place = restore->place;
+	struct gcr_error error = {0};
+	int result;
+
+	pthread_setname_np(pthread_self(), "gpucrfs-restore");
+	gcr_folder_begin_verb(place->folder);
+	result = carry_out(restore, &error);
+	gcr_folder_end_verb(place->folder);
+	if (!result)
+		error = (struct gcr_error){0};
+	/* Until all of that is so, it cannot be dropped, nor thawed again. */
+	if (result < 0)
+		gcr_place_set_state(place, restore->from);
+	else
+		become(restore);
+	pthread_mutex_lock(&place->lock);
+	place->restore = NULL;
+	pthread_mutex_unlock(&place->lock);
+	gcr_restore_forget_papers(restore);
+	gcr_place_report(place, "thaw", &error);
+	answer_all(restore, error.number);
+	end(restore);
+	return NULL;
+}
+
+/* Lock: place. */
+static int start_locked(struct gcr_place *place, const struct gcr_command *command,
+			struct gcr_waiter *waiter, struct gcr_restore **ret_restore)
+{
+	struct gcr_restore *restore = calloc(1, sizeof(*restore));
+
+	if (!restore)
+		return -ENOMEM;
+	atomic_init(&restore->references, 2); /* the list's, and the caller's */
+	pthread_mutex_init(&restore->lock, NULL);
+	restore->daemon = place->daemon;
+	restore->place = gcr_place_ref(place);
+	restore->command = *command;
+	restore->from = place->state;
+	restore->started_usec = gcr_clock_usec();
+	restore->deadline_usec = restore->started_usec +
+				 (command->timeout_usec ? command->timeout_usec : DEADLINE_USEC);
+	restore->root_fd = -1;
+	restore->is_detached = !waiter;
+	atomic_init(&restore->phase, "start");
+	if (waiter && add_waiter_locked(restore, waiter, false) < 0) {
+		atomic_store(&restore->references, 1);
+		unref(restore);
+		return -ENOMEM;
+	}
+	place->restore = restore;
+	*ret_restore = restore;
+	return 0;
+}
+
+static int launch(struct gcr_restore *restore)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int result;
+
+	/* Whoever stops them all has seen it in the list, or is seen here. */
+	pthread_mutex_lock(&restores.lock);
+	restore->next = restores.list;
+	restores.list = restore;
+	if (atomic_load(&restore->daemon->stopping))
+		stop(restore, ESHUTDOWN);
+	pthread_mutex_unlock(&restores.lock);
+	gcr_place_set_state(restore->place, GCR_STATE_RESTORING);
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	result = pthread_create(&thread, &attributes, run, restore);
+	pthread_attr_destroy(&attributes);
+	if (!result)
+		return 0;
+	gcr_place_set_state(restore->place, restore->from);
+	pthread_mutex_lock(&restore->place->lock);
+	restore->place->restore = NULL;
+	pthread_mutex_unlock(&restore->place->lock);
+	end(restore);
+	return -result;
+}
+
+/* Lock: place. Join unless it is over, or something else is wanted. */
+static int join_locked(struct gcr_restore *restore, const struct gcr_command *command,
+		       struct gcr_waiter *waiter)
+{
+	int result = -EBUSY;
+
+	pthread_mutex_lock(&restore->lock);
+	if (!restore->stop && !restore->is_over && restore->command.new_pids == command->new_pids &&
+	    restore->command.restored == command->restored &&
+	    restore->command.unverified == command->unverified &&
+	    !strcmp(restore->command.stdio, command->stdio) &&
+	    restore->command.gpu_pairs_count == command->gpu_pairs_count &&
+	    !memcmp(restore->command.gpu_pairs, command->gpu_pairs, sizeof(command->gpu_pairs)))
+		result = waiter ? add_waiter_locked(restore, waiter, false) : 0;
+	if (!result && !waiter)
+		restore->is_detached = true;
+	pthread_mutex_unlock(&restore->lock);
+	return result;
+}
+
+static int start(struct gcr_place *place, const struct gcr_command *command,
+		 struct gcr_waiter *waiter, struct gcr_error *error)
+{
+	struct gcr_restore *restore = NULL;
+	bool is_new = false;
+	int result;
+
+	pthread_mutex_lock(&place->lock);
+	if (atomic_load(&place->daemon->stopping)) {
+		result = -ESHUTDOWN;
+	} else if (place->restore) {
+		restore = place->restore;
+		result = join_locked(restore, command, waiter);
+		ref(restore);
+	} else if (place->is_empty && !place->process) {
+		result = -ESTALE;
+	} else if (place->origin.is_ending || place->process ||
+		   (!gcr_transition_find(GCR_VERB_THAW, place->state))) {
+		result = -EBUSY;
+	} else {
+		result = start_locked(place, command, waiter, &restore);
+		is_new = !result;
+	}
+	pthread_mutex_unlock(&place->lock);
+	if (!result && waiter)
+		gcr_waiter_arm(waiter, &(struct gcr_waited){restore, abandon, ref, unref});
+	if (is_new)
+		result = launch(restore);
+	if (is_new && result < 0 && waiter) {
+		answer_all(restore, -result);
+		result = 0;
+	}
+	if (restore)
+		unref(restore);
+	if (result == -ESHUTDOWN)
+		return gcr_error_set(error, EBUSY, "the daemon is stopping");
+	if (result == -EBUSY && place->origin.is_ending)
+		return gcr_error_set(error, EBUSY, "the processes of %s have not ended yet",
+				     place->name);
+	if (result == -EBUSY)
+		return gcr_error_set(error, EBUSY, "%s is %s", place->name,
+				     gcr_state_name(place->state));
+	return result ? gcr_error_set(error, -result, "%s", strerror(-result)) : 0;
+}
+
+static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr_error *error)
+{
+	struct gcr_restore *restore = NULL;
+	int result = -EBUSY;
+
+	pthread_mutex_lock(&place->lock);
+	if (place->restore) {
+		restore = place->restore;
+		ref(restore);
+		pthread_mutex_lock(&restore->lock);
+		if (!restore->is_over)
+			result = waiter ? add_waiter_locked(restore, waiter, true) : 0;
+		pthread_mutex_unlock(&restore->lock);
+	}
+	pthread_mutex_unlock(&place->lock);
+	if (!result) {
+		stop(restore, ECANCELED);
+		if (waiter)
+			gcr_waiter_arm(waiter, &(struct gcr_waited){});
+	}
+	if (restore)
+		unref(restore);
+	return result ? gcr_error_set(error, -result, "no verb is under way; %s is %s", place->name,
+				      gcr_state_name(place->state))
+		      : 0;
+}
+
+/* *ret_waits: the request is answered when the verb ends. */
+static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
+			  const struct gcr_command *command, size_t length, bool nonblocking,
+			  bool *ret_waits, struct gcr_error *error)
+{
+	struct gcr_waiter *waiter = NULL;
+	bool is_running;
+	int result;
+
+	if (command->verb == GCR_VERB_DROP) {
+		result = gcr_place_drop(place);
+		return result ? gcr_error_set(error, -result, "it cannot be dropped: %s",
+					      strerror(-result))
+			      : 0;
+	}
+	if (gcr_verb_is_packing(command->verb))
+		return gcr_error_set(
+			error, EBUSY, "%s is for processes that are frozen, but %s is %s",
+			gcr_verb_name(command->verb), place->name, gcr_state_name(place->state));
+	if (command->verb != GCR_VERB_THAW && command->verb != GCR_VERB_CANCEL)
+		return gcr_error_set(error, EBUSY, "%s leads to %s, but %s is %s",
+				     gcr_verb_name(command->verb),
+				     gcr_state_name(gcr_verb_goal(command->verb)), place->name,
+				     gcr_state_name(place->state));
+	/* Of a descriptor from before: it runs already. */
+	pthread_mutex_lock(&place->lock);
+	is_running = place->process && !place->restore;
+	pthread_mutex_unlock(&place->lock);
+	if (command->swap)
+		return gcr_error_set(error, EINVAL, "swap= is for a process that is frozen");
+	if (is_running && command->verb == GCR_VERB_THAW)
+		return 0;
+	if (command->verb == GCR_VERB_THAW) {
+		result = gcr_restore_check_rights(command, error);
+		if (result < 0)
+			return result;
+	}
+	if (!nonblocking && gcr_waiter_create(place->daemon->waiters, request, length, &waiter) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = command->verb == GCR_VERB_CANCEL ? cancel(place, waiter, error)
+						  : start(place, command, waiter, error);
+	*ret_waits = !result && waiter;
+	gcr_waiter_unref(waiter);
+	return result;
+}
+
+void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
+		       struct gcr_place *place, const char *bytes, size_t length, bool nonblocking)
+{
+	struct gcr_command command;
+	struct gcr_error error = {0};
+	const char *verb = "-";
+	bool waits = false;
+	int result;
+
+	result = gcr_command_parse(bytes, length, false, &command, &error);
+	if (!result) {
+		verb = gcr_verb_name(command.verb);
+		command.writer = fuse_req_ctx(request)->pid;
+		command.rights = gcr_parties_rights(parties);
+		result = gcr_quota_check_timeout(place->daemon->quota, command.rights.counted,
+						 command.timeout_usec, &error);
+	}
+	if (!result) {
+		result = carry_out_verb(request, place, &command, length, nonblocking, &waits,
+					&error);
+	}
+	if (result < 0) {
+		gcr_metrics_refusal(place->daemon->metrics, -result);
+		gcr_place_report_refusal(place, gcr_parties_rights(parties).uid, verb, &error);
+		fuse_reply_err(request, -result);
+	} else if (!waits) {
+		fuse_reply_write(request, length);
+	}
+}
+
+void gcr_restores_stop(struct gcr_daemon *daemon)
+{
+	pthread_mutex_lock(&restores.lock);
+	atomic_store(&daemon->stopping, true);
+	for (struct gcr_restore *restore = restores.list; restore; restore = restore->next)
+		stop(restore, ESHUTDOWN);
+	while (restores.list)
+		pthread_cond_wait(&restores.none_left, &restores.lock);
+	pthread_mutex_unlock(&restores.lock);
+}

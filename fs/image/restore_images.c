@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The images that CRIU gets at a restore. A dump leaves nothing in them that ties the tree to a
+ * parent that is gone; but images that an earlier version has dumped, or that have come from
+ * elsewhere, may. What is in the place stays as its digests say: such images are changed in a
+ * directory of their own beside it, that has hard links to all the others.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "criu-glue/parent_death.h"
+#include "fs/base/log.h"
+#include "fs/image/restore_private.h"
+#include "fs/store/store.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+
+/* In the directory of the place, where only root comes. */
+#define COPY_NAME "criu-changed"
+
+void gcr_restore_drop_images(struct gcr_restore *restore)
+{
+	int result = gcr_store_remove_directory(restore->place->fd, COPY_NAME);
+
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "%s: %s in its directory cannot be removed: %s",
+			restore->place->name, COPY_NAME, strerror(-result));
+}
+
+static int open_copy(struct gcr_restore *restore, int images_fd, struct gcr_error *error)
+{
+	const struct gcr_manifest *manifest = restore->manifest;
+	int place_fd = restore->place->fd;
+	_cleanup_close_ int fd = -1;
+	int result;
+
+	/* One may be there that an earlier daemon has left. */
+	result = gcr_store_remove_directory(place_fd, COPY_NAME);
+	if (!result && mkdirat(place_fd, COPY_NAME, 0700) < 0)
+		result = -errno;
+	if (!result) {
+		fd = gcr_beneath_open(place_fd, COPY_NAME, O_RDONLY | O_DIRECTORY);
+		result = fd < 0 ? fd : 0;
+	}
+	for (size_t i = 0; i < manifest->images_count && !result; i++) {
+		const char *name = manifest->images[i].name;
+
+		if (linkat(images_fd, name, fd, name, 0) < 0)
+			result = -errno;
+	}
+	if (result < 0)
+		return gcr_error_set(error, -result, "CRIU's images cannot be copied: %s",
+				     strerror(-result));
+	result = gcr_criu_clear_parent_death(fd, error);
+	return result < 0 ? result : TAKE_FD(fd);
+}
+
+int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_error *error)
+{
+	_cleanup_close_ int fd =
+		gcr_beneath_open(restore->root_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY);
+	bool is_tied = false;
+	int result;
+
+	if (fd < 0)
+		return gcr_error_set(error, EIO, "criu: %s", strerror(-fd));
+	result = gcr_criu_has_parent_death(fd, &is_tied, error);
+	if (result < 0)
+		return result;
+	return is_tied ? open_copy(restore, fd, error) : TAKE_FD(fd);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Restores that an earlier daemon was in the middle of. Nobody may live twice: until the thaw began
+ * nothing of the tree had run, so it is ended, and the place is as it was. From then on the tree is
+ * the process, if it lives; what of it is frozen has a record and its own links to its bytes. Only
+ * what was on its way to other GPUs is ended then, too: the records do not tell which.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/base/log.h"
+#include "fs/process/process.h"
+#include "fs/image/restore.h"
+#include "fs/image/restore_private.h"
+#include "fs/image/restored_cgroup.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_file.h"
+#include "lib/proc_source.h"
+
+#define END_USEC  (60 * GCR_USEC_PER_SEC)
+#define LOOK_USEC (5 * GCR_USEC_PER_MSEC)
+
+/* What drains its output ends a moment after it. */
+#define MOMENT_USEC GCR_USEC_PER_SEC
+
+static bool is_root_alive(const struct gcr_place_made *made)
+{
+	_cleanup_close_ int pidfd = -1;
+
+	int result = made->root ? gcr_proc_open(made->root, made->root_ticks, &pidfd) : -ESRCH;
+
+	return !result || gcr_proc_is_silent(result);
+}
+
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks)
+{
+	for (size_t i = 0; i < tree->processes_count; i++) {
+		const struct gcr_tree_process *process = &tree->processes[i];
+		struct gcr_proc_stat stat;
+
+		if (!gcr_proc_stat(process->pid, &stat) && !strchr("ZX", stat.state) &&
+		    stat.start_ticks >= since_ticks && !strcmp(stat.comm, process->comm))
+			return process->pid;
+	}
+	return 0;
+}
+
+/* Without a cgroup, and before CRIU has told the root. */
+static pid_t find_by_papers(struct gcr_place *place, const struct gcr_place_made *made)
+{
+	_cleanup_close_ int fd = gcr_beneath_open(place->fd, "snapshot", O_RDONLY | O_DIRECTORY);
+	struct gcr_manifest *manifest = NULL;
+	struct gcr_error unused;
+	pid_t found = 0;
+
+	if (fd < 0 || gcr_manifest_read(fd, &manifest, &unused) < 0)
+		return 0;
+	if (manifest->tree)
+		found = gcr_restore_find_made(manifest->tree, made->since_ticks);
+	gcr_manifest_free(manifest);
+	return found;
+}
+
+/* Nothing of it lives; else -errno with words. */
+static int end_made(struct gcr_place *place, const struct gcr_place_made *made,
+		    struct gcr_error *error)
+{
+	pid_t other;
+	int result = 0;
+
+	if (made->cgroup) {
+		result = gcr_restored_cgroup_kill(made->cgroup, END_USEC);
+		if (result < 0)
+			return gcr_error_set(error, -result,
+					     "what an earlier daemon was restoring does not end: "
+					     "see %s",
+					     made->cgroup);
+		if (gcr_restored_cgroup_remove(made->cgroup) < 0)
+			gcr_log(LOG_WARNING, 0, "%s stays", made->cgroup);
+	} else if (is_root_alive(made)) {
+		result = gcr_restore_end_below(made->root);
+		if (result < 0)
+			return gcr_error_set(error, -result,
+					     "process %d, which an earlier daemon was restoring, "
+					     "does not end",
+					     (int)made->root);
+	} else if (!made->root && (other = find_by_papers(place, made))) {
+		return gcr_error_set(error, EBUSY,
+				     "process %d may be what an earlier daemon was restoring: end "
+				     "it before a thaw",
+				     (int)other);
+	}
+	return 0;
+}
+
+int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error)
+{
+	struct gcr_place *place = restore->place;
+	struct gcr_place_made made = {0};
+	pid_t other = 0;
+	int result;
+
+	if (restore->from != GCR_STATE_FAILED)
+		return 0;
+	result = gcr_place_read_mark(place, &made, error);
+	if (result < 0)
+		return result;
+	if (made.cgroup && gcr_restored_cgroup_is_used(made.cgroup))
+		result = gcr_error_set(error, EBUSY, "what was restored of it lives on in %s",
+				       made.cgroup);
+	else if (is_root_alive(&made))
+		other = made.root;
+	else if (!made.cgroup && !made.root)
+		other = find_by_papers(place, &made);
+	if (other)
+		result = gcr_error_set(error, EBUSY,
+				       "process %d may be what was restored of it: end that first",
+				       (int)other);
+	free(made.cgroup);
+	if (!result)
+		restore->from = place->origin.pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
+	return result;
+}
+
+static void go_back(struct gcr_place *place, const struct gcr_error *failed)
+{
+	struct gcr_error error = *failed;
+
+	if (!error.number && gcr_place_mark(place, NULL, &error) < 0)
+		gcr_log(LOG_WARNING, 0, "%s: %s", place->name, error.words);
+	gcr_place_set_state(place, failed->number      ? GCR_STATE_FAILED
+				   : place->origin.pid ? GCR_STATE_DUMPED
+						       : GCR_STATE_INCOMING);
+	if (!failed->number)
+		gcr_error_set(&error, ECANCELED, "thaw was rolled back: the daemon had died in it");
+	gcr_place_report(place, "recover", &error);
+}
+
+/* Those that an earlier daemon has left so, with references. */
+struct left {
+	struct gcr_place **places;
+	size_t count;
+};
+
+/* To be visited. */
+static int note(struct gcr_place *place, void *data)
+{
+	struct left *left = data;
+	struct gcr_place **places;
+
+	if (place->state != GCR_STATE_RESTORING)
+		return 0;
+	places = reallocarray(left->places, left->count + 1, sizeof(*places));
+	if (!places)
+		return -ENOMEM;
+	left->places = places;
+	places[left->count++] = gcr_place_ref(place);
+	return 0;
+}
+
+static void each_left(struct gcr_daemon *daemon,
+		      void (*visit)(struct gcr_place *place, const struct gcr_place_made *made))
+{
+	struct left left = {0};
+
+	if (gcr_place_each(daemon->places, note, &left) < 0)
+		gcr_log(LOG_ERR, 0, "out of memory: not every place is recovered");
+	for (size_t i = 0; i < left.count; i++) {
+		struct gcr_place *place = left.places[i];
+		struct gcr_place_made made = {0};
+		struct gcr_error error = {0};
+
+		if (gcr_place_read_mark(place, &made, &error) < 0)
+			go_back(place, &error);
+		else
+			visit(place, &made);
+		free(made.cgroup);
+		gcr_place_unref(place);
+	}
+	free(left.places);
+}
+
+static void recover_unthawed(struct gcr_place *place, const struct gcr_place_made *made)
+{
+	struct gcr_error error = {0};
+
+	if (made->progress == GCR_PLACE_THAWING)
+		return;
+	end_made(place, made, &error);
+	go_back(place, &error);
+}
+
+/* The root has ended; so has all else in a moment, or it is not for us to end it. */
+static void look_for_rest(struct gcr_place *place, const struct gcr_place_made *made)
+{
+	int64_t until_usec = gcr_clock_usec() + MOMENT_USEC;
+	struct gcr_error error = {0};
+
+	while (made->cgroup && gcr_restored_cgroup_is_used(made->cgroup) &&
+	       gcr_clock_usec() < until_usec)
+		usleep(LOOK_USEC);
+	if (made->cgroup && gcr_restored_cgroup_is_used(made->cgroup))
+		gcr_error_set(&error, EBUSY,
+			      "some of what was restored of it runs, in %s: end that before a thaw",
+			      made->cgroup);
+	else if (made->cgroup)
+		gcr_restored_cgroup_remove(made->cgroup);
+	go_back(place, &error);
+}
+
+static void recover_thawed(struct gcr_place *place, const struct gcr_place_made *made)
+{
+	struct gcr_process *process;
+
+	if (!is_root_alive(made)) {
+		look_for_rest(place, made);
+		return;
+	}
+	gcr_restore_signal_all(made->root, SIGCONT);
+	/* Its library may not have found us yet. */
+	if (gcr_processes_find(place->daemon->processes, made->root, &process) < 0 &&
+	    gcr_processes_add(place->daemon->processes, made->root, made->root_ticks, NULL,
+			      &process) < 0) {
+		look_for_rest(place, made);
+		return;
+	}
+	pthread_mutex_lock(&place->lock);
+	place->cgroup = made->cgroup ? strdup(made->cgroup) : NULL;
+	pthread_mutex_unlock(&place->lock);
+	gcr_log(LOG_NOTICE, 0, "%s was being thawed by an earlier daemon: process %d goes on",
+		place->name, (int)made->root);
+	gcr_place_became(place, process);
+	gcr_process_unref(process);
+}
+
+void gcr_restores_recover(struct gcr_daemon *daemon)
+{
+	each_left(daemon, recover_unthawed);
+}
+
+void gcr_restores_recover_thawed(struct gcr_daemon *daemon)
+{
+	each_left(daemon, recover_thawed);
+	gcr_restored_cgroup_sweep();
+}

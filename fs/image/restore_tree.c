@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The tree that a restore makes: CRIU leaves all of it stopped. A GPU process becomes an entry of
+ * the table, frozen, with links to its files, before it runs at all: its library finds a daemon
+ * that knows it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "criu-glue/criu.h"
+#include "fs/image/criu_run.h"
+#include "fs/engine/engine.h"
+#include "fs/helper/helper.h"
+#include "fs/base/log.h"
+#include "fs/store/record.h"
+#include "fs/image/restore_private.h"
+#include "fs/image/restored_cgroup.h"
+#include "fs/store/store.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_tree.h"
+
+#define CRIU_LOOK_USEC	(50 * GCR_USEC_PER_MSEC)
+#define CRIU_GRACE_USEC (10 * GCR_USEC_PER_SEC)
+#define END_USEC	(60 * GCR_USEC_PER_SEC)
+
+/* ---- its cgroup ---- */
+
+/* Without one the tree is in ours, which the log tells. */
+static int make_cgroup(struct gcr_restore *restore)
+{
+	struct gcr_error error;
+	int fd;
+
+	if (!gcr_restored_cgroup_make(restore->place->name, &restore->cgroup, &fd, &error))
+		return fd;
+	restore->cgroup = NULL;
+	gcr_log(LOG_WARNING, 0, "%s gets no cgroup of its own: %s", restore->place->name,
+		error.words);
+	return -1;
+}
+
+static void drop_cgroup(struct gcr_restore *restore)
+{
+	char *cgroup = TAKE_PTR(restore->cgroup);
+
+	if (cgroup && gcr_restored_cgroup_remove(cgroup) < 0)
+		gcr_log(LOG_WARNING, 0, "%s stays", cgroup);
+	free(cgroup);
+}
+
+/* ---- for a next daemon ---- */
+
+int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progress,
+		     struct gcr_error *error)
+{
+	struct gcr_place_made made = {
+		.progress = progress,
+		.since_ticks = restore->since_ticks,
+		.root = restore->root,
+		.cgroup = restore->cgroup,
+	};
+	struct gcr_proc_stat stat;
+
+	/* What somebody else has restored is not ours to end, and no name of the place. */
+	if (restore->command.restored)
+		return 0;
+	if (made.root && !gcr_proc_stat(made.root, &stat))
+		made.root_ticks = stat.start_ticks;
+	return gcr_place_mark(restore->place, &made, error);
+}
+
+/* ---- CRIU ---- */
+
+static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *supplies,
+		      int cgroup_fd, struct gcr_criu_job **ret_job, struct gcr_error *error)
+{
+	const struct gcr_tree_options *told = &restore->manifest->tree->options;
+	_cleanup_free_ char *plugins = NULL;
+	_cleanup_free_ char *pidns = NULL;
+	_cleanup_close_ int work_fd = -1;
+	_cleanup_close_ int images_fd = -1;
+	const struct gcr_criu_program *program;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_criu_options options = {
+		.action = GCR_CRIU_RESTORE,
+		.log_name = GCR_CRIU_LOG_NAME,
+		.after = GCR_CRIU_AFTER_STOPPED,
+		.tcp = (enum gcr_criu_tcp)told->tcp,
+		.shell_job = told->shell_job,
+		.file_locks = told->file_locks,
+		.ext_unix_sockets = told->ext_unix_sockets,
+		.link_remap = told->link_remap,
+		.inherits = supplies->inherits,
+		.inherits_count = supplies->count,
+	};
+	int result = gcr_criu_program(restore->daemon, &program, error);
+
+	if (!result)
+		result = gcr_criu_plugins(restore->daemon, restore->vendors, &plugins, error);
+	if (result < 0)
+		return result;
+	gcr_criu_subject_of_place(restore->place->name, subject);
+	work_fd = gcr_criu_directory(restore->daemon, subject, error);
+	if (work_fd < 0)
+		return work_fd;
+	images_fd = gcr_restore_open_images(restore, error);
+	if (images_fd < 0)
+		return images_fd;
+	if (restore->command.new_pids) {
+		pidns = gcr_vendor_program(restore->daemon, GCR_PIDNS_PROGRAM);
+		if (!pidns)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+		options.pidns_program = pidns;
+	}
+	options.cgroup_procs_fd = cgroup_fd;
+	options.images_fd = images_fd;
+	options.work_fd = work_fd;
+	options.libdir = plugins;
+	return gcr_criu_start(program, &options, ret_job, error);
+}
+
+int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
+{
+	_cleanup_(gcr_supplies_finish) struct gcr_supplies supplies = {0};
+	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	_cleanup_close_ int cgroup_fd = -1;
+	int result;
+
+	gcr_restore_set_phase(restore, "criu");
+	restore->since_ticks = gcr_clock_ticks();
+	cgroup_fd = make_cgroup(restore);
+	result = gcr_restore_mark(restore, GCR_PLACE_RESTORING, error);
+	if (!result)
+		result = gcr_restore_supply(restore, cgroup_fd, &supplies, error);
+	if (!result)
+		result = start_criu(restore, &supplies, cgroup_fd, &job, error);
+	if (result < 0) {
+		gcr_restore_drop_images(restore);
+		return result;
+	}
+	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
+		if (gcr_restore_stopped(restore)) {
+			gcr_criu_stop(job, CRIU_GRACE_USEC);
+			break;
+		}
+	result = gcr_criu_finish(job, &restore->root, error);
+	gcr_restore_drop_images(restore);
+	restore->namespace_init = gcr_criu_namespace_init(job);
+	if (result == -ECANCELED || !result)
+		return gcr_restore_check_stop(restore, error);
+	return result;
+}
+
+/* ---- members ---- */
+
+/* Its number from outside: it had @inside where it was dumped, and has it in its own namespace. */
+static int find_pid(const struct gcr_restore *restore, pid_t inside, pid_t *ret_pid,
+		    struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_proc_member *tree = NULL;
+	size_t count;
+	int result;
+
+	if (!restore->namespace_init) {
+		*ret_pid = inside;
+		return 0;
+	}
+	result = gcr_proc_tree(restore->root, &tree, &count, error);
+	for (size_t i = 0; i < count && !result; i++) {
+		struct gcr_proc_status status;
+
+		if (!gcr_proc_status(tree[i].pid, &status) && status.ns_pids_count &&
+		    status.ns_pids[status.ns_pids_count - 1] == inside) {
+			*ret_pid = tree[i].pid;
+			return 0;
+		}
+	}
+	return result ? result
+		      : gcr_error_set(error, EIO, "CRIU has not restored process %d", (int)inside);
+}
+
+static const uint8_t *destination(const struct gcr_restore *restore, const uint8_t *uuid)
+{
+	for (unsigned int i = 0; i < restore->moves_count; i++)
+		if (!memcmp(restore->moves[i].from, uuid, GCR_UUID_BYTES))
+			return restore->moves[i].to;
+	return uuid;
+}
+
+/* The table's entry, as if it had been frozen here. */
+static void fill_in(struct gcr_restore *restore, const struct gcr_restore_member *member,
+		    const struct gcr_manifest *manifest, struct gcr_snapshot *snapshot)
+{
+	struct gcr_process *process = member->process;
+
+	pthread_mutex_lock(&process->lock);
+	snprintf(process->generation, sizeof(process->generation), "%.36s", manifest->generation);
+	snprintf(process->engine, sizeof(process->engine), "%s", manifest->engine);
+	process->shares_count = 0;
+	process->held_bytes = snapshot ? gcr_snapshot_bytes(snapshot) : 0;
+	for (size_t i = 0; i < manifest->gpus_count; i++) {
+		struct gcr_share *share = &process->shares[process->shares_count];
+
+		/* What CRIU's plugin has restored needs no room any more. */
+		if (!manifest->gpus[i].control_bytes || !process->vendor->backend->has_control)
+			continue;
+		memcpy(share->uuid, manifest->gpus[i].uuid, GCR_UUID_BYTES);
+		share->bytes = manifest->gpus[i].control_bytes;
+		process->held_bytes += share->bytes;
+		process->shares_count++;
+	}
+	process->moves_count = restore->moves_count;
+	memcpy(process->moves, restore->moves, sizeof(process->moves));
+	process->is_restored = true;
+	process->was_handed_over = snapshot;
+	process->snapshot = snapshot;
+	pthread_mutex_unlock(&process->lock);
+	gcr_process_set_state(process, GCR_STATE_FROZEN);
+}
+
+static int write_record(struct gcr_restore *restore, const struct gcr_restore_member *member,
+			const struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	struct gcr_process *process = member->process;
+	struct gcr_record record = {
+		.pid = process->pid,
+		.start_ticks = process->start_ticks,
+		.state = GCR_RECORD_FROZEN,
+		.since_usec = gcr_clock_real_usec(),
+	};
+	int result;
+
+	snprintf(record.generation, sizeof(record.generation), "%.36s", manifest->generation);
+	snprintf(record.engine, sizeof(record.engine), "%s", manifest->engine);
+	for (size_t i = 0; i < manifest->gpus_count; i++) {
+		if (!manifest->gpus[i].control_bytes || !process->vendor->backend->has_control)
+			continue;
+		memcpy(record.gpus[record.gpus_count].uuid,
+		       destination(restore, manifest->gpus[i].uuid), GCR_UUID_BYTES);
+		record.gpus[record.gpus_count++].bytes = manifest->gpus[i].control_bytes;
+	}
+	pthread_mutex_lock(&process->lock);
+	memcpy(record.comm, process->comm, sizeof(record.comm));
+	pthread_mutex_unlock(&process->lock);
+	result = gcr_record_write(restore->daemon->runtime_fd, &record);
+	return result ? gcr_error_set(error, -result, "its record cannot be written: %s",
+				      strerror(-result))
+		      : 0;
+}
+
+/* Links to its files, with papers that name it as it is now. */
+static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_member *member,
+		       struct gcr_manifest *manifest, struct gcr_snapshot **ret_snapshot,
+		       struct gcr_error *error)
+{
+	struct gcr_process *process = member->process;
+	struct gcr_manifest *papers;
+	_cleanup_close_ int vram_fd = -1;
+	int result;
+
+	vram_fd = gcr_beneath_open(member->root_fd, GCR_MANIFEST_FILES, O_RDONLY | O_DIRECTORY);
+	if (vram_fd < 0)
+		return gcr_error_set(error, EIO, "vram: %s", strerror(-vram_fd));
+	result = gcr_snapshot_adopt(restore->daemon->store, process->pid, process->start_ticks,
+				    manifest->generation, manifest->allocations,
+				    manifest->allocations_count, vram_fd, ret_snapshot, error);
+	if (result < 0)
+		return result;
+	papers = malloc(sizeof(*papers));
+	if (!papers)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	/* What belongs to the other one stays there. */
+	*papers = *manifest;
+	papers->images = NULL;
+	papers->images_count = 0;
+	papers->tree = NULL;
+	papers->allocations = NULL;
+	papers->allocations_count = 0;
+	result = gcr_snapshot_seal(*ret_snapshot, papers, member->digests, error);
+	free(papers);
+	return result;
+}
+
+/* `pid=N` may be anybody's; or that of an attempt that failed, which is still there, frozen. */
+static int forget_bytes(struct gcr_process *process, const char *generation,
+			struct gcr_error *error)
+{
+	struct gcr_snapshot *snapshot = NULL;
+	bool is_other;
+
+	pthread_mutex_lock(&process->lock);
+	is_other = process->task ||
+		   (process->state != GCR_STATE_RUNNING && process->state != GCR_STATE_FROZEN) ||
+		   (process->snapshot && strcmp(process->generation, generation) != 0);
+	if (!is_other)
+		snapshot = TAKE_PTR(process->snapshot);
+	pthread_mutex_unlock(&process->lock);
+	if (is_other)
+		return gcr_error_set(error, EBUSY, "process %d has bytes of its own in the store",
+				     (int)process->pid);
+	gcr_snapshot_discard(snapshot);
+	return 0;
+}
+
+/*
+ * It holds no GPU, and its library may not have come yet: the scan would take it for one that has
+ * let go, before it is frozen.
+ */
+static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member *member,
+			 const struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	struct gcr_vendor *vendor = gcr_vendor_of_engine(restore->daemon, manifest->engine);
+	struct gcr_process *process;
+	int result = gcr_processes_claim(restore->daemon->processes, member->pid, 0, vendor,
+					 GCR_CLAIM_VERB, &process);
+
+	if (result < 0)
+		return gcr_error_set(error, result == -ESRCH ? EIO : -result,
+				     "process %d, which CRIU has restored: %s", (int)member->pid,
+				     strerror(-result));
+	if (process->vendor != vendor) {
+		result = gcr_error_set(error, EOPNOTSUPP,
+				       "process %d uses a GPU of %s, and what was dumped used one "
+				       "of %s",
+				       (int)member->pid, process->vendor->backend->vendor,
+				       vendor->backend->vendor);
+		gcr_process_unclaim(process, GCR_CLAIM_VERB);
+		gcr_process_unref(process);
+		return result;
+	}
+	member->process = process;
+	return 0;
+}
+
+static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
+		 struct gcr_error *error)
+{
+	struct gcr_manifest *manifest = member->manifest ? member->manifest : restore->manifest;
+	struct gcr_snapshot *snapshot = NULL;
+	int result;
+
+	result = restore->command.restored
+			 ? 0
+			 : find_pid(restore, member->described->pid, &member->pid, error);
+	if (restore->command.restored)
+		member->pid = restore->command.restored;
+	if (result < 0)
+		return result;
+	result = adopt_process(restore, member, manifest, error);
+	if (result < 0)
+		return result;
+	result = forget_bytes(member->process, manifest->generation, error);
+	if (!result && gcr_engine_has_files(manifest->engine))
+		result = adopt_bytes(restore, member, manifest, &snapshot, error);
+	if (!result)
+		result = write_record(restore, member, manifest, error);
+	if (result < 0)
+		gcr_snapshot_discard(snapshot);
+	else
+		fill_in(restore, member, manifest, snapshot);
+	gcr_process_unclaim(member->process, GCR_CLAIM_VERB);
+	return result;
+}
+
+/* While all of them are stopped: once some run, the tree may never be the same twice. */
+static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_proc_member *tree = NULL;
+	size_t count;
+	int result = gcr_proc_tree(restore->root, &tree, &count, error);
+
+	if (result < 0)
+		return result;
+	restore->pidfds = calloc(count, sizeof(*restore->pidfds));
+	if (!restore->pidfds)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		int *pidfd = &restore->pidfds[restore->pidfds_count++];
+
+		*pidfd = -1;
+		result = gcr_proc_open(tree[i].pid, tree[i].start_ticks, pidfd);
+		if (result < 0 && result != -ESRCH)
+			return gcr_error_set(error, -result, "process %d: %s", (int)tree[i].pid,
+					     strerror(-result));
+	}
+	return 0;
+}
+
+int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
+{
+	int result = restore->command.restored ? 0 : hold_all(restore, error);
+
+	gcr_restore_set_phase(restore, "adopt");
+	for (size_t i = 0; i < restore->members_count && !result; i++)
+		result = adopt(restore, &restore->members[i], error);
+	return result;
+}
+
+/* ---- going on, and the end ---- */
+
+void gcr_restore_signal_all(pid_t root, int number)
+{
+	_cleanup_free_ struct gcr_proc_member *tree = NULL;
+	struct gcr_error error;
+	size_t count;
+
+	if (gcr_proc_tree(root, &tree, &count, &error) < 0) {
+		gcr_log(LOG_ERR, root, "its processes may stay stopped: %s", error.words);
+		return;
+	}
+	for (size_t i = count; i-- > 0;) {
+		_cleanup_close_ int pidfd = -1;
+
+		if (!gcr_proc_open(tree[i].pid, tree[i].start_ticks, &pidfd))
+			syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
+	}
+}
+
+void gcr_restore_let_run(struct gcr_restore *restore, bool all)
+{
+	/* They have their places here now, in which the next freeze finds them. */
+	for (size_t i = 0; i < restore->members_count && all; i++) {
+		struct gcr_process *process = restore->members[i].process;
+
+		pthread_mutex_lock(&process->lock);
+		process->moves_count = 0;
+		pthread_mutex_unlock(&process->lock);
+	}
+	if (restore->command.restored)
+		return;
+	for (size_t i = restore->pidfds_count; i-- > 0 && all;)
+		if (restore->pidfds[i] >= 0)
+			syscall(SYS_pidfd_send_signal, restore->pidfds[i], SIGCONT, NULL, 0);
+	for (size_t i = 0; i < restore->members_count && !all; i++)
+		syscall(SYS_pidfd_send_signal, restore->members[i].process->pidfd, SIGCONT, NULL,
+			0);
+}
+
+/* Children first: nobody is given to another parent before. */
+int gcr_restore_end_below(pid_t root)
+{
+	_cleanup_free_ struct gcr_proc_member *tree = NULL;
+	int64_t until_usec = gcr_clock_usec() + END_USEC;
+	_cleanup_free_ int *pidfds = NULL;
+	struct gcr_error error;
+	size_t count;
+	int result;
+
+	result = gcr_proc_tree(root, &tree, &count, &error);
+	if (result < 0) {
+		if (result == -ESRCH)
+			return 0;
+		gcr_log(LOG_ERR, root, "what was restored cannot be ended: %s", error.words);
+		return result;
+	}
+	pidfds = calloc(count, sizeof(*pidfds));
+	if (!pidfds)
+		return -ENOMEM;
+	for (size_t i = count; i-- > 0;) {
+		if (gcr_proc_open(tree[i].pid, tree[i].start_ticks, &pidfds[i]) < 0)
+			pidfds[i] = -1;
+		else
+			syscall(SYS_pidfd_send_signal, pidfds[i], SIGKILL, NULL, 0);
+	}
+	for (size_t i = 0; i < count; i++) {
+		struct pollfd end = {.fd = pidfds[i], .events = POLLIN};
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		if (pidfds[i] < 0)
+			continue;
+		if (poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1) {
+			gcr_log(LOG_ERR, tree[i].pid, "was restored in vain, and does not end");
+			result = -ETIMEDOUT;
+		}
+		close(pidfds[i]);
+	}
+	return result;
+}
+
+/*
+ * Without a cgroup, when CRIU has not told the root: all pids of the tree were free when CRIU was
+ * started. Those of a namespace end with its init, which has not heard of CRIU's success.
+ */
+static int end_by_papers(struct gcr_restore *restore)
+{
+	int64_t until_usec = gcr_clock_usec() + END_USEC;
+	int result = 0;
+	pid_t pid;
+
+	if (restore->command.new_pids || !restore->since_ticks)
+		return 0;
+	while (!result &&
+	       (pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks)))
+		result = gcr_clock_usec() < until_usec ? gcr_restore_end_below(pid) : -ETIMEDOUT;
+	return result;
+}
+
+int gcr_restore_end_tree(struct gcr_restore *restore)
+{
+	int result = 0;
+
+	if (restore->command.restored)
+		return 0;
+	/* Also what a CRIU that has failed, or was killed by somebody, has left behind. */
+	if (restore->cgroup)
+		result = gcr_restored_cgroup_kill(restore->cgroup, END_USEC);
+	/* The init itself is last to end. */
+	if (restore->namespace_init > 0 && !restore->cgroup)
+		result = gcr_restore_end_below(restore->namespace_init);
+	if (restore->root && (!restore->cgroup || result < 0))
+		result = gcr_restore_end_below(restore->root);
+	if (!restore->root && !restore->cgroup && !result)
+		result = end_by_papers(restore);
+	if (result < 0)
+		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
+			restore->place->name, strerror(-result));
+	/* They leave the table now, and their links and records go. */
+	for (size_t i = 0; i < restore->members_count; i++)
+		if (restore->members[i].process)
+			gcr_process_has_ended(restore->members[i].process);
+	drop_cgroup(restore);
+	restore->root = 0;
+	return result;
+}

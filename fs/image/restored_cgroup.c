@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/* Making and removing cgroups of restored trees. Keeps no state, holds no lock. */
+#include "fs/image/restored_cgroup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_cgroup.h"
+
+#define PARENT	    "gpucrfs"
+#define PREFIX	    "gpucr" /* and a number, and '-' */
+#define NAME_LENGTH 200	    /* of what is given; the whole may have 255 */
+#define NUMBERS	    100
+#define YOUNG_SEC   60
+
+#define LOOK_USEC   (5 * GCR_USEC_PER_MSEC)
+#define MOMENT_USEC (200 * GCR_USEC_PER_MSEC)
+
+static int make_directory(const char *path)
+{
+	return mkdir(path, 0755) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/*
+ * Any name of a place is one of a cgroup, but for newlines. The number comes before the name: no
+ * place, whatever its name is, gets another one's path.
+ */
+static char *path_of(const char *point, const char *name, int number)
+{
+	char digits[16] = "";
+	char *path;
+
+	if (number > 1)
+		snprintf(digits, sizeof(digits), "%d", number);
+	if (asprintf(&path, "%s/" PARENT "/" PREFIX "%s-%.*s", point, digits, NAME_LENGTH, name) <
+	    0)
+		return NULL;
+	for (char *c = path + strlen(point); *c; c++)
+		if (*c == '\n')
+			*c = '_';
+	return path;
+}
+
+/* Another daemon may have made it, and be about to use it. */
+static bool is_young(const struct stat *stat)
+{
+	return time(NULL) - stat->st_mtim.tv_sec < YOUNG_SEC;
+}
+
+/* -EBUSY: it is there, and is somebody's. */
+static int make_named(const char *path)
+{
+	struct stat status;
+
+	if (mkdir(path, 0755) == 0)
+		return 0;
+	if (errno != EEXIST)
+		return -errno;
+	if (stat(path, &status) == 0 && is_young(&status))
+		return -EBUSY;
+	/* One that is left over may have settings of its own. */
+	if (rmdir(path) < 0 && errno != ENOENT)
+		return -errno;
+	return mkdir(path, 0755) == 0 ? 0 : errno == EEXIST ? -EBUSY : -errno;
+}
+
+static int open_procs(const char *directory, int *ret_fd)
+{
+	_cleanup_free_ char *path = NULL;
+	int fd;
+
+	if (asprintf(&path, "%s/cgroup.procs", directory) < 0) {
+		path = NULL;
+		return -ENOMEM;
+	}
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 0;
+}
+
+static int make_below(const char *point, const char *name, char **ret_directory, int *ret_procs_fd)
+{
+	_cleanup_free_ char *parent = NULL;
+	int r;
+
+	if (asprintf(&parent, "%s/" PARENT, point) < 0) {
+		parent = NULL;
+		return -ENOMEM;
+	}
+	r = make_directory(parent);
+	if (r < 0)
+		return r;
+	for (int number = 1; number <= NUMBERS; number++) {
+		_cleanup_free_ char *path = path_of(point, name, number);
+
+		if (!path)
+			return -ENOMEM;
+		r = make_named(path);
+		if (r == -EBUSY)
+			continue;
+		if (r < 0)
+			return r;
+		r = open_procs(path, ret_procs_fd);
+		if (r < 0)
+			rmdir(path);
+		else
+			*ret_directory = TAKE_PTR(path);
+		return r;
+	}
+	return r;
+}
+
+int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_procs_fd,
+			     struct gcr_error *error)
+{
+	_cleanup_free_ char *point = NULL;
+	int r = gcr_proc_cgroup_mount(&point);
+
+	/* Those that were too young for the sweep at our start, or that a child outlived. */
+	gcr_restored_cgroup_sweep();
+	if (r == -ENOENT)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "no cgroup of its own for the restored processes: no cgroup2 "
+				     "is mounted");
+	if (r == 0)
+		r = make_below(point, name, ret_directory, ret_procs_fd);
+	if (r == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (r < 0)
+		return gcr_error_set(error, -r,
+				     "no cgroup of its own for the restored processes: %s/" PARENT
+				     ": %s",
+				     point ? point : "/proc/self/mountinfo", strerror(-r));
+	return 0;
+}
+
+static FILE *open_file(const char *directory, const char *name, const char *mode)
+{
+	char *path = NULL;
+	FILE *file;
+	int number;
+
+	if (asprintf(&path, "%s/%s", directory, name) < 0) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	file = fopen(path, mode);
+	number = errno;
+	free(path);
+	errno = number;
+	return file;
+}
+
+bool gcr_restored_cgroup_is_used(const char *directory)
+{
+	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.events", "re");
+	char line[64];
+
+	/* Where nobody can tell, it may be. */
+	if (!file)
+		return errno != ENOENT && errno != ENODEV;
+	while (fgets(line, sizeof(line), file))
+		if (!strcmp(line, "populated 1\n"))
+			return true;
+	return false;
+}
+
+/* One by one, for kernels before 5.14, which have no cgroup.kill. */
+static void kill_each(const char *directory)
+{
+	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.procs", "re");
+	char line[32];
+
+	while (file && fgets(line, sizeof(line), file)) {
+		pid_t pid = atoi(line);
+
+		/* 0 is one that our pid namespace does not have. */
+		if (pid > 1)
+			kill(pid, SIGKILL);
+	}
+}
+
+int gcr_restored_cgroup_kill(const char *directory, int64_t timeout_usec)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	FILE *file = open_file(directory, "cgroup.kill", "we");
+	bool has_kill = file && fputs("1", file) >= 0;
+
+	if (file && fclose(file))
+		has_kill = false;
+	while (gcr_restored_cgroup_is_used(directory)) {
+		if (!has_kill)
+			kill_each(directory);
+		if (gcr_clock_usec() >= until_usec)
+			return -ETIMEDOUT;
+		usleep(LOOK_USEC);
+	}
+	return 0;
+}
+
+int gcr_restored_cgroup_remove(const char *directory)
+{
+	int64_t until_usec = gcr_clock_usec() + MOMENT_USEC;
+
+	while (rmdir(directory) < 0) {
+		if (errno == ENOENT)
+			return 0;
+		if (errno != EBUSY || gcr_clock_usec() >= until_usec)
+			return -errno;
+		usleep(LOOK_USEC);
+	}
+	return 0;
+}
+
+void gcr_restored_cgroup_sweep(void)
+{
+	_cleanup_free_ char *point = NULL;
+	_cleanup_free_ char *parent = NULL;
+	_cleanup_closedir_ DIR *dir = NULL;
+	const struct dirent *entry;
+	struct stat status;
+
+	if (gcr_proc_cgroup_mount(&point) < 0)
+		return;
+	if (asprintf(&parent, "%s/" PARENT, point) < 0) {
+		parent = NULL;
+		return;
+	}
+	dir = opendir(parent);
+	/* The kernel does not remove one that is used. */
+	while (dir && (entry = readdir(dir)))
+		if (!strncmp(entry->d_name, PREFIX, strlen(PREFIX)) &&
+		    !fstatat(dirfd(dir), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) &&
+		    !is_young(&status))
+			unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR);
+}

@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Starting, joining, stopping and ending verbs. `operations.lock` makes the decisions "which verb
+ * is under way for which process" one at a time; operation->lock guards one operation's votes,
+ * stop reason and waiters, and is the last that is taken. Waiters are answered and events written
+ * with no lock held.
+ */
+#include "fs/verb/operation_data.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/base/cancellation.h"
+#include "fs/engine/exchange.h"
+#include "fs/base/waiter.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t none_left;
+	struct gcr_operation *list;
+} operations = {.lock = PTHREAD_MUTEX_INITIALIZER, .none_left = PTHREAD_COND_INITIALIZER};
+
+struct gcr_operation *gcr_operation_ref(struct gcr_operation *operation)
+{
+	atomic_fetch_add(&operation->references, 1);
+	return operation;
+}
+
+void gcr_operation_unref(struct gcr_operation *operation)
+{
+	if (!operation || atomic_fetch_sub(&operation->references, 1) != 1)
+		return;
+	for (unsigned int i = 0; i < operation->count; i++)
+		gcr_process_unref(operation->tasks[i].process);
+	gcr_exchange_destroy(operation->exchange);
+	gcr_quota_release(&operation->charge);
+	gcr_quota_release(&operation->dump_charge);
+	pthread_cond_destroy(&operation->decided);
+	pthread_mutex_destroy(&operation->lock);
+	free(operation->entries);
+	free(operation);
+}
+
+/* Caller holds operation->lock. The first reason stays; after the commit there is none. */
+void gcr_operation_stop_locked(struct gcr_operation *operation, int reason)
+{
+	if (operation->committed || operation->stop)
+		return;
+	operation->stop = reason;
+	pthread_cond_broadcast(&operation->decided);
+}
+
+void gcr_operation_stop(struct gcr_operation *operation, int reason)
+{
+	pthread_mutex_lock(&operation->lock);
+	gcr_operation_stop_locked(operation, reason);
+	pthread_mutex_unlock(&operation->lock);
+}
+
+/* All tasks have ended. */
+void gcr_operation_complete(struct gcr_operation *operation)
+{
+	struct gcr_operation **link;
+	int error_number;
+	bool astray;
+
+	pthread_mutex_lock(&operation->lock);
+	error_number = operation->error.number;
+	astray = operation->astray;
+	operation->answered = true;
+	pthread_mutex_unlock(&operation->lock);
+
+	gcr_quota_release(&operation->charge);
+	gcr_quota_release(&operation->dump_charge);
+	gcr_operation_answer(operation, error_number);
+	gcr_operation_answer_cancellations(operation, astray ? EIO : error_number ? 0 : EBUSY);
+
+	pthread_mutex_lock(&operations.lock);
+	for (link = &operations.list; *link != operation; link = &(*link)->next)
+		;
+	*link = operation->next;
+	if (!operations.list)
+		pthread_cond_broadcast(&operations.none_left);
+	pthread_mutex_unlock(&operations.lock);
+	gcr_operation_unref(operation);
+}
+
+static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_command *command,
+				    size_t count)
+{
+	struct gcr_operation *operation;
+
+	operation = calloc(1, sizeof(*operation) + count * sizeof(struct gcr_task));
+	if (!operation)
+		return NULL;
+	if (command->swap) {
+		operation->exchange = gcr_exchange_create(command);
+		if (!operation->exchange) {
+			free(operation);
+			return NULL;
+		}
+	}
+	atomic_init(&operation->references, 1);
+	operation->daemon = daemon;
+	operation->command = *command;
+	pthread_mutex_init(&operation->lock, NULL);
+	pthread_cond_init(&operation->decided, NULL);
+	return operation;
+}
+
+static void add_task(struct gcr_operation *operation, struct gcr_process *process,
+		     const struct gcr_command *command)
+{
+	struct gcr_task *task = &operation->tasks[operation->count];
+
+	task->operation = operation;
+	task->process = gcr_process_ref(process);
+	task->command = command;
+	task->exchange = operation->exchange;
+	task->started_usec = gcr_clock_usec();
+	atomic_init(&task->phase, "start");
+	operation->count++;
+}
+
+/*
+ * Start the threads of an operation that is in the list and in its processes' `task`. A thread
+ * that cannot be made counts as a task that failed; then the others roll back.
+ */
+static void launch(struct gcr_operation *operation)
+{
+	/* The last task to end drops the list's reference. */
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *held =
+		gcr_operation_ref(operation);
+
+	for (unsigned int i = 0; i < held->count; i++) {
+		struct gcr_task *task = &held->tasks[i];
+		const struct gcr_transition *transition;
+		pthread_attr_t attributes;
+		pthread_t thread;
+		int result;
+
+		task->from = gcr_process_state(task->process);
+		transition = gcr_transition_find(task->command->verb, task->from);
+		if (!task->recovery && transition)
+			gcr_process_set_state(task->process, transition->via);
+		pthread_attr_init(&attributes);
+		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+		result = pthread_create(&thread, &attributes, gcr_task_run, task);
+		pthread_attr_destroy(&attributes);
+		if (result) {
+			struct gcr_error error;
+
+			gcr_error_set(&error, ENOMEM, "cannot start a thread: %s",
+				      strerror(result));
+			gcr_task_finish(task, -ENOMEM,
+					gcr_state_is_transition(task->from) ? GCR_STATE_FAILED
+									    : task->from,
+					&error);
+		}
+	}
+}
+
+/*
+ * What forbids @command for @process now, perhaps as one half of an exchange; *ret_nothing: it is
+ * there already. Lock: operations.lock.
+ */
+static int check_locked(struct gcr_process *process, const struct gcr_command *command,
+			bool is_exchanged, bool *ret_nothing, struct gcr_error *error)
+{
+	enum gcr_verb verb = command->verb;
+	int result = 0;
+
+	*ret_nothing = false;
+	pthread_mutex_lock(&process->lock);
+	if (process->state == GCR_STATE_GONE)
+		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	else if (process->task)
+		result = gcr_error_set(error, EBUSY, "process %d is %s; wait, or write cancel",
+				       (int)process->pid,
+				       process->task->recovery ? "being recovered"
+							       : gcr_state_name(process->state));
+	else if (process->state == gcr_verb_goal(verb))
+		*ret_nothing = !command->park;
+	/* What it has in VRAM, and what it will need, only a thaw of its own finds out. */
+	else if (is_exchanged && process->state == GCR_STATE_FAILED)
+		result = gcr_error_set(error, EBUSY,
+				       "an exchange thaws a frozen process and freezes a running "
+				       "one, but process %d is failed; thaw it alone first",
+				       (int)process->pid);
+	else if (!gcr_transition_find(verb, process->state))
+		result = gcr_error_set(error, EBUSY, "%s leads to %s, but process %d is %s",
+				       gcr_verb_name(verb), gcr_state_name(gcr_verb_goal(verb)),
+				       (int)process->pid, gcr_state_name(process->state));
+	pthread_mutex_unlock(&process->lock);
+	return result;
+}
+
+/* A task for every process that is not there already. Lock: operations.lock. */
+static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process *const *processes,
+			    size_t count, struct gcr_error *error)
+{
+	for (size_t i = 0; i < count; i++) {
+		const struct gcr_command *command =
+			operation->exchange && i ? gcr_exchange_freeze(operation->exchange)
+						 : &operation->command;
+		bool nothing;
+		int result =
+			check_locked(processes[i], command, operation->exchange, &nothing, error);
+
+		if (result < 0)
+			return result;
+		if (!nothing)
+			add_task(operation, processes[i], command);
+	}
+	/* Half an exchange is none. */
+	if (operation->exchange && operation->count == 1)
+		return gcr_error_set(error, EBUSY,
+				     "an exchange thaws a frozen process and freezes a running "
+				     "one, but both are %s",
+				     gcr_state_name(gcr_process_state(processes[0])));
+	return 0;
+}
+
+/* The one operation that carries out @verb for these processes (and others?) now, or NULL. */
+static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
+						 struct gcr_process *const *processes, size_t count)
+{
+	struct gcr_operation *operation = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_operation *its = NULL;
+
+		pthread_mutex_lock(&processes[i]->lock);
+		if (processes[i]->task && !processes[i]->task->recovery)
+			its = processes[i]->task->operation;
+		pthread_mutex_unlock(&processes[i]->lock);
+		if (!its || (operation && its != operation))
+			return NULL;
+		operation = its;
+	}
+	return operation && operation->command.verb == verb ? operation : NULL;
+}
+
+static bool same_way(const struct gcr_command *left, const struct gcr_command *right)
+{
+	if (left->data != right->data || left->unseen != right->unseen ||
+	    left->park != right->park || left->leave != right->leave || left->tcp != right->tcp ||
+	    left->unverified != right->unverified || left->root != right->root ||
+	    left->swap != right->swap || left->swap_data != right->swap_data ||
+	    strcmp(left->name, right->name) != 0 || left->gpu_pairs_count != right->gpu_pairs_count)
+		return false;
+	for (unsigned int i = 0; i < left->gpu_pairs_count; i++)
+		if (left->gpu_pairs[i].from != right->gpu_pairs[i].from ||
+		    left->gpu_pairs[i].to != right->gpu_pairs[i].to)
+			return false;
+	return true;
+}
+
+/* Join unless it is being rolled back, takes other things along, or goes to other GPUs. */
+static int join_locked(struct gcr_operation *operation, const struct gcr_command *command,
+		       struct gcr_waiter *waiter)
+{
+	int result = -EBUSY;
+
+	pthread_mutex_lock(&operation->lock);
+	if (!operation->stop && !operation->answered && same_way(&operation->command, command)) {
+		result = 0;
+		if (waiter)
+			result = gcr_operation_add_entry_locked(operation, waiter, NULL);
+		else
+			operation->detached = true;
+	}
+	pthread_mutex_unlock(&operation->lock);
+	return result;
+}
+
+static void abandon(void *object, struct gcr_waiter *waiter)
+{
+	gcr_operation_abandon(object, waiter);
+}
+
+static void ref(void *object)
+{
+	gcr_operation_ref(object);
+}
+
+static void unref(void *object)
+{
+	gcr_operation_unref(object);
+}
+
+static void arm(struct gcr_waiter *waiter, struct gcr_operation *operation)
+{
+	gcr_waiter_arm(waiter, &(struct gcr_waited){operation, abandon, ref, unref});
+}
+
+int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *command,
+			struct gcr_process *const *processes, size_t count,
+			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error)
+{
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *joined = NULL;
+	int result = 0;
+
+	*ret_done = false;
+	operation = create(daemon, command, count);
+	if (!operation)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+
+	pthread_mutex_lock(&operations.lock);
+	if (atomic_load(&daemon->stopping)) {
+		pthread_mutex_unlock(&operations.lock);
+		return gcr_error_set(error, EBUSY, "the daemon is stopping");
+	}
+	joined = find_to_join_locked(command->verb, processes, count);
+	if (joined) {
+		gcr_operation_ref(joined);
+		result = join_locked(joined, command, waiter);
+		if (!result) {
+			pthread_mutex_unlock(&operations.lock);
+			if (waiter)
+				arm(waiter, joined);
+			return 0;
+		}
+	}
+	result = add_tasks_locked(operation, processes, count, error);
+	if (result < 0) {
+		pthread_mutex_unlock(&operations.lock);
+		return result;
+	}
+	if (!operation->count) {
+		pthread_mutex_unlock(&operations.lock);
+		*ret_done = true;
+		return 0;
+	}
+	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.counted,
+				operation->count, &operation->charge, error);
+	if (!result && command->verb == GCR_VERB_DUMP)
+		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.counted, 1,
+					&operation->dump_charge, error);
+	if (result < 0) {
+		pthread_mutex_unlock(&operations.lock);
+		return result;
+	}
+	operation->deadline_usec = gcr_operation_deadline(operation, 0);
+	operation->detached = !waiter;
+	if (waiter && gcr_operation_add_entry_locked(operation, waiter, NULL) < 0) {
+		pthread_mutex_unlock(&operations.lock);
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	for (unsigned int i = 0; i < operation->count; i++) {
+		struct gcr_process *process = operation->tasks[i].process;
+
+		pthread_mutex_lock(&process->lock);
+		process->task = &operation->tasks[i];
+		pthread_mutex_unlock(&process->lock);
+	}
+	operation->next = operations.list;
+	operations.list = gcr_operation_ref(operation);
+	pthread_mutex_unlock(&operations.lock);
+
+	if (waiter)
+		arm(waiter, operation);
+	launch(operation);
+	return 0;
+}
+
+int gcr_operation_claim_recovery(struct gcr_process *process, enum gcr_verb verb,
+				 struct gcr_operation **ret_operation)
+{
+	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
+	struct gcr_command command = {.verb = verb};
+	int result = 0;
+
+	operation = create(process->daemon, &command, 1);
+	if (!operation)
+		return -ENOMEM;
+	add_task(operation, process, &operation->command);
+	operation->tasks[0].recovery = true;
+	operation->detached = true;
+	operation->deadline_usec = gcr_operation_deadline(operation, 0);
+
+	GCR_LOCK_SCOPE(&operations.lock);
+	if (atomic_load(&process->daemon->stopping))
+		return -ESHUTDOWN;
+	pthread_mutex_lock(&process->lock);
+	if (process->task)
+		result = -EBUSY;
+	else
+		process->task = &operation->tasks[0];
+	pthread_mutex_unlock(&process->lock);
+	if (result < 0)
+		return result;
+	operation->next = operations.list;
+	operations.list = gcr_operation_ref(operation);
+	*ret_operation = operation;
+	return 0;
+}
+
+void gcr_operation_recover(struct gcr_operation *operation)
+{
+	launch(operation);
+}
+
+void gcr_operation_drop_recovery(struct gcr_operation *operation)
+{
+	struct gcr_process *process = operation->tasks[0].process;
+
+	pthread_mutex_lock(&process->lock);
+	process->task = NULL;
+	pthread_mutex_unlock(&process->lock);
+	gcr_operation_complete(operation);
+}
+
+/* Is it what one of these processes is about? Lock: operations.lock. */
+static bool is_for_any_locked(const struct gcr_operation *operation,
+			      struct gcr_process *const *processes, size_t count)
+{
+	bool is = false;
+
+	for (size_t i = 0; i < count && !is; i++) {
+		pthread_mutex_lock(&processes[i]->lock);
+		is = processes[i]->task && !processes[i]->task->recovery &&
+		     processes[i]->task->operation == operation;
+		pthread_mutex_unlock(&processes[i]->lock);
+	}
+	return is;
+}
+
+size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
+			    const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
+			    bool *ret_denied)
+{
+	size_t found = 0;
+	size_t untold = 0;
+
+	pthread_mutex_lock(&operations.lock);
+	for (struct gcr_operation *operation = operations.list; operation;
+	     operation = operation->next) {
+		if (!is_for_any_locked(operation, processes, count))
+			continue;
+		if (!gcr_rights_may_cancel(rights, &operation->command.rights, operation->count)) {
+			*ret_denied = true;
+			continue;
+		}
+		pthread_mutex_lock(&operation->lock);
+		/* It has ended meanwhile: nobody would end the cancellation. */
+		if (operation->is_over) {
+			pthread_mutex_unlock(&operation->lock);
+			continue;
+		}
+		found++;
+		if (cancellation) {
+			gcr_cancellation_hold(cancellation);
+			untold += gcr_operation_add_entry_locked(operation, NULL, cancellation) < 0;
+		}
+		gcr_operation_stop_locked(operation, ECANCELED);
+		pthread_mutex_unlock(&operation->lock);
+	}
+	pthread_mutex_unlock(&operations.lock);
+	for (; untold; untold--)
+		gcr_cancellation_end(cancellation, ENOMEM);
+	return found;
+}
+
+void gcr_operation_process_gone(struct gcr_process *process)
+{
+	struct gcr_operation *operation = NULL;
+
+	pthread_mutex_lock(&operations.lock);
+	pthread_mutex_lock(&process->lock);
+	if (process->task && !gcr_exchange_freezes(process->task))
+		operation = process->task->operation;
+	pthread_mutex_unlock(&process->lock);
+	/* All or none: what can no longer be done for this one is not done for the others. */
+	if (operation)
+		gcr_operation_stop(operation, ESRCH);
+	pthread_mutex_unlock(&operations.lock);
+}
+
+void gcr_operations_wait(int64_t timeout_usec)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
+				 until_usec % GCR_USEC_PER_SEC * 1000};
+	int result = 0;
+
+	pthread_mutex_lock(&operations.lock);
+	while (operations.list && !result)
+		result = pthread_cond_clockwait(&operations.none_left, &operations.lock,
+						CLOCK_MONOTONIC, &until);
+	pthread_mutex_unlock(&operations.lock);
+}
+
+void gcr_operations_stop(struct gcr_daemon *daemon)
+{
+	pthread_mutex_lock(&operations.lock);
+	atomic_store(&daemon->stopping, true);
+	for (struct gcr_operation *operation = operations.list; operation;
+	     operation = operation->next)
+		gcr_operation_stop(operation, ESHUTDOWN);
+	while (operations.list)
+		pthread_cond_wait(&operations.none_left, &operations.lock);
+	pthread_mutex_unlock(&operations.lock);
+}

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: MIT */
+/* Reading the records at start. The settling itself is the engine's, on a task of its own. */
+#include "fs/job/recover.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/helper/helper.h"
+#include "fs/base/log.h"
+#include "fs/job/operation.h"
+#include "fs/engine/park.h"
+#include "fs/process/process.h"
+#include "fs/store/record.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* What cannot be settled now is tried again after this. */
+#define RETRY_USEC (10 * GCR_USEC_PER_SEC)
+
+/* Two that an earlier daemon was exchanging; in the order of the records. */
+struct party {
+	pid_t pid;
+	uint64_t start_ticks;
+};
+
+static struct {
+	pthread_mutex_t lock; /* the first that is taken */
+	bool may_be_settled;
+	struct interrupted {
+		struct interrupted *next;
+		struct party thawed, frozen;
+	} * list;
+} interrupted = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_same(const struct party *left, const struct party *right)
+{
+	return left->pid == right->pid && left->start_ticks == right->start_ticks;
+}
+
+/* Each of the two may say so. Without memory they are both left as they are found. */
+static void note_exchange(struct party thawed, struct party frozen)
+{
+	struct interrupted **link;
+
+	pthread_mutex_lock(&interrupted.lock);
+	link = &interrupted.list;
+	while (*link && !(is_same(&(*link)->thawed, &thawed) && is_same(&(*link)->frozen, &frozen)))
+		link = &(*link)->next;
+	if (!*link && (*link = calloc(1, sizeof(**link)))) {
+		(*link)->thawed = thawed;
+		(*link)->frozen = frozen;
+	}
+	pthread_mutex_unlock(&interrupted.lock);
+}
+
+static void note_exchanges(const struct gcr_record *record)
+{
+	const struct party own = {record->pid, record->start_ticks};
+
+	if (record->swap_pid)
+		note_exchange(own, (struct party){record->swap_pid, record->swap_start_ticks});
+	if (record->frozen_for_pid)
+		note_exchange(
+			(struct party){record->frozen_for_pid, record->frozen_for_start_ticks},
+			own);
+}
+
+static void restore_fields(struct gcr_process *process, const struct gcr_record *record)
+{
+	pthread_mutex_lock(&process->lock);
+	memcpy(process->generation, record->generation, sizeof(process->generation));
+	memcpy(process->engine, record->engine, sizeof(process->engine));
+	process->shares_count = record->gpus_count;
+	process->held_bytes = 0;
+	process->frozen_for_pid = record->frozen_for_pid;
+	process->frozen_for_start_ticks = record->frozen_for_start_ticks;
+	process->moved = record->moved;
+	process->moving = record->moving;
+	process->may_have_moved = record->state == GCR_RECORD_THAWING || record->moving.count;
+	for (uint32_t i = 0; i < record->gpus_count; i++) {
+		memcpy(process->shares[i].uuid, record->gpus[i].uuid, GCR_UUID_BYTES);
+		process->shares[i].bytes = record->gpus[i].bytes;
+		if (record->state != GCR_RECORD_FREEZING)
+			process->held_bytes += record->gpus[i].bytes;
+	}
+	pthread_mutex_unlock(&process->lock);
+}
+
+/* One that was being frozen has been so from now on, as far as anybody knows. */
+static void set_frozen_time(struct gcr_process *process, const struct gcr_record *record)
+{
+	pthread_mutex_lock(&process->lock);
+	if (record->state != GCR_RECORD_FREEZING && record->since_usec > 0 &&
+	    record->since_usec < gcr_clock_real_usec())
+		process->frozen_usec = record->since_usec;
+	pthread_mutex_unlock(&process->lock);
+}
+
+static enum gcr_verb interrupted_verb(const struct gcr_record *record)
+{
+	return record->state == GCR_RECORD_THAWING ? GCR_VERB_THAW : GCR_VERB_FREEZE;
+}
+
+/* Bring @process, which @operation has claimed, to where its record says it is, and recover it. */
+static void settle(struct gcr_process *process, const struct gcr_record *record,
+		   struct gcr_operation *operation)
+{
+	static const enum gcr_state states[] = {
+		[GCR_RECORD_FREEZING] = GCR_STATE_FREEZING,
+		[GCR_RECORD_FROZEN] = GCR_STATE_FROZEN,
+		[GCR_RECORD_THAWING] = GCR_STATE_THAWING,
+		[GCR_RECORD_FAILED] = GCR_STATE_FAILED,
+	};
+
+	restore_fields(process, record);
+	gcr_process_set_state(process, states[record->state]);
+	set_frozen_time(process, record);
+	/* Else it would come back only when its own limit is over. */
+	gcr_unpark_left(record->pid);
+	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
+		gcr_record_state_name(record->state));
+	if (record->state == GCR_RECORD_FAILED) {
+		struct gcr_error error;
+
+		gcr_operation_drop_recovery(operation);
+		gcr_error_set(&error, EIO, "an earlier daemon could not restore it");
+		gcr_process_report(process, "recover", &error);
+	} else {
+		/* Also one that was frozen: somebody may have thawed it meanwhile. */
+		gcr_operation_recover(operation);
+	}
+}
+
+static int recover_one(const struct gcr_record *record, void *data)
+{
+	struct gcr_daemon *daemon = data;
+	struct gcr_vendor *vendor = gcr_vendor_of_engine(daemon, record->engine);
+	struct gcr_operation *operation;
+	struct gcr_process *process;
+	int result;
+
+	result = gcr_processes_add(daemon->processes, record->pid, record->start_ticks, vendor,
+				   &process);
+	if (result == -ESRCH) {
+		gcr_record_remove(daemon->runtime_fd, record->pid, record->start_ticks);
+		return 0;
+	}
+	if (result < 0) {
+		gcr_log(LOG_ERR, record->pid, "has a record, but cannot be listed: %s",
+			strerror(-result));
+		return 0;
+	}
+	note_exchanges(record);
+	result = gcr_operation_claim_recovery(process, interrupted_verb(record), &operation);
+	if (!result) {
+		settle(process, record, operation);
+	} else if (result != -ESHUTDOWN) {
+		struct gcr_error error;
+
+		restore_fields(process, record);
+		gcr_process_set_state(process, GCR_STATE_FAILED);
+		gcr_error_set(&error, -result, "cannot be recovered now: %s; thaw tries again",
+			      strerror(-result));
+		gcr_process_report(process, "recover", &error);
+	}
+	gcr_process_unclaim(process, GCR_CLAIM_VERB);
+	gcr_process_unref(process);
+	return 0;
+}
+
+/* NULL: it has ended, or uses no GPU. */
+static struct gcr_process *find(struct gcr_daemon *daemon, const struct party *party)
+{
+	struct gcr_process *process;
+
+	if (gcr_processes_find(daemon->processes, party->pid, &process) < 0)
+		return NULL;
+	if (process->start_ticks == party->start_ticks && !process->launcher)
+		return process;
+	gcr_process_unref(process);
+	return NULL;
+}
+
+/* Its record says that it does not run; one without a record does. */
+static bool runs(struct gcr_process *process, const struct party *party)
+{
+	_cleanup_close_ int pidfd = -1;
+
+	return process ? gcr_process_state(process) == GCR_STATE_RUNNING
+		       : gcr_proc_open(party->pid, party->start_ticks, &pidfd) != -ESRCH;
+}
+
+/* Is it frozen, and was it for that? Unless it @is_to_come_back that is forgotten. */
+static bool was_frozen_for(struct gcr_process *process, const struct party *thawed,
+			   bool is_to_come_back)
+{
+	bool is_so;
+
+	pthread_mutex_lock(&process->lock);
+	is_so = process->state == GCR_STATE_FROZEN && !process->task &&
+		process->frozen_for_pid == thawed->pid &&
+		process->frozen_for_start_ticks == thawed->start_ticks;
+	if (is_so && !is_to_come_back) {
+		process->frozen_for_pid = 0;
+		/* With the lock held no verb begins, which would write it too. */
+		gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
+					process->start_ticks);
+	}
+	pthread_mutex_unlock(&process->lock);
+	return is_so;
+}
+
+static bool is_recovering(struct gcr_process *process)
+{
+	bool is_so;
+
+	if (!process)
+		return false;
+	pthread_mutex_lock(&process->lock);
+	is_so = process->task && process->task->recovery;
+	pthread_mutex_unlock(&process->lock);
+	return is_so;
+}
+
+static void tell(struct gcr_process *process, const char *verb, pid_t other, const char *what)
+{
+	struct gcr_error error;
+
+	gcr_error_set(&error, ECANCELED,
+		      "an earlier daemon ended in the middle of its exchange with process %d%s",
+		      (int)other, what);
+	gcr_process_report(process, verb, &error);
+}
+
+/* False: it is too early. */
+static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
+{
+	const struct gcr_command command = {.verb = GCR_VERB_THAW};
+	struct gcr_process *thawed = find(daemon, &one->thawed);
+	struct gcr_process *frozen = find(daemon, &one->frozen);
+	bool is_early = is_recovering(thawed) || is_recovering(frozen);
+	struct gcr_error error = {0};
+	bool unused;
+
+	/* With that one in VRAM it has come to its end. */
+	if (!is_early && runs(thawed, &one->thawed)) {
+		if (frozen)
+			was_frozen_for(frozen, &one->thawed, false);
+	} else if (!is_early) {
+		bool is_safe = !thawed || gcr_process_state(thawed) == GCR_STATE_FROZEN;
+
+		if (thawed)
+			tell(thawed, "thaw", one->frozen.pid, "; thaw tries again");
+		if (frozen && was_frozen_for(frozen, &one->thawed, is_safe)) {
+			tell(frozen, "freeze", one->thawed.pid,
+			     is_safe ? ": it was frozen for that, and is thawed again"
+				     : ": it was frozen for that; thaw brings it back");
+			if (is_safe && gcr_operation_start(daemon, &command, &frozen, 1, NULL,
+							   &unused, &error) < 0)
+				gcr_process_report(frozen, "thaw", &error);
+		}
+	}
+	gcr_process_unref(thawed);
+	gcr_process_unref(frozen);
+	return !is_early;
+}
+
+static void settle_exchanges_locked(struct gcr_daemon *daemon)
+{
+	struct interrupted **link = &interrupted.list;
+
+	while (*link) {
+		struct interrupted *one = *link;
+
+		if (!settle_exchange(daemon, one)) {
+			link = &one->next;
+			continue;
+		}
+		*link = one->next;
+		free(one);
+	}
+}
+
+void gcr_recover_exchanges(struct gcr_daemon *daemon)
+{
+	pthread_mutex_lock(&interrupted.lock);
+	interrupted.may_be_settled = true;
+	settle_exchanges_locked(daemon);
+	pthread_mutex_unlock(&interrupted.lock);
+}
+
+void gcr_recover_ended(struct gcr_daemon *daemon)
+{
+	pthread_mutex_lock(&interrupted.lock);
+	if (interrupted.may_be_settled)
+		settle_exchanges_locked(daemon);
+	pthread_mutex_unlock(&interrupted.lock);
+}
+
+static int list_one(const struct gcr_record *record, void *data)
+{
+	struct gcr_daemon *daemon = data;
+	struct gcr_process *process;
+
+	if (!gcr_processes_claim(daemon->processes, record->pid, record->start_ticks,
+				 gcr_vendor_of_engine(daemon, record->engine), GCR_CLAIM_VERB,
+				 &process))
+		gcr_process_unref(process);
+	return 0;
+}
+
+int gcr_recover_list(struct gcr_daemon *daemon)
+{
+	return gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
+}
+
+/* A process, and what its record says. */
+struct found {
+	const struct gcr_process *process;
+	struct gcr_record record;
+};
+
+static int find_record(const struct gcr_record *record, void *data)
+{
+	struct found *found = data;
+
+	if (record->pid != found->process->pid ||
+	    record->start_ticks != found->process->start_ticks)
+		return 0;
+	found->record = *record;
+	return 1;
+}
+
+static bool has_record(struct gcr_process *process, struct gcr_record *ret_record)
+{
+	struct found found = {.process = process};
+
+	if (gcr_record_each(process->daemon->runtime_fd, find_record, NULL, &found) != 1)
+		return false;
+	*ret_record = found.record;
+	return true;
+}
+
+static void unreadable(const char *name, int error, void *data)
+{
+	gcr_log(LOG_ERR, 0, "the record %s cannot be read (%s) and is left where it is", name,
+		strerror(error));
+}
+
+int gcr_recover(struct gcr_daemon *daemon)
+{
+	int result = gcr_record_each(daemon->runtime_fd, recover_one, unreadable, daemon);
+
+	atomic_store(&daemon->recovered, true);
+	gcr_vendor_keep_spares(daemon);
+	return result;
+}
+
+void gcr_recover_late(struct gcr_process *process)
+{
+	struct gcr_daemon *daemon = process->daemon;
+	struct gcr_operation *operation;
+	struct gcr_record before, record;
+	bool is_idle;
+
+	pthread_mutex_lock(&process->lock);
+	is_idle = process->state == GCR_STATE_RUNNING && !process->task;
+	pthread_mutex_unlock(&process->lock);
+	if (!is_idle || !atomic_load(&daemon->recovered) || !has_record(process, &before))
+		return;
+	if (gcr_operation_claim_recovery(process, interrupted_verb(&before), &operation) < 0)
+		return;
+	/* A verb may have run since: its record, or none, is not that of an earlier daemon. */
+	if (gcr_process_state(process) != GCR_STATE_RUNNING || !has_record(process, &record) ||
+	    record.state != before.state || record.since_usec != before.since_usec ||
+	    strcmp(record.generation, before.generation) != 0) {
+		gcr_operation_drop_recovery(operation);
+		return;
+	}
+	settle(process, &record, operation);
+	gcr_vendor_keep_spares(daemon);
+}
+
+void gcr_recover_returned(struct gcr_process *process)
+{
+	struct gcr_operation *operation;
+	int64_t now_usec = gcr_clock_usec();
+	bool is_frozen;
+
+	pthread_mutex_lock(&process->lock);
+	is_frozen = process->state == GCR_STATE_FROZEN && !process->task && process->snapshot &&
+		    now_usec >= process->recover_again_usec;
+	if (is_frozen)
+		process->recover_again_usec = now_usec + RETRY_USEC;
+	pthread_mutex_unlock(&process->lock);
+	if (!is_frozen || !atomic_load(&process->daemon->recovered))
+		return;
+	/* A verb that begins meanwhile finds out for itself. */
+	if (!gcr_operation_claim_recovery(process, GCR_VERB_THAW, &operation))
+		gcr_operation_recover(operation);
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The sampling thread. sampler->lock guards what it is woken by; it holds no other lock while it
+ * talks to a library, and takes a link only where no verb has it.
+ */
+#include "fs/job/sampler.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/helper/helper.h"
+#include "fs/process/link.h"
+#include "fs/process/listed.h"
+#include "fs/base/log.h"
+#include "fs/process/pin.h"
+#include "fs/job/recover.h"
+#include "fs/store/store.h"
+#include "fs/process/wanted.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/extent.h"
+
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
+
+/* A table that has not changed for so many samples is worth having files for. */
+#define STEADY_SAMPLES 3
+/* What a running program's agent may take for an answer that needs no GPU. */
+#define ANSWER_USEC    (1 * GCR_USEC_PER_SEC)
+/* One that gives none is left alone for so long; each time for twice as long as before. */
+#define PAUSE_USEC     (1 * GCR_USEC_PER_SEC)
+#define PAUSE_MAX_USEC (64 * GCR_USEC_PER_SEC)
+#define OWNERS_MAX     64 /* whose waits are counted apart */
+
+/* How long a pass has waited for the libraries of a user. */
+struct wait {
+	uid_t owner;
+	int64_t usec;
+};
+
+struct gcr_sampler {
+	struct gcr_daemon *daemon;
+	pthread_t thread;
+	unsigned int workers_ended;    /* the thread's: as it last looked */
+	struct wait waits[OWNERS_MAX]; /* likewise, of this pass */
+	size_t waits_count;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool woken;
+	bool stopping;
+};
+
+/* The entry of its owner; those beyond the table share the last one. */
+static struct wait *wait_of(struct gcr_sampler *sampler, struct gcr_process *process)
+{
+	uid_t owner = gcr_process_event_owner(process);
+	size_t i = 0;
+
+	while (i < sampler->waits_count && sampler->waits[i].owner != owner)
+		i++;
+	if (i == OWNERS_MAX)
+		return &sampler->waits[OWNERS_MAX - 1];
+	if (i == sampler->waits_count)
+		sampler->waits[sampler->waits_count++] = (struct wait){.owner = owner};
+	return &sampler->waits[i];
+}
+
+/* It was asked at that time. The silent ones of one user must not hold up everybody's pass. */
+static void note_answer(struct gcr_process *process, struct wait *wait, int64_t asked_usec,
+			int result)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	wait->usec += now_usec - asked_usec;
+	if (!result) {
+		process->ask_wait_usec = 0;
+		return;
+	}
+	process->ask_wait_usec = process->ask_wait_usec ? 2 * process->ask_wait_usec : PAUSE_USEC;
+	if (process->ask_wait_usec > PAUSE_MAX_USEC)
+		process->ask_wait_usec = PAUSE_MAX_USEC;
+	process->ask_again_usec = now_usec + process->ask_wait_usec;
+}
+
+/*
+ * One request to a library that is no verb's. The answer's descriptors are the caller's. As long as
+ * we have the link no verb comes forward: what @is_wanted (may be NULL) finds then stays so.
+ * -EAGAIN: not now, too, where it or others of its user have been silent.
+ */
+static int ask(struct gcr_sampler *sampler, struct gcr_process *process, uint16_t type,
+	       struct gcr_message *message, bool (*is_wanted)(struct gcr_process *))
+{
+	struct wait *wait = wait_of(sampler, process);
+	int64_t asked_usec = gcr_clock_usec();
+	struct gcr_link *link = NULL;
+	struct gcr_error error;
+	int result;
+
+	if (wait->usec >= ANSWER_USEC ||
+	    (process->ask_wait_usec && asked_usec < process->ask_again_usec))
+		return -EAGAIN;
+	result = gcr_link_take(process, 0, &link, &error);
+	if (result < 0)
+		return result;
+	if (is_wanted && !is_wanted(process)) {
+		gcr_link_put(link);
+		return -EAGAIN;
+	}
+	result = gcr_link_request(link, type, NULL, 0, NULL, 0, &error);
+	if (!result)
+		result = gcr_link_receive(link, ANSWER_USEC, message);
+	gcr_link_put(link);
+	note_answer(process, wait, asked_usec, result);
+	if (!result && message->header.type != GCR_MESSAGE_RESULT) {
+		gcr_message_close_fds(message);
+		result = -EPROTO;
+	}
+	return result;
+}
+
+/* Files for the memory that it has now. Where that fails, it is tried again at the next sample. */
+static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *process,
+			 struct gcr_message *message)
+{
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *kept = NULL;
+	struct gcr_store *store = sampler->daemon->store;
+	_cleanup_free_ struct gcr_extent *extents = NULL;
+	struct gcr_result answer;
+	uint8_t gpu[GCR_UUID_BYTES] = {0};
+	struct gcr_error error;
+	struct stat status;
+	size_t count = 0;
+	bool has_gpu;
+
+	if (ask(sampler, process, GCR_MESSAGE_LIST, message, NULL) < 0)
+		return;
+	gcr_message_payload(message, &answer, sizeof(answer));
+	if (answer.error) {
+		gcr_message_close_fds(message);
+		return;
+	}
+	if (message->fds_count == 1 && !fstat(message->fds[0], &status) && status.st_size >= 0 &&
+	    (uint64_t)status.st_size <= GCR_EXTENTS_MAX * sizeof(*extents)) {
+		count = (size_t)status.st_size / sizeof(*extents);
+		if (gcr_extents_read(message->fds[0], count, &extents, &error) < 0)
+			count = 0;
+	}
+	gcr_message_close_fds(message);
+	if (gcr_listed_check(sampler->daemon, extents, count, &error) < 0)
+		return;
+	/* Files are of no GPU until they are used; with several it is not known whose worker. */
+	has_gpu = count > 0;
+	for (size_t i = 1; i < count; i++)
+		if (memcmp(extents[i].gpu, extents[0].gpu, GCR_UUID_BYTES))
+			has_gpu = false;
+	if (count)
+		memcpy(gpu, extents[0].gpu, GCR_UUID_BYTES);
+	kept = gcr_store_find_kept(store, process->pid, process->start_ticks);
+	count = gcr_store_not_kept(kept, extents, count);
+	pthread_mutex_lock(&process->lock);
+	/* A freeze that has begun meanwhile has taken its files, or will; it needs no new ones. */
+	if (process->state != GCR_STATE_RUNNING || process->task) {
+		pthread_mutex_unlock(&process->lock);
+		return;
+	}
+	gcr_store_pool(store, process->pid, process->start_ticks, extents, count);
+	process->has_pool_gpu = has_gpu;
+	memcpy(process->pool_gpu, gpu, GCR_UUID_BYTES);
+	process->pinned_by = 0;
+	process->has_steady_pool = true;
+	pthread_mutex_unlock(&process->lock);
+}
+
+/* Frozen, says the record, and the library has not heard of it: its VRAM is not free yet. */
+static bool is_uncommitted(struct gcr_process *process)
+{
+	struct gcr_link_facts facts;
+	bool is_frozen;
+
+	pthread_mutex_lock(&process->lock);
+	is_frozen = process->state == GCR_STATE_FROZEN && !process->task && process->snapshot;
+	pthread_mutex_unlock(&process->lock);
+	return is_frozen && !gcr_link_facts(process, &facts) && facts.phase == GCR_PRELOAD_HANDED;
+}
+
+static void tell_commit(struct gcr_sampler *sampler, struct gcr_process *process,
+			struct gcr_message *message)
+{
+	if (is_uncommitted(process) &&
+	    !ask(sampler, process, GCR_MESSAGE_COMMIT, message, is_uncommitted))
+		gcr_message_close_fds(message);
+}
+
+/* A worker has ended, and the next one knows of no file. */
+static void forget_pins(struct gcr_process *process)
+{
+	pthread_mutex_lock(&process->lock);
+	process->pinned_by = 0;
+	pthread_mutex_unlock(&process->lock);
+}
+
+static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
+		   struct gcr_message *message)
+{
+	struct gcr_link_facts facts;
+	bool refresh = false;
+
+	if (gcr_link_facts(process, &facts) < 0)
+		return;
+	pthread_mutex_lock(&process->lock);
+	if (!process->active_usec || process->submissions != facts.submissions) {
+		process->submissions = facts.submissions;
+		process->active_usec = gcr_clock_usec();
+	}
+	if (process->table_changes != facts.table_changes) {
+		process->table_changes = facts.table_changes;
+		process->steady_samples = 0;
+		process->has_steady_pool = false;
+	} else if (process->steady_samples < STEADY_SAMPLES) {
+		process->steady_samples++;
+	}
+	refresh = process->steady_samples == STEADY_SAMPLES && !process->has_steady_pool &&
+		  process->state == GCR_STATE_RUNNING && !process->task;
+	pthread_mutex_unlock(&process->lock);
+	if (facts.wanting)
+		gcr_wanted_look(process);
+	tell_commit(sampler, process, message);
+	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||
+	    facts.phase == GCR_PRELOAD_INCOMING)
+		gcr_recover_late(process);
+	else if (facts.phase == GCR_PRELOAD_RUNNING)
+		gcr_recover_returned(process);
+	gcr_pin_files(sampler->daemon, process);
+	if (refresh && sampler->daemon->options.pool_bytes && facts.flags & GCR_PAGE_VMM)
+		refresh_pool(sampler, process, message);
+}
+
+/* True if there is any library to look at. */
+static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
+{
+	unsigned int ended = 0;
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	bool any = false;
+
+	sampler->waits_count = 0;
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		ended += gcr_helpers_workers_ended(sampler->daemon->vendors[i].helpers);
+	if (gcr_processes_list(sampler->daemon->processes, &list, &count) < 0)
+		return true;
+	for (size_t i = 0; i < count; i++) {
+		pthread_mutex_lock(&list[i]->lock);
+		any = any || list[i]->link;
+		pthread_mutex_unlock(&list[i]->lock);
+		if (ended != sampler->workers_ended)
+			forget_pins(list[i]);
+		sample(sampler, list[i], message);
+	}
+	gcr_processes_list_free(list, count);
+	sampler->workers_ended = ended;
+	return any;
+}
+
+static void *run(void *data)
+{
+	struct gcr_sampler *sampler = data;
+	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	bool any = false;
+
+	if (!message)
+		return NULL;
+	pthread_mutex_lock(&sampler->lock);
+	while (!sampler->stopping) {
+		struct timespec until;
+
+		sampler->woken = false;
+		pthread_mutex_unlock(&sampler->lock);
+		any = sample_all(sampler, message);
+		pthread_mutex_lock(&sampler->lock);
+		if (!any) {
+			while (!sampler->woken && !sampler->stopping)
+				pthread_cond_wait(&sampler->changed, &sampler->lock);
+			continue;
+		}
+		until = gcr_clock_after(GCR_SAMPLE_MSEC * GCR_USEC_PER_MSEC);
+		while (!sampler->stopping &&
+		       !pthread_cond_timedwait(&sampler->changed, &sampler->lock, &until))
+			;
+	}
+	pthread_mutex_unlock(&sampler->lock);
+	return NULL;
+}
+
+int gcr_sampler_create(struct gcr_daemon *daemon, struct gcr_sampler **ret_sampler)
+{
+	_cleanup_free_ struct gcr_sampler *sampler = calloc(1, sizeof(*sampler));
+	int result;
+
+	if (!sampler)
+		return -ENOMEM;
+	sampler->daemon = daemon;
+	pthread_mutex_init(&sampler->lock, NULL);
+	pthread_cond_init(&sampler->changed, NULL);
+	result = pthread_create(&sampler->thread, NULL, run, sampler);
+	if (result)
+		return -result;
+	*ret_sampler = TAKE_PTR(sampler);
+	return 0;
+}
+
+void gcr_sampler_destroy(struct gcr_sampler *sampler)
+{
+	if (!sampler)
+		return;
+	pthread_mutex_lock(&sampler->lock);
+	sampler->stopping = true;
+	pthread_cond_broadcast(&sampler->changed);
+	pthread_mutex_unlock(&sampler->lock);
+	pthread_join(sampler->thread, NULL);
+	pthread_cond_destroy(&sampler->changed);
+	pthread_mutex_destroy(&sampler->lock);
+	free(sampler);
+}
+
+void gcr_sampler_wake(struct gcr_sampler *sampler)
+{
+	if (!sampler)
+		return;
+	pthread_mutex_lock(&sampler->lock);
+	sampler->woken = true;
+	pthread_cond_broadcast(&sampler->changed);
+	pthread_mutex_unlock(&sampler->lock);
+}
+
+int64_t gcr_sampler_idle_msec(struct gcr_process *process)
+{
+	int64_t active_usec;
+
+	pthread_mutex_lock(&process->lock);
+	active_usec = process->active_usec;
+	pthread_mutex_unlock(&process->lock);
+	return active_usec ? (gcr_clock_usec() - active_usec) / GCR_USEC_PER_MSEC : -1;
+}

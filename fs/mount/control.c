@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From the bytes of a write to a running operation. What is refused here is reported to the
+ * process's `error` file and the event logs like a verb that failed later.
+ */
+#include "fs/mount/control.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/base/cancellation.h"
+#include "fs/verb/ctl.h"
+#include "fs/base/event.h"
+#include "fs/engine/exchange.h"
+#include "fs/base/log.h"
+#include "fs/mount/metrics.h"
+#include "fs/job/operation.h"
+#include "fs/verb/packing.h"
+#include "fs/base/quota.h"
+#include "fs/base/refusals.h"
+#include "fs/mount/tree.h"
+#include "fs/base/turns.h"
+#include "fs/base/waiter.h"
+#include "lib/cleanup.h"
+
+/* The processes of one write, with references. */
+struct targets {
+	struct gcr_process **list;
+	size_t count;
+};
+
+static void targets_finish(struct targets *targets)
+{
+	gcr_processes_list_free(targets->list, targets->count);
+}
+
+/* Nothing is wrong with the process: who writes could not be looked at. */
+static int explain_unknown(struct gcr_error *error)
+{
+	return gcr_error_set(
+		error, ETIMEDOUT,
+		"the opener or the writer of this file could not be looked at in time; "
+		"open the file again");
+}
+
+/* Each of the two is root, or the owner of /proc/PID. */
+static int check_parties(const struct gcr_parties *parties, struct gcr_process *process,
+			 struct gcr_error *error)
+{
+	uid_t uid;
+	gid_t gid;
+
+	if (!gcr_parties_are_known(parties))
+		return explain_unknown(error);
+	if (!gcr_parties_reach(parties, process->pid) ||
+	    gcr_proc_owner(process->pid, &uid, &gid) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	if (!gcr_parties_own(parties, uid))
+		return gcr_error_set(error, EPERM, "process %d belongs to another user",
+				     (int)process->pid);
+	return 0;
+}
+
+static int add_target(struct targets *targets, struct gcr_process *process)
+{
+	struct gcr_process **list;
+
+	for (size_t i = 0; i < targets->count; i++)
+		if (targets->list[i] == process)
+			return 0;
+	list = reallocarray(targets->list, targets->count + 1, sizeof(struct gcr_process *));
+	if (!list)
+		return -ENOMEM;
+	targets->list = list;
+	list[targets->count++] = gcr_process_ref(process);
+	return 0;
+}
+
+/*
+ * A launcher stands for the GPU processes below it; and @with_tree every process for all that are
+ * below it.
+ */
+static int add_targets(struct targets *targets, const struct gcr_parties *parties,
+		       struct gcr_process *process, bool with_tree, struct gcr_error *error)
+{
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+	int result;
+
+	if (gcr_process_has_ended(process))
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	result = check_parties(parties, process, error);
+	if (result < 0)
+		return result;
+	if (!process->launcher && add_target(targets, process) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (!process->launcher && !with_tree)
+		return 0;
+	result = gcr_process_members(process, &members, &count);
+	if (!result && !count && process->launcher)
+		result = gcr_error_set(error, ESRCH, "there is no GPU process below %d any more",
+				       (int)process->pid);
+	for (size_t i = 0; i < count && !result; i++) {
+		result = check_parties(parties, members[i], error);
+		if (!result && add_target(targets, members[i]) < 0)
+			result = gcr_error_set(error, ENOMEM, "out of memory");
+	}
+	gcr_processes_list_free(members, count);
+	return result;
+}
+
+/* One id of a write to the root's ctl. */
+static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *parties, pid_t pid,
+		       struct targets *targets, struct gcr_error *error)
+{
+	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
+	struct gcr_proc_status status;
+	struct gcr_process *process;
+	int result;
+
+	if (!gcr_parties_are_known(parties))
+		return explain_unknown(error);
+	if (!gcr_parties_reach(parties, pid) || gcr_proc_status(pid, &status) < 0)
+		return gcr_error_set(error, ESRCH, "there is no process %d", (int)pid);
+	if (status.thread_group != pid)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "%d is a thread of process %d; write that number", (int)pid,
+				     (int)status.thread_group);
+	result = gcr_processes_find_listed(daemon->processes, pid, &process);
+	if (result < 0 && !gcr_turn_begin(daemon->quota, parties->writer->counted, &turn))
+		return gcr_error_set(error, EBUSY,
+				     "process %d is not known yet, and its writer has others wait "
+				     "for looks at processes; try again",
+				     (int)pid);
+	if (result < 0)
+		result = gcr_processes_find(daemon->processes, pid, &process);
+	if (result == -ENOENT)
+		return gcr_error_set(error, ESRCH, "process %d does not use a GPU", (int)pid);
+	if (result < 0)
+		return gcr_error_set(error, -result, "process %d: %s", (int)pid, strerror(-result));
+	result = add_targets(targets, parties, process, false, error);
+	gcr_process_unref(process);
+	return result;
+}
+
+/* The one that is frozen in exchange, after the one that is thawed. */
+static int add_swapped(struct gcr_daemon *daemon, const struct gcr_parties *parties,
+		       const struct gcr_command *command, struct targets *targets,
+		       struct gcr_error *error)
+{
+	size_t count = targets->count;
+	int result = find_target(daemon, parties, command->swap, targets, error);
+
+	if (result < 0)
+		return result;
+	if (targets->count == count)
+		return gcr_error_set(error, EINVAL, "swap=%d is the process itself",
+				     (int)command->swap);
+	if (count != 1 || targets->count != 2)
+		return gcr_error_set(error, EINVAL,
+				     "swap= exchanges one process for one other; these are %zu",
+				     targets->count);
+	return gcr_exchange_check(targets->list[0], targets->list[1], error);
+}
+
+/* Whatever is under way for any of them; it is answered when all of that has ended. */
+static int cancel(const struct targets *targets, const struct gcr_rights *rights,
+		  struct gcr_waiter *waiter, struct gcr_error *error)
+{
+	struct gcr_cancellation *cancellation = NULL;
+	bool is_denied = false;
+	size_t found;
+
+	if (waiter && gcr_cancellation_create(waiter, &cancellation) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	found = gcr_packing_cancel(targets->list, targets->count, rights, cancellation, &is_denied);
+	found += gcr_operation_cancel(targets->list, targets->count, rights, cancellation,
+				      &is_denied);
+	if (!found) {
+		gcr_cancellation_destroy(cancellation);
+		if (is_denied)
+			return gcr_error_set(error, EPERM,
+					     "the verb was started by another user, on process %d "
+					     "and others",
+					     (int)targets->list[0]->pid);
+		return gcr_error_set(error, EBUSY, "no verb is under way; process %d is %s",
+				     (int)targets->list[0]->pid,
+				     gcr_state_name(gcr_process_shown_state(targets->list[0])));
+	}
+	if (waiter) {
+		gcr_waiter_arm(waiter, &(struct gcr_waited){});
+		gcr_cancellation_end(cancellation, 0);
+	}
+	return 0;
+}
+
+/* *ret_done: nobody is answered, the caller does it. */
+static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *command,
+		      const struct targets *targets, struct gcr_waiter *waiter, bool *ret_done,
+		      struct gcr_error *error)
+{
+	*ret_done = false;
+	if (command->verb == GCR_VERB_CANCEL)
+		return cancel(targets, &command->rights, waiter, error);
+	if (gcr_verb_is_packing(command->verb))
+		return gcr_packing_start(daemon, command, targets->list, targets->count, waiter,
+					 error);
+	return gcr_operation_start(daemon, command, targets->list, targets->count, waiter, ret_done,
+				   error);
+}
+
+static int start(fuse_req_t request, const struct gcr_parties *parties, struct gcr_process *process,
+		 struct gcr_command *command, size_t length, bool nonblocking,
+		 struct gcr_error *error)
+{
+	_cleanup_(targets_finish) struct targets targets = {0};
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
+	struct gcr_waiter *waiter = NULL;
+	bool done;
+	int result = 0;
+
+	if (process && command->verb == GCR_VERB_DUMP)
+		command->root = process->pid;
+	else if (command->verb == GCR_VERB_DUMP)
+		return gcr_error_set(error, EINVAL, "dump is written to one process's ctl");
+	if (command->verb == GCR_VERB_THAW &&
+	    (command->new_pids || command->restored || *command->stdio))
+		return gcr_error_set(error, EINVAL,
+				     "pid= and stdio= are for a process that has been dumped");
+	if (process)
+		result = add_targets(&targets, parties, process, command->verb == GCR_VERB_DUMP,
+				     error);
+	for (unsigned int i = 0; i < command->pids_count && !result; i++)
+		result = find_target(daemon, parties, command->pids[i], &targets, error);
+	if (!result && command->swap)
+		result = add_swapped(daemon, parties, command, &targets, error);
+	if (!result && !nonblocking &&
+	    gcr_waiter_create(daemon->waiters, request, length, &waiter) < 0)
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	if (result < 0)
+		return result;
+
+	result = start_verb(daemon, command, &targets, waiter, &done, error);
+	if (!result && (nonblocking || done))
+		fuse_reply_write(request, length);
+	gcr_waiter_unref(waiter);
+	return result;
+}
+
+/* It was not about one process. The words are for the user who has written, by `error`. */
+static void report_at_root(struct gcr_daemon *daemon, uid_t uid, const char *verb,
+			   const struct gcr_error *error)
+{
+	const char *name = gcr_error_name(error->number);
+
+	if (uid == geteuid())
+		gcr_event_log_append(daemon->events, "- - verb %s %s", verb, name);
+	gcr_refusals_log(daemon->refusals, gcr_quota_owner(daemon->quota, uid), 0, "%s: %s: %s",
+			 verb, name, error->words);
+}
+
+void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
+		       struct gcr_process *process, const char *bytes, size_t length,
+		       bool nonblocking)
+{
+	_cleanup_(gcr_credentials_finish) struct gcr_credentials writer;
+	const struct gcr_parties parties = {opener, &writer};
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
+	struct gcr_command command;
+	struct gcr_error error = {0};
+	const char *verb = "-";
+	int result;
+
+	gcr_credentials_take(fuse_req_ctx(request), &writer);
+	result = gcr_command_parse(bytes, length, !process, &command, &error);
+	command.writer = fuse_req_ctx(request)->pid;
+	command.rights = gcr_parties_rights(&parties);
+	if (!result) {
+		verb = gcr_verb_name(command.verb);
+		result = gcr_quota_check_timeout(daemon->quota, command.rights.counted,
+						 command.timeout_usec, &error);
+	}
+	if (!result)
+		result = start(request, &parties, process, &command, length, nonblocking, &error);
+	if (!process)
+		gcr_refusals_note(daemon->refusals,
+				  gcr_quota_owner(daemon->quota, command.rights.counted), &error);
+	if (result >= 0)
+		return;
+	gcr_metrics_refusal(daemon->metrics, -result);
+	if (process)
+		gcr_process_report_refusal(process, command.rights.counted, verb, &error);
+	else
+		report_at_root(daemon, command.rights.counted, verb, &error);
+	fuse_reply_err(request, -result);
+}

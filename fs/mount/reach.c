@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* By the rules of fs/mount/tree.c; nothing here keeps state or holds a lock. */
+#include "fs/mount/reach.h"
+
+#include <errno.h>
+
+#include "fs/store/folder.h"
+#include "fs/image/place.h"
+#include "fs/process/process.h"
+#include "fs/store/store.h"
+#include "fs/mount/tree.h"
+#include "lib/cleanup.h"
+
+GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
+
+struct search {
+	const struct fuse_ctx *caller;
+	const struct gcr_folder *folder;
+};
+
+static int is_places(struct gcr_place *place, void *data)
+{
+	const struct search *search = data;
+
+	return place->folder == search->folder && gcr_tree_shows_place(search->caller, place);
+}
+
+/* Is it that of a process which the caller can see? */
+static bool is_of_process(struct gcr_daemon *daemon, const struct search *search)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	bool is_its = false;
+
+	if (gcr_processes_list(daemon->processes, &list, &count) < 0)
+		return false;
+	for (size_t i = 0; i < count && !is_its; i++) {
+		struct gcr_snapshot *snapshot = gcr_tree_snapshot(list[i]);
+
+		is_its = snapshot && gcr_snapshot_folder(snapshot) == search->folder &&
+			 gcr_tree_reaches(search->caller, list[i]->pid);
+		gcr_snapshot_unref(snapshot);
+	}
+	gcr_processes_list_free(list, count);
+	return is_its;
+}
+
+static int check_item(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	struct search search = {.caller = caller};
+	uint32_t item;
+	int result;
+
+	/* Others than root have what the item's own mode and owner give them. */
+	if (caller->uid || gcr_tree_is_local(caller))
+		return 0;
+	result = gcr_tree_folder(daemon, node, &folder, &item);
+	if (result < 0)
+		return result;
+	search.folder = folder;
+	result = gcr_place_each(daemon->places, is_places, &search);
+	if (!result)
+		result = is_of_process(daemon, &search);
+	return result > 0 ? 0 : result < 0 ? result : -ENOENT;
+}
+
+int gcr_reach_check(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node)
+{
+	struct gcr_process *process;
+	struct gcr_place *place;
+	int result;
+
+	if (gcr_node_kind(node) == GCR_NODE_ITEM)
+		return check_item(daemon, caller, node);
+	result = gcr_tree_process(daemon, node, &process);
+	if (!result) {
+		result = gcr_tree_reaches(caller, process->pid) ? 0 : -ENOENT;
+		gcr_process_unref(process);
+		return result;
+	}
+	if (result == -EINVAL)
+		result = gcr_tree_place(daemon, node, &place);
+	if (!result) {
+		result = gcr_tree_shows_place(caller, place) ? 0 : -ENOENT;
+		gcr_place_unref(place);
+	}
+	return result == -EINVAL ? 0 : result;
+}

@@ -1,0 +1,766 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The low-level FUSE operations. They look up, read, parse and reply; nothing in here waits for a
+ * GPU. What can only be answered later (a verb, a status that wants fresh figures) is answered by
+ * the thread that gets to know it.
+ */
+#include "fs/mount/session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/mount/control.h"
+#include "fs/base/event.h"
+#include "fs/process/gpus.h"
+#include "fs/image/place.h"
+#include "fs/base/log.h"
+#include "fs/base/passthrough.h"
+#include "fs/base/quota.h"
+#include "fs/mount/reach.h"
+#include "fs/mount/render_turn.h"
+#include "fs/mount/session_folder.h"
+#include "fs/mount/session_turn.h"
+#include "fs/mount/session_watch.h"
+#include "fs/store/store.h"
+#include "fs/mount/tree.h"
+#include "lib/cleanup.h"
+
+/* Files at the root that say why nothing else can be opened. */
+#define OPEN_BEYOND 8
+
+/* A directory's entries, as they were when opened. */
+struct entry {
+	fuse_ino_t node;
+	mode_t mode;
+	size_t name; /* where it is in the listing's names */
+};
+
+struct listing {
+	struct file *file; /* it is his who opened this */
+	struct gcr_daemon *daemon;
+	struct entry *entries;
+	size_t count;
+	char *names;
+	size_t names_bytes;
+	size_t names_max;
+	size_t entries_max;
+};
+
+/* An open file or directory. */
+struct file {
+	atomic_int references; /* the open file's, and those of reads being answered */
+	fuse_ino_t node;
+	struct gcr_credentials opener;
+	struct gcr_process *process; /* NULL if it is not about one */
+	struct gcr_place *place;     /* likewise */
+	char *text;		     /* a control file, as it was when opened */
+	size_t size;
+	struct gcr_event_reader *reader; /* an events file */
+	struct gcr_folder_file *item;	 /* a file of a folder */
+	bool is_passthrough_told;	 /* fs/base/passthrough.h knows of it */
+	struct listing listing;		 /* a directory */
+	struct gcr_quota_charge opened;	 /* of its user */
+	struct gcr_quota_charge held;	 /* its text, or the listing */
+};
+
+static void (*ready_function)(struct gcr_daemon *daemon);
+
+static struct gcr_daemon *daemon_of(fuse_req_t request)
+{
+	return fuse_req_userdata(request);
+}
+
+static struct file *file_of(const struct fuse_file_info *info)
+{
+	return (struct file *)(uintptr_t)info->fh;
+}
+
+static void file_unref(struct file *file)
+{
+	if (!file || atomic_fetch_sub(&file->references, 1) != 1)
+		return;
+	gcr_event_reader_destroy(file->reader);
+	if (file->is_passthrough_told)
+		gcr_passthrough_close(file->node);
+	gcr_folder_close(file->item);
+	gcr_process_unref(file->process);
+	gcr_place_unref(file->place);
+	gcr_credentials_finish(&file->opener);
+	free(file->text);
+	free(file->listing.entries);
+	free(file->listing.names);
+	gcr_quota_release(&file->held);
+	gcr_quota_release(&file->opened);
+	free(file);
+}
+
+GCR_DEFINE_CLEANUP(struct file *, file_unref);
+
+static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name)
+{
+	struct fuse_entry_param entry;
+	int result;
+
+	result = gcr_tree_lookup(daemon_of(request), fuse_req_ctx(request), parent, name, &entry);
+	if (result < 0)
+		fuse_reply_err(request, -result);
+	else
+		gcr_session_reply_entry(request, &entry);
+}
+
+static void do_forget(fuse_req_t request, fuse_ino_t node, uint64_t lookups)
+{
+	gcr_tree_forget(node, lookups);
+	fuse_reply_none(request);
+}
+
+static void do_forget_multi(fuse_req_t request, size_t count, struct fuse_forget_data *forgets)
+{
+	for (size_t i = 0; i < count; i++)
+		gcr_tree_forget(forgets[i].ino, forgets[i].nlookup);
+	fuse_reply_none(request);
+}
+
+static void do_getattr(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	struct stat stat;
+	int result = gcr_tree_getattr(daemon_of(request), node, &stat);
+
+	if (result < 0)
+		fuse_reply_err(request, -result);
+	else
+		fuse_reply_attr(request, &stat, 0);
+}
+
+static void do_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, int valid,
+		       struct fuse_file_info *info)
+{
+	enum gcr_node_kind kind = gcr_node_kind(node);
+
+	/* A truncated ctl is what it was; nothing else of a control file can be set. */
+	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT)
+		gcr_session_set(request, node, stat, valid, info ? file_of(info)->item : NULL);
+	else if (gcr_node_is_ctl(kind) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
+		 !(valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+		do_getattr(request, node, info);
+	else
+		fuse_reply_err(request, EPERM);
+}
+
+static void do_readlink(fuse_req_t request, fuse_ino_t node)
+{
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_proc_status status;
+	char target[16];
+
+	struct gcr_place *place;
+
+	if (gcr_node_kind(node) == GCR_NODE_PID) {
+		if (gcr_tree_place(daemon_of(request), node, &place) < 0) {
+			fuse_reply_err(request, ENOENT);
+			return;
+		}
+		fuse_reply_readlink(request, place->name);
+		gcr_place_unref(place);
+	} else if (gcr_node_kind(node) != GCR_NODE_SELF) {
+		fuse_reply_err(request, EINVAL);
+	} else if (!caller->pid || gcr_proc_status(caller->pid, &status) < 0) {
+		fuse_reply_err(request, ENOENT);
+	} else {
+		snprintf(target, sizeof(target), "%d", (int)status.thread_group);
+		fuse_reply_readlink(request, target);
+	}
+}
+
+static int take_open(struct gcr_daemon *daemon, struct file *file)
+{
+	/* Where the words are can be read all the same. */
+	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR ||
+			gcr_node_kind(file->node) == GCR_NODE_ROOT_STATUS;
+	struct gcr_error error;
+	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_OPEN_FILES,
+					   file->opener.counted, 1, is_error ? OPEN_BEYOND : 0,
+					   &file->opened, &error);
+
+	if (result < 0)
+		gcr_session_tell_refusal(daemon, file->opener.counted, &error);
+	return result;
+}
+
+/* What the open file holds from now on. */
+static int take_text(struct gcr_daemon *daemon, struct file *file, size_t bytes)
+{
+	/* Else who has too much could not read why. */
+	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR;
+	struct gcr_error error;
+	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.counted,
+					   bytes, is_error ? GCR_ERROR_WORDS_MAX * OPEN_BEYOND : 0,
+					   &file->held, &error);
+
+	if (result < 0)
+		gcr_session_tell_refusal(daemon, file->opener.counted, &error);
+	return result;
+}
+
+/* @flags as of open(2). */
+static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct file **ret_file)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = calloc(1, sizeof(*file));
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+	struct gcr_daemon *daemon = daemon_of(request);
+	enum gcr_node_kind kind = gcr_node_kind(node);
+	int result;
+
+	if (!file)
+		return -ENOMEM;
+	atomic_init(&file->references, 1);
+	file->node = node;
+	/* It may be handed on: what is written by it is judged by both. */
+	if (gcr_node_is_ctl(kind) && (flags & O_ACCMODE) != O_RDONLY)
+		gcr_credentials_take(caller, &file->opener);
+	else
+		gcr_credentials_take_ids(caller, &file->opener);
+	result = take_open(daemon, file);
+	if (result < 0)
+		return result;
+	result = gcr_tree_process(daemon, node, &file->process);
+	if (result < 0 && result != -EINVAL)
+		return result;
+	result = gcr_tree_place(daemon, node, &file->place);
+	if (result < 0 && result != -EINVAL)
+		return result;
+	result = gcr_reach_check(daemon, caller, node);
+	if (result < 0)
+		return result;
+	if (gcr_node_is_events(kind)) {
+		result = gcr_event_reader_create(file->process ? file->process->events
+						 : file->place ? file->place->events
+							       : daemon->events,
+						 &file->reader);
+		if (result < 0)
+			return result;
+	}
+	*ret_file = TAKE_PTR(file);
+	return 0;
+}
+
+static int render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, struct file *file)
+{
+	FILE *stream = open_memstream(&file->text, &file->size);
+
+	if (!stream)
+		return -ENOMEM;
+	gcr_tree_render(daemon, caller, file->opener.counted, file->node, file->process, stream);
+	return fclose(stream) ? -ENOMEM : take_text(daemon, file, file->size);
+}
+
+/* An open that waits for fresh figures, and then for its user's turn. */
+struct pending_open {
+	struct gcr_render_turn turn; /* the first member */
+	fuse_req_t request;
+	struct fuse_file_info info;
+	struct file *file;
+};
+
+/* As gcr_render_turn.run. */
+static void finish_open(struct gcr_render_turn *turn, int result)
+{
+	_cleanup_free_ struct pending_open *pending = (struct pending_open *)turn;
+	_cleanup_(file_unref_cleanup) struct file *file = pending->file;
+
+	fuse_req_interrupt_func(pending->request, NULL, NULL);
+	if (!result)
+		result = render(daemon_of(pending->request), fuse_req_ctx(pending->request), file);
+	if (result < 0) {
+		fuse_reply_err(pending->request, -result);
+		return;
+	}
+	pending->info.fh = (uintptr_t)file;
+	if (!fuse_reply_open(pending->request, &pending->info))
+		TAKE_PTR(file); /* else the open was interrupted, and there is no release */
+}
+
+static void interrupt_open(fuse_req_t request, void *data)
+{
+	struct pending_open *pending = data;
+
+	gcr_render_turns_interrupt(daemon_of(request)->render_turns, &pending->turn);
+}
+
+static void wait_for_turn(void *data)
+{
+	struct pending_open *pending = data;
+
+	fuse_req_interrupt_func(pending->request, interrupt_open, pending);
+	gcr_render_turns_add(daemon_of(pending->request)->render_turns, &pending->turn);
+}
+
+/* What an open item is to the kernel: its name for the file behind, 0, or -errno. */
+static int tell_passthrough(struct file *file, int flags)
+{
+	bool wants = (flags & O_ACCMODE) == O_RDONLY && gcr_passthrough_is_on() &&
+		     !gcr_passthrough_is_plain(file->node) && gcr_folder_pass(file->item);
+	int backing =
+		gcr_passthrough_open(file->node, gcr_folder_file_fd(file->item), flags, wants);
+
+	file->is_passthrough_told = backing >= 0;
+	return backing;
+}
+
+static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	struct gcr_passthrough_answer answer;
+	int backing = 0;
+	int result = file_create(request, node, info->flags, &file);
+
+	if (!result && (info->flags & O_ACCMODE) == O_RDWR)
+		result = gcr_passthrough_wait(node);
+	if (!result)
+		result = gcr_session_open(request, node, info->flags & ~O_TRUNC, &file->item);
+	if (!result)
+		result = backing = tell_passthrough(file, info->flags);
+	/* Last: an open that is refused has changed nothing. */
+	if (result >= 0 && info->flags & O_TRUNC)
+		result = gcr_session_truncate(request, node, info->flags, file->item);
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	info->direct_io = 1;
+	info->fh = (uintptr_t)file;
+	answer = gcr_passthrough_answer(info->fh, backing, (info->flags & O_ACCMODE) == O_RDONLY);
+	if (!(backing ? fuse_reply_buf(request, (const char *)&answer, sizeof(answer))
+		      : fuse_reply_open(request, info)))
+		TAKE_PTR(file);
+}
+
+static void do_create(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
+		      struct fuse_file_info *info)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	struct fuse_entry_param entry;
+	int result = file_create(request, parent, info->flags, &file);
+
+	if (!result)
+		result = gcr_session_create_file(request, parent, name, mode, info->flags, &entry,
+						 &file->item);
+	if (!result) {
+		file->node = entry.ino;
+		result = tell_passthrough(file, info->flags);
+		if (result < 0)
+			gcr_tree_forget(entry.ino, 1);
+	}
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	info->direct_io = 1;
+	info->fh = (uintptr_t)file;
+	if (!fuse_reply_create(request, &entry, info))
+		TAKE_PTR(file);
+	else
+		gcr_tree_forget(entry.ino, 1);
+}
+
+static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	struct gcr_daemon *daemon = daemon_of(request);
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	enum gcr_node_kind kind = gcr_node_kind(node);
+	struct pending_open *pending;
+	int result;
+
+	if (kind == GCR_NODE_ITEM) {
+		open_item(request, node, info);
+		return;
+	}
+	if ((info->flags & O_ACCMODE) != O_RDONLY && !gcr_node_is_ctl(kind)) {
+		fuse_reply_err(request, EPERM);
+		return;
+	}
+	result = file_create(request, node, info->flags, &file);
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	info->direct_io = 1;
+	pending = calloc(1, sizeof(*pending));
+	if (!pending) {
+		fuse_reply_err(request, ENOMEM);
+		return;
+	}
+	*pending = (struct pending_open){
+		.turn = {.owner = gcr_quota_owner(daemon->quota, file->opener.counted),
+			 .run = finish_open},
+		.request = request,
+		.info = *info,
+	};
+	pending->file = TAKE_PTR(file);
+	if (gcr_node_needs_gpus(kind))
+		gcr_gpus_when_fresh(daemon->gpus, wait_for_turn, pending);
+	else
+		finish_open(&pending->turn, 0);
+}
+
+/* A process can become another user's, with all that happens to it from then on. */
+static bool may_read_on(const struct file *file)
+{
+	uid_t uid;
+	gid_t gid;
+
+	return !file->process || !file->opener.uid ||
+	       gcr_proc_owner(file->process->pid, &uid, &gid) < 0 || uid == file->opener.uid;
+}
+
+static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
+		    struct fuse_file_info *info)
+{
+	/* Answered, the file may be closed, and released by another thread, at once. */
+	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
+	_cleanup_free_ char *buffer = NULL;
+
+	atomic_fetch_add(&file->references, 1);
+	if (file->item) {
+		gcr_session_read(request, file->item, size, (uint64_t)offset);
+		return;
+	}
+	if (file->reader && !may_read_on(file)) {
+		fuse_reply_err(request, EPERM);
+		return;
+	}
+	if (file->reader) {
+		buffer = malloc(size);
+		if (!buffer)
+			fuse_reply_err(request, ENOMEM);
+		else
+			fuse_reply_buf(request, buffer,
+				       gcr_event_reader_read(file->reader, (uint64_t)offset, buffer,
+							     size));
+		return;
+	}
+	if ((size_t)offset >= file->size)
+		fuse_reply_buf(request, NULL, 0);
+	else if (size > file->size - (size_t)offset)
+		fuse_reply_buf(request, file->text + offset, file->size - (size_t)offset);
+	else
+		fuse_reply_buf(request, file->text + offset, size);
+}
+
+/* SEEK_DATA and SEEK_HOLE; the kernel answers the others. */
+static void do_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence,
+		     struct fuse_file_info *info)
+{
+	struct file *file = file_of(info);
+	struct stat stat;
+	int64_t found;
+
+	if (file->item) {
+		found = gcr_folder_seek(file->item, offset, whence);
+	} else {
+		/* As of a file system without holes. */
+		found = gcr_tree_getattr(daemon_of(request), node, &stat);
+		if (!found && (offset < 0 || offset >= stat.st_size))
+			found = -ENXIO;
+		if (!found)
+			found = whence == SEEK_HOLE ? stat.st_size : offset;
+	}
+	if (found < 0)
+		fuse_reply_err(request, (int)-found);
+	else
+		fuse_reply_lseek(request, found);
+}
+
+static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, size_t size,
+		     off_t offset, struct fuse_file_info *info)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
+
+	/* As of a read. */
+	atomic_fetch_add(&file->references, 1);
+	if (file->item)
+		gcr_session_write(request, file->item, bytes, size, (uint64_t)offset);
+	else if (file->place && gcr_node_is_ctl(gcr_node_kind(node)))
+		gcr_session_write_place(request, &file->opener, file->place, bytes, size,
+					info->flags & O_NONBLOCK);
+	else if (!gcr_node_is_ctl(gcr_node_kind(node)))
+		fuse_reply_err(request, EPERM);
+	else
+		gcr_control_write(request, &file->opener, file->process, bytes, size,
+				  info->flags & O_NONBLOCK);
+}
+
+/* See struct gcr_session_turns, where the operation itself is. */
+static bool allocate_some(fuse_req_t request, struct gcr_folder_allocation *allocation,
+			  struct fuse_file_info *info)
+{
+	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
+	int result = -EPERM;
+
+	atomic_fetch_add(&file->references, 1);
+	if (file->item)
+		result = gcr_folder_allocate_some(file->item, allocation);
+	if (result > 0)
+		return false;
+	fuse_reply_err(request, -result);
+	return true;
+}
+
+static uid_t opener_of(const struct fuse_file_info *info)
+{
+	return file_of(info)->opener.counted;
+}
+
+static const struct gcr_session_turns turns = {
+	.opener = opener_of,
+	.allocate_some = allocate_some,
+};
+
+static void do_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	struct file *file = file_of(info);
+
+	/* A read that has just been answered may still have its reference. */
+	if (file->is_passthrough_told)
+		gcr_passthrough_close(file->node);
+	file->is_passthrough_told = false;
+	file_unref(file);
+	fuse_reply_err(request, 0);
+}
+
+static void do_poll(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info,
+		    struct fuse_pollhandle *handle)
+{
+	struct file *file = file_of(info);
+
+	if (!file->reader) {
+		if (handle)
+			fuse_pollhandle_destroy(handle);
+		fuse_reply_poll(request, POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM);
+		return;
+	}
+	fuse_reply_poll(request,
+			gcr_event_reader_poll(file->reader, handle) ? POLLIN | POLLRDNORM : 0);
+}
+
+/* What it takes with room for so much, before it does. */
+static int grow_listing(struct listing *listing, size_t names_max, size_t entries_max)
+{
+	struct entry *entries;
+	char *names;
+	int result;
+
+	gcr_quota_release(&listing->file->held);
+	result = take_text(listing->daemon, listing->file,
+			   names_max + entries_max * sizeof(*listing->entries));
+	if (result < 0)
+		return result;
+	if (names_max > listing->names_max) {
+		names = realloc(listing->names, names_max);
+		if (!names)
+			return -ENOMEM;
+		listing->names = names;
+		listing->names_max = names_max;
+	}
+	if (entries_max > listing->entries_max) {
+		entries = reallocarray(listing->entries, entries_max, sizeof(*entries));
+		if (!entries)
+			return -ENOMEM;
+		listing->entries = entries;
+		listing->entries_max = entries_max;
+	}
+	return 0;
+}
+
+static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
+{
+	struct listing *listing = data;
+	size_t length = strlen(name) + 1;
+	size_t names_max = listing->names_max;
+	size_t entries_max = listing->entries_max;
+	struct entry *entries;
+	int result;
+
+	if (listing->names_bytes + length > names_max)
+		names_max = 2 * (names_max + length);
+	if (listing->count == entries_max)
+		entries_max = entries_max ? 2 * entries_max : 1;
+	if (names_max > listing->names_max || entries_max > listing->entries_max) {
+		result = grow_listing(listing, names_max, entries_max);
+		if (result < 0)
+			return result;
+	}
+	entries = &listing->entries[listing->count++];
+	*entries = (struct entry){.node = node, .mode = mode, .name = listing->names_bytes};
+	memcpy(listing->names + listing->names_bytes, name, length);
+	listing->names_bytes += length;
+	return 0;
+}
+
+static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
+{
+	struct gcr_daemon *daemon = daemon_of(request);
+	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	int result;
+
+	result = file_create(request, node, info->flags, &file);
+	if (!result) {
+		file->listing.file = file;
+		file->listing.daemon = daemon;
+		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
+				       &file->listing);
+	}
+	if (result < 0) {
+		fuse_reply_err(request, -result);
+		return;
+	}
+	info->fh = (uintptr_t)file;
+	if (!fuse_reply_open(request, info))
+		TAKE_PTR(file);
+}
+
+/* Offsets are indexes into the listing. */
+static void do_readdir(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
+		       struct fuse_file_info *info)
+{
+	struct file *file = file_of(info);
+	_cleanup_free_ char *buffer = malloc(size);
+	size_t length = 0;
+
+	if (!buffer) {
+		fuse_reply_err(request, ENOMEM);
+		return;
+	}
+	for (size_t i = (size_t)offset; i < file->listing.count; i++) {
+		const struct entry *entry = &file->listing.entries[i];
+		struct stat stat = {.st_ino = entry->node, .st_mode = entry->mode};
+		size_t bytes = fuse_add_direntry(request, buffer + length, size - length,
+						 file->listing.names + entry->name, &stat,
+						 (off_t)i + 1);
+
+		if (bytes > size - length)
+			break;
+		length += bytes;
+	}
+	fuse_reply_buf(request, buffer, length);
+}
+
+static void do_statfs(fuse_req_t request, fuse_ino_t node)
+{
+	struct statvfs statfs = {.f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255};
+	struct gcr_store_figures figures;
+	uint64_t used_bytes;
+
+	gcr_store_figures(daemon_of(request)->store, &figures);
+	used_bytes = figures.used_bytes < figures.size_bytes ? figures.used_bytes
+							     : figures.size_bytes;
+	statfs.f_blocks = figures.size_bytes / statfs.f_frsize;
+	/* What is for packing only is free, but for nobody who writes. */
+	statfs.f_bavail = figures.free_bytes / statfs.f_frsize;
+	statfs.f_bfree = (figures.size_bytes - used_bytes) / statfs.f_frsize;
+	fuse_reply_statfs(request, &statfs);
+}
+
+/* Not even in a folder. */
+static void do_mknod(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
+		     dev_t device)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_symlink(fuse_req_t request, const char *target, fuse_ino_t parent, const char *name)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent,
+		    const char *new_name)
+{
+	fuse_reply_err(request, EPERM);
+}
+
+static void do_init(void *data, struct fuse_conn_info *connection)
+{
+	ready_function(data);
+}
+
+static const struct fuse_lowlevel_ops operations = {
+	.init = do_init,
+	.lookup = do_lookup,
+	.forget = do_forget,
+	.forget_multi = do_forget_multi,
+	.getattr = do_getattr,
+	.setattr = do_setattr,
+	.readlink = do_readlink,
+	.mknod = do_mknod,
+	.mkdir = gcr_session_mkdir,
+	.unlink = gcr_session_unlink,
+	.rmdir = gcr_session_rmdir,
+	.symlink = do_symlink,
+	.rename = gcr_session_rename,
+	.link = do_link,
+	.open = do_open,
+	.read = do_read,
+	.lseek = do_lseek,
+	.write = do_write,
+	.release = do_release,
+	.opendir = do_opendir,
+	.readdir = do_readdir,
+	.releasedir = do_release,
+	.statfs = do_statfs,
+	.create = do_create,
+	.poll = do_poll,
+};
+
+int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemon *daemon),
+		       struct gcr_error *error)
+{
+	struct fuse_args arguments = FUSE_ARGS_INIT(0, NULL);
+	int result = 0;
+
+	ready_function = ready;
+	if (fuse_opt_add_arg(&arguments, "gpucrfs") ||
+	    fuse_opt_add_arg(&arguments, "-ofsname=gpucrfs,subtype=gpucrfs,default_permissions") ||
+	    (daemon->only_uid == (uid_t)-1 && fuse_opt_add_arg(&arguments, "-oallow_other")))
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	if (!result) {
+		daemon->session = fuse_session_new(
+			&arguments, gcr_session_in_turn(gcr_session_watched(&operations), &turns),
+			sizeof(operations), daemon);
+		if (!daemon->session)
+			result = gcr_error_set(error, EIO, "cannot start a FUSE session");
+	}
+	fuse_opt_free_args(&arguments);
+	if (result < 0)
+		return result;
+	if (fuse_session_mount(daemon->session, daemon->options.mountpoint)) {
+		fuse_session_destroy(daemon->session);
+		daemon->session = NULL;
+		return gcr_error_set(error, EIO, "cannot mount on %s", daemon->options.mountpoint);
+	}
+	/*
+	 * Not where the store uses files again, for others: a mapping would go on showing them.
+	 * Where it fails reads come to us.
+	 */
+	if (!daemon->options.no_passthrough && !daemon->options.pool_bytes &&
+	    !daemon->options.keep_bytes)
+		gcr_passthrough_start(daemon->session);
+	return 0;
+}
+
+void gcr_session_unmount(struct gcr_daemon *daemon)
+{
+	fuse_session_unmount(daemon->session);
+}
+
+void gcr_session_destroy(struct gcr_daemon *daemon)
+{
+	if (!daemon->session)
+		return;
+	fuse_session_unmount(daemon->session);
+	fuse_session_destroy(daemon->session);
+	gcr_passthrough_stop();
+	daemon->session = NULL;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The FUSE operations on what is below a `snapshot`, and on incoming snapshots as a whole;
+ * session.c has the others.
+ */
+#ifndef GCR_FS_MOUNT_SESSION_FOLDER_H
+#define GCR_FS_MOUNT_SESSION_FOLDER_H
+
+#include "fs/base/credentials.h"
+#include "fs/mount/tree.h"
+
+/* Tell the kernel of an entry; if it does not hear of it any more, it knows it once less. */
+void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *entry);
+
+/* Words of a refusal that no answer to a request carries: for the user's `error` at the root. */
+void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error);
+
+/* These answer @request. Where nothing can be changed it is EPERM. */
+void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode);
+void gcr_session_unlink(fuse_req_t request, fuse_ino_t parent, const char *name);
+void gcr_session_rmdir(fuse_req_t request, fuse_ino_t parent, const char *name);
+void gcr_session_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
+			fuse_ino_t new_parent, const char *new_name, unsigned int flags);
+/* @file: it is open, and that is how it was reached; else NULL. */
+void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *stat, int valid,
+		     struct gcr_folder_file *file);
+void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t size,
+		      uint64_t offset);
+void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const char *bytes,
+		       size_t size, uint64_t offset);
+
+/* A verb for an incoming snapshot, by a descriptor of @opener. */
+void gcr_session_write_place(fuse_req_t request, const struct gcr_credentials *opener,
+			     struct gcr_place *place, const char *bytes, size_t size,
+			     bool nonblocking);
+
+/* These do not. */
+int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
+		     struct gcr_folder_file **ret_file);
+/* What O_TRUNC asks for, of a file that has been opened with @flags but for that. */
+int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
+			 struct gcr_folder_file *file);
+int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
+			    int flags, struct fuse_entry_param *ret_entry,
+			    struct gcr_folder_file **ret_file);
+
+#endif

@@ -1,0 +1,824 @@
+/* SPDX-License-Identifier: MIT */
+/* The shape of the mount, as a table, and what stat(2) and readdir(3) show of it. */
+#include "fs/mount/tree.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "fs/base/credentials.h"
+#include "fs/image/criu_run.h"
+#include "fs/base/event.h"
+#include "fs/process/gpus.h"
+#include "fs/image/place.h"
+#include "fs/base/log.h"
+#include "fs/mount/metrics.h"
+#include "fs/base/quota.h"
+#include "fs/base/refusals.h"
+#include "fs/mount/render.h"
+#include "fs/mount/sight.h"
+#include "fs/mount/root_entries.h"
+#include "fs/process/scan.h"
+#include "fs/store/store.h"
+#include "fs/base/turns.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
+GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
+
+struct shape {
+	enum gcr_node_kind parent;
+	const char *name; /* NULL: named by pid or index */
+	mode_t mode;
+	bool not_of_launcher; /* a directory that stands for others' processes lacks it */
+};
+
+static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
+	[GCR_NODE_ROOT] = {GCR_NODE_NONE, NULL, S_IFDIR | 01777, false},
+	[GCR_NODE_GPU] = {GCR_NODE_GPUS, NULL, S_IFDIR | 0555, false},
+	[GCR_NODE_GPU_UUID] = {GCR_NODE_GPU, "uuid", S_IFREG | 0444, false},
+	[GCR_NODE_GPU_NAME] = {GCR_NODE_GPU, "name", S_IFREG | 0444, false},
+	[GCR_NODE_GPU_STATUS] = {GCR_NODE_GPU, "status", S_IFREG | 0444, false},
+	[GCR_NODE_PROCESS] = {GCR_NODE_ROOT, NULL, S_IFDIR | 0700, false},
+	[GCR_NODE_CTL] = {GCR_NODE_PROCESS, "ctl", S_IFREG | 0200, false},
+	[GCR_NODE_STATUS] = {GCR_NODE_PROCESS, "status", S_IFREG | 0400, false},
+	[GCR_NODE_ERROR] = {GCR_NODE_PROCESS, "error", S_IFREG | 0400, false},
+	[GCR_NODE_EVENTS] = {GCR_NODE_PROCESS, "events", S_IFREG | 0400, false},
+	[GCR_NODE_MAPS] = {GCR_NODE_PROCESS, "maps", S_IFREG | 0400, true},
+	[GCR_NODE_CRIU_LOG] = {GCR_NODE_PROCESS, "criu.log", S_IFREG | 0400, false},
+	[GCR_NODE_SNAPSHOT] = {GCR_NODE_PROCESS, "snapshot", S_IFDIR | 0700, true},
+	[GCR_NODE_PLACE] = {GCR_NODE_ROOT, NULL, S_IFDIR | 0700, false},
+	[GCR_NODE_PLACE_CTL] = {GCR_NODE_PLACE, "ctl", S_IFREG | 0200, false},
+	[GCR_NODE_PLACE_STATUS] = {GCR_NODE_PLACE, "status", S_IFREG | 0400, false},
+	[GCR_NODE_PLACE_ERROR] = {GCR_NODE_PLACE, "error", S_IFREG | 0400, false},
+	[GCR_NODE_PLACE_EVENTS] = {GCR_NODE_PLACE, "events", S_IFREG | 0400, false},
+	[GCR_NODE_PLACE_CRIU_LOG] = {GCR_NODE_PLACE, "criu.log", S_IFREG | 0400, false},
+	[GCR_NODE_PID] = {GCR_NODE_PLACE, NULL, S_IFLNK | 0777, false},
+	[GCR_NODE_PLACE_SNAPSHOT] = {GCR_NODE_PLACE, "snapshot", S_IFDIR | 0700, false},
+#define ROOT_SHAPE(kind, name, mode) [GCR_NODE_##kind] = {GCR_NODE_ROOT, name, mode, false},
+	GCR_ROOT_ENTRIES(ROOT_SHAPE)
+#undef ROOT_SHAPE
+};
+
+#define EXTRA_SHIFT  40
+#define REFRESH_USEC (1 * GCR_USEC_PER_SEC)
+_Static_assert(EXTRA_SHIFT + GCR_FOLDER_NUMBER_BITS == 64, "a folder has its place in a node");
+
+static atomic_uint ctl_lookups;
+
+static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
+{
+	return (fuse_ino_t)kind | (fuse_ino_t)number << 8;
+}
+
+const char *gcr_node_name(fuse_ino_t node)
+{
+	enum gcr_node_kind kind = gcr_node_kind(node);
+
+	switch (kind) {
+	case GCR_NODE_NONE:
+		return "several files";
+	case GCR_NODE_ROOT:
+		return "the root";
+	case GCR_NODE_GPU:
+		return "a GPU's directory";
+	case GCR_NODE_PROCESS:
+		return "a process's directory";
+	case GCR_NODE_PLACE:
+		return "an incoming snapshot's directory";
+	case GCR_NODE_PID:
+		return "a pid's link";
+	case GCR_NODE_ITEM:
+		return "a file of a snapshot";
+	default:
+		return shapes[kind].name;
+	}
+}
+
+bool gcr_node_is_ctl(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_CTL || kind == GCR_NODE_ROOT_CTL || kind == GCR_NODE_PLACE_CTL;
+}
+
+bool gcr_node_is_events(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_EVENTS || kind == GCR_NODE_ROOT_EVENTS ||
+	       kind == GCR_NODE_PLACE_EVENTS;
+}
+
+bool gcr_node_needs_gpus(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_STATUS || kind == GCR_NODE_MAPS || kind == GCR_NODE_ROOT_STATUS ||
+	       kind == GCR_NODE_ROOT_METRICS || kind == GCR_NODE_GPU_STATUS;
+}
+
+/* Is it @above, or below that? */
+static bool is_of(enum gcr_node_kind kind, enum gcr_node_kind above)
+{
+	while (kind != above && kind != GCR_NODE_NONE)
+		kind = shapes[kind].parent;
+	return kind == above;
+}
+
+static bool is_of_process(enum gcr_node_kind kind)
+{
+	return is_of(kind, GCR_NODE_PROCESS);
+}
+
+int gcr_tree_place(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_place **ret_place)
+{
+	if (!is_of(gcr_node_kind(node), GCR_NODE_PLACE))
+		return -EINVAL;
+	return gcr_place_find_serial(daemon->places, gcr_node_number(node), ret_place) ? -ESRCH : 0;
+}
+
+int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process)
+{
+	if (!is_of_process(gcr_node_kind(node)))
+		return -EINVAL;
+	return gcr_processes_find_serial(daemon->processes, gcr_node_number(node), ret_process)
+		       ? -ESRCH
+		       : 0;
+}
+
+struct gcr_snapshot *gcr_tree_snapshot(struct gcr_process *process)
+{
+	struct gcr_snapshot *snapshot;
+
+	pthread_mutex_lock(&process->lock);
+	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
+	pthread_mutex_unlock(&process->lock);
+	return snapshot ? snapshot
+			: gcr_store_find_kept(process->daemon->store, process->pid,
+					      process->start_ticks);
+}
+
+int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folder **ret_folder,
+		    uint32_t *ret_item)
+{
+	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
+	struct gcr_place *place;
+	struct gcr_process *process;
+	int result;
+
+	if (gcr_node_kind(node) == GCR_NODE_ITEM) {
+		*ret_item = gcr_node_number(node);
+		return gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), ret_folder);
+	}
+	if (gcr_node_kind(node) == GCR_NODE_PLACE_SNAPSHOT) {
+		result = gcr_tree_place(daemon, node, &place);
+		if (result < 0)
+			return result;
+		*ret_folder = gcr_folder_ref(place->folder);
+		*ret_item = GCR_FOLDER_ROOT;
+		gcr_place_unref(place);
+		return 0;
+	}
+	if (gcr_node_kind(node) != GCR_NODE_SNAPSHOT)
+		return -EPERM;
+	result = gcr_tree_process(daemon, node, &process);
+	if (result < 0)
+		return result;
+	snapshot = gcr_tree_snapshot(process);
+	gcr_process_unref(process);
+	if (!snapshot)
+		return -ENOENT;
+	*ret_folder = gcr_folder_ref(gcr_snapshot_folder(snapshot));
+	*ret_item = GCR_FOLDER_ROOT;
+	return 0;
+}
+
+static ino_t item_ino(ino_t ino)
+{
+	return ino << 8 | GCR_NODE_ITEM;
+}
+
+static void show_item(struct stat *stat)
+{
+	stat->st_ino = item_ino(stat->st_ino);
+	stat->st_blksize = GCR_FOLDER_BLOCK_BYTES;
+}
+
+void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folder_entry *entry,
+			 struct fuse_entry_param *ret_entry)
+{
+	*ret_entry = (struct fuse_entry_param){
+		.ino = make_node(GCR_NODE_ITEM, entry->item) | (fuse_ino_t)gcr_folder_number(folder)
+								       << EXTRA_SHIFT,
+		.generation = entry->generation,
+		.attr = entry->stat,
+	};
+	show_item(&ret_entry->attr);
+}
+
+void gcr_tree_forget(fuse_ino_t node, uint64_t count)
+{
+	struct gcr_folder *folder;
+
+	if (gcr_node_kind(node) != GCR_NODE_ITEM ||
+	    gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), &folder) < 0)
+		return;
+	gcr_folder_forget(folder, gcr_node_number(node), count);
+	gcr_folder_unref(folder);
+}
+
+bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
+{
+	return caller->pid > 0 && gcr_proc_namespace_reaches(caller->pid, pid) == 1;
+}
+
+bool gcr_tree_is_local(const struct fuse_ctx *caller)
+{
+	return gcr_tree_reaches(caller, getpid());
+}
+
+bool gcr_tree_shows_place(const struct fuse_ctx *caller, struct gcr_place *place)
+{
+	_cleanup_(gcr_sight_finish) struct gcr_sight sight;
+
+	gcr_sight_take(caller, &sight);
+	return gcr_sight_shows_place(&sight, place);
+}
+
+static void set_time(struct stat *stat, int64_t usec)
+{
+	stat->st_mtim.tv_sec = usec / GCR_USEC_PER_SEC;
+	stat->st_mtim.tv_nsec = usec % GCR_USEC_PER_SEC * 1000;
+	stat->st_ctim = stat->st_mtim;
+	stat->st_atim = stat->st_mtim;
+}
+
+/* Of an item, and of a `snapshot` in which something is. -ENOENT: nothing is. */
+static int stat_item(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	uint32_t item;
+	int result;
+
+	result = gcr_tree_folder(daemon, node, &folder, &item);
+	if (!result)
+		result = gcr_folder_stat(folder, item, ret_stat);
+	if (!result)
+		show_item(ret_stat);
+	return result;
+}
+
+static bool is_place_log_hidden(struct gcr_daemon *daemon, const struct gcr_place *place)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+
+	gcr_criu_subject_of_place(place->name, subject);
+	return gcr_criu_is_hidden(daemon, subject);
+}
+
+/* Also if it is that of the place which the process has been restored from. */
+static bool is_process_log_hidden(struct gcr_daemon *daemon, struct gcr_process *process)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place *place;
+	bool is_hidden;
+
+	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+	if (gcr_criu_is_hidden(daemon, subject))
+		return true;
+	if (gcr_place_find_pid(daemon->places, process->pid, process, &place) < 0)
+		return false;
+	is_hidden = is_place_log_hidden(daemon, place);
+	gcr_place_unref(place);
+	return is_hidden;
+}
+
+static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
+{
+	struct gcr_process *process;
+	int result;
+
+	result = gcr_tree_process(daemon, node, &process);
+	if (result < 0)
+		return result;
+	result = gcr_proc_owner(process->pid, &stat->st_uid, &stat->st_gid);
+	if (!result && gcr_node_kind(node) == GCR_NODE_CRIU_LOG &&
+	    is_process_log_hidden(daemon, process))
+		stat->st_uid = stat->st_gid = 0;
+	pthread_mutex_lock(&process->lock);
+	set_time(stat, process->state_since_usec);
+	pthread_mutex_unlock(&process->lock);
+	if (gcr_node_kind(node) == GCR_NODE_EVENTS) {
+		uint64_t bytes;
+		int64_t mtime_usec;
+
+		gcr_event_log_stat(process->events, &bytes, &mtime_usec);
+		stat->st_size = (off_t)bytes;
+		set_time(stat, mtime_usec);
+	}
+	stat->st_blocks = (stat->st_size + 511) / 512;
+	gcr_process_unref(process);
+	return result;
+}
+
+static void stat_events(struct gcr_event_log *events, struct stat *stat)
+{
+	uint64_t bytes;
+	int64_t mtime_usec;
+
+	gcr_event_log_stat(events, &bytes, &mtime_usec);
+	stat->st_size = (off_t)bytes;
+	stat->st_blocks = (stat->st_size + 511) / 512;
+	set_time(stat, mtime_usec);
+}
+
+static void show_place(const struct gcr_place *place, struct stat *stat)
+{
+	stat->st_uid = place->stat.st_uid;
+	stat->st_gid = place->stat.st_gid;
+	stat->st_atim = place->stat.st_mtim;
+	stat->st_mtim = place->stat.st_mtim;
+	stat->st_ctim = place->stat.st_mtim;
+}
+
+static int stat_place(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
+{
+	struct gcr_place *place;
+	int result = gcr_tree_place(daemon, node, &place);
+
+	if (result < 0)
+		return result;
+	show_place(place, stat);
+	if (gcr_node_kind(node) == GCR_NODE_PLACE_CRIU_LOG && is_place_log_hidden(daemon, place))
+		stat->st_uid = stat->st_gid = 0;
+	if (gcr_node_kind(node) == GCR_NODE_PLACE_EVENTS)
+		stat_events(place->events, stat);
+	gcr_place_unref(place);
+	return 0;
+}
+
+int gcr_tree_make_place_entry(struct gcr_place *place, struct fuse_entry_param *ret_entry)
+{
+	*ret_entry = (struct fuse_entry_param){.ino = make_node(GCR_NODE_PLACE, place->serial)};
+	return gcr_tree_getattr(place->daemon, ret_entry->ino, &ret_entry->attr);
+}
+
+int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
+{
+	enum gcr_node_kind kind = gcr_node_kind(node);
+	struct stat stat = {0};
+	int result = 0;
+
+	if (kind == GCR_NODE_NONE)
+		return -ENOENT;
+	if (kind == GCR_NODE_ITEM)
+		return stat_item(daemon, node, ret_stat);
+	if ((kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT) &&
+	    !stat_item(daemon, node, &stat)) {
+		stat.st_ino = node;
+		*ret_stat = stat;
+		return 0;
+	}
+	/* Without the counter of look-ups: to stat(2) a ctl file is one file. */
+	stat.st_ino = gcr_node_is_ctl(kind) ? node & ((UINT64_C(1) << EXTRA_SHIFT) - 1) : node;
+	stat.st_mode = shapes[kind].mode;
+	stat.st_nlink = S_ISDIR(stat.st_mode) ? 2 : 1;
+	stat.st_blksize = 4096;
+	if (daemon->only_uid != (uid_t)-1) {
+		stat.st_uid = daemon->only_uid;
+		stat.st_gid = getgid();
+	}
+	if (is_of_process(kind)) {
+		result = stat_process(daemon, node, &stat);
+	} else if (is_of(kind, GCR_NODE_PLACE)) {
+		result = stat_place(daemon, node, &stat);
+	} else if (kind == GCR_NODE_ROOT_EVENTS) {
+		stat_events(daemon->events, &stat);
+	}
+	if (!result)
+		*ret_stat = stat;
+	return result;
+}
+
+/* A place is another name of the process that was made of it. */
+static fuse_ino_t follow(struct gcr_daemon *daemon, fuse_ino_t node)
+{
+	struct gcr_place *place;
+
+	if (gcr_node_kind(node) != GCR_NODE_PLACE || gcr_tree_place(daemon, node, &place) < 0)
+		return node;
+	pthread_mutex_lock(&place->lock);
+	if (place->process)
+		node = make_node(GCR_NODE_PROCESS, place->process->serial);
+	pthread_mutex_unlock(&place->lock);
+	gcr_place_unref(place);
+	return node;
+}
+
+/* The link that stands for a pid, if its process has the name of a place. */
+static bool find_link(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
+		      struct gcr_process *process, fuse_ino_t *ret_node)
+{
+	struct gcr_place *place;
+	bool is_shown;
+
+	if (gcr_place_find_pid(daemon->places, pid, process, &place) < 0)
+		return false;
+	is_shown = gcr_tree_shows_place(caller, place);
+	if (is_shown)
+		*ret_node = make_node(GCR_NODE_PID, place->serial);
+	gcr_place_unref(place);
+	return is_shown;
+}
+
+static int find_place(struct gcr_daemon *daemon, const struct fuse_ctx *caller, const char *name,
+		      fuse_ino_t *ret_node)
+{
+	struct gcr_place *place;
+	bool is_shown;
+
+	if (gcr_place_find(daemon->places, name, &place) < 0)
+		return -ENOENT;
+	is_shown = gcr_tree_shows_place(caller, place);
+	if (is_shown)
+		*ret_node = make_node(GCR_NODE_PLACE, place->serial);
+	gcr_place_unref(place);
+	return is_shown ? 0 : -ENOENT;
+}
+
+/* A name of digits only, without leading zeros, as a number up to @max. */
+static int parse_index(const char *name, uint32_t max, uint32_t *ret_index)
+{
+	uint64_t index = 0;
+
+	if (!*name || (*name == '0' && name[1]))
+		return -ENOENT;
+	for (; *name; name++) {
+		if (!isdigit((unsigned char)*name))
+			return -ENOENT;
+		index = index * 10 + (uint64_t)(*name - '0');
+		if (index > max)
+			return -ENOENT;
+	}
+	*ret_index = (uint32_t)index;
+	return 0;
+}
+
+/* One that is not known is looked at. -EBUSY: its user waits for too many looks already. */
+static int find_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
+			struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
+
+	if (!gcr_processes_find_listed(daemon->processes, pid, ret_process))
+		return 0;
+	if (!gcr_turn_begin(daemon->quota, gcr_credentials_counted(caller->pid, caller->uid),
+			    &turn))
+		return -EBUSY;
+	return gcr_processes_find(daemon->processes, pid, ret_process);
+}
+
+static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			  const char *name, fuse_ino_t *ret_node)
+{
+	struct gcr_process *process;
+	uint32_t pid;
+	int result;
+
+	result = parse_index(name, INT_MAX, &pid);
+	if (result < 0)
+		return result;
+	result = !pid || !gcr_tree_reaches(caller, (pid_t)pid) ? -ENOENT : 0;
+	if (!result)
+		result = find_process(daemon, caller, (pid_t)pid, &process);
+	if (result == -ENOENT && pid && find_link(daemon, caller, (pid_t)pid, NULL, ret_node))
+		return 0;
+	if (result < 0)
+		return result;
+	if (!find_link(daemon, caller, (pid_t)pid, process, ret_node))
+		*ret_node = make_node(GCR_NODE_PROCESS, process->serial);
+	gcr_process_unref(process);
+	return 0;
+}
+
+static int lookup_item(struct gcr_daemon *daemon, fuse_ino_t parent, const char *name,
+		       struct fuse_entry_param *ret_entry)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	struct gcr_folder_entry entry;
+	uint32_t item;
+	int result;
+
+	result = gcr_tree_folder(daemon, parent, &folder, &item);
+	if (!result)
+		result = gcr_folder_lookup(folder, item, name, &entry);
+	if (result < 0)
+		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;
+	gcr_tree_make_entry(folder, &entry, ret_entry);
+	return 0;
+}
+
+static bool is_in_folder(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT ||
+	       kind == GCR_NODE_ITEM;
+}
+
+static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_node_kind kind)
+{
+	struct gcr_process *process;
+	bool has = true;
+
+	if (shapes[kind].not_of_launcher && !gcr_tree_process(daemon, parent, &process)) {
+		has = !process->launcher;
+		gcr_process_unref(process);
+	}
+	return has;
+}
+
+int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
+		    const char *name, struct fuse_entry_param *ret_entry)
+{
+	enum gcr_node_kind parent_kind;
+	struct fuse_entry_param entry = {0};
+	uint32_t index;
+	int result = 0;
+
+	parent = follow(daemon, parent);
+	parent_kind = gcr_node_kind(parent);
+	if (is_in_folder(parent_kind))
+		return lookup_item(daemon, parent, name, ret_entry);
+	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !entry.ino; kind++)
+		if (shapes[kind].parent == parent_kind && shapes[kind].name &&
+		    !strcmp(shapes[kind].name, name) &&
+		    has_entry(daemon, parent, (enum gcr_node_kind)kind))
+			entry.ino = make_node((enum gcr_node_kind)kind, gcr_node_number(parent));
+	if (!entry.ino && parent_kind == GCR_NODE_GPUS) {
+		result = parse_index(name, GCR_GPUS_MAX - 1, &index);
+		if (!result && index >= gcr_gpus_count(daemon->gpus))
+			result = -ENOENT;
+		if (!result)
+			entry.ino = make_node(GCR_NODE_GPU, index);
+	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
+		result = lookup_process(daemon, caller, name, &entry.ino);
+		if (result == -ENOENT)
+			result = find_place(daemon, caller, name, &entry.ino);
+	} else if (!entry.ino) {
+		result = -ENOENT;
+	}
+	if (result < 0)
+		return result;
+	if (gcr_node_is_ctl(gcr_node_kind(entry.ino)))
+		entry.ino |= (fuse_ino_t)(atomic_fetch_add(&ctl_lookups, 1) & 0xffffff)
+			     << EXTRA_SHIFT;
+	result = gcr_tree_getattr(daemon, entry.ino, &entry.attr);
+	if (result < 0)
+		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;
+	*ret_entry = entry;
+	return 0;
+}
+
+/*
+ * All who use a GPU at this moment; where that takes long, or its user waits for too many looks
+ * already, the list stays as it is.
+ */
+static void refresh(struct gcr_daemon *daemon, const struct fuse_ctx *caller)
+{
+	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
+	int result;
+
+	if (!gcr_turn_begin(daemon->quota, gcr_credentials_counted(caller->pid, caller->uid),
+			    &turn))
+		return;
+	result = gcr_scan_now(daemon->scan, REFRESH_USEC);
+	if (result < 0 && result != -ETIMEDOUT)
+		gcr_log(LOG_WARNING, 0, "/proc cannot be searched: %s", strerror(-result));
+}
+
+static int list_processes(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			  struct gcr_sight *sight,
+			  int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	struct gcr_process **list = NULL;
+	fuse_ino_t node;
+	char name[16];
+	size_t count = 0;
+	int result;
+
+	refresh(daemon, caller);
+	result = gcr_processes_list(daemon->processes, &list, &count);
+	for (size_t i = 0; i < count && !result; i++) {
+		if (!sight->is_local && !gcr_sight_reaches(sight, list[i]->pid))
+			continue;
+		snprintf(name, sizeof(name), "%d", (int)list[i]->pid);
+		result = find_link(daemon, caller, list[i]->pid, list[i], &node)
+				 ? add(data, name, node, S_IFLNK)
+				 : add(data, name, make_node(GCR_NODE_PROCESS, list[i]->serial),
+				       S_IFDIR);
+	}
+	gcr_processes_list_free(list, count);
+	return result;
+}
+
+struct place_list {
+	struct gcr_sight *sight;
+	int (*add)(void *, const char *, fuse_ino_t, mode_t);
+	void *data;
+};
+
+/* Shown to whose it is. */
+static int add_place(struct gcr_place *place, void *data)
+{
+	const struct place_list *list = data;
+	uid_t uid = list->sight->caller->uid;
+
+	if ((uid && uid != place->stat.st_uid) || !gcr_sight_shows_place(list->sight, place))
+		return 0;
+	return list->add(list->data, place->name, make_node(GCR_NODE_PLACE, place->serial),
+			 S_IFDIR);
+}
+
+static int list_places(struct gcr_daemon *daemon, struct gcr_sight *sight,
+		       int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	struct place_list list = {.sight = sight, .add = add, .data = data};
+
+	return gcr_place_each(daemon->places, add_place, &list);
+}
+
+static int list_root(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+		     int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	_cleanup_(gcr_sight_finish) struct gcr_sight sight;
+	int result;
+
+	gcr_sight_take(caller, &sight);
+	result = list_processes(daemon, caller, &sight, add, data);
+	return result ? result : list_places(daemon, &sight, add, data);
+}
+
+/* Names of a folder, as gcr_tree_list() tells of them. */
+struct item_list {
+	int (*add)(void *, const char *, fuse_ino_t, mode_t);
+	void *data;
+};
+
+static int add_item(void *data, const char *name, ino_t ino, mode_t mode)
+{
+	const struct item_list *list = data;
+
+	return list->add(list->data, name, item_ino(ino), mode);
+}
+
+static int list_items(struct gcr_daemon *daemon, fuse_ino_t node,
+		      int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
+{
+	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	struct item_list list = {.add = add, .data = data};
+	uint32_t item;
+	int result;
+
+	result = gcr_tree_folder(daemon, node, &folder, &item);
+	if (result == -ENOENT)
+		return 0;
+	return result ? result : gcr_folder_list(folder, item, add_item, &list);
+}
+
+int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
+		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
+		  void *data)
+{
+	fuse_ino_t followed = follow(daemon, node);
+	enum gcr_node_kind parent = gcr_node_kind(followed);
+	uint32_t number = gcr_node_number(followed);
+	char name[16];
+	int result;
+
+	if (!S_ISDIR(shapes[parent].mode) && parent != GCR_NODE_ITEM)
+		return -ENOTDIR;
+	result = add(data, ".", node, S_IFDIR);
+	if (!result)
+		result = add(data, "..", FUSE_ROOT_ID, S_IFDIR);
+	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !result; kind++)
+		if (shapes[kind].parent == parent && shapes[kind].name &&
+		    has_entry(daemon, followed, (enum gcr_node_kind)kind))
+			result = add(data, shapes[kind].name,
+				     make_node((enum gcr_node_kind)kind, number),
+				     shapes[kind].mode);
+	if (parent == GCR_NODE_GPUS) {
+		for (uint32_t i = 0; i < gcr_gpus_count(daemon->gpus) && !result; i++) {
+			snprintf(name, sizeof(name), "%u", i);
+			result = add(data, name, make_node(GCR_NODE_GPU, i), S_IFDIR);
+		}
+	}
+	if (parent == GCR_NODE_ROOT && !result)
+		result = list_root(daemon, caller, add, data);
+	if (is_in_folder(parent) && !result)
+		result = list_items(daemon, node, add, data);
+	return result;
+}
+
+static bool is_roots_own(const struct fuse_ctx *caller)
+{
+	return !caller->uid && gcr_tree_is_local(caller);
+}
+
+/* Of the restore; before one, of the dump that has made it. */
+static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place, FILE *stream)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+
+	gcr_criu_subject_of_place(place->name, subject);
+	gcr_criu_render_log(daemon, subject, stream);
+}
+
+/* Of a dump that has failed, or left it; else of the restore that has made it. */
+static void render_process_log(struct gcr_daemon *daemon, struct gcr_process *process, FILE *stream)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place *place;
+
+	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+	if (gcr_criu_render_log(daemon, subject, stream) ||
+	    gcr_place_find_pid(daemon->places, process->pid, process, &place) < 0)
+		return;
+	render_place_log(daemon, place, stream);
+	gcr_place_unref(place);
+}
+
+static void render_root_status(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			       uid_t counted, FILE *stream)
+{
+	_cleanup_(gcr_sight_finish) struct gcr_sight sight;
+
+	gcr_sight_take(caller, &sight);
+	gcr_render_root_status(daemon,
+			       &(struct gcr_render_view){
+				       .sight = &sight,
+				       .uid = counted,
+				       .sees_all = !counted,
+			       },
+			       stream);
+}
+
+/* Of the reader's own writes. Root of a container is not the root whose words these are. */
+static void render_root_error(struct gcr_daemon *daemon, uid_t counted, FILE *stream)
+{
+	if (counted != GCR_QUOTA_OTHER_ROOT)
+		gcr_refusals_render(daemon->refusals, gcr_quota_owner(daemon->quota, counted),
+				    stream);
+}
+
+void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
+		     fuse_ino_t node, struct gcr_process *process, FILE *stream)
+{
+	uint32_t number = gcr_node_number(node);
+	struct gcr_place *place = NULL;
+
+	switch (gcr_node_kind(node)) {
+	case GCR_NODE_CRIU_LOG:
+		/* It may have been hidden since its mode was looked at. */
+		if (is_roots_own(caller) || !is_process_log_hidden(daemon, process))
+			render_process_log(daemon, process, stream);
+		break;
+	case GCR_NODE_PLACE_STATUS:
+	case GCR_NODE_PLACE_ERROR:
+	case GCR_NODE_PLACE_CRIU_LOG:
+		if (gcr_tree_place(daemon, node, &place) < 0)
+			break;
+		if (gcr_node_kind(node) == GCR_NODE_PLACE_STATUS)
+			gcr_place_render_status(place, stream);
+		else if (gcr_node_kind(node) != GCR_NODE_PLACE_CRIU_LOG)
+			gcr_place_render_error(place, stream);
+		else if (is_roots_own(caller) || !is_place_log_hidden(daemon, place))
+			render_place_log(daemon, place, stream);
+		gcr_place_unref(place);
+		break;
+	case GCR_NODE_ROOT_STATUS:
+		render_root_status(daemon, caller, counted, stream);
+		break;
+	case GCR_NODE_ROOT_ERROR:
+		render_root_error(daemon, counted, stream);
+		break;
+	case GCR_NODE_ROOT_METRICS:
+		gcr_metrics_render(daemon, stream);
+		break;
+	case GCR_NODE_GPU_UUID:
+		gcr_render_gpu_uuid(daemon, number, stream);
+		break;
+	case GCR_NODE_GPU_NAME:
+		gcr_render_gpu_name(daemon, number, stream);
+		break;
+	case GCR_NODE_GPU_STATUS:
+		gcr_render_gpu_status(daemon, number, stream);
+		break;
+	case GCR_NODE_STATUS:
+		gcr_render_status(process, stream);
+		break;
+	case GCR_NODE_ERROR:
+		gcr_render_error(process, stream);
+		break;
+	case GCR_NODE_MAPS:
+		gcr_render_maps(process, stream);
+		break;
+	default: /* the others have no text */
+		break;
+	}
+}

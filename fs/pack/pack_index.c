@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Chunks by digest: an array of them, and buckets that are lists in it, by number, so that one
+ * takes no more than 44 bytes. The lock of the packs guards it.
+ */
+#include "fs/pack/packs_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE	       UINT32_MAX
+#define CAPACITY_FIRST 1024
+
+void gcr_pack_index_init(struct gcr_pack_index *index)
+{
+	*index = (struct gcr_pack_index){.free_chunk = NONE};
+}
+
+void gcr_pack_index_finish(struct gcr_pack_index *index)
+{
+	free(index->chunks);
+	free(index->buckets);
+	gcr_pack_index_init(index);
+}
+
+static uint32_t *bucket_of(const struct gcr_pack_index *index, const struct gcr_digest *digest)
+{
+	uint64_t hash;
+
+	memcpy(&hash, digest->bytes, sizeof(hash));
+	return &index->buckets[hash & (index->buckets_count - 1)];
+}
+
+struct gcr_pack_chunk *gcr_pack_index_find(struct gcr_pack_index *index,
+					   const struct gcr_digest *digest,
+					   const struct gcr_pack_chunk *previous)
+{
+	uint32_t number;
+
+	if (!index->count)
+		return NULL;
+	number = previous ? previous->next : *bucket_of(index, digest);
+	while (number != NONE && !gcr_digest_equal(&index->chunks[number].entry.digest, digest))
+		number = index->chunks[number].next;
+	return number == NONE ? NULL : &index->chunks[number];
+}
+
+static void link_chunk(struct gcr_pack_index *index, uint32_t number)
+{
+	struct gcr_pack_chunk *chunk = &index->chunks[number];
+	uint32_t *bucket = bucket_of(index, &chunk->entry.digest);
+
+	chunk->next = *bucket;
+	*bucket = number;
+}
+
+int gcr_pack_index_reserve(struct gcr_pack_index *index)
+{
+	size_t capacity = index->capacity ? index->capacity * 2 : CAPACITY_FIRST;
+	_cleanup_free_ uint32_t *buckets = NULL;
+	struct gcr_pack_chunk *chunks;
+
+	if (index->free_chunk != NONE || index->used < index->capacity)
+		return 0;
+	if (capacity >= NONE)
+		return -ENOMEM;
+	buckets = malloc(capacity * sizeof(*buckets));
+	if (!buckets)
+		return -ENOMEM;
+	chunks = reallocarray(index->chunks, capacity, sizeof(*chunks));
+	if (!chunks)
+		return -ENOMEM;
+	memset(buckets, 0xff, capacity * sizeof(*buckets));
+	free(index->buckets);
+	index->buckets = TAKE_PTR(buckets);
+	index->buckets_count = capacity;
+	index->chunks = chunks;
+	index->capacity = capacity;
+	/* None is free: all that were used are chunks. */
+	for (uint32_t i = 0; i < index->used; i++)
+		link_chunk(index, i);
+	return 0;
+}
+
+void gcr_pack_index_insert(struct gcr_pack_index *index, const struct gcr_pack_entry *entry)
+{
+	uint32_t number = index->free_chunk;
+
+	if (number == NONE)
+		number = (uint32_t)index->used++;
+	else
+		index->free_chunk = index->chunks[number].next;
+	index->chunks[number] = (struct gcr_pack_chunk){.entry = *entry, .references = 1};
+	link_chunk(index, number);
+	index->count++;
+}
+
+void gcr_pack_index_remove(struct gcr_pack_index *index, struct gcr_pack_chunk *chunk)
+{
+	uint32_t number = (uint32_t)(chunk - index->chunks);
+	uint32_t *link = bucket_of(index, &chunk->entry.digest);
+
+	while (*link != number)
+		link = &index->chunks[*link].next;
+	*link = chunk->next;
+	chunk->next = index->free_chunk;
+	index->free_chunk = number;
+	index->count--;
+}

@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Segments on a disk. One is copied, and then its file in the store becomes a symbolic link to the
+ * copy, so that at each moment exactly one of the two is the segment, and nothing that names chunks
+ * changes. The disk is read and written without the lock of the packs: the segment is busy
+ * meanwhile, which means that nothing is appended to it and none of its pages goes. Files on a disk
+ * are never mapped: where it fails that would be a SIGBUS.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/base/log.h"
+#include "fs/pack/packs_private.h"
+#include "fs/pack/spill.h"
+#include "lib/lock.h"
+
+#define BUFFER_BYTES (1u << 20)
+/* Pages that are to be written take memory, too: no more of them than this. */
+#define DIRTY_BYTES  (32u << 20)
+/* A link before it takes the place of the file: this, and its number. */
+#define LINK_PREFIX  ".link-"
+#define NAME_BYTES   24
+
+/* ---- what an earlier daemon has left ---- */
+
+void gcr_packs_remove_unfinished(int directory_fd, const char *name)
+{
+	if (!strncmp(name, LINK_PREFIX, sizeof(LINK_PREFIX) - 1))
+		unlinkat(directory_fd, name, 0);
+}
+
+/* It says nothing of the disk. */
+static bool is_of_us(int error)
+{
+	return error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+}
+
+/* What a link leads to, or what has been found instead. */
+static int open_target(const struct gcr_packs *packs, const char *target,
+		       struct gcr_pack_segment *segment)
+{
+	char *found;
+	int fd, found_fd;
+
+	if (!gcr_spill_is_path(target, packs->uid, segment->number))
+		return -EPROTO;
+	fd = gcr_spill_open_file(packs->account.spill, target);
+	if (fd >= 0 || is_of_us(fd))
+		return fd;
+	found_fd = gcr_spill_find_file(packs->account.spill, target, &found);
+	if (found_fd < 0)
+		return is_of_us(found_fd) ? found_fd : fd;
+	free(segment->path);
+	segment->path = found;
+	segment->has_moved = true;
+	return found_fd;
+}
+
+int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment)
+{
+	char target[PATH_MAX];
+	char name[NAME_BYTES];
+	ssize_t length;
+	int fd;
+
+	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
+	length = readlinkat(packs->fd, name, target, sizeof(target) - 1);
+	if (length < 0)
+		return -errno;
+	target[length] = '\0';
+	segment->path = strdup(target);
+	segment->is_sealed = true;
+	if (!segment->path)
+		return -ENOMEM;
+	fd = open_target(packs, target, segment);
+	if (is_of_us(fd))
+		return fd;
+	segment->fd = fd < 0 ? -1 : fd;
+	if (fd < 0)
+		gcr_log(LOG_WARNING, 0,
+			"packed VRAM of user %" PRIu32 " is in %s, which cannot be read now: %s",
+			(uint32_t)packs->uid, target,
+			fd == -EPROTO ? "it is no segment" : strerror(-fd));
+	else
+		gcr_pack_segment_find_pages(segment);
+	return 0;
+}
+
+void gcr_pack_segment_move_link(const struct gcr_packs *packs,
+				const struct gcr_pack_segment *segment)
+{
+	char link[NAME_BYTES];
+	char name[NAME_BYTES];
+
+	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
+	snprintf(link, sizeof(link), LINK_PREFIX "%" PRIu32, segment->number);
+	unlinkat(packs->fd, link, 0);
+	if (!symlinkat(segment->path, packs->fd, link) &&
+	    !renameat(packs->fd, link, packs->fd, name))
+		return;
+	gcr_log(LOG_WARNING, 0,
+		"packed VRAM in %s cannot be thawed now: no link to it in the store: %s",
+		segment->path, strerror(errno));
+	unlinkat(packs->fd, link, 0);
+}
+
+/* ---- moving ---- */
+
+/* Of a segment that is being moved: what can be looked at without the lock. */
+struct move {
+	struct gcr_packs *packs;
+	struct gcr_pack_segment *segment;
+	uint16_t *pages; /* as they are when it begins: until it ends they have bytes */
+	uint64_t bytes;
+	char *path;
+	int fd;	       /* of the copy */
+	bool has_link; /* that is not the segment yet */
+};
+
+/* False: there is nothing to move. */
+static bool begin(struct move *move, uint32_t number)
+{
+	struct gcr_packs *packs = move->packs;
+	struct gcr_pack_segment *segment;
+
+	GCR_LOCK_SCOPE(&packs->lock);
+	segment = packs->is_known ? gcr_packs_find_segment(packs, number) : NULL;
+	if (!segment || segment->path || segment->is_busy || !segment->live_bytes)
+		return false;
+	memcpy(move->pages, segment->pages, GCR_PACK_PAGE_COUNT * sizeof(*move->pages));
+	move->bytes = segment->pages_there * GCR_PACK_PAGE_BYTES;
+	move->segment = segment;
+	segment->is_busy = true;
+	segment->is_sealed = true;
+	return true;
+}
+
+static void link_name(const struct move *move, char ret_link[NAME_BYTES])
+{
+	snprintf(ret_link, NAME_BYTES, LINK_PREFIX "%" PRIu32, move->segment->number);
+}
+
+/* What is not there takes nothing; the rest counts as long as it is there. */
+static bool remove_file(struct gcr_packs *packs, const char *path)
+{
+	int result = gcr_spill_remove_file(packs->account.spill, path);
+
+	if (!result || result == -ENOENT)
+		return true;
+	gcr_log(LOG_WARNING, 0, "%s is not needed, and cannot be removed: %s", path,
+		strerror(-result));
+	return false;
+}
+
+/* Nothing has changed. */
+static void undo(struct move *move)
+{
+	struct gcr_packs *packs = move->packs;
+	char link[NAME_BYTES];
+
+	if (move->has_link) {
+		link_name(move, link);
+		unlinkat(packs->fd, link, 0);
+	}
+	if (move->fd >= 0)
+		close(TAKE_FD(move->fd));
+	if (!move->path || remove_file(packs, move->path))
+		gcr_spill_give(packs->account.spill, move->bytes);
+	free(TAKE_PTR(move->path));
+	GCR_LOCK_SCOPE(&packs->lock);
+	move->segment->is_busy = false;
+	move->segment->is_sealed = false;
+	gcr_packs_trim(packs);
+}
+
+static int write_all(int fd, const char *bytes, size_t size, off_t at)
+{
+	while (size) {
+		ssize_t length = pwrite(fd, bytes, size, at);
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length <= 0)
+			return length < 0 ? -errno : -EIO;
+		bytes += length;
+		size -= (size_t)length;
+		at += length;
+	}
+	return 0;
+}
+
+/* By read(2): to touch a page of a mapping that has gone would be to allocate it. */
+static int read_all(int fd, char *ret_bytes, size_t size, off_t at)
+{
+	while (size) {
+		ssize_t length = pread(fd, ret_bytes, size, at);
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length <= 0)
+			return length < 0 ? -errno : -EIO;
+		ret_bytes += length;
+		size -= (size_t)length;
+		at += length;
+	}
+	return 0;
+}
+
+/* It is on the disk, and not in memory any more; what could not be written is told only here. */
+static int flush(int fd)
+{
+	if (fsync(fd) < 0)
+		return -errno;
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	return 0;
+}
+
+/* How many pages from @page on have bytes, at most a buffer full. */
+static uint32_t run_of(const uint16_t *pages, uint32_t page)
+{
+	uint32_t end = page;
+
+	while (end < GCR_PACK_PAGE_COUNT && pages[end] & GCR_PACK_PAGE_THERE &&
+	       (end - page) * GCR_PACK_PAGE_BYTES < BUFFER_BYTES)
+		end++;
+	return end - page;
+}
+
+/* All of it is one as yet: what has none would take more than was promised. */
+static int make_holes(const struct move *move)
+{
+	struct stat stat;
+
+	if (ftruncate(move->fd, GCR_PACK_SEGMENT_BYTES) < 0 || fstat(move->fd, &stat) < 0)
+		return -errno;
+	return (uint64_t)stat.st_blocks * 512 > move->bytes ? -EOPNOTSUPP : 0;
+}
+
+static int copy_pages(const struct move *move)
+{
+	_cleanup_free_ char *buffer = malloc(BUFFER_BYTES);
+	size_t dirty_bytes = 0;
+	int result = buffer ? 0 : -ENOMEM;
+
+	if (!result)
+		result = make_holes(move);
+	for (uint32_t page = 0; page < GCR_PACK_PAGE_COUNT && !result;) {
+		uint32_t count = run_of(move->pages, page);
+		size_t size = (size_t)count * GCR_PACK_PAGE_BYTES;
+		off_t at = (off_t)page * GCR_PACK_PAGE_BYTES;
+
+		page += count ? count : 1;
+		if (!count)
+			continue;
+		result = read_all(move->segment->fd, buffer, size, at);
+		if (!result)
+			result = write_all(move->fd, buffer, size, at);
+		dirty_bytes += size;
+		if (!result && dirty_bytes >= DIRTY_BYTES) {
+			result = flush(move->fd);
+			dirty_bytes = 0;
+		}
+	}
+	return result < 0 ? result : flush(move->fd);
+}
+
+/* Before anything is copied: a store that is full may have no room for it. */
+static int make_link(struct move *move)
+{
+	char link[NAME_BYTES];
+
+	link_name(move, link);
+	if (unlinkat(move->packs->fd, link, 0) < 0 && errno != ENOENT)
+		return -errno;
+	if (symlinkat(move->path, move->packs->fd, link) < 0)
+		return -errno;
+	move->has_link = true;
+	return 0;
+}
+
+/* From here on the copy is the segment, for later daemons and for workers. */
+static int put_link(struct move *move)
+{
+	char link[NAME_BYTES];
+	char name[NAME_BYTES];
+
+	link_name(move, link);
+	snprintf(name, sizeof(name), "%" PRIu32, move->segment->number);
+	if (renameat(move->packs->fd, link, move->packs->fd, name) < 0)
+		return -errno;
+	move->has_link = false;
+	return 0;
+}
+
+/* And for us. */
+static void switch_over(struct move *move)
+{
+	struct gcr_packs *packs = move->packs;
+	struct gcr_pack_segment *segment = move->segment;
+	void *map;
+	int fd;
+
+	pthread_mutex_lock(&packs->lock);
+	map = segment->map;
+	fd = segment->fd;
+	segment->map = NULL;
+	segment->fd = TAKE_FD(move->fd);
+	segment->path = TAKE_PTR(move->path);
+	while (segment->readers)
+		pthread_cond_wait(&packs->changed, &packs->lock);
+	pthread_mutex_unlock(&packs->lock);
+
+	/* Its memory goes with them, before it is counted as free. */
+	munmap(map, GCR_PACK_SEGMENT_BYTES);
+	close(fd);
+
+	pthread_mutex_lock(&packs->lock);
+	gcr_packs_give(packs, move->bytes);
+	segment->is_busy = false;
+	gcr_packs_trim(packs);
+	pthread_mutex_unlock(&packs->lock);
+}
+
+static int copy(struct move *move)
+{
+	int result;
+
+	move->fd = gcr_spill_create_file(move->packs->account.spill, move->packs->uid,
+					 move->segment->number, &move->path);
+	result = move->fd < 0 ? move->fd : make_link(move);
+	if (!result)
+		result = copy_pages(move);
+	return result < 0 ? result : put_link(move);
+}
+
+static int explain(int result, struct gcr_error *error)
+{
+	const char *why =
+		result == -EPERM
+			? "others could read it there: the file system has no owners and modes"
+		: result == -EOPNOTSUPP ? "the file system has no files with holes"
+					: strerror(-result);
+
+	return gcr_error_set(error, -result, "packed VRAM cannot be moved to the disk: %s", why);
+}
+
+int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_freed_bytes,
+		    struct gcr_error *error)
+{
+	_cleanup_free_ uint16_t *pages = malloc(GCR_PACK_PAGE_COUNT * sizeof(*pages));
+	struct move move = {.packs = packs, .pages = pages, .fd = -1};
+	uint64_t promised;
+	int result;
+
+	if (!gcr_spill_is_on(packs->account.spill))
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "there is no directory for it (see spill in gpucrfs(8))");
+	if (!pages)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (!begin(&move, number)) {
+		*ret_freed_bytes = 0;
+		return 0;
+	}
+	promised = move.bytes;
+	result = gcr_spill_take(packs->account.spill, promised, error);
+	if (result < 0) {
+		move.bytes = 0;
+		undo(&move);
+		return result;
+	}
+	result = copy(&move);
+	if (result < 0) {
+		undo(&move);
+		return explain(result, error);
+	}
+	switch_over(&move);
+	*ret_freed_bytes = promised;
+	return 0;
+}
+
+int gcr_packs_spilled(struct gcr_packs *packs, uint32_t **ret_numbers, size_t *ret_count)
+{
+	uint32_t *numbers;
+	size_t count = 0;
+
+	GCR_LOCK_SCOPE(&packs->lock);
+	numbers = calloc(packs->segments_count + 1, sizeof(*numbers));
+	if (!numbers)
+		return -ENOMEM;
+	for (size_t i = 0; i < packs->segments_count; i++)
+		if (packs->segments[i]->path)
+			numbers[count++] = packs->segments[i]->number;
+	*ret_numbers = numbers;
+	*ret_count = count;
+	return 0;
+}
+
+/* ---- what is not used any more ---- */
+
+/* Lock: packs. */
+static struct gcr_pack_segment *find_loose_locked(struct gcr_packs *packs)
+{
+	for (size_t i = 0; i < packs->segments_count && packs->is_known; i++) {
+		struct gcr_pack_segment *segment = packs->segments[i];
+
+		if (segment->path && !segment->is_busy && gcr_pack_segment_is_loose(segment))
+			return segment;
+	}
+	return NULL;
+}
+
+/*
+ * Without the lock; of pages that nobody uses nobody will. Those that are holes now are cleared in
+ * @pages, the others' marks stay.
+ */
+static void punch_pages(const struct gcr_pack_segment *segment, uint16_t *pages, uint32_t first,
+			uint32_t end)
+{
+	for (uint32_t page = first; page < end;) {
+		uint32_t next = page;
+
+		while (next < end && pages[next - first] == GCR_PACK_PAGE_THERE)
+			next++;
+		if (next > page && !gcr_pack_segment_punch(segment, page, next))
+			memset(&pages[page - first], 0, (next - page) * sizeof(*pages));
+		page = next > page ? next : page + 1;
+	}
+}
+
+/* One that is busy: what became of its pages from @first on. Lock: packs. */
+static void settle_pages_locked(struct gcr_packs *packs, struct gcr_pack_segment *segment,
+				const uint16_t *pages, uint32_t first, uint32_t end)
+{
+	uint64_t count = 0;
+
+	for (uint32_t page = first; page < end; page++)
+		if (segment->pages[page] == GCR_PACK_PAGE_THERE && !pages[page - first]) {
+			segment->pages[page] = 0;
+			count++;
+		}
+	segment->pages_there -= count;
+	gcr_spill_give(packs->account.spill, count * GCR_PACK_PAGE_BYTES);
+}
+
+/* Takes the lock away and back. Lock: packs. */
+static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segment)
+{
+	uint32_t first = segment->loose_first;
+	uint32_t end = segment->loose_end;
+	_cleanup_free_ uint16_t *pages = malloc((end - first) * sizeof(*pages));
+
+	segment->loose_first = segment->loose_end = 0;
+	/* Then they go with the rest, or at the next start. */
+	if (!pages || segment->fd < 0)
+		return;
+	memcpy(pages, &segment->pages[first], (end - first) * sizeof(*pages));
+	segment->is_busy = true;
+	pthread_mutex_unlock(&packs->lock);
+	punch_pages(segment, pages, first, end);
+	pthread_mutex_lock(&packs->lock);
+	settle_pages_locked(packs, segment, pages, first, end);
+	segment->is_busy = false;
+	gcr_packs_trim(packs);
+}
+
+/* Without the lock. */
+static void remove_gone(struct gcr_packs *packs, struct gcr_pack_segment *segment)
+{
+	bool is_away = segment->fd < 0;
+
+	/* On a disk of another machine it would keep a file that is open under another name. */
+	if (!is_away)
+		close(TAKE_FD(segment->fd));
+	if (gcr_spill_is_path(segment->path, packs->uid, segment->number)) {
+		if (is_away)
+			gcr_log(LOG_NOTICE, 0, "%s is not needed, and stays where it is not seen",
+				segment->path);
+		if (remove_file(packs, segment->path))
+			gcr_spill_give(packs->account.spill,
+				       segment->pages_there * GCR_PACK_PAGE_BYTES);
+	}
+	gcr_pack_segment_close(segment);
+}
+
+/* The trimmer: until there is nothing to do. */
+static void *trim_all(void *data)
+{
+	struct gcr_packs *packs = data;
+	struct gcr_pack_segment *segment;
+
+	GCR_LOCK_SCOPE(&packs->lock);
+	for (;;) {
+		segment = packs->gone;
+		if (segment) {
+			packs->gone = segment->next_gone;
+			pthread_mutex_unlock(&packs->lock);
+			remove_gone(packs, segment);
+			pthread_mutex_lock(&packs->lock);
+			continue;
+		}
+		segment = find_loose_locked(packs);
+		if (!segment)
+			break;
+		trim_locked(packs, segment);
+	}
+	packs->is_trimming = false;
+	pthread_cond_broadcast(&packs->changed);
+	return NULL;
+}
+
+/* One that is not trimming: it let the lock go at its very end. Lock: packs. */
+static void join_locked(struct gcr_packs *packs)
+{
+	if (packs->has_trimmer)
+		pthread_join(packs->trimmer, NULL);
+	packs->has_trimmer = false;
+}
+
+void gcr_packs_trim_disk_locked(struct gcr_packs *packs)
+{
+	if (packs->is_trimming || (!packs->gone && !find_loose_locked(packs)))
+		return;
+	join_locked(packs);
+	/* Without a thread it is done when more is dropped, or by the next daemon. */
+	packs->has_trimmer = !pthread_create(&packs->trimmer, NULL, trim_all, packs);
+	packs->is_trimming = packs->has_trimmer;
+}
+
+void gcr_packs_wait_disk(struct gcr_packs *packs)
+{
+	GCR_LOCK_SCOPE(&packs->lock);
+	while (packs->is_trimming)
+		pthread_cond_wait(&packs->changed, &packs->lock);
+	join_locked(packs);
+}
+
+void gcr_packs_finish_disk(struct gcr_packs *packs)
+{
+	if (packs->has_trimmer)
+		pthread_join(packs->trimmer, NULL);
+	while (packs->gone) {
+		struct gcr_pack_segment *segment = packs->gone;
+
+		packs->gone = segment->next_gone;
+		gcr_spill_give(packs->account.spill, segment->pages_there * GCR_PACK_PAGE_BYTES);
+		gcr_pack_segment_close(segment);
+	}
+}

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Talking to preload libraries. link->lock guards `taken`, `dead` and reading by the loop; who has
+ * taken the link reads and writes without it. Nothing that comes from a library is trusted: it is
+ * part of somebody's program.
+ */
+#include "fs/process/link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/daemon.h"
+#include "fs/base/loop.h"
+#include "fs/base/quota.h"
+#include "fs/helper/receiver.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/page.h"
+#include "lib/printable.h"
+#include "lib/procfs.h"
+
+/* How often a library that is to reconnect is looked for. */
+#define TAKE_LOOK_MSEC 10
+
+struct gcr_link {
+	atomic_int references;
+	struct gcr_process *process;
+	int fd;
+	uint32_t number;
+	const struct gcr_page *page;
+	int page_fd;
+	char generation[40];
+
+	pthread_mutex_t lock;
+	bool taken;
+	bool dead;
+	struct gcr_quota_charge charge; /* once the registry has let go of it */
+
+	uint32_t sequence; /* of the request under way; whoever has taken the link */
+};
+
+struct gcr_link *gcr_link_ref(struct gcr_link *link)
+{
+	atomic_fetch_add(&link->references, 1);
+	return link;
+}
+
+void gcr_link_unref(struct gcr_link *link)
+{
+	if (!link || atomic_fetch_sub(&link->references, 1) != 1)
+		return;
+	gcr_page_unmap(link->page);
+	close(link->page_fd);
+	gcr_receiver_close(link->fd, &link->charge);
+	pthread_mutex_destroy(&link->lock);
+	gcr_process_unref(link->process);
+	free(link);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_link *, gcr_link_unref);
+
+/* A generation is told of in events: only what a UUID is made of. */
+static void copy_generation(char to[40], const char from[40])
+{
+	memcpy(to, from, 40);
+	to[39] = '\0';
+	if (to[strspn(to, "0123456789abcdef-")])
+		to[0] = '\0';
+}
+
+int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
+		    const struct gcr_register *registration, int page_fd,
+		    struct gcr_link **ret_link)
+{
+	_cleanup_close_ int socket = fd;
+	_cleanup_close_ int page = page_fd;
+	struct gcr_link *link;
+	struct gcr_link *before;
+	int result;
+
+	link = calloc(1, sizeof(*link));
+	if (!link)
+		return -ENOMEM;
+	result = gcr_page_map(page, &link->page);
+	if (result < 0) {
+		free(link);
+		return result;
+	}
+	atomic_init(&link->references, 2); /* the connection's and the process's */
+	pthread_mutex_init(&link->lock, NULL);
+	link->process = gcr_process_ref(process);
+	link->fd = TAKE_FD(socket);
+	link->page_fd = TAKE_FD(page);
+	link->number = number;
+	copy_generation(link->generation, registration->generation);
+	pthread_mutex_lock(&process->lock);
+	before = process->link;
+	process->link = link;
+	pthread_mutex_unlock(&process->lock);
+	gcr_link_unref(before);
+	*ret_link = link;
+	return 0;
+}
+
+void gcr_link_end(struct gcr_link *link, struct gcr_quota_charge *charge)
+{
+	struct gcr_process *process;
+	bool was_current;
+
+	if (!link)
+		return;
+	process = link->process;
+	pthread_mutex_lock(&link->lock);
+	link->dead = true;
+	link->charge = *charge;
+	*charge = (struct gcr_quota_charge){0};
+	pthread_mutex_unlock(&link->lock);
+	pthread_mutex_lock(&process->lock);
+	was_current = process->link == link;
+	if (was_current)
+		process->link = NULL;
+	pthread_mutex_unlock(&process->lock);
+	if (was_current)
+		gcr_link_unref(link);
+	gcr_link_unref(link);
+}
+
+int gcr_link_look(struct gcr_link *link, struct gcr_message *message)
+{
+	int result = -ETIMEDOUT;
+
+	pthread_mutex_lock(&link->lock);
+	if (!link->taken)
+		result = gcr_receiver_receive(link->fd, 0, -1, message);
+	pthread_mutex_unlock(&link->lock);
+	return result;
+}
+
+/* The process's link, with a reference; NULL if there is none. */
+static struct gcr_link *current(struct gcr_process *process)
+{
+	struct gcr_link *link;
+
+	pthread_mutex_lock(&process->lock);
+	link = process->link ? gcr_link_ref(process->link) : NULL;
+	pthread_mutex_unlock(&process->lock);
+	return link;
+}
+
+bool gcr_link_is_live(struct gcr_process *process)
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+	struct pollfd end = {.events = POLLRDHUP};
+
+	if (!link)
+		return false;
+	end.fd = link->fd;
+	return poll(&end, 1, 0) == 0;
+}
+
+/* Words of a program's that we show: one line, printable. */
+static void copy_words(char *to, const char *from, size_t size)
+{
+	memcpy(to, from, size);
+	to[size - 1] = '\0';
+	gcr_make_printable(to);
+}
+
+static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_facts)
+{
+	uint32_t slots;
+	uint32_t phase;
+
+	*ret_facts = (struct gcr_link_facts){
+		.flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED),
+		.table_changes = __atomic_load_n(&page->table_changes, __ATOMIC_RELAXED),
+		.device_bytes = __atomic_load_n(&page->device_bytes, __ATOMIC_RELAXED),
+		.imported_bytes = __atomic_load_n(&page->imported_bytes, __ATOMIC_RELAXED),
+		.managed_bytes = __atomic_load_n(&page->managed_bytes, __ATOMIC_RELAXED),
+		.apart_bytes = __atomic_load_n(&page->apart_bytes, __ATOMIC_RELAXED),
+		.extents = __atomic_load_n(&page->extents, __ATOMIC_RELAXED),
+		.sharings = __atomic_load_n(&page->sharings, __ATOMIC_RELAXED),
+		.captures = __atomic_load_n(&page->captures, __ATOMIC_RELAXED),
+		.wanting = __atomic_load_n(&page->wanting, __ATOMIC_RELAXED),
+	};
+	phase = __atomic_load_n(&page->phase, __ATOMIC_RELAXED);
+	if (phase < GCR_PRELOAD_RUNNING || phase > GCR_PRELOAD_LAST)
+		phase = GCR_PRELOAD_RUNNING;
+	ret_facts->phase = (enum gcr_preload_phase)phase;
+	copy_words(ret_facts->incomplete, page->incomplete, sizeof(ret_facts->incomplete));
+	copy_words(ret_facts->obstacle, page->obstacle, sizeof(ret_facts->obstacle));
+	copy_words(ret_facts->unknown, page->unknown, sizeof(ret_facts->unknown));
+	slots = __atomic_load_n(&page->slots_count, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < slots && i < GCR_PAGE_SLOTS; i++)
+		ret_facts->submissions +=
+			__atomic_load_n(&page->slots[i].submissions, __ATOMIC_RELAXED);
+}
+
+int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+
+	if (!link)
+		return -ENOTCONN;
+	read_facts(link->page, ret_facts);
+	return 0;
+}
+
+bool gcr_link_is_ending(struct gcr_process *process)
+{
+	struct gcr_link_facts facts;
+
+	return gcr_link_facts(process, &facts) == 0 && facts.flags & GCR_PAGE_ENDING;
+}
+
+/* ---- a library that is not connected ---- */
+
+struct look {
+	pid_t pid;
+	const struct gcr_vendor *vendor;
+	struct gcr_link_facts facts;
+	bool is_found;
+};
+
+/* One that cannot be read may be the one. */
+static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
+{
+	const struct look *look = data;
+	struct {
+		uint32_t magic, version, phase, flags; /* as struct gcr_page begins */
+	} head;
+
+	if (end - start < GCR_PAGE_BYTES_LEAST)
+		return 0;
+	return gcr_proc_peek(look->pid, start, &head, sizeof(head)) < 0 ||
+	       head.magic != GCR_PAGE_MAGIC || gcr_vendor_has_library(look->vendor, head.flags);
+}
+
+bool gcr_link_is_due(struct gcr_process *process)
+{
+	struct look look = {.pid = process->pid, .vendor = process->vendor};
+	bool is_there;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	is_there = process->link;
+	pthread_mutex_unlock(&process->lock);
+	if (is_there)
+		return false;
+	result = gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, stop_at_page, &look);
+	/* One that could not be looked at in time may have it. */
+	return result == 1 || result == -ETIMEDOUT || result == -EBUSY;
+}
+
+/*
+ * A page of another version says nothing that we understand; that of another vendor's library,
+ * which a program may have too, nothing of what this process has there.
+ */
+static int look_at_page(uintptr_t start, uintptr_t end, void *data)
+{
+	struct look *look = data;
+	_cleanup_free_ struct gcr_page *page = NULL;
+	int r;
+
+	if (end - start < GCR_PAGE_BYTES_LEAST)
+		return 0;
+	page = malloc(sizeof(*page));
+	if (!page)
+		return -ENOMEM;
+	/* The slots are not asked for. */
+	memset(page->slots, 0, sizeof(page->slots));
+	r = gcr_proc_peek(look->pid, start, page, offsetof(struct gcr_page, slots));
+	if (r < 0)
+		return r == -EFAULT ? -EPROTO : r;
+	if (page->magic != GCR_PAGE_MAGIC || page->version != GCR_PAGE_VERSION)
+		return -EPROTO;
+	if (!gcr_vendor_has_library(look->vendor, page->flags))
+		return 0;
+	read_facts(page, &look->facts);
+	look->is_found = true;
+	return 1;
+}
+
+int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+{
+	struct look look = {.pid = process->pid, .vendor = process->vendor};
+	int r = gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, look_at_page, &look);
+
+	if (r < 0)
+		return r;
+	if (!look.is_found)
+		return -ENOTCONN;
+	*ret_facts = look.facts;
+	return 0;
+}
+
+int gcr_link_generation(struct gcr_process *process, char ret_generation[40])
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+
+	if (!link)
+		return -ENOTCONN;
+	memcpy(ret_generation, link->generation, sizeof(link->generation));
+	return 0;
+}
+
+int gcr_link_page_fd(const struct gcr_link *link)
+{
+	return link->page_fd;
+}
+
+/* Ours, unless somebody has it (-EBUSY) or it has ended (-ENOTCONN). */
+static int try_take(struct gcr_process *process, struct gcr_link **ret_link)
+{
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
+	int result = 0;
+
+	if (!link)
+		return -ENOTCONN;
+	pthread_mutex_lock(&link->lock);
+	if (link->dead)
+		result = -ENOTCONN;
+	else if (link->taken)
+		result = -EBUSY;
+	else
+		link->taken = true;
+	pthread_mutex_unlock(&link->lock);
+	if (result < 0)
+		return result;
+	gcr_loop_remove(process->daemon->loop, link->fd);
+	*ret_link = TAKE_PTR(link);
+	return 0;
+}
+
+int gcr_link_take(struct gcr_process *process, int64_t timeout_usec, struct gcr_link **ret_link,
+		  struct gcr_error *error)
+{
+	int64_t deadline_usec = gcr_clock_usec() + timeout_usec;
+	int result;
+
+	for (;;) {
+		struct pollfd end = {.fd = process->pidfd, .events = POLLIN};
+
+		result = try_take(process, ret_link);
+		if (!result)
+			return 0;
+		if (gcr_clock_usec() >= deadline_usec)
+			break;
+		if (poll(&end, 1, TAKE_LOOK_MSEC) == 1)
+			return gcr_error_set(error, ESRCH, "process %d has ended",
+					     (int)process->pid);
+	}
+	if (result == -EBUSY)
+		return gcr_error_set(error, EBUSY, "its preload library is busy");
+	return gcr_error_set(error, ENOTCONN, "its preload library is not connected");
+}
+
+void gcr_link_put(struct gcr_link *link)
+{
+	if (!link)
+		return;
+	pthread_mutex_lock(&link->lock);
+	link->taken = false;
+	pthread_mutex_unlock(&link->lock);
+	/* What came meanwhile, or its end, is seen at once: the loop is level-triggered. */
+	gcr_loop_add(link->process->daemon->loop, link->fd, GCR_LOOP_CONNECTION, link->number);
+	gcr_link_unref(link);
+}
+
+int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
+		     size_t payload_bytes, const int *fds, size_t fds_count,
+		     struct gcr_error *error)
+{
+	int result = gcr_message_send(link->fd, type, ++link->sequence, payload, payload_bytes, fds,
+				      fds_count);
+
+	if (result == -EPIPE)
+		return gcr_error_set(error, EPIPE, "its preload library is gone");
+	if (result < 0)
+		return gcr_error_set(error, -result, "its preload library cannot be asked: %s",
+				     strerror(-result));
+	return 0;
+}
+
+int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_message *ret_message)
+{
+	int64_t deadline_usec = gcr_clock_usec() + timeout_usec;
+
+	for (;;) {
+		int64_t left_usec = deadline_usec - gcr_clock_usec();
+		int result;
+
+		result = gcr_receiver_receive(link->fd, left_usec > 0 ? left_usec : 0,
+					      link->process->pidfd, ret_message);
+		if (result < 0)
+			return result;
+		if (ret_message->header.sequence == link->sequence)
+			return 0;
+		/* The answer to a request that was given up. There may be no end of them. */
+		gcr_message_close_fds(ret_message);
+		if (left_usec <= 0)
+			return -ETIMEDOUT;
+	}
+}
+
+int gcr_link_answer(const struct gcr_message *message, uint32_t *ret_state, struct gcr_error *error)
+{
+	char words[GCR_WORDS_BYTES];
+	struct gcr_result answer;
+
+	gcr_message_payload(message, &answer, sizeof(answer));
+	if (ret_state)
+		*ret_state = answer.state;
+	if (!answer.error)
+		return 0;
+	copy_words(words, answer.words, sizeof(words));
+	if (answer.error < 0 || answer.error > 4095)
+		answer.error = EIO;
+	return gcr_error_set(error, answer.error, "%s", words);
+}

@@ -1,0 +1,697 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The process table and the life of one entry. table->lock guards the two hash chains and
+ * `in_table`; process->lock everything that changes in one process; who polls the events is woken
+ * with neither held.
+ */
+#include "fs/process/process.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "fs/image/criu_run.h"
+#include "fs/base/event.h"
+#include "fs/process/gpus.h"
+#include "fs/store/history.h"
+#include "fs/helper/helper.h"
+#include "fs/base/log.h"
+#include "fs/base/loop.h"
+#include "fs/job/operation.h"
+#include "fs/image/place.h"
+#include "fs/process/process_private.h"
+#include "fs/process/scan.h"
+#include "fs/store/store.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_source.h"
+
+struct gcr_process *gcr_process_ref(struct gcr_process *process)
+{
+	atomic_fetch_add(&process->references, 1);
+	return process;
+}
+
+void gcr_process_unref(struct gcr_process *process)
+{
+	if (!process || atomic_fetch_sub(&process->references, 1) != 1)
+		return;
+	if (process->pidfd >= 0)
+		close(process->pidfd);
+	if (process->parked_page_fd >= 0)
+		close(process->parked_page_fd);
+	gcr_event_log_unref(process->events);
+	gcr_snapshot_unref(process->snapshot);
+	gcr_history_free(process->history);
+	pthread_mutex_destroy(&process->lock);
+	free(process);
+}
+
+/* Lock: table. */
+static void link_locked(struct gcr_processes *processes, struct gcr_process *process)
+{
+	struct gcr_process **by_pid =
+		&processes->by_pid[(uint32_t)process->pid % GCR_PROCESS_BUCKETS];
+	struct gcr_process **by_serial =
+		&processes->by_serial[process->serial % GCR_PROCESS_BUCKETS];
+
+	process->next_pid = *by_pid;
+	*by_pid = process;
+	process->next_serial = *by_serial;
+	*by_serial = process;
+	process->in_table = true;
+	processes->count++;
+	gcr_process_ref(process);
+}
+
+/* Lock: table. The table's reference goes to the caller. */
+static void unlink_locked(struct gcr_processes *processes, struct gcr_process *process)
+{
+	struct gcr_process **link;
+
+	for (link = &processes->by_pid[(uint32_t)process->pid % GCR_PROCESS_BUCKETS];
+	     *link != process; link = &(*link)->next_pid)
+		;
+	*link = process->next_pid;
+	for (link = &processes->by_serial[process->serial % GCR_PROCESS_BUCKETS]; *link != process;
+	     link = &(*link)->next_serial)
+		;
+	*link = process->next_serial;
+	process->in_table = false;
+	processes->count--;
+}
+
+/*
+ * May it be taken for one that has let go of the GPU? Not while a verb has taken the GPU from it.
+ * Lock: process.
+ */
+static bool is_idle_locked(const struct gcr_process *process)
+{
+	for (size_t i = 0; i < GCR_CLAIMS; i++)
+		if (process->claims[i])
+			return false;
+	return process->state == GCR_STATE_RUNNING && !process->task;
+}
+
+bool gcr_process_pidfd_tells(const struct gcr_process *process)
+{
+	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
+
+	return poll(&pidfd, 1, 0) == 1;
+}
+
+void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *process,
+			const char *what, bool only_idle)
+{
+	struct gcr_daemon *daemon = processes->daemon;
+	struct gcr_snapshot *snapshot = NULL;
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+	bool removed;
+
+	pthread_mutex_lock(&processes->lock);
+	pthread_mutex_lock(&process->lock);
+	removed = process->in_table && !(only_idle && !is_idle_locked(process));
+	if (removed) {
+		unlink_locked(processes, process);
+		process->state = GCR_STATE_GONE;
+		process->state_since_usec = gcr_clock_real_usec();
+		process->held_bytes = 0;
+		snapshot = TAKE_PTR(process->snapshot);
+	}
+	pthread_mutex_unlock(&process->lock);
+	pthread_mutex_unlock(&processes->lock);
+	if (!removed)
+		return;
+
+	if (daemon->store)
+		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
+	gcr_store_drop_kept(daemon->store, process->pid, process->start_ticks);
+	/* One that lives has no bytes there that it needs, unless somebody holds them. */
+	if (gcr_process_pidfd_tells(process)) {
+		gcr_snapshot_discard(snapshot);
+		if (daemon->store)
+			gcr_store_drop_left(daemon->store, process->pid, process->start_ticks);
+		gcr_record_remove(daemon->runtime_fd, process->pid, process->start_ticks);
+	} else {
+		gcr_snapshot_unref(snapshot);
+	}
+	gcr_loop_remove(daemon->loop, process->pidfd);
+	if (!process->launcher) {
+		gcr_gpus_expire(daemon->gpus);
+		gcr_event_log_append(process->events, "%d - gone %s", (int)process->pid, what);
+		gcr_event_log_append_of(daemon->events, gcr_process_event_owner(process),
+					"%d - gone %s", (int)process->pid, what);
+	}
+	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+	gcr_criu_forget(daemon, subject);
+	if (daemon->places)
+		gcr_places_process_gone(daemon->places, process);
+	gcr_operation_process_gone(process);
+	gcr_vendor_keep_spares(daemon);
+	gcr_process_unref(process);
+}
+
+/* The pidfd is readable. Runs on the loop's thread. */
+static void process_ended(void *context, uint32_t serial)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+
+	if (!gcr_processes_find_serial(context, serial, &process))
+		gcr_process_remove(context, process, "ended", false);
+}
+
+int gcr_processes_create(struct gcr_daemon *daemon, struct gcr_processes **ret_processes)
+{
+	struct gcr_processes *processes = calloc(1, sizeof(*processes));
+
+	if (!processes)
+		return -ENOMEM;
+	processes->daemon = daemon;
+	processes->next_serial = 1;
+	pthread_mutex_init(&processes->lock, NULL);
+	gcr_loop_handle(daemon->loop, GCR_LOOP_PROCESS, process_ended, processes);
+	*ret_processes = processes;
+	return 0;
+}
+
+void gcr_processes_destroy(struct gcr_processes *processes)
+{
+	if (!processes)
+		return;
+	for (size_t i = 0; i < GCR_PROCESS_BUCKETS; i++) {
+		while (processes->by_pid[i]) {
+			struct gcr_process *process = processes->by_pid[i];
+
+			unlink_locked(processes, process);
+			gcr_process_unref(process);
+		}
+	}
+	pthread_mutex_destroy(&processes->lock);
+	free(processes);
+}
+
+bool gcr_process_has_ended(struct gcr_process *process)
+{
+	if (gcr_process_state(process) == GCR_STATE_GONE)
+		return true;
+	if (!gcr_process_pidfd_tells(process))
+		return false;
+	gcr_process_remove(process->daemon->processes, process, "ended", false);
+	return true;
+}
+
+bool gcr_process_is_going(struct gcr_process *process)
+{
+	struct gcr_proc_stat stat;
+	int result;
+
+	if (gcr_process_has_ended(process))
+		return true;
+	result = gcr_proc_stat(process->pid, &stat);
+	return result < 0 ? !gcr_proc_is_silent(result) : stat.is_exiting;
+}
+
+struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid)
+{
+	struct gcr_process *process = processes->by_pid[(uint32_t)pid % GCR_PROCESS_BUCKETS];
+
+	while (process && process->pid != pid)
+		process = process->next_pid;
+	return process;
+}
+
+int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+		       struct gcr_vendor *vendor, struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	struct gcr_proc_stat stat;
+	gid_t unused;
+	int result;
+
+	result = gcr_proc_stat(pid, &stat);
+	if (result < 0)
+		return result;
+	if (start_ticks && stat.start_ticks != start_ticks)
+		return -ESRCH;
+	process = calloc(1, sizeof(*process));
+	if (!process)
+		return -ENOMEM;
+	atomic_init(&process->references, 1);
+	process->pidfd = -1;
+	process->parked_page_fd = -1;
+	pthread_mutex_init(&process->lock, NULL);
+	process->daemon = processes->daemon;
+	process->pid = pid;
+	process->start_ticks = stat.start_ticks;
+	process->launcher = !vendor;
+	atomic_init(&process->vendor, vendor ? vendor : &processes->daemon->vendors[0]);
+	atomic_init(&process->has_other_vendor, false);
+	process->state = GCR_STATE_RUNNING;
+	process->state_since_usec = gcr_clock_real_usec();
+	memcpy(process->comm, stat.comm, sizeof(process->comm));
+	gcr_proc_owner(pid, &process->owner, &unused);
+	result = gcr_event_log_create(&process->events);
+	if (result < 0)
+		return result;
+	result = gcr_proc_open(pid, stat.start_ticks, &process->pidfd);
+	if (result < 0)
+		return result;
+	/* A zombie, which a scan that began before has seen alive. */
+	if (gcr_process_pidfd_tells(process))
+		return -ESRCH;
+	*ret_process = TAKE_PTR(process);
+	return 0;
+}
+
+int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			 struct gcr_vendor *vendor, struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *stale = NULL;
+	struct gcr_loop *loop = processes->daemon->loop;
+	bool launcher = !vendor;
+	bool is_watched = false;
+	struct gcr_process *known;
+	int result;
+
+	result = gcr_process_create(processes, pid, start_ticks, vendor, &process);
+	if (result < 0)
+		return result;
+	for (;;) {
+		pthread_mutex_lock(&processes->lock);
+		known = gcr_processes_find_locked(processes, pid);
+		/* As a launcher it may have been found to be more than that meanwhile. */
+		if (known && known->start_ticks == process->start_ticks &&
+		    (launcher || !known->launcher)) {
+			*ret_process = gcr_process_ref(known);
+			pthread_mutex_unlock(&processes->lock);
+			if (is_watched)
+				gcr_loop_remove(loop, process->pidfd);
+			return 0;
+		}
+		if (!known && is_watched)
+			break;
+		if (!known) {
+			process->serial = processes->next_serial++;
+			pthread_mutex_unlock(&processes->lock);
+			/* An end is told of again and again, until it is found in the table. */
+			result = gcr_loop_add(loop, process->pidfd, GCR_LOOP_PROCESS,
+					      process->serial);
+			if (result < 0)
+				return result;
+			is_watched = true;
+			continue;
+		}
+		/*
+		 * The pid's former holder, of whose end we have not been told yet; or a launcher
+		 * that has begun to use a GPU.
+		 */
+		stale = gcr_process_ref(known);
+		pthread_mutex_unlock(&processes->lock);
+		gcr_process_remove(processes, stale, "ended", false);
+		gcr_process_unref(TAKE_PTR(stale));
+	}
+	if (!launcher) {
+		gcr_event_log_put(process->events, "%d - found %s", (int)pid, process->comm);
+		gcr_event_log_put_of(processes->daemon->events, gcr_process_event_owner(process),
+				     "%d - found %s", (int)pid, process->comm);
+	}
+	link_locked(processes, process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!launcher) {
+		gcr_gpus_expire(processes->daemon->gpus);
+		gcr_process_tell(process);
+	}
+	*ret_process = TAKE_PTR(process);
+	return 0;
+}
+
+bool gcr_processes_may_act_on(struct gcr_daemon *daemon, pid_t pid)
+{
+	uid_t uid;
+	gid_t gid;
+
+	if (gcr_vendor_owns_helper(daemon, pid))
+		return false;
+	return daemon->only_uid == (uid_t)-1 ||
+	       (!gcr_proc_owner(pid, &uid, &gid) && uid == daemon->only_uid);
+}
+
+struct gcr_vendor *gcr_vendor_of_devices(struct gcr_daemon *daemon, unsigned int devices)
+{
+	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
+		if (devices & 1u << i)
+			return &daemon->vendors[i];
+	return NULL;
+}
+
+/* What a look at it has shown; 0 if it cannot be looked at. */
+static unsigned int devices_of(struct gcr_daemon *daemon, pid_t pid)
+{
+	struct gcr_scan_holder holder;
+
+	return daemon->scan && gcr_scan_probe(daemon->scan, pid, &holder) == 1 ? holder.devices : 0;
+}
+
+/* It is listed, as another vendor's. NULL; the reference is the caller's. */
+static struct gcr_process *find_of_other_vendor(struct gcr_processes *processes, pid_t pid,
+						const struct gcr_vendor *vendor)
+{
+	struct gcr_process *known;
+
+	pthread_mutex_lock(&processes->lock);
+	known = gcr_processes_find_locked(processes, pid);
+	if (known && !known->launcher && known->vendor != vendor)
+		gcr_process_ref(known);
+	else
+		known = NULL;
+	pthread_mutex_unlock(&processes->lock);
+	return known;
+}
+
+/*
+ * It was taken for another vendor's, whose GPUs it has let go of: forget that. @devices: what it
+ * holds now.
+ */
+static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
+				const struct gcr_vendor *vendor, unsigned int devices)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *known =
+		find_of_other_vendor(processes, pid, vendor);
+
+	if (known && !(devices & 1u << known->vendor->index))
+		gcr_process_remove(processes, known, "released the GPU", true);
+}
+
+/*
+ * Is that certain? Two passes from now on it is: one of them has begun after this, and has taken
+ * out of the table what holds no device of its vendor. A library of its vendor's says so too.
+ */
+static bool is_vendor_sure(struct gcr_processes *processes, struct gcr_process *process)
+{
+	bool is_sure;
+
+	pthread_mutex_lock(&processes->lock);
+	if (!process->vendor_sure)
+		process->vendor_sure = processes->passes + 2;
+	is_sure = processes->passes >= process->vendor_sure;
+	pthread_mutex_unlock(&processes->lock);
+	pthread_mutex_lock(&process->lock);
+	is_sure |= process->claims[GCR_CLAIM_LIBRARY] > 0;
+	pthread_mutex_unlock(&process->lock);
+	if (!is_sure && processes->daemon->scan)
+		gcr_scan_wake(processes->daemon->scan);
+	return is_sure || !processes->daemon->scan;
+}
+
+/* Of a process that shows none: one whose GPUs are here. */
+static struct gcr_vendor *first_vendor(struct gcr_daemon *daemon)
+{
+	size_t i = 0;
+
+	while (i + 1 < GCR_BACKENDS_COUNT && !daemon->vendors[i].is_here)
+		i++;
+	return &daemon->vendors[i];
+}
+
+int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+		      struct gcr_vendor *vendor, struct gcr_process **ret_process)
+{
+	struct gcr_daemon *daemon = processes->daemon;
+
+	if (!gcr_processes_may_act_on(daemon, pid))
+		return -ENOENT;
+	if (vendor) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *other =
+			find_of_other_vendor(processes, pid, vendor);
+
+		if (other)
+			forget_other_vendor(processes, pid, vendor, devices_of(daemon, pid));
+	} else {
+		vendor = gcr_vendor_of_devices(daemon, devices_of(daemon, pid));
+	}
+	return gcr_processes_insert(processes, pid, start_ticks,
+				    vendor ? vendor : first_vendor(daemon), ret_process);
+}
+
+/* False: a pass of the scan has come in between and taken it for one that let go. */
+static bool claim_process(struct gcr_process *process, enum gcr_claim claim)
+{
+	bool is_there;
+
+	pthread_mutex_lock(&process->lock);
+	is_there = process->state != GCR_STATE_GONE;
+	process->claims[claim] += is_there;
+	pthread_mutex_unlock(&process->lock);
+	return is_there;
+}
+
+int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			struct gcr_vendor *vendor, enum gcr_claim claim,
+			struct gcr_process **ret_process)
+{
+	for (;;) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		int result = gcr_processes_add(processes, pid, start_ticks, vendor, &process);
+
+		if (result < 0)
+			return result;
+		if (claim_process(process, claim)) {
+			*ret_process = TAKE_PTR(process);
+			return 0;
+		}
+	}
+}
+
+int gcr_processes_claim_library(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+				struct gcr_vendor *vendor, struct gcr_process **ret_process)
+{
+	if (!gcr_processes_may_act_on(processes->daemon, pid))
+		return -ENOENT;
+	for (;;) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		int result = gcr_processes_insert(processes, pid, start_ticks, vendor, &process);
+
+		if (result < 0)
+			return result;
+		if (process->vendor != vendor && !is_vendor_sure(processes, process))
+			return -EAGAIN;
+		if (claim_process(process, GCR_CLAIM_LIBRARY)) {
+			*ret_process = TAKE_PTR(process);
+			return 0;
+		}
+	}
+}
+
+void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim)
+{
+	pthread_mutex_lock(&process->lock);
+	process->claims[claim] -= process->claims[claim] > 0;
+	pthread_mutex_unlock(&process->lock);
+}
+
+int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
+			      struct gcr_process **ret_process)
+{
+	struct gcr_process *process;
+
+	pthread_mutex_lock(&processes->lock);
+	process = processes->by_serial[serial % GCR_PROCESS_BUCKETS];
+	while (process && process->serial != serial)
+		process = process->next_serial;
+	if (process)
+		gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!process)
+		return -ENOENT;
+	*ret_process = process;
+	return 0;
+}
+
+static int compare_pids(const void *left, const void *right)
+{
+	const struct gcr_process *const *a = left;
+	const struct gcr_process *const *b = right;
+
+	return ((*a)->pid > (*b)->pid) - ((*a)->pid < (*b)->pid);
+}
+
+int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***ret_list,
+		       size_t *ret_count)
+{
+	struct gcr_process **list;
+	size_t count = 0;
+
+	pthread_mutex_lock(&processes->lock);
+	list = calloc(processes->count + 1, sizeof(*list));
+	for (size_t i = 0; list && i < GCR_PROCESS_BUCKETS; i++)
+		for (struct gcr_process *process = processes->by_pid[i]; process;
+		     process = process->next_pid)
+			if (!process->launcher)
+				list[count++] = gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!list)
+		return -ENOMEM;
+	qsort(list, count, sizeof(*list), compare_pids);
+	*ret_list = list;
+	*ret_count = count;
+	return 0;
+}
+
+void gcr_processes_list_free(struct gcr_process **list, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		gcr_process_unref(list[i]);
+	free(list);
+}
+
+/*
+ * Is @ancestor among the parents of @pid? A bound stops a walk that races with exits. It reads
+ * `status` alone, which no process can keep from being read.
+ */
+static bool is_below(pid_t pid, pid_t ancestor)
+{
+	struct gcr_proc_status status;
+
+	for (int depth = 0; depth < 1000 && pid > 1; depth++) {
+		if (gcr_proc_status(pid, &status) < 0)
+			return false;
+		if (status.parent == ancestor)
+			return true;
+		pid = status.parent;
+	}
+	return false;
+}
+
+int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
+			size_t *ret_count)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	size_t kept = 0;
+	int result;
+
+	result = gcr_processes_list(process->daemon->processes, &list, &count);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < count; i++) {
+		if (is_below(list[i]->pid, process->pid))
+			list[kept++] = list[i];
+		else
+			gcr_process_unref(list[i]);
+	}
+	*ret_list = list;
+	*ret_count = kept;
+	return 0;
+}
+
+/* The entry of this pid, NULL. */
+static const struct gcr_scan_holder *find_holder(const struct gcr_scan_holder *holders,
+						 size_t count, pid_t pid)
+{
+	size_t low = 0;
+
+	while (low < count) {
+		size_t middle = low + (count - low) / 2;
+
+		if (holders[middle].pid == pid)
+			return &holders[middle];
+		if (holders[middle].pid < pid)
+			low = middle + 1;
+		else
+			count = middle;
+	}
+	return NULL;
+}
+
+/* Is it in the table as what it is? Then no look at it is needed. */
+static struct gcr_process *find_known(struct gcr_processes *processes,
+				      const struct gcr_scan_holder *holder)
+{
+	struct gcr_process *known;
+
+	pthread_mutex_lock(&processes->lock);
+	known = gcr_processes_find_locked(processes, holder->pid);
+	if (known && !known->launcher && known->start_ticks == holder->start_ticks &&
+	    holder->devices & 1u << known->vendor->index)
+		gcr_process_ref(known);
+	else
+		known = NULL;
+	pthread_mutex_unlock(&processes->lock);
+	return known;
+}
+
+/*
+ * Take those out that have let go of the GPU: the pass did not find them, nor does another look,
+ * for they may have come after that.
+ */
+static void remove_idle(struct gcr_processes *processes, struct gcr_process **list, size_t count)
+{
+	_cleanup_free_ pid_t *pids = calloc(count + 1, sizeof(*pids));
+	_cleanup_free_ bool *holds_none = calloc(count + 1, sizeof(*holds_none));
+
+	if (!pids || !holds_none || !count)
+		return;
+	for (size_t i = 0; i < count; i++)
+		pids[i] = list[i]->pid;
+	gcr_scan_look_again(processes->daemon->scan, pids, count, holds_none);
+	for (size_t i = 0; i < count; i++)
+		if (holds_none[i])
+			gcr_process_remove(processes, list[i], "released the GPU", true);
+}
+
+void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
+			  size_t count)
+{
+	struct gcr_process **list = NULL;
+	size_t known = 0;
+	size_t idle_count = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+		unsigned int devices = holders[i].devices;
+		int result = 0;
+
+		process = find_known(processes, &holders[i]);
+		if (!process && gcr_processes_may_act_on(processes->daemon, holders[i].pid)) {
+			struct gcr_vendor *vendor =
+				gcr_vendor_of_devices(processes->daemon, devices);
+
+			forget_other_vendor(processes, holders[i].pid, vendor, devices);
+			result = gcr_processes_insert(processes, holders[i].pid,
+						      holders[i].start_ticks, vendor, &process);
+		}
+		if (process && !process->launcher && devices & (devices - 1))
+			atomic_store(&process->has_other_vendor, true);
+		if (result < 0 && result != -ESRCH && result != -ENOENT &&
+		    !gcr_proc_is_silent(result))
+			gcr_log(LOG_WARNING, holders[i].pid, "cannot be listed: %s",
+				strerror(-result));
+	}
+	if (gcr_processes_list(processes, &list, &known) < 0)
+		return;
+	for (size_t i = 0; i < known; i++) {
+		struct gcr_process *process = list[i];
+		bool idle;
+
+		if (find_holder(holders, count, process->pid))
+			continue;
+		/* Frozen processes hold no device. One that is registered is a GPU process anyhow.
+		 */
+		pthread_mutex_lock(&process->lock);
+		idle = is_idle_locked(process);
+		pthread_mutex_unlock(&process->lock);
+		if (idle) {
+			list[i] = list[idle_count];
+			list[idle_count++] = process;
+		}
+	}
+	remove_idle(processes, list, idle_count);
+	pthread_mutex_lock(&processes->lock);
+	processes->passes++;
+	pthread_mutex_unlock(&processes->lock);
+	gcr_processes_list_free(list, known);
+}

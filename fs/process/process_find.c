@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* A process by its pid: from the table, or looked at just now, and those below it. */
+#include <errno.h>
+#include <pthread.h>
+
+#include "fs/process/process_private.h"
+#include "fs/process/scan.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_source.h"
+#include "lib/proc_tree.h"
+
+/* Of a larger tree it is left to the scan: anybody may ask for anything. */
+#define LOOKED_MAX 256
+#define BELOW_USEC (500 * GCR_USEC_PER_MSEC) /* for looks at all of a tree */
+
+/* The table's entry, if it still is the process of that pid. */
+static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid)
+{
+	struct gcr_process *process;
+
+	pthread_mutex_lock(&processes->lock);
+	process = gcr_processes_find_locked(processes, pid);
+	if (process)
+		gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (process && gcr_process_pidfd_tells(process)) {
+		gcr_process_remove(processes, process, "ended", false);
+		gcr_process_unref(process);
+		process = NULL;
+	}
+	return process;
+}
+
+static int count_members(struct gcr_process *process, size_t *ret_count)
+{
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+	int result = gcr_process_members(process, &members, &count);
+
+	gcr_processes_list_free(members, count);
+	*ret_count = count;
+	return result;
+}
+
+/*
+ * GPU processes below it that nobody has seen yet: the next scan would find them a little later.
+ * False: there are some that could not be looked at in time.
+ */
+static bool look_below(struct gcr_processes *processes, pid_t pid)
+{
+	_cleanup_free_ struct gcr_proc_member *members = NULL;
+	struct gcr_scan_holder holders[LOOKED_MAX];
+	struct gcr_daemon *daemon = processes->daemon;
+	int results[LOOKED_MAX];
+	pid_t pids[LOOKED_MAX];
+	struct gcr_error unused;
+	bool is_complete = true;
+	size_t count = 0;
+
+	if (gcr_proc_tree(pid, &members, &count, &unused) < 0 || count > LOOKED_MAX)
+		return true;
+	for (size_t i = 0; i < count; i++)
+		pids[i] = members[i].pid;
+	if (gcr_scan_probe_many(daemon->scan, pids, count, BELOW_USEC, holders, results) < 0)
+		return false;
+	for (size_t i = 1; i < count; i++) {
+		_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+
+		is_complete &= !gcr_proc_is_silent(results[i]);
+		if (results[i] == 1 && gcr_processes_may_act_on(daemon, members[i].pid))
+			gcr_processes_insert(processes, members[i].pid, members[i].start_ticks,
+					     gcr_vendor_of_devices(daemon, holders[i].devices),
+					     &process);
+	}
+	return is_complete;
+}
+
+/* A launcher is one only while there are GPU processes below it. */
+static int find_launcher(struct gcr_processes *processes, pid_t pid,
+			 struct gcr_process **ret_process)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	bool is_complete = true;
+	size_t count = 0;
+	int result;
+
+	process = find_alive(processes, pid);
+	if (process && !process->launcher) {
+		/* It has been found to use a GPU since we looked. */
+		*ret_process = TAKE_PTR(process);
+		return 0;
+	}
+	if (!process) {
+		result = gcr_process_create(processes, pid, 0, NULL, &process);
+		if (result < 0)
+			return -ENOENT;
+		is_complete = look_below(processes, pid);
+	}
+	result = count_members(process, &count);
+	if (result < 0)
+		return result;
+	if (!count) {
+		gcr_process_remove(processes, process, "alone", false);
+		return is_complete ? -ENOENT : -ETIMEDOUT;
+	}
+	return gcr_processes_insert(processes, pid, process->start_ticks, NULL, ret_process);
+}
+
+int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
+			      struct gcr_process **ret_process)
+{
+	struct gcr_process *process = find_alive(processes, pid);
+
+	if (process && !process->launcher) {
+		*ret_process = process;
+		return 0;
+	}
+	gcr_process_unref(process);
+	return -ENOENT;
+}
+
+int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_process **ret_process)
+{
+	struct gcr_daemon *daemon = processes->daemon;
+	struct gcr_scan_holder holder;
+	struct gcr_proc_status status;
+	int result;
+
+	if (!gcr_processes_find_listed(processes, pid, ret_process))
+		return 0;
+	if (gcr_proc_status(pid, &status) < 0 || status.thread_group != pid ||
+	    !gcr_processes_may_act_on(daemon, pid))
+		return -ENOENT;
+	result = gcr_scan_probe(daemon->scan, pid, &holder);
+	/* It is there, and what it is cannot be seen. */
+	if (gcr_proc_is_silent(result))
+		return -ETIMEDOUT;
+	if (result == 1)
+		result = gcr_processes_insert(processes, pid, 0,
+					      gcr_vendor_of_devices(daemon, holder.devices),
+					      ret_process);
+	else
+		result = find_launcher(processes, pid, ret_process);
+	return result == -ESRCH ? -ENOENT : result;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The state of a process: how it changes, and who is told. Under process->lock; who polls the
+ * events is woken with no lock held.
+ */
+#include "fs/process/process.h"
+
+#include <unistd.h>
+
+#include "fs/base/event.h"
+#include "fs/base/log.h"
+#include "fs/job/operation.h"
+#include "fs/base/quota.h"
+#include "fs/base/refusals.h"
+#include "fs/process/wanted.h"
+#include "lib/clock.h"
+
+void gcr_process_tell(struct gcr_process *process)
+{
+	gcr_event_log_notify(process->events);
+	gcr_event_log_notify(process->daemon->events);
+}
+
+/* Its event is appended here, in order, and told by gcr_process_tell(). Lock: process. */
+static void set_state_locked(struct gcr_process *process, enum gcr_state state)
+{
+	const char *generation = *process->generation ? process->generation : "-";
+	enum gcr_state from = process->state;
+
+	if (from == GCR_STATE_GONE || from == state)
+		return;
+	process->state = state;
+	process->state_since_usec = gcr_clock_real_usec();
+	if (state == GCR_STATE_RUNNING) {
+		process->wanted_usec = 0;
+		process->frozen_usec = 0;
+		process->was_packed = false;
+		process->was_unpacked = false;
+		process->pack_again_usec = 0;
+		process->pack_wait_usec = 0;
+	}
+	/* A thaw or dump that has failed has not changed that. */
+	if (state == GCR_STATE_FROZEN && !process->frozen_usec)
+		process->frozen_usec = process->state_since_usec;
+	gcr_event_log_put(process->events, "%d %s state %s %s", (int)process->pid, generation,
+			  gcr_state_name(from), gcr_state_name(state));
+	gcr_event_log_put_of(process->daemon->events, gcr_process_event_owner(process),
+			     "%d %s state %s %s", (int)process->pid, generation,
+			     gcr_state_name(from), gcr_state_name(state));
+}
+
+uid_t gcr_process_event_owner(const struct gcr_process *process)
+{
+	return gcr_quota_owner(process->daemon->quota, process->owner);
+}
+
+/*
+ * Everybody reads the daemon's events: the words, with paths in them, are the owner's.
+ * @is_for_all: it stands there, too. Lock: process.
+ */
+static void report_locked(struct gcr_process *process, const char *verb,
+			  const struct gcr_error *error, bool is_for_all)
+{
+	const char *generation = *process->generation ? process->generation : "-";
+	const char *name = error->number ? gcr_error_name(error->number) : "ok";
+	const char *blank = *error->words ? " " : "";
+
+	process->error = *error;
+	gcr_event_log_put(process->events, "%d %s verb %s %s%s%s", (int)process->pid, generation,
+			  verb, name, blank, error->words);
+	if (is_for_all)
+		gcr_event_log_put_of(process->daemon->events, gcr_process_event_owner(process),
+				     "%d %s verb %s %s", (int)process->pid, generation, verb, name);
+}
+
+/* @uid has brought it about. */
+static void log_report(struct gcr_process *process, uid_t uid, const char *verb,
+		       const struct gcr_error *error)
+{
+	if (error->number)
+		gcr_refusals_log(process->daemon->refusals,
+				 gcr_quota_owner(process->daemon->quota, uid), process->pid,
+				 "%s: %s: %s", verb, gcr_error_name(error->number), error->words);
+	else
+		gcr_log(LOG_INFO, process->pid, "%s: done", verb);
+}
+
+void gcr_process_set_state(struct gcr_process *process, enum gcr_state state)
+{
+	pthread_mutex_lock(&process->lock);
+	set_state_locked(process, state);
+	pthread_mutex_unlock(&process->lock);
+	gcr_process_tell(process);
+}
+
+void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64_t duration_usec,
+			const struct gcr_error *error)
+{
+	enum gcr_verb verb = GCR_VERB_FREEZE;
+
+	pthread_mutex_lock(&process->lock);
+	if (process->task)
+		verb = process->task->command->verb;
+	if (duration_usec && verb == GCR_VERB_FREEZE) {
+		process->last_freeze_usec = duration_usec;
+		process->last_freeze = process->task->timing;
+	} else if (duration_usec && verb == GCR_VERB_THAW) {
+		process->last_thaw_usec = duration_usec;
+		process->last_thaw = process->task->timing;
+	}
+	set_state_locked(process, state);
+	if (state == GCR_STATE_RUNNING) {
+		process->is_restored = false;
+		process->moves_count = 0;
+		process->moved.count = 0;
+		process->may_have_moved = false;
+	}
+	if (error)
+		report_locked(process, gcr_verb_name(verb), error, true);
+	/* Who reads of the new state in the events can write the next verb. */
+	process->task = NULL;
+	pthread_mutex_unlock(&process->lock);
+	gcr_process_tell(process);
+	/* A thread may have come to the gate before it was frozen. */
+	gcr_wanted_look(process);
+	if (error)
+		log_report(process, process->owner, gcr_verb_name(verb), error);
+}
+
+enum gcr_state gcr_process_state(struct gcr_process *process)
+{
+	enum gcr_state state;
+
+	pthread_mutex_lock(&process->lock);
+	state = process->state;
+	pthread_mutex_unlock(&process->lock);
+	return state;
+}
+
+void gcr_process_report(struct gcr_process *process, const char *verb,
+			const struct gcr_error *error)
+{
+	pthread_mutex_lock(&process->lock);
+	report_locked(process, verb, error, true);
+	pthread_mutex_unlock(&process->lock);
+	gcr_process_tell(process);
+	log_report(process, process->owner, verb, error);
+}
+
+void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const char *verb,
+				const struct gcr_error *error)
+{
+	pthread_mutex_lock(&process->lock);
+	report_locked(process, verb, error, uid == geteuid());
+	pthread_mutex_unlock(&process->lock);
+	gcr_process_tell(process);
+	log_report(process, uid, verb, error);
+}
+
+bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	bool any = false;
+
+	if (gcr_processes_list(processes, &list, &count) < 0)
+		return false;
+	for (size_t i = 0; i < count && !any; i++) {
+		enum gcr_state state = gcr_process_state(list[i]);
+
+		if (vendor && list[i]->vendor != vendor)
+			continue;
+		any = state == GCR_STATE_FROZEN || state == GCR_STATE_FREEZING ||
+		      state == GCR_STATE_DUMPING;
+	}
+	gcr_processes_list_free(list, count);
+	return any;
+}
+
+enum gcr_state gcr_process_shown_state(struct gcr_process *process)
+{
+	enum gcr_state shown = GCR_STATE_GONE;
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+
+	if (!process->launcher || gcr_process_members(process, &members, &count) < 0)
+		return gcr_process_state(process);
+	for (size_t i = 0; i < count; i++) {
+		enum gcr_state state = gcr_process_state(members[i]);
+
+		if (state < shown)
+			shown = state;
+	}
+	gcr_processes_list_free(members, count);
+	return shown;
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Connections of preload libraries. All of it runs on the loop's thread, so nothing is locked; a
+ * connection is an entry of a fixed table, its number names it.
+ */
+#include "fs/process/registry.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "fs/process/link.h"
+#include "fs/base/log.h"
+#include "fs/base/loop.h"
+#include "fs/helper/peer.h"
+#include "fs/base/credentials.h"
+#include "fs/process/process.h"
+#include "fs/base/quota.h"
+#include "fs/helper/receiver.h"
+#include "fs/job/sampler.h"
+#include "fs/process/wanted.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/message.h"
+#include "lib/page.h"
+
+#define CONNECTIONS_MAX 4096
+#define BACKLOG		64
+/* Complaints about peers, at most one in this time: a broken peer must not fill the log. */
+#define COMPLAIN_USEC	(1 * GCR_USEC_PER_SEC)
+/* Connections of one user but root, as a part of all, where those are few; and what is root's. */
+#define USER_PART	8
+/* A library registers at once. Where connections are short, one that has not in so long goes. */
+#define SILENT_USEC	(5 * GCR_USEC_PER_SEC)
+/* Between looks for connections that may go. */
+#define SWEEP_USEC	(100 * GCR_USEC_PER_MSEC)
+
+struct connection {
+	int fd; /* -1: free */
+	struct gcr_peer peer;
+	struct gcr_quota_charge charge;
+	int64_t accepted_usec;
+	struct gcr_process *process; /* once registered */
+	bool is_refused;	     /* it has registered, and is left to itself */
+	struct gcr_link *link;	     /* then, unless its library is too old for one: owns `fd` */
+};
+
+struct gcr_registry {
+	struct gcr_daemon *daemon;
+	int listener;
+	int spare_fd;  /* given up for a moment when no other descriptor is left */
+	uint32_t most; /* connections at a time: descriptors have other uses too */
+	int64_t complained_usec;
+	int64_t swept_usec;
+	struct gcr_message message; /* large, and used by one thread only */
+	struct connection connections[CONNECTIONS_MAX];
+};
+
+static void complain(struct gcr_registry *registry, pid_t pid, const char *words)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (registry->complained_usec && now_usec - registry->complained_usec < COMPLAIN_USEC)
+		return;
+	registry->complained_usec = now_usec;
+	gcr_log(LOG_WARNING, pid, "connection dropped: %s", words);
+}
+
+static void drop(struct gcr_registry *registry, struct connection *connection)
+{
+	struct gcr_process *process = connection->process;
+
+	gcr_loop_remove(registry->daemon->loop, connection->fd);
+	if (connection->link)
+		gcr_link_end(connection->link, &connection->charge);
+	else
+		gcr_receiver_close(connection->fd, &connection->charge);
+	if (process)
+		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
+	gcr_process_unref(process);
+	gcr_peer_finish(&connection->peer);
+	*connection = (struct connection){.fd = -1};
+}
+
+/* Whose library it is. One without a page is too old to be any but the first's. */
+static struct gcr_vendor *vendor_of(struct gcr_registry *registry)
+{
+	const struct gcr_message *message = &registry->message;
+	const struct gcr_page *page;
+	uint32_t flags = 0;
+
+	if (message->fds_count == 1 && !gcr_page_map(message->fds[0], &page)) {
+		flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED);
+		gcr_page_unmap(page);
+	}
+	return gcr_vendor_of_library(registry->daemon, flags);
+}
+
+/*
+ * A program that uses the GPUs of two vendors is served for one. The other's library keeps its
+ * connection, so that it does not come again and again, and is asked for nothing.
+ */
+static void refuse(struct connection *connection, struct gcr_process *process,
+		   const struct gcr_vendor *vendor)
+{
+	connection->is_refused = true;
+	if (process && !atomic_exchange(&process->has_other_vendor, true))
+		gcr_log(LOG_WARNING, connection->peer.pid,
+			"uses GPUs of %s and of %s, and can be frozen on neither",
+			process->vendor->backend->vendor, vendor->backend->vendor);
+}
+
+static void register_process(struct gcr_registry *registry, struct connection *connection)
+{
+	struct gcr_vendor *vendor = vendor_of(registry);
+	struct gcr_register registration;
+	struct gcr_process *process;
+	int result;
+
+	if (connection->process || connection->is_refused)
+		return;
+	result = gcr_peer_check(&connection->peer);
+	if (result < 0) {
+		complain(registry, connection->peer.pid,
+			 result == -EPERM ? "its process has another user's rights now"
+					  : "its process has ended");
+		drop(registry, connection);
+		return;
+	}
+	if (!vendor->is_here) {
+		/* One that has handed memory over takes it back as long as nobody answers it. */
+		gcr_message_payload(&registry->message, &registration, sizeof(registration));
+		if (registration.phase > GCR_PRELOAD_RUNNING)
+			drop(registry, connection);
+		else
+			refuse(connection, NULL, vendor);
+		return;
+	}
+	result = gcr_processes_claim_library(registry->daemon->processes, connection->peer.pid,
+					     connection->peer.start_ticks, vendor, &process);
+	if (result < 0) {
+		/* A library that is turned away comes again after a moment. */
+		if (result != -ENOENT && result != -ESRCH && result != -EAGAIN)
+			complain(registry, connection->peer.pid, strerror(-result));
+		drop(registry, connection);
+	} else if (process->vendor != vendor) {
+		refuse(connection, process, vendor);
+		gcr_process_unclaim(process, GCR_CLAIM_LIBRARY);
+		gcr_process_unref(process);
+	} else {
+		connection->process = process;
+	}
+}
+
+/* Now that it is known whose connection this is: a library that can be talked to. */
+static void make_link(struct gcr_registry *registry, struct connection *connection)
+{
+	struct gcr_message *message = &registry->message;
+	struct gcr_register registration;
+	int fd;
+
+	if (connection->link || message->fds_count != 1)
+		return;
+	gcr_message_payload(message, &registration, sizeof(registration));
+	if (gcr_link_is_live(connection->process)) {
+		complain(registry, connection->peer.pid,
+			 "its process has another connection that is in use");
+		drop(registry, connection);
+		return;
+	}
+	fd = fcntl(connection->fd, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	if (gcr_link_create(connection->process, fd, (uint32_t)(connection - registry->connections),
+			    &registration, TAKE_FD(message->fds[0]), &connection->link) < 0) {
+		complain(registry, connection->peer.pid, "its page is not as it should be");
+		return;
+	}
+	gcr_wanted_look(connection->process);
+	gcr_sampler_wake(registry->daemon->sampler);
+	/* The link's descriptor from here on. */
+	gcr_loop_remove(registry->daemon->loop, connection->fd);
+	close(connection->fd);
+	connection->fd = fd;
+	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION,
+			 (uint32_t)(connection - registry->connections)) < 0)
+		drop(registry, connection);
+}
+
+static void handle_connection(void *context, uint32_t number)
+{
+	struct gcr_registry *registry = context;
+	struct connection *connection = &registry->connections[number];
+	int result;
+
+	if (connection->fd < 0)
+		return;
+	if (connection->link)
+		result = gcr_link_look(connection->link, &registry->message);
+	else
+		result = gcr_receiver_receive(connection->fd, 0, -1, &registry->message);
+	if (result == -ETIMEDOUT)
+		return;
+	if (!result && connection->link) {
+		/* Else it is the answer to a request that was given up. */
+		if (registry->message.header.type == GCR_MESSAGE_WANTED)
+			gcr_wanted_look(connection->process);
+		gcr_message_close_fds(&registry->message);
+		return;
+	}
+	if (result == -EPIPE) {
+		drop(registry, connection);
+	} else if (result < 0) {
+		complain(registry, connection->peer.pid, "it does not speak our protocol");
+		drop(registry, connection);
+	} else if (registry->message.header.type != GCR_MESSAGE_REGISTER) {
+		complain(registry, connection->peer.pid, "it sent an unexpected message");
+		drop(registry, connection);
+	} else {
+		register_process(registry, connection);
+		if (connection->process)
+			make_link(registry, connection);
+	}
+	if (!result)
+		gcr_message_close_fds(&registry->message);
+}
+
+/* A connection that cannot be accepted would be offered again at once, for ever. */
+static void turn_away(struct gcr_registry *registry)
+{
+	int fd;
+
+	close(registry->spare_fd);
+	fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		gcr_receiver_close(fd, NULL);
+	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	complain(registry, 0, "no descriptor is left");
+}
+
+/* May it go, so that another one can come? */
+static bool is_spare(const struct connection *connection, int64_t now_usec)
+{
+	if (connection->fd < 0)
+		return false;
+	if (!connection->process && now_usec - connection->accepted_usec >= SILENT_USEC)
+		return true;
+	return !gcr_peer_is_alive(&connection->peer);
+}
+
+static void sweep(struct gcr_registry *registry)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (registry->swept_usec && now_usec - registry->swept_usec < SWEEP_USEC)
+		return;
+	registry->swept_usec = now_usec;
+	for (uint32_t i = 0; i < registry->most; i++)
+		if (is_spare(&registry->connections[i], now_usec))
+			drop(registry, &registry->connections[i]);
+}
+
+/*
+ * A place in the table for a connection of @uid (see gcr_credentials_counted()), NULL. Users
+ * together leave some to root.
+ */
+static struct connection *find_place(struct gcr_registry *registry, uid_t uid)
+{
+	bool is_limited = gcr_quota_is_limited(registry->daemon->quota, uid);
+	struct connection *place = NULL;
+	uint32_t used = 0;
+
+	for (uint32_t i = 0; i < registry->most; i++) {
+		struct connection *connection = &registry->connections[i];
+
+		if (connection->fd < 0)
+			place = place ? place : connection;
+		else
+			used++;
+	}
+	return is_limited && used >= registry->most - registry->most / USER_PART ? NULL : place;
+}
+
+/* The same, counted: with words if there is none. */
+static struct connection *take_place(struct gcr_registry *registry, uid_t uid,
+				     struct gcr_quota_charge *charge, struct gcr_error *error)
+{
+	struct connection *place = find_place(registry, uid);
+
+	if (!place)
+		gcr_error_set(error, EAGAIN, "too many connections");
+	else if (gcr_quota_take(registry->daemon->quota, GCR_QUOTA_CONNECTIONS, uid, 1, charge,
+				error) < 0)
+		place = NULL;
+	return place;
+}
+
+static void close_connection(const int *fd)
+{
+	if (*fd >= 0)
+		gcr_receiver_close(*fd, NULL);
+}
+
+static void handle_listener(void *context, uint32_t number)
+{
+	struct gcr_registry *registry = context;
+	_cleanup_(close_connection) int fd =
+		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
+	_cleanup_(gcr_peer_finish) struct gcr_peer peer = {.pidfd = -1};
+	struct connection *connection;
+	struct gcr_error error;
+	uid_t counted;
+
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+		turn_away(registry);
+	if (fd < 0)
+		return;
+	if (gcr_peer_identify(fd, &peer) < 0) {
+		complain(registry, 0, "its process has ended");
+		return;
+	}
+	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
+		return;
+	counted = gcr_credentials_counted(peer.pid, peer.uid);
+	/* Another process may have its number by now: one that is not limited, too. */
+	if (!gcr_peer_is_alive(&peer))
+		return;
+	connection = take_place(registry, counted, &charge, &error);
+	if (!connection) {
+		sweep(registry);
+		connection = take_place(registry, counted, &charge, &error);
+	}
+	if (!connection) {
+		complain(registry, peer.pid, error.words);
+		return;
+	}
+	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION,
+			 (uint32_t)(connection - registry->connections)) < 0)
+		return;
+	*connection = (struct connection){
+		.fd = TAKE_FD(fd),
+		.peer = peer,
+		.charge = charge,
+		.accepted_usec = gcr_clock_usec(),
+	};
+	peer.pidfd = -1;
+	charge = (struct gcr_quota_charge){0};
+}
+
+static int listen_at(struct gcr_daemon *daemon, int *ret_listener)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	_cleanup_close_ int listener = -1;
+
+	/* Through the descriptor: the directory's path may be longer than sun_path. */
+	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/socket",
+		 daemon->runtime_fd);
+	unlinkat(daemon->runtime_fd, "socket", 0);
+	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    fchmodat(daemon->runtime_fd, "socket", daemon->only_uid == (uid_t)-1 ? 0666 : 0600, 0) <
+		    0 ||
+	    listen(listener, BACKLOG) < 0)
+		return -errno;
+	*ret_listener = TAKE_FD(listener);
+	return 0;
+}
+
+int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_registry,
+			struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_registry *registry = calloc(1, sizeof(*registry));
+	struct rlimit limit;
+	int result;
+
+	if (!registry)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	registry->daemon = daemon;
+	registry->most = CONNECTIONS_MAX;
+	/* A connection has three at most: its socket, its process and its library's page. */
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur / 6 < registry->most)
+		registry->most = (uint32_t)(limit.rlim_cur / 6);
+	if (registry->most < CONNECTIONS_MAX)
+		gcr_quota_lower(daemon->quota, GCR_QUOTA_CONNECTIONS, registry->most / USER_PART);
+	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
+		registry->connections[i].fd = -1;
+	result = listen_at(daemon, &registry->listener);
+	if (result < 0)
+		return gcr_error_set(error, -result, "cannot listen on the socket in %s: %s",
+				     daemon->options.runtime_directory, strerror(-result));
+	gcr_loop_handle(daemon->loop, GCR_LOOP_LISTENER, handle_listener, registry);
+	gcr_loop_handle(daemon->loop, GCR_LOOP_CONNECTION, handle_connection, registry);
+	result = gcr_loop_add(daemon->loop, registry->listener, GCR_LOOP_LISTENER, 0);
+	if (result < 0) {
+		close(registry->listener);
+		close(registry->spare_fd);
+		return gcr_error_set(error, -result, "cannot watch the socket");
+	}
+	*ret_registry = TAKE_PTR(registry);
+	return 0;
+}
+
+void gcr_registry_destroy(struct gcr_registry *registry)
+{
+	int fd;
+
+	if (!registry)
+		return;
+	unlinkat(registry->daemon->runtime_fd, "socket", 0);
+	/* No more can come; what has come may have sent something already. */
+	shutdown(registry->listener, SHUT_RDWR);
+	while ((fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		gcr_receiver_close(fd, NULL);
+	close(registry->listener);
+	close(registry->spare_fd);
+	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
+		if (registry->connections[i].fd >= 0)
+			drop(registry, &registry->connections[i]);
+	free(registry);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One pass over the machine's processes, for fs/process/scan.c. Each owner has a share of a pass's time, so
+ * that no one's processes keep others' waiting: an owner whose looks took the least the last time
+ * comes first, and when a share is used up the rest of its owner's processes is put off
+ * (fs/process/scan_late.h) and stays what was last known of it.
+ */
+#ifndef GCR_FS_PROCESS_SCAN_PASS_H
+#define GCR_FS_PROCESS_SCAN_PASS_H
+
+#include "fs/process/scan.h"
+
+struct gcr_pass;
+
+/*
+ * @config and @wanted stay the caller's. @changed: a look that was put off has found something new,
+ * so that another pass is due; from any thread, no lock is held.
+ */
+int gcr_pass_create(const struct gcr_scan_config *config, const struct gcr_scan_wanted *wanted,
+		    void (*changed)(void *data), void *data, struct gcr_pass **ret_pass);
+void gcr_pass_destroy(struct gcr_pass *pass); /* NULL is allowed */
+
+/*
+ * Look at everybody (@known: at those not known yet) and report it. By one thread at a time.
+ * -errno: /proc could not be read, or -ENOMEM; then nothing is reported.
+ */
+int gcr_pass_run(struct gcr_pass *pass, bool known);
+
+/* Likewise, while a pass is being reported: as gcr_scan_look_again(). */
+void gcr_pass_look_again(struct gcr_pass *pass, const pid_t *pids, size_t count,
+			 bool *ret_holds_none);
+
+/* From any thread: as gcr_scan_probe_many(), gcr_scan_unknown(), gcr_scan_put_off(). */
+int gcr_pass_probe_many(struct gcr_pass *pass, const pid_t *pids, size_t count, int64_t budget_usec,
+			struct gcr_scan_holder *ret_holders, int *ret_results);
+int gcr_pass_unknown(struct gcr_pass *pass, pid_t **ret_pids, size_t *ret_count);
+size_t gcr_pass_put_off(struct gcr_pass *pass);
+
+/*
+ * Does the process behind the directory @process_fd (/proc/PID) hold and map a device? As
+ * gcr_scan_probe().
+ */
+int gcr_pass_holds_device(struct gcr_pass *pass, int process_fd, pid_t pid,
+			  struct gcr_scan_holder *ret_holder);
+
+#endif

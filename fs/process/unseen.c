@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The driver checkpoints a process that shares GPU memory and can never restore it (measured), so
+ * where sharing cannot be seen its signs count: libraries that share are mapped in both processes.
+ */
+#include "fs/process/unseen.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/daemon.h"
+#include "fs/process/link.h"
+#include "fs/process/scan.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/printable.h"
+#include "lib/procfs.h"
+#include "lib/sharing_sign.h"
+
+#define FILE_BYTES	64 /* of a file's name that is shown */
+#define GENERATIONS_MAX 64 /* a bound for what changes while we look */
+#define PASS_USEC	(10 * GCR_USEC_PER_SEC)
+#define UNKNOWN_USEC	(10 * GCR_USEC_PER_SEC) /* for looks at those which it has put off */
+
+/* The files of each library that a process has mapped: the first one's name, "" if there is none.
+ */
+struct signs {
+	bool any;
+	char files[GCR_SHARERS][FILE_BYTES];
+};
+
+static int note_sign(const char *path, void *data)
+{
+	struct signs *signs = data;
+	enum gcr_sharer sharer = gcr_sharing_sign(path);
+	char *file = signs->files[sharer];
+
+	if (sharer == GCR_SHARER_NONE || *file)
+		return 0;
+	signs->any = true;
+	snprintf(file, FILE_BYTES, "%s", strrchr(path, '/') + 1);
+	gcr_make_printable(file);
+	return 0;
+}
+
+/* The one place that looks at a process's mappings. -ESRCH, -EACCES, -ENOMEM. */
+static int look(pid_t pid, struct signs *ret_signs)
+{
+	*ret_signs = (struct signs){0};
+	return gcr_proc_each_mapping(pid, note_sign, ret_signs);
+}
+
+/* It reads `status` alone, which no process can keep from being read. */
+static bool is_ancestor(pid_t ancestor, pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	for (int i = 0; i < GENERATIONS_MAX && pid > 1; i++) {
+		if (gcr_proc_status(pid, &status) < 0)
+			return false;
+		if (status.parent == ancestor)
+			return true;
+		pid = status.parent;
+	}
+	return false;
+}
+
+/*
+ * Siblings count only as processes of one user: they may be the ranks of one launcher, but also
+ * orphans of several users, whose init, a container's too, has adopted them.
+ */
+static bool is_of_one_line(pid_t one, pid_t other)
+{
+	return is_ancestor(one, other) || is_ancestor(other, one);
+}
+
+static bool is_of_one_user(pid_t one, pid_t other)
+{
+	struct gcr_proc_status status, other_status;
+
+	return gcr_proc_status(one, &status) == 0 && gcr_proc_status(other, &other_status) == 0 &&
+	       status.effective_uid == other_status.effective_uid;
+}
+
+/* Two that share have both called the driver for it, and its library has seen that. */
+static bool shares_nothing(struct gcr_process *process)
+{
+	struct gcr_link_facts facts;
+
+	return gcr_link_facts(process, &facts) == 0 && !*facts.incomplete && !*facts.obstacle &&
+	       !facts.sharings && gcr_vendor_has_library(process->vendor, facts.flags);
+}
+
+static int refuse(enum gcr_sharer sharer, const char *file, struct gcr_process *other,
+		  struct gcr_error *error)
+{
+	char comm[GCR_COMM_BYTES];
+
+	pthread_mutex_lock(&other->lock);
+	memcpy(comm, other->comm, sizeof(comm));
+	pthread_mutex_unlock(&other->lock);
+	return gcr_error_set(error, EOPNOTSUPP,
+			     "it may share GPU memory with process %d (%s): both have mapped %s "
+			     "(%s), whose sharing cannot be seen without the preload library, and "
+			     "what shares cannot come back; start both with gpucr-run, or, if they "
+			     "share none, say unseen (freeze unseen)",
+			     (int)other->pid, comm, file, gcr_sharer_name(sharer));
+}
+
+static int check_other(struct gcr_process *process, const struct signs *signs,
+		       struct gcr_process *other, struct gcr_error *error)
+{
+	struct signs there;
+	int r;
+
+	if (other == process || shares_nothing(other) ||
+	    (!is_of_one_user(process->pid, other->pid) &&
+	     !is_of_one_line(process->pid, other->pid)))
+		return 0;
+	r = look(other->pid, &there);
+	if (r == -ESRCH)
+		return 0;
+	if (r == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	/* One that must not be looked at may have any of them. */
+	for (int i = GCR_SHARER_NONE + 1; i < GCR_SHARERS; i++)
+		if (*signs->files[i] && (r < 0 || *there.files[i]))
+			return refuse((enum gcr_sharer)i, signs->files[i], other, error);
+	return 0;
+}
+
+/* Does the list have it? Then check_other() has judged it. */
+static bool is_listed(struct gcr_process **list, size_t count, pid_t pid)
+{
+	for (size_t i = 0; i < count; i++)
+		if (list[i]->pid == pid)
+			return true;
+	return false;
+}
+
+static int refuse_unknown(enum gcr_sharer sharer, const char *file, pid_t other,
+			  struct gcr_error *error)
+{
+	return gcr_error_set(
+		error, ETIMEDOUT,
+		"it has mapped %s (%s), and whether process %d, with which it may "
+		"share GPU memory by that, uses a GPU is not known: that process could "
+		"not be looked at in time; try again, or, if they share none, say "
+		"unseen (freeze unseen)",
+		file, gcr_sharer_name(sharer), (int)other);
+}
+
+/*
+ * A process that passes have put off may use a GPU. It counts if it would as a GPU process, and has
+ * mapped what both would share by; then it is looked at alone, with more time.
+ */
+static int check_unknown(struct gcr_process *process, const struct signs *signs, pid_t other,
+			 struct gcr_error *error)
+{
+	enum gcr_sharer sharer = GCR_SHARER_NONE;
+	struct gcr_process *found;
+	struct signs there;
+	int r;
+
+	if (!is_of_one_user(process->pid, other) && !is_of_one_line(process->pid, other))
+		return 0;
+	r = look(other, &there);
+	if (r == -ESRCH)
+		return 0;
+	if (r == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (int i = GCR_SHARER_NONE + 1; i < GCR_SHARERS && sharer == GCR_SHARER_NONE; i++)
+		if (*signs->files[i] && (r < 0 || *there.files[i]))
+			sharer = (enum gcr_sharer)i;
+	if (sharer == GCR_SHARER_NONE)
+		return 0;
+	r = gcr_scan_probe(process->daemon->scan, other, NULL);
+	if (r == 0 || r == -ESRCH)
+		return 0;
+	if (r < 0 || gcr_processes_find(process->daemon->processes, other, &found) < 0)
+		return refuse_unknown(sharer, signs->files[sharer], other, error);
+	r = check_other(process, signs, found, error);
+	gcr_process_unref(found);
+	return r;
+}
+
+/* Those that a pass has put off, and that are not in the list. */
+static int check_all_unknown(struct gcr_process *process, const struct signs *signs,
+			     const pid_t *unknown, size_t unknown_count, struct gcr_process **list,
+			     size_t count, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + UNKNOWN_USEC;
+	int r = 0;
+
+	for (size_t i = 0; i < unknown_count && !r; i++) {
+		if (is_listed(list, count, unknown[i]) || unknown[i] == process->pid)
+			continue;
+		if (gcr_clock_usec() >= until_usec)
+			return gcr_error_set(error, ETIMEDOUT,
+					     "whether it shares GPU memory is not known: %zu "
+					     "processes could not be looked at in time; try again, "
+					     "or, if it shares none, say unseen (freeze unseen)",
+					     unknown_count - i);
+		r = check_unknown(process, signs, unknown[i], error);
+	}
+	return r;
+}
+
+/* All GPU processes, as of a pass that begins now: the other one may have begun a moment ago. */
+static int look_at_all(struct gcr_process *process, struct gcr_error *error)
+{
+	struct gcr_scan *scan = process->daemon->scan;
+	int r = scan ? gcr_scan_now(scan, PASS_USEC) : 0;
+
+	if (r == -ETIMEDOUT)
+		return gcr_error_set(
+			error, ETIMEDOUT,
+			"whether it shares GPU memory is not known: the other "
+			"processes could not be looked at in time; try again, or, if it "
+			"shares none, say unseen (freeze unseen)");
+	if (r < 0)
+		return gcr_error_set(error, -r, "the GPU processes cannot be listed: %s",
+				     strerror(-r));
+	return 0;
+}
+
+int gcr_unseen_check(struct gcr_process *process, struct gcr_error *error)
+{
+	_cleanup_free_ pid_t *unknown = NULL;
+	struct gcr_process **list;
+	struct signs signs;
+	size_t unknown_count = 0;
+	size_t count;
+	int r;
+
+	r = look(process->pid, &signs);
+	if (r == -ESRCH)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	if (r < 0)
+		return gcr_error_set(error, r == -ENOMEM ? ENOMEM : EOPNOTSUPP,
+				     "whether it shares GPU memory cannot be seen, nor what it has "
+				     "mapped: %s; if it shares none, say unseen (freeze unseen)",
+				     strerror(-r));
+	if (!signs.any)
+		return 0;
+	r = look_at_all(process, error);
+	if (r < 0)
+		return r;
+	/* In this order: what another pass sees in between is in the one or in the other. */
+	r = process->daemon->scan
+		    ? gcr_scan_unknown(process->daemon->scan, &unknown, &unknown_count)
+		    : 0;
+	if (r == 0)
+		r = gcr_processes_list(process->daemon->processes, &list, &count);
+	if (r < 0)
+		return gcr_error_set(error, -r, "out of memory");
+	for (size_t i = 0; i < count && !r; i++)
+		r = check_other(process, &signs, list[i], error);
+	if (!r)
+		r = check_all_unknown(process, &signs, unknown, unknown_count, list, count, error);
+	gcr_processes_list_free(list, count);
+	return r;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One look at a process's page. Whoever waits there while it is still being frozen may go on if
+ * that fails: so only what is frozen is told of. process->lock guards wanted_usec, which a thaw
+ * sets back (fs/process/process.c).
+ */
+#include "fs/process/wanted.h"
+
+#include "fs/base/event.h"
+#include "fs/process/link.h"
+#include "lib/clock.h"
+
+/* Lock: process. */
+static void put_event_locked(struct gcr_process *process)
+{
+	const char *generation = *process->generation ? process->generation : "-";
+
+	gcr_event_log_put(process->events, "%d %s wanted", (int)process->pid, generation);
+	gcr_event_log_put_of(process->daemon->events, gcr_process_event_owner(process),
+			     "%d %s wanted", (int)process->pid, generation);
+}
+
+void gcr_wanted_look(struct gcr_process *process)
+{
+	struct gcr_link_facts facts;
+	bool is_new;
+
+	if (gcr_link_facts(process, &facts) < 0 || !facts.wanting)
+		return;
+	pthread_mutex_lock(&process->lock);
+	is_new = process->state == GCR_STATE_FROZEN && !process->wanted_usec;
+	if (is_new) {
+		process->wanted_usec = gcr_clock_real_usec();
+		put_event_locked(process);
+	}
+	pthread_mutex_unlock(&process->lock);
+	if (!is_new)
+		return;
+	gcr_event_log_notify(process->events);
+	gcr_event_log_notify(process->daemon->events);
+}

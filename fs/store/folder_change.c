@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Changes of open files of a folder: writing, truncating, allocating, unpacking, one at a time for
+ * each file. Writes are pwrite(2): a full store is an error there, and no signal. What a write may
+ * allocate is promised by the store before.
+ */
+#include "fs/store/folder_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "fs/store/store.h"
+
+#define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */
+#define FILL_BYTES (64ull << 20) /* at once; then a verb may have begun */
+
+/*
+ * What it may take at most to have data everywhere between @offset and @end: a huge page for each
+ * hole. Pages that the kernel has made and nobody has written count as holes.
+ */
+static uint64_t growth(int fd, uint64_t offset, uint64_t end)
+{
+	uint64_t next_page = 0; /* those before are counted */
+	uint64_t pages = 0;
+
+	while (offset < end) {
+		off_t hole = lseek(fd, (off_t)offset, SEEK_HOLE);
+		off_t data;
+		uint64_t first;
+		uint64_t last;
+
+		/* Past its end all is a hole. */
+		if (hole < 0)
+			hole = (off_t)offset;
+		if ((uint64_t)hole >= end)
+			break;
+		data = lseek(fd, hole, SEEK_DATA);
+		offset = data < 0 || (uint64_t)data > end ? end : (uint64_t)data;
+		first = (uint64_t)hole / PAGE_BYTES;
+		last = (offset - 1) / PAGE_BYTES;
+		first = first < next_page ? next_page : first;
+		if (first <= last)
+			pages += last - first + 1;
+		next_page = last + 1;
+		if (offset <= (uint64_t)hole)
+			break;
+	}
+	return pages * PAGE_BYTES;
+}
+
+/* One change of a file's contents. Room for data between offset and end is taken first. */
+struct change {
+	struct gcr_folder_file *file;
+	struct gcr_room *room;
+	uint64_t taken_bytes;
+	bool is_filled; /* it had old_bytes before */
+	off_t old_bytes;
+	struct gcr_folder_plan plan;
+};
+
+void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_room *room = file->folder->room;
+	uint64_t before = inode->counted_bytes;
+	struct stat stat;
+
+	if (!fstat(file->fd, &stat))
+		inode->counted_bytes =
+			gcr_folder_blocks_bytes(&stat) + gcr_folder_packed_bytes(inode->packed);
+	if (room)
+		gcr_room_settle(room, taken_bytes, before, inode->counted_bytes);
+}
+
+static void end(struct change *change)
+{
+	struct gcr_folder_file *file = change->file;
+	struct gcr_folder_inode *inode = file->inode;
+
+	gcr_folder_may_map(inode);
+	gcr_folder_settle_packed(file);
+	gcr_folder_settle_room(file, change->taken_bytes);
+	pthread_mutex_unlock(&inode->change_lock);
+	gcr_folder_end_change(file->folder);
+}
+
+/* Whose quota limits it: we have none. */
+static uid_t writer_of(const struct gcr_folder_file *file)
+{
+	return file->opener == (uid_t)-1 ? 0 : file->opener;
+}
+
+/* Lock: the inode's change_lock. */
+static int take_room(struct change *change, enum gcr_folder_change kind, uint64_t offset,
+		     uint64_t end)
+{
+	bool takes = kind != GCR_FOLDER_TRUNCATE && kind != GCR_FOLDER_PUNCH;
+	struct gcr_folder_file *file = change->file;
+	int result = 0;
+
+	if (file->inode->packed)
+		result = gcr_folder_plan(file, kind, offset, end, &change->plan);
+	if (result < 0 || !change->room)
+		return result;
+	change->taken_bytes =
+		(takes ? growth(file->fd, offset, end) : 0) + change->plan.further_bytes;
+	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
+}
+
+/* Who had it open when root changed that may have lost what open(2) has granted. */
+static int check_rights(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+
+	if (file->is_packer || !file->opener ||
+	    file->changes_of_rights == atomic_load(&file->inode->changes_of_rights))
+		return 0;
+	if (fstat(file->inode->fd, &stat) < 0)
+		return -errno;
+	return stat.st_uid == file->opener && stat.st_mode & S_IWUSR ? 0 : -EPERM;
+}
+
+/* What is to be changed is in the file then. For a truncation @offset and @end are the same. */
+static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_folder_change kind,
+		 uint64_t offset, uint64_t end_offset)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	int result;
+
+	if (!file->is_writable && !file->is_packer)
+		return -EBADF;
+	result = gcr_folder_begin_change(file->folder, file->epoch);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&inode->change_lock);
+	inode->writes++;
+	*change = (struct change){.file = file, .room = file->folder->room};
+	result = check_rights(file);
+	if (!result)
+		result = take_room(change, kind, offset, end_offset);
+	if (result < 0) {
+		pthread_mutex_unlock(&inode->change_lock);
+		gcr_folder_end_change(file->folder);
+		return result;
+	}
+	gcr_folder_unmap(inode);
+	if (inode->packed)
+		result = gcr_folder_carry_out(file, &change->plan);
+	if (result < 0)
+		end(change);
+	return result;
+}
+
+/* Pieces that are packed go with what @result says has been done to them. */
+static int drop_gone(struct change *change, int result)
+{
+	if (!result && change->file->inode->packed)
+		gcr_folder_drop_gone(change->file, &change->plan);
+	pthread_rwlock_unlock(&change->file->inode->pack_lock);
+	return result;
+}
+
+bool gcr_folder_is_unwanted(struct gcr_folder *folder)
+{
+	bool is;
+
+	pthread_mutex_lock(&folder->lock);
+	is = folder->verbs || folder->is_retired;
+	pthread_mutex_unlock(&folder->lock);
+	return is;
+}
+
+/* It is about to grow to @end: where others may map it, with memory that is counted. */
+static int fill_up_to(struct change *change, uint64_t end)
+{
+	int fd = change->file->fd;
+	struct stat stat;
+	uint64_t bytes;
+	int result;
+
+	if (!gcr_folder_is_passed(change->file))
+		return 0;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if ((uint64_t)stat.st_size >= end)
+		return 0;
+	if (change->room) {
+		bytes = growth(fd, (uint64_t)stat.st_size, end);
+		result = gcr_room_take(change->room, writer_of(change->file), bytes);
+		if (result < 0)
+			return result;
+		change->taken_bytes += bytes;
+	}
+	change->is_filled = true;
+	change->old_bytes = stat.st_size;
+	for (uint64_t at = (uint64_t)stat.st_size; at < end; at += bytes) {
+		bytes = end - at < FILL_BYTES ? end - at : FILL_BYTES;
+		if (gcr_folder_is_unwanted(change->file->folder))
+			return -EBUSY;
+		if (fallocate(fd, 0, (off_t)at, (off_t)bytes) < 0)
+			return -errno;
+	}
+	return 0;
+}
+
+/* What it was to be filled for has failed: it is as long as it was. */
+static int unfill(const struct change *change, int result)
+{
+	if (change->is_filled && ftruncate(change->file->fd, change->old_bytes) < 0)
+		return -errno;
+	return result;
+}
+
+ssize_t gcr_folder_write_file(int fd, const char *bytes, size_t size, uint64_t offset)
+{
+	size_t written = 0;
+
+	while (written < size) {
+		ssize_t more =
+			pwrite(fd, bytes + written, size - written, (off_t)(offset + written));
+
+		if (more < 0 && errno == EINTR)
+			continue;
+		if (more < 0 && !written)
+			return -errno;
+		if (more <= 0)
+			break;
+		written += (size_t)more;
+	}
+	return (ssize_t)written;
+}
+
+ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t size,
+			 uint64_t offset)
+{
+	struct change change;
+	struct stat stat;
+	ssize_t written;
+	int result;
+
+	/* The kernel's idea of where the end is may be old. */
+	if (file->flags & O_APPEND) {
+		if (fstat(file->fd, &stat) < 0)
+			return -errno;
+		offset = (uint64_t)stat.st_size;
+	}
+	if (offset > INT64_MAX - size)
+		return -EFBIG;
+	result = begin(&change, file, GCR_FOLDER_WRITE, offset, offset + size);
+	if (result < 0)
+		return result;
+	result = fill_up_to(&change, offset);
+	written = result < 0 ? result : gcr_folder_write_file(file->fd, bytes, size, offset);
+	if (written < 0)
+		written = unfill(&change, (int)written);
+	end(&change);
+	return written;
+}
+
+int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
+{
+	struct change change;
+	int result;
+
+	if (bytes > INT64_MAX)
+		return -EFBIG;
+	result = begin(&change, file, GCR_FOLDER_TRUNCATE, bytes, bytes);
+	if (result < 0)
+		return result;
+	result = fill_up_to(&change, bytes);
+	if (!result) {
+		pthread_rwlock_wrlock(&file->inode->pack_lock);
+		result = drop_gone(&change, ftruncate(file->fd, (off_t)bytes) < 0 ? -errno : 0);
+	}
+	if (result < 0)
+		result = unfill(&change, result);
+	end(&change);
+	return result;
+}
+
+/* What a hole would read as. */
+static int write_zeros(struct gcr_folder *folder, int fd, uint64_t offset, uint64_t bytes)
+{
+	_cleanup_free_ char *zeros = calloc(1, GCR_FOLDER_BLOCK_BYTES);
+	struct stat stat;
+
+	if (!zeros)
+		return -ENOMEM;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if (offset >= (uint64_t)stat.st_size)
+		return 0;
+	if (bytes > (uint64_t)stat.st_size - offset)
+		bytes = (uint64_t)stat.st_size - offset;
+	while (bytes) {
+		size_t size = bytes < GCR_FOLDER_BLOCK_BYTES ? (size_t)bytes
+							     : GCR_FOLDER_BLOCK_BYTES;
+		ssize_t written;
+
+		if (gcr_folder_is_unwanted(folder))
+			return -EBUSY;
+		written = gcr_folder_write_file(fd, zeros, size, offset);
+		if (written <= 0)
+			return written < 0 ? (int)written : -EIO;
+		offset += (uint64_t)written;
+		bytes -= (uint64_t)written;
+	}
+	return 0;
+}
+
+static int allocate(struct change *change, int mode, uint64_t offset, uint64_t bytes)
+{
+	struct gcr_folder_file *file = change->file;
+	int result;
+
+	pthread_rwlock_wrlock(&file->inode->pack_lock);
+	result = fallocate(file->fd, mode, (off_t)offset, (off_t)bytes) < 0 ? -errno : 0;
+	return drop_gone(change, result);
+}
+
+/* Is there room for all of it? It is taken step by step. */
+static int check_room(const struct change *change, uint64_t offset, uint64_t end)
+{
+	const struct gcr_folder_file *file = change->file;
+	uint64_t bytes;
+	int result;
+
+	if (!change->room)
+		return 0;
+	bytes = growth(file->fd, offset, end);
+	result = gcr_room_take(change->room, writer_of(file), bytes);
+	if (!result)
+		gcr_room_settle(change->room, bytes, file->inode->counted_bytes,
+				file->inode->counted_bytes);
+	return result;
+}
+
+static bool is_passed(const struct gcr_folder_file *file)
+{
+	bool is;
+
+	pthread_mutex_lock(&file->inode->change_lock);
+	is = gcr_folder_is_passed(file);
+	pthread_mutex_unlock(&file->inode->change_lock);
+	return is;
+}
+
+/*
+ * From where to where the next step goes. What is passed on gets no hole before the range either;
+ * past the end of the file there is nothing that takes long to punch.
+ */
+static int find_step(const struct gcr_folder_file *file,
+		     const struct gcr_folder_allocation *allocation, uint64_t *ret_offset,
+		     uint64_t *ret_end)
+{
+	bool punches = allocation->mode & FALLOC_FL_PUNCH_HOLE;
+	uint64_t offset = allocation->offset;
+	uint64_t end = allocation->end;
+	struct stat stat;
+	uint64_t size;
+
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	size = (uint64_t)stat.st_size;
+	if (!allocation->mode && size < offset && is_passed(file))
+		offset = size;
+	if ((!punches || offset < size) && (offset / FILL_BYTES + 1) * FILL_BYTES < end)
+		end = (offset / FILL_BYTES + 1) * FILL_BYTES;
+	/* Without an account, only the kernel knows whether there is room for all. */
+	*ret_offset = offset;
+	*ret_end = file->folder->room || punches ? end : allocation->end;
+	return 0;
+}
+
+int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_allocation *allocation)
+{
+	int mode = allocation->mode;
+	bool takes = !(mode & FALLOC_FL_PUNCH_HOLE);
+	bool grows = takes && !(mode & FALLOC_FL_KEEP_SIZE);
+	struct change change;
+	uint64_t end_offset = 0;
+	uint64_t offset = 0;
+	int result;
+
+	/* tmpfs has no other. */
+	if (mode & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE))
+		return -EOPNOTSUPP;
+	if (allocation->end > INT64_MAX || allocation->offset > allocation->end)
+		return -EFBIG;
+	result = find_step(file, allocation, &offset, &end_offset);
+	if (result < 0)
+		return result;
+	result = begin(&change, file,
+		       !takes			    ? GCR_FOLDER_PUNCH
+		       : mode & FALLOC_FL_KEEP_SIZE ? GCR_FOLDER_ALLOCATE_WITHIN
+						    : GCR_FOLDER_ALLOCATE,
+		       offset, end_offset);
+	if (result < 0)
+		return result;
+	if (takes && !allocation->has_begun)
+		result = check_room(&change, offset, allocation->end);
+	if (!result && grows)
+		result = fill_up_to(&change, offset);
+	if (!result && !takes && gcr_folder_is_passed(file))
+		result = write_zeros(file->folder, file->fd, offset, end_offset - offset);
+	else if (!result)
+		result = allocate(&change, mode, offset, end_offset - offset);
+	if (result < 0)
+		result = unfill(&change, result);
+	end(&change);
+	if (result < 0)
+		return result;
+	allocation->has_begun = true;
+	allocation->offset = end_offset;
+	return end_offset < allocation->end;
+}
+
+int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes)
+{
+	struct gcr_folder_allocation allocation = {.mode = mode, .offset = offset};
+	int result;
+
+	if (offset > INT64_MAX || bytes > INT64_MAX - offset)
+		return -EFBIG;
+	allocation.end = offset + bytes;
+	do
+		result = gcr_folder_allocate_some(file, &allocation);
+	while (result > 0);
+	return result;
+}
+
+int gcr_folder_unpack_piece(struct gcr_folder_file *file, uint64_t piece)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct change change;
+	bool is_packed;
+	int result;
+
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	is_packed = inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	if (!is_packed)
+		return -ENODATA;
+	/* That is all that a change of nothing does. */
+	result = begin(&change, file, GCR_FOLDER_ALLOCATE_WITHIN, piece * GCR_PACK_PIECE_BYTES,
+		       (piece + 1) * GCR_PACK_PIECE_BYTES);
+	if (!result)
+		end(&change);
+	return result;
+}

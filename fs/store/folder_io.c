@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Open files of a folder. They are read from a mapping, which is as fast as reading the tmpfs
+ * itself (6.6 of 6.8 GB/s with blocks of 1 MiB), where pread takes 1.5 times and splice 6 times as
+ * long (measured): but only while the file has no holes, which a mapping would fill, and nobody
+ * writes to it, who might make some.
+ */
+#include "fs/store/folder_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fs/store/store.h"
+
+#define PASSED_MAX 4096 /* of a folder; further files are not */
+
+/* ---- inodes ---- */
+
+struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino)
+{
+	struct gcr_folder_inode *inode = folder->inodes;
+
+	while (inode && inode->ino != ino)
+		inode = inode->next;
+	return inode;
+}
+
+bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino)
+{
+	bool has;
+
+	pthread_mutex_lock(&folder->lock);
+	has = gcr_folder_inode_find(folder, ino);
+	pthread_mutex_unlock(&folder->lock);
+	return has;
+}
+
+/* Nobody but who has it open holds it from now on. Lock: folder. */
+static void make_orphan(struct gcr_folder *folder, struct gcr_folder_inode *inode, uint64_t bytes)
+{
+	inode->is_orphan = true;
+	inode->orphan_bytes = bytes;
+	gcr_quota_release(&inode->orphan_charge);
+	gcr_quota_count(gcr_store_quota(folder->store), GCR_QUOTA_STORE,
+			atomic_load(&folder->owner), bytes, &inode->orphan_charge);
+}
+
+bool gcr_folder_orphan(struct gcr_folder *folder, ino_t ino, uint64_t bytes)
+{
+	struct gcr_folder_inode *inode;
+
+	pthread_mutex_lock(&folder->lock);
+	inode = gcr_folder_inode_find(folder, ino);
+	if (inode)
+		make_orphan(folder, inode, bytes);
+	pthread_mutex_unlock(&folder->lock);
+	return inode;
+}
+
+uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
+{
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&folder->lock);
+	for (struct gcr_folder_inode *inode = folder->inodes; inode; inode = inode->next) {
+		make_orphan(folder, inode, inode->counted_bytes);
+		bytes += inode->counted_bytes;
+	}
+	pthread_mutex_unlock(&folder->lock);
+	return bytes;
+}
+
+static void inode_free(struct gcr_folder_inode *inode)
+{
+	if (inode->mapping)
+		munmap(inode->mapping, inode->mapping_bytes);
+	if (inode->fd >= 0)
+		close(inode->fd);
+	pthread_cond_destroy(&inode->is_read);
+	pthread_mutex_destroy(&inode->map_lock);
+	pthread_rwlock_destroy(&inode->pack_lock);
+	pthread_mutex_destroy(&inode->change_lock);
+	free(inode);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_folder_inode *, inode_free);
+
+/* Who packs a piece is not to wait for ever for those who read all the time. */
+static void init_pack_lock(pthread_rwlock_t *lock)
+{
+	pthread_rwlockattr_t attributes;
+
+	pthread_rwlockattr_init(&attributes);
+	pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(lock, &attributes);
+	pthread_rwlockattr_destroy(&attributes);
+}
+
+/* The inode that @fd is open for, found or made. Lock: folder. */
+static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
+		     struct gcr_folder_inode **ret_inode)
+{
+	_cleanup_(inode_free_cleanup) struct gcr_folder_inode *inode = NULL;
+	struct stat stat;
+	int result;
+
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	*ret_inode = gcr_folder_inode_find(folder, stat.st_ino);
+	if (*ret_inode)
+		return 0;
+	inode = calloc(1, sizeof(*inode));
+	if (!inode)
+		return -ENOMEM;
+	pthread_mutex_init(&inode->change_lock, NULL);
+	pthread_mutex_init(&inode->map_lock, NULL);
+	pthread_cond_init(&inode->is_read, NULL);
+	init_pack_lock(&inode->pack_lock);
+	inode->ino = stat.st_ino;
+	inode->item = item;
+	inode->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (inode->fd < 0)
+		return -errno;
+	result = gcr_folder_packed_open(folder, inode->ino, (uint64_t)stat.st_size, &inode->packed);
+	if (result < 0)
+		return result;
+	inode->counted_bytes =
+		gcr_folder_blocks_bytes(&stat) + gcr_folder_packed_bytes(inode->packed);
+	inode->next = folder->inodes;
+	folder->inodes = inode;
+	folder->items[item].inode = inode;
+	*ret_inode = TAKE_PTR(inode);
+	return 0;
+}
+
+/* ---- opening ---- */
+
+/* An open file of @fd, which it takes with success. Lock: folder. */
+static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags, bool is_packer,
+		     struct gcr_folder_file **ret_file)
+{
+	struct gcr_folder_file *file = calloc(1, sizeof(*file));
+	int result = file ? inode_get(folder, item, fd, &file->inode) : -ENOMEM;
+
+	if (result < 0) {
+		free(file);
+		return result;
+	}
+	file->folder = gcr_folder_ref(folder);
+	file->fd = fd;
+	file->flags = flags;
+	file->is_packer = is_packer;
+	file->is_writable = !is_packer && (flags & O_ACCMODE) != O_RDONLY;
+	file->epoch = folder->epoch;
+	file->opener = (uid_t)-1;
+	file->changes_of_rights = atomic_load(&file->inode->changes_of_rights);
+	file->inode->files++;
+	file->inode->writers += file->is_writable;
+	folder->writers += file->is_writable;
+	*ret_file = file;
+	return 0;
+}
+
+int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, bool is_packer,
+			   struct gcr_folder_file **ret_file)
+{
+	bool is_writable = (flags & O_ACCMODE) != O_RDONLY;
+	_cleanup_close_ int fd = -1;
+	struct stat stat;
+	int result;
+
+	if (is_writable && folder->verbs)
+		return -EBUSY;
+	/* Who only writes may look for its holes too. */
+	fd = gcr_folder_open_item(folder, item, is_writable ? O_RDWR : O_RDONLY);
+	if (fd == -EACCES && (flags & O_ACCMODE) == O_WRONLY)
+		fd = gcr_folder_open_item(folder, item, O_WRONLY);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if (!S_ISREG(stat.st_mode))
+		return S_ISDIR(stat.st_mode) ? -EISDIR : -EPERM;
+	result = make_file(folder, item, fd, flags, is_packer, ret_file);
+	if (!result)
+		TAKE_FD(fd);
+	return result;
+}
+
+int gcr_folder_open(struct gcr_folder *folder, uint32_t item, int flags,
+		    struct gcr_folder_file **ret_file)
+{
+	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *file = NULL;
+	int result;
+
+	pthread_mutex_lock(&folder->lock);
+	result = gcr_folder_open_locked(folder, item, flags, false, &file);
+	pthread_mutex_unlock(&folder->lock);
+	if (!result && file->is_writable && flags & O_TRUNC)
+		result = gcr_folder_truncate(file, 0);
+	if (!result)
+		*ret_file = TAKE_PTR(file);
+	return result;
+}
+
+static int create_locked(struct gcr_folder *folder, uint32_t parent, const char *name, int flags,
+			 mode_t mode, uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry,
+			 struct gcr_folder_file **ret_file)
+{
+	_cleanup_close_ int parent_fd = gcr_folder_open_item(folder, parent, O_PATH | O_DIRECTORY);
+	_cleanup_close_ int fd = -1;
+	struct gcr_folder_entry entry;
+	int result;
+
+	if (parent_fd < 0)
+		return parent_fd;
+	fd = openat(parent_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	result = gcr_folder_give(folder, parent_fd, fd, mode, uid, gid);
+	if (!result)
+		result = gcr_folder_make_entry(folder, parent, name, fd, &entry);
+	if (!result) {
+		result = make_file(folder, entry.item, fd, flags, false, ret_file);
+		if (result < 0)
+			gcr_folder_item_forget(folder, entry.item, 1);
+	}
+	if (result < 0) {
+		unlinkat(parent_fd, name, 0);
+		return result;
+	}
+	TAKE_FD(fd);
+	*ret_entry = entry;
+	return 0;
+}
+
+int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const char *name, int flags,
+			   mode_t mode, uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry,
+			   struct gcr_folder_file **ret_file)
+{
+	int result = gcr_folder_lock_names(folder);
+
+	if (result < 0)
+		return result;
+	result = gcr_folder_add_entry(folder, uid);
+	if (!result) {
+		result = create_locked(folder, parent, name, flags, mode, uid, gid, ret_entry,
+				       ret_file);
+		if (result < 0)
+			gcr_folder_remove_entry(folder);
+	}
+	pthread_mutex_unlock(&folder->lock);
+	return result;
+}
+
+void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino)
+{
+	for (size_t i = 0; i < folder->passed_count; i++)
+		if (folder->passed[i] == ino) {
+			folder->passed[i] = folder->passed[--folder->passed_count];
+			return;
+		}
+}
+
+/* The last one that had it open has closed it, and it is in no list any more. */
+static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
+		   struct gcr_folder_packed *packed, struct gcr_room *room)
+{
+	bool is_orphan = inode->is_orphan;
+	uint64_t orphan_bytes = inode->orphan_bytes;
+	uint64_t gone_bytes = inode->is_unlinked ? inode->counted_bytes : 0;
+	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = inode->orphan_charge;
+
+	inode_free(inode);
+	gcr_folder_packed_discard(folder, packed);
+	if (is_orphan && folder->store)
+		gcr_store_let_go(folder->store, orphan_bytes);
+	else if (room && gone_bytes)
+		gcr_room_settle(room, 0, gone_bytes, 0);
+}
+
+void gcr_folder_close(struct gcr_folder_file *file)
+{
+	struct gcr_folder_packed *packed = NULL;
+	struct gcr_pack_table *table = NULL;
+	struct gcr_folder_inode *inode;
+	struct gcr_folder *folder;
+	struct gcr_folder_inode **link;
+	struct gcr_room *room;
+	bool is_last;
+	bool trims;
+
+	if (!file)
+		return;
+	folder = file->folder;
+	inode = file->inode;
+	close(file->fd);
+	pthread_mutex_lock(&folder->lock);
+	inode->writers -= file->is_writable;
+	folder->writers -= file->is_writable;
+	is_last = !--inode->files;
+	if (is_last && inode->is_unlinked)
+		gcr_folder_forget_passed(folder, inode->ino);
+	if (is_last && (inode->is_unlinked || folder->is_going))
+		packed = gcr_folder_packed_take(folder, inode->ino);
+	else if (is_last && inode->packed)
+		table = gcr_folder_packed_close(inode->packed);
+	if (is_last) {
+		for (link = &folder->inodes; *link != inode; link = &(*link)->next)
+			;
+		*link = inode->next;
+		if (inode->item < folder->items_count && folder->items[inode->item].inode == inode)
+			folder->items[inode->item].inode = NULL;
+	}
+	/* Whoever takes the account away waits for us. */
+	room = folder->room;
+	trims = !folder->writers;
+	folder->changes++;
+	pthread_mutex_unlock(&folder->lock);
+	gcr_pack_table_unref(table);
+	if (is_last)
+		let_go(folder, inode, packed, room);
+	if (room && trims)
+		gcr_room_trim(room);
+	gcr_folder_end_change(folder);
+	gcr_folder_unref(folder);
+	free(file);
+}
+
+void gcr_folder_opened_by(struct gcr_folder_file *file, uid_t uid)
+{
+	file->opener = uid;
+}
+
+int gcr_folder_file_fd(const struct gcr_folder_file *file)
+{
+	return file->fd;
+}
+
+void gcr_folder_expect_mappings(struct gcr_folder *folder)
+{
+	pthread_mutex_lock(&folder->lock);
+	folder->may_be_mapped = true;
+	pthread_mutex_unlock(&folder->lock);
+}
+
+static bool is_passed_locked(const struct gcr_folder *folder, ino_t ino)
+{
+	size_t i = 0;
+
+	while (i < folder->passed_count && folder->passed[i] != ino)
+		i++;
+	return i < folder->passed_count;
+}
+
+bool gcr_folder_is_passed(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+	bool may_be;
+	bool is;
+
+	pthread_mutex_lock(&file->folder->lock);
+	is = is_passed_locked(file->folder, file->inode->ino);
+	may_be = file->folder->may_be_mapped;
+	pthread_mutex_unlock(&file->folder->lock);
+	/* SEEK_HOLE takes pages that nobody has written to for holes. */
+	return is || (may_be && !fstat(file->fd, &stat) &&
+		      gcr_folder_blocks_bytes(&stat) >= (uint64_t)stat.st_size);
+}
+
+/* Lock: folder. False: no memory, or there are too many. */
+static bool add_passed_locked(struct gcr_folder *folder, ino_t ino)
+{
+	ino_t *passed;
+
+	if (is_passed_locked(folder, ino))
+		return true;
+	if (folder->passed_count == PASSED_MAX)
+		return false;
+	passed = reallocarray(folder->passed, folder->passed_count + 1, sizeof(*passed));
+	if (!passed)
+		return false;
+	folder->passed = passed;
+	folder->passed[folder->passed_count++] = ino;
+	return true;
+}
+
+bool gcr_folder_pass(struct gcr_folder_file *file)
+{
+	struct gcr_folder *folder = file->folder;
+	struct gcr_folder_inode *inode = file->inode;
+	struct stat stat;
+	bool passes;
+
+	/* Nobody waits here for who changes it. */
+	if (pthread_mutex_trylock(&inode->change_lock))
+		return false;
+	passes = !inode->packed && !fstat(file->fd, &stat) &&
+		 stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
+		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
+	pthread_mutex_lock(&folder->lock);
+	passes = passes && inode->item < folder->items_count &&
+		 folder->items[inode->item].parent != GCR_FOLDER_ROOT &&
+		 add_passed_locked(folder, inode->ino);
+	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&inode->change_lock);
+	return passes;
+}
+
+/* ---- reading ---- */
+
+/* A mapping of all of it, if it has no holes. Lock: map_lock. */
+static void map(struct gcr_folder_inode *inode, int fd)
+{
+	struct stat stat;
+	void *mapping;
+
+	if (inode->was_looked_at)
+		return;
+	inode->was_looked_at = true;
+	if (fstat(fd, &stat) < 0 || !stat.st_size || lseek(fd, 0, SEEK_HOLE) != stat.st_size)
+		return;
+	mapping = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	if (mapping == MAP_FAILED)
+		return;
+	inode->mapping = mapping;
+	inode->mapping_bytes = (size_t)stat.st_size;
+}
+
+/* Has the answer been found in the mapping? */
+static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t size,
+			struct gcr_folder_bytes *bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	bool is_mapped = false;
+	bool is_written;
+
+	pthread_mutex_lock(&file->folder->lock);
+	is_written = inode->writers;
+	pthread_mutex_unlock(&file->folder->lock);
+	if (is_written)
+		return false;
+	pthread_mutex_lock(&inode->map_lock);
+	if (!inode->changes) {
+		map(inode, file->fd);
+		is_mapped = inode->mapping;
+	}
+	if (is_mapped) {
+		uint64_t rest = offset < inode->mapping_bytes ? inode->mapping_bytes - offset : 0;
+
+		bytes->bytes = rest ? (const char *)inode->mapping + offset : NULL;
+		bytes->size = rest < size ? (size_t)rest : size;
+		inode->mapped_reads++;
+	}
+	pthread_mutex_unlock(&inode->map_lock);
+	return is_mapped;
+}
+
+int gcr_folder_read_file(int fd, uint64_t offset, size_t size, char *ret_bytes, size_t *ret_size)
+{
+	size_t got = 0;
+
+	while (got < size) {
+		ssize_t more = pread(fd, ret_bytes + got, size - got, (off_t)(offset + got));
+
+		if (more < 0 && errno == EINTR)
+			continue;
+		if (more < 0)
+			return -errno;
+		if (!more)
+			break;
+		got += (size_t)more;
+	}
+	*ret_size = got;
+	return 0;
+}
+
+int gcr_folder_read(struct gcr_folder_file *file, uint64_t offset, size_t size,
+		    struct gcr_folder_bytes *ret_bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	_cleanup_free_ char *buffer = NULL;
+	size_t got = 0;
+	int result;
+
+	*ret_bytes = (struct gcr_folder_bytes){0};
+	if (read_mapped(file, offset, size, ret_bytes))
+		return 0;
+	buffer = malloc(size ? size : 1);
+	if (!buffer)
+		return -ENOMEM;
+	/* No piece is packed meanwhile, which would take it out of the file. */
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	result = inode->packed ? gcr_folder_read_packed(file, offset, size, buffer, &got)
+			       : gcr_folder_read_file(file->fd, offset, size, buffer, &got);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	if (result < 0)
+		return result;
+	ret_bytes->size = got;
+	ret_bytes->bytes = buffer;
+	ret_bytes->buffer = TAKE_PTR(buffer);
+	return 0;
+}
+
+void gcr_folder_read_done(struct gcr_folder_file *file, struct gcr_folder_bytes *bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+
+	if (bytes->buffer) {
+		free(TAKE_PTR(bytes->buffer));
+		return;
+	}
+	pthread_mutex_lock(&inode->map_lock);
+	if (!--inode->mapped_reads)
+		pthread_cond_broadcast(&inode->is_read);
+	pthread_mutex_unlock(&inode->map_lock);
+}
+
+void gcr_folder_unmap(struct gcr_folder_inode *inode)
+{
+	pthread_mutex_lock(&inode->map_lock);
+	inode->changes++;
+	while (inode->mapped_reads)
+		pthread_cond_wait(&inode->is_read, &inode->map_lock);
+	if (inode->mapping)
+		munmap(TAKE_PTR(inode->mapping), inode->mapping_bytes);
+	pthread_mutex_unlock(&inode->map_lock);
+}
+
+void gcr_folder_may_map(struct gcr_folder_inode *inode)
+{
+	pthread_mutex_lock(&inode->map_lock);
+	inode->changes--;
+	inode->was_looked_at = false;
+	pthread_mutex_unlock(&inode->map_lock);
+}
+
+int64_t gcr_folder_seek(struct gcr_folder_file *file, int64_t offset, int whence)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	int64_t found;
+
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	if (inode->packed) {
+		found = gcr_folder_seek_packed(file, offset, whence);
+	} else {
+		found = lseek(file->fd, (off_t)offset, whence);
+		found = found < 0 ? -errno : found;
+	}
+	pthread_rwlock_unlock(&inode->pack_lock);
+	return found;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Names of a folder that go, or move. System calls on them are made with the folder's lock held;
+ * what may take long is done before it, or after.
+ */
+#include "fs/store/folder_private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/store/store.h"
+#include "lib/beneath.h"
+
+/* How often what is moved is measured anew, as directories were made meanwhile. */
+#define MOVE_TRIES 8
+
+/* A file whose name goes; what it has taken goes when nobody has it open any more. */
+struct removal {
+	int fd; /* so that its pages are not freed with the lock held; -1: nothing has that name */
+	struct stat stat;
+	uint32_t item;
+	struct gcr_folder_packed *packed; /* of one that is not open */
+};
+
+static void removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
+			 int parent_fd, const char *name)
+{
+	removal->item = gcr_folder_item_find(folder, parent, name);
+	removal->fd = openat(parent_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (removal->fd >= 0 && fstat(removal->fd, &removal->stat) < 0)
+		close(TAKE_FD(removal->fd));
+}
+
+/* It has been done. Lock: folder. */
+static void removal_done(struct gcr_folder *folder, struct removal *removal)
+{
+	struct gcr_folder_inode *inode;
+
+	/* How many names it has now, and since when. */
+	if (removal->fd >= 0)
+		fstat(removal->fd, &removal->stat);
+	if (removal->item != GCR_FOLDER_NONE)
+		gcr_folder_item_remove(folder, removal->item,
+				       removal->fd >= 0 ? &removal->stat : NULL);
+	if (removal->fd >= 0)
+		gcr_folder_remove_entry(folder);
+	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
+		return;
+	inode = gcr_folder_inode_find(folder, removal->stat.st_ino);
+	if (inode) {
+		inode->is_unlinked = true;
+		return;
+	}
+	gcr_folder_forget_passed(folder, removal->stat.st_ino);
+	removal->packed = gcr_folder_packed_take(folder, removal->stat.st_ino);
+	folder->changes++; /* until removal_finish() */
+}
+
+/* After removal_done(), without the lock. */
+static void removal_finish(struct gcr_folder *folder, struct removal *removal, bool was_open)
+{
+	uint64_t bytes =
+		(uint64_t)removal->stat.st_blocks * 512 + gcr_folder_packed_bytes(removal->packed);
+
+	if (removal->fd < 0)
+		return;
+	close(TAKE_FD(removal->fd));
+	if (was_open || !S_ISREG(removal->stat.st_mode))
+		return;
+	gcr_folder_packed_discard(folder, TAKE_PTR(removal->packed));
+	if (folder->room) {
+		gcr_room_settle(folder->room, 0, bytes, 0);
+		gcr_room_trim(folder->room);
+	}
+	gcr_folder_end_change(folder);
+}
+
+/* Lock: folder. */
+static bool is_open(struct gcr_folder *folder, const struct removal *removal)
+{
+	return removal->fd >= 0 && gcr_folder_inode_find(folder, removal->stat.st_ino);
+}
+
+int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *name,
+		      bool is_directory)
+{
+	struct removal removal = {.fd = -1};
+	bool was_open = false;
+	int parent_fd;
+	int result = gcr_folder_lock_names(folder);
+
+	if (result < 0)
+		return result;
+	parent_fd = gcr_folder_open_directory(folder, parent);
+	result = parent_fd < 0 ? parent_fd : 0;
+	if (!result) {
+		removal_init(folder, &removal, parent, parent_fd, name);
+		was_open = is_open(folder, &removal);
+		if (unlinkat(parent_fd, name, is_directory ? AT_REMOVEDIR : 0) < 0)
+			result = -errno;
+		close(parent_fd);
+	}
+	if (!result)
+		removal_done(folder, &removal);
+	pthread_mutex_unlock(&folder->lock);
+	if (!result)
+		removal_finish(folder, &removal, was_open);
+	else if (removal.fd >= 0)
+		close(removal.fd);
+	return result;
+}
+
+/*
+ * How many levels of directories there are below and with this one; at most @max. 0: it is none.
+ * -errno: nobody can tell, as with a directory that we may not read.
+ */
+static int height_of(int parent_fd, const char *name, int max)
+{
+	_cleanup_close_ int fd = max ? gcr_beneath_open(parent_fd, name, O_RDONLY | O_DIRECTORY)
+				     : -ENOENT;
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *entry;
+	int most = 0;
+
+	if (!dir && fd >= 0)
+		return -errno;
+	if (!dir)
+		return fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP ? 0 : fd;
+	TAKE_FD(fd);
+	while ((entry = readdir(dir)) && most < max - 1) {
+		int height;
+
+		if (entry->d_type != DT_DIR || !strcmp(entry->d_name, ".") ||
+		    !strcmp(entry->d_name, ".."))
+			continue;
+		height = height_of(dirfd(dir), entry->d_name, max - 1);
+		if (height < 0)
+			return height;
+		most = height > most ? height : most;
+	}
+	return most + 1;
+}
+
+/* Would a directory of @height levels be too deep below its new parent? Lock: folder. */
+static int check_depth(const struct gcr_folder *folder, int height, uint32_t new_parent)
+{
+	char path[PATH_MAX];
+	unsigned int depth;
+	int result;
+
+	if (height < 0)
+		return height;
+	result = gcr_folder_item_path(folder, new_parent, path, &depth);
+	if (result < 0)
+		return result;
+	return depth + (unsigned int)height > GCR_STORE_DEPTH_MAX ? -ENAMETOOLONG : 0;
+}
+
+/* The items follow their files. Lock: folder. */
+static void rename_items(struct gcr_folder *folder, uint32_t from, uint32_t parent,
+			 uint32_t new_parent, const char *name, const char *new_name,
+			 unsigned int flags)
+{
+	uint32_t to = gcr_folder_item_find(folder, new_parent, new_name);
+
+	if (flags & RENAME_EXCHANGE && from != GCR_FOLDER_NONE && to != GCR_FOLDER_NONE) {
+		gcr_folder_item_exchange(folder, from, to);
+		return;
+	}
+	/* One without memory for its new name is stale. */
+	if (flags & RENAME_EXCHANGE && to != GCR_FOLDER_NONE &&
+	    gcr_folder_item_move(folder, to, parent, name) < 0)
+		gcr_folder_item_remove(folder, to, NULL);
+	if (from != GCR_FOLDER_NONE && gcr_folder_item_move(folder, from, new_parent, new_name) < 0)
+		gcr_folder_item_remove(folder, from, NULL);
+}
+
+/* The directories that names are moved between, which may be one. */
+struct parents {
+	int from_fd;
+	int to_fd;
+	bool moves_directory;
+};
+
+static void parents_close(struct parents *parents)
+{
+	if (parents->from_fd >= 0)
+		close(parents->from_fd);
+	if (parents->to_fd >= 0)
+		close(parents->to_fd);
+}
+
+/*
+ * With the folder's lock held, as by gcr_folder_lock_names(), unless it fails. How high what is
+ * moved is, is found out without the lock: there may be many directories, and others wait.
+ */
+static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const char *name,
+			      uint32_t new_parent, const char *new_name, unsigned int flags,
+			      struct parents *ret_parents)
+{
+	bool measures = parent != new_parent;
+
+	for (int try = 0; try < MOVE_TRIES; try++) {
+		struct parents parents = {.from_fd = -1, .to_fd = -1};
+		uint64_t made;
+		int height = 0;
+		int other_height = 0;
+		int result = gcr_folder_lock_names(folder);
+
+		if (result < 0)
+			return result;
+		made = folder->directories_made;
+		parents.from_fd = gcr_folder_open_directory(folder, parent);
+		parents.to_fd = parents.from_fd < 0 ? -1
+						    : gcr_folder_open_directory(folder, new_parent);
+		result = parents.from_fd < 0 ? parents.from_fd
+			 : parents.to_fd < 0 ? parents.to_fd
+					     : 0;
+		if (!result && measures) {
+			pthread_mutex_unlock(&folder->lock);
+			height = height_of(parents.from_fd, name, GCR_STORE_DEPTH_MAX + 1);
+			if (flags & RENAME_EXCHANGE)
+				other_height =
+					height_of(parents.to_fd, new_name, GCR_STORE_DEPTH_MAX + 1);
+			result = gcr_folder_lock_names(folder);
+			if (result < 0) {
+				parents_close(&parents);
+				return result;
+			}
+		}
+		if (!result && measures && folder->directories_made != made) {
+			pthread_mutex_unlock(&folder->lock);
+			parents_close(&parents);
+			continue;
+		}
+		if (!result && measures)
+			result = check_depth(folder, height, new_parent);
+		if (!result && measures && flags & RENAME_EXCHANGE)
+			result = check_depth(folder, other_height, parent);
+		if (!result) {
+			parents.moves_directory = height > 0 || other_height > 0;
+			*ret_parents = parents;
+			return 0;
+		}
+		pthread_mutex_unlock(&folder->lock);
+		parents_close(&parents);
+		return result;
+	}
+	return -EBUSY;
+}
+
+int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *name,
+		      uint32_t new_parent, const char *new_name, unsigned int flags)
+{
+	struct removal removal = {.fd = -1, .item = GCR_FOLDER_NONE};
+	bool same = parent == new_parent && !strcmp(name, new_name);
+	struct parents parents = {.from_fd = -1, .to_fd = -1};
+	bool was_open = false;
+	uint32_t from;
+	int result;
+
+	if (flags & ~(unsigned int)(RENAME_NOREPLACE | RENAME_EXCHANGE))
+		return -EINVAL;
+	result = lock_names_to_move(folder, parent, name, new_parent, new_name, flags, &parents);
+	if (result < 0)
+		return result;
+	if (!(flags & RENAME_EXCHANGE) && !same) {
+		removal_init(folder, &removal, new_parent, parents.to_fd, new_name);
+		was_open = is_open(folder, &removal);
+	}
+	if (renameat2(parents.from_fd, name, parents.to_fd, new_name, flags) < 0)
+		result = -errno;
+	if (!result && !same) {
+		folder->directories_made += parents.moves_directory;
+		from = gcr_folder_item_find(folder, parent, name);
+		if (!(flags & RENAME_EXCHANGE))
+			removal_done(folder, &removal);
+		rename_items(folder, from, parent, new_parent, name, new_name, flags);
+	}
+	parents_close(&parents);
+	pthread_mutex_unlock(&folder->lock);
+	if (!result)
+		removal_finish(folder, &removal, was_open);
+	else if (removal.fd >= 0)
+		close(removal.fd);
+	return result;
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files of a folder are packed, and unpacked, piece by piece: a packed piece is a hole of the file,
+ * and its bytes are chunks in the store (fs/pack/packs.h) that the file's table names. What is to be
+ * changed is unpacked before. The file and its table change in such an order that a daemon that is
+ * killed leaves the bytes of a piece in one of them, or the same bytes in both.
+ */
+#include "fs/store/folder_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "fs/pack/packs.h"
+#include "fs/store/store.h"
+#include "lib/pack.h"
+
+#define PIECE_BYTES ((uint64_t)GCR_PACK_PIECE_BYTES)
+
+/* ---- changes of a file ---- */
+
+/* All of it from @first on; a piece that is not all there is none. */
+static uint64_t first_whole(uint64_t offset)
+{
+	return gcr_pack_pieces(offset);
+}
+
+static struct gcr_folder_pieces piece_of(uint64_t offset)
+{
+	return (struct gcr_folder_pieces){offset / PIECE_BYTES, offset / PIECE_BYTES + 1};
+}
+
+static void plan_cut(uint64_t size, uint64_t bytes, struct gcr_folder_plan *plan)
+{
+	uint64_t ends = bytes < size ? bytes : size;
+
+	if (ends % PIECE_BYTES)
+		plan->unpacked[0] = piece_of(ends);
+	plan->gone = (struct gcr_folder_pieces){first_whole(bytes), UINT64_MAX};
+	plan->file_bytes = bytes;
+}
+
+static void plan_punch(uint64_t size, uint64_t offset, uint64_t end, struct gcr_folder_plan *plan)
+{
+	if (offset % PIECE_BYTES)
+		plan->unpacked[0] = piece_of(offset);
+	if (end < size && end % PIECE_BYTES)
+		plan->unpacked[1] = piece_of(end);
+	plan->gone = (struct gcr_folder_pieces){
+		first_whole(offset), end < size ? end / PIECE_BYTES : gcr_pack_pieces(size)};
+}
+
+/* What is to have data; its old end has another piece's length then. */
+static void plan_data(uint64_t size, uint64_t offset, uint64_t end, bool keeps_size,
+		      struct gcr_folder_plan *plan)
+{
+	uint64_t from = offset < size || keeps_size ? offset : size;
+
+	if (offset == end)
+		return;
+	plan->unpacked[0] = (struct gcr_folder_pieces){from / PIECE_BYTES, gcr_pack_pieces(end)};
+	if (!keeps_size && end > size)
+		plan->file_bytes = end;
+}
+
+/* Huge pages that it takes beyond those between @offset and @end, which somebody else counts. */
+static uint64_t sum_further(const struct gcr_pack_table *table, const struct gcr_folder_plan *plan,
+			    uint64_t offset, uint64_t end)
+{
+	uint64_t pieces = gcr_pack_table_pieces(table);
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(plan->unpacked); i++)
+		for (uint64_t piece = plan->unpacked[i].first;
+		     piece < plan->unpacked[i].end && piece < pieces; piece++)
+			if (gcr_folder_packed_has_data(table, piece) &&
+			    (piece < offset / PIECE_BYTES || piece >= gcr_pack_pieces(end)))
+				bytes += PIECE_BYTES;
+	return bytes;
+}
+
+int gcr_folder_plan(struct gcr_folder_file *file, enum gcr_folder_change kind, uint64_t offset,
+		    uint64_t end, struct gcr_folder_plan *ret_plan)
+{
+	const struct gcr_folder_packed *packed = file->inode->packed;
+	struct gcr_folder_plan plan;
+	struct stat stat;
+	uint64_t size;
+
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	size = (uint64_t)stat.st_size;
+	plan = (struct gcr_folder_plan){.file_bytes = size};
+	if (kind == GCR_FOLDER_TRUNCATE)
+		plan_cut(size, end, &plan);
+	else if (kind == GCR_FOLDER_PUNCH)
+		plan_punch(size, offset, end, &plan);
+	else
+		plan_data(size, offset, end, kind == GCR_FOLDER_ALLOCATE_WITHIN, &plan);
+	/* Only who writes counts what is between the two. */
+	if (kind == GCR_FOLDER_TRUNCATE || kind == GCR_FOLDER_PUNCH)
+		offset = end = 0;
+	plan.further_bytes = sum_further(packed->table, &plan, offset, end);
+	if (gcr_folder_table_bytes(plan.file_bytes) > packed->memory_bytes)
+		plan.further_bytes +=
+			gcr_folder_table_bytes(plan.file_bytes) - packed->memory_bytes;
+	*ret_plan = plan;
+	return 0;
+}
+
+/* Into the file. With errors that has a hole there, as before. */
+static int write_piece(struct gcr_folder_file *file, const struct gcr_pack_entry *entries,
+		       uint64_t offset, size_t size)
+{
+	_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *packer = NULL;
+	_cleanup_free_ char *buffer = malloc(size);
+	int result = buffer ? gcr_packer_create(&packer) : -ENOMEM;
+	ssize_t written;
+
+	if (!result)
+		result = gcr_folder_read_in_piece(file->folder->packs, packer, entries, 0, size,
+						  buffer);
+	if (result == -EBADMSG)
+		result = -EIO;
+	if (result < 0)
+		return result;
+	written = gcr_folder_write_file(file->fd, buffer, size, offset);
+	if (written == (ssize_t)size)
+		return 0;
+	fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+		  (off_t)PIECE_BYTES);
+	return written < 0 ? (int)written : -ENOSPC;
+}
+
+/* Its content has not changed: the kernel thinks so. */
+static void keep_times(int fd, const struct stat *before)
+{
+	futimens(fd, (const struct timespec[]){before->st_atim, before->st_mtim});
+}
+
+/* The room for it has been taken. Lock: change_lock. */
+static int unpack(struct gcr_folder_file *file, uint64_t piece)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_pack_table *table = inode->packed->table;
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	struct stat before;
+	int result = 0;
+
+	if (fstat(file->fd, &before) < 0)
+		return -errno;
+	/* Nobody else changes it; who reads it goes on. */
+	gcr_pack_table_read(table, piece, entries);
+	if (!gcr_pack_table_is_hole(table, piece))
+		result = write_piece(file, entries, piece * PIECE_BYTES,
+				     gcr_pack_table_piece_bytes(table, piece));
+	keep_times(file->fd, &before);
+	if (result < 0)
+		return result;
+	pthread_rwlock_wrlock(&inode->pack_lock);
+	gcr_pack_table_clear(table, piece);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	gcr_packs_drop(file->folder->packs, entries, GCR_ARRAY_SIZE(entries));
+	return 0;
+}
+
+int gcr_folder_carry_out(struct gcr_folder_file *file, const struct gcr_folder_plan *plan)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	const struct gcr_pack_table *table = inode->packed->table;
+	uint64_t pieces = gcr_pack_table_pieces(table);
+	int result = 0;
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(plan->unpacked); i++)
+		for (uint64_t piece = plan->unpacked[i].first;
+		     piece < plan->unpacked[i].end && piece < pieces && !result; piece++) {
+			if (!gcr_pack_table_is_packed(table, piece))
+				continue;
+			result = gcr_folder_is_unwanted(file->folder) ? -EBUSY
+								      : unpack(file, piece);
+		}
+	/* Whoever maps the table finds it as long as the file. */
+	if (!result && plan->file_bytes > inode->packed->file_bytes) {
+		pthread_rwlock_wrlock(&inode->pack_lock);
+		result = gcr_folder_packed_resize(file->folder, inode->packed, plan->file_bytes);
+		pthread_rwlock_unlock(&inode->pack_lock);
+	}
+	return result;
+}
+
+void gcr_folder_drop_gone(struct gcr_folder_file *file, const struct gcr_folder_plan *plan)
+{
+	uint64_t pieces = gcr_pack_table_pieces(file->inode->packed->table);
+
+	gcr_folder_packed_drop(file->folder, file->inode->packed, plan->gone.first,
+			       plan->gone.end < pieces ? plan->gone.end : pieces);
+}
+
+void gcr_folder_settle_packed(struct gcr_folder_file *file)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_folder_packed *packed = inode->packed;
+	struct gcr_pack_figures figures;
+	struct stat stat;
+
+	if (!packed)
+		return;
+	pthread_rwlock_wrlock(&inode->pack_lock);
+	/* Without memory for that, it is done when the file is opened again. */
+	if (!fstat(file->fd, &stat))
+		gcr_folder_packed_resize(file->folder, packed, (uint64_t)stat.st_size);
+	gcr_pack_table_figures(packed->table, &figures);
+	if (!figures.pieces)
+		inode->packed = NULL;
+	pthread_rwlock_unlock(&inode->pack_lock);
+	if (figures.pieces)
+		return;
+	pthread_mutex_lock(&file->folder->lock);
+	gcr_folder_packed_take(file->folder, inode->ino);
+	pthread_mutex_unlock(&file->folder->lock);
+	gcr_folder_packed_discard(file->folder, packed);
+}
+
+/* ---- packing ---- */
+
+uint64_t gcr_folder_pieces(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+
+	return fstat(file->fd, &stat) < 0 ? 0 : gcr_pack_pieces((uint64_t)stat.st_size);
+}
+
+/* What it has given back is nobody's promise any more. Lock: change_lock. */
+static void settle_packing(struct gcr_folder_file *file, uint64_t taken_bytes)
+{
+	uint64_t before = file->inode->counted_bytes;
+	struct gcr_room *room = file->folder->room;
+
+	gcr_folder_settle_packed(file);
+	gcr_folder_settle_room(file, taken_bytes);
+	if (room && file->inode->counted_bytes < before)
+		gcr_room_shrink(room, before - file->inode->counted_bytes);
+}
+
+/*
+ * Nobody but us has it open or mapped: the kernel gives a lease only then. If somebody opens it at
+ * this moment we would get SIGIO, which is the end of who does not expect it; this one is ignored.
+ */
+static bool is_ours_alone(struct gcr_folder_file *file)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	int fd = file->fd;
+
+	/* Who opened it first may have closed it. */
+	pthread_mutex_lock(&file->folder->lock);
+	if (inode->files == 1)
+		dup3(fd, inode->fd, O_CLOEXEC);
+	pthread_mutex_unlock(&file->folder->lock);
+	if (fcntl(fd, F_SETSIG, SIGURG) < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+		return false;
+	fcntl(fd, F_SETLEASE, F_UNLCK);
+	return true;
+}
+
+/* A daemon that was killed may have published pieces that the file still has. Lock: change_lock. */
+static void punch_again(struct gcr_folder_file *file)
+{
+	const struct gcr_pack_table *table = file->inode->packed->table;
+	uint64_t pieces = gcr_pack_table_pieces(table);
+	off_t at = 0;
+
+	if (gcr_folder_is_passed(file) && !is_ours_alone(file))
+		return;
+	gcr_folder_unmap(file->inode);
+	while ((at = lseek(file->fd, at, SEEK_DATA)) >= 0 && (uint64_t)at / PIECE_BYTES < pieces) {
+		uint64_t piece = (uint64_t)at / PIECE_BYTES;
+
+		if (gcr_pack_table_is_packed(table, piece))
+			fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				  (off_t)(piece * PIECE_BYTES), (off_t)PIECE_BYTES);
+		at = (off_t)((piece + 1) * PIECE_BYTES);
+	}
+	gcr_folder_may_map(file->inode);
+	file->inode->packed->is_left = false;
+}
+
+int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item,
+			    struct gcr_folder_file **ret_file)
+{
+	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *file = NULL;
+	struct gcr_folder_inode *inode;
+	int result;
+
+	pthread_mutex_lock(&folder->lock);
+	result = folder->packs ? gcr_folder_open_locked(folder, item, O_RDWR, true, &file)
+			       : -EOPNOTSUPP;
+	pthread_mutex_unlock(&folder->lock);
+	if (!result)
+		result = gcr_folder_begin_change(folder, file->epoch);
+	if (result < 0)
+		return result;
+	inode = file->inode;
+	pthread_mutex_lock(&inode->change_lock);
+	if (inode->packed && inode->packed->is_left)
+		punch_again(file);
+	settle_packing(file, 0);
+	pthread_mutex_unlock(&inode->change_lock);
+	gcr_folder_end_change(folder);
+	*ret_file = TAKE_PTR(file);
+	return 0;
+}
+
+uint64_t gcr_folder_piece_cost(struct gcr_folder_file *file)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	uint64_t bytes = 0;
+	struct stat stat;
+
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	if (!inode->packed && !fstat(file->fd, &stat))
+		bytes = gcr_folder_table_bytes((uint64_t)stat.st_size);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	return gcr_store_piece_cost(bytes);
+}
+
+static bool has_data(int fd, uint64_t piece)
+{
+	off_t data = lseek(fd, (off_t)(piece * PIECE_BYTES), SEEK_DATA);
+
+	return data >= 0 && (uint64_t)data / PIECE_BYTES == piece;
+}
+
+int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *ret_bytes,
+			  size_t *ret_size, uint64_t *ret_writes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	size_t size = 0;
+	uint64_t writes;
+	int result = -ENODATA;
+
+	if (gcr_folder_is_unwanted(file->folder))
+		return -EBUSY;
+	/* What is being written now is read when it has been. */
+	pthread_mutex_lock(&inode->change_lock);
+	writes = inode->writes;
+	pthread_mutex_unlock(&inode->change_lock);
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	if ((!inode->packed || !gcr_pack_table_is_packed(inode->packed->table, piece)) &&
+	    has_data(file->fd, piece))
+		result = gcr_folder_read_file(file->fd, piece * PIECE_BYTES, PIECE_BYTES, ret_bytes,
+					      &size);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	if (!result && !size)
+		result = -ENODATA;
+	if (result < 0)
+		return result;
+	*ret_size = size;
+	*ret_writes = writes;
+	return 0;
+}
+
+/* Lock: change_lock. */
+static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t writes)
+{
+	const struct gcr_folder_inode *inode = file->inode;
+	struct stat stat;
+
+	if (!file->is_packer)
+		return -EBADF;
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	/* Who has the other name finds holes: only this name has a table. */
+	if (stat.st_nlink > 1)
+		return -EMLINK;
+	if (inode->writes != writes ||
+	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))
+		return -EAGAIN;
+	if (!gcr_folder_is_passed(file))
+		return 0;
+	if (!is_ours_alone(file))
+		return -ETXTBSY;
+	pthread_mutex_lock(&file->folder->lock);
+	gcr_folder_forget_passed(file->folder, inode->ino);
+	pthread_mutex_unlock(&file->folder->lock);
+	return 0;
+}
+
+/* What it takes is the caller's to count. Lock: change_lock. */
+static int make_table(struct gcr_folder_file *file, uint64_t file_bytes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_folder_packed *packed;
+	int result = gcr_folder_packed_create(file->folder, inode->ino, file_bytes, &packed);
+
+	if (result < 0)
+		return result;
+	pthread_rwlock_wrlock(&inode->pack_lock);
+	inode->packed = packed;
+	pthread_rwlock_unlock(&inode->pack_lock);
+	return 0;
+}
+
+/* The one step in which it becomes packed, and its memory goes. Lock: change_lock. */
+static int publish(struct gcr_folder_file *file, uint64_t piece,
+		   const struct gcr_pack_entry *entries)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_pack_table *table = inode->packed->table;
+	struct stat before;
+	int result;
+
+	if (fstat(file->fd, &before) < 0)
+		return -errno;
+	gcr_folder_unmap(inode);
+	pthread_rwlock_wrlock(&inode->pack_lock);
+	result = gcr_pack_table_publish(table, piece, entries);
+	if (!result && fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				 (off_t)(piece * PIECE_BYTES), (off_t)PIECE_BYTES) < 0) {
+		result = -errno;
+		gcr_pack_table_clear(table, piece);
+	}
+	keep_times(file->fd, &before);
+	pthread_rwlock_unlock(&inode->pack_lock);
+	gcr_folder_may_map(inode);
+	return result;
+}
+
+int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
+			  const struct gcr_pack_entry *entries, uint64_t writes)
+{
+	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_folder *folder = file->folder;
+	uint64_t taken_bytes = 0;
+	struct stat stat;
+	int result = gcr_folder_begin_change(folder, file->epoch);
+
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&inode->change_lock);
+	result = may_pack(file, piece, writes);
+	if (!result && fstat(file->fd, &stat) < 0)
+		result = -errno;
+	if (!result && !inode->packed) {
+		uint64_t bytes = gcr_folder_table_bytes((uint64_t)stat.st_size);
+
+		result = folder->room ? gcr_room_take_promised(folder->room, bytes) : 0;
+		taken_bytes = result ? 0 : bytes;
+		if (!result)
+			result = make_table(file, (uint64_t)stat.st_size);
+	}
+	if (!result)
+		result = publish(file, piece, entries);
+	settle_packing(file, taken_bytes);
+	pthread_mutex_unlock(&inode->change_lock);
+	gcr_folder_end_change(folder);
+	return result == -EINVAL ? -EAGAIN : result;
+}

@@ -1,0 +1,604 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Which files of a folder have packed pieces, and what these are: the tables that name their chunks
+ * (fs/pack/pack_table.h), and how they are read. Their pieces are holes of the files, and have data as
+ * if they were not.
+ */
+#include "fs/store/folder_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "fs/base/log.h"
+#include "fs/pack/packs.h"
+#include "fs/store/store.h"
+#include "lib/pack.h"
+
+#define PIECE_BYTES    ((uint64_t)GCR_PACK_PIECE_BYTES)
+/* Memory that a table has: small pages. */
+#define MEMORY_BYTES   4096
+/* At once: then it is faster. */
+#define DROPPED_PIECES 16
+
+/* So often it is tried again to open tables of files that are gone, and so long between. */
+#define ATTEMPTS     50
+#define ATTEMPT_MSEC 20
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+	return (bytes + unit - 1) / unit * unit;
+}
+
+uint64_t gcr_folder_table_bytes(uint64_t bytes)
+{
+	return round_up(gcr_pack_table_bytes(bytes), MEMORY_BYTES);
+}
+
+/* ---- files that are packed ---- */
+
+struct gcr_folder_packed *gcr_folder_packed_find(const struct gcr_folder *folder, ino_t ino)
+{
+	struct gcr_folder_packed *packed = folder->packed;
+
+	while (packed && packed->ino != ino)
+		packed = packed->next;
+	return packed;
+}
+
+struct gcr_folder_packed *gcr_folder_packed_take(struct gcr_folder *folder, ino_t ino)
+{
+	struct gcr_folder_packed **link = &folder->packed;
+	struct gcr_folder_packed *packed;
+
+	while (*link && (*link)->ino != ino)
+		link = &(*link)->next;
+	packed = *link;
+	if (packed)
+		*link = packed->next;
+	return packed;
+}
+
+static void packed_free(struct gcr_folder_packed *packed)
+{
+	gcr_pack_table_unref(packed->table);
+	free(packed);
+}
+
+static int open_table(const struct gcr_folder *folder, struct gcr_folder_packed *packed)
+{
+	char name[GCR_PACK_TABLE_NAME_BYTES];
+	int result;
+
+	gcr_pack_table_name(packed->ino, name);
+	result = gcr_pack_table_open_again(folder->tables_fd, name, packed->file_bytes,
+					   gcr_packs_uid(folder->packs), &packed->figures,
+					   &packed->table);
+	return result == -ENOENT || result == -EPROTO ? -EIO : result;
+}
+
+struct gcr_pack_table *gcr_folder_packed_close(struct gcr_folder_packed *packed)
+{
+	gcr_pack_table_figures(packed->table, &packed->figures);
+	return TAKE_PTR(packed->table);
+}
+
+static void get_figures(const struct gcr_folder_packed *packed,
+			struct gcr_pack_figures *ret_figures)
+{
+	if (packed->table)
+		gcr_pack_table_figures(packed->table, ret_figures);
+	else
+		*ret_figures = packed->figures;
+}
+
+void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+			    uint64_t first, uint64_t end)
+{
+	struct gcr_pack_entry entries[DROPPED_PIECES * GCR_PACK_PIECE_CHUNKS];
+	size_t count = 0;
+
+	for (uint64_t piece = first; piece < end; piece++) {
+		if (!gcr_pack_table_is_packed(packed->table, piece))
+			continue;
+		gcr_pack_table_read(packed->table, piece, entries + count);
+		gcr_pack_table_clear(packed->table, piece);
+		count += GCR_PACK_PIECE_CHUNKS;
+		if (count < GCR_ARRAY_SIZE(entries))
+			continue;
+		gcr_packs_drop(folder->packs, entries, count);
+		count = 0;
+	}
+	gcr_packs_drop(folder->packs, entries, count);
+}
+
+/* Files that are gone, and their chunks with them. */
+struct going {
+	unsigned int attempts; /* that are left, for all of them */
+	unsigned int lost;     /* tables that cannot be opened: nobody knows which chunks go */
+	int result;	       /* why */
+};
+
+/* Its table: -EIO, -EMFILE, ... */
+static int open_going(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+		      struct going *going)
+{
+	int result = packed->table ? 0 : open_table(folder, packed);
+
+	/* What there is too little of just now, others give back. */
+	for (; result < 0 && result != -EIO && going->attempts; going->attempts--) {
+		poll(NULL, 0, ATTEMPT_MSEC);
+		result = open_table(folder, packed);
+	}
+	return result;
+}
+
+static void discard(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+		    struct going *going)
+{
+	char name[GCR_PACK_TABLE_NAME_BYTES];
+	int result = open_going(folder, packed, going);
+
+	if (result < 0) {
+		going->lost++;
+		going->result = result;
+	} else {
+		gcr_folder_packed_drop(folder, packed, 0, gcr_pack_table_pieces(packed->table));
+	}
+	gcr_pack_table_name(packed->ino, name);
+	unlinkat(folder->tables_fd, name, 0);
+	packed_free(packed);
+}
+
+static void tell_lost(const struct going *going)
+{
+	if (going->lost)
+		gcr_log(LOG_WARNING, 0,
+			"packed chunks of files that are gone stay until the next start: tables "
+			"(%u) cannot be read: %s",
+			going->lost, strerror(-going->result));
+}
+
+void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+{
+	struct going going = {.attempts = ATTEMPTS};
+
+	if (!packed)
+		return;
+	discard(folder, packed, &going);
+	tell_lost(&going);
+}
+
+void gcr_folder_discard_packed(struct gcr_folder *folder)
+{
+	struct gcr_folder_packed *gone = NULL;
+	struct going going = {.attempts = ATTEMPTS};
+	struct gcr_folder_packed **link;
+
+	pthread_mutex_lock(&folder->lock);
+	folder->is_going = true;
+	for (link = &folder->packed; *link;) {
+		struct gcr_folder_packed *packed = *link;
+
+		if (gcr_folder_inode_find(folder, packed->ino)) {
+			link = &packed->next;
+			continue;
+		}
+		*link = packed->next;
+		packed->next = gone;
+		gone = packed;
+	}
+	pthread_mutex_unlock(&folder->lock);
+	while (gone) {
+		struct gcr_folder_packed *packed = gone;
+
+		gone = packed->next;
+		discard(folder, packed, &going);
+	}
+	tell_lost(&going);
+}
+
+void gcr_folder_packed_finish(struct gcr_folder *folder)
+{
+	while (folder->packed)
+		packed_free(gcr_folder_packed_take(folder, folder->packed->ino));
+	gcr_packs_unref(folder->packs);
+	if (folder->tables_fd >= 0)
+		close(folder->tables_fd);
+}
+
+uint64_t gcr_folder_packed_bytes(const struct gcr_folder_packed *packed)
+{
+	return packed ? packed->memory_bytes : 0;
+}
+
+int gcr_folder_packed_resize(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+			     uint64_t bytes)
+{
+	int result;
+
+	if (packed->file_bytes == bytes)
+		return 0;
+	gcr_folder_packed_drop(folder, packed, gcr_pack_pieces(bytes),
+			       gcr_pack_pieces(packed->file_bytes));
+	result = gcr_pack_table_resize(packed->table, bytes);
+	if (result < 0)
+		return result;
+	packed->file_bytes = bytes;
+	if (packed->memory_bytes < gcr_folder_table_bytes(bytes))
+		packed->memory_bytes = gcr_folder_table_bytes(bytes);
+	return 0;
+}
+
+int gcr_folder_packed_open(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
+			   struct gcr_folder_packed **ret_packed)
+{
+	struct gcr_folder_packed *packed = gcr_folder_packed_find(folder, ino);
+	int result = packed ? open_table(folder, packed) : 0;
+
+	if (packed && !result) {
+		/* A daemon may have been killed before it was. */
+		result = gcr_folder_packed_resize(folder, packed, file_bytes);
+		if (result < 0)
+			gcr_pack_table_unref(gcr_folder_packed_close(packed));
+	}
+	if (!result)
+		*ret_packed = packed;
+	return result;
+}
+
+/* What is packed is as much as it was in the file. */
+static void add_blocks(const struct gcr_folder_packed *packed, struct stat *stat)
+{
+	uint64_t unit = (uint64_t)stat->st_blksize;
+	uint64_t bytes = (uint64_t)stat->st_blocks * 512;
+	uint64_t most = round_up((uint64_t)stat->st_size, unit);
+	struct gcr_pack_figures figures;
+
+	get_figures(packed, &figures);
+	/* A piece that is just being packed may be in both. */
+	most = most < bytes ? bytes : most;
+	bytes += round_up(figures.packed_bytes - figures.hole_bytes, unit);
+	stat->st_blocks = (blkcnt_t)((bytes < most ? bytes : most) / 512);
+}
+
+int gcr_folder_stat_fd(const struct gcr_folder *folder, int fd, struct stat *ret_stat)
+{
+	const struct gcr_folder_packed *packed;
+	struct stat stat;
+
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	packed = S_ISREG(stat.st_mode) ? gcr_folder_packed_find(folder, stat.st_ino) : NULL;
+	if (packed)
+		add_blocks(packed, &stat);
+	*ret_stat = stat;
+	return 0;
+}
+
+/* ---- tables ---- */
+
+int gcr_folder_packed_create(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
+			     struct gcr_folder_packed **ret_packed)
+{
+	struct gcr_folder_packed *packed = calloc(1, sizeof(*packed));
+	char name[GCR_PACK_TABLE_NAME_BYTES];
+	struct gcr_error error;
+	int result;
+
+	if (!packed)
+		return -ENOMEM;
+	packed->ino = ino;
+	packed->file_bytes = file_bytes;
+	packed->memory_bytes = gcr_folder_table_bytes(file_bytes);
+	gcr_pack_table_name(ino, name);
+	/* One that is there could not be read, or its file is long gone. */
+	unlinkat(folder->tables_fd, name, 0);
+	result = gcr_pack_table_open(folder->tables_fd, name, file_bytes,
+				     gcr_packs_uid(folder->packs), true, &packed->table, &error);
+	if (result < 0) {
+		free(packed);
+		return result;
+	}
+	pthread_mutex_lock(&folder->lock);
+	packed->next = folder->packed;
+	folder->packed = packed;
+	pthread_mutex_unlock(&folder->lock);
+	*ret_packed = packed;
+	return 0;
+}
+
+/* The table that is there, of a file that has, or had, some length. */
+static int open_left(int tables_fd, uid_t uid, const char *name,
+		     struct gcr_folder_packed **ret_packed)
+{
+	struct gcr_folder_packed *packed = calloc(1, sizeof(*packed));
+	uint64_t bytes;
+	int result;
+
+	if (!packed)
+		return -ENOMEM;
+	result = gcr_pack_table_open_left(tables_fd, name, uid, &packed->table, &packed->file_bytes,
+					  &bytes);
+	if (result < 0) {
+		free(packed);
+		return result;
+	}
+	packed->ino = (ino_t)strtoull(name, NULL, 10);
+	packed->memory_bytes = round_up(bytes, MEMORY_BYTES);
+	packed->is_left = true;
+	gcr_pack_table_unref(gcr_folder_packed_close(packed));
+	*ret_packed = packed;
+	return 0;
+}
+
+static void free_list(struct gcr_folder_packed *list)
+{
+	while (list) {
+		struct gcr_folder_packed *packed = list;
+
+		list = packed->next;
+		packed_free(packed);
+	}
+}
+
+/* All tables of the directory. */
+static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **ret_list,
+			 uint64_t *ret_bytes)
+{
+	int fd = openat(tables_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	struct gcr_folder_packed *list = NULL;
+	const struct dirent *entry;
+	uint64_t bytes = 0;
+	int result = dir ? 0 : -errno;
+
+	if (!dir && fd >= 0)
+		close(fd);
+	while (!result && (entry = readdir(dir))) {
+		struct gcr_folder_packed *packed;
+
+		if (*entry->d_name == '.')
+			continue;
+		result = open_left(tables_fd, uid, entry->d_name, &packed);
+		/* Its file has holes then; a thaw finds that out. Or it was never finished. */
+		if (result == -EPROTO || result == -ENOENT)
+			result = 0;
+		else if (!result) {
+			packed->next = list;
+			list = packed;
+			bytes += gcr_folder_packed_bytes(packed);
+		}
+	}
+	if (result < 0) {
+		free_list(list);
+		return result;
+	}
+	*ret_list = list;
+	*ret_bytes = bytes;
+	return 0;
+}
+
+int gcr_folder_attach_packs(struct gcr_folder *folder, struct gcr_packs *packs, int tables_fd)
+{
+	struct gcr_folder_packed *list = NULL;
+	uint64_t bytes = 0;
+	int result = open_all_left(tables_fd, gcr_packs_uid(packs), &list, &bytes);
+
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&folder->lock);
+	folder->packs = gcr_packs_ref(packs);
+	folder->tables_fd = tables_fd;
+	folder->packed = list;
+	folder->changes++;
+	pthread_mutex_unlock(&folder->lock);
+	if (folder->room)
+		gcr_room_settle(folder->room, 0, 0, bytes);
+	gcr_folder_end_change(folder);
+	return 0;
+}
+
+struct gcr_packs *gcr_folder_packs(struct gcr_folder *folder)
+{
+	struct gcr_packs *packs;
+
+	pthread_mutex_lock(&folder->lock);
+	packs = folder->packs;
+	pthread_mutex_unlock(&folder->lock);
+	return packs;
+}
+
+int gcr_folder_tables(struct gcr_folder *folder)
+{
+	int fd;
+
+	pthread_mutex_lock(&folder->lock);
+	fd = folder->tables_fd;
+	pthread_mutex_unlock(&folder->lock);
+	return fd;
+}
+
+void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures *ret_figures)
+{
+	struct gcr_pack_figures sum = {0};
+
+	pthread_mutex_lock(&folder->lock);
+	for (const struct gcr_folder_packed *packed = folder->packed; packed;
+	     packed = packed->next) {
+		struct gcr_pack_figures figures;
+
+		get_figures(packed, &figures);
+		sum.pieces += figures.pieces;
+		sum.packed_bytes += figures.packed_bytes;
+		sum.packed_to_bytes += figures.packed_to_bytes;
+		sum.shared_bytes += figures.shared_bytes;
+		sum.zero_bytes += figures.zero_bytes;
+		sum.hole_bytes += figures.hole_bytes;
+	}
+	pthread_mutex_unlock(&folder->lock);
+	*ret_figures = sum;
+}
+
+int gcr_folder_each_packed(struct gcr_folder *folder, gcr_pack_table_visit *visit, void *data)
+{
+	_cleanup_free_ ino_t *inos = NULL;
+	size_t count = 0;
+	int result = 0;
+
+	/* Nobody else waits for the folder as long as it takes to read all tables. */
+	pthread_mutex_lock(&folder->lock);
+	for (const struct gcr_folder_packed *packed = folder->packed; packed; packed = packed->next)
+		count++;
+	inos = calloc(count + 1, sizeof(*inos));
+	count = 0;
+	for (const struct gcr_folder_packed *packed = folder->packed; packed && inos;
+	     packed = packed->next)
+		inos[count++] = packed->ino;
+	pthread_mutex_unlock(&folder->lock);
+	if (!inos)
+		return -ENOMEM;
+	for (size_t i = 0; i < count && !result; i++) {
+		char name[GCR_PACK_TABLE_NAME_BYTES];
+
+		gcr_pack_table_name(inos[i], name);
+		result = gcr_pack_table_each(folder->tables_fd, name, visit, data);
+	}
+	return result;
+}
+
+/* ---- reading ---- */
+
+static int read_chunk(struct gcr_packs *packs, struct gcr_packer *packer,
+		      const struct gcr_pack_entry *entry, void *ret_bytes)
+{
+	return gcr_packs_read(packs, packer, entry, ret_bytes, gcr_pack_entry_bytes(entry));
+}
+
+int gcr_folder_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer,
+			     const struct gcr_pack_entry *entries, uint64_t offset, size_t size,
+			     char *ret_bytes)
+{
+	char scratch[GCR_CHUNK_BYTES];
+	int result = 0;
+
+	while (size && !result) {
+		const struct gcr_pack_entry *entry = &entries[offset / GCR_CHUNK_BYTES];
+		size_t skipped = offset % GCR_CHUNK_BYTES;
+		size_t rest = GCR_CHUNK_BYTES - skipped;
+		size_t got = rest < size ? rest : size;
+
+		if (!skipped && got == gcr_pack_entry_bytes(entry)) {
+			result = read_chunk(packs, packer, entry, ret_bytes);
+		} else {
+			result = read_chunk(packs, packer, entry, scratch);
+			memcpy(ret_bytes, scratch + skipped, result ? 0 : got);
+		}
+		ret_bytes += got;
+		offset += got;
+		size -= got;
+	}
+	return result;
+}
+
+int gcr_folder_read_packed(struct gcr_folder_file *file, uint64_t offset, size_t size, char *buffer,
+			   size_t *ret_size)
+{
+	_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *packer = NULL;
+	const struct gcr_pack_table *table = file->inode->packed->table;
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	int result = gcr_packer_create(&packer);
+	struct stat stat;
+	size_t done = 0;
+
+	if (!result && fstat(file->fd, &stat) < 0)
+		result = -errno;
+	if (result < 0)
+		return result;
+	if (offset >= (uint64_t)stat.st_size)
+		size = 0;
+	else if (size > (uint64_t)stat.st_size - offset)
+		size = (size_t)((uint64_t)stat.st_size - offset);
+	while (done < size) {
+		uint64_t at = offset + done;
+		size_t part = PIECE_BYTES - at % PIECE_BYTES;
+		size_t got = part;
+
+		part = part < size - done ? part : size - done;
+		got = part;
+		if (gcr_pack_table_is_packed(table, at / PIECE_BYTES)) {
+			gcr_pack_table_read(table, at / PIECE_BYTES, entries);
+			result = gcr_folder_read_in_piece(file->folder->packs, packer, entries,
+							  at % PIECE_BYTES, part, buffer + done);
+		} else {
+			result = gcr_folder_read_file(file->fd, at, part, buffer + done, &got);
+		}
+		/* What cannot be read is an error, and nothing else that it could be taken for. */
+		if (result < 0)
+			return result == -EBADMSG ? -EIO : result;
+		done += got;
+		if (got < part)
+			break;
+	}
+	*ret_size = done;
+	return 0;
+}
+
+bool gcr_folder_packed_has_data(const struct gcr_pack_table *table, uint64_t piece)
+{
+	return gcr_pack_table_is_packed(table, piece) && !gcr_pack_table_is_hole(table, piece);
+}
+
+static int64_t seek_data(const struct gcr_pack_table *table, int fd, uint64_t offset)
+{
+	off_t in_file = lseek(fd, (off_t)offset, SEEK_DATA);
+	uint64_t pieces = gcr_pack_table_pieces(table);
+	uint64_t piece = offset / PIECE_BYTES;
+	uint64_t packed;
+
+	if (in_file < 0 && errno != ENXIO)
+		return -errno;
+	if (in_file >= 0 && (uint64_t)in_file / PIECE_BYTES < pieces)
+		pieces = (uint64_t)in_file / PIECE_BYTES + 1;
+	while (piece < pieces && !gcr_folder_packed_has_data(table, piece))
+		piece++;
+	if (piece == pieces)
+		return in_file < 0 ? -ENXIO : in_file;
+	packed = piece * PIECE_BYTES < offset ? offset : piece * PIECE_BYTES;
+	return in_file >= 0 && (uint64_t)in_file < packed ? in_file : (int64_t)packed;
+}
+
+static int64_t seek_hole(const struct gcr_pack_table *table, int fd, uint64_t offset, uint64_t size)
+{
+	while (offset < size) {
+		uint64_t piece = offset / PIECE_BYTES;
+		off_t hole;
+
+		if (!gcr_folder_packed_has_data(table, piece)) {
+			hole = lseek(fd, (off_t)offset, SEEK_HOLE);
+			if (hole < 0)
+				return -errno;
+			if (!gcr_folder_packed_has_data(table, (uint64_t)hole / PIECE_BYTES))
+				return hole;
+			piece = (uint64_t)hole / PIECE_BYTES;
+		}
+		offset = (piece + 1) * PIECE_BYTES;
+	}
+	return (int64_t)size;
+}
+
+int64_t gcr_folder_seek_packed(struct gcr_folder_file *file, int64_t offset, int whence)
+{
+	const struct gcr_pack_table *table = file->inode->packed->table;
+	struct stat stat;
+
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	if (offset < 0 || offset >= stat.st_size)
+		return -ENXIO;
+	return whence == SEEK_DATA
+		       ? seek_data(table, file->fd, (uint64_t)offset)
+		       : seek_hole(table, file->fd, (uint64_t)offset, (uint64_t)stat.st_size);
+}

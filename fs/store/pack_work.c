@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pieces are handed out one after the other, file by file; what is done with one is done without a
+ * lock of ours. work->lock guards which comes next; a file is closed by who has done its last
+ * piece.
+ */
+#include "fs/store/pack_work.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/store/folder.h"
+#include "fs/pack/packs.h"
+#include "fs/store/store.h"
+#include "lib/extent.h"
+#include "lib/lock.h"
+
+/* A piece that somebody writes to all the time is left to the next time. */
+#define ATTEMPTS 3
+
+/*
+ * A file that somebody has just closed may be open for a moment: in all so many looks at those that
+ * are open are taken, one after the other.
+ */
+#define LOOKS	  50
+#define LOOK_MSEC 20
+
+/* A file that is being worked at. */
+struct source {
+	struct gcr_folder_file *file;
+	size_t index;	    /* in the snapshot */
+	unsigned int users; /* threads, and the work as long as there are pieces to hand out */
+	bool is_skipped;    /* nothing more is to be done with it */
+};
+
+struct gcr_pack_work {
+	/* fixed for life */
+	struct gcr_snapshot *snapshot;
+	bool unpack;
+	bool is_alone; /* its chunks are shared with none */
+
+	pthread_mutex_t lock;  /* guards what follows */
+	size_t next_file;      /* to be opened */
+	struct source *source; /* the one that is open; NULL: none is */
+	uint64_t next_piece;   /* of it */
+	uint64_t pieces;
+	unsigned int skipped;
+	unsigned int looks;	  /* that are left */
+	unsigned int failed;	  /* files with which something went wrong */
+	struct gcr_error failure; /* with the first of them */
+};
+
+struct gcr_pack_worker {
+	struct gcr_packer *packer;
+	uint8_t bytes[GCR_PACK_PIECE_BYTES];
+	uint8_t packed[GCR_PACK_MAX_BYTES];
+};
+
+unsigned int gcr_pack_work_threads(void)
+{
+	cpu_set_t set;
+	unsigned int count =
+		sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : (unsigned int)CPU_COUNT(&set);
+
+	return count < GCR_PACK_WORK_THREADS_MAX ? count : GCR_PACK_WORK_THREADS_MAX;
+}
+
+/* ---- life ---- */
+
+int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alone,
+			 struct gcr_pack_work **ret_work, struct gcr_error *error)
+{
+	struct gcr_pack_work *work;
+	int result = unpack ? 0 : gcr_snapshot_begin_packing(snapshot, error);
+
+	if (result < 0)
+		return result;
+	work = calloc(1, sizeof(*work));
+	if (!work)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	work->snapshot = gcr_snapshot_ref(snapshot);
+	work->unpack = unpack;
+	work->is_alone = is_alone;
+	work->looks = LOOKS;
+	/* To look for something in it would be to change it. */
+	if (!gcr_folder_packs(gcr_snapshot_folder(snapshot)))
+		work->next_file = gcr_snapshot_count(snapshot);
+	pthread_mutex_init(&work->lock, NULL);
+	*ret_work = work;
+	return 0;
+}
+
+/* Lock: work. */
+static void put_source_locked(struct source *source)
+{
+	if (--source->users)
+		return;
+	gcr_folder_close(source->file);
+	free(source);
+}
+
+void gcr_pack_work_destroy(struct gcr_pack_work *work)
+{
+	if (!work)
+		return;
+	if (work->source)
+		put_source_locked(work->source);
+	pthread_mutex_destroy(&work->lock);
+	gcr_snapshot_unref(work->snapshot);
+	free(work);
+}
+
+int gcr_pack_worker_create(struct gcr_pack_worker **ret_worker)
+{
+	_cleanup_(gcr_pack_worker_destroy_cleanup) struct gcr_pack_worker *worker =
+		calloc(1, sizeof(*worker));
+	int result = worker ? gcr_packer_create(&worker->packer) : -ENOMEM;
+
+	if (result < 0)
+		return result;
+	*ret_worker = TAKE_PTR(worker);
+	return 0;
+}
+
+void gcr_pack_worker_destroy(struct gcr_pack_worker *worker)
+{
+	if (!worker)
+		return;
+	gcr_packer_destroy(worker->packer);
+	free(worker);
+}
+
+struct gcr_snapshot *gcr_pack_work_snapshot(const struct gcr_pack_work *work)
+{
+	return work->snapshot;
+}
+
+unsigned int gcr_pack_work_skipped(struct gcr_pack_work *work)
+{
+	GCR_LOCK_SCOPE(&work->lock);
+	return work->skipped;
+}
+
+/* ---- what goes wrong ---- */
+
+static int explain(const struct gcr_pack_work *work, size_t index, int result,
+		   struct gcr_error *error)
+{
+	const char *verb = work->unpack ? "unpack" : "pack";
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(gcr_snapshot_extent(work->snapshot, index), name);
+	switch (-result) {
+	case EBUSY:
+	case ESTALE:
+		return gcr_error_set(error, ECANCELED,
+				     "%s has ended: another verb needs the files; what was done "
+				     "stays",
+				     verb);
+	case ENOSPC:
+		return gcr_error_set(error, ENOSPC,
+				     "the store is full: vram/%s cannot be %sed; what was done "
+				     "stays",
+				     name, verb);
+	default:
+		return gcr_error_set(error, -result,
+				     "vram/%s cannot be %sed: %s; what was done "
+				     "stays",
+				     name, verb, strerror(-result));
+	}
+}
+
+/* Do the others fare no better? */
+static bool is_of_all(int result)
+{
+	switch (-result) {
+	case EBUSY:
+	case ESTALE:
+	case ENOSPC:
+	case ENOMEM:
+	case EMFILE:
+	case ENFILE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Something went wrong with a file: 1, the others go on, or the error, with words. Lock: work. */
+static int fail_locked(struct gcr_pack_work *work, size_t index, int result,
+		       struct gcr_error *error)
+{
+	if (is_of_all(result))
+		return explain(work, index, result, error);
+	if (!work->failed++)
+		explain(work, index, result, &work->failure);
+	return 1;
+}
+
+int gcr_pack_work_result(struct gcr_pack_work *work, struct gcr_error *error)
+{
+	GCR_LOCK_SCOPE(&work->lock);
+	if (work->failed < 2) {
+		*error = work->failure;
+		return -error->number;
+	}
+	return gcr_error_set(error, work->failure.number, "%s; so it is with %u more",
+			     work->failure.words, work->failed - 1);
+}
+
+/* ---- the next piece ---- */
+
+/* Open the next file that is there. 0: there is none. Errors, with words. Lock: work. */
+static int open_next_locked(struct gcr_pack_work *work, struct gcr_error *error)
+{
+	while (work->next_file < gcr_snapshot_count(work->snapshot)) {
+		size_t index = work->next_file++;
+		struct gcr_folder_file *file;
+		int result;
+
+		/* The program itself reads managed memory from its files. */
+		if (gcr_snapshot_extent(work->snapshot, index)->kind != GCR_MEMORY_DEVICE)
+			continue;
+		result = gcr_snapshot_open_to_pack(work->snapshot, index, &file);
+		/* Its owner has removed it, or has another name for it now. */
+		if (result == -ENOENT)
+			continue;
+		if (result < 0) {
+			result = fail_locked(work, index, result, error);
+			if (result < 0)
+				return result;
+			continue;
+		}
+		work->source = calloc(1, sizeof(*work->source));
+		if (!work->source) {
+			gcr_folder_close(file);
+			return explain(work, index, -ENOMEM, error);
+		}
+		*work->source = (struct source){.file = file, .index = index, .users = 1};
+		work->next_piece = 0;
+		work->pieces = gcr_folder_pieces(file);
+		return 1;
+	}
+	return 0;
+}
+
+/*
+ * 1: there is one, in *ret_source (to be put back) and *ret_piece; 0: none is left. Errors, with
+ * words.
+ */
+static int take_piece(struct gcr_pack_work *work, struct source **ret_source, uint64_t *ret_piece,
+		      struct gcr_error *error)
+{
+	int result = 1;
+
+	GCR_LOCK_SCOPE(&work->lock);
+	while (!work->source || work->source->is_skipped || work->next_piece == work->pieces) {
+		if (work->source)
+			put_source_locked(TAKE_PTR(work->source));
+		result = open_next_locked(work, error);
+		if (result <= 0)
+			return result;
+	}
+	work->source->users++;
+	*ret_source = work->source;
+	*ret_piece = work->next_piece++;
+	return 1;
+}
+
+/* ---- what is done with it ---- */
+
+/* The entry of a chunk, and with it a reference to the chunk. */
+static int pack_chunk(struct gcr_packs *packs, struct gcr_pack_worker *worker, bool is_alone,
+		      const uint8_t *bytes, size_t size, struct gcr_pack_entry *ret_entry)
+{
+	struct gcr_digest digest;
+	enum gcr_pack_form form;
+	size_t packed_size;
+	int result = -ENOENT;
+
+	if (gcr_pack_is_zero(bytes, size)) {
+		gcr_packs_zeros(size, ret_entry);
+		return 0;
+	}
+	/* Of what is there: the paper with the digests is its owner's to change. */
+	gcr_digest_of(bytes, size, &digest);
+	if (!is_alone)
+		result = gcr_packs_share(packs, worker->packer, &digest, bytes, size, ret_entry);
+	if (result != -ENOENT)
+		return result;
+	packed_size = gcr_pack(worker->packer, bytes, size, worker->packed, &form);
+	return (is_alone ? gcr_packs_add_alone : gcr_packs_add)(
+		packs, &digest, size, form, worker->packed, packed_size, ret_entry);
+}
+
+static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, bool is_alone,
+		       size_t size, struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS])
+{
+	int result = 0;
+
+	memset(entries, 0, GCR_PACK_PIECE_CHUNKS * sizeof(*entries));
+	for (size_t i = 0; i * GCR_CHUNK_BYTES < size && !result; i++) {
+		size_t left = size - i * GCR_CHUNK_BYTES;
+
+		result = pack_chunk(packs, worker, is_alone, worker->bytes + i * GCR_CHUNK_BYTES,
+				    left < GCR_CHUNK_BYTES ? left : GCR_CHUNK_BYTES, &entries[i]);
+	}
+	return result;
+}
+
+/* Whose references have not become the file's. */
+static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
+			  struct gcr_folder_file *file, uint64_t piece)
+{
+	struct gcr_packs *packs = gcr_folder_packs(gcr_snapshot_folder(work->snapshot));
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	uint64_t cost_bytes;
+	uint64_t writes;
+	size_t size;
+	int result = gcr_folder_read_piece(file, piece, worker->bytes, &size, &writes);
+
+	if (result < 0)
+		return result;
+	cost_bytes = gcr_folder_piece_cost(file);
+	result = gcr_snapshot_begin_piece(work->snapshot, cost_bytes);
+	if (result < 0)
+		return result;
+	result = pack_chunks(packs, worker, work->is_alone, size, entries);
+	if (!result)
+		result = gcr_folder_pack_piece(file, piece, entries, writes);
+	if (result < 0)
+		gcr_packs_drop(packs, entries, GCR_ARRAY_SIZE(entries));
+	gcr_snapshot_end_piece(work->snapshot, cost_bytes);
+	return result;
+}
+
+/* May it be closed by now? */
+static bool look_again(struct gcr_pack_work *work)
+{
+	bool may_look;
+
+	pthread_mutex_lock(&work->lock);
+	may_look = work->looks > 0;
+	work->looks -= may_look;
+	pthread_mutex_unlock(&work->lock);
+	if (may_look)
+		poll(NULL, 0, LOOK_MSEC);
+	return may_look;
+}
+
+static int pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
+		      struct gcr_folder_file *file, uint64_t piece)
+{
+	int result = -EAGAIN;
+	int attempts = 0;
+
+	while ((result == -EAGAIN && attempts++ < ATTEMPTS) ||
+	       (result == -ETXTBSY && look_again(work)))
+		result = try_pack_piece(work, worker, file, piece);
+	return result == -EAGAIN ? 0 : result;
+}
+
+int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
+		       struct gcr_error *error)
+{
+	struct source *source;
+	uint64_t piece;
+	int result = take_piece(work, &source, &piece, error);
+
+	if (result <= 0)
+		return result;
+	result = work->unpack ? gcr_folder_unpack_piece(source->file, piece)
+			      : pack_piece(work, worker, source->file, piece);
+	GCR_LOCK_SCOPE(&work->lock);
+	if (!result || result == -ENODATA)
+		result = 1;
+	else if (source->is_skipped && !is_of_all(result))
+		result = 1; /* another thread has told of it */
+	else if (result == -ETXTBSY || result == -EMLINK) {
+		source->is_skipped = true;
+		work->skipped++;
+		result = 1;
+	} else {
+		source->is_skipped = true;
+		result = fail_locked(work, source->index, result, error);
+	}
+	put_source_locked(source);
+	return result;
+}

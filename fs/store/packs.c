@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What of the store is packed: the chunks of each user (fs/pack/packs.h) with the memory that they take,
+ * and the tables of snapshots, which have references to chunks. Each table in the store has
+ * claimed its chunks when the daemon starts, whether somebody opens its snapshot or not; they are
+ * dropped when it is removed.
+ */
+#include "fs/store/store_private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/store/folder.h"
+#include "fs/base/log.h"
+#include "fs/pack/pack_table.h"
+#include "fs/pack/packs.h"
+#include "lib/beneath.h"
+
+/* ---- the account ---- */
+
+/* With the packs locked: nobody waits here. The room was made before the piece was begun. */
+static int take(void *data, uid_t uid, uint64_t bytes, bool is_there)
+{
+	struct gcr_store *store = data;
+	int result = is_there ? 0 : gcr_room_take_promised(store->packs_room, bytes);
+
+	if (!result) {
+		gcr_room_settle(store->packs_room, is_there ? 0 : bytes, 0, bytes);
+		gcr_store_count_packed(store, uid, bytes, 0);
+	}
+	return result;
+}
+
+static void give(void *data, uid_t uid, uint64_t bytes)
+{
+	struct gcr_store *store = data;
+
+	gcr_room_settle(store->packs_room, 0, bytes, 0);
+	gcr_room_shrink(store->packs_room, bytes);
+	gcr_store_count_packed(store, uid, 0, bytes);
+}
+
+int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_packs,
+		    struct gcr_error *error)
+{
+	return gcr_packs_users_get(store->packs, uid, ret_packs, error);
+}
+
+void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *ret_figures)
+{
+	gcr_packs_users_figures(store->packs, ret_figures);
+}
+
+/* ---- tables ---- */
+
+/* What is done with a packed piece. */
+typedef int use_piece(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
+		      uint64_t piece);
+
+/* What is not there is marked so: nobody may drop what it has not claimed. */
+static int claim(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
+		 uint64_t piece)
+{
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+	unsigned int lost = 0;
+
+	gcr_pack_table_read(table, piece, entries);
+	for (size_t i = 0; i < GCR_PACK_PIECE_CHUNKS; i++) {
+		int result = gcr_packs_claim(packs, &entries[i]);
+
+		if (result < 0 && result != -EBADMSG)
+			return result;
+		if (result < 0) {
+			gcr_pack_table_lose(table, piece, i);
+			lost++;
+		}
+	}
+	if (lost)
+		gcr_log(LOG_WARNING, 0, "%s in the store is packed, and damaged", name);
+	return 0;
+}
+
+static int drop(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
+		uint64_t piece)
+{
+	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
+
+	gcr_pack_table_read(table, piece, entries);
+	gcr_packs_drop(packs, entries, GCR_PACK_PIECE_CHUNKS);
+	return 0;
+}
+
+static int use_table(struct gcr_packs *packs, int tables_fd, const char *table_name,
+		     const char *name, use_piece *use)
+{
+	_cleanup_(gcr_pack_table_unref_cleanup) struct gcr_pack_table *table = NULL;
+	uint64_t file_bytes = 0;
+	uint64_t table_bytes = 0;
+	int result = gcr_pack_table_open_left(tables_fd, table_name, gcr_packs_uid(packs), &table,
+					      &file_bytes, &table_bytes);
+
+	if (result < 0)
+		return result;
+	for (uint64_t piece = 0; piece < gcr_pack_table_pieces(table) && !result; piece++)
+		if (gcr_pack_table_is_packed(table, piece))
+			result = use(packs, name, table, piece);
+	return result;
+}
+
+/* All tables in a directory, of one user. -ENOMEM, ... */
+static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char *name,
+			 use_piece *use)
+{
+	_cleanup_(gcr_packs_unref_cleanup) struct gcr_packs *packs = NULL;
+	_cleanup_closedir_ DIR *dir = fdopendir(fd);
+	const struct dirent *entry;
+	struct gcr_error error;
+	int result;
+
+	if (!dir) {
+		result = -errno;
+		close(fd);
+		return result;
+	}
+	result = gcr_store_packs(store, uid, &packs, &error);
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "%s in the store is packed: %s", name, error.words);
+	while (!result && (entry = readdir(dir))) {
+		if (*entry->d_name == '.')
+			continue;
+		result = use_table(packs, dirfd(dir), entry->d_name, name, use);
+		if (result == -ENOENT) /* one that was never finished */
+			result = 0;
+		if (result != -EPROTO)
+			continue;
+		gcr_log(LOG_WARNING, 0, "%s in the store has a table %s that is damaged", name,
+			entry->d_name);
+		result = 0;
+	}
+	return result;
+}
+
+int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_uid)
+{
+	_cleanup_close_ int fd = gcr_beneath_open(store->fd, name, O_RDONLY | O_DIRECTORY);
+	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const size_t length = strlen(GCR_PACK_TABLES_NAME);
+	const struct dirent *entry;
+
+	if (!dir)
+		return fd < 0 ? fd : -errno;
+	TAKE_FD(fd);
+	while ((entry = readdir(dir))) {
+		if (strncmp(entry->d_name, GCR_PACK_TABLES_NAME, length) != 0)
+			continue;
+		*ret_uid = (uid_t)strtoul(entry->d_name + length, NULL, 10);
+		return gcr_beneath_open(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY);
+	}
+	return -ENOENT;
+}
+
+static int use_tables(struct gcr_store *store, const char *name, use_piece *use)
+{
+	uid_t uid = 0;
+	int fd = gcr_store_find_tables(store, name, &uid);
+
+	/* There is none; whatever else may be so only now. */
+	if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
+		return 0;
+	return fd < 0 ? fd : use_directory(store, fd, uid, name, use);
+}
+
+void gcr_store_drop_tables(struct gcr_store *store, const char *name)
+{
+	use_tables(store, name, drop);
+}
+
+/* ---- life ---- */
+
+int gcr_store_start_packs(struct gcr_store *store)
+{
+	const struct gcr_packs_account account = {
+		.take = take,
+		.give = give,
+		.data = store,
+		.spill = store->spill,
+	};
+	const struct gcr_tree_sum nothing = {0};
+	int result = gcr_room_create(store, 0, &nothing, 0, &store->packs_room);
+
+	if (!result)
+		result = gcr_packs_users_create(store->fd, &account, &store->packs);
+	for (const struct gcr_store_leftover *left = store->leftovers; left && !result;
+	     left = left->next)
+		result = use_tables(store, left->name, claim);
+	/* Not if some may not have been seen. */
+	if (!result)
+		gcr_packs_users_sweep(store->packs);
+	return result;
+}
+
+void gcr_store_stop_packs(struct gcr_store *store)
+{
+	gcr_packs_users_destroy(TAKE_PTR(store->packs));
+	gcr_room_destroy(TAKE_PTR(store->packs_room));
+}
+
+/* ---- a snapshot ---- */
+
+int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	_cleanup_(gcr_packs_unref_cleanup) struct gcr_packs *packs = NULL;
+	_cleanup_close_ int fd = -1;
+	uid_t uid = 0;
+	int result;
+
+	fd = gcr_store_find_tables(snapshot->store, snapshot->name, &uid);
+	if (fd == -ENOENT)
+		return 0;
+	result = fd < 0 ? fd : gcr_store_packs(snapshot->store, uid, &packs, error);
+	if (!result)
+		result = gcr_folder_attach_packs(snapshot->folder, packs, fd);
+	if (result < 0)
+		return gcr_error_set(error, -result, "what is packed of %s: %s", snapshot->name,
+				     strerror(-result));
+	TAKE_FD(fd);
+	return 0;
+}
+
+static int make_tables(struct gcr_snapshot *snapshot, uid_t uid)
+{
+	_cleanup_close_ int fd =
+		gcr_beneath_open(snapshot->store->fd, snapshot->name, O_RDONLY | O_DIRECTORY);
+	char name[sizeof(GCR_PACK_TABLES_NAME) + 10];
+
+	if (fd < 0)
+		return fd;
+	snprintf(name, sizeof(name), GCR_PACK_TABLES_NAME "%u", uid);
+	return mkdirat(fd, name, 0700) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	struct stat stat;
+	int result;
+
+	if (gcr_folder_packs(snapshot->folder))
+		return 0;
+	result = gcr_folder_touch(snapshot->folder);
+	if (!result && fstat(snapshot->root_fd, &stat) < 0)
+		result = -errno;
+	if (!result)
+		result = make_tables(snapshot, stat.st_uid);
+	if (result < 0)
+		return gcr_error_set(error, -result, "the store: %s", strerror(-result));
+	return gcr_snapshot_attach_tables(snapshot, error);
+}
+
+int gcr_snapshot_open_to_pack(struct gcr_snapshot *snapshot, size_t index,
+			      struct gcr_folder_file **ret_file)
+{
+	struct gcr_folder *folder = snapshot->folder;
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_folder_entry vram;
+	struct gcr_folder_entry file;
+	int result = gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram);
+
+	if (result < 0)
+		return result;
+	gcr_extent_name(&snapshot->extents[index], name);
+	result = gcr_folder_lookup(folder, vram.item, name, &file);
+	if (!result) {
+		result = gcr_folder_open_to_pack(folder, file.item, ret_file);
+		gcr_folder_forget(folder, file.item, 1);
+	}
+	gcr_folder_forget(folder, vram.item, 1);
+	return result;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Removing what is no longer needed, on a thread: to free the pages of 16 GiB takes a while. The
+ * bytes of a file count until it is unlinked and nobody reads it any more.
+ */
+#include "fs/store/store_private.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#include "fs/store/folder.h"
+#include "fs/base/log.h"
+
+void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
+{
+	removal->next = NULL;
+	*store->removals_end = removal;
+	store->removals_end = &removal->next;
+	pthread_cond_broadcast(&store->changed);
+}
+
+/* The files one by one, so that each one's bytes are free as soon as it is gone. */
+static void remove_files(struct gcr_snapshot *snapshot)
+{
+	struct gcr_store *store = snapshot->store;
+
+	for (size_t i = 0; i < snapshot->count; i++) {
+		struct gcr_snapshot_file *file = &snapshot->files[i];
+		uint64_t cost = snapshot->files[i].cost_bytes;
+		char name[GCR_EXTENT_NAME_BYTES];
+		struct stat stat;
+		bool is_read;
+
+		pthread_mutex_lock(&store->lock);
+		if (file->unlinked) { /* it went to the pool */
+			pthread_mutex_unlock(&store->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&store->lock);
+		gcr_extent_name(&snapshot->extents[i], name);
+		is_read = !fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
+			  gcr_folder_orphan(snapshot->folder, stat.st_ino, cost);
+		unlinkat(snapshot->files_fd, name, 0);
+		pthread_mutex_lock(&store->lock);
+		file->unlinked = true;
+		gcr_store_note_unlinked_locked(store);
+		if (!is_read)
+			store->going_bytes -= cost;
+		pthread_cond_broadcast(&store->changed);
+		pthread_mutex_unlock(&store->lock);
+	}
+}
+
+void gcr_store_let_go(struct gcr_store *store, uint64_t bytes)
+{
+	pthread_mutex_lock(&store->lock);
+	store->going_bytes -= bytes;
+	/* The kernel may have it open a moment longer (passthrough). */
+	gcr_store_note_unlinked_locked(store);
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+}
+
+static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
+{
+	uint64_t held_bytes = 0;
+	int result;
+
+	if (removal->snapshot && !removal->folder)
+		remove_files(removal->snapshot);
+	if (removal->folder)
+		gcr_folder_discard_packed(removal->folder);
+	else
+		gcr_store_drop_tables(store, removal->name);
+	result = gcr_store_remove_directory(store->fd, removal->name);
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
+			strerror(-result));
+	if (removal->folder)
+		held_bytes = gcr_folder_orphan_all(removal->folder);
+	pthread_mutex_lock(&store->lock);
+	if (removal->snapshot)
+		gcr_store_note_unlinked_locked(store);
+	/* What could not be removed is still there. */
+	if (result == 0)
+		store->going_bytes -= removal->cost_bytes - held_bytes;
+	store->pools_changed = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+	gcr_snapshot_unref(removal->snapshot);
+	gcr_folder_unref(removal->folder);
+	free(removal);
+}
+
+static void *remove_all(void *data)
+{
+	struct gcr_store *store = data;
+
+	pthread_mutex_lock(&store->lock);
+	for (;;) {
+		struct gcr_store_removal *removal = store->removals;
+
+		if (!removal && store->stopping)
+			break;
+		if (!removal) {
+			pthread_cond_wait(&store->changed, &store->lock);
+			continue;
+		}
+		store->removals = removal->next;
+		if (!store->removals)
+			store->removals_end = &store->removals;
+		store->removing = true;
+		pthread_mutex_unlock(&store->lock);
+		carry_out(store, removal);
+		pthread_mutex_lock(&store->lock);
+		store->removing = false;
+		pthread_cond_broadcast(&store->changed);
+	}
+	pthread_mutex_unlock(&store->lock);
+	return NULL;
+}
+
+int gcr_store_start_remover(struct gcr_store *store)
+{
+	int result = pthread_create(&store->remover, NULL, remove_all, store);
+
+	store->remover_started = !result;
+	return -result;
+}
+
+void gcr_store_stop_remover(struct gcr_store *store)
+{
+	if (!store->remover_started)
+		return;
+	pthread_mutex_lock(&store->lock);
+	store->stopping = true;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+	pthread_join(store->remover, NULL);
+	store->remover_started = false;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The reserve: a part of the store that only packing gets, since what gives memory back in the end
+ * takes some first. A piece that is packed is promised the room that it may take before; what its
+ * chunks and the table of its file then take is only counted. So a store that is full to the last
+ * byte for everybody else can be packed, and its size is never exceeded.
+ */
+#include "fs/store/store_private.h"
+
+#include <errno.h>
+
+#include "lib/clock.h"
+#include "lib/pack_file.h"
+
+/* Of each chunk the first and the last page may be new. */
+#define PIECE_COST_BYTES                                                               \
+	(GCR_PACK_PIECE_BYTES + 2ull * GCR_PACK_PIECE_CHUNKS * GCR_STORE_PACKED_UNIT + \
+	 GCR_STORE_PACKED_UNIT)
+/* So many at once are as fast as it gets, and the tables take 1 KiB for a piece, or one page. */
+#define PIECES	       8
+#define TABLES_SHARE   1024
+#define TABLES_LEAST   64
+/* A small store has no more than this part for it, unless one piece needs more. */
+#define SMALL_SHARE    16
+#define SMALLEST_SHARE 8
+/* So long is waited for what is being removed: a verb may wait for the piece. */
+#define WAIT_USEC      GCR_USEC_PER_SEC
+
+void gcr_store_set_reserve(struct gcr_store *store)
+{
+	uint64_t size = store->size_bytes;
+	uint64_t bytes = PIECES * PIECE_COST_BYTES + size / TABLES_SHARE;
+	uint64_t least = PIECE_COST_BYTES + TABLES_LEAST * GCR_STORE_PACKED_UNIT;
+	uint64_t most = size / SMALL_SHARE > least ? size / SMALL_SHARE : least;
+
+	if (bytes > most)
+		bytes = most;
+	store->reserve_bytes = bytes > size / SMALLEST_SHARE
+				       ? 0
+				       : bytes / GCR_STORE_PACKED_UNIT * GCR_STORE_PACKED_UNIT;
+}
+
+uint64_t gcr_store_limit_locked(const struct gcr_store *store)
+{
+	uint64_t others = store->packing_bytes > store->reserve_bytes ? store->packing_bytes
+								      : store->reserve_bytes;
+
+	return others < store->size_bytes ? store->size_bytes - others : 0;
+}
+
+uint64_t gcr_store_piece_cost(uint64_t table_bytes)
+{
+	return PIECE_COST_BYTES + table_bytes;
+}
+
+/* May it begin? -EAGAIN: others that have begun end soon. Lock: store. */
+static int promise_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing)
+{
+	bool is_alone = !store->packing_bytes;
+	int result = -EAGAIN;
+
+	/* Together they leave everybody else what is not the reserve. */
+	if (is_alone || store->packing_bytes + bytes <= store->reserve_bytes)
+		result = gcr_store_check_packing_locked(store, bytes, ret_missing);
+	return result < 0 && !is_alone ? -EAGAIN : result;
+}
+
+int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes)
+{
+	struct gcr_store *store = snapshot->store;
+	int64_t until_usec = gcr_clock_usec() + WAIT_USEC;
+	uint64_t missing = 0;
+	int result;
+
+	pthread_mutex_lock(&store->lock);
+	while ((result = promise_locked(store, bytes, &missing)) < 0) {
+		if (result == -EAGAIN) {
+			pthread_cond_wait(&store->changed, &store->lock);
+			continue;
+		}
+		if (gcr_store_make_room_locked(store, missing, until_usec))
+			continue;
+		if (!gcr_store_is_removing_locked(store) || gcr_clock_usec() >= until_usec)
+			break;
+		gcr_store_wait_until_locked(store, until_usec);
+	}
+	if (!result)
+		store->packing_bytes += bytes;
+	pthread_mutex_unlock(&store->lock);
+	return result;
+}
+
+void gcr_snapshot_end_piece(struct gcr_snapshot *snapshot, uint64_t bytes)
+{
+	struct gcr_store *store = snapshot->store;
+
+	pthread_mutex_lock(&store->lock);
+	store->packing_bytes -= bytes;
+	pthread_cond_broadcast(&store->changed);
+	pthread_mutex_unlock(&store->lock);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A snapshot's tree as a folder: what is to be done when somebody changes it, and when a verb comes
+ * to it, which has to find the files by the names that they have now.
+ */
+#include "fs/store/store_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "fs/store/folder.h"
+#include "lib/beneath.h"
+
+struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot)
+{
+	return snapshot->folder;
+}
+
+/* From now on its files are not those that were made, and take what they take. */
+static int touch(void *data, struct gcr_room **ret_room)
+{
+	struct gcr_snapshot *snapshot = data;
+	struct gcr_store *store = snapshot->store;
+	uint64_t table_bytes = gcr_store_cost(gcr_store_table_bytes(snapshot->count));
+	struct gcr_tree_sum sum;
+	int result;
+
+	result = gcr_store_sum_tree(snapshot->root_fd, &sum);
+	if (!result)
+		result = gcr_room_create(store, snapshot->cost_bytes - table_bytes, &sum,
+					 snapshot->count, ret_room);
+	if (result < 0)
+		return result;
+	pthread_mutex_lock(&store->lock);
+	snapshot->spoiled = true;
+	snapshot->is_touched = true;
+	(*ret_room)->payer_bytes = &snapshot->cost_bytes;
+	pthread_mutex_unlock(&store->lock);
+	return 0;
+}
+
+int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot)
+{
+	return gcr_folder_create(
+		&(struct gcr_folder_config){
+			.root_fd = snapshot->root_fd,
+			.store = snapshot->store,
+			.touch = touch,
+			.data = snapshot,
+		},
+		&snapshot->folder);
+}
+
+/* The directory `vram` that is there now, under the number that the old one had. */
+static int find_files(struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	_cleanup_close_ int fd =
+		gcr_beneath_open(snapshot->root_fd, "vram", O_RDONLY | O_DIRECTORY);
+	struct gcr_store *store = snapshot->store;
+	int result = 0;
+
+	if (fd < 0)
+		return gcr_error_set(
+			error, EIO, "its directory snapshot/vram is gone: %s; put it back and thaw",
+			strerror(-fd));
+	pthread_mutex_lock(&store->lock);
+	if (snapshot->files_fd < 0)
+		snapshot->files_fd = TAKE_FD(fd);
+	else if (dup3(fd, snapshot->files_fd, O_CLOEXEC) < 0)
+		result = -errno;
+	pthread_mutex_unlock(&store->lock);
+	return result ? gcr_error_set(error, -result, "its files: %s", strerror(-result)) : 0;
+}
+
+int gcr_snapshot_begin_verb(struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	gcr_folder_begin_verb(snapshot->folder);
+	return gcr_folder_is_touched(snapshot->folder) ? find_files(snapshot, error) : 0;
+}
+
+void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot)
+{
+	gcr_folder_end_verb(snapshot->folder);
+}
+
+bool gcr_snapshot_is_file_open(const struct gcr_snapshot *snapshot, size_t index)
+{
+	struct stat stat;
+
+	return !gcr_snapshot_stat(snapshot, index, &stat) &&
+	       gcr_folder_has_open(snapshot->folder, stat.st_ino);
+}

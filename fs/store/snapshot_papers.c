@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The papers of a snapshot: its `digests` and, written last, its `manifest`. They stand where users
+ * may change them; so what comes back is checked against the snapshot's table, which is ours.
+ */
+#include "fs/store/store_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/extent.h"
+#include "lib/manifest.h"
+
+/* The text of an allocation in a manifest, and all that stands around them, are less than this. */
+#define ALLOCATION_TEXT_BYTES 256
+#define OTHER_TEXT_BYTES      (128u << 10)
+/* What is digested on the host is read in such pieces: whole chunks. */
+#define READ_BYTES	      (1u << 20)
+
+uint64_t gcr_snapshot_papers_bytes(const struct gcr_extent *extents, size_t count)
+{
+	uint64_t chunks = 0;
+
+	for (size_t i = 0; i < count; i++)
+		chunks += gcr_digest_count(extents[i].bytes);
+	return gcr_store_cost(gcr_store_table_bytes(count)) +
+	       gcr_store_cost(GCR_DIGESTS_HEADER_BYTES + chunks * GCR_DIGEST_BYTES) +
+	       gcr_store_cost(OTHER_TEXT_BYTES + count * ALLOCATION_TEXT_BYTES);
+}
+
+uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t index)
+{
+	uint64_t chunks = 0;
+
+	for (size_t i = 0; i < index; i++)
+		chunks += gcr_digest_count(snapshot->extents[i].bytes);
+	return chunks;
+}
+
+struct gcr_digest_buffer *gcr_snapshot_take_known(struct gcr_snapshot *snapshot)
+{
+	return TAKE_PTR(snapshot->digests);
+}
+
+bool gcr_snapshot_is_known(const struct gcr_snapshot *snapshot, size_t index)
+{
+	return snapshot->files[index].is_known;
+}
+
+int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
+			     struct gcr_digest *ret_digests, struct gcr_error *error)
+{
+	uint64_t bytes = snapshot->extents[index].bytes;
+	_cleanup_free_ char *buffer = malloc(READ_BYTES);
+	_cleanup_close_ int fd = -1;
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(&snapshot->extents[index], name);
+	if (!buffer)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	fd = gcr_snapshot_open_file(snapshot, index, false);
+	if (fd < 0)
+		return gcr_error_set(error, EIO, "vram/%s cannot be opened: %s", name,
+				     strerror(-fd));
+	for (uint64_t at = 0; at < bytes;) {
+		size_t wanted = bytes - at < READ_BYTES ? bytes - at : READ_BYTES;
+		size_t got = 0;
+
+		while (got < wanted) {
+			ssize_t length = pread(fd, buffer + got, wanted - got, (off_t)(at + got));
+
+			if (length < 0 && errno == EINTR)
+				continue;
+			if (length <= 0)
+				return gcr_error_set(error, EIO, "vram/%s cannot be read: %s", name,
+						     length < 0 ? strerror(errno) : "it is short");
+			got += (size_t)length;
+		}
+		gcr_digest_chunks(buffer, wanted, ret_digests + at / GCR_CHUNK_BYTES);
+		at += wanted;
+	}
+	return 0;
+}
+
+/* Whose snapshot it is may read and replace them. */
+static void give(int root, const char *name)
+{
+	struct stat stat;
+
+	if (fstat(root, &stat) == 0 && stat.st_uid != geteuid())
+		fchownat(root, name, stat.st_uid, stat.st_gid, AT_SYMLINK_NOFOLLOW);
+}
+
+int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
+		      const struct gcr_digest *digests, struct gcr_error *error)
+{
+	uint64_t count = gcr_snapshot_first_chunk(snapshot, snapshot->count);
+	struct gcr_extent *allocations = manifest->allocations;
+	size_t allocations_count = manifest->allocations_count;
+	int root = gcr_snapshot_root(snapshot);
+	int result;
+
+	memcpy(manifest->generation, snapshot->generation, sizeof(snapshot->generation));
+	manifest->pid = snapshot->pid;
+	manifest->start_ticks = snapshot->start_ticks;
+	manifest->allocations = snapshot->extents;
+	manifest->allocations_count = snapshot->count;
+	result = gcr_digests_write(root, snapshot->generation, digests, count, &manifest->digests,
+				   error);
+	if (!result)
+		result = gcr_manifest_write(root, manifest, error);
+	give(root, GCR_DIGESTS_NAME);
+	give(root, GCR_MANIFEST_NAME);
+	/* Ours stay ours. */
+	manifest->allocations = allocations;
+	manifest->allocations_count = allocations_count;
+	if (result < 0)
+		gcr_error_prefix(error, "the snapshot's papers");
+	return result;
+}
+
+static int differs(const char *what, struct gcr_error *error)
+{
+	return gcr_error_set(error, EIO, "it is not of this freeze: %s", what);
+}
+
+/* Is it of this snapshot? */
+static int compare(const struct gcr_snapshot *snapshot, const struct gcr_manifest *manifest,
+		   struct gcr_error *error)
+{
+	if (strcmp(manifest->generation, snapshot->generation) != 0)
+		return differs("its generation is another", error);
+	if (manifest->pid != snapshot->pid || manifest->start_ticks != snapshot->start_ticks)
+		return differs("it is about another process", error);
+	if (manifest->allocations_count != snapshot->count)
+		return differs("it has another number of allocations", error);
+	for (size_t i = 0; i < snapshot->count; i++) {
+		const struct gcr_extent *ours = &snapshot->extents[i];
+		const struct gcr_extent *theirs = &manifest->allocations[i];
+
+		if (!gcr_extent_same_file(ours, theirs) ||
+		    memcmp(ours->gpu, theirs->gpu, sizeof(ours->gpu)) != 0)
+			return differs("an allocation is another", error);
+	}
+	return 0;
+}
+
+int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_digest **ret_digests,
+			      struct gcr_error *error)
+{
+	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
+	uint64_t count = gcr_snapshot_first_chunk(snapshot, snapshot->count);
+	int root = gcr_snapshot_root(snapshot);
+	const char *name = GCR_DIGESTS_NAME;
+	int result;
+
+	result = gcr_manifest_read(root, &manifest, error);
+	if (!result)
+		result = compare(snapshot, manifest, error);
+	if (result < 0)
+		name = GCR_MANIFEST_NAME;
+	else
+		result = gcr_digests_read(root, snapshot->generation, count, &manifest->digests,
+					  ret_digests, error);
+	if (result < 0 && result != -ENOMEM) {
+		/* Whatever is wrong with what somebody may have put there. */
+		gcr_error_prefix(error, "%s", name);
+		error->number = EIO;
+		return -EIO;
+	}
+	return result;
+}
+
+int gcr_snapshot_set_time(const struct gcr_snapshot *snapshot, size_t index,
+			  const struct timespec *time)
+{
+	const struct timespec times[2] = {*time, *time};
+	char name[GCR_EXTENT_NAME_BYTES];
+
+	gcr_extent_name(&snapshot->extents[index], name);
+	return utimensat(snapshot->files_fd, name, times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}

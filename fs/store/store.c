@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The store as a whole: its life, its accounts, and what earlier daemons have left in it. What a
+ * snapshot is promised is counted before a file of it is made, so that freezes that go on at the
+ * same time cannot be promised the same room.
+ */
+#include "fs/store/store_private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+
+#include "fs/base/log.h"
+#include "fs/store/record.h"
+#include "lib/beneath.h"
+#include "lib/pack_file.h"
+#include "lib/proc_cgroup.h"
+
+/* More threads than this do not fault pages in any faster (measured). */
+#define POPULATORS_MAX 12
+
+static unsigned int count_processors(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return 1;
+	return CPU_COUNT(&set) > 0 ? (unsigned int)CPU_COUNT(&set) : 1;
+}
+
+/* Its size is its owner's to choose, and may be of nothing but holes. */
+static uint64_t file_cost(const struct stat *stat)
+{
+	uint64_t taken = gcr_store_cost((uint64_t)stat->st_blocks * 512);
+	uint64_t most = gcr_store_cost((uint64_t)stat->st_size);
+
+	return taken < most ? taken : most;
+}
+
+/* What the files of a snapshot take, as long as nobody has looked at its table. */
+static uint64_t files_cost(int vram_fd)
+{
+	_cleanup_closedir_ DIR *dir = fdopendir(vram_fd);
+	const struct dirent *entry;
+	uint64_t bytes = 0;
+	struct stat stat;
+
+	if (!dir) {
+		close(vram_fd);
+		return 0;
+	}
+	while ((entry = readdir(dir)))
+		if (entry->d_type == DT_REG &&
+		    !fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW))
+			bytes += file_cost(&stat);
+	return bytes;
+}
+
+/* What the snapshot in the directory @name takes; 0 if it is no snapshot. */
+static uint64_t directory_cost(struct gcr_store *store, const char *name, uid_t *ret_uid)
+{
+	char path[GCR_STORE_NAME_BYTES + sizeof("/table")];
+	_cleanup_close_ int place_fd = -1;
+	_cleanup_close_ int fd = -1;
+	struct stat stat;
+	uint64_t table_bytes;
+	uint64_t bytes = 0;
+	struct gcr_tree_sum sum;
+	int tables_fd;
+	int vram_fd;
+	uid_t uid;
+
+	snprintf(path, sizeof(path), "%s/table", name);
+	if (fstatat(store->fd, path, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0;
+	table_bytes = file_cost(&stat);
+	place_fd = gcr_beneath_open(store->fd, name, O_RDONLY | O_DIRECTORY);
+	fd = place_fd < 0 ? -1 : gcr_store_open_directory(place_fd, "snapshot");
+	if (fd < 0)
+		return table_bytes;
+	if (!fstat(fd, &stat))
+		*ret_uid = stat.st_uid;
+	vram_fd = gcr_store_open_directory(fd, "vram");
+	if (vram_fd >= 0)
+		bytes = files_cost(vram_fd);
+	if (!gcr_store_sum_tree(fd, &sum) && sum.bytes > bytes)
+		bytes = sum.bytes;
+	tables_fd = gcr_store_find_tables(store, name, &uid);
+	if (tables_fd >= 0) {
+		if (!gcr_store_sum_tree(tables_fd, &sum))
+			bytes += sum.bytes;
+		close(tables_fd);
+	}
+	return table_bytes + bytes;
+}
+
+static int add_leftover(struct gcr_store *store, const char *name, uint64_t cost_bytes, uid_t uid,
+			bool claimed)
+{
+	struct gcr_store_leftover *leftover = calloc(1, sizeof(*leftover));
+
+	if (!leftover)
+		return -ENOMEM;
+	snprintf(leftover->name, sizeof(leftover->name), "%s", name);
+	leftover->cost_bytes = cost_bytes;
+	leftover->uid = uid;
+	leftover->claimed = claimed;
+	leftover->next = store->leftovers;
+	store->leftovers = leftover;
+	store->snapshots_bytes += leftover->cost_bytes;
+	return 0;
+}
+
+static int take_leftover(struct gcr_store *store, const char *name)
+{
+	uid_t uid = 0;
+	uint64_t cost_bytes = directory_cost(store, name, &uid);
+
+	return add_leftover(store, name, cost_bytes, uid, false);
+}
+
+/* What cannot be removed stays, and counts, as it is. */
+static int remove_unfinished(struct gcr_store *store, const char *name)
+{
+	int result = gcr_store_remove_directory(store->fd, name);
+	_cleanup_close_ int fd = -1;
+	struct gcr_tree_sum sum = {0};
+
+	if (!result)
+		return 0;
+	gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", name, strerror(-result));
+	if (strlen(name) >= GCR_STORE_NAME_BYTES)
+		return 0;
+	fd = gcr_store_open_directory(store->fd, name);
+	if (fd >= 0)
+		gcr_store_sum_tree(fd, &sum);
+	return add_leftover(store, name, sum.bytes, 0, true);
+}
+
+/*
+ * Count what is there. A pool is of no use to another daemon than its own, nor is what one has
+ * begun to make or to remove.
+ */
+static int take_stock(struct gcr_store *store)
+{
+	_cleanup_closedir_ DIR *dir = NULL;
+	const struct dirent *entry;
+	int result = 0;
+	int fd;
+
+	fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir = fd < 0 ? NULL : fdopendir(fd);
+	if (!dir)
+		return -errno;
+	while (!result && (entry = readdir(dir))) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		/* What was being dumped has to be looked after first. */
+		if (!strncmp(entry->d_name, GCR_STORE_NEW_PLACE, strlen(GCR_STORE_NEW_PLACE)))
+			continue;
+		if (*entry->d_name == '.')
+			result = remove_unfinished(store, entry->d_name);
+		else if (!strcmp(entry->d_name, GCR_PACKS_NAME))
+			continue;
+		else if (!strcmp(entry->d_name, GCR_STORE_POOL))
+			result = gcr_store_remove_directory(store->fd, entry->d_name);
+		else if (!strncmp(entry->d_name, GCR_STORE_PLACE, strlen(GCR_STORE_PLACE)))
+			store->places_count++;
+		else if (strlen(entry->d_name) < GCR_STORE_NAME_BYTES)
+			result = take_leftover(store, entry->d_name);
+	}
+	return result;
+}
+
+static void store_free(struct gcr_store *store)
+{
+	while (store->leftovers) {
+		struct gcr_store_leftover *leftover = store->leftovers;
+
+		store->leftovers = leftover->next;
+		free(leftover);
+	}
+	while (store->packed) {
+		struct gcr_store_packed *packed = store->packed;
+
+		store->packed = packed->next;
+		free(packed);
+	}
+	while (store->claims)
+		gcr_store_end_claim_locked(store, store->claims->pid, store->claims->start_ticks);
+	if (store->fd >= 0)
+		close(store->fd);
+	if (store->pool_fd >= 0)
+		close(store->pool_fd);
+	pthread_cond_destroy(&store->changed);
+	pthread_mutex_destroy(&store->lock);
+	free(store->mountpoint);
+	free(store->path);
+	free(store);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_store *, store_free);
+
+/* Nothing of value is in it. */
+static void detach(struct gcr_store *store)
+{
+	if (store->pool_fd >= 0)
+		close(TAKE_FD(store->pool_fd));
+	unlinkat(store->fd, GCR_STORE_POOL, AT_REMOVEDIR);
+	gcr_store_detach(store);
+}
+
+/* Before anybody has looked at what is in it: it goes if there is nothing. */
+static void leave(struct gcr_store *store)
+{
+	struct gcr_tree_sum sum;
+
+	if (!gcr_store_sum_tree(store->fd, &sum) && !sum.entries)
+		detach(store);
+}
+
+int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
+		     struct gcr_error *error)
+{
+	_cleanup_(store_free_cleanup) struct gcr_store *store = calloc(1, sizeof(*store));
+	unsigned int processors = count_processors();
+	bool is_known = false;
+	int result;
+
+	if (!store)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	store->fd = -1;
+	store->pool_fd = -1;
+	store->removals_end = &store->removals;
+	store->runtime_fd = daemon->runtime_fd;
+	store->quota = daemon->quota;
+	store->pool_limit_bytes = daemon->options.pool_bytes;
+	store->keep_limit_bytes = daemon->options.keep_bytes;
+	store->threads_max = processors < POPULATORS_MAX ? processors : POPULATORS_MAX;
+	pthread_mutex_init(&store->lock, NULL);
+	pthread_cond_init(&store->changed, NULL);
+	result = gcr_store_attach(daemon, store, error);
+	if (result < 0)
+		return result;
+	gcr_store_set_reserve(store);
+	result = gcr_store_start_spill(store, &daemon->options, error);
+	if (result < 0) {
+		leave(store);
+		return result;
+	}
+	result = take_stock(store);
+	is_known = !result;
+	if (!result)
+		result = gcr_store_start_packs(store);
+	if (!result && mkdirat(store->fd, GCR_STORE_POOL, 0700) < 0)
+		result = -errno;
+	if (!result)
+		store->pool_fd = openat(store->fd, GCR_STORE_POOL,
+					O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (!result && store->pool_fd < 0)
+		result = -errno;
+	if (!result)
+		result = gcr_store_start_remover(store);
+	if (!result && store->pool_limit_bytes)
+		result = gcr_store_start_filler(store);
+	if (result < 0) {
+		gcr_store_stop_remover(store);
+		gcr_store_stop_packs(store);
+		gcr_store_stop_spill(store);
+		gcr_error_set(error, -result, "the store in %s: %s", store->path,
+			      strerror(-result));
+		if (is_known && !store->leftovers && !store->places_count)
+			detach(store);
+		return result;
+	}
+	*ret_store = TAKE_PTR(store);
+	return 0;
+}
+
+void gcr_store_destroy(struct gcr_store *store)
+{
+	bool empty;
+
+	if (!store)
+		return;
+	/* As long as there is somebody to remove it. */
+	gcr_store_drop_all_kept(store);
+	gcr_store_stop_filler(store);
+	pthread_mutex_lock(&store->lock);
+	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot; snapshot = snapshot->next)
+		gcr_store_stop_populating_locked(snapshot);
+	while (store->populators)
+		pthread_cond_wait(&store->changed, &store->lock);
+	empty = !store->snapshots && !store->leftovers && !store->places_count;
+	pthread_mutex_unlock(&store->lock);
+	gcr_store_stop_remover(store);
+	gcr_store_stop_packs(store);
+	gcr_store_stop_spill(store);
+	if (empty)
+		detach(store);
+	store_free(store);
+}
+
+/* Promised, and not taken from the machine's memory yet. Lock: store. */
+static uint64_t pending_locked(struct gcr_store *store)
+{
+	uint64_t pending = 0;
+
+	for (const struct gcr_room *room = store->rooms; room; room = room->next)
+		pending += gcr_room_pending_locked(room);
+	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot;
+	     snapshot = snapshot->next) {
+		uint64_t resident;
+
+		if (snapshot->has_pages || snapshot->is_touched)
+			continue;
+		/* Pages do not go before their file does: once there, it need not be looked at. */
+		resident = gcr_snapshot_resident_bytes(snapshot, &snapshot->has_pages);
+		if (!snapshot->has_pages && resident < snapshot->cost_bytes)
+			pending += snapshot->cost_bytes - resident;
+	}
+	return pending;
+}
+
+void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
+{
+	uint64_t limit;
+	uint64_t used;
+
+	pthread_mutex_lock(&store->lock);
+	used = gcr_store_used_locked(store);
+	limit = store->size_bytes - store->reserve_bytes;
+	*ret_figures = (struct gcr_store_figures){
+		.size_bytes = store->size_bytes,
+		.used_bytes = used,
+		.reserve_bytes = store->reserve_bytes,
+		.free_bytes = used < limit ? limit - used : 0,
+		.pool_bytes = store->pool_bytes,
+		.kept_bytes = store->kept_bytes,
+		.pending_bytes = pending_locked(store),
+		.survives_restart = store->survives_restart,
+	};
+	pthread_mutex_unlock(&store->lock);
+}
+
+/* What the file system itself has left, beyond what is promised. Lock: store. */
+static uint64_t file_system_room_locked(const struct gcr_store *store, uint64_t pending)
+{
+	struct statfs statfs;
+	uint64_t free_bytes;
+
+	if (fstatfs(store->fd, &statfs) < 0 || !statfs.f_blocks)
+		return UINT64_MAX;
+	free_bytes = (uint64_t)statfs.f_bavail * (uint64_t)statfs.f_bsize;
+	return free_bytes > pending ? free_bytes - pending : 0;
+}
+
+/* @limit_bytes of the store may be used, and @margin_bytes of the host's memory stay. */
+static int check_room_locked(struct gcr_store *store, uint64_t limit_bytes, uint64_t margin_bytes,
+			     uint64_t bytes, uint64_t fresh_bytes, uint64_t *ret_missing,
+			     struct gcr_error *error)
+{
+	uint64_t used = gcr_store_used_locked(store);
+	uint64_t pending = pending_locked(store);
+	uint64_t room = used < limit_bytes ? limit_bytes - used : 0;
+	uint64_t memory = UINT64_MAX;
+	_cleanup_free_ char *what = NULL;
+
+	if (bytes > room) {
+		*ret_missing = bytes - room;
+		return gcr_error_set(error, ENOSPC,
+				     "the store is full: %llu MiB more are needed, %llu of its "
+				     "%llu MiB are free (see store_size in gpucrfs(8))",
+				     (unsigned long long)bytes >> 20,
+				     (unsigned long long)room >> 20,
+				     (unsigned long long)store->size_bytes >> 20);
+	}
+	/* Somebody else may use the file system too, or have a file open that we have removed. */
+	room = file_system_room_locked(store, pending);
+	if (fresh_bytes > room) {
+		*ret_missing = fresh_bytes - room;
+		return gcr_error_set(error, ENOSPC,
+				     "%s is full: %llu MiB more are needed, %llu MiB are free",
+				     store->path, (unsigned long long)fresh_bytes >> 20,
+				     (unsigned long long)room >> 20);
+	}
+	/* The pages are charged to whoever touches them first: us, or a helper of ours. */
+	if (gcr_proc_memory_room(getpid(), &memory, &what) < 0)
+		return 0;
+	pending += margin_bytes;
+	memory = memory > pending ? memory - pending : 0;
+	if (fresh_bytes > memory) {
+		*ret_missing = fresh_bytes - memory;
+		return gcr_error_set(error, ENOMEM,
+				     "the store would take %llu MiB more of the host's memory, "
+				     "but %s leaves %llu MiB",
+				     (unsigned long long)fresh_bytes >> 20, what,
+				     (unsigned long long)memory >> 20);
+	}
+	return 0;
+}
+
+int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
+				uint64_t *ret_missing, struct gcr_error *error)
+{
+	return check_room_locked(store, gcr_store_limit_locked(store),
+				 GCR_STORE_MEMORY_MARGIN_BYTES, bytes, fresh_bytes, ret_missing,
+				 error);
+}
+
+int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing)
+{
+	uint64_t more = store->packing_bytes + bytes;
+
+	/* Half of what is left to others is enough for what gives memory back. */
+	return check_room_locked(store, store->size_bytes, GCR_STORE_MEMORY_MARGIN_BYTES / 2, more,
+				 more, ret_missing, NULL);
+}
+
+/* Lock: store. */
+static void keep_locked(struct gcr_store *store, const char *prefix)
+{
+	for (struct gcr_store_leftover *leftover = store->leftovers; leftover;
+	     leftover = leftover->next)
+		if (!strncmp(leftover->name, prefix, strlen(prefix)))
+			leftover->claimed = true;
+}
+
+static int keep_recorded(const struct gcr_record *record, void *data)
+{
+	char name[GCR_SNAPSHOT_NAME_BYTES];
+
+	gcr_snapshot_name(record->pid, record->start_ticks, record->generation, name);
+	keep_locked(data, name);
+	return 0;
+}
+
+/* Whatever it says: all that is of this process. */
+static void keep_unreadable(const char *record_name, int error, void *data)
+{
+	char prefix[GCR_SNAPSHOT_NAME_BYTES];
+
+	if (snprintf(prefix, sizeof(prefix), "%s-", record_name) < (int)sizeof(prefix))
+		keep_locked(data, prefix);
+}
+
+/* Lock: store. False: without memory it stays in the list. */
+static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_leftover **link)
+{
+	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
+	struct gcr_store_leftover *leftover = *link;
+
+	if (!removal)
+		return false;
+	*link = leftover->next;
+	/* Its references to chunks go before it does: a daemon that comes between takes none. */
+	if (!++store->last_number)
+		store->last_number++;
+	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, store->last_number);
+	if (renameat(store->fd, leftover->name, store->fd, removal->name) < 0)
+		memcpy(removal->name, leftover->name, sizeof(removal->name));
+	removal->cost_bytes = leftover->cost_bytes;
+	store->snapshots_bytes -= leftover->cost_bytes;
+	store->going_bytes += leftover->cost_bytes;
+	gcr_store_remove_later_locked(store, removal);
+	free(leftover);
+	return true;
+}
+
+void gcr_store_sweep(struct gcr_store *store)
+{
+	struct gcr_store_leftover **link;
+	int result;
+
+	pthread_mutex_lock(&store->lock);
+	result = gcr_record_each(store->runtime_fd, keep_recorded, keep_unreadable, store);
+	for (link = &store->leftovers; *link && result >= 0;) {
+		if (!(*link)->claimed)
+			gcr_log(LOG_NOTICE, 0, "%s in the store belongs to nobody and is removed",
+				(*link)->name);
+		if ((*link)->claimed || !remove_leftover_locked(store, link))
+			link = &(*link)->next;
+	}
+	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_store_drop_left(struct gcr_store *store, pid_t pid, uint64_t start_ticks)
+{
+	char prefix[GCR_SNAPSHOT_NAME_BYTES];
+	struct gcr_store_leftover **link;
+
+	gcr_snapshot_name(pid, start_ticks, "", prefix);
+	pthread_mutex_lock(&store->lock);
+	for (link = &store->leftovers; *link;)
+		if (strncmp((*link)->name, prefix, strlen(prefix)) != 0 ||
+		    !remove_leftover_locked(store, link))
+			link = &(*link)->next;
+	pthread_mutex_unlock(&store->lock);
+}

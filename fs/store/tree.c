@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Trees of files in the store, some of them made by users of the mount: removing them and summing
+ * them up. No symbolic link is followed, and nothing outside is reached. A mode that keeps a daemon
+ * without privileges out of a directory is changed, and, if it stays, put back.
+ */
+#include "fs/store/store_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/beneath.h"
+
+/* Above `snapshot` are its own directory and the store. */
+#define LEVELS_MAX (GCR_STORE_DEPTH_MAX + 2)
+
+/* Files that belong to us may still be in directories whose modes keep us out. */
+static int set_mode(int fd, mode_t mode)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd); /* fchmod(2) knows no O_PATH */
+	return chmod(path, mode & 07777) < 0 ? -errno : 0;
+}
+
+/* Whoever cannot be let in finds out when it is opened. */
+static void unlock(int fd, mode_t *ret_mode)
+{
+	struct stat stat;
+
+	*ret_mode = S_IRWXU;
+	if (fstat(fd, &stat) < 0)
+		return;
+	*ret_mode = stat.st_mode;
+	if ((stat.st_mode & S_IRWXU) != S_IRWXU)
+		set_mode(fd, stat.st_mode | S_IRWXU);
+}
+
+static void lock_again(int fd, mode_t mode)
+{
+	if ((mode & S_IRWXU) != S_IRWXU)
+		set_mode(fd, mode);
+}
+
+/* For its owner it has all rights then; @ret_mode is what it had. */
+static int open_unlocked(int parent_fd, const char *name, mode_t *ret_mode)
+{
+	_cleanup_close_ int fd = gcr_beneath_open_path(parent_fd, name, O_PATH | O_DIRECTORY);
+	int result;
+
+	if (fd < 0)
+		return fd;
+	unlock(fd, ret_mode);
+	result = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (result >= 0)
+		return result;
+	result = -errno;
+	lock_again(fd, *ret_mode);
+	return result;
+}
+
+static DIR *open_directory(int parent_fd, const char *name, mode_t *ret_mode, int *ret_error)
+{
+	_cleanup_close_ int fd = open_unlocked(parent_fd, name, ret_mode);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	*ret_error = dir ? 0 : fd < 0 ? fd : -errno;
+	if (dir)
+		TAKE_FD(fd);
+	return dir;
+}
+
+int gcr_store_open_directory(int parent_fd, const char *name)
+{
+	mode_t mode;
+	int fd = open_unlocked(parent_fd, name, &mode);
+
+	if (fd >= 0)
+		lock_again(fd, mode);
+	return fd;
+}
+
+static bool is_dots(const char *name)
+{
+	return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+static int remove_below(int parent_fd, const char *name, int levels)
+{
+	_cleanup_closedir_ DIR *dir = NULL;
+	const struct dirent *entry;
+	mode_t mode;
+	int result = 0;
+
+	if (!unlinkat(parent_fd, name, AT_REMOVEDIR) || errno == ENOENT)
+		return 0;
+	if (errno == ENOTDIR)
+		return unlinkat(parent_fd, name, 0) < 0 ? -errno : 0;
+	if (errno != ENOTEMPTY || !levels)
+		return -errno;
+	dir = open_directory(parent_fd, name, &mode, &result);
+	if (!dir)
+		return result;
+	while (!result && (entry = readdir(dir)))
+		if (!is_dots(entry->d_name))
+			result = remove_below(dirfd(dir), entry->d_name, levels - 1);
+	if (!result && unlinkat(parent_fd, name, AT_REMOVEDIR) < 0)
+		result = -errno;
+	return result;
+}
+
+int gcr_store_remove_directory(int parent_fd, const char *name)
+{
+	return remove_below(parent_fd, name, LEVELS_MAX);
+}
+
+static int add_up(DIR *dir, int levels, struct gcr_tree_sum *sum)
+{
+	const struct dirent *entry;
+	int result = 0;
+
+	while (!result && (entry = readdir(dir))) {
+		_cleanup_closedir_ DIR *below = NULL;
+		struct stat stat;
+		mode_t mode;
+
+		if (is_dots(entry->d_name))
+			continue;
+		if (fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) < 0) {
+			result = errno == ENOENT ? 0 : -errno;
+			continue;
+		}
+		sum->bytes += (uint64_t)stat.st_blocks * 512;
+		sum->entries++;
+		if (!S_ISDIR(stat.st_mode))
+			continue;
+		below = levels ? open_directory(dirfd(dir), entry->d_name, &mode, &result) : NULL;
+		if (!levels)
+			result = -ELOOP;
+		if (!below)
+			continue;
+		result = add_up(below, levels - 1, sum);
+		lock_again(dirfd(below), mode);
+	}
+	return result;
+}
+
+int gcr_store_sum_tree(int directory_fd, struct gcr_tree_sum *ret_sum)
+{
+	_cleanup_closedir_ DIR *dir = NULL;
+	struct gcr_tree_sum sum = {0};
+	mode_t mode;
+	int result;
+	int fd;
+
+	unlock(directory_fd, &mode);
+	fd = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir = fd < 0 ? NULL : fdopendir(fd);
+	result = dir ? add_up(dir, LEVELS_MAX, &sum) : -errno;
+	lock_again(directory_fd, mode);
+	if (!dir && fd >= 0)
+		close(fd);
+	if (!result)
+		*ret_sum = sum;
+	return result;
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What each user holds of the store. Nothing is counted twice: it is summed up from the accounts of
+ * snapshots, trees, claims and packed chunks whenever somebody asks. The pool, and what is kept of
+ * processes that run, give way to whoever needs room, and are nobody's.
+ */
+#include "fs/store/store_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "fs/base/quota.h"
+
+typedef void visit_held(void *data, uid_t uid, uint64_t bytes);
+
+/* Lock: store. */
+static bool is_kept_locked(const struct gcr_store *store, const struct gcr_snapshot *snapshot)
+{
+	const struct gcr_snapshot *kept = store->kept;
+
+	while (kept && kept != snapshot)
+		kept = kept->next_kept;
+	return kept;
+}
+
+/* Lock: store. */
+static void each_locked(const struct gcr_store *store, visit_held *visit, void *data)
+{
+	for (const struct gcr_snapshot *snapshot = store->snapshots; snapshot;
+	     snapshot = snapshot->next)
+		if (!is_kept_locked(store, snapshot))
+			visit(data, snapshot->uid, snapshot->cost_bytes);
+	for (const struct gcr_store_leftover *left = store->leftovers; left; left = left->next)
+		visit(data, left->uid, left->cost_bytes);
+	for (const struct gcr_room *room = store->rooms; room; room = room->next)
+		if (room != store->packs_room)
+			visit(data, room->uid, room->extra_bytes);
+	for (const struct gcr_store_claim *claim = store->claims; claim; claim = claim->next)
+		visit(data, claim->payer.uid, claim->bytes);
+	for (const struct gcr_store_packed *packed = store->packed; packed; packed = packed->next)
+		visit(data, packed->uid, packed->bytes);
+}
+
+struct sum {
+	struct gcr_quota *quota;
+	uid_t owner;
+	uint64_t bytes;
+};
+
+static void add_if_his(void *data, uid_t uid, uint64_t bytes)
+{
+	struct sum *sum = data;
+
+	if (bytes && uid && (uid == sum->owner || gcr_quota_owner(sum->quota, uid) == sum->owner))
+		sum->bytes += bytes;
+}
+
+int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t bytes,
+				struct gcr_error *error)
+{
+	struct sum sum = {.quota = store->quota};
+
+	if (!gcr_quota_is_limited(store->quota, uid))
+		return 0;
+	sum.owner = gcr_quota_owner(store->quota, uid);
+	each_locked(store, add_if_his, &sum);
+	return gcr_quota_check_store(store->quota, sum.owner, sum.bytes, bytes, error);
+}
+
+/* What comes back of the process that the same verb thaws. Lock: store. */
+static uint64_t returned_locked(const struct gcr_store *store, const struct gcr_store_payer *payer)
+{
+	uint64_t bytes = 0;
+
+	for (const struct gcr_snapshot *snapshot = store->snapshots; snapshot && payer->thawed_pid;
+	     snapshot = snapshot->next)
+		if (snapshot->pid == payer->thawed_pid &&
+		    snapshot->start_ticks == payer->thawed_start_ticks &&
+		    snapshot->uid == payer->uid && !is_kept_locked(store, snapshot))
+			bytes += snapshot->cost_bytes;
+	return bytes;
+}
+
+int gcr_store_check_payer_locked(struct gcr_store *store, const struct gcr_store_payer *payer,
+				 uint64_t bytes, struct gcr_error *error)
+{
+	uint64_t returned = returned_locked(store, payer);
+
+	return gcr_store_check_user_locked(store, payer->uid,
+					   bytes > returned ? bytes - returned : 0, error);
+}
+
+int gcr_store_check_user(struct gcr_store *store, uid_t uid, uint64_t bytes,
+			 struct gcr_error *error)
+{
+	int result;
+
+	pthread_mutex_lock(&store->lock);
+	result = gcr_store_check_user_locked(store, uid, bytes, error);
+	pthread_mutex_unlock(&store->lock);
+	return result;
+}
+
+struct list {
+	struct gcr_quota_held *held;
+	size_t count;
+	bool is_short; /* no memory */
+};
+
+static void add_to_list(void *data, uid_t uid, uint64_t bytes)
+{
+	struct list *list = data;
+	struct gcr_quota_held *held;
+
+	if (!bytes || !uid)
+		return;
+	for (size_t i = 0; i < list->count; i++)
+		if (list->held[i].uid == uid) {
+			list->held[i].bytes += bytes;
+			return;
+		}
+	held = reallocarray(list->held, list->count + 1, sizeof(*held));
+	if (!held) {
+		list->is_short = true;
+		return;
+	}
+	list->held = held;
+	held[list->count++] = (struct gcr_quota_held){uid, bytes};
+}
+
+int gcr_store_users(struct gcr_store *store, struct gcr_quota_held **ret_held, size_t *ret_count)
+{
+	struct list list = {0};
+
+	pthread_mutex_lock(&store->lock);
+	each_locked(store, add_to_list, &list);
+	pthread_mutex_unlock(&store->lock);
+	if (list.is_short) {
+		free(list.held);
+		return -ENOMEM;
+	}
+	*ret_held = list.held;
+	*ret_count = list.count;
+	return 0;
+}
+
+void gcr_store_count_by(struct gcr_store *store, gcr_store_counting *counted)
+{
+	if (store)
+		store->counted = counted;
+}
+
+struct gcr_quota *gcr_store_quota(const struct gcr_store *store)
+{
+	return store ? store->quota : NULL;
+}
+
+/* Lock: store. */
+static struct gcr_store_packed *find_packed_locked(struct gcr_store *store, uid_t uid)
+{
+	struct gcr_store_packed *packed = store->packed;
+
+	while (packed && packed->uid != uid)
+		packed = packed->next;
+	return packed;
+}
+
+void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less)
+{
+	struct gcr_store_packed *packed;
+
+	pthread_mutex_lock(&store->lock);
+	packed = find_packed_locked(store, uid);
+	if (!packed && more) {
+		packed = calloc(1, sizeof(*packed));
+		if (packed) {
+			packed->uid = uid;
+			packed->next = store->packed;
+			store->packed = packed;
+		}
+	}
+	/* Without memory for it, it is not counted. */
+	if (packed) {
+		packed->bytes += more;
+		packed->bytes -= less < packed->bytes ? less : packed->bytes;
+	}
+	pthread_mutex_unlock(&store->lock);
+}

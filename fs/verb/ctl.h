@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* The grammar of a write to a ctl file: `verb[ key[=value]]...[\n]`, parsed whole or not at all. */
+#ifndef GCR_FS_VERB_CTL_H
+#define GCR_FS_VERB_CTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "criu-glue/criu.h"
+#include "fs/base/credentials.h"
+#include "fs/store/place_name.h"
+#include "fs/base/state.h"
+#include "lib/error.h"
+#include "lib/protocol.h"
+
+#define GCR_COMMAND_BYTES_MAX	    4096 /* of one write, its newline included */
+#define GCR_COMMAND_PIDS_MAX	    512
+#define GCR_COMMAND_PATH_BYTES	    1024
+#define GCR_COMMAND_TIMEOUT_SEC_MAX (7 * 24 * 3600)
+
+struct gcr_command {
+	enum gcr_verb verb;
+	int64_t timeout_usec; /* `timeout=SEC`, 0 if it was not given */
+	bool data;	      /* `data` of freeze: VRAM out, the driver's context stays */
+
+	bool unseen; /* `unseen` of freeze and dump: it shares no GPU memory, says the writer */
+
+	bool park; /* `park` of freeze: ready for somebody else's CRIU */
+
+	bool leave;			 /* `leave` of dump: the tree stays, frozen */
+	bool supervised;		 /* `supervised`: a unit that starts it again is known of */
+	enum gcr_criu_tcp tcp;		 /* `tcp=close` or `tcp=keep` of dump */
+	char name[GCR_PLACE_NAME_BYTES]; /* `name=N` of dump, "" if it was not given */
+	/* Not of the text: the process that a dump was written to, and whose the write is. */
+	pid_t root;
+	pid_t writer;		  /* 0: not known */
+	struct gcr_rights rights; /* of those who have opened and written */
+
+	bool unverified; /* `unverified` of thaw: whatever the digests say */
+	bool new_pids;	 /* `pid=new` of thaw: in a pid namespace of its own */
+	pid_t restored;	 /* `pid=N`: somebody else's CRIU has restored it; 0: not given */
+	pid_t swap;	 /* `swap=PID`: freeze that one at the same time; 0: not given */
+	bool swap_data;	 /* and that with `data` */
+	char stdio[GCR_COMMAND_PATH_BYTES]; /* `stdio=PATH`, "" if it was not given */
+
+	/* `gpu=OLD:NEW` of thaw, by index */
+	unsigned int gpu_pairs_count;
+	struct {
+		unsigned int from;
+		unsigned int to;
+	} gpu_pairs[GCR_GPUS_MAX];
+
+	/* root ctl only: the processes, each once, in the order they were written */
+	unsigned int pids_count;
+	pid_t pids[GCR_COMMAND_PIDS_MAX];
+};
+
+/* May it do what only root may? */
+static inline bool gcr_command_is_root(const struct gcr_command *command)
+{
+	return command->rights.uid == 0;
+}
+
+/*
+ * Parse @length bytes. @with_pids: the write went to the root's ctl, which needs at least one
+ * process id; elsewhere an id is an error. Errors: -EINVAL, -E2BIG, with words.
+ */
+int gcr_command_parse(const char *bytes, size_t length, bool with_pids,
+		      struct gcr_command *ret_command, struct gcr_error *error);
+
+/* One option of a verb, for the parser and for the test of the manual pages. */
+struct gcr_command_option {
+	enum gcr_verb verb;
+	const char *key;
+	const char *value_words; /* "SEC"; NULL: the key stands alone */
+};
+
+const struct gcr_command_option *gcr_command_options(size_t *ret_count);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A thread of its own, so that neither a library's connection nor a program that answers is needed:
+ * it looks at the processes once a second. after->lock guards what it is woken by; it holds no
+ * other lock but one process's at a time.
+ */
+#include "fs/verb/pack_after.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "fs/verb/packing.h"
+#include "fs/process/process.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+#define LOOK_USEC	 GCR_USEC_PER_SEC
+/* One that was interrupted is tried again later, each time after twice as long, up to this. */
+#define AGAIN_FIRST_USEC GCR_USEC_PER_SEC
+#define AGAIN_MOST_USEC	 (3600 * GCR_USEC_PER_SEC)
+
+struct gcr_pack_after {
+	struct gcr_daemon *daemon;
+	pthread_t thread;
+	struct gcr_process *packed; /* the thread's: what it has begun with last, a reference */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool stopping;
+};
+
+/* Then it has had its turn until it is tried again. */
+static bool is_due(const struct gcr_pack_after *after, struct gcr_process *process)
+{
+	int64_t after_usec = (int64_t)after->daemon->options.pack_after * GCR_USEC_PER_SEC;
+	int64_t now_usec = gcr_clock_usec();
+	bool is_due;
+
+	pthread_mutex_lock(&process->lock);
+	is_due = process->state == GCR_STATE_FROZEN && !process->task && !process->packing &&
+		 process->snapshot && !process->was_packed &&
+		 gcr_clock_real_usec() - process->frozen_usec >= after_usec &&
+		 now_usec >= process->pack_again_usec;
+	if (is_due) {
+		process->pack_wait_usec = process->pack_wait_usec ? process->pack_wait_usec * 2
+								  : AGAIN_FIRST_USEC;
+		if (process->pack_wait_usec > AGAIN_MOST_USEC)
+			process->pack_wait_usec = AGAIN_MOST_USEC;
+		process->pack_again_usec = now_usec + process->pack_wait_usec;
+	}
+	pthread_mutex_unlock(&process->lock);
+	return is_due;
+}
+
+/* One after the other: each has all the processors that are free. */
+static void look(struct gcr_pack_after *after)
+{
+	const struct gcr_command command = {.verb = GCR_VERB_PACK};
+	struct gcr_process **list = NULL;
+	struct gcr_error error = {0};
+	size_t count = 0;
+
+	if (after->packed && gcr_packing_is_under_way(after->packed, GCR_VERB_PACK))
+		return;
+	gcr_process_unref(TAKE_PTR(after->packed));
+	if (gcr_processes_list(after->daemon->processes, &list, &count) < 0)
+		return;
+	for (size_t i = 0; i < count && !after->packed; i++)
+		/* A verb that has come between is not in our way for long. */
+		if (is_due(after, list[i]) &&
+		    !gcr_packing_start(after->daemon, &command, &list[i], 1, NULL, &error))
+			after->packed = gcr_process_ref(list[i]);
+	gcr_processes_list_free(list, count);
+}
+
+static void *run(void *data)
+{
+	struct gcr_pack_after *after = data;
+
+	pthread_setname_np(pthread_self(), "gpucrfs-after");
+	pthread_mutex_lock(&after->lock);
+	while (!after->stopping) {
+		struct timespec until = gcr_clock_after(LOOK_USEC);
+
+		pthread_mutex_unlock(&after->lock);
+		if (atomic_load(&after->daemon->recovered))
+			look(after);
+		pthread_mutex_lock(&after->lock);
+		while (!after->stopping &&
+		       !pthread_cond_timedwait(&after->changed, &after->lock, &until))
+			;
+	}
+	pthread_mutex_unlock(&after->lock);
+	return NULL;
+}
+
+int gcr_pack_after_create(struct gcr_daemon *daemon, struct gcr_pack_after **ret_after)
+{
+	_cleanup_free_ struct gcr_pack_after *after = NULL;
+	int result;
+
+	if (!daemon->options.pack_after)
+		return 0;
+	after = calloc(1, sizeof(*after));
+	if (!after)
+		return -ENOMEM;
+	after->daemon = daemon;
+	pthread_mutex_init(&after->lock, NULL);
+	pthread_cond_init(&after->changed, NULL);
+	result = pthread_create(&after->thread, NULL, run, after);
+	if (result)
+		return -result;
+	*ret_after = TAKE_PTR(after);
+	return 0;
+}
+
+void gcr_pack_after_destroy(struct gcr_pack_after *after)
+{
+	if (!after)
+		return;
+	pthread_mutex_lock(&after->lock);
+	after->stopping = true;
+	pthread_cond_broadcast(&after->changed);
+	pthread_mutex_unlock(&after->lock);
+	pthread_join(after->thread, NULL);
+	gcr_process_unref(after->packed);
+	pthread_cond_destroy(&after->changed);
+	pthread_mutex_destroy(&after->lock);
+	free(after);
+}

@@ -1,0 +1,743 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Starting, joining, stopping and ending `pack` and `unpack`. packings.lock makes the decisions
+ * "what is under way for which process" one at a time, before a process's lock; packing->lock is
+ * the last that is taken. Waiters are answered and events written with no lock held.
+ */
+#include "fs/verb/packing.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "fs/base/cancellation.h"
+#include "fs/base/credentials.h"
+#include "fs/store/folder.h"
+#include "fs/job/operation.h"
+#include "fs/pack/pack_table.h"
+#include "fs/store/pack_work.h"
+#include "fs/process/pin.h"
+#include "fs/base/quota.h"
+#include "fs/store/store.h"
+#include "fs/base/waiter.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
+
+/* Others go first; not SCHED_IDLE, with which a verb might wait for one that never gets its turn.
+ */
+#define NICE 19
+
+/* So often a worker is asked whether it has given files up, and so long between. */
+#define LOOKS	  100
+#define LOOK_MSEC 20
+
+struct target {
+	struct gcr_process *process;
+	struct gcr_pack_work *work; /* NULL: a verb has begun for the process */
+	struct gcr_error error;	    /* the first; number 0: none */
+	bool is_begun;		    /* a thread has come */
+	bool is_ready;		    /* its files are let go of */
+	bool is_done;		    /* no further pieces */
+	unsigned int threads;	    /* that are at it */
+};
+
+struct waiting {
+	struct gcr_waiter *waiter;	       /* of the verb, or NULL */
+	struct gcr_cancellation *cancellation; /* of a `cancel`, or NULL */
+	bool abandoned;
+};
+
+struct gcr_packing {
+	/* fixed for life */
+	atomic_int references;
+	struct gcr_daemon *daemon;
+	struct gcr_command command;
+	struct gcr_quota_charge charge;	      /* of who has written it */
+	struct gcr_quota_charge store_charge; /* what `unpack` takes, until it has been taken */
+	int64_t deadline_usec;		      /* monotonic; 0: none */
+	struct gcr_packing *next;	      /* guarded by packings.lock */
+
+	pthread_mutex_t lock; /* guards what follows */
+	pthread_cond_t idle;  /* a thread has left a target */
+	int stop;	      /* positive errno: why it is to end */
+	bool detached;	      /* wanted whoever waits */
+	bool answered;
+	unsigned int threads;
+	bool has_worked; /* some thread has had what it needs */
+	struct waiting *waiting;
+	size_t waiting_count;
+
+	size_t count;
+	struct target targets[];
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t ended; /* one has */
+	struct gcr_packing *list;
+} packings = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+
+/* ---- life ---- */
+
+static void packing_unref(struct gcr_packing *packing)
+{
+	if (!packing || atomic_fetch_sub(&packing->references, 1) != 1)
+		return;
+	for (size_t i = 0; i < packing->count; i++) {
+		gcr_pack_work_destroy(packing->targets[i].work);
+		gcr_process_unref(packing->targets[i].process);
+	}
+	free(packing->waiting);
+	gcr_quota_release(&packing->charge);
+	gcr_quota_release(&packing->store_charge);
+	pthread_cond_destroy(&packing->idle);
+	pthread_mutex_destroy(&packing->lock);
+	free(packing);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_packing *, packing_unref);
+
+static struct gcr_packing *packing_ref(struct gcr_packing *packing)
+{
+	atomic_fetch_add(&packing->references, 1);
+	return packing;
+}
+
+static int64_t deadline(const struct gcr_daemon *daemon, const struct gcr_command *command)
+{
+	int64_t duration_usec = gcr_operation_limit(daemon, command->timeout_usec);
+
+	return duration_usec ? gcr_clock_usec() + duration_usec : 0;
+}
+
+static struct gcr_packing *packing_new(struct gcr_daemon *daemon, const struct gcr_command *command,
+				       size_t count)
+{
+	struct gcr_packing *packing = calloc(1, sizeof(*packing) + count * sizeof(struct target));
+
+	if (!packing)
+		return NULL;
+	atomic_init(&packing->references, 1);
+	packing->daemon = daemon;
+	packing->command = *command;
+	packing->deadline_usec = deadline(daemon, command);
+	pthread_mutex_init(&packing->lock, NULL);
+	pthread_cond_init(&packing->idle, NULL);
+	return packing;
+}
+
+/* The first reason stays. Lock: packing. */
+static void stop_locked(struct gcr_packing *packing, int reason)
+{
+	if (!packing->stop)
+		packing->stop = reason;
+}
+
+static int stopped(struct gcr_packing *packing)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	if (packing->deadline_usec && gcr_clock_usec() >= packing->deadline_usec)
+		stop_locked(packing, ETIMEDOUT);
+	return packing->stop;
+}
+
+/* One of the two is NULL. Lock: packing. */
+static int add_waiting_locked(struct gcr_packing *packing, struct gcr_waiter *waiter,
+			      struct gcr_cancellation *cancellation)
+{
+	struct waiting *waiting =
+		reallocarray(packing->waiting, packing->waiting_count + 1, sizeof(*waiting));
+
+	if (!waiting)
+		return -ENOMEM;
+	packing->waiting = waiting;
+	waiting[packing->waiting_count++] = (struct waiting){
+		.waiter = waiter ? gcr_waiter_ref(waiter) : NULL, .cancellation = cancellation};
+	return 0;
+}
+
+/* ---- the end ---- */
+
+static void explain_stop(int reason, const char *verb, struct gcr_error *error)
+{
+	switch (reason) {
+	case EINTR:
+		gcr_error_set(error, EINTR,
+			      "%s was interrupted by a signal to the writer; what was done stays",
+			      verb);
+		break;
+	case ETIMEDOUT:
+		gcr_error_set(error, ETIMEDOUT, "%s did not end in time; what was done stays",
+			      verb);
+		break;
+	case ENOMEM:
+		gcr_error_set(error, ENOMEM, "there is no memory to %s with, or for a thread",
+			      verb);
+		break;
+	case ESHUTDOWN:
+		gcr_error_set(error, ECANCELED,
+			      "%s has ended: the daemon is stopping; what was done stays", verb);
+		break;
+	default:
+		gcr_error_set(error, ECANCELED, "%s was cancelled; what was done stays", verb);
+		break;
+	}
+}
+
+/* What there is left to do for who packs by himself. Lock: process. */
+static void note_end_locked(struct gcr_process *process, enum gcr_verb verb, bool is_whole)
+{
+	if (verb == GCR_VERB_UNPACK)
+		process->was_unpacked = true;
+	else if (is_whole) {
+		process->was_packed = true;
+		process->was_unpacked = false;
+	}
+}
+
+/* What has become of one process: its error file and the events tell it, unless a verb is there. */
+static void end_target(struct gcr_packing *packing, struct target *target)
+{
+	struct gcr_process *process = target->process;
+	const char *verb = gcr_verb_name(packing->command.verb);
+	unsigned int skipped = 0;
+	struct gcr_pack_work *work;
+	bool is_whole;
+	bool is_ours;
+
+	pthread_mutex_lock(&packing->lock);
+	work = TAKE_PTR(target->work);
+	if (work)
+		skipped = gcr_pack_work_skipped(work);
+	if (!target->is_done && !target->error.number)
+		explain_stop(packing->stop, verb, &target->error);
+	if (!target->error.number && work)
+		gcr_pack_work_result(work, &target->error);
+	is_whole = !target->error.number && !skipped;
+	if (!target->error.number && skipped)
+		gcr_error_set(&target->error, EBUSY,
+			      "%u of its files are open, mapped or linked by others and stay as "
+			      "they are",
+			      skipped);
+	pthread_mutex_unlock(&packing->lock);
+	/* The folder is let go of before anybody knows of the end. */
+	gcr_pack_work_destroy(work);
+	if (gcr_process_has_ended(process))
+		gcr_error_set(&target->error, ESRCH, "process %d has ended", (int)process->pid);
+	pthread_mutex_lock(&process->lock);
+	is_ours = process->packing == packing;
+	if (is_ours) {
+		process->packing = NULL;
+		note_end_locked(process, packing->command.verb, is_whole);
+	}
+	pthread_mutex_unlock(&process->lock);
+	if (is_ours)
+		gcr_process_report(process, verb, &target->error);
+}
+
+static void answer(struct gcr_packing *packing, int error_number)
+{
+	_cleanup_free_ struct waiting *waiting = NULL;
+	size_t count;
+
+	pthread_mutex_lock(&packing->lock);
+	packing->answered = true;
+	waiting = TAKE_PTR(packing->waiting);
+	count = packing->waiting_count;
+	packing->waiting_count = 0;
+	pthread_mutex_unlock(&packing->lock);
+	for (size_t i = 0; i < count; i++) {
+		if (waiting[i].cancellation) {
+			gcr_cancellation_end(waiting[i].cancellation, 0);
+			continue;
+		}
+		gcr_waiter_answer(waiting[i].waiter, error_number);
+		gcr_waiter_unref(waiting[i].waiter);
+	}
+}
+
+/* The last thread has nothing left to do. */
+static void complete(struct gcr_packing *packing)
+{
+	struct gcr_packing **link;
+	int error_number = 0;
+
+	for (size_t i = 0; i < packing->count; i++) {
+		end_target(packing, &packing->targets[i]);
+		if (!error_number)
+			error_number = packing->targets[i].error.number;
+	}
+	/* When the list is empty the daemon ends, and who is to be answered with it. */
+	gcr_quota_release(&packing->charge);
+	gcr_quota_release(&packing->store_charge);
+	answer(packing, error_number);
+	pthread_mutex_lock(&packings.lock);
+	for (link = &packings.list; *link != packing; link = &(*link)->next)
+		;
+	*link = packing->next;
+	pthread_cond_broadcast(&packings.ended);
+	pthread_mutex_unlock(&packings.lock);
+	packing_unref(packing);
+}
+
+/* ---- the threads ---- */
+
+/* False: nothing more is to be done for it. */
+static bool begin_target(struct gcr_packing *packing, struct target *target)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	if (target->error.number || target->is_done)
+		return false;
+	target->threads++;
+	return true;
+}
+
+static bool has_failed(struct gcr_packing *packing, const struct target *target)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	return target->error.number;
+}
+
+/* The first thread has the workers give up what they have of the files; the others wait. */
+static void make_ready(struct gcr_packing *packing, struct target *target)
+{
+	struct gcr_snapshot *snapshot = gcr_pack_work_snapshot(target->work);
+	unsigned int looks = 0;
+	bool is_first;
+
+	pthread_mutex_lock(&packing->lock);
+	is_first = !target->is_begun;
+	target->is_begun = true;
+	while (!is_first && !target->is_ready)
+		pthread_cond_wait(&packing->idle, &packing->lock);
+	pthread_mutex_unlock(&packing->lock);
+	if (!is_first)
+		return;
+	while (packing->command.verb == GCR_VERB_PACK && looks++ < LOOKS && !stopped(packing) &&
+	       !has_failed(packing, target) &&
+	       gcr_unpin_files(target->process, snapshot) == -EAGAIN)
+		poll(NULL, 0, LOOK_MSEC);
+	pthread_mutex_lock(&packing->lock);
+	target->is_ready = true;
+	pthread_cond_broadcast(&packing->idle);
+	pthread_mutex_unlock(&packing->lock);
+}
+
+/* Other threads may be at pieces of it still. */
+static void do_target(struct gcr_packing *packing, struct target *target,
+		      struct gcr_pack_worker *worker)
+{
+	struct gcr_error error = {0};
+	int result = 1;
+
+	if (!begin_target(packing, target))
+		return;
+	make_ready(packing, target);
+	while (result > 0 && !stopped(packing) && !has_failed(packing, target))
+		result = gcr_pack_work_step(target->work, worker, &error);
+	pthread_mutex_lock(&packing->lock);
+	if (!result)
+		target->is_done = true;
+	if (result < 0 && !target->error.number)
+		target->error = error;
+	target->threads--;
+	pthread_cond_broadcast(&packing->idle);
+	pthread_mutex_unlock(&packing->lock);
+}
+
+/* A thread, or what starts them, is through. The last one has everybody told. */
+static void leave(struct gcr_packing *packing)
+{
+	bool is_last;
+
+	pthread_mutex_lock(&packing->lock);
+	is_last = --packing->threads == 0;
+	if (is_last && !packing->has_worked)
+		stop_locked(packing, ENOMEM);
+	pthread_mutex_unlock(&packing->lock);
+	if (is_last)
+		complete(packing);
+}
+
+static void *work(void *data)
+{
+	_cleanup_(gcr_pack_worker_destroy_cleanup) struct gcr_pack_worker *worker = NULL;
+	struct gcr_packing *packing = data;
+
+	pthread_setname_np(pthread_self(), "gpucrfs-pack");
+	setpriority(PRIO_PROCESS, 0, NICE); /* of this thread */
+	/* Without memory for another one, those that have some do the work. */
+	if (packing->command.verb == GCR_VERB_UNPACK || !gcr_pack_worker_create(&worker)) {
+		pthread_mutex_lock(&packing->lock);
+		packing->has_worked = true;
+		pthread_mutex_unlock(&packing->lock);
+		for (size_t i = 0; i < packing->count; i++)
+			do_target(packing, &packing->targets[i], worker);
+	}
+	leave(packing);
+	return NULL;
+}
+
+/* Takes the reference of the list. */
+static void launch(struct gcr_packing *packing)
+{
+	unsigned int count = gcr_pack_work_threads();
+
+	/* One more than there are, so that it does not end before all have been started. */
+	packing->threads = 1;
+	for (unsigned int i = 0; i < count; i++) {
+		pthread_attr_t attributes;
+		pthread_t thread;
+
+		pthread_mutex_lock(&packing->lock);
+		packing->threads++;
+		pthread_mutex_unlock(&packing->lock);
+		pthread_attr_init(&attributes);
+		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+		if (pthread_create(&thread, &attributes, work, packing))
+			leave(packing);
+		pthread_attr_destroy(&attributes);
+	}
+	leave(packing);
+}
+
+/* ---- starting ---- */
+
+/* Its files, a reference. With words: -EBUSY, -EOPNOTSUPP. Lock: packings. */
+static int find_files_locked(struct gcr_process *process, enum gcr_verb verb,
+			     struct gcr_snapshot **ret_snapshot, struct gcr_error *error)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	if (process->state == GCR_STATE_GONE)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
+	if (process->packing)
+		return gcr_error_set(
+			error, EBUSY,
+			"process %d is being packed or unpacked; wait, or write cancel",
+			(int)process->pid);
+	if (process->state != GCR_STATE_FROZEN || process->task)
+		return gcr_error_set(error, EBUSY, "%s is for what is frozen, but process %d is %s",
+				     gcr_verb_name(verb), (int)process->pid,
+				     process->state == GCR_STATE_FROZEN
+					     ? "being recovered"
+					     : gcr_state_name(process->state));
+	if (!process->snapshot)
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "process %d has its VRAM in its own memory (engine %s), where "
+				     "nothing can be packed",
+				     (int)process->pid, process->engine);
+	*ret_snapshot = gcr_snapshot_ref(process->snapshot);
+	return 0;
+}
+
+static int add_target_locked(struct gcr_packing *packing, struct gcr_process *process,
+			     struct gcr_error *error)
+{
+	struct target *target = &packing->targets[packing->count];
+	enum gcr_verb verb = packing->command.verb;
+	struct gcr_snapshot *snapshot = NULL;
+	int result = find_files_locked(process, verb, &snapshot, error);
+
+	if (result < 0)
+		return result;
+	result = gcr_pack_work_create(snapshot, verb == GCR_VERB_UNPACK,
+				      gcr_credentials_are_contained(process->pid), &target->work,
+				      error);
+	gcr_snapshot_unref(snapshot);
+	if (result < 0)
+		return result;
+	target->process = gcr_process_ref(process);
+	packing->count++;
+	return 0;
+}
+
+static uint64_t unpacked_bytes(const struct gcr_pack_work *work)
+{
+	struct gcr_pack_figures figures;
+
+	gcr_folder_pack_figures(gcr_snapshot_folder(gcr_pack_work_snapshot(work)), &figures);
+	return figures.packed_bytes - figures.hole_bytes;
+}
+
+/* Of a user who is not root: what is unpacked takes more of the store. Lock: packings. */
+static int take_store_locked(struct gcr_packing *packing, struct gcr_error *error)
+{
+	struct gcr_store *store = packing->daemon->store;
+	uid_t uid = packing->command.rights.counted;
+	uint64_t bytes = 0;
+	int result;
+
+	if (packing->command.verb != GCR_VERB_UNPACK)
+		return 0;
+	for (size_t i = 0; i < packing->count; i++)
+		bytes += unpacked_bytes(packing->targets[i].work);
+	result = gcr_store_check_user(store, uid, bytes, error);
+	if (!result)
+		gcr_quota_count(packing->daemon->quota, GCR_QUOTA_STORE, uid, bytes,
+				&packing->store_charge);
+	return result;
+}
+
+/* The one that does the same for the same processes. Lock: packings. */
+static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
+					       struct gcr_process *const *processes, size_t count)
+{
+	struct gcr_packing *found = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_packing *its;
+
+		pthread_mutex_lock(&processes[i]->lock);
+		its = processes[i]->packing;
+		pthread_mutex_unlock(&processes[i]->lock);
+		if (!its || (found && its != found))
+			return NULL;
+		found = its;
+	}
+	return found && found->command.verb == verb ? found : NULL;
+}
+
+/* Lock: packings, so that it has not ended. */
+static int join_locked(struct gcr_packing *packing, struct gcr_waiter *waiter)
+{
+	int result = 0;
+
+	GCR_LOCK_SCOPE(&packing->lock);
+	if (packing->answered || packing->stop)
+		return -EBUSY;
+	if (waiter)
+		result = add_waiting_locked(packing, waiter, NULL);
+	else
+		packing->detached = true;
+	return result;
+}
+
+static void abandon(void *object, struct gcr_waiter *waiter)
+{
+	struct gcr_packing *packing = object;
+	struct gcr_waiter *answered = NULL;
+	bool wanted;
+
+	pthread_mutex_lock(&packing->lock);
+	wanted = packing->detached;
+	for (size_t i = 0; i < packing->waiting_count; i++) {
+		struct waiting *waiting = &packing->waiting[i];
+
+		if (waiting->waiter == waiter)
+			waiting->abandoned = true;
+		if (!waiting->abandoned && waiting->waiter)
+			wanted = true;
+	}
+	if (!wanted)
+		stop_locked(packing, EINTR);
+	for (size_t i = 0; i < packing->waiting_count && wanted; i++)
+		if (packing->waiting[i].waiter == waiter) {
+			answered = waiter;
+			packing->waiting[i] = packing->waiting[--packing->waiting_count];
+			break;
+		}
+	pthread_mutex_unlock(&packing->lock);
+	/* Others want it to go on: this one alone is let go. */
+	if (answered) {
+		gcr_waiter_answer(answered, EINTR);
+		gcr_waiter_unref(answered);
+	}
+}
+
+static void ref(void *object)
+{
+	packing_ref(object);
+}
+
+static void unref(void *object)
+{
+	packing_unref(object);
+}
+
+static void arm(struct gcr_waiter *waiter, struct gcr_packing *packing)
+{
+	if (waiter)
+		gcr_waiter_arm(waiter, &(struct gcr_waited){packing, abandon, ref, unref});
+}
+
+/* It is the processes' from now on. Lock: packings. */
+static void publish_locked(struct gcr_packing *packing)
+{
+	for (size_t i = 0; i < packing->count; i++) {
+		struct gcr_process *process = packing->targets[i].process;
+
+		pthread_mutex_lock(&process->lock);
+		process->packing = packing;
+		pthread_mutex_unlock(&process->lock);
+	}
+	packing->next = packings.list;
+	packings.list = packing_ref(packing);
+}
+
+static int start_locked(struct gcr_packing *packing, struct gcr_process *const *processes,
+			size_t count, struct gcr_waiter *waiter, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (atomic_load(&packing->daemon->stopping))
+		return gcr_error_set(error, EBUSY, "the daemon is stopping");
+	for (size_t i = 0; i < count && !result; i++)
+		result = add_target_locked(packing, processes[i], error);
+	packing->detached = !waiter;
+	if (!result)
+		result = gcr_quota_take(packing->daemon->quota, GCR_QUOTA_VERBS,
+					packing->command.rights.counted, packing->count,
+					&packing->charge, error);
+	if (!result)
+		result = take_store_locked(packing, error);
+	if (!result && waiter && add_waiting_locked(packing, waiter, NULL) < 0)
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	if (!result)
+		publish_locked(packing);
+	return result;
+}
+
+int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *command,
+		      struct gcr_process *const *processes, size_t count, struct gcr_waiter *waiter,
+		      struct gcr_error *error)
+{
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing =
+		packing_new(daemon, command, count);
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *joined = NULL;
+	int result;
+
+	if (!packing)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	pthread_mutex_lock(&packings.lock);
+	joined = find_to_join_locked(command->verb, processes, count);
+	if (joined && !join_locked(packing_ref(joined), waiter)) {
+		pthread_mutex_unlock(&packings.lock);
+		arm(waiter, joined);
+		return 0;
+	}
+	result = start_locked(packing, processes, count, waiter, error);
+	pthread_mutex_unlock(&packings.lock);
+	if (result < 0)
+		return result;
+	arm(waiter, packing);
+	launch(packing);
+	return 0;
+}
+
+/* ---- stopping ---- */
+
+/* Lock: packings. */
+static bool is_for_any_locked(const struct gcr_packing *packing,
+			      struct gcr_process *const *processes, size_t count)
+{
+	bool is = false;
+
+	for (size_t i = 0; i < count && !is; i++) {
+		pthread_mutex_lock(&processes[i]->lock);
+		is = processes[i]->packing == packing;
+		pthread_mutex_unlock(&processes[i]->lock);
+	}
+	return is;
+}
+
+bool gcr_packing_is_under_way(struct gcr_process *process, enum gcr_verb verb)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	return process->packing && process->packing->command.verb == verb;
+}
+
+static void stop(struct gcr_packing *packing, int reason)
+{
+	GCR_LOCK_SCOPE(&packing->lock);
+	stop_locked(packing, reason);
+}
+
+size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
+			  const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
+			  bool *ret_denied)
+{
+	size_t found = 0;
+	size_t untold = 0;
+
+	pthread_mutex_lock(&packings.lock);
+	for (struct gcr_packing *packing = packings.list; packing; packing = packing->next) {
+		if (!is_for_any_locked(packing, processes, count))
+			continue;
+		if (!gcr_rights_may_cancel(rights, &packing->command.rights, packing->count)) {
+			*ret_denied = true;
+			continue;
+		}
+		pthread_mutex_lock(&packing->lock);
+		/* It has ended meanwhile: nobody would end the cancellation. */
+		if (packing->answered) {
+			pthread_mutex_unlock(&packing->lock);
+			continue;
+		}
+		found++;
+		if (cancellation) {
+			gcr_cancellation_hold(cancellation);
+			untold += add_waiting_locked(packing, NULL, cancellation) < 0;
+		}
+		stop_locked(packing, ECANCELED);
+		pthread_mutex_unlock(&packing->lock);
+	}
+	pthread_mutex_unlock(&packings.lock);
+	for (; untold; untold--)
+		gcr_cancellation_end(cancellation, ENOMEM);
+	return found;
+}
+
+static struct target *find_target(struct gcr_packing *packing, const struct gcr_process *process)
+{
+	struct target *target = packing->targets;
+
+	while (target->process != process)
+		target++;
+	return target;
+}
+
+/* No thread is at it any more, and none comes back. */
+static void end_of_target(struct gcr_packing *packing, struct target *target)
+{
+	struct gcr_pack_work *work;
+
+	pthread_mutex_lock(&packing->lock);
+	if (!target->error.number)
+		gcr_error_set(&target->error, ECANCELED,
+			      "%s has ended: another verb has begun; what was done stays",
+			      gcr_verb_name(packing->command.verb));
+	while (target->threads)
+		pthread_cond_wait(&packing->idle, &packing->lock);
+	work = TAKE_PTR(target->work);
+	pthread_mutex_unlock(&packing->lock);
+	gcr_pack_work_destroy(work);
+}
+
+void gcr_packing_end(struct gcr_process *process)
+{
+	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing = NULL;
+
+	pthread_mutex_lock(&packings.lock);
+	pthread_mutex_lock(&process->lock);
+	packing = process->packing ? packing_ref(TAKE_PTR(process->packing)) : NULL;
+	pthread_mutex_unlock(&process->lock);
+	pthread_mutex_unlock(&packings.lock);
+	if (packing)
+		end_of_target(packing, find_target(packing, process));
+}
+
+void gcr_packings_stop(void)
+{
+	pthread_mutex_lock(&packings.lock);
+	while (packings.list) {
+		for (struct gcr_packing *packing = packings.list; packing; packing = packing->next)
+			stop(packing, ESHUTDOWN);
+		pthread_cond_wait(&packings.ended, &packings.lock);
+	}
+	pthread_mutex_unlock(&packings.lock);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * All that is packed of a snapshot is unpacked, for a verb that waits for it: by several threads of
+ * the priority that everybody has, which stop within a piece when the verb is to.
+ */
+#include <errno.h>
+#include <pthread.h>
+
+#include "fs/store/folder.h"
+#include "fs/job/operation.h"
+#include "fs/pack/pack_table.h"
+#include "fs/store/pack_work.h"
+#include "fs/verb/packing.h"
+#include "fs/store/store.h"
+#include "lib/cleanup.h"
+#include "lib/lock.h"
+
+struct undo {
+	const struct gcr_task *task;
+	struct gcr_pack_work *work;
+
+	pthread_mutex_t lock; /* guards what follows */
+	int result;	      /* the first that is not 0 */
+	struct gcr_error error;
+};
+
+static int result_of(struct undo *undo)
+{
+	GCR_LOCK_SCOPE(&undo->lock);
+	return undo->result;
+}
+
+/* The next piece: 1, or 0 if there is none. One file that stays packed is one too many. */
+static int step(struct undo *undo, struct gcr_error *error)
+{
+	const struct gcr_process *process = undo->task->process;
+	int result;
+
+	if (gcr_task_stopped(undo->task))
+		return -ECANCELED;
+	result = gcr_pack_work_step(undo->work, NULL, error);
+	if (result > 0)
+		gcr_store_use_claim(process->daemon->store, process->pid, process->start_ticks,
+				    GCR_PACK_PIECE_BYTES);
+	return result < 0 || !gcr_pack_work_result(undo->work, error) ? result : -error->number;
+}
+
+static void *unpack(void *data)
+{
+	struct undo *undo = data;
+	struct gcr_error error = {0};
+	int result = 1;
+
+	while (result > 0 && !result_of(undo))
+		result = step(undo, &error);
+	pthread_mutex_lock(&undo->lock);
+	if (result < 0 && !undo->result) {
+		undo->result = result;
+		undo->error = error;
+	}
+	pthread_mutex_unlock(&undo->lock);
+	return NULL;
+}
+
+static void *run(void *data)
+{
+	pthread_setname_np(pthread_self(), "gpucrfs-unpack");
+	return unpack(data);
+}
+
+/* This thread is one of them; without memory for others it is the only one. */
+static void run_all(struct undo *undo, unsigned int count)
+{
+	pthread_t threads[GCR_PACK_WORK_THREADS_MAX];
+	unsigned int started = 0;
+
+	while (started + 1 < count && !pthread_create(&threads[started], NULL, run, undo))
+		started++;
+	unpack(undo);
+	while (started)
+		pthread_join(threads[--started], NULL);
+}
+
+int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struct gcr_error *error)
+{
+	_cleanup_(gcr_pack_work_destroy_cleanup) struct gcr_pack_work *work = NULL;
+	struct undo undo = {.task = task, .lock = PTHREAD_MUTEX_INITIALIZER};
+	unsigned int count = gcr_pack_work_threads();
+	struct gcr_pack_figures figures;
+	int result;
+
+	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	if (!figures.pieces)
+		return 0;
+	atomic_store(&task->phase, "unpack");
+	/* Whatever the verb comes to, there is something to pack again. */
+	pthread_mutex_lock(&task->process->lock);
+	task->process->was_packed = false;
+	pthread_mutex_unlock(&task->process->lock);
+	result = gcr_pack_work_create(snapshot, true, false, &work, error);
+	if (result < 0)
+		return result;
+	undo.work = work;
+	run_all(&undo, figures.pieces < count ? (unsigned int)figures.pieces : count);
+	if (undo.result < 0)
+		*error = undo.error;
+	return undo.result;
+}
