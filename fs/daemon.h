@@ -25,7 +25,7 @@ struct gcr_gpus;
 struct gcr_helpers;
 struct gcr_places;
 struct gcr_loop;
-struct gcr_metrics;
+struct gcr_counters;
 struct gcr_pack_after;
 struct gcr_processes;
 struct gcr_registry;
@@ -85,7 +85,7 @@ struct gcr_daemon {
 
 	struct gcr_event_log *events;
 	struct gcr_refusals *refusals;
-	struct gcr_metrics *metrics;
+	struct gcr_counters *counters;
 	struct gcr_quota *quota;
 	struct gcr_loop *loop;
 	struct gcr_gpus *gpus;
@@ -104,25 +104,5 @@ struct gcr_daemon {
 	atomic_bool recovered; /* the records of earlier daemons have been read */
 	atomic_bool stopping;  /* no new verbs: the daemon is going */
 };
-
-/* Whose processes this engine freezes. Never NULL. */
-struct gcr_vendor *gcr_vendor_of_engine(struct gcr_daemon *daemon, const char *engine);
-
-/* The path of a program that is where the helpers are; for the caller to free. NULL: no memory. */
-/* Fill in memory_links; -ENOMEM: some may be there. They are freed by gcr_vendor_free_links(). */
-int gcr_vendor_set_links(struct gcr_vendor *vendor, const char *device_directory, bool simulated);
-void gcr_vendor_free_links(struct gcr_vendor *vendor);
-
-char *gcr_vendor_program(struct gcr_daemon *daemon, const char *name);
-
-/* The vendor whose preload library has these flags (GCR_PAGE_*) in its page. */
-struct gcr_vendor *gcr_vendor_of_library(struct gcr_daemon *daemon, uint32_t flags);
-bool gcr_vendor_has_library(const struct gcr_vendor *vendor, uint32_t flags);
-
-/* Is @pid a helper, of whichever vendor? */
-bool gcr_vendor_owns_helper(struct gcr_daemon *daemon, pid_t pid);
-
-/* As gcr_helpers_keep_spare(), for those with processes that are frozen, or are being so. */
-void gcr_vendor_keep_spares(struct gcr_daemon *daemon);
 
 #endif

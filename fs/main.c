@@ -21,39 +21,40 @@
 #include <systemd/sd-daemon.h>
 #endif
 
-#include "fs/engine/admission.h"
-#include "fs/image/criu_run.h"
+#include "fs/base/counters.h"
 #include "fs/base/credentials.h"
-#include "fs/daemon.h"
-#include "fs/image/dump.h"
 #include "fs/base/event.h"
-#include "fs/engine/emptying.h"
-#include "fs/process/gpus.h"
-#include "fs/helper/helper.h"
-#include "fs/image/place.h"
 #include "fs/base/log.h"
-#include "fs/helper/looker.h"
 #include "fs/base/loop.h"
-#include "fs/mount/metrics.h"
-#include "fs/job/operation.h"
 #include "fs/base/mountpoint.h"
-#include "fs/options.h"
-#include "fs/verb/pack_after.h"
-#include "fs/verb/packing.h"
-#include "fs/process/process.h"
 #include "fs/base/quota.h"
-#include "fs/helper/receiver.h"
-#include "fs/job/recover.h"
 #include "fs/base/refusals.h"
-#include "fs/process/registry.h"
-#include "fs/mount/render_turn.h"
-#include "fs/image/restore.h"
-#include "fs/job/sampler.h"
-#include "fs/process/scan.h"
-#include "fs/mount/session.h"
-#include "fs/store/store.h"
 #include "fs/base/waiter.h"
 #include "fs/base/watchdog.h"
+#include "fs/daemon.h"
+#include "fs/engine/admission.h"
+#include "fs/engine/emptying.h"
+#include "fs/helper/helper.h"
+#include "fs/helper/looker.h"
+#include "fs/helper/receiver.h"
+#include "fs/image/criu_run.h"
+#include "fs/image/dump.h"
+#include "fs/image/place.h"
+#include "fs/image/restore.h"
+#include "fs/job/operation.h"
+#include "fs/job/recover.h"
+#include "fs/job/sampler.h"
+#include "fs/mount/render_turn.h"
+#include "fs/mount/session.h"
+#include "fs/options.h"
+#include "fs/process/gpus.h"
+#include "fs/process/process.h"
+#include "fs/process/registry.h"
+#include "fs/process/scan.h"
+#include "fs/process/vendor.h"
+#include "fs/store/store.h"
+#include "fs/verb/pack_after.h"
+#include "fs/verb/packing.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -304,7 +305,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (!result)
 		result = create_quota(daemon);
 	if (!result)
-		result = gcr_metrics_create(&daemon->metrics);
+		result = gcr_counters_create(&daemon->counters);
 	if (!result) {
 		daemon->admission = gcr_admission_create();
 		result = daemon->admission ? 0 : -ENOMEM;
@@ -334,6 +335,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return gcr_error_set(error, -result, "what is incoming cannot be read: %s",
 				     strerror(-result));
+	gcr_operations_create(daemon);
 
 	/* What is stopped can do nothing for its recovery. */
 	gcr_dump_recover(daemon);
@@ -415,7 +417,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 		free(daemon->vendors[i].memory_device);
 	}
 	gcr_loop_destroy(daemon->loop);
-	gcr_metrics_destroy(daemon->metrics);
+	gcr_counters_destroy(daemon->counters);
 	gcr_refusals_destroy(daemon->refusals);
 	gcr_event_log_unref(daemon->events);
 	gcr_looker_stop();

@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 #include "backend/preload/bell.h"
-#include "backend/preload/hold.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/hold.h"
 #include "backend/preload/preload.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Quotas: how much of the daemon one user may have at a time, and how much each has. Subordinate
- * ids (fs/base/subuid.h) count for the user whose they are. Root, and the user whom the daemon runs as,
- * are neither limited nor counted. Root of a container that has no user namespace of its own has
- * root's id here: see GCR_QUOTA_OTHER_ROOT.
+ * ids (fs/base/subuid.h) count for the user whose they are. Root, and the user whom the daemon runs
+ * as, are neither limited nor counted. Root of a container that has no user namespace of its own
+ * has root's id here: see GCR_QUOTA_OTHER_ROOT.
  */
 #ifndef GCR_FS_BASE_QUOTA_H
 #define GCR_FS_BASE_QUOTA_H

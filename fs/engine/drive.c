@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/base/log.h"
 #include "fs/engine/engine.h"
 #include "fs/process/gpus.h"
 #include "fs/process/link.h"
-#include "fs/base/log.h"
 #include "fs/process/scan.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

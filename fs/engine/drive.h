@@ -12,8 +12,8 @@
 
 #include "fs/engine/admission.h"
 #include "fs/helper/helper.h"
-#include "fs/job/operation.h"
 #include "fs/store/record.h"
+#include "fs/verb/task.h"
 
 /* What a drive waits for a helper's hello, or for an answer that needs no GPU. */
 #define GCR_DRIVE_HELPER_WAIT_USEC (20 * GCR_USEC_PER_SEC)

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/engine/engine.h"
 #include "fs/base/log.h"
+#include "fs/engine/engine.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/uuid.h"

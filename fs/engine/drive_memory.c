@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/base/log.h"
 #include "fs/engine/engine.h"
 #include "fs/engine/exchange.h"
 #include "fs/process/gpus.h"
-#include "fs/base/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_cgroup.h"

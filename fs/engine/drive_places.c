@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "fs/process/gpus.h"
 #include "fs/base/log.h"
+#include "fs/process/gpus.h"
 #include "lib/cleanup.h"
 
 static const uint8_t *place_of(const struct gcr_moves *moves, const uint8_t uuid[GCR_UUID_BYTES])

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/base/log.h"
 #include "fs/engine/admission.h"
 #include "fs/process/gpus.h"
-#include "fs/base/log.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

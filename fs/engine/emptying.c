@@ -12,10 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/daemon.h"
 #include "fs/base/log.h"
 #include "fs/base/loop.h"
 #include "fs/base/quota.h"
+#include "fs/daemon.h"
+#include "fs/process/vendor.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 #include "lib/program.h"

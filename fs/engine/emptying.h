@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Giving back the memory of files that a program may keep open (fs/engine/transit.h). A program with a
- * descriptor for writing can hold such a file's lock for ever, so the daemon itself never cuts or
- * unlinks one: a process of its own does, gpucr-empty. How many of these may wait is limited for
- * each user, with all his subordinate ids, and for all users.
+ * Giving back the memory of files that a program may keep open (fs/engine/transit.h). A program
+ * with a descriptor for writing can hold such a file's lock for ever, so the daemon itself never
+ * cuts or unlinks one: a process of its own does, gpucr-empty. How many of these may wait is
+ * limited for each user, with all his subordinate ids, and for all users.
  */
 #ifndef GCR_FS_ENGINE_EMPTYING_H
 #define GCR_FS_ENGINE_EMPTYING_H

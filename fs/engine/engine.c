@@ -7,6 +7,7 @@
 
 #include "fs/engine/drive.h"
 #include "fs/process/link.h"
+#include "fs/process/vendor.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

@@ -3,7 +3,7 @@
 #ifndef GCR_FS_ENGINE_ENGINE_H
 #define GCR_FS_ENGINE_ENGINE_H
 
-#include "fs/job/operation.h"
+#include "fs/verb/task.h"
 
 struct gcr_engine {
 	const char *name;

@@ -13,16 +13,17 @@
  * of a roll-back; target killed in each; deadline in each; daemon killed in each.
  */
 #include "fs/engine/engine.h"
+#include "fs/engine/exchange.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/engine/drive.h"
-#include "fs/process/link.h"
 #include "fs/base/log.h"
-#include "fs/process/obstacles.h"
+#include "fs/engine/drive.h"
 #include "fs/engine/park.h"
+#include "fs/process/link.h"
+#include "fs/process/obstacles.h"
 #include "fs/process/unseen.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -254,7 +255,7 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 		result = gcr_drive_measure_freed(drive, error);
 	drive->task->timing.bytes = need_of(drive->process);
 	if (!result)
-		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+		result = gcr_exchange_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
 	if (result < 0)
 		return undo(drive, result, back_to_running, ret_state, error);
 	set_frozen(drive, ret_state);
@@ -302,7 +303,7 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 		return gcr_error_set(error, EIO, "the driver says the process has failed");
 	}
 	if (!result)
-		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+		result = gcr_exchange_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
 	if (!result && state != GCR_CONTROL_RUNNING)
 		result = gcr_drive_unlock(drive, error);
 	if (result < 0)

@@ -27,8 +27,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "fs/engine/exchange.h"
 #include "fs/base/log.h"
+#include "fs/engine/exchange.h"
 #include "fs/engine/vmm.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

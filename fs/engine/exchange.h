@@ -10,17 +10,13 @@
 
 #include <stdbool.h>
 
-#include "fs/job/operation.h"
+#include "fs/verb/task.h"
 
 struct gcr_drive;
 struct gcr_snapshot;
 
 /* How far the two are; shared by their threads, lives as long as the operation. */
 struct gcr_exchange;
-
-/* -EOPNOTSUPP, with words: one of them has no engine whose bytes go through workers. */
-int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
-		       struct gcr_error *error);
 
 /* For the thaw @command. NULL: no memory. */
 struct gcr_exchange *gcr_exchange_create(const struct gcr_command *command);
@@ -33,16 +29,9 @@ const struct gcr_command *gcr_exchange_freeze(const struct gcr_exchange *exchang
 bool gcr_exchange_freezes(const struct gcr_task *task);
 bool gcr_exchange_thaws(const struct gcr_task *task);
 
-/* Carry out the task's part; it has ended for the other one too when this returns. */
-int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
-			   struct gcr_error *error);
-
-/* The task has come to its end, perhaps without having begun; its thread does nothing any more. */
-void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error);
-
 /*
- * gcr_task_commit() for one of the two. The freeze waits for nobody; the thaw until the freeze is
- * out, and after it nothing stops the two.
+ * gcr_task_commit(), which it is for a task of no exchange. The freeze waits for nobody; the thaw
+ * until the freeze is out, and after it nothing stops the two.
  */
 int gcr_exchange_commit(struct gcr_task *task);
 
@@ -76,8 +65,8 @@ bool gcr_exchange_needs_second(const struct gcr_task *task);
 uint32_t gcr_exchange_gpus(const struct gcr_task *task);
 
 /*
- * The admission of the thaw (see fs/process/gpus.h; a mask, 0: none), which needs it no more: until the two
- * are decided it is there for whoever goes back, and nobody else takes VRAM on these GPUs.
+ * The admission of the thaw (see fs/process/gpus.h; a mask, 0: none), which needs it no more: until
+ * the two are decided it is there for whoever goes back, and nobody else takes VRAM on these GPUs.
  */
 void gcr_exchange_keep_admission(struct gcr_task *task, uint32_t mask);
 
@@ -98,9 +87,9 @@ bool gcr_exchange_gives_up(const struct gcr_task *task);
 
 /*
  * The process of one of the two does not answer, and others get the GPUs: what is kept of the
- * admission becomes a need (fs/engine/admission.h) of the one that may come back, with @snapshot (NULL:
- * what it has). An exchange whose freeze stands still fails, as long as it is not decided; one
- * whose thaw does so lets the other go, as it is, some time after the deadline.
+ * admission becomes a need (fs/engine/admission.h) of the one that may come back, with @snapshot
+ * (NULL: what it has). An exchange whose freeze stands still fails, as long as it is not decided;
+ * one whose thaw does so lets the other go, as it is, some time after the deadline.
  */
 void gcr_exchange_let_others(struct gcr_drive *drive, const struct gcr_snapshot *snapshot);
 

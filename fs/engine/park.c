@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/process/link.h"
 #include "fs/base/log.h"
+#include "fs/process/link.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/page.h"

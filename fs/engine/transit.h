@@ -60,8 +60,8 @@ bool gcr_transit_is_apart(const struct gcr_snapshot *snapshot);
 
 /*
  * @keeps: a library may yet need what the files have, and keeps them open. Else files that are open
- * are cut to nothing soon (fs/engine/emptying.h), so that no memory stays in them; who reads one then
- * finds it too short. NULL: there is none.
+ * are cut to nothing soon (fs/engine/emptying.h), so that no memory stays in them; who reads one
+ * then finds it too short. NULL: there is none.
  */
 void gcr_transit_destroy(struct gcr_transit *transit, bool keeps);
 

@@ -13,9 +13,9 @@
 
 #include "fs/base/digest_buffer.h"
 #include "fs/engine/drive.h"
+#include "fs/engine/transit.h"
 #include "fs/process/link.h"
 #include "fs/store/store.h"
-#include "fs/engine/transit.h"
 #include "lib/clock.h"
 
 /* The worker of one GPU, and which extents are its. */

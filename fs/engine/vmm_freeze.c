@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/process/children.h"
-#include "fs/engine/exchange.h"
-#include "fs/process/gpus.h"
-#include "fs/helper/helper.h"
 #include "fs/base/log.h"
+#include "fs/engine/exchange.h"
+#include "fs/helper/helper.h"
+#include "fs/process/children.h"
+#include "fs/process/gpus.h"
 #include "fs/process/obstacles.h"
 #include "fs/verb/reclaim.h"
 #include "lib/cleanup.h"
@@ -309,7 +309,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_seal(vmm, error);
 	if (!result && gcr_drive_takes_control(drive))
 		result = gcr_drive_measure_freed(drive, error);
-	if (!result && gcr_task_commit(drive->task) < 0)
+	if (!result && gcr_exchange_commit(drive->task) < 0)
 		result = gcr_drive_stopped(error);
 	return result;
 }

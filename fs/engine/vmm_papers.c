@@ -13,10 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/process/gpus.h"
-#include "fs/helper/helper.h"
-#include "fs/store/history.h"
 #include "fs/base/log.h"
+#include "fs/helper/helper.h"
+#include "fs/process/gpus.h"
+#include "fs/process/history.h"
 #include "lib/cleanup.h"
 #include "lib/digest.h"
 #include "lib/extent.h"

@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/engine/admission.h"
-#include "fs/process/gpus.h"
-#include "fs/helper/helper.h"
 #include "fs/base/log.h"
+#include "fs/engine/admission.h"
+#include "fs/helper/helper.h"
+#include "fs/process/gpus.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

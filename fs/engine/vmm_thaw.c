@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/engine/exchange.h"
 #include "fs/base/log.h"
+#include "fs/engine/exchange.h"
 #include "fs/engine/park.h"
 #include "lib/clock.h"
 
@@ -338,7 +338,7 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	if (*ret_state == GCR_STATE_FAILED)
 		return result;
 	if (!result)
-		result = gcr_task_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+		result = gcr_exchange_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
 	if (!result)
 		result = give_back(vmm, error);
 	/* There is nothing that could be frozen again: it is let go. */

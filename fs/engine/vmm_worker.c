@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "fs/engine/exchange.h"
-#include "fs/store/folder.h"
-#include "fs/process/gpus.h"
 #include "fs/pack/packs.h"
+#include "fs/process/gpus.h"
+#include "fs/store/folder.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"

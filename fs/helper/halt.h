@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The threads of a program stopped for a moment (fs/helper/stop.h), by a helper process that outlives the
- * daemon: while the library is in the midst of taking or bringing back managed memory, they stay
- * stopped, also if the daemon is killed. Should the helper itself be killed, they go on, and the
- * library finds that out.
+ * The threads of a program stopped for a moment (fs/helper/stop.h), by a helper process that
+ * outlives the daemon: while the library is in the midst of taking or bringing back managed memory,
+ * they stay stopped, also if the daemon is killed. Should the helper itself be killed, they go on,
+ * and the library finds that out.
  */
 #ifndef GCR_FS_HELPER_HALT_H
 #define GCR_FS_HELPER_HALT_H

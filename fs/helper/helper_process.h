@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One helper process as fs/helper/helper.c (starting, talking) and fs/helper/helpers.c (the pool) share it.
- * Nobody else includes this.
+ * One helper process as fs/helper/helper.c (starting, talking) and fs/helper/helpers.c (the pool)
+ * share it. Nobody else includes this.
  */
 #ifndef GCR_FS_HELPER_HELPER_PROCESS_H
 #define GCR_FS_HELPER_HELPER_PROCESS_H

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/helper/helper_process.h"
 #include "fs/base/log.h"
+#include "fs/helper/helper_process.h"
 #include "fs/helper/looker_private.h"
 #include "fs/helper/looker_process.h"
 #include "fs/helper/looker_silent.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* One gpucr-look as fs/helper/looker.c has it: started, asked, killed. Used by one thread at a time. */
+/* One gpucr-look as fs/helper/looker.c has it: started, asked, killed. Used by one thread at a
+ * time. */
 #ifndef GCR_FS_HELPER_LOOKER_PROCESS_H
 #define GCR_FS_HELPER_LOOKER_PROCESS_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the daemon (fs/helper/looker.c) and gpucr-look (fs/helper/gpucr_look.c) say to each other, in packets of
- * lib/message.h: one request at a time, answered by one reply of the same sequence.
+ * What the daemon (fs/helper/looker.c) and gpucr-look (fs/helper/gpucr_look.c) say to each other,
+ * in packets of lib/message.h: one request at a time, answered by one reply of the same sequence.
  */
 #ifndef GCR_FS_HELPER_LOOKER_PROTOCOL_H
 #define GCR_FS_HELPER_LOOKER_PROTOCOL_H

@@ -19,11 +19,11 @@
 #include <unistd.h>
 
 #include "fs/base/credentials.h"
-#include "fs/daemon.h"
-#include "fs/helper/helper_process.h"
 #include "fs/base/log.h"
 #include "fs/base/loop.h"
 #include "fs/base/quota.h"
+#include "fs/daemon.h"
+#include "fs/helper/helper_process.h"
 #include "fs/helper/receiver_protocol.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

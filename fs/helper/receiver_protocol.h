@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the daemon (fs/helper/receiver.c) and gpucr-receive (fs/helper/gpucr_receive.c) say to each other, in
- * packets of lib/message.h: one request at a time, answered by one reply of the same sequence.
+ * What the daemon (fs/helper/receiver.c) and gpucr-receive (fs/helper/gpucr_receive.c) say to each
+ * other, in packets of lib/message.h: one request at a time, answered by one reply of the same
+ * sequence.
  */
 #ifndef GCR_FS_HELPER_RECEIVER_PROTOCOL_H
 #define GCR_FS_HELPER_RECEIVER_PROTOCOL_H

@@ -13,9 +13,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "fs/image/dump_private.h"
 #include "fs/base/errand.h"
 #include "fs/base/mountpoint.h"
+#include "fs/image/dump_private.h"
 #include "fs/job/operation.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

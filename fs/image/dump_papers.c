@@ -12,11 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/image/dump_private.h"
 #include "fs/base/errand.h"
-#include "fs/process/gpus.h"
-#include "fs/helper/helper.h"
 #include "fs/base/mountpoint.h"
+#include "fs/helper/helper.h"
+#include "fs/image/dump_private.h"
+#include "fs/process/gpus.h"
+#include "fs/process/vendor.h"
 #include "fs/store/store.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"

@@ -9,8 +9,8 @@
 #include <stddef.h>
 
 #include "criu-glue/opens.h"
-#include "fs/job/operation.h"
 #include "fs/image/place.h"
+#include "fs/job/operation.h"
 #include "fs/store/place_name.h"
 #include "lib/file_identity.h"
 #include "lib/proc_tree.h"

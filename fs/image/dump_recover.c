@@ -16,9 +16,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "fs/base/log.h"
 #include "fs/image/dump.h"
 #include "fs/image/dump_private.h"
-#include "fs/base/log.h"
 #include "fs/image/place.h"
 #include "fs/image/place_origin.h"
 #include "fs/store/store.h"

@@ -6,18 +6,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/image/criu_run.h"
 #include "fs/base/event.h"
-#include "fs/store/folder.h"
 #include "fs/base/log.h"
-#include "fs/store/place_name.h"
-#include "fs/image/place_origin.h"
-#include "fs/process/process.h"
 #include "fs/base/quota.h"
 #include "fs/base/refusals.h"
+#include "fs/base/state.h"
+#include "fs/image/criu_run.h"
+#include "fs/image/place_origin.h"
 #include "fs/image/restore.h"
 #include "fs/image/restored_cgroup.h"
-#include "fs/base/state.h"
+#include "fs/process/process.h"
+#include "fs/store/folder.h"
+#include "fs/store/place_name.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -177,8 +177,18 @@ static int add_left(const char *name, void *data)
 	return 0;
 }
 
+static void process_ended(struct gcr_process *process)
+{
+	char subject[GCR_CRIU_SUBJECT_BYTES];
+
+	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
+	gcr_criu_forget(process->daemon, subject);
+	gcr_places_process_gone(process->daemon->places, process);
+}
+
 int gcr_places_create(struct gcr_daemon *daemon, struct gcr_places **ret_places)
 {
+	static const struct gcr_process_listener listener = {.ended = process_ended};
 	struct gcr_places *places = calloc(1, sizeof(*places));
 	int result;
 
@@ -190,6 +200,7 @@ int gcr_places_create(struct gcr_daemon *daemon, struct gcr_places **ret_places)
 	pthread_mutex_lock(&places->lock);
 	result = gcr_store_each_place(daemon->store, add_left, places);
 	pthread_mutex_unlock(&places->lock);
+	gcr_processes_listen(daemon->processes, &listener);
 	return result;
 }
 

@@ -17,9 +17,9 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "fs/daemon.h"
 #include "fs/base/quota.h"
 #include "fs/base/state.h"
+#include "fs/daemon.h"
 #include "fs/store/store.h"
 #include "lib/error.h"
 

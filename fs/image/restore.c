@@ -13,14 +13,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/base/counters.h"
 #include "fs/base/event.h"
-#include "fs/store/folder.h"
-#include "fs/process/gpus.h"
 #include "fs/base/log.h"
-#include "fs/mount/metrics.h"
-#include "fs/job/operation.h"
-#include "fs/image/restore_private.h"
 #include "fs/base/waiter.h"
+#include "fs/image/restore_private.h"
+#include "fs/job/operation.h"
+#include "fs/process/gpus.h"
+#include "fs/store/folder.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -579,7 +579,7 @@ void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
 					&error);
 	}
 	if (result < 0) {
-		gcr_metrics_refusal(place->daemon->metrics, -result);
+		gcr_counters_refusal(place->daemon->counters, -result);
 		gcr_place_report_refusal(place, gcr_parties_rights(parties).uid, verb, &error);
 		fuse_reply_err(request, -result);
 	} else if (!waits) {

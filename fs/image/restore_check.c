@@ -14,10 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/image/criu_run.h"
 #include "fs/base/errand.h"
-#include "fs/helper/helper.h"
 #include "fs/base/mountpoint.h"
+#include "fs/helper/helper.h"
+#include "fs/image/criu_run.h"
 #include "fs/image/restore_private.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"

@@ -9,8 +9,9 @@
 #include <string.h>
 
 #include "fs/image/criu_run.h"
-#include "fs/process/gpus.h"
 #include "fs/image/restore_private.h"
+#include "fs/process/gpus.h"
+#include "fs/process/vendor.h"
 #include "lib/cleanup.h"
 
 const struct gcr_manifest *gcr_restore_manifest_of(const struct gcr_restore *restore,

@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fs/verb/ctl.h"
 #include "fs/image/place.h"
 #include "fs/process/process.h"
+#include "fs/verb/ctl.h"
 #include "lib/manifest.h"
 
 /* A GPU process of the tree, as it was dumped, and as it is made. */

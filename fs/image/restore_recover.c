@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "fs/base/log.h"
-#include "fs/process/process.h"
 #include "fs/image/restore.h"
 #include "fs/image/restore_private.h"
 #include "fs/image/restored_cgroup.h"
+#include "fs/process/process.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

@@ -17,9 +17,10 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
-#include "fs/helper/helper.h"
 #include "fs/base/log.h"
+#include "fs/helper/helper.h"
 #include "fs/image/restore_private.h"
+#include "fs/process/vendor.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/program.h"

@@ -15,13 +15,14 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
-#include "fs/image/criu_run.h"
+#include "fs/base/log.h"
 #include "fs/engine/engine.h"
 #include "fs/helper/helper.h"
-#include "fs/base/log.h"
-#include "fs/store/record.h"
+#include "fs/image/criu_run.h"
 #include "fs/image/restore_private.h"
 #include "fs/image/restored_cgroup.h"
+#include "fs/process/vendor.h"
+#include "fs/store/record.h"
 #include "fs/store/store.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"

@@ -5,7 +5,7 @@
  * stop reason and waiters, and is the last that is taken. Waiters are answered and events written
  * with no lock held.
  */
-#include "fs/verb/operation_data.h"
+#include "fs/job/operation_private.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "fs/base/cancellation.h"
-#include "fs/engine/exchange.h"
 #include "fs/base/waiter.h"
+#include "fs/engine/exchange.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
@@ -44,22 +44,6 @@ void gcr_operation_unref(struct gcr_operation *operation)
 	pthread_mutex_destroy(&operation->lock);
 	free(operation->entries);
 	free(operation);
-}
-
-/* Caller holds operation->lock. The first reason stays; after the commit there is none. */
-void gcr_operation_stop_locked(struct gcr_operation *operation, int reason)
-{
-	if (operation->committed || operation->stop)
-		return;
-	operation->stop = reason;
-	pthread_cond_broadcast(&operation->decided);
-}
-
-void gcr_operation_stop(struct gcr_operation *operation, int reason)
-{
-	pthread_mutex_lock(&operation->lock);
-	gcr_operation_stop_locked(operation, reason);
-	pthread_mutex_unlock(&operation->lock);
 }
 
 /* All tasks have ended. */
@@ -468,7 +452,8 @@ size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 	return found;
 }
 
-void gcr_operation_process_gone(struct gcr_process *process)
+/* All or none: what can no longer be done for this one is not done for the others. */
+static void process_ended(struct gcr_process *process)
 {
 	struct gcr_operation *operation = NULL;
 
@@ -477,10 +462,16 @@ void gcr_operation_process_gone(struct gcr_process *process)
 	if (process->task && !gcr_exchange_freezes(process->task))
 		operation = process->task->operation;
 	pthread_mutex_unlock(&process->lock);
-	/* All or none: what can no longer be done for this one is not done for the others. */
 	if (operation)
 		gcr_operation_stop(operation, ESRCH);
 	pthread_mutex_unlock(&operations.lock);
+}
+
+void gcr_operations_create(struct gcr_daemon *daemon)
+{
+	static const struct gcr_process_listener listener = {.ended = process_ended};
+
+	gcr_processes_listen(daemon->processes, &listener);
 }
 
 void gcr_operations_wait(int64_t timeout_usec)

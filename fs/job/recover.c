@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/helper/helper.h"
 #include "fs/base/log.h"
-#include "fs/job/operation.h"
 #include "fs/engine/park.h"
+#include "fs/helper/helper.h"
+#include "fs/job/operation.h"
 #include "fs/process/process.h"
+#include "fs/process/vendor.h"
 #include "fs/store/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

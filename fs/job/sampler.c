@@ -10,14 +10,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/base/log.h"
 #include "fs/helper/helper.h"
+#include "fs/job/recover.h"
 #include "fs/process/link.h"
 #include "fs/process/listed.h"
-#include "fs/base/log.h"
 #include "fs/process/pin.h"
-#include "fs/job/recover.h"
-#include "fs/store/store.h"
 #include "fs/process/wanted.h"
+#include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -292,8 +292,14 @@ static void *run(void *data)
 	return NULL;
 }
 
+static void process_registered(struct gcr_process *process)
+{
+	gcr_sampler_wake(process->daemon->sampler);
+}
+
 int gcr_sampler_create(struct gcr_daemon *daemon, struct gcr_sampler **ret_sampler)
 {
+	static const struct gcr_process_listener listener = {.registered = process_registered};
 	_cleanup_free_ struct gcr_sampler *sampler = calloc(1, sizeof(*sampler));
 	int result;
 
@@ -306,6 +312,7 @@ int gcr_sampler_create(struct gcr_daemon *daemon, struct gcr_sampler **ret_sampl
 	if (result)
 		return -result;
 	*ret_sampler = TAKE_PTR(sampler);
+	gcr_processes_listen(daemon->processes, &listener);
 	return 0;
 }
 

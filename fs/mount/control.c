@@ -10,18 +10,19 @@
 #include <unistd.h>
 
 #include "fs/base/cancellation.h"
-#include "fs/verb/ctl.h"
+#include "fs/base/counters.h"
 #include "fs/base/event.h"
-#include "fs/engine/exchange.h"
 #include "fs/base/log.h"
-#include "fs/mount/metrics.h"
-#include "fs/job/operation.h"
-#include "fs/verb/packing.h"
 #include "fs/base/quota.h"
 #include "fs/base/refusals.h"
-#include "fs/mount/tree.h"
 #include "fs/base/turns.h"
 #include "fs/base/waiter.h"
+#include "fs/image/dump.h"
+#include "fs/job/exchange_run.h"
+#include "fs/job/operation.h"
+#include "fs/mount/tree.h"
+#include "fs/verb/ctl.h"
+#include "fs/verb/packing.h"
 #include "lib/cleanup.h"
 
 /* The processes of one write, with references. */
@@ -220,6 +221,10 @@ static int start(fuse_req_t request, const struct gcr_parties *parties, struct g
 	bool done;
 	int result = 0;
 
+	if (command->verb == GCR_VERB_DUMP)
+		command->work = gcr_dump;
+	else if (command->park)
+		command->work = gcr_freeze_and_park;
 	if (process && command->verb == GCR_VERB_DUMP)
 		command->root = process->pid;
 	else if (command->verb == GCR_VERB_DUMP)
@@ -288,7 +293,7 @@ void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
 				  gcr_quota_owner(daemon->quota, command.rights.counted), &error);
 	if (result >= 0)
 		return;
-	gcr_metrics_refusal(daemon->metrics, -result);
+	gcr_counters_refusal(daemon->counters, -result);
 	if (process)
 		gcr_process_report_refusal(process, command.rights.counted, verb, &error);
 	else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The daemon's counters, and their rendering as OpenMetrics 1.0 text. What stands there is a table:
+ * The daemon's figures as OpenMetrics 1.0 text. What stands there is a table:
  * a family is a row. All figures are gathered first, so that those of one text go together. Nothing
  * in it names a process, a user or a file: everybody may read it, and the number of lines depends
  * on the machine's GPUs only.
@@ -17,82 +17,18 @@
 #include <string.h>
 
 #include "config.h"
+#include "fs/base/counters.h"
 #include "fs/daemon.h"
-#include "fs/store/folder.h"
-#include "fs/process/gpus.h"
 #include "fs/helper/helper.h"
-#include "fs/pack/packs.h"
 #include "fs/image/place.h"
-#include "fs/store/store.h"
+#include "fs/pack/packs.h"
+#include "fs/process/gpus.h"
 #include "fs/process/tally.h"
+#include "fs/store/folder.h"
+#include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/uuid.h"
-
-/* How verbs end, and why writes are refused: gpucrfs(5), ERRORS. The first is success. */
-static const int results[] = {
-	0,	E2BIG,	EACCES,	  EAGAIN,     EBUSY,  ECANCELED, EDQUOT,
-	EEXIST, EINTR,	EINVAL,	  EIO,	      EMFILE, ENFILE,	 ENODEV,
-	ENOMEM, ENOSPC, ENOTCONN, EOPNOTSUPP, EPERM,  ESRCH,	 ETIMEDOUT,
-};
-
-/* One more: all others. */
-#define RESULTS_COUNT (GCR_ARRAY_SIZE(results) + 1)
-
-struct gcr_metrics {
-	int64_t started_usec; /* real time: since when it counts */
-	struct {
-		_Atomic uint64_t ended[RESULTS_COUNT];
-		_Atomic uint64_t usec; /* of those that succeeded */
-		_Atomic uint64_t bytes;
-	} verbs[GCR_VERBS_COUNT];
-	_Atomic uint64_t refusals[RESULTS_COUNT];
-};
-
-int gcr_metrics_create(struct gcr_metrics **ret_metrics)
-{
-	*ret_metrics = calloc(1, sizeof(**ret_metrics));
-	if (!*ret_metrics)
-		return -ENOMEM;
-	(*ret_metrics)->started_usec = gcr_clock_real_usec();
-	return 0;
-}
-
-void gcr_metrics_destroy(struct gcr_metrics *metrics)
-{
-	free(metrics);
-}
-
-static size_t result_index(int error_number)
-{
-	size_t index = 0;
-
-	while (index < GCR_ARRAY_SIZE(results) && results[index] != error_number)
-		index++;
-	return index;
-}
-
-static const char *result_name(size_t index)
-{
-	if (index == GCR_ARRAY_SIZE(results))
-		return "other";
-	return results[index] ? gcr_error_name(results[index]) : "ok";
-}
-
-void gcr_metrics_verb(struct gcr_metrics *metrics, enum gcr_verb verb, int error_number,
-		      int64_t duration_usec, uint64_t bytes)
-{
-	atomic_fetch_add(&metrics->verbs[verb].ended[result_index(error_number)], 1);
-	if (error_number)
-		return;
-	atomic_fetch_add(&metrics->verbs[verb].usec, (uint64_t)duration_usec);
-	atomic_fetch_add(&metrics->verbs[verb].bytes, bytes);
-}
-
-void gcr_metrics_refusal(struct gcr_metrics *metrics, int error_number)
-{
-	atomic_fetch_add(&metrics->refusals[result_index(error_number)], 1);
-}
 
 /* ---- gathering ---- */
 
@@ -276,7 +212,7 @@ static void render_drivers(const struct family *family, const struct figures *fi
 static void render_start(const struct family *family, const struct figures *figures, FILE *stream)
 {
 	print_sample(family, stream, NULL);
-	print_seconds((uint64_t)figures->daemon->metrics->started_usec, stream);
+	print_seconds((uint64_t)figures->daemon->counters->started_usec, stream);
 }
 
 static void render_processes(const struct family *family, const struct figures *figures,
@@ -337,13 +273,13 @@ static void render_workers(const struct family *family, const struct figures *fi
 
 static void render_verbs(const struct family *family, const struct figures *figures, FILE *stream)
 {
-	struct gcr_metrics *metrics = figures->daemon->metrics;
+	struct gcr_counters *counters = figures->daemon->counters;
 
 	for (size_t verb = 0; verb < GCR_VERB_CANCEL; verb++)
-		for (size_t i = 0; i < RESULTS_COUNT; i++) {
+		for (size_t i = 0; i < GCR_COUNTERS_RESULTS; i++) {
 			print_sample(family, stream, gcr_verb_name((enum gcr_verb)verb),
-				     result_name(i), NULL);
-			print_number(atomic_load(&metrics->verbs[verb].ended[i]), stream);
+				     gcr_counters_result(i), NULL);
+			print_number(atomic_load(&counters->verbs[verb].ended[i]), stream);
 		}
 }
 
@@ -352,7 +288,7 @@ static void render_verb_seconds(const struct family *family, const struct figure
 {
 	for (size_t verb = 0; verb < GCR_VERB_CANCEL; verb++) {
 		print_sample(family, stream, gcr_verb_name((enum gcr_verb)verb), NULL);
-		print_seconds(atomic_load(&figures->daemon->metrics->verbs[verb].usec), stream);
+		print_seconds(atomic_load(&figures->daemon->counters->verbs[verb].usec), stream);
 	}
 }
 
@@ -361,16 +297,16 @@ static void render_verb_bytes(const struct family *family, const struct figures 
 {
 	for (size_t verb = 0; verb < GCR_VERB_CANCEL; verb++) {
 		print_sample(family, stream, gcr_verb_name((enum gcr_verb)verb), NULL);
-		print_number(atomic_load(&figures->daemon->metrics->verbs[verb].bytes), stream);
+		print_number(atomic_load(&figures->daemon->counters->verbs[verb].bytes), stream);
 	}
 }
 
 static void render_refusals(const struct family *family, const struct figures *figures,
 			    FILE *stream)
 {
-	for (size_t i = 1; i < RESULTS_COUNT; i++) {
-		print_sample(family, stream, result_name(i), NULL);
-		print_number(atomic_load(&figures->daemon->metrics->refusals[i]), stream);
+	for (size_t i = 1; i < GCR_COUNTERS_RESULTS; i++) {
+		print_sample(family, stream, gcr_counters_result(i), NULL);
+		print_number(atomic_load(&figures->daemon->counters->refusals[i]), stream);
 	}
 }
 
@@ -480,9 +416,4 @@ const char *gcr_metrics_family(size_t index, const char **ret_labels, bool *ret_
 	*ret_labels = families[index].labels;
 	*ret_is_counter = families[index].is_counter;
 	return families[index].name;
-}
-
-const char *gcr_metrics_result(size_t index)
-{
-	return index < RESULTS_COUNT ? result_name(index) : NULL;
 }

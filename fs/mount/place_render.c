@@ -3,10 +3,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "fs/store/folder.h"
+#include "fs/base/state.h"
 #include "fs/image/place.h"
 #include "fs/image/restore.h"
-#include "fs/base/state.h"
+#include "fs/store/folder.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

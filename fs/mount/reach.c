@@ -4,11 +4,11 @@
 
 #include <errno.h>
 
-#include "fs/store/folder.h"
 #include "fs/image/place.h"
-#include "fs/process/process.h"
-#include "fs/store/store.h"
 #include "fs/mount/tree.h"
+#include "fs/process/process.h"
+#include "fs/store/folder.h"
+#include "fs/store/store.h"
 #include "lib/cleanup.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);

@@ -7,8 +7,8 @@
 
 #include "fs/daemon.h"
 #include "fs/image/place.h"
-#include "fs/process/process.h"
 #include "fs/mount/sight.h"
+#include "fs/process/process.h"
 
 void gcr_render_status(struct gcr_process *process, FILE *stream);
 void gcr_render_error(struct gcr_process *process, FILE *stream);

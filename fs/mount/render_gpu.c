@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The text of the files of a GPU. What the vendor's tools tell is asked for beforehand (fs/process/gpus.h).
+/* The text of the files of a GPU. What the vendor's tools tell is asked for beforehand
+ * (fs/process/gpus.h).
  */
 #include "fs/mount/render.h"
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 
 #include "fs/engine/admission.h"
-#include "fs/process/gpus.h"
 #include "fs/helper/helper.h"
 #include "fs/job/operation.h"
+#include "fs/process/gpus.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

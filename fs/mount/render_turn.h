@@ -2,8 +2,8 @@
 /*
  * The texts of files that opens wait for, written by a few threads of their own. Each owner has a
  * line, and the lines are served in rotation: however many opens of one owner wait, an open of
- * another owner waits for no more than one text of each. An owner who is limited (fs/base/quota.h) has
- * at most one of the threads at a time, and all of them together leave one to root: a text that
+ * another owner waits for no more than one text of each. An owner who is limited (fs/base/quota.h)
+ * has at most one of the threads at a time, and all of them together leave one to root: a text that
  * takes long does not delay the texts of other owners.
  */
 #ifndef GCR_FS_MOUNT_RENDER_TURN_H

@@ -11,20 +11,20 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/mount/control.h"
 #include "fs/base/event.h"
-#include "fs/process/gpus.h"
-#include "fs/image/place.h"
 #include "fs/base/log.h"
 #include "fs/base/passthrough.h"
 #include "fs/base/quota.h"
+#include "fs/image/place.h"
+#include "fs/mount/control.h"
 #include "fs/mount/reach.h"
 #include "fs/mount/render_turn.h"
 #include "fs/mount/session_folder.h"
 #include "fs/mount/session_turn.h"
 #include "fs/mount/session_watch.h"
-#include "fs/store/store.h"
 #include "fs/mount/tree.h"
+#include "fs/process/gpus.h"
+#include "fs/store/store.h"
 #include "lib/cleanup.h"
 
 /* Files at the root that say why nothing else can be opened. */

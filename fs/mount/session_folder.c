@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 
 #include "fs/base/log.h"
-#include "fs/image/place.h"
-#include "fs/mount/reach.h"
 #include "fs/base/refusals.h"
+#include "fs/image/place.h"
 #include "fs/image/restore.h"
+#include "fs/mount/reach.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 

@@ -6,9 +6,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 
+#include "fs/base/turns.h"
 #include "fs/mount/session.h"
 #include "fs/mount/tree.h"
-#include "fs/base/turns.h"
 
 /* Interrupts the loop's sleep; its handler does nothing. */
 #define WAKE_SIGNAL   SIGUSR1

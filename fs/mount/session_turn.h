@@ -13,8 +13,8 @@
 
 #include <stdbool.h>
 
-#include "fs/store/folder.h"
 #include "fs/mount/tree.h"
+#include "fs/store/folder.h"
 
 #define GCR_SESSION_OWNER_MAX 4	 /* threads for the requests of one owner */
 #define GCR_SESSION_TURNS_MAX 12 /* for those of all who are limited */

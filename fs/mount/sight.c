@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "fs/image/place.h"
-#include "fs/process/process.h"
 #include "fs/mount/tree.h"
+#include "fs/process/process.h"
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 

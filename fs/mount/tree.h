@@ -14,8 +14,8 @@
 #include <stdio.h>
 
 #include "fs/daemon.h"
-#include "fs/store/folder.h"
 #include "fs/process/process.h"
+#include "fs/store/folder.h"
 
 enum gcr_node_kind {
 	GCR_NODE_NONE = 0,
@@ -55,8 +55,8 @@ enum gcr_node_kind {
  * Node ids: bits 0-7 kind, 8-39 serial of the process or incoming snapshot, or index of the GPU,
  * 40-63 by the kind: a
  * ctl's see below. Of what is below a `snapshot` (GCR_NODE_ITEM) 8-39 are the item and 40-63 the
- * number of its folder, see fs/store/folder.h; only these are looked up and forgotten. Their st_ino is
- * another number: bits 0-7 the kind, 8-63 the inode number in the store.
+ * number of its folder, see fs/store/folder.h; only these are looked up and forgotten. Their st_ino
+ * is another number: bits 0-7 the kind, 8-63 the inode number in the store.
  */
 static inline enum gcr_node_kind gcr_node_kind(fuse_ino_t node)
 {

@@ -15,9 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/helper/helper.h"
 #include "fs/base/log.h"
-#include "fs/job/operation.h"
+#include "fs/helper/helper.h"
+#include "fs/process/vendor.h"
 #include "fs/store/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

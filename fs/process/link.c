@@ -11,10 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/daemon.h"
 #include "fs/base/loop.h"
 #include "fs/base/quota.h"
+#include "fs/daemon.h"
 #include "fs/helper/receiver.h"
+#include "fs/process/vendor.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/page.h"

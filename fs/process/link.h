@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A process's preload library, seen from a task: requests and answers over its registered
- * connection (fs/process/registry.c accepts it). One thread at a time has the link; the loop watches the
- * connection while nobody does.
+ * connection (fs/process/registry.c accepts it). One thread at a time has the link; the loop
+ * watches the connection while nobody does.
  */
 #ifndef GCR_FS_PROCESS_LINK_H
 #define GCR_FS_PROCESS_LINK_H

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/store/folder.h"
 #include "fs/helper/helper.h"
+#include "fs/store/folder.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

@@ -6,6 +6,7 @@
  */
 #include "fs/process/process.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -13,20 +14,19 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "fs/image/criu_run.h"
 #include "fs/base/event.h"
-#include "fs/process/gpus.h"
-#include "fs/store/history.h"
-#include "fs/helper/helper.h"
 #include "fs/base/log.h"
 #include "fs/base/loop.h"
-#include "fs/job/operation.h"
-#include "fs/image/place.h"
+#include "fs/helper/helper.h"
+#include "fs/process/gpus.h"
+#include "fs/process/history.h"
 #include "fs/process/process_private.h"
 #include "fs/process/scan.h"
+#include "fs/process/vendor.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/proc_source.h"
 
 struct gcr_process *gcr_process_ref(struct gcr_process *process)
@@ -103,12 +103,45 @@ bool gcr_process_pidfd_tells(const struct gcr_process *process)
 	return poll(&pidfd, 1, 0) == 1;
 }
 
+void gcr_processes_listen(struct gcr_processes *processes,
+			  const struct gcr_process_listener *listener)
+{
+	GCR_LOCK_SCOPE(&processes->lock);
+	assert(processes->listeners_count < GCR_PROCESS_LISTENERS_MAX);
+	processes->listeners[processes->listeners_count++] = listener;
+}
+
+/* None are added once there are processes. */
+static size_t count_listeners(struct gcr_processes *processes)
+{
+	GCR_LOCK_SCOPE(&processes->lock);
+	return processes->listeners_count;
+}
+
+static void tell_ended(struct gcr_processes *processes, struct gcr_process *process)
+{
+	size_t count = count_listeners(processes);
+
+	for (size_t i = 0; i < count; i++)
+		if (processes->listeners[i]->ended)
+			processes->listeners[i]->ended(process);
+}
+
+void gcr_process_tell_registered(struct gcr_process *process)
+{
+	struct gcr_processes *processes = process->daemon->processes;
+	size_t count = count_listeners(processes);
+
+	for (size_t i = 0; i < count; i++)
+		if (processes->listeners[i]->registered)
+			processes->listeners[i]->registered(process);
+}
+
 void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *process,
 			const char *what, bool only_idle)
 {
 	struct gcr_daemon *daemon = processes->daemon;
 	struct gcr_snapshot *snapshot = NULL;
-	char subject[GCR_CRIU_SUBJECT_BYTES];
 	bool removed;
 
 	pthread_mutex_lock(&processes->lock);
@@ -145,11 +178,7 @@ void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *pro
 		gcr_event_log_append_of(daemon->events, gcr_process_event_owner(process),
 					"%d - gone %s", (int)process->pid, what);
 	}
-	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
-	gcr_criu_forget(daemon, subject);
-	if (daemon->places)
-		gcr_places_process_gone(daemon->places, process);
-	gcr_operation_process_gone(process);
+	tell_ended(processes, process);
 	gcr_vendor_keep_spares(daemon);
 	gcr_process_unref(process);
 }

@@ -13,9 +13,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "fs/base/state.h"
 #include "fs/daemon.h"
 #include "fs/store/record.h"
-#include "fs/base/state.h"
 #include "lib/error.h"
 #include "lib/procfs.h"
 #include "lib/protocol.h"
@@ -77,7 +77,7 @@ struct gcr_process {
 	enum gcr_state state;
 	int64_t state_since_usec;    /* real time */
 	char comm[GCR_COMM_BYTES];   /* as last seen: it outlives the process */
-	struct gcr_task *task;	     /* the verb under way, NULL if none; see fs/job/operation.h */
+	struct gcr_task *task;	     /* the verb under way, NULL if none; see fs/verb/task.h */
 	struct gcr_packing *packing; /* what packs or unpacks its files now, NULL: nothing does */
 	int64_t frozen_usec;	     /* real time: since when it has been frozen; 0: it is not */
 	bool was_packed;	     /* since then: all that could be */
@@ -112,17 +112,18 @@ struct gcr_process {
 	struct gcr_history *history;   /* of its snapshots' contents, NULL: none yet */
 	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
 	unsigned int claims[GCR_CLAIMS];
-	bool was_refused;      /* the driver would not checkpoint it */
-	bool was_handed_over;  /* it has imported handles since a thaw by the vmm engine */
-	struct gcr_link *link; /* the preload library's, NULL if there is none */
-	int parked_page_fd;  /* of its library's page, which is parked; -1: it is not. See fs/engine/park.h
-			      */
-	int64_t wanted_usec; /* real time: since when it wants its GPU, 0: not */
-	uint64_t submissions;		  /* as last sampled */
-	int64_t active_usec;		  /* monotonic: when they last changed, 0 if not known */
-	uint64_t table_changes;		  /* likewise, of its allocations */
-	unsigned int steady_samples;	  /* how often they were the same since */
-	bool has_steady_pool;		  /* the store knows what it would need now */
+	bool was_refused;	     /* the driver would not checkpoint it */
+	bool was_handed_over;	     /* it has imported handles since a thaw by the vmm engine */
+	struct gcr_link *link;	     /* the preload library's, NULL if there is none */
+	int parked_page_fd;	     /* of its library's page, which is parked; -1: it is not. See
+				      * fs/engine/park.h
+				      */
+	int64_t wanted_usec;	     /* real time: since when it wants its GPU, 0: not */
+	uint64_t submissions;	     /* as last sampled */
+	int64_t active_usec;	     /* monotonic: when they last changed, 0 if not known */
+	uint64_t table_changes;	     /* likewise, of its allocations */
+	unsigned int steady_samples; /* how often they were the same since */
+	bool has_steady_pool;	     /* the store knows what it would need now */
 	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
 	bool has_pool_gpu;
 	/* The sampler's alone: when it asks the library again that has not answered, and after
@@ -139,6 +140,17 @@ struct gcr_processes;
 
 int gcr_processes_create(struct gcr_daemon *daemon, struct gcr_processes **ret_processes);
 void gcr_processes_destroy(struct gcr_processes *processes);
+
+/* Who is to be told of every process; a function may be NULL. No lock is held. */
+struct gcr_process_listener {
+	/* It has ended, or uses no GPU any more, and is out of the table. On any thread. */
+	void (*ended)(struct gcr_process *process);
+	/* Its preload library has registered. On the loop's thread. */
+	void (*registered)(struct gcr_process *process);
+};
+/* @listener stays where it is. At the start, before there are processes. */
+void gcr_processes_listen(struct gcr_processes *processes,
+			  const struct gcr_process_listener *listener);
 
 struct gcr_process *gcr_process_ref(struct gcr_process *process);
 void gcr_process_unref(struct gcr_process *process);
@@ -217,11 +229,12 @@ enum gcr_state gcr_process_state(struct gcr_process *process);
 void gcr_process_tell(struct gcr_process *process);
 
 /*
- * A verb has ended in @state: from now on the process has no task. @duration_usec, if not 0, is how
- * long a verb that succeeded took; its parts stand in the task. With @error (number 0: success) it
- * is reported like gcr_process_report() does.
+ * @verb has ended in @state: from now on the process has no task. @duration_usec, if not 0, is how
+ * long a verb that succeeded took, and @timing its parts. With @error (number 0: success) it is
+ * reported like gcr_process_report() does.
  */
-void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64_t duration_usec,
+void gcr_process_settle(struct gcr_process *process, enum gcr_verb verb, enum gcr_state state,
+			int64_t duration_usec, const struct gcr_verb_timing *timing,
 			const struct gcr_error *error);
 
 /*

@@ -6,7 +6,8 @@
 #include "fs/process/process.h"
 #include "lib/cleanup.h"
 
-#define GCR_PROCESS_BUCKETS 1024
+#define GCR_PROCESS_BUCKETS	  1024
+#define GCR_PROCESS_LISTENERS_MAX 4
 
 struct gcr_processes {
 	struct gcr_daemon *daemon;
@@ -14,6 +15,8 @@ struct gcr_processes {
 	uint32_t next_serial;
 	uint64_t passes; /* of the scan that have come to an end */
 	size_t count;
+	const struct gcr_process_listener *listeners[GCR_PROCESS_LISTENERS_MAX];
+	size_t listeners_count;
 	struct gcr_process *by_pid[GCR_PROCESS_BUCKETS];
 	struct gcr_process *by_serial[GCR_PROCESS_BUCKETS];
 };
@@ -43,6 +46,9 @@ void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *pro
 
 /* Has it ended? The table is left as it is. */
 bool gcr_process_pidfd_tells(const struct gcr_process *process);
+
+/* For all listeners. */
+void gcr_process_tell_registered(struct gcr_process *process);
 
 /* May this daemon act on the process at all? */
 bool gcr_processes_may_act_on(struct gcr_daemon *daemon, pid_t pid);

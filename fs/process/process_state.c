@@ -9,7 +9,6 @@
 
 #include "fs/base/event.h"
 #include "fs/base/log.h"
-#include "fs/job/operation.h"
 #include "fs/base/quota.h"
 #include "fs/base/refusals.h"
 #include "fs/process/wanted.h"
@@ -93,20 +92,17 @@ void gcr_process_set_state(struct gcr_process *process, enum gcr_state state)
 	gcr_process_tell(process);
 }
 
-void gcr_process_settle(struct gcr_process *process, enum gcr_state state, int64_t duration_usec,
+void gcr_process_settle(struct gcr_process *process, enum gcr_verb verb, enum gcr_state state,
+			int64_t duration_usec, const struct gcr_verb_timing *timing,
 			const struct gcr_error *error)
 {
-	enum gcr_verb verb = GCR_VERB_FREEZE;
-
 	pthread_mutex_lock(&process->lock);
-	if (process->task)
-		verb = process->task->command->verb;
 	if (duration_usec && verb == GCR_VERB_FREEZE) {
 		process->last_freeze_usec = duration_usec;
-		process->last_freeze = process->task->timing;
+		process->last_freeze = *timing;
 	} else if (duration_usec && verb == GCR_VERB_THAW) {
 		process->last_thaw_usec = duration_usec;
-		process->last_thaw = process->task->timing;
+		process->last_thaw = *timing;
 	}
 	set_state_locked(process, state);
 	if (state == GCR_STATE_RUNNING) {

@@ -14,15 +14,16 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "fs/process/link.h"
+#include "fs/base/credentials.h"
 #include "fs/base/log.h"
 #include "fs/base/loop.h"
-#include "fs/helper/peer.h"
-#include "fs/base/credentials.h"
-#include "fs/process/process.h"
 #include "fs/base/quota.h"
+#include "fs/helper/peer.h"
 #include "fs/helper/receiver.h"
-#include "fs/job/sampler.h"
+#include "fs/process/link.h"
+#include "fs/process/process.h"
+#include "fs/process/process_private.h"
+#include "fs/process/vendor.h"
 #include "fs/process/wanted.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -182,7 +183,7 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 		return;
 	}
 	gcr_wanted_look(connection->process);
-	gcr_sampler_wake(registry->daemon->sampler);
+	gcr_process_tell_registered(connection->process);
 	/* The link's descriptor from here on. */
 	gcr_loop_remove(registry->daemon->loop, connection->fd);
 	close(connection->fd);

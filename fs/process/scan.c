@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The scan: the thread that knows when to look for holders of device files, and that makes all
- * passes (fs/process/scan_pass.c). `lock` guards the numbers of passes; a pass itself runs without it.
- * Nothing here opens a device file: that would wake us.
+ * passes (fs/process/scan_pass.c). `lock` guards the numbers of passes; a pass itself runs without
+ * it. Nothing here opens a device file: that would wake us.
  */
 #include "fs/process/scan.h"
 

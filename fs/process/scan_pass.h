@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One pass over the machine's processes, for fs/process/scan.c. Each owner has a share of a pass's time, so
- * that no one's processes keep others' waiting: an owner whose looks took the least the last time
- * comes first, and when a share is used up the rest of its owner's processes is put off
+ * One pass over the machine's processes, for fs/process/scan.c. Each owner has a share of a pass's
+ * time, so that no one's processes keep others' waiting: an owner whose looks took the least the
+ * last time comes first, and when a share is used up the rest of its owner's processes is put off
  * (fs/process/scan_late.h) and stays what was last known of it.
  */
 #ifndef GCR_FS_PROCESS_SCAN_PASS_H

@@ -12,6 +12,7 @@
 #include "fs/daemon.h"
 #include "fs/process/link.h"
 #include "fs/process/scan.h"
+#include "fs/process/vendor.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/printable.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What concerns all vendors together. */
+#include "fs/process/vendor.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Room that is made before it is promised: what verbs are about to need of the store. Whoever makes
- * room (fs/verb/reclaim.h) claims it as soon as it is there, so that several of them do not count on the
- * same bytes; nothing else looks at claims. A claim ends when the room is promised, or the verb is
- * over.
+ * room (fs/verb/reclaim.h) claims it as soon as it is there, so that several of them do not count
+ * on the same bytes; nothing else looks at claims. A claim ends when the room is promised, or the
+ * verb is over.
  */
 #include "fs/store/store_private.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Files of a folder are packed, and unpacked, piece by piece: a packed piece is a hole of the file,
- * and its bytes are chunks in the store (fs/pack/packs.h) that the file's table names. What is to be
- * changed is unpacked before. The file and its table change in such an order that a daemon that is
- * killed leaves the bytes of a piece in one of them, or the same bytes in both.
+ * and its bytes are chunks in the store (fs/pack/packs.h) that the file's table names. What is to
+ * be changed is unpacked before. The file and its table change in such an order that a daemon that
+ * is killed leaves the bytes of a piece in one of them, or the same bytes in both.
  */
 #include "fs/store/folder_private.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Which files of a folder have packed pieces, and what these are: the tables that name their chunks
- * (fs/pack/pack_table.h), and how they are read. Their pieces are holes of the files, and have data as
- * if they were not.
+ * (fs/pack/pack_table.h), and how they are read. Their pieces are holes of the files, and have data
+ * as if they were not.
  */
 #include "fs/store/folder_private.h"
 

@@ -14,9 +14,9 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "fs/store/folder.h"
-#include "fs/pack/pack_table.h"
 #include "fs/base/quota.h"
+#include "fs/pack/pack_table.h"
+#include "fs/store/folder.h"
 #include "lib/cleanup.h"
 
 struct gcr_packer;

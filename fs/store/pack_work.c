@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/store/folder.h"
 #include "fs/pack/packs.h"
+#include "fs/store/folder.h"
 #include "fs/store/store.h"
 #include "lib/extent.h"
 #include "lib/lock.h"

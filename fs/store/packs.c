@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What of the store is packed: the chunks of each user (fs/pack/packs.h) with the memory that they take,
- * and the tables of snapshots, which have references to chunks. Each table in the store has
+ * What of the store is packed: the chunks of each user (fs/pack/packs.h) with the memory that they
+ * take, and the tables of snapshots, which have references to chunks. Each table in the store has
  * claimed its chunks when the daemon starts, whether somebody opens its snapshot or not; they are
  * dropped when it is removed.
  */
@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/store/folder.h"
 #include "fs/base/log.h"
 #include "fs/pack/pack_table.h"
 #include "fs/pack/packs.h"
+#include "fs/store/folder.h"
 #include "lib/beneath.h"
 
 /* ---- the account ---- */

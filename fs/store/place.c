@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "fs/store/folder.h"
 #include "fs/base/log.h"
+#include "fs/store/folder.h"
 #include "lib/beneath.h"
 
 #define TEMPORARY_BYTES (GCR_STORE_NAME_BYTES + sizeof(".new-"))

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/mount/root_entries.h"
+#include "fs/base/root_entries.h"
 #include "lib/cleanup.h"
 
 static bool is_first(char byte)

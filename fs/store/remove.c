@@ -8,8 +8,8 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "fs/store/folder.h"
 #include "fs/base/log.h"
+#include "fs/store/folder.h"
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/store/folder.h"
 #include "fs/pack/packs.h"
 #include "fs/pack/spill.h"
+#include "fs/store/folder.h"
 #include "lib/pack_file.h"
 
 int gcr_store_start_spill(struct gcr_store *store, const struct gcr_options *options,

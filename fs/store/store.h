@@ -178,8 +178,9 @@ int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_p
 void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *ret_figures);
 
 /*
- * The files of a snapshot may be packed from now on (see fs/store/folder.h): it is touched, so it is not
- * kept, nor do its files go to the pool. One at a time. Errors, with words: -ENOSPC, -ENOMEM, ...
+ * The files of a snapshot may be packed from now on (see fs/store/folder.h): it is touched, so it
+ * is not kept, nor do its files go to the pool. One at a time. Errors, with words: -ENOSPC,
+ * -ENOMEM, ...
  */
 int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error);
 /*

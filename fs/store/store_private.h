@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "fs/store/store.h"
-#include "lib/extent.h"
 #include "lib/cleanup.h"
+#include "lib/extent.h"
 
 #define GCR_STORE_PAGE_BYTES  (2ull << 20)  /* a huge page: what a byte of a file may cost */
 #define GCR_STORE_PIECE_BYTES (32ull << 20) /* faulted in at once, in some 5 ms */

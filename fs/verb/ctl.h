@@ -10,8 +10,8 @@
 
 #include "criu-glue/criu.h"
 #include "fs/base/credentials.h"
-#include "fs/store/place_name.h"
 #include "fs/base/state.h"
+#include "fs/store/place_name.h"
 #include "lib/error.h"
 #include "lib/protocol.h"
 
@@ -19,6 +19,12 @@
 #define GCR_COMMAND_PIDS_MAX	    512
 #define GCR_COMMAND_PATH_BYTES	    1024
 #define GCR_COMMAND_TIMEOUT_SEC_MAX (7 * 24 * 3600)
+
+struct gcr_task;
+
+/* Carry out a verb for one process, on the task's thread; @ret_state: where the process is then. */
+typedef int gcr_task_work(struct gcr_task *task, enum gcr_state *ret_state,
+			  struct gcr_error *error);
 
 struct gcr_command {
 	enum gcr_verb verb;
@@ -34,6 +40,7 @@ struct gcr_command {
 	enum gcr_criu_tcp tcp;		 /* `tcp=close` or `tcp=keep` of dump */
 	char name[GCR_PLACE_NAME_BYTES]; /* `name=N` of dump, "" if it was not given */
 	/* Not of the text: the process that a dump was written to, and whose the write is. */
+	gcr_task_work *work; /* instead of the engine's freeze or thaw; NULL: that */
 	pid_t root;
 	pid_t writer;		  /* 0: not known */
 	struct gcr_rights rights; /* of those who have opened and written */

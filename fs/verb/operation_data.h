@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of operations share: operation.c (which verb is under way for which process),
- * operation_task.c (one process of it) and operation_waiters.c (who waits for it).
+ * An operation, for its tasks (fs/verb/task.c), those who wait for it (operation_waiters.c) and
+ * whoever starts and ends it (fs/job/operation.c). Nobody else includes this.
  */
 #ifndef GCR_FS_VERB_OPERATION_DATA_H
 #define GCR_FS_VERB_OPERATION_DATA_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
-#include "fs/job/operation.h"
 #include "fs/base/quota.h"
-#include "lib/cleanup.h"
+#include "fs/verb/task.h"
 
 struct gcr_cancellation;
 
@@ -51,16 +51,16 @@ struct gcr_operation {
 	struct gcr_task tasks[];
 };
 
-GCR_DEFINE_CLEANUP(struct gcr_operation *, gcr_operation_unref);
-
-/* ---- operation.c ---- */
+/* ---- task.c ---- */
 
 /* It is to roll back. The first reason stays; after the commit there is none. */
 void gcr_operation_stop(struct gcr_operation *operation, int reason);
 /* Lock: operation. */
 void gcr_operation_stop_locked(struct gcr_operation *operation, int reason);
-/* All tasks have ended: who waits is answered. */
-void gcr_operation_complete(struct gcr_operation *operation);
+/* When it has to be over by default, with so many bytes to move; monotonic. */
+int64_t gcr_operation_deadline(const struct gcr_operation *operation, uint64_t bytes);
+/* Everybody who comes to the meeting is there, if so. Lock: operation. */
+void gcr_operation_end_meeting_locked(struct gcr_operation *operation);
 
 /* ---- operation_waiters.c ---- */
 
@@ -73,15 +73,7 @@ int gcr_operation_add_entry_locked(struct gcr_operation *operation, struct gcr_w
 /* Answer those who wait for the verb itself, and forget them. */
 void gcr_operation_answer(struct gcr_operation *operation, int error_number);
 void gcr_operation_answer_cancellations(struct gcr_operation *operation, int error_number);
-
-/* ---- operation_task.c ---- */
-
-/* When it has to be over by default, with so many bytes to move; monotonic. */
-int64_t gcr_operation_deadline(const struct gcr_operation *operation, uint64_t bytes);
-/* The thread of a task. */
-void *gcr_task_run(void *task);
-/* It has ended with @result and @error, and left its process in @state. */
-void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
-		     struct gcr_error *error);
+/* One waiter was interrupted or has died: it no longer wants the verb; the last one stops it. */
+void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *waiter);
 
 #endif

@@ -11,8 +11,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "fs/verb/packing.h"
 #include "fs/process/process.h"
+#include "fs/verb/packing.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "fs/verb/ctl.h"
 #include "fs/process/process.h"
+#include "fs/verb/ctl.h"
 #include "lib/error.h"
 
 struct gcr_cancellation;

@@ -6,12 +6,12 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "fs/store/folder.h"
-#include "fs/job/operation.h"
 #include "fs/pack/pack_table.h"
+#include "fs/store/folder.h"
 #include "fs/store/pack_work.h"
-#include "fs/verb/packing.h"
 #include "fs/store/store.h"
+#include "fs/verb/packing.h"
+#include "fs/verb/task.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 

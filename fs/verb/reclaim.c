@@ -13,10 +13,10 @@
 #include <string.h>
 
 #include "fs/base/credentials.h"
-#include "fs/store/folder.h"
 #include "fs/pack/pack_table.h"
-#include "fs/verb/packing.h"
+#include "fs/store/folder.h"
 #include "fs/store/store.h"
+#include "fs/verb/packing.h"
 #include "lib/cleanup.h"
 
 #define LOOK_MSEC   20

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "fs/job/operation.h"
+#include "fs/verb/task.h"
 #include "lib/error.h"
 
 /*

@@ -23,23 +23,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/engine/admission.h"
-#include "fs/base/quota.h"
-#include "fs/daemon.h"
+#include "fs/base/counters.h"
 #include "fs/base/event.h"
-#include "fs/process/gpus.h"
-#include "fs/helper/helper.h"
-#include "fs/process/link.h"
 #include "fs/base/loop.h"
-#include "fs/mount/metrics.h"
-#include "fs/job/operation.h"
-#include "fs/image/place.h"
-#include "fs/process/process.h"
+#include "fs/base/quota.h"
 #include "fs/base/refusals.h"
-#include "fs/process/registry.h"
-#include "fs/job/sampler.h"
-#include "fs/store/store.h"
 #include "fs/base/waiter.h"
+#include "fs/daemon.h"
+#include "fs/engine/admission.h"
+#include "fs/helper/helper.h"
+#include "fs/image/place.h"
+#include "fs/job/operation.h"
+#include "fs/job/sampler.h"
+#include "fs/process/gpus.h"
+#include "fs/process/link.h"
+#include "fs/process/process.h"
+#include "fs/process/registry.h"
+#include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "test/fuzz/fuzz.h"
@@ -88,13 +88,15 @@ static void start_daemon(void)
 	result = result ? result
 			: gcr_quota_create(&served.options.user_limits, "/nowhere", 0,
 					   &served.quota);
-	result = result ? result : gcr_metrics_create(&served.metrics);
+	result = result ? result : gcr_counters_create(&served.counters);
 	result = result ? result : gcr_loop_create(&served.loop);
 	result = result ? result : gcr_processes_create(&served, &served.processes);
 	result = result ? result : gcr_waiters_create(&served.waiters);
 	result = result ? result : gcr_gpus_create(&served, &served.gpus, &error);
 	result = result ? result : gcr_store_create(&served, &served.store, &error);
 	result = result ? result : gcr_places_create(&served, &served.places);
+	if (!result)
+		gcr_operations_create(&served);
 	result = result ? result : gcr_sampler_create(&served, &served.sampler);
 	result = result ? result : gcr_registry_create(&served, &served.registry, &error);
 	if (result)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/helper/helper.h without programs: each request is done as soon as it is made. Workers copy between
- * memory files and the store, with digests, and refuse a descriptor that is no memory file as a
- * driver refuses one that is no handle. The driver's states are kept by pid.
+ * fs/helper/helper.h without programs: each request is done as soon as it is made. Workers copy
+ * between memory files and the store, with digests, and refuse a descriptor that is no memory file
+ * as a driver refuses one that is no handle. The driver's states are kept by pid.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/helper/receiver.h"
 #include "fs/helper/helper.h"
+#include "fs/helper/receiver.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/digest.h"

@@ -5,12 +5,13 @@
  */
 #include <stdio.h>
 
-#include "fs/verb/ctl.h"
-#include "fs/mount/metrics.h"
-#include "fs/options.h"
-#include "fs/image/place.h"
-#include "fs/mount/render.h"
+#include "fs/base/counters.h"
 #include "fs/base/state.h"
+#include "fs/image/place.h"
+#include "fs/mount/metrics.h"
+#include "fs/mount/render.h"
+#include "fs/options.h"
+#include "fs/verb/ctl.h"
 
 static void print_transitions(enum gcr_verb verb)
 {
@@ -34,7 +35,7 @@ static void print_metrics(void)
 	for (size_t i = 0; (name = gcr_metrics_family(i, &labels, &is_counter)); i++)
 		printf("metric %s%s {%s} %s\n", name, is_counter ? "_total" : "", labels,
 		       is_counter ? "counter" : "gauge");
-	for (size_t i = 0; (name = gcr_metrics_result(i)); i++)
+	for (size_t i = 0; (name = gcr_counters_result(i)); i++)
 		printf("metric-result %s\n", name);
 }
 

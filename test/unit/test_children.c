@@ -11,8 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/process/children.h"
 #include "fs/daemon.h"
+#include "fs/process/children.h"
+#include "fs/process/vendor.h"
 #include "test/unit/test.h"
 
 #define BYTES (64 << 12)

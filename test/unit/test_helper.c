@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/helper/helper.c and fs/helper/helpers.c. First with helpers that misbehave, which are this very program
- * under the name of one; then with the real ones on the simulator, acting on a process that uses
- * a simulated GPU, which is this program too.
+ * fs/helper/helper.c and fs/helper/helpers.c. First with helpers that misbehave, which are this
+ * very program under the name of one; then with the real ones on the simulator, acting on a process
+ * that uses a simulated GPU, which is this program too.
  *
  * GPUCR_TEST_HELPERS is where the real programs are, GPUCR_TEST_SIMULATOR where the simulator's
  * libraries are.

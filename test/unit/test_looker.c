@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/helper/looker.c with the real gpucr-look, and with one that lies, dies or says nothing: this program
- * itself, under that name.
+ * fs/helper/looker.c with the real gpucr-look, and with one that lies, dies or says nothing: this
+ * program itself, under that name.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -141,7 +141,7 @@ def check_files(abi):
     rows = re.findall(r'\[GCR_NODE_\w+\] = \{GCR_NODE_(\w+), ("([\w.]+)"|NULL), (S_IF\w+)( \| (0\d+))',
                       source)
     rows += [('ROOT', name, name, kind, '', mode) for name, kind, mode in
-             re.findall(r'entry\(\w+, "([\w.]+)", (S_IF\w+) \| (0\d+)\)', read('fs/mount/root_entries.h'))]
+             re.findall(r'entry\(\w+, "([\w.]+)", (S_IF\w+) \| (0\d+)\)', read('fs/base/root_entries.h'))]
     titles = {'ROOT': 'FILES OF THE ROOT', 'GPU': 'FILES OF A GPU',
               'PROCESS': 'FILES OF A PROCESS', 'PLACE': 'FILES OF A PLACE'}
     code = {title: [] for title in titles.values()}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* lib/procfs.c against real processes: children with odd names, files, mappings, signals, cgroups.
  */
-#include "lib/procfs.h"
 #include "lib/proc_cgroup.h"
+#include "lib/procfs.h"
 
 #include <errno.h>
 #include <fcntl.h>

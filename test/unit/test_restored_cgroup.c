@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/image/restored_cgroup.c with the kernel's cgroups, and lib/program.c: what is started in one is
- * there, with all that it starts. In mount namespaces: where there is no cgroup2, or a read-only
+ * fs/image/restored_cgroup.c with the kernel's cgroups, and lib/program.c: what is started in one
+ * is there, with all that it starts. In mount namespaces: where there is no cgroup2, or a read-only
  * one.
  */
 #include "fs/image/restored_cgroup.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the mount's root has itself: a lookup finds these, and so no place can have such a name. */
-#ifndef GCR_FS_MOUNT_ROOT_ENTRIES_H
-#define GCR_FS_MOUNT_ROOT_ENTRIES_H
+#ifndef GCR_FS_BASE_ROOT_ENTRIES_H
+#define GCR_FS_BASE_ROOT_ENTRIES_H
 
 #include <sys/stat.h>
 

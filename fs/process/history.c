@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Files are found by their names: entries are sorted by them. */
-#include "fs/store/history.h"
+#include "fs/process/history.h"
 
 #include <stdlib.h>
 #include <string.h>

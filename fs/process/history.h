@@ -3,8 +3,8 @@
  * What a process's memory had in it at its last freeze, by digest: so that a file whose content has
  * not changed since keeps its time, and rsync passes it over. Lives in the daemon's memory.
  */
-#ifndef GCR_FS_STORE_HISTORY_H
-#define GCR_FS_STORE_HISTORY_H
+#ifndef GCR_FS_PROCESS_HISTORY_H
+#define GCR_FS_PROCESS_HISTORY_H
 
 #include "fs/process/process.h"
 #include "fs/store/store.h"

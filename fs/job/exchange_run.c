@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The two tasks of an exchange from start to end: what each does, and how it is taken back.
+ */
+#include "fs/job/exchange_run.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/base/log.h"
+#include "fs/daemon.h"
+#include "fs/engine/engine.h"
+#include "fs/engine/exchange_private.h"
+#include "fs/job/operation.h"
+#include "fs/process/gpus.h"
+#include "fs/store/record.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* As GCR_EXCHANGE_GIVE_UP_USEC when the thaw has gone back, of what others have: until then they
+ * come to an end. */
+#define UNDO_USEC  (60 * GCR_USEC_PER_SEC)
+/* The same of a freeze: until it looks. */
+#define REACT_USEC (2 * GCR_USEC_PER_SEC)
+
+/*
+ * Nobody is to find it kept for him any more; but by the thaw it is not taken from a freeze that
+ * may have to take VRAM again, which gives it up itself.
+ */
+static void give_up_admission(struct gcr_task *task, bool has_failed)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	uint32_t mask;
+	bool is_over;
+
+	pthread_mutex_lock(&exchange->lock);
+	is_over = !has_failed || exchange->frozen < GCR_EXCHANGE_BEGUN;
+	exchange->is_over |= is_over;
+	if (is_over)
+		gcr_admission_end_need(task->process->daemon->admission, &exchange->need);
+	pthread_mutex_unlock(&exchange->lock);
+	if (!is_over)
+		return;
+	mask = gcr_exchange_take_admission(task);
+	if (mask)
+		gcr_admission_leave(task->process->daemon->admission, mask);
+}
+
+/* Has the thaw taken all its VRAM, or none that it may yet take? */
+static bool has_left(struct gcr_exchange *exchange)
+{
+	bool has;
+
+	pthread_mutex_lock(&exchange->lock);
+	has = exchange->has_left;
+	pthread_mutex_unlock(&exchange->lock);
+	return has;
+}
+
+int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
+		       struct gcr_error *error)
+{
+	struct gcr_process *const processes[] = {thawed, frozen};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(processes); i++) {
+		const char *unused;
+		const char *name = gcr_engine_choose(processes[i], &unused)->name;
+
+		if (!gcr_engine_has_files(name))
+			return gcr_error_set(error, EOPNOTSUPP,
+					     "process %d is of the engine %s, which cannot work in "
+					     "both directions at once: freeze, then thaw",
+					     (int)processes[i]->pid, name);
+	}
+	return 0;
+}
+
+/* ---- the two ---- */
+
+/* A next daemon that finds it frozen knows why. */
+static void note(const struct gcr_task *task)
+{
+	const struct gcr_process *thawed = gcr_task_sibling(task, 0);
+	struct gcr_process *process = task->process;
+
+	pthread_mutex_lock(&process->lock);
+	process->frozen_for_pid = thawed->pid;
+	process->frozen_for_start_ticks = thawed->start_ticks;
+	pthread_mutex_unlock(&process->lock);
+}
+
+/* It stays where it is now, whatever becomes of the other one. */
+static void forget(const struct gcr_task *task)
+{
+	struct gcr_process *process = task->process;
+	bool was_noted;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	was_noted = process->frozen_for_pid;
+	process->frozen_for_pid = 0;
+	pthread_mutex_unlock(&process->lock);
+	if ((!was_noted && !task->exchange) || gcr_process_has_ended(process))
+		return;
+	result = gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
+					 process->start_ticks);
+	if (result < 0)
+		gcr_log(LOG_WARNING, process->pid, "its record cannot be written: %s",
+			strerror(-result));
+}
+
+/* It was frozen for one that could not be thawed. */
+static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	struct gcr_exchange *exchange = task->exchange;
+	int result;
+
+	exchange->undone_usec = gcr_exchange_get(exchange, &exchange->thawed) == GCR_EXCHANGE_FAILED
+					? gcr_clock_usec() + UNDO_USEC
+					: exchange->stopped_usec + GCR_EXCHANGE_GIVE_UP_USEC;
+	task->from = GCR_STATE_FROZEN;
+	task->is_undoing = true;
+	gcr_process_set_state(task->process, GCR_STATE_THAWING);
+	*error = (struct gcr_error){0};
+	result = gcr_engine_of(task->process)->thaw(task, ret_state, error);
+	task->from = GCR_STATE_RUNNING;
+	task->is_undoing = false;
+	task->has_passed = false;
+	return result;
+}
+
+static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
+{
+	static const int64_t waits[] = {GCR_EXCHANGE_PATIENCE_USEC, GCR_EXCHANGE_GIVE_UP_USEC};
+	enum gcr_exchange_progress progress = GCR_EXCHANGE_READY;
+	int result;
+
+	note(task);
+	result = gcr_engine_freeze(task, ret_state, error);
+	if (result < 0) {
+		gcr_exchange_fail(task, error);
+		return result;
+	}
+	gcr_exchange_set(task, GCR_EXCHANGE_DONE);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(waits) && progress != GCR_EXCHANGE_FAILED; i++) {
+		atomic_store(&task->phase, "vote");
+		progress = gcr_exchange_wait_for_thaw(task, waits[i]);
+		if (progress == GCR_EXCHANGE_DONE)
+			return 0;
+		if (progress == GCR_EXCHANGE_DECIDED) {
+			gcr_log(LOG_WARNING, task->process->pid,
+				"it stays frozen: process %d, which it was frozen for, does not "
+				"answer",
+				(int)gcr_task_sibling(task, 0)->pid);
+			return 0;
+		}
+		/* What the driver restores would be lost if somebody took VRAM from it. */
+		if (progress != GCR_EXCHANGE_FAILED && !has_left(task->exchange))
+			result = gcr_error_set(error, ETIMEDOUT,
+					       "the driver does not let go of that one");
+		else
+			result = thaw_again(task, ret_state, error);
+		if (result != -ENOMEM && result != -ETIMEDOUT)
+			break;
+	}
+	/* Whoever stopped the two explains it. */
+	if (!result) {
+		*error = (struct gcr_error){0};
+		return -ECANCELED;
+	}
+	gcr_error_prefix(
+		error, "it was frozen for a process that could not be thawed, and %s thawed again",
+		*ret_state == GCR_STATE_FROZEN
+			? "stays frozen, its bytes in the store: it could not be"
+			: "could not be");
+	gcr_log(LOG_ERR, task->process->pid, "roll-back: %s", error->words);
+	return result;
+}
+
+int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
+			   struct gcr_error *error)
+{
+	int result;
+
+	if (gcr_exchange_freezes(task))
+		return freeze(task, ret_state, error);
+	result = gcr_engine_of(task->process)->thaw(task, ret_state, error);
+	if (gcr_process_has_ended(task->process))
+		result = gcr_error_set(error, ESRCH, "process %d has ended",
+				       (int)task->process->pid);
+	gcr_exchange_end(task, result, error);
+	return result;
+}
+
+void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + REACT_USEC;
+	enum gcr_exchange_progress *progress;
+	bool has_failed = false;
+	bool had_ended;
+
+	/* What only the daemon's stop has prevented is left for the next one. */
+	if (!task->recovery && (!result || !atomic_load(&task->process->daemon->stopping)))
+		forget(task);
+	if (!task->exchange)
+		return;
+	progress = gcr_exchange_progress_of(task);
+	had_ended = gcr_exchange_get(task->exchange, progress) >= GCR_EXCHANGE_DONE;
+	/* The VRAM of a process that has ended is free, whatever else became of it. */
+	if (gcr_exchange_freezes(task) &&
+	    (result == -ESRCH || gcr_process_has_ended(task->process)))
+		result = 0;
+	if (result < 0 && !had_ended)
+		gcr_task_fail(task, error);
+	gcr_exchange_set(task, result < 0 ? GCR_EXCHANGE_FAILED : GCR_EXCHANGE_DONE);
+	if (gcr_exchange_thaws(task) && result < 0) {
+		/* Who has to go back finds it; nobody else waits for one that does not answer. */
+		while (!had_ended &&
+		       gcr_exchange_get(task->exchange, &task->exchange->frozen) <
+			       GCR_EXCHANGE_BEGUN &&
+		       gcr_clock_usec() < until_usec)
+			gcr_exchange_wait_a_moment(task->exchange, &task->exchange->frozen,
+						   GCR_EXCHANGE_BEGUN);
+		has_failed = true;
+	}
+	give_up_admission(task, has_failed);
+}
