@@ -577,10 +577,8 @@ class Machine:
         return sum(int(self.status(pid)['kept_vram_bytes']) for pid in pids) if vendor.HIP else 0
 
     def check_used(self, expected, index=0, words='VRAM in use'):
-        """By programs. On AMD our workers have come into use, and go when they are idle."""
-        if not vendor.HIP:
-            equal(self.used(index), expected, words)
-            return
+        """By programs. What the daemon says of a GPU may be a tenth of a second old; and on AMD our
+        workers have come into use, and go when they are idle."""
         found = []
 
         def is_so():

@@ -433,5 +433,17 @@ def try_ordinary_user(machine, roots):
     check(not is_protected(machine), 'the mountpoint is as it was')
 
 
+def test_unmounted_as_a_request_comes():
+    """The thread that takes it is told something else than the others (test/fs/aborted.c): this is
+    a regular end too."""
+    if harness.SANITIZER != 'none':
+        raise Skip('a library in front of the sanitizer')
+    with Machine(start=False) as machine:
+        machine.start(env={'LD_PRELOAD': f'{harness.BUILD}/test/fs/libaborted.so'})
+        subprocess.run(['umount', '-l', machine.mountpoint], check=True)
+        equal(machine.daemon.wait(30), 0)
+        check('reading device' in machine.log(), machine.log())
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=2)
