@@ -46,8 +46,8 @@ int gcr_session_run(struct gcr_daemon *daemon)
 	atomic_store(&loop.running, false);
 	fuse_loop_cfg_destroy(config);
 	/*
-	 * An unmount from outside. libfuse knows ENODEV as that; a thread that has just been given a
-	 * request is told this (fuse_dev_do_read() in Linux).
+	 * An unmount from outside. libfuse knows ENODEV as that; a thread that has just been given
+	 * a request is told this (fuse_dev_do_read() in Linux).
 	 */
 	if (result == -ECONNABORTED)
 		return 0;
