@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "backend/cuda/driver.h"
-#include "backend/cuda/serve.h"
+#include "backend/worker/serve.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/confine.h"

@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "backend/cuda/serve.h"
 #include "backend/rocm/kfd.h"
+#include "backend/worker/serve.h"
 #include "lib/confine.h"
 
 static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)

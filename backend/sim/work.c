@@ -401,7 +401,7 @@ static bool run_digest(CUcontext context, const void *arguments)
 }
 
 const struct kernel sim_kernels[] = {
-	{"gpucr_fill", 3, {8, 8, 4}, run_fill}, /* tools/demo_kernels.h has these four */
+	{"gpucr_fill", 3, {8, 8, 4}, run_fill}, /* tools/gpu/kernels.h has these four */
 	{"gpucr_add", 4, {8, 8, 8, 4}, run_add},
 	{"gpucr_checksum", 3, {8, 8, 8}, run_checksum},
 	{"gpucr_spin", 1, {8}, run_spin},

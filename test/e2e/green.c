@@ -13,7 +13,7 @@
 
 #include "backend/cuda/cuda_api.h"
 #include "test/e2e/vendor.h"
-#include "tools/demo_kernels.h"
+#include "tools/gpu/kernels.h"
 
 #define BYTES (4u << 20)
 #define WORDS (BYTES / sizeof(unsigned int))

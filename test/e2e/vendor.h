@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/gpu_library.h"
+#include "tools/gpu/gpu_library.h"
 
 static struct gcr_gpu_library vendor_library;
 

@@ -2,12 +2,12 @@
 /*
  * copy_path: how fast the worker's sessions move VRAM into the files of a store and back, with
  * other rings and numbers of threads, against what the link gives pinned memory. The figures in
- * backend/cuda/worker_copy.c and worker_space.c come from here.
+ * backend/worker/copy.c and space.c come from here.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o copy_path test/gpu/copy_path.c \
  *      lib/{beneath,digest,error,extent,pack,pack_codes,uuid}.c \
- *      backend/cuda/{driver,nontemporal}.c \
- *      backend/cuda/worker_{copy,cut,digest,numa,packed,pin,plan,session,space}.c \
+ *      backend/cuda/driver.c \
+ *      backend/worker/{copy,cut,digest,nontemporal,numa,packed,pin,plan,session,space}.c \
  *      -ldl -llz4 -lpthread -lxxhash
  *   copy_path GIB PART...      as root; a tmpfs is mounted in a namespace of its own
  *
@@ -33,9 +33,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/cuda/worker_digest.h"
-#include "backend/cuda/worker_pin.h"
-#include "backend/cuda/worker_session.h"
+#include "backend/worker/digest.h"
+#include "backend/worker/pin.h"
+#include "backend/worker/session.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
 #include "test/gpu/check.h"

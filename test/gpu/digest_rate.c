@@ -4,7 +4,7 @@
  * they made? Also by other kernels with the same arguments.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o digest_rate test/gpu/digest_rate.c \
- *      lib/{beneath,digest,error,uuid}.c backend/cuda/{driver,worker_digest,worker_numa}.c \
+ *      lib/{beneath,digest,error,uuid}.c backend/{cuda/driver,worker/digest,worker/numa}.c \
  *      -ldl -lpthread -lxxhash
  *   digest_rate GIB [PTX:CHUNKS]...      a file, and how many chunks a group of its kernel takes
  *
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "backend/cuda/worker_digest.h"
+#include "backend/worker/digest.h"
 #include "lib/clock.h"
 #include "test/gpu/check.h"
 

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
-#include "tools/demo_kernels.h"
+#include "tools/gpu/kernels.h"
 
 #define BLOCKS	     7
 #define CPU_BYTES    4096 /* at the start of each block: the CPU's part, a page */

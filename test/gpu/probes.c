@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
-#include "tools/demo_kernels.h"
+#include "tools/gpu/kernels.h"
 
 #define SKIP_STATUS 77
 #define MIB	    (1u << 20)

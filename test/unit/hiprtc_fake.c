@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "tools/hiprtc_api.h"
+#include "tools/gpu/hiprtc_api.h"
 
 static char code[256];
 static int programs;

@@ -53,7 +53,7 @@ static const struct {
 	{"gfx1200", 0x48}, {"gfx1201", 0x4e},
 };
 
-/* As backend/cuda/worker_digest.c passes them. */
+/* As backend/worker/digest.c passes them. */
 static const struct {
 	uint64_t offset;
 	uint64_t bytes;

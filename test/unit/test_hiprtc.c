@@ -10,7 +10,7 @@
 #include <hip/hiprtc.h>
 #define GCR_HIPRTC_TYPES
 #endif
-#include "tools/hiprtc_api.h"
+#include "tools/gpu/hiprtc_api.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "test/unit/test.h"
-#include "tools/hip_kernels.h"
+#include "tools/gpu/hip_kernels.h"
 
 #define MACHINE_AMDGPU 224 /* EM_AMDGPU */
 

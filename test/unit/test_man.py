@@ -19,14 +19,16 @@ checks = 0
 
 
 # Where verbs are carried out.
-ENGINES = ('fs/engine/drive.c', 'fs/engine/drive_control.c', 'fs/engine/engine_driver.c', 'fs/engine/engine_none.c',
-           'fs/engine/engine_vmm.c', 'fs/engine/vmm_freeze.c',
+ENGINES = ('fs/engine/drive.c', 'fs/engine/drive_control.c', 'fs/engine/engine_driver.c',
+           'fs/engine/engine_none.c', 'fs/engine/engine_vmm.c', 'fs/engine/vmm_freeze.c',
            'fs/engine/vmm_recover.c', 'fs/engine/vmm_thaw.c')
-DUMP = ('fs/image/dump.c', 'fs/image/dump_owner.c', 'fs/image/dump_papers.c', 'fs/image/dump_tree.c', 'fs/engine/park.c')
+DUMP = ('fs/image/dump.c', 'fs/image/dump_owner.c', 'fs/image/dump_papers.c',
+        'fs/image/dump_tree.c', 'fs/engine/park.c')
 # What tasks themselves do, whatever the engine.
-TASK = ('fs/job/operation.c', 'fs/job/operation_task.c', 'fs/verb/packing_undo.c')
-RESTORE = ('fs/image/restore.c', 'fs/image/restore_check.c', 'fs/image/restore_gpus.c', 'fs/image/restore_supply.c',
-           'fs/image/restore_tree.c')
+TASK = ('fs/engine/exchange.c', 'fs/job/exchange_run.c', 'fs/job/operation.c',
+        'fs/job/operation_task.c', 'fs/verb/packing_undo.c', 'fs/verb/task.c')
+RESTORE = ('fs/image/restore.c', 'fs/image/restore_check.c', 'fs/image/restore_gpus.c',
+           'fs/image/restore_supply.c', 'fs/image/restore_tree.c')
 
 
 def read(path):
@@ -257,7 +259,7 @@ def check_tools(verbs, verb_options):
     for name in sorted(code):
         check(name in run.terms('ENVIRONMENT'), f'{run.name}: variable {name} is missing')
 
-    rows = re.findall(r'\{"([\w-]+)",(?: "\w+",)? offsetof', read('tools/gpucr-demo.c'))
+    rows = re.findall(r'\{"([\w-]+)",(?: "\w+",)? offsetof', read('tools/demo/gpucr-demo.c'))
     check_same('option', demo.name, demo.terms('OPTIONS'),
                [f'--{name}' for name in rows] + ['--help'])
     check_same('variable', migrate.name, migrate.terms('ENVIRONMENT'),

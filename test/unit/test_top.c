@@ -8,7 +8,7 @@
 
 #include "lib/cleanup.h"
 #include "test/unit/test.h"
-#include "tools/top.h"
+#include "tools/top/top.h"
 
 #define GIB (UINT64_C(1) << 30)
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "backend/cuda/worker_cut.h"
+#include "backend/worker/cut.h"
 #include "test/unit/test.h"
 
 #define MIB    (1ull << 20)

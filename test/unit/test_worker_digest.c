@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <xxhash.h>
 
-#include "backend/cuda/worker_digest.h"
+#include "backend/worker/digest.h"
 #include "lib/cleanup.h"
 #include "test/unit/sim.h"
 

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+/* The registering thread. pins->lock guards the lists; it is not held across a driver's call. */
+#include "backend/worker/pin.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/* How often it is looked for files that have been unlinked. */
+#define SWEEP_MSEC 200
+
+struct pin {
+	struct pin *next;
+	int fd;
+	dev_t device;
+	ino_t inode;
+	uint64_t bytes;
+	char *map;	  /* NULL: not registered yet */
+	uint64_t session; /* the last that it was found for */
+	bool forgotten;	  /* to be given up */
+};
+
+struct gcr_pins {
+	const struct gcr_driver *driver;
+	CUcontext context;
+	pthread_t thread;
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct pin *list;    /* registered */
+	struct pin *pending; /* in the order they came */
+	uint64_t session;    /* the one there is, or the last there was */
+	bool in_session;
+	bool working; /* the thread is in a call of the driver */
+	bool leaving;
+};
+
+static void pin_free(struct gcr_pins *pins, struct pin *pin)
+{
+	if (pin->map) {
+		pins->driver->cuMemHostUnregister(pin->map);
+		munmap(pin->map, pin->bytes);
+	}
+	close(pin->fd);
+	free(pin);
+}
+
+/* Map and register; false if that cannot be. */
+static bool pin_register(struct gcr_pins *pins, struct pin *pin)
+{
+	void *map = mmap(NULL, pin->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pin->fd, 0);
+
+	if (map == MAP_FAILED)
+		return false;
+	if (pins->driver->cuMemHostRegister_v2(map, pin->bytes, CU_MEMHOSTREGISTER_PORTABLE) !=
+	    CUDA_SUCCESS) {
+		munmap(map, pin->bytes);
+		return false;
+	}
+	pin->map = map;
+	return true;
+}
+
+/* Is it still there, with the same pages? What has been cut is not, whatever it is now. */
+static bool is_whole(const struct pin *pin)
+{
+	struct stat status;
+
+	return !pin->forgotten && fstat(pin->fd, &status) == 0 && status.st_nlink > 0 &&
+	       (uint64_t)status.st_size == pin->bytes &&
+	       (uint64_t)status.st_blocks * 512 >= pin->bytes;
+}
+
+/* Take the first file that is of no more use out of a list. The lock is held. */
+static struct pin *take_useless(const struct gcr_pins *pins, struct pin **list)
+{
+	for (struct pin **link = list; *link; link = &(*link)->next) {
+		struct pin *pin = *link;
+
+		if (is_whole(pin) || (pins->in_session && pin->session == pins->session))
+			continue;
+		*link = pin->next;
+		return pin;
+	}
+	return NULL;
+}
+
+/* One thing to do; false if there is none. The lock is given away meanwhile. */
+static bool step(struct gcr_pins *pins)
+{
+	struct pin *gone = NULL;
+	struct pin *pin = NULL;
+	bool registered = false;
+
+	gone = take_useless(pins, &pins->list);
+	if (!gone)
+		gone = take_useless(pins, &pins->pending);
+	if (!gone && !pins->in_session && pins->pending) {
+		pin = pins->pending;
+		pins->pending = pin->next;
+	}
+	if (!gone && !pin)
+		return false;
+	pins->working = true;
+	pthread_mutex_unlock(&pins->lock);
+	if (gone)
+		pin_free(pins, gone);
+	else
+		registered = pin_register(pins, pin);
+	pthread_mutex_lock(&pins->lock);
+	pins->working = false;
+	pthread_cond_broadcast(&pins->changed);
+	if (registered) {
+		pin->next = pins->list;
+		pins->list = pin;
+	} else if (pin) {
+		pin_free(pins, pin);
+	}
+	return true;
+}
+
+static void *run(void *data)
+{
+	struct gcr_pins *pins = data;
+
+	pins->driver->cuCtxSetCurrent(pins->context);
+	pthread_mutex_lock(&pins->lock);
+	while (!pins->leaving) {
+		struct timespec until;
+
+		if (step(pins))
+			continue;
+		if (!pins->list) {
+			pthread_cond_wait(&pins->changed, &pins->lock);
+			continue;
+		}
+		until = gcr_clock_after(SWEEP_MSEC * GCR_USEC_PER_MSEC);
+		pthread_cond_timedwait(&pins->changed, &pins->lock, &until);
+	}
+	pthread_mutex_unlock(&pins->lock);
+	return NULL;
+}
+
+int gcr_pins_create(const struct gcr_driver *driver, CUcontext context, struct gcr_pins **ret_pins)
+{
+	_cleanup_free_ struct gcr_pins *pins = calloc(1, sizeof(*pins));
+
+	if (!pins)
+		return -ENOMEM;
+	pins->driver = driver;
+	pins->context = context;
+	pthread_mutex_init(&pins->lock, NULL);
+	pthread_cond_init(&pins->changed, NULL);
+	if (pthread_create(&pins->thread, NULL, run, pins))
+		return -ENOMEM;
+	*ret_pins = TAKE_PTR(pins);
+	return 0;
+}
+
+void gcr_pins_destroy(struct gcr_pins *pins)
+{
+	if (!pins)
+		return;
+	pthread_mutex_lock(&pins->lock);
+	pins->leaving = true;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+	pthread_join(pins->thread, NULL);
+	while (pins->list || pins->pending) {
+		struct pin **list = pins->list ? &pins->list : &pins->pending;
+		struct pin *pin = *list;
+
+		*list = pin->next;
+		pin_free(pins, pin);
+	}
+	pthread_cond_destroy(&pins->changed);
+	pthread_mutex_destroy(&pins->lock);
+	free(pins);
+}
+
+/* One that is forgotten may still be there, and does not stand in the way of its file. */
+static bool has(const struct pin *list, const struct stat *status)
+{
+	for (; list; list = list->next)
+		if (!list->forgotten && list->device == status->st_dev &&
+		    list->inode == status->st_ino)
+			return true;
+	return false;
+}
+
+void gcr_pins_add(struct gcr_pins *pins, int fd)
+{
+	_cleanup_close_ int file = fd;
+	struct stat status;
+	struct pin **link;
+	struct pin *pin;
+
+	if (fstat(file, &status) < 0 || !S_ISREG(status.st_mode) || status.st_size <= 0 ||
+	    status.st_blocks * 512 < status.st_size)
+		return;
+	pin = calloc(1, sizeof(*pin));
+	if (!pin)
+		return;
+	pin->device = status.st_dev;
+	pin->inode = status.st_ino;
+	pin->bytes = (uint64_t)status.st_size;
+	pthread_mutex_lock(&pins->lock);
+	if (has(pins->list, &status) || has(pins->pending, &status)) {
+		pthread_mutex_unlock(&pins->lock);
+		free(pin);
+		return;
+	}
+	pin->fd = TAKE_FD(file);
+	for (link = &pins->pending; *link; link = &(*link)->next)
+		;
+	*link = pin;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+}
+
+static bool forget_file(struct pin *list, const struct stat *status)
+{
+	bool found = false;
+
+	for (struct pin *pin = list; pin; pin = pin->next)
+		if (pin->device == status->st_dev && pin->inode == status->st_ino)
+			found = pin->forgotten = true;
+	return found;
+}
+
+bool gcr_pins_remove(struct gcr_pins *pins, int fd)
+{
+	struct stat status;
+	bool is_gone;
+
+	if (fstat(fd, &status) < 0)
+		return true;
+	pthread_mutex_lock(&pins->lock);
+	is_gone = !forget_file(pins->list, &status);
+	is_gone = !forget_file(pins->pending, &status) && is_gone;
+	/* Perhaps it is the one that the thread is at. */
+	is_gone = !pins->working && is_gone;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+	return is_gone;
+}
+
+bool gcr_pins_settled(struct gcr_pins *pins)
+{
+	bool settled;
+
+	pthread_mutex_lock(&pins->lock);
+	settled = !pins->pending && !pins->working;
+	pthread_mutex_unlock(&pins->lock);
+	return settled;
+}
+
+void gcr_pins_begin(struct gcr_pins *pins)
+{
+	if (!pins)
+		return;
+	pthread_mutex_lock(&pins->lock);
+	pins->in_session = true;
+	pins->session++;
+	/* What it is about to register or give up must not be half so for the session. */
+	while (pins->working)
+		pthread_cond_wait(&pins->changed, &pins->lock);
+	pthread_mutex_unlock(&pins->lock);
+}
+
+void gcr_pins_end(struct gcr_pins *pins)
+{
+	if (!pins)
+		return;
+	pthread_mutex_lock(&pins->lock);
+	pins->in_session = false;
+	pthread_cond_broadcast(&pins->changed);
+	pthread_mutex_unlock(&pins->lock);
+}
+
+void gcr_pins_forget(struct gcr_pins *pins, const char *map)
+{
+	pthread_mutex_lock(&pins->lock);
+	for (struct pin *pin = pins->list; pin; pin = pin->next)
+		if (pin->map == map)
+			pin->forgotten = true;
+	pthread_mutex_unlock(&pins->lock);
+}
+
+char *gcr_pins_find(struct gcr_pins *pins, int fd, uint64_t bytes)
+{
+	struct stat status;
+	char *map = NULL;
+
+	if (!pins || fstat(fd, &status) < 0)
+		return NULL;
+	pthread_mutex_lock(&pins->lock);
+	for (struct pin *pin = pins->list; pin && !map; pin = pin->next) {
+		if (pin->device != status.st_dev || pin->inode != status.st_ino ||
+		    pin->bytes != bytes || !is_whole(pin))
+			continue;
+		pin->session = pins->session;
+		map = pin->map;
+	}
+	pthread_mutex_unlock(&pins->lock);
+	return map;
+}
