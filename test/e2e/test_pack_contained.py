@@ -15,7 +15,7 @@ CONTAINED = ['unshare', '--pid', '--fork', '--kill-child', *vendor.RUN, *vendor.
 def frozen(machine, command=None):
     """One more program with the same bytes; its pid out here."""
     before = set(machine.pids())
-    demo = machine.demo(command=command)
+    demo = machine.demo('--tick', '600000', command=command)
     demo.output.wait(lambda lines: len(lines) > 1, 'the first tick')
     pid = wait_for(lambda: next((pid for pid in machine.pids()
                                  if pid not in before and

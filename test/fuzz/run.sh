@@ -46,7 +46,7 @@ for argument; do
 	-l*) libraries="$libraries $argument" ;;
 	-I*) flags="$flags $argument" ;;
 	^*) without="$without ${argument#^}" ;;
-	*/) files="$files $(cd "$source" && grep -rL --include='*.c' '^int main(' "$argument" || true)" ;;
+	*/) files="$files $(cd "$source" && grep -L '^int main(' "$argument"*.c || true)" ;;
 	*) files="$files $argument" ;;
 	esac
 done
