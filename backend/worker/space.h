@@ -25,7 +25,7 @@ struct gcr_space {
 	char **pinned; /* of each extent: its file, registered with the driver; NULL: it is not */
 	size_t count;
 	int directory;
-	int tables; /* directories of what is packed (packed.h); -1: nothing is */
+	int tables; /* directory with the tables of packed files (packed.h); -1: none */
 	int segments;
 };
 

@@ -29,7 +29,7 @@ enum gcr_verb {
 	GCR_VERB_DUMP,
 	GCR_VERB_CANCEL,
 	GCR_VERB_DROP,
-	GCR_VERB_PACK, /* what is frozen stays frozen: see fs/verb/packing.h */
+	GCR_VERB_PACK, /* the process stays frozen: see fs/verb/packing.h */
 	GCR_VERB_UNPACK,
 	GCR_VERBS_COUNT,
 };

@@ -28,7 +28,7 @@
 
 /* How often a stop is looked for. */
 #define LOOK_USEC   (20 * GCR_USEC_PER_MSEC)
-/* The kernel may free what is no more in use a little later (see vmm_released.c). */
+/* The kernel may return the VRAM of a frozen process a little later (see vmm_released.c). */
 #define RETURN_USEC (2 * GCR_USEC_PER_SEC)
 
 struct gcr_exchange *gcr_exchange_create(const struct gcr_command *command)
@@ -91,7 +91,6 @@ enum gcr_exchange_progress gcr_exchange_get(struct gcr_exchange *exchange,
 	return value;
 }
 
-/* It only goes on, never back. */
 void gcr_exchange_set(const struct gcr_task *task, enum gcr_exchange_progress value)
 {
 	struct gcr_exchange *exchange = task->exchange;
@@ -106,7 +105,6 @@ void gcr_exchange_set(const struct gcr_task *task, enum gcr_exchange_progress va
 	pthread_mutex_unlock(&exchange->lock);
 }
 
-/* For a moment, or until *@progress is at least @wanted. */
 void gcr_exchange_wait_a_moment(struct gcr_exchange *exchange,
 				const enum gcr_exchange_progress *progress,
 				enum gcr_exchange_progress wanted)
@@ -132,7 +130,7 @@ static int wait_for(struct gcr_task *task, const enum gcr_exchange_progress *pro
 			return -ECANCELED;
 		gcr_exchange_wait_a_moment(task->exchange, progress, wanted);
 	}
-	/* Whoever fails stops the operation first. */
+	/* A task that fails stops the operation before it says that it has failed. */
 	return gcr_task_stopped(task) ? -ECANCELED : 0;
 }
 
@@ -146,11 +144,6 @@ static bool is_stuck(struct gcr_exchange *exchange)
 	return is;
 }
 
-/*
- * Until the thaw has come to its end, but only for @usec when the two are to stop, or are late.
- * What was decided is not undone by us, however late it is: but it may fail yet. Only one whose
- * process does not answer is not waited for.
- */
 enum gcr_exchange_progress gcr_exchange_wait_for_thaw(struct gcr_task *task, int64_t usec)
 {
 	struct gcr_exchange *exchange = task->exchange;
@@ -340,12 +333,10 @@ int gcr_exchange_commit(struct gcr_task *task)
 {
 	int result;
 
-	if (!task->exchange)
+	if (!task->exchange || task->is_undoing)
 		return gcr_task_commit(task);
 	if (gcr_task_stopped(task))
 		return -ECANCELED;
-	if (task->is_undoing)
-		return 0;
 	if (gcr_exchange_freezes(task)) {
 		result = gcr_exchange_begin_letting_go(task);
 		task->has_passed = !result;

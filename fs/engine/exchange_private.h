@@ -51,16 +51,16 @@ struct gcr_exchange {
 enum gcr_exchange_progress *gcr_exchange_progress_of(const struct gcr_task *task);
 enum gcr_exchange_progress gcr_exchange_get(struct gcr_exchange *exchange,
 					    const enum gcr_exchange_progress *progress);
-/* The task is that far: it only goes on, never back. */
+/* The task has got to @value; its progress never goes back. */
 void gcr_exchange_set(const struct gcr_task *task, enum gcr_exchange_progress value);
-/* For a moment, or until *@progress is at least @wanted. */
+/* Wait for a moment, or until *@progress is at least @wanted. */
 void gcr_exchange_wait_a_moment(struct gcr_exchange *exchange,
 				const enum gcr_exchange_progress *progress,
 				enum gcr_exchange_progress wanted);
 /*
- * Until the thaw has come to its end, but only for @usec when the two are to stop, or are late.
- * What was decided is not undone by us, however late it is: but it may fail yet. Only one whose
- * process does not answer is not waited for.
+ * Wait until the thaw has ended, but only for @usec once the two are to stop or their deadline has
+ * passed. A thaw that has decided is waited for however late it is, because it may still fail; but
+ * not one whose process does not answer. Returns how far the thaw is.
  */
 enum gcr_exchange_progress gcr_exchange_wait_for_thaw(struct gcr_task *task, int64_t usec);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What operation.c (which verb is under way for which process) and operation_task.c (one process of
- * it) share. */
+/*
+ * What operation.c (which verb is under way for which process) and operation_task.c (one process of
+ * it) share.
+ */
 #ifndef GCR_FS_JOB_OPERATION_PRIVATE_H
 #define GCR_FS_JOB_OPERATION_PRIVATE_H
 

@@ -38,10 +38,11 @@ static bool is_held_locked(struct gcr_store *store, int64_t now_usec)
 		return false;
 	if (fstatfs(store->fd, &statfs) < 0)
 		return true;
-	if (store->held_free_blocks && statfs.f_bfree > store->held_free_blocks)
-		store->unlinked_usec = now_usec;
-	if (statfs.f_bfree > store->held_free_blocks)
+	if (statfs.f_bfree > store->held_free_blocks) {
+		if (store->held_free_blocks)
+			store->unlinked_usec = now_usec;
 		store->held_free_blocks = statfs.f_bfree;
+	}
 	return true;
 }
 

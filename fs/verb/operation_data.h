@@ -59,7 +59,7 @@ void gcr_operation_stop(struct gcr_operation *operation, int reason);
 void gcr_operation_stop_locked(struct gcr_operation *operation, int reason);
 /* When it has to be over by default, with so many bytes to move; monotonic. */
 int64_t gcr_operation_deadline(const struct gcr_operation *operation, uint64_t bytes);
-/* Everybody who comes to the meeting is there, if so. Lock: operation. */
+/* End the meeting if every task that has not ended has come to it. Lock: operation. */
 void gcr_operation_end_meeting_locked(struct gcr_operation *operation);
 
 /* ---- operation_waiters.c ---- */

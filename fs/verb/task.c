@@ -184,7 +184,6 @@ int gcr_task_commit(struct gcr_task *task)
 	return reason ? -ECANCELED : 0;
 }
 
-/* Everybody who comes is there: who has ended does not. */
 void gcr_operation_end_meeting_locked(struct gcr_operation *operation)
 {
 	if (!operation->met || operation->met + operation->ended < operation->count)
