@@ -225,7 +225,7 @@ def test_daemon_of_a_user():
         demos = [machine.ready_demo() for _ in range(2)]
         equal(machine.pids(), sorted(demo.pid for demo in demos))
         for demo in demos:
-            equal(machine.status(demo.pid)['registered'], 'yes')
+            machine.wait_status(demo.pid, 'registered', 'yes')
             machine.must(demo.pid, 'freeze')
             equal(machine.state(demo.pid), 'frozen')
         machine.check_used(machine.kept(*[demo.pid for demo in demos]))
