@@ -5,63 +5,144 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
-static int map(int fd, int protection, struct gcr_page **ret_page)
+#include "lib/cleanup.h"
+#include "lib/printable.h"
+
+/* A later library's may be longer. */
+#define BYTES_MOST (2 * sizeof(struct gcr_page))
+
+/* What the kernel gives a short file at most, where it has huge pages for all. */
+#define ROOM_MOST (4 << 20)
+
+int gcr_page_check(int fd)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
 	int seals = fcntl(fd, F_GET_SEALS);
-	struct gcr_page *page;
 	struct stat status;
 	struct statfs place;
-	void *memory;
 
+	/*
+	 * Who closes a file last frees its memory, which takes long where there is much of it, also
+	 * beyond its end.
+	 */
 	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
-	    status.st_size < (off_t)GCR_PAGE_BYTES_LEAST)
+	    status.st_size < (off_t)GCR_PAGE_BYTES_LEAST || status.st_size > (off_t)BYTES_MOST ||
+	    status.st_blocks > ROOM_MOST / 512)
 		return -EPROTO;
 	/* Those seals forbid no holes. In huge pages (hugetlbfs) a hole is filled from a pool that
 	 * can be empty, and then it is our SIGBUS.
 	 */
 	if (fstatfs(fd, &place) < 0 || place.f_type != TMPFS_MAGIC)
 		return -EPROTO;
-	memory = mmap(NULL, sizeof(*page), protection, MAP_SHARED, fd, 0);
-	if (memory == MAP_FAILED)
-		return -errno;
-	page = memory;
-	if (page->magic != GCR_PAGE_MAGIC || page->version != GCR_PAGE_VERSION) {
-		gcr_page_unmap(page);
-		return -EPROTO;
-	}
-	*ret_page = page;
 	return 0;
 }
 
-int gcr_page_map(int fd, const struct gcr_page **ret_page)
+/* Words of a program's that we show: one line, printable. */
+static void copy_words(char *to, const char *from, size_t size)
 {
-	struct gcr_page *page;
-	int result = map(fd, PROT_READ, &page);
+	memcpy(to, from, size);
+	to[size - 1] = '\0';
+	gcr_make_printable(to);
+}
 
-	if (!result)
-		*ret_page = page;
-	return result;
+static bool is_page(const struct gcr_page *page)
+{
+	return page->magic == GCR_PAGE_MAGIC && page->version == GCR_PAGE_VERSION;
+}
+
+int gcr_page_parse(const struct gcr_page *page, struct gcr_page_facts *ret_facts)
+{
+	if (!is_page(page))
+		return -EPROTO;
+	*ret_facts = (struct gcr_page_facts){
+		.phase = GCR_PRELOAD_RUNNING,
+		.flags = page->flags,
+		.table_changes = page->table_changes,
+		.device_bytes = page->device_bytes,
+		.imported_bytes = page->imported_bytes,
+		.managed_bytes = page->managed_bytes,
+		.apart_bytes = page->apart_bytes,
+		.extents = page->extents,
+		.sharings = page->sharings,
+		.captures = page->captures,
+		.wanting = page->wanting,
+		.is_moving = page->is_moving,
+	};
+	if (page->phase >= GCR_PRELOAD_RUNNING && page->phase <= GCR_PRELOAD_LAST)
+		ret_facts->phase = (enum gcr_preload_phase)page->phase;
+	copy_words(ret_facts->incomplete, page->incomplete, sizeof(ret_facts->incomplete));
+	copy_words(ret_facts->obstacle, page->obstacle, sizeof(ret_facts->obstacle));
+	copy_words(ret_facts->unknown, page->unknown, sizeof(ret_facts->unknown));
+	return 0;
+}
+
+/* Memory that is not there reads as 0, as that behind the end of an older library's page. */
+static int read_part(int fd, void *to, size_t bytes, size_t offset)
+{
+	for (size_t done = 0; done < bytes;) {
+		ssize_t got = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		if (!got) {
+			memset((char *)to + done, 0, bytes - done);
+			return 0;
+		}
+		done += (size_t)got;
+	}
+	return 0;
+}
+
+int gcr_page_read(int fd, struct gcr_page_facts *ret_facts)
+{
+	_cleanup_free_ struct gcr_page *page = NULL;
+	uint32_t slots;
+	int r = gcr_page_check(fd);
+
+	if (r < 0)
+		return r;
+	page = malloc(sizeof(*page));
+	if (!page)
+		return -ENOMEM;
+	r = read_part(fd, page, offsetof(struct gcr_page, slots), 0);
+	if (r == 0)
+		r = read_part(fd, page->unknown, sizeof(page->unknown),
+			      offsetof(struct gcr_page, unknown));
+	if (r == 0)
+		r = gcr_page_parse(page, ret_facts);
+	if (r < 0)
+		return r;
+	slots = page->slots_count < GCR_PAGE_SLOTS ? page->slots_count : GCR_PAGE_SLOTS;
+	r = read_part(fd, page->slots, slots * sizeof(page->slots[0]),
+		      offsetof(struct gcr_page, slots));
+	for (uint32_t i = 0; r == 0 && i < slots; i++)
+		ret_facts->submissions += page->slots[i].submissions;
+	return r;
 }
 
 int gcr_page_unpark(int fd)
 {
 	struct gcr_page *page;
-	int result = map(fd, PROT_READ | PROT_WRITE, &page);
+	int r = gcr_page_check(fd);
 
-	if (result < 0)
-		return result;
-	__atomic_store_n(&page->is_parked, 0, __ATOMIC_SEQ_CST);
-	gcr_page_unmap(page);
-	return 0;
-}
-
-void gcr_page_unmap(const struct gcr_page *page)
-{
-	if (page)
-		munmap((void *)(uintptr_t)page, sizeof(*page));
+	if (r < 0)
+		return r;
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		return -errno;
+	if (is_page(page))
+		__atomic_store_n(&page->is_parked, 0, __ATOMIC_SEQ_CST);
+	else
+		r = -EPROTO;
+	munmap(page, sizeof(*page));
+	return r;
 }

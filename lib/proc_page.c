@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Descriptors of a process that lead to pages of preload libraries. Nothing here keeps state. */
+/* Nothing here keeps state. */
 #include "lib/proc_page.h"
 
 #include <errno.h>
@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "lib/cleanup.h"
+#include "lib/extent.h"
 #include "lib/page.h"
 #include "lib/proc_file.h"
 #include "lib/proc_source.h"
@@ -58,4 +59,43 @@ int gcr_proc_unpark_pages(pid_t pid)
 	if (gcr_proc_source())
 		return gcr_proc_source()->unpark_pages(pid);
 	return gcr_proc_each_link(pid, unpark_file, &pid);
+}
+
+int gcr_proc_page_facts(pid_t pid, int fd, struct gcr_page_facts *ret_facts)
+{
+	if (gcr_proc_source())
+		return gcr_proc_source()->page_facts(pid, fd, ret_facts);
+	return gcr_page_read(fd, ret_facts);
+}
+
+int gcr_proc_unpark_page(pid_t pid, int fd)
+{
+	if (gcr_proc_source())
+		return gcr_proc_source()->unpark_page(pid, fd);
+	return gcr_page_unpark(fd);
+}
+
+/* A file of our own, which @pid's is copied to by whoever can be kept waiting. */
+static int copy_table(pid_t pid, int fd, int *ret_fd)
+{
+	if (gcr_proc_source())
+		return gcr_proc_source()->copy_file(pid, fd, ret_fd);
+	*ret_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return *ret_fd < 0 ? -errno : 0;
+}
+
+int gcr_proc_extents(pid_t pid, int fd, struct gcr_extent **ret_extents, size_t *ret_count,
+		     struct gcr_error *error)
+{
+	_cleanup_close_ int own_fd = -1;
+	struct stat status;
+	int r = copy_table(pid, fd, &own_fd);
+
+	if (gcr_proc_is_silent(r))
+		return gcr_error_set(error, -r, "its table of allocations cannot be read in time");
+	if (r < 0 || fstat(own_fd, &status) < 0 || status.st_size < 0 ||
+	    (uint64_t)status.st_size > GCR_EXTENTS_MAX * sizeof(**ret_extents))
+		return gcr_error_set(error, EPROTO, "its table of allocations cannot be read");
+	*ret_count = (size_t)status.st_size / sizeof(**ret_extents);
+	return gcr_extents_read(own_fd, *ret_count, ret_extents, error);
 }

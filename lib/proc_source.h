@@ -10,6 +10,9 @@
  * the links exe, fd/N, ns/N wait, and process_vm_readv(2), kcmp(2), pidfd_getfd(2), ptrace(2) too
  * (older kernels: stat and the links do not). status, comm, cgroup, children, fdinfo, mountinfo,
  * net/unix and stat(2) of /proc/PID and what is in it do not: these are read without the source.
+ *
+ * A file in memory that a process has sent us can keep its reader waiting too: while its memory is
+ * looked for in all mappings, of which a user can make a hundred million, it is locked.
  */
 #ifndef GCR_LIB_PROC_SOURCE_H
 #define GCR_LIB_PROC_SOURCE_H
@@ -19,6 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+struct gcr_page_facts;
 
 /*
  * Each as the function of lib/procfs.h, lib/proc_file.h or lib/proc_page.h that uses it.
@@ -33,6 +38,10 @@ struct gcr_proc_source {
 	int (*open_namespace)(pid_t pid, const char *name, int *ret_fd);
 	int (*peek)(pid_t pid, uintptr_t address, void *ret, size_t bytes);
 	int (*unpark_pages)(pid_t pid);
+	int (*unpark_page)(pid_t pid, int fd);
+	int (*page_facts)(pid_t pid, int fd, struct gcr_page_facts *ret_facts);
+	/* A memfd with what @fd, a file in memory that @pid has sent, has now. */
+	int (*copy_file)(pid_t pid, int fd, int *ret_fd);
 	int (*same_files)(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same);
 };
 

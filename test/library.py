@@ -3,7 +3,9 @@
 what the real one does once in a thousand times is done here at every run."""
 import contextlib
 import fcntl
+import mmap
 import os
+import shutil
 import socket
 import struct
 import sys
@@ -35,7 +37,12 @@ MAGIC, VERSION, PAGE_MAGIC = 0x46524347, 1, 0x50524347
 PAGE_BYTES = 312 + 8192 * 64
 PAGE_PHASE = 8
 PAGE_FLAGS = 12
+PAGE_SLOTS_COUNT = 52
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 PAGE_VMM = 5 if vendor.HIP else 1  # with whose it is
+
+# The one that runs this test may be in a directory which other users cannot enter.
+PYTHON = shutil.which('python3', path='/usr/bin:/bin') or sys.executable
 
 # A connection is its who has called connect(2): the program, before it is one.
 CONNECTING = '''
@@ -50,13 +57,21 @@ os.execv(program[0], program)
 '''
 
 
+def sealed_file(content=b''):
+    """As the library sends it: the daemon takes no file that can still grow."""
+    fd = os.memfd_create('table', os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    return fd
+
+
 class Library:
     """
     Serves the daemon for a demo, with no extents at all. `on` names what is not done as usual: a
     function of (library, sequence) for a request, called once; it answers, or does not.
     """
 
-    def __init__(self, machine, connections=3):
+    def __init__(self, machine, connections=3, **options):
         self.phase = RUNNING
         self.generation = b''
         self.on = {}
@@ -67,15 +82,16 @@ class Library:
         self.link = None
         numbers = [link.fileno() for link in self.links]
         self.demo = machine.demo(
-            '--bytes', '1M', '--buffers', 1, '--tick', 5, pass_fds=numbers,
+            '--bytes', '1M', '--buffers', 1, '--tick', 5, pass_fds=numbers, **options,
             env={'LD_LIBRARY_PATH': vendor.LIBRARIES},
-            command=[sys.executable, '-c', CONNECTING, f'{machine.runtime}/socket',
+            command=[PYTHON, '-c', CONNECTING, f'{machine.runtime}/socket',
                      ','.join(map(str, numbers)), *vendor.DEMO]).wait_ready()
         self.pid = self.demo.pid
         self.page = os.memfd_create('page', os.MFD_ALLOW_SEALING)
         os.ftruncate(self.page, PAGE_BYTES)
-        os.pwrite(self.page, struct.pack('=IIII', PAGE_MAGIC, 1, RUNNING, PAGE_VMM), 0)
-        fcntl.fcntl(self.page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.memory = mmap.mmap(self.page, PAGE_BYTES)
+        struct.pack_into('=IIII', self.memory, 0, PAGE_MAGIC, 1, RUNNING, PAGE_VMM)
+        fcntl.fcntl(self.page, fcntl.F_ADD_SEALS, SEALS)
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.register(RUNNING)
         self.thread.start()
@@ -95,10 +111,13 @@ class Library:
 
     def set_phase(self, phase):
         self.phase = phase
-        os.pwrite(self.page, struct.pack('=I', phase), PAGE_PHASE)
+        struct.pack_into('=I', self.memory, PAGE_PHASE, phase)
 
     def set_flags(self, flags):
-        os.pwrite(self.page, struct.pack('=I', flags), PAGE_FLAGS)
+        struct.pack_into('=I', self.memory, PAGE_FLAGS, flags)
+
+    def use_all_slots(self):
+        struct.pack_into('=I', self.memory, PAGE_SLOTS_COUNT, 8192)
 
     def answer(self, sequence, error=0, words='', fd=None, phase=None):
         self._send(RESULT, sequence,
@@ -129,7 +148,7 @@ class Library:
     def obey(self, number, sequence, body=b''):
         """As the real one does."""
         if number == LIST:
-            table = os.memfd_create('table')
+            table = sealed_file()
             self.answer(sequence, fd=table)
             os.close(table)
             return

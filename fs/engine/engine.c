@@ -49,12 +49,12 @@ const struct gcr_engine *gcr_engine_of(struct gcr_process *process)
 }
 
 /* For one that runs: by what its preload library says. */
-static const struct gcr_engine *choose(struct gcr_process *process, const char **ret_reason)
+static const struct gcr_engine *choose(struct gcr_process *process,
+				       const struct gcr_page_facts *facts, const char **ret_reason)
 {
-	struct gcr_link_facts facts;
 	bool is_registered;
 
-	if (gcr_link_facts(process, &facts) < 0) {
+	if (!facts) {
 		pthread_mutex_lock(&process->lock);
 		is_registered = process->claims[GCR_CLAIM_LIBRARY] > 0;
 		pthread_mutex_unlock(&process->lock);
@@ -62,15 +62,15 @@ static const struct gcr_engine *choose(struct gcr_process *process, const char *
 					    : "it runs without the preload library (gpucr-run)";
 		return fallback(process);
 	}
-	if (!gcr_vendor_has_library(process->vendor, facts.flags)) {
+	if (!gcr_vendor_has_library(process->vendor, facts->flags)) {
 		*ret_reason = "its preload library is that for another vendor's GPUs";
 		return fallback(process);
 	}
-	if (!(facts.flags & GCR_PAGE_VMM)) {
+	if (!(facts->flags & GCR_PAGE_VMM)) {
 		*ret_reason = "its memory is not made so that it can be handed over (--no-vmm)";
 		return fallback(process);
 	}
-	if (*facts.incomplete) {
+	if (*facts->incomplete) {
 		*ret_reason = "the gate is incomplete: something in it calls the driver past it";
 		return fallback(process);
 	}
@@ -78,14 +78,24 @@ static const struct gcr_engine *choose(struct gcr_process *process, const char *
 	return best(process);
 }
 
-const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason)
+const struct gcr_engine *gcr_engine_choose_by(struct gcr_process *process,
+					      const struct gcr_page_facts *facts,
+					      const char **ret_reason)
 {
 	enum gcr_state state = gcr_process_state(process);
 
 	if (state == GCR_STATE_RUNNING || state == GCR_STATE_FREEZING || state == GCR_STATE_DUMPING)
-		return choose(process, ret_reason);
+		return choose(process, facts, ret_reason);
 	*ret_reason = "it was frozen by it";
 	return gcr_engine_of(process);
+}
+
+const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason)
+{
+	struct gcr_page_facts facts;
+	int r = gcr_link_last_facts(process, &facts);
+
+	return gcr_engine_choose_by(process, r < 0 ? NULL : &facts, ret_reason);
 }
 
 int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)

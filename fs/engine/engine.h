@@ -4,6 +4,7 @@
 #define GCR_FS_ENGINE_ENGINE_H
 
 #include "fs/verb/task.h"
+#include "lib/page.h"
 
 struct gcr_engine {
 	const char *name;
@@ -49,6 +50,11 @@ const struct gcr_engine *gcr_engine_of(struct gcr_process *process);
 
 /* The engine for this process, and in *ret_reason (static) why not a better one. Never NULL. */
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason);
+
+/* The same by what is known of its preload library; @facts is NULL if there is none connected. */
+const struct gcr_engine *gcr_engine_choose_by(struct gcr_process *process,
+					      const struct gcr_page_facts *facts,
+					      const char **ret_reason);
 
 /*
  * Freeze it with that engine: a library that is in the program and not connected yet is waited for,

@@ -132,7 +132,7 @@ static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
-	struct gcr_link_facts facts = {0};
+	struct gcr_page_facts facts = {0};
 	bool was_handed_over;
 	const char *reason;
 	int r;

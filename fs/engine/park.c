@@ -11,7 +11,6 @@
 #include "fs/process/link.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "lib/page.h"
 #include "lib/proc_page.h"
 
 /* A library that has been without a daemon looks for one every two seconds. */
@@ -131,7 +130,7 @@ void gcr_unpark(struct gcr_process *process)
 		return;
 	}
 	/* Where it cannot be told, its own limit of time does the same. */
-	result = gcr_page_unpark(page_fd);
+	result = gcr_proc_unpark_page(process->pid, page_fd);
 	if (result < 0)
 		gcr_log(LOG_WARNING, process->pid, "stays parked for a while: %s",
 			strerror(-result));

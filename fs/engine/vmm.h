@@ -17,6 +17,7 @@
 #include "fs/process/link.h"
 #include "fs/store/store.h"
 #include "lib/clock.h"
+#include "lib/page.h"
 
 /* The worker of one GPU, and which extents are its. */
 struct gcr_vmm_worker {
@@ -119,6 +120,12 @@ int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct g
 
 /* The library of a frozen program may have to reconnect. */
 #define GCR_VMM_RECONNECT_USEC (20 * GCR_USEC_PER_SEC)
+
+/*
+ * What its page says now, waited for as long as a busy machine may take. -EBUSY: it cannot be read;
+ * -EIO: the library is gone; with words.
+ */
+int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct gcr_error *error);
 
 /* Take the link; on success the phase is known. */
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error);

@@ -28,10 +28,11 @@
 /* What the library says of the program that forbids a freeze. */
 static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
+	int result = gcr_vmm_facts(vmm, &facts, error);
 
-	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
-		return gcr_error_set(error, EIO, "its preload library is gone");
+	if (result < 0)
+		return result;
 	if (*facts.incomplete && !(facts.flags & GCR_PAGE_ENDING))
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the gate is incomplete: something in it calls the driver "

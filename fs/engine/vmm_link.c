@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/helper/halt.h"
@@ -13,6 +12,8 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
+#include "lib/proc_page.h"
+#include "lib/proc_source.h"
 
 #define SLICE_USEC	  (250 * GCR_USEC_PER_MSEC)
 /* One GATE_CLOSE waits this long at first, then longer, so that a cancel soon gets its turn. */
@@ -41,6 +42,8 @@
 /* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
+/* A machine that is too busy to read a page for so long does not get better. */
+#define LOOK_USEC	    (5 * GCR_USEC_PER_SEC)
 
 /*
  * While a program is waited for that may never answer, or come: its writer has an answer at the
@@ -53,10 +56,43 @@ static void keep_no_one(struct gcr_vmm *vmm)
 	gcr_drive_check_answer(&vmm->drive);
 }
 
+/* The program, or a busy machine, has kept a look at its memory waiting: once more? */
+static bool looks_again(struct gcr_vmm *vmm, int result, int64_t until_usec)
+{
+	if (!gcr_proc_is_silent(result) || gcr_clock_usec() >= until_usec)
+		return false;
+	gcr_drive_begin_wait(&vmm->drive);
+	keep_no_one(vmm);
+	gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
+	gcr_drive_end_wait(&vmm->drive);
+	return true;
+}
+
+int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
+	int r;
+
+	do
+		r = gcr_link_facts(vmm->drive.process, ret_facts);
+	while (looks_again(vmm, r, until_usec));
+	if (gcr_proc_is_silent(r))
+		return gcr_error_set(
+			error, EBUSY,
+			"what its preload library says cannot be read in time: the "
+			"machine is too busy, or the program has mapped that very often");
+	return r < 0 ? gcr_error_set(error, EIO, "its preload library is gone") : 0;
+}
+
+static void disconnect(struct gcr_vmm *vmm)
+{
+	gcr_link_put(TAKE_PTR(vmm->link));
+}
+
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 	int result;
 
 	if (vmm->link)
@@ -75,15 +111,13 @@ int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error 
 	gcr_drive_end_wait(&vmm->drive);
 	if (result < 0)
 		return result;
-	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
-		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
+	result = gcr_vmm_facts(vmm, &facts, error);
+	if (result < 0) {
+		disconnect(vmm);
+		return result == -EBUSY ? result : -ENOTCONN;
+	}
 	vmm->phase = facts.phase;
 	return 0;
-}
-
-static void disconnect(struct gcr_vmm *vmm)
-{
-	gcr_link_put(TAKE_PTR(vmm->link));
 }
 
 /*
@@ -305,10 +339,11 @@ int gcr_vmm_took_it_back(struct gcr_error *error)
 
 int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
+	int result = gcr_vmm_facts(vmm, &facts, error);
 
-	if (gcr_link_facts(vmm->drive.process, &facts) < 0)
-		return gcr_error_set(error, EIO, "its preload library is gone");
+	if (result < 0)
+		return result;
 	return facts.phase == GCR_PRELOAD_HANDED ? 0 : gcr_vmm_took_it_back(error);
 }
 
@@ -354,21 +389,21 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
-	struct stat status;
+	int64_t until_usec;
 	size_t count = 0;
 	int result;
 
 	if (!message)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	result = converse(vmm, GCR_MESSAGE_LIST, NULL, 0, NULL, 0, message, error);
-	if (!result &&
-	    (message->fds_count != 1 || fstat(message->fds[0], &status) < 0 || status.st_size < 0 ||
-	     (uint64_t)status.st_size > GCR_EXTENTS_MAX * sizeof(struct gcr_extent)))
-		result = gcr_error_set(error, EPROTO, "its table of allocations cannot be read");
-	if (!result) {
-		count = (size_t)status.st_size / sizeof(struct gcr_extent);
-		result = gcr_extents_read(message->fds[0], count, &vmm->own_extents, error);
-	}
+	if (!result && message->fds_count != 1)
+		result = gcr_error_set(error, EPROTO, "its table of allocations is missing");
+	until_usec = gcr_clock_usec() + LOOK_USEC;
+	if (!result)
+		do
+			result = gcr_proc_extents(vmm->drive.process->pid, message->fds[0],
+						  &vmm->own_extents, &count, error);
+		while (looks_again(vmm, result, until_usec));
 	gcr_message_close_fds(message);
 	if (result < 0)
 		return result;
@@ -506,12 +541,16 @@ static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /* Also if its files, and what we knew from them, are lost. */
-static bool has_managed(const struct gcr_vmm *vmm)
+static bool has_managed(struct gcr_vmm *vmm)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
+	struct gcr_error unused;
+	int r;
 
-	return vmm->count > vmm->device_count ||
-	       (gcr_link_facts(vmm->drive.process, &facts) == 0 && facts.managed_bytes > 0);
+	if (vmm->count > vmm->device_count)
+		return true;
+	r = gcr_vmm_facts(vmm, &facts, &unused);
+	return r == -EBUSY || (r == 0 && facts.managed_bytes > 0);
 }
 
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)

@@ -58,13 +58,15 @@ static int answer(int r, const struct gcr_error *error)
 				sizeof(result), NULL, 0);
 }
 
-static bool is_moving(const struct gcr_page *page)
+/* One that cannot be read may be. */
+static bool is_moving(int page)
 {
-	return __atomic_load_n(&page->is_moving, __ATOMIC_SEQ_CST) != 0;
+	struct gcr_page_facts facts;
+
+	return gcr_page_read(page, &facts) < 0 || facts.is_moving;
 }
 
-static void outlive_daemon(struct gcr_stop *stop, const struct gcr_page *page, int daemon,
-			   int64_t limit_usec)
+static void outlive_daemon(struct gcr_stop *stop, int page, int daemon, int64_t limit_usec)
 {
 	struct pollfd end = {.fd = daemon, .events = POLLIN};
 	int64_t deadline_usec = gcr_clock_usec() + limit_usec;
@@ -78,11 +80,11 @@ static void outlive_daemon(struct gcr_stop *stop, const struct gcr_page *page, i
 
 int main(void)
 {
-	const struct gcr_page *page = NULL;
 	struct gcr_halt_request request;
 	struct gcr_stop *stop = NULL;
 	struct gcr_error error = {0};
-	int r, daemon;
+	struct gcr_page_facts facts;
+	int r, page, daemon;
 
 	ignore_signals();
 	if (gcr_confine(GCR_CONFINE_HALT, &error) < 0) {
@@ -98,7 +100,8 @@ int main(void)
 	}
 	gcr_message_payload(&message, &request, sizeof(request));
 	daemon = message.fds[0];
-	r = gcr_page_map(message.fds[1], &page);
+	page = message.fds[1];
+	r = gcr_page_read(page, &facts);
 	if (r < 0)
 		r = gcr_error_set(&error, -r, "its preload library's page cannot be read");
 	else
@@ -109,6 +112,5 @@ int main(void)
 	if (gcr_message_receive(SOCKET, -1, -1, &message) < 0)
 		outlive_daemon(stop, page, daemon, request.limit_ms * GCR_USEC_PER_MSEC);
 	gcr_stop_end(stop);
-	gcr_page_unmap(page);
 	return 0;
 }

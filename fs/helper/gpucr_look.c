@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "fs/helper/looker_protocol.h"
@@ -25,6 +26,7 @@
 #define COPY_BYTES     65536
 /* 100,000 mappings with 335 bytes each; by default the kernel gives no program more than 65,530. */
 #define MAPS_BYTES_MAX (32u << 20)
+#define COPY_BYTES_MAX ((off_t)(GCR_EXTENTS_MAX * sizeof(struct gcr_extent)))
 
 static struct gcr_message message;
 static struct gcr_looker_request request;
@@ -164,6 +166,47 @@ static int look_at_many(void)
 	return 0;
 }
 
+static int unpark(void)
+{
+	return message.fds_count ? gcr_page_unpark(message.fds[0])
+				 : gcr_proc_unpark_pages(request.pid);
+}
+
+static int read_page(void)
+{
+	struct gcr_page_facts facts;
+	int r = message.fds_count ? gcr_page_read(message.fds[0], &facts) : -EINVAL;
+
+	if (r < 0)
+		return r;
+	memcpy(reply.data, &facts, sizeof(facts));
+	reply.head.bytes = sizeof(facts);
+	return 0;
+}
+
+static int copy_memory(int *ret_fd)
+{
+	_cleanup_close_ int fd = memfd_create("gpucr-copy", MFD_CLOEXEC);
+	static char buffer[COPY_BYTES];
+	off_t offset = 0;
+	ssize_t got;
+	int r = 0;
+
+	if (fd < 0 || !message.fds_count)
+		return fd < 0 ? -errno : -EINVAL;
+	while (r == 0 && (got = pread(message.fds[0], buffer, sizeof(buffer), offset)) != 0) {
+		if (got < 0 && errno != EINTR)
+			return -errno;
+		if (got < 0)
+			continue;
+		offset += got;
+		r = offset > COPY_BYTES_MAX ? -EFBIG : write_all(fd, buffer, (size_t)got);
+	}
+	if (r == 0)
+		*ret_fd = TAKE_FD(fd);
+	return r;
+}
+
 static int look(int *ret_fd)
 {
 	unsigned int devices = 0;
@@ -180,7 +223,11 @@ static int look(int *ret_fd)
 	case GCR_LOOKER_PEEK:
 		return peek();
 	case GCR_LOOKER_UNPARK:
-		return gcr_proc_unpark_pages(request.pid);
+		return unpark();
+	case GCR_LOOKER_PAGE:
+		return read_page();
+	case GCR_LOOKER_COPY:
+		return copy_memory(ret_fd);
 	case GCR_LOOKER_SAME_FILES:
 		return compare();
 	case GCR_LOOKER_DEVICES:
@@ -224,7 +271,7 @@ static int answer(void)
 	r = look(&fd);
 	if (r < 0)
 		reply.head = (struct gcr_looker_reply){.error = -r};
-	if (r == 0 && !message.fds_count)
+	if (r == 0 && (!message.fds_count || request.verb == GCR_LOOKER_PAGE))
 		data_bytes = reply.head.bytes;
 	gcr_message_close_fds(&message);
 	return gcr_message_send(GCR_LOOKER_SOCKET, GCR_LOOKER_REPLY, message.header.sequence,

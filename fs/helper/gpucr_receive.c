@@ -22,9 +22,11 @@
 #include "lib/confine.h"
 #include "lib/message.h"
 
-#define FDS_MAX	   253 /* the kernel's SCM_MAX_FD: none is ever closed for want of room */
-#define DMABUF	   "/dmabuf:"
-#define INFO_BYTES 4096
+#define FDS_MAX	    253 /* the kernel's SCM_MAX_FD: none is ever closed for want of room */
+#define DMABUF	    "/dmabuf:"
+#define INFO_BYTES  4096
+/* A table of all extents that there can be, and what huge pages have beyond its end. */
+#define MEMORY_MOST (off_t)(GCR_EXTENTS_MAX * sizeof(struct gcr_extent) + (4 << 20))
 
 static struct gcr_message request;
 
@@ -115,10 +117,23 @@ static bool is_of_gpu(int fd)
 	return false;
 }
 
+/*
+ * A file in memory that can grow no more, and is short: who closes it last, maybe the daemon, frees
+ * its memory, which takes seconds for that of a machine.
+ */
+static bool is_short_memory(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat status;
+
+	return seals >= 0 && seals & F_SEAL_GROW && !fstat(fd, &status) &&
+	       status.st_size <= MEMORY_MOST && status.st_blocks <= MEMORY_MOST / 512;
+}
+
 /* What can be closed, and asked about itself, without a wait. */
 static bool is_harmless(int fd, uint32_t kind)
 {
-	return fcntl(fd, F_GET_SEALS) >= 0 || (kind == GCR_RECEIVER_GPU && is_of_gpu(fd));
+	return is_short_memory(fd) || (kind == GCR_RECEIVER_GPU && is_of_gpu(fd));
 }
 
 static void collect_fds(struct msghdr *packet)

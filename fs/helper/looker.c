@@ -156,7 +156,7 @@ static bool is_refused_locked(const struct gcr_one_look *look, const struct shar
 	/* All waits but those for memory end with SIGKILL; so @most is for what is not known of. */
 	if (share->silent > SILENT_OWNER_MAX || pool.abandoned_count >= most)
 		return true;
-	return look->kind == GCR_SILENT_MEMORY &&
+	return look->kind != GCR_SILENT_ALL &&
 	       (share->abandoned >= ABANDONED_OWNER_MAX ||
 		(share->abandoned && pool.abandoned_count >= ABANDONED_MAX));
 }

@@ -23,8 +23,8 @@ enum gcr_looker_type { /* beside enum gcr_message_type */
 };
 
 /*
- * With a descriptor, a memfd of the daemon's, a text goes there. Without one it goes into the
- * reply; EFBIG: there is not enough room in it.
+ * Where a text is asked for with a descriptor, a memfd of the daemon's, it goes there. Without one
+ * it goes into the reply; EFBIG: there is not enough room in it.
  */
 enum gcr_looker_verb {
 	GCR_LOOKER_NONE,
@@ -33,7 +33,9 @@ enum gcr_looker_verb {
 	GCR_LOOKER_LINK,       /* of /proc/PID/NAME; a text */
 	GCR_LOOKER_NAMESPACE,  /* /proc/PID/ns/NAME; its descriptor comes with the reply */
 	GCR_LOOKER_PEEK,       /* .count bytes at .address; data */
-	GCR_LOOKER_UNPARK,     /* gcr_proc_unpark_pages() */
+	GCR_LOOKER_UNPARK,     /* gcr_proc_unpark_pages(); with a page, that one alone */
+	GCR_LOOKER_PAGE,       /* of a page: a struct gcr_page_facts */
+	GCR_LOOKER_COPY,       /* of a file in memory; a memfd comes with the reply */
 	GCR_LOOKER_SAME_FILES, /* .fds[.count] of PID and .other; data: a byte for each */
 	GCR_LOOKER_DEVICES,    /* gcr_scan_look() for .wanted */
 	/*

@@ -30,6 +30,12 @@ static void drop_ended(struct gcr_silent *silent, int64_t now_usec)
 			remove_entry(silent, i);
 }
 
+/* Does one that is silent so not answer a look of @kind? */
+static bool includes(enum gcr_silent_kind silent, enum gcr_silent_kind kind)
+{
+	return silent == kind || (silent == GCR_SILENT_ALL && kind == GCR_SILENT_MEMORY);
+}
+
 bool gcr_silent_pauses(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind kind,
 		       int64_t now_usec)
 {
@@ -40,7 +46,7 @@ bool gcr_silent_pauses(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kin
 		const struct gcr_silent_entry *entry = &silent->entries[i];
 
 		if (entry->pid == pid && now_usec < entry->until_usec &&
-		    (entry->kind == GCR_SILENT_ALL || kind == GCR_SILENT_MEMORY))
+		    includes(entry->kind, kind))
 			return true;
 	}
 	return false;
@@ -92,8 +98,7 @@ void gcr_silent_note(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind 
 void gcr_silent_forget(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind kind)
 {
 	for (unsigned int i = silent->count; i-- > 0;)
-		if (silent->entries[i].pid == pid &&
-		    (silent->entries[i].kind == kind || kind == GCR_SILENT_MEMORY))
+		if (silent->entries[i].pid == pid && includes(silent->entries[i].kind, kind))
 			remove_entry(silent, i);
 }
 

@@ -16,8 +16,9 @@
 
 /* What kept the look waiting; a process that is silent to the first is so to the second. */
 enum gcr_silent_kind {
-	GCR_SILENT_ALL,	   /* in execve(2): everything */
+	GCR_SILENT_ALL,	   /* in execve(2): all that /proc tells */
 	GCR_SILENT_MEMORY, /* its address space alone */
+	GCR_SILENT_SENT,   /* a file that it has sent us */
 };
 
 struct gcr_silent {

@@ -11,9 +11,12 @@
 #include "fs/helper/looker_private.h"
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_page.h"
 #include "lib/procfs.h"
 
 #define SUMMING_USEC (20 * GCR_USEC_PER_SEC) /* of smaps_rollup, which is slow by itself */
+
+#define SENT_USEC (100 * GCR_USEC_PER_MSEC)
 
 #define HEAD_BYTES offsetof(struct gcr_looker_request, fds)
 
@@ -217,6 +220,67 @@ static int source_unpark_pages(pid_t pid)
 	return r;
 }
 
+/*
+ * A look at a file in memory that a process has sent us. Whose mappings keep it waiting does not
+ * let itself be looked at any sooner: so much is not waited for.
+ */
+static struct gcr_one_look look_for_sent(struct gcr_looker_request *request, int fd)
+{
+	struct gcr_one_look look = look_for(request);
+
+	look.fd = fd;
+	look.kind = GCR_SILENT_SENT;
+	look.deadline_usec = SENT_USEC;
+	return look;
+}
+
+static int source_unpark_page(pid_t pid, int fd)
+{
+	struct gcr_looker_request request = {.verb = GCR_LOOKER_UNPARK, .pid = pid};
+	struct gcr_one_look look = look_for_sent(&request, fd);
+	int r = gcr_one_look_perform(&look);
+
+	if (r == 0)
+		gcr_one_look_finish(&look);
+	return r;
+}
+
+static int source_page_facts(pid_t pid, int fd, struct gcr_page_facts *ret_facts)
+{
+	struct gcr_looker_request request = {.verb = GCR_LOOKER_PAGE, .pid = pid};
+	struct gcr_one_look look = look_for_sent(&request, fd);
+	int r;
+
+	look.has_data = true;
+	r = gcr_one_look_perform(&look);
+	if (r < 0)
+		return r;
+	if (look.reply.bytes == sizeof(*ret_facts))
+		memcpy(ret_facts, gcr_one_look_data(&look), sizeof(*ret_facts));
+	else
+		r = -EIO;
+	gcr_one_look_finish(&look);
+	return r;
+}
+
+static int source_copy_file(pid_t pid, int fd, int *ret_fd)
+{
+	struct gcr_looker_request request = {.verb = GCR_LOOKER_COPY, .pid = pid};
+	struct gcr_one_look look = look_for_sent(&request, fd);
+	int r;
+
+	look.deadline_usec = GCR_LOOK_DEADLINE_USEC;
+	r = gcr_one_look_perform(&look);
+	if (r < 0)
+		return r;
+	if (look.looker->message.fds_count == 1)
+		*ret_fd = TAKE_FD(look.looker->message.fds[0]);
+	else
+		r = -EIO;
+	gcr_one_look_finish(&look);
+	return r;
+}
+
 _Static_assert(GCR_LOOKER_FDS_MAX >= GCR_PROC_SAME_MAX, "room for all");
 
 static int source_same_files(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same)
@@ -268,5 +332,8 @@ const struct gcr_proc_source gcr_looker_source = {
 	.open_namespace = source_open_namespace,
 	.peek = source_peek,
 	.unpark_pages = source_unpark_pages,
+	.unpark_page = source_unpark_page,
+	.page_facts = source_page_facts,
+	.copy_file = source_copy_file,
 	.same_files = source_same_files,
 };

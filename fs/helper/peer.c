@@ -28,7 +28,7 @@ static bool has_ended(int pidfd)
  * given away, between its connect(2) and our accept(2). gcr_peer_check() compares the user, so
  * only another process of the same user can be taken for it.
  */
-static int open_pidfd(int fd, pid_t pid)
+int gcr_peer_open_pidfd(int fd, pid_t pid)
 {
 	socklen_t size = sizeof(int);
 	int pidfd = -1;
@@ -52,7 +52,7 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 		return -errno;
 	if (credentials.pid <= 0)
 		return -ESRCH;
-	pidfd = open_pidfd(fd, credentials.pid);
+	pidfd = gcr_peer_open_pidfd(fd, credentials.pid);
 	if (pidfd < 0)
 		return pidfd;
 	/* The process is there after its start time was read: so it was its own. */

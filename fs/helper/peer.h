@@ -25,6 +25,12 @@ struct gcr_peer {
  */
 int gcr_peer_identify(int fd, struct gcr_peer *ret_peer);
 
+/*
+ * A pidfd of it alone, the caller's; @pid is as the socket says. -ESRCH: it has ended, or cannot be
+ * told.
+ */
+int gcr_peer_open_pidfd(int fd, pid_t pid);
+
 /* The process has not ended. */
 bool gcr_peer_is_alive(const struct gcr_peer *peer);
 

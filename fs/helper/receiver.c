@@ -24,6 +24,7 @@
 #include "fs/base/quota.h"
 #include "fs/daemon.h"
 #include "fs/helper/helper_process.h"
+#include "fs/helper/peer.h"
 #include "fs/helper/receiver_protocol.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -224,10 +225,24 @@ static struct ucred peer_of(int socket)
 	return peer;
 }
 
-/* The user whose helpers it spends, as for quotas: root of a container is not the host's. */
-static uid_t owner_of(const struct ucred *peer)
+/* As gcr_credentials_counted(), of a process whose number may be another's by now. */
+static uid_t counted_of(int socket, const struct ucred *peer)
 {
-	uid_t counted = gcr_credentials_counted(peer->pid, peer->uid);
+	struct pollfd end = {.events = POLLIN};
+	_cleanup_close_ int pidfd = -1;
+	uid_t counted;
+
+	if (peer->uid)
+		return peer->uid;
+	pidfd = end.fd = gcr_peer_open_pidfd(socket, peer->pid);
+	counted = gcr_credentials_counted(peer->pid, peer->uid);
+	return pidfd < 0 || poll(&end, 1, 0) ? GCR_QUOTA_OTHER_ROOT : counted;
+}
+
+/* The user whose helpers it spends, as for quotas: root of a container is not the host's. */
+static uid_t owner_of(int socket, const struct ucred *peer)
+{
+	uid_t counted = counted_of(socket, peer);
 
 	return pool.daemon && pool.daemon->quota ? gcr_quota_owner(pool.daemon->quota, counted)
 						 : counted;
@@ -331,7 +346,7 @@ static int receive_by_helper(int socket, uint16_t type, const struct ucred *peer
 			     struct gcr_receiver_reply *ret_reply, struct gcr_message *ret_message)
 {
 	struct gcr_receiver_request request = due_with(type);
-	uid_t owner = owner_of(peer);
+	uid_t owner = owner_of(socket, peer);
 	struct receiver *receiver;
 	int r = take_and_send(owner, GCR_RECEIVER_REQUEST, &request, socket, &receiver);
 
@@ -551,7 +566,7 @@ void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
 	if (!charge)
 		charge = &own;
 	peer = peer_of(socket);
-	owner = charge->amount ? charge->owner : owner_of(&peer);
+	owner = charge->amount ? charge->owner : owner_of(socket, &peer);
 	bury_rest();
 	/* From here on nothing more comes in. */
 	shutdown(socket, SHUT_RDWR);

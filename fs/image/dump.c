@@ -32,6 +32,7 @@
 #include "fs/verb/reclaim.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/proc_source.h"
 
 /* So long it may take to let go of the tree once it has been told to give up. */
 #define CRIU_GRACE_USEC	 (10 * GCR_USEC_PER_SEC)
@@ -495,10 +496,17 @@ static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
 	struct gcr_process *process;
 
 	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++) {
-		struct gcr_link_facts facts;
+		struct gcr_page_facts facts;
+		int r;
 
-		if (!process->vendor->backend->criu_plugin || gcr_link_facts(process, &facts) < 0 ||
-		    !facts.apart_bytes)
+		if (!process->vendor->backend->criu_plugin)
+			continue;
+		r = gcr_link_facts(process, &facts);
+		if (gcr_proc_is_silent(r))
+			return gcr_error_set(error, -r,
+					     "what process %d has apart cannot be read in time",
+					     (int)process->pid);
+		if (r < 0 || !facts.apart_bytes)
 			continue;
 		return gcr_error_set(
 			error, EOPNOTSUPP,

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/base/log.h"
@@ -21,6 +20,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
+#include "lib/proc_page.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
@@ -129,7 +129,6 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	struct gcr_result answer;
 	uint8_t gpu[GCR_UUID_BYTES] = {0};
 	struct gcr_error error;
-	struct stat status;
 	size_t count = 0;
 	bool has_gpu;
 
@@ -140,12 +139,9 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 		gcr_message_close_fds(message);
 		return;
 	}
-	if (message->fds_count == 1 && !fstat(message->fds[0], &status) && status.st_size >= 0 &&
-	    (uint64_t)status.st_size <= GCR_EXTENTS_MAX * sizeof(*extents)) {
-		count = (size_t)status.st_size / sizeof(*extents);
-		if (gcr_extents_read(message->fds[0], count, &extents, &error) < 0)
-			count = 0;
-	}
+	if (message->fds_count == 1 &&
+	    gcr_proc_extents(process->pid, message->fds[0], &extents, &count, &error) < 0)
+		count = 0;
 	gcr_message_close_fds(message);
 	if (gcr_listed_check(sampler->daemon, extents, count, &error) < 0)
 		return;
@@ -175,7 +171,7 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 /* Frozen, says the record, and the library has not heard of it: its VRAM is not free yet. */
 static bool is_uncommitted(struct gcr_process *process)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 	bool is_frozen;
 
 	pthread_mutex_lock(&process->lock);
@@ -203,7 +199,7 @@ static void forget_pins(struct gcr_process *process)
 static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 		   struct gcr_message *message)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 	bool refresh = false;
 
 	if (gcr_link_facts(process, &facts) < 0)

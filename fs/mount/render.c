@@ -57,6 +57,8 @@ struct view {
 	bool is_packing;
 	bool is_pinned;
 	bool has_library;
+	bool has_facts; /* else these are all 0 */
+	struct gcr_page_facts facts;
 };
 
 struct status_key {
@@ -97,6 +99,7 @@ static void look(struct gcr_process *process, struct view *view)
 			stat.start_ticks == process->start_ticks;
 
 	*view = (struct view){.process = process, .verb = "-", .phase = "-"};
+	view->has_facts = !gcr_link_last_facts(process, &view->facts);
 	pthread_mutex_lock(&process->lock);
 	if (has_stat && process->state != GCR_STATE_GONE)
 		memcpy(process->comm, stat.comm, sizeof(process->comm));
@@ -223,36 +226,36 @@ static void render_pending(const struct view *view, FILE *stream)
 	fputs(view->control_pending ? "yes" : "no", stream);
 }
 
+static const struct gcr_engine *engine_of(const struct view *view, const char **ret_reason)
+{
+	return gcr_engine_choose_by(view->process, view->has_facts ? &view->facts : NULL,
+				    ret_reason);
+}
+
 static void render_engine(const struct view *view, FILE *stream)
 {
 	const char *reason;
 
-	fputs(gcr_engine_choose(view->process, &reason)->name, stream);
+	fputs(engine_of(view, &reason)->name, stream);
 }
 
 static void render_engine_reason(const struct view *view, FILE *stream)
 {
-	struct gcr_link_facts facts;
 	const char *reason;
 
-	gcr_engine_choose(view->process, &reason);
+	engine_of(view, &reason);
 	fputs(reason, stream);
-	if (view->state == GCR_STATE_RUNNING && !gcr_link_facts(view->process, &facts) &&
-	    *facts.incomplete)
-		fprintf(stream, " (%s)", facts.incomplete);
+	if (view->state == GCR_STATE_RUNNING && *view->facts.incomplete)
+		fprintf(stream, " (%s)", view->facts.incomplete);
 	if (atomic_load(&view->process->has_other_vendor))
 		fputs(" (it uses GPUs of two vendors, and can be frozen on neither)", stream);
 }
 
 static void render_unknown(const struct view *view, FILE *stream)
 {
-	struct gcr_link_facts facts;
+	bool has_any = view->state == GCR_STATE_RUNNING && *view->facts.unknown;
 
-	if (view->state == GCR_STATE_RUNNING && !gcr_link_facts(view->process, &facts) &&
-	    *facts.unknown)
-		fputs(facts.unknown, stream);
-	else
-		fputs("-", stream);
+	fputs(has_any ? view->facts.unknown : "-", stream);
 }
 
 static void render_registered(const struct view *view, FILE *stream)
@@ -299,11 +302,10 @@ static uint64_t vram_bytes(const struct view *view)
 {
 	struct gcr_process *process = view->process;
 	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
-	struct gcr_link_facts facts;
 
-	if (view->state != GCR_STATE_RUNNING || gcr_link_facts(process, &facts) < 0)
+	if (view->state != GCR_STATE_RUNNING)
 		return bytes;
-	return bytes ? bytes + facts.imported_bytes : facts.device_bytes;
+	return bytes ? bytes + view->facts.imported_bytes : view->facts.device_bytes;
 }
 
 static void render_vram(const struct view *view, FILE *stream)
@@ -334,10 +336,7 @@ static void render_idle(const struct view *view, FILE *stream)
 /* "-": nobody would tell us. */
 static void render_wanted(const struct view *view, FILE *stream)
 {
-	struct gcr_link_facts facts;
-
-	if (!view->wanted_usec &&
-	    (gcr_link_facts(view->process, &facts) < 0 || !(facts.flags & GCR_PAGE_WANTING)))
+	if (!view->wanted_usec && !(view->facts.flags & GCR_PAGE_WANTING))
 		fputc('-', stream);
 	else
 		fprintf(stream, "%" PRId64, view->wanted_usec);

@@ -18,7 +18,9 @@
 #include "fs/process/vendor.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/page.h"
+#include "lib/proc_page.h"
 #include "lib/printable.h"
 #include "lib/procfs.h"
 
@@ -30,9 +32,11 @@ struct gcr_link {
 	struct gcr_process *process;
 	int fd;
 	uint32_t number;
-	const struct gcr_page *page;
 	int page_fd;
 	char generation[40];
+
+	pthread_mutex_t facts_lock;  /* a leaf */
+	struct gcr_page_facts facts; /* as they last could be read */
 
 	pthread_mutex_t lock;
 	bool taken;
@@ -52,9 +56,9 @@ void gcr_link_unref(struct gcr_link *link)
 {
 	if (!link || atomic_fetch_sub(&link->references, 1) != 1)
 		return;
-	gcr_page_unmap(link->page);
 	close(link->page_fd);
 	gcr_receiver_close(link->fd, &link->charge);
+	pthread_mutex_destroy(&link->facts_lock);
 	pthread_mutex_destroy(&link->lock);
 	gcr_process_unref(link->process);
 	free(link);
@@ -73,28 +77,24 @@ static void copy_generation(char to[40], const char from[40])
 
 int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 		    const struct gcr_register *registration, int page_fd,
-		    struct gcr_link **ret_link)
+		    const struct gcr_page_facts *facts, struct gcr_link **ret_link)
 {
 	_cleanup_close_ int socket = fd;
 	_cleanup_close_ int page = page_fd;
 	struct gcr_link *link;
 	struct gcr_link *before;
-	int result;
 
 	link = calloc(1, sizeof(*link));
 	if (!link)
 		return -ENOMEM;
-	result = gcr_page_map(page, &link->page);
-	if (result < 0) {
-		free(link);
-		return result;
-	}
 	atomic_init(&link->references, 2); /* the connection's and the process's */
 	pthread_mutex_init(&link->lock, NULL);
+	pthread_mutex_init(&link->facts_lock, NULL);
 	link->process = gcr_process_ref(process);
 	link->fd = TAKE_FD(socket);
 	link->page_fd = TAKE_FD(page);
 	link->number = number;
+	link->facts = *facts;
 	copy_generation(link->generation, registration->generation);
 	pthread_mutex_lock(&process->lock);
 	before = process->link;
@@ -161,59 +161,42 @@ bool gcr_link_is_live(struct gcr_process *process)
 	return poll(&end, 1, 0) == 0;
 }
 
-/* Words of a program's that we show: one line, printable. */
-static void copy_words(char *to, const char *from, size_t size)
+static int read_facts(struct gcr_link *link, struct gcr_page_facts *ret_facts)
 {
-	memcpy(to, from, size);
-	to[size - 1] = '\0';
-	gcr_make_printable(to);
+	int r = gcr_proc_page_facts(link->process->pid, link->page_fd, ret_facts);
+
+	if (r == 0) {
+		GCR_LOCK_SCOPE(&link->facts_lock);
+		link->facts = *ret_facts;
+	}
+	return r;
 }
 
-static void read_facts(const struct gcr_page *page, struct gcr_link_facts *ret_facts)
+int gcr_link_facts(struct gcr_process *process, struct gcr_page_facts *ret_facts)
 {
-	uint32_t slots;
-	uint32_t phase;
+	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
 
-	*ret_facts = (struct gcr_link_facts){
-		.flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED),
-		.table_changes = __atomic_load_n(&page->table_changes, __ATOMIC_RELAXED),
-		.device_bytes = __atomic_load_n(&page->device_bytes, __ATOMIC_RELAXED),
-		.imported_bytes = __atomic_load_n(&page->imported_bytes, __ATOMIC_RELAXED),
-		.managed_bytes = __atomic_load_n(&page->managed_bytes, __ATOMIC_RELAXED),
-		.apart_bytes = __atomic_load_n(&page->apart_bytes, __ATOMIC_RELAXED),
-		.extents = __atomic_load_n(&page->extents, __ATOMIC_RELAXED),
-		.sharings = __atomic_load_n(&page->sharings, __ATOMIC_RELAXED),
-		.captures = __atomic_load_n(&page->captures, __ATOMIC_RELAXED),
-		.wanting = __atomic_load_n(&page->wanting, __ATOMIC_RELAXED),
-	};
-	phase = __atomic_load_n(&page->phase, __ATOMIC_RELAXED);
-	if (phase < GCR_PRELOAD_RUNNING || phase > GCR_PRELOAD_LAST)
-		phase = GCR_PRELOAD_RUNNING;
-	ret_facts->phase = (enum gcr_preload_phase)phase;
-	copy_words(ret_facts->incomplete, page->incomplete, sizeof(ret_facts->incomplete));
-	copy_words(ret_facts->obstacle, page->obstacle, sizeof(ret_facts->obstacle));
-	copy_words(ret_facts->unknown, page->unknown, sizeof(ret_facts->unknown));
-	slots = __atomic_load_n(&page->slots_count, __ATOMIC_RELAXED);
-	for (uint32_t i = 0; i < slots && i < GCR_PAGE_SLOTS; i++)
-		ret_facts->submissions +=
-			__atomic_load_n(&page->slots[i].submissions, __ATOMIC_RELAXED);
+	return link ? read_facts(link, ret_facts) : -ENOTCONN;
 }
 
-int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+int gcr_link_last_facts(struct gcr_process *process, struct gcr_page_facts *ret_facts)
 {
 	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
 
 	if (!link)
 		return -ENOTCONN;
-	read_facts(link->page, ret_facts);
+	if (read_facts(link, ret_facts) < 0) {
+		GCR_LOCK_SCOPE(&link->facts_lock);
+		*ret_facts = link->facts;
+	}
 	return 0;
 }
 
 bool gcr_link_is_ending(struct gcr_process *process)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 
-	return gcr_link_facts(process, &facts) == 0 && facts.flags & GCR_PAGE_ENDING;
+	return gcr_link_last_facts(process, &facts) == 0 && facts.flags & GCR_PAGE_ENDING;
 }
 
 /* ---- a library that is not connected ---- */
@@ -221,7 +204,7 @@ bool gcr_link_is_ending(struct gcr_process *process)
 struct look {
 	pid_t pid;
 	const struct gcr_vendor *vendor;
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 	bool is_found;
 };
 
@@ -263,6 +246,7 @@ static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 {
 	struct look *look = data;
 	_cleanup_free_ struct gcr_page *page = NULL;
+	struct gcr_page_facts facts;
 	int r;
 
 	if (end - start < GCR_PAGE_BYTES_LEAST)
@@ -270,21 +254,22 @@ static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 	page = malloc(sizeof(*page));
 	if (!page)
 		return -ENOMEM;
-	/* The slots are not asked for. */
-	memset(page->slots, 0, sizeof(page->slots));
+	/* What is behind the slots an older library's page does not have. */
+	memset(page->unknown, 0, sizeof(page->unknown));
 	r = gcr_proc_peek(look->pid, start, page, offsetof(struct gcr_page, slots));
 	if (r < 0)
 		return r == -EFAULT ? -EPROTO : r;
-	if (page->magic != GCR_PAGE_MAGIC || page->version != GCR_PAGE_VERSION)
-		return -EPROTO;
-	if (!gcr_vendor_has_library(look->vendor, page->flags))
+	r = gcr_page_parse(page, &facts);
+	if (r < 0)
+		return r;
+	if (!gcr_vendor_has_library(look->vendor, facts.flags))
 		return 0;
-	read_facts(page, &look->facts);
+	look->facts = facts;
 	look->is_found = true;
 	return 1;
 }
 
-int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_link_facts *ret_facts)
+int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_page_facts *ret_facts)
 {
 	struct look look = {.pid = process->pid, .vendor = process->vendor};
 	int r = gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, look_at_page, &look);
@@ -408,7 +393,6 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 
 int gcr_link_answer(const struct gcr_message *message, uint32_t *ret_state, struct gcr_error *error)
 {
-	char words[GCR_WORDS_BYTES];
 	struct gcr_result answer;
 
 	gcr_message_payload(message, &answer, sizeof(answer));
@@ -416,8 +400,9 @@ int gcr_link_answer(const struct gcr_message *message, uint32_t *ret_state, stru
 		*ret_state = answer.state;
 	if (!answer.error)
 		return 0;
-	copy_words(words, answer.words, sizeof(words));
+	gcr_message_terminate(answer.words);
+	gcr_make_printable(answer.words);
 	if (answer.error < 0 || answer.error > 4095)
 		answer.error = EIO;
-	return gcr_error_set(error, answer.error, "%s", words);
+	return gcr_error_set(error, answer.error, "%s", answer.words);
 }

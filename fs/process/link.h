@@ -13,6 +13,7 @@
 #include "fs/process/process.h"
 #include "lib/error.h"
 #include "lib/message.h"
+#include "lib/page.h"
 #include "lib/protocol.h"
 
 struct gcr_link;
@@ -20,12 +21,12 @@ struct gcr_quota_charge;
 
 /*
  * For the registry. A connection has registered: @fd and @page_fd are taken (also on failure);
- * @number is the connection's in the loop. The process's link is this one from now on. -EPROTO:
- * its page is none (then it can only be frozen by the driver), -ENOMEM.
+ * @number is the connection's in the loop. @facts: what its page has just said. The process's link
+ * is this one from now on. -ENOMEM.
  */
 int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 		    const struct gcr_register *registration, int page_fd,
-		    struct gcr_link **ret_link);
+		    const struct gcr_page_facts *facts, struct gcr_link **ret_link);
 
 /*
  * For the registry: the connection has ended. The reference is given up, and @charge taken, until
@@ -48,27 +49,19 @@ bool gcr_link_is_live(struct gcr_process *process);
 struct gcr_link *gcr_link_ref(struct gcr_link *link);
 void gcr_link_unref(struct gcr_link *link);
 
-/* What its page says, copied and made safe: strings end, enums are in range. */
-struct gcr_link_facts {
-	enum gcr_preload_phase phase;
-	uint32_t flags; /* GCR_PAGE_* */
-	uint64_t table_changes;
-	uint64_t device_bytes;
-	uint64_t imported_bytes; /* of them, made in another process */
-	uint64_t managed_bytes;
-	uint64_t apart_bytes; /* that stay with the driver though they could be mapped by hand */
-	uint32_t extents;
-	uint32_t sharings;
-	uint32_t captures;
-	uint64_t submissions; /* of all threads */
-	uint32_t wanting;     /* threads that the gate holds up and that need the GPU */
-	char incomplete[64];
-	char obstacle[128];
-	char unknown[512];
-};
+/*
+ * What its page says. For threads without locks: may take a tenth of a second where its owner keeps
+ * the page from being read, or the machine is busy (-ETIMEDOUT, -EBUSY as of lib/proc_source.h).
+ * -ENOTCONN: the process has no preload library, or it has not (re)connected; -EPROTO: its program
+ * has overwritten it; -ENOMEM, ...
+ */
+int gcr_link_facts(struct gcr_process *process, struct gcr_page_facts *ret_facts);
 
-/* -ENOTCONN: the process has no preload library, or it has not (re)connected. Any thread. */
-int gcr_link_facts(struct gcr_process *process, struct gcr_link_facts *ret_facts);
+/*
+ * The same, and where it cannot be read now, what it said when it last could be. To show, and for
+ * what changes in one direction only: by an old phase nothing may be decided. -ENOTCONN.
+ */
+int gcr_link_last_facts(struct gcr_process *process, struct gcr_page_facts *ret_facts);
 
 /* Does its library say that the program is ending? */
 bool gcr_link_is_ending(struct gcr_process *process);
@@ -83,7 +76,7 @@ bool gcr_link_is_due(struct gcr_process *process);
  * The facts of a library that is not connected, read in the program's memory. -ENOTCONN: it has
  * none; -EPERM: we must not look; -EPROTO: of another version; -ESRCH.
  */
-int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_link_facts *ret_facts);
+int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_page_facts *ret_facts);
 
 /* The generation of its last hand-over as it registered, "" if none; -ENOTCONN. */
 int gcr_link_generation(struct gcr_process *process, char ret_generation[40]);

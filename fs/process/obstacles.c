@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-int gcr_obstacles_check(const struct gcr_process *process, const struct gcr_link_facts *facts,
+int gcr_obstacles_check(const struct gcr_process *process, const struct gcr_page_facts *facts,
 			struct gcr_error *error)
 {
 	if (facts->flags & GCR_PAGE_ENDING)

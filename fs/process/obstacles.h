@@ -11,7 +11,7 @@
  * By what its preload library says. 0, or with words: -ESRCH the program is ending, -EOPNOTSUPP it
  * shares GPU memory or has something else that would not come back. Does not block.
  */
-int gcr_obstacles_check(const struct gcr_process *process, const struct gcr_link_facts *facts,
+int gcr_obstacles_check(const struct gcr_process *process, const struct gcr_page_facts *facts,
 			struct gcr_error *error);
 
 #endif

@@ -28,7 +28,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
-#include "lib/page.h"
+#include "lib/proc_page.h"
 
 #define CONNECTIONS_MAX 4096
 #define BACKLOG		64
@@ -88,18 +88,15 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 	*connection = (struct connection){.fd = -1};
 }
 
-/* Whose library it is. One without a page is too old to be any but the first's. */
-static struct gcr_vendor *vendor_of(struct gcr_registry *registry)
+/* What its page says, which came with the message. -EPROTO: none did, or it is none. */
+static int read_page(struct gcr_registry *registry, const struct connection *connection,
+		     struct gcr_page_facts *ret_facts)
 {
 	const struct gcr_message *message = &registry->message;
-	const struct gcr_page *page;
-	uint32_t flags = 0;
 
-	if (message->fds_count == 1 && !gcr_page_map(message->fds[0], &page)) {
-		flags = __atomic_load_n(&page->flags, __ATOMIC_RELAXED);
-		gcr_page_unmap(page);
-	}
-	return gcr_vendor_of_library(registry->daemon, flags);
+	return message->fds_count == 1
+		       ? gcr_proc_page_facts(connection->peer.pid, message->fds[0], ret_facts)
+		       : -EPROTO;
 }
 
 /*
@@ -116,23 +113,27 @@ static void refuse(struct connection *connection, struct gcr_process *process,
 			process->vendor->backend->vendor, vendor->backend->vendor);
 }
 
-static void register_process(struct gcr_registry *registry, struct connection *connection)
+/* May it register? If not, it is dropped. */
+static bool check_peer(struct gcr_registry *registry, struct connection *connection)
 {
-	struct gcr_vendor *vendor = vendor_of(registry);
+	int r = gcr_peer_check(&connection->peer);
+
+	if (r == 0)
+		return true;
+	complain(registry, connection->peer.pid,
+		 r == -EPERM ? "its process has another user's rights now"
+			     : "its process has ended");
+	drop(registry, connection);
+	return false;
+}
+
+static void register_process(struct gcr_registry *registry, struct connection *connection,
+			     struct gcr_vendor *vendor)
+{
 	struct gcr_register registration;
 	struct gcr_process *process;
 	int result;
 
-	if (connection->process || connection->is_refused)
-		return;
-	result = gcr_peer_check(&connection->peer);
-	if (result < 0) {
-		complain(registry, connection->peer.pid,
-			 result == -EPERM ? "its process has another user's rights now"
-					  : "its process has ended");
-		drop(registry, connection);
-		return;
-	}
 	if (!vendor->is_here) {
 		/* One that has handed memory over takes it back as long as nobody answers it. */
 		gcr_message_payload(&registry->message, &registration, sizeof(registration));
@@ -159,14 +160,13 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 }
 
 /* Now that it is known whose connection this is: a library that can be talked to. */
-static void make_link(struct gcr_registry *registry, struct connection *connection)
+static void make_link(struct gcr_registry *registry, struct connection *connection,
+		      const struct gcr_page_facts *facts)
 {
 	struct gcr_message *message = &registry->message;
 	struct gcr_register registration;
 	int fd;
 
-	if (connection->link || message->fds_count != 1)
-		return;
 	gcr_message_payload(message, &registration, sizeof(registration));
 	if (gcr_link_is_live(connection->process)) {
 		complain(registry, connection->peer.pid,
@@ -178,10 +178,8 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 	if (fd < 0)
 		return;
 	if (gcr_link_create(connection->process, fd, (uint32_t)(connection - registry->connections),
-			    &registration, TAKE_FD(message->fds[0]), &connection->link) < 0) {
-		complain(registry, connection->peer.pid, "its page is not as it should be");
+			    &registration, TAKE_FD(message->fds[0]), facts, &connection->link) < 0)
 		return;
-	}
 	gcr_wanted_look(connection->process);
 	gcr_process_tell_registered(connection->process);
 	/* The link's descriptor from here on. */
@@ -191,6 +189,29 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION,
 			 (uint32_t)(connection - registry->connections)) < 0)
 		drop(registry, connection);
+}
+
+/* One without a page is too old to be any but the first vendor's, and can only be frozen by that.
+ */
+static void handle_registration(struct gcr_registry *registry, struct connection *connection)
+{
+	struct gcr_page_facts facts = {0};
+	int r;
+
+	if (connection->process || connection->is_refused || !check_peer(registry, connection))
+		return;
+	r = read_page(registry, connection, &facts);
+	if (r < 0 && r != -EPROTO) {
+		complain(registry, connection->peer.pid, "its page cannot be read now");
+		drop(registry, connection);
+		return;
+	}
+	if (r < 0 && registry->message.fds_count)
+		complain(registry, connection->peer.pid, "its page is not as it should be");
+	register_process(registry, connection,
+			 gcr_vendor_of_library(registry->daemon, facts.flags));
+	if (r == 0 && connection->process)
+		make_link(registry, connection, &facts);
 }
 
 static void handle_connection(void *context, uint32_t number)
@@ -223,9 +244,7 @@ static void handle_connection(void *context, uint32_t number)
 		complain(registry, connection->peer.pid, "it sent an unexpected message");
 		drop(registry, connection);
 	} else {
-		register_process(registry, connection);
-		if (connection->process)
-			make_link(registry, connection);
+		handle_registration(registry, connection);
 	}
 	if (!result)
 		gcr_message_close_fds(&registry->message);

@@ -37,7 +37,7 @@ static void add_held(struct gcr_tally *tally, const struct gcr_gpus_reply *reply
 static void add_used(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
 		     struct gcr_process *process, bool is_running)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 	unsigned int gpus = 0;
 	uint32_t gpu = 0;
 
@@ -48,7 +48,7 @@ static void add_used(struct gcr_tally *tally, const struct gcr_gpus_reply *reply
 		gpu = reply->processes[i].gpu;
 		tally->gpus[gpu].processes_bytes += reply->processes[i].bytes;
 	}
-	if (gpus == 1 && is_running && !gcr_link_facts(process, &facts))
+	if (gpus == 1 && is_running && !gcr_link_last_facts(process, &facts))
 		tally->gpus[gpu].processes_bytes += facts.imported_bytes;
 }
 

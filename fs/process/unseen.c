@@ -87,7 +87,7 @@ static bool is_of_one_user(pid_t one, pid_t other)
 /* Two that share have both called the driver for it, and its library has seen that. */
 static bool shares_nothing(struct gcr_process *process)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 
 	return gcr_link_facts(process, &facts) == 0 && !*facts.incomplete && !*facts.obstacle &&
 	       !facts.sharings && gcr_vendor_has_library(process->vendor, facts.flags);

@@ -22,7 +22,7 @@ static void put_event_locked(struct gcr_process *process)
 
 void gcr_wanted_look(struct gcr_process *process)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 	bool is_new;
 
 	if (gcr_link_facts(process, &facts) < 0 || !facts.wanting)

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
 from harness import MIB, check, equal
-from library import LIST, Library
+from library import LIST, Library, sealed_file
 
 DEVICE, MANAGED = 1, 2
 EXTENT = struct.Struct('=QQQ16sIII12x')
@@ -23,8 +23,7 @@ def gpu_uuid(machine):
 def lists(*extents):
     """An answer to LIST."""
     def answer(lying, sequence):
-        table = os.memfd_create('table', os.MFD_ALLOW_SEALING)
-        os.write(table, b''.join(EXTENT.pack(*extent, 0, 0) for extent in extents))
+        table = sealed_file(b''.join(EXTENT.pack(*extent, 0, 0) for extent in extents))
         lying.answer(sequence, fd=table)
         os.close(table)
     return answer

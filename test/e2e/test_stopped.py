@@ -221,7 +221,8 @@ def test_seen_without_helpers():
         # It, and we who write, are looked at again after a while.
         wait_for(lambda: machine.write(demo.pid, 'cancel') not in ('ESRCH', 'ETIMEDOUT'),
                  'writers to be seen')
-        check(writer.result() in ('ok', 'ECANCELED'), machine.error(demo.pid))
+        result = writer.result()
+        check(result in ('ok', 'ECANCELED'), f'{result}: {machine.error(demo.pid)}')
         vmm.settle(machine, demo)
         wait_released(machine)
 

@@ -11,6 +11,8 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import library
+import vendor
 from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
                      read_file, wait_for)
 
@@ -19,6 +21,9 @@ BOUND_SEC = 20 * SLOW  # seconds, on a machine that does much else
 HELPERS_MAX = 8        # fs/helper/looker.c
 IDLE_MAX = 4
 ABANDONED_USER_MAX = 2
+MAPPINGS = 60000  # the kernel gives no program more than 65,530, by default
+MAPPERS = 8
+PAGE_BOUND_SEC = 3 * SLOW
 
 
 class Held:
@@ -186,6 +191,39 @@ def test_start():
         machine.start()
         check(time.monotonic() - began < BOUND_SEC, 'the start takes long')
         others_go_on(machine, demo)
+
+
+def test_page_mapped_a_million_times():
+    """
+    A library's page belongs to its program, which can have it mapped as often as it likes, and the
+    kernel look for it in all these mappings: whoever maps it, unmaps it or faults in it waits.
+    """
+    if not is_root():
+        raise Skip('several users are needed')
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        theirs = library.Library(machine, connections=10, uid=NOBODY)
+        theirs.use_all_slots()
+        with subprocess.Popen([f'{BUILD}/test/fs/mapped', str(theirs.page), str(library.PAGE_BYTES),
+                               str(MAPPINGS), str(MAPPERS)], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY,
+                              pass_fds=[theirs.page]) as attacker:
+            try:
+                equal(attacker.stdout.readline(), 'mapped\n')
+                longest = 0
+                while theirs.links:
+                    theirs.lose(library.RUNNING)
+                    for _ in range(10):
+                        began = time.monotonic()
+                        machine.status(demo.pid)
+                        machine.status(theirs.pid)
+                        longest = max(longest, time.monotonic() - began)
+                # It took twelve while the daemon mapped pages.
+                check(longest < PAGE_BOUND_SEC, f'status took {longest:.3f} s')
+                others_go_on(machine, demo)
+            finally:
+                attacker.kill()
+        equal(machine.status(theirs.pid)['engine'], vendor.ENGINE)
 
 
 def test_helper_is_killed():

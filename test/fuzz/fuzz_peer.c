@@ -125,7 +125,7 @@ static struct gcr_process *wait_registered(pid_t pid)
 
 	for (;;) {
 		struct gcr_process *process = find(pid);
-		struct gcr_link_facts facts;
+		struct gcr_page_facts facts;
 
 		if (process && !gcr_link_facts(process, &facts))
 			return process;

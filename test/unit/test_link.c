@@ -3,12 +3,10 @@
 #include "fs/process/link.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/daemon.h"
@@ -45,7 +43,7 @@ static void drop_page(struct gcr_page *page)
 /* Is a page of @vendor's library found, with so many bytes? */
 static bool finds(const struct gcr_backend *backend, uint64_t device_bytes)
 {
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 	bool is_due;
 	int result;
 
@@ -88,39 +86,13 @@ static void test_both(void)
 static void test_of_another_version(void)
 {
 	struct gcr_page *page = make_page(0, 1);
-	struct gcr_link_facts facts;
+	struct gcr_page_facts facts;
 
 	page->version = GCR_PAGE_VERSION + 1;
 	process.vendor = &served.vendors[0];
 	CHECK(gcr_link_is_due(&process));
 	CHECK(gcr_link_facts_unconnected(&process, &facts) == -EPROTO);
 	drop_page(page);
-}
-
-/*
- * Whatever its seals say, its owner can punch holes in a file of huge pages; a mapping of it is our
- * end then.
- */
-static void test_huge_pages(void)
-{
-	int fd = memfd_create(GCR_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
-	const struct gcr_page *page;
-	struct gcr_page *own;
-	struct stat status;
-
-	if (fd < 0) /* a kernel without them */
-		return;
-	CHECK(fstat(fd, &status) == 0 && ftruncate(fd, status.st_blksize) == 0);
-	/* All else is right, where the machine has such a page to give. */
-	own = mmap(NULL, (size_t)status.st_blksize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (own != MAP_FAILED) {
-		own->magic = GCR_PAGE_MAGIC;
-		own->version = GCR_PAGE_VERSION;
-		munmap(own, (size_t)status.st_blksize);
-	}
-	CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
-	CHECK(gcr_page_map(fd, &page) == -EPROTO);
-	close(fd);
 }
 
 int main(void)
@@ -134,6 +106,5 @@ int main(void)
 	test_whose(GCR_PAGE_HIP, &gcr_backend_hip, &gcr_backend_cuda);
 	test_both();
 	test_of_another_version();
-	test_huge_pages();
 	return 0;
 }
