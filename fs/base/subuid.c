@@ -178,6 +178,11 @@ void gcr_subuids_refresh(struct gcr_subuids *subuids, bool now)
 	if (is_same(&found, &subuids->stat))
 		return;
 	fd = open(subuids->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	/* For want of descriptors, say: what was read holds, and it is tried again. */
+	if (fd < 0 && errno != ENOENT && errno != ENOTDIR) {
+		gcr_log(LOG_WARNING, 0, "%s cannot be opened: %s", subuids->path, strerror(errno));
+		return;
+	}
 	if (fd < 0 || fstat(fd, &found) < 0 || !is_trusted(&found)) {
 		if (fd >= 0)
 			gcr_log(LOG_WARNING, 0,

@@ -81,7 +81,11 @@ int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct 
 			error, EBUSY,
 			"what its preload library says cannot be read in time: the "
 			"machine is too busy, or the program has mapped that very often");
-	return r < 0 ? gcr_error_set(error, EIO, "its preload library is gone") : 0;
+	if (r == -ENOTCONN || r == -EPROTO)
+		return gcr_error_set(error, EIO, "its preload library is gone");
+	return r < 0 ? gcr_error_set(error, -r, "what its preload library says cannot be read: %s",
+				     strerror(-r))
+		     : 0;
 }
 
 static void disconnect(struct gcr_vmm *vmm)
@@ -550,7 +554,7 @@ static bool has_managed(struct gcr_vmm *vmm)
 	if (vmm->count > vmm->device_count)
 		return true;
 	r = gcr_vmm_facts(vmm, &facts, &unused);
-	return r == -EBUSY || (r == 0 && facts.managed_bytes > 0);
+	return r < 0 || facts.managed_bytes > 0;
 }
 
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)

@@ -198,9 +198,12 @@ static void handle_registration(struct gcr_registry *registry, struct connection
 	struct gcr_page_facts facts = {0};
 	int r;
 
-	if (connection->process || connection->is_refused || !check_peer(registry, connection))
+	if (connection->process || connection->is_refused)
 		return;
 	r = read_page(registry, connection, &facts);
+	/* Afterwards: reading may take a while, in which it can become another user's program. */
+	if (!check_peer(registry, connection))
+		return;
 	if (r < 0 && r != -EPROTO) {
 		complain(registry, connection->peer.pid, "its page cannot be read now");
 		drop(registry, connection);

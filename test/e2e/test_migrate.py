@@ -117,6 +117,44 @@ def test_there_and_back():
         program.wait_ticks()
 
 
+# When rsync connects: the place is removed, as its owner may, and another one has its name.
+EXCHANGING = '''#!/bin/sh
+case $* in
+*'rsync --server'*)
+    if mkdir {own}; then
+        cp -r {place}/snapshot/. {own} && rmdir {place} && mkdir {place} &&
+            cp -r {own}/. {place}/snapshot && echo mine >{place}/snapshot/README && touch {own}.done
+    fi 2>/dev/null
+    ;;
+esac
+exec {rsh} "$@"
+'''
+
+
+def test_other_place_of_that_name():
+    """What a user puts under the name of a place does not become root's on the other host."""
+    same_for_both('what the script does')
+    with Pair(env=criu.find().env) as pair:
+        program = pair.program(pair.here)
+        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
+            raise Skip('this daemon dumps no process')
+        program.wait_ticks()
+        exchanging, own = f'{pair.directory}/exchanging', f'{pair.shared}/own'
+        with open(exchanging, 'w', encoding='utf-8') as script:
+            script.write(EXCHANGING.format(own=own, place=pair.here.inner_path('moved'),
+                                           rsh=f'{pair.directory}/rsh'))
+        os.chmod(exchanging, 0o755)
+        status, out, err = pair.migrate(pair.here, pair.there, program.pid, '--rsh', exchanging,
+                                        '--name', 'moved')
+        check(os.path.exists(f'{own}.done'), f'{status}: {out}{err}')
+        equal(status, 1, err)
+        check('rsync to' in err, err)
+        equal(pair.there.places(), [])
+        check('verb thaw' not in pair.there.read('events'), pair.there.read('events'))
+        equal(pair.here.status('moved')['state'], 'incoming')
+        pair.here.must_run('rmdir', pair.here.inner_path('moved'))
+
+
 def test_several_at_once():
     """Several rsyncs share the files, one of which may be cut off: what it left is sent."""
     same_for_both('how files are sent')

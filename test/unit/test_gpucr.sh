@@ -86,7 +86,11 @@ check 'dump: name' training-2 "$(cat "$work/out" "$work/err")"
 make_process 123
 make_process train-123-77
 make_process train-123-7
+# Another user's, empty.
+make_process zz-123-77
 printf 'pid 123\nstart_ticks 77\n' >"$GPUCR_MOUNT/123/status"
+printf 'state dumped\npid 123\nstart_ticks 77\n' >"$GPUCR_MOUNT/train-123-77/status"
+printf 'state incoming\npid -\nstart_ticks -\n' >"$GPUCR_MOUNT/zz-123-77/status"
 run dump leave 123
 check 'dump leave: name' train-123-77 "$(cat "$work/out" "$work/err")"
 make_process place
@@ -96,7 +100,7 @@ run dump 124
 check 'dump: status' 0 "$status"
 check 'dump: name of the link' place "$(cat "$work/out" "$work/err")"
 rm -r "$GPUCR_MOUNT/124" "$GPUCR_MOUNT/place" \
-    "$GPUCR_MOUNT/train-123-77" "$GPUCR_MOUNT/train-123-7"
+    "$GPUCR_MOUNT/train-123-77" "$GPUCR_MOUNT/train-123-7" "$GPUCR_MOUNT/zz-123-77"
 make_process training
 run thaw pid=new stdio=/var/log/training.log training
 check 'thaw of a place: status' 0 "$status"
