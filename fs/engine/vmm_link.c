@@ -42,8 +42,8 @@
 /* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
-/* A machine that is too busy to read a page for so long does not get better. */
-#define LOOK_USEC	    (5 * GCR_USEC_PER_SEC)
+/* So long a machine can be too busy to read a page. */
+#define LOOK_USEC	    GCR_VMM_RECONNECT_USEC
 
 /*
  * While a program is waited for that may never answer, or come: its writer has an answer at the
