@@ -16,7 +16,7 @@
 
 #define SUMMING_USEC (20 * GCR_USEC_PER_SEC) /* of smaps_rollup, which is slow by itself */
 
-#define SENT_USEC (100 * GCR_USEC_PER_MSEC)
+#define SENT_USEC (200 * GCR_USEC_PER_MSEC)
 
 #define HEAD_BYTES offsetof(struct gcr_looker_request, fds)
 

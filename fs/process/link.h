@@ -50,7 +50,7 @@ struct gcr_link *gcr_link_ref(struct gcr_link *link);
 void gcr_link_unref(struct gcr_link *link);
 
 /*
- * What its page says. For threads without locks: may take a tenth of a second where its owner keeps
+ * What its page says. For threads without locks: may take a fifth of a second where its owner keeps
  * the page from being read, or the machine is busy (-ETIMEDOUT, -EBUSY as of lib/proc_source.h).
  * -ENOTCONN: the process has no preload library, or it has not (re)connected; -EPROTO: its program
  * has overwritten it; -ENOMEM, ...

@@ -120,7 +120,7 @@ def test_wanted():
 def test_who_does_not_want():
     """One that leaves the GPU alone, and begins to want it when it is frozen."""
     with Machine(vmm=True) as machine:
-        demo = machine.ready_demo('--tick', 1500 * harness.SLOW)
+        demo = machine.ready_demo('--tick', 4000 * harness.SLOW)
         demo.wait_ticks(1)
         events = machine.events()
         machine.must(demo.pid, 'freeze data')
