@@ -75,7 +75,7 @@ class NotHere(Skip):
 
 
 class OnceIsEnough(Skip):
-    """The test finds out the same with another vendor's GPUs."""
+    """The test finds out the same with another vendor's GPUs, or with a sanitizer."""
 
 
 def needs_cuda(what):
