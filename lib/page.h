@@ -44,7 +44,10 @@ int gcr_page_check(int fd);
  */
 int gcr_page_read(int fd, struct gcr_page_facts *ret_facts);
 
-/* Where all but the slots was copied from a page, and these are 0. -EPROTO: it is none. */
+/*
+ * The facts of a page of which all but the slots has been copied to @page: submissions, which are
+ * theirs, are 0. -EPROTO: it is no page.
+ */
 int gcr_page_parse(const struct gcr_page *page, struct gcr_page_facts *ret_facts);
 
 /*

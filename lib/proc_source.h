@@ -11,8 +11,9 @@
  * (older kernels: stat and the links do not). status, comm, cgroup, children, fdinfo, mountinfo,
  * net/unix and stat(2) of /proc/PID and what is in it do not: these are read without the source.
  *
- * A file in memory that a process has sent us can keep its reader waiting too: while its memory is
- * looked for in all mappings, of which a user can make a hundred million, it is locked.
+ * A file in memory that a process has sent us can keep its reader waiting too: the kernel locks a
+ * page of it while it looks for that page in all mappings, of which a user can make a hundred
+ * million.
  */
 #ifndef GCR_LIB_PROC_SOURCE_H
 #define GCR_LIB_PROC_SOURCE_H

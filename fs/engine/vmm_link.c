@@ -76,16 +76,17 @@ int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct 
 	do
 		r = gcr_link_facts(vmm->drive.process, ret_facts);
 	while (looks_again(vmm, r, until_usec));
+	if (r == 0)
+		return 0;
 	if (gcr_proc_is_silent(r))
 		return gcr_error_set(
 			error, EBUSY,
-			"what its preload library says cannot be read in time: the "
-			"machine is too busy, or the program has mapped that very often");
+			"the page of its preload library cannot be read in time: the "
+			"machine is too busy, or the program maps that page very often");
 	if (r == -ENOTCONN || r == -EPROTO)
 		return gcr_error_set(error, EIO, "its preload library is gone");
-	return r < 0 ? gcr_error_set(error, -r, "what its preload library says cannot be read: %s",
-				     strerror(-r))
-		     : 0;
+	return gcr_error_set(error, -r, "the page of its preload library cannot be read: %s",
+			     strerror(-r));
 }
 
 static void disconnect(struct gcr_vmm *vmm)
@@ -390,24 +391,33 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+/* The answer to LIST: the table is vmm->own_extents then. */
+static int read_table(struct gcr_vmm *vmm, const struct gcr_message *message, size_t *ret_count,
+		      struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
+	int r;
+
+	if (message->fds_count != 1)
+		return gcr_error_set(error, EPROTO, "its table of allocations is missing");
+	do
+		r = gcr_proc_extents(vmm->drive.process->pid, message->fds[0], &vmm->own_extents,
+				     ret_count, error);
+	while (looks_again(vmm, r, until_usec));
+	return r;
+}
+
 int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
-	int64_t until_usec;
 	size_t count = 0;
 	int result;
 
 	if (!message)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	result = converse(vmm, GCR_MESSAGE_LIST, NULL, 0, NULL, 0, message, error);
-	if (!result && message->fds_count != 1)
-		result = gcr_error_set(error, EPROTO, "its table of allocations is missing");
-	until_usec = gcr_clock_usec() + LOOK_USEC;
 	if (!result)
-		do
-			result = gcr_proc_extents(vmm->drive.process->pid, message->fds[0],
-						  &vmm->own_extents, &count, error);
-		while (looks_again(vmm, result, until_usec));
+		result = read_table(vmm, message, &count, error);
 	gcr_message_close_fds(message);
 	if (result < 0)
 		return result;

@@ -187,43 +187,54 @@ static int source_open_namespace(pid_t pid, const char *name, int *ret_fd)
 	return r;
 }
 
+/* A look that is answered by so many bytes. -EIO: by others. */
+static int get_data(struct gcr_one_look *look, void *ret, size_t bytes)
+{
+	int r;
+
+	look->has_data = true;
+	r = gcr_one_look_perform(look);
+	if (r < 0)
+		return r;
+	if (look->reply.bytes == bytes)
+		memcpy(ret, gcr_one_look_data(look), bytes);
+	else
+		r = -EIO;
+	gcr_one_look_finish(look);
+	return r;
+}
+
+/* A look that is answered by no more than that it is done. */
+static int get_done(struct gcr_one_look *look)
+{
+	int r = gcr_one_look_perform(look);
+
+	if (r == 0)
+		gcr_one_look_finish(look);
+	return r;
+}
+
 static int source_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes)
 {
 	struct gcr_looker_request request = {
 		.verb = GCR_LOOKER_PEEK, .pid = pid, .address = address, .count = (uint32_t)bytes};
 	struct gcr_one_look look = look_for(&request);
-	int r;
 
 	if (bytes > GCR_LOOKER_DATA_MAX)
 		return -E2BIG;
-	look.has_data = true;
 	look.kind = GCR_SILENT_MEMORY;
-	r = gcr_one_look_perform(&look);
-	if (r < 0)
-		return r;
-	if (look.reply.bytes == bytes)
-		memcpy(ret, gcr_one_look_data(&look), bytes);
-	else
-		r = -EIO;
-	gcr_one_look_finish(&look);
-	return r;
+	return get_data(&look, ret, bytes);
 }
 
 static int source_unpark_pages(pid_t pid)
 {
 	struct gcr_looker_request request = {.verb = GCR_LOOKER_UNPARK, .pid = pid};
 	struct gcr_one_look look = look_for(&request);
-	int r = gcr_one_look_perform(&look);
 
-	if (r == 0)
-		gcr_one_look_finish(&look);
-	return r;
+	return get_done(&look);
 }
 
-/*
- * A look at a file in memory that a process has sent us. Whose mappings keep it waiting does not
- * let itself be looked at any sooner: so much is not waited for.
- */
+/* A look at a file in memory that a process has sent us: a helper reads one in microseconds. */
 static struct gcr_one_look look_for_sent(struct gcr_looker_request *request, int fd)
 {
 	struct gcr_one_look look = look_for(request);
@@ -238,29 +249,16 @@ static int source_unpark_page(pid_t pid, int fd)
 {
 	struct gcr_looker_request request = {.verb = GCR_LOOKER_UNPARK, .pid = pid};
 	struct gcr_one_look look = look_for_sent(&request, fd);
-	int r = gcr_one_look_perform(&look);
 
-	if (r == 0)
-		gcr_one_look_finish(&look);
-	return r;
+	return get_done(&look);
 }
 
 static int source_page_facts(pid_t pid, int fd, struct gcr_page_facts *ret_facts)
 {
 	struct gcr_looker_request request = {.verb = GCR_LOOKER_PAGE, .pid = pid};
 	struct gcr_one_look look = look_for_sent(&request, fd);
-	int r;
 
-	look.has_data = true;
-	r = gcr_one_look_perform(&look);
-	if (r < 0)
-		return r;
-	if (look.reply.bytes == sizeof(*ret_facts))
-		memcpy(ret_facts, gcr_one_look_data(&look), sizeof(*ret_facts));
-	else
-		r = -EIO;
-	gcr_one_look_finish(&look);
-	return r;
+	return get_data(&look, ret_facts, sizeof(*ret_facts));
 }
 
 static int source_copy_file(pid_t pid, int fd, int *ret_fd)

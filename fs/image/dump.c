@@ -503,9 +503,11 @@ static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
 			continue;
 		r = gcr_link_facts(process, &facts);
 		if (gcr_proc_is_silent(r))
-			return gcr_error_set(error, -r,
-					     "what process %d has apart cannot be read in time",
-					     (int)process->pid);
+			return gcr_error_set(
+				error, -r,
+				"process %d: the page of its preload library cannot be "
+				"read in time",
+				(int)process->pid);
 		if (r < 0 || !facts.apart_bytes)
 			continue;
 		return gcr_error_set(

@@ -221,7 +221,8 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	pthread_mutex_unlock(&process->lock);
 	if (facts.wanting)
 		gcr_wanted_look(process);
-	tell_commit(sampler, process, message);
+	if (facts.phase == GCR_PRELOAD_HANDED)
+		tell_commit(sampler, process, message);
 	if (facts.phase == GCR_PRELOAD_HANDED || facts.phase == GCR_PRELOAD_OUT ||
 	    facts.phase == GCR_PRELOAD_INCOMING)
 		gcr_recover_late(process);

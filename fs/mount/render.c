@@ -99,7 +99,6 @@ static void look(struct gcr_process *process, struct view *view)
 			stat.start_ticks == process->start_ticks;
 
 	*view = (struct view){.process = process, .verb = "-", .phase = "-"};
-	view->has_facts = !gcr_link_last_facts(process, &view->facts);
 	pthread_mutex_lock(&process->lock);
 	if (has_stat && process->state != GCR_STATE_GONE)
 		memcpy(process->comm, stat.comm, sizeof(process->comm));
@@ -140,6 +139,12 @@ static void look(struct gcr_process *process, struct view *view)
 	for (char *byte = view->comm; *byte; byte++)
 		if (*byte == ' ')
 			*byte = '?';
+}
+
+/* And what its preload library says, for those texts that show it. */
+static void look_at_library(struct view *view)
+{
+	view->has_facts = !gcr_link_last_facts(view->process, &view->facts);
 }
 
 static void render_pid(const struct view *view, FILE *stream)
@@ -492,6 +497,7 @@ void gcr_render_status(struct gcr_process *process, FILE *stream)
 	struct view view;
 
 	look(process, &view);
+	look_at_library(&view);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(status_keys); i++) {
 		if (process->launcher && !status_keys[i].of_launcher)
 			continue;
@@ -708,6 +714,8 @@ void gcr_render_root_status(struct gcr_daemon *daemon, const struct gcr_render_v
 		if (!gcr_sight_reaches(reader->sight, list[i]->pid))
 			continue;
 		look(list[i], &view);
+		if (view.state == GCR_STATE_RUNNING)
+			look_at_library(&view);
 		gcr_proc_status(list[i]->pid, &status);
 		snprintf(id, sizeof(id), "%d", (int)list[i]->pid);
 		render_line(stream, id, status.effective_uid, view.comm, gcr_state_name(view.state),

@@ -178,8 +178,11 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 	if (fd < 0)
 		return;
 	if (gcr_link_create(connection->process, fd, (uint32_t)(connection - registry->connections),
-			    &registration, TAKE_FD(message->fds[0]), facts, &connection->link) < 0)
+			    &registration, TAKE_FD(message->fds[0]), facts,
+			    &connection->link) < 0) {
+		complain(registry, connection->peer.pid, strerror(ENOMEM));
 		return;
+	}
 	gcr_wanted_look(connection->process);
 	gcr_process_tell_registered(connection->process);
 	/* The link's descriptor from here on. */

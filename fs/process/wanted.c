@@ -20,15 +20,24 @@ static void put_event_locked(struct gcr_process *process)
 			     "%d %s wanted", (int)process->pid, generation);
 }
 
+/* Would it be told, if it wants its GPU? Lock: process. */
+static bool is_news_locked(const struct gcr_process *process)
+{
+	return process->state == GCR_STATE_FROZEN && !process->wanted_usec;
+}
+
 void gcr_wanted_look(struct gcr_process *process)
 {
 	struct gcr_page_facts facts;
 	bool is_new;
 
-	if (gcr_link_facts(process, &facts) < 0 || !facts.wanting)
+	pthread_mutex_lock(&process->lock);
+	is_new = is_news_locked(process);
+	pthread_mutex_unlock(&process->lock);
+	if (!is_new || gcr_link_facts(process, &facts) < 0 || !facts.wanting)
 		return;
 	pthread_mutex_lock(&process->lock);
-	is_new = process->state == GCR_STATE_FROZEN && !process->wanted_usec;
+	is_new = is_news_locked(process);
 	if (is_new) {
 		process->wanted_usec = gcr_clock_real_usec();
 		put_event_locked(process);
