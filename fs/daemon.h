@@ -49,13 +49,14 @@ struct gcr_options {
 	uint64_t pool_bytes;
 	char *keep; /* -o keep=SIZE, likewise */
 	uint64_t keep_bytes;
-	unsigned int pack_after;    /* -o pack_after=SEC; 0: nothing is packed by itself */
-	char *spill;		    /* -o spill=DIR: absolute; NULL: nothing goes to a disk */
-	char *spill_size;	    /* -o spill_size=SIZE, as written; NULL: not given */
-	uint64_t spill_bytes;	    /* what it means; 0: no limit */
-	unsigned int spill_percent; /* of the disk, if it says so; else 0 */
-	char *criu;		    /* -o criu=PATH: the program; NULL: it is looked for */
-	int swap;		    /* -o swap */
+	unsigned int pack_after;	 /* -o pack_after=SEC; 0: nothing is packed by itself */
+	char *spill;			 /* -o spill=DIR: absolute; NULL: nothing goes to a disk */
+	char *spill_size;		 /* -o spill_size=SIZE, as written; NULL: not given */
+	uint64_t spill_bytes;		 /* what it means; 0: no limit */
+	unsigned int spill_percent;	 /* of the disk, if it says so; else 0 */
+	unsigned int user_spill_percent; /* of these, for one user; 0: user_limits says it */
+	char *criu;			 /* -o criu=PATH: the program; NULL: it is looked for */
+	int swap;			 /* -o swap */
 	char *user_most[GCR_QUOTA_KINDS_COUNT]; /* -o user_KIND=, as written; NULL: not given */
 	char *user_timeout;			/* -o user_timeout=SEC, likewise */
 	char *user_subuids;			/* -o user_subuids=FILE */

@@ -52,6 +52,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"user_text", "SIZE", "text that these hold (default 64M)"},
 	{"user_places", "N", "places of one user (default 128)"},
 	{"user_store", "SIZE", "what one user may hold of the store: 64G, 50% (default 80%)"},
+	{"user_spill", "SIZE", "what one user may have on that disk: 64G, 50% (default 80%)"},
 	{"user_verbs", "N", "verbs of one user under way (default 512)"},
 	{"user_dumps", "N", "dumps of one user under way (default 16)"},
 	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
@@ -84,6 +85,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("user_text=%s", user_most[GCR_QUOTA_TEXT], 0),
 	OPTION("user_places=%s", user_most[GCR_QUOTA_PLACES], 0),
 	OPTION("user_store=%s", user_most[GCR_QUOTA_STORE], 0),
+	OPTION("user_spill=%s", user_most[GCR_QUOTA_SPILL], 0),
 	OPTION("user_verbs=%s", user_most[GCR_QUOTA_VERBS], 0),
 	OPTION("user_dumps=%s", user_most[GCR_QUOTA_DUMPS], 0),
 	OPTION("user_timeout=%s", user_timeout, 0),
@@ -375,14 +377,24 @@ static int parse_count(const char *name, const char *text, uint64_t *ret_count)
 	return -EINVAL;
 }
 
+/* A percentage is of what the disk has room for, which is asked for as long as the daemon runs. */
+static void set_user_spill(struct gcr_options *options, const char *text)
+{
+	unsigned int percent = strchr(text, '%') ? (unsigned int)strtoul(text, NULL, 10) : 0;
+
+	options->user_spill_percent = percent;
+	if (percent)
+		options->user_limits.most[GCR_QUOTA_SPILL] = 0;
+}
+
 /* What one user may have. 0 is no limit; a share of the store is never rounded down to that. */
 static int set_user_limits(struct gcr_options *options)
 {
 	static const char *const defaults[GCR_QUOTA_KINDS_COUNT] = {
 		[GCR_QUOTA_CONNECTIONS] = "512", [GCR_QUOTA_OPEN_FILES] = "4096",
 		[GCR_QUOTA_TEXT] = "64M",	 [GCR_QUOTA_PLACES] = "128",
-		[GCR_QUOTA_STORE] = "80%",	 [GCR_QUOTA_VERBS] = "512",
-		[GCR_QUOTA_DUMPS] = "16",
+		[GCR_QUOTA_STORE] = "80%",	 [GCR_QUOTA_SPILL] = "80%",
+		[GCR_QUOTA_VERBS] = "512",	 [GCR_QUOTA_DUMPS] = "16",
 	};
 	struct gcr_quota_limits *limits = &options->user_limits;
 	uint64_t seconds = USER_TIMEOUT_DEFAULT_SEC;
@@ -400,6 +412,8 @@ static int set_user_limits(struct gcr_options *options)
 			return result;
 		if (!limits->most[i] && strcmp(text, "0") != 0)
 			limits->most[i] = STORE_UNIT_BYTES;
+		if (i == GCR_QUOTA_SPILL)
+			set_user_spill(options, text);
 	}
 	if (options->user_timeout &&
 	    parse_count("user_timeout", options->user_timeout, &seconds) < 0)
@@ -411,16 +425,17 @@ static int set_user_limits(struct gcr_options *options)
 /* A percentage is of the disk's size, which is known when it is opened. */
 static int set_spill(struct gcr_options *options)
 {
+	const char *of_user = options->user_most[GCR_QUOTA_SPILL];
 	const char *size = options->spill_size;
 	size_t length = size ? strlen(size) : 0;
 
-	if (!size)
-		return 0;
-	if (!options->spill) {
-		fprintf(stderr, "gpucrfs: spill_size=%s is of no meaning without spill=DIR\n",
-			size);
+	if (!options->spill && (size || of_user)) {
+		fprintf(stderr, "gpucrfs: %s=%s is of no meaning without spill=DIR\n",
+			size ? "spill_size" : "user_spill", size ? size : of_user);
 		return -EINVAL;
 	}
+	if (!size)
+		return 0;
 	if (parse_size("spill_size", size, &options->spill_bytes) < 0)
 		return -EINVAL;
 	if (size[length - 1] == '%')

@@ -20,15 +20,20 @@ def noise(seed, size):
 
 class Pieces:
     """kinds are '0:BYTES' (of GPU 0, in units of 2 MiB) or 'managed:BYTES'. All are noise at
-    first."""
+    first. It runs as user `uid`, or as we do."""
 
-    def __init__(self, machine, *kinds):
+    def __init__(self, machine, *kinds, uid=None):
         self.machine = machine
         self.exchange = f'{machine.directory}/exchange-{len(machine.demos)}'
         os.mkfifo(f'{self.exchange}.lines')
+        with open(self.exchange, 'wb'):
+            pass
+        for path in self.exchange, f'{self.exchange}.lines':
+            os.chown(path, -1 if uid is None else uid, -1)
         # Opened for both, so that it is there at once, and the program never sees an end.
         self.lines = os.open(f'{self.exchange}.lines', os.O_RDWR)
-        self.demo = machine.ready_demo(command=[*PROGRAM, f'{self.exchange}.lines', *kinds])
+        self.demo = machine.ready_demo(command=[*PROGRAM, f'{self.exchange}.lines', *kinds],
+                                       uid=uid)
         self.pid = self.demo.pid
         self.kinds = [kind.partition(':')[0] for kind in kinds]
         self.contents = [bytearray(int(kind.partition(':')[2])) for kind in kinds]

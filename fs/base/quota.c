@@ -31,6 +31,8 @@ const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
 	[GCR_QUOTA_PLACES] = {"places", false, EDQUOT, "places", "remove some with rmdir"},
 	[GCR_QUOTA_STORE] = {"store", true, EDQUOT, "bytes in the store",
 			     "thaw or pack processes, or remove places"},
+	[GCR_QUOTA_SPILL] = {"spill", true, EDQUOT, "packed bytes on the disk",
+			     "thaw processes, or remove places"},
 	[GCR_QUOTA_VERBS] = {"verbs", false, EAGAIN, "verbs under way", "wait for some to end"},
 	[GCR_QUOTA_DUMPS] = {"dumps", false, EAGAIN, "dumps under way", "wait for some to end",
 			     GCR_QUOTA_ALL_DUMPS},
@@ -43,12 +45,13 @@ struct user {
 };
 
 struct gcr_quota {
-	/* fixed once the daemon serves */
-	struct gcr_quota_limits limits;
+	/* fixed for life */
+	int64_t timeout_usec;
 	uint64_t descriptors_max;
 	int spare_fd; /* to be doubled, which shows what number is free */
 
-	pthread_mutex_t lock; /* guards what follows */
+	pthread_mutex_t lock;		      /* guards what follows */
+	uint64_t most[GCR_QUOTA_KINDS_COUNT]; /* as in struct gcr_quota_limits */
 	struct gcr_subuids *subuids;
 	struct user *users;
 	uint64_t refusals[GCR_QUOTA_KINDS_COUNT];
@@ -62,7 +65,8 @@ int gcr_quota_create(const struct gcr_quota_limits *limits, const char *subuid_p
 
 	if (!quota)
 		return -ENOMEM;
-	quota->limits = *limits;
+	quota->timeout_usec = limits->timeout_usec;
+	memcpy(quota->most, limits->most, sizeof(quota->most));
 	quota->descriptors_max = descriptors_max;
 	pthread_mutex_init(&quota->lock, NULL);
 	quota->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -103,8 +107,19 @@ uint64_t gcr_quota_descriptors(uint64_t limit)
 
 void gcr_quota_lower(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t most)
 {
-	if (quota && (!quota->limits.most[kind] || quota->limits.most[kind] > most))
-		quota->limits.most[kind] = most;
+	if (!quota)
+		return;
+	GCR_LOCK_SCOPE(&quota->lock);
+	if (!quota->most[kind] || quota->most[kind] > most)
+		quota->most[kind] = most;
+}
+
+void gcr_quota_set_most(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t most)
+{
+	if (!quota)
+		return;
+	GCR_LOCK_SCOPE(&quota->lock);
+	quota->most[kind] = most;
 }
 
 /* ---- whose it is ---- */
@@ -156,14 +171,21 @@ static struct user *get_locked(struct gcr_quota *quota, uid_t owner)
 	return user;
 }
 
+static bool is_nothing(const uint64_t counts[GCR_QUOTA_KINDS_COUNT])
+{
+	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++)
+		if (counts[i])
+			return false;
+	return true;
+}
+
 static void forget_if_empty_locked(struct gcr_quota *quota, uid_t owner)
 {
 	struct user **link = find_locked(quota, owner);
 	struct user *user = *link;
 
-	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++)
-		if (user->counts[i])
-			return;
+	if (!is_nothing(user->counts))
+		return;
 	*link = user->next;
 	free(user);
 }
@@ -172,7 +194,7 @@ static void forget_if_empty_locked(struct gcr_quota *quota, uid_t owner)
 
 static bool takes_descriptors(enum gcr_quota_kind kind)
 {
-	return kind != GCR_QUOTA_TEXT && kind != GCR_QUOTA_STORE;
+	return kind != GCR_QUOTA_TEXT && kind != GCR_QUOTA_STORE && kind != GCR_QUOTA_SPILL;
 }
 
 /*
@@ -219,8 +241,8 @@ static int refuse_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_
 		"%s more would be above the limit of %" PRIu64 "%s (user_%s in gpucrfs(8)): %s",
 		name, is_mib ? held >> 20 : held, is_mib ? " MiB of" : "", words->words,
 		is_mib ? (amount + (1 << 20) - 1) >> 20 : amount, is_mib ? " MiB" : "",
-		is_mib ? quota->limits.most[kind] >> 20 : quota->limits.most[kind],
-		is_mib ? " MiB" : "", words->name, words->advice);
+		is_mib ? quota->most[kind] >> 20 : quota->most[kind], is_mib ? " MiB" : "",
+		words->name, words->advice);
 }
 
 static bool is_too_much(uint64_t most, uint64_t held, uint64_t amount)
@@ -273,7 +295,7 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 	user = get_locked(quota, owner);
 	if (!user)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	most = quota->limits.most[kind];
+	most = quota->most[kind];
 	if (is_too_much(most ? most + beyond : 0, user->counts[kind], amount)) {
 		result = refuse_locked(quota, kind, owner, user->counts[kind], amount, error);
 		forget_if_empty_locked(quota, owner);
@@ -332,8 +354,8 @@ void gcr_quota_release(struct gcr_quota_charge *charge)
 	forget_if_empty_locked(gone.quota, gone.owner);
 }
 
-int gcr_quota_check_store(struct gcr_quota *quota, uid_t owner, uint64_t held_bytes, uint64_t bytes,
-			  struct gcr_error *error)
+int gcr_quota_check_held(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t owner,
+			 uint64_t held, uint64_t amount, struct gcr_error *error)
 {
 	const struct user *user;
 
@@ -342,27 +364,27 @@ int gcr_quota_check_store(struct gcr_quota *quota, uid_t owner, uint64_t held_by
 	GCR_LOCK_SCOPE(&quota->lock);
 	user = *find_locked(quota, owner);
 	if (user && user->uid == owner)
-		held_bytes += user->counts[GCR_QUOTA_STORE];
-	if (!is_too_much(quota->limits.most[GCR_QUOTA_STORE], held_bytes, bytes))
+		held += user->counts[kind];
+	if (!is_too_much(quota->most[kind], held, amount))
 		return 0;
-	return refuse_locked(quota, GCR_QUOTA_STORE, owner, held_bytes, bytes, error);
+	return refuse_locked(quota, kind, owner, held, amount, error);
 }
 
 int gcr_quota_check_timeout(struct gcr_quota *quota, uid_t uid, int64_t timeout_usec,
 			    struct gcr_error *error)
 {
-	if (!gcr_quota_is_limited(quota, uid) || !quota->limits.timeout_usec ||
-	    timeout_usec <= quota->limits.timeout_usec)
+	if (!gcr_quota_is_limited(quota, uid) || !quota->timeout_usec ||
+	    timeout_usec <= quota->timeout_usec)
 		return 0;
 	return gcr_error_set(error, EINVAL,
 			     "timeout= takes at most %" PRId64
 			     " seconds from a user who is not root (user_timeout in gpucrfs(8))",
-			     quota->limits.timeout_usec / GCR_USEC_PER_SEC);
+			     quota->timeout_usec / GCR_USEC_PER_SEC);
 }
 
 /* ---- showing it ---- */
 
-static void render_user(const struct gcr_quota *quota, const struct user *user, FILE *stream)
+static void render_user(const uint64_t *most, const struct user *user, FILE *stream)
 {
 	char name[NAME_BYTES];
 
@@ -371,8 +393,8 @@ static void render_user(const struct gcr_quota *quota, const struct user *user, 
 	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++) {
 		fprintf(stream, " %s%s %" PRIu64, gcr_quota_kinds[i].name,
 			gcr_quota_kinds[i].is_bytes ? "_bytes" : "", user->counts[i]);
-		if (quota->limits.most[i])
-			fprintf(stream, "/%" PRIu64, quota->limits.most[i]);
+		if (most[i])
+			fprintf(stream, "/%" PRIu64, most[i]);
 		else
 			fputs("/-", stream);
 	}
@@ -386,26 +408,27 @@ static int by_uid(const void *left, const void *right)
 	return a < b ? -1 : a > b;
 }
 
-/* All users with what they hold, in the order of their ids. NULL: no memory. */
+/* All users with what they hold, in the order of their ids, and the limits. NULL: no memory. */
 static struct user *gather(struct gcr_quota *quota, const struct gcr_quota_held *held, size_t count,
-			   size_t *ret_count)
+			   uint64_t ret_most[GCR_QUOTA_KINDS_COUNT], size_t *ret_count)
 {
-	size_t most = count, all = 0, users = 0;
+	size_t entries = count, all = 0, users = 0;
 	struct user *list;
 
 	GCR_LOCK_SCOPE(&quota->lock);
+	memcpy(ret_most, quota->most, sizeof(quota->most));
 	for (const struct user *user = quota->users; user; user = user->next)
-		most++;
-	list = calloc(most ? most : 1, sizeof(*list));
+		entries++;
+	list = calloc(entries ? entries : 1, sizeof(*list));
 	if (!list)
 		return NULL;
 	for (const struct user *user = quota->users; user; user = user->next)
 		list[all++] = *user;
 	for (size_t i = 0; i < count; i++) {
-		if (!gcr_quota_is_limited(quota, held[i].uid) || !held[i].bytes)
+		if (!gcr_quota_is_limited(quota, held[i].uid) || is_nothing(held[i].counts))
 			continue;
 		list[all].uid = owner_locked(quota, held[i].uid);
-		list[all++].counts[GCR_QUOTA_STORE] = held[i].bytes;
+		memcpy(list[all++].counts, held[i].counts, sizeof(held[i].counts));
 	}
 	qsort(list, all, sizeof(*list), by_uid);
 	for (size_t i = 0; i < all; i++) {
@@ -424,16 +447,17 @@ void gcr_quota_render(struct gcr_quota *quota, const struct gcr_quota_held *held
 		      bool all, uid_t uid, FILE *stream)
 {
 	_cleanup_free_ struct user *list = NULL;
+	uint64_t most[GCR_QUOTA_KINDS_COUNT];
 	size_t users = 0;
 	uid_t owner;
 
 	if (!quota)
 		return;
 	owner = gcr_quota_owner(quota, uid);
-	list = gather(quota, held, count, &users);
+	list = gather(quota, held, count, most, &users);
 	for (size_t i = 0; list && i < users; i++)
 		if (all || list[i].uid == owner)
-			render_user(quota, &list[i], stream);
+			render_user(most, &list[i], stream);
 }
 
 void gcr_quota_get_figures(struct gcr_quota *quota, struct gcr_quota_figures *ret_figures)

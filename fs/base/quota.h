@@ -22,6 +22,7 @@ enum gcr_quota_kind {
 	GCR_QUOTA_TEXT,	       /* bytes of text and names that open ones hold */
 	GCR_QUOTA_PLACES,
 	GCR_QUOTA_STORE, /* bytes; see also struct gcr_quota_held */
+	GCR_QUOTA_SPILL, /* bytes on the disk of -o spill; likewise */
 	GCR_QUOTA_VERBS, /* under way, one per process */
 	GCR_QUOTA_DUMPS, /* under way, one per tree: each is a CRIU and its connection */
 	GCR_QUOTA_KINDS_COUNT,
@@ -73,8 +74,10 @@ void gcr_quota_destroy(struct gcr_quota *quota); /* NULL is allowed */
 /* So many descriptors ordinary users may use of @limit: the rest is the daemon's and root's. */
 uint64_t gcr_quota_descriptors(uint64_t limit);
 
-/* The limit is not more than this. For the start. */
+/* The limit is not more than this. */
 void gcr_quota_lower(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t most);
+/* The limit is this from now on; 0: there is none. What somebody has beyond it stays his. */
+void gcr_quota_set_most(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t most);
 
 /* The user whose this id is. */
 uid_t gcr_quota_owner(struct gcr_quota *quota, uid_t uid);
@@ -96,18 +99,18 @@ void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t ui
 /* It is given back, once; an empty charge is allowed. */
 void gcr_quota_release(struct gcr_quota_charge *charge);
 
-/* What a user has that is not taken by charges: what the store holds. */
+/* What a user has that is not taken by charges: what the store holds, in memory and on the disk. */
 struct gcr_quota_held {
 	uid_t uid;
-	uint64_t bytes;
+	uint64_t counts[GCR_QUOTA_KINDS_COUNT];
 };
 
 /*
- * Of the store: would @bytes more be too much for @owner (see gcr_quota_owner()), who holds
- * @held_bytes besides charges? 0, -EDQUOT with words.
+ * Would @amount more be too much for @owner (see gcr_quota_owner()), who holds @held besides
+ * charges? 0, or the error of the kind, with words.
  */
-int gcr_quota_check_store(struct gcr_quota *quota, uid_t owner, uint64_t held_bytes, uint64_t bytes,
-			  struct gcr_error *error);
+int gcr_quota_check_held(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t owner,
+			 uint64_t held, uint64_t amount, struct gcr_error *error);
 /* -EINVAL, with words: this user may not ask for a deadline so far away. */
 int gcr_quota_check_timeout(struct gcr_quota *quota, uid_t uid, int64_t timeout_usec,
 			    struct gcr_error *error);

@@ -29,6 +29,42 @@
 #define LINK_PREFIX  ".link-"
 #define NAME_BYTES   24
 
+/* ---- the accounts of the disk ---- */
+
+static void count_of_user(const struct gcr_packs *packs, uint64_t more, uint64_t less)
+{
+	if (packs->account.count_disk)
+		packs->account.count_disk(packs->account.data, packs->uid, more, less);
+}
+
+/* The user's limit, and that of all. */
+static int take_disk(const struct gcr_packs *packs, uint64_t bytes, struct gcr_error *error)
+{
+	const struct gcr_packs_account *account = &packs->account;
+	int result = account->take_disk
+			     ? account->take_disk(account->data, packs->uid, bytes, error)
+			     : 0;
+
+	if (result < 0)
+		return result;
+	result = gcr_spill_take(account->spill, bytes, error);
+	if (result < 0)
+		count_of_user(packs, 0, bytes);
+	return result;
+}
+
+void gcr_packs_take_disk_there(const struct gcr_packs *packs, uint64_t bytes)
+{
+	gcr_spill_take_there(packs->account.spill, bytes);
+	count_of_user(packs, bytes, 0);
+}
+
+void gcr_packs_give_disk(const struct gcr_packs *packs, uint64_t bytes)
+{
+	gcr_spill_give(packs->account.spill, bytes);
+	count_of_user(packs, 0, bytes);
+}
+
 /* ---- what an earlier daemon has left ---- */
 
 void gcr_packs_remove_unfinished(int directory_fd, const char *name)
@@ -173,7 +209,7 @@ static void undo(struct move *move)
 	if (move->fd >= 0)
 		close(TAKE_FD(move->fd));
 	if (!move->path || remove_file(packs, move->path))
-		gcr_spill_give(packs->account.spill, move->bytes);
+		gcr_packs_give_disk(packs, move->bytes);
 	free(TAKE_PTR(move->path));
 	GCR_LOCK_SCOPE(&packs->lock);
 	move->segment->is_busy = false;
@@ -370,7 +406,7 @@ int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_free
 		return 0;
 	}
 	promised = move.bytes;
-	result = gcr_spill_take(packs->account.spill, promised, error);
+	result = take_disk(packs, promised, error);
 	if (result < 0) {
 		move.bytes = 0;
 		undo(&move);
@@ -447,7 +483,7 @@ static void settle_pages_locked(struct gcr_packs *packs, struct gcr_pack_segment
 			count++;
 		}
 	segment->pages_there -= count;
-	gcr_spill_give(packs->account.spill, count * GCR_PACK_PAGE_BYTES);
+	gcr_packs_give_disk(packs, count * GCR_PACK_PAGE_BYTES);
 }
 
 /* Takes the lock away and back. Lock: packs. */
@@ -484,8 +520,7 @@ static void remove_gone(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 			gcr_log(LOG_NOTICE, 0, "%s is not needed, and stays where it is not seen",
 				segment->path);
 		if (remove_file(packs, segment->path))
-			gcr_spill_give(packs->account.spill,
-				       segment->pages_there * GCR_PACK_PAGE_BYTES);
+			gcr_packs_give_disk(packs, segment->pages_there * GCR_PACK_PAGE_BYTES);
 	}
 	gcr_pack_segment_close(segment);
 }
@@ -550,7 +585,7 @@ void gcr_packs_finish_disk(struct gcr_packs *packs)
 		struct gcr_pack_segment *segment = packs->gone;
 
 		packs->gone = segment->next_gone;
-		gcr_spill_give(packs->account.spill, segment->pages_there * GCR_PACK_PAGE_BYTES);
+		gcr_packs_give_disk(packs, segment->pages_there * GCR_PACK_PAGE_BYTES);
 		gcr_pack_segment_close(segment);
 	}
 }

@@ -182,7 +182,7 @@ static int load(struct gcr_packs *packs)
 	packs->is_known = !packs->segments_count;
 	result = take(packs, bytes, true);
 	if (!result)
-		gcr_spill_take_there(packs->account.spill, spilled_bytes);
+		gcr_packs_take_disk_there(packs, spilled_bytes);
 	return result;
 }
 
@@ -215,7 +215,7 @@ static void free_packs(struct gcr_packs *packs)
 		uint64_t bytes = segment->pages_there * GCR_PACK_PAGE_BYTES;
 
 		if (segment->path)
-			gcr_spill_give(packs->account.spill, bytes);
+			gcr_packs_give_disk(packs, bytes);
 		else
 			gcr_packs_give(packs, bytes);
 		gcr_pack_segment_close(segment);

@@ -33,6 +33,10 @@ struct gcr_packs_account {
 	void *data;
 	/* And the disk: outlives the packs. NULL: nothing goes there, or counts there. */
 	struct gcr_spill *spill;
+	/* What each user has there. Promise so much: 0, -EDQUOT, with words; no lock is held. */
+	int (*take_disk)(void *data, uid_t uid, uint64_t bytes, struct gcr_error *error);
+	/* What is there has grown, or become less; with the lock. Both or none may be NULL. */
+	void (*count_disk)(void *data, uid_t uid, uint64_t more, uint64_t less);
 };
 
 /*

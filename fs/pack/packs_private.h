@@ -155,6 +155,9 @@ void gcr_packs_remove_unfinished(int directory_fd, const char *name);
  * wait for the disk. Lock: packs.
  */
 void gcr_packs_trim_disk_locked(struct gcr_packs *packs);
+/* What the accounts of the disk have. An earlier daemon has taken them; they go back. */
+void gcr_packs_take_disk_there(const struct gcr_packs *packs, uint64_t bytes);
+void gcr_packs_give_disk(const struct gcr_packs *packs, uint64_t bytes);
 /* Nobody uses the packs any more: what the disk has stays. */
 void gcr_packs_finish_disk(struct gcr_packs *packs);
 

@@ -551,6 +551,21 @@ int gcr_spill_take(struct gcr_spill *spill, uint64_t bytes, struct gcr_error *er
 			     spill->path, bytes >> 20, room >> 20);
 }
 
+int gcr_spill_room(struct gcr_spill *spill, uint64_t *ret_bytes)
+{
+	struct statvfs disk;
+	uint64_t bytes;
+
+	if (!gcr_spill_is_on(spill))
+		return -EOPNOTSUPP;
+	if (fstatvfs(spill->home_fd, &disk) < 0)
+		return -errno;
+	GCR_LOCK_SCOPE(&spill->count_lock);
+	bytes = spill->used_bytes + (uint64_t)disk.f_bavail * (uint64_t)disk.f_frsize;
+	*ret_bytes = bytes < spill->limit_bytes ? bytes : spill->limit_bytes;
+	return 0;
+}
+
 void gcr_spill_take_there(struct gcr_spill *spill, uint64_t bytes)
 {
 	if (!spill)

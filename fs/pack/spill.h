@@ -44,6 +44,11 @@ bool gcr_spill_is_on(const struct gcr_spill *spill);
 
 /* Promise so many bytes. -ENOSPC, with words: the limit, or the disk, has no room for them. */
 int gcr_spill_take(struct gcr_spill *spill, uint64_t bytes, struct gcr_error *error);
+/*
+ * What all may have there at present, with what they have: the limit, or what is left of the disk.
+ * -EOPNOTSUPP there is no directory, -errno the disk does not say.
+ */
+int gcr_spill_room(struct gcr_spill *spill, uint64_t *ret_bytes);
 /* An earlier daemon has taken them. NULL is allowed, as below. */
 void gcr_spill_take_there(struct gcr_spill *spill, uint64_t bytes);
 void gcr_spill_give(struct gcr_spill *spill, uint64_t bytes);

@@ -14,8 +14,10 @@
 #include <string.h>
 
 #include "fs/base/log.h"
+#include "fs/base/quota.h"
 #include "fs/pack/pack_table.h"
 #include "fs/pack/packs.h"
+#include "fs/pack/spill.h"
 #include "fs/store/folder.h"
 #include "lib/beneath.h"
 
@@ -41,6 +43,30 @@ static void give(void *data, uid_t uid, uint64_t bytes)
 	gcr_room_settle(store->packs_room, 0, bytes, 0);
 	gcr_room_shrink(store->packs_room, bytes);
 	gcr_store_count_packed(store, uid, 0, bytes);
+}
+
+/* What is free on the disk changes, and with it what a part of it is. */
+static void set_spill_limit(const struct gcr_store *store)
+{
+	uint64_t bytes;
+
+	if (!store->user_spill_percent || gcr_spill_room(store->spill, &bytes) < 0)
+		return;
+	bytes = bytes / 100 * store->user_spill_percent;
+	gcr_quota_set_most(store->quota, GCR_QUOTA_SPILL, bytes ? bytes : 1);
+}
+
+static int take_disk(void *data, uid_t uid, uint64_t bytes, struct gcr_error *error)
+{
+	struct gcr_store *store = data;
+
+	set_spill_limit(store);
+	return gcr_store_take_spilled(store, uid, bytes, error);
+}
+
+static void count_disk(void *data, uid_t uid, uint64_t more, uint64_t less)
+{
+	gcr_store_count_spilled(data, uid, more, less);
 }
 
 int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_packs,
@@ -187,6 +213,8 @@ int gcr_store_start_packs(struct gcr_store *store)
 		.give = give,
 		.data = store,
 		.spill = store->spill,
+		.take_disk = take_disk,
+		.count_disk = count_disk,
 	};
 	const struct gcr_tree_sum nothing = {0};
 	int result = gcr_room_create(store, 0, &nothing, 0, &store->packs_room);
@@ -199,6 +227,7 @@ int gcr_store_start_packs(struct gcr_store *store)
 	/* Not if some may not have been seen. */
 	if (!result)
 		gcr_packs_users_sweep(store->packs);
+	set_spill_limit(store);
 	return result;
 }
 
@@ -252,8 +281,11 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
 	result = gcr_folder_touch(snapshot->folder);
 	if (!result && fstat(snapshot->root_fd, &stat) < 0)
 		result = -errno;
+	/* Chunks are not shared with a container, and count for it. */
 	if (!result)
-		result = make_tables(snapshot, stat.st_uid);
+		result = make_tables(snapshot, snapshot->uid == GCR_QUOTA_OTHER_ROOT
+						       ? GCR_QUOTA_OTHER_ROOT
+						       : stat.st_uid);
 	if (result < 0)
 		return gcr_error_set(error, -result, "the store: %s", strerror(-result));
 	return gcr_snapshot_attach_tables(snapshot, error);

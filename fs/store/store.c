@@ -241,6 +241,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	store->quota = daemon->quota;
 	store->pool_limit_bytes = daemon->options.pool_bytes;
 	store->keep_limit_bytes = daemon->options.keep_bytes;
+	store->user_spill_percent = daemon->options.user_spill_percent;
 	store->threads_max = processors < POPULATORS_MAX ? processors : POPULATORS_MAX;
 	pthread_mutex_init(&store->lock, NULL);
 	pthread_cond_init(&store->changed, NULL);

@@ -152,11 +152,13 @@ struct gcr_store_claim {
 	struct gcr_store_payer payer;
 };
 
-/* What the packed chunks of a user take, in the account of all. */
+/* What the packed chunks of a user take; in memory it is in the account of all. */
 struct gcr_store_packed {
 	struct gcr_store_packed *next;
 	uid_t uid;
 	uint64_t bytes;
+	uint64_t spilled_bytes; /* that are on the disk of -o spill, and in no account of the store
+				 */
 };
 
 struct gcr_store {
@@ -172,6 +174,7 @@ struct gcr_store {
 	bool may_swap; /* memory of its mount */
 	uint64_t pool_limit_bytes;
 	uint64_t keep_limit_bytes;
+	unsigned int user_spill_percent; /* of -o spill's room, what a user may have; 0: not so */
 	unsigned int threads_max;
 
 	pthread_mutex_t lock;	/* guards what follows */
@@ -289,6 +292,11 @@ int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t byt
 int gcr_store_check_payer_locked(struct gcr_store *store, const struct gcr_store_payer *payer,
 				 uint64_t bytes, struct gcr_error *error);
 void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less);
+/* So many bytes of the disk for @uid. -EDQUOT, -ENOMEM, with words. */
+int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,
+			   struct gcr_error *error);
+/* Whatever the limit says. */
+void gcr_store_count_spilled(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less);
 
 /* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
 int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What each user holds of the store. Nothing is counted twice: it is summed up from the accounts of
- * snapshots, trees, claims and packed chunks whenever somebody asks. The pool, and what is kept of
- * processes that run, give way to whoever needs room, and are nobody's.
+ * What each user holds of the store, and of the disk of -o spill. Nothing is counted twice: it is
+ * summed up from the accounts of snapshots, trees, claims and packed chunks whenever somebody asks.
+ * The pool, and what is kept of processes that run, give way to whoever needs room, and are
+ * nobody's.
  */
 #include "fs/store/store_private.h"
 
@@ -10,8 +11,9 @@
 #include <stdlib.h>
 
 #include "fs/base/quota.h"
+#include "lib/lock.h"
 
-typedef void visit_held(void *data, uid_t uid, uint64_t bytes);
+typedef void visit_held(void *data, uid_t uid, enum gcr_quota_kind kind, uint64_t bytes);
 
 /* Lock: store. */
 static bool is_kept_locked(const struct gcr_store *store, const struct gcr_snapshot *snapshot)
@@ -29,42 +31,53 @@ static void each_locked(const struct gcr_store *store, visit_held *visit, void *
 	for (const struct gcr_snapshot *snapshot = store->snapshots; snapshot;
 	     snapshot = snapshot->next)
 		if (!is_kept_locked(store, snapshot))
-			visit(data, snapshot->uid, snapshot->cost_bytes);
+			visit(data, snapshot->uid, GCR_QUOTA_STORE, snapshot->cost_bytes);
 	for (const struct gcr_store_leftover *left = store->leftovers; left; left = left->next)
-		visit(data, left->uid, left->cost_bytes);
+		visit(data, left->uid, GCR_QUOTA_STORE, left->cost_bytes);
 	for (const struct gcr_room *room = store->rooms; room; room = room->next)
 		if (room != store->packs_room)
-			visit(data, room->uid, room->extra_bytes);
+			visit(data, room->uid, GCR_QUOTA_STORE, room->extra_bytes);
 	for (const struct gcr_store_claim *claim = store->claims; claim; claim = claim->next)
-		visit(data, claim->payer.uid, claim->bytes);
-	for (const struct gcr_store_packed *packed = store->packed; packed; packed = packed->next)
-		visit(data, packed->uid, packed->bytes);
+		visit(data, claim->payer.uid, GCR_QUOTA_STORE, claim->bytes);
+	for (const struct gcr_store_packed *packed = store->packed; packed; packed = packed->next) {
+		visit(data, packed->uid, GCR_QUOTA_STORE, packed->bytes);
+		visit(data, packed->uid, GCR_QUOTA_SPILL, packed->spilled_bytes);
+	}
 }
 
 struct sum {
 	struct gcr_quota *quota;
 	uid_t owner;
+	enum gcr_quota_kind kind;
 	uint64_t bytes;
 };
 
-static void add_if_his(void *data, uid_t uid, uint64_t bytes)
+static void add_if_his(void *data, uid_t uid, enum gcr_quota_kind kind, uint64_t bytes)
 {
 	struct sum *sum = data;
 
-	if (bytes && uid && (uid == sum->owner || gcr_quota_owner(sum->quota, uid) == sum->owner))
+	if (bytes && uid && kind == sum->kind &&
+	    (uid == sum->owner || gcr_quota_owner(sum->quota, uid) == sum->owner))
 		sum->bytes += bytes;
 }
 
-int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t bytes,
-				struct gcr_error *error)
+/* Lock: store. */
+static int check_locked(const struct gcr_store *store, enum gcr_quota_kind kind, uid_t uid,
+			uint64_t bytes, struct gcr_error *error)
 {
-	struct sum sum = {.quota = store->quota};
+	struct sum sum = {.quota = store->quota, .kind = kind};
 
 	if (!gcr_quota_is_limited(store->quota, uid))
 		return 0;
 	sum.owner = gcr_quota_owner(store->quota, uid);
 	each_locked(store, add_if_his, &sum);
-	return gcr_quota_check_store(store->quota, sum.owner, sum.bytes, bytes, error);
+	return gcr_quota_check_held(store->quota, kind, sum.owner, sum.bytes, bytes, error);
+}
+
+int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t bytes,
+				struct gcr_error *error)
+{
+	return check_locked(store, GCR_QUOTA_STORE, uid, bytes, error);
 }
 
 /* What comes back of the process that the same verb thaws. Lock: store. */
@@ -107,7 +120,7 @@ struct list {
 	bool is_short; /* no memory */
 };
 
-static void add_to_list(void *data, uid_t uid, uint64_t bytes)
+static void add_to_list(void *data, uid_t uid, enum gcr_quota_kind kind, uint64_t bytes)
 {
 	struct list *list = data;
 	struct gcr_quota_held *held;
@@ -116,7 +129,7 @@ static void add_to_list(void *data, uid_t uid, uint64_t bytes)
 		return;
 	for (size_t i = 0; i < list->count; i++)
 		if (list->held[i].uid == uid) {
-			list->held[i].bytes += bytes;
+			list->held[i].counts[kind] += bytes;
 			return;
 		}
 	held = reallocarray(list->held, list->count + 1, sizeof(*held));
@@ -125,7 +138,8 @@ static void add_to_list(void *data, uid_t uid, uint64_t bytes)
 		return;
 	}
 	list->held = held;
-	held[list->count++] = (struct gcr_quota_held){uid, bytes};
+	held[list->count] = (struct gcr_quota_held){.uid = uid};
+	held[list->count++].counts[kind] = bytes;
 }
 
 int gcr_store_users(struct gcr_store *store, struct gcr_quota_held **ret_held, size_t *ret_count)
@@ -155,34 +169,64 @@ struct gcr_quota *gcr_store_quota(const struct gcr_store *store)
 	return store ? store->quota : NULL;
 }
 
-/* Lock: store. */
-static struct gcr_store_packed *find_packed_locked(struct gcr_store *store, uid_t uid)
+/* His entry, a new one if need be. NULL: no memory. Lock: store. */
+static struct gcr_store_packed *get_packed_locked(struct gcr_store *store, uid_t uid)
 {
 	struct gcr_store_packed *packed = store->packed;
 
 	while (packed && packed->uid != uid)
 		packed = packed->next;
+	if (packed)
+		return packed;
+	packed = calloc(1, sizeof(*packed));
+	if (!packed)
+		return NULL;
+	packed->uid = uid;
+	packed->next = store->packed;
+	store->packed = packed;
 	return packed;
+}
+
+static void add_bytes(uint64_t *bytes, uint64_t more, uint64_t less)
+{
+	*bytes += more;
+	*bytes -= less < *bytes ? less : *bytes;
 }
 
 void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less)
 {
 	struct gcr_store_packed *packed;
 
-	pthread_mutex_lock(&store->lock);
-	packed = find_packed_locked(store, uid);
-	if (!packed && more) {
-		packed = calloc(1, sizeof(*packed));
-		if (packed) {
-			packed->uid = uid;
-			packed->next = store->packed;
-			store->packed = packed;
-		}
-	}
+	GCR_LOCK_SCOPE(&store->lock);
+	packed = get_packed_locked(store, uid);
 	/* Without memory for it, it is not counted. */
-	if (packed) {
-		packed->bytes += more;
-		packed->bytes -= less < packed->bytes ? less : packed->bytes;
-	}
-	pthread_mutex_unlock(&store->lock);
+	if (packed)
+		add_bytes(&packed->bytes, more, less);
+}
+
+int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,
+			   struct gcr_error *error)
+{
+	struct gcr_store_packed *packed;
+	int result;
+
+	GCR_LOCK_SCOPE(&store->lock);
+	result = check_locked(store, GCR_QUOTA_SPILL, uid, bytes, error);
+	if (result < 0)
+		return result;
+	packed = get_packed_locked(store, uid);
+	if (!packed)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	packed->spilled_bytes += bytes;
+	return 0;
+}
+
+void gcr_store_count_spilled(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less)
+{
+	struct gcr_store_packed *packed;
+
+	GCR_LOCK_SCOPE(&store->lock);
+	packed = get_packed_locked(store, uid);
+	if (packed)
+		add_bytes(&packed->spilled_bytes, more, less);
 }

@@ -4,6 +4,7 @@ by itself. No byte of anybody's is lost, and the store is never larger than it m
 import contextlib
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -24,9 +25,9 @@ def text(seed, size):
                     for index in range(-(-size // 1024)))[:size]
 
 
-def program(machine, size, content):
+def program(machine, size, content, uid=None):
     """One with a single allocation."""
-    pieces = Pieces(machine, f'0:{size}')
+    pieces = Pieces(machine, f'0:{size}', uid=uid)
     pieces.put(0, content)
     return pieces
 
@@ -437,6 +438,53 @@ def test_disk_is_full():
             large.thaw()
             other.freeze()
             other.thaw()
+
+
+def of_user(machine, uid, key):
+    """What a user has of something that is limited, as root sees it; 0: he has nothing at all."""
+    line = re.search(rf'^user {uid} .*\b{key} (\d+)/', machine.read('status'), re.MULTILINE)
+    return int(line[1]) if line else 0
+
+
+def test_disk_of_a_user():
+    """Nobody gets more of the disk than one user may have, and others get theirs."""
+    same_for_both('the store')
+    if not harness.is_root():
+        raise harness.Skip('several users are needed')
+    alice, bob, limit = 4001, 4002, 100 * MIB
+    disk = Disk(f',store_size=100M,user_store=0,user_spill={limit // MIB}M', vram='1G')
+    with disk.machine as machine:
+        machine.start()
+        bobs = program(machine, 22 * MIB, noise(0, 22 * MIB), uid=bob)
+        programs = [program(machine, 22 * MIB, noise(seed, 22 * MIB), uid=alice)
+                    for seed in range(1, 11)]
+        with disk.never_larger():
+            bobs.freeze()
+            frozen = [bobs]
+            for pieces in programs:
+                if machine.write(pieces.pid, 'freeze') != 'ok':
+                    break
+                frozen.append(pieces)
+            check(pieces not in frozen, 'it is never refused')
+            check(re.search(rf'the store is full.*user {alice} has \d+ MiB of packed bytes on the '
+                            r'disk.*limit of 100 MiB \(user_spill', machine.error(pieces.pid)),
+                  machine.error(pieces.pid))
+            equal(machine.state(pieces.pid), 'running')
+            pieces.check()
+            held = [of_user(machine, uid, 'spill_bytes') for uid in (alice, bob)]
+            check(all(20 * MIB < found <= limit for found in held), held)
+            equal((sum(held), sum(held)), (disk.bytes(), root(machine, 'spilled_bytes')))
+            machine.stop()
+            machine.start()
+            for pieces in frozen:
+                machine.wait_status(pieces.pid, 'verb', '-')
+            equal([of_user(machine, uid, 'spill_bytes') for uid in (alice, bob)], held)
+            for pieces in frozen:
+                pieces.check_files()
+                pieces.thaw()
+        wait_for(lambda: not disk.bytes(), 'the disk to be empty')
+        wait_for(lambda: not any(of_user(machine, uid, 'spill_bytes') for uid in (alice, bob)),
+                 'nothing to be counted')
 
 
 def test_killed_on_the_way():

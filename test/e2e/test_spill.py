@@ -159,6 +159,8 @@ def test_refused():
                                (f'spill={machine.mountpoint}', 'in the mountpoint'),
                                (f'spill={below}', 'in the mountpoint'),
                                ('spill_size=1G', 'without spill=DIR'),
+                               ('user_spill=50%', 'without spill=DIR'),
+                               (f'spill={base}/disk,user_spill=101%', 'no size'),
                                (f'spill={base}/disk,spill_size=1', 'at least 2M'),
                                (f'spill={base}/disk,spill_size=lots', 'no size')):
             command = machine.command('-o', options)

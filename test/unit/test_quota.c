@@ -31,6 +31,7 @@ static const struct gcr_quota_limits few = {
 		 [GCR_QUOTA_TEXT] = 1000,
 		 [GCR_QUOTA_PLACES] = 2,
 		 [GCR_QUOTA_STORE] = 10 << 20,
+		 [GCR_QUOTA_SPILL] = 20 << 20,
 		 [GCR_QUOTA_VERBS] = 4,
 		 [GCR_QUOTA_DUMPS] = 1},
 	.timeout_usec = 60 * GCR_USEC_PER_SEC,
@@ -98,9 +99,9 @@ static void test_limits(void)
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_VERBS, ALICE, 4, &charges[4], &error));
 	CHECK(!strcmp(shown(quota),
 		      "user 4001 connections 0/3 open_files 3/2 text_bytes 0/1000 places 0/2 "
-		      "store_bytes 0/10485760 verbs 4/4 dumps 0/1\n"
+		      "store_bytes 0/10485760 spill_bytes 0/20971520 verbs 4/4 dumps 0/1\n"
 		      "user 4002 connections 0/3 open_files 2/2 text_bytes 0/1000 places 0/2 "
-		      "store_bytes 0/10485760 verbs 0/4 dumps 0/1\n"));
+		      "store_bytes 0/10485760 spill_bytes 0/20971520 verbs 0/4 dumps 0/1\n"));
 	gcr_quota_get_figures(quota, &figures);
 	CHECK(figures.users == 2 && figures.refusals[GCR_QUOTA_OPEN_FILES] == 2);
 	for (int i = 0; i < 5; i++) {
@@ -168,7 +169,8 @@ static void test_clamp(void)
 	copy = charge;
 	gcr_quota_release(&charge);
 	gcr_quota_release(&copy);
-	CHECK(strstr(shown(quota), "places 0/2 store_bytes 0/10485760 verbs 2/4"));
+	CHECK(strstr(shown(quota), "places 0/2 store_bytes 0/10485760 spill_bytes 0/20971520 "
+				   "verbs 2/4"));
 	copy = other;
 	gcr_quota_release(&other);
 	CHECK(!*shown(quota));
@@ -187,7 +189,7 @@ static void test_root(void)
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_VERBS, geteuid(), 1000, &charge, &error));
 	CHECK(!charge.quota && !*shown(quota));
 	CHECK(!gcr_quota_check_timeout(quota, 0, INT64_MAX, &error));
-	CHECK(!gcr_quota_check_store(quota, 0, UINT64_MAX, 1, &error));
+	CHECK(!gcr_quota_check_held(quota, GCR_QUOTA_STORE, 0, UINT64_MAX, 1, &error));
 	/* And where there are no quotas at all. */
 	CHECK(!gcr_quota_take(NULL, GCR_QUOTA_VERBS, ALICE, 1000, &charge, &error));
 	CHECK(gcr_quota_owner(NULL, ALICE) == ALICE && !gcr_quota_is_limited(NULL, ALICE));
@@ -212,7 +214,12 @@ static void test_timeout(void)
 static void test_store(void)
 {
 	const struct gcr_quota_held held[] = {
-		{ALICE, 5 << 20}, {100005, 1 << 20}, {0, 7 << 20}, {BOB, 0}, {ALICE, 1 << 20}};
+		{ALICE, {[GCR_QUOTA_STORE] = 5 << 20, [GCR_QUOTA_SPILL] = 11 << 20}},
+		{100005, {[GCR_QUOTA_STORE] = 1 << 20, [GCR_QUOTA_SPILL] = 1 << 20}},
+		{0, {[GCR_QUOTA_STORE] = 7 << 20}},
+		{BOB, {0}},
+		{ALICE, {[GCR_QUOTA_STORE] = 1 << 20}},
+	};
 	struct gcr_quota *quota;
 	struct gcr_quota_charge charge = {0};
 	struct gcr_error error = {0};
@@ -222,15 +229,24 @@ static void test_store(void)
 	write_text(subuids, "4001:100000:65536\n");
 	quota = make();
 	gcr_quota_count(quota, GCR_QUOTA_STORE, 100001, 3 << 20, &charge);
-	CHECK(!gcr_quota_check_store(quota, ALICE, 6 << 20, 1 << 20, &error));
-	CHECK(gcr_quota_check_store(quota, ALICE, 6 << 20, (1 << 20) + 1, &error) == -EDQUOT);
+	CHECK(!gcr_quota_check_held(quota, GCR_QUOTA_STORE, ALICE, 6 << 20, 1 << 20, &error));
+	CHECK(gcr_quota_check_held(quota, GCR_QUOTA_STORE, ALICE, 6 << 20, (1 << 20) + 1, &error) ==
+	      -EDQUOT);
 	CHECK(strstr(error.words, "has 9 MiB of bytes in the store, and 2 MiB more"));
 	CHECK(strstr(error.words, "limit of 10 MiB"));
 	stream = fmemopen(text, sizeof(text), "w");
 	gcr_quota_render(quota, held, 5, false, 100009, stream);
 	fclose(stream);
 	CHECK(strstr(text, "user 4001 ") == text && strstr(text, "store_bytes 10485760/"));
-	CHECK(!strstr(text + 1, "user "));
+	CHECK(strstr(text, "spill_bytes 12582912/20971520 ") && !strstr(text + 1, "user "));
+	/* The disk is another limit, which may change. */
+	CHECK(!gcr_quota_check_held(quota, GCR_QUOTA_SPILL, ALICE, 20 << 20, 0, &error));
+	CHECK(gcr_quota_check_held(quota, GCR_QUOTA_SPILL, ALICE, 20 << 20, 1, &error) == -EDQUOT);
+	CHECK(strstr(error.words, "limit of 20 MiB (user_spill in gpucrfs(8))"));
+	gcr_quota_set_most(quota, GCR_QUOTA_SPILL, 30 << 20);
+	CHECK(!gcr_quota_check_held(quota, GCR_QUOTA_SPILL, ALICE, 20 << 20, 10 << 20, &error));
+	gcr_quota_lower(quota, GCR_QUOTA_SPILL, 5 << 20);
+	CHECK(gcr_quota_check_held(quota, GCR_QUOTA_SPILL, ALICE, 20 << 20, 1, &error) == -EDQUOT);
 	gcr_quota_release(&charge);
 	gcr_quota_destroy(quota);
 }

@@ -238,6 +238,7 @@ static void test_root_of_container(void)
 	const struct gcr_quota_limits limits = {.most = {[GCR_QUOTA_STORE] = 20 * MIB}};
 	_cleanup_free_ struct gcr_quota_held *held = NULL;
 	struct gcr_snapshot *snapshot, *roots;
+	struct gcr_packs_figures packs;
 	struct gcr_error error = {0};
 	uint64_t missing;
 	size_t count;
@@ -250,13 +251,22 @@ static void test_root_of_container(void)
 	CHECK(!try_create(1, 16 * MIB, &snapshot, &error));
 	CHECK(!try_create(10, 24 * MIB, &roots, &error));
 	CHECK(!gcr_store_users(store, &held, &count) && count == 1);
-	CHECK(held[0].uid == GCR_QUOTA_OTHER_ROOT && held[0].bytes >= 16 * MIB);
+	CHECK(held[0].uid == GCR_QUOTA_OTHER_ROOT && held[0].counts[GCR_QUOTA_STORE] >= 16 * MIB);
 	CHECK(gcr_store_claim(store, 2, 77, &(struct gcr_store_payer){.uid = GCR_QUOTA_OTHER_ROOT},
 			      8 * MIB, &missing, &error) == -EDQUOT);
 	CHECK(strstr(error.words, "user container-root has "));
 	CHECK(!gcr_store_claim(store, 11, 77, &(struct gcr_store_payer){0}, 8 * MIB, &missing,
 			       &error));
 	gcr_store_end_claim(store, 11, 77);
+	/* Packed, it is still the container's, and no chunk is found to be one of root's. */
+	write_bytes(snapshot, true);
+	write_bytes(roots, true);
+	CHECK(pack_in_turn(snapshot) == 8 && pack_in_turn(roots) == 12);
+	gcr_store_packs_figures(store, &packs);
+	CHECK(packs.unpacked_bytes == 40 * MIB && !packs.shared_bytes);
+	free(TAKE_PTR(held));
+	CHECK(!gcr_store_users(store, &held, &count) && count == 1);
+	CHECK(held[0].uid == GCR_QUOTA_OTHER_ROOT && held[0].counts[GCR_QUOTA_STORE] >= 16 * MIB);
 	gcr_snapshot_discard(roots);
 	gcr_snapshot_discard(snapshot);
 	stop();
