@@ -36,7 +36,8 @@
 #define INHERIT_FD GCR_CRIU_HOOK_FD /* a dump inherits none */
 
 #define OUTPUT_BYTES	     (64u << 10) /* of what it prints that is kept */
-#define LOG_BYTES_MAX	     (64u << 20)
+#define LOG_BYTES_MAX	     (8u << 20)	 /* of its log that are kept: the last ones */
+#define TRIM_USEC	     (200 * GCR_USEC_PER_MSEC)
 #define VERSION_TIMEOUT_USEC (10 * GCR_USEC_PER_SEC)
 #define PID_FILE	     "criu.pid"
 #define STOP_TIMEOUT_USEC    GCR_USEC_PER_SEC /* one that does not stop hangs in the kernel */
@@ -158,26 +159,48 @@ static bool reap(struct gcr_criu_job *job)
 	return true;
 }
 
+/*
+ * It writes a line for each mapping of a tree, as often as that has some: all but the end of the
+ * log becomes a hole. A file system without holes keeps all of it.
+ */
+static void trim_log(const struct gcr_criu_job *job)
+{
+	_cleanup_close_ int fd = -1;
+	struct stat status;
+
+	if (!job->log_name ||
+	    fstatat(job->work_fd, job->log_name, &status, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    !S_ISREG(status.st_mode) || (uint64_t)status.st_blocks * 512 < 2 * LOG_BYTES_MAX)
+		return;
+	fd = openat(job->work_fd, job->log_name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd >= 0)
+		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+			  status.st_size - LOG_BYTES_MAX);
+}
+
 int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
 	char byte;
 
-	while (!reap(job)) {
+	while (trim_log(job), !reap(job)) {
 		struct pollfd polls[2] = {
 			{.fd = job->connection >= 0 ? job->connection : job->pidfd,
 			 .events = POLLIN},
 			{.fd = wake_fd, .events = POLLIN},
 		};
 		int64_t left_usec = until_usec - gcr_clock_usec();
-		struct timespec left = {
-			.tv_sec = (time_t)(left_usec / GCR_USEC_PER_SEC),
-			.tv_nsec = (long)(left_usec % GCR_USEC_PER_SEC) * 1000,
-		};
+		struct timespec left;
 
 		if (timeout_usec >= 0 && left_usec < 0)
 			return -ETIMEDOUT;
-		if (ppoll(polls, 2, timeout_usec < 0 ? NULL : &left, NULL) < 0 && errno != EINTR)
+		if (timeout_usec < 0 || left_usec > TRIM_USEC)
+			left_usec = TRIM_USEC;
+		left = (struct timespec){
+			.tv_sec = (time_t)(left_usec / GCR_USEC_PER_SEC),
+			.tv_nsec = (long)(left_usec % GCR_USEC_PER_SEC) * 1000,
+		};
+		if (ppoll(polls, 2, &left, NULL) < 0 && errno != EINTR)
 			return -errno;
 		/* CRIU's end of the hook closes before the pidfd tells that it has ended. */
 		if (!polls[0].revents && polls[1].revents && wake_fd == job->hook_fd &&
@@ -655,8 +678,10 @@ static int read_log(const struct gcr_criu_job *job, char **ret_text, size_t *ret
 
 	if (fd < 0 || fstat(fd, &status) < 0)
 		return -EIO;
-	if (status.st_size > LOG_BYTES_MAX)
+	if (status.st_size > LOG_BYTES_MAX) {
+		lseek(fd, status.st_size - LOG_BYTES_MAX, SEEK_SET);
 		status.st_size = LOG_BYTES_MAX;
+	}
 	text = malloc((size_t)status.st_size + 1);
 	if (!text)
 		return -ENOMEM;

@@ -482,6 +482,7 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 	if (scan.ends_seen)
 		tdestroy(scan.ends_seen, free);
 	free(scan.ends);
+	opens_forget_contents(&scan);
 	if (r == 0 && scan.failed)
 		r = gcr_error_set(error, ENOMEM, "out of memory for what the program has open");
 	if (r < 0)

@@ -73,6 +73,12 @@ struct gcr_opens_options {
 	 */
 	const struct gcr_file_rights *reader;
 	bool may_be_private;
+	/*
+	 * The whole tree is root's, and in no container. Only there a file may be open that has
+	 * lost its name and has another one: CRIU makes a name for it, as root, by the path that it
+	 * was opened by, and whoever else can change that path would say where.
+	 */
+	bool may_link;
 };
 
 struct gcr_opens {
@@ -80,6 +86,7 @@ struct gcr_opens {
 	bool shell_job, file_locks, link_remap, ext_unix_sockets;
 	bool is_private; /* contents of files are in the images that the reader could not read */
 	uint64_t ghost_limit_bytes; /* 0: CRIU's own suffices */
+	uint64_t contents_bytes;    /* of files without a name, which go into the images */
 
 	struct gcr_open_finding *findings;
 	size_t findings_count;

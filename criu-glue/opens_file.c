@@ -7,8 +7,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <search.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/sysmacros.h>
 
@@ -168,6 +170,61 @@ static void judge_locks(struct opens_scan *scan, const struct opens_file *file)
 	}
 }
 
+static int compare_contents(const void *left, const void *right)
+{
+	const struct opens_contents *a = left;
+	const struct opens_contents *b = right;
+
+	if (a->ino != b->ino)
+		return a->ino < b->ino ? -1 : 1;
+	if (a->dev_major != b->dev_major)
+		return a->dev_major < b->dev_major ? -1 : 1;
+	return a->dev_minor < b->dev_minor ? -1 : a->dev_minor > b->dev_minor;
+}
+
+/* Once, however often it is open. */
+static void count_contents(struct opens_scan *scan, const struct opens_file *file, uint64_t bytes)
+{
+	struct opens_contents *contents = malloc(sizeof(*contents));
+	void **found;
+
+	if (!contents) {
+		scan->failed = true;
+		return;
+	}
+	*contents = (struct opens_contents){
+		.dev_major = file->status.stx_dev_major,
+		.dev_minor = file->status.stx_dev_minor,
+		.ino = file->status.stx_ino,
+	};
+	found = tsearch(contents, &scan->contents_seen, compare_contents);
+	if (found && *(struct opens_contents **)found == contents) {
+		scan->opens->contents_bytes += bytes;
+		return;
+	}
+	free(contents);
+	scan->failed |= !found;
+}
+
+void opens_forget_contents(struct opens_scan *scan)
+{
+	tdestroy(scan->contents_seen, free);
+}
+
+/* It has another name. */
+static void judge_lost_name(struct opens_scan *scan, const struct opens_file *file)
+{
+	if (scan->options->may_link && opens_is_in_roots_directory(file)) {
+		scan->opens->link_remap = true;
+		return;
+	}
+	opens_refuse(scan, file->pid, file->fd, EOPNOTSUPP,
+		     "has lost the name that it was opened by, and has another one (%s): CRIU, as "
+		     "root, would make a name for it in a directory that is not root's alone; "
+		     "give it its name again, remove all its names, or close it",
+		     file->link);
+}
+
 bool opens_judge_regular(struct opens_scan *scan, const struct opens_file *file)
 {
 	uint64_t bytes = file->status.stx_blocks * BLOCK_BYTES;
@@ -181,16 +238,19 @@ bool opens_judge_regular(struct opens_scan *scan, const struct opens_file *file)
 			     file->link);
 		return true;
 	}
-	if (starts_with(file->link, "/memfd:") && is_deleted(file->link))
-		return true; /* of any size, in the images */
+	if (starts_with(file->link, "/memfd:") && is_deleted(file->link)) {
+		count_contents(scan, file, bytes); /* of any size, in the images */
+		return true;
+	}
 	if (file->status.stx_nlink > 0 || !S_ISREG(file->status.stx_mode)) {
 		if (file->status.stx_nlink > 0 && S_ISREG(file->status.stx_mode) &&
 		    is_deleted(file->link)) {
-			scan->opens->link_remap = true;
+			judge_lost_name(scan, file);
 			return true;
 		}
 		return false;
 	}
+	count_contents(scan, file, bytes);
 	if (bytes <= GHOST_LIMIT_BYTES)
 		return true;
 	if (bytes > scan->options->ghost_limit_max_bytes)

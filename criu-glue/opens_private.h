@@ -13,6 +13,12 @@
 #define OPENS_NO_FD   (-1) /* of a process as a whole */
 #define OPENS_UNNAMED (-2) /* a file that is mapped, or is the working directory or the like */
 
+/* A file whose contents have been counted. */
+struct opens_contents {
+	uint32_t dev_major, dev_minor;
+	uint64_t ino;
+};
+
 /* A pipe, a unix socket or a terminal of the tree, to be judged when all of them are known. */
 struct opens_end {
 	enum { END_PIPE, END_UNIX, END_PTY_SLAVE, END_PTY_MASTER } kind;
@@ -29,8 +35,9 @@ struct opens_scan {
 	size_t pids_count;
 	const struct gcr_opens_options *options;
 	struct gcr_opens *opens;
-	void *files_seen; /* tsearch(3) tree of struct gcr_open_file, by path */
-	void *ends_seen;  /* likewise of struct opens_end */
+	void *files_seen;    /* tsearch(3) tree of struct gcr_open_file, by path */
+	void *ends_seen;     /* likewise of struct opens_end */
+	void *contents_seen; /* likewise of struct opens_contents */
 	struct opens_end **ends;
 	size_t ends_count;
 	bool failed; /* no memory */
@@ -68,9 +75,17 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file);
 /* opens_file.c: an unlinked file, or a file on our mount; also of mappings. True: done with it. */
 bool opens_judge_regular(struct opens_scan *scan, const struct opens_file *file);
 
+/* opens_file.c: when all has been judged. */
+void opens_forget_contents(struct opens_scan *scan);
+
 /* opens_rights.c: could the reader of the images read it? @is_open: not only mapped. True: refused.
  */
 bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, bool is_open);
+/*
+ * Has nobody but root a say in what the path of this file's directory leads to? As the process sees
+ * it, which is how CRIU does.
+ */
+bool opens_is_in_roots_directory(const struct opens_file *file);
 /* What is on its way in a socket is not seen, and CRIU would dump it. True: refused. */
 bool opens_judge_on_its_way(struct opens_scan *scan, const struct opens_file *file);
 

@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* It has read it, or can: the kernel has looked at rights when it was opened. */
@@ -63,6 +65,39 @@ bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, 
 			    "is a file in a directory that the owner of the process may not enter, "
 			    "and its digest would be in the manifest: close it, or let root dump");
 	return false;
+}
+
+/* Root's, and nobody else makes or renames anything in it that is root's. */
+static bool is_roots_directory(int fd)
+{
+	struct stat stat;
+
+	return !fstat(fd, &stat) && S_ISDIR(stat.st_mode) && !stat.st_uid &&
+	       (!(stat.st_mode & 022) || stat.st_mode & S_ISVTX);
+}
+
+bool opens_is_in_roots_directory(const struct opens_file *file)
+{
+	_cleanup_free_ char *path = strdup(file->link);
+	_cleanup_close_ int fd = -1;
+	char *name, *end, *rest = NULL;
+	char root[32];
+
+	end = path ? strrchr(path, '/') : NULL;
+	if (!end)
+		return false;
+	*end = '\0';
+	snprintf(root, sizeof(root), "/proc/%d/root", (int)file->pid);
+	fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	/* The text has no symbolic links. One that is there now was put there since. */
+	for (name = strtok_r(path, "/", &rest); name && fd >= 0 && is_roots_directory(fd);
+	     name = strtok_r(NULL, "/", &rest)) {
+		int next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+		close(fd);
+		fd = next;
+	}
+	return !name && fd >= 0 && is_roots_directory(fd);
 }
 
 bool opens_judge_on_its_way(struct opens_scan *scan, const struct opens_file *file)

@@ -47,6 +47,14 @@ fail) echo 'Error (criu/cr-dump.c:1): it was told to fail'; exit 1 ;;
 nothing) exit 0 ;;
 killed) kill -KILL $$ ;;
 hang) exec sleep 1000 ;;
+grow)
+    # As much again as anybody may have, in pieces.
+    for piece in $(seq 40); do
+        head -c 8388608 /dev/zero > "/proc/$$/fd/3/grown-$piece" || exit 1
+        sleep 0.02
+    done
+    exec {real} "$@"
+    ;;
 full) ulimit -f 16; exec {real} "$@" ;;
 fail-after) {real} "$@"; exit 1 ;;
 killed-after) {real} "$@"; kill -KILL $$ ;;

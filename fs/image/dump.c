@@ -8,6 +8,7 @@
  */
 #include "fs/image/dump.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -111,6 +112,8 @@ static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
 		*error = finding->error;
 		result = -finding->error.number;
 	}
+	if (!result)
+		dump->contents_bytes = opens->contents_bytes;
 	return result;
 }
 
@@ -170,10 +173,61 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	return gcr_criu_start(program, &options, ret_job, error);
 }
 
+/* What is there of them. */
+static uint64_t images_bytes(const struct gcr_dump *dump)
+{
+	_cleanup_closedir_ DIR *images = NULL;
+	int fd = openat(dump->images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const struct dirent *entry;
+	uint64_t bytes = 0;
+	struct stat stat;
+
+	images = fd < 0 ? NULL : fdopendir(fd);
+	if (fd >= 0 && !images)
+		close(fd);
+	while (images && (entry = readdir(images)))
+		if (!fstatat(fd, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) &&
+		    S_ISREG(stat.st_mode))
+			bytes += (uint64_t)stat.st_blocks * 512;
+	return bytes;
+}
+
+/*
+ * CRIU writes past us. What it was promised is a bound from above of what the tree had when it was
+ * looked at, but for the lists of its files and mappings: if there is more, that is promised now,
+ * or CRIU has to give up. -ENOSPC, -EDQUOT, with words.
+ */
+static int watch_images(struct gcr_dump *dump, struct gcr_error *error)
+{
+	uid_t counted = dump->task->command->rights.counted;
+	uint64_t bytes = images_bytes(dump);
+	uint64_t more;
+	int result;
+
+	if (bytes <= dump->room_bytes)
+		return 0;
+	more = bytes - dump->room_bytes + IMAGES_BYTES;
+	result = gcr_room_take(dump->room, counted, more);
+	if (!result) {
+		dump->room_bytes += more;
+		return 0;
+	}
+	if (result == -EDQUOT &&
+	    gcr_store_check_user(dump->daemon->store, gcr_dump_place_uid(dump), more, error) < 0)
+		return -EDQUOT;
+	return gcr_error_set(error, -result,
+			     "CRIU writes more than the tree had when it was looked at (%llu MiB "
+			     "by now), and the store has no room for it: %s",
+			     (unsigned long long)(bytes >> 20), strerror(-result));
+}
+
 /* Until all images are written, and CRIU holds the tree and waits. */
 static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
+	int64_t look_usec = 0;
+	bool is_stopped;
+	int room = 0;
 	int result;
 
 	set_phase(dump, "criu");
@@ -182,9 +236,17 @@ static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct
 		return result;
 	do {
 		result = gcr_criu_wait(job, CRIU_LOOK_USEC, gcr_criu_hook_fd(job));
-		if (result == -ETIMEDOUT && gcr_task_stopped(dump->task)) {
+		is_stopped = result == -ETIMEDOUT && gcr_task_stopped(dump->task);
+		/* A long list is not looked at all the time. */
+		if (result != -ETIMEDOUT || gcr_clock_usec() >= look_usec) {
+			int64_t since_usec = gcr_clock_usec();
+
+			room = watch_images(dump, error);
+			look_usec = gcr_clock_usec() + 10 * (gcr_clock_usec() - since_usec);
+		}
+		if (is_stopped || room < 0) {
 			gcr_criu_stop(job, CRIU_GRACE_USEC);
-			return stopped(dump, error);
+			return is_stopped ? stopped(dump, error) : room;
 		}
 	} while (result == -ETIMEDOUT);
 	if (result == -EINTR) {
@@ -277,7 +339,7 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /* Also what it has grown by since the first time: the driver may have put VRAM into its memory. */
-static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_error *error)
+static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 {
 	const struct gcr_tree_sum nothing = {0};
 	struct gcr_process *process;
@@ -293,7 +355,7 @@ static int take_room(struct gcr_dump *dump, uint64_t kept_bytes, struct gcr_erro
 		held_bytes += process->held_bytes;
 		pthread_mutex_unlock(&process->lock);
 	}
-	bytes += kept_bytes;
+	bytes += dump->kept_bytes + dump->contents_bytes;
 	gcr_task_set_bytes(dump->task, held_bytes + bytes);
 	if (!dump->room && gcr_room_create(dump->daemon->store, 0, &nothing, 0, &dump->room) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
@@ -384,6 +446,10 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_opens_refusal(dump->opens, error);
 	if (!result && dump->opens->is_private)
 		gcr_dump_make_private(dump);
+	if (!result) {
+		dump->contents_bytes = dump->opens->contents_bytes;
+		result = take_room(dump, error);
+	}
 	if (!result && dump->opens->link_remap && dump->task->command->leave)
 		result = gcr_error_set(error, EOPNOTSUPP,
 				       "an open file has lost its name and has another one: CRIU "
@@ -600,7 +666,7 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	if (!result)
 		result = check_opens_of_others(dump, error);
 	if (!result)
-		result = take_room(dump, 0, error);
+		result = take_room(dump, error);
 	if (!result)
 		result = make_place(dump, error);
 	if (result < 0 && dump->place_fd >= 0)
@@ -632,7 +698,6 @@ static void give_up(struct gcr_dump *dump)
 /* The GPU processes are frozen. */
 static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
-	uint64_t kept_bytes = 0;
 	int result;
 
 	set_phase(dump, "tree");
@@ -642,9 +707,9 @@ static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = gcr_dump_check_members(dump, error);
 	if (!result)
-		result = take_stock(dump, &kept_bytes, error);
+		result = take_stock(dump, &dump->kept_bytes, error);
 	if (!result)
-		result = take_room(dump, kept_bytes, error);
+		result = take_room(dump, error);
 	set_phase(dump, "park");
 	if (!result)
 		result = park_all(dump, error);

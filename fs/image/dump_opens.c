@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "fs/base/credentials.h"
 #include "fs/base/errand.h"
 #include "fs/base/mountpoint.h"
 #include "fs/image/dump_private.h"
@@ -111,6 +113,15 @@ static void *work(void *data)
 	return NULL;
 }
 
+/* Every one of its processes is, and in no container, whose root is somebody else. */
+static bool is_roots_tree(const struct gcr_dump *dump)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (gcr_credentials_are_contained(dump->members[i].proc.pid))
+			return false;
+	return !dump->uid && !dump->is_of_several && geteuid() == 0;
+}
+
 static int make_job(struct gcr_dump *dump, struct job **ret_job)
 {
 	_cleanup_(free_job_cleanup) struct job *job = calloc(1, sizeof(*job));
@@ -131,6 +142,7 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 		.criu_version = dump->criu_version,
 		.plugin_files = (const char *const *)job->plugin_files,
 		.may_be_private = gcr_command_is_root(dump->task->command),
+		.may_link = is_roots_tree(dump),
 	};
 	if (reader) {
 		job->reader = *reader;

@@ -43,6 +43,8 @@ struct gcr_dump {
 	struct gcr_gpus_reply *kept;
 	struct gcr_room *room; /* for what CRIU writes, until the place has an account of its own */
 	uint64_t room_bytes;
+	uint64_t contents_bytes; /* of files without a name, as of the last look */
+	uint64_t kept_bytes;	 /* in VRAM, for CRIU's plugins */
 
 	char name[GCR_PLACE_NAME_BYTES]; /* the place's */
 	int place_fd;			 /* its directory, not yet under its name; -1: none */

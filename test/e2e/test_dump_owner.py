@@ -59,6 +59,42 @@ def test_root_for_a_moment():
         one.wait_ticks()
 
 
+def test_link():
+    """CRIU makes a name for a file that has lost its own, by the path that it was opened by: not
+    where somebody else than root says what that is."""
+    need_root()
+    with dump.machine() as machine:
+        os.chmod(machine.directory, 0o755)
+        home, target = f'{machine.directory}/home', f'{machine.directory}/etc'
+
+        def lose():
+            fd = os.open(f'{home}/d/x', os.O_RDWR | os.O_CREAT, 0o755)
+            os.link(f'{home}/d/x', f'{home}/kept')
+            os.unlink(f'{home}/d/x')
+            os.rmdir(f'{home}/d')
+            os.symlink(target, f'{home}/d')
+            os.set_inheritable(fd, True)
+
+        os.mkdir(target)
+        for path in home, f'{home}/d':
+            os.mkdir(path)
+            os.chown(path, NOBODY, NOBODY)
+        # The second is root's own program, with a file that lies in a user's directory.
+        for uid, writers in (NOBODY, (NOBODY, None)), (None, (None,)):
+            one = dump.Program(machine, *dump.SMALL, uid=uid, name=f'by-{uid}',
+                               prepare=lose).wait_ready()
+            for writer in writers:
+                equal(machine.writer(one.pid, 'dump name=own', uid=writer).result(), 'EOPNOTSUPP')
+                check('has lost the name' in machine.error(one.pid), machine.error(one.pid))
+                one.wait_ticks()
+            equal(os.listdir(target), [])
+            dump.nothing_left(machine)
+            os.unlink(f'{home}/d')
+            os.unlink(f'{home}/kept')
+            os.mkdir(f'{home}/d')
+            os.chown(f'{home}/d', NOBODY, NOBODY)
+
+
 def test_whose_log():
     """CRIU's log of root's dump names what is open, which its user need not know. It is root's
     until that is known to be nothing; his own dump's is his."""

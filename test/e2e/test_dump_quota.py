@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
@@ -31,9 +32,9 @@ def held(machine):
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
-def user_program(machine, name):
+def user_program(machine, name, **options):
     os.chmod(machine.directory, 0o755)
-    return dump.Program(machine, *dump.SMALL, uid=NOBODY, name=name).wait_ready()
+    return dump.Program(machine, *dump.SMALL, uid=NOBODY, name=name, **options).wait_ready()
 
 
 def refused(machine, one, words):
@@ -83,6 +84,36 @@ def test_refused():
         os.rmdir(path)
         dump.as_before(machine, one)
         wait_for(lambda: held(machine) == (0, 0), 'nothing of his')
+
+
+def test_files_without_names():
+    """They go into the images, and count before CRIU begins."""
+    need_root()
+
+    def hold(is_memfd):
+        fd = os.memfd_create('held') if is_memfd else \
+            os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR, 0o600)
+        for _ in range(100):
+            os.write(fd, bytes([165]) * MIB)
+        os.set_inheritable(fd, True)
+
+    with dump.machine(options=',user_store=90M') as machine:
+        for is_memfd in False, True:
+            one = user_program(machine, f'one-{is_memfd}', prepare=lambda: hold(is_memfd))
+            refused(machine, one, r'0 MiB of bytes in the store, and \d{3} MiB more would be above')
+            wait_for(lambda: held(machine) == (0, 0), 'nothing of his')
+
+
+def test_more_than_was_seen():
+    """CRIU writes more than the tree had: it has to give up, and the program goes on."""
+    need_root()
+    with dump.machine(wrapped=True, options=',user_store=120M') as machine:
+        one = user_program(machine, 'one')
+        machine.criu.set('grow')
+        refused(machine, one, r'\d+ MiB of bytes in the store, and \d+ MiB more would be above')
+        machine.criu.set()
+        wait_for(lambda: held(machine) == (0, 0), 'nothing of his')
+        dump.nothing_left(machine)
 
 
 def test_places():

@@ -123,9 +123,10 @@ static int run(int count, char **arguments)
 static void print_opens(const struct gcr_opens *opens)
 {
 	printf("shell_job %d\nfile_locks %d\nlink_remap %d\next_unix_sockets %d\nghost %llu\n"
-	       "lost %zu\n",
+	       "contents %llu\nlost %zu\n",
 	       opens->shell_job, opens->file_locks, opens->link_remap, opens->ext_unix_sockets,
-	       (unsigned long long)opens->ghost_limit_bytes, opens->findings_lost);
+	       (unsigned long long)opens->ghost_limit_bytes,
+	       (unsigned long long)opens->contents_bytes, opens->findings_lost);
 	for (size_t i = 0; i < opens->findings_count; i++) {
 		const struct gcr_open_finding *finding = &opens->findings[i];
 
@@ -173,6 +174,8 @@ static int scan(int count, char **arguments)
 			options.criu_version = (unsigned int)atoi(value);
 		else if (strcmp(argument, "tcp=keep") == 0)
 			options.tcp = GCR_CRIU_TCP_KEEP;
+		else if (strcmp(argument, "may_link") == 0)
+			options.may_link = true;
 		else if (pids_count < GCR_ARRAY_SIZE(pids))
 			pids[pids_count++] = atoi(argument);
 	}

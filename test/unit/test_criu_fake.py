@@ -102,6 +102,17 @@ def test_failures(place):
     place.criu('restore', place.fake('exit 0'), expect='ENOENT')
 
 
+def test_long_log(place):
+    """However long it is, its end is kept, and no more memory than for that."""
+    line = '(00.1) Error (criu/a.c:1): Strange thing'
+    script = place.fake('for n in $(seq 40); do head -c 2097152 /dev/zero | tr "\\0" "\\n" >>$log; '
+                        f'sleep 0.02; done; echo "{line}" >>$log; exit 1')
+    words = place.criu('dump', 'pid=1', script, expect='EIO')
+    check(words == 'criu: Strange thing', words)
+    status = os.stat(f'{place.path}/images/criu.log')
+    check(status.st_size > 80 << 20 and status.st_blocks * 512 < 30 << 20, status)
+
+
 def test_options(place):
     script = place.fake('exit 0')
     place.criu('dump', script, expect='EINVAL')

@@ -180,12 +180,12 @@ def test_options(place):
     with Place() as other:
         pid = other.program('f = open(sys.argv[1] + ".a", "a")\nos.link(f.name, f.name + "b")\n'
                             'os.unlink(f.name)\ng = open(sys.argv[1] + ".log", "a")\n')
-        opens = harmless(other, pid)
+        opens = harmless(other, pid, 'may_link')
         check(opens.flag('link_remap') == 1, opens.text)
         check(any('append=1' in line and line.endswith('counter.log') for line in
                   opens.rows('file')), opens.text)
         # a mount of ours: the device of all of that
-        opens = Opens(other, pid, f'mount={os.stat(other.path).st_dev}')
+        opens = Opens(other, pid, 'may_link', f'mount={os.stat(other.path).st_dev}')
         check(opens.number == 'EBUSY' and 'is on this mount' in opens.words, opens.text)
     with Place() as other:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -194,6 +194,45 @@ def test_options(place):
         opens = harmless(other, pid)
         check(opens.flag('ext_unix_sockets') == 1 and not opens.rows('external'), opens.text)
         server.close()
+
+
+def test_lost_name(place):
+    """CRIU would make a name as root: only in a directory that is root's, whoever asks."""
+    def refused(opens):
+        check(opens.number == 'EOPNOTSUPP' and 'has lost the name' in opens.words and
+              not opens.flag('link_remap'), opens.text)
+
+    with Place() as other:
+        home = other.directory('home/d')
+        pid = other.program(f'f = open("{home}/x", "w")\nos.link(f.name, "{home}/../y")\n'
+                            'os.unlink(f.name)\n')
+        refused(Opens(other, pid))
+        check(harmless(other, pid, 'may_link').flag('link_remap') == 1)
+        os.chmod(home, 0o777)
+        refused(Opens(other, pid, 'may_link'))
+        os.chmod(home, 0o1777)
+        harmless(other, pid, 'may_link')
+        if os.geteuid() == 0:
+            os.chown(os.path.dirname(home), 65534, -1)
+            refused(Opens(other, pid, 'may_link'))
+            os.chown(os.path.dirname(home), 0, -1)
+        os.rmdir(home)
+        refused(Opens(other, pid, 'may_link'))
+        os.symlink('/etc', home)
+        refused(Opens(other, pid, 'may_link'))
+        os.unlink(home)
+
+
+def test_contents(place):
+    """What goes into the images of files without a name, each once."""
+    code = 'f = open(sys.argv[1] + ".big", "w+b")\nf.write(b"a" * (3 << 20))\nf.flush()\n' \
+        'os.unlink(f.name)\ng = os.dup(f.fileno())\n' \
+        'x = os.memfd_create("x")\nos.ftruncate(x, 64 << 20)\nos.pwrite(x, b"a" * (5 << 20), 0)\n' \
+        'm = mmap.mmap(x, 5 << 20)\nif os.fork() == 0:\n  time.sleep(1000)\n'
+    pid = place.program(code)
+    place.pids += children(pid)
+    opens = harmless(place, pid, *children(pid), f'ghost={8 * MIB}')
+    check(8 * MIB <= opens.flag('contents') < 9 * MIB, opens.text)
 
 
 def test_namespace(place):
