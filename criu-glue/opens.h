@@ -87,6 +87,7 @@ struct gcr_opens {
 	bool is_private; /* contents of files are in the images that the reader could not read */
 	uint64_t ghost_limit_bytes; /* 0: CRIU's own suffices */
 	uint64_t contents_bytes;    /* of files without a name, which go into the images */
+	size_t contents_count;	    /* of these files: each has an image */
 
 	struct gcr_open_finding *findings;
 	size_t findings_count;

@@ -42,8 +42,8 @@
 #define PARK_MARGIN_MSEC 60000
 /* For somebody else's CRIU: `thaw` ends it, or this time. */
 #define PARK_MSEC	 1800000
-/* Of images besides memory. */
-#define IMAGES_BYTES	 (16ull << 20)
+/* Of the store, for images that have grown. */
+#define MORE_BYTES	 (16ull << 20)
 
 static void set_phase(struct gcr_dump *dump, const char *phase)
 {
@@ -112,8 +112,10 @@ static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
 		*error = finding->error;
 		result = -finding->error.number;
 	}
-	if (!result)
+	if (!result) {
 		dump->contents_bytes = opens->contents_bytes;
+		dump->contents_count = opens->contents_count;
+	}
 	return result;
 }
 
@@ -206,7 +208,7 @@ static int watch_images(struct gcr_dump *dump, struct gcr_error *error)
 
 	if (bytes <= dump->room_bytes)
 		return 0;
-	more = bytes - dump->room_bytes + IMAGES_BYTES;
+	more = bytes - dump->room_bytes + MORE_BYTES;
 	result = gcr_room_take(dump->room, counted, more);
 	if (!result) {
 		dump->room_bytes += more;
@@ -344,9 +346,10 @@ static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 	const struct gcr_tree_sum nothing = {0};
 	struct gcr_process *process;
 	uint64_t held_bytes = 0;
+	uint64_t images;
 	uint64_t bytes;
 	bool unused;
-	int result = gcr_dump_memory(dump, &bytes, error);
+	int result = gcr_dump_memory(dump, &bytes, &images, error);
 
 	if (result < 0)
 		return result;
@@ -359,7 +362,7 @@ static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 	gcr_task_set_bytes(dump->task, held_bytes + bytes);
 	if (!dump->room && gcr_room_create(dump->daemon->store, 0, &nothing, 0, &dump->room) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	bytes += IMAGES_BYTES;
+	bytes += (images + dump->contents_count) * GCR_STORE_PAGE_BYTES;
 	if (bytes <= dump->room_bytes)
 		return 0;
 	set_phase(dump, "room");
@@ -448,6 +451,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		gcr_dump_make_private(dump);
 	if (!result) {
 		dump->contents_bytes = dump->opens->contents_bytes;
+		dump->contents_count = dump->opens->contents_count;
 		result = take_room(dump, error);
 	}
 	if (!result && dump->opens->link_remap && dump->task->command->leave)

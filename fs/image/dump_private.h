@@ -44,7 +44,8 @@ struct gcr_dump {
 	struct gcr_room *room; /* for what CRIU writes, until the place has an account of its own */
 	uint64_t room_bytes;
 	uint64_t contents_bytes; /* of files without a name, as of the last look */
-	uint64_t kept_bytes;	 /* in VRAM, for CRIU's plugins */
+	uint64_t contents_count;
+	uint64_t kept_bytes; /* in VRAM, for CRIU's plugins */
 
 	char name[GCR_PLACE_NAME_BYTES]; /* the place's */
 	int place_fd;			 /* its directory, not yet under its name; -1: none */
@@ -75,8 +76,12 @@ int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
 int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error);
 /* -EBUSY, -EOPNOTSUPP, ... */
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
-/* Memory that CRIU will write: a bound from above. */
-int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error);
+/*
+ * Memory that CRIU will write, a bound from above, and about how many images there will be: a file
+ * in the store takes a huge page at least.
+ */
+int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *ret_images,
+		    struct gcr_error *error);
 /* All of them go on that may have been stopped by CRIU. */
 void gcr_dump_let_run(struct gcr_dump *dump);
 /* Has the root ended? */

@@ -274,23 +274,31 @@ int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)
 
 /* ---- its memory ---- */
 
-static uint64_t kib_of(const char *text, const char *key)
+static uint64_t number_of(const char *text, const char *key)
 {
 	const char *line = strstr(text, key);
-	uint64_t kib = 0;
+	uint64_t number = 0;
 
-	if (line && sscanf(line + strlen(key), " %" SCNu64, &kib) != 1)
-		kib = 0;
-	return kib;
+	if (line && sscanf(line + strlen(key), " %" SCNu64, &number) != 1)
+		number = 0;
+	return number;
 }
 
-int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error)
+/* Each thread has an image, and each process some more of its own. */
+#define IMAGES_OF_PROCESS 10
+/* And the tree. */
+#define IMAGES_OF_TREE	  12
+
+int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *ret_images,
+		    struct gcr_error *error)
 {
+	uint64_t images = IMAGES_OF_TREE;
 	uint64_t kib = 0;
 
 	for (size_t i = 0; i < dump->count; i++) {
 		_cleanup_free_ char *text = NULL;
 		int result = gcr_proc_read(dump->members[i].proc.pid, "smaps_rollup", &text, NULL);
+		_cleanup_free_ char *status = NULL;
 
 		/* A zombie has no memory. */
 		if (result < 0 && has_ended(&dump->members[i]))
@@ -299,10 +307,14 @@ int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr
 			return gcr_error_set(error, -result, "the memory of process %d: %s",
 					     (int)dump->members[i].proc.pid, strerror(-result));
 		/* Pages that a fork shares are written for each. */
-		kib += kib_of(text, "\nAnonymous:") + kib_of(text, "\nPss_Shmem:") +
-		       kib_of(text, "\nSwap:");
+		kib += number_of(text, "\nAnonymous:") + number_of(text, "\nPss_Shmem:") +
+		       number_of(text, "\nSwap:");
+		if (!gcr_proc_read(dump->members[i].proc.pid, "status", &status, NULL))
+			images += number_of(status, "\nThreads:");
+		images += IMAGES_OF_PROCESS;
 	}
 	*ret_bytes = kib * 1024;
+	*ret_images = images;
 	return 0;
 }
 
