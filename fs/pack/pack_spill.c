@@ -20,7 +20,6 @@
 #include "fs/base/log.h"
 #include "fs/pack/packs_private.h"
 #include "fs/pack/spill.h"
-#include "lib/lock.h"
 
 #define BUFFER_BYTES (1u << 20)
 /* Pages that are to be written take memory, too: no more of them than this. */
@@ -167,7 +166,7 @@ static bool begin(struct move *move, uint32_t number)
 	struct gcr_packs *packs = move->packs;
 	struct gcr_pack_segment *segment;
 
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	segment = packs->is_known ? gcr_packs_find_segment(packs, number) : NULL;
 	if (!segment || segment->path || segment->is_busy || !segment->live_bytes)
 		return false;
@@ -211,7 +210,7 @@ static void undo(struct move *move)
 	if (!move->path || remove_file(packs, move->path))
 		gcr_packs_give_disk(packs, move->bytes);
 	free(TAKE_PTR(move->path));
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	move->segment->is_busy = false;
 	move->segment->is_sealed = false;
 	gcr_packs_trim(packs);
@@ -344,7 +343,7 @@ static void switch_over(struct move *move)
 	void *map;
 	int fd;
 
-	pthread_mutex_lock(&packs->lock);
+	gcr_packs_lock(packs);
 	map = segment->map;
 	fd = segment->fd;
 	segment->map = NULL;
@@ -358,7 +357,7 @@ static void switch_over(struct move *move)
 	munmap(map, GCR_PACK_SEGMENT_BYTES);
 	close(fd);
 
-	pthread_mutex_lock(&packs->lock);
+	gcr_packs_lock(packs);
 	gcr_packs_give(packs, move->bytes);
 	segment->is_busy = false;
 	gcr_packs_trim(packs);
@@ -427,7 +426,7 @@ int gcr_packs_spilled(struct gcr_packs *packs, uint32_t **ret_numbers, size_t *r
 	uint32_t *numbers;
 	size_t count = 0;
 
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	numbers = calloc(packs->segments_count + 1, sizeof(*numbers));
 	if (!numbers)
 		return -ENOMEM;
@@ -501,7 +500,7 @@ static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 	segment->is_busy = true;
 	pthread_mutex_unlock(&packs->lock);
 	punch_pages(segment, pages, first, end);
-	pthread_mutex_lock(&packs->lock);
+	gcr_packs_lock(packs);
 	settle_pages_locked(packs, segment, pages, first, end);
 	segment->is_busy = false;
 	gcr_packs_trim(packs);
@@ -531,14 +530,14 @@ static void *trim_all(void *data)
 	struct gcr_packs *packs = data;
 	struct gcr_pack_segment *segment;
 
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	for (;;) {
 		segment = packs->gone;
 		if (segment) {
 			packs->gone = segment->next_gone;
 			pthread_mutex_unlock(&packs->lock);
 			remove_gone(packs, segment);
-			pthread_mutex_lock(&packs->lock);
+			gcr_packs_lock(packs);
 			continue;
 		}
 		segment = find_loose_locked(packs);
@@ -571,7 +570,7 @@ void gcr_packs_trim_disk_locked(struct gcr_packs *packs)
 
 void gcr_packs_wait_disk(struct gcr_packs *packs)
 {
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	while (packs->is_trimming)
 		pthread_cond_wait(&packs->changed, &packs->lock);
 	join_locked(packs);
