@@ -183,12 +183,19 @@ void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *
  * -ENOMEM, ...
  */
 int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error);
+/* Is the work still wanted? Asked with no lock held, from any thread. NULL: always. */
+struct gcr_wanted {
+	bool (*is_wanted)(void *data);
+	void *data;
+};
 /*
- * store_reserve.c: before one of its pieces is packed, and no lock is held: room for what that may
- * take at most, @bytes (see gcr_folder_piece_cost()), out of the reserve if need be. Others who
- * pack are waited for, and what is kept gives way. -ENOSPC, -ENOMEM: there is none.
+ * reserve.c: before one of its pieces is packed, and no lock is held: room for what that may take
+ * at most, @bytes (see gcr_folder_piece_cost()), out of the reserve if need be. Others who pack are
+ * waited for, and what is kept gives way. -ENOSPC, -ENOMEM: there is none; -ECANCELED: it is no
+ * longer @wanted.
  */
-int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes);
+int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes,
+			     const struct gcr_wanted *wanted);
 /* What that may be for one whose file needs a table of so much (0: it has one). */
 uint64_t gcr_store_piece_cost(uint64_t table_bytes);
 /* It is packed, or not. */

@@ -133,13 +133,12 @@ static bool is_being_packed(const struct reclaim *reclaim)
 /* False: there is nothing left to pack. */
 static bool pack_next(struct reclaim *reclaim)
 {
-	const struct gcr_command command = {.verb = GCR_VERB_PACK};
 	struct gcr_process *process = find_longest_frozen(reclaim, &reclaim->packs, may_pack);
 	struct gcr_error error = {0};
 	bool is_begun = process && take_turn(&reclaim->packs, process);
 
 	/* What refuses it, another verb perhaps, does not concern us. It is held by `packs`. */
-	if (is_begun && !gcr_packing_start(reclaim->daemon, &command, &process, 1, NULL, &error))
+	if (is_begun && !gcr_packing_start_own(reclaim->daemon, process, &error))
 		reclaim->packed = process;
 	gcr_process_unref(process);
 	return is_begun;
