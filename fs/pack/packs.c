@@ -541,12 +541,17 @@ static void stop_reading(struct gcr_packs *packs, struct gcr_pack_segment *segme
 		pthread_cond_broadcast(&packs->changed);
 }
 
-/* From the disk; the file stays as long as the chunk does. */
+/*
+ * From the disk; the file stays as long as the chunk does. A disk may give other bytes than it got,
+ * and those of a chunk that is not compressed would all be taken.
+ */
 static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packer *packer,
 			const struct gcr_pack_entry *entry, void *ret_bytes, size_t size)
 {
 	uint32_t packed_bytes = gcr_pack_entry_packed_bytes(entry);
 	_cleanup_free_ char *packed = malloc(packed_bytes);
+	struct gcr_digest digest;
+	int result;
 
 	if (segment->fd < 0)
 		return -EIO;
@@ -562,8 +567,12 @@ static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packe
 			return -EIO;
 		done += (uint32_t)length;
 	}
-	return gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed, packed_bytes, ret_bytes,
-			  size);
+	result = gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed, packed_bytes,
+			    ret_bytes, size);
+	if (result < 0)
+		return result;
+	gcr_digest_of(ret_bytes, size, &digest);
+	return gcr_digest_equal(&digest, &entry->digest) ? 0 : -EBADMSG;
 }
 
 int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,

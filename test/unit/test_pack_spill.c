@@ -55,6 +55,50 @@ static void test_spill(void)
 	check_nothing();
 }
 
+/* Change a byte of a file on the disk, or change it back. */
+static void damage(const char *path, uint32_t offset)
+{
+	_cleanup_close_ int fd = open(path, O_RDWR | O_CLOEXEC);
+	uint8_t byte;
+
+	CHECK(fd >= 0 && pread(fd, &byte, 1, offset) == 1);
+	byte ^= 1;
+	CHECK(pwrite(fd, &byte, 1, offset) == 1);
+}
+
+/* Chunks that are compressed, and others: none is read as what it was not. */
+static void test_damaged(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	struct gcr_pack_entry again;
+	char path[PATH_MAX];
+	uint64_t bytes;
+
+	add_all(packs);
+	CHECK(entries[4].form == GCR_PACK_RAW && entries[5].form != GCR_PACK_RAW);
+	CHECK(!spill_segment(packs, entries[0].segment, &bytes) && bytes);
+	segment_path(entries[0].segment, path);
+	for (size_t i = 4; i < 6; i++)
+		damage(path, entries[i].offset + gcr_pack_entry_packed_bytes(&entries[i]) / 2);
+	for (size_t i = 0; i < CHUNKS; i++) {
+		uint8_t read[CHUNK];
+
+		CHECK(gcr_packs_read(packs, packer, &entries[i], read, CHUNK) ==
+		      (i == 4 || i == 5 ? -EBADMSG : 0));
+	}
+	/* Nor is it one that is there. */
+	CHECK(!add(packs, 4, &again) && !again.flags && again.segment != entries[4].segment);
+	CHECK(!read_chunk(packs, packer, &again, 4));
+	for (size_t i = 4; i < 6; i++)
+		damage(path, entries[i].offset + gcr_pack_entry_packed_bytes(&entries[i]) / 2);
+	check_all(packs);
+	gcr_packs_drop(packs, &again, 1);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	gcr_packs_wait_disk(packs);
+	close_packs(packs);
+	check_nothing();
+}
+
 static void test_off(void)
 {
 	const struct gcr_spill_options none = {0};
@@ -463,6 +507,7 @@ int main(void)
 {
 	begin();
 	test_spill();
+	test_damaged();
 	test_off();
 	test_restart();
 	test_absent();
