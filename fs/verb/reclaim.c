@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "fs/base/credentials.h"
+#include "fs/base/quota.h"
 #include "fs/pack/pack_table.h"
 #include "fs/store/folder.h"
 #include "fs/store/store.h"
@@ -43,7 +44,7 @@ struct reclaim {
 	struct gcr_process *packed; /* that is being packed for us: the last of `turns` */
 	struct turns packs;
 	struct turns spills;
-	struct gcr_error spill_error; /* the last; number 0: none */
+	struct gcr_error spill_error; /* that is told; number 0: none */
 };
 
 static void drop_turns(struct turns *turns)
@@ -169,6 +170,35 @@ static struct gcr_snapshot *hold_idle_snapshot(struct gcr_process *process)
 	return snapshot;
 }
 
+/* Are these the packed bytes of the user who needs the room? Root may know of all of them. */
+static bool are_his(const struct reclaim *reclaim, const struct gcr_snapshot *snapshot)
+{
+	struct gcr_quota *quota = reclaim->daemon->quota;
+	uid_t counted = reclaim->task->command->rights.counted;
+	uid_t packed = gcr_snapshot_packed_uid(snapshot);
+
+	return !counted || gcr_quota_owner(quota, packed) == gcr_quota_owner(quota, counted);
+}
+
+/*
+ * Keep why nothing could go: the words of a limit tell what a user has, and are for him alone; and
+ * that a limit was reached says less than that the disk is full, or fails.
+ */
+static void note_spill_error(struct reclaim *reclaim, const struct gcr_snapshot *snapshot,
+			     const struct gcr_error *error)
+{
+	struct gcr_error *kept = &reclaim->spill_error;
+
+	if (error->number != EDQUOT)
+		*kept = *error;
+	else if (kept->number && kept->number != EDQUOT)
+		return;
+	else if (are_his(reclaim, snapshot))
+		*kept = *error;
+	else if (!kept->number)
+		gcr_error_set(kept, EDQUOT, "what others have packed may take no more of the disk");
+}
+
 /* Of the longest frozen, packed bytes. False: there are none any more that can go. */
 static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 {
@@ -176,6 +206,7 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 	uint64_t wanted_bytes = missing < SPILL_BYTES ? missing : SPILL_BYTES;
 	uint64_t freed_bytes = 0;
 	struct gcr_process *process;
+	struct gcr_error error = {0};
 	bool is_possible = true;
 
 	if (!gcr_store_can_spill(reclaim->daemon->store))
@@ -190,7 +221,9 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 		snapshot = hold_idle_snapshot(process);
 	/* A verb that comes between goes on beside it. */
 	if (snapshot)
-		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &reclaim->spill_error);
+		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &error);
+	if (error.number)
+		note_spill_error(reclaim, snapshot, &error);
 	atomic_store(&is_spilling, false);
 	if (!freed_bytes)
 		is_possible = process && take_turn(&reclaim->spills, process);
