@@ -19,6 +19,7 @@
 #include "fs/store/store.h"
 #include "fs/verb/packing.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 
 #define LOOK_MSEC   20
 /* So often when nothing more can be done. */
@@ -28,8 +29,11 @@
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
-/* One of all who make room moves bytes to the disk. */
-static atomic_bool is_spilling;
+/* After so long the disk does not answer: others do not wait for it until their deadlines. */
+#define SPILL_MOST_USEC (5 * GCR_USEC_PER_SEC)
+
+/* One of all who make room moves bytes to the disk: since when (monotonic). 0: none. */
+static atomic_int_least64_t spilling_since_usec;
 
 /* Those that have had their turn, each with a reference. */
 struct turns {
@@ -204,6 +208,8 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 {
 	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
 	uint64_t wanted_bytes = missing < SPILL_BYTES ? missing : SPILL_BYTES;
+	int64_t now_usec = gcr_clock_usec();
+	int_least64_t since_usec = 0;
 	uint64_t freed_bytes = 0;
 	struct gcr_process *process;
 	struct gcr_error error = {0};
@@ -212,7 +218,12 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 	if (!gcr_store_can_spill(reclaim->daemon->store))
 		return false;
 	/* What one of them moves is not there for another, who would think that nothing is left. */
-	if (atomic_exchange(&is_spilling, true)) {
+	if (!atomic_compare_exchange_strong(&spilling_since_usec, &since_usec, now_usec)) {
+		if (now_usec - since_usec >= SPILL_MOST_USEC) {
+			gcr_error_set(&reclaim->spill_error, EIO,
+				      "the disk of spill= does not answer");
+			return false;
+		}
 		poll(NULL, 0, LOOK_MSEC);
 		return true;
 	}
@@ -224,7 +235,7 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &error);
 	if (error.number)
 		note_spill_error(reclaim, snapshot, &error);
-	atomic_store(&is_spilling, false);
+	atomic_store(&spilling_since_usec, 0);
 	if (!freed_bytes)
 		is_possible = process && take_turn(&reclaim->spills, process);
 	gcr_process_unref(process);
