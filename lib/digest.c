@@ -47,6 +47,11 @@ void gcr_digest_of(const void *bytes, uint64_t size, struct gcr_digest *ret_dige
 	make_canonical(XXH3_128bits(bytes, size), ret_digest);
 }
 
+uint64_t gcr_digest_hash(const void *bytes, size_t size, uint64_t seed)
+{
+	return XXH3_64bits_withSeed(bytes, size, seed);
+}
+
 void gcr_digest_chunks(const void *bytes, uint64_t size, struct gcr_digest *ret_digests)
 {
 	const uint8_t *chunk = bytes;

@@ -26,6 +26,12 @@ struct gcr_digest {
 
 void gcr_digest_of(const void *bytes, uint64_t size, struct gcr_digest *ret_digest);
 
+/*
+ * A hash for tables in memory (XXH3 of 64 bits). With a secret @seed nobody can choose bytes that
+ * have the same one.
+ */
+uint64_t gcr_digest_hash(const void *bytes, size_t size, uint64_t seed);
+
 /* How many chunks a file of so many bytes has; the last may be shorter. */
 static inline uint64_t gcr_digest_count(uint64_t bytes)
 {

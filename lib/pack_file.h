@@ -43,7 +43,10 @@ enum gcr_pack_kind {
 
 /* It was there already when this one was packed: another one has the memory. */
 #define GCR_PACK_FLAG_SHARED 1
-/* Of a process in a container: no other chunk is ever taken for this one. */
+/*
+ * No other chunk is ever taken for this one: it is of a process in a container, or more of the same
+ * digest were there than are compared.
+ */
 #define GCR_PACK_FLAG_ALONE  2
 
 /* Of one chunk. What is of no meaning for its kind is 0. */

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Chunks by digest: an array of them, and buckets that are lists in it, by number, so that one
- * takes no more than 44 bytes. The lock of the packs guards it.
+ * Chunks: an array of them, and buckets that are lists in it, by number, so that one takes no more
+ * than 44 bytes. Those that may be shared have their bucket by digest, and the others by place:
+ * many of them may be equal, and none is looked for by its digest. The lock of the packs guards it.
  */
 #include "fs/pack/packs_private.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+
+#include "lib/clock.h"
 
 #define NONE	       UINT32_MAX
 #define CAPACITY_FIRST 1024
@@ -15,21 +19,44 @@
 void gcr_pack_index_init(struct gcr_pack_index *index)
 {
 	*index = (struct gcr_pack_index){.free_chunk = NONE};
+	/* Who chooses the bytes of chunks may not know which ones share a bucket. */
+	if (getrandom(&index->seed, sizeof(index->seed), 0) != sizeof(index->seed))
+		index->seed = (uint64_t)gcr_clock_usec() ^ (uintptr_t)index;
 }
 
 void gcr_pack_index_finish(struct gcr_pack_index *index)
 {
 	free(index->chunks);
 	free(index->buckets);
-	gcr_pack_index_init(index);
+	*index = (struct gcr_pack_index){.free_chunk = NONE};
 }
 
-static uint32_t *bucket_of(const struct gcr_pack_index *index, const struct gcr_digest *digest)
+static bool is_alone(const struct gcr_pack_entry *entry)
 {
-	uint64_t hash;
+	return entry->flags & GCR_PACK_FLAG_ALONE;
+}
 
-	memcpy(&hash, digest->bytes, sizeof(hash));
+static uint32_t *bucket_of_digest(const struct gcr_pack_index *index,
+				  const struct gcr_digest *digest)
+{
+	uint64_t hash = gcr_digest_hash(digest->bytes, sizeof(digest->bytes), index->seed);
+
 	return &index->buckets[hash & (index->buckets_count - 1)];
+}
+
+static uint32_t *bucket_of(const struct gcr_pack_index *index, const struct gcr_pack_entry *entry)
+{
+	const uint32_t place[] = {entry->segment, entry->offset};
+
+	if (!is_alone(entry))
+		return bucket_of_digest(index, &entry->digest);
+	return &index->buckets[gcr_digest_hash(place, sizeof(place), index->seed) &
+			       (index->buckets_count - 1)];
+}
+
+static bool may_share(const struct gcr_pack_entry *entry, const struct gcr_digest *digest)
+{
+	return !is_alone(entry) && gcr_digest_equal(&entry->digest, digest);
 }
 
 struct gcr_pack_chunk *gcr_pack_index_find(struct gcr_pack_index *index,
@@ -40,8 +67,27 @@ struct gcr_pack_chunk *gcr_pack_index_find(struct gcr_pack_index *index,
 
 	if (!index->count)
 		return NULL;
-	number = previous ? previous->next : *bucket_of(index, digest);
-	while (number != NONE && !gcr_digest_equal(&index->chunks[number].entry.digest, digest))
+	number = previous ? previous->next : *bucket_of_digest(index, digest);
+	while (number != NONE && !may_share(&index->chunks[number].entry, digest))
+		number = index->chunks[number].next;
+	return number == NONE ? NULL : &index->chunks[number];
+}
+
+static bool is_place(const struct gcr_pack_entry *left, const struct gcr_pack_entry *right)
+{
+	return left->segment == right->segment && left->offset == right->offset &&
+	       is_alone(left) == is_alone(right) && gcr_digest_equal(&left->digest, &right->digest);
+}
+
+struct gcr_pack_chunk *gcr_pack_index_find_entry(struct gcr_pack_index *index,
+						 const struct gcr_pack_entry *entry)
+{
+	uint32_t number;
+
+	if (!index->count)
+		return NULL;
+	number = *bucket_of(index, entry);
+	while (number != NONE && !is_place(&index->chunks[number].entry, entry))
 		number = index->chunks[number].next;
 	return number == NONE ? NULL : &index->chunks[number];
 }
@@ -49,7 +95,7 @@ struct gcr_pack_chunk *gcr_pack_index_find(struct gcr_pack_index *index,
 static void link_chunk(struct gcr_pack_index *index, uint32_t number)
 {
 	struct gcr_pack_chunk *chunk = &index->chunks[number];
-	uint32_t *bucket = bucket_of(index, &chunk->entry.digest);
+	uint32_t *bucket = bucket_of(index, &chunk->entry);
 
 	chunk->next = *bucket;
 	*bucket = number;
@@ -99,7 +145,7 @@ void gcr_pack_index_insert(struct gcr_pack_index *index, const struct gcr_pack_e
 void gcr_pack_index_remove(struct gcr_pack_index *index, struct gcr_pack_chunk *chunk)
 {
 	uint32_t number = (uint32_t)(chunk - index->chunks);
-	uint32_t *link = bucket_of(index, &chunk->entry.digest);
+	uint32_t *link = bucket_of(index, &chunk->entry);
 
 	while (*link != number)
 		link = &index->chunks[*link].next;

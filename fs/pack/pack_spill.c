@@ -20,7 +20,6 @@
 #include "fs/base/log.h"
 #include "fs/pack/packs_private.h"
 #include "fs/pack/spill.h"
-#include "lib/lock.h"
 
 #define BUFFER_BYTES (1u << 20)
 /* Pages that are to be written take memory, too: no more of them than this. */
@@ -161,22 +160,65 @@ struct move {
 	bool has_link; /* that is not the segment yet */
 };
 
-/* False: there is nothing to move. */
-static bool begin(struct move *move, uint32_t number)
+/* The segment, if it can be moved. Lock: packs. */
+static struct gcr_pack_segment *find_movable_locked(const struct gcr_packs *packs, uint32_t number)
+{
+	struct gcr_pack_segment *segment = packs->is_known ? gcr_packs_find_segment(packs, number)
+							   : NULL;
+
+	return segment && !segment->path && !segment->is_busy && segment->live_bytes ? segment
+										     : NULL;
+}
+
+/* Bytes that it would take of the disk now; 0: there is nothing to move. */
+static uint64_t bytes_to_move(struct gcr_packs *packs, uint32_t number)
+{
+	const struct gcr_pack_segment *segment;
+
+	GCR_PACKS_LOCK_SCOPE(packs);
+	segment = find_movable_locked(packs, number);
+	return segment ? segment->pages_there * GCR_PACK_PAGE_BYTES : 0;
+}
+
+/*
+ * With a promise of so many bytes of the disk. -ENOENT: there is nothing to move; -EAGAIN: it has
+ * grown.
+ */
+static int begin(struct move *move, uint32_t number, uint64_t promised_bytes)
 {
 	struct gcr_packs *packs = move->packs;
 	struct gcr_pack_segment *segment;
 
-	GCR_LOCK_SCOPE(&packs->lock);
-	segment = packs->is_known ? gcr_packs_find_segment(packs, number) : NULL;
-	if (!segment || segment->path || segment->is_busy || !segment->live_bytes)
-		return false;
+	GCR_PACKS_LOCK_SCOPE(packs);
+	segment = find_movable_locked(packs, number);
+	if (!segment)
+		return -ENOENT;
+	if (segment->pages_there * GCR_PACK_PAGE_BYTES > promised_bytes)
+		return -EAGAIN;
 	memcpy(move->pages, segment->pages, GCR_PACK_PAGE_COUNT * sizeof(*move->pages));
 	move->bytes = segment->pages_there * GCR_PACK_PAGE_BYTES;
 	move->segment = segment;
 	segment->is_busy = true;
 	segment->is_sealed = true;
-	return true;
+	return 0;
+}
+
+/* Before anything is begun, so that a refusal changes nothing. -ENOENT: nothing to move. */
+static int promise_and_begin(struct move *move, uint32_t number, struct gcr_error *error)
+{
+	struct gcr_packs *packs = move->packs;
+	int result = -EAGAIN;
+
+	while (result == -EAGAIN) {
+		uint64_t bytes = bytes_to_move(packs, number);
+
+		result = bytes ? take_disk(packs, bytes, error) : -ENOENT;
+		if (result < 0)
+			break;
+		result = begin(move, number, bytes);
+		gcr_packs_give_disk(packs, result < 0 ? bytes : bytes - move->bytes);
+	}
+	return result;
 }
 
 static void link_name(const struct move *move, char ret_link[NAME_BYTES])
@@ -211,7 +253,7 @@ static void undo(struct move *move)
 	if (!move->path || remove_file(packs, move->path))
 		gcr_packs_give_disk(packs, move->bytes);
 	free(TAKE_PTR(move->path));
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	move->segment->is_busy = false;
 	move->segment->is_sealed = false;
 	gcr_packs_trim(packs);
@@ -344,7 +386,7 @@ static void switch_over(struct move *move)
 	void *map;
 	int fd;
 
-	pthread_mutex_lock(&packs->lock);
+	gcr_packs_lock(packs);
 	map = segment->map;
 	fd = segment->fd;
 	segment->map = NULL;
@@ -358,7 +400,7 @@ static void switch_over(struct move *move)
 	munmap(map, GCR_PACK_SEGMENT_BYTES);
 	close(fd);
 
-	pthread_mutex_lock(&packs->lock);
+	gcr_packs_lock(packs);
 	gcr_packs_give(packs, move->bytes);
 	segment->is_busy = false;
 	gcr_packs_trim(packs);
@@ -393,7 +435,7 @@ int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_free
 {
 	_cleanup_free_ uint16_t *pages = malloc(GCR_PACK_PAGE_COUNT * sizeof(*pages));
 	struct move move = {.packs = packs, .pages = pages, .fd = -1};
-	uint64_t promised;
+	uint64_t moved_bytes;
 	int result;
 
 	if (!gcr_spill_is_on(packs->account.spill))
@@ -401,24 +443,21 @@ int gcr_packs_spill(struct gcr_packs *packs, uint32_t number, uint64_t *ret_free
 				     "there is no directory for it (see spill in gpucrfs(8))");
 	if (!pages)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	if (!begin(&move, number)) {
+	result = promise_and_begin(&move, number, error);
+	if (result == -ENOENT) {
 		*ret_freed_bytes = 0;
 		return 0;
 	}
-	promised = move.bytes;
-	result = take_disk(packs, promised, error);
-	if (result < 0) {
-		move.bytes = 0;
-		undo(&move);
+	if (result < 0)
 		return result;
-	}
+	moved_bytes = move.bytes;
 	result = copy(&move);
 	if (result < 0) {
 		undo(&move);
 		return explain(result, error);
 	}
 	switch_over(&move);
-	*ret_freed_bytes = promised;
+	*ret_freed_bytes = moved_bytes;
 	return 0;
 }
 
@@ -427,7 +466,7 @@ int gcr_packs_spilled(struct gcr_packs *packs, uint32_t **ret_numbers, size_t *r
 	uint32_t *numbers;
 	size_t count = 0;
 
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	numbers = calloc(packs->segments_count + 1, sizeof(*numbers));
 	if (!numbers)
 		return -ENOMEM;
@@ -501,7 +540,7 @@ static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 	segment->is_busy = true;
 	pthread_mutex_unlock(&packs->lock);
 	punch_pages(segment, pages, first, end);
-	pthread_mutex_lock(&packs->lock);
+	gcr_packs_lock(packs);
 	settle_pages_locked(packs, segment, pages, first, end);
 	segment->is_busy = false;
 	gcr_packs_trim(packs);
@@ -531,14 +570,14 @@ static void *trim_all(void *data)
 	struct gcr_packs *packs = data;
 	struct gcr_pack_segment *segment;
 
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	for (;;) {
 		segment = packs->gone;
 		if (segment) {
 			packs->gone = segment->next_gone;
 			pthread_mutex_unlock(&packs->lock);
 			remove_gone(packs, segment);
-			pthread_mutex_lock(&packs->lock);
+			gcr_packs_lock(packs);
 			continue;
 		}
 		segment = find_loose_locked(packs);
@@ -571,7 +610,7 @@ void gcr_packs_trim_disk_locked(struct gcr_packs *packs)
 
 void gcr_packs_wait_disk(struct gcr_packs *packs)
 {
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	while (packs->is_trimming)
 		pthread_cond_wait(&packs->changed, &packs->lock);
 	join_locked(packs);

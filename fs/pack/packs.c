@@ -17,7 +17,15 @@
 
 #include "fs/pack/packs_private.h"
 #include "fs/pack/spill.h"
-#include "lib/lock.h"
+
+/*
+ * Chunks of one digest that may be shared: digests that are equal are easily made, and each chunk
+ * of a digest is unpacked to be compared. Later ones are stored alone.
+ */
+#define EQUAL_DIGESTS 4
+
+/* Dropped with the lock held once; others have a turn in between. */
+#define DROPPED_CHUNKS 512
 
 static int take(const struct gcr_packs *packs, uint64_t bytes, bool is_there)
 {
@@ -224,6 +232,7 @@ static void free_packs(struct gcr_packs *packs)
 	gcr_pack_index_finish(&packs->index);
 	pthread_cond_destroy(&packs->changed);
 	pthread_mutex_destroy(&packs->lock);
+	pthread_mutex_destroy(&packs->turn);
 	if (packs->fd >= 0)
 		close(packs->fd);
 	free(packs);
@@ -239,6 +248,7 @@ int gcr_packs_open(int store_fd, uid_t uid, const struct gcr_packs_account *acco
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	packs->uid = uid;
 	atomic_init(&packs->references, 1);
+	pthread_mutex_init(&packs->turn, NULL);
 	pthread_mutex_init(&packs->lock, NULL);
 	pthread_cond_init(&packs->changed, NULL);
 	gcr_pack_index_init(&packs->index);
@@ -299,20 +309,10 @@ static void insert(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 	packs->unpacked_bytes += gcr_pack_entry_bytes(entry);
 }
 
-static struct gcr_pack_chunk *find(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
-{
-	struct gcr_pack_chunk *chunk = NULL;
-
-	while ((chunk = gcr_pack_index_find(&packs->index, &entry->digest, chunk)))
-		if (chunk->entry.segment == entry->segment && chunk->entry.offset == entry->offset)
-			break;
-	return chunk;
-}
-
 /* Its memory goes when all that is to be dropped is. */
 static void unrefer(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 {
-	struct gcr_pack_chunk *chunk = find(packs, entry);
+	struct gcr_pack_chunk *chunk = gcr_pack_index_find_entry(&packs->index, entry);
 	uint32_t packed_bytes = gcr_pack_entry_packed_bytes(entry);
 	uint32_t bytes = gcr_pack_entry_bytes(entry);
 
@@ -329,30 +329,26 @@ static void unrefer(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 				 packed_bytes);
 }
 
-static bool is_alone(const struct gcr_pack_entry *entry)
-{
-	return entry->flags & GCR_PACK_FLAG_ALONE;
-}
-
 /*
- * One with this digest of which it is not known yet whether it is the same, with a reference: the
- * @nth of them.
+ * The @nth chunk with this digest, of which it is not known yet whether it is the same: 1, with a
+ * reference; 0: it has another size; -ENOENT: there are no more.
  */
-static bool find_candidate(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
-			   size_t nth, struct gcr_pack_entry *ret_entry)
+static int find_candidate(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
+			  size_t nth, struct gcr_pack_entry *ret_entry)
 {
 	struct gcr_pack_chunk *chunk = NULL;
 
-	GCR_LOCK_SCOPE(&packs->lock);
-	while ((chunk = gcr_pack_index_find(&packs->index, digest, chunk)))
-		if (gcr_pack_entry_bytes(&chunk->entry) == size && !is_alone(&chunk->entry) &&
-		    !nth--)
-			break;
+	GCR_PACKS_LOCK_SCOPE(packs);
+	do
+		chunk = gcr_pack_index_find(&packs->index, digest, chunk);
+	while (chunk && nth--);
 	if (!chunk)
-		return false;
+		return -ENOENT;
+	if (gcr_pack_entry_bytes(&chunk->entry) != size)
+		return 0;
 	refer(packs, chunk);
 	*ret_entry = chunk->entry;
-	return true;
+	return 1;
 }
 
 int gcr_packs_share(struct gcr_packs *packs, struct gcr_packer *packer,
@@ -362,7 +358,13 @@ int gcr_packs_share(struct gcr_packs *packs, struct gcr_packer *packer,
 	_cleanup_free_ void *unpacked = NULL;
 	struct gcr_pack_entry entry;
 
-	for (size_t nth = 0; find_candidate(packs, digest, size, nth, &entry); nth++) {
+	for (size_t nth = 0; nth < EQUAL_DIGESTS; nth++) {
+		int result = find_candidate(packs, digest, size, nth, &entry);
+
+		if (result < 0)
+			break;
+		if (!result)
+			continue;
 		if (!unpacked)
 			unpacked = malloc(size);
 		if (unpacked && !gcr_packs_read(packs, packer, &entry, unpacked, size) &&
@@ -391,6 +393,29 @@ static bool is_same(const struct gcr_packs *packs, const struct gcr_pack_entry *
 	       left->bytes_less_1 == right->bytes_less_1 &&
 	       left->packed_bytes_less_1 == right->packed_bytes_less_1 &&
 	       !memcmp(segment->map + left->offset, packed, gcr_pack_entry_packed_bytes(right));
+}
+
+/*
+ * The chunk that @entry is the same as, or NULL. Then GCR_PACK_FLAG_ALONE of @entry says whether
+ * later ones may be compared with it.
+ */
+static struct gcr_pack_chunk *find_same(struct gcr_packs *packs, struct gcr_pack_entry *entry,
+					const void *packed)
+{
+	struct gcr_pack_chunk *chunk = NULL;
+	size_t count = 0;
+
+	if (entry->flags & GCR_PACK_FLAG_ALONE)
+		return NULL;
+	while ((chunk = gcr_pack_index_find(&packs->index, &entry->digest, chunk))) {
+		if (is_same(packs, &chunk->entry, entry, packed))
+			return chunk;
+		if (++count < EQUAL_DIGESTS)
+			continue;
+		entry->flags |= GCR_PACK_FLAG_ALONE;
+		return NULL;
+	}
+	return NULL;
 }
 
 /* Room for it, its bytes, and its place in @entry. */
@@ -423,7 +448,7 @@ static int add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t 
 	       enum gcr_pack_form form, const void *packed, size_t packed_size, uint8_t flags,
 	       struct gcr_pack_entry *ret_entry)
 {
-	struct gcr_pack_chunk *chunk = NULL;
+	struct gcr_pack_chunk *chunk;
 	struct gcr_pack_entry entry = {
 		.digest = *digest,
 		.packed_bytes_less_1 = (uint16_t)(packed_size - 1),
@@ -434,14 +459,14 @@ static int add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t 
 	};
 	int result;
 
-	GCR_LOCK_SCOPE(&packs->lock);
-	while (!is_alone(&entry) && (chunk = gcr_pack_index_find(&packs->index, digest, chunk)))
-		if (!is_alone(&chunk->entry) && is_same(packs, &chunk->entry, &entry, packed)) {
-			refer(packs, chunk);
-			*ret_entry = chunk->entry;
-			ret_entry->flags = GCR_PACK_FLAG_SHARED;
-			return 0;
-		}
+	GCR_PACKS_LOCK_SCOPE(packs);
+	chunk = find_same(packs, &entry, packed);
+	if (chunk) {
+		refer(packs, chunk);
+		*ret_entry = chunk->entry;
+		ret_entry->flags = GCR_PACK_FLAG_SHARED;
+		return 0;
+	}
 	result = store(packs, &entry, packed);
 	if (result < 0) {
 		gcr_packs_trim(packs); /* a segment that was made for it */
@@ -475,13 +500,20 @@ void gcr_packs_zeros(size_t size, struct gcr_pack_entry *ret_entry)
 	gcr_digest_of_zeros(size, &ret_entry->digest);
 }
 
-void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entries, size_t count)
+static void drop_some(struct gcr_packs *packs, const struct gcr_pack_entry *entries, size_t count)
 {
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	for (size_t i = 0; i < count; i++)
 		if (entries[i].kind == GCR_PACK_STORED)
 			unrefer(packs, &entries[i]);
 	gcr_packs_trim(packs);
+}
+
+void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entries, size_t count)
+{
+	for (size_t i = 0; i < count; i += DROPPED_CHUNKS)
+		drop_some(packs, entries + i,
+			  count - i < DROPPED_CHUNKS ? count - i : DROPPED_CHUNKS);
 }
 
 /* Its segment, of which the mapping stays until stop_reading(). NULL: there is none. */
@@ -491,8 +523,8 @@ static struct gcr_pack_segment *start_reading(struct gcr_packs *packs,
 {
 	struct gcr_pack_segment *segment = NULL;
 
-	GCR_LOCK_SCOPE(&packs->lock);
-	if (find(packs, entry))
+	GCR_PACKS_LOCK_SCOPE(packs);
+	if (gcr_pack_index_find_entry(&packs->index, entry))
 		segment = gcr_packs_find_segment(packs, entry->segment);
 	*ret_packed = NULL;
 	if (segment && segment->map) {
@@ -504,17 +536,22 @@ static struct gcr_pack_segment *start_reading(struct gcr_packs *packs,
 
 static void stop_reading(struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	if (!--segment->readers && segment->is_busy)
 		pthread_cond_broadcast(&packs->changed);
 }
 
-/* From the disk; the file stays as long as the chunk does. */
+/*
+ * From the disk; the file stays as long as the chunk does. A disk may give other bytes than it got,
+ * and those of a chunk that is not compressed would all be taken.
+ */
 static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packer *packer,
 			const struct gcr_pack_entry *entry, void *ret_bytes, size_t size)
 {
 	uint32_t packed_bytes = gcr_pack_entry_packed_bytes(entry);
 	_cleanup_free_ char *packed = malloc(packed_bytes);
+	struct gcr_digest digest;
+	int result;
 
 	if (segment->fd < 0)
 		return -EIO;
@@ -530,8 +567,12 @@ static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packe
 			return -EIO;
 		done += (uint32_t)length;
 	}
-	return gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed, packed_bytes, ret_bytes,
-			  size);
+	result = gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed, packed_bytes,
+			    ret_bytes, size);
+	if (result < 0)
+		return result;
+	gcr_digest_of(ret_bytes, size, &digest);
+	return gcr_digest_equal(&digest, &entry->digest) ? 0 : -EBADMSG;
 }
 
 int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,
@@ -577,8 +618,8 @@ int gcr_packs_claim(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 
 	if (entry->kind != GCR_PACK_STORED)
 		return 0;
-	GCR_LOCK_SCOPE(&packs->lock);
-	chunk = find(packs, entry);
+	GCR_PACKS_LOCK_SCOPE(packs);
+	chunk = gcr_pack_index_find_entry(&packs->index, entry);
 	if (chunk) {
 		if (!is_same_chunk(&chunk->entry, entry))
 			return -EBADMSG;
@@ -597,7 +638,7 @@ int gcr_packs_claim(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 
 void gcr_packs_sweep(struct gcr_packs *packs)
 {
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	packs->is_known = true;
 	for (size_t i = 0; i < packs->segments_count; i++)
 		gcr_pack_segment_loosen(packs->segments[i]);
@@ -610,7 +651,7 @@ void gcr_packs_figures(struct gcr_packs *packs, struct gcr_packs_figures *ret_fi
 	uint64_t spilled = 0;
 	uint64_t pages = 0;
 
-	GCR_LOCK_SCOPE(&packs->lock);
+	GCR_PACKS_LOCK_SCOPE(packs);
 	for (size_t i = 0; i < packs->segments_count; i++) {
 		const struct gcr_pack_segment *segment = packs->segments[i];
 

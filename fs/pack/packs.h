@@ -53,15 +53,17 @@ GCR_DEFINE_CLEANUP(struct gcr_packs *, gcr_packs_unref);
 uid_t gcr_packs_uid(const struct gcr_packs *packs);
 
 /*
- * Is this chunk there already? Found by its digest, and compared byte by byte: one reference more
- * of it. -ENOENT: it is not.
+ * Is this chunk there already? Found by its digest, and compared byte by byte, with four chunks at
+ * most: one reference more of it. -ENOENT: it is not; -ENOMEM.
  */
 int gcr_packs_share(struct gcr_packs *packs, struct gcr_packer *packer,
 		    const struct gcr_digest *digest, const void *bytes, size_t size,
 		    struct gcr_pack_entry *ret_entry);
 /*
  * A chunk of @size bytes, as gcr_pack() has packed it: one reference of it, which may be of one
- * that is the same. -ENOSPC, -ENOMEM, -EIO: nothing has changed.
+ * that is the same. Where four others have the same digest it is stored as one of
+ * gcr_packs_add_alone(), so that no more than these are ever compared with others. -ENOSPC,
+ * -ENOMEM, -EIO: nothing has changed.
  */
 int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
 		  enum gcr_pack_form form, const void *packed, size_t packed_size,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of the packs share: the index of chunks by digest (pack_index.c), the segments
+ * What the files of the packs share: the index of chunks (pack_index.c), the segments
  * (pack_segment.c), and the packs themselves with the segments on a disk (pack_spill.c). Index and
  * segments have no locks of their own: that of the packs guards them.
  */
@@ -11,11 +11,12 @@
 #include <stdatomic.h>
 
 #include "fs/pack/packs.h"
+#include "lib/lock.h"
 
 /* ---- the index ---- */
 
 struct gcr_pack_chunk {
-	struct gcr_pack_entry entry; /* its flags are of no meaning */
+	struct gcr_pack_entry entry; /* of its flags only GCR_PACK_FLAG_ALONE has a meaning */
 	uint32_t references;
 	uint32_t next; /* in its bucket, or among those that are free */
 };
@@ -28,14 +29,24 @@ struct gcr_pack_index {
 	size_t used;	 /* of these, with those that are free again */
 	size_t count;
 	uint32_t free_chunk; /* the first */
+	uint64_t seed;	     /* of the hashes that choose buckets; random */
 };
 
 void gcr_pack_index_init(struct gcr_pack_index *index);
 void gcr_pack_index_finish(struct gcr_pack_index *index);
-/* Those with this digest, one after the other: begin with NULL, until it is NULL. */
+/*
+ * Chunks with this digest that may be shared, one after the other: begin with NULL, until the
+ * result is NULL.
+ */
 struct gcr_pack_chunk *gcr_pack_index_find(struct gcr_pack_index *index,
 					   const struct gcr_digest *digest,
 					   const struct gcr_pack_chunk *previous);
+/*
+ * The chunk of @entry: with its digest, at its place. NULL: there is none. Of @entry's flags
+ * GCR_PACK_FLAG_ALONE has to be the chunk's.
+ */
+struct gcr_pack_chunk *gcr_pack_index_find_entry(struct gcr_pack_index *index,
+						 const struct gcr_pack_entry *entry);
 /* Have room for one more: chunks that were found are elsewhere then. -ENOMEM. */
 int gcr_pack_index_reserve(struct gcr_pack_index *index);
 /* With one reference. There has to be room. */
@@ -112,6 +123,7 @@ struct gcr_packs {
 	int fd;
 	struct gcr_packs_account account;
 
+	pthread_mutex_t turn;	/* see gcr_packs_lock() */
 	pthread_mutex_t lock;	/* guards what follows */
 	pthread_cond_t changed; /* a mapping has no reader any more; the trimmer has ended */
 	struct gcr_pack_index index;
@@ -127,6 +139,24 @@ struct gcr_packs {
 	uint64_t unpacked_bytes;
 	uint64_t shared_bytes;
 };
+
+/*
+ * Lock the packs. Mutexes are not fair: a thread that locks one in a loop keeps others waiting.
+ * Here the thread that waits for the lock has the turn meanwhile, so that such a loop waits behind
+ * it.
+ */
+static inline pthread_mutex_t *gcr_packs_lock(struct gcr_packs *packs)
+{
+	pthread_mutex_lock(&packs->turn);
+	pthread_mutex_lock(&packs->lock);
+	pthread_mutex_unlock(&packs->turn);
+	return &packs->lock;
+}
+
+/* Until the end of the scope. */
+#define GCR_PACKS_LOCK_SCOPE(packs)                         \
+	_cleanup_(gcr_lock_cleanup) __attribute__((unused)) \
+	pthread_mutex_t *lock_scope_ = gcr_packs_lock(packs)
 
 /* NULL: there is none. Lock: packs. */
 struct gcr_pack_segment *gcr_packs_find_segment(const struct gcr_packs *packs, uint32_t number);

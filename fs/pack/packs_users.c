@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The packs of all users that have any, opened when they are first needed. users->lock guards the
- * list; that of the packs comes after it.
+ * list, to whose head users are added and from which none is removed before its end.
  */
 #include "fs/pack/packs.h"
 
@@ -16,7 +16,7 @@
 #include "fs/base/log.h"
 #include "lib/lock.h"
 
-struct user {
+struct user { /* fixed for life */
 	struct user *next;
 	struct gcr_packs *packs;
 };
@@ -131,9 +131,13 @@ void gcr_packs_users_sweep(struct gcr_packs_users *users)
 void gcr_packs_users_figures(struct gcr_packs_users *users, struct gcr_packs_figures *ret_figures)
 {
 	struct gcr_packs_figures sum = {0};
+	const struct user *first;
 
-	GCR_LOCK_SCOPE(&users->lock);
-	for (const struct user *user = users->users; user; user = user->next) {
+	pthread_mutex_lock(&users->lock);
+	first = users->users;
+	pthread_mutex_unlock(&users->lock);
+	/* Without that lock: one user's packs may be busy, and others look for theirs. */
+	for (const struct user *user = first; user; user = user->next) {
 		struct gcr_packs_figures one;
 
 		gcr_packs_figures(user->packs, &one);

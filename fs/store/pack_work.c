@@ -315,7 +315,8 @@ static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, 
 
 /* Whose references have not become the file's. */
 static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
-			  struct gcr_folder_file *file, uint64_t piece)
+			  struct gcr_folder_file *file, uint64_t piece,
+			  const struct gcr_wanted *wanted)
 {
 	struct gcr_packs *packs = gcr_folder_packs(gcr_snapshot_folder(work->snapshot));
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
@@ -327,7 +328,7 @@ static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *wo
 	if (result < 0)
 		return result;
 	cost_bytes = gcr_folder_piece_cost(file);
-	result = gcr_snapshot_begin_piece(work->snapshot, cost_bytes);
+	result = gcr_snapshot_begin_piece(work->snapshot, cost_bytes, wanted);
 	if (result < 0)
 		return result;
 	result = pack_chunks(packs, worker, work->is_alone, size, entries);
@@ -354,19 +355,19 @@ static bool look_again(struct gcr_pack_work *work)
 }
 
 static int pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
-		      struct gcr_folder_file *file, uint64_t piece)
+		      struct gcr_folder_file *file, uint64_t piece, const struct gcr_wanted *wanted)
 {
 	int result = -EAGAIN;
 	int attempts = 0;
 
 	while ((result == -EAGAIN && attempts++ < ATTEMPTS) ||
 	       (result == -ETXTBSY && look_again(work)))
-		result = try_pack_piece(work, worker, file, piece);
+		result = try_pack_piece(work, worker, file, piece, wanted);
 	return result == -EAGAIN ? 0 : result;
 }
 
 int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
-		       struct gcr_error *error)
+		       const struct gcr_wanted *wanted, struct gcr_error *error)
 {
 	struct source *source;
 	uint64_t piece;
@@ -375,7 +376,7 @@ int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worke
 	if (result <= 0)
 		return result;
 	result = work->unpack ? gcr_folder_unpack_piece(source->file, piece)
-			      : pack_piece(work, worker, source->file, piece);
+			      : pack_piece(work, worker, source->file, piece, wanted);
 	GCR_LOCK_SCOPE(&work->lock);
 	if (!result || result == -ENODATA)
 		result = 1;
@@ -385,7 +386,7 @@ int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worke
 		source->is_skipped = true;
 		work->skipped++;
 		result = 1;
-	} else {
+	} else if (result != -ECANCELED || work->unpack) {
 		source->is_skipped = true;
 		result = fail_locked(work, source->index, result, error);
 	}

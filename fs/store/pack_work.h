@@ -13,6 +13,7 @@
 #include "lib/error.h"
 
 struct gcr_snapshot;
+struct gcr_wanted;
 
 struct gcr_pack_work; /* thread-safe */
 
@@ -41,9 +42,10 @@ GCR_DEFINE_CLEANUP(struct gcr_pack_worker *, gcr_pack_worker_destroy);
  * The next piece: 1, or 0 if there is none left to begin with. @worker may be NULL to unpack. What
  * goes wrong with one file alone is left to gcr_pack_work_result(), and the others go on. Errors,
  * with words: -ECANCELED a verb has begun, or the snapshot is gone; -ENOSPC, -ENOMEM, -EMFILE, ...
+ * -ECANCELED without words: it waited for others, and is no longer @wanted (which may be NULL).
  */
 int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
-		       struct gcr_error *error);
+		       const struct gcr_wanted *wanted, struct gcr_error *error);
 
 /* What went wrong with single files, which stay as they are: of the first, with words; or 0. */
 int gcr_pack_work_result(struct gcr_pack_work *work, struct gcr_error *error);

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +21,10 @@
 #include "fs/pack/spill.h"
 #include "fs/store/folder.h"
 #include "lib/beneath.h"
+
+/* So often it is tried again to open the tables of what is removed, and so long between. */
+#define ATTEMPTS     50
+#define ATTEMPT_MSEC 20
 
 /* ---- the account ---- */
 
@@ -133,6 +138,9 @@ static int use_table(struct gcr_packs *packs, int tables_fd, const char *table_n
 	for (uint64_t piece = 0; piece < gcr_pack_table_pieces(table) && !result; piece++)
 		if (gcr_pack_table_is_packed(table, piece))
 			result = use(packs, name, table, piece);
+	/* What is tried again goes on behind it. Who reads its file has it mapped. */
+	if (!result && use == drop)
+		unlinkat(tables_fd, table_name, 0);
 	return result;
 }
 
@@ -199,9 +207,25 @@ static int use_tables(struct gcr_store *store, const char *name, use_piece *use)
 	return fd < 0 ? fd : use_directory(store, fd, uid, name, use);
 }
 
+/* Other threads give back soon what there is too little of now. */
+static bool may_be_tried_again(int result)
+{
+	return result == -EMFILE || result == -ENFILE || result == -ENOMEM;
+}
+
 void gcr_store_drop_tables(struct gcr_store *store, const char *name)
 {
-	use_tables(store, name, drop);
+	int result = use_tables(store, name, drop);
+
+	for (int i = 0; i < ATTEMPTS && may_be_tried_again(result); i++) {
+		poll(NULL, 0, ATTEMPT_MSEC);
+		result = use_tables(store, name, drop);
+	}
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0,
+			"packed chunks of %s in the store, which is removed, stay until the next "
+			"start: its tables cannot be read: %s",
+			name, strerror(-result));
 }
 
 /* ---- life ---- */
@@ -271,6 +295,23 @@ static int make_tables(struct gcr_snapshot *snapshot, uid_t uid)
 	return mkdirat(fd, name, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
+static uid_t owner_of(const struct gcr_snapshot *snapshot)
+{
+	uid_t uid;
+
+	pthread_mutex_lock(&snapshot->store->lock);
+	uid = snapshot->uid;
+	pthread_mutex_unlock(&snapshot->store->lock);
+	return uid;
+}
+
+uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot)
+{
+	const struct gcr_packs *packs = gcr_folder_packs(snapshot->folder);
+
+	return packs ? gcr_packs_uid(packs) : owner_of(snapshot);
+}
+
 int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
 	struct stat stat;
@@ -283,7 +324,7 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
 		result = -errno;
 	/* Chunks are not shared with a container, and count for it. */
 	if (!result)
-		result = make_tables(snapshot, snapshot->uid == GCR_QUOTA_OTHER_ROOT
+		result = make_tables(snapshot, owner_of(snapshot) == GCR_QUOTA_OTHER_ROOT
 						       ? GCR_QUOTA_OTHER_ROOT
 						       : stat.st_uid);
 	if (result < 0)

@@ -25,6 +25,8 @@
 #define SMALLEST_SHARE 8
 /* So long is waited for what is being removed: a verb may wait for the piece. */
 #define WAIT_USEC      GCR_USEC_PER_SEC
+/* So long for the pieces of others, before a look at whether this one is still wanted. */
+#define LOOK_USEC      (GCR_USEC_PER_SEC / 20)
 
 void gcr_store_set_reserve(struct gcr_store *store)
 {
@@ -65,7 +67,22 @@ static int promise_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret
 	return result < 0 && !is_alone ? -EAGAIN : result;
 }
 
-int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes)
+/* A piece of another may take as long as a disk does. Takes the lock away and back. Lock: store. */
+static int wait_for_others_locked(struct gcr_store *store, const struct gcr_wanted *wanted)
+{
+	bool is_wanted;
+
+	gcr_store_wait_until_locked(store, gcr_clock_usec() + LOOK_USEC);
+	if (!wanted)
+		return 0;
+	pthread_mutex_unlock(&store->lock);
+	is_wanted = wanted->is_wanted(wanted->data);
+	pthread_mutex_lock(&store->lock);
+	return is_wanted ? 0 : -ECANCELED;
+}
+
+int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes,
+			     const struct gcr_wanted *wanted)
 {
 	struct gcr_store *store = snapshot->store;
 	int64_t until_usec = gcr_clock_usec() + WAIT_USEC;
@@ -75,7 +92,9 @@ int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes)
 	pthread_mutex_lock(&store->lock);
 	while ((result = promise_locked(store, bytes, &missing)) < 0) {
 		if (result == -EAGAIN) {
-			pthread_cond_wait(&store->changed, &store->lock);
+			result = wait_for_others_locked(store, wanted);
+			if (result < 0)
+				break;
 			continue;
 		}
 		if (gcr_store_make_room_locked(store, missing, until_usec))

@@ -118,6 +118,8 @@ int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 {
 	struct gcr_packs *packs = gcr_folder_packs(snapshot->folder);
 	_cleanup_free_ struct part *free_parts = NULL;
+	struct gcr_error spill_error = {0};
+	struct gcr_error refusal = {0};
 	struct parts parts = {0};
 	uint64_t freed_bytes = 0;
 	int result;
@@ -134,14 +136,27 @@ int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (parts.count)
 		qsort(parts.parts, parts.count, sizeof(struct part), compare_parts);
-	for (size_t i = 0; i < parts.count && freed_bytes < wanted_bytes && !result; i++) {
+	for (size_t i = 0; i < parts.count && freed_bytes < wanted_bytes; i++) {
 		uint64_t bytes = 0;
 
-		result = gcr_packs_spill(packs, parts.parts[i].segment, &bytes, error);
+		result = gcr_packs_spill(packs, parts.parts[i].segment, &bytes, &spill_error);
+		/* There may be room for a smaller one. */
+		if (result < 0 && result != -EDQUOT && result != -ENOSPC)
+			break;
+		if (result < 0 && (!refusal.number || refusal.number == EDQUOT))
+			refusal = spill_error;
+		result = 0;
 		freed_bytes += bytes;
 	}
 	*ret_freed_bytes = freed_bytes;
-	return result;
+	if (result < 0) {
+		*error = spill_error;
+		return result;
+	}
+	if (freed_bytes || !refusal.number)
+		return 0;
+	*error = refusal;
+	return -refusal.number;
 }
 
 /* ---- how much ---- */

@@ -183,12 +183,21 @@ void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *
  * -ENOMEM, ...
  */
 int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error);
+/* Whose its packed chunks are: the id that they count for. With none, that of its owner. */
+uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot);
+/* Is the work still wanted? Asked with no lock held, from any thread. NULL: always. */
+struct gcr_wanted {
+	bool (*is_wanted)(void *data);
+	void *data;
+};
 /*
- * store_reserve.c: before one of its pieces is packed, and no lock is held: room for what that may
- * take at most, @bytes (see gcr_folder_piece_cost()), out of the reserve if need be. Others who
- * pack are waited for, and what is kept gives way. -ENOSPC, -ENOMEM: there is none.
+ * reserve.c: before one of its pieces is packed, and no lock is held: room for what that may take
+ * at most, @bytes (see gcr_folder_piece_cost()), out of the reserve if need be. Others who pack are
+ * waited for, and what is kept gives way. -ENOSPC, -ENOMEM: there is none; -ECANCELED: it is no
+ * longer @wanted.
  */
-int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes);
+int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes,
+			     const struct gcr_wanted *wanted);
 /* What that may be for one whose file needs a table of so much (0: it has one). */
 uint64_t gcr_store_piece_cost(uint64_t table_bytes);
 /* It is packed, or not. */
@@ -205,8 +214,9 @@ bool gcr_store_can_spill(const struct gcr_store *store);
  * Move segments that have chunks of this snapshot to the disk, those with the most of it first,
  * until about @wanted_bytes of the store's memory are free. *ret_freed_bytes 0: nothing (more) of
  * it can go. Blocks on the disk, without a lock. Errors, with words: -EOPNOTSUPP there is no
- * -o spill, -ENOSPC the disk or the limit is full, -EIO, -ENOMEM, ...; what was moved before stays
- * there, and counts in *ret_freed_bytes with errors, too. Nothing is lost in any case.
+ * -o spill, -EIO, -ENOMEM, ...; what was moved before stays there, and counts in *ret_freed_bytes
+ * with errors, too. -ENOSPC the disk or the limit is full, -EDQUOT the user's is: only if not even
+ * a smaller segment could go. Nothing is lost in any case.
  */
 int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 		       uint64_t *ret_freed_bytes, struct gcr_error *error);

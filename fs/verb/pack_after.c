@@ -56,7 +56,6 @@ static bool is_due(const struct gcr_pack_after *after, struct gcr_process *proce
 /* One after the other: each has all the processors that are free. */
 static void look(struct gcr_pack_after *after)
 {
-	const struct gcr_command command = {.verb = GCR_VERB_PACK};
 	struct gcr_process **list = NULL;
 	struct gcr_error error = {0};
 	size_t count = 0;
@@ -69,7 +68,7 @@ static void look(struct gcr_pack_after *after)
 	for (size_t i = 0; i < count && !after->packed; i++)
 		/* A verb that has come between is not in our way for long. */
 		if (is_due(after, list[i]) &&
-		    !gcr_packing_start(after->daemon, &command, &list[i], 1, NULL, &error))
+		    !gcr_packing_start_own(after->daemon, list[i], &error))
 			after->packed = gcr_process_ref(list[i]);
 	gcr_processes_list_free(list, count);
 }

@@ -32,6 +32,13 @@
  */
 #define NICE 19
 
+/*
+ * The deadline of what the daemon begins: far slower than one thread is that gets a tenth of a
+ * processor.
+ */
+#define OWN_BASE_USEC	   (600 * GCR_USEC_PER_SEC)
+#define OWN_BYTES_PER_USEC 4
+
 /* So often a worker is asked whether it has given files up, and so long between. */
 #define LOOKS	  100
 #define LOOK_MSEC 20
@@ -328,19 +335,37 @@ static void make_ready(struct gcr_packing *packing, struct target *target)
 	pthread_mutex_unlock(&packing->lock);
 }
 
+/* A target of a packing: one thread works at it. */
+struct turn {
+	struct gcr_packing *packing;
+	const struct target *target;
+};
+
+static bool is_wanted(void *data)
+{
+	const struct turn *turn = data;
+
+	return !stopped(turn->packing) && !has_failed(turn->packing, turn->target);
+}
+
 /* Other threads may be at pieces of it still. */
 static void do_target(struct gcr_packing *packing, struct target *target,
 		      struct gcr_pack_worker *worker)
 {
+	struct turn turn = {packing, target};
+	const struct gcr_wanted wanted = {is_wanted, &turn};
 	struct gcr_error error = {0};
 	int result = 1;
 
 	if (!begin_target(packing, target))
 		return;
 	make_ready(packing, target);
-	while (result > 0 && !stopped(packing) && !has_failed(packing, target))
-		result = gcr_pack_work_step(target->work, worker, &error);
+	while (result > 0 && is_wanted(&turn))
+		result = gcr_pack_work_step(target->work, worker, &wanted, &error);
 	pthread_mutex_lock(&packing->lock);
+	/* A piece was left: others, who find no further one, do not know that. */
+	if (result < 0 && !error.number)
+		explain_stop(packing->stop, gcr_verb_name(packing->command.verb), &error);
 	if (!result)
 		target->is_done = true;
 	if (result < 0 && !target->error.number)
@@ -627,6 +652,19 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 	arm(waiter, packing);
 	launch(packing);
 	return 0;
+}
+
+int gcr_packing_start_own(struct gcr_daemon *daemon, struct gcr_process *process,
+			  struct gcr_error *error)
+{
+	struct gcr_command command = {.verb = GCR_VERB_PACK};
+	uint64_t bytes;
+
+	pthread_mutex_lock(&process->lock);
+	bytes = process->snapshot ? gcr_snapshot_bytes(process->snapshot) : 0;
+	pthread_mutex_unlock(&process->lock);
+	command.timeout_usec = OWN_BASE_USEC + (int64_t)(bytes / OWN_BYTES_PER_USEC);
+	return gcr_packing_start(daemon, &command, &process, 1, NULL, error);
 }
 
 /* ---- stopping ---- */

@@ -29,6 +29,13 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 		      struct gcr_process *const *processes, size_t count, struct gcr_waiter *waiter,
 		      struct gcr_error *error);
 
+/*
+ * `pack` of one process because the daemon wants it: as gcr_packing_start(), with a deadline that
+ * allows for its bytes. What is not packed by then can be begun again.
+ */
+int gcr_packing_start_own(struct gcr_daemon *daemon, struct gcr_process *process,
+			  struct gcr_error *error);
+
 /* Is @verb, one of these two, under way for it? */
 bool gcr_packing_is_under_way(struct gcr_process *process, enum gcr_verb verb);
 

@@ -38,7 +38,7 @@ static int step(struct undo *undo, struct gcr_error *error)
 
 	if (gcr_task_stopped(undo->task))
 		return -ECANCELED;
-	result = gcr_pack_work_step(undo->work, NULL, error);
+	result = gcr_pack_work_step(undo->work, NULL, NULL, error);
 	if (result > 0)
 		gcr_store_use_claim(process->daemon->store, process->pid, process->start_ticks,
 				    GCR_PACK_PIECE_BYTES);

@@ -13,11 +13,13 @@
 #include <string.h>
 
 #include "fs/base/credentials.h"
+#include "fs/base/quota.h"
 #include "fs/pack/pack_table.h"
 #include "fs/store/folder.h"
 #include "fs/store/store.h"
 #include "fs/verb/packing.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 
 #define LOOK_MSEC   20
 /* So often when nothing more can be done. */
@@ -27,8 +29,11 @@
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
-/* One of all who make room moves bytes to the disk. */
-static atomic_bool is_spilling;
+/* After so long the disk does not answer: others do not wait for it until their deadlines. */
+#define SPILL_MOST_USEC (5 * GCR_USEC_PER_SEC)
+
+/* One of all who make room moves bytes to the disk: since when (monotonic). 0: none. */
+static atomic_int_least64_t spilling_since_usec;
 
 /* Those that have had their turn, each with a reference. */
 struct turns {
@@ -43,7 +48,7 @@ struct reclaim {
 	struct gcr_process *packed; /* that is being packed for us: the last of `turns` */
 	struct turns packs;
 	struct turns spills;
-	struct gcr_error spill_error; /* the last; number 0: none */
+	struct gcr_error spill_error; /* that is told; number 0: none */
 };
 
 static void drop_turns(struct turns *turns)
@@ -133,13 +138,12 @@ static bool is_being_packed(const struct reclaim *reclaim)
 /* False: there is nothing left to pack. */
 static bool pack_next(struct reclaim *reclaim)
 {
-	const struct gcr_command command = {.verb = GCR_VERB_PACK};
 	struct gcr_process *process = find_longest_frozen(reclaim, &reclaim->packs, may_pack);
 	struct gcr_error error = {0};
 	bool is_begun = process && take_turn(&reclaim->packs, process);
 
 	/* What refuses it, another verb perhaps, does not concern us. It is held by `packs`. */
-	if (is_begun && !gcr_packing_start(reclaim->daemon, &command, &process, 1, NULL, &error))
+	if (is_begun && !gcr_packing_start_own(reclaim->daemon, process, &error))
 		reclaim->packed = process;
 	gcr_process_unref(process);
 	return is_begun;
@@ -170,19 +174,56 @@ static struct gcr_snapshot *hold_idle_snapshot(struct gcr_process *process)
 	return snapshot;
 }
 
+/* Are these the packed bytes of the user who needs the room? Root may know of all of them. */
+static bool are_his(const struct reclaim *reclaim, const struct gcr_snapshot *snapshot)
+{
+	struct gcr_quota *quota = reclaim->daemon->quota;
+	uid_t counted = reclaim->task->command->rights.counted;
+	uid_t packed = gcr_snapshot_packed_uid(snapshot);
+
+	return !counted || gcr_quota_owner(quota, packed) == gcr_quota_owner(quota, counted);
+}
+
+/*
+ * Keep why nothing could go: the words of a limit tell what a user has, and are for him alone; and
+ * that a limit was reached says less than that the disk is full, or fails.
+ */
+static void note_spill_error(struct reclaim *reclaim, const struct gcr_snapshot *snapshot,
+			     const struct gcr_error *error)
+{
+	struct gcr_error *kept = &reclaim->spill_error;
+
+	if (error->number != EDQUOT)
+		*kept = *error;
+	else if (kept->number && kept->number != EDQUOT)
+		return;
+	else if (are_his(reclaim, snapshot))
+		*kept = *error;
+	else if (!kept->number)
+		gcr_error_set(kept, EDQUOT, "what others have packed may take no more of the disk");
+}
+
 /* Of the longest frozen, packed bytes. False: there are none any more that can go. */
 static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 {
 	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
 	uint64_t wanted_bytes = missing < SPILL_BYTES ? missing : SPILL_BYTES;
+	int64_t now_usec = gcr_clock_usec();
+	int_least64_t since_usec = 0;
 	uint64_t freed_bytes = 0;
 	struct gcr_process *process;
+	struct gcr_error error = {0};
 	bool is_possible = true;
 
 	if (!gcr_store_can_spill(reclaim->daemon->store))
 		return false;
 	/* What one of them moves is not there for another, who would think that nothing is left. */
-	if (atomic_exchange(&is_spilling, true)) {
+	if (!atomic_compare_exchange_strong(&spilling_since_usec, &since_usec, now_usec)) {
+		if (now_usec - since_usec >= SPILL_MOST_USEC) {
+			gcr_error_set(&reclaim->spill_error, EIO,
+				      "the disk of spill= does not answer");
+			return false;
+		}
 		poll(NULL, 0, LOOK_MSEC);
 		return true;
 	}
@@ -191,8 +232,10 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 		snapshot = hold_idle_snapshot(process);
 	/* A verb that comes between goes on beside it. */
 	if (snapshot)
-		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &reclaim->spill_error);
-	atomic_store(&is_spilling, false);
+		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &error);
+	if (error.number)
+		note_spill_error(reclaim, snapshot, &error);
+	atomic_store(&spilling_since_usec, 0);
 	if (!freed_bytes)
 		is_possible = process && take_turn(&reclaim->spills, process);
 	gcr_process_unref(process);

@@ -128,6 +128,46 @@ def test_away():
         wait_left(machine)
 
 
+def damage(path, offset):
+    """Change a byte, or change it back."""
+    with open(path, 'r+b') as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def test_damaged():
+    """The disk has changed a byte of what is not compressed: it is not taken for what it was, and
+    what is not lost is there."""
+    with machine_with_disk() as machine:
+        pieces = packed(machine)
+        move(machine)
+        path, = on_disk(machine)
+        with open(path, 'rb') as file:
+            data = os.lseek(file.fileno(), 0, os.SEEK_DATA)
+            # In the last chunk.
+            offset = os.lseek(file.fileno(), data, os.SEEK_HOLE) - 100
+        damage(path, offset)
+        machine.start()
+        wait_for(lambda: machine.state(pieces.pid) == 'frozen', 'the program to be frozen')
+        try:
+            pieces.check_files()
+            check(False, 'it was read')
+        except OSError as error:
+            equal(harness.name_of(error.errno), 'EIO')
+        for verb in 'thaw', 'unpack', 'thaw':
+            equal(machine.write(pieces.pid, verb), 'EIO', verb)
+            equal(machine.state(pieces.pid), 'frozen')
+            with open(machine.path(pieces.pid, 'error'), encoding='utf-8') as file:
+                words = file.read()
+            check(any(pieces.name(index) in words for index in range(2)), words)
+        damage(path, offset)
+        pieces.check_files()
+        pieces.thaw()
+        wait_left(machine)
+
+
 def test_ends():
     """The program is killed: the disk gets its bytes back."""
     with machine_with_disk() as machine:

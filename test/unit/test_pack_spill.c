@@ -55,6 +55,106 @@ static void test_spill(void)
 	check_nothing();
 }
 
+/* Change a byte of a file on the disk, or change it back. */
+static void damage(const char *path, uint32_t offset)
+{
+	_cleanup_close_ int fd = open(path, O_RDWR | O_CLOEXEC);
+	uint8_t byte;
+
+	CHECK(fd >= 0 && pread(fd, &byte, 1, offset) == 1);
+	byte ^= 1;
+	CHECK(pwrite(fd, &byte, 1, offset) == 1);
+}
+
+/* Chunks that are compressed, and others: none is read as what it was not. */
+static void test_damaged(void)
+{
+	struct gcr_packs *packs = open_packs(UINT64_MAX);
+	struct gcr_pack_entry again;
+	char path[PATH_MAX];
+	uint64_t bytes;
+
+	add_all(packs);
+	CHECK(entries[4].form == GCR_PACK_RAW && entries[5].form != GCR_PACK_RAW);
+	CHECK(!spill_segment(packs, entries[0].segment, &bytes) && bytes);
+	segment_path(entries[0].segment, path);
+	for (size_t i = 4; i < 6; i++)
+		damage(path, entries[i].offset + gcr_pack_entry_packed_bytes(&entries[i]) / 2);
+	for (size_t i = 0; i < CHUNKS; i++) {
+		uint8_t read[CHUNK];
+
+		CHECK(gcr_packs_read(packs, packer, &entries[i], read, CHUNK) ==
+		      (i == 4 || i == 5 ? -EBADMSG : 0));
+	}
+	/* Nor is it one that is there. */
+	CHECK(!add(packs, 4, &again) && !again.flags && again.segment != entries[4].segment);
+	CHECK(!read_chunk(packs, packer, &again, 4));
+	for (size_t i = 4; i < 6; i++)
+		damage(path, entries[i].offset + gcr_pack_entry_packed_bytes(&entries[i]) / 2);
+	check_all(packs);
+	gcr_packs_drop(packs, &again, 1);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	gcr_packs_wait_disk(packs);
+	close_packs(packs);
+	check_nothing();
+}
+
+static struct gcr_packs *asking;
+static struct gcr_pack_entry grown[3];
+static unsigned int asked;
+static uint64_t on_disk;
+
+/* Chunks come while the limit is asked: the first time one, and it is refused the third time. */
+static int take_and_add(void *data, uid_t uid, uint64_t bytes, struct gcr_error *error)
+{
+	if (asked < 1 || asked == 2)
+		CHECK(!add(asking, CHUNKS + asked, &grown[asked]) &&
+		      grown[asked].segment == entries[0].segment);
+	if (asked++ == 2)
+		return gcr_error_set(error, EDQUOT, "no more");
+	on_disk += bytes;
+	return 0;
+}
+
+static void count_disk(void *data, uid_t uid, uint64_t more, uint64_t less)
+{
+	on_disk += more - less;
+}
+
+/* The limit is asked before anything is begun: what has grown is asked for once more. */
+static void test_asked_first(void)
+{
+	const struct gcr_spill_options options = {.path = directory_on_disk,
+						  .limit_bytes = UINT64_MAX};
+	struct gcr_packs_account account = {.take = count_take,
+					    .give = count_give,
+					    .take_disk = take_and_add,
+					    .count_disk = count_disk};
+	struct gcr_error error;
+	uint64_t bytes = 0;
+
+	CHECK(!mkdir(options.path, 0700) || errno == EEXIST);
+	CHECK(!gcr_spill_open(store_fd, &options, &spill, &error));
+	account.spill = spill;
+	CHECK(!gcr_packs_open(store_fd, USER, &account, &asking, &error));
+	add_all(asking);
+	asked = 2;
+	CHECK(gcr_packs_spill(asking, entries[0].segment, &bytes, &error) == -EDQUOT && !on_disk);
+	CHECK(figures(asking).spilled_segments == 0);
+	asked = 0;
+	CHECK(!gcr_packs_spill(asking, entries[0].segment, &bytes, &error) && asked == 2);
+	CHECK(bytes == figures(asking).spilled_bytes && on_disk == bytes);
+	check_account(asking);
+	check_all(asking);
+	gcr_packs_drop(asking, entries, CHUNKS);
+	gcr_packs_drop(asking, &grown[0], 1);
+	gcr_packs_drop(asking, &grown[2], 1);
+	gcr_packs_wait_disk(asking);
+	CHECK(!on_disk);
+	close_packs(asking);
+	check_nothing();
+}
+
 static void test_off(void)
 {
 	const struct gcr_spill_options none = {0};
@@ -463,6 +563,8 @@ int main(void)
 {
 	begin();
 	test_spill();
+	test_damaged();
+	test_asked_first();
 	test_off();
 	test_restart();
 	test_absent();

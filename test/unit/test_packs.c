@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "fs/pack/packs_private.h"
 #include "test/unit/packs.h"
 
 #define CHUNK GCR_CHUNK_BYTES
@@ -511,6 +512,190 @@ static void test_alone(void)
 	gcr_packs_unref(packs);
 }
 
+/* ---- work that is bounded ---- */
+
+static size_t longest_chain(const struct gcr_packs *packs)
+{
+	const struct gcr_pack_index *index = &packs->index;
+	size_t longest = 0;
+
+	for (size_t i = 0; i < index->buckets_count; i++) {
+		size_t length = 0;
+
+		for (uint32_t at = index->buckets[i]; at != UINT32_MAX; at = index->chunks[at].next)
+			length++;
+		longest = length > longest ? length : longest;
+	}
+	return longest;
+}
+
+static size_t count_shareable(struct gcr_packs *packs, const struct gcr_digest *digest)
+{
+	const struct gcr_pack_chunk *chunk = NULL;
+	size_t count = 0;
+
+	while ((chunk = gcr_pack_index_find(&packs->index, digest, chunk)))
+		count++;
+	return count;
+}
+
+#define EQUAL 5000u
+#define CHAIN 24 /* with a random hash, and no more chunks than buckets */
+
+static struct gcr_pack_entry equal[EQUAL];
+
+static void add_equal(struct gcr_packs *packs)
+{
+	uint8_t packed[GCR_PACK_MAX_BYTES];
+	uint8_t bytes[CHUNK];
+	struct gcr_digest digest;
+	enum gcr_pack_form form;
+	size_t size;
+
+	memset(bytes, 1, sizeof(bytes));
+	gcr_digest_of(bytes, CHUNK, &digest);
+	size = gcr_pack(packer, bytes, CHUNK, packed, &form);
+	for (size_t i = 0; i < EQUAL; i++)
+		CHECK(!gcr_packs_add_alone(packs, &digest, CHUNK, form, packed, size, &equal[i]));
+}
+
+/* Chunks that are never shared may all be the same. */
+static void test_many_alone(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+
+	add_equal(packs);
+	CHECK(figures(packs).chunks == EQUAL && longest_chain(packs) <= CHAIN);
+	gcr_packs_unref(packs);
+	packs = open_packs(1000);
+	for (size_t i = 0; i < EQUAL; i++)
+		CHECK(!gcr_packs_claim(packs, &equal[i]));
+	CHECK(figures(packs).chunks == EQUAL && longest_chain(packs) <= CHAIN);
+	gcr_packs_sweep(packs);
+	gcr_packs_drop(packs, equal, EQUAL / 2);
+	CHECK(figures(packs).chunks == EQUAL / 2);
+	gcr_packs_drop(packs, equal + EQUAL / 2, EQUAL / 2);
+	CHECK(figures(packs).chunks == 0 && store_used() == 0 && counted == 0);
+	gcr_packs_unref(packs);
+}
+
+/* Digests that begin alike have no bucket in common. */
+static void test_chosen_digests(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+	uint8_t bytes[100];
+
+	for (unsigned int i = 0; i < EQUAL; i++) {
+		struct gcr_digest digest = {.bytes = {0}};
+
+		memcpy(digest.bytes + 8, &i, sizeof(i));
+		fill_random(bytes, sizeof(bytes), i);
+		CHECK(!add(packs, bytes, sizeof(bytes), &digest, &equal[i]));
+	}
+	CHECK(figures(packs).chunks == EQUAL && longest_chain(packs) <= CHAIN);
+	gcr_packs_drop(packs, equal, EQUAL);
+	CHECK(figures(packs).chunks == 0);
+	gcr_packs_unref(packs);
+}
+
+/* Of chunks that have one digest and are not the same only a few are compared with others. */
+static void test_many_of_a_digest(void)
+{
+	const struct gcr_digest digest = {.bytes = {7}};
+	struct gcr_packs *packs = open_packs(1000);
+	struct gcr_pack_entry entries[40], again;
+	uint8_t bytes[CHUNK];
+
+	for (unsigned int i = 0; i < GCR_ARRAY_SIZE(entries); i++) {
+		fill_random(bytes, CHUNK, i);
+		CHECK(gcr_packs_share(packs, packer, &digest, bytes, CHUNK, &again) == -ENOENT);
+		CHECK(!add(packs, bytes, CHUNK, &digest, &entries[i]));
+		CHECK(entries[i].flags == (i < 4 ? 0 : GCR_PACK_FLAG_ALONE));
+	}
+	CHECK(figures(packs).chunks == GCR_ARRAY_SIZE(entries));
+	CHECK(count_shareable(packs, &digest) == 4 && longest_chain(packs) <= 4 + CHAIN);
+	for (unsigned int i = 0; i < GCR_ARRAY_SIZE(entries); i++) {
+		int result;
+
+		fill_random(bytes, CHUNK, i);
+		CHECK(reads_random(packs, &entries[i], i, CHUNK));
+		result = gcr_packs_share(packs, packer, &digest, bytes, CHUNK, &again);
+		CHECK(result == (i < 4 ? 0 : -ENOENT));
+		CHECK(result || again.offset == entries[i].offset);
+		if (!result)
+			gcr_packs_drop(packs, &again, 1);
+	}
+	gcr_packs_unref(packs);
+	packs = open_packs(1000);
+	for (unsigned int i = 0; i < GCR_ARRAY_SIZE(entries); i++)
+		CHECK(!gcr_packs_claim(packs, &entries[i]));
+	gcr_packs_sweep(packs);
+	CHECK(count_shareable(packs, &digest) == 4);
+	/* Where one has gone, another may come. */
+	gcr_packs_drop(packs, &entries[1], 1);
+	CHECK(count_shareable(packs, &digest) == 3);
+	fill_random(bytes, CHUNK, 1);
+	CHECK(!add(packs, bytes, CHUNK, &digest, &entries[1]) && !entries[1].flags);
+	gcr_packs_drop(packs, entries, GCR_ARRAY_SIZE(entries));
+	CHECK(figures(packs).chunks == 0 && store_used() == 0 && counted == 0);
+	gcr_packs_unref(packs);
+}
+
+#define REFERENCES (1u << 18)
+#define ATTEMPTS   20
+
+static atomic_bool is_asking;
+
+/* How often the figures are between all and nothing. */
+static void *ask(void *data)
+{
+	uint64_t before = figures(data).unpacked_bytes;
+	uintptr_t seen = 0;
+
+	is_asking = true;
+	while (before) {
+		uint64_t now = figures(data).unpacked_bytes;
+
+		seen += now < before && now;
+		before = now;
+	}
+	return (void *)seen;
+}
+
+/* Drop very many references with one call; how often another thread had the figures meanwhile. */
+static size_t drop_and_ask(struct gcr_packs *packs, struct gcr_pack_entry *entries)
+{
+	const struct gcr_digest digest = {.bytes = {1}};
+	const uint8_t bytes[64] = {1};
+	pthread_t thread;
+	void *seen;
+
+	for (size_t i = 0; i < REFERENCES; i++)
+		CHECK(!gcr_packs_add(packs, &digest, sizeof(bytes), GCR_PACK_RAW, bytes,
+				     sizeof(bytes), &entries[i]));
+	is_asking = false;
+	CHECK(!pthread_create(&thread, NULL, ask, packs));
+	while (!is_asking)
+		sched_yield();
+	gcr_packs_drop(packs, entries, REFERENCES);
+	CHECK(!pthread_join(thread, &seen));
+	return (uintptr_t)seen;
+}
+
+static void test_turns(void)
+{
+	_cleanup_free_ struct gcr_pack_entry *entries = calloc(REFERENCES, sizeof(*entries));
+	struct gcr_packs *packs = open_packs(1000);
+	size_t seen = 0;
+
+	CHECK(entries);
+	/* The processor may have been somebody else's. */
+	for (int i = 0; i < ATTEMPTS && !seen; i++)
+		seen = drop_and_ask(packs, entries);
+	CHECK(seen);
+	gcr_packs_unref(packs);
+}
+
 int main(void)
 {
 	mount_store("huge=always,size=330m");
@@ -530,6 +715,10 @@ int main(void)
 	test_unfinished_segment();
 	test_users();
 	test_threads();
+	test_many_alone();
+	test_chosen_digests();
+	test_many_of_a_digest();
+	test_turns();
 	gcr_packer_destroy(packer);
 	unmount_store();
 	return 0;

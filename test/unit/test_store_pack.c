@@ -291,7 +291,7 @@ static int end_work(struct gcr_pack_work *work, struct gcr_error *error)
 
 	CHECK(!gcr_pack_worker_create(&worker));
 	while (result > 0)
-		result = gcr_pack_work_step(work, worker, error);
+		result = gcr_pack_work_step(work, worker, NULL, error);
 	CHECK(!result);
 	result = gcr_pack_work_result(work, error);
 	gcr_pack_worker_destroy(worker);

@@ -9,6 +9,7 @@
 
 #include "fs/base/digest_buffer.h"
 #include "fs/base/quota.h"
+#include "fs/store/pack_work.h"
 #include "test/unit/pack.h"
 
 #define THREADS 4
@@ -30,7 +31,7 @@ static void check_size(void)
 static void *begin_and_end(void *data)
 {
 	for (int i = 0; i < TURNS; i++) {
-		CHECK(!gcr_snapshot_begin_piece(data, cost));
+		CHECK(!gcr_snapshot_begin_piece(data, cost, NULL));
 		pthread_mutex_lock(&store->lock);
 		CHECK(store->packing_bytes && store->packing_bytes <= store->reserve_bytes);
 		pthread_mutex_unlock(&store->lock);
@@ -70,6 +71,16 @@ static void test_turns(void)
 	stop();
 }
 
+static bool is_not_wanted(void *data)
+{
+	unsigned int *asked = data;
+
+	++*asked;
+	/* No lock is held. */
+	CHECK(!pthread_mutex_trylock(&store->lock) && !pthread_mutex_unlock(&store->lock));
+	return *asked < 3;
+}
+
 /* Bytes that do not become less, or those that become next to nothing. */
 static void write_bytes(struct gcr_snapshot *snapshot, bool are_noise)
 {
@@ -103,7 +114,7 @@ static uint64_t pack_in_turn(struct gcr_snapshot *snapshot)
 
 		/* With the first one the table. */
 		CHECK(piece ? bytes == cost : bytes > cost && bytes < cost + 8 * 4096);
-		CHECK(!gcr_snapshot_begin_piece(snapshot, bytes));
+		CHECK(!gcr_snapshot_begin_piece(snapshot, bytes, NULL));
 		count += !pack_piece(packs, file, piece);
 		check_size();
 		gcr_snapshot_end_piece(snapshot, bytes);
@@ -144,6 +155,42 @@ static void test_full_store(void)
 	stop();
 }
 
+/* Who waits for the piece of another ends when he is no longer wanted. */
+static void test_not_wanted(void)
+{
+	struct gcr_pack_worker *worker;
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+	struct gcr_folder_file *file;
+	struct gcr_pack_work *work;
+	unsigned int asked = 0;
+	const struct gcr_wanted wanted = {is_not_wanted, &asked};
+
+	start(40 * MIB, 0);
+	CHECK(!try_create(1, 4 * MIB, &snapshot, &error));
+	write_bytes(snapshot, false);
+	CHECK(!gcr_pack_work_create(snapshot, false, false, &work, &error));
+	CHECK(!gcr_pack_worker_create(&worker));
+	CHECK(!gcr_snapshot_begin_piece(snapshot, cost, &wanted) && !asked);
+	CHECK(gcr_snapshot_begin_piece(snapshot, cost, &wanted) == -ECANCELED && asked == 3);
+	asked = 0;
+	CHECK(gcr_pack_work_step(work, worker, &wanted, &error) == -ECANCELED && asked == 3);
+	CHECK(!error.number && store->packing_bytes == cost);
+	gcr_snapshot_end_piece(snapshot, cost);
+	/* Nothing went wrong with the file: the second piece of two is left. */
+	CHECK(gcr_pack_work_step(work, worker, &wanted, &error) == 1);
+	CHECK(gcr_pack_work_step(work, worker, &wanted, &error) == 0);
+	CHECK(!gcr_pack_work_result(work, &error));
+	gcr_pack_worker_destroy(worker);
+	gcr_pack_work_destroy(work);
+	file = open_to_pack(snapshot, 0);
+	CHECK(pack_all(begin_packing(snapshot), file) == 1);
+	gcr_folder_close(file);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
 /* Not even the reserve is there: what is kept goes, and without that there is an end. */
 static void test_used_up(void)
 {
@@ -163,12 +210,12 @@ static void test_used_up(void)
 	CHECK(!gcr_room_create(store, 0, &nothing, 0, &room));
 	CHECK(!gcr_room_take_promised(room, 64 * MIB - figures().used_bytes));
 	CHECK(gcr_room_take_promised(room, 1) == -ENOSPC);
-	CHECK(!gcr_snapshot_begin_piece(snapshot, cost));
+	CHECK(!gcr_snapshot_begin_piece(snapshot, cost, NULL));
 	CHECK(!figures().kept_bytes);
 	gcr_snapshot_end_piece(snapshot, cost);
 	wait_used(50 * MIB);
 	CHECK(!gcr_room_take_promised(room, 14 * MIB));
-	CHECK(gcr_snapshot_begin_piece(snapshot, cost) == -ENOSPC && !store->packing_bytes);
+	CHECK(gcr_snapshot_begin_piece(snapshot, cost, NULL) == -ENOSPC && !store->packing_bytes);
 	gcr_room_destroy(room);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
@@ -278,6 +325,7 @@ static void tests(void)
 	cost = gcr_store_piece_cost(0);
 	test_turns();
 	test_full_store();
+	test_not_wanted();
 	test_used_up();
 	test_claims();
 	test_root_of_container();
