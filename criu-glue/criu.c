@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -386,6 +387,20 @@ __attribute__((format(printf, 2, 3))) static void add(struct arguments *argument
 	arguments->list[arguments->used] = NULL;
 }
 
+/* As gpucr-pidns takes them. */
+static void add_unwanted(struct arguments *arguments, const dev_t *devices)
+{
+	char text[GCR_CRIU_UNWANTED_MAX * 24] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < GCR_CRIU_UNWANTED_MAX; i++)
+		if (devices[i])
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%u:%u",
+						 used ? "," : "", major(devices[i]),
+						 minor(devices[i]));
+	add(arguments, "%s", text);
+}
+
 static void add_arguments(struct arguments *arguments, const char *path,
 			  const struct gcr_criu_options *options)
 {
@@ -394,6 +409,7 @@ static void add_arguments(struct arguments *arguments, const char *path,
 	if (options->pidns_program) {
 		add(arguments, "%s", options->pidns_program);
 		add(arguments, "%d", INHERIT_FD + (int)options->inherits_count);
+		add_unwanted(arguments, options->unwanted_mounts);
 	}
 	add(arguments, "%s", path);
 	add(arguments, "%s", dump ? "dump" : "restore");

@@ -66,6 +66,8 @@ struct gcr_criu_inherit {
 	const char *key; /* what it stands for: "pipe:[INODE]", "tty[RDEV:DEV]", ... */
 };
 
+#define GCR_CRIU_UNWANTED_MAX 2
+
 /* Everything in it is the caller's and needed only during gcr_criu_start(). */
 struct gcr_criu_options {
 	enum gcr_criu_action action;
@@ -108,6 +110,12 @@ struct gcr_criu_options {
 	 * when the tree has.
 	 */
 	const char *pidns_program;
+	/*
+	 * With pidns_program: st_dev of filesystems whose mounts are not to stay in use by the
+	 * tree's mount namespace when they are unmounted outside; 0: none. CRIU reaches its images
+	 * and its log there by its descriptors.
+	 */
+	dev_t unwanted_mounts[GCR_CRIU_UNWANTED_MAX];
 };
 
 struct gcr_criu_job;

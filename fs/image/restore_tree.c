@@ -16,6 +16,7 @@
 
 #include "criu-glue/criu.h"
 #include "fs/base/log.h"
+#include "fs/base/mountpoint.h"
 #include "fs/engine/engine.h"
 #include "fs/helper/helper.h"
 #include "fs/image/criu_run.h"
@@ -119,6 +120,8 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		if (!pidns)
 			return gcr_error_set(error, ENOMEM, "out of memory");
 		options.pidns_program = pidns;
+		options.unwanted_mounts[0] = gcr_mountpoint_device(restore->daemon);
+		options.unwanted_mounts[1] = gcr_store_mount_device(restore->daemon->store);
 	}
 	options.cgroup_procs_fd = cgroup_fd;
 	options.images_fd = images_fd;
