@@ -65,6 +65,7 @@ struct gcr_restore {
 	size_t held_count;
 	pid_t namespace_init; /* `pid=new`: of its pid namespace, -1: ended; 0: it is in ours */
 	uint64_t namespace_init_ticks;
+	bool is_left;	      /* CRIU was killed, and does not end */
 	char *cgroup;	      /* the directory of its own; NULL: it has none */
 	uint64_t since_ticks; /* nothing that was made is older; 0: nothing yet */
 };

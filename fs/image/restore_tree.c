@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
+#include "fs/base/errand.h"
 #include "fs/base/log.h"
 #include "fs/base/mountpoint.h"
 #include "fs/engine/engine.h"
@@ -30,9 +31,9 @@
 #include "lib/clock.h"
 #include "lib/proc_tree.h"
 
-#define CRIU_LOOK_USEC	(50 * GCR_USEC_PER_MSEC)
-#define CRIU_GRACE_USEC (10 * GCR_USEC_PER_SEC)
-#define END_USEC	(60 * GCR_USEC_PER_SEC)
+#define CRIU_LOOK_USEC (50 * GCR_USEC_PER_MSEC)
+#define END_USEC       (60 * GCR_USEC_PER_SEC)
+#define LEFT_END_USEC  GCR_USEC_PER_SEC /* of what CRIU made that itself does not end */
 
 /* ---- its cgroup ---- */
 
@@ -164,8 +165,47 @@ static int identify(struct gcr_restore *restore, struct gcr_error *error)
 		      : 0;
 }
 
+static int is_stopped(void *data)
+{
+	return gcr_restore_stopped(data);
+}
+
+/* As many as may hang, and no more, are under way at once. */
+static int begin_errand(struct gcr_restore *restore, struct gcr_errand **ret_errand,
+			struct gcr_error *error)
+{
+	struct gcr_errand_wait wait = {.is_stopped = is_stopped, .data = restore};
+	int result = gcr_errand_begin(restore->daemon->quota, GCR_ERRAND_CRIU, 0, &wait, ret_errand,
+				      error);
+
+	return result == -ECANCELED ? gcr_restore_check_stop(restore, error) : result;
+}
+
+static void end_errand(void *data)
+{
+	gcr_errand_end(data);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_errand *, gcr_errand_end);
+
+/* It ends when what it waits for in the kernel has, and makes nothing more. */
+static int leave_criu(struct gcr_restore *restore, struct gcr_criu_job *job,
+		      struct gcr_errand *errand, struct gcr_error *error)
+{
+	pid_t pid = gcr_criu_pid(job);
+
+	restore->is_left = true;
+	gcr_errand_leave(errand);
+	gcr_criu_leave(job, end_errand, errand);
+	return gcr_error_set(error, ETIMEDOUT,
+			     "criu (process %d) was killed, and does not end: a filesystem that "
+			     "the dumped processes use does not answer",
+			     (int)pid);
+}
+
 int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 {
+	_cleanup_(gcr_errand_end_cleanup) struct gcr_errand *errand = NULL;
 	_cleanup_(gcr_supplies_finish) struct gcr_supplies supplies = {0};
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
 	_cleanup_close_ int cgroup_fd = -1;
@@ -173,6 +213,9 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 	int result, identified;
 
 	gcr_restore_set_phase(restore, "criu");
+	result = begin_errand(restore, &errand, error);
+	if (result < 0)
+		return result;
 	restore->since_ticks = gcr_clock_ticks();
 	cgroup_fd = make_cgroup(restore);
 	result = gcr_restore_mark(restore, GCR_PLACE_RESTORING, error);
@@ -186,9 +229,13 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 	}
 	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
 		if (gcr_restore_stopped(restore)) {
-			gcr_criu_stop(job, CRIU_GRACE_USEC);
+			result = gcr_criu_stop(job, 0); /* to cancel it is to kill it */
 			break;
 		}
+	if (result == -ETIMEDOUT) {
+		gcr_restore_drop_images(restore);
+		return leave_criu(restore, TAKE_PTR(job), TAKE_PTR(errand), error);
+	}
 	result = gcr_criu_finish(job, &restore->root, error);
 	restore->namespace_init = gcr_criu_namespace_init(job);
 	identified = identify(restore, &unknown);
@@ -592,13 +639,14 @@ static int end_by_papers(struct gcr_restore *restore)
 
 int gcr_restore_end_tree(struct gcr_restore *restore)
 {
+	int64_t end_usec = restore->is_left ? LEFT_END_USEC : END_USEC;
 	int result = 0;
 
 	if (restore->command.restored)
 		return 0;
 	/* Also what a CRIU that has failed, or was killed by somebody, has left behind. */
 	if (restore->cgroup)
-		result = gcr_restored_cgroup_kill(restore->cgroup, END_USEC);
+		result = gcr_restored_cgroup_kill(restore->cgroup, end_usec);
 	/* The init itself is last to end. */
 	if (restore->namespace_init > 0 && !restore->cgroup)
 		result = gcr_restore_end_below(restore->namespace_init,
@@ -607,6 +655,9 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 		result = gcr_restore_end_below(restore->root, restore->root_ticks);
 	if (!restore->root && !restore->cgroup && !result)
 		result = end_by_papers(restore);
+	/* CRIU itself, where it has no cgroup. */
+	if (restore->is_left && !result)
+		result = -ETIMEDOUT;
 	if (result < 0)
 		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
 			restore->place->name, strerror(-result));

@@ -7,11 +7,14 @@
  *   cgroup no cgroup can be made
  *   hold   a restore stays where it has made sure of its first process, until the word is gone; the
  *          file with ".held" behind its name is there then
+ *   unkillable
+ *          a restore's signals that end or stop a process do not arrive
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -62,6 +65,22 @@ static void hold(void)
 		usleep(10000);
 }
 
+static bool is_lost(int number)
+{
+	return (number == SIGKILL || number == SIGSTOP) && is_restore() && is_to_fail("unkillable");
+}
+
+int kill(pid_t pid, int number)
+{
+	static int (*next)(pid_t, int);
+
+	if (is_lost(number))
+		return 0;
+	if (!next)
+		next = (__typeof__(next))dlsym(RTLD_NEXT, "kill");
+	return next(pid, number);
+}
+
 /* No call with arguments of other kinds, and none that makes a process, is made so. */
 long syscall(long number, ...)
 {
@@ -75,6 +94,8 @@ long syscall(long number, ...)
 	for (int i = 0; i < 6; i++)
 		words[i] = va_arg(list, long);
 	va_end(list);
+	if (number == SYS_pidfd_send_signal && is_lost((int)words[1]))
+		return 0;
 	result = next(number, words[0], words[1], words[2], words[3], words[4], words[5]);
 	if (number == SYS_pidfd_send_signal && !(int)words[1] && !result && is_to_fail("hold") &&
 	    is_restore())
@@ -99,6 +120,10 @@ FILE *fopen(const char *path, const char *mode)
 {
 	static FILE *(*next)(const char *, const char *);
 
+	if (strstr(path, "/cgroup.kill") && is_lost(SIGKILL)) {
+		errno = ENOENT;
+		return NULL;
+	}
 	if (!strcmp(path, "/proc/sys/kernel/random/uuid") && is_to_fail("uuid")) {
 		errno = EMFILE;
 		return NULL;
