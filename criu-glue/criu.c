@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +44,7 @@
 #define PID_FILE	     "criu.pid"
 #define STOP_TIMEOUT_USEC    GCR_USEC_PER_SEC /* one that does not stop hangs in the kernel */
 #define STOP_POLL_USEC	     1000
+#define END_TIMEOUT_USEC     (10 * GCR_USEC_PER_SEC)
 #define NESTED_MAX	     64 /* levels of processes that a restore has made */
 
 struct gcr_criu_job {
@@ -409,6 +412,20 @@ __attribute__((format(printf, 2, 3))) static void add(struct arguments *argument
 	arguments->list[arguments->used] = NULL;
 }
 
+/* As gpucr-pidns takes them. */
+static void add_unwanted(struct arguments *arguments, const dev_t *devices)
+{
+	char text[GCR_CRIU_UNWANTED_MAX * 24] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < GCR_CRIU_UNWANTED_MAX; i++)
+		if (devices[i])
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%u:%u",
+						 used ? "," : "", major(devices[i]),
+						 minor(devices[i]));
+	add(arguments, "%s", text);
+}
+
 static void add_arguments(struct arguments *arguments, const char *path,
 			  const struct gcr_criu_options *options)
 {
@@ -417,6 +434,7 @@ static void add_arguments(struct arguments *arguments, const char *path,
 	if (options->pidns_program) {
 		add(arguments, "%s", options->pidns_program);
 		add(arguments, "%d", INHERIT_FD + (int)options->inherits_count);
+		add_unwanted(arguments, options->unwanted_mounts);
 	}
 	add(arguments, "%s", path);
 	add(arguments, "%s", dump ? "dump" : "restore");
@@ -660,13 +678,55 @@ void gcr_criu_cancel(struct gcr_criu_job *job)
 	prlimit(job->pid, RLIMIT_FSIZE, &none, NULL);
 }
 
-void gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec)
+int gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec)
 {
 	gcr_criu_cancel(job);
 	if (gcr_criu_wait(job, grace_usec, -1) == 0)
-		return;
+		return 0;
 	gcr_criu_kill(job);
-	gcr_criu_wait(job, -1, -1);
+	return gcr_criu_wait(job, job->action == GCR_CRIU_RESTORE ? END_TIMEOUT_USEC : -1, -1);
+}
+
+pid_t gcr_criu_pid(const struct gcr_criu_job *job)
+{
+	return job->pid;
+}
+
+/* A job that was left, and what its end is told to. */
+struct left {
+	struct gcr_criu_job *job;
+	void (*ended)(void *data);
+	void *data;
+};
+
+static void *await_left(void *data)
+{
+	struct left *left = data;
+
+	gcr_criu_wait(left->job, -1, -1);
+	left->ended(left->data);
+	gcr_criu_destroy(left->job);
+	free(left);
+	return NULL;
+}
+
+void gcr_criu_leave(struct gcr_criu_job *job, void (*ended)(void *data), void *data)
+{
+	struct left *left = malloc(sizeof(*left));
+	sigset_t all, old;
+	pthread_t thread;
+
+	if (!left)
+		return;
+	*left = (struct left){job, ended, data};
+	/* Signals are for other threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	if (pthread_create(&thread, NULL, await_left, left) == 0)
+		pthread_detach(thread);
+	else
+		free(left);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 static int read_log(const struct gcr_criu_job *job, char **ret_text, size_t *ret_bytes)

@@ -66,6 +66,8 @@ struct gcr_criu_inherit {
 	const char *key; /* what it stands for: "pipe:[INODE]", "tty[RDEV:DEV]", ... */
 };
 
+#define GCR_CRIU_UNWANTED_MAX 2
+
 /* Everything in it is the caller's and needed only during gcr_criu_start(). */
 struct gcr_criu_options {
 	enum gcr_criu_action action;
@@ -108,6 +110,12 @@ struct gcr_criu_options {
 	 * when the tree has.
 	 */
 	const char *pidns_program;
+	/*
+	 * With pidns_program: st_dev of filesystems whose mounts are not to stay in use by the
+	 * tree's mount namespace when they are unmounted outside; 0: none. CRIU reaches its images
+	 * and its log there by its descriptors.
+	 */
+	dev_t unwanted_mounts[GCR_CRIU_UNWANTED_MAX];
 };
 
 struct gcr_criu_job;
@@ -158,8 +166,22 @@ void gcr_criu_cancel(struct gcr_criu_job *job);
  */
 void gcr_criu_kill(struct gcr_criu_job *job);
 
-/* gcr_criu_cancel(), up to @grace_usec for it, then gcr_criu_kill(), and wait for its end. */
-void gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec);
+/*
+ * gcr_criu_cancel(), up to @grace_usec for it, then gcr_criu_kill(), and wait for its end. 0;
+ * -ETIMEDOUT: a restore's CRIU has not ended 10 s after it was killed, for it hangs in the kernel:
+ * the job is for gcr_criu_leave(). A dump's is waited for without limit: it holds the tree.
+ */
+int gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec);
+
+/*
+ * Have a thread wait for the end of a CRIU that was killed: then it calls @ended with @data and
+ * destroys the job, which is not the caller's any more. Without memory for a thread the job is
+ * lost, and @ended is never called.
+ */
+void gcr_criu_leave(struct gcr_criu_job *job, void (*ended)(void *data), void *data);
+
+/* CRIU's, or that of gpucr-pidns, which runs it. */
+pid_t gcr_criu_pid(const struct gcr_criu_job *job);
 
 /*
  * What has become of it; waits for its end. 0, and *ret_pid (may be NULL) is the root's pid after a

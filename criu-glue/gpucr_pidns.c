@@ -4,15 +4,19 @@
  * free, and leaves an init there that waits for whatever ends. Three processes:
  *  - the first, which was started: tells the init's pid (int32_t) through a descriptor, waits for
  *    CRIU's end and ends as it did, so that who started it may take it for CRIU.
- *  - the init: has its own /proc, in a mount namespace that gets all mounts from outside and gives
- *    none. Until CRIU has succeeded it ends with the first one, and the namespace with it; then it
- *    ends when no other process is left.
+ *  - the init: has its own /proc, in a mount namespace that gets all mounts from outside, but for
+ *    those of DEVICES, and gives none. Until CRIU has succeeded it ends with the first one, and the
+ * namespace with it; then it ends when no other process is left.
  *  - CRIU, with the descriptors and the arguments that are given.
- * usage: gpucr-pidns DESCRIPTOR PROGRAM [ARGUMENT...]
+ * usage: gpucr-pidns DESCRIPTOR DEVICES PROGRAM [ARGUMENT...]
+ * DEVICES: "MAJOR:MINOR" of each as in /proc/self/mountinfo, with commas between them; may be
+ * empty.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +25,8 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,8 +35,6 @@
 
 /* CRIU and what it starts for itself have pids away from those of a tree: near the highest. */
 #define PIDS_FOR_CRIU 200
-
-#define OUR_SOURCE "gpucrfs" /* of the filesystem, and of the store's tmpfs */
 
 static _Noreturn void fail(const char *what)
 {
@@ -56,8 +60,44 @@ static void unescape(char *text)
 	*out = '\0';
 }
 
-/* 1: one has been unmounted, 0: there is none. */
-static int unmount_one_of_ours(void)
+/* Is @device one of @devices, "MAJOR:MINOR" with commas between them? */
+static bool is_among(const char *device, const char *devices)
+{
+	size_t length = strlen(device);
+
+	for (; *devices; devices += strcspn(devices, ","), devices += *devices == ',')
+		if (strcspn(devices, ",") == length && !strncmp(devices, device, length))
+			return true;
+	return false;
+}
+
+/*
+ * Users may own a directory above @point, and exchange it at any time: the mount that is detached
+ * is one that was opened, and is @device. False: there is none.
+ */
+static bool detach(const char *point, const char *device)
+{
+	/* mountinfo has no path with a symbolic link in it */
+	const struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+	int fd = (int)syscall(SYS_openat2, AT_FDCWD, point, &how, sizeof(how));
+	char text[32], path[32];
+	struct statx mount;
+	bool is_done = false;
+
+	if (fd < 0)
+		return false;
+	/* The filesystem is not asked: it need not answer. */
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &mount) == 0) {
+		snprintf(text, sizeof(text), "%u:%u", mount.stx_dev_major, mount.stx_dev_minor);
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		is_done = !strcmp(text, device) && umount2(path, MNT_DETACH) == 0;
+	}
+	close(fd);
+	return is_done;
+}
+
+/* 1: one of @devices has been unmounted, 0: there is none. */
+static int unmount_one(const char *devices)
 {
 	FILE *file = fopen("/proc/self/mountinfo", "re");
 	char *line = NULL;
@@ -66,16 +106,14 @@ static int unmount_one_of_ours(void)
 
 	/* id parent major:minor root point options [optional...] - type source super */
 	while (file && !done && getline(&line, &bytes, file) > 0) {
-		char *tail = strstr(line, " - ");
-		char source[sizeof(OUR_SOURCE) + 1];
+		char device[32];
 		char *point;
 
-		if (!tail || sscanf(tail, " - %*s %8s", source) != 1 ||
-		    strcmp(source, OUR_SOURCE) != 0 ||
+		if (sscanf(line, "%*s %*s %31s", device) != 1 || !is_among(device, devices) ||
 		    sscanf(line, "%*s %*s %*s %*s %ms", &point) != 1)
 			continue;
 		unescape(point);
-		done = umount2(point, MNT_DETACH) == 0;
+		done = detach(point, device);
 		free(point);
 	}
 	free(line);
@@ -84,7 +122,7 @@ static int unmount_one_of_ours(void)
 	return done;
 }
 
-static void make_proc(void)
+static void make_proc(const char *devices)
 {
 	if (unshare(CLONE_NEWNS) < 0)
 		fail("no mount namespace can be made");
@@ -95,7 +133,7 @@ static void make_proc(void)
 	 * Where mounts are private outside they stay here when they are unmounted there: the
 	 * daemon's filesystem and store would outlive it. CRIU has the descriptors that it needs.
 	 */
-	while (unmount_one_of_ours())
+	while (unmount_one(devices))
 		;
 	if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
 		fail("/proc cannot be mounted");
@@ -145,13 +183,13 @@ static int reap_until(pid_t pid)
 	}
 }
 
-static _Noreturn void be_init(char **arguments, int status_fd)
+static _Noreturn void be_init(char **arguments, const char *devices, int status_fd)
 {
 	int status;
 	pid_t criu;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	make_proc();
+	make_proc(devices);
 	skip_pids();
 	criu = fork();
 	if (criu < 0)
@@ -189,7 +227,7 @@ static int end_with(int status)
 int main(int count, char **arguments)
 {
 	int status_pipe[2];
-	int report_fd = count > 2 ? atoi(arguments[1]) : -1;
+	int report_fd = count > 3 ? atoi(arguments[1]) : -1;
 	int status, end;
 	int32_t init;
 	ssize_t got;
@@ -208,7 +246,7 @@ int main(int count, char **arguments)
 	if (init == 0) {
 		close(status_pipe[0]);
 		close(report_fd);
-		be_init(arguments + 2, status_pipe[1]);
+		be_init(arguments + 3, arguments[2], status_pipe[1]);
 	}
 	close(status_pipe[1]);
 	if (write(report_fd, &init, sizeof(init)) != sizeof(init)) {

@@ -217,6 +217,8 @@ static bool put_all(struct output *output, const uint8_t *at, const uint8_t *end
 			return false;
 		memcpy(&length, at, sizeof(length));
 		put(output, at, sizeof(length));
+		if (output->used != length_at + sizeof(length))
+			return false;
 		at += sizeof(length);
 		if (length > (size_t)(end - at) || !put_one(output, at, at + length, tree))
 			return false;

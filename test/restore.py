@@ -2,8 +2,11 @@
 """What the tests of restores share: machines whose CRIU can be told to fail, and what must be so
 whatever has happened: never two living copies, nothing left behind."""
 import contextlib
+import ctypes
+import errno
 import os
 import re
+import signal
 
 import criu
 import dump
@@ -70,8 +73,7 @@ def machine(cgroups=True, **options):
     one.options = one.options.replace(f'criu={found.program}', f'criu={path}')
     one.restores = restores
     if not cgroups:
-        with open(f'{one.directory}/failing', 'w', encoding='utf-8') as file:
-            file.write('cgroup')
+        fail(one, 'cgroup')
         one.options_of_start = {'env': {
             'LD_PRELOAD': f'{BUILD}/test/e2e/libfailing.so',
             'GPUCR_TEST_FAILING': f'{one.directory}/failing'}}
@@ -81,6 +83,48 @@ def machine(cgroups=True, **options):
         one.finish()
         raise
     return one
+
+
+def fail(machine, words):
+    """Calls of the daemon of a machine without cgroups: see e2e/failing.c."""
+    with open(f'{machine.directory}/failing.new', 'w', encoding='utf-8') as file:
+        file.write(words)
+    os.rename(file.name, f'{machine.directory}/failing')
+
+
+def wait_held(machine):
+    """Until a restore is held, which `hold` has asked for."""
+    path = f'{machine.directory}/failing.held'
+    wait_for(lambda: os.path.exists(path), 'the restore to be held')
+    os.unlink(path)
+
+
+def fork_as(pid, uid=0):
+    """A child with this pid, by clone3(2): others get the numbers that they would get anyway."""
+    wanted = (ctypes.c_int * 1)(pid)
+    arguments = (ctypes.c_uint64 * 10)()
+    arguments[4] = signal.SIGCHLD
+    arguments[8], arguments[9] = ctypes.addressof(wanted), 1
+    # Not CDLL: the child would have to wait for Python's lock, which a thread may hold.
+    libc = ctypes.PyDLL(None, use_errno=True)
+
+    def call():
+        """A number is free a moment after its process has gone from /proc."""
+        child = libc.syscall(435, arguments, ctypes.c_size_t(ctypes.sizeof(arguments)))
+        check(child >= 0 or ctypes.get_errno() == errno.EEXIST,
+              f'clone3: {os.strerror(ctypes.get_errno())}')
+        return child + 1
+
+    child = wait_for(call, f'the number {pid} to be free') - 1
+    if child == 0:
+        try:
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    return child
 
 
 def start(machine):

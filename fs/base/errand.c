@@ -28,9 +28,11 @@ static struct {
 	struct gcr_errand *list;
 } errands = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
-static const char *const words[GCR_ERRAND_KINDS_COUNT] = {
-	[GCR_ERRAND_LOOK] = "looks at what",
-	[GCR_ERRAND_DIGEST] = "readings of files that",
+/* Before and after their owner's name. */
+static const char *const words[GCR_ERRAND_KINDS_COUNT][2] = {
+	[GCR_ERRAND_LOOK] = {"looks at what processes of ", " have open"},
+	[GCR_ERRAND_DIGEST] = {"readings of files that processes of ", " have open"},
+	[GCR_ERRAND_CRIU] = {"restores of ", ""},
 };
 
 struct count {
@@ -60,9 +62,9 @@ static int refuse(const struct gcr_errand *errand, bool of_all, struct gcr_error
 	if (!of_all)
 		snprintf(whose, sizeof(whose), "user %u", (unsigned int)errand->owner);
 	return gcr_error_set(error, EBUSY,
-			     "earlier %s processes of %s have open still wait for filesystems that "
-			     "do not answer: end what serves these, or try again later",
-			     words[errand->kind], whose);
+			     "earlier %s%s%s still wait for filesystems that do not answer: end "
+			     "what serves these, or try again later",
+			     words[errand->kind][0], whose, words[errand->kind][1]);
 }
 
 /* 0: it is in the list; -EAGAIN: it has to wait; -EBUSY. */
@@ -111,10 +113,11 @@ int gcr_errand_begin(struct gcr_quota *quota, enum gcr_errand_kind kind, uid_t u
 		if (is_over)
 			return gcr_error_set(error, ECANCELED, "%s", "");
 		if (wait->deadline_usec && gcr_clock_usec() >= wait->deadline_usec)
-			return gcr_error_set(error, ETIMEDOUT,
-					     "other dumps of user %u wait for filesystems that do "
-					     "not answer",
-					     (unsigned int)errand->owner);
+			return gcr_error_set(
+				error, ETIMEDOUT,
+				"other dumps or restores of user %u wait for filesystems that do "
+				"not answer",
+				(unsigned int)errand->owner);
 		pthread_mutex_lock(&errands.lock);
 	}
 	pthread_mutex_unlock(&errands.lock);

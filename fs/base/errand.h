@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Errands: what threads do that ask filesystems of users. Such a filesystem need not answer, and
- * its thread is left behind then. Every errand takes one of the places of its owner as it begins,
- * and has it as long as a thread of it lives: so the number of these is bounded for each user with
- * all his subordinate ids, and for all users together.
+ * Errands: what threads do that ask filesystems of users, and wait for CRIU, which does so, too.
+ * Such a filesystem need not answer, and its thread is left behind then. Every errand takes one of
+ * the places of its owner as it begins, and has it as long as a thread of it lives: so the number
+ * of these is bounded for each user with all his subordinate ids, and for all users together.
  */
 #ifndef GCR_FS_BASE_ERRAND_H
 #define GCR_FS_BASE_ERRAND_H
@@ -17,6 +17,7 @@
 enum gcr_errand_kind {
 	GCR_ERRAND_LOOK,   /* at what processes have open */
 	GCR_ERRAND_DIGEST, /* of these files */
+	GCR_ERRAND_CRIU,   /* of a restore, for root */
 	GCR_ERRAND_KINDS_COUNT,
 };
 

@@ -28,6 +28,20 @@ struct range {
 	uid_t last;
 };
 
+struct user {
+	char *name;
+	uid_t uid;
+	size_t line; /* in the file */
+};
+
+/* Of the file with users, in the order of their names; read when the first one is looked up. */
+struct users {
+	const char *path;
+	bool is_read;
+	struct user *list;
+	size_t count;
+};
+
 struct gcr_subuids {
 	char *path;
 	char *users_path;
@@ -55,49 +69,105 @@ static bool parse_number(const char *text, uint64_t max, uint64_t *ret_number)
 	return true;
 }
 
-/* A user by name or number. */
-static bool find_user(const char *users_path, const char *name, uid_t *ret_uid)
+static int compare_users(const void *left, const void *right)
 {
-	_cleanup_fclose_ FILE *file = NULL;
+	const struct user *a = left, *b = right;
+	int order = strcmp(a->name, b->name);
+
+	return order ? order : a->line < b->line ? -1 : a->line > b->line;
+}
+
+static void free_users(struct users *users)
+{
+	for (size_t i = 0; i < users->count; i++)
+		free(users->list[i].name);
+	free(users->list);
+}
+
+/* Once for all lines that name users. -ENOMEM; users that cannot be read are not known. */
+static int read_users(struct users *users)
+{
+	_cleanup_fclose_ FILE *file = fopen(users->path, "re");
 	struct passwd *found;
 	struct passwd entry;
 	char buffer[4096];
+	size_t room = 0;
+
+	users->is_read = true;
+	while (file && !fgetpwent_r(file, &entry, buffer, sizeof(buffer), &found)) {
+		struct user *user;
+
+		if (users->count == room) {
+			struct user *more =
+				reallocarray(users->list, room ? 2 * room : 64, sizeof(*more));
+
+			if (!more)
+				return -ENOMEM;
+			users->list = more;
+			room = room ? 2 * room : 64;
+		}
+		user = &users->list[users->count];
+		*user = (struct user){strdup(entry.pw_name), entry.pw_uid, users->count};
+		if (!user->name)
+			return -ENOMEM;
+		users->count++;
+	}
+	if (users->count)
+		qsort(users->list, users->count, sizeof(*users->list), compare_users);
+	return 0;
+}
+
+/* A user by name or number. 0, -ENOENT, -ENOMEM. The first of several with one name is meant. */
+static int find_user(struct users *users, const char *name, uid_t *ret_uid)
+{
+	size_t low = 0, high;
 	uint64_t number;
 
 	if (parse_number(name, UINT32_MAX - 1, &number)) {
 		*ret_uid = (uid_t)number;
-		return true;
+		return 0;
 	}
-	file = fopen(users_path, "re");
-	while (file && !fgetpwent_r(file, &entry, buffer, sizeof(buffer), &found)) {
-		if (strcmp(entry.pw_name, name) != 0)
-			continue;
-		*ret_uid = entry.pw_uid;
-		return true;
+	if (!users->is_read && read_users(users) < 0)
+		return -ENOMEM;
+	high = users->count;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (strcmp(users->list[middle].name, name) < 0)
+			low = middle + 1;
+		else
+			high = middle;
 	}
-	return false;
+	if (low == users->count || strcmp(users->list[low].name, name) != 0)
+		return -ENOENT;
+	*ret_uid = users->list[low].uid;
+	return 0;
 }
 
-/* NAME:FIRST:COUNT; changes @line. */
-static bool parse_line(const char *users_path, char *line, struct range *ret_range)
+/* NAME:FIRST:COUNT; changes @line. -EINVAL: it is not such a line; -ENOMEM. */
+static int parse_line(struct users *users, char *line, struct range *ret_range)
 {
 	char *first = strchr(line, ':');
 	char *count = first ? strchr(first + 1, ':') : NULL;
 	uint64_t number, length;
 	uid_t owner;
+	int result;
 
 	if (!count || first == line)
-		return false;
+		return -EINVAL;
 	*first++ = '\0';
 	*count++ = '\0';
 	if (!parse_number(first, UINT32_MAX - 1, &number) || !number ||
 	    !parse_number(count, UINT32_MAX, &length) || !length || length > UINT32_MAX - number)
-		return false;
+		return -EINVAL;
+	result = find_user(users, line, &owner);
+	if (result == -ENOMEM)
+		return result;
 	/* Root's own count is not limited, and that of a user of his containers is. */
-	if (!find_user(users_path, line, &owner) || !owner)
+	if (result < 0 || !owner)
 		owner = (uid_t)number;
 	*ret_range = (struct range){owner, (uid_t)number, (uid_t)(number + length - 1)};
-	return true;
+	return 0;
 }
 
 static bool is_trusted(const struct stat *stat)
@@ -128,28 +198,30 @@ static char *read_file(int fd)
 static int read_ranges(struct gcr_subuids *subuids, int fd)
 {
 	_cleanup_free_ char *text = read_file(fd);
-	struct range *ranges = calloc(GCR_SUBUID_RANGES_MAX, sizeof(*ranges));
+	_cleanup_free_ struct range *ranges = calloc(GCR_SUBUID_RANGES_MAX, sizeof(*ranges));
+	_cleanup_(free_users) struct users users = {.path = subuids->users_path};
 	size_t count = 0, bad = 0;
 	char *rest = text;
 	char *line;
 
-	if (!text || !ranges) {
-		free(ranges);
+	if (!text || !ranges)
 		return -ENOMEM;
-	}
 	while (count < GCR_SUBUID_RANGES_MAX && (line = strsep(&rest, "\n"))) {
+		int result;
+
 		if (!*line || *line == '#')
 			continue;
-		if (parse_line(subuids->users_path, line, &ranges[count]))
-			count++;
-		else
-			bad++;
+		result = parse_line(&users, line, &ranges[count]);
+		if (result == -ENOMEM)
+			return result;
+		count += !result;
+		bad += result < 0;
 	}
 	if (bad || rest)
 		gcr_log(LOG_WARNING, 0, "%s: %zu lines are left out%s", subuids->path, bad,
 			rest ? ", and what comes after too many" : "");
 	free(subuids->ranges);
-	subuids->ranges = ranges;
+	subuids->ranges = TAKE_PTR(ranges);
 	subuids->count = count;
 	return 0;
 }

@@ -67,7 +67,10 @@ int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct g
 /* "none", or a path that leads to where we have made one, and not back up from there. */
 static bool is_cgroup(const char *text)
 {
-	return !strcmp(text, "-") || (*text == '/' && !strstr(text, "/../"));
+	size_t length = strlen(text);
+
+	return !strcmp(text, "-") || (*text == '/' && !strstr(text, "/../") &&
+				      (length < 3 || strcmp(text + length - 3, "/..") != 0));
 }
 
 /* The second line, and what is of no line any more. */

@@ -271,14 +271,20 @@ static int thaw(struct gcr_restore *restore, struct gcr_error *error)
 /* The process that the place becomes another name of. */
 static void become(struct gcr_restore *restore)
 {
-	struct gcr_process *process;
+	struct gcr_process *process = NULL;
+	struct gcr_process *root;
 
 	pthread_mutex_lock(&restore->place->lock);
 	free(restore->place->cgroup);
 	restore->place->cgroup = TAKE_PTR(restore->cgroup);
 	pthread_mutex_unlock(&restore->place->lock);
+	if (!gcr_processes_find(restore->daemon->processes, restore->root, &root)) {
+		if (root->start_ticks == restore->root_ticks)
+			process = gcr_process_ref(root);
+		gcr_process_unref(root);
+	}
 	/* One of its GPU processes, if the root itself has ended by now. */
-	if (gcr_processes_find(restore->daemon->processes, restore->root, &process) < 0)
+	if (!process)
 		process = gcr_process_ref(restore->members[0].process);
 	gcr_place_became(restore->place, process);
 	gcr_process_unref(process);

@@ -35,12 +35,12 @@
 
 void gcr_restore_forget_papers(struct gcr_restore *restore)
 {
-	for (size_t i = 0; i < restore->pidfds_count; i++)
-		if (restore->pidfds[i] >= 0)
-			close(restore->pidfds[i]);
-	free(restore->pidfds);
-	restore->pidfds = NULL;
-	restore->pidfds_count = 0;
+	for (size_t i = 0; i < restore->held_count; i++)
+		if (restore->held[i].pidfd >= 0)
+			close(restore->held[i].pidfd);
+	free(restore->held);
+	restore->held = NULL;
+	restore->held_count = 0;
 	for (size_t i = 0; i < restore->members_count; i++) {
 		struct gcr_restore_member *member = &restore->members[i];
 

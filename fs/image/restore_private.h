@@ -24,6 +24,13 @@ struct gcr_restore_member {
 	struct gcr_process *process; /* a reference, NULL: not yet */
 };
 
+/* A process of the tree that was made. */
+struct gcr_restore_held {
+	pid_t pid;
+	uint64_t start_ticks;
+	int pidfd; /* -1: the process ended before it was held */
+};
+
 struct gcr_restore {
 	atomic_int references;
 	struct gcr_daemon *daemon;
@@ -53,9 +60,12 @@ struct gcr_restore {
 	unsigned int moves_count;
 	struct gcr_tree_process alone; /* `pid=N`: the one member, which was not dumped by us */
 	pid_t root;		       /* of the tree that was made; 0: none yet */
-	int *pidfds; /* of all of it, taken while nobody of it ran; -1: one has ended */
-	size_t pidfds_count;
-	pid_t namespace_init; /* `pid=new`: of its pid namespace; 0: it is in ours */
+	uint64_t root_ticks;	       /* the root's start time; 0: not known */
+	struct gcr_restore_held *held; /* all of the tree, taken while none of it ran */
+	size_t held_count;
+	pid_t namespace_init; /* `pid=new`: of its pid namespace, -1: ended; 0: it is in ours */
+	uint64_t namespace_init_ticks;
+	bool is_left;	      /* CRIU was killed, and does not end */
 	char *cgroup;	      /* the directory of its own; NULL: it has none */
 	uint64_t since_ticks; /* nothing that was made is older; 0: nothing yet */
 };
@@ -121,12 +131,20 @@ int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error);
 void gcr_restore_let_run(struct gcr_restore *restore, bool all);
 /* What was made ends, however far it has come. -ETIMEDOUT: something does not, as the log tells. */
 int gcr_restore_end_tree(struct gcr_restore *restore);
-/* The same of a tree by its root, and: all that it consists of gets a signal. */
-int gcr_restore_end_below(pid_t root);
-void gcr_restore_signal_all(pid_t root, int number);
+/*
+ * The same of a tree by its root, which started at @root_ticks: 0, too, if another process has the
+ * number now; -EBUSY if @root_ticks is 0 (not known) and any process has it.
+ */
+int gcr_restore_end_below(pid_t root, uint64_t root_ticks);
+/* All processes of that tree get a signal. */
+void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number);
 
-/* Who has a pid and the name of a process of the tree since then; 0: nobody. */
-pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks);
+/*
+ * Who has a pid and the name of a process of the tree since then; 0: nobody. *ret_ticks (may be
+ * NULL): its start time.
+ */
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
+			    uint64_t *ret_ticks);
 /* Does anything live of a restore that has failed? -EBUSY, with words. Else it is as it was. */
 int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error);
 

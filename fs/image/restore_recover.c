@@ -37,15 +37,19 @@ static bool is_root_alive(const struct gcr_place_made *made)
 	return !result || gcr_proc_is_silent(result);
 }
 
-pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks)
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
+			    uint64_t *ret_ticks)
 {
 	for (size_t i = 0; i < tree->processes_count; i++) {
 		const struct gcr_tree_process *process = &tree->processes[i];
 		struct gcr_proc_stat stat;
 
 		if (!gcr_proc_stat(process->pid, &stat) && !strchr("ZX", stat.state) &&
-		    stat.start_ticks >= since_ticks && !strcmp(stat.comm, process->comm))
+		    stat.start_ticks >= since_ticks && !strcmp(stat.comm, process->comm)) {
+			if (ret_ticks)
+				*ret_ticks = stat.start_ticks;
 			return process->pid;
+		}
 	}
 	return 0;
 }
@@ -61,7 +65,7 @@ static pid_t find_by_papers(struct gcr_place *place, const struct gcr_place_made
 	if (fd < 0 || gcr_manifest_read(fd, &manifest, &unused) < 0)
 		return 0;
 	if (manifest->tree)
-		found = gcr_restore_find_made(manifest->tree, made->since_ticks);
+		found = gcr_restore_find_made(manifest->tree, made->since_ticks, NULL);
 	gcr_manifest_free(manifest);
 	return found;
 }
@@ -83,7 +87,7 @@ static int end_made(struct gcr_place *place, const struct gcr_place_made *made,
 		if (gcr_restored_cgroup_remove(made->cgroup) < 0)
 			gcr_log(LOG_WARNING, 0, "%s stays", made->cgroup);
 	} else if (is_root_alive(made)) {
-		result = gcr_restore_end_below(made->root);
+		result = gcr_restore_end_below(made->root, made->root_ticks);
 		if (result < 0)
 			return gcr_error_set(error, -result,
 					     "process %d, which an earlier daemon was restoring, "
@@ -221,7 +225,7 @@ static void recover_thawed(struct gcr_place *place, const struct gcr_place_made 
 		look_for_rest(place, made);
 		return;
 	}
-	gcr_restore_signal_all(made->root, SIGCONT);
+	gcr_restore_signal_all(made->root, made->root_ticks, SIGCONT);
 	/* Its library may not have found us yet. */
 	if (gcr_processes_find(place->daemon->processes, made->root, &process) < 0 &&
 	    gcr_processes_add(place->daemon->processes, made->root, made->root_ticks, NULL,

@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
+#include "fs/base/errand.h"
 #include "fs/base/log.h"
+#include "fs/base/mountpoint.h"
 #include "fs/engine/engine.h"
 #include "fs/helper/helper.h"
 #include "fs/image/criu_run.h"
@@ -29,9 +31,9 @@
 #include "lib/clock.h"
 #include "lib/proc_tree.h"
 
-#define CRIU_LOOK_USEC	(50 * GCR_USEC_PER_MSEC)
-#define CRIU_GRACE_USEC (10 * GCR_USEC_PER_SEC)
-#define END_USEC	(60 * GCR_USEC_PER_SEC)
+#define CRIU_LOOK_USEC (50 * GCR_USEC_PER_MSEC)
+#define END_USEC       (60 * GCR_USEC_PER_SEC)
+#define LEFT_END_USEC  GCR_USEC_PER_SEC /* of what CRIU made that itself does not end */
 
 /* ---- its cgroup ---- */
 
@@ -67,15 +69,13 @@ int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progre
 		.progress = progress,
 		.since_ticks = restore->since_ticks,
 		.root = restore->root,
+		.root_ticks = restore->root_ticks,
 		.cgroup = restore->cgroup,
 	};
-	struct gcr_proc_stat stat;
 
 	/* What somebody else has restored is not ours to end, and no name of the place. */
 	if (restore->command.restored)
 		return 0;
-	if (made.root && !gcr_proc_stat(made.root, &stat))
-		made.root_ticks = stat.start_ticks;
 	return gcr_place_mark(restore->place, &made, error);
 }
 
@@ -121,6 +121,8 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		if (!pidns)
 			return gcr_error_set(error, ENOMEM, "out of memory");
 		options.pidns_program = pidns;
+		options.unwanted_mounts[0] = gcr_mountpoint_device(restore->daemon);
+		options.unwanted_mounts[1] = gcr_store_mount_device(restore->daemon->store);
 	}
 	options.cgroup_procs_fd = cgroup_fd;
 	options.images_fd = images_fd;
@@ -129,14 +131,91 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	return gcr_criu_start(program, &options, ret_job, error);
 }
 
+/* The start time of @pid. -ESRCH: it has ended; one that is older than the restore has its number.
+ */
+static int get_ticks(const struct gcr_restore *restore, pid_t pid, uint64_t *ret_ticks)
+{
+	struct gcr_proc_stat stat;
+	int result = gcr_proc_stat(pid, &stat);
+
+	if (result < 0)
+		return result;
+	if (stat.start_ticks < restore->since_ticks)
+		return -ESRCH;
+	*ret_ticks = stat.start_ticks;
+	return 0;
+}
+
+/* CRIU tells processes by their numbers: take their start times, and forget those that ended. */
+static int identify(struct gcr_restore *restore, struct gcr_error *error)
+{
+	pid_t root = restore->root;
+	int result = 0;
+
+	if (restore->namespace_init &&
+	    get_ticks(restore, restore->namespace_init, &restore->namespace_init_ticks) == -ESRCH)
+		restore->namespace_init = -1;
+	if (root)
+		result = get_ticks(restore, root, &restore->root_ticks);
+	if (result == -ESRCH)
+		restore->root = 0;
+	return result ? gcr_error_set(error, EIO, "process %d, which CRIU has restored: %s",
+				      (int)root,
+				      result == -ESRCH ? "it has ended" : strerror(-result))
+		      : 0;
+}
+
+static int is_stopped(void *data)
+{
+	return gcr_restore_stopped(data);
+}
+
+/* As many as may hang, and no more, are under way at once. */
+static int begin_errand(struct gcr_restore *restore, struct gcr_errand **ret_errand,
+			struct gcr_error *error)
+{
+	struct gcr_errand_wait wait = {.is_stopped = is_stopped, .data = restore};
+	int result = gcr_errand_begin(restore->daemon->quota, GCR_ERRAND_CRIU, 0, &wait, ret_errand,
+				      error);
+
+	return result == -ECANCELED ? gcr_restore_check_stop(restore, error) : result;
+}
+
+static void end_errand(void *data)
+{
+	gcr_errand_end(data);
+}
+
+GCR_DEFINE_CLEANUP(struct gcr_errand *, gcr_errand_end);
+
+/* It ends when what it waits for in the kernel has, and makes nothing more. */
+static int leave_criu(struct gcr_restore *restore, struct gcr_criu_job *job,
+		      struct gcr_errand *errand, struct gcr_error *error)
+{
+	pid_t pid = gcr_criu_pid(job);
+
+	restore->is_left = true;
+	gcr_errand_leave(errand);
+	gcr_criu_leave(job, end_errand, errand);
+	return gcr_error_set(error, ETIMEDOUT,
+			     "criu (process %d) was killed, and does not end: a filesystem that "
+			     "the dumped processes use does not answer",
+			     (int)pid);
+}
+
 int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 {
+	_cleanup_(gcr_errand_end_cleanup) struct gcr_errand *errand = NULL;
 	_cleanup_(gcr_supplies_finish) struct gcr_supplies supplies = {0};
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
 	_cleanup_close_ int cgroup_fd = -1;
-	int result;
+	struct gcr_error unknown;
+	int result, identified;
 
 	gcr_restore_set_phase(restore, "criu");
+	result = begin_errand(restore, &errand, error);
+	if (result < 0)
+		return result;
 	restore->since_ticks = gcr_clock_ticks();
 	cgroup_fd = make_cgroup(restore);
 	result = gcr_restore_mark(restore, GCR_PLACE_RESTORING, error);
@@ -150,43 +229,57 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 	}
 	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
 		if (gcr_restore_stopped(restore)) {
-			gcr_criu_stop(job, CRIU_GRACE_USEC);
+			result = gcr_criu_stop(job, 0); /* to cancel it is to kill it */
 			break;
 		}
+	if (result == -ETIMEDOUT) {
+		gcr_restore_drop_images(restore);
+		return leave_criu(restore, TAKE_PTR(job), TAKE_PTR(errand), error);
+	}
 	result = gcr_criu_finish(job, &restore->root, error);
-	gcr_restore_drop_images(restore);
 	restore->namespace_init = gcr_criu_namespace_init(job);
+	identified = identify(restore, &unknown);
+	gcr_restore_drop_images(restore);
 	if (result == -ECANCELED || !result)
-		return gcr_restore_check_stop(restore, error);
+		result = gcr_restore_check_stop(restore, error);
+	if (!result && identified < 0) {
+		*error = unknown;
+		return identified;
+	}
 	return result;
 }
 
 /* ---- members ---- */
 
-/* Its number from outside: it had @inside where it was dumped, and has it in its own namespace. */
-static int find_pid(const struct gcr_restore *restore, pid_t inside, pid_t *ret_pid,
-		    struct gcr_error *error)
+/* Its number now: @inside in the tree's own pid namespace, if it has one, else in ours. */
+static bool is_pid_of(const struct gcr_restore *restore, const struct gcr_restore_held *held,
+		      pid_t inside)
 {
-	_cleanup_free_ struct gcr_proc_member *tree = NULL;
-	size_t count;
-	int result;
+	struct gcr_proc_status status;
 
-	if (!restore->namespace_init) {
-		*ret_pid = inside;
-		return 0;
-	}
-	result = gcr_proc_tree(restore->root, &tree, &count, error);
-	for (size_t i = 0; i < count && !result; i++) {
-		struct gcr_proc_status status;
+	if (!restore->namespace_init)
+		return held->pid == inside;
+	return !gcr_proc_status(held->pid, &status) && status.ns_pids_count &&
+	       status.ns_pids[status.ns_pids_count - 1] == inside;
+}
 
-		if (!gcr_proc_status(tree[i].pid, &status) && status.ns_pids_count &&
-		    status.ns_pids[status.ns_pids_count - 1] == inside) {
-			*ret_pid = tree[i].pid;
-			return 0;
-		}
-	}
-	return result ? result
-		      : gcr_error_set(error, EIO, "CRIU has not restored process %d", (int)inside);
+/*
+ * The process of the tree that had the pid @inside where it was dumped; NULL: there is none. It can
+ * end, and another process get its number; has_ended() tells, once it is claimed.
+ */
+static const struct gcr_restore_held *find_held(const struct gcr_restore *restore, pid_t inside)
+{
+	for (size_t i = 0; i < restore->held_count; i++)
+		if (restore->held[i].pidfd >= 0 && is_pid_of(restore, &restore->held[i], inside))
+			return &restore->held[i];
+	return NULL;
+}
+
+static bool has_ended(const struct gcr_restore_held *held)
+{
+	struct pollfd end = {.fd = held->pidfd, .events = POLLIN};
+
+	return poll(&end, 1, 0) != 0;
 }
 
 static const uint8_t *destination(const struct gcr_restore *restore, const uint8_t *uuid)
@@ -317,17 +410,18 @@ static int forget_bytes(struct gcr_process *process, const char *generation,
  * let go, before it is frozen.
  */
 static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member *member,
-			 const struct gcr_manifest *manifest, struct gcr_error *error)
+			 uint64_t start_ticks, const struct gcr_manifest *manifest,
+			 struct gcr_error *error)
 {
 	struct gcr_vendor *vendor = gcr_vendor_of_engine(restore->daemon, manifest->engine);
 	struct gcr_process *process;
-	int result = gcr_processes_claim(restore->daemon->processes, member->pid, 0, vendor,
-					 GCR_CLAIM_VERB, &process);
+	int result = gcr_processes_claim(restore->daemon->processes, member->pid, start_ticks,
+					 vendor, GCR_CLAIM_VERB, &process);
 
 	if (result < 0)
 		return gcr_error_set(error, result == -ESRCH ? EIO : -result,
 				     "process %d, which CRIU has restored: %s", (int)member->pid,
-				     strerror(-result));
+				     result == -ESRCH ? "it has ended" : strerror(-result));
 	if (process->vendor != vendor) {
 		result = gcr_error_set(error, EOPNOTSUPP,
 				       "process %d uses a GPU of %s, and what was dumped used one "
@@ -342,6 +436,38 @@ static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member 
 	return 0;
 }
 
+/* The process that has the pid of `pid=N` now. */
+static int adopt_named(struct gcr_restore *restore, struct gcr_restore_member *member,
+		       const struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	int result;
+
+	member->pid = restore->command.restored;
+	result = adopt_process(restore, member, 0, manifest, error);
+	if (!result)
+		restore->root_ticks = member->process->start_ticks;
+	return result;
+}
+
+static int adopt_held(struct gcr_restore *restore, struct gcr_restore_member *member,
+		      const struct gcr_manifest *manifest, struct gcr_error *error)
+{
+	const struct gcr_restore_held *held = find_held(restore, member->described->pid);
+	int result;
+
+	if (!held)
+		return gcr_error_set(error, EIO,
+				     "CRIU has not restored process %d, or it has ended",
+				     (int)member->described->pid);
+	member->pid = held->pid;
+	result = adopt_process(restore, member, held->start_ticks, manifest, error);
+	if (result < 0 || !has_ended(held))
+		return result;
+	gcr_process_unclaim(member->process, GCR_CLAIM_VERB);
+	return gcr_error_set(error, EIO, "process %d, which CRIU has restored, has ended",
+			     (int)member->pid);
+}
+
 static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 		 struct gcr_error *error)
 {
@@ -349,14 +475,8 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 	struct gcr_snapshot *snapshot = NULL;
 	int result;
 
-	result = restore->command.restored
-			 ? 0
-			 : find_pid(restore, member->described->pid, &member->pid, error);
-	if (restore->command.restored)
-		member->pid = restore->command.restored;
-	if (result < 0)
-		return result;
-	result = adopt_process(restore, member, manifest, error);
+	result = restore->command.restored ? adopt_named(restore, member, manifest, error)
+					   : adopt_held(restore, member, manifest, error);
 	if (result < 0)
 		return result;
 	result = forget_bytes(member->process, manifest->generation, error);
@@ -381,14 +501,18 @@ static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
 
 	if (result < 0)
 		return result;
-	restore->pidfds = calloc(count, sizeof(*restore->pidfds));
-	if (!restore->pidfds)
+	/* The first one is the root. */
+	if (tree[0].start_ticks != restore->root_ticks)
+		return gcr_error_set(error, EIO, "process %d, which CRIU has restored, has ended",
+				     (int)restore->root);
+	restore->held = calloc(count, sizeof(*restore->held));
+	if (!restore->held)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < count; i++) {
-		int *pidfd = &restore->pidfds[restore->pidfds_count++];
+		struct gcr_restore_held *held = &restore->held[restore->held_count++];
 
-		*pidfd = -1;
-		result = gcr_proc_open(tree[i].pid, tree[i].start_ticks, pidfd);
+		*held = (struct gcr_restore_held){tree[i].pid, tree[i].start_ticks, -1};
+		result = gcr_proc_open(held->pid, held->start_ticks, &held->pidfd);
 		if (result < 0 && result != -ESRCH)
 			return gcr_error_set(error, -result, "process %d: %s", (int)tree[i].pid,
 					     strerror(-result));
@@ -408,7 +532,7 @@ int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 
 /* ---- going on, and the end ---- */
 
-void gcr_restore_signal_all(pid_t root, int number)
+void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
 	struct gcr_error error;
@@ -418,6 +542,8 @@ void gcr_restore_signal_all(pid_t root, int number)
 		gcr_log(LOG_ERR, root, "its processes may stay stopped: %s", error.words);
 		return;
 	}
+	if (tree[0].start_ticks != root_ticks)
+		return;
 	for (size_t i = count; i-- > 0;) {
 		_cleanup_close_ int pidfd = -1;
 
@@ -438,16 +564,16 @@ void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 	}
 	if (restore->command.restored)
 		return;
-	for (size_t i = restore->pidfds_count; i-- > 0 && all;)
-		if (restore->pidfds[i] >= 0)
-			syscall(SYS_pidfd_send_signal, restore->pidfds[i], SIGCONT, NULL, 0);
+	for (size_t i = restore->held_count; i-- > 0 && all;)
+		if (restore->held[i].pidfd >= 0)
+			syscall(SYS_pidfd_send_signal, restore->held[i].pidfd, SIGCONT, NULL, 0);
 	for (size_t i = 0; i < restore->members_count && !all; i++)
 		syscall(SYS_pidfd_send_signal, restore->members[i].process->pidfd, SIGCONT, NULL,
 			0);
 }
 
 /* Children first: nobody is given to another parent before. */
-int gcr_restore_end_below(pid_t root)
+int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
@@ -463,6 +589,10 @@ int gcr_restore_end_below(pid_t root)
 		gcr_log(LOG_ERR, root, "what was restored cannot be ended: %s", error.words);
 		return result;
 	}
+	if (!root_ticks)
+		gcr_log(LOG_ERR, root, "may be what was restored, and is not ended");
+	if (tree[0].start_ticks != root_ticks)
+		return root_ticks ? 0 : -EBUSY;
 	pidfds = calloc(count, sizeof(*pidfds));
 	if (!pidfds)
 		return -ENOMEM;
@@ -494,33 +624,40 @@ int gcr_restore_end_below(pid_t root)
 static int end_by_papers(struct gcr_restore *restore)
 {
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
+	uint64_t ticks;
 	int result = 0;
 	pid_t pid;
 
 	if (restore->command.new_pids || !restore->since_ticks)
 		return 0;
 	while (!result &&
-	       (pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks)))
-		result = gcr_clock_usec() < until_usec ? gcr_restore_end_below(pid) : -ETIMEDOUT;
+	       (pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks, &ticks)))
+		result = gcr_clock_usec() < until_usec ? gcr_restore_end_below(pid, ticks)
+						       : -ETIMEDOUT;
 	return result;
 }
 
 int gcr_restore_end_tree(struct gcr_restore *restore)
 {
+	int64_t end_usec = restore->is_left ? LEFT_END_USEC : END_USEC;
 	int result = 0;
 
 	if (restore->command.restored)
 		return 0;
 	/* Also what a CRIU that has failed, or was killed by somebody, has left behind. */
 	if (restore->cgroup)
-		result = gcr_restored_cgroup_kill(restore->cgroup, END_USEC);
+		result = gcr_restored_cgroup_kill(restore->cgroup, end_usec);
 	/* The init itself is last to end. */
 	if (restore->namespace_init > 0 && !restore->cgroup)
-		result = gcr_restore_end_below(restore->namespace_init);
+		result = gcr_restore_end_below(restore->namespace_init,
+					       restore->namespace_init_ticks);
 	if (restore->root && (!restore->cgroup || result < 0))
-		result = gcr_restore_end_below(restore->root);
+		result = gcr_restore_end_below(restore->root, restore->root_ticks);
 	if (!restore->root && !restore->cgroup && !result)
 		result = end_by_papers(restore);
+	/* CRIU itself, where it has no cgroup. */
+	if (restore->is_left && !result)
+		result = -ETIMEDOUT;
 	if (result < 0)
 		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
 			restore->place->name, strerror(-result));

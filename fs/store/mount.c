@@ -233,6 +233,13 @@ int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct 
 	return result == 1 ? attach_directory(daemon, store, error) : result;
 }
 
+dev_t gcr_store_mount_device(const struct gcr_store *store)
+{
+	struct stat stat;
+
+	return store->mountpoint && fstat(store->fd, &stat) == 0 ? stat.st_dev : 0;
+}
+
 /* One at a time has this name, for a moment. */
 static pthread_mutex_t apart_lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -40,6 +40,9 @@ void gcr_store_count_by(struct gcr_store *store, gcr_store_counting *counted);
 /* Leaves the files where they are if any process is frozen, so that the next daemon finds them. */
 void gcr_store_destroy(struct gcr_store *store);
 
+/* st_dev of the tmpfs that the store has mounted for itself; 0: it has none. */
+dev_t gcr_store_mount_device(const struct gcr_store *store);
+
 struct gcr_store_figures {
 	uint64_t size_bytes;	/* the limit */
 	uint64_t reserve_bytes; /* of these: for packing only */

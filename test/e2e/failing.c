@@ -5,16 +5,25 @@
  *   watch  no process can be watched
  *   uuid   no descriptor is left for the kernel's random UUIDs
  *   cgroup no cgroup can be made
+ *   hold   a restore stays where it has made sure of its first process, until the word is gone; the
+ *          file with ".held" behind its name is there then
+ *   unkillable
+ *          a restore's signals that end or stop a process do not arrive
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static bool is_to_fail(const char *word)
@@ -39,6 +48,61 @@ static bool is_pidfd(int fd)
 	return readlink(path, target, sizeof(target) - 1) > 0 && strstr(target, "pidfd");
 }
 
+static bool is_restore(void)
+{
+	char name[16] = "";
+
+	return !prctl(PR_GET_NAME, name) && !strcmp(name, "gpucrfs-restore");
+}
+
+static void hold(void)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s.held", getenv("GPUCR_TEST_FAILING"));
+	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+	while (is_to_fail("hold"))
+		usleep(10000);
+}
+
+static bool is_lost(int number)
+{
+	return (number == SIGKILL || number == SIGSTOP) && is_restore() && is_to_fail("unkillable");
+}
+
+int kill(pid_t pid, int number)
+{
+	static int (*next)(pid_t, int);
+
+	if (is_lost(number))
+		return 0;
+	if (!next)
+		next = (__typeof__(next))dlsym(RTLD_NEXT, "kill");
+	return next(pid, number);
+}
+
+/* No call with arguments of other kinds, and none that makes a process, is made so. */
+long syscall(long number, ...)
+{
+	static long (*next)(long, ...);
+	long words[6], result;
+	va_list list;
+
+	if (!next)
+		next = (__typeof__(next))dlsym(RTLD_NEXT, "syscall");
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		words[i] = va_arg(list, long);
+	va_end(list);
+	if (number == SYS_pidfd_send_signal && is_lost((int)words[1]))
+		return 0;
+	result = next(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+	if (number == SYS_pidfd_send_signal && !(int)words[1] && !result && is_to_fail("hold") &&
+	    is_restore())
+		hold();
+	return result;
+}
+
 int epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event)
 {
 	static int (*next)(int, int, int, struct epoll_event *);
@@ -56,6 +120,10 @@ FILE *fopen(const char *path, const char *mode)
 {
 	static FILE *(*next)(const char *, const char *);
 
+	if (strstr(path, "/cgroup.kill") && is_lost(SIGKILL)) {
+		errno = ENOENT;
+		return NULL;
+	}
 	if (!strcmp(path, "/proc/sys/kernel/random/uuid") && is_to_fail("uuid")) {
 		errno = EMFILE;
 		return NULL;

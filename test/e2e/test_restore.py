@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What has been restored is the process again: its names, its verbs, its end; and nothing is left
 of the place, in the store, the cgroups and the daemon."""
-import ctypes
 import os
 import pty
 import signal
@@ -70,7 +69,7 @@ def test_new_pids():
     with dump.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
-        taker = fork_as(one.pid)
+        taker = restore.fork_as(one.pid)
         try:
             equal(taker, one.pid)
             equal(machine.write(name, 'thaw'), 'EBUSY')
@@ -93,26 +92,15 @@ def test_new_pids():
                        ['PPid'])
             check(len(read_file(f'/proc/{init}/status').split('NSpid:')[1].split('\n')[0].split())
                   == 2, 'its parent is the init of its namespace')
+            for member in init, pid:
+                mounted = read_file(f'/proc/{member}/mountinfo')
+                check(f' {machine.mountpoint} ' not in mounted and
+                      f' {machine.runtime}/store ' not in mounted, 'the daemon may unmount them')
             restore.ends(machine, one, name)
             wait_for(lambda: one.reap() or not harness.is_alive(init), 'the end of its init')
         finally:
             os.kill(taker, signal.SIGKILL)
             one.reap()
-
-
-def fork_as(pid):
-    """A child with this pid, by clone3(2): others get the numbers that they would get anyway."""
-    wanted = (ctypes.c_int * 1)(pid)
-    arguments = (ctypes.c_uint64 * 10)()
-    arguments[4] = signal.SIGCHLD
-    arguments[8], arguments[9] = ctypes.addressof(wanted), 1
-    libc = ctypes.CDLL(None, use_errno=True)
-    child = libc.syscall(435, arguments, ctypes.c_size_t(ctypes.sizeof(arguments)))
-    if child == 0:
-        while True:
-            signal.pause()
-    check(child > 0, f'clone3: {os.strerror(ctypes.get_errno())}')
-    return child
 
 
 def test_nonblocking_and_second_writer():

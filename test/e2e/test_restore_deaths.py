@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A restore in which CRIU fails, hangs or dies, and in which the daemon does: never are there two
 living copies, and the place or the process can be used afterwards."""
+import contextlib
 import os
 import signal
 import subprocess
@@ -85,6 +86,56 @@ def test_criu_hangs():
             restore.check_back(machine, one, name)
         machine.restores.set('')
         restore.thaws(machine, one, name)
+
+
+def criu_of(machine):
+    """The processes of the wrapper, and what it waits for."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir('/proc')):
+        with contextlib.suppress(OSError):
+            words = harness.read_file(f'/proc/{name}/cmdline').split('\0')
+            if f'{machine.restores.directory}/criu' in words:
+                found |= {int(name), *map(int, harness.read_file(
+                    f'/proc/{name}/task/{name}/children').split())}
+    return found
+
+
+def test_criu_does_not_end():
+    """As if it waited in the kernel for a filesystem that does not answer: the verb ends all the
+    same, and so does the daemon."""
+    same_for_both('deadlines')
+    for cgroups in True, False:
+        with restore.machine(cgroups=False) as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            words = 'unkillable' if cgroups else 'cgroup unkillable'
+            restore.fail(machine, words)
+            machine.restores.set('hang-before')
+            equal(machine.write(name, 'thaw timeout=1'), 'ETIMEDOUT')
+            check('does not end' in machine.error(name), machine.error(name))
+            equal(machine.state(name), 'failed')
+            hung = criu_of(machine)
+            check(hung, 'it lives')
+            if cgroups:
+                equal(machine.write(name, 'thaw'), 'EBUSY')
+            for pid in hung:
+                try_kill(pid, signal.SIGKILL)
+            # Of a child of the daemon's the thread that was left behind sees the end.
+            wait_for(lambda: one.reap() or not any(os.path.exists(f'/proc/{pid}') for pid in hung),
+                     'its end')
+            machine.restores.set('')
+            restore.fail(machine, words.replace('unkillable', ''))
+            restore.thaws(machine, one, name)
+
+            name = dump.dumped(machine, one)
+            restore.fail(machine, words)
+            machine.restores.set('hang-before')
+            writer = machine.writer(name, 'thaw')
+            machine.restores.wait('ran')
+            equal(machine.stop(), 0)
+            check(writer.result() != 'ok', 'it was not restored')
+            for pid in criu_of(machine):
+                try_kill(pid, signal.SIGKILL)
 
 
 def test_daemon_stops_in_criu():

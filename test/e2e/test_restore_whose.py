@@ -3,6 +3,7 @@
 and what is refused is refused before anything is started."""
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -11,7 +12,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
-from harness import NOBODY, check, equal, error_of, same_for_both, wait_for
+import vendor
+from harness import (NOBODY, check, equal, error_of, is_alive, same_for_both, try_kill,
+                     wait_for)
 
 OTHER = NOBODY - 1
 
@@ -218,6 +221,49 @@ def test_dropped_by_its_user():
         one, name = dumped_of_user(machine)
         equal(as_user(lambda: os.rmdir(machine.path(name))), 'ok')
         wait_for(lambda: not os.path.lexists(machine.path(one.pid)), 'both names to be gone')
+
+
+def number_used_again(command=None):
+    """A process that CRIU has restored ends before it is taken into the table, and another user's
+    gets its number."""
+    with restore.machine(cgroups=False) as machine:
+        one = dump.Program(machine, command=command).wait_ready() if command \
+            else dump.program(machine)
+        equal(machine.write(one.root, 'dump name=place'), 'ok')
+        wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{one.root}'), 'its end')
+        restore.fail(machine, 'cgroup hold')
+        writer = machine.writer('place', 'thaw')
+        restore.wait_held(machine)
+        pid = one.pid
+        os.kill(pid, signal.SIGKILL)
+        if one.root != pid:
+            os.kill(one.root, signal.SIGCONT)  # it is to wait for its child
+        wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{pid}'), 'its end')
+        restore.fork_as(pid, NOBODY)
+        try:
+            restore.fail(machine, 'cgroup')
+            equal(writer.result(), 'EIO')
+            check('has ended' in machine.error('place'), machine.error('place'))
+            equal(machine.state('place'), 'dumped')
+            check(str(pid) not in os.listdir(machine.mountpoint), 'it is in the table')
+            check(is_alive(pid), 'it is not ours to end')
+            equal(restore.processes_of(one), set())
+        finally:
+            try_kill(pid, signal.SIGKILL)
+            wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{pid}'), 'its end')
+        machine.must('place', 'thaw')
+        one.wait_ticks(2)
+
+
+def test_number_of_the_root_used_again():
+    same_for_both('pids')
+    number_used_again()
+
+
+def test_number_of_a_member_used_again():
+    same_for_both('pids')
+    demo = f'{" ".join(vendor.RUN + vendor.DEMO)} --bytes 4M --buffers 2'
+    number_used_again(['sh', '-c', f'{demo} --tick 50; sleep 1000'])
 
 
 if __name__ == '__main__':

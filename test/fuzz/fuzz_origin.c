@@ -20,6 +20,8 @@ static void check_file(const struct gcr_place_origin_file *file)
 	CHECK(!origin->is_ending || !origin->is_staying);
 	CHECK(origin->pid || (!origin->is_ending && !origin->is_staying));
 	CHECK(!made->cgroup || (*made->cgroup == '/' && !strstr(made->cgroup, "/../")));
+	CHECK(!made->cgroup || strlen(made->cgroup) < 3 ||
+	      strcmp(made->cgroup + strlen(made->cgroup) - 3, "/..") != 0);
 	CHECK(made->progress != GCR_PLACE_IDLE || !made->cgroup);
 
 	CHECK(!gcr_place_origin_print(origin, made->progress == GCR_PLACE_IDLE ? NULL : made, &text,

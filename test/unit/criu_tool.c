@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 
 #include "criu-glue/criu.h"
 #include "criu-glue/opens.h"
@@ -29,6 +30,15 @@ static const char *value_of(const char *argument, const char *name)
 		       : NULL;
 }
 
+/* "MAJOR:MINOR" */
+static dev_t device_of(const char *text)
+{
+	unsigned int major = 0, minor = 0;
+
+	sscanf(text, "%u:%u", &major, &minor);
+	return makedev(major, minor);
+}
+
 static int run(int count, char **arguments)
 {
 	_cleanup_(gcr_criu_program_clear) struct gcr_criu_program program = {};
@@ -43,6 +53,7 @@ static int run(int count, char **arguments)
 		.externals = externals,
 		.inherits = inherits,
 	};
+	size_t unwanted_count = 0;
 	long cancel_usec = -1, kill_usec = -1, grace_usec = 5000000;
 	const char *criu = NULL;
 	struct gcr_error error = {};
@@ -74,6 +85,8 @@ static int run(int count, char **arguments)
 			options.cgroup_procs_fd = atoi(value);
 		else if ((value = value_of(argument, "pidns")))
 			options.pidns_program = value;
+		else if ((value = value_of(argument, "unwanted")))
+			options.unwanted_mounts[unwanted_count++] = device_of(value);
 		else if ((value = value_of(argument, "inherit")))
 			inherits[options.inherits_count++] = (struct gcr_criu_inherit){
 				.fd = atoi(value),

@@ -351,28 +351,46 @@ def test_pidns_stopped(place):
     wait_for(lambda: gone(init), 'the end of the init')
 
 
+def mount_of(point, pid='self'):
+    """Its device's numbers in mountinfo, or None."""
+    text = point.replace('\\', '\\134').replace(' ', '\\040')
+    with open(f'/proc/{pid}/mountinfo') as file:
+        for line in file:
+            if line.split()[4] == text:
+                return line.split()[2]
+    return None
+
+
 def test_pidns_mounts(place):
-    """The images are in the daemon's store: the namespace does not keep that mounted."""
-    points = [place.directory('images'), place.directory('a b\\c')]
+    """The images are in the daemon's store: the namespace does not keep that mounted, and nothing
+    is done to what others have mounted, whatever they call it."""
+    ours = [place.directory('images'), place.directory('a b\\c')]
+    theirs = [place.directory('foreign'), place.directory('foreign fuse')]
     pid = place.program()
     mounted = []
+    fuse = os.open('/dev/fuse', os.O_RDWR)  # a filesystem that does not answer
     try:
-        for point in points:
+        for point in [*ours, theirs[0]]:
             subprocess.run(['mount', '-t', 'tmpfs', 'gpucrfs', point], check=True)
             mounted.append(point)
         place.criu('dump', Place.real, f'pid={pid}')
         os.waitpid(pid, 0)
-        root, init = map(int, place.criu('restore', Place.real, f'pidns={PIDNS}').split())
+        options = f'fd={fuse},rootmode=40000,user_id=65534,group_id=65534,allow_other'
+        check(criu_place.LIBC.mount(b'gpucrfs', theirs[1].encode(), b'fuse', 6, options.encode()) == 0, 'fuse')
+        mounted.append(theirs[1])
+        devices = [mount_of(point) for point in ours]
+        root, init = map(int, place.criu('restore', Place.real, f'pidns={PIDNS}',
+                                         *[f'unwanted={device}' for device in devices]).split())
         place.pids.append(init)
         place.check_counts()
         for member in (init, root):
-            with open(f'/proc/{member}/mountinfo') as file:
-                check(not any(' - tmpfs gpucrfs ' in line for line in file), 'still mounted')
-        with open('/proc/self/mountinfo') as file:
-            check(sum(' - tmpfs gpucrfs ' in line and place.path in line for line in file) == 2)
+            check(not any(mount_of(point, member) for point in ours), 'still mounted')
+            check(all(mount_of(point, member) for point in theirs), 'not ours to unmount')
+        check(all(mount_of(point) for point in mounted), 'unmounted outside')
     finally:
+        os.close(fuse)
         for point in mounted:
-            subprocess.run(['umount', point], check=True)
+            subprocess.run(['umount', '-l', point], check=True)
 
 
 def test_pidns_fails(place):

@@ -299,6 +299,12 @@ static void test_ranges(void)
 	CHECK(owner_in("alice:100000:65536", 100001) == ALICE);
 	CHECK(owner_in("# c\n\n4002:100000:10\nalice:100000:65536\n", 100001) == BOB);
 	CHECK(owner_in("# c\n\n4002:100000:10\nalice:100000:65536\n", 100011) == ALICE);
+	/* Several of one name: the first one. */
+	write_text(users, "zoe:x:4003:1:::\nalice:x:4001:1:::\nbob:x:4002:1:::\nalice:x:4002:1:::\n"
+			  "root:x:0:0::/:/bin/sh\n");
+	CHECK(owner_in("bob:300000:10\nzoe:200000:10\nalice:100000:10\n", 100001) == ALICE);
+	CHECK(owner_in("bob:300000:10\nzoe:200000:10\nalice:100000:10\n", 200001) == 4003);
+	CHECK(owner_in("bob:300000:10\nzoe:200000:10\nalice:100000:10\n", 300001) == BOB);
 	/* Nobody knows whose, or root's, who has no limits: all of them together are one. */
 	CHECK(owner_in("nobody-knows:100000:65536\n", 100777) == 100000);
 	CHECK(owner_in("root:100000:65536\n", 100777) == 100000);

@@ -350,8 +350,11 @@ static int step(struct watch *watch)
 		result = meet_all(watch);
 	if (!result)
 		result = make_room_for_notes(watch);
-	if (result < 0)
+	if (result < 0) {
+		/* There may be fewer notes than processes, for who asks for the status. */
+		watch->view.situation.count = 0;
 		return result;
+	}
 	for (size_t i = 0; i < watch->view.situation.count; i++)
 		check_missed(watch, &watch->view.processes[i], watch->view.labels[i].has_verb);
 	now_usec = gcr_clock_usec();
