@@ -19,6 +19,8 @@
 #include "lib/error.h"
 #include "lib/protocol.h"
 
+#define GCR_STORE_PAGE_BYTES (2ull << 20) /* a huge page: what a byte of a file may cost */
+
 struct gcr_store;    /* thread-safe */
 struct gcr_snapshot; /* reference-counted, thread-safe */
 struct gcr_room;     /* thread-safe */

@@ -16,7 +16,6 @@
 #include "lib/cleanup.h"
 #include "lib/extent.h"
 
-#define GCR_STORE_PAGE_BYTES  (2ull << 20)  /* a huge page: what a byte of a file may cost */
 #define GCR_STORE_PIECE_BYTES (32ull << 20) /* faulted in at once, in some 5 ms */
 #define GCR_STORE_PACKED_UNIT 4096ull	    /* what chunks and tables take: small pages */
 

@@ -30,7 +30,7 @@
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
 /* After so long the disk does not answer: others do not wait for it until their deadlines. */
-#define SPILL_MOST_USEC (5 * GCR_USEC_PER_SEC)
+#define SPILL_MOST_USEC (20 * GCR_USEC_PER_SEC)
 
 /* One of all who make room moves bytes to the disk: since when (monotonic). 0: none. */
 static atomic_int_least64_t spilling_since_usec;
