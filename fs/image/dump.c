@@ -591,6 +591,19 @@ static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
+/*
+ * For each connection that is kept CRIU holds back the packets by rules of the firewall, until the
+ * process is restored: that is root's to say, as is the restore.
+ */
+static int check_tcp(const struct gcr_command *command, struct gcr_error *error)
+{
+	if (command->tcp != GCR_CRIU_TCP_KEEP || gcr_command_is_root(command))
+		return 0;
+	return gcr_error_set(error, EPERM,
+			     "only root may write tcp=keep, which holds back packets of the "
+			     "machine until somebody thaws: write tcp=close");
+}
+
 /* Without the plugins that CRIU needs nobody need be frozen. */
 static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -650,7 +663,9 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	dump->root = task->command->root;
 	dump->place_fd = dump->root_fd = dump->images_fd = dump->work_fd = -1;
 	set_phase(dump, "tree");
-	result = gcr_dump_find_tree(dump, error);
+	result = check_tcp(task->command, error);
+	if (!result)
+		result = gcr_dump_find_tree(dump, error);
 	if (!result)
 		result = gcr_dump_check_tree(dump, error);
 	if (!result)

@@ -95,6 +95,18 @@ def test_link():
             os.chown(f'{home}/d', NOBODY, NOBODY)
 
 
+def test_firewall():
+    """CRIU holds back packets of the machine until the thaw, which is root's: so is that."""
+    need_root()
+    with dump.machine() as machine:
+        os.chmod(machine.directory, 0o755)
+        one = dump.Program(machine, *dump.SMALL, uid=NOBODY).wait_ready()
+        equal(machine.writer(one.pid, 'dump tcp=keep', uid=NOBODY).result(), 'EPERM')
+        check('only root may write tcp=keep' in machine.error(one.pid), machine.error(one.pid))
+        one.wait_ticks()
+        dump.nothing_left(machine)
+
+
 def test_whose_log():
     """CRIU's log of root's dump names what is open, which its user need not know. It is root's
     until that is known to be nothing; his own dump's is his."""
