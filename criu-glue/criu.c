@@ -104,12 +104,18 @@ static int start_program(const struct gcr_criu_program *criu, const char *path,
 		/* A dump that dies could take its tree with it. */
 		.ends_with_starter = options && options->action == GCR_CRIU_RESTORE,
 	};
+	size_t variables;
 	int r;
 
 	program.environment = environment =
-		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), NULL);
-	if (!environment)
+		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), &variables);
+	if (!environment ||
+	    (options && options->guard &&
+	     asprintf(&environment[variables], "LD_PRELOAD=%s", options->guard) < 0)) {
+		if (environment)
+			environment[variables] = NULL;
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	}
 	if (criu->launcher) {
 		r = gcr_launch(criu->launcher, &program, &job->pid, &job->pidfd, &job->connection,
 			       error);

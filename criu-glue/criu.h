@@ -20,6 +20,7 @@
 
 /* The program that asks us before a dump stands, its descriptor, and what it says and hears. */
 #define GCR_CRIU_HOOK_PROGRAM "gpucr-hook"
+#define GCR_CRIU_GUARD	      "libgpucr-criu-guard.so"
 #define GCR_CRIU_HOOK_FD      5
 #define GCR_CRIU_HOOK_ASKS    '?'
 #define GCR_CRIU_HOOK_YES     'y'
@@ -104,6 +105,8 @@ struct gcr_criu_options {
 	 * too.) NULL: none.
 	 */
 	const char *hook_program;
+	/* The path of GCR_CRIU_GUARD, which keeps others from CRIU's sockets; NULL: none. */
+	const char *guard;
 	/*
 	 * Restore in a new pid namespace, where all pids are free: the path of gpucr-pidns, which
 	 * is needed for that. NULL: in ours. The tree ends with the namespace's init, and that ends

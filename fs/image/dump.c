@@ -127,6 +127,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	const struct gcr_opens *opens = dump->opens;
 	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
 	_cleanup_free_ char *hook = gcr_vendor_program(dump->daemon, GCR_CRIU_HOOK_PROGRAM);
+	_cleanup_free_ char *guard = gcr_vendor_program(dump->daemon, GCR_CRIU_GUARD);
 	_cleanup_free_ char *plugins = NULL;
 	const struct gcr_criu_program *program;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -145,10 +146,11 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		.ghost_limit_bytes = opens->ghost_limit_bytes,
 		.externals = externals,
 		.hook_program = hook,
+		.guard = guard,
 	};
 	int result;
 
-	if (!externals || !hook)
+	if (!externals || !hook || !guard)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < opens->findings_count; i++)
 		if (opens->findings[i].verdict == GCR_OPEN_EXTERNAL &&

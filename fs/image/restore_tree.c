@@ -85,6 +85,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		      int cgroup_fd, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	const struct gcr_tree_options *told = &restore->manifest->tree->options;
+	_cleanup_free_ char *guard = gcr_vendor_program(restore->daemon, GCR_CRIU_GUARD);
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
 	_cleanup_close_ int work_fd = -1;
@@ -102,8 +103,10 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		.link_remap = told->link_remap,
 		.inherits = supplies->inherits,
 		.inherits_count = supplies->count,
+		.guard = guard,
 	};
-	int result = gcr_criu_program(restore->daemon, &program, error);
+	int result = guard ? gcr_criu_program(restore->daemon, &program, error)
+			   : gcr_error_set(error, ENOMEM, "out of memory");
 
 	if (!result)
 		result = gcr_criu_plugins(restore->daemon, restore->vendors, &plugins, error);
