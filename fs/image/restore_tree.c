@@ -54,8 +54,12 @@ static int make_cgroup(struct gcr_restore *restore)
 static void drop_cgroup(struct gcr_restore *restore)
 {
 	char *cgroup = TAKE_PTR(restore->cgroup);
+	int result = cgroup ? gcr_restored_cgroup_remove(cgroup) : 0;
 
-	if (cgroup && gcr_restored_cgroup_remove(cgroup) < 0)
+	/* A CRIU that was being started may have come into it since all in it was killed. */
+	if (result == -EBUSY && !restore->is_left && !gcr_restored_cgroup_kill(cgroup, END_USEC))
+		result = gcr_restored_cgroup_remove(cgroup);
+	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s stays", cgroup);
 	free(cgroup);
 }
