@@ -451,6 +451,8 @@ def test_disk_of_a_user():
     same_for_both('the store')
     if not harness.is_root():
         raise harness.Skip('several users are needed')
+    if harness.SLOW > 1:
+        raise harness.Skip('it takes long, and what it reaches others do')
     alice, bob, limit = 4001, 4002, 100 * MIB
     disk = Disk(f',store_size=100M,user_store=0,user_spill={limit // MIB}M', vram='1G')
     with disk.machine as machine:
