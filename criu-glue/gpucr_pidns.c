@@ -6,7 +6,7 @@
  *    CRIU's end and ends as it did, so that who started it may take it for CRIU.
  *  - the init: has its own /proc, in a mount namespace that gets all mounts from outside, but for
  *    those of DEVICES, and gives none. Until CRIU has succeeded it ends with the first one, and the
- * namespace with it; then it ends when no other process is left.
+ *    namespace with it; then it ends when no other process is left.
  *  - CRIU, with the descriptors and the arguments that are given.
  * usage: gpucr-pidns DESCRIPTOR DEVICES PROGRAM [ARGUMENT...]
  * DEVICES: "MAJOR:MINOR" of each as in /proc/self/mountinfo, with commas between them; may be
