@@ -36,7 +36,7 @@ static int take(void *data, uid_t uid, uint64_t bytes, bool is_there)
 
 	if (!result) {
 		gcr_room_settle(store->packs_room, is_there ? 0 : bytes, 0, bytes);
-		gcr_store_count_packed(store, uid, bytes, 0);
+		gcr_store_count_packed(store, uid, GCR_QUOTA_STORE, bytes, 0);
 	}
 	return result;
 }
@@ -47,7 +47,7 @@ static void give(void *data, uid_t uid, uint64_t bytes)
 
 	gcr_room_settle(store->packs_room, 0, bytes, 0);
 	gcr_room_shrink(store->packs_room, bytes);
-	gcr_store_count_packed(store, uid, 0, bytes);
+	gcr_store_count_packed(store, uid, GCR_QUOTA_STORE, 0, bytes);
 }
 
 /* What is free on the disk changes, and with it what a part of it is. */
@@ -71,7 +71,7 @@ static int take_disk(void *data, uid_t uid, uint64_t bytes, struct gcr_error *er
 
 static void count_disk(void *data, uid_t uid, uint64_t more, uint64_t less)
 {
-	gcr_store_count_spilled(data, uid, more, less);
+	gcr_store_count_packed(data, uid, GCR_QUOTA_SPILL, more, less);
 }
 
 int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_packs,

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fs/base/quota.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/extent.h"
@@ -290,12 +291,12 @@ int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t byt
 				struct gcr_error *error);
 int gcr_store_check_payer_locked(struct gcr_store *store, const struct gcr_store_payer *payer,
 				 uint64_t bytes, struct gcr_error *error);
-void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less);
+/* What a user's packed chunks take, whatever the limit says: GCR_QUOTA_STORE or GCR_QUOTA_SPILL. */
+void gcr_store_count_packed(struct gcr_store *store, uid_t uid, enum gcr_quota_kind kind,
+			    uint64_t more, uint64_t less);
 /* So many bytes of the disk for @uid. -EDQUOT, -ENOMEM, with words. */
 int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,
 			   struct gcr_error *error);
-/* Whatever the limit says. */
-void gcr_store_count_spilled(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less);
 
 /* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
 int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);

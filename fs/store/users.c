@@ -187,21 +187,20 @@ static struct gcr_store_packed *get_packed_locked(struct gcr_store *store, uid_t
 	return packed;
 }
 
-static void add_bytes(uint64_t *bytes, uint64_t more, uint64_t less)
-{
-	*bytes += more;
-	*bytes -= less < *bytes ? less : *bytes;
-}
-
-void gcr_store_count_packed(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less)
+void gcr_store_count_packed(struct gcr_store *store, uid_t uid, enum gcr_quota_kind kind,
+			    uint64_t more, uint64_t less)
 {
 	struct gcr_store_packed *packed;
+	uint64_t *bytes;
 
 	GCR_LOCK_SCOPE(&store->lock);
 	packed = get_packed_locked(store, uid);
 	/* Without memory for it, it is not counted. */
-	if (packed)
-		add_bytes(&packed->bytes, more, less);
+	if (!packed)
+		return;
+	bytes = kind == GCR_QUOTA_SPILL ? &packed->spilled_bytes : &packed->bytes;
+	*bytes += more;
+	*bytes -= less < *bytes ? less : *bytes;
 }
 
 int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,
@@ -219,14 +218,4 @@ int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	packed->spilled_bytes += bytes;
 	return 0;
-}
-
-void gcr_store_count_spilled(struct gcr_store *store, uid_t uid, uint64_t more, uint64_t less)
-{
-	struct gcr_store_packed *packed;
-
-	GCR_LOCK_SCOPE(&store->lock);
-	packed = get_packed_locked(store, uid);
-	if (packed)
-		add_bytes(&packed->spilled_bytes, more, less);
 }
