@@ -4,20 +4,26 @@
  * namespace of the machine, and believes whoever connects or sends first (CRIU 4.1.1:
  * compel/src/lib/infect.c, criu/files.c). Any user could pose as a process of the tree there.
  *  - "/crtools-pr-...", at a dump: CRIU's code in a process of the tree connects. Here only a
- *    process that this CRIU traces gets through.
+ *    process that this CRIU traces gets through. Other connections are closed, and the next one is
+ *    waited for.
  *  - "/crtools-fd-...", at a restore: processes that are being restored send descriptors to each
- *    other. Here only what root's CRIU program has sent gets through.
- * Whoever else comes is dropped, and the next is waited for. All other sockets are as they were.
+ *    other. Each message gets a secret at its end, which only the processes of this CRIU know: all
+ *    of them are forked after it was made. A filter of the socket drops messages without it before
+ *    they are queued. A full queue would keep the sender waiting, and the receiver, which looks
+ *    into its socket only when the sender has told it to.
+ * All other sockets are as they were.
  */
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -26,8 +32,13 @@
 #define DUMP_PREFIX    "/crtools-pr-"
 #define RESTORE_PREFIX "/crtools-fd-"
 
-/* Of a message: CRIU sends up to 252 descriptors at once (CR_SCM_MAX_FD). */
-#define CONTROL_BYTES 4096
+#define SECRET_WORDS 4
+#define SECRET_BYTES (SECRET_WORDS * sizeof(uint32_t))
+/* Parts of a message: CRIU's have one. */
+#define PARTS_MAX    8
+
+static uint32_t secret[SECRET_WORDS];
+static bool has_secret;
 
 #define REAL(name)                                         \
 	static typeof(name) *real;                         \
@@ -84,25 +95,7 @@ static bool is_traced(int fd)
 	       tracer_of(peer.pid) == getpid();
 }
 
-/* Is it a process of the same program as we, of root's? */
-static bool is_criu(const struct ucred *sender)
-{
-	struct stat its, ours;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/exe", (int)sender->pid);
-	return sender->uid == geteuid() && sender->pid > 0 && stat(path, &its) == 0 &&
-	       stat("/proc/self/exe", &ours) == 0 && its.st_dev == ours.st_dev &&
-	       its.st_ino == ours.st_ino;
-}
-
-static void drop(const char *what, pid_t pid, uid_t uid)
-{
-	fprintf(stderr, "gpucr-criu-guard: process %d of user %u %s, and is none of the tree\n",
-		(int)pid, (unsigned int)uid, what);
-}
-
-/* Strangers who only fill the queue are dropped one after the other. */
+/* Connections of strangers wait in the queue too, until they are closed. */
 EXPORT int listen(int fd, int backlog)
 {
 	REAL(listen)
@@ -125,102 +118,111 @@ EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
 		getsockopt(peer_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes);
 		close(peer_fd);
 		if (!was_told)
-			drop("has connected", peer.pid, peer.uid);
+			fprintf(stderr,
+				"gpucr-criu-guard: process %d of user %u has connected, and is "
+				"none of the tree\n",
+				(int)peer.pid, (unsigned int)peer.uid);
 		was_told = true;
 	}
 }
 
-/* From its first message on the kernel tells who has sent it. */
+/* Before CRIU forks. */
+__attribute__((constructor)) static void make_secret(void)
+{
+	has_secret = getrandom(secret, sizeof(secret), 0) == sizeof(secret);
+}
+
+/* Messages that do not end with the secret are dropped, and their senders are not told. */
+static int attach_filter(int fd)
+{
+	struct sock_filter code[4 + 2 * SECRET_WORDS + 2];
+	struct sock_fprog program = {.filter = code};
+	unsigned short count = 0;
+	unsigned short drop = sizeof(code) / sizeof(code[0]) - 1;
+
+	/* X: where the secret begins. */
+	code[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0);
+	code[count] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SECRET_BYTES, 0,
+						   (uint8_t)(drop - count - 1));
+	count++;
+	code[count++] = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_SUB | BPF_K, SECRET_BYTES);
+	code[count++] = (struct sock_filter)BPF_STMT(BPF_MISC | BPF_TAX, 0);
+	for (uint32_t i = 0; i < SECRET_WORDS; i++) {
+		/* Loaded from network order. */
+		code[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_IND,
+							     i * sizeof(uint32_t));
+		code[count] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
+							   ntohl(secret[i]), 0,
+							   (uint8_t)(drop - count - 1));
+		count++;
+	}
+	code[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, UINT32_MAX);
+	code[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0);
+	program.len = count;
+	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+}
+
 EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
 {
-	const int on = 1;
-
 	REAL(bind)
-	if (begins_with(address, bytes, RESTORE_PREFIX) &&
-	    setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
-		return -1;
+	if (begins_with(address, bytes, RESTORE_PREFIX)) {
+		if (!has_secret) {
+			errno = EAGAIN;
+			return -1;
+		}
+		if (attach_filter(fd) < 0)
+			return -1;
+	}
 	return real(fd, address, bytes);
 }
 
-static void close_all(const struct cmsghdr *part)
+/* The message with @part at its end. -1: it has too many parts. */
+static int append(struct msghdr *message, struct iovec parts[PARTS_MAX + 1], void *part)
 {
-	size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-	for (size_t i = 0; i < count; i++) {
-		int fd;
-
-		memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(fd));
-		close(fd);
+	if (message->msg_iovlen > PARTS_MAX) {
+		errno = EMSGSIZE;
+		return -1;
 	}
+	memcpy(parts, message->msg_iov, message->msg_iovlen * sizeof(*parts));
+	parts[message->msg_iovlen] = (struct iovec){.iov_base = part, .iov_len = SECRET_BYTES};
+	message->msg_iov = parts;
+	message->msg_iovlen++;
+	return 0;
 }
 
-/* All but the credentials, for a caller who expects none. What does not fit is closed. */
-static void pass_on(struct msghdr *guarded, struct msghdr *message)
+EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
-	size_t used = 0;
+	struct iovec parts[PARTS_MAX + 1];
+	struct msghdr longer = *message;
+	ssize_t sent;
 
-	for (struct cmsghdr *part = CMSG_FIRSTHDR(guarded); part;
-	     part = CMSG_NXTHDR(guarded, part)) {
-		bool is_descriptors = part->cmsg_level == SOL_SOCKET &&
-				      part->cmsg_type == SCM_RIGHTS;
-		size_t bytes = CMSG_ALIGN(part->cmsg_len);
-
-		if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_CREDENTIALS)
-			continue;
-		if (!message->msg_control || used + part->cmsg_len > message->msg_controllen) {
-			message->msg_flags |= MSG_CTRUNC;
-			if (is_descriptors)
-				close_all(part);
-			continue;
-		}
-		memcpy((char *)message->msg_control + used, part, part->cmsg_len);
-		used += bytes < message->msg_controllen - used ? bytes : part->cmsg_len;
-	}
-	message->msg_controllen = used;
-}
-
-static bool is_from_criu(struct msghdr *guarded, struct ucred *ret_sender)
-{
-	*ret_sender = (struct ucred){0};
-	for (struct cmsghdr *part = CMSG_FIRSTHDR(guarded); part; part = CMSG_NXTHDR(guarded, part))
-		if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_CREDENTIALS)
-			memcpy(ret_sender, CMSG_DATA(part), sizeof(*ret_sender));
-	return is_criu(ret_sender);
+	REAL(sendmsg)
+	if (!message->msg_name ||
+	    !begins_with(message->msg_name, message->msg_namelen, RESTORE_PREFIX))
+		return real(fd, message, flags);
+	if (append(&longer, parts, secret) < 0)
+		return -1;
+	sent = real(fd, &longer, flags);
+	return sent < (ssize_t)SECRET_BYTES ? sent : sent - (ssize_t)SECRET_BYTES;
 }
 
 EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
-	union {
-		struct cmsghdr header;
-		char bytes[CONTROL_BYTES];
-	} control;
-	bool was_told = false;
+	struct iovec parts[PARTS_MAX + 1];
+	struct msghdr longer = *message;
+	uint8_t end[SECRET_BYTES];
+	ssize_t got;
 
 	REAL(recvmsg)
 	if (!is_named(fd, RESTORE_PREFIX))
 		return real(fd, message, flags);
-	for (;;) {
-		struct msghdr guarded = *message;
-		struct ucred sender;
-		ssize_t got;
-
-		guarded.msg_control = &control;
-		guarded.msg_controllen = sizeof(control);
-		got = real(fd, &guarded, flags);
-		if (got < 0)
-			return got;
-		if (is_from_criu(&guarded, &sender)) {
-			message->msg_flags = guarded.msg_flags;
-			message->msg_namelen = guarded.msg_namelen;
-			pass_on(&guarded, message);
-			return got;
-		}
-		for (struct cmsghdr *part = CMSG_FIRSTHDR(&guarded); part;
-		     part = CMSG_NXTHDR(&guarded, part))
-			if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
-				close_all(part);
-		if (!was_told)
-			drop("has sent something", sender.pid, sender.uid);
-		was_told = true;
-	}
+	if (append(&longer, parts, end) < 0)
+		return -1;
+	got = real(fd, &longer, flags);
+	if (got < 0)
+		return got;
+	message->msg_flags = longer.msg_flags;
+	message->msg_namelen = longer.msg_namelen;
+	message->msg_controllen = longer.msg_controllen;
+	return got < (ssize_t)SECRET_BYTES ? 0 : got - (ssize_t)SECRET_BYTES;
 }

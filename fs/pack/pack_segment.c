@@ -3,7 +3,8 @@
  * A segment: a file of a fixed size, sparse, of which the pages that hold chunks have memory. It is
  * mapped as a whole, with small pages also where the store has huge ones (a page that is faulted in
  * is as large as the mapping wants it): so each page can go back by itself, and what is taken is
- * known without asking. Places are not used again, until all of the file is free and it goes.
+ * known without asking. Pages that nothing uses any more are filled again only in long runs
+ * (gcr_pack_segment_fill_run()).
  * Called with the lock of the packs held. Those on a disk are not mapped (pack_spill.c).
  */
 #include "fs/pack/packs_private.h"
@@ -79,6 +80,7 @@ int gcr_pack_segment_open(const struct gcr_packs *packs, uint32_t number, bool c
 	if (!segment)
 		return -ENOMEM;
 	segment->number = number;
+	segment->room_end = GCR_PACK_SEGMENT_BYTES;
 	segment->fd = -1;
 	segment->pages = calloc(PAGES, sizeof(*segment->pages));
 	if (!segment->pages)
@@ -150,7 +152,29 @@ static uint16_t part_in(uint32_t page, uint32_t offset, size_t size)
 
 bool gcr_pack_segment_has_room(const struct gcr_pack_segment *segment, size_t bytes)
 {
-	return !segment->is_sealed && GCR_PACK_SEGMENT_BYTES - segment->end >= bytes;
+	return !segment->is_sealed && segment->room_end - segment->end >= bytes;
+}
+
+bool gcr_pack_segment_fill_run(struct gcr_pack_segment *segment)
+{
+	uint32_t best_first = 0;
+	uint32_t best_count = 0;
+
+	for (uint32_t page = 0; page < PAGES; page++) {
+		uint32_t first = page;
+
+		while (page < PAGES && !(segment->pages[page] & PAGE_USED))
+			page++;
+		if (page - first > best_count) {
+			best_first = first;
+			best_count = page - first;
+		}
+	}
+	if (best_count < GCR_PACK_RUN_PAGES)
+		return false;
+	segment->end = best_first * GCR_PACK_PAGE_BYTES;
+	segment->room_end = (best_first + best_count) * GCR_PACK_PAGE_BYTES;
+	return true;
 }
 
 uint64_t gcr_pack_segment_cost(const struct gcr_pack_segment *segment, size_t bytes)

@@ -27,6 +27,17 @@
 /* Dropped with the lock held once; others have a turn in between. */
 #define DROPPED_CHUNKS 512
 
+/* A segment with more pages than this is not filled again: half of them. */
+#define FILLED_AGAIN_PAGES (GCR_PACK_PAGE_COUNT / 2)
+
+/*
+ * How many segments a user may have: some, and one for so many bytes of packed chunks. A segment
+ * that is not filled again has at least one page in GCR_PACK_RUN_PAGES, 4 MiB of them; one on a
+ * disk is never filled again.
+ */
+#define SPARSE_SEGMENTS	     256u
+#define SPARSE_SEGMENT_BYTES (4u << 20)
+
 static int take(const struct gcr_packs *packs, uint64_t bytes, bool is_there)
 {
 	if (!bytes || !packs->account.take)
@@ -88,6 +99,8 @@ static void remove_segment(struct gcr_packs *packs, size_t at)
 
 	snprintf(name, sizeof(name), "%" PRIu32, segment->number);
 	unlinkat(packs->fd, name, 0);
+	if (packs->filled == segment)
+		packs->filled = NULL;
 	packs->segments_count--;
 	memmove(&packs->segments[at], &packs->segments[at + 1],
 		(packs->segments_count - at) * sizeof(struct gcr_pack_segment *));
@@ -118,21 +131,57 @@ void gcr_packs_trim(struct gcr_packs *packs)
 	gcr_packs_trim_disk_locked(packs);
 }
 
-/* The one that chunks are added to now. */
+/* Of those in memory, if it is empty enough to be filled again; or NULL. */
+static struct gcr_pack_segment *find_emptiest(const struct gcr_packs *packs)
+{
+	struct gcr_pack_segment *emptiest = NULL;
+
+	for (size_t i = 0; i < packs->segments_count; i++) {
+		struct gcr_pack_segment *segment = packs->segments[i];
+
+		if (!segment->map || segment->is_busy || segment->is_sealed ||
+		    segment->pages_there > FILLED_AGAIN_PAGES)
+			continue;
+		if (!emptiest || segment->pages_there < emptiest->pages_there)
+			emptiest = segment;
+	}
+	return emptiest;
+}
+
+/* Has the user more segments than his chunks need, wherever in them the chunks are? */
+static bool has_too_many_segments(const struct gcr_packs *packs)
+{
+	return packs->segments_count >=
+	       SPARSE_SEGMENTS + packs->packed_bytes / SPARSE_SEGMENT_BYTES;
+}
+
+/*
+ * Where the next chunk comes. Segments that are mostly empty are filled again before there is a new
+ * one: each is a mapping, a descriptor and a table, which count for nobody.
+ */
 static int segment_with_room(struct gcr_packs *packs, size_t bytes,
 			     struct gcr_pack_segment **ret_segment)
 {
-	size_t count = packs->segments_count;
+	struct gcr_pack_segment *segment = packs->filled;
 	int result;
 
-	if (!count || !gcr_pack_segment_has_room(packs->segments[count - 1], bytes)) {
-		result = packs->last_number == UINT32_MAX
-				 ? -ENOSPC
-				 : append_segment(packs, packs->last_number + 1, true);
+	if (!segment && packs->segments_count)
+		segment = packs->segments[packs->segments_count - 1];
+	if (!segment || !gcr_pack_segment_has_room(segment, bytes)) {
+		segment = packs->is_known ? find_emptiest(packs) : NULL;
+		if (segment && !gcr_pack_segment_fill_run(segment))
+			segment = NULL;
+	}
+	if (!segment) {
+		if (packs->last_number == UINT32_MAX || has_too_many_segments(packs))
+			return -ENOSPC;
+		result = append_segment(packs, packs->last_number + 1, true);
 		if (result < 0)
 			return result;
+		segment = packs->segments[packs->segments_count - 1];
 	}
-	*ret_segment = packs->segments[packs->segments_count - 1];
+	packs->filled = segment;
+	*ret_segment = segment;
 	return 0;
 }
 

@@ -70,7 +70,8 @@ struct gcr_pack_segment {
 	bool has_moved;	  /* its disk is mounted elsewhere: the link does not lead there yet */
 	uint32_t readers; /* of the mapping, without the lock */
 	struct gcr_pack_segment *next_gone;
-	uint32_t end; /* the next chunk comes here */
+	uint32_t end;	   /* the next chunk comes here */
+	uint32_t room_end; /* and ends before this */
 	uint64_t live_bytes;
 	uint64_t pages_there; /* that have memory */
 	uint16_t *pages; /* of each: bytes that are used, and whether it has memory (or disk) */
@@ -89,7 +90,15 @@ int gcr_pack_segment_open(const struct gcr_packs *packs, uint32_t number, bool c
 void gcr_pack_segment_close(struct gcr_pack_segment *segment); /* NULL is allowed */
 GCR_DEFINE_CLEANUP(struct gcr_pack_segment *, gcr_pack_segment_close);
 
-/* Is there room for so much behind what is there? */
+/* Unused pages of a segment that are worth filling: such a run of them. */
+#define GCR_PACK_RUN_PAGES 64u
+
+/*
+ * The next chunks come into the longest run of unused pages. False: none is as long as
+ * GCR_PACK_RUN_PAGES, and nothing has changed.
+ */
+bool gcr_pack_segment_fill_run(struct gcr_pack_segment *segment);
+/* Is there room for so much where the next chunk comes? */
 bool gcr_pack_segment_has_room(const struct gcr_pack_segment *segment, size_t bytes);
 /* Memory that it would take for so much more. */
 uint64_t gcr_pack_segment_cost(const struct gcr_pack_segment *segment, size_t bytes);
@@ -129,10 +138,11 @@ struct gcr_packs {
 	struct gcr_pack_index index;
 	struct gcr_pack_segment **segments; /* by number */
 	size_t segments_count;
-	struct gcr_pack_segment *gone; /* on the disk, to be removed */
-	pthread_t trimmer;	       /* of the disk */
-	bool is_trimming;	       /* it runs */
-	bool has_trimmer;	       /* it has run, and is to be joined */
+	struct gcr_pack_segment *filled; /* the one that chunks are added to; NULL: the last */
+	struct gcr_pack_segment *gone;	 /* on the disk, to be removed */
+	pthread_t trimmer;		 /* of the disk */
+	bool is_trimming;		 /* it runs */
+	bool has_trimmer;		 /* it has run, and is to be joined */
 	uint32_t last_number;
 	bool is_known; /* all that is there has been claimed: the rest may go */
 	uint64_t packed_bytes;

@@ -16,6 +16,7 @@
 #define CHUNK GCR_CHUNK_BYTES
 
 static struct gcr_packer *packer;
+static struct gcr_pack_entry *left;   /* shared with a daemon that is killed */
 static atomic_uint_least64_t counted; /* by the account */
 static uint64_t limit = UINT64_MAX;
 
@@ -241,6 +242,109 @@ static void test_segments(void)
 	gcr_packs_unref(packs);
 }
 
+/* One that is not compressed, of which nothing else is the same. */
+static int add_numbered(struct gcr_packs *packs, uint64_t number, struct gcr_pack_entry *ret_entry)
+{
+	static uint8_t bytes[CHUNK];
+	struct gcr_digest digest = {0};
+
+	if (!bytes[0])
+		memset(bytes, 'x', sizeof(bytes));
+	memcpy(bytes + 1, &number, sizeof(number));
+	memcpy(&digest, &number, sizeof(number));
+	return gcr_packs_add(packs, &digest, CHUNK, GCR_PACK_RAW, bytes, CHUNK, ret_entry);
+}
+
+static bool reads_numbered(struct gcr_packs *packs, const struct gcr_pack_entry *entry,
+			   uint64_t number)
+{
+	uint8_t bytes[CHUNK];
+
+	return !gcr_packs_read(packs, packer, entry, bytes, CHUNK) &&
+	       !memcmp(bytes + 1, &number, sizeof(number)) && bytes[CHUNK - 1] == 'x';
+}
+
+#define KEPT 6u
+
+/* One chunk is kept of each segment full of them: the rest of the segment is filled again. */
+static void test_sparse(void)
+{
+	static struct gcr_pack_entry entries[GCR_PACK_SEGMENT_BYTES / CHUNK];
+	const unsigned int count = GCR_ARRAY_SIZE(entries);
+	struct gcr_packs *packs = open_packs(1000);
+	struct gcr_pack_entry kept[KEPT];
+
+	for (unsigned int i = 0; i < KEPT; i++) {
+		for (unsigned int k = 0; k < count; k++)
+			CHECK(!add_numbered(packs, i * count + k, &entries[k]));
+		kept[i] = entries[count / 2 + i];
+		memset(&entries[count / 2 + i], 0, sizeof(entries[0]));
+		gcr_packs_drop(packs, entries, count);
+		CHECK(figures(packs).memory_bytes == (i + 1) * CHUNK && counted == store_used());
+		for (unsigned int k = 0; k <= i; k++)
+			CHECK(reads_numbered(packs, &kept[k], k * count + count / 2 + k));
+	}
+	CHECK(figures(packs).segments <= 3);
+	/* Unused pages between chunks, in short runs, are not filled. */
+	for (unsigned int k = 0; k < count; k++)
+		CHECK(!add_numbered(packs, KEPT * count + k, &entries[k]));
+	for (unsigned int k = 0; k < count; k++)
+		if (k % 4)
+			gcr_packs_drop(packs, &entries[k], 1);
+	for (unsigned int k = 0; k < count; k += 4)
+		CHECK(reads_numbered(packs, &entries[k], KEPT * count + k));
+	CHECK(figures(packs).memory_bytes == (count / 4 + KEPT) * CHUNK);
+	for (unsigned int k = 0; k < count; k += 4)
+		gcr_packs_drop(packs, &entries[k], 1);
+	gcr_packs_drop(packs, kept, KEPT);
+	CHECK(store_used() == 0 && counted == 0 && figures(packs).segments == 0);
+	gcr_packs_unref(packs);
+}
+
+#define MANY_SEGMENTS 256u
+
+/* Each with one chunk, as an earlier daemon may have left them. */
+static void leave_segments(void)
+{
+	struct gcr_packs *packs = open_packs(1000);
+
+	for (unsigned int i = 0; i < MANY_SEGMENTS; i++) {
+		CHECK(!add_numbered(packs, i, &left[i]));
+		packs->filled->is_sealed = true;
+	}
+	CHECK(figures(packs).segments == MANY_SEGMENTS);
+}
+
+static void test_many_segments(void)
+{
+	struct gcr_packs *packs;
+	struct gcr_pack_entry entry;
+
+	in_child(leave_segments);
+	packs = open_packs(1000);
+	for (unsigned int i = 0; i < MANY_SEGMENTS; i++) {
+		CHECK(!gcr_packs_claim(packs, &left[i]));
+		packs->segments[i]->is_sealed = true; /* as those on a disk */
+	}
+	gcr_packs_sweep(packs);
+	/* 16 MiB of chunks are worth four segments more, and no further one. */
+	for (unsigned int i = 0; i < 4; i++) {
+		CHECK(!add_numbered(packs, MANY_SEGMENTS + i, &entry));
+		packs->filled->is_sealed = true;
+	}
+	CHECK(add_numbered(packs, MANY_SEGMENTS + 4, &entry) == -ENOSPC);
+	CHECK(figures(packs).segments == MANY_SEGMENTS + 4 && counted == store_used());
+	packs->segments[7]->is_sealed = false;
+	CHECK(!add_numbered(packs, MANY_SEGMENTS + 4, &entry));
+	CHECK(entry.segment == left[7].segment && reads_numbered(packs, &left[7], 7) &&
+	      reads_numbered(packs, &entry, MANY_SEGMENTS + 4));
+	gcr_packs_unref(packs);
+	packs = open_packs(1000);
+	gcr_packs_sweep(packs);
+	CHECK(store_used() == 0 && counted == 0 && figures(packs).segments == 0);
+	gcr_packs_unref(packs);
+}
+
 static void test_full(void)
 {
 	struct gcr_packs *packs = open_packs(1000);
@@ -294,8 +398,6 @@ static void test_full(void)
 /* ---- after a restart ---- */
 
 #define LEFT 64u
-
-static struct gcr_pack_entry *left; /* shared with the daemon that is killed */
 
 static void leave_chunks(void)
 {
@@ -699,7 +801,7 @@ static void test_turns(void)
 int main(void)
 {
 	mount_store("huge=always,size=330m");
-	left = mmap(NULL, sizeof(*left) * (LEFT + 1), PROT_READ | PROT_WRITE,
+	left = mmap(NULL, sizeof(*left) * MANY_SEGMENTS, PROT_READ | PROT_WRITE,
 		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(left != MAP_FAILED);
 	CHECK(!gcr_packer_create(&packer));
@@ -708,11 +810,13 @@ int main(void)
 	test_zeros();
 	test_memory();
 	test_segments();
+	test_sparse();
 	test_full();
 	test_restart();
 	test_alone();
 	test_claims_refused();
 	test_unfinished_segment();
+	test_many_segments();
 	test_users();
 	test_threads();
 	test_many_alone();
