@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/digest.h"
 #include "lib/pack.h"
 #include "lib/pack_file.h"
 
@@ -23,7 +24,8 @@
 
 struct segment {
 	uint32_t number;
-	int fd; /* -1: none */
+	int fd;		 /* -1: none */
+	bool is_spilled; /* on a disk */
 };
 
 struct gcr_packed {
@@ -117,7 +119,7 @@ int gcr_packed_open(struct gcr_packed *packed, ino_t ino, uint64_t file_bytes)
  * One that has gone to a disk is a symbolic link in the store, where nobody but the daemon can make
  * any.
  */
-static int open_segment(int segments_fd, const char *name)
+static int open_segment(int segments_fd, const char *name, bool *ret_is_spilled)
 {
 	const int flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
 	_cleanup_close_ int fd = openat(segments_fd, name, flags);
@@ -126,7 +128,8 @@ static int open_segment(int segments_fd, const char *name)
 	struct stat stat;
 	ssize_t length;
 
-	if (fd < 0 && errno == ELOOP) {
+	*ret_is_spilled = fd < 0 && errno == ELOOP;
+	if (*ret_is_spilled) {
 		length = readlinkat(segments_fd, name, target, sizeof(target) - 1);
 		if (length < 0)
 			return -errno;
@@ -138,39 +141,30 @@ static int open_segment(int segments_fd, const char *name)
 	return S_ISREG(stat.st_mode) && stat.st_uid == directory.st_uid ? TAKE_FD(fd) : -EBADMSG;
 }
 
-/* A descriptor of the segment, which stays here; -errno. */
-static int find_segment(struct gcr_packed *packed, uint32_t number)
+/* It stays ours, and is open; -errno. */
+static int find_segment(struct gcr_packed *packed, uint32_t number,
+			const struct segment **ret_segment)
 {
 	struct segment *segment = &packed->segments[number % SEGMENTS];
 	char name[16];
 
+	*ret_segment = segment;
 	if (segment->fd >= 0 && segment->number == number)
-		return segment->fd;
+		return 0;
 	if (segment->fd >= 0)
 		close(TAKE_FD(segment->fd));
 	snprintf(name, sizeof(name), "%u", number);
 	segment->number = number;
-	segment->fd = open_segment(packed->segments_fd, name);
-	return segment->fd;
+	segment->fd = open_segment(packed->segments_fd, name, &segment->is_spilled);
+	return segment->fd < 0 ? segment->fd : 0;
 }
 
-static int read_chunk(struct gcr_packed *packed, const struct gcr_pack_entry *entry,
-		      void *ret_bytes)
+static int read_stored(struct gcr_packed *packed, int fd, const struct gcr_pack_entry *entry,
+		       void *ret_bytes)
 {
 	uint32_t size = gcr_pack_entry_packed_bytes(entry);
-	int fd, result;
+	int result;
 
-	if (gcr_pack_entry_bytes(entry) != GCR_CHUNK_BYTES)
-		return -EBADMSG;
-	if (entry->kind == GCR_PACK_ZEROS) {
-		memset(ret_bytes, 0, GCR_CHUNK_BYTES);
-		return 0;
-	}
-	if (entry->kind != GCR_PACK_STORED)
-		return -EBADMSG;
-	fd = find_segment(packed, entry->segment);
-	if (fd < 0)
-		return fd;
 	/* What needs no unpacking is read to where it belongs. */
 	if (entry->form == GCR_PACK_RAW)
 		return size == GCR_CHUNK_BYTES ? read_all(fd, ret_bytes, size, entry->offset)
@@ -180,6 +174,35 @@ static int read_chunk(struct gcr_packed *packed, const struct gcr_pack_entry *en
 		return result;
 	return gcr_unpack(packed->packer, (enum gcr_pack_form)entry->form, packed->bytes, size,
 			  ret_bytes, GCR_CHUNK_BYTES);
+}
+
+/* A disk may give other bytes than it got. */
+static bool is_right(const struct gcr_pack_entry *entry, const void *bytes)
+{
+	struct gcr_digest digest;
+
+	gcr_digest_of(bytes, GCR_CHUNK_BYTES, &digest);
+	return gcr_digest_equal(&digest, &entry->digest);
+}
+
+static int read_chunk(struct gcr_packed *packed, const struct gcr_pack_entry *entry,
+		      void *ret_bytes)
+{
+	const struct segment *segment;
+	int result;
+
+	if (gcr_pack_entry_bytes(entry) != GCR_CHUNK_BYTES)
+		return -EBADMSG;
+	if (entry->kind == GCR_PACK_ZEROS) {
+		memset(ret_bytes, 0, GCR_CHUNK_BYTES);
+		return 0;
+	}
+	if (entry->kind != GCR_PACK_STORED)
+		return -EBADMSG;
+	result = find_segment(packed, entry->segment, &segment);
+	if (!result)
+		result = read_stored(packed, segment->fd, entry, ret_bytes);
+	return !result && segment->is_spilled && !is_right(entry, ret_bytes) ? -EBADMSG : result;
 }
 
 static bool is_zeros(const struct gcr_pack_table_piece *piece)

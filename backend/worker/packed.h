@@ -33,8 +33,8 @@ enum gcr_packed_what {
 
 /*
  * A piece of it (GCR_PACK_PIECE_BYTES). -EBADMSG: what is there was not packed so, -ENOENT: its
- * segment is not there, or what reading says; @ret_bytes has anything then. That the bytes are
- * right only their digests tell.
+ * segment is not there, or what reading says; @ret_bytes has anything then. Bytes from a disk have
+ * the digest that they were packed with; those from the store are taken as they are.
  */
 int gcr_packed_read(struct gcr_packed *packed, uint64_t piece, void *ret_bytes,
 		    enum gcr_packed_what *ret_what);

@@ -26,6 +26,7 @@
 #include "fs/image/criu_run.h"
 #include "fs/image/dump_private.h"
 #include "fs/image/place.h"
+#include "fs/image/restored_cgroup.h"
 #include "fs/process/gpus.h"
 #include "fs/process/link.h"
 #include "fs/process/vendor.h"
@@ -399,7 +400,7 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 					 .is_ending = !is_staying,
 					 .is_staying = is_staying,
 				 },
-				 error);
+				 &dump->cgroup, error);
 }
 
 /*
@@ -521,6 +522,10 @@ static void finish(struct gcr_dump *dump)
 	free(dump->kept);
 	gcr_room_destroy(dump->room);
 	gcr_place_release(&dump->place_hold);
+	/* One with processes that live on stays for them. */
+	if (dump->cgroup && !dump->task->command->leave)
+		gcr_restored_cgroup_remove(dump->cgroup);
+	free(dump->cgroup);
 	if (dump->work_fd >= 0)
 		close(dump->work_fd);
 	if (dump->images_fd >= 0)

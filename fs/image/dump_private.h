@@ -52,6 +52,7 @@ struct gcr_dump {
 	int root_fd;			 /* `snapshot` in it */
 	int images_fd;			 /* `criu` in that */
 	int work_fd;			 /* where CRIU's log is; -1: not yet */
+	char *cgroup; /* the one that the tree was restored into, once it is published; or NULL */
 
 	/* Digests of the files that the tree has open, made while CRIU works. */
 	struct gcr_file_identity *files;

@@ -507,7 +507,8 @@ void gcr_place_abort(struct gcr_places *places, const char *name)
 }
 
 int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
-		      const struct gcr_place_origin *origin, struct gcr_error *error)
+		      const struct gcr_place_origin *origin, char **ret_cgroup,
+		      struct gcr_error *error)
 {
 	struct gcr_store *store = places->daemon->store;
 	struct gcr_place *known;
@@ -534,8 +535,10 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 	}
 	pthread_mutex_unlock(&places->lock);
 	/* Also if it failed: the process has its pid for a name. */
-	if (is_its_name)
+	if (is_its_name) {
+		*ret_cgroup = TAKE_PTR(known->cgroup);
 		gcr_place_unref(known);
+	}
 	return result ? gcr_error_set(error, -result, "%s cannot be made: %s", name,
 				      strerror(-result))
 		      : 0;

@@ -129,9 +129,14 @@ int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], 
 		    pid_t pid, uint64_t start_ticks, uid_t uid, int *ret_fd,
 		    struct gcr_place_hold *ret_hold, struct gcr_error *error);
 void gcr_place_release(struct gcr_place_hold *hold); /* once; an empty one is allowed */
-/* @fd: its directory. With words. What has failed is to be aborted. */
+/*
+ * @fd: its directory. With words. What has failed is to be aborted. *ret_cgroup: the directory of
+ * the cgroup that the process was restored into, to be removed and freed when the process has
+ * ended; NULL: there is none.
+ */
 int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
-		      const struct gcr_place_origin *origin, struct gcr_error *error);
+		      const struct gcr_place_origin *origin, char **ret_cgroup,
+		      struct gcr_error *error);
 /* Is there a place that is another name of this process? A dump makes it one again. */
 bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
 			       char ret_name[GCR_PLACE_NAME_BYTES]);

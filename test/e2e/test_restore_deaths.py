@@ -89,15 +89,16 @@ def test_criu_hangs():
 
 
 def criu_of(machine):
-    """The processes of the wrapper, and what it waits for."""
-    found = set()
+    """The wrappers, and then what they wait for: a wrapper whose child ends goes on."""
+    wrappers, children = [], []
     for name in filter(str.isdigit, os.listdir('/proc')):
         with contextlib.suppress(OSError):
             words = harness.read_file(f'/proc/{name}/cmdline').split('\0')
             if f'{machine.restores.directory}/criu' in words:
-                found |= {int(name), *map(int, harness.read_file(
-                    f'/proc/{name}/task/{name}/children').split())}
-    return found
+                wrappers.append(int(name))
+                children += map(int, harness.read_file(
+                    f'/proc/{name}/task/{name}/children').split())
+    return wrappers + children
 
 
 def test_criu_does_not_end():
@@ -345,7 +346,9 @@ def settled(machine, one, name):
     wait_for(lambda: machine.state(name) != 'restoring', 'the end of the restore')
     if machine.state(name) == 'running':
         restore.check_on(machine, one, name)
-        return dump.dumped(machine, one)
+        name = dump.dumped(machine, one)
+        equal(restore.cgroup_of(name), [])
+        return name
     restore.check_back(machine, one, name)
     return name
 

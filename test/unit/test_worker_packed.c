@@ -337,6 +337,26 @@ static bool is_refused(struct worker *worker, struct image *image)
 	return is_refused;
 }
 
+/* A byte of a chunk that is on a disk, and not compressed, is another one when it is read. */
+static void test_changed_on_disk(struct worker *worker, struct image *image)
+{
+	_cleanup_close_ int fd = openat(image->process.segments, "1", O_RDWR | O_CLOEXEC);
+	struct gcr_pack_entry entry;
+	uint8_t byte, other;
+	off_t at;
+
+	do
+		entry = any_entry(image, 0, &at);
+	while (entry.form != GCR_PACK_RAW || entry.segment != 1);
+	CHECK(pread(fd, &byte, 1, entry.offset + 77) == 1);
+	other = byte ^ 1;
+	CHECK(pwrite(fd, &other, 1, entry.offset + 77) == 1);
+	CHECK(is_refused(worker, image));
+	CHECK(strstr(worker_result.words, "what is packed of it is damaged"));
+	CHECK(pwrite(fd, &byte, 1, entry.offset + 77) == 1);
+	come_back(worker, image);
+}
+
 /* Any byte of a packed chunk. Some can be changed without harm: a text repeats itself. */
 static void test_changed_segments(struct worker *worker, struct image *image, unsigned int tries)
 {
@@ -476,6 +496,7 @@ int main(int argc, char **argv)
 	test_round_trip(&worker, &image);
 	test_changed_segments(&worker, &image, tries / 2);
 	test_spilled(&worker, &image);
+	test_changed_on_disk(&worker, &image);
 	test_changed_segments(&worker, &image, tries);
 	test_changed_tables(&worker, &image);
 	test_changed_headers(&worker, &image);
