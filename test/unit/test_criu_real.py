@@ -379,7 +379,9 @@ def test_pidns_mounts(place):
         check(criu_place.LIBC.mount(b'gpucrfs', theirs[1].encode(), b'fuse', 6, options.encode()) == 0, 'fuse')
         mounted.append(theirs[1])
         devices = [mount_of(point) for point in ours]
-        root, init = map(int, place.criu('restore', Place.real, f'pidns={PIDNS}',
+        # CRIU works elsewhere, as the daemon's does: from a directory without a path getcwd(3) would
+        # look at all beside it.
+        root, init = map(int, place.criu('restore', Place.real, f'pidns={PIDNS}', f'work={place.directory("work")}',
                                          *[f'unwanted={device}' for device in devices]).split())
         place.pids.append(init)
         place.check_counts()
