@@ -381,8 +381,9 @@ def test_pidns_mounts(place):
         devices = [mount_of(point) for point in ours]
         # CRIU works elsewhere, as the daemon's does: from a directory without a path getcwd(3) would
         # look at all beside it.
-        root, init = map(int, place.criu('restore', Place.real, f'pidns={PIDNS}', f'work={place.directory("work")}',
-                                         *[f'unwanted={device}' for device in devices]).split())
+        unwanted = [f'unwanted={device}' for device in devices]
+        root, init = map(int, place.criu('restore', Place.real, f'pidns={PIDNS}',
+                                         f'work={place.directory("work")}', *unwanted).split())
         place.pids.append(init)
         place.check_counts()
         for member in (init, root):
