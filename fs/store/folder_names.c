@@ -25,13 +25,21 @@ struct removal {
 	struct gcr_folder_packed *packed; /* of one that is not open */
 };
 
-static void removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
-			 int parent_fd, const char *name)
+/* -EMFILE, -ENOMEM, ...: what it is cannot be told now. That nothing has the name is no error. */
+static int removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
+			int parent_fd, const char *name)
 {
 	removal->item = gcr_folder_item_find(folder, parent, name);
 	removal->fd = openat(parent_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (removal->fd >= 0 && fstat(removal->fd, &removal->stat) < 0)
+	if (removal->fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (fstat(removal->fd, &removal->stat) < 0) {
+		int result = -errno;
+
 		close(TAKE_FD(removal->fd));
+		return result;
+	}
+	return 0;
 }
 
 /* It has been done. Lock: folder. */
@@ -96,13 +104,15 @@ int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *na
 		return result;
 	parent_fd = gcr_folder_open_directory(folder, parent);
 	result = parent_fd < 0 ? parent_fd : 0;
+	if (!result)
+		result = removal_init(folder, &removal, parent, parent_fd, name);
 	if (!result) {
-		removal_init(folder, &removal, parent, parent_fd, name);
 		was_open = is_open(folder, &removal);
 		if (unlinkat(parent_fd, name, is_directory ? AT_REMOVEDIR : 0) < 0)
 			result = -errno;
-		close(parent_fd);
 	}
+	if (parent_fd >= 0)
+		close(parent_fd);
 	if (!result)
 		removal_done(folder, &removal);
 	pthread_mutex_unlock(&folder->lock);
@@ -268,10 +278,10 @@ int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *na
 	if (result < 0)
 		return result;
 	if (!(flags & RENAME_EXCHANGE) && !same) {
-		removal_init(folder, &removal, new_parent, parents.to_fd, new_name);
+		result = removal_init(folder, &removal, new_parent, parents.to_fd, new_name);
 		was_open = is_open(folder, &removal);
 	}
-	if (renameat2(parents.from_fd, name, parents.to_fd, new_name, flags) < 0)
+	if (!result && renameat2(parents.from_fd, name, parents.to_fd, new_name, flags) < 0)
 		result = -errno;
 	if (!result && !same) {
 		folder->directories_made += parents.moves_directory;

@@ -92,12 +92,14 @@ static int mount_tmpfs(bool may_swap, const char *path, uint64_t bytes)
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(mount_options); i++) {
 		bool noswap = strstr(mount_options[i], "noswap");
-		char options[96];
+		char options[112];
 
 		if (noswap && may_swap)
 			continue;
-		snprintf(options, sizeof(options), "mode=0700,size=%" PRIu64 "%s%s", bytes,
-			 *mount_options[i] ? "," : "", mount_options[i]);
+		/* As many files as there is memory for: names are counted, too (fs/store/room.c).
+		 */
+		snprintf(options, sizeof(options), "mode=0700,nr_inodes=0,size=%" PRIu64 "%s%s",
+			 bytes, *mount_options[i] ? "," : "", mount_options[i]);
 		if (!mount("gpucrfs", path, "tmpfs", MOUNT_FLAGS, options))
 			return noswap;
 		result = -errno;

@@ -95,6 +95,7 @@ int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes,
 			result = wait_for_others_locked(store, wanted);
 			if (result < 0)
 				break;
+			until_usec = gcr_clock_usec() + WAIT_USEC;
 			continue;
 		}
 		if (gcr_store_make_room_locked(store, missing, until_usec))

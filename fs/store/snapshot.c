@@ -705,14 +705,17 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
+	bool is_settled = true;
 	struct stat stat;
 
 	for (size_t i = 0; i < snapshot->count; i++) {
 		struct gcr_snapshot_file *file = &snapshot->files[i];
 		uint64_t blocks;
 
-		if (gcr_snapshot_stat(snapshot, i, &stat) < 0)
+		if (gcr_snapshot_stat(snapshot, i, &stat) < 0) {
+			is_settled = false;
 			continue;
+		}
 		blocks = (uint64_t)stat.st_blocks * 512;
 		pthread_mutex_lock(&store->lock);
 		if (blocks < file->cost_bytes) {
@@ -722,6 +725,12 @@ void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
 		}
 		pthread_mutex_unlock(&store->lock);
 	}
+	if (!is_settled)
+		return;
+	/* It has all the pages that it costs: nobody need look at its files to know. */
+	pthread_mutex_lock(&store->lock);
+	snapshot->has_pages = true;
+	pthread_mutex_unlock(&store->lock);
 }
 
 int gcr_snapshot_root(const struct gcr_snapshot *snapshot)

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "fs/store/store.h"
 #include "test/unit/test.h"
@@ -202,6 +203,30 @@ static void test_unlink_while_open(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+/* One descriptor is left, which is too few to see what is removed: nothing is. */
+static void test_few_descriptors(void)
+{
+	struct rlimit limit, few;
+	uint32_t item;
+	int last;
+
+	start();
+	gcr_folder_close(make_file(GCR_FOLDER_ROOT, "file", &item));
+	gcr_folder_close(make_file(GCR_FOLDER_ROOT, "other", &item));
+	last = dup(0);
+	CHECK(last >= 0 && !close(last) && !getrlimit(RLIMIT_NOFILE, &limit));
+	few = (struct rlimit){.rlim_cur = (rlim_t)last + 1, .rlim_max = limit.rlim_max};
+	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
+	CHECK(gcr_folder_remove(folder, GCR_FOLDER_ROOT, "file", false) == -EMFILE);
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", GCR_FOLDER_ROOT, "file", 0) ==
+	      -EMFILE);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+	CHECK(look_up(GCR_FOLDER_ROOT, "file") != look_up(GCR_FOLDER_ROOT, "other"));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "file", false));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "other", false));
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
 #define MANY 5000
 
 static void test_many(void)
@@ -271,6 +296,7 @@ int main(void)
 	test_forget();
 	test_rename();
 	test_unlink_while_open();
+	test_few_descriptors();
 	test_many();
 	test_verbs();
 	test_depth();
