@@ -115,6 +115,7 @@ void gcr_link_end(struct gcr_link *link, struct gcr_quota_charge *charge)
 	process = link->process;
 	pthread_mutex_lock(&link->lock);
 	link->dead = true;
+	gcr_loop_remove(process->daemon->loop, link->fd);
 	link->charge = *charge;
 	*charge = (struct gcr_quota_charge){0};
 	pthread_mutex_unlock(&link->lock);
@@ -349,9 +350,14 @@ void gcr_link_put(struct gcr_link *link)
 		return;
 	pthread_mutex_lock(&link->lock);
 	link->taken = false;
+	/*
+	 * What came meanwhile, or its end, is seen at once: the loop is level-triggered. The number
+	 * of one that was dropped meanwhile may be another connection's.
+	 */
+	if (!link->dead)
+		gcr_loop_add(link->process->daemon->loop, link->fd, GCR_LOOP_CONNECTION,
+			     link->number);
 	pthread_mutex_unlock(&link->lock);
-	/* What came meanwhile, or its end, is seen at once: the loop is level-triggered. */
-	gcr_loop_add(link->process->daemon->loop, link->fd, GCR_LOOP_CONNECTION, link->number);
 	gcr_link_unref(link);
 }
 
