@@ -15,8 +15,8 @@ EXTENT = struct.Struct('=QQQ16sIII12x')
 GPU_BYTES = 256 * MIB
 
 
-def gpu_uuid(machine):
-    text = machine.read('gpus', '0', 'uuid').strip().removeprefix('GPU-').replace('-', '')
+def gpu_uuid(machine, index=0):
+    text = machine.read('gpus', str(index), 'uuid').strip().removeprefix('GPU-').replace('-', '')
     return bytes.fromhex(text)
 
 
@@ -61,6 +61,26 @@ def test_more_than_the_gpu_has():
         check_refused(machine, lying, lists(*unmapped), 'makes no sense')
         managed = [(1 << 61, 1 << 60, 1, uuid, MANAGED)]
         check_refused(machine, lying, lists(*managed), 'of managed memory')
+        vmm.cycle(machine, honest)
+        machine.must(lying.pid, 'freeze')
+        machine.must(lying.pid, 'thaw')
+
+
+def test_one_gpu_twice():
+    """Memory of GPU 1, GPU 0 and GPU 1 again: its freeze would wait for the worker that it has."""
+    harness.needs_cuda('the text of a UUID is all of it')
+    with vmm.machine(gpus=2) as machine:
+        lying = Library(machine)
+        honest = vmm.demo(machine, '--bytes', '4M', '--buffers', 1)
+        first, second = gpu_uuid(machine, 0), gpu_uuid(machine, 1)
+        disorder = [((1 << 40) + index * 2 * MIB, 2 * MIB, index + 1, uuid, DEVICE)
+                    for index, uuid in enumerate((second, first, second))]
+        answer = lists(*disorder)
+
+        def before_and_after_the_gate(library, sequence):
+            library.on[LIST] = answer
+            answer(library, sequence)
+        check_refused(machine, lying, before_and_after_the_gate, 'not listed GPU by GPU')
         vmm.cycle(machine, honest)
         machine.must(lying.pid, 'freeze')
         machine.must(lying.pid, 'thaw')
