@@ -225,8 +225,11 @@ void gcr_vmm_drop_transit(struct gcr_vmm *vmm);
 
 /* ---- vmm_worker.c ---- */
 
-/* Which GPUs' workers the extents need: vmm->workers, none taken yet. */
-void gcr_vmm_assign(struct gcr_vmm *vmm);
+/*
+ * Which GPUs' workers the extents need: vmm->workers, one a GPU, none taken yet. -EPROTO: the
+ * extents of one GPU do not follow each other.
+ */
+int gcr_vmm_assign(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* The GPUs of vmm->workers, as a mask of indexes. */
 uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm);

@@ -261,7 +261,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_make_transit(vmm, GCR_TRANSIT_OUT, error);
 	if (!result)
 		result = gcr_vmm_send_files(vmm, error);
-	gcr_vmm_assign(vmm);
+	if (!result)
+		result = gcr_vmm_assign(vmm, error);
 	gcr_drive_set_phase(drive, "worker");
 	if (!result)
 		result = open_sessions(vmm, error);

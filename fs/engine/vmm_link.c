@@ -42,6 +42,10 @@
 /* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
+/* All tries together: none takes long, unless the program makes it. */
+#define PREPARE_MOST_USEC   (20 * GCR_USEC_PER_SEC)
+/* Threads that do not stop, the helper itself gives up before: fs/helper/stop.c. */
+#define HALT_ANSWER_USEC    (11 * GCR_USEC_PER_SEC)
 /* So long a machine can be too busy to read a page. */
 #define LOOK_USEC	    GCR_VMM_RECONNECT_USEC
 
@@ -496,12 +500,59 @@ static int64_t halt_end(const struct gcr_vmm *vmm)
 	return gcr_clock_usec() + HALT_USEC + halt_usec(vmm);
 }
 
+/* Is it of no use to go on trying? On the way back a cancel changes nothing. */
+static int check_leave(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	struct gcr_drive *drive = &vmm->drive;
+
+	if (gcr_drive_must_leave(drive))
+		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
+	if (!drive->rolling_back && gcr_task_stopped(drive->task))
+		return gcr_drive_stopped(error);
+	return 0;
+}
+
+/* 0: they are stopped; others get what they need of the GPUs meanwhile. */
+static int wait_halted(struct gcr_vmm *vmm, struct gcr_halt *halt, struct gcr_error *error)
+{
+	int64_t until_usec = gcr_clock_usec() + HALT_ANSWER_USEC;
+
+	for (;;) {
+		int result = gcr_halt_wait(halt, SLICE_USEC, vmm->drive.process->pidfd, error);
+
+		if (result == -EINTR)
+			return gcr_error_set(error, ESRCH, "process %d has ended",
+					     (int)vmm->drive.process->pid);
+		if (result != -ETIMEDOUT)
+			return result;
+		/* Some of its threads may be stopped already, by us. */
+		vmm->drive.is_halted = true;
+		gcr_drive_check_stall(&vmm->drive);
+		gcr_drive_check_answer(&vmm->drive);
+		result = check_leave(vmm, error);
+		if (result < 0)
+			return result;
+		if (gcr_clock_usec() >= until_usec)
+			return gcr_error_set(error, EBUSY, "its threads were not stopped in time");
+	}
+}
+
 static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 {
+	struct gcr_halt *halt;
 	int result = gcr_halt_begin(vmm->drive.vendor->helpers, vmm->drive.process->pid,
 				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
-				    &vmm->halt, error);
+				    &halt, error);
 
+	if (result < 0)
+		return result;
+	gcr_drive_begin_wait(&vmm->drive);
+	result = wait_halted(vmm, halt, error);
+	gcr_drive_end_wait(&vmm->drive);
+	if (result < 0)
+		gcr_halt_give_up(halt);
+	else
+		vmm->halt = halt;
 	vmm->halt_looked_usec = gcr_clock_usec();
 	return result == -EPERM ? gcr_error_set(error, EOPNOTSUPP, NO_PTRACE) : result;
 }
@@ -534,14 +585,20 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
  */
 static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	for (int try = 0; try < PREPARE_TRIES; try++) {
+	int64_t until_usec = gcr_clock_usec() + PREPARE_MOST_USEC;
+
+	for (int try = 0; try < PREPARE_TRIES && gcr_clock_usec() < until_usec; try++) {
 		int result = gcr_vmm_ask(vmm, GCR_MESSAGE_PREPARE, error);
 
 		if (result < 0)
 			return result;
 		result = begin_halt(vmm, error);
-		if (result == -EBUSY)
+		if (result == -EBUSY) {
+			result = check_leave(vmm, error);
+			if (result < 0)
+				return result;
 			continue;
+		}
 		if (result < 0)
 			return result;
 		vmm->halt_ends_usec = gcr_clock_usec() + PREPARE_USEC;

@@ -158,8 +158,9 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 	mask = vmm->needs_control ? gcr_drive_need_mask(drive) : 0;
 	mask |= gcr_exchange_gpus(drive->task);
 	gcr_task_set_bytes(drive->task, gcr_snapshot_bytes(vmm->snapshot));
-	gcr_vmm_assign(vmm);
-	result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
+	result = gcr_vmm_assign(vmm, error);
+	if (!result)
+		result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
 	if (!result)
 		result = note_exchange(drive, error);
 	if (!result && gcr_exchange_begin_thaw(drive->task) < 0)

@@ -109,7 +109,14 @@ static int ask(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type
 	return result;
 }
 
-void gcr_vmm_assign(struct gcr_vmm *vmm)
+/* No worker at all: none has a part of its memory only. */
+static int refuse_order(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	vmm->workers_count = 0;
+	return gcr_error_set(error, EPROTO, "its memory is not listed GPU by GPU");
+}
+
+int gcr_vmm_assign(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_vmm_worker *worker = NULL;
 
@@ -118,14 +125,19 @@ void gcr_vmm_assign(struct gcr_vmm *vmm)
 		const uint8_t *uuid = gcr_drive_destination(&vmm->drive, vmm->extents[i].gpu);
 
 		if (!worker || memcmp(worker->uuid, uuid, GCR_UUID_BYTES)) {
+			/* A second session on a GPU would wait for the first one to end. */
+			for (unsigned int j = 0; j < vmm->workers_count; j++)
+				if (!memcmp(vmm->workers[j].uuid, uuid, GCR_UUID_BYTES))
+					return refuse_order(vmm, error);
 			if (vmm->workers_count == GCR_GPUS_MAX)
-				return;
+				return refuse_order(vmm, error);
 			worker = &vmm->workers[vmm->workers_count++];
 			*worker = (struct gcr_vmm_worker){.first = (uint32_t)i};
 			memcpy(worker->uuid, uuid, GCR_UUID_BYTES);
 		}
 		worker->count++;
 	}
+	return 0;
 }
 
 uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm)

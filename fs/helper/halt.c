@@ -11,9 +11,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* Threads that do not stop are given up long before. */
-#define ANSWER_USEC (30 * GCR_USEC_PER_SEC)
-#define END_USEC    (2 * GCR_USEC_PER_SEC)
+#define END_USEC (2 * GCR_USEC_PER_SEC)
 
 struct gcr_halt {
 	struct gcr_helper *helper;
@@ -28,25 +26,11 @@ static int ask(struct gcr_halt *halt, pid_t pid, int page_fd, int64_t limit_usec
 	};
 	_cleanup_close_ int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	const int fds[] = {self, page_fd};
-	struct gcr_result result;
-	int r;
 
 	if (self < 0)
 		return gcr_error_set(error, EIO, "no pidfd: %s", strerror(errno));
-	r = gcr_helper_request_fds(halt->helper, GCR_MESSAGE_HALT, &request, sizeof(request), fds,
-				   GCR_ARRAY_SIZE(fds), error);
-	if (r < 0)
-		return r;
-	r = gcr_helper_result(halt->helper, ANSWER_USEC, -1, &result);
-	if (r < 0)
-		gcr_helper_kill(halt->helper);
-	if (r == -ETIMEDOUT)
-		return gcr_error_set(error, EBUSY, "its threads were not stopped in time");
-	if (r < 0)
-		return gcr_error_set(error, EIO,
-				     "the helper that stops its threads has died (process %d)",
-				     (int)gcr_helper_pid(halt->helper));
-	return result.error ? gcr_error_set(error, result.error, "%s", result.words) : 0;
+	return gcr_helper_request_fds(halt->helper, GCR_MESSAGE_HALT, &request, sizeof(request),
+				      fds, GCR_ARRAY_SIZE(fds), error);
 }
 
 int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int page_fd, int64_t limit_usec,
@@ -67,6 +51,29 @@ int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int page_fd, int64_t 
 	}
 	*ret_halt = TAKE_PTR(halt);
 	return 0;
+}
+
+int gcr_halt_wait(struct gcr_halt *halt, int64_t timeout_usec, int wake_fd, struct gcr_error *error)
+{
+	struct gcr_result result;
+	int r = gcr_helper_result(halt->helper, timeout_usec, wake_fd, &result);
+
+	if (r == -ETIMEDOUT || r == -EINTR)
+		return r;
+	if (r < 0)
+		return gcr_error_set(error, EIO,
+				     "the helper that stops its threads has died (process %d)",
+				     (int)gcr_helper_pid(halt->helper));
+	return result.error ? gcr_error_set(error, result.error, "%s", result.words) : 0;
+}
+
+void gcr_halt_give_up(struct gcr_halt *halt)
+{
+	if (!halt)
+		return;
+	gcr_helper_kill(halt->helper);
+	gcr_helper_put(halt->helper);
+	free(halt);
 }
 
 /* Its end, and not only what it says, is what lets go of everybody. */

@@ -281,17 +281,13 @@ static void say_refusal(const struct ucred *peer, int result, const char *link)
 
 /* ---- receiving ---- */
 
-static struct gcr_receiver_request due_with(uint16_t type)
+static struct gcr_receiver_request due_with(uint16_t type, bool awaits_handles)
 {
-	switch (type) {
-	case GCR_MESSAGE_REGISTER:
-	case GCR_MESSAGE_RESULT:
+	if (type == GCR_MESSAGE_REGISTER || type == GCR_MESSAGE_RESULT)
 		return (struct gcr_receiver_request){GCR_RECEIVER_MEMORY, 1};
-	case GCR_MESSAGE_HANDLES:
+	if (type == GCR_MESSAGE_HANDLES && awaits_handles)
 		return (struct gcr_receiver_request){GCR_RECEIVER_GPU, GCR_MESSAGE_FDS_MAX};
-	default:
-		return (struct gcr_receiver_request){GCR_RECEIVER_NONE, 0};
-	}
+	return (struct gcr_receiver_request){GCR_RECEIVER_NONE, 0};
 }
 
 /* What the helper said. */
@@ -342,10 +338,11 @@ static int take_and_send(uid_t owner, uint16_t type, const struct gcr_receiver_r
 	}
 }
 
-static int receive_by_helper(int socket, uint16_t type, const struct ucred *peer,
-			     struct gcr_receiver_reply *ret_reply, struct gcr_message *ret_message)
+static int receive_by_helper(int socket, uint16_t type, bool awaits_handles,
+			     const struct ucred *peer, struct gcr_receiver_reply *ret_reply,
+			     struct gcr_message *ret_message)
 {
-	struct gcr_receiver_request request = due_with(type);
+	struct gcr_receiver_request request = due_with(type, awaits_handles);
 	uid_t owner = owner_of(socket, peer);
 	struct receiver *receiver;
 	int r = take_and_send(owner, GCR_RECEIVER_REQUEST, &request, socket, &receiver);
@@ -368,7 +365,7 @@ static int receive_by_helper(int socket, uint16_t type, const struct ucred *peer
 	return r;
 }
 
-int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
+int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awaits_handles,
 			 struct gcr_message *ret_message)
 {
 	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
@@ -393,7 +390,8 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
 		if (!has_fds)
 			return gcr_message_receive(socket, 0, -1, ret_message);
 		peer = peer_of(socket);
-		r = receive_by_helper(socket, header.type, &peer, &reply, ret_message);
+		r = receive_by_helper(socket, header.type, awaits_handles, &peer, &reply,
+				      ret_message);
 		if (r == -EAGAIN)
 			continue;
 		if (r == 0 || r == -EPIPE)

@@ -3,10 +3,11 @@
  * Receiving from programs that may send any descriptor. To close one, to ask about it, and even to
  * let go of a message that it is in, may wait for ever: its filesystem can be a user's own. So the
  * daemon looks at a message first, leaves one with descriptors to a helper (gpucr-receive), and
- * gets from that only files in memory, and descriptors of GPUs with HANDLES. A helper that has got
- * another one ends, is not waited for, and is counted for the peer's user: while two of a user's
- * helpers have not ended, or have done so in the last second, no message of that user's with
- * descriptors is received. The same for those that close a user's connections, by themselves.
+ * gets from that only files in memory, and descriptors of GPUs with HANDLES that a verb waits for.
+ * A helper that has got another one ends, is not waited for, and is counted for the peer's user:
+ * while two of a user's helpers have not ended, or have done so in the last second, no message of
+ * that user's with descriptors is received. The same for those that close a user's connections, by
+ * themselves.
  */
 #ifndef GCR_FS_HELPER_RECEIVER_H
 #define GCR_FS_HELPER_RECEIVER_H
@@ -32,11 +33,12 @@ void gcr_receivers_stop(void);
 
 /*
  * As gcr_message_receive(), from a connection to the socket. -EPROTO with descriptors that are not
- * due: that is logged, and the connection shut down. Takes a second at most once there is a
- * message; with a timeout, three seconds more (or the rest of the timeout) while the user's other
- * programs have spent the helpers.
+ * due: that is logged, and the connection shut down. Those of a GPU are due with HANDLES while
+ * @awaits_handles: to close one may let go of much VRAM, or wait for the driver. Takes a second at
+ * most once there is a message; with a timeout, three seconds more (or the rest of the timeout)
+ * while the user's other programs have spent the helpers.
  */
-int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
+int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awaits_handles,
 			 struct gcr_message *ret_message);
 
 /*

@@ -43,7 +43,9 @@ struct gcr_link {
 	bool dead;
 	struct gcr_quota_charge charge; /* once the registry has let go of it */
 
-	uint32_t sequence; /* of the request under way; whoever has taken the link */
+	/* The request under way; whoever has taken the link. */
+	uint32_t sequence;
+	uint16_t request;
 };
 
 struct gcr_link *gcr_link_ref(struct gcr_link *link)
@@ -135,7 +137,7 @@ int gcr_link_look(struct gcr_link *link, struct gcr_message *message)
 
 	pthread_mutex_lock(&link->lock);
 	if (!link->taken)
-		result = gcr_receiver_receive(link->fd, 0, -1, message);
+		result = gcr_receiver_receive(link->fd, 0, -1, false, message);
 	pthread_mutex_unlock(&link->lock);
 	return result;
 }
@@ -365,9 +367,11 @@ int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
 		     size_t payload_bytes, const int *fds, size_t fds_count,
 		     struct gcr_error *error)
 {
-	int result = gcr_message_send(link->fd, type, ++link->sequence, payload, payload_bytes, fds,
-				      fds_count);
+	int result;
 
+	link->request = type;
+	result = gcr_message_send(link->fd, type, ++link->sequence, payload, payload_bytes, fds,
+				  fds_count);
 	if (result == -EPIPE)
 		return gcr_error_set(error, EPIPE, "its preload library is gone");
 	if (result < 0)
@@ -385,7 +389,8 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 		int result;
 
 		result = gcr_receiver_receive(link->fd, left_usec > 0 ? left_usec : 0,
-					      link->process->pidfd, ret_message);
+					      link->process->pidfd,
+					      link->request == GCR_MESSAGE_HAND_OVER, ret_message);
 		if (result < 0)
 			return result;
 		if (ret_message->header.sequence == link->sequence)

@@ -240,7 +240,7 @@ static void handle_connection(void *context, uint32_t number)
 	if (connection->link)
 		result = gcr_link_look(connection->link, &registry->message);
 	else
-		result = gcr_receiver_receive(connection->fd, 0, -1, &registry->message);
+		result = gcr_receiver_receive(connection->fd, 0, -1, false, &registry->message);
 	if (result == -ETIMEDOUT)
 		return;
 	if (!result && connection->link) {

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: MIT
 """A preload library that lies to the daemon about its memory."""
 import os
+import socket
 import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import MIB, check, equal
-from library import LIST, Library, sealed_file
+from harness import MIB, check, equal, wait_for
+from library import HEADER, LIST, MAGIC, RUNNING, VERSION, Library, sealed_file
 
+HANDLES = 112
 DEVICE, MANAGED = 1, 2
 EXTENT = struct.Struct('=QQQ16sIII12x')
 GPU_BYTES = 256 * MIB
 
 
-def gpu_uuid(machine):
-    text = machine.read('gpus', '0', 'uuid').strip().removeprefix('GPU-').replace('-', '')
+def gpu_uuid(machine, index=0):
+    text = machine.read('gpus', str(index), 'uuid').strip().removeprefix('GPU-').replace('-', '')
     return bytes.fromhex(text)
 
 
@@ -64,6 +66,43 @@ def test_more_than_the_gpu_has():
         vmm.cycle(machine, honest)
         machine.must(lying.pid, 'freeze')
         machine.must(lying.pid, 'thaw')
+
+
+def test_one_gpu_twice():
+    """Memory of GPU 1, GPU 0 and GPU 1 again: its freeze would wait for the worker that it has."""
+    harness.needs_cuda('the text of a UUID is all of it')
+    with vmm.machine(gpus=2) as machine:
+        lying = Library(machine)
+        honest = vmm.demo(machine, '--bytes', '4M', '--buffers', 1)
+        first, second = gpu_uuid(machine, 0), gpu_uuid(machine, 1)
+        disorder = [((1 << 40) + index * 2 * MIB, 2 * MIB, index + 1, uuid, DEVICE)
+                    for index, uuid in enumerate((second, first, second))]
+        answer = lists(*disorder)
+
+        def before_and_after_the_gate(library, sequence):
+            library.on[LIST] = answer
+            answer(library, sequence)
+        check_refused(machine, lying, before_and_after_the_gate, 'not listed GPU by GPU')
+        vmm.cycle(machine, honest)
+        machine.must(lying.pid, 'freeze')
+        machine.must(lying.pid, 'thaw')
+
+
+def test_handles_that_nobody_waits_for():
+    """Each of them the daemon would close, which the driver can make take long: it receives none."""
+    harness.needs_cuda('the daemon receives in the same way for all vendors')
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        # To the daemon's helper it is a descriptor of the GPU.
+        path = f'{machine.simulator}/of-the-gpu'
+        with open(path, 'wb') as file:
+            body = HEADER.pack(MAGIC, VERSION, HANDLES, 1, 8) + struct.pack('=II', 0, 1)
+            socket.send_fds(lying.link, [body], [file.fileno()])
+        wait_for(lambda: not lying.thread.is_alive(), 'the connection to end')
+        check('a descriptor that is not due' in machine.log(), machine.log())
+        os.unlink(path)
+        lying.lose(RUNNING)
+        wait_for(lambda: machine.status(lying.pid)['registered'] == 'yes', 'the library')
 
 
 if __name__ == '__main__':

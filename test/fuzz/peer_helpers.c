@@ -609,7 +609,7 @@ pid_t gcr_helper_pid(const struct gcr_helper *helper)
 /* ---- messages of the library ---- */
 
 /* All descriptors of these programs are of files that do not wait when they are closed. */
-int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd,
+int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awaits_handles,
 			 struct gcr_message *ret_message)
 {
 	return gcr_message_receive(socket, timeout_usec, wake_fd, ret_message);

@@ -72,6 +72,21 @@ static struct gcr_helpers *make_pool(void)
 	return helpers;
 }
 
+static int begin(struct gcr_helpers *helpers, pid_t pid, int64_t limit_usec,
+		 struct gcr_halt **ret_halt, struct gcr_error *error)
+{
+	struct gcr_halt *halt = NULL;
+	int r = gcr_halt_begin(helpers, pid, page_fd, limit_usec, &halt, error);
+
+	if (r == 0)
+		r = gcr_halt_wait(halt, LIMIT_USEC, -1, error);
+	if (r == 0)
+		*ret_halt = halt;
+	else
+		gcr_halt_give_up(halt);
+	return r;
+}
+
 /* ---- execve(2) ---- */
 
 static void *wait_for_ever(void *nothing)
@@ -111,7 +126,7 @@ static void stop_again_and_again(pid_t pid)
 	while (gcr_clock_usec() < until_usec) {
 		struct gcr_halt *halt = NULL;
 		struct gcr_error error = {0};
-		int r = gcr_halt_begin(helpers, pid, page_fd, LIMIT_USEC, &halt, &error);
+		int r = begin(helpers, pid, LIMIT_USEC, &halt, &error);
 
 		/* In the midst of an execve(2) nobody may trace it. */
 		if (r < 0)
@@ -186,7 +201,7 @@ static void run_daemon(int socket, pid_t target, int64_t limit_usec)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	helpers = make_pool();
-	r = gcr_halt_begin(helpers, target, page_fd, limit_usec, &halt, &error);
+	r = begin(helpers, target, limit_usec, &halt, &error);
 	if (r < 0)
 		fprintf(stderr, "%s: %s\n", strerror(-r), error.words);
 	CHECK(r == 0);
@@ -383,6 +398,45 @@ static void test_helper_dies(void)
 	kill_one(target);
 }
 
+static void *wait_for_child(void *nothing)
+{
+	/* Until it ends, nothing but its death gets the thread out of the kernel. */
+	if (vfork() == 0)
+		for (;;)
+			pause();
+	return nothing;
+}
+
+static bool is_in_vfork(pid_t pid)
+{
+	struct gcr_proc_stat stat;
+
+	return gcr_proc_stat(pid, &stat) == 0 && stat.state == 'D';
+}
+
+/* Whoever waits for a program whose thread cannot be stopped can do something else, and leave. */
+static void test_given_up(void)
+{
+	struct gcr_helpers *helpers = make_pool();
+	struct gcr_error error = {0};
+	struct gcr_halt *halt;
+	pid_t target = fork();
+
+	CHECK(target >= 0);
+	if (target == 0) {
+		setpgid(0, 0);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		wait_for_child(NULL);
+	}
+	WAIT_FOR(is_in_vfork(target));
+	CHECK(gcr_halt_begin(helpers, target, page_fd, LIMIT_USEC, &halt, &error) == 0);
+	CHECK(gcr_halt_wait(halt, LONG_USEC, -1, &error) == -ETIMEDOUT);
+	gcr_halt_give_up(halt);
+	gcr_halt_give_up(NULL);
+	CHECK(kill(-target, SIGKILL) == 0 && waitpid(target, NULL, 0) == target);
+	gcr_helpers_destroy(helpers);
+}
+
 static void test_no_helper(void)
 {
 	struct gcr_error error = {0};
@@ -409,6 +463,7 @@ int main(int argc, char **argv)
 	test_limit();
 	test_all_die();
 	test_helper_dies();
+	test_given_up();
 	test_no_helper();
 	return 0;
 }
