@@ -246,12 +246,12 @@ def test_many_frozen_processes_recovered():
         demos = [machine.demo('--bytes', '2M') for _ in range(12)]
         for demo in demos:
             demo.wait_ready()
-        machine.must(None, 'freeze ' + ' '.join(str(demo.pid) for demo in demos))
+        machine.must(None, 'freeze timeout=60 ' + ' '.join(str(demo.pid) for demo in demos))
         kill_daemon(machine)
         machine.start()
         for demo in demos:
             equal(settled_state(machine, demo.pid), 'frozen')
-        machine.must(None, 'thaw ' + ' '.join(str(demo.pid) for demo in demos))
+        machine.must(None, 'thaw timeout=60 ' + ' '.join(str(demo.pid) for demo in demos))
         for demo in demos:
             demo.wait_ticks()
 

@@ -123,7 +123,8 @@ static void stop_again_and_again(pid_t pid)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	alarm(HANGS_SEC);
 	helpers = make_pool();
-	while (gcr_clock_usec() < until_usec) {
+	/* On a slow machine it takes longer until it has been done some times. */
+	while (gcr_clock_usec() < until_usec || stopped <= 10) {
 		struct gcr_halt *halt = NULL;
 		struct gcr_error error = {0};
 		int r = begin(helpers, pid, LIMIT_USEC, &halt, &error);
@@ -137,7 +138,6 @@ static void stop_again_and_again(pid_t pid)
 		usleep(PAUSE_USEC);
 	}
 	gcr_helpers_destroy(helpers);
-	CHECK(stopped > 10);
 	exit(0);
 }
 

@@ -287,6 +287,9 @@ static void stop_liar(unsigned int fds)
 	gcr_looker_stop();
 	CHECK(!gcr_proc_source());
 	CHECK(count_fds() == fds);
+	/* So may the last ones. */
+	while (waitpid(-1, NULL, WNOHANG) >= 0 && gcr_clock_usec() < until_usec)
+		usleep(1000);
 	CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
 }
 
