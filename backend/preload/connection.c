@@ -83,6 +83,26 @@ static int connect_to(const struct sockaddr_un *place)
 	return TAKE_FD(fd);
 }
 
+/*
+ * The directory may be that of another user, whose variables a shell of root's has kept: nobody but
+ * root and our own user is told of our memory there, or gets any of it.
+ */
+static bool may_be_daemon(int fd)
+{
+	struct ucred peer;
+	socklen_t length = sizeof(peer);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+	       (peer.uid == 0 || peer.uid == geteuid());
+}
+
+static int connect_to_users(const struct sockaddr_un *place)
+{
+	_cleanup_close_ int fd = connect_to(place);
+
+	return fd >= 0 && !may_be_daemon(fd) ? -EPERM : TAKE_FD(fd);
+}
+
 int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
 {
 	struct gcr_register message = {.preload_version = GCR_PRELOAD_VERSION, .phase = phase};
@@ -95,7 +115,7 @@ int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
 	gcr_descriptor_raise_limit();
 	fd = connect_to(&connection.places[0]);
 	if (fd < 0)
-		fd = connect_to(&connection.places[1]);
+		fd = connect_to_users(&connection.places[1]);
 	gcr_descriptor_lower_limit();
 	r = fd < 0 ? fd : gcr_descriptor_keep_anywhere(fd, &connection.socket);
 	if (r < 0)

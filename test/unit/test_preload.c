@@ -30,6 +30,7 @@
 #include "test/unit/test.h"
 
 #define DIRECTORY_START "/tmp/gpucr-test-"
+#define OTHER_UID	65534 /* nobody */
 #define PATIENCE_USEC	(30 * GCR_USEC_PER_SEC)
 
 /* As a program linked with libcuda has it; without the preload library there is none. */
@@ -350,6 +351,32 @@ static void test_no_daemon(void)
 	unlink(socket_path);
 }
 
+/* Whoever has called listen(2) last is the peer of those that connect. */
+static void listen_as_other(int listener)
+{
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0)
+		_exit(setresuid(OTHER_UID, OTHER_UID, OTHER_UID) < 0 || listen(listener, 8) < 0);
+	expect_success("listen", pid);
+}
+
+/* Root's program with another user's XDG_RUNTIME_DIR: connections come, and not one message. */
+static void expect_distrust(int listener)
+{
+	static struct gcr_message message;
+	int fd;
+
+	listen_as_other(listener);
+	expect_success("quiet", start("quiet", "XDG_RUNTIME_DIR", directory));
+	while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+		CHECK(gcr_message_receive(fd, PATIENCE_USEC, -1, &message) == -EPIPE);
+		close(fd);
+	}
+	CHECK(errno == EAGAIN);
+}
+
 /* A user's own daemon, when there is no system-wide one. */
 static void test_user_daemon(void)
 {
@@ -366,6 +393,8 @@ static void test_user_daemon(void)
 	pid = start("dlsym", "XDG_RUNTIME_DIR", directory);
 	expect_registered(listener, pid);
 	expect_success("dlsym", pid);
+	if (geteuid() == 0)
+		expect_distrust(listener);
 	unlink(user_path);
 	rmdir(user_directory);
 }
