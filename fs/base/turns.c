@@ -1,17 +1,68 @@
 /* SPDX-License-Identifier: MIT */
-/* The threads that wait, by owner. `turns.lock` guards the list, and nothing is called with it. */
+/* The threads that wait, by owner. `turns.lock` guards the lists, and nothing is called with it. */
 #include "fs/base/turns.h"
 
 #include <pthread.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/lock.h"
+
+#define OWING_MAX 64 /* of more owners, those who owe the least are let off */
+
+/* One whose look-ups have taken time. */
+struct owing {
+	uid_t owner;
+	int64_t until_usec; /* then it is paid back */
+};
 
 static struct {
 	pthread_mutex_t lock;
 	uid_t owners[GCR_TURNS_MAX];
 	unsigned int count;
+	struct owing owing[OWING_MAX];
 } turns = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* His entry; if he has none, that of the one who owes the least. Lock: turns. */
+static struct owing *find_owing_locked(uid_t owner)
+{
+	struct owing *least = &turns.owing[0];
+
+	for (unsigned int i = 0; i < OWING_MAX; i++) {
+		struct owing *owing = &turns.owing[i];
+
+		if (owing->until_usec && owing->owner == owner)
+			return owing;
+		if (owing->until_usec < least->until_usec)
+			least = owing;
+	}
+	return least;
+}
+
+static bool owes_too_much(uid_t owner)
+{
+	const struct owing *owing;
+	GCR_LOCK_SCOPE(&turns.lock);
+
+	owing = find_owing_locked(owner);
+	return owing->until_usec && owing->owner == owner &&
+	       owing->until_usec - gcr_clock_usec() > GCR_TURNS_AHEAD_USEC * GCR_TURNS_SHARE;
+}
+
+/* Lock: turns. */
+static void charge_locked(uid_t owner, int64_t began_usec)
+{
+	struct owing *owing = find_owing_locked(owner);
+	int64_t now_usec = gcr_clock_usec();
+	int64_t from_usec = now_usec;
+
+	if (owing->until_usec && owing->owner == owner && owing->until_usec > now_usec)
+		from_usec = owing->until_usec;
+	*owing = (struct owing){
+		.owner = owner,
+		.until_usec = from_usec + (now_usec - began_usec) * GCR_TURNS_SHARE,
+	};
+}
 
 bool gcr_turn_begin(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_turn)
 {
@@ -31,6 +82,17 @@ bool gcr_turn_begin(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_tur
 	return true;
 }
 
+bool gcr_turn_begin_lookup(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_turn)
+{
+	*ret_turn = (struct gcr_turn){0};
+	if (gcr_quota_is_limited(quota, uid) && owes_too_much(gcr_quota_owner(quota, uid)))
+		return false;
+	if (!gcr_turn_begin(quota, uid, ret_turn))
+		return false;
+	ret_turn->began_usec = gcr_clock_usec();
+	return true;
+}
+
 void gcr_turn_end(struct gcr_turn *turn)
 {
 	unsigned int i = 0;
@@ -41,5 +103,7 @@ void gcr_turn_end(struct gcr_turn *turn)
 	while (turns.owners[i] != turn->owner)
 		i++;
 	turns.owners[i] = turns.owners[--turns.count];
+	if (turn->began_usec)
+		charge_locked(turn->owner, turn->began_usec);
 	turn->is_counted = false;
 }

@@ -315,6 +315,11 @@ static void submit(struct job *job, uid_t uid)
 
 /* ---- the operations ---- */
 
+/*
+ * lookup and getattr are no jobs: they take a few system calls, and the kernel may have directories
+ * locked meanwhile, for a rename its two.
+ */
+
 static bool is_below(fuse_ino_t node)
 {
 	enum gcr_node_kind kind = gcr_node_kind(node);
@@ -351,36 +356,6 @@ static void submit_with(struct job *job, const struct fuse_file_info *info)
 static struct fuse_file_info *info_of(struct job *job)
 {
 	return job->has_info ? &job->info : NULL;
-}
-
-static void run_lookup(struct job *job)
-{
-	real->lookup(job->request, job->node, job->name);
-}
-
-static void turn_lookup(fuse_req_t request, fuse_ino_t parent, const char *name)
-{
-	struct job job = {.run = run_lookup, .request = request, .node = parent, .name = name};
-
-	if (is_below(parent))
-		submit_with(&job, NULL);
-	else
-		run_lookup(&job);
-}
-
-static void run_getattr(struct job *job)
-{
-	real->getattr(job->request, job->node, info_of(job));
-}
-
-static void turn_getattr(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
-{
-	struct job job = {.run = run_getattr, .request = request, .node = node};
-
-	if (is_below(node))
-		submit_with(&job, info);
-	else
-		real->getattr(request, node, info);
 }
 
 static void run_setattr(struct job *job)
@@ -466,7 +441,11 @@ static void turn_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
 			  .new_name = new_name,
 			  .flags = (int)flags};
 
-	if (is_below(parent))
+	/*
+	 * Between two directories the kernel has one rename at a time in the whole mount, and keeps
+	 * both directories locked: for one that waited, all others would wait too.
+	 */
+	if (is_below(parent) && parent == new_parent)
 		submit_with(&job, NULL);
 	else
 		run_rename(&job);
@@ -619,8 +598,6 @@ const struct fuse_lowlevel_ops *gcr_session_in_turn(const struct fuse_lowlevel_o
 	real = operations;
 	session = turns;
 	in_turn = *operations;
-	in_turn.lookup = turn_lookup;
-	in_turn.getattr = turn_getattr;
 	in_turn.setattr = turn_setattr;
 	in_turn.mkdir = turn_mkdir;
 	in_turn.unlink = turn_unlink;

@@ -461,7 +461,10 @@ static int parse_index(const char *name, uint32_t max, uint32_t *ret_index)
 	return 0;
 }
 
-/* One that is not known is looked at. -EBUSY: its user waits for too many looks already. */
+/*
+ * One that is not known is looked at. -EBUSY: its user waits for too many looks already, or his
+ * have taken too long lately.
+ */
 static int find_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
 			struct gcr_process **ret_process)
 {
@@ -469,8 +472,8 @@ static int find_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller
 
 	if (!gcr_processes_find_listed(daemon->processes, pid, ret_process))
 		return 0;
-	if (!gcr_turn_begin(daemon->quota, gcr_credentials_counted(caller->pid, caller->uid),
-			    &turn))
+	if (!gcr_turn_begin_lookup(daemon->quota, gcr_credentials_counted(caller->pid, caller->uid),
+				   &turn))
 		return -EBUSY;
 	return gcr_processes_find(daemon->processes, pid, ret_process);
 }

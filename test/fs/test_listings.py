@@ -17,6 +17,7 @@ from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
 from sharer import BLOCK, PROGRAM, Sharer
 from test_looker import Held
+from test_turns import Child
 
 OTHER = NOBODY - 1
 DESCRIPTORS = 15000
@@ -182,6 +183,41 @@ def test_a_launcher_of_many():
         took_sec = time.monotonic() - began
         check(took_sec < 3 * SLOW, f'the look takes {took_sec:.2f} s')
         equal(result, 'Connection timed out')
+
+
+def test_look_ups_of_unknown():
+    """The kernel keeps the root locked while a name is looked up that is to be made: a user whose
+    processes take long has a share of that, and others make theirs meanwhile."""
+    with Machine() as machine:
+        crowd = Crowd(machine, 1)
+        target = machine.path(crowd.popen.pid)
+        answers, answer = os.pipe()
+
+        def attack(ready):
+            ready()
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                os.write(answer, f'{harness.error_of(lambda: os.mkdir(target))} '.encode())
+                time.sleep(0.001)
+        mallory = Child(machine, NOBODY, attack)
+        mallory.wait_ready()
+        times = []
+        while not mallory.is_over():
+            began = time.monotonic()
+            os.mkdir(machine.path('mine'))
+            os.rmdir(machine.path('mine'))
+            times.append(time.monotonic() - began)
+            time.sleep(0.01)
+        mallory.wait()
+        os.close(answer)
+        with open(answers, encoding='utf-8') as got:
+            codes = got.read().split()
+        print(f'{len(times)}, at most {max(times):.2f} s; {len(codes)} answers', file=sys.stderr)
+        check('EBUSY' in codes, f'all of {len(codes)} processes were looked at')
+        # He is not shut out of what is listed.
+        demo = machine.ready_demo(uid=NOBODY)
+        text, _ = as_user(NOBODY, ['cat', machine.path(demo.pid, 'status')])
+        check('running' in text, text)
 
 
 def rank(machine, uid):

@@ -173,6 +173,42 @@ def test_others_are_answered():
         check(statistics.median(theirs) < 0.15 * SLOW, f'writes took {sorted(theirs)[-20:]}')
 
 
+def test_renames_do_not_wait():
+    """While one goes from one directory to another, the kernel keeps both locked, and the root is one
+    of them for all."""
+    several_users()
+    with Machine(options=f',store_size={(THREADS + 8) * PUNCHED}') as machine:
+        def rename(ready):
+            ready()
+            os.read(go, 1)
+            directory = f'{machine.mountpoint}/mallory/snapshot/d'
+            # Of one that is being changed the kernel waits for the change.
+            with open(f'{directory}/renamed', 'xb'):
+                pass
+            while not os.path.exists(f'{machine.directory}/end'):
+                equal(harness.error_of(lambda: os.rename(f'{directory}/renamed',
+                                                         f'{machine.mountpoint}/renamed')), 'EPERM')
+        go, going = os.pipe()
+        renamer = Child(machine, NOBODY, rename)
+        renamer.wait_ready()
+        mallory = Child(machine, NOBODY, punches(machine, 4))
+        mallory.wait_ready()
+        time.sleep(0.3)
+        os.write(going, b'.')
+
+        def make():
+            os.mkdir(f'{machine.mountpoint}/ours')
+            os.rmdir(f'{machine.mountpoint}/ours')
+        median = time_taken('those in the root', make, 2)
+        with open(f'{machine.directory}/end', 'w', encoding='utf-8'):
+            pass
+        renamer.wait()
+        mallory.wait()
+        check(median < 0.05 * SLOW, f'{median} s')
+        os.close(go)
+        os.close(going)
+
+
 def test_all_are_done():
     """Of requests that have waited, each has its own bytes and its own answer."""
     several_users()
