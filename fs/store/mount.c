@@ -27,6 +27,9 @@
  */
 static const char *const mount_options[] = {"huge=always,noswap", "noswap", "huge=always", ""};
 
+/* Rooms count names: else one user's, whose room suffices, could be all that the machine allows. */
+#define NO_INODE_LIMIT "nr_inodes=0"
+
 static bool is_tmpfs(int fd)
 {
 	struct statfs statfs;
@@ -96,10 +99,9 @@ static int mount_tmpfs(bool may_swap, const char *path, uint64_t bytes)
 
 		if (noswap && may_swap)
 			continue;
-		/* As many files as there is memory for: names are counted, too (fs/store/room.c).
-		 */
-		snprintf(options, sizeof(options), "mode=0700,nr_inodes=0,size=%" PRIu64 "%s%s",
-			 bytes, *mount_options[i] ? "," : "", mount_options[i]);
+		snprintf(options, sizeof(options),
+			 "mode=0700," NO_INODE_LIMIT ",size=%" PRIu64 "%s%s", bytes,
+			 *mount_options[i] ? "," : "", mount_options[i]);
 		if (!mount("gpucrfs", path, "tmpfs", MOUNT_FLAGS, options))
 			return noswap;
 		result = -errno;
@@ -107,7 +109,7 @@ static int mount_tmpfs(bool may_swap, const char *path, uint64_t bytes)
 	return result;
 }
 
-/* The size may be another than last time. */
+/* The size may be another than last time, and an earlier daemon's store may have few inodes. */
 static int resize(struct gcr_store *store, uint64_t bytes)
 {
 	struct statfs statfs;
@@ -117,6 +119,8 @@ static int resize(struct gcr_store *store, uint64_t bytes)
 	if (mount(NULL, store->mountpoint, NULL, MS_REMOUNT | MOUNT_FLAGS, options) < 0)
 		gcr_log(LOG_WARNING, 0, "the store cannot be made %" PRIu64 " MiB large now: %s",
 			bytes >> 20, strerror(errno));
+	if (mount(NULL, store->mountpoint, NULL, MS_REMOUNT | MOUNT_FLAGS, NO_INODE_LIMIT) < 0)
+		gcr_log(LOG_WARNING, 0, "the store's inodes stay limited: %s", strerror(errno));
 	if (fstatfs(store->fd, &statfs) < 0)
 		return -errno;
 	store->size_bytes = (uint64_t)statfs.f_blocks * (uint64_t)statfs.f_bsize;

@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* fs/process/link.c: whose page it is that is found in a process. We are the process. */
+/*
+ * fs/process/link.c: whose page it is that is found in a process, and a link that ends while it is
+ * taken. We are the process.
+ */
 #include "fs/process/link.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "fs/base/loop.h"
+#include "fs/base/quota.h"
 #include "fs/daemon.h"
 #include "lib/page.h"
 #include "lib/protocol.h"
@@ -95,10 +104,74 @@ static void test_of_another_version(void)
 	drop_page(page);
 }
 
+/* ---- the loop ---- */
+
+#define DROPPED 7 /* the number of the connection */
+
+static atomic_int dropped_heard;
+static sem_t heard;
+
+static void hear(void *nothing, uint32_t number)
+{
+	uint64_t count;
+
+	if (number == DROPPED)
+		atomic_fetch_add(&dropped_heard, 1);
+	else if (read((int)number, &count, sizeof(count)) == sizeof(count))
+		sem_post(&heard);
+}
+
+/* The loop has been at all that was ready before. */
+static void wait_for_loop(void)
+{
+	int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	uint64_t one = 1;
+
+	CHECK(event >= 0 &&
+	      !gcr_loop_add(served.loop, event, GCR_LOOP_CONNECTION, (uint32_t)event));
+	CHECK(write(event, &one, sizeof(one)) == sizeof(one));
+	CHECK(!sem_wait(&heard));
+	gcr_loop_remove(served.loop, event);
+	close(event);
+}
+
+/* A connection that ends while somebody has the link is not watched any more, given back or not. */
+static void test_dropped_while_taken(void)
+{
+	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
+	struct gcr_quota_charge charge = {0};
+	struct gcr_page_facts facts = {0};
+	struct gcr_link *link, *taken;
+	struct gcr_error error;
+	int ends[2];
+
+	CHECK(!sem_init(&heard, 0, 0) && !gcr_loop_create(&served.loop));
+	gcr_loop_handle(served.loop, GCR_LOOP_CONNECTION, hear, NULL);
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+	CHECK(!gcr_loop_add(served.loop, ends[0], GCR_LOOP_CONNECTION, DROPPED));
+	CHECK(!gcr_link_create(&process, ends[0], DROPPED, &registration,
+			       memfd_create("page", MFD_CLOEXEC), &facts, &link));
+	CHECK(!gcr_link_take(&process, 0, &taken, &error) && taken == link);
+	gcr_link_ref(link);
+	gcr_link_end(link, &charge);
+	close(ends[1]);
+	gcr_link_put(taken);
+	wait_for_loop();
+	wait_for_loop();
+	CHECK(!atomic_load(&dropped_heard));
+	gcr_link_unref(link);
+	gcr_loop_stop(served.loop);
+	gcr_loop_destroy(served.loop);
+	sem_destroy(&heard);
+}
+
 int main(void)
 {
 	pthread_mutex_init(&process.lock, NULL);
+	atomic_init(&process.references, 1);
 	process.pid = getpid();
+	process.pidfd = -1;
+	process.daemon = &served;
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
 		served.vendors[i] =
 			(struct gcr_vendor){.backend = gcr_backends[i], .index = (unsigned int)i};
@@ -106,5 +179,6 @@ int main(void)
 	test_whose(GCR_PAGE_HIP, &gcr_backend_hip, &gcr_backend_cuda);
 	test_both();
 	test_of_another_version();
+	test_dropped_while_taken();
 	return 0;
 }

@@ -149,6 +149,34 @@ static void test_entries(void)
 	stop();
 }
 
+static void check_inodes(void)
+{
+	struct statfs statfs;
+
+	CHECK(!fstatfs(store->fd, &statfs) && !statfs.f_files);
+}
+
+/* There are as many inodes as names have room, also in a store of an earlier daemon. */
+static void test_inodes(void)
+{
+	char path[128];
+
+	start(64 * MIB, 0);
+	if (!store->mountpoint) { /* a directory of somebody else's mount */
+		stop();
+		return;
+	}
+	check_inodes();
+	stop();
+	snprintf(path, sizeof(path), "%s/store", runtime);
+	CHECK(!mkdir(path, 0700));
+	CHECK(!mount("test", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+		     "mode=0700,size=64M,nr_inodes=1000"));
+	start(64 * MIB, 0);
+	check_inodes();
+	stop();
+}
+
 static void test_full(void)
 {
 	struct gcr_snapshot *first;
@@ -321,6 +349,7 @@ static void test_all(void)
 	test_populate_then_stop();
 	test_room();
 	test_entries();
+	test_inodes();
 	test_full();
 	test_host_memory();
 	test_parallel();
