@@ -449,7 +449,7 @@ def test_root_of_container():
             pass
         mallory.wait()
         machine.must(pid, 'thaw')
-        check(median < 0.3 * SLOW, f'{median} s')
+        check(median < 0.05 * SLOW, f'{median} s')
 
 
 def test_a_fourth_user():
