@@ -151,6 +151,8 @@ def test_requests_of_one_user():
             while not ends.is_set():
                 subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], check=False,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                # What is refused at once would be a test of who gets the processors.
+                ends.wait(0.2)
         commands = [['ls', machine.mountpoint]] * 20 + \
             [['ls', machine.path(crowd.popen.pid)]] * 20
         threads = [threading.Thread(target=bother, args=(command,)) for command in commands]
