@@ -186,8 +186,11 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 	return 0;
 }
 
-/* One link of /proc/PID/fd, behind those that are there. 0 also if it has been closed since. */
-static int write_link(int directory_fd, const char *name, FILE *stream)
+/*
+ * One link of /proc/PID/fd, behind the *bytes that are there. 0 also if it has been closed since.
+ * -EFBIG.
+ */
+static int write_link(int directory_fd, const char *name, FILE *stream, size_t *bytes)
 {
 	char target[LINK_BYTES + 1];
 	ssize_t length = readlinkat(directory_fd, name, target, sizeof(target) - 1);
@@ -195,6 +198,9 @@ static int write_link(int directory_fd, const char *name, FILE *stream)
 	if (length < 0)
 		return errno == ENOENT || errno == ENAMETOOLONG ? 0 : gcr_proc_error(errno);
 	target[length] = '\0';
+	*bytes += strlen(name) + strlen(target) + 2;
+	if (*bytes > GCR_PROC_LINKS_BYTES_MAX)
+		return -EFBIG;
 	fprintf(stream, "%s%c%s%c", name, '\0', target, '\0');
 	return 0;
 }
@@ -203,6 +209,7 @@ static int write_links(pid_t pid, FILE *stream)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	char path[GCR_PROC_PATH_BYTES];
+	size_t bytes = 0;
 
 	gcr_proc_path(path, pid, "fd");
 	directory = opendir(path);
@@ -221,7 +228,7 @@ static int write_links(pid_t pid, FILE *stream)
 			return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 0;
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
-		r = write_link(dirfd(directory), entry->d_name, stream);
+		r = write_link(dirfd(directory), entry->d_name, stream, &bytes);
 		if (r < 0)
 			return r;
 	}

@@ -62,8 +62,10 @@ int gcr_proc_each_link(pid_t pid, int (*visit)(int fd, const char *target, void 
 
 /*
  * All of them at once: for each the number in decimal, a NUL, the target, a NUL. For the caller to
- * free.
+ * free. -EFBIG: these are more bytes than this. A process may have a million descriptors, each of a
+ * file whose path takes 4 KiB.
  */
+#define GCR_PROC_LINKS_BYTES_MAX (64u << 20)
 int gcr_proc_links(pid_t pid, char **ret_text, size_t *ret_bytes);
 
 /* readlink(2) of /proc/PID/NAME: always ends with a NUL; "" if it has none. -ESRCH, -EACCES. */

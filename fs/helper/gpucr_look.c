@@ -68,7 +68,7 @@ static int give(const char *text, size_t bytes)
 		return write_all(message.fds[0], text, bytes);
 	if (bytes > sizeof(reply.data)) {
 		reply.head.bytes = 0;
-		return -EFBIG;
+		return -EMSGSIZE;
 	}
 	memcpy(reply.data, text, bytes);
 	return 0;

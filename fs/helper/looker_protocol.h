@@ -24,7 +24,8 @@ enum gcr_looker_type { /* beside enum gcr_message_type */
 
 /*
  * Where a text is asked for with a descriptor, a memfd of the daemon's, it goes there. Without one
- * it goes into the reply; EFBIG: there is not enough room in it.
+ * it goes into the reply; EMSGSIZE: there is not enough room in it. EFBIG: it is too long in any
+ * case.
  */
 enum gcr_looker_verb {
 	GCR_LOOKER_NONE,

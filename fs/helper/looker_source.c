@@ -105,7 +105,7 @@ static int get_text(enum gcr_looker_verb verb, pid_t pid, const char *name, char
 		return r;
 	look.has_data = true;
 	r = gcr_one_look_perform(&look);
-	if (r == -EFBIG)
+	if (r == -EMSGSIZE)
 		return get_file_text(verb, pid, name, ret_text, ret_bytes);
 	if (r < 0)
 		return r;

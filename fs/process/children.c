@@ -168,11 +168,16 @@ int gcr_children_check(pid_t pid, const char *const *memory_links, const char *m
 	int result;
 
 	result = gcr_proc_each_link(pid, note_fd, &search);
-	if (memory_device && result != -ENOMEM && !gcr_proc_is_silent(result))
+	if (memory_device && result != -ENOMEM && result != -EFBIG && !gcr_proc_is_silent(result))
 		result = gcr_proc_each_span(pid, memory_device, note_span, &search);
 	/* What cannot be seen is as good as none. */
 	if (result == -ENOMEM)
 		gcr_error_set(error, ENOMEM, "out of memory");
+	else if (result == -EFBIG)
+		gcr_error_set(error, EFBIG,
+			      "process %d has so many open files or mappings that /proc cannot be "
+			      "read for descriptors of its GPU memory; close some of them first",
+			      (int)pid);
 	else if (gcr_proc_is_silent(result))
 		result = gcr_error_set(error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
 				       (int)pid);

@@ -8,12 +8,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "fs/daemon.h"
 #include "fs/process/children.h"
 #include "fs/process/vendor.h"
+#include "lib/procfs.h"
 #include "test/unit/test.h"
 
 #define BYTES (64 << 12)
@@ -207,6 +210,50 @@ static void test_descriptors(void)
 	gcr_vendor_free_links(&vendor);
 }
 
+/* ---- a process that makes its descriptors' links long ---- */
+
+#define DEPTH	   15
+#define NAME_BYTES 250
+#define LONG_FDS   (GCR_PROC_LINKS_BYTES_MAX / (DEPTH * NAME_BYTES) + 100)
+
+/* A file with a path of nearly 4 KiB, open so often that the links are more than are read. */
+static void test_too_long(void)
+{
+	char name[NAME_BYTES + 1], *text;
+	struct rlimit before, limit;
+	struct gcr_error error;
+	size_t bytes;
+	int fd, here, last;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+	if (before.rlim_max < LONG_FDS + 100) {
+		fprintf(stderr, "skipped: too few open files are allowed\n");
+		return;
+	}
+	limit = (struct rlimit){.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	memset(name, 'd', NAME_BYTES);
+	name[NAME_BYTES] = '\0';
+	here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(here >= 0 && chdir(directory) == 0);
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(mkdir(name, 0700) == 0 && chdir(name) == 0);
+	fd = last = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(fd >= 0 && gcr_proc_links(getpid(), &text, &bytes) == 0);
+	free(text);
+	for (unsigned int i = 0; i < LONG_FDS; i++)
+		CHECK((last = fcntl(fd, F_DUPFD_CLOEXEC, 0)) > fd);
+	CHECK(gcr_proc_links(getpid(), &text, &bytes) == -EFBIG);
+	CHECK(check(&error) == -EFBIG && strstr(error.words, "so many open files"));
+	for (; last >= fd; last--)
+		close(last);
+	CHECK(check(&error) == 0);
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(chdir("..") == 0 && rmdir(name) == 0);
+	CHECK(fchdir(here) == 0 && setrlimit(RLIMIT_NOFILE, &before) == 0);
+	close(here);
+}
+
 int main(void)
 {
 	int fd;
@@ -221,6 +268,7 @@ int main(void)
 	test_not_inherited();
 	test_below();
 	test_descriptors();
+	test_too_long();
 	unlink(device);
 	rmdir(directory);
 	return 0;
