@@ -14,15 +14,20 @@
 
 #define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */
 #define FILL_BYTES (64ull << 20) /* at once; then a verb may have begun */
+#define HOLES_MAX  1024		 /* likewise; there may be millions */
 
 /*
  * What it may take at most to have data everywhere between @offset and @end: a huge page for each
- * hole. Pages that the kernel has made and nobody has written count as holes.
+ * hole. Pages that the kernel has made and nobody has written count as holes. -EBUSY: a verb has
+ * begun.
  */
-static uint64_t growth(int fd, uint64_t offset, uint64_t end)
+static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t end,
+		  uint64_t *ret_bytes)
 {
 	uint64_t next_page = 0; /* those before are counted */
 	uint64_t pages = 0;
+	unsigned int holes = 0;
+	int fd = file->fd;
 
 	while (offset < end) {
 		off_t hole = lseek(fd, (off_t)offset, SEEK_HOLE);
@@ -30,6 +35,8 @@ static uint64_t growth(int fd, uint64_t offset, uint64_t end)
 		uint64_t first;
 		uint64_t last;
 
+		if (++holes % HOLES_MAX == 0 && gcr_folder_is_unwanted(file->folder))
+			return -EBUSY;
 		/* Past its end all is a hole. */
 		if (hole < 0)
 			hole = (off_t)offset;
@@ -46,7 +53,8 @@ static uint64_t growth(int fd, uint64_t offset, uint64_t end)
 		if (offset <= (uint64_t)hole)
 			break;
 	}
-	return pages * PAGE_BYTES;
+	*ret_bytes = pages * PAGE_BYTES;
+	return 0;
 }
 
 /* One change of a file's contents. Room for data between offset and end is taken first. */
@@ -97,14 +105,18 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 {
 	bool takes = kind != GCR_FOLDER_TRUNCATE && kind != GCR_FOLDER_PUNCH;
 	struct gcr_folder_file *file = change->file;
+	uint64_t bytes = 0;
 	int result = 0;
 
 	if (file->inode->packed)
 		result = gcr_folder_plan(file, kind, offset, end, &change->plan);
 	if (result < 0 || !change->room)
 		return result;
-	change->taken_bytes =
-		(takes ? growth(file->fd, offset, end) : 0) + change->plan.further_bytes;
+	if (takes)
+		result = growth(file, offset, end, &bytes);
+	if (result < 0)
+		return result;
+	change->taken_bytes = bytes + change->plan.further_bytes;
 	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
 }
 
@@ -136,7 +148,8 @@ static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_f
 	pthread_mutex_lock(&inode->change_lock);
 	inode->writes++;
 	*change = (struct change){.file = file, .room = file->folder->room};
-	result = check_rights(file);
+	/* Others' changes may have taken long. */
+	result = gcr_folder_is_unwanted(file->folder) ? -EBUSY : check_rights(file);
 	if (!result)
 		result = take_room(change, kind, offset, end_offset);
 	if (result < 0) {
@@ -186,8 +199,9 @@ static int fill_up_to(struct change *change, uint64_t end)
 	if ((uint64_t)stat.st_size >= end)
 		return 0;
 	if (change->room) {
-		bytes = growth(fd, (uint64_t)stat.st_size, end);
-		result = gcr_room_take(change->room, writer_of(change->file), bytes);
+		result = growth(change->file, (uint64_t)stat.st_size, end, &bytes);
+		if (!result)
+			result = gcr_room_take(change->room, writer_of(change->file), bytes);
 		if (result < 0)
 			return result;
 		change->taken_bytes += bytes;
@@ -328,8 +342,9 @@ static int check_room(const struct change *change, uint64_t offset, uint64_t end
 
 	if (!change->room)
 		return 0;
-	bytes = growth(file->fd, offset, end);
-	result = gcr_room_take(change->room, writer_of(file), bytes);
+	result = growth(file, offset, end, &bytes);
+	if (!result)
+		result = gcr_room_take(change->room, writer_of(file), bytes);
 	if (!result)
 		gcr_room_settle(change->room, bytes, file->inode->counted_bytes,
 				file->inode->counted_bytes);

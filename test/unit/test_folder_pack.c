@@ -2,13 +2,16 @@
 /*
  * Files with packed pieces are read and changed as any other: operations in an order of chance,
  * beside a plain buffer (GPUCR_TEST_SEED repeats one); readers beside who packs; changes for which
- * there is no room; and files that others may have mapped.
+ * which there is no room; files that others may have mapped; and changes that a verb ends.
  */
 #include "fs/store/folder_private.h"
 
+#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "fs/pack/pack_table.h"
 #include "test/unit/pack.h"
@@ -537,6 +540,55 @@ static void test_linked(void)
 	end();
 }
 
+/* ---- a verb ---- */
+
+#define FRAGMENTS (1 << 20)
+
+static atomic_int fragments_left = -1; /* that files seem to have; -1: they are as they are */
+static pthread_t verb;
+
+static void *begin_verb(void *data)
+{
+	gcr_folder_begin_verb(data);
+	return NULL;
+}
+
+static void begin_verb_beside(void)
+{
+	CHECK(!pthread_create(&verb, NULL, begin_verb, folder));
+	while (!gcr_folder_is_unwanted(folder))
+		usleep(100);
+}
+
+/* All files: very many fragments, each a page behind a hole of one. */
+off_t lseek(int fd, off_t offset, int whence)
+{
+	if (atomic_load(&fragments_left) < 0)
+		return (off_t)syscall(SYS_lseek, fd, offset, whence);
+	if (whence == SEEK_DATA)
+		return offset + 4096;
+	if (atomic_fetch_sub(&fragments_left, 1) == FRAGMENTS / 2)
+		begin_verb_beside();
+	return offset + 4096;
+}
+
+/* One does not wait until all fragments of a file have been looked at, nor for who waits to. */
+static void test_fragments(void)
+{
+	struct gcr_folder_entry entry;
+
+	begin(256 * MIB, 4 * MIB);
+	CHECK(!gcr_folder_create_file(folder, GCR_FOLDER_ROOT, "fragments", O_RDWR, 0600, geteuid(),
+				      getegid(), &entry, &file));
+	atomic_store(&fragments_left, FRAGMENTS);
+	CHECK(gcr_folder_allocate(file, FALLOC_FL_KEEP_SIZE, 0, 8192ull * FRAGMENTS) == -EBUSY);
+	CHECK(atomic_exchange(&fragments_left, -1) > FRAGMENTS / 4);
+	CHECK(!pthread_join(verb, NULL));
+	gcr_folder_end_verb(folder);
+	gcr_folder_close(file);
+	end();
+}
+
 /* ---- names ---- */
 
 /* A table goes with its file, whatever that is called; one that is open goes on. */
@@ -598,6 +650,7 @@ static void tests(void)
 	test_no_room();
 	test_mapped();
 	test_linked();
+	test_fragments();
 	test_names();
 }
 
