@@ -14,8 +14,12 @@
 #include "fs/store/store.h"
 #include "lib/beneath.h"
 
-/* How often what is moved is measured anew, as directories were made meanwhile. */
-#define MOVE_TRIES 8
+/*
+ * Between two directories the kernel has one rename at a time in the whole mount, and all others
+ * wait for it: of what is moved so many names are looked at, of which a directory counts as some.
+ */
+#define MOVE_NAMES_MAX	     65536
+#define MOVE_DIRECTORY_NAMES 16
 
 /* A file whose name goes; what it has taken goes when nobody has it open any more. */
 struct removal {
@@ -125,9 +129,10 @@ int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *na
 
 /*
  * How many levels of directories there are below and with this one; at most @max. 0: it is none.
- * -errno: nobody can tell, as with a directory that we may not read.
+ * -EXDEV: more than *@names_left have to be looked at. -errno: nobody can tell, as with a directory
+ * that we may not read.
  */
-static int height_of(int parent_fd, const char *name, int max)
+static int height_of(int parent_fd, const char *name, int max, int *names_left)
 {
 	_cleanup_close_ int fd = max ? gcr_beneath_open(parent_fd, name, O_RDONLY | O_DIRECTORY)
 				     : -ENOENT;
@@ -140,13 +145,16 @@ static int height_of(int parent_fd, const char *name, int max)
 	if (!dir)
 		return fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP ? 0 : fd;
 	TAKE_FD(fd);
+	*names_left -= MOVE_DIRECTORY_NAMES;
 	while ((entry = readdir(dir)) && most < max - 1) {
 		int height;
 
+		if (--*names_left < 0)
+			return -EXDEV;
 		if (entry->d_type != DT_DIR || !strcmp(entry->d_name, ".") ||
 		    !strcmp(entry->d_name, ".."))
 			continue;
-		height = height_of(dirfd(dir), entry->d_name, max - 1);
+		height = height_of(dirfd(dir), entry->d_name, max - 1, names_left);
 		if (height < 0)
 			return height;
 		most = height > most ? height : most;
@@ -205,7 +213,8 @@ static void parents_close(struct parents *parents)
 
 /*
  * With the folder's lock held, as by gcr_folder_lock_names(), unless it fails. How high what is
- * moved is, is found out without the lock: there may be many directories, and others wait.
+ * moved is, is found out without the lock: there may be many directories, and others wait. Only if
+ * directories were made meanwhile, it is found out once more with the lock.
  */
 static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const char *name,
 			      uint32_t new_parent, const char *new_name, unsigned int flags,
@@ -213,9 +222,10 @@ static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const 
 {
 	bool measures = parent != new_parent;
 
-	for (int try = 0; try < MOVE_TRIES; try++) {
+	for (bool keeps_lock = false;; keeps_lock = true) {
 		struct parents parents = {.from_fd = -1, .to_fd = -1};
 		uint64_t made;
+		int names_left = MOVE_NAMES_MAX;
 		int height = 0;
 		int other_height = 0;
 		int result = gcr_folder_lock_names(folder);
@@ -230,12 +240,15 @@ static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const 
 			 : parents.to_fd < 0 ? parents.to_fd
 					     : 0;
 		if (!result && measures) {
-			pthread_mutex_unlock(&folder->lock);
-			height = height_of(parents.from_fd, name, GCR_STORE_DEPTH_MAX + 1);
+			if (!keeps_lock)
+				pthread_mutex_unlock(&folder->lock);
+			height = height_of(parents.from_fd, name, GCR_STORE_DEPTH_MAX + 1,
+					   &names_left);
 			if (flags & RENAME_EXCHANGE)
-				other_height =
-					height_of(parents.to_fd, new_name, GCR_STORE_DEPTH_MAX + 1);
-			result = gcr_folder_lock_names(folder);
+				other_height = height_of(parents.to_fd, new_name,
+							 GCR_STORE_DEPTH_MAX + 1, &names_left);
+			if (!keeps_lock)
+				result = gcr_folder_lock_names(folder);
 			if (result < 0) {
 				parents_close(&parents);
 				return result;
@@ -259,7 +272,6 @@ static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const 
 		parents_close(&parents);
 		return result;
 	}
-	return -EBUSY;
 }
 
 int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *name,

@@ -287,6 +287,32 @@ static void test_verbs(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+/* What would take long to look through is not moved to another directory, only within its own. */
+static void test_move_of_many(void)
+{
+	uint32_t many, other;
+	char name[32];
+
+	start();
+	many = make_directory(GCR_FOLDER_ROOT, "many");
+	other = make_directory(GCR_FOLDER_ROOT, "elsewhere");
+	for (int i = 0; i < 4096; i++) {
+		snprintf(name, sizeof(name), "many/%d", i);
+		CHECK(!mkdirat(folder->root_fd, name, 0700));
+	}
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "many", other, "many", 0) == -EXDEV);
+	CHECK(gcr_folder_rename(folder, other, "many", GCR_FOLDER_ROOT, "many", RENAME_EXCHANGE) ==
+	      -EXDEV);
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "many", GCR_FOLDER_ROOT, "more", 0));
+	for (int i = 1024; i < 4096; i++) {
+		snprintf(name, sizeof(name), "more/%d", i);
+		CHECK(!unlinkat(folder->root_fd, name, AT_REMOVEDIR));
+	}
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "more", other, "many", 0));
+	CHECK(look_up(other, "many") == many);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
 int main(void)
 {
 	char command[128];
@@ -300,6 +326,7 @@ int main(void)
 	test_many();
 	test_verbs();
 	test_depth();
+	test_move_of_many();
 	snprintf(command, sizeof(command), "rm -r %s", directory);
 	CHECK(!system(command));
 	return 0;
