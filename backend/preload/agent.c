@@ -20,6 +20,7 @@
 
 #include "backend/preload/bell.h"
 #include "backend/preload/connection.h"
+#include "backend/preload/descriptor.h"
 #include "backend/preload/device.h"
 #include "backend/preload/ending.h"
 #include "backend/preload/gate.h"
@@ -174,8 +175,7 @@ static int take_files(const struct gcr_message *message, struct answer *answer)
 		      &answer->error);
 	if (r < 0)
 		return r;
-	agent.message.fds_count = 0;
-	return gcr_managed_files(range.first - device_count, range.count, message->fds,
+	return gcr_managed_files(range.first - device_count, range.count, agent.message.fds,
 				 &answer->error);
 }
 
@@ -368,8 +368,7 @@ static int receive(const struct gcr_message *message, struct answer *answer)
 	if (r < 0)
 		return r;
 	set_phase(GCR_PRELOAD_INCOMING);
-	agent.message.fds_count = 0;
-	return gcr_memory_receive(range.first, range.count, message->fds, &answer->error);
+	return gcr_memory_receive(range.first, range.count, agent.message.fds, &answer->error);
 }
 
 static int settle(const struct gcr_message *message, struct answer *answer)
@@ -577,17 +576,12 @@ static void send_result(const struct gcr_message *message, int r, struct answer 
 		lose_daemon();
 }
 
-/*
- * As gcr_message_close_fds(), but a child that is forked in between finds no number here that is
- * closed already and may be somebody else's by now.
- */
+/* As gcr_message_close_fds(), but of use to a child that is forked in between. */
 static void close_fds(struct gcr_message *message)
 {
 	for (size_t i = 0; i < message->fds_count; i++) {
-		int fd = message->fds[i];
+		int fd = gcr_descriptor_take(&message->fds[i]);
 
-		message->fds[i] = -1;
-		atomic_signal_fence(memory_order_seq_cst);
 		if (fd >= 0)
 			close(fd);
 	}

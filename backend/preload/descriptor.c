@@ -133,6 +133,15 @@ static int keep(int fd, int high, struct gcr_descriptor *ret_descriptor)
 	return 0;
 }
 
+int gcr_descriptor_take(int *fd)
+{
+	int taken = *fd;
+
+	*fd = -1;
+	atomic_signal_fence(memory_order_seq_cst);
+	return taken;
+}
+
 int gcr_descriptor_keep(int fd, struct gcr_descriptor *ret_descriptor)
 {
 	return keep(fd, duplicate_high(fd), ret_descriptor);

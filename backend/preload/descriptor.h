@@ -14,6 +14,12 @@ struct gcr_descriptor {
 };
 
 /*
+ * *@fd, which is -1 before anything is done with it: a child that is forked in between finds no
+ * number there that is closed already and may be somebody else's by now.
+ */
+int gcr_descriptor_take(int *fd);
+
+/*
  * Move @fd to a high number, close-on-exec: above what select(2) can hold, and above the soft limit
  * if the hard one allows (it is raised for the moment of the dup; numbers above the limit stay
  * valid). Takes @fd, also on failure: -EMFILE, -EBADF.

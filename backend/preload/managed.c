@@ -230,7 +230,7 @@ static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *
 			  : 0;
 }
 
-int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_error *error)
+int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *error)
 {
 	int result = 0;
 	GCR_LOCK_SCOPE(&lock);
@@ -241,11 +241,13 @@ int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_err
 		result = gcr_error_set(error, EINVAL, "there are only %zu pieces of managed memory",
 				       table.piece_count);
 	for (size_t i = 0; i < count; i++) {
+		int fd = gcr_descriptor_take(&fds[i]);
+
 		if (result < 0) {
-			close(fds[i]);
+			close(fd);
 			continue;
 		}
-		result = take_file(&table.pieces[first + i], fds[i], error);
+		result = take_file(&table.pieces[first + i], fd, error);
 	}
 	return result;
 }

@@ -18,10 +18,10 @@ size_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
 
 /*
  * The files of extents [first, first + count) of the managed part of the table; takes the
- * descriptors and keeps them, at high numbers, until the gate opens or gcr_managed_forget().
- * Before TAKE_BACK and SETTLE they may be given anew.
+ * descriptors as gcr_memory_receive() and keeps them, at high numbers, until the gate opens or
+ * gcr_managed_forget(). Before TAKE_BACK and SETTLE they may be given anew.
  */
-int gcr_managed_files(size_t first, size_t count, const int *fds, struct gcr_error *error);
+int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *error);
 
 /* The gate opens: they are not needed any more. */
 void gcr_managed_close_files(void);

@@ -409,15 +409,17 @@ static int receive_one(struct gcr_memory *memory, int fd, struct gcr_error *erro
 	return r;
 }
 
-int gcr_memory_receive(size_t first, size_t count, const int *fds, struct gcr_error *error)
+int gcr_memory_receive(size_t first, size_t count, int *fds, struct gcr_error *error)
 {
 	int r = get_order(first, count, error);
 
 	for (size_t i = 0; i < count; i++) {
+		int fd = gcr_descriptor_take(&fds[i]);
+
 		if (r == 0)
-			r = receive_one(order.memories[first + i], fds[i], error);
+			r = receive_one(order.memories[first + i], fd, error);
 		else
-			close(fds[i]);
+			close(fd);
 	}
 	return r;
 }

@@ -47,9 +47,10 @@ void gcr_memory_commit(void);
 
 /*
  * Import and map the extents [first, first + count); takes the descriptors, also on failure (they
- * are kept, at high numbers, closed in forked children: an imported handle cannot be exported).
+ * are kept, at high numbers, closed in forked children: an imported handle cannot be exported). One
+ * that has been taken is -1 in @fds: a child of fork(2) closes those that are left there.
  */
-int gcr_memory_receive(size_t first, size_t count, const int *fds, struct gcr_error *error);
+int gcr_memory_receive(size_t first, size_t count, int *fds, struct gcr_error *error);
 
 /* Is every extent mapped again? If not, words say which is not. */
 bool gcr_memory_complete(struct gcr_error *error);

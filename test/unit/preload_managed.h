@@ -11,7 +11,7 @@
 
 struct preload_managed {
 	size_t (*describe)(struct gcr_extent *extents, size_t room);
-	int (*files)(size_t first, size_t count, const int *fds, struct gcr_error *error);
+	int (*files)(size_t first, size_t count, int *fds, struct gcr_error *error);
 	void (*close_files)(void);
 	int (*save)(struct gcr_error *error);
 	int (*hold)(struct gcr_error *error);

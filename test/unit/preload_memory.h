@@ -22,7 +22,7 @@ struct preload_memory {
 	int (*unmap)(struct gcr_error *error);
 	int (*take_back)(struct gcr_error *error);
 	void (*commit)(void);
-	int (*receive)(size_t first, size_t count, const int *fds, struct gcr_error *error);
+	int (*receive)(size_t first, size_t count, int *fds, struct gcr_error *error);
 	bool (*complete)(struct gcr_error *error);
 	int (*let_go)(struct gcr_error *error);
 	void (*forget)(void);

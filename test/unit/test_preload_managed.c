@@ -144,6 +144,7 @@ static void give_files(void)
 		CHECK(pieces[i].bytes % 4096 == 0 && pieces[i].address % 4096 == 0);
 		CHECK(i == 0 || pieces[i - 1].address + pieces[i - 1].bytes <= pieces[i].address);
 		DONE(managed()->files(i, 1, &fd, &failure));
+		CHECK(fd == -1);
 	}
 }
 

@@ -346,6 +346,7 @@ static void receive_fails(void)
 static void receive_refuses(void)
 {
 	unsigned descriptors;
+	int fds[2];
 
 	use_device(0);
 	allocate(1);
@@ -354,8 +355,11 @@ static void receive_refuses(void)
 	DONE(come_in(0, 2));
 	descriptors = open_descriptors();
 	expect_failure(come_in(1, 1), EEXIST, "is here already");
-	expect_failure(memory()->receive(4, 2, (int[]){dup(0), dup(0)}, &failure), EINVAL,
-		       "there are only 5");
+	fds[0] = dup(0);
+	fds[1] = dup(0);
+	expect_failure(memory()->receive(4, 2, fds, &failure), EINVAL, "there are only 5");
+	/* A child would close those that are left, whatever has these numbers by then. */
+	CHECK(fds[0] == -1 && fds[1] == -1);
 	/* No memory of the driver's at all. */
 	expect_failure(memory()->receive(2, 1, (int[]){dup(0)}, &failure), EIO,
 		       "cuMemImportFromShareableHandle");
