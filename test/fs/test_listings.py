@@ -215,7 +215,9 @@ def test_look_ups_of_unknown():
         with open(answers, encoding='utf-8') as got:
             codes = got.read().split()
         print(f'{len(times)}, at most {max(times):.2f} s; {len(codes)} answers', file=sys.stderr)
-        check('EBUSY' in codes, f'all of {len(codes)} processes were looked at')
+        # Where looks take no time, nobody needs to be put off.
+        check('EBUSY' in codes or max(times) < 0.2 * SLOW,
+              f'all of {len(codes)} processes were looked at; others waited {max(times):.2f} s')
         # He is not shut out of what is listed.
         demo = machine.ready_demo(uid=NOBODY)
         text, _ = as_user(NOBODY, ['cat', machine.path(demo.pid, 'status')])
