@@ -43,9 +43,9 @@ struct gcr_link {
 	bool dead;
 	struct gcr_quota_charge charge; /* once the registry has let go of it */
 
-	/* The request under way; whoever has taken the link. */
+	/* Of the last request; only the thread that has taken the link uses them. */
 	uint32_t sequence;
-	uint16_t request;
+	uint16_t request; /* its type */
 };
 
 struct gcr_link *gcr_link_ref(struct gcr_link *link)
@@ -81,7 +81,6 @@ int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 		    const struct gcr_register *registration, int page_fd,
 		    const struct gcr_page_facts *facts, struct gcr_link **ret_link)
 {
-	_cleanup_close_ int socket = fd;
 	_cleanup_close_ int page = page_fd;
 	struct gcr_link *link;
 	struct gcr_link *before;
@@ -93,7 +92,7 @@ int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 	pthread_mutex_init(&link->lock, NULL);
 	pthread_mutex_init(&link->facts_lock, NULL);
 	link->process = gcr_process_ref(process);
-	link->fd = TAKE_FD(socket);
+	link->fd = fd;
 	link->page_fd = TAKE_FD(page);
 	link->number = number;
 	link->facts = *facts;

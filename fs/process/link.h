@@ -20,9 +20,9 @@ struct gcr_link;
 struct gcr_quota_charge;
 
 /*
- * For the registry. A connection has registered: @fd and @page_fd are taken (also on failure);
- * @number is the connection's in the loop. @facts: what its page has just said. The process's link
- * is this one from now on. -ENOMEM.
+ * For the registry. A connection has registered: @fd, which the loop watches as its connection
+ * @number, is the link's on success, and @page_fd also on failure. @facts: what its page has just
+ * said. The process's link is this one from now on. -ENOMEM.
  */
 int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 		    const struct gcr_register *registration, int page_fd,

@@ -163,10 +163,8 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 static void make_link(struct gcr_registry *registry, struct connection *connection,
 		      const struct gcr_page_facts *facts)
 {
-	uint32_t number = (uint32_t)(connection - registry->connections);
 	struct gcr_message *message = &registry->message;
 	struct gcr_register registration;
-	int fd;
 
 	gcr_message_payload(message, &registration, sizeof(registration));
 	if (gcr_link_is_live(connection->process)) {
@@ -175,30 +173,14 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 		drop(registry, connection);
 		return;
 	}
-	/*
-	 * The link has a descriptor of its own, which is heard of before there is the link: a verb
-	 * may take it at once. One that is dropped for lack of something connects again.
-	 */
-	fd = fcntl(connection->fd, F_DUPFD_CLOEXEC, 0);
-	if (fd < 0) {
-		complain(registry, connection->peer.pid, strerror(errno));
-		drop(registry, connection);
-		return;
-	}
-	gcr_loop_remove(registry->daemon->loop, connection->fd);
-	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION, number) < 0) {
-		close(fd);
-		drop(registry, connection);
-		return;
-	}
-	if (gcr_link_create(connection->process, fd, number, &registration,
+	/* A verb may take it at once, and the loop watches its descriptor already. */
+	if (gcr_link_create(connection->process, connection->fd,
+			    (uint32_t)(connection - registry->connections), &registration,
 			    TAKE_FD(message->fds[0]), facts, &connection->link) < 0) {
 		complain(registry, connection->peer.pid, strerror(ENOMEM));
-		drop(registry, connection);
+		drop(registry, connection); /* the library connects again */
 		return;
 	}
-	close(connection->fd);
-	connection->fd = fd;
 	gcr_wanted_look(connection->process);
 	gcr_process_tell_registered(connection->process);
 }
