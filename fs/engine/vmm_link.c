@@ -513,22 +513,19 @@ static int check_leave(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /* 0: they are stopped; others get what they need of the GPUs meanwhile. */
-static int wait_halted(struct gcr_vmm *vmm, struct gcr_halt *halt, struct gcr_error *error)
+static int wait_halted(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + HALT_ANSWER_USEC;
 
 	for (;;) {
-		int result = gcr_halt_wait(halt, SLICE_USEC, vmm->drive.process->pidfd, error);
+		int result = gcr_halt_wait(vmm->halt, SLICE_USEC, vmm->drive.process->pidfd, error);
 
 		if (result == -EINTR)
 			return gcr_error_set(error, ESRCH, "process %d has ended",
 					     (int)vmm->drive.process->pid);
 		if (result != -ETIMEDOUT)
 			return result;
-		/* Some of its threads may be stopped already, by us. */
-		vmm->drive.is_halted = true;
-		gcr_drive_check_stall(&vmm->drive);
-		gcr_drive_check_answer(&vmm->drive);
+		keep_no_one(vmm);
 		result = check_leave(vmm, error);
 		if (result < 0)
 			return result;
@@ -539,20 +536,17 @@ static int wait_halted(struct gcr_vmm *vmm, struct gcr_halt *halt, struct gcr_er
 
 static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_halt *halt;
 	int result = gcr_halt_begin(vmm->drive.vendor->helpers, vmm->drive.process->pid,
 				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
-				    &halt, error);
+				    &vmm->halt, error);
 
 	if (result < 0)
 		return result;
 	gcr_drive_begin_wait(&vmm->drive);
-	result = wait_halted(vmm, halt, error);
+	result = wait_halted(vmm, error);
 	gcr_drive_end_wait(&vmm->drive);
 	if (result < 0)
-		gcr_halt_give_up(halt);
-	else
-		vmm->halt = halt;
+		gcr_halt_give_up(TAKE_PTR(vmm->halt));
 	vmm->halt_looked_usec = gcr_clock_usec();
 	return result == -EPERM ? gcr_error_set(error, EOPNOTSUPP, NO_PTRACE) : result;
 }
