@@ -139,6 +139,14 @@ bool gcr_digest_equal(const struct gcr_digest *left, const struct gcr_digest *ri
 	return !memcmp(left->bytes, right->bytes, sizeof(left->bytes));
 }
 
+bool gcr_digest_is_of(const struct gcr_digest *digest, const void *bytes, uint64_t size)
+{
+	struct gcr_digest found;
+
+	gcr_digest_of(bytes, size, &found);
+	return gcr_digest_equal(&found, digest);
+}
+
 void gcr_digest_format(const struct gcr_digest *digest, char ret_text[GCR_DIGEST_TEXT_BYTES])
 {
 	for (size_t i = 0; i < GCR_DIGEST_BYTES; i++)

@@ -60,6 +60,8 @@ int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest);
 int gcr_digest_mismatch(const char *name, uint64_t chunk, struct gcr_error *error);
 
 bool gcr_digest_equal(const struct gcr_digest *left, const struct gcr_digest *right);
+/* Is it that of these bytes? */
+bool gcr_digest_is_of(const struct gcr_digest *digest, const void *bytes, uint64_t size);
 
 /* 32 lower-case digits. */
 void gcr_digest_format(const struct gcr_digest *digest, char ret_text[GCR_DIGEST_TEXT_BYTES]);

@@ -176,15 +176,6 @@ static int read_stored(struct gcr_packed *packed, int fd, const struct gcr_pack_
 			  ret_bytes, GCR_CHUNK_BYTES);
 }
 
-/* A disk may give other bytes than it got. */
-static bool is_right(const struct gcr_pack_entry *entry, const void *bytes)
-{
-	struct gcr_digest digest;
-
-	gcr_digest_of(bytes, GCR_CHUNK_BYTES, &digest);
-	return gcr_digest_equal(&digest, &entry->digest);
-}
-
 static int read_chunk(struct gcr_packed *packed, const struct gcr_pack_entry *entry,
 		      void *ret_bytes)
 {
@@ -202,7 +193,11 @@ static int read_chunk(struct gcr_packed *packed, const struct gcr_pack_entry *en
 	result = find_segment(packed, entry->segment, &segment);
 	if (!result)
 		result = read_stored(packed, segment->fd, entry, ret_bytes);
-	return !result && segment->is_spilled && !is_right(entry, ret_bytes) ? -EBADMSG : result;
+	/* A disk may give other bytes than it got. */
+	if (!result && segment->is_spilled &&
+	    !gcr_digest_is_of(&entry->digest, ret_bytes, GCR_CHUNK_BYTES))
+		result = -EBADMSG;
+	return result;
 }
 
 static bool is_zeros(const struct gcr_pack_table_piece *piece)

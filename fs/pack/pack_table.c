@@ -432,15 +432,19 @@ int gcr_pack_table_publish(struct gcr_pack_table *table, uint64_t piece,
 	return 0;
 }
 
-void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t chunk)
+void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t first, size_t end)
 {
-	struct gcr_pack_entry *entry = &piece_of(table, piece)->entries[chunk];
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
 
 	gcr_pack_table_read(table, piece, entries);
 	count(table, entries, -1);
-	__atomic_store_n(&entry->kind, GCR_PACK_LOST, __ATOMIC_RELEASE);
-	entries[chunk].kind = GCR_PACK_LOST;
+	for (size_t i = first; i < end; i++) {
+		if (entries[i].kind != GCR_PACK_STORED)
+			continue;
+		__atomic_store_n(&piece_of(table, piece)->entries[i].kind, GCR_PACK_LOST,
+				 __ATOMIC_RELEASE);
+		entries[i].kind = GCR_PACK_LOST;
+	}
 	count(table, entries, 1);
 }
 

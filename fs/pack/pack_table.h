@@ -80,8 +80,11 @@ bool gcr_pack_table_is_hole(const struct gcr_pack_table *table, uint64_t piece);
 int gcr_pack_table_publish(struct gcr_pack_table *table, uint64_t piece,
 			   const struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS]);
 void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece);
-/* A chunk of a packed piece is not there: it cannot be read, and is nobody's to drop. */
-void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t chunk);
+/*
+ * The stored ones of the chunks of a packed piece from @first to before @end are not there: they
+ * cannot be read, and are nobody's to drop.
+ */
+void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t first, size_t end);
 
 /* Any thread may ask. */
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures);

@@ -157,7 +157,8 @@ static bool has_too_many_segments(const struct gcr_packs *packs)
 
 /*
  * Where the next chunk comes. Segments that are mostly empty are filled again before there is a new
- * one: each is a mapping, a descriptor and a table, which count for nobody.
+ * one: a segment takes a mapping, a descriptor, and a table of its pages, and no limit of the user
+ * counts these.
  */
 static int segment_with_room(struct gcr_packs *packs, size_t bytes,
 			     struct gcr_pack_segment **ret_segment)
@@ -599,7 +600,6 @@ static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packe
 {
 	uint32_t packed_bytes = gcr_pack_entry_packed_bytes(entry);
 	_cleanup_free_ char *packed = malloc(packed_bytes);
-	struct gcr_digest digest;
 	int result;
 
 	if (segment->fd < 0)
@@ -620,8 +620,7 @@ static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packe
 			    ret_bytes, size);
 	if (result < 0)
 		return result;
-	gcr_digest_of(ret_bytes, size, &digest);
-	return gcr_digest_equal(&digest, &entry->digest) ? 0 : -EBADMSG;
+	return gcr_digest_is_of(&entry->digest, ret_bytes, size) ? 0 : -EBADMSG;
 }
 
 int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,

@@ -105,7 +105,7 @@ static int claim(struct gcr_packs *packs, const char *name, struct gcr_pack_tabl
 		if (result < 0 && result != -EBADMSG)
 			return result;
 		if (result < 0) {
-			gcr_pack_table_lose(table, piece, i);
+			gcr_pack_table_lose(table, piece, i, i + 1);
 			lost++;
 		}
 	}
@@ -121,9 +121,7 @@ static int drop(struct gcr_packs *packs, const char *name, struct gcr_pack_table
 
 	gcr_pack_table_read(table, piece, entries);
 	/* A daemon that is killed here leaves no table that names places of other chunks. */
-	for (size_t i = 0; i < GCR_PACK_PIECE_CHUNKS; i++)
-		if (entries[i].kind == GCR_PACK_STORED)
-			gcr_pack_table_lose(table, piece, i);
+	gcr_pack_table_lose(table, piece, 0, GCR_PACK_PIECE_CHUNKS);
 	gcr_packs_drop(packs, entries, GCR_PACK_PIECE_CHUNKS);
 	return 0;
 }

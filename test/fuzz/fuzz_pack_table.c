@@ -161,7 +161,7 @@ static void use_table(struct gcr_pack_table *table, struct gcr_packs *packs,
 			result = gcr_packs_claim(packs, &entries[j]);
 			CHECK(!result || result == -EBADMSG);
 			if (result < 0)
-				gcr_pack_table_lose(table, i, j);
+				gcr_pack_table_lose(table, i, j, j + 1);
 		}
 	}
 	gcr_packs_sweep(packs);
