@@ -191,20 +191,22 @@ def test_renames_do_not_wait():
         go, going = os.pipe()
         renamer = Child(machine, NOBODY, rename)
         renamer.wait_ready()
-        mallory = Child(machine, NOBODY, punches(machine, 4))
+        mallory = Child(machine, NOBODY, punches(machine, 6))
         mallory.wait_ready()
         time.sleep(0.3)
-        os.write(going, b'.')
 
         def make():
             os.mkdir(f'{machine.mountpoint}/ours')
             os.rmdir(f'{machine.mountpoint}/ours')
+        alone = time_taken('those in the root without renames', make, 2)
+        os.write(going, b'.')
         median = time_taken('those in the root', make, 2)
         with open(f'{machine.directory}/end', 'w', encoding='utf-8'):
             pass
         renamer.wait()
         mallory.wait()
-        check(median < 0.3 * SLOW, f'{median} s')
+        # The second on a machine that is busy with something else.
+        check(median < max(0.05 * SLOW, 3 * alone), f'{median} s, and {alone} s without')
         os.close(go)
         os.close(going)
 
