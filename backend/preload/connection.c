@@ -84,8 +84,9 @@ static int connect_to(const struct sockaddr_un *place)
 }
 
 /*
- * The directory may be that of another user, whose variables a shell of root's has kept: nobody but
- * root and our own user is told of our memory there, or gets any of it.
+ * A shell of root's may have kept another user's XDG_RUNTIME_DIR, and that user may listen there.
+ * The library registers only with a daemon of root's or of the program's own user, as a daemon gets
+ * all memory of the program.
  */
 static bool may_be_daemon(int fd)
 {

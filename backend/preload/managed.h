@@ -18,8 +18,8 @@ size_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
 
 /*
  * The files of extents [first, first + count) of the managed part of the table; takes the
- * descriptors as gcr_memory_receive() and keeps them, at high numbers, until the gate opens or
- * gcr_managed_forget(). Before TAKE_BACK and SETTLE they may be given anew.
+ * descriptors as gcr_memory_receive() does, and keeps them, at high numbers, until the gate opens
+ * or gcr_managed_forget(). The daemon may send them once more before TAKE_BACK and SETTLE.
  */
 int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *error);
 

@@ -130,9 +130,10 @@ int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], 
 		    struct gcr_place_hold *ret_hold, struct gcr_error *error);
 void gcr_place_release(struct gcr_place_hold *hold); /* once; an empty one is allowed */
 /*
- * @fd: its directory. With words. What has failed is to be aborted. *ret_cgroup: the directory of
- * the cgroup that the process was restored into, to be removed and freed when the process has
- * ended; NULL: there is none.
+ * The place gets its name. @fd: its directory. *ret_cgroup: the directory of the cgroup that the
+ * process was restored into, which the caller removes when the process has ended, and frees, also
+ * after an error; it stays as it is if there is none. Errors, with words; the caller then calls
+ * gcr_place_abort().
  */
 int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 		      const struct gcr_place_origin *origin, char **ret_cgroup,

@@ -18,8 +18,8 @@
 
 /*
  * What it may take at most to have data everywhere between @offset and @end: a huge page for each
- * hole. Pages that the kernel has made and nobody has written count as holes. -EBUSY: a verb has
- * begun.
+ * hole. A page that the kernel has made counts as a hole until somebody has written to it. -EBUSY:
+ * a verb has begun.
  */
 static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t end,
 		  uint64_t *ret_bytes)

@@ -15,8 +15,9 @@
 #include "lib/beneath.h"
 
 /*
- * Between two directories the kernel has one rename at a time in the whole mount, and all others
- * wait for it: of what is moved so many names are looked at, of which a directory counts as some.
+ * The kernel does one rename between two directories at a time in the whole mount, and all other
+ * such renames wait. So a directory that is moved may have at most so many names below it; each
+ * directory below it counts as MOVE_DIRECTORY_NAMES of them.
  */
 #define MOVE_NAMES_MAX	     65536
 #define MOVE_DIRECTORY_NAMES 16
