@@ -254,12 +254,17 @@ os._exit(answer[0] if answer else 255)''', sys.executable)
             file.write(f'HostKey {key}\nAuthorizedKeysFile {key}.pub\nStrictModes no\nUsePAM no\n'
                        'PidFile none\nPermitRootLogin yes\nPasswordAuthentication no\n')
         with open(f'{directory}/passwd', 'w', encoding='utf-8') as file:
-            file.write(harness.read_file('/etc/passwd'))
+            for line in harness.read_file('/etc/passwd').splitlines():
+                fields = line.split(':')
+                if fields[0] == 'root':  # bash reads what lies at home for each command by ssh
+                    fields[5] = f'{directory}/home'
+                file.write(':'.join(fields) + '\n')
             try:
                 pwd.getpwnam('sshd')
             except KeyError:
                 file.write('sshd:x:65533:65534::/nonexistent:/usr/sbin/nologin\n')
         os.chmod(file.name, 0o644)
+        os.mkdir(f'{directory}/home')
         for host in self.hosts:
             # Where it separates its privileges, and as whom.
             host.must_run('mount', '-t', 'tmpfs', '-o', 'mode=755', 'run', '/run')
