@@ -10,6 +10,10 @@
 
 #include "fs/base/log.h"
 #include "fs/store/folder.h"
+#include "lib/clock.h"
+
+/* What could not be removed is tried again after this time. */
+#define AGAIN_USEC (2 * GCR_USEC_PER_SEC)
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {
@@ -62,6 +66,45 @@ void gcr_store_let_go(struct gcr_store *store, uint64_t bytes)
 	pthread_mutex_unlock(&store->lock);
 }
 
+/* Lock: store. */
+static void try_again_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
+{
+	removal->is_logged = true;
+	removal->due_usec = gcr_clock_usec() + AGAIN_USEC;
+	removal->next = store->left_removals;
+	store->left_removals = removal;
+}
+
+/* Those whose pause is over are due again. When the next one's is; 0: there is none. Lock: store.
+ */
+static int64_t take_due_locked(struct gcr_store *store)
+{
+	int64_t now_usec = gcr_clock_usec();
+	struct gcr_store_removal **link = &store->left_removals;
+	int64_t next_usec = 0;
+
+	while (*link) {
+		struct gcr_store_removal *removal = *link;
+
+		if (removal->due_usec > now_usec) {
+			if (!next_usec || removal->due_usec < next_usec)
+				next_usec = removal->due_usec;
+			link = &removal->next;
+			continue;
+		}
+		*link = removal->next;
+		gcr_store_remove_later_locked(store, removal);
+	}
+	return next_usec;
+}
+
+static void removal_free(struct gcr_store_removal *removal)
+{
+	gcr_snapshot_unref(removal->snapshot);
+	gcr_folder_unref(removal->folder);
+	free(removal);
+}
+
 static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
 {
 	uint64_t held_bytes = 0;
@@ -74,23 +117,24 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	else
 		gcr_store_drop_tables(store, removal->name);
 	result = gcr_store_remove_directory(store->fd, removal->name);
-	if (result < 0)
+	if (result < 0 && !removal->is_logged)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
-	if (removal->folder)
+	if (!result && removal->folder)
 		held_bytes = gcr_folder_orphan_all(removal->folder);
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		gcr_store_note_unlinked_locked(store);
-	/* What could not be removed is still there. */
+	/* What could not be removed is still there, and counts: descriptors or memory come back. */
 	if (result == 0)
 		store->going_bytes -= removal->cost_bytes - held_bytes;
+	else
+		try_again_later_locked(store, removal);
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
-	gcr_snapshot_unref(removal->snapshot);
-	gcr_folder_unref(removal->folder);
-	free(removal);
+	if (result == 0)
+		removal_free(removal);
 }
 
 static void *remove_all(void *data)
@@ -99,10 +143,15 @@ static void *remove_all(void *data)
 
 	pthread_mutex_lock(&store->lock);
 	for (;;) {
+		int64_t next_usec = store->stopping ? 0 : take_due_locked(store);
 		struct gcr_store_removal *removal = store->removals;
 
 		if (!removal && store->stopping)
 			break;
+		if (!removal && next_usec) {
+			gcr_store_wait_until_locked(store, next_usec);
+			continue;
+		}
 		if (!removal) {
 			pthread_cond_wait(&store->changed, &store->lock);
 			continue;
@@ -139,4 +188,11 @@ void gcr_store_stop_remover(struct gcr_store *store)
 	pthread_mutex_unlock(&store->lock);
 	pthread_join(store->remover, NULL);
 	store->remover_started = false;
+	/* The next daemon removes these. */
+	while (store->left_removals) {
+		struct gcr_store_removal *removal = store->left_removals;
+
+		store->left_removals = removal->next;
+		removal_free(removal);
+	}
 }

@@ -104,6 +104,8 @@ struct gcr_store_removal {
 	struct gcr_snapshot *snapshot;
 	struct gcr_folder *folder; /* what of its files is open counts on; a reference, or NULL */
 	uint64_t cost_bytes;
+	int64_t due_usec; /* monotonic: of one that has failed, when it is tried again */
+	bool is_logged;	  /* that it has failed */
 	char name[GCR_STORE_NAME_BYTES];
 };
 
@@ -205,6 +207,7 @@ struct gcr_store {
 
 	struct gcr_store_removal *removals;
 	struct gcr_store_removal **removals_end;
+	struct gcr_store_removal *left_removals; /* that have failed, in no order */
 	bool removing;
 	bool remover_started;
 	pthread_t remover;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The store: files of a snapshot, what is promised, and what stands in its way. */
+#include <stdatomic.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 
 #include "fs/store/store_private.h"
 #include "test/unit/store.h"
@@ -38,6 +40,65 @@ static void test_files(void)
 	CHECK(figures().used_bytes == COST);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
+	stop();
+}
+
+/* What was made is complete, holes or not: others need not look at its files again. */
+static void test_settled(void)
+{
+	struct gcr_snapshot *snapshot;
+
+	start(256 * MIB, 0);
+	snapshot = create(getpid(), GENERATION);
+	write_pattern(snapshot, 0, 1);
+	CHECK(figures().pending_bytes >= FILES_COST - sizes[0] && !snapshot->has_pages);
+	gcr_snapshot_settle(snapshot);
+	CHECK(!figures().pending_bytes && snapshot->has_pages);
+	CHECK(figures().used_bytes < COST);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+static atomic_bool has_no_memory; /* to remove a directory */
+
+int unlinkat(int parent_fd, const char *path, int flags)
+{
+	if (atomic_load(&has_no_memory) && flags & AT_REMOVEDIR) {
+		errno = ENOMEM;
+		return -1;
+	}
+	return (int)syscall(SYS_unlinkat, parent_fd, path, flags);
+}
+
+/* What cannot be removed counts, and is tried again. */
+static void test_removed_in_the_end(void)
+{
+	struct gcr_snapshot *snapshot;
+	bool has_failed = false;
+
+	start(256 * MIB, 0);
+	snapshot = create(getpid(), GENERATION);
+	atomic_store(&has_no_memory, true);
+	gcr_snapshot_discard(snapshot);
+	while (!has_failed) {
+		usleep(1000);
+		pthread_mutex_lock(&store->lock);
+		has_failed = store->left_removals;
+		pthread_mutex_unlock(&store->lock);
+	}
+	CHECK(figures().used_bytes);
+	atomic_store(&has_no_memory, false);
+	wait_used(0);
+	stop();
+	/* Not at the end: the next daemon does it. */
+	start(256 * MIB, 0);
+	atomic_store(&has_no_memory, true);
+	gcr_snapshot_discard(create(getpid(), GENERATION));
+	stop();
+	atomic_store(&has_no_memory, false);
+	start(256 * MIB, 0);
+	CHECK(!figures().used_bytes);
 	stop();
 }
 
@@ -345,6 +406,8 @@ static void test_all(void)
 {
 	test_refusals();
 	test_files();
+	test_settled();
+	test_removed_in_the_end();
 	test_populate_and_write();
 	test_populate_then_stop();
 	test_room();
