@@ -120,6 +120,11 @@ uint32_t gcr_folder_number(const struct gcr_folder *folder)
 	return folder->number;
 }
 
+uid_t gcr_folder_owner(const struct gcr_folder *folder)
+{
+	return atomic_load(&folder->owner);
+}
+
 int gcr_folder_find(uint32_t number, struct gcr_folder **ret_folder)
 {
 	struct gcr_folder *folder;

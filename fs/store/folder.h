@@ -76,6 +76,11 @@ uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder);
 void gcr_folder_retire(struct gcr_folder *folder);
 /* Of one that is retired: its account, which is the caller's now; NULL: it had none. */
 struct gcr_room *gcr_folder_take_room(struct gcr_folder *folder);
+/* For whom it counts. */
+uid_t gcr_folder_owner(const struct gcr_folder *folder);
+/* May somebody have mapped this file, or any? */
+bool gcr_folder_may_be_mapped(struct gcr_folder *folder, ino_t ino);
+bool gcr_folder_may_have_mapped(struct gcr_folder *folder);
 /* Is the file with this inode number open? */
 bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino);
 /*

@@ -194,6 +194,8 @@ static inline uint64_t gcr_folder_blocks_bytes(const struct stat *stat)
 
 /* The open inode of this number, or NULL. Lock: folder. */
 struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino);
+/* Has it been open so that somebody may have mapped it? Lock: folder. */
+bool gcr_folder_is_passed_locked(const struct gcr_folder *folder, ino_t ino);
 /* It has no name any more, and is not open, or nobody maps it: it can get holes. Lock: folder. */
 void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino);
 /* @is_packer: see struct gcr_folder_file. Lock: folder. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Removing what is no longer needed, on a thread: to free the pages of 16 GiB takes a while. The
- * bytes of a file count until it is unlinked and nobody reads it any more.
+ * bytes of a file count until it is unlinked and nobody reads it, or has it mapped, any more.
  */
 #include "fs/store/store_private.h"
 
@@ -32,23 +32,37 @@ static void remove_files(struct gcr_snapshot *snapshot)
 		struct gcr_snapshot_file *file = &snapshot->files[i];
 		uint64_t cost = snapshot->files[i].cost_bytes;
 		char name[GCR_EXTENT_NAME_BYTES];
+		_cleanup_close_ int fd = -1;
+		bool is_held = false;
+		bool is_read = false;
 		struct stat stat;
-		bool is_read;
+		uid_t uid;
 
 		pthread_mutex_lock(&store->lock);
 		if (file->unlinked) { /* it went to the pool */
 			pthread_mutex_unlock(&store->lock);
 			continue;
 		}
+		uid = snapshot->uid;
 		pthread_mutex_unlock(&store->lock);
 		gcr_extent_name(&snapshot->extents[i], name);
-		is_read = !fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
-			  gcr_folder_orphan(snapshot->folder, stat.st_ino, cost);
+		if (!fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW)) {
+			is_read = gcr_folder_orphan(snapshot->folder, stat.st_ino, cost);
+			if (!is_read && gcr_folder_may_be_mapped(snapshot->folder, stat.st_ino))
+				fd = openat(snapshot->files_fd, name,
+					    O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+		}
 		unlinkat(snapshot->files_fd, name, 0);
+		if (fd >= 0 && gcr_store_hold(store, fd, uid, cost, true)) {
+			TAKE_FD(fd);
+			is_held = true;
+		}
+		if (fd >= 0)
+			close(TAKE_FD(fd));
 		pthread_mutex_lock(&store->lock);
 		file->unlinked = true;
 		gcr_store_note_unlinked_locked(store);
-		if (!is_read)
+		if (!is_read && !is_held)
 			store->going_bytes -= cost;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
@@ -107,6 +121,7 @@ static void removal_free(struct gcr_store_removal *removal)
 
 static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
 {
+	struct gcr_store_mapped *mapped = NULL;
 	uint64_t held_bytes = 0;
 	int result;
 
@@ -116,12 +131,16 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		gcr_folder_discard_packed(removal->folder);
 	else
 		gcr_store_drop_tables(store, removal->name);
+	if (removal->folder && gcr_folder_may_have_mapped(removal->folder))
+		gcr_store_find_mapped(store, removal->folder, removal->name, &mapped);
 	result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0 && !removal->is_logged)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
 	if (!result && removal->folder)
-		held_bytes = gcr_folder_orphan_all(removal->folder);
+		held_bytes = gcr_folder_orphan_all(removal->folder) +
+			     gcr_store_hold_mapped(store, mapped);
+	gcr_store_mapped_free(mapped);
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		gcr_store_note_unlinked_locked(store);
@@ -143,9 +162,12 @@ static void *remove_all(void *data)
 
 	pthread_mutex_lock(&store->lock);
 	for (;;) {
+		int64_t held_usec = store->stopping ? 0 : gcr_store_poll_held_locked(store);
 		int64_t next_usec = store->stopping ? 0 : take_due_locked(store);
 		struct gcr_store_removal *removal = store->removals;
 
+		if (held_usec && (!next_usec || held_usec < next_usec))
+			next_usec = held_usec;
 		if (!removal && store->stopping)
 			break;
 		if (!removal && next_usec) {
@@ -188,6 +210,7 @@ void gcr_store_stop_remover(struct gcr_store *store)
 	pthread_mutex_unlock(&store->lock);
 	pthread_join(store->remover, NULL);
 	store->remover_started = false;
+	gcr_store_end_held(store);
 	/* The next daemon removes these. */
 	while (store->left_removals) {
 		struct gcr_store_removal *removal = store->left_removals;

@@ -148,8 +148,9 @@ def test_mapping_outlives():
         frozen.demo.end()
         other.demo.end()
         check(mapping[:] == frozen.bytes, 'the mapping after its end')
-        wait_for(lambda: used(machine) == 0, 'the mapping does not count')
+        wait_for(lambda: used(machine) < 2 * frozen.size, 'the rest to be removed')
         check(resident(machine) >= frozen.size, 'its pages')
+        check(used(machine) >= frozen.size, 'it does not count')
         mapping.close()
         wait_for(lambda: used(machine) == 0 and resident(machine) == 0, 'all to be free')
 

@@ -5,6 +5,7 @@
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 
+#include "fs/base/quota.h"
 #include "fs/store/store_private.h"
 #include "test/unit/store.h"
 
@@ -99,6 +100,97 @@ static void test_removed_in_the_end(void)
 	atomic_store(&has_no_memory, false);
 	start(256 * MIB, 0);
 	CHECK(!figures().used_bytes);
+	stop();
+}
+
+/* As one that the kernel reads by itself is opened, mapped and closed. */
+static void *map_outside(struct gcr_snapshot *snapshot, struct gcr_folder_file **ret_file)
+{
+	uint64_t bytes = gcr_snapshot_extent(snapshot, 0)->bytes;
+	_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
+	struct gcr_folder_file *file;
+	void *map;
+
+	CHECK(fd >= 0 && !open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
+	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	CHECK(map != MAP_FAILED);
+	if (ret_file)
+		*ret_file = file;
+	else
+		gcr_folder_close(file);
+	return map;
+}
+
+static void remove_first(struct gcr_snapshot *snapshot)
+{
+	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_folder_entry vram;
+
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
+	gcr_folder_forget(folder, vram.item, 1);
+}
+
+static uint64_t bytes_of_user(uid_t uid)
+{
+	_cleanup_free_ struct gcr_quota_held *held = NULL;
+	uint64_t bytes = 0;
+	size_t count = 0;
+
+	CHECK(!gcr_store_users(store, &held, &count));
+	for (size_t i = 0; i < count; i++)
+		if (held[i].uid == uid)
+			bytes += held[i].counts[GCR_QUOTA_STORE];
+	return bytes;
+}
+
+enum going {
+	WITH_SNAPSHOT,	       /* as a thaw does it */
+	WITH_TOUCHED_SNAPSHOT, /* in which somebody has made something */
+	REMOVED,
+	REMOVED_WHILE_OPEN,
+	OPEN_WITH_SNAPSHOT,
+	GOINGS_COUNT,
+};
+
+/* What is mapped counts for its owner, though nobody has it open, until nobody has it mapped. */
+static void test_mapped(enum going going)
+{
+	bool is_open = going == REMOVED_WHILE_OPEN || going == OPEN_WITH_SNAPSHOT;
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot;
+	struct gcr_folder_entry made;
+	struct gcr_error error;
+	void *map;
+
+	start(256 * MIB, 0);
+	CHECK(!try_create(1, bytes, &snapshot, &error));
+	write_pattern(snapshot, 0, 7);
+	gcr_snapshot_settle(snapshot);
+	map = map_outside(snapshot, is_open ? &file : NULL);
+	if (going == WITH_TOUCHED_SNAPSHOT) {
+		CHECK(!gcr_folder_mkdir(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "made",
+					0700, geteuid(), getegid(), &made));
+		CHECK(snapshot->is_touched);
+	}
+	if (going == REMOVED || going == REMOVED_WHILE_OPEN)
+		remove_first(snapshot);
+	if (going == REMOVED_WHILE_OPEN)
+		gcr_folder_close(file);
+	gcr_snapshot_discard(snapshot);
+	if (going == OPEN_WITH_SNAPSHOT) {
+		wait_used(bytes);
+		gcr_folder_close(file);
+	}
+	wait_used(bytes);
+	CHECK(store->held && !store->held->next && figures().used_bytes == bytes);
+	CHECK(bytes_of_user(store->held->uid) == (store->held->uid ? bytes : 0));
+	CHECK(!munmap(map, bytes));
+	wait_used(0);
+	CHECK(!store->held);
 	stop();
 }
 
@@ -408,6 +500,8 @@ static void test_all(void)
 	test_files();
 	test_settled();
 	test_removed_in_the_end();
+	for (int going = 0; going < GOINGS_COUNT; going++)
+		test_mapped((enum going)going);
 	test_populate_and_write();
 	test_populate_then_stop();
 	test_room();
