@@ -338,12 +338,25 @@ class Demo:
         self.errors.close()
 
 
+def sleeps(pid):
+    """All its threads wait for something."""
+    for thread in os.listdir(f'/proc/{pid}/task'):
+        try:
+            state = read_file(f'/proc/{pid}/task/{thread}/stat').rpartition(')')[2].split()[0]
+        except FileNotFoundError:
+            continue
+        if state not in 'SIZ':
+            return False
+    return True
+
+
 class Writer:
     """A process that writes once to a ctl file and tells how that went."""
 
     def __init__(self, path, text, flags=0, prepare=None, uid=None):
         read_end, write_end = os.pipe()
         self.started = time.monotonic()
+        self.daemon_pid = None
         # Until the child has handlers of its own, it must not run ours.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         self.pid = os.fork()
@@ -384,7 +397,7 @@ class Writer:
         return self.number is None and not select.select([self.pipe], [], [], 0)[0]
 
     def wait_waiting(self):
-        """Wait until its write has come to the daemon, or very nearly."""
+        """Wait until its write has come to the daemon, and the daemon has looked at it."""
         def is_in_write():
             try:
                 return read_file(f'/proc/{self.pid}/syscall').split()[0] == WRITE_CALL
@@ -393,6 +406,10 @@ class Writer:
 
         wait_for(is_in_write, f'the writer {self.pid} to be waiting')
         time.sleep(0.02 * SLOW)  # the way from there to the daemon cannot be seen
+        # Who was woken by it and has no processor yet is not asleep. Others may work all the time.
+        until = time.monotonic() + SLOW
+        while self.daemon_pid and not sleeps(self.daemon_pid) and time.monotonic() < until:
+            time.sleep(0.01)
         return self
 
     def result(self, seconds=None):
@@ -635,6 +652,7 @@ class Machine:
     def writer(self, pid, text, **arguments):
         """Write from a process of its own."""
         writer = Writer(self.ctl(pid), text, **arguments)
+        writer.daemon_pid = self.daemon and self.daemon.pid
         self.others.append(writer)
         return writer
 
