@@ -122,27 +122,41 @@ static int handle_open(const struct gcr_message *message, struct answer *answer)
 	return 0;
 }
 
+/* As gcr_memory_describe(), for both kinds; *@ret_device_count are DEVICE extents. */
+static ssize_t describe(struct gcr_extent *extents, size_t room, size_t *ret_device_count)
+{
+	ssize_t device_count = gcr_memory_describe(extents, room);
+	size_t used = device_count < 0 || (size_t)device_count > room ? room : (size_t)device_count;
+	ssize_t managed_count;
+
+	if (device_count < 0)
+		return device_count;
+	managed_count = gcr_managed_describe(extents ? extents + used : NULL, room - used);
+	if (managed_count < 0)
+		return managed_count;
+	*ret_device_count = (size_t)device_count;
+	return device_count + managed_count;
+}
+
 static int list(const struct gcr_message *message, struct answer *answer)
 {
 	_cleanup_free_ struct gcr_extent *extents = NULL;
-	size_t device_count, room, count;
+	size_t unused_count, room = 0;
+	ssize_t count = describe(NULL, 0, &unused_count);
 
 	/* With the gate open the table may grow meanwhile. */
-	do {
+	while (count >= 0 && (!extents || (size_t)count > room)) {
 		free(extents);
-		room = gcr_memory_describe(NULL, 0) + gcr_managed_describe(NULL, 0) + 64;
+		room = (size_t)count + 64;
 		extents = calloc(room, sizeof(*extents));
-		if (!extents)
-			return gcr_error_set(&answer->error, ENOMEM, "out of memory");
-		device_count = gcr_memory_describe(extents, room);
-		count = device_count;
-		if (device_count <= room)
-			count += gcr_managed_describe(extents + device_count, room - device_count);
-	} while (count > room);
+		count = extents ? describe(extents, room, &unused_count) : -ENOMEM;
+	}
+	if (count < 0)
+		return gcr_error_set(&answer->error, (int)-count, "out of memory");
 	if (count > GCR_EXTENTS_MAX)
 		return gcr_error_set(&answer->error, E2BIG, "there are more than %d allocations",
 				     GCR_EXTENTS_MAX);
-	answer->fd = gcr_extents_write(extents, count);
+	answer->fd = gcr_extents_write(extents, (size_t)count);
 	if (answer->fd < 0)
 		return gcr_error_set(&answer->error, -answer->fd,
 				     "the table of allocations: cannot write it");
@@ -167,12 +181,14 @@ static int get_range(const struct gcr_message *message, size_t first, size_t end
 
 static int take_files(const struct gcr_message *message, struct answer *answer)
 {
-	size_t device_count = gcr_memory_describe(NULL, 0);
 	struct gcr_range range;
+	size_t device_count;
+	ssize_t count = describe(NULL, 0, &device_count);
 	int r;
 
-	r = get_range(message, device_count, device_count + gcr_managed_describe(NULL, 0), &range,
-		      &answer->error);
+	if (count < 0)
+		return gcr_error_set(&answer->error, (int)-count, "out of memory");
+	r = get_range(message, device_count, (size_t)count, &range, &answer->error);
 	if (r < 0)
 		return r;
 	return gcr_managed_files(range.first - device_count, range.count, agent.message.fds,
@@ -185,16 +201,20 @@ static int take_files(const struct gcr_message *message, struct answer *answer)
  */
 static int send_handles(uint32_t sequence, struct gcr_error *error)
 {
-	size_t count = gcr_memory_describe(NULL, 0), batch = FIRST_BATCH;
+	ssize_t count = gcr_memory_describe(NULL, 0);
 	int fds[GCR_MESSAGE_FDS_MAX];
+	size_t batch = FIRST_BATCH;
 
-	for (size_t first = 0; first < count; first += batch, batch *= 2) {
+	if (count < 0)
+		return gcr_error_set(error, (int)-count, "out of memory");
+	for (size_t first = 0; first < (size_t)count; first += batch, batch *= 2) {
 		struct gcr_range range = {.first = (uint32_t)first};
 		int r;
 
 		if (batch > GCR_MESSAGE_FDS_MAX)
 			batch = GCR_MESSAGE_FDS_MAX;
-		range.count = (uint32_t)(count - first < batch ? count - first : batch);
+		range.count =
+			(uint32_t)((size_t)count - first < batch ? (size_t)count - first : batch);
 		r = gcr_memory_export(range.first, range.count, fds, error);
 		if (r < 0)
 			return r;
@@ -361,10 +381,13 @@ static int handle_take_back(const struct gcr_message *message, struct answer *an
 
 static int receive(const struct gcr_message *message, struct answer *answer)
 {
+	ssize_t count = gcr_memory_describe(NULL, 0);
 	struct gcr_range range;
 	int r;
 
-	r = get_range(message, 0, gcr_memory_describe(NULL, 0), &range, &answer->error);
+	if (count < 0)
+		return gcr_error_set(&answer->error, (int)-count, "out of memory");
+	r = get_range(message, 0, (size_t)count, &range, &answer->error);
 	if (r < 0)
 		return r;
 	set_phase(GCR_PRELOAD_INCOMING);

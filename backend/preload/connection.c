@@ -69,15 +69,30 @@ void gcr_connection_prepare(void)
 	}
 }
 
+/* The program may have as many descriptors as its limit allows. */
+static int make_socket(void)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (fd >= 0 || errno != EMFILE)
+		return fd < 0 ? -errno : fd;
+	gcr_descriptor_raise_limit();
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		fd = -errno;
+	gcr_descriptor_lower_limit();
+	return fd;
+}
+
 static int connect_to(const struct sockaddr_un *place)
 {
 	_cleanup_close_ int fd = -1;
 
 	if (!place->sun_path[0])
 		return -ENOENT;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	fd = make_socket();
 	if (fd < 0)
-		return -errno;
+		return fd;
 	if (connect(fd, (const struct sockaddr *)place, sizeof(*place)) < 0)
 		return -errno;
 	return TAKE_FD(fd);
@@ -112,12 +127,9 @@ int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
 
 	gcr_connection_close();
 	snprintf(message.generation, sizeof(message.generation), "%s", generation);
-	/* The program may have as many descriptors as its limit allows. */
-	gcr_descriptor_raise_limit();
 	fd = connect_to(&connection.places[0]);
 	if (fd < 0)
 		fd = connect_to_users(&connection.places[1]);
-	gcr_descriptor_lower_limit();
 	r = fd < 0 ? fd : gcr_descriptor_keep_anywhere(fd, &connection.socket);
 	if (r < 0)
 		return r;
@@ -151,6 +163,40 @@ bool gcr_connection_is_alive(void)
 	return socket.fd >= 0 && ppoll(&socket, 1, &at_once, NULL) == 0;
 }
 
+/*
+ * Do descriptors come with the next message? -EAGAIN: there is none yet. The kernel says MSG_CTRUNC
+ * where no room was given for them, and the message stays.
+ */
+static int brings_descriptors(int fd)
+{
+	char byte;
+	struct iovec part = {.iov_base = &byte, .iov_len = sizeof(byte)};
+	struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1};
+
+	if (recvmsg(fd, &packet, MSG_PEEK | MSG_DONTWAIT) < 0)
+		return errno == EINTR ? -EAGAIN : -errno;
+	return !!(packet.msg_flags & MSG_CTRUNC);
+}
+
+static int receive(struct gcr_message *ret_message)
+{
+	int brings = brings_descriptors(connection.socket.fd);
+	int r;
+
+	if (brings == -EAGAIN)
+		return -ETIMEDOUT;
+	/*
+	 * Room for them, whatever the program has open. What the program starts at that moment
+	 * (posix_spawn(3), vfork(2)) begins with the higher limit: so it is not done otherwise.
+	 */
+	if (brings == 1)
+		gcr_descriptor_raise_limit();
+	r = gcr_message_receive(connection.socket.fd, 0, -1, ret_message);
+	if (brings == 1)
+		gcr_descriptor_lower_limit();
+	return r;
+}
+
 int gcr_connection_receive(struct gcr_message *ret_message)
 {
 	int r;
@@ -171,10 +217,7 @@ int gcr_connection_receive(struct gcr_message *ret_message)
 			return -EPIPE;
 		if (!coming[0].revents && (coming[1].revents || coming[2].revents))
 			return -EINTR;
-		/* Room for what comes with it, whatever the program has open. */
-		gcr_descriptor_raise_limit();
-		r = gcr_message_receive(connection.socket.fd, 0, -1, ret_message);
-		gcr_descriptor_lower_limit();
+		r = receive(ret_message);
 	} while (r == -ETIMEDOUT);
 	return r;
 }

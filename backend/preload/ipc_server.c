@@ -195,9 +195,12 @@ static bool welcome(void)
 	struct connection *connection = &connections[connections_count];
 	int fd;
 
-	gcr_descriptor_raise_limit();
 	fd = accept4(server.listener.fd, NULL, NULL, SOCK_CLOEXEC);
-	gcr_descriptor_lower_limit();
+	if (fd < 0 && errno == EMFILE) {
+		gcr_descriptor_raise_limit();
+		fd = accept4(server.listener.fd, NULL, NULL, SOCK_CLOEXEC);
+		gcr_descriptor_lower_limit();
+	}
 	if (fd < 0)
 		return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
 	if (connections_count == CONNECTIONS_MAX || gcr_ipc_trusted(fd) < 0) {

@@ -173,12 +173,12 @@ static int make_pieces(void)
 	return 0;
 }
 
-size_t gcr_managed_describe(struct gcr_extent *extents, size_t room)
+ssize_t gcr_managed_describe(struct gcr_extent *extents, size_t room)
 {
 	GCR_LOCK_SCOPE(&lock);
 
 	if (make_pieces() < 0)
-		return 0;
+		return -ENOMEM;
 	for (size_t i = 0; i < table.piece_count && i < room; i++) {
 		const struct gcr_managed_piece *piece = &table.pieces[i];
 		const struct gcr_managed *managed = table.allocations[piece->first];
@@ -193,7 +193,7 @@ size_t gcr_managed_describe(struct gcr_extent *extents, size_t room)
 		if (device)
 			memcpy(extents[i].gpu, device->uuid, sizeof(extents[i].gpu));
 	}
-	return table.piece_count;
+	return (ssize_t)table.piece_count;
 }
 
 int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_count,

@@ -14,7 +14,7 @@
 #include "lib/protocol.h"
 
 /* As gcr_memory_describe(), for MANAGED extents. */
-size_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
+ssize_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
 
 /*
  * The files of extents [first, first + count) of the managed part of the table; takes the

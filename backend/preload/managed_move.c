@@ -676,10 +676,13 @@ int gcr_managed_out(struct gcr_error *error)
 {
 	if (move.is_out)
 		return 0;
-	if (!move.is_held)
-		return gcr_managed_describe(NULL, 0) == 0
-			       ? 0
-			       : gcr_error_set(error, EINVAL, "managed memory is not held");
+	if (!move.is_held) {
+		ssize_t count = gcr_managed_describe(NULL, 0);
+
+		return count < 0 ? gcr_error_set(error, (int)-count, "out of memory")
+		       : count	 ? gcr_error_set(error, EINVAL, "managed memory is not held")
+				 : 0;
+	}
 	return with_context_kept(out, error);
 }
 

@@ -107,12 +107,12 @@ static int make_order(void)
 	return 0;
 }
 
-size_t gcr_memory_describe(struct gcr_extent *extents, size_t room)
+ssize_t gcr_memory_describe(struct gcr_extent *extents, size_t room)
 {
 	GCR_TABLE_LOCK();
 
 	if (make_order() < 0)
-		return 0;
+		return -ENOMEM;
 	for (size_t i = 0; i < order.count && i < room; i++) {
 		const struct gcr_memory *memory = order.memories[i];
 		const struct gcr_device *device = gcr_device_get(memory->device);
@@ -128,7 +128,7 @@ size_t gcr_memory_describe(struct gcr_extent *extents, size_t room)
 		if (device)
 			memcpy(extents[i].gpu, device->uuid, sizeof(extents[i].gpu));
 	}
-	return order.count;
+	return (ssize_t)order.count;
 }
 
 /* The order as it stands; the table does not change. */

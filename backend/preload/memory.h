@@ -22,9 +22,10 @@ bool gcr_memory_converts(void);
 
 /*
  * Append the DEVICE extents, ordered by GPU, to @extents (at most @room of them; NULL with 0 to
- * count). Returns how many there are. The order stands until the gate opens. Safe at any time.
+ * count). Returns how many there are, or -ENOMEM. The order stands until the gate opens. Safe at
+ * any time.
  */
-size_t gcr_memory_describe(struct gcr_extent *extents, size_t room);
+ssize_t gcr_memory_describe(struct gcr_extent *extents, size_t room);
 
 /*
  * Descriptors for the extents [first, first + count): exported now if the program made the handle,

@@ -14,7 +14,10 @@
 
 #include "fs/store/store_private.h"
 
-#define PASSED_MAX 4096 /* of a folder; further files are not */
+#define PASSED_MAX	 4096  /* of a folder; further files are not */
+#define MAPPINGS_DEFAULT 65530 /* of a process: DEFAULT_MAX_MAP_COUNT in the kernel's mm.h */
+
+static atomic_int mappings; /* of all files; others are read by pread(2) */
 
 /* ---- inodes ---- */
 
@@ -72,10 +75,36 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
 	return bytes;
 }
 
+/* Half of what a process may have, of all folders together: the daemon needs some itself. */
+static bool take_mapping(void)
+{
+	static atomic_int most;
+	int limit = atomic_load(&most);
+
+	if (!limit) {
+		_cleanup_fclose_ FILE *file = fopen("/proc/sys/vm/max_map_count", "re");
+
+		if (!file || fscanf(file, "%d", &limit) != 1 || limit < 2)
+			limit = MAPPINGS_DEFAULT;
+		atomic_store(&most, limit);
+	}
+	if (atomic_fetch_add(&mappings, 1) < limit / 2)
+		return true;
+	atomic_fetch_sub(&mappings, 1);
+	return false;
+}
+
+static void unmap(struct gcr_folder_inode *inode)
+{
+	if (!inode->mapping)
+		return;
+	munmap(TAKE_PTR(inode->mapping), inode->mapping_bytes);
+	atomic_fetch_sub(&mappings, 1);
+}
+
 static void inode_free(struct gcr_folder_inode *inode)
 {
-	if (inode->mapping)
-		munmap(inode->mapping, inode->mapping_bytes);
+	unmap(inode);
 	if (inode->fd >= 0)
 		close(inode->fd);
 	pthread_cond_destroy(&inode->is_read);
@@ -98,6 +127,24 @@ static void init_pack_lock(pthread_rwlock_t *lock)
 	pthread_rwlockattr_destroy(&attributes);
 }
 
+/* Lock: folder. */
+static void leave_item(struct gcr_folder *folder, const struct gcr_folder_inode *inode)
+{
+	if (inode->item < folder->items_count && folder->items[inode->item].inode == inode)
+		folder->items[inode->item].inode = NULL;
+}
+
+/*
+ * The kernel may forget a file that the daemon has open, and look it up again as another item.
+ * Lock: folder.
+ */
+static void take_item(struct gcr_folder *folder, struct gcr_folder_inode *inode, uint32_t item)
+{
+	leave_item(folder, inode);
+	inode->item = item;
+	folder->items[item].inode = inode;
+}
+
 /* The inode that @fd is open for, found or made. Lock: folder. */
 static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 		     struct gcr_folder_inode **ret_inode)
@@ -109,8 +156,10 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	if (fstat(fd, &stat) < 0)
 		return -errno;
 	*ret_inode = gcr_folder_inode_find(folder, stat.st_ino);
-	if (*ret_inode)
+	if (*ret_inode) {
+		take_item(folder, *ret_inode, item);
 		return 0;
+	}
 	inode = calloc(1, sizeof(*inode));
 	if (!inode)
 		return -ENOMEM;
@@ -119,7 +168,7 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	pthread_cond_init(&inode->is_read, NULL);
 	init_pack_lock(&inode->pack_lock);
 	inode->ino = stat.st_ino;
-	inode->item = item;
+	inode->item = GCR_FOLDER_NONE;
 	inode->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (inode->fd < 0)
 		return -errno;
@@ -130,7 +179,7 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 		gcr_folder_blocks_bytes(&stat) + gcr_folder_packed_bytes(inode->packed);
 	inode->next = folder->inodes;
 	folder->inodes = inode;
-	folder->items[item].inode = inode;
+	take_item(folder, inode, item);
 	*ret_inode = TAKE_PTR(inode);
 	return 0;
 }
@@ -336,8 +385,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 		for (link = &folder->inodes; *link != inode; link = &(*link)->next)
 			;
 		*link = inode->next;
-		if (inode->item < folder->items_count && folder->items[inode->item].inode == inode)
-			folder->items[inode->item].inode = NULL;
+		leave_item(folder, inode);
 	}
 	/* Whoever takes the account away waits for us. */
 	room = folder->room;
@@ -458,9 +506,13 @@ static void map(struct gcr_folder_inode *inode, int fd)
 	inode->was_looked_at = true;
 	if (fstat(fd, &stat) < 0 || !stat.st_size || lseek(fd, 0, SEEK_HOLE) != stat.st_size)
 		return;
-	mapping = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, fd, 0);
-	if (mapping == MAP_FAILED)
+	if (!take_mapping())
 		return;
+	mapping = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	if (mapping == MAP_FAILED) {
+		atomic_fetch_sub(&mappings, 1);
+		return;
+	}
 	inode->mapping = mapping;
 	inode->mapping_bytes = (size_t)stat.st_size;
 }
@@ -560,8 +612,7 @@ void gcr_folder_unmap(struct gcr_folder_inode *inode)
 	inode->changes++;
 	while (inode->mapped_reads)
 		pthread_cond_wait(&inode->is_read, &inode->map_lock);
-	if (inode->mapping)
-		munmap(TAKE_PTR(inode->mapping), inode->mapping_bytes);
+	unmap(inode);
 	pthread_mutex_unlock(&inode->map_lock);
 }
 

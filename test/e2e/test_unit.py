@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [TESTS, f'{TESTS}/fs']
 import dump
 import harness
 import holding
 import restore
 import systemd
-import test_pressure
+import test_passthrough
+import test_pressure_disk
 from harness import BUILD, check, equal, same_for_both, wait_for
 from test_launch import ours, rights
 
@@ -137,17 +139,26 @@ def test_whole_life_of_drivers_engine():
     whole_life(vmm=False)
 
 
-def test_spilling():
-    """What goes to a disk and comes back is another test's; it is run here by the unit's daemon."""
+def run_by_unit(test):
+    """Another test, whose daemons are the unit's."""
     same_for_both('rights')
     with systemd.Manager() as manager:
         direct = harness.Machine.start
         harness.Machine.start = lambda machine, env=None: systemd.start(manager, machine, STRICT, env)
         try:
-            test_pressure.test_to_the_disk()
+            test()
         finally:
             harness.Machine.start = direct
         equal(manager.show('NRestarts'), '0')
+
+
+def test_spilling():
+    """What goes to a disk and comes back."""
+    run_by_unit(test_pressure_disk.test_to_the_disk)
+
+
+def test_removed_files_that_are_mapped():
+    run_by_unit(test_passthrough.test_mapping_outlives)
 
 
 def test_watchdog():

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import MIB, Machine, Skip, check, equal, error_of, wait_for
+from harness import MIB, NOBODY, Machine, Skip, check, equal, error_of, is_root, wait_for
 
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # linux/falloc.h
 ARGUMENTS = ('--bytes', '8M', '--buffers', '1', '--tick', 20)
@@ -29,9 +29,9 @@ def passing_machine(**options):
 class Frozen:
     """A frozen program and its largest file."""
 
-    def __init__(self, machine):
+    def __init__(self, machine, uid=None):
         self.machine = machine
-        self.demo = machine.ready_demo(*ARGUMENTS)
+        self.demo = machine.ready_demo(*ARGUMENTS, uid=uid)
         self.pid = self.demo.pid
         machine.wait_status(self.pid, 'engine', vendor.ENGINE)
         machine.must(self.pid, 'freeze')
@@ -136,7 +136,7 @@ def test_where_not():
 def test_mapping_outlives():
     """Nobody knows of a mapping whose file was closed: what it shows is not used for others."""
     with passing_machine() as machine:
-        frozen = Frozen(machine)
+        frozen = Frozen(machine, uid=NOBODY if is_root() else None)
         other = Frozen(machine)
         mapping = Mapping(frozen.path)
         for _ in range(3):

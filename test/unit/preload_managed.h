@@ -10,7 +10,7 @@
 #include "lib/protocol.h"
 
 struct preload_managed {
-	size_t (*describe)(struct gcr_extent *extents, size_t room);
+	ssize_t (*describe)(struct gcr_extent *extents, size_t room);
 	int (*files)(size_t first, size_t count, int *fds, struct gcr_error *error);
 	void (*close_files)(void);
 	int (*save)(struct gcr_error *error);

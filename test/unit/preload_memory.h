@@ -17,7 +17,7 @@
 
 struct preload_memory {
 	bool (*converts)(void);
-	size_t (*describe)(struct gcr_extent *extents, size_t room);
+	ssize_t (*describe)(struct gcr_extent *extents, size_t room);
 	int (*export)(size_t first, size_t count, int *ret_fds, struct gcr_error *error);
 	int (*unmap)(struct gcr_error *error);
 	int (*take_back)(struct gcr_error *error);

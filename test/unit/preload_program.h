@@ -442,9 +442,11 @@ static struct gcr_message answer;
 
 static inline void look(void)
 {
-	extents_count = memory()->describe(extents, GCR_ARRAY_SIZE(extents));
-	CHECK(extents_count <= GCR_ARRAY_SIZE(extents));
-	CHECK(memory()->describe(NULL, 0) == extents_count);
+	ssize_t count = memory()->describe(extents, GCR_ARRAY_SIZE(extents));
+
+	CHECK(count >= 0 && (size_t)count <= GCR_ARRAY_SIZE(extents));
+	CHECK(memory()->describe(NULL, 0) == count);
+	extents_count = (size_t)count;
 }
 
 static inline int device_of(const struct gcr_extent *extent)

@@ -227,6 +227,56 @@ static void test_few_descriptors(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+/* A process may have four mappings. */
+FILE *fopen(const char *path, const char *mode)
+{
+	static char four[] = "4";
+
+	CHECK(!strcmp(path, "/proc/sys/vm/max_map_count"));
+	return fmemopen(four, strlen(four), mode);
+}
+
+static bool is_read_from_mapping(struct gcr_folder_file *file)
+{
+	struct gcr_folder_bytes bytes;
+	bool is;
+
+	CHECK(!gcr_folder_read(file, 0, 4, &bytes) && bytes.size == 4);
+	CHECK(!memcmp(bytes.bytes, "text", 4));
+	is = !bytes.buffer;
+	gcr_folder_read_done(file, &bytes);
+	return is;
+}
+
+/* All files together have half of the mappings; what has none is read all the same. */
+static void test_few_mappings(void)
+{
+	struct gcr_folder_file *files[4];
+	uint32_t item;
+
+	start();
+	for (int i = 0; i < 4; i++) {
+		char name[] = {(char)('a' + i), '\0'};
+
+		files[i] = make_file(GCR_FOLDER_ROOT, name, &item);
+		CHECK(gcr_folder_write(files[i], "text", 4, 0) == 4);
+		gcr_folder_close(files[i]);
+		CHECK(!gcr_folder_open(folder, item, O_RDONLY, &files[i]));
+		CHECK(is_read_from_mapping(files[i]) == (i < 2));
+	}
+	gcr_folder_close(files[0]);
+	CHECK(!gcr_folder_open(folder, item, O_RDONLY, &files[0]));
+	gcr_folder_close(files[3]);
+	CHECK(!is_read_from_mapping(files[0])); /* it is the same file, and was looked at */
+	gcr_folder_close(files[0]);
+	CHECK(!gcr_folder_open(folder, item, O_RDONLY, &files[0]));
+	CHECK(is_read_from_mapping(files[0]) && is_read_from_mapping(files[1]));
+	CHECK(!is_read_from_mapping(files[2]));
+	for (int i = 0; i < 3; i++)
+		gcr_folder_close(files[i]);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
 #define MANY 5000
 
 static void test_many(void)
@@ -323,6 +373,7 @@ int main(void)
 	test_rename();
 	test_unlink_while_open();
 	test_few_descriptors();
+	test_few_mappings();
 	test_many();
 	test_verbs();
 	test_depth();

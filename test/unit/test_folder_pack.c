@@ -521,6 +521,28 @@ static void test_mapped(void)
 	end();
 }
 
+/* The kernel has forgotten a file that is packed, and looks it up once more. */
+static void test_looked_up_again(void)
+{
+	struct gcr_folder_entry made[2];
+	struct stat stat;
+
+	begin(64 * MIB, 4 * MIB);
+	for (int i = 0; i < 2; i++) /* these are now the items that its directory and it were */
+		CHECK(!gcr_folder_mkdir(folder, GCR_FOLDER_ROOT, i ? "b" : "a", 0700, geteuid(),
+					getegid(), &made[i]));
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
+	CHECK(gcr_folder_pass(file));
+	for (int i = 0; i < 2; i++)
+		CHECK(!gcr_folder_stat(folder, made[i].item, &stat) && S_ISDIR(stat.st_mode));
+	gcr_folder_close(file);
+	for (int i = 0; i < 2; i++) {
+		CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, i ? "b" : "a", true));
+		gcr_folder_forget(folder, made[i].item, 1);
+	}
+	end();
+}
+
 /* Somebody outside has another name for it, and no table: it keeps its bytes. */
 static void test_linked(void)
 {
@@ -649,6 +671,7 @@ static void tests(void)
 	test_pack_and_write();
 	test_no_room();
 	test_mapped();
+	test_looked_up_again();
 	test_linked();
 	test_fragments();
 	test_names();

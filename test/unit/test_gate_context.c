@@ -581,6 +581,37 @@ static void test_memory_of_contexts(void)
 	expect_nothing();
 }
 
+static atomic_bool has_no_memory;
+
+/* All calls in this program and the library: see --wrap in ld(1). */
+void *__real_realloc(void *memory, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+	return atomic_load(&has_no_memory) ? NULL : __real_realloc(memory, bytes);
+}
+
+/* That there is no memory for a list of allocations does not look like an empty list. */
+static void test_allocations_without_memory(void)
+{
+	ssize_t device = 0, managed = 0;
+	CUdeviceptr memory;
+
+	use_gpu();
+	for (int i = 0; i < 64 && (device >= 0 || managed >= 0); i++) {
+		CHECK(cuMemAlloc_v2(&memory, 8 * MIB) == CUDA_SUCCESS);
+		CHECK(cuMemAllocManaged(&memory, 8 * MIB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+		atomic_store(&has_no_memory, true);
+		if (device >= 0)
+			device = gcr_memory_describe(NULL, 0);
+		if (managed >= 0)
+			managed = gcr_managed_describe(NULL, 0);
+		atomic_store(&has_no_memory, false);
+	}
+	CHECK(device == -ENOMEM && managed == -ENOMEM);
+	CHECK(gcr_memory_describe(NULL, 0) > 0 && gcr_managed_describe(NULL, 0) > 0);
+}
+
 static _Atomic(CUcontext) dying;
 
 static CUresult slow_destroy(CUcontext context)
@@ -648,6 +679,7 @@ static const struct gate_test tests[] = {
 	{"open cancelled", test_open_cancelled},
 	{"graphics contexts", test_graphics_contexts},
 	{"memory of contexts", test_memory_of_contexts},
+	{"allocations without memory", test_allocations_without_memory},
 	{"context handle again", test_context_handle_again},
 };
 

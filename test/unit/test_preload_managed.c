@@ -135,7 +135,7 @@ static int make_file(size_t bytes)
 
 static void give_files(void)
 {
-	pieces_count = managed()->describe(pieces, PIECES_MAX);
+	pieces_count = (size_t)managed()->describe(pieces, PIECES_MAX);
 	CHECK(pieces_count <= PIECES_MAX);
 	for (size_t i = 0; i < pieces_count; i++) {
 		int fd = make_file(pieces[i].bytes);
@@ -302,7 +302,7 @@ static void run_holes(void)
 	make(64 * MIB);
 	memset((void *)allocations[0].start, 0, allocations[0].bytes);
 	((unsigned *)allocations[0].start)[5000000] = 77;
-	pieces_count = managed()->describe(pieces, PIECES_MAX);
+	pieces_count = (size_t)managed()->describe(pieces, PIECES_MAX);
 	CHECK(pieces_count == 1);
 	fd = make_file(pieces[0].bytes);
 	directory = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -913,7 +913,7 @@ static void run_closed_files(void)
 	use_device(0);
 	make(3 * MIB);
 	make(35 * MIB);
-	pieces_count = managed()->describe(pieces, PIECES_MAX);
+	pieces_count = (size_t)managed()->describe(pieces, PIECES_MAX);
 	CHECK(pieces_count == 2);
 	for (size_t i = 0; i < pieces_count; i++) {
 		int fd = make_file(pieces[i].bytes);

@@ -470,7 +470,7 @@ static void threads(void)
 	for (int i = 0; i < 4; i++)
 		CHECK(pthread_create(&thread[i], NULL, hammer, context) == 0);
 	for (int i = 0; i < 2000; i++) {
-		size_t count = memory()->describe(extents, GCR_ARRAY_SIZE(extents));
+		size_t count = (size_t)memory()->describe(extents, GCR_ARRAY_SIZE(extents));
 
 		CHECK(count <= 64);
 		for (size_t j = 1; j < count; j++)
