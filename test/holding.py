@@ -10,15 +10,16 @@ LEGAL_SEC = 60  # GCR_WATCHDOG_LEGAL_USEC
 
 
 class Holding:
-    def __init__(self, directory):
+    def __init__(self, directory, disk=''):
         self.path = f'{directory}/holding'
         self.set(False, 0)
-        self.env = {'LD_PRELOAD': f'{BUILD}/test/fs/libholding.so', 'GPUCR_TEST_HOLDING': self.path}
+        self.env = {'LD_PRELOAD': f'{BUILD}/test/fs/libholding.so', 'GPUCR_TEST_HOLDING': self.path,
+                    'GPUCR_TEST_HOLDING_DISK': disk or '/nowhere'}
         self.thread = None
 
-    def set(self, is_held, ahead_sec):
+    def set(self, is_held, ahead_sec, is_disk_held=False):
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-        os.write(fd, struct.pack('=qq', is_held, ahead_sec))
+        os.write(fd, struct.pack('=qqq', is_held, ahead_sec, is_disk_held))
         os.close(fd)
 
     def ask(self, machine):

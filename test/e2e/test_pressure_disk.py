@@ -5,9 +5,11 @@ import os
 import random
 import re
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import holding
 import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
 from pieces import noise
@@ -96,7 +98,7 @@ def test_disk_of_a_user():
         raise harness.Skip('several users are needed')
     if harness.SLOW > 1:
         raise harness.Skip('it takes long, and what it reaches others do')
-    alice, bob, limit = 4001, 4002, 100 * MIB
+    alice, bob, carol, limit = 4001, 4002, 4003, 100 * MIB
     disk = Disk(f',store_size=100M,user_store=0,user_spill={limit // MIB}M', vram='1G')
     with disk.machine as machine:
         machine.start()
@@ -116,6 +118,13 @@ def test_disk_of_a_user():
                   machine.error(pieces.pid))
             equal(machine.state(pieces.pid), 'running')
             pieces.check()
+            # Who has nothing there learns nothing of what others have.
+            carols = program(machine, 22 * MIB, noise(20, 22 * MIB), uid=carol)
+            equal(machine.writer(carols.pid, 'freeze', uid=carol).result(), 'ENOSPC')
+            error = machine.error(carols.pid)
+            check('what others have packed may take no more of the disk' in error, error)
+            check(str(alice) not in error and '100 MiB (user_spill' not in error, error)
+            carols.check()
             held = [of_user(machine, uid, 'spill_bytes') for uid in (alice, bob)]
             check(all(20 * MIB < found <= limit for found in held), held)
             equal((sum(held), sum(held)), (disk.bytes(), root(machine, 'spilled_bytes')))
@@ -130,6 +139,42 @@ def test_disk_of_a_user():
         wait_for(lambda: not disk.bytes(), 'the disk to be empty')
         wait_for(lambda: not any(of_user(machine, uid, 'spill_bytes') for uid in (alice, bob)),
                  'nothing to be counted')
+
+
+def test_disk_that_does_not_answer():
+    """Who waits for it is refused in time, and nobody else waits. When it answers, all goes on."""
+    same_for_both('the store')
+    disk = Disk(',store_size=100M', vram='1G')
+    held = holding.Holding(disk.machine.directory, disk.path)
+    with disk.machine as machine:
+        machine.start(env=held.env)
+        first, second, third, fourth, fifth = [program(machine, 22 * MIB, noise(seed, 22 * MIB))
+                                               for seed in range(5)]
+        with disk.never_larger():
+            for pieces in first, second, third:
+                pieces.freeze()
+            held.set(False, 0, is_disk_held=True)
+            writer = machine.writer(fourth.pid, 'freeze').wait_waiting()
+            wait_for(lambda: os.listdir(disk.path), 'the disk to be written to')
+            began = time.monotonic()
+            equal(machine.write(fifth.pid, 'freeze'), 'ENOSPC')
+            print(f'refused after {time.monotonic() - began:.1f} s: {machine.error(fifth.pid)}',
+                  file=sys.stderr)
+            check('the disk of spill= does not answer' in machine.error(fifth.pid),
+                  machine.error(fifth.pid))
+            equal(machine.state(fifth.pid), 'running')
+            fifth.check()
+            began = time.monotonic()
+            first.thaw()
+            print(f'a thaw took {time.monotonic() - began:.1f} s', file=sys.stderr)
+            check(writer.is_waiting(), 'it has been answered')
+            held.set(False, 0)
+            equal(writer.result(), 'ok')
+            for pieces in second, third, fourth:
+                pieces.check_files()
+                pieces.thaw()
+            fifth.freeze()
+            fifth.thaw()
 
 
 def test_killed_on_the_way():

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * holding: preloaded into the daemon, it holds up the thread that answers a statfs(2), and makes
- * its watchdog believe that time has passed. The file that GPUCR_TEST_HOLDING names has two numbers
- * of 64 bits: while the first is not 0 the thread stays; the second is by how many seconds the
- * monotonic clock is ahead, for the watchdog's thread alone.
+ * its watchdog believe that time has passed; and a disk that does not answer. The file that
+ * GPUCR_TEST_HOLDING names has three numbers of 64 bits: while the first is not 0 the thread stays;
+ * the second is by how many seconds the monotonic clock is ahead, for the watchdog's thread alone;
+ * while the third is not 0 nothing is written to files below GPUCR_TEST_HOLDING_DISK.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,6 +23,7 @@
 struct words {
 	_Atomic int64_t is_held;
 	_Atomic int64_t ahead_sec;
+	_Atomic int64_t is_disk_held;
 };
 
 static struct words none;
@@ -78,4 +81,25 @@ int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, cl
 	if (clock == CLOCK_MONOTONIC)
 		real.tv_sec -= ahead_sec();
 	return next(condition, mutex, clock, &real);
+}
+
+static int is_on_disk(int fd)
+{
+	const char *disk = getenv("GPUCR_TEST_HOLDING_DISK");
+	char path[64], target[4096];
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	length = readlink(path, target, sizeof(target));
+	return disk && length >= (ssize_t)strlen(disk) && !memcmp(target, disk, strlen(disk));
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t size, off64_t at)
+{
+	ssize_t (*next)(int, const void *, size_t, off64_t) =
+		(__typeof__(next))dlsym(RTLD_NEXT, "pwrite64");
+
+	while (atomic_load(&words->is_disk_held) && is_on_disk(fd))
+		usleep(1000);
+	return next(fd, bytes, size, at);
 }
