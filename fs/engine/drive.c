@@ -26,6 +26,8 @@
 #define DRIVER_NO_STATE	   3
 /* An answer that is due at the deadline. */
 #define LATE_USEC	   (500 * GCR_USEC_PER_MSEC)
+/* So many helpers are asked for the memory of the GPUs. */
+#define QUERY_ATTEMPTS	   2
 /* How often the driver is asked for a state when helpers die of the question, and how far apart. */
 #define STATE_ATTEMPTS	   10
 #define STATE_RETRY_MSEC   100
@@ -327,22 +329,40 @@ void gcr_drive_remove_record(struct gcr_drive *drive)
 	pthread_mutex_unlock(&process->lock);
 }
 
-int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error)
+/* -EINTR: the process has ended; else the helper does not answer, and is gone then. */
+static int ask_helper(struct gcr_drive *drive, struct gcr_gpus_reply *reply,
+		      struct gcr_error *error)
 {
-	int result = gcr_drive_need_helper(drive, error);
-	int64_t asked_usec = gcr_clock_usec();
+	int result = gcr_helper_request(drive->helper, GCR_MESSAGE_QUERY, NULL, 0, error);
 
-	if (!result)
-		result = gcr_helper_request(drive->helper, GCR_MESSAGE_QUERY, NULL, 0, error);
 	if (!result)
 		result = gcr_helper_gpus(drive->helper, GCR_DRIVE_HELPER_WAIT_USEC,
 					 drive->process->pidfd, reply);
-	if (result < 0) {
+	if (result < 0)
 		drop_helper(drive);
+	return result;
+}
+
+int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error)
+{
+	struct gcr_error words = {0};
+	int64_t asked_usec = 0;
+	int result = -EIO;
+
+	/* A question changes nothing: another helper may be asked. */
+	for (int i = 0; i < QUERY_ATTEMPTS && result < 0 && result != -EINTR; i++) {
+		asked_usec = gcr_clock_usec();
+		result = gcr_drive_need_helper(drive, &words);
+		if (result < 0)
+			return gcr_error_set(error, EIO,
+					     "the GPUs cannot be asked for their memory: %s",
+					     words.words);
+		result = ask_helper(drive, reply, &words);
+	}
+	if (result < 0)
 		return gcr_error_set(error, result == -EINTR ? ESRCH : EIO,
 				     "the GPUs cannot be asked for their memory: %s",
 				     strerror(-result));
-	}
 	if (reply->error)
 		return gcr_error_set(error, reply->error, "%s", reply->words);
 	gcr_gpus_update(drive->daemon->gpus, drive->vendor, reply, asked_usec);
