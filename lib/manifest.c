@@ -135,6 +135,7 @@ static const char *find_fault(const struct gcr_manifest *manifest, const struct 
 static int check_allocations(const struct gcr_manifest *manifest, struct gcr_error *error)
 {
 	const struct gcr_extent *extents = manifest->allocations;
+	uint64_t gpus_before = 0; /* a bit each, by their index */
 	size_t first = 0, second = 0;
 	uint64_t sum = 0;
 	int result;
@@ -150,6 +151,14 @@ static int check_allocations(const struct gcr_manifest *manifest, struct gcr_err
 		if (i && extents[i].kind < extents[i - 1].kind)
 			return gcr_error_set(error, EPROTO,
 					     "allocations[%zu].kind: device memory comes first", i);
+		if (i && extents[i].gpu_index != extents[i - 1].gpu_index)
+			gpus_before |= UINT64_C(1) << extents[i - 1].gpu_index;
+		if (extents[i].kind == GCR_MEMORY_DEVICE &&
+		    gpus_before >> extents[i].gpu_index & 1)
+			return gcr_error_set(error, EPROTO,
+					     "allocations[%zu].gpu: device memory is listed GPU by "
+					     "GPU",
+					     i);
 		if (__builtin_add_overflow(sum, extents[i].bytes, &sum) ||
 		    sum > GCR_MANIFEST_ALLOCATED_MAX)
 			return gcr_error_set(error, E2BIG,

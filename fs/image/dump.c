@@ -8,7 +8,6 @@
  */
 #include "fs/image/dump.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -36,28 +35,10 @@
 #include "lib/clock.h"
 #include "lib/proc_source.h"
 
-/* So long it may take to let go of the tree once it has been told to give up. */
-#define CRIU_GRACE_USEC	 (10 * GCR_USEC_PER_SEC)
-#define CRIU_LOOK_USEC	 (50 * GCR_USEC_PER_MSEC)
 /* Libraries call us back by themselves this much later than we have to be done. */
 #define PARK_MARGIN_MSEC 60000
 /* For somebody else's CRIU: `thaw` ends it, or this time. */
 #define PARK_MSEC	 1800000
-/* Of the store, for images that have grown. */
-#define MORE_BYTES	 (16ull << 20)
-
-static void set_phase(struct gcr_dump *dump, const char *phase)
-{
-	atomic_store(&dump->task->phase, phase);
-}
-
-static int stopped(struct gcr_dump *dump, struct gcr_error *error)
-{
-	if (!gcr_task_stopped(dump->task))
-		return 0;
-	*error = (struct gcr_error){.number = ECANCELED};
-	return -ECANCELED;
-}
 
 /* ---- before CRIU ---- */
 
@@ -120,158 +101,7 @@ static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* ---- CRIU ---- */
-
-static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int *ret_work_fd,
-		      struct gcr_error *error)
-{
-	const struct gcr_opens *opens = dump->opens;
-	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
-	_cleanup_free_ char *hook = gcr_vendor_program(dump->daemon, GCR_CRIU_HOOK_PROGRAM);
-	_cleanup_free_ char *guard = gcr_vendor_program(dump->daemon, GCR_CRIU_GUARD);
-	_cleanup_free_ char *plugins = NULL;
-	const struct gcr_criu_program *program;
-	char subject[GCR_CRIU_SUBJECT_BYTES];
-	struct gcr_criu_options options = {
-		.action = GCR_CRIU_DUMP,
-		.pid = dump->members[0].proc.pid,
-		.images_fd = dump->images_fd,
-		.log_name = GCR_CRIU_LOG_NAME,
-		.after = dump->task->command->leave ? GCR_CRIU_AFTER_RUNNING
-						    : GCR_CRIU_AFTER_DEFAULT,
-		.tcp = dump->task->command->tcp,
-		.shell_job = opens->shell_job,
-		.file_locks = opens->file_locks,
-		.ext_unix_sockets = opens->ext_unix_sockets,
-		.link_remap = opens->link_remap,
-		.ghost_limit_bytes = opens->ghost_limit_bytes,
-		.externals = externals,
-		.hook_program = hook,
-		.guard = guard,
-	};
-	int result;
-
-	if (!externals || !hook || !guard)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	for (size_t i = 0; i < opens->findings_count; i++)
-		if (opens->findings[i].verdict == GCR_OPEN_EXTERNAL &&
-		    opens->findings[i].has_option)
-			externals[options.externals_count++] = opens->findings[i].option;
-	result = gcr_criu_program(dump->daemon, &program, error);
-	if (!result)
-		result = gcr_criu_plugins(dump->daemon, dump->vendors, &plugins, error);
-	if (result < 0)
-		return result;
-	gcr_criu_subject_of_process(dump->members[0].proc.pid, dump->members[0].proc.start_ticks,
-				    subject);
-	/* An earlier log may have been hidden, and this one need not be. */
-	gcr_criu_forget(dump->daemon, subject);
-	*ret_work_fd = gcr_criu_directory(dump->daemon, subject, error);
-	if (*ret_work_fd < 0)
-		return *ret_work_fd;
-	if (dump->uid && gcr_command_is_root(dump->task->command))
-		result = gcr_criu_hide_log(*ret_work_fd, error);
-	if (result < 0)
-		return result;
-	options.work_fd = *ret_work_fd;
-	options.libdir = plugins;
-	return gcr_criu_start(program, &options, ret_job, error);
-}
-
-/* What is there of them. */
-static uint64_t images_bytes(const struct gcr_dump *dump)
-{
-	_cleanup_closedir_ DIR *images = NULL;
-	int fd = openat(dump->images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	const struct dirent *entry;
-	uint64_t bytes = 0;
-	struct stat stat;
-
-	images = fd < 0 ? NULL : fdopendir(fd);
-	if (fd >= 0 && !images)
-		close(fd);
-	while (images && (entry = readdir(images)))
-		if (!fstatat(fd, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) &&
-		    S_ISREG(stat.st_mode))
-			bytes += (uint64_t)stat.st_blocks * 512;
-	return bytes;
-}
-
-/*
- * CRIU writes past us. What it was promised is a bound from above of what the tree had when it was
- * looked at, but for the lists of its files and mappings: if there is more, that is promised now,
- * or CRIU has to give up. -ENOSPC, -EDQUOT, with words.
- */
-static int watch_images(struct gcr_dump *dump, struct gcr_error *error)
-{
-	uid_t counted = dump->task->command->rights.counted;
-	uint64_t bytes = images_bytes(dump);
-	uint64_t more;
-	int result;
-
-	if (bytes <= dump->room_bytes)
-		return 0;
-	more = bytes - dump->room_bytes + MORE_BYTES;
-	result = gcr_room_take(dump->room, counted, more);
-	if (!result) {
-		dump->room_bytes += more;
-		return 0;
-	}
-	if (result == -EDQUOT &&
-	    gcr_store_check_user(dump->daemon->store, gcr_dump_place_uid(dump), more, error) < 0)
-		return -EDQUOT;
-	return gcr_error_set(error, -result,
-			     "CRIU writes more than the tree had when it was looked at (%llu MiB "
-			     "by now), and the store has no room for it: %s",
-			     (unsigned long long)(bytes >> 20), strerror(-result));
-}
-
-/* Until all images are written, and CRIU holds the tree and waits. */
-static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct gcr_error *error)
-{
-	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
-	int64_t look_usec = 0;
-	bool is_stopped;
-	int room = 0;
-	int result;
-
-	set_phase(dump, "criu");
-	result = start_criu(dump, &job, &dump->work_fd, error);
-	if (result < 0)
-		return result;
-	do {
-		result = gcr_criu_wait(job, CRIU_LOOK_USEC, gcr_criu_hook_fd(job));
-		is_stopped = result == -ETIMEDOUT && gcr_task_stopped(dump->task);
-		/* A long list is not looked at all the time. */
-		if (result != -ETIMEDOUT || gcr_clock_usec() >= look_usec) {
-			int64_t since_usec = gcr_clock_usec();
-
-			room = watch_images(dump, error);
-			look_usec = gcr_clock_usec() + 10 * (gcr_clock_usec() - since_usec);
-		}
-		if (is_stopped || room < 0) {
-			gcr_criu_stop(job, CRIU_GRACE_USEC);
-			return is_stopped ? stopped(dump, error) : room;
-		}
-	} while (result == -ETIMEDOUT);
-	if (result == -EINTR) {
-		*ret_job = TAKE_PTR(job);
-		return 0;
-	}
-	result = gcr_criu_finish(job, NULL, error);
-	return result ? result : gcr_error_set(error, EIO, "criu has ended before it asked");
-}
-
-/* The place is the process, and has its log. */
-static void hand_log_on(const struct gcr_dump *dump)
-{
-	const struct gcr_proc_member *root = &dump->members[0].proc;
-	char from[GCR_CRIU_SUBJECT_BYTES], to[GCR_CRIU_SUBJECT_BYTES];
-
-	gcr_criu_subject_of_process(root->pid, root->start_ticks, from);
-	gcr_criu_subject_of_place(dump->name, to);
-	gcr_criu_hand_on(dump->daemon, from, to);
-}
+/* ---- CRIU has ended ---- */
 
 static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 {
@@ -279,23 +109,6 @@ static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 
 	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
 		gcr_process_set_state(process, state);
-}
-
-/*
- * With a yes it ends the tree (but with `leave`), and with a no all go on. An error: it may not
- * have done what it was told.
- */
-static int answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes,
-		       struct gcr_error *error)
-{
-	int result;
-
-	set_phase(dump, "end");
-	gcr_criu_answer(job, is_yes);
-	if (gcr_criu_wait(job, CRIU_GRACE_USEC, -1) < 0)
-		gcr_criu_kill(job);
-	result = gcr_criu_finish(job, NULL, error);
-	return is_yes ? result : 0;
 }
 
 /*
@@ -368,7 +181,7 @@ static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 	bytes += (images + dump->contents_count) * GCR_STORE_PAGE_BYTES;
 	if (bytes <= dump->room_bytes)
 		return 0;
-	set_phase(dump, "room");
+	gcr_dump_set_phase(dump, "room");
 	result = gcr_reclaim(dump->task, bytes - dump->room_bytes, &unused, error);
 	if (result == -ECANCELED || result == -EDQUOT)
 		return result;
@@ -389,7 +202,7 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 	const struct gcr_proc_member *root = &dump->members[0].proc;
 	bool is_staying = dump->task->command->leave;
 
-	set_phase(dump, "publish");
+	gcr_dump_set_phase(dump, "publish");
 	return gcr_place_publish(dump->daemon->places, dump->name, dump->place_fd,
 				 &(struct gcr_place_origin){
 					 .pid = root->pid,
@@ -446,7 +259,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	bool is_ending;
 	int result;
 
-	set_phase(dump, "open-files");
+	gcr_dump_set_phase(dump, "open-files");
 	result = gcr_dump_look_at_opens(dump, &dump->opens, error);
 	if (!result)
 		result = gcr_opens_refusal(dump->opens, error);
@@ -464,7 +277,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = gcr_dump_begin_reading(dump, error);
 	if (!result)
-		result = run_criu(dump, &job, error);
+		result = gcr_dump_run_criu(dump, &job, error);
 	/* What has been started since we looked is held too, and has to be ended. */
 	if (!result)
 		result = gcr_dump_await_stop(dump, error);
@@ -485,19 +298,19 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	/* Likewise: a process that ends with a parent outside would end with CRIU. */
 	if (!result)
 		result = gcr_criu_clear_parent_death(dump->images_fd, error);
-	set_phase(dump, "papers");
+	gcr_dump_set_phase(dump, "papers");
 	if (!result)
 		result = gcr_dump_write_papers(dump, error);
 	if (!result && gcr_task_decide(dump->task) < 0)
-		result = stopped(dump, error);
+		result = gcr_dump_stopped(dump, error);
 	if (!result)
 		result = publish(dump, error);
 	is_ending = !result && !dump->task->command->leave;
 	if (is_ending) {
-		hand_log_on(dump);
+		gcr_dump_hand_log_on(dump);
 		tell_state(dump, GCR_STATE_DUMPED);
 	}
-	if (job && answer_criu(dump, job, !result, &criu_error) < 0 && is_ending) {
+	if (job && gcr_dump_answer_criu(dump, job, !result, &criu_error) < 0 && is_ending) {
 		result = settle_failed_end(dump, &criu_error);
 		if (result < 0)
 			*error = criu_error;
@@ -669,7 +482,7 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	dump->daemon = task->process->daemon;
 	dump->root = task->command->root;
 	dump->place_fd = dump->root_fd = dump->images_fd = dump->work_fd = -1;
-	set_phase(dump, "tree");
+	gcr_dump_set_phase(dump, "tree");
 	result = check_tcp(task->command, error);
 	if (!result)
 		result = gcr_dump_find_tree(dump, error);
@@ -726,7 +539,7 @@ static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
 	int result;
 
-	set_phase(dump, "tree");
+	gcr_dump_set_phase(dump, "tree");
 	result = gcr_dump_find_tree(dump, error);
 	if (!result)
 		result = gcr_dump_check_tree(dump, error);
@@ -736,7 +549,7 @@ static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 		result = take_stock(dump, &dump->kept_bytes, error);
 	if (!result)
 		result = take_room(dump, error);
-	set_phase(dump, "park");
+	gcr_dump_set_phase(dump, "park");
 	if (!result)
 		result = park_all(dump, error);
 	if (!result)

@@ -3,6 +3,7 @@
 #ifndef GCR_FS_IMAGE_DUMP_PRIVATE_H
 #define GCR_FS_IMAGE_DUMP_PRIVATE_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -15,6 +16,8 @@
 #include "lib/file_identity.h"
 #include "lib/proc_tree.h"
 #include "lib/rights.h"
+
+struct gcr_criu_job;
 
 /* One process of the tree. */
 struct gcr_dump_member {
@@ -63,6 +66,20 @@ struct gcr_dump {
 	int read_result;
 	struct gcr_error read_error;
 };
+
+static inline void gcr_dump_set_phase(struct gcr_dump *dump, const char *phase)
+{
+	atomic_store(&dump->task->phase, phase);
+}
+
+/* -ECANCELED, without words: the verb is to stop. */
+static inline int gcr_dump_stopped(struct gcr_dump *dump, struct gcr_error *error)
+{
+	if (!gcr_task_stopped(dump->task))
+		return 0;
+	*error = (struct gcr_error){.number = ECANCELED};
+	return -ECANCELED;
+}
 
 /* ---- dump_tree.c: the tree, and what stands in the way ---- */
 
@@ -117,6 +134,23 @@ gid_t gcr_dump_place_gid(const struct gcr_dump *dump);
  */
 int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 			   struct gcr_error *error);
+
+/* ---- dump_criu.c ---- */
+
+/*
+ * Until all images are written, and CRIU holds the tree and waits: *ret_job. -ECANCELED, -ENOSPC,
+ * -EDQUOT, -EIO, ..., with words: CRIU has ended, and the tree goes on.
+ */
+int gcr_dump_run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job,
+		      struct gcr_error *error);
+/*
+ * With a yes it ends the tree (but with `leave`), and with a no all go on. An error: it may not
+ * have done what it was told.
+ */
+int gcr_dump_answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes,
+			 struct gcr_error *error);
+/* The place is the process, and has its log. */
+void gcr_dump_hand_log_on(const struct gcr_dump *dump);
 
 /* ---- dump_papers.c: what goes into the place besides CRIU's images ---- */
 

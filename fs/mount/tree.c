@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The shape of the mount, as a table, and what stat(2) and readdir(3) show of it. */
-#include "fs/mount/tree.h"
+#include "fs/mount/tree_private.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -11,13 +11,9 @@
 #include "fs/base/event.h"
 #include "fs/base/log.h"
 #include "fs/base/quota.h"
-#include "fs/base/refusals.h"
 #include "fs/base/root_entries.h"
 #include "fs/base/turns.h"
-#include "fs/image/criu_run.h"
 #include "fs/image/place.h"
-#include "fs/mount/metrics.h"
-#include "fs/mount/render.h"
 #include "fs/mount/sight.h"
 #include "fs/process/gpus.h"
 #include "fs/process/scan.h"
@@ -265,31 +261,6 @@ static int stat_item(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 	return result;
 }
 
-static bool is_place_log_hidden(struct gcr_daemon *daemon, const struct gcr_place *place)
-{
-	char subject[GCR_CRIU_SUBJECT_BYTES];
-
-	gcr_criu_subject_of_place(place->name, subject);
-	return gcr_criu_is_hidden(daemon, subject);
-}
-
-/* Also if it is that of the place which the process has been restored from. */
-static bool is_process_log_hidden(struct gcr_daemon *daemon, struct gcr_process *process)
-{
-	char subject[GCR_CRIU_SUBJECT_BYTES];
-	struct gcr_place *place;
-	bool is_hidden;
-
-	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
-	if (gcr_criu_is_hidden(daemon, subject))
-		return true;
-	if (gcr_place_find_pid(daemon->places, process->pid, process, &place) < 0)
-		return false;
-	is_hidden = is_place_log_hidden(daemon, place);
-	gcr_place_unref(place);
-	return is_hidden;
-}
-
 static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *stat)
 {
 	struct gcr_process *process;
@@ -300,7 +271,7 @@ static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat 
 		return result;
 	result = gcr_proc_owner(process->pid, &stat->st_uid, &stat->st_gid);
 	if (!result && gcr_node_kind(node) == GCR_NODE_CRIU_LOG &&
-	    is_process_log_hidden(daemon, process))
+	    gcr_tree_is_process_log_hidden(daemon, process))
 		stat->st_uid = stat->st_gid = 0;
 	pthread_mutex_lock(&process->lock);
 	set_time(stat, process->state_since_usec);
@@ -346,7 +317,8 @@ static int stat_place(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *s
 	if (result < 0)
 		return result;
 	show_place(place, stat);
-	if (gcr_node_kind(node) == GCR_NODE_PLACE_CRIU_LOG && is_place_log_hidden(daemon, place))
+	if (gcr_node_kind(node) == GCR_NODE_PLACE_CRIU_LOG &&
+	    gcr_tree_is_place_log_hidden(daemon, place))
 		stat->st_uid = stat->st_gid = 0;
 	if (gcr_node_kind(node) == GCR_NODE_PLACE_EVENTS)
 		stat_events(place->events, stat);
@@ -716,112 +688,4 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	if (is_in_folder(parent) && !result)
 		result = list_items(daemon, node, add, data);
 	return result;
-}
-
-static bool is_roots_own(const struct fuse_ctx *caller)
-{
-	return !caller->uid && gcr_tree_is_local(caller);
-}
-
-/* Of the restore; before one, of the dump that has made it. */
-static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place, FILE *stream)
-{
-	char subject[GCR_CRIU_SUBJECT_BYTES];
-
-	gcr_criu_subject_of_place(place->name, subject);
-	gcr_criu_render_log(daemon, subject, stream);
-}
-
-/* Of a dump that has failed, or left it; else of the restore that has made it. */
-static void render_process_log(struct gcr_daemon *daemon, struct gcr_process *process, FILE *stream)
-{
-	char subject[GCR_CRIU_SUBJECT_BYTES];
-	struct gcr_place *place;
-
-	gcr_criu_subject_of_process(process->pid, process->start_ticks, subject);
-	if (gcr_criu_render_log(daemon, subject, stream) ||
-	    gcr_place_find_pid(daemon->places, process->pid, process, &place) < 0)
-		return;
-	render_place_log(daemon, place, stream);
-	gcr_place_unref(place);
-}
-
-static void render_root_status(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
-			       uid_t counted, FILE *stream)
-{
-	_cleanup_(gcr_sight_finish) struct gcr_sight sight;
-
-	gcr_sight_take(caller, &sight);
-	gcr_render_root_status(daemon,
-			       &(struct gcr_render_view){
-				       .sight = &sight,
-				       .uid = counted,
-				       .sees_all = !counted,
-			       },
-			       stream);
-}
-
-/* Of the reader's own writes. Root of a container is not the root whose words these are. */
-static void render_root_error(struct gcr_daemon *daemon, uid_t counted, FILE *stream)
-{
-	if (counted != GCR_QUOTA_OTHER_ROOT)
-		gcr_refusals_render(daemon->refusals, gcr_quota_owner(daemon->quota, counted),
-				    stream);
-}
-
-void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
-		     fuse_ino_t node, struct gcr_process *process, FILE *stream)
-{
-	uint32_t number = gcr_node_number(node);
-	struct gcr_place *place = NULL;
-
-	switch (gcr_node_kind(node)) {
-	case GCR_NODE_CRIU_LOG:
-		/* It may have been hidden since its mode was looked at. */
-		if (is_roots_own(caller) || !is_process_log_hidden(daemon, process))
-			render_process_log(daemon, process, stream);
-		break;
-	case GCR_NODE_PLACE_STATUS:
-	case GCR_NODE_PLACE_ERROR:
-	case GCR_NODE_PLACE_CRIU_LOG:
-		if (gcr_tree_place(daemon, node, &place) < 0)
-			break;
-		if (gcr_node_kind(node) == GCR_NODE_PLACE_STATUS)
-			gcr_place_render_status(place, stream);
-		else if (gcr_node_kind(node) != GCR_NODE_PLACE_CRIU_LOG)
-			gcr_place_render_error(place, stream);
-		else if (is_roots_own(caller) || !is_place_log_hidden(daemon, place))
-			render_place_log(daemon, place, stream);
-		gcr_place_unref(place);
-		break;
-	case GCR_NODE_ROOT_STATUS:
-		render_root_status(daemon, caller, counted, stream);
-		break;
-	case GCR_NODE_ROOT_ERROR:
-		render_root_error(daemon, counted, stream);
-		break;
-	case GCR_NODE_ROOT_METRICS:
-		gcr_metrics_render(daemon, stream);
-		break;
-	case GCR_NODE_GPU_UUID:
-		gcr_render_gpu_uuid(daemon, number, stream);
-		break;
-	case GCR_NODE_GPU_NAME:
-		gcr_render_gpu_name(daemon, number, stream);
-		break;
-	case GCR_NODE_GPU_STATUS:
-		gcr_render_gpu_status(daemon, number, stream);
-		break;
-	case GCR_NODE_STATUS:
-		gcr_render_status(process, stream);
-		break;
-	case GCR_NODE_ERROR:
-		gcr_render_error(process, stream);
-		break;
-	case GCR_NODE_MAPS:
-		gcr_render_maps(process, stream);
-		break;
-	default: /* the others have no text */
-		break;
-	}
 }
