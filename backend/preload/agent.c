@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/preload/bell.h"
+#include "backend/preload/wakeup.h"
 #include "backend/preload/connection.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/device.h"
@@ -629,9 +629,9 @@ static void serve(struct gcr_message *message)
 }
 
 /* Somebody wants the GPU. What the daemon finds in the page is what counts. */
-static void answer_bell(void)
+static void drain_wakeup(void)
 {
-	gcr_bell_answer();
+	gcr_wakeup_drain();
 	count_touch();
 	gcr_connection_tell(GCR_MESSAGE_WANTED);
 }
@@ -669,7 +669,7 @@ static void *run(void *nothing)
 		else if (r == -EPROTO)
 			refuse(&agent.message);
 		else if (r == -EINTR)
-			answer_bell();
+			drain_wakeup();
 		else
 			lose_daemon();
 	}
@@ -708,7 +708,7 @@ void gcr_agent_start(void)
 	if (!atomic_compare_exchange_strong(&agent.is_there, &is_there, true))
 		return;
 	gcr_preload_expect_fork();
-	gcr_bell_prepare();
+	gcr_wakeup_prepare();
 	gcr_connection_prepare();
 	gcr_connection_open(agent.phase, agent.generation);
 	/* Nobody will answer: then it is better not to be there. */
@@ -720,7 +720,7 @@ void gcr_agent_start(void)
 void gcr_agent_forget(void)
 {
 	gcr_connection_forget();
-	gcr_bell_forget();
+	gcr_wakeup_forget();
 	/* Of a message that the thread was working on: nobody else has these. */
 	close_fds(&agent.message);
 	agent.phase = GCR_PRELOAD_RUNNING;

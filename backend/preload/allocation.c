@@ -36,7 +36,7 @@
 #define MOST_BYTES (1ull << 50)
 
 /* HIP keeps a thread's last error: so it has to refuse what we would refuse. */
-#define NOBODYS_ADDRESS 512
+#define INVALID_ADDRESS 512
 #ifdef GCR_HIP
 #define REFUSAL(asked) (asked)
 #else
@@ -157,7 +157,7 @@ static CUresult enter(const struct parts *parts, int device, struct gcr_mapping 
 		gcr_table_unref(mapping->memory, &dead);
 	}
 	gcr_table_unlock();
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 	return entered ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -277,7 +277,7 @@ static void finish(struct gcr_mapping *mapping)
 	gcr_table_unlock();
 	gcr_peer_let_go();
 	GCR_REAL(cuMemUnmap)(start, bytes);
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 	GCR_REAL(cuMemAddressFree)(start, bytes);
 }
 
@@ -354,7 +354,7 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
 		return (CUresult)managed_result;
 	if (!mapping)
-		return ours ? REFUSAL(real(NOBODYS_ADDRESS)) : free_drivers(real, pointer);
+		return ours ? REFUSAL(real(INVALID_ADDRESS)) : free_drivers(real, pointer);
 	result = real(companion);
 	if (result)
 		abandon_free(mapping);

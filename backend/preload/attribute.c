@@ -11,7 +11,7 @@
 
 /* In the first page, where nothing ever is: as unknown to the driver as what lies behind an
  * allocation would be. */
-#define NOBODYS_ADDRESS 512
+#define INVALID_ADDRESS 512
 
 /* What the driver says of one: CUDA's always the same, HIP's depends on the attribute. */
 #ifdef GCR_HIP
@@ -115,7 +115,7 @@ CUresult gcr_own_cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 	GCR_GATE(cuPointerGetAttribute);
 	subject = describe(pointer);
 	if (subject.behind)
-		return UNKNOWN_POINTER(real(data, attribute, NOBODYS_ADDRESS));
+		return UNKNOWN_POINTER(real(data, attribute, INVALID_ADDRESS));
 	if (subject.allocated && data && source_of(attribute) == SOURCE_TABLE) {
 		answer_from_table(&subject, attribute, data);
 		return CUDA_SUCCESS;
@@ -145,7 +145,7 @@ CUresult gcr_own_cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
 	GCR_GATE(cuPointerGetAttributes);
 	subject = describe(pointer);
 	result = real(count, attributes, data,
-		      subject.behind	  ? NOBODYS_ADDRESS
+		      subject.behind	  ? INVALID_ADDRESS
 		      : subject.allocated ? subject.companion
 					  : pointer);
 	if (result)
@@ -197,7 +197,7 @@ CUresult gcr_own_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdev
 	GCR_GATE(cuMemGetAddressRange_v2);
 	subject = describe(pointer);
 	if (subject.behind)
-		return real(base, bytes, NOBODYS_ADDRESS);
+		return real(base, bytes, INVALID_ADDRESS);
 	if (!subject.allocated)
 		return real(base, bytes, pointer);
 	if (base)

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/preload/bell.h"
+#include "backend/preload/wakeup.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hold.h"
@@ -204,7 +204,7 @@ int gcr_connection_receive(struct gcr_message *ret_message)
 	do {
 		struct pollfd coming[] = {
 			{.fd = connection.socket.fd, .events = POLLIN},
-			{.fd = gcr_bell_fd(), .events = POLLIN},
+			{.fd = gcr_wakeup_fd(), .events = POLLIN},
 			{.fd = gcr_hold_touch_fd(), .events = POLLIN},
 		};
 

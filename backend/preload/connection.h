@@ -33,7 +33,7 @@ int gcr_connection_fd(void);
 
 /*
  * Wait for a message, as gcr_message_receive(). -EPIPE also if the program has closed the socket.
- * -EPROTO: one that makes no sense was dropped. -EINTR: the bell has rung,
+ * -EPROTO: one that makes no sense was dropped. -EINTR: a thread has woken the agent,
  * or what is held was touched.
  */
 int gcr_connection_receive(struct gcr_message *ret_message);

@@ -77,7 +77,7 @@ void gcr_handle_watch(CUmemGenericAllocationHandle *handle, int device, size_t b
 	/* Memory that is apart has nothing that would have to be buried outside the lock. */
 	if (memory && !known)
 		gcr_table_unref(memory, &dead);
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 }
 
 static CUresult create_joined(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -105,7 +105,7 @@ static CUresult create_joined(CUmemGenericAllocationHandle *handle, size_t bytes
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	gcr_table_unlock();
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 	if (!memory)
 		GCR_REAL(cuMemRelease)(real);
 	return result;
@@ -151,7 +151,7 @@ CUresult gcr_own_cuMemRelease(CUmemGenericAllocationHandle handle)
 	if (memory)
 		gcr_table_drop_handle(handle, &dead);
 	gcr_table_unlock();
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 	if (is_hidden)
 		return CUDA_ERROR_INVALID_VALUE;
 	return is_ours ? CUDA_SUCCESS : real(real_handle);
@@ -202,7 +202,7 @@ CUresult gcr_own_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 	gcr_table_lock();
 	r = gcr_table_add_mapping(mapping, &dead);
 	gcr_table_unlock();
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 	if (r < 0) {
 		GCR_REAL(cuMemUnmap)(pointer, bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -240,7 +240,7 @@ CUresult gcr_own_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 	       mapping->start >= pointer)
 		gcr_table_drop_mapping(mapping, &dead);
 	gcr_table_unlock();
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 	return CUDA_SUCCESS;
 }
 

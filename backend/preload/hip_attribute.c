@@ -6,7 +6,7 @@
 #include "backend/rocm/hip_api.h"
 
 /* In the first page, where nothing ever is. */
-#define NOBODYS_ADDRESS 512
+#define INVALID_ADDRESS 512
 
 /*
  * Who answers for this pointer: the companion of an allocation of ours, nobody behind its last
@@ -22,7 +22,7 @@ static CUdeviceptr who_answers(const void *pointer, size_t *ret_bytes)
 	if (!mapping || !mapping->allocation)
 		return address;
 	if (address - mapping->start >= mapping->allocation->bytes)
-		return NOBODYS_ADDRESS;
+		return INVALID_ADDRESS;
 	*ret_bytes = mapping->allocation->bytes;
 	return mapping->allocation->companion;
 }

@@ -318,7 +318,7 @@ static CUresult enter_opened(const struct gcr_mapping *model, CUmemGenericAlloca
 		gcr_table_unref(memory, &dead);
 	}
 	gcr_table_unlock();
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 	return entered ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

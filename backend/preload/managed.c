@@ -16,7 +16,7 @@
 #include "backend/preload/managed_file.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/obstacle.h"
-#include "backend/preload/steer.h"
+#include "backend/preload/mmap_hook.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -298,11 +298,11 @@ CUresult gcr_own_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned 
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemAllocManaged);
 #ifndef GCR_HIP /* where it is not taken out, see managed_move.c */
-	gcr_steer_begin();
+	gcr_mmap_hook_begin();
 #endif
-	gcr_steer_watch();
+	gcr_mmap_hook_watch();
 	result = real(pointer, bytes, flags);
-	gcr_steer_watched();
+	gcr_mmap_hook_unwatch();
 	if (result == CUDA_SUCCESS)
 		note(*pointer, bytes, flags);
 	return result;
@@ -325,9 +325,9 @@ bool gcr_managed_free(unsigned long long address, int *ret_result)
 	if (!managed)
 		return false;
 	/* Out of the table first: once it is free another thread may get the address. */
-	gcr_steer_watch();
+	gcr_mmap_hook_watch();
 	*ret_result = GCR_REAL(cuMemFree_v2)(address);
-	gcr_steer_watched();
+	gcr_mmap_hook_unwatch();
 	if (*ret_result != CUDA_SUCCESS) {
 		GCR_LOCK_SCOPE(&lock);
 

@@ -40,7 +40,7 @@
 #include "backend/preload/managed_table.h"
 #include "backend/preload/managed_trial.h"
 #include "backend/preload/place.h"
-#include "backend/preload/steer.h"
+#include "backend/preload/mmap_hook.h"
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 
@@ -100,7 +100,7 @@ static int plan_one(struct gcr_place *place, const struct gcr_managed *managed,
 				     "managed memory at 0x%llx is attached to a stream that only "
 				     "its thread can name",
 				     managed->start);
-	if (!gcr_steer_chunk(managed->start, &range))
+	if (!gcr_mmap_hook_chunk(managed->start, &range))
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "managed memory at 0x%llx lies where this driver was not seen "
 				     "to put it",
@@ -553,7 +553,7 @@ static void finish(void)
 {
 	for (size_t i = 0; i < move.piece_count; i++)
 		move.pieces[i].is_newer = false;
-	gcr_steer_release();
+	gcr_mmap_hook_release();
 	gcr_hold_end();
 	forget_plan();
 }
@@ -714,7 +714,7 @@ int gcr_managed_prepare(struct gcr_error *error)
 	free(malloc(1));
 	dl_iterate_phdr(look_at_library, NULL);
 	gcr_managed_describe(NULL, 0);
-	gcr_steer_chunk(0, &unused);
+	gcr_mmap_hook_chunk(0, &unused);
 	if (pthread_create(&thread, NULL, do_nothing, NULL) == 0)
 		pthread_join(thread, NULL);
 	r = gcr_hold_begin(error);
@@ -740,5 +740,5 @@ void gcr_managed_move_forget(void)
 	move.saved = (struct gcr_saved_all){.watch = GCR_WATCH_NONE};
 	gcr_touch_end();
 	gcr_hold_forget();
-	gcr_steer_forget();
+	gcr_mmap_hook_forget();
 }

@@ -10,7 +10,7 @@
 
 #include "backend/preload/hold.h"
 #include "backend/preload/managed_hold.h"
-#include "backend/preload/steer.h"
+#include "backend/preload/mmap_hook.h"
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 
@@ -66,7 +66,7 @@ bool gcr_managed_is_given_back(const struct gcr_place_chunk *chunk)
 {
 	struct gcr_chunk unused;
 
-	return !gcr_steer_chunk(chunk->range.start, &unused) &&
+	return !gcr_mmap_hook_chunk(chunk->range.start, &unused) &&
 	       gcr_hold_covers(chunk->range.start, chunk->range.bytes);
 }
 
@@ -133,7 +133,7 @@ int gcr_managed_try(const struct gcr_place *originals, size_t count,
 	}
 	if (r == 0)
 		r = carry_out(&trial, ret_tells_touch, error);
-	gcr_steer_release();
+	gcr_mmap_hook_release();
 	if (r == 0)
 		return 0;
 	gcr_error_prefix(error, "managed memory, in a trial");

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/preload/bell.h"
+#include "backend/preload/wakeup.h"
 #include "backend/preload/connection.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/ipc.h"
@@ -61,7 +61,7 @@ void gcr_park_wait(uint32_t limit_ms)
 	/* Once more: CRIU may have stopped us as we looked, and a daemon called us back since. */
 	if (start_ticks() != before) {
 		gcr_gate_restored();
-		gcr_bell_restored();
+		gcr_wakeup_restored();
 		gcr_connection_prepare();
 	}
 	if (page)

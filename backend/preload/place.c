@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Placing managed memory. A chunk goes where the agent says (steer.h). If all is made anew in the
- * order in which the program made it, most often everything comes to lie as it did. If not, each
- * chunk is filled from low addresses to high ones: the driver takes the first gap that is large
- * enough, in whole blocks of 2 MiB for what is large, while small memory shares blocks; so what is
- * not to be used is filled first. Nothing is taken for granted: it is looked at where each came to
- * lie, and what lies wrong is kept for the time being, so that this place is not offered again.
+ * Placing managed memory. A chunk goes where the agent says (mmap_hook.h). If all is made anew in
+ * the order in which the program made it, most often everything comes to lie as it did. If not,
+ * each chunk is filled from low addresses to high ones: the driver takes the first gap that is
+ * large enough, in whole blocks of 2 MiB for what is large, while small memory shares blocks; so
+ * what is not to be used is filled first. Nothing is taken for granted: it is looked at where each
+ * came to lie, and what lies wrong is kept for the time being, so that this place is not offered
+ * again.
  */
 #include "backend/preload/place.h"
 
@@ -59,9 +60,9 @@ static int make(CUcontext context, size_t bytes, unsigned flags, CUdeviceptr *re
 
 	if (result)
 		return gcr_driver_failed(error, "cuCtxSetCurrent", result);
-	gcr_steer_watch();
+	gcr_mmap_hook_watch();
 	result = GCR_REAL(cuMemAllocManaged)(ret_start, bytes, flags);
-	*ret_chunks = gcr_steer_watched();
+	*ret_chunks = gcr_mmap_hook_unwatch();
 	if (!result)
 		return 0;
 	gcr_driver_failed(error, "cuMemAllocManaged", result);
@@ -78,9 +79,9 @@ static int unmake(CUcontext context, CUdeviceptr start, struct gcr_error *error)
 
 	if (result)
 		return gcr_driver_failed(error, "cuCtxSetCurrent", result);
-	gcr_steer_watch();
+	gcr_mmap_hook_watch();
 	result = GCR_REAL(cuMemFree_v2)(start);
-	gcr_steer_watched();
+	gcr_mmap_hook_unwatch();
 	return result ? gcr_driver_failed(error, "cuMemFree", result) : 0;
 }
 
@@ -237,9 +238,9 @@ static int make_chunk(struct placing *placing)
 	CUdeviceptr end = start + placing->range->bytes;
 	int r;
 
-	gcr_steer_to(start);
+	gcr_mmap_hook_place_next(start);
 	r = fill(placing, start, end - BLOCK_BYTES);
-	gcr_steer_to(0);
+	gcr_mmap_hook_place_next(0);
 	if (r == 0)
 		r = fill(placing, end - BLOCK_BYTES, end);
 	if (r == 0)
@@ -277,7 +278,7 @@ static int put_chunk(struct placing *placing, const struct gcr_place_chunk *chun
 	makes_chunk = places[0].start == chunk->range.start && !is_small(places[0].bytes) &&
 		      round_up(places[0].bytes, GCR_CHUNK_BYTES) == chunk->range.bytes;
 	if (!is_there && makes_chunk) {
-		gcr_steer_to(chunk->range.start);
+		gcr_mmap_hook_place_next(chunk->range.start);
 	} else if (!is_there) {
 		r = make_chunk(placing);
 		has_last_block = r == 0;
@@ -304,10 +305,10 @@ static int put_chunk(struct placing *placing, const struct gcr_place_chunk *chun
 			r = fill(placing, block_done, place->start);
 		if (r == 0 && !place->is_there)
 			r = put(placing, place);
-		gcr_steer_to(0);
+		gcr_mmap_hook_place_next(0);
 		block_done = place->start + round_up(place->bytes, placing->piece_bytes);
 	}
-	gcr_steer_to(0);
+	gcr_mmap_hook_place_next(0);
 	return r;
 }
 
@@ -321,7 +322,7 @@ static int undo_chunk(struct placing *placing, const struct gcr_place_chunk *chu
 	struct gcr_error second = {0};
 	int r;
 
-	gcr_steer_hold(true);
+	gcr_mmap_hook_hold(true);
 	r = free_extras(&placing->fillers, placing->context, &second);
 	for (size_t i = 0; i < plugs->count && r == 0;) {
 		if (!is_in(&chunk->range, plugs->list[i])) {
@@ -339,7 +340,7 @@ static int undo_chunk(struct placing *placing, const struct gcr_place_chunk *chu
 			place->is_there = false;
 		}
 	}
-	gcr_steer_hold(false);
+	gcr_mmap_hook_hold(false);
 	if (r == 0)
 		return 0;
 	gcr_error_set(placing->error, ENOTRECOVERABLE, "going back after a failure: %s",
@@ -386,9 +387,9 @@ static int place_by_age(struct placing *placing, size_t count, struct gcr_place_
 		for (size_t j = chunk->first; j < chunk->first + chunk->count; j++)
 			is_there = is_there || placing->places[j].is_there;
 		placing->range = &chunk->range;
-		gcr_steer_to(is_there ? 0 : chunk->range.start);
+		gcr_mmap_hook_place_next(is_there ? 0 : chunk->range.start);
 		r = put(placing, sorted[i]);
-		gcr_steer_to(0);
+		gcr_mmap_hook_place_next(0);
 	}
 	return r;
 }
@@ -473,7 +474,7 @@ int gcr_places_free(struct gcr_place *places, size_t count, bool held, struct gc
 {
 	int r = 0;
 
-	gcr_steer_hold(held);
+	gcr_mmap_hook_hold(held);
 	for (size_t i = 0; i < count && r == 0; i++) {
 		if (!places[i].is_there)
 			continue;
@@ -481,6 +482,6 @@ int gcr_places_free(struct gcr_place *places, size_t count, bool held, struct gc
 		if (r == 0)
 			places[i].is_there = false;
 	}
-	gcr_steer_hold(false);
+	gcr_mmap_hook_hold(false);
 	return r;
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "backend/cuda/cuda_api.h"
-#include "backend/preload/steer.h"
+#include "backend/preload/mmap_hook.h"
 #include "lib/error.h"
 
 /* One allocation. */

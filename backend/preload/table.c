@@ -205,7 +205,7 @@ void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead)
 	*dead = memory;
 }
 
-void gcr_table_bury(struct gcr_memory *dead)
+void gcr_table_release_dead(struct gcr_memory *dead)
 {
 	while (dead) {
 		struct gcr_memory *memory = dead;
@@ -227,7 +227,7 @@ void gcr_table_put(struct gcr_memory *memory)
 	gcr_table_lock();
 	gcr_table_unref(memory, &dead);
 	gcr_table_unlock();
-	gcr_table_bury(dead);
+	gcr_table_release_dead(dead);
 }
 
 struct gcr_memory *const *gcr_table_all(size_t *ret_count)

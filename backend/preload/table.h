@@ -118,7 +118,7 @@ void gcr_table_set_imported(struct gcr_memory *memory);
 
 /*
  * One reference less. If it was the last, the memory is out of the table and joins the list
- * @dead: give that to gcr_table_bury(), without the lock.
+ * @dead: give that to gcr_table_release_dead(), without the lock.
  */
 void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead);
 
@@ -182,7 +182,7 @@ GCR_DEFINE_CLEANUP(struct gcr_mapping *, gcr_table_free_mapping);
 /* Give back a reference. */
 void gcr_table_put(struct gcr_memory *memory);
 /* Release what nobody has any more: the real handles, the descriptors. */
-void gcr_table_bury(struct gcr_memory *dead);
+void gcr_table_release_dead(struct gcr_memory *dead);
 
 /* In the child of a fork. */
 void gcr_table_forget(void);

@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "backend/preload/bell.h"
+#include "backend/preload/wakeup.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_begin.h"
@@ -34,7 +34,7 @@
 #define PAGE_VENDOR 0
 #endif
 
-#define TRIES_APART 256 /* calls of a thread without a slot before it looks for one again */
+#define SLOT_RETRY_CALLS 256 /* calls of a thread without a slot before it looks for one again */
 
 _Thread_local struct gcr_thread gcr_thread;
 uint32_t gcr_gate_closed;
@@ -285,7 +285,7 @@ static void get_slot(void)
 	struct gcr_page *memory = gcr_gate_page();
 	struct gcr_page_slot *slot;
 
-	if (!memory || !page.fence || tries++ % TRIES_APART != 0)
+	if (!memory || !page.fence || tries++ % SLOT_RETRY_CALLS != 0)
 		return;
 	slot = find_slot(memory, (uint32_t)gettid());
 	if (!slot)
@@ -372,7 +372,7 @@ static bool start_wanting(enum gcr_entry entry)
 		return false;
 	gcr_thread.wanting++;
 	if (__atomic_fetch_add(&memory->wanting, 1, __ATOMIC_SEQ_CST) == 0)
-		gcr_bell_ring();
+		gcr_wakeup_send();
 	return true;
 }
 

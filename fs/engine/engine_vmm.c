@@ -90,7 +90,7 @@ void gcr_vmm_finish(struct gcr_vmm *vmm)
 	gcr_drive_finish(&vmm->drive);
 }
 
-int gcr_vmm_outward(int result, struct gcr_error *error)
+int gcr_vmm_map_error(int result, struct gcr_error *error)
 {
 	if (result == -EMFILE)
 		error->number = EOPNOTSUPP;
@@ -143,11 +143,11 @@ static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 		if (!vmm->transit && vmm->snapshot && !gcr_transit_is_apart(vmm->snapshot))
 			gcr_vmm_make_transit(vmm, GCR_TRANSIT_OUT, &unused);
 		gcr_vmm_send_files(vmm, &unused);
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_TAKE_BACK, error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_TAKE_BACK, error);
 	}
 	/* Also if it is running: a gate that was closed in vain stays closed. */
 	if (!result)
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_GATE_OPEN, error);
 	return result;
 }
 
@@ -205,7 +205,7 @@ void gcr_vmm_set_running(struct gcr_vmm *vmm)
 	process->was_handed_over = true;
 
 	pthread_mutex_unlock(&process->lock);
-	/* The files of managed memory may not be what the papers say. */
+	/* The files of managed memory may differ from what the metadata says. */
 	may_keep = vmm->is_verified && vmm->device_count == vmm->count;
 	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));
 	vmm->extents = NULL;

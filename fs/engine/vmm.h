@@ -54,7 +54,7 @@ struct gcr_vmm {
 	bool needs_transit;		   /* what is in transit may be nowhere else */
 	bool is_receiving;		   /* RECEIVE is not answered yet */
 	bool needs_control;		   /* on thaw: the driver's own part comes back too */
-	bool is_verified;		   /* all that came back was what the papers say */
+	bool is_verified;		   /* all that came back was what the metadata says */
 	int *handles; /* on thaw: descriptors on the way from worker to program, -1: none */
 	uint32_t usage_admitted; /* GPUs that gcr_vmm_note_usage() is alone on */
 	struct gcr_verb_timing timing;
@@ -69,7 +69,7 @@ void gcr_vmm_finish(struct gcr_vmm *vmm);
  * What the writer gets for a failure between us and the program: what is between them has no errno
  * of its own in the contract.
  */
-int gcr_vmm_outward(int result, struct gcr_error *error);
+int gcr_vmm_map_error(int result, struct gcr_error *error);
 
 /* Microseconds since *@since_usec, which becomes now. */
 int64_t gcr_vmm_lap(int64_t *since_usec);
@@ -140,7 +140,7 @@ int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
  * Ask again and again: the library may have to reconnect, or a call in the program to end. 0 also
  * if the program has all its memory, so that there is nothing to ask for: the phase tells.
  */
-int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
+int gcr_vmm_request_until_answered(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 
 /* As the library last said: it has all its memory, mapped where it was. */
 bool gcr_vmm_has_its_memory(const struct gcr_vmm *vmm);
@@ -184,7 +184,7 @@ int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error);
  */
 int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* ---- vmm_papers.c: digests and manifest of vmm->snapshot ---- */
+/* ---- vmm_metadata.c: digests and manifest of vmm->snapshot ---- */
 
 /*
  * Room for the digests, for the workers to write them to; those of files that came with their bytes
@@ -192,11 +192,11 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error);
  */
 int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* All is copied: digests of the managed memory's files too, and the papers. */
+/* All is copied: digests of the managed memory's files too, and the metadata. */
 int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * On thaw, into that room: what everything is checked by. -EIO: the papers are not what a freeze
+ * On thaw, into that room: what everything is checked by. -EIO: the metadata is not what a freeze
  * has written.
  */
 int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error);
@@ -206,7 +206,7 @@ int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
  * A thaw did not come to its end, and threads of the program may have written to pages of managed
- * memory that they had got: papers with the digests of what there is now.
+ * memory that they had got: metadata with the digests of what there is now.
  */
 int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error);
 

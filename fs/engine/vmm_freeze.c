@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The freeze of the vmm engine: the gate, the hand-over, control state and bytes at the same time,
- * the papers, and the commit. engine_vmm.c says where the bytes are at each point.
+ * the metadata, and the commit. engine_vmm.c says where the bytes are at each point.
  */
 #include "fs/engine/vmm.h"
 
@@ -358,7 +358,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_drive_set_phase(&vmm->drive, "commit");
 	usage = gcr_vmm_note_usage(vmm);
 	/* A library that does not answer now is told when it has reconnected. */
-	result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, &told);
+	result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_COMMIT, &told);
 	vmm->needs_transit = vmm->needs_transit && result < 0;
 	if (usage)
 		gcr_vmm_end_workers(vmm);
@@ -391,7 +391,7 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	*ret_state = GCR_STATE_RUNNING;
 	result = prepare(vmm, ret_state, error);
 	if (result < 0)
-		return gcr_vmm_outward(result, error);
+		return gcr_vmm_map_error(result, error);
 	result = move_out(vmm, error);
 	/* It may have come to nothing before the room was promised. */
 	gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);
@@ -406,5 +406,5 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	if (gcr_vmm_back_to_running(vmm, vmm->phase == GCR_PRELOAD_HANDED, ret_state, &back_error) <
 	    0)
 		gcr_vmm_add_words(vmm, &back_error, error);
-	return gcr_vmm_outward(result, error);
+	return gcr_vmm_map_error(result, error);
 }

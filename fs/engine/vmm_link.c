@@ -313,7 +313,7 @@ static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
 	}
 }
 
-int gcr_vmm_insist(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
+int gcr_vmm_request_until_answered(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
 

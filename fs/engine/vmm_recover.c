@@ -88,13 +88,13 @@ int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_e
 	if (!result)
 		result = gcr_vmm_reach(vmm, &control, error);
 	if (result < 0)
-		return gcr_vmm_outward(result, error);
+		return gcr_vmm_map_error(result, error);
 	if (vmm->phase == GCR_PRELOAD_INCOMING)
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_LET_GO, error);
 	if (!result && !is_freezing && vmm->phase == GCR_PRELOAD_HANDED)
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_COMMIT, error);
 	if (result < 0)
-		return gcr_vmm_outward(result, error);
+		return gcr_vmm_map_error(result, error);
 	if (vmm->phase != GCR_PRELOAD_OUT)
 		return gcr_vmm_recover_to_running(vmm, ret_state, error);
 	if (!vmm->snapshot)

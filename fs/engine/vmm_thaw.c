@@ -53,7 +53,7 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 	result = gcr_drive_ask_state(drive, &state, &back_error);
 	if (result < 0 ? vmm->phase == GCR_PRELOAD_INCOMING : state == GCR_CONTROL_RUNNING) {
 		/* What it has been given goes, unless that is all. */
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, &back_error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_LET_GO, &back_error);
 		if (!result && gcr_vmm_has_its_memory(vmm)) {
 			*ret_state = GCR_STATE_RUNNING;
 			return;
@@ -246,7 +246,7 @@ static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (result == -ENOTCONN)
 		result = 0;
 	if (result < 0)
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_GATE_OPEN, error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_GATE_OPEN, error);
 	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
 	return result;
 }
@@ -317,11 +317,11 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
 		result = gcr_vmm_read_digests(vmm, error);
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_COMMIT, error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_COMMIT, error);
 	if (!result && vmm->phase == GCR_PRELOAD_INCOMING)
-		result = gcr_vmm_insist(vmm, GCR_MESSAGE_LET_GO, error);
+		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_LET_GO, error);
 	if (result < 0)
-		return gcr_vmm_outward(result, error);
+		return gcr_vmm_map_error(result, error);
 	if (vmm->phase != GCR_PRELOAD_OUT)
 		return gcr_vmm_recover_to_running(vmm, ret_state, error);
 	result = take_vram(vmm, control, error);
@@ -344,17 +344,17 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 		result = give_back(vmm, error);
 	/* There is nothing that could be frozen again: it is let go. */
 	if (result < 0 && gcr_drive_is_ending(drive))
-		return gcr_vmm_outward(result, error);
+		return gcr_vmm_map_error(result, error);
 	if (result < 0) {
 		back_to_frozen(vmm, control, ret_state, error);
 		if (*ret_state != GCR_STATE_RUNNING)
-			return gcr_vmm_outward(result, error);
+			return gcr_vmm_map_error(result, error);
 	}
 	result = go_on(vmm, error);
 	gcr_vmm_close_sessions(vmm);
 	if (result < 0) {
 		*ret_state = GCR_STATE_FAILED;
-		return gcr_vmm_outward(result, error);
+		return gcr_vmm_map_error(result, error);
 	}
 	gcr_vmm_set_running(vmm);
 	*ret_state = GCR_STATE_RUNNING;

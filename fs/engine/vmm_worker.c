@@ -37,7 +37,7 @@ static void drop(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 		return;
 	gcr_helper_kill(worker->helper);
 	if (gcr_helper_await_end(worker->helper, ENDING_USEC) < 0 && vmm->snapshot)
-		gcr_snapshot_spoil(vmm->snapshot);
+		gcr_snapshot_taint(vmm->snapshot);
 	gcr_helper_put(TAKE_PTR(worker->helper));
 	worker->is_copying = false;
 }

@@ -240,7 +240,7 @@ int main(int argc, char **argv)
 		 * Our end closes it. Before that the daemon has closed its own, and then the
 		 * socket: else the daemon's might be the last, and its closing wait.
 		 */
-		if (r == 0 && request.fds_count == 1 && request.header.type == GCR_RECEIVER_BURY)
+		if (r == 0 && request.fds_count == 1 && request.header.type == GCR_RECEIVER_CLOSE)
 			continue;
 		if (r < 0 || request.header.type != GCR_RECEIVER_REQUEST ||
 		    request.fds_count != 1) {

@@ -55,7 +55,7 @@ struct receiver {
 	struct receiver *next;
 	uid_t owner;
 	int64_t since_usec;
-	bool is_burial;
+	bool is_close;
 	bool has_ended;
 	struct gcr_quota_charge charge; /* for the connections that end with it */
 };
@@ -64,8 +64,8 @@ struct receiver {
  * Connections of one user that no helper can close yet: they are under way from one end of a pair
  * of sockets to the other, so that hundreds take two descriptors.
  */
-struct grave {
-	struct grave *next;
+struct deferred_closes {
+	struct deferred_closes *next;
 	int ends[2];
 	uid_t owner;
 	struct gcr_quota_charge charge;
@@ -82,8 +82,8 @@ static struct {
 	unsigned int idle_count;
 	unsigned int count; /* the idle ones, and those that somebody asks */
 	struct receiver *spent;
-	struct grave *graves;
-	int timer_fd; /* while there are graves */
+	struct deferred_closes *deferred;
+	int timer_fd; /* while there are any */
 	int64_t said_usec;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .timer_fd = -1};
 
@@ -135,19 +135,19 @@ static void reap_locked(void)
 
 /* Closing and receiving count by themselves: refused connections do not hold up those that are not.
  */
-static bool has_share_locked(uid_t owner, bool is_burial)
+static bool has_share_locked(uid_t owner, bool is_close)
 {
 	unsigned int count = 0;
 
 	for (const struct receiver *receiver = pool.spent; receiver; receiver = receiver->next)
-		count += receiver->owner == owner && receiver->is_burial == is_burial;
+		count += receiver->owner == owner && receiver->is_close == is_close;
 	return count < SPENT_USER_MAX;
 }
 
 /* ---- the pool ---- */
 
 /* Ours, to be given back or spent. -EBUSY: @owner has spent enough; -ETIMEDOUT: none is free. */
-static int take(uid_t owner, bool is_burial, struct receiver **ret_receiver)
+static int take(uid_t owner, bool is_close, struct receiver **ret_receiver)
 {
 	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
 	int r = 0;
@@ -156,7 +156,7 @@ static int take(uid_t owner, bool is_burial, struct receiver **ret_receiver)
 		return -EIO;
 	pthread_mutex_lock(&pool.lock);
 	reap_locked();
-	if (!has_share_locked(owner, is_burial)) {
+	if (!has_share_locked(owner, is_close)) {
 		pthread_mutex_unlock(&pool.lock);
 		return -EBUSY;
 	}
@@ -164,7 +164,7 @@ static int take(uid_t owner, bool is_burial, struct receiver **ret_receiver)
 		r = pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
 	if (pool.idle_count) {
 		*ret_receiver = pool.idle[--pool.idle_count];
-		(*ret_receiver)->is_burial = is_burial;
+		(*ret_receiver)->is_close = is_close;
 		pthread_mutex_unlock(&pool.lock);
 		return 0;
 	}
@@ -182,7 +182,7 @@ static int take(uid_t owner, bool is_burial, struct receiver **ret_receiver)
 		pthread_cond_signal(&pool.changed);
 		return r;
 	}
-	(*ret_receiver)->is_burial = is_burial;
+	(*ret_receiver)->is_close = is_close;
 	return 0;
 }
 
@@ -323,7 +323,7 @@ static int take_and_send(uid_t owner, uint16_t type, const struct gcr_receiver_r
 			 int socket, struct receiver **ret_receiver)
 {
 	for (int tries = 0;; tries++) {
-		int r = take(owner, type == GCR_RECEIVER_BURY, ret_receiver);
+		int r = take(owner, type == GCR_RECEIVER_CLOSE, ret_receiver);
 
 		if (r < 0)
 			return r;
@@ -431,12 +431,12 @@ static bool has_descriptors(int socket)
  * Its last descriptor is a helper's, which ends once we have closed ours, or does not. @charge goes
  * with it.
  */
-static bool bury(int socket, uid_t owner, struct gcr_quota_charge *charge)
+static bool close_by_helper(int socket, uid_t owner, struct gcr_quota_charge *charge)
 {
 	struct gcr_receiver_request request = {0};
 	struct receiver *receiver;
 
-	if (take_and_send(owner, GCR_RECEIVER_BURY, &request, socket, &receiver) < 0)
+	if (take_and_send(owner, GCR_RECEIVER_CLOSE, &request, socket, &receiver) < 0)
 		return false;
 	close(socket);
 	receiver->charge = *charge;
@@ -447,7 +447,7 @@ static bool bury(int socket, uid_t owner, struct gcr_quota_charge *charge)
 }
 
 /* Under way, it is not closed with ours. */
-static bool lay_into(const struct grave *grave, int socket)
+static bool add_socket(const struct deferred_closes *deferred, int socket)
 {
 	union {
 		struct cmsghdr header;
@@ -465,7 +465,7 @@ static bool lay_into(const struct grave *grave, int socket)
 	control.header.cmsg_type = SCM_RIGHTS;
 	control.header.cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(&control.header), &socket, sizeof(int));
-	return sendmsg(grave->ends[0], &packet, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+	return sendmsg(deferred->ends[0], &packet, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
 }
 
 static void try_later_locked(void)
@@ -475,70 +475,70 @@ static void try_later_locked(void)
 	timerfd_settime(pool.timer_fd, 0, &when, NULL);
 }
 
-static struct grave *dig_locked(uid_t owner)
+static struct deferred_closes *new_deferred_locked(uid_t owner)
 {
-	struct grave *grave = calloc(1, sizeof(*grave));
+	struct deferred_closes *deferred = calloc(1, sizeof(*deferred));
 
-	if (!grave)
+	if (!deferred)
 		return NULL;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, grave->ends) < 0) {
-		free(grave);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, deferred->ends) < 0) {
+		free(deferred);
 		return NULL;
 	}
-	grave->owner = owner;
-	grave->next = pool.graves;
-	pool.graves = grave;
-	return grave;
+	deferred->owner = owner;
+	deferred->next = pool.deferred;
+	pool.deferred = deferred;
+	return deferred;
 }
 
 /* Where closing it would wait, and there is no memory either, it stays open, and counted. */
-static void keep_unburied(int socket, uid_t owner, struct gcr_quota_charge *charge)
+static void defer_close(int socket, uid_t owner, struct gcr_quota_charge *charge)
 {
-	struct grave *grave;
+	struct deferred_closes *deferred;
 
 	GCR_LOCK_SCOPE(&pool.lock);
-	for (grave = pool.graves; grave; grave = grave->next)
-		if (grave->owner == owner && lay_into(grave, socket))
+	for (deferred = pool.deferred; deferred; deferred = deferred->next)
+		if (deferred->owner == owner && add_socket(deferred, socket))
 			break;
-	if (!grave) {
-		grave = dig_locked(owner);
-		if (!grave || !lay_into(grave, socket))
+	if (!deferred) {
+		deferred = new_deferred_locked(owner);
+		if (!deferred || !add_socket(deferred, socket))
 			return;
 	}
 	close(socket);
 	try_later_locked();
-	/* All of one grave are of one user and one kind. */
+	/* All connections of one list entry count for one user, in one kind of quota. */
 	if (charge->amount)
-		charge->amount += grave->charge.amount;
+		charge->amount += deferred->charge.amount;
 	if (charge->amount)
-		grave->charge = *charge;
+		deferred->charge = *charge;
 	*charge = (struct gcr_quota_charge){0};
 }
 
-/* Those that had to wait for a helper's end may find one now: all of a grave the same. */
-static void bury_rest(void)
+/* A helper may be free now for the connections that had to wait: one takes all of an entry. */
+static void close_deferred(void)
 {
-	struct grave *list, *grave;
+	struct deferred_closes *list, *deferred;
 
 	{
 		GCR_LOCK_SCOPE(&pool.lock);
 
 		reap_locked();
-		list = TAKE_PTR(pool.graves);
+		list = TAKE_PTR(pool.deferred);
 	}
-	while ((grave = list)) {
-		int sending = grave->ends[0];
+	while ((deferred = list)) {
+		int sending = deferred->ends[0];
 
-		list = grave->next;
+		list = deferred->next;
 		/* Closed by us, it takes nothing along: all that is under way is the other's. */
-		if (bury(grave->ends[1], grave->owner, &grave->charge)) {
+		if (close_by_helper(deferred->ends[1], deferred->owner, &deferred->charge)) {
 			close(sending);
-			free(grave);
+			free(deferred);
 			continue;
 		}
 		GCR_LOCK_SCOPE(&pool.lock);
-		grave->next = pool.graves;
-		pool.graves = grave;
+		deferred->next = pool.deferred;
+		pool.deferred = deferred;
 		try_later_locked();
 	}
 }
@@ -550,7 +550,7 @@ static void handle_end(void *context, uint32_t number)
 
 	if (number == NUMBER_TIMER && read(pool.timer_fd, &times, sizeof(times)) < 0)
 		return;
-	bury_rest();
+	close_deferred();
 }
 
 void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
@@ -565,7 +565,7 @@ void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
 		charge = &own;
 	peer = peer_of(socket);
 	owner = charge->amount ? charge->owner : owner_of(socket, &peer);
-	bury_rest();
+	close_deferred();
 	/* From here on nothing more comes in. */
 	shutdown(socket, SHUT_RDWR);
 	if (!has_descriptors(socket)) {
@@ -577,8 +577,8 @@ void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
 	if (!charge->amount)
 		gcr_quota_count(pool.daemon ? pool.daemon->quota : NULL, GCR_QUOTA_CONNECTIONS,
 				owner, 1, charge);
-	if (!bury(socket, owner, charge))
-		keep_unburied(socket, owner, charge);
+	if (!close_by_helper(socket, owner, charge))
+		defer_close(socket, owner, charge);
 }
 
 /* ---- its life ---- */

@@ -17,7 +17,7 @@
 
 enum gcr_receiver_type {			      /* beside enum gcr_message_type */
 			 GCR_RECEIVER_REQUEST = 1040, /* fd: the connection */
-			 GCR_RECEIVER_BURY = 1041,    /* fd: one to be closed; not answered */
+			 GCR_RECEIVER_CLOSE = 1041,   /* fd: one to be closed; not answered */
 			 GCR_RECEIVER_REPLY = 1042,   /* with the message's descriptors */
 };
 

@@ -26,16 +26,16 @@
 #include "lib/thread_name.h"
 
 /* A thread in a call that cannot be interrupted has this long to come out of it. */
-#define STOP_USEC	 (5 * GCR_USEC_PER_SEC)
+#define STOP_USEC	   (5 * GCR_USEC_PER_SEC)
 /* Between looks at threads that have not stopped yet; most do at once. */
-#define LOOK_FIRST_USEC	 50
-#define LOOK_MOST_USEC	 2000
+#define LOOK_FIRST_USEC	   50
+#define LOOK_MOST_USEC	   2000
 /* An execve(2) in the midst of it is held up so long. */
-#define BURY_USEC	 20000
+#define REAP_INTERVAL_USEC 20000
 /* Another of us is about to let go. */
-#define HEIR_USEC	 (5 * GCR_USEC_PER_SEC)
-#define PERMISSION_TRIES 5
-#define PERMISSION_USEC	 10000
+#define HEIR_USEC	   (5 * GCR_USEC_PER_SEC)
+#define PERMISSION_TRIES   5
+#define PERMISSION_USEC	   10000
 
 enum tracee_state {
 	TRACEE_RUNNING,
@@ -356,7 +356,7 @@ GCR_DEFINE_CLEANUP(struct gcr_stop *, destroy);
  * Who calls execve(2) waits for its other threads to be gone, which those that we trace are when
  * they have been waited for; and meanwhile PTRACE_SEIZE waits for it.
  */
-static void bury_dead(const struct gcr_stop *stop)
+static void reap_dead(const struct gcr_stop *stop)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	const struct dirent *entry;
@@ -377,12 +377,12 @@ static void bury_dead(const struct gcr_stop *stop)
 static void wait_done(struct gcr_stop *stop)
 {
 	for (;;) {
-		struct timespec until = gcr_clock_after(BURY_USEC);
+		struct timespec until = gcr_clock_after(REAP_INTERVAL_USEC);
 
 		if (sem_timedwait(&stop->done, &until) == 0)
 			return;
 		if (errno == ETIMEDOUT)
-			bury_dead(stop);
+			reap_dead(stop);
 	}
 }
 

@@ -2,9 +2,10 @@
 /*
  * The dump, in its order: every GPU process of the tree is frozen by a task of its own; the first
  * task parks their libraries, looks at what the tree has open, runs CRIU, which holds the tree,
- * writes the papers, publishes the place, and tells CRIU to end the tree. Points at which a process
- * could be lost: each freeze, parking, what is open, room, CRIU's start, CRIU's failure, its end by
- * a signal, cancel in it, papers, publishing, the tree's end, and the daemon's death in each.
+ * writes the metadata, publishes the place, and tells CRIU to end the tree. Points at which a
+ * process could be lost: each freeze, parking, what is open, room, CRIU's start, CRIU's failure,
+ * its end by a signal, cancel in it, metadata, publishing, the tree's end, and the daemon's death
+ * in each.
  */
 #include "fs/image/dump.h"
 
@@ -298,9 +299,9 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	/* Likewise: a process that ends with a parent outside would end with CRIU. */
 	if (!result)
 		result = gcr_criu_clear_parent_death(dump->images_fd, error);
-	gcr_dump_set_phase(dump, "papers");
+	gcr_dump_set_phase(dump, "metadata");
 	if (!result)
-		result = gcr_dump_write_papers(dump, error);
+		result = gcr_dump_write_metadata(dump, error);
 	if (!result && gcr_task_decide(dump->task) < 0)
 		result = gcr_dump_stopped(dump, error);
 	if (!result)

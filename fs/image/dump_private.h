@@ -152,7 +152,7 @@ int gcr_dump_answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool i
 /* The place is the process, and has its log. */
 void gcr_dump_hand_log_on(const struct gcr_dump *dump);
 
-/* ---- dump_papers.c: what goes into the place besides CRIU's images ---- */
+/* ---- dump_metadata.c: what goes into the place besides CRIU's images ---- */
 
 /* -EBUSY: one of them has been frozen in a way that cannot be dumped. */
 int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error);
@@ -163,9 +163,9 @@ int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error);
 int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error);
 
 /*
- * CRIU has ended: VRAM (by hard links), the papers of every GPU process, and last the manifest.
+ * CRIU has ended: VRAM (by hard links), the metadata of every GPU process, and last the manifest.
  */
-int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error);
+int gcr_dump_write_metadata(struct gcr_dump *dump, struct gcr_error *error);
 
 /* What CRIU says to have written is there: the tree's list, and an image of every member. -EIO. */
 int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Restores as jobs: starting, joining, stopping and ending them. Points at which a process could be
- * lost or doubled, each with a test that fires there: papers, owners, images, host, GPUs, files,
+ * lost or doubled, each with a test that fires there: metadata, owners, images, host, GPUs, files,
  * pids, supplies, CRIU's start, failure and end by a signal, cancel in it, the store's links, the
  * record, the vote of the thaw, and the daemon's death in each.
  */
@@ -360,7 +360,7 @@ static void *run(void *data)
 	pthread_mutex_lock(&place->lock);
 	place->restore = NULL;
 	pthread_mutex_unlock(&place->lock);
-	gcr_restore_forget_papers(restore);
+	gcr_restore_forget_metadata(restore);
 	gcr_place_report(place, "thaw", &error);
 	answer_all(restore, error.number);
 	end(restore);

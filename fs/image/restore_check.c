@@ -2,8 +2,8 @@
 /*
  * All that is looked at before a restore starts anything. CRIU runs as root and does what its
  * images say, so nobody but root may have written them: what came from elsewhere is restored for
- * root only, and in no place may the papers or images belong to, or be writable for, anybody else.
- * While this goes on nobody can change the place.
+ * root only, and in no place may the metadata or images belong to, or be writable for, anybody
+ * else. While this goes on nobody can change the place.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -33,7 +33,7 @@
 #define REAP_USEC      (10 * GCR_USEC_PER_SEC)
 #define REAP_LOOK_USEC (10 * GCR_USEC_PER_MSEC)
 
-void gcr_restore_forget_papers(struct gcr_restore *restore)
+void gcr_restore_forget_metadata(struct gcr_restore *restore)
 {
 	for (size_t i = 0; i < restore->held_count; i++)
 		if (restore->held[i].pidfd >= 0)
@@ -110,9 +110,9 @@ static int check_owner(int fd, const char *name, const char *shown, struct gcr_e
 	return 0;
 }
 
-/* ---- papers ---- */
+/* ---- metadata ---- */
 
-/* Papers of one GPU process, the top one's for the root. */
+/* Metadata of one GPU process, the top one's for the root. */
 static int read_member(struct gcr_restore *restore, struct gcr_restore_member *member,
 		       const struct gcr_tree_process *described, bool is_root,
 		       struct gcr_error *error)
@@ -154,7 +154,7 @@ static int read_member(struct gcr_restore *restore, struct gcr_restore_member *m
 }
 
 /* What is wrong with what somebody has brought. */
-static int outward(int result, struct gcr_error *error)
+static int map_error(int result, struct gcr_error *error)
 {
 	switch (-result) {
 	case EPROTO:
@@ -194,10 +194,10 @@ static int read_alone(struct gcr_restore *restore, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	restore->members_count = 1;
 	restore->members[0].root_fd = -1;
-	return outward(read_member(restore, &restore->members[0], alone, true, error), error);
+	return map_error(read_member(restore, &restore->members[0], alone, true, error), error);
 }
 
-static int read_papers(struct gcr_restore *restore, struct gcr_error *error)
+static int read_metadata(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest_tree *tree;
 	int result;
@@ -209,8 +209,8 @@ static int read_papers(struct gcr_restore *restore, struct gcr_error *error)
 	if (!result)
 		result = check_owner(restore->root_fd, GCR_MANIFEST_NAME, GCR_MANIFEST_NAME, error);
 	if (!result)
-		result = outward(gcr_manifest_read(restore->root_fd, &restore->manifest, error),
-				 error);
+		result = map_error(gcr_manifest_read(restore->root_fd, &restore->manifest, error),
+				   error);
 	if (result < 0)
 		return result;
 	if (restore->command.restored)
@@ -226,10 +226,10 @@ static int read_papers(struct gcr_restore *restore, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < tree->processes_count && !result; i++)
 		if (tree->processes[i].has_gpu)
-			result = outward(read_member(restore,
-						     &restore->members[restore->members_count++],
-						     &tree->processes[i], !i, error),
-					 error);
+			result = map_error(read_member(restore,
+						       &restore->members[restore->members_count++],
+						       &tree->processes[i], !i, error),
+					   error);
 	if (!result && !restore->members_count)
 		result = gcr_error_set(error, EOPNOTSUPP, "none of its processes uses a GPU");
 	return result;
@@ -253,7 +253,7 @@ static int check_image(struct gcr_restore *restore, int fd, const struct gcr_man
 	image_fd = gcr_beneath_open_file(fd, image->name, error);
 	if (image_fd < 0) {
 		gcr_error_prefix(error, "%s", shown);
-		return outward(image_fd, error);
+		return map_error(image_fd, error);
 	}
 	result = gcr_digest_file(image_fd, &bytes, &digest);
 	if (result < 0)
@@ -390,8 +390,8 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	options.cancel = &restore->stop_reading;
 	options.deadline_usec = restore->deadline_usec;
 	options.refused_device = gcr_mountpoint_device(restore->daemon);
-	return outward(gcr_file_identities_check(tree->files, tree->files_count, &options, error),
-		       error);
+	return map_error(gcr_file_identities_check(tree->files, tree->files_count, &options, error),
+			 error);
 }
 
 /* It has ended, and keeps its number until its parent has asked what has become of it. */
@@ -526,7 +526,7 @@ int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error)
 	int result = gcr_restore_check_left(restore, error);
 
 	if (!result)
-		result = read_papers(restore, error);
+		result = read_metadata(restore, error);
 	if (!result)
 		result = gcr_restore_check_vendors(restore, error);
 	if (!result)

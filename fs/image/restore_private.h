@@ -80,9 +80,9 @@ void gcr_restore_set_phase(struct gcr_restore *restore, const char *phase);
 
 /* May the two who have written this have a process made? -EPERM, -EOPNOTSUPP, with words. */
 int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error *error);
-/* Papers, owners, images, this machine: fills in manifest, members and moves. */
+/* Metadata, owners, images, this machine: fills in manifest, members and moves. */
 int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error);
-void gcr_restore_forget_papers(struct gcr_restore *restore);
+void gcr_restore_forget_metadata(struct gcr_restore *restore);
 
 /* ---- restore_gpus.c ---- */
 

@@ -55,7 +55,7 @@ pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since
 }
 
 /* Without a cgroup, and before CRIU has told the root. */
-static pid_t find_by_papers(struct gcr_place *place, const struct gcr_place_made *made)
+static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_made *made)
 {
 	_cleanup_close_ int fd = gcr_beneath_open(place->fd, "snapshot", O_RDONLY | O_DIRECTORY);
 	struct gcr_manifest *manifest = NULL;
@@ -93,7 +93,7 @@ static int end_made(struct gcr_place *place, const struct gcr_place_made *made,
 					     "process %d, which an earlier daemon was restoring, "
 					     "does not end",
 					     (int)made->root);
-	} else if (!made->root && (other = find_by_papers(place, made))) {
+	} else if (!made->root && (other = find_by_metadata(place, made))) {
 		return gcr_error_set(error, EBUSY,
 				     "process %d may be what an earlier daemon was restoring: end "
 				     "it before a thaw",
@@ -120,7 +120,7 @@ int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error)
 	else if (is_root_alive(&made))
 		other = made.root;
 	else if (!made.cgroup && !made.root)
-		other = find_by_papers(place, &made);
+		other = find_by_metadata(place, &made);
 	if (other)
 		result = gcr_error_set(error, EBUSY,
 				       "process %d may be what was restored of it: end that first",

@@ -358,13 +358,13 @@ static int write_record(struct gcr_restore *restore, const struct gcr_restore_me
 		      : 0;
 }
 
-/* Links to its files, with papers that name it as it is now. */
+/* Links to its files, with metadata that names the process as it is now. */
 static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_member *member,
 		       struct gcr_manifest *manifest, struct gcr_snapshot **ret_snapshot,
 		       struct gcr_error *error)
 {
 	struct gcr_process *process = member->process;
-	struct gcr_manifest *papers;
+	struct gcr_manifest *metadata;
 	_cleanup_close_ int vram_fd = -1;
 	int result;
 
@@ -376,18 +376,18 @@ static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_mem
 				    manifest->allocations_count, vram_fd, ret_snapshot, error);
 	if (result < 0)
 		return result;
-	papers = malloc(sizeof(*papers));
-	if (!papers)
+	metadata = malloc(sizeof(*metadata));
+	if (!metadata)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	/* What belongs to the other one stays there. */
-	*papers = *manifest;
-	papers->images = NULL;
-	papers->images_count = 0;
-	papers->tree = NULL;
-	papers->allocations = NULL;
-	papers->allocations_count = 0;
-	result = gcr_snapshot_seal(*ret_snapshot, papers, member->digests, error);
-	free(papers);
+	*metadata = *manifest;
+	metadata->images = NULL;
+	metadata->images_count = 0;
+	metadata->tree = NULL;
+	metadata->allocations = NULL;
+	metadata->allocations_count = 0;
+	result = gcr_snapshot_seal(*ret_snapshot, metadata, member->digests, error);
+	free(metadata);
 	return result;
 }
 
@@ -628,7 +628,7 @@ int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
  * Without a cgroup, when CRIU has not told the root: all pids of the tree were free when CRIU was
  * started. Those of a namespace end with its init, which has not heard of CRIU's success.
  */
-static int end_by_papers(struct gcr_restore *restore)
+static int end_by_metadata(struct gcr_restore *restore)
 {
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
 	uint64_t ticks;
@@ -661,7 +661,7 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 	if (restore->root && (!restore->cgroup || result < 0))
 		result = gcr_restore_end_below(restore->root, restore->root_ticks);
 	if (!restore->root && !restore->cgroup && !result)
-		result = end_by_papers(restore);
+		result = end_by_metadata(restore);
 	/* CRIU itself, where it has no cgroup. */
 	if (restore->is_left && !result)
 		result = -ETIMEDOUT;

@@ -51,18 +51,20 @@ void gcr_operation_complete(struct gcr_operation *operation)
 {
 	struct gcr_operation **link;
 	int error_number;
-	bool astray;
+	bool inconsistent;
 
 	pthread_mutex_lock(&operation->lock);
 	error_number = operation->error.number;
-	astray = operation->astray;
+	inconsistent = operation->inconsistent;
 	operation->answered = true;
 	pthread_mutex_unlock(&operation->lock);
 
 	gcr_quota_release(&operation->charge);
 	gcr_quota_release(&operation->dump_charge);
 	gcr_operation_answer(operation, error_number);
-	gcr_operation_answer_cancellations(operation, astray ? EIO : error_number ? 0 : EBUSY);
+	gcr_operation_answer_cancellations(operation, inconsistent   ? EIO
+						      : error_number ? 0
+								     : EBUSY);
 
 	pthread_mutex_lock(&operations.lock);
 	for (link = &operations.list; *link != operation; link = &(*link)->next)

@@ -186,7 +186,7 @@ void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 		if (!operation->error.number)
 			operation->error = *error;
 		if (error->number != ESRCH && !gcr_transition_find(verb, state))
-			operation->astray = true;
+			operation->inconsistent = true;
 		gcr_operation_stop_locked(operation, error->number);
 	}
 	last = ++operation->ended == operation->count;

@@ -21,7 +21,7 @@
 #define RETRY_USEC (10 * GCR_USEC_PER_SEC)
 
 /* Two that an earlier daemon was exchanging; in the order of the records. */
-struct party {
+struct process_id {
 	pid_t pid;
 	uint64_t start_ticks;
 };
@@ -31,17 +31,17 @@ static struct {
 	bool may_be_settled;
 	struct interrupted {
 		struct interrupted *next;
-		struct party thawed, frozen;
+		struct process_id thawed, frozen;
 	} * list;
 } interrupted = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static bool is_same(const struct party *left, const struct party *right)
+static bool is_same(const struct process_id *left, const struct process_id *right)
 {
 	return left->pid == right->pid && left->start_ticks == right->start_ticks;
 }
 
 /* Each of the two may say so. Without memory they are both left as they are found. */
-static void note_exchange(struct party thawed, struct party frozen)
+static void note_exchange(struct process_id thawed, struct process_id frozen)
 {
 	struct interrupted **link;
 
@@ -58,13 +58,13 @@ static void note_exchange(struct party thawed, struct party frozen)
 
 static void note_exchanges(const struct gcr_record *record)
 {
-	const struct party own = {record->pid, record->start_ticks};
+	const struct process_id own = {record->pid, record->start_ticks};
 
 	if (record->swap_pid)
-		note_exchange(own, (struct party){record->swap_pid, record->swap_start_ticks});
+		note_exchange(own, (struct process_id){record->swap_pid, record->swap_start_ticks});
 	if (record->frozen_for_pid)
 		note_exchange(
-			(struct party){record->frozen_for_pid, record->frozen_for_start_ticks},
+			(struct process_id){record->frozen_for_pid, record->frozen_for_start_ticks},
 			own);
 }
 
@@ -172,29 +172,29 @@ static int recover_one(const struct gcr_record *record, void *data)
 }
 
 /* NULL: it has ended, or uses no GPU. */
-static struct gcr_process *find(struct gcr_daemon *daemon, const struct party *party)
+static struct gcr_process *find(struct gcr_daemon *daemon, const struct process_id *id)
 {
 	struct gcr_process *process;
 
-	if (gcr_processes_find(daemon->processes, party->pid, &process) < 0)
+	if (gcr_processes_find(daemon->processes, id->pid, &process) < 0)
 		return NULL;
-	if (process->start_ticks == party->start_ticks && !process->launcher)
+	if (process->start_ticks == id->start_ticks && !process->launcher)
 		return process;
 	gcr_process_unref(process);
 	return NULL;
 }
 
 /* Its record says that it does not run; one without a record does. */
-static bool runs(struct gcr_process *process, const struct party *party)
+static bool runs(struct gcr_process *process, const struct process_id *id)
 {
 	_cleanup_close_ int pidfd = -1;
 
 	return process ? gcr_process_state(process) == GCR_STATE_RUNNING
-		       : gcr_proc_open(party->pid, party->start_ticks, &pidfd) != -ESRCH;
+		       : gcr_proc_open(id->pid, id->start_ticks, &pidfd) != -ESRCH;
 }
 
 /* Is it frozen, and was it for that? Unless it @is_to_come_back that is forgotten. */
-static bool was_frozen_for(struct gcr_process *process, const struct party *thawed,
+static bool was_frozen_for(struct gcr_process *process, const struct process_id *thawed,
 			   bool is_to_come_back)
 {
 	bool is_so;

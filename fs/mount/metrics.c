@@ -23,7 +23,7 @@
 #include "fs/image/place.h"
 #include "fs/pack/packs.h"
 #include "fs/process/gpus.h"
-#include "fs/process/tally.h"
+#include "fs/process/totals.h"
 #include "fs/store/folder.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
@@ -45,7 +45,7 @@ struct gpu_figures {
 struct figures {
 	const struct gcr_daemon *daemon;
 	struct gcr_gpus_reply reply;
-	struct gcr_tally tally;
+	struct gcr_totals totals;
 	struct gpu_figures gpus[GCR_GPUS_MAX];
 	struct gcr_store_figures store;
 	struct gcr_packs_figures packs;
@@ -76,12 +76,12 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 
 	figures->daemon = daemon;
 	gcr_gpus_snapshot(daemon->gpus, &figures->reply);
-	result = gcr_tally_make(daemon, &figures->reply, &figures->tally);
+	result = gcr_totals_make(daemon, &figures->reply, &figures->totals);
 	if (result < 0)
 		return result;
 	for (uint32_t i = 0; i < figures->reply.gpus_count; i++) {
 		const struct gcr_gpu_info *gpu = &figures->reply.gpus[i];
-		const struct gcr_gpu_tally *tally = &figures->tally.gpus[i];
+		const struct gcr_gpu_totals *totals = &figures->totals.gpus[i];
 		bool knows_memory = gpu->flags & GCR_GPU_MEMORY;
 		bool knows_processes = gpu->flags & GCR_GPU_PROCESSES;
 
@@ -89,8 +89,8 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 			.total_bytes = knows_memory ? gpu->total_bytes : NOT_KNOWN,
 			.used_bytes = knows_memory ? gpu->used_bytes : NOT_KNOWN,
 			.free_bytes = knows_memory ? gpu->free_bytes : NOT_KNOWN,
-			.processes_bytes = knows_processes ? tally->processes_bytes : NOT_KNOWN,
-			.held_bytes = tally->held_bytes,
+			.processes_bytes = knows_processes ? totals->processes_bytes : NOT_KNOWN,
+			.held_bytes = totals->held_bytes,
 		};
 	}
 	gcr_store_figures(daemon->store, &figures->store);
@@ -224,7 +224,7 @@ static void render_processes(const struct family *family, const struct figures *
 		for (size_t state = 0; state < GCR_STATE_GONE && vendor->is_here; state++) {
 			print_sample(family, stream, vendor_name(vendor).text,
 				     gcr_state_name((enum gcr_state)state), NULL);
-			print_number(figures->tally.processes[i][state], stream);
+			print_number(figures->totals.processes[i][state], stream);
 		}
 	}
 }
@@ -340,7 +340,7 @@ static const struct family families[] = {
 	{"gpucrfs_start_time_seconds", false, "seconds", "", "when the counters began, since 1970",
 	 render_start, 0},
 	{"gpucrfs_processes", false, "", "vendor,state", "GPU processes", render_processes, 0},
-	FIGURE("gpucrfs_held_bytes", "bytes", tally.held_bytes,
+	FIGURE("gpucrfs_held_bytes", "bytes", totals.held_bytes,
 	       "VRAM contents held for frozen processes"),
 	GPU_FIGURE("gpucrfs_gpu_vram_bytes", total_bytes, "VRAM of a GPU"),
 	GPU_FIGURE("gpucrfs_gpu_vram_used_bytes", used_bytes, "VRAM in use, by whomever"),

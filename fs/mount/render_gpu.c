@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "fs/process/gpus.h"
-#include "fs/process/tally.h"
+#include "fs/process/totals.h"
 #include "lib/cleanup.h"
 #include "lib/uuid.h"
 
@@ -65,18 +65,18 @@ const char *const gcr_render_gpu_keys[] = {
 static void render_gpu_sums(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,
 			    unsigned int index, FILE *stream)
 {
-	_cleanup_free_ struct gcr_tally *tally = calloc(1, sizeof(*tally));
+	_cleanup_free_ struct gcr_totals *totals = calloc(1, sizeof(*totals));
 
-	if (!tally || gcr_tally_make(daemon, reply, tally) < 0) {
+	if (!totals || gcr_totals_make(daemon, reply, totals) < 0) {
 		fputs("vram_processes_bytes -\nheld_bytes -\n", stream);
 		return;
 	}
 	if (reply->gpus[index].flags & GCR_GPU_PROCESSES)
 		fprintf(stream, "vram_processes_bytes %" PRIu64 "\n",
-			tally->gpus[index].processes_bytes);
+			totals->gpus[index].processes_bytes);
 	else
 		fputs("vram_processes_bytes -\n", stream);
-	fprintf(stream, "held_bytes %" PRIu64 "\n", tally->gpus[index].held_bytes);
+	fprintf(stream, "held_bytes %" PRIu64 "\n", totals->gpus[index].held_bytes);
 }
 
 void gcr_render_gpu_status(struct gcr_daemon *daemon, unsigned int index, FILE *stream)

@@ -19,7 +19,7 @@
 
 uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count)
 {
-	uint64_t bytes = gcr_snapshot_papers_bytes(extents, count);
+	uint64_t bytes = gcr_snapshot_metadata_bytes(extents, count);
 
 	for (size_t i = 0; i < count; i++)
 		bytes += gcr_store_cost(extents[i].bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What is kept of processes that run again (-o keep=): their last snapshot, with its papers, so
+ * What is kept of processes that run again (-o keep=): their last snapshot, with its metadata, so
  * that the next freeze copies only what has changed. It is the first to go when the store is short.
  * A kept snapshot belongs to the list, which has a reference of it.
  */
@@ -35,7 +35,7 @@ static struct gcr_snapshot *take_locked(struct gcr_store *store, pid_t pid, uint
 /* Its files are not wanted for anything. */
 static void give_up(struct gcr_snapshot *snapshot)
 {
-	gcr_snapshot_spoil(snapshot);
+	gcr_snapshot_taint(snapshot);
 	gcr_snapshot_discard(snapshot);
 }
 
@@ -51,7 +51,7 @@ int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **dig
 	gcr_folder_begin_verb(snapshot->folder);
 	for (;;) {
 		pthread_mutex_lock(&store->lock);
-		if (snapshot->spoiled || snapshot->discarded || store->stopping) {
+		if (snapshot->is_tainted || snapshot->discarded || store->stopping) {
 			pthread_mutex_unlock(&store->lock);
 			return -ENOSPC;
 		}
@@ -203,7 +203,7 @@ static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 	if (!file)
 		return NULL;
 	pthread_mutex_lock(&store->lock);
-	if (old->spoiled || from->unlinked) {
+	if (old->is_tainted || from->unlinked) {
 		pthread_mutex_unlock(&store->lock);
 		free(file);
 		return NULL;

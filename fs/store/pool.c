@@ -310,7 +310,7 @@ static bool is_alive(pid_t pid, uint64_t start_ticks)
 }
 
 /* The file @index of it becomes one of the pool, if that has the room. Lock: store. */
-static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, size_t index)
+static struct gcr_pool_file *return_file_locked(struct gcr_snapshot *snapshot, size_t index)
 {
 	uint64_t cost = gcr_store_cost(snapshot->extents[index].bytes);
 	uint64_t before = snapshot->files[index].cost_bytes;
@@ -322,7 +322,7 @@ static struct gcr_pool_file *recycle_file_locked(struct gcr_snapshot *snapshot, 
 	 * program has managed memory's files. Holes are for the worker that has made them: others
 	 * may have the pages registered that were there.
 	 */
-	if (snapshot->spoiled || snapshot->files[index].unlinked || before < cost ||
+	if (snapshot->is_tainted || snapshot->files[index].unlinked || before < cost ||
 	    snapshot->extents[index].kind != GCR_MEMORY_DEVICE ||
 	    store->pool_bytes + cost > store->pool_limit_bytes ||
 	    gcr_store_used_locked(store) - before + cost > gcr_store_limit_locked(store))
@@ -365,7 +365,7 @@ int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file
 	return fstatat(store->pool_fd, name, ret_stat, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
-void gcr_store_recycle(struct gcr_snapshot *snapshot)
+void gcr_store_return_to_pool(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
 	_cleanup_free_ struct gcr_pool_file **files = NULL;
@@ -385,7 +385,7 @@ void gcr_store_recycle(struct gcr_snapshot *snapshot)
 	if (!store->stopping && is_alive(snapshot->pid, snapshot->start_ticks) &&
 	    get_pool_locked(store, snapshot->pid, snapshot->start_ticks))
 		for (size_t i = 0; i < snapshot->count; i++)
-			files[i] = is_read[i] ? NULL : recycle_file_locked(snapshot, i);
+			files[i] = is_read[i] ? NULL : return_file_locked(snapshot, i);
 	pthread_mutex_unlock(&store->lock);
 	for (size_t i = 0; i < snapshot->count; i++)
 		if (files[i])

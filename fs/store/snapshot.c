@@ -85,7 +85,7 @@ static int set_cost(struct gcr_snapshot *snapshot)
 	snapshot->files = calloc(snapshot->count ? snapshot->count : 1, sizeof(*snapshot->files));
 	if (!snapshot->files)
 		return -ENOMEM;
-	snapshot->cost_bytes = gcr_snapshot_papers_bytes(snapshot->extents, snapshot->count);
+	snapshot->cost_bytes = gcr_snapshot_metadata_bytes(snapshot->extents, snapshot->count);
 	for (size_t i = 0; i < snapshot->count; i++) {
 		snapshot->bytes += snapshot->extents[i].bytes;
 		snapshot->files[i].cost_bytes = gcr_store_cost(snapshot->extents[i].bytes);
@@ -97,7 +97,7 @@ static int set_cost(struct gcr_snapshot *snapshot)
 uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete)
 {
 	char name[GCR_EXTENT_NAME_BYTES];
-	uint64_t bytes = gcr_snapshot_papers_bytes(snapshot->extents, snapshot->count);
+	uint64_t bytes = gcr_snapshot_metadata_bytes(snapshot->extents, snapshot->count);
 	bool complete = true;
 	struct stat stat;
 
@@ -469,7 +469,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		snapshot->cost_bytes -= snapshot->files[i].cost_bytes;
 		snapshot->files[i].cost_bytes = 0;
 	}
-	snapshot->spoiled = true;
+	snapshot->is_tainted = true;
 	find_owner(snapshot, &owner);
 	pthread_mutex_lock(&store->lock);
 	snapshot->uid = owner.uid ? owner.uid : snapshot->root_uid;
@@ -586,7 +586,7 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	gcr_folder_expect_mappings(snapshot->folder);
 	/* Nobody knows what was done to it before. */
 	if (gcr_folder_touch(snapshot->folder) < 0)
-		gcr_snapshot_spoil(snapshot);
+		gcr_snapshot_taint(snapshot);
 	result = gcr_snapshot_attach_tables(snapshot, error);
 	if (result < 0) {
 		gcr_snapshot_unref(TAKE_PTR(snapshot));
@@ -642,10 +642,10 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
 	snapshot_free(snapshot);
 }
 
-void gcr_snapshot_spoil(struct gcr_snapshot *snapshot)
+void gcr_snapshot_taint(struct gcr_snapshot *snapshot)
 {
 	pthread_mutex_lock(&snapshot->store->lock);
-	snapshot->spoiled = true;
+	snapshot->is_tainted = true;
 	pthread_mutex_unlock(&snapshot->store->lock);
 }
 
@@ -690,7 +690,7 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	store->going_bytes += cost;
 	pthread_mutex_unlock(&store->lock);
 
-	gcr_store_recycle(snapshot);
+	gcr_store_return_to_pool(snapshot);
 	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, snapshot->number);
 	if (renameat(store->fd, snapshot->name, store->fd, removal->name) < 0)
 		snprintf(removal->name, sizeof(removal->name), "%s", snapshot->name);

@@ -33,7 +33,7 @@ static int touch(void *data, struct gcr_room **ret_room)
 	if (result < 0)
 		return result;
 	pthread_mutex_lock(&store->lock);
-	snapshot->spoiled = true;
+	snapshot->is_tainted = true;
 	snapshot->is_touched = true;
 	(*ret_room)->payer_bytes = &snapshot->cost_bytes;
 	pthread_mutex_unlock(&store->lock);

@@ -79,7 +79,7 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 
 /*
  * One of what is in a place: its files are hard links to those in the directory @vram_fd, whose
- * bytes count there and not here, and nobody writes to them. Its papers are still to be written.
+ * bytes count there and not here, and nobody writes to them. Its metadata is still to be written.
  * Errors, with words: -EIO a file is not there, or of another size, ...
  */
 int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
@@ -300,7 +300,7 @@ int gcr_snapshot_stat(const struct gcr_snapshot *snapshot, size_t index, struct 
 int gcr_snapshot_open_file(const struct gcr_snapshot *snapshot, size_t index, bool writable);
 uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot);
 
-/* ---- snapshot_papers.c: `digests` and `manifest` ---- */
+/* ---- snapshot_metadata.c: `digests` and `manifest` ---- */
 
 /* Did the file come with the bytes that its memory had at the last freeze? */
 bool gcr_snapshot_is_known(const struct gcr_snapshot *snapshot, size_t index);
@@ -320,7 +320,7 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 			     struct gcr_digest *ret_digests, struct gcr_error *error);
 
 /*
- * Write the papers: @digests of everything, and @manifest, of which generation, pid, start time,
+ * Write the metadata: @digests of everything, and @manifest, of which generation, pid, start time,
  * allocations (for as long as it takes) and the digest of the digests are filled in here. Errors,
  * with words: -ENOSPC ...
  */
@@ -329,8 +329,8 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 		      const struct gcr_digest *digests, struct gcr_error *error);
 
 /*
- * The digests, for the caller to free; both papers are checked, and are of this snapshot. -EIO they
- * are not, -ENOMEM; with words.
+ * The digests, for the caller to free. Both files of metadata are checked: -EIO: they are not this
+ * snapshot's; -ENOMEM; with words.
  */
 int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_digest **ret_digests,
 			      struct gcr_error *error);
@@ -358,7 +358,7 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot);
 
 /*
  * Its process runs again: keep it (-o keep=) for the next freeze, which then copies only what has
- * changed. Its files are what its papers say, and what *@digests say. 0: the caller's reference is
+ * changed. Its files have the digests *@digests, as its metadata says. 0: the caller's reference is
  * taken, and those are; -ENOSPC.
  */
 int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **digests);
@@ -370,7 +370,7 @@ void gcr_store_drop_kept(struct gcr_store *store, pid_t pid, uint64_t start_tick
 bool gcr_store_drop_kept_of_others(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 
 /* Somebody may write to its files even when it is discarded: they are not used again. */
-void gcr_snapshot_spoil(struct gcr_snapshot *snapshot);
+void gcr_snapshot_taint(struct gcr_snapshot *snapshot);
 
 struct gcr_snapshot *gcr_snapshot_ref(struct gcr_snapshot *snapshot);
 void gcr_snapshot_unref(struct gcr_snapshot *snapshot); /* NULL is allowed; the files stay */

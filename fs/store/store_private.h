@@ -76,7 +76,7 @@ struct gcr_snapshot {
 	uid_t uid;	/* whose it is: its directory's owner, or root_uid where that is root */
 	uid_t root_uid; /* for whom root's files count: GCR_QUOTA_OTHER_ROOT in a container */
 	bool discarded;
-	bool spoiled;	 /* its files do not go to the pool */
+	bool is_tainted; /* its files do not go to the pool */
 	bool is_touched; /* somebody may have changed its tree: the folder has the account */
 	bool has_pages;	 /* all of its files */
 
@@ -421,7 +421,7 @@ int gcr_store_move_to_pool(struct gcr_snapshot *snapshot, size_t index, struct g
 int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file *file,
 			     struct stat *ret_stat);
 /* Move files of a discarded snapshot to the pool of its process. No lock. */
-void gcr_store_recycle(struct gcr_snapshot *snapshot);
+void gcr_store_return_to_pool(struct gcr_snapshot *snapshot);
 
 /* store_keep.c */
 void gcr_store_drop_all_kept(struct gcr_store *store);
@@ -439,8 +439,8 @@ int gcr_store_start_filler(struct gcr_store *store);
 /* Removes all pools. */
 void gcr_store_stop_filler(struct gcr_store *store);
 
-/* snapshot_papers.c: what the table and the papers of these may take. */
-uint64_t gcr_snapshot_papers_bytes(const struct gcr_extent *extents, size_t count);
+/* snapshot_metadata.c: what the table and the metadata of these may take. */
+uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count);
 /* snapshot_folder.c */
 int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
 bool gcr_snapshot_is_file_open(const struct gcr_snapshot *snapshot, size_t index);

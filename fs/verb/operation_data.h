@@ -42,7 +42,7 @@ struct gcr_operation {
 	bool detached;		/* wanted whoever waits: opened O_NONBLOCK */
 	bool answered;		/* the waiters have had their answer */
 	bool is_over;		/* and who cancelled it */
-	bool astray;		/* some process is neither where it was nor where it was to go */
+	bool inconsistent;	/* some process is neither where it was nor where it was to go */
 	int64_t deadline_usec;	/* monotonic */
 	struct gcr_operation_entry *entries;
 	size_t entries_count;

@@ -120,7 +120,7 @@ def test_copies_are_right():
 
 
 def verify_mixed(directory):
-    """The papers of two freezes."""
+    """The metadata of two freezes."""
     shutil.copy(f'{directory}/copy-0/digests', f'{directory}/copy-1/digests')
     return verify(f'{directory}/copy-1', 1)
 
@@ -159,8 +159,8 @@ def zeros(host):
         for index in range(3):
             equal(holes(pieces.file(index)), expected[index], f'piece {index}')
             equal(os.stat(pieces.file(index)).st_blocks * 512, data[index], f'piece {index}')
-        papers = free - room(machine) - sum(data)  # with a table of the daemon's own
-        check(0 < papers <= 3 * PIECE, f'the store has {papers} bytes more than its files')
+        metadata = free - room(machine) - sum(data)  # with a table of the daemon's own
+        check(0 < metadata <= 3 * PIECE, f'the store has {metadata} bytes more than its files')
         run('cp', '-a', pieces.path(), f'{machine.directory}/copy')
         verify(f'{machine.directory}/copy')
         equal(vmm.idle(machine), vmm.kept(machine), 'VRAM in use')
@@ -190,7 +190,7 @@ def test_zeros_on_the_host():
     zeros(True)
 
 
-def refuse_papers(pieces):
+def refuse_metadata(pieces):
     """Each region of manifest and digests."""
     digests_size = os.stat(pieces.path('digests')).st_size
     for at in (0, 7, 8, 12, 16, 51, 55, 56, 63, HEADER_BYTES, HEADER_BYTES + 16,
@@ -218,7 +218,7 @@ def changed_bytes(*kinds, gpus=1, host=False, verb='freeze'):
         for index, content in enumerate(pieces.contents):
             for at in 0, len(content) // 2, len(content) - 1:
                 refuse_byte(pieces, index, at)
-        refuse_papers(pieces)
+        refuse_metadata(pieces)
         equal([vmm.idle(machine, index) for index in range(gpus)], left, 'VRAM in use')
         verify(pieces.path())
         pieces.thaw()
@@ -287,7 +287,7 @@ def test_unverified():
         pieces.check_files()
         verify(pieces.path())
         pieces.thaw()
-        # Sizes have to be right all the same; there need be no papers.
+        # Sizes have to be right all the same; there need not be metadata.
         pieces.freeze()
         for index in range(3):
             size = len(pieces.contents[index])
@@ -331,7 +331,7 @@ def exchange(pieces, left, right):
 
 def test_files_of_others():
     """Each of them is right in its place: exchanged, or of an earlier freeze, it is not."""
-    same_for_both('papers and files')
+    same_for_both('metadata and files')
     with vmm.machine(gpus=2, worker_idle=1) as machine:
         pieces = Pieces(machine, f'0:{4 * MIB}', f'0:{4 * MIB}', f'1:{4 * MIB}', f'0:{2 * MIB}')
         earlier = f'{machine.directory}/earlier'
@@ -351,19 +351,19 @@ def test_files_of_others():
         # A file of the earlier freeze: other bytes in one place.
         shutil.copy(f'{earlier}/vram/{pieces.name(0)}', pieces.file(0))
         refuse(pieces, f'vram/{pieces.name(0)} ', f'at offset {2 * MIB} is another')
-        # Its papers, one or both; with its files they go together, and are of another freeze still.
-        for papers in ['manifest'], ['digests'], ['manifest', 'digests']:
-            for name in papers:
+        # One file of its metadata, or both: they fit its files, but are of another freeze.
+        for names in ['manifest'], ['digests'], ['manifest', 'digests']:
+            for name in names:
                 shutil.copy(f'{earlier}/{name}', pieces.path(name))
-            refuse(pieces, papers[0], 'generation')
-            for name in papers:
+            refuse(pieces, names[0], 'generation')
+            for name in names:
                 shutil.copy(f'{copy}/{name}', pieces.path(name))
         shutil.copy(f'{copy}/vram/{pieces.name(0)}', pieces.file(0))
         # What is the same in both freezes may come from either.
         shutil.copy(f'{earlier}/vram/{pieces.name(1)}', pieces.file(1))
         verify(pieces.path())
         pieces.thaw()
-        # A program like it: its files are as long, its papers are not about this one.
+        # A program like it: its files are as long, its metadata is of that one.
         other = Pieces(machine, f'0:{4 * MIB}')
         other.freeze()
         pieces.freeze()
@@ -378,7 +378,7 @@ def test_files_of_others():
 
 def test_shapes():
     """Files that are too short, too long, missing, or no files; and what does no harm."""
-    same_for_both('papers and files')
+    same_for_both('metadata and files')
     with vmm.machine(worker_idle=1) as machine:
         pieces = Pieces(machine, f'0:{4 * MIB}', f'managed:{2 * MIB}')
         pieces.freeze()

@@ -163,7 +163,7 @@ def test_goes_when_the_store_is_short():
             pieces.freeze()
             pieces.thaw()
         equal([kept(machine, pieces.pid) for pieces in (first, second, third)], [16 * MIB] * 3)
-        # What is free lacks less than one of them has; each has 6 MiB of papers.
+        # What is free lacks less than one of them has; each has 6 MiB of metadata.
         big = Pieces(machine, *[f'0:{size * MIB}' for size in (18, 18, 18, 18)])
         big.freeze()
         big.check_files()

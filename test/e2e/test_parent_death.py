@@ -215,7 +215,7 @@ class Old:
 
 
 def test_old_dump():
-    same_for_both('papers and files')
+    same_for_both('metadata and files')
     with restore.machine() as machine:
         one = tied(machine, 'main')
         old = Old(machine, one)
@@ -232,7 +232,7 @@ def test_old_dump():
 
 def test_old_dump_that_is_damaged():
     """It is told, CRIU is not started, and put right it can be thawed."""
-    same_for_both('papers and files')
+    same_for_both('metadata and files')
     with restore.machine() as machine:
         one = tied(machine, 'main')
         old = Old(machine, one)

@@ -71,9 +71,9 @@ class Place:
         restore.thaws(self.machine, self.one, self.name)
 
 
-def test_papers_and_images():
+def test_metadata_and_images():
     """A byte of each, at its beginning, in its middle and at its end."""
-    same_for_both('papers and files')
+    same_for_both('metadata and files')
     with restore.machine() as machine:
         place = Place(machine)
         for name in ['manifest', 'digests', *[f'criu/{file}' for file in place.files('criu')]]:

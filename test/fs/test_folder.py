@@ -335,7 +335,7 @@ def test_a_verb_wins():
 
 def test_what_is_missing():
     """A thaw that does not find its files fails, and goes on when they are back."""
-    same_for_both('papers and files')
+    same_for_both('metadata and files')
     with Machine(vmm=True) as machine:
         demo = frozen_demo(machine)
         place = snapshot(machine, demo.pid)
@@ -370,7 +370,7 @@ def test_full_store():
         place = snapshot(machine, demo.pid)
         free = room(machine)
         size = fill(f'{place}/full')
-        # What was promised to its papers, and they do not need, can be written, too.
+        # The room that was reserved for its metadata, and is not needed, can be written to, too.
         check(free - 4 * MIB <= size <= free + 4 * MIB, f'{size} of {free}')
         check(room(machine) <= 4 * MIB, room(machine))
         # What is there can still be written over, and is not lost.

@@ -191,7 +191,7 @@ def test_full():
         check(free - 4 * MIB <= size <= free, f'{size} of {free}')
         goes = machine.path(demo.pid, 'snapshot', 'more')
         with open(goes, 'wb', buffering=0) as file:
-            # After what was promised to its papers, and they do not need.
+            # After the room that was reserved for its metadata, and is not needed.
             equal(error_of(lambda: [file.write(b'x' * MIB) for _ in range(16)]), 'ENOSPC')
         os.unlink(goes)
         machine.must('large', 'drop')

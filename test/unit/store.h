@@ -97,7 +97,7 @@ static const uint64_t sizes[] = {8 * MIB, 2 * MIB, 36 * MIB, 4 * MIB, 12288};
 #define COUNT	   GCR_ARRAY_SIZE(sizes)
 #define FILES_COST (8 * MIB + 2 * MIB + 36 * MIB + 4 * MIB + PAGE)
 #define LEFT_COST  (FILES_COST + PAGE)	   /* with the table */
-#define COST	   (FILES_COST + 3 * PAGE) /* with the table and the papers */
+#define COST	   (FILES_COST + 3 * PAGE) /* with the table and the metadata */
 
 static inline void fill_extents(struct gcr_extent *extents)
 {

@@ -452,7 +452,7 @@ static void test_no_room(void)
 	CHECK(!gcr_room_create(store, 0, &nothing, 0, &others));
 	while (!gcr_room_take(others, 0, 65536))
 		taken += 65536;
-	/* Of the papers, which nobody writes here. */
+	/* Of the metadata, which nobody writes here. */
 	while (!gcr_room_take(folder->room, 0, 65536))
 		own += 65536;
 	CHECK(gcr_folder_write(file, &taken, 8, 4 * MIB) == -ENOSPC);

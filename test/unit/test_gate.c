@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-#include "backend/preload/bell.h"
+#include "backend/preload/wakeup.h"
 #include "backend/preload/context.h"
 #include "backend/preload/memory.h"
 #include "test/unit/test_gate.h"
@@ -222,16 +222,16 @@ static void test_wanting_of_asking(void)
 }
 
 /* The program closes what it does not know: the gate is as before, and nobody is killed. */
-static void test_wanting_without_bell(void)
+static void test_wanting_without_wakeup(void)
 {
 	pthread_t thread;
 
 	use_gpu();
-	CHECK(gcr_bell_fd() >= 0);
+	CHECK(gcr_wakeup_fd() >= 0);
 	for (int fd = 3; fd < 65536; fd++)
 		if (fd != gcr_gate_page_fd())
 			close(fd);
-	CHECK(gcr_bell_fd() == -1);
+	CHECK(gcr_wakeup_fd() == -1);
 	CLOSES();
 	thread = start_to_want();
 	wait_until(waits_at_gate);
@@ -829,7 +829,7 @@ static const struct gate_test tests[] = {
 	{"wanting", test_wanting},
 	{"wanting of poller", test_wanting_of_poller},
 	{"wanting of asking", test_wanting_of_asking},
-	{"wanting without bell", test_wanting_without_bell},
+	{"wanting without wakeup", test_wanting_without_wakeup},
 	{"hammer", test_hammer},
 	{"hammer without membarrier", test_hammer_without_membarrier},
 	{"callbacks", test_callbacks},

@@ -22,7 +22,7 @@ checks = 0
 ENGINES = ('fs/engine/drive.c', 'fs/engine/drive_control.c', 'fs/engine/engine_driver.c',
            'fs/engine/engine_none.c', 'fs/engine/engine_vmm.c', 'fs/engine/vmm_freeze.c',
            'fs/engine/vmm_recover.c', 'fs/engine/vmm_thaw.c')
-DUMP = ('fs/image/dump.c', 'fs/image/dump_criu.c', 'fs/image/dump_owner.c', 'fs/image/dump_papers.c',
+DUMP = ('fs/image/dump.c', 'fs/image/dump_criu.c', 'fs/image/dump_owner.c', 'fs/image/dump_metadata.c',
         'fs/image/dump_tree.c', 'fs/engine/park.c')
 # What tasks themselves do, whatever the engine.
 TASK = ('fs/engine/exchange.c', 'fs/job/exchange_run.c', 'fs/job/operation.c',

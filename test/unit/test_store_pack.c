@@ -78,7 +78,7 @@ static void test_account(void)
 	check_account(snapshot);
 	tables = sum(gcr_folder_tables(gcr_snapshot_folder(snapshot)));
 	CHECK(packs_bytes() && tables);
-	/* What is left, and the papers, which nobody has written here. */
+	/* What is left, and the metadata, which nobody has written here. */
 	CHECK(figures().used_bytes <= before - 50 * MIB + packs_bytes() + tables);
 	check_files(snapshot);
 	file = open_to_pack(snapshot, 2);

@@ -80,7 +80,7 @@ static void test_record(int folder_fd)
 	CHECK(!gcr_record_remove(directory_fd, PID, START_TICKS));
 }
 
-static struct gcr_digest *test_papers(int folder_fd)
+static struct gcr_digest *test_metadata(int folder_fd)
 {
 	struct gcr_manifest *manifest;
 	struct gcr_digest *digests;
@@ -146,7 +146,7 @@ int main(int argc, char **argv)
 	directory_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(directory_fd >= 0);
 	test_record(folder_fd);
-	digests = test_papers(folder_fd);
+	digests = test_metadata(folder_fd);
 	test_packed(folder_fd, digests);
 	for (size_t i = 0; i < 3; i++)
 		CHECK(!unlinkat(directory_fd, (const char *[]){"manifest", "digests", "packed"}[i],

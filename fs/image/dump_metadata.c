@@ -26,12 +26,12 @@
 #include "lib/manifest.h"
 #include "lib/uuid.h"
 
-#define FILES_NAME	 "files"
-#define READERS_MAX	 8u
-#define READER_LOOK_USEC (50 * GCR_USEC_PER_MSEC)
-#define VRAM_NAME	 GCR_MANIFEST_FILES
-#define PAPER_MODE	 0440
-#define PAPERS_DIR_MODE	 0750
+#define FILES_NAME	  "files"
+#define READERS_MAX	  8u
+#define READER_LOOK_USEC  (50 * GCR_USEC_PER_MSEC)
+#define VRAM_NAME	  GCR_MANIFEST_FILES
+#define PAPER_MODE	  0440
+#define METADATA_DIR_MODE 0750
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
@@ -175,7 +175,7 @@ static int make_directory(const struct gcr_dump *dump, int fd, const char *name,
 
 	if (mkdirat(fd, name, 0700) < 0)
 		return fail(error, errno, name);
-	result = give(dump, fd, name, PAPERS_DIR_MODE, error);
+	result = give(dump, fd, name, METADATA_DIR_MODE, error);
 	if (result < 0)
 		return result;
 	*ret_fd = gcr_beneath_open(fd, name, O_RDONLY | O_DIRECTORY);
@@ -196,7 +196,7 @@ static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot,
 			fchmod(vram_fd, 0700) < 0))
 		result = fail(error, errno, VRAM_NAME);
 	/* What links to its files must not find them written to by somebody else's freeze. */
-	gcr_snapshot_spoil(snapshot);
+	gcr_snapshot_taint(snapshot);
 	for (size_t i = 0; i < gcr_snapshot_count(snapshot) && !result; i++) {
 		gcr_extent_name(gcr_snapshot_extent(snapshot, i), name);
 		if (linkat(gcr_snapshot_directory(snapshot), name, vram_fd, name, 0) < 0)
@@ -242,9 +242,9 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* The papers that the freeze has written, checked; and the digests for the place. */
-static int take_papers(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
-		       struct gcr_manifest **ret_manifest, struct gcr_error *error)
+/* The metadata that the freeze has written, checked; and the digests for the place. */
+static int take_metadata(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
+			 struct gcr_manifest **ret_manifest, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	_cleanup_free_ struct gcr_digest *digests = NULL;
@@ -271,9 +271,9 @@ static int take_papers(const struct gcr_dump *dump, struct gcr_snapshot *snapsho
 }
 
 /* For what the driver alone has frozen, and for a root without a GPU. */
-static int make_papers(const struct gcr_dump *dump, const struct gcr_dump_member *member,
-		       struct gcr_process *process, int root_fd, struct gcr_manifest **ret_manifest,
-		       struct gcr_error *error)
+static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+			 struct gcr_process *process, int root_fd,
+			 struct gcr_manifest **ret_manifest, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
 		calloc(1, sizeof(*manifest));
@@ -393,11 +393,11 @@ static int take_member(const struct gcr_dump *dump, const struct gcr_dump_member
 		pthread_mutex_unlock(&process->lock);
 	}
 	if (!snapshot) {
-		result = make_papers(dump, member, process, root_fd, ret_manifest, error);
+		result = make_metadata(dump, member, process, root_fd, ret_manifest, error);
 	} else {
 		result = link_vram(dump, snapshot, root_fd, error);
 		if (!result)
-			result = take_papers(dump, snapshot, root_fd, ret_manifest, error);
+			result = take_metadata(dump, snapshot, root_fd, ret_manifest, error);
 	}
 	if (!result && process)
 		result = add_needs(dump, process, *ret_manifest, error);
@@ -650,7 +650,7 @@ static int write_list(struct gcr_dump *dump, struct gcr_error *error)
 	return result ? result : give(dump, dump->root_fd, FILES_NAME, PAPER_MODE, error);
 }
 
-int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error)
+int gcr_dump_write_metadata(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	int result = gcr_dump_end_reading(dump, error);
@@ -664,11 +664,11 @@ int gcr_dump_write_papers(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = describe_tree(dump, manifest, &manifest->tree, error);
 	if (!result)
-		result = give(dump, dump->root_fd, GCR_MANIFEST_IMAGES, PAPERS_DIR_MODE, error);
+		result = give(dump, dump->root_fd, GCR_MANIFEST_IMAGES, METADATA_DIR_MODE, error);
 	if (!result)
 		result = write_manifest(dump, dump->root_fd, manifest, error);
 	if (!result && (fchown(dump->root_fd, 0, gcr_dump_place_gid(dump)) < 0 ||
-			fchmod(dump->root_fd, dump->is_private ? 0700 : PAPERS_DIR_MODE) < 0))
+			fchmod(dump->root_fd, dump->is_private ? 0700 : METADATA_DIR_MODE) < 0))
 		result = fail(error, errno, "directory");
 	return result;
 }

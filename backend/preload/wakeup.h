@@ -3,24 +3,24 @@
  * How a thread of the program wakes the agent: a pipe. Without it (the program has closed it, say)
  * nobody is woken, and the daemon finds out a little later what there is to find in the page.
  */
-#ifndef GCR_PRELOAD_BELL_H
-#define GCR_PRELOAD_BELL_H
+#ifndef GCR_PRELOAD_WAKEUP_H
+#define GCR_PRELOAD_WAKEUP_H
 
 /* Make it, before there is an agent. */
-void gcr_bell_prepare(void);
+void gcr_wakeup_prepare(void);
 
 /* Any thread, also in the handler of a signal. Never waits. */
-void gcr_bell_ring(void);
+void gcr_wakeup_send(void);
 
 /* For the agent: what to wait on, -1 if there is none; and, when it has rung, to let it be still.
  */
-int gcr_bell_fd(void);
-void gcr_bell_answer(void);
+int gcr_wakeup_fd(void);
+void gcr_wakeup_drain(void);
 
 /* CRIU has restored the program: what the pipe is has to be found out anew. */
-void gcr_bell_restored(void);
+void gcr_wakeup_restored(void);
 
 /* In the child of a fork. */
-void gcr_bell_forget(void);
+void gcr_wakeup_forget(void);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The papers of what the vmm engine moves: made at the end of a freeze, before COMMIT, so that what
- * has no manifest is not whole; and read at the beginning of a thaw. The workers make and compare
- * the digests of device memory on the GPU; those of managed memory are made here, on the host.
+ * The metadata of what the vmm engine moves: made at the end of a freeze, before COMMIT, so that
+ * what has no manifest is not whole; and read at the beginning of a thaw. The workers make and
+ * compare the digests of device memory on the GPU; those of managed memory are made here, on the
+ * host.
  */
 #include "fs/engine/vmm.h"
 
@@ -74,7 +75,7 @@ static void describe_process(struct gcr_process *process, struct gcr_manifest *m
 	gcr_proc_link(process->pid, "exe", manifest->exe, sizeof(manifest->exe));
 }
 
-static int write_papers(struct gcr_vmm *vmm, struct gcr_error *error)
+static int write_metadata(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
 		calloc(1, sizeof(*manifest));
@@ -120,7 +121,7 @@ int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		gcr_history_apply(vmm->drive.process, vmm->snapshot, digests_of(vmm));
 	if (!result)
-		result = write_papers(vmm, error);
+		result = write_metadata(vmm, error);
 	if (!result)
 		gcr_snapshot_settle(vmm->snapshot);
 	return result;
@@ -195,7 +196,7 @@ int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error)
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	int result;
 
-	/* What was edited on purpose stays as it is, with papers that do not fit. */
+	/* A file that was edited on purpose stays as it is, with metadata that does not fit. */
 	if (vmm->drive.task->command->unverified || vmm->device_count == vmm->count ||
 	    !vmm->digests)
 		return 0;

@@ -3,7 +3,7 @@
  * Sums over all processes. Each process is looked at under its lock, one after the other: the sums
  * are of a moment as long as that takes.
  */
-#include "fs/process/tally.h"
+#include "fs/process/totals.h"
 
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #include "fs/store/store.h"
 
 /* What the files of a frozen process have, and what its driver keeps for a thaw. */
-static void add_held(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
+static void add_held(struct gcr_totals *totals, const struct gcr_gpus_reply *reply,
 		     const struct gcr_snapshot *snapshot, const struct gcr_share *shares,
 		     unsigned int shares_count)
 {
@@ -21,12 +21,12 @@ static void add_held(struct gcr_tally *tally, const struct gcr_gpus_reply *reply
 		const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, i);
 
 		if (extent->gpu_index < GCR_GPUS_MAX)
-			tally->gpus[extent->gpu_index].held_bytes += extent->bytes;
+			totals->gpus[extent->gpu_index].held_bytes += extent->bytes;
 	}
 	for (unsigned int i = 0; i < shares_count; i++)
 		for (uint32_t gpu = 0; gpu < reply->gpus_count; gpu++)
 			if (!memcmp(reply->gpus[gpu].uuid, shares[i].uuid, GCR_UUID_BYTES))
-				tally->gpus[gpu].held_bytes += shares[i].bytes;
+				totals->gpus[gpu].held_bytes += shares[i].bytes;
 }
 
 /*
@@ -34,7 +34,7 @@ static void add_held(struct gcr_tally *tally, const struct gcr_gpus_reply *reply
  * which the driver counts for no process. Its library knows no GPU of that: it is added where the
  * process has one GPU only.
  */
-static void add_used(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
+static void add_used(struct gcr_totals *totals, const struct gcr_gpus_reply *reply,
 		     struct gcr_process *process, bool is_running)
 {
 	struct gcr_page_facts facts;
@@ -46,13 +46,13 @@ static void add_used(struct gcr_tally *tally, const struct gcr_gpus_reply *reply
 			continue;
 		gpus++;
 		gpu = reply->processes[i].gpu;
-		tally->gpus[gpu].processes_bytes += reply->processes[i].bytes;
+		totals->gpus[gpu].processes_bytes += reply->processes[i].bytes;
 	}
 	if (gpus == 1 && is_running && !gcr_link_last_facts(process, &facts))
-		tally->gpus[gpu].processes_bytes += facts.imported_bytes;
+		totals->gpus[gpu].processes_bytes += facts.imported_bytes;
 }
 
-static void add_process(struct gcr_tally *tally, const struct gcr_gpus_reply *reply,
+static void add_process(struct gcr_totals *totals, const struct gcr_gpus_reply *reply,
 			struct gcr_process *process)
 {
 	struct gcr_share shares[GCR_GPUS_MAX];
@@ -62,21 +62,21 @@ static void add_process(struct gcr_tally *tally, const struct gcr_gpus_reply *re
 
 	pthread_mutex_lock(&process->lock);
 	is_running = process->state == GCR_STATE_RUNNING;
-	tally->processes[process->vendor->index][process->state]++;
-	tally->held_bytes += process->held_bytes;
+	totals->processes[process->vendor->index][process->state]++;
+	totals->held_bytes += process->held_bytes;
 	if (process->held_bytes) {
 		snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
 		shares_count = process->shares_count;
 		memcpy(shares, process->shares, sizeof(shares));
 	}
 	pthread_mutex_unlock(&process->lock);
-	add_held(tally, reply, snapshot, shares, shares_count);
+	add_held(totals, reply, snapshot, shares, shares_count);
 	gcr_snapshot_unref(snapshot);
-	add_used(tally, reply, process, is_running);
+	add_used(totals, reply, process, is_running);
 }
 
-int gcr_tally_make(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,
-		   struct gcr_tally *ret_tally)
+int gcr_totals_make(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,
+		    struct gcr_totals *ret_totals)
 {
 	struct gcr_process **list = NULL;
 	size_t count = 0;
@@ -84,9 +84,9 @@ int gcr_tally_make(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply
 
 	if (result < 0)
 		return result;
-	*ret_tally = (struct gcr_tally){0};
+	*ret_totals = (struct gcr_totals){0};
 	for (size_t i = 0; i < count; i++)
-		add_process(ret_tally, reply, list[i]);
+		add_process(ret_totals, reply, list[i]);
 	gcr_processes_list_free(list, count);
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The driver's mmap and munmap. A thread is only looked at while it says so (gcr_steer_watch()), in
- * its own data; the list of chunks is everybody's and has a lock.
+ * The driver's mmap and munmap. A thread is only looked at while it says so
+ * (gcr_mmap_hook_watch()), in its own data; the list of chunks is everybody's and has a lock.
  */
-#include "backend/preload/steer.h"
+#include "backend/preload/mmap_hook.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ static _Thread_local struct {
 	/* The reservation that is being made: it may yet be cut to size. */
 	uintptr_t start;
 	size_t bytes;
-	bool steered; /* it is not really there: the range was, and is, held */
+	bool placed; /* it is not really there: the range was, and is, held */
 	unsigned made;
 } thread;
 
@@ -69,7 +69,7 @@ static void add_chunk(uintptr_t start, size_t bytes)
 	pthread_mutex_unlock(&lock);
 }
 
-bool gcr_steer_chunk(uintptr_t address, struct gcr_chunk *ret_chunk)
+bool gcr_mmap_hook_chunk(uintptr_t address, struct gcr_chunk *ret_chunk)
 {
 	bool found = false;
 
@@ -100,11 +100,11 @@ static void *reserve(size_t bytes, int flags, int fd, off_t offset)
 	finish_reservation();
 	if (thread.target) {
 		memory = (void *)thread.target;
-		thread.steered = true;
+		thread.placed = true;
 		thread.target = 0;
 	} else {
 		memory = mmap(NULL, bytes, PROT_NONE, flags, fd, offset);
-		thread.steered = false;
+		thread.placed = false;
 	}
 	if (memory != MAP_FAILED) {
 		thread.start = (uintptr_t)memory;
@@ -164,9 +164,9 @@ static int driver_munmap(void *address, size_t bytes)
 	struct gcr_chunk chunk;
 	int r;
 
-	if (thread.watching && cut((uintptr_t)address, bytes) && thread.steered)
+	if (thread.watching && cut((uintptr_t)address, bytes) && thread.placed)
 		return 0;
-	if (thread.watching && thread.holding && gcr_steer_chunk((uintptr_t)address, &chunk) &&
+	if (thread.watching && thread.holding && gcr_mmap_hook_chunk((uintptr_t)address, &chunk) &&
 	    chunk.start == (uintptr_t)address && chunk.bytes == bytes) {
 		drop_chunks(chunk.start, chunk.bytes);
 		r = gcr_hold(chunk.start, chunk.bytes);
@@ -191,7 +191,7 @@ static void stand_between(void)
 			    sizeof(imports) / sizeof(imports[0]));
 }
 
-void gcr_steer_begin(void)
+void gcr_mmap_hook_begin(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -200,32 +200,32 @@ void gcr_steer_begin(void)
 
 /* ---- who watches ---- */
 
-void gcr_steer_watch(void)
+void gcr_mmap_hook_watch(void)
 {
 	thread.watching = true;
 	thread.made = 0;
 }
 
-unsigned gcr_steer_watched(void)
+unsigned gcr_mmap_hook_unwatch(void)
 {
 	finish_reservation();
 	thread.watching = false;
 	return thread.made;
 }
 
-void gcr_steer_hold(bool held)
+void gcr_mmap_hook_hold(bool held)
 {
 	thread.is_agent = true;
 	thread.holding = held;
 }
 
-void gcr_steer_to(uintptr_t start)
+void gcr_mmap_hook_place_next(uintptr_t start)
 {
 	thread.target = start;
 }
 
 /* The driver takes a chunk to be reserved by PROT_NONE, where it has put nothing yet. */
-void gcr_steer_release(void)
+void gcr_mmap_hook_release(void)
 {
 	struct gcr_hold_range range;
 	struct gcr_chunk chunk;
@@ -236,7 +236,7 @@ void gcr_steer_release(void)
 
 		if (step_end - range.start < range.bytes)
 			range.bytes = step_end - range.start;
-		if (gcr_steer_chunk(range.start, &chunk))
+		if (gcr_mmap_hook_chunk(range.start, &chunk))
 			mmap((void *)range.start, range.bytes, PROT_NONE,
 			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 		else
@@ -245,7 +245,7 @@ void gcr_steer_release(void)
 	}
 }
 
-void gcr_steer_forget(void)
+void gcr_mmap_hook_forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	memset(&chunks, 0, sizeof(chunks));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The papers of a snapshot: its `digests` and, written last, its `manifest`. They stand where users
- * may change them; so what comes back is checked against the snapshot's table, which is ours.
+ * The metadata of a snapshot: its `digests` and, written last, its `manifest`. Users may change
+ * both files; so what the daemon reads is checked against the snapshot's table, which is ours.
  */
 #include "fs/store/store_private.h"
 
@@ -21,7 +21,7 @@
 /* What is digested on the host is read in such pieces: whole chunks. */
 #define READ_BYTES	      (1u << 20)
 
-uint64_t gcr_snapshot_papers_bytes(const struct gcr_extent *extents, size_t count)
+uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count)
 {
 	uint64_t chunks = 0;
 
@@ -119,7 +119,7 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 	manifest->allocations = allocations;
 	manifest->allocations_count = allocations_count;
 	if (result < 0)
-		gcr_error_prefix(error, "the snapshot's papers");
+		gcr_error_prefix(error, "the snapshot's metadata");
 	return result;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The papers of a snapshot, changed by somebody at any byte: they are read as they were written, or
- * refused with words. Seeded: GPUCR_TEST_SEED is another seed, argument 1 another number of tries.
+ * The metadata of a snapshot, changed by somebody at any byte: they are read as they were written,
+ * or refused with words. Seeded: GPUCR_TEST_SEED is another seed, argument 1 another number of
+ * tries.
  */
 #include <time.h>
 
@@ -20,7 +21,7 @@ static uint64_t any(uint64_t below)
 	return (random_state >> 33) % below;
 }
 
-/* With papers as a freeze makes them. */
+/* With metadata as a freeze makes them. */
 static void seal(struct gcr_snapshot *snapshot, struct gcr_digest *digests, uint64_t count)
 {
 	struct gcr_manifest *manifest = calloc(1, sizeof(*manifest));

@@ -13,8 +13,8 @@
  * of chunks it is noted where they are, and the agent can say where the next one has to be, and
  * have held (hold.h) what the driver gives back.
  */
-#ifndef GCR_PRELOAD_STEER_H
-#define GCR_PRELOAD_STEER_H
+#ifndef GCR_PRELOAD_MMAP_HOOK_H
+#define GCR_PRELOAD_MMAP_HOOK_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,30 +28,30 @@ struct gcr_chunk {
 };
 
 /* Once, before the first managed memory is made. Without it nothing is known of any chunk. */
-void gcr_steer_begin(void);
+void gcr_mmap_hook_begin(void);
 
 /*
  * Around a call of the driver that makes or frees managed memory, in any thread. The second returns
  * how many chunks were reserved in between.
  */
-void gcr_steer_watch(void);
-unsigned gcr_steer_watched(void);
+void gcr_mmap_hook_watch(void);
+unsigned gcr_mmap_hook_unwatch(void);
 
 /* The chunk that @address is in, if it is known. */
-bool gcr_steer_chunk(uintptr_t address, struct gcr_chunk *ret_chunk);
+bool gcr_mmap_hook_chunk(uintptr_t address, struct gcr_chunk *ret_chunk);
 
 /* ---- the agent's ---- */
 
 /* What this thread's calls give back from here on, is held. */
-void gcr_steer_hold(bool held);
+void gcr_mmap_hook_hold(bool held);
 
 /* The next chunk that this thread's calls reserve goes to the held range at @start; 0: anywhere. */
-void gcr_steer_to(uintptr_t start);
+void gcr_mmap_hook_place_next(uintptr_t start);
 
 /* What is still held belongs to nobody, or to a chunk of the driver's: give it back. */
-void gcr_steer_release(void);
+void gcr_mmap_hook_release(void);
 
 /* In the child of a fork. */
-void gcr_steer_forget(void);
+void gcr_mmap_hook_forget(void);
 
 #endif

@@ -4,7 +4,7 @@
  * so each is looked at before its use, and a signal for a pipe that has lost its reader is kept
  * from the program. No lock: nobody makes or closes it while there are threads that ring.
  */
-#include "backend/preload/bell.h"
+#include "backend/preload/wakeup.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,26 +18,26 @@
 
 static struct {
 	struct gcr_descriptor reader, writer;
-} bell = {.reader = {.fd = -1}, .writer = {.fd = -1}};
+} wakeup = {.reader = {.fd = -1}, .writer = {.fd = -1}};
 
-void gcr_bell_prepare(void)
+void gcr_wakeup_prepare(void)
 {
 	int ends[2];
 
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
 		return;
-	if (gcr_descriptor_keep_anywhere(ends[0], &bell.reader) < 0)
-		bell.reader.fd = -1;
-	if (gcr_descriptor_keep_anywhere(ends[1], &bell.writer) < 0)
-		bell.writer.fd = -1;
+	if (gcr_descriptor_keep_anywhere(ends[0], &wakeup.reader) < 0)
+		wakeup.reader.fd = -1;
+	if (gcr_descriptor_keep_anywhere(ends[1], &wakeup.writer) < 0)
+		wakeup.writer.fd = -1;
 }
 
 static bool is_there(void)
 {
-	return gcr_descriptor_valid(&bell.reader) && gcr_descriptor_valid(&bell.writer);
+	return gcr_descriptor_valid(&wakeup.reader) && gcr_descriptor_valid(&wakeup.writer);
 }
 
-void gcr_bell_ring(void)
+void gcr_wakeup_send(void)
 {
 	const struct timespec at_once = {0};
 	sigset_t broken, before;
@@ -52,39 +52,39 @@ void gcr_bell_ring(void)
 	 */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
 	/* A full pipe has rung. */
-	if (write(bell.writer.fd, "", 1) < 0 && errno == EPIPE)
+	if (write(wakeup.writer.fd, "", 1) < 0 && errno == EPIPE)
 		sigtimedwait(&broken, NULL, &at_once);
 	pthread_setcancelstate(cancel_before, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-int gcr_bell_fd(void)
+int gcr_wakeup_fd(void)
 {
-	return is_there() ? bell.reader.fd : -1;
+	return is_there() ? wakeup.reader.fd : -1;
 }
 
-void gcr_bell_answer(void)
+void gcr_wakeup_drain(void)
 {
 	char rings[64];
 
-	while (is_there() && read(bell.reader.fd, rings, sizeof(rings)) > 0)
+	while (is_there() && read(wakeup.reader.fd, rings, sizeof(rings)) > 0)
 		;
 }
 
 /* CRIU gives a pipe another inode, the same for both ends. */
-void gcr_bell_restored(void)
+void gcr_wakeup_restored(void)
 {
 	struct stat reader, writer;
 
-	if (fstat(bell.reader.fd, &reader) < 0 || fstat(bell.writer.fd, &writer) < 0 ||
+	if (fstat(wakeup.reader.fd, &reader) < 0 || fstat(wakeup.writer.fd, &writer) < 0 ||
 	    !S_ISFIFO(reader.st_mode) || reader.st_ino != writer.st_ino)
 		return;
-	bell.reader.device = bell.writer.device = reader.st_dev;
-	bell.reader.inode = bell.writer.inode = reader.st_ino;
+	wakeup.reader.device = wakeup.writer.device = reader.st_dev;
+	wakeup.reader.inode = wakeup.writer.inode = reader.st_ino;
 }
 
-void gcr_bell_forget(void)
+void gcr_wakeup_forget(void)
 {
-	gcr_descriptor_close(&bell.reader);
-	gcr_descriptor_close(&bell.writer);
+	gcr_descriptor_close(&wakeup.reader);
+	gcr_descriptor_close(&wakeup.writer);
 }
