@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/base/log.h"
 #include "fs/store/store.h"
 #include "lib/beneath.h"
 #include "lib/lock.h"
@@ -120,11 +121,6 @@ uint32_t gcr_folder_number(const struct gcr_folder *folder)
 	return folder->number;
 }
 
-uid_t gcr_folder_owner(const struct gcr_folder *folder)
-{
-	return atomic_load(&folder->owner);
-}
-
 int gcr_folder_find(uint32_t number, struct gcr_folder **ret_folder)
 {
 	struct gcr_folder *folder;
@@ -135,6 +131,44 @@ int gcr_folder_find(uint32_t number, struct gcr_folder **ret_folder)
 		*ret_folder = gcr_folder_ref(folder);
 	pthread_mutex_unlock(&folders.lock);
 	return folder ? 0 : -ESTALE;
+}
+
+/* Has anybody opened the file with this inode number by any folder? One file may be in two. */
+static bool is_open_anywhere(ino_t ino)
+{
+	struct gcr_folder *folder;
+	bool is_open = false;
+
+	pthread_mutex_lock(&folders.lock);
+	folder = folders.list ? gcr_folder_ref(folders.list) : NULL;
+	pthread_mutex_unlock(&folders.lock);
+	while (folder) {
+		struct gcr_folder *next = NULL;
+
+		is_open = is_open || gcr_folder_has_open(folder, ino);
+		pthread_mutex_lock(&folders.lock);
+		if (!is_open && folder->next)
+			next = gcr_folder_ref(folder->next);
+		pthread_mutex_unlock(&folders.lock);
+		gcr_folder_unref(folder);
+		folder = next;
+	}
+	return is_open;
+}
+
+void gcr_folder_free_removed(int fd)
+{
+	char path[sizeof("/proc/self/fd/") + 16];
+	struct stat stat;
+
+	if (fstat(fd, &stat) < 0 || !S_ISREG(stat.st_mode) || stat.st_nlink ||
+	    is_open_anywhere(stat.st_ino))
+		return;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (truncate(path, 0) < 0)
+		gcr_log(LOG_WARNING, 0,
+			"the memory of a removed file stays as long as somebody has it mapped: %s",
+			strerror(errno));
 }
 
 /* ---- verbs and changes ---- */

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "fs/store/store_private.h"
+#include "fs/store/store.h"
+#include "lib/lock.h"
 
 #define PASSED_MAX	 4096  /* of a folder; further files are not */
 #define MAPPINGS_DEFAULT 65530 /* of a process: DEFAULT_MAX_MAP_COUNT in the kernel's mm.h */
@@ -313,7 +314,7 @@ void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino)
 		}
 }
 
-bool gcr_folder_is_passed_locked(const struct gcr_folder *folder, ino_t ino)
+static bool is_passed_locked(const struct gcr_folder *folder, ino_t ino)
 {
 	size_t i = 0;
 
@@ -322,29 +323,37 @@ bool gcr_folder_is_passed_locked(const struct gcr_folder *folder, ino_t ino)
 	return i < folder->passed_count;
 }
 
+bool gcr_folder_may_be_mapped_locked(const struct gcr_folder *folder, ino_t ino)
+{
+	return folder->has_other_names || is_passed_locked(folder, ino);
+}
+
+bool gcr_folder_may_be_mapped(struct gcr_folder *folder, ino_t ino)
+{
+	GCR_LOCK_SCOPE(&folder->lock);
+	return gcr_folder_may_be_mapped_locked(folder, ino);
+}
+
+bool gcr_folder_may_have_mapped(struct gcr_folder *folder)
+{
+	GCR_LOCK_SCOPE(&folder->lock);
+	return folder->has_other_names || folder->passed_count;
+}
+
 /* The last one that had it open has closed it, and it is in no list any more. */
 static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
 		   struct gcr_folder_packed *packed, struct gcr_room *room, bool may_be_mapped)
 {
-	_cleanup_close_ int fd = -1;
 	bool is_orphan = inode->is_orphan;
 	uint64_t orphan_bytes = inode->orphan_bytes;
 	uint64_t gone_bytes = inode->is_unlinked ? inode->counted_bytes : 0;
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = inode->orphan_charge;
 
-	if (may_be_mapped && folder->store && (is_orphan || gone_bytes))
-		fd = TAKE_FD(inode->fd);
+	/* Before it counts no longer. */
+	if (may_be_mapped)
+		gcr_folder_free_removed(inode->fd);
 	inode_free(inode);
 	gcr_folder_packed_discard(folder, packed);
-	if (fd >= 0 && gcr_store_hold(folder->store, fd, gcr_folder_owner(folder),
-				      is_orphan ? orphan_bytes : gone_bytes, is_orphan)) {
-		TAKE_FD(fd);
-		if (is_orphan)
-			return;
-	}
-	/* Before it counts no longer. */
-	if (fd >= 0)
-		close(TAKE_FD(fd));
 	if (is_orphan && folder->store)
 		gcr_store_let_go(folder->store, orphan_bytes);
 	else if (room && gone_bytes)
@@ -359,7 +368,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	struct gcr_folder *folder;
 	struct gcr_folder_inode **link;
 	struct gcr_room *room;
-	bool may_be_mapped = false;
+	bool may_be_mapped;
 	bool is_last;
 	bool trims;
 
@@ -372,9 +381,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	inode->writers -= file->is_writable;
 	folder->writers -= file->is_writable;
 	is_last = !--inode->files;
-	if (is_last)
-		may_be_mapped = folder->may_be_mapped ||
-				gcr_folder_is_passed_locked(folder, inode->ino);
+	may_be_mapped = is_last && gcr_folder_may_be_mapped_locked(folder, inode->ino);
 	if (is_last && inode->is_unlinked)
 		gcr_folder_forget_passed(folder, inode->ino);
 	if (is_last && (inode->is_unlinked || folder->is_going))
@@ -419,24 +426,11 @@ void gcr_folder_expect_mappings(struct gcr_folder *folder)
 	pthread_mutex_unlock(&folder->lock);
 }
 
-bool gcr_folder_may_be_mapped(struct gcr_folder *folder, ino_t ino)
+void gcr_folder_expect_other_names(struct gcr_folder *folder)
 {
-	bool may_be;
-
 	pthread_mutex_lock(&folder->lock);
-	may_be = folder->may_be_mapped || gcr_folder_is_passed_locked(folder, ino);
+	folder->has_other_names = true;
 	pthread_mutex_unlock(&folder->lock);
-	return may_be;
-}
-
-bool gcr_folder_may_have_mapped(struct gcr_folder *folder)
-{
-	bool may_have;
-
-	pthread_mutex_lock(&folder->lock);
-	may_have = folder->may_be_mapped || folder->passed_count;
-	pthread_mutex_unlock(&folder->lock);
-	return may_have;
 }
 
 bool gcr_folder_is_passed(const struct gcr_folder_file *file)
@@ -446,7 +440,7 @@ bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 	bool is;
 
 	pthread_mutex_lock(&file->folder->lock);
-	is = gcr_folder_is_passed_locked(file->folder, file->inode->ino);
+	is = is_passed_locked(file->folder, file->inode->ino);
 	may_be = file->folder->may_be_mapped;
 	pthread_mutex_unlock(&file->folder->lock);
 	/* SEEK_HOLE takes pages that nobody has written to for holes. */
@@ -459,7 +453,7 @@ static bool add_passed_locked(struct gcr_folder *folder, ino_t ino)
 {
 	ino_t *passed;
 
-	if (gcr_folder_is_passed_locked(folder, ino))
+	if (is_passed_locked(folder, ino))
 		return true;
 	if (folder->passed_count == PASSED_MAX)
 		return false;

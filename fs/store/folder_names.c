@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/store/store_private.h"
+#include "fs/store/store.h"
 #include "lib/beneath.h"
 
 /*
@@ -25,26 +25,13 @@
 /* A file whose name goes; what it has taken goes when nobody has it open any more. */
 struct removal {
 	int fd; /* so that its pages are not freed with the lock held; -1: nothing has that name */
-	int mapped_fd; /* to read it: of one that is not open, and may be mapped; else -1 */
 	struct stat stat;
 	uint32_t item;
 	struct gcr_folder_packed *packed; /* of one that is not open */
+	bool may_be_mapped;
 };
 
-static const struct removal no_removal = {.fd = -1, .mapped_fd = -1, .item = GCR_FOLDER_NONE};
-
-static void close_removal(struct removal *removal)
-{
-	if (removal->fd >= 0)
-		close(TAKE_FD(removal->fd));
-	if (removal->mapped_fd >= 0)
-		close(TAKE_FD(removal->mapped_fd));
-}
-
-/*
- * -EMFILE, -ENOMEM, ...: what it is cannot be told now. That nothing has the name is no error.
- * Whoever calls closes @removal, also after an error.
- */
+/* -EMFILE, -ENOMEM, ...: what it is cannot be told now. That nothing has the name is no error. */
 static int removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
 			int parent_fd, const char *name)
 {
@@ -52,15 +39,13 @@ static int removal_init(struct gcr_folder *folder, struct removal *removal, uint
 	removal->fd = openat(parent_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (removal->fd < 0)
 		return errno == ENOENT ? 0 : -errno;
-	if (fstat(removal->fd, &removal->stat) < 0)
-		return -errno;
-	if (!S_ISREG(removal->stat.st_mode) ||
-	    gcr_folder_inode_find(folder, removal->stat.st_ino) ||
-	    !(folder->may_be_mapped || gcr_folder_is_passed_locked(folder, removal->stat.st_ino)))
-		return 0;
-	removal->mapped_fd =
-		openat(parent_fd, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-	return removal->mapped_fd < 0 ? -errno : 0;
+	if (fstat(removal->fd, &removal->stat) < 0) {
+		int result = -errno;
+
+		close(TAKE_FD(removal->fd));
+		return result;
+	}
+	return 0;
 }
 
 /* It has been done. Lock: folder. */
@@ -83,6 +68,7 @@ static void removal_done(struct gcr_folder *folder, struct removal *removal)
 		inode->is_unlinked = true;
 		return;
 	}
+	removal->may_be_mapped = gcr_folder_may_be_mapped_locked(folder, removal->stat.st_ino);
 	gcr_folder_forget_passed(folder, removal->stat.st_ino);
 	removal->packed = gcr_folder_packed_take(folder, removal->stat.st_ino);
 	folder->changes++; /* until removal_finish() */
@@ -96,15 +82,12 @@ static void removal_finish(struct gcr_folder *folder, struct removal *removal, b
 
 	if (removal->fd < 0)
 		return;
+	if (removal->may_be_mapped)
+		gcr_folder_free_removed(removal->fd);
 	close(TAKE_FD(removal->fd));
 	if (was_open || !S_ISREG(removal->stat.st_mode))
 		return;
 	gcr_folder_packed_discard(folder, TAKE_PTR(removal->packed));
-	if (removal->mapped_fd >= 0 && folder->store &&
-	    gcr_store_hold(folder->store, removal->mapped_fd, gcr_folder_owner(folder), bytes,
-			   false))
-		TAKE_FD(removal->mapped_fd);
-	close_removal(removal);
 	if (folder->room) {
 		gcr_room_settle(folder->room, 0, bytes, 0);
 		gcr_room_trim(folder->room);
@@ -121,7 +104,7 @@ static bool is_open(struct gcr_folder *folder, const struct removal *removal)
 int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *name,
 		      bool is_directory)
 {
-	struct removal removal = no_removal;
+	struct removal removal = {.fd = -1};
 	bool was_open = false;
 	int parent_fd;
 	int result = gcr_folder_lock_names(folder);
@@ -144,8 +127,8 @@ int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *na
 	pthread_mutex_unlock(&folder->lock);
 	if (!result)
 		removal_finish(folder, &removal, was_open);
-	else
-		close_removal(&removal);
+	else if (removal.fd >= 0)
+		close(removal.fd);
 	return result;
 }
 
@@ -299,7 +282,7 @@ static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const 
 int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *name,
 		      uint32_t new_parent, const char *new_name, unsigned int flags)
 {
-	struct removal removal = no_removal;
+	struct removal removal = {.fd = -1, .item = GCR_FOLDER_NONE};
 	bool same = parent == new_parent && !strcmp(name, new_name);
 	struct parents parents = {.from_fd = -1, .to_fd = -1};
 	bool was_open = false;
@@ -328,7 +311,7 @@ int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *na
 	pthread_mutex_unlock(&folder->lock);
 	if (!result)
 		removal_finish(folder, &removal, was_open);
-	else
-		close_removal(&removal);
+	else if (removal.fd >= 0)
+		close(removal.fd);
 	return result;
 }

@@ -112,6 +112,7 @@ struct gcr_folder {
 	ino_t *passed; /* files that may be mapped, open or not: they get no holes */
 	size_t passed_count;
 	bool may_be_mapped;	 /* any of them, since an earlier daemon */
+	bool has_other_names;	 /* its files have names in another folder, too */
 	struct gcr_packs *packs; /* NULL: nothing is packed */
 	int tables_fd;
 	bool is_going;			  /* what is packed goes with who has it open */
@@ -194,8 +195,8 @@ static inline uint64_t gcr_folder_blocks_bytes(const struct stat *stat)
 
 /* The open inode of this number, or NULL. Lock: folder. */
 struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino);
-/* Has it been open so that somebody may have mapped it? Lock: folder. */
-bool gcr_folder_is_passed_locked(const struct gcr_folder *folder, ino_t ino);
+/* May somebody have mapped it since this daemon began? Lock: folder. */
+bool gcr_folder_may_be_mapped_locked(const struct gcr_folder *folder, ino_t ino);
 /* It has no name any more, and is not open, or nobody maps it: it can get holes. Lock: folder. */
 void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino);
 /* @is_packer: see struct gcr_folder_file. Lock: folder. */

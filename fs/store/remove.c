@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Removing what is no longer needed, on a thread: to free the pages of 16 GiB takes a while. The
- * bytes of a file count until it is unlinked and nobody reads it, or has it mapped, any more.
+ * bytes of a file count until it is unlinked and nobody has it open any more. A mapping alone keeps
+ * no memory: see gcr_folder_free_removed().
  */
 #include "fs/store/store_private.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fs/base/log.h"
 #include "fs/store/folder.h"
+#include "lib/cleanup.h"
 #include "lib/clock.h"
 
 /* What could not be removed is tried again after this time. */
-#define AGAIN_USEC (2 * GCR_USEC_PER_SEC)
+#define AGAIN_USEC   (2 * GCR_USEC_PER_SEC)
+/* A descriptor that cannot be had is tried again. */
+#define ATTEMPTS     50
+#define ATTEMPT_MSEC 100
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {
@@ -21,6 +29,43 @@ void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_rem
 	*store->removals_end = removal;
 	store->removals_end = &removal->next;
 	pthread_cond_broadcast(&store->changed);
+}
+
+/* O_PATH. -errno. */
+static int open_path(int directory_fd, const char *name)
+{
+	for (int i = 0;; i++) {
+		int fd = openat(directory_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+		if (fd >= 0 || i == ATTEMPTS ||
+		    (errno != EMFILE && errno != ENFILE && errno != ENOMEM))
+			return fd < 0 ? -errno : fd;
+		poll(NULL, 0, ATTEMPT_MSEC);
+	}
+}
+
+/* Unlink it, and free its memory, unless somebody has it open. */
+static void remove_mapped(int directory_fd, const char *name)
+{
+	_cleanup_close_ int fd = open_path(directory_fd, name);
+
+	if (fd < 0)
+		gcr_log(LOG_WARNING, 0,
+			"the memory of %s stays as long as somebody has it mapped: %s", name,
+			strerror(-fd));
+	unlinkat(directory_fd, name, 0);
+	if (fd >= 0)
+		gcr_folder_free_removed(fd);
+}
+
+/* gcr_store_visit: @data is the folder of the tree. */
+static void remove_if_mapped(void *data, int directory_fd, const char *name,
+			     const struct stat *stat)
+{
+	struct gcr_folder *folder = data;
+
+	if (S_ISREG(stat->st_mode) && gcr_folder_may_be_mapped(folder, stat->st_ino))
+		remove_mapped(directory_fd, name);
 }
 
 /* The files one by one, so that each one's bytes are free as soon as it is gone. */
@@ -32,37 +77,29 @@ static void remove_files(struct gcr_snapshot *snapshot)
 		struct gcr_snapshot_file *file = &snapshot->files[i];
 		uint64_t cost = snapshot->files[i].cost_bytes;
 		char name[GCR_EXTENT_NAME_BYTES];
-		_cleanup_close_ int fd = -1;
-		bool is_held = false;
+		bool may_be_mapped = false;
 		bool is_read = false;
 		struct stat stat;
-		uid_t uid;
 
 		pthread_mutex_lock(&store->lock);
 		if (file->unlinked) { /* it went to the pool */
 			pthread_mutex_unlock(&store->lock);
 			continue;
 		}
-		uid = snapshot->uid;
 		pthread_mutex_unlock(&store->lock);
 		gcr_extent_name(&snapshot->extents[i], name);
 		if (!fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW)) {
 			is_read = gcr_folder_orphan(snapshot->folder, stat.st_ino, cost);
-			if (!is_read && gcr_folder_may_be_mapped(snapshot->folder, stat.st_ino))
-				fd = openat(snapshot->files_fd, name,
-					    O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+			may_be_mapped = gcr_folder_may_be_mapped(snapshot->folder, stat.st_ino);
 		}
-		unlinkat(snapshot->files_fd, name, 0);
-		if (fd >= 0 && gcr_store_hold(store, fd, uid, cost, true)) {
-			TAKE_FD(fd);
-			is_held = true;
-		}
-		if (fd >= 0)
-			close(TAKE_FD(fd));
+		if (may_be_mapped)
+			remove_mapped(snapshot->files_fd, name);
+		else
+			unlinkat(snapshot->files_fd, name, 0);
 		pthread_mutex_lock(&store->lock);
 		file->unlinked = true;
 		gcr_store_note_unlinked_locked(store);
-		if (!is_read && !is_held)
+		if (!is_read)
 			store->going_bytes -= cost;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
@@ -121,7 +158,6 @@ static void removal_free(struct gcr_store_removal *removal)
 
 static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
 {
-	struct gcr_store_mapped *mapped = NULL;
 	uint64_t held_bytes = 0;
 	int result;
 
@@ -132,15 +168,13 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	else
 		gcr_store_drop_tables(store, removal->name);
 	if (removal->folder && gcr_folder_may_have_mapped(removal->folder))
-		gcr_store_find_mapped(store, removal->folder, removal->name, &mapped);
+		gcr_store_each_file(store->fd, removal->name, remove_if_mapped, removal->folder);
 	result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0 && !removal->is_logged)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
 	if (!result && removal->folder)
-		held_bytes = gcr_folder_orphan_all(removal->folder) +
-			     gcr_store_hold_mapped(store, mapped);
-	gcr_store_mapped_free(mapped);
+		held_bytes = gcr_folder_orphan_all(removal->folder);
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		gcr_store_note_unlinked_locked(store);
@@ -162,12 +196,9 @@ static void *remove_all(void *data)
 
 	pthread_mutex_lock(&store->lock);
 	for (;;) {
-		int64_t held_usec = store->stopping ? 0 : gcr_store_poll_held_locked(store);
 		int64_t next_usec = store->stopping ? 0 : take_due_locked(store);
 		struct gcr_store_removal *removal = store->removals;
 
-		if (held_usec && (!next_usec || held_usec < next_usec))
-			next_usec = held_usec;
 		if (!removal && store->stopping)
 			break;
 		if (!removal && next_usec) {
@@ -210,7 +241,6 @@ void gcr_store_stop_remover(struct gcr_store *store)
 	pthread_mutex_unlock(&store->lock);
 	pthread_join(store->remover, NULL);
 	store->remover_started = false;
-	gcr_store_end_held(store);
 	/* The next daemon removes these. */
 	while (store->left_removals) {
 		struct gcr_store_removal *removal = store->left_removals;

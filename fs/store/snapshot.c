@@ -486,6 +486,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		pthread_mutex_unlock(&store->lock);
 		return result;
 	}
+	gcr_folder_expect_other_names(snapshot->folder);
 	*ret_snapshot = TAKE_PTR(snapshot);
 	return 0;
 }

@@ -263,7 +263,7 @@ void gcr_store_close_place(struct gcr_folder *folder);
 int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder);
 /* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
-/* For each in the tree @name that is no directory, as far as it can be read. */
+/* For each in the tree @name that is no directory, as far as it can be read; it may remove it. */
 typedef void gcr_store_visit(void *data, int directory_fd, const char *name,
 			     const struct stat *stat);
 void gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data);

@@ -109,15 +109,6 @@ struct gcr_store_removal {
 	char name[GCR_STORE_NAME_BYTES];
 };
 
-/* A file that is gone, and mapped; see fs/store/held.c. */
-struct gcr_store_held {
-	struct gcr_store_held *next;
-	int fd;
-	uid_t uid;
-	uint64_t bytes;			/* of going_bytes */
-	struct gcr_quota_charge charge; /* one of the open files of @uid */
-};
-
 struct gcr_pool_file {
 	struct gcr_pool_file *next;
 	uint64_t bytes;
@@ -195,7 +186,7 @@ struct gcr_store {
 	uint64_t reserve_bytes;	  /* of these: only packing gets them; fixed for life */
 	uint64_t packing_bytes;	  /* promised to pieces that are being packed, in no sum of these */
 	uint64_t snapshots_bytes; /* of snapshots and leftovers */
-	uint64_t going_bytes;	  /* discarded, and not yet unlinked, or still open or mapped */
+	uint64_t going_bytes;	  /* discarded, and not yet unlinked or still open */
 	/*
 	 * Monotonic: when a file last was, or somebody was last seen to let go of one. A worker may
 	 * have it yet.
@@ -217,8 +208,6 @@ struct gcr_store {
 	struct gcr_store_removal *removals;
 	struct gcr_store_removal **removals_end;
 	struct gcr_store_removal *left_removals; /* that have failed, in no order */
-	struct gcr_store_held *held;
-	int64_t held_due_usec; /* monotonic: when they are looked at next */
 	bool removing;
 	bool remover_started;
 	pthread_t remover;
@@ -296,24 +285,6 @@ void gcr_store_note_unlinked_locked(struct gcr_store *store);
 int gcr_store_check_claim_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 				 uint64_t bytes, struct gcr_error *error);
 void gcr_store_end_claim_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
-
-/* held.c */
-struct gcr_store_mapped;
-/*
- * The file of @fd has no name any more, and the daemon has no other descriptor of it. True:
- * somebody has it mapped; @fd is the store's then, and @bytes are in going_bytes (@is_going: as
- * they are already), and @uid's, until nobody has. False: nobody has, or it cannot be found out.
- */
-bool gcr_store_hold(struct gcr_store *store, int fd, uid_t uid, uint64_t bytes, bool is_going);
-/* When it is to be called again; 0: not before there are more. Lock: store; let go meanwhile. */
-int64_t gcr_store_poll_held_locked(struct gcr_store *store);
-void gcr_store_end_held(struct gcr_store *store);
-/* The files in the directory @name, which is going, that may be mapped. -ENOMEM. */
-int gcr_store_find_mapped(struct gcr_store *store, struct gcr_folder *folder, const char *name,
-			  struct gcr_store_mapped **ret_mapped);
-/* It is gone. Of going_bytes so many stay. NULL is allowed, as below. */
-uint64_t gcr_store_hold_mapped(struct gcr_store *store, struct gcr_store_mapped *mapped);
-void gcr_store_mapped_free(struct gcr_store_mapped *mapped);
 
 /* store_users.c */
 /*

@@ -39,8 +39,6 @@ static void each_locked(const struct gcr_store *store, visit_held *visit, void *
 			visit(data, room->uid, GCR_QUOTA_STORE, room->extra_bytes);
 	for (const struct gcr_store_claim *claim = store->claims; claim; claim = claim->next)
 		visit(data, claim->payer.uid, GCR_QUOTA_STORE, claim->bytes);
-	for (const struct gcr_store_held *file = store->held; file; file = file->next)
-		visit(data, file->uid, GCR_QUOTA_STORE, file->bytes);
 	for (const struct gcr_store_packed *packed = store->packed; packed; packed = packed->next) {
 		visit(data, packed->uid, GCR_QUOTA_STORE, packed->bytes);
 		visit(data, packed->uid, GCR_QUOTA_SPILL, packed->spilled_bytes);

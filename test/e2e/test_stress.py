@@ -52,7 +52,7 @@ ANSWERS_OF_ENDED = {'ESRCH', 'ENOENT'}
 # Of a helper that was killed, and of a daemon.
 ANSWERS_WITHOUT_HELPER = {'EIO'}
 HELPER_DIED = re.compile(r' (\d+) \S+ verb \S+ EIO .*(worker died|helper|another process)')
-ANSWERS_WITHOUT_DAEMON = {'ENOTCONN', 'ECONNABORTED', 'EIO', 'ENODEV'}
+ANSWERS_WITHOUT_DAEMON = {'ENOTCONN', 'ECONNABORTED', 'EIO', 'ENODEV', 'ENOENT'}  # nothing is mounted
 
 
 class Stress:

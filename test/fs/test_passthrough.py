@@ -133,12 +133,25 @@ def test_where_not():
         frozen.thaw()
 
 
+def is_readable(mapping):
+    """False: SIGBUS."""
+    pid = os.fork()
+    if not pid:
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        bytes(mapping[:])
+        os._exit(0)
+    return not os.waitpid(pid, 0)[1]
+
+
 def test_mapping_outlives():
-    """Nobody knows of a mapping whose file was closed: what it shows is not used for others."""
+    """What a mapping shows is never used for others. It keeps the memory of a file that is gone as
+    long as the file is open, which counts; by itself it keeps none."""
     with passing_machine() as machine:
         frozen = Frozen(machine, uid=NOBODY if is_root() else None)
         other = Frozen(machine)
-        mapping = Mapping(frozen.path)
+        reader = os.open(frozen.path, os.O_RDONLY)
+        mapping, closed = Mapping(frozen.path), Mapping(other.path)
+        check(is_readable(closed), 'its file is there')
         for _ in range(3):
             machine.must(None, f'thaw {frozen.pid} {other.pid}')
             frozen.demo.wait_ticks()
@@ -147,12 +160,15 @@ def test_mapping_outlives():
         machine.must(None, f'thaw {frozen.pid} {other.pid}')
         frozen.demo.end()
         other.demo.end()
-        check(mapping[:] == frozen.bytes, 'the mapping after its end')
         wait_for(lambda: used(machine) < 2 * frozen.size, 'the rest to be removed')
-        check(resident(machine) >= frozen.size, 'its pages')
-        check(used(machine) >= frozen.size, 'it does not count')
-        mapping.close()
+        check(used(machine) >= frozen.size and resident(machine) >= frozen.size, 'it does not count')
+        check(mapping[:] == frozen.bytes, 'the mapping after its end')
+        check(not is_readable(closed), 'its file is gone')
+        os.close(reader)
         wait_for(lambda: used(machine) == 0 and resident(machine) == 0, 'all to be free')
+        check(not is_readable(mapping), 'its file is gone')
+        mapping.close()
+        closed.close()
 
 
 def test_reader_then_writer():
