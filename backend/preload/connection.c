@@ -163,36 +163,22 @@ bool gcr_connection_is_alive(void)
 	return socket.fd >= 0 && ppoll(&socket, 1, &at_once, NULL) == 0;
 }
 
-/*
- * Do descriptors come with the next message? -EAGAIN: there is none yet. The kernel says MSG_CTRUNC
- * where no room was given for them, and the message stays.
- */
-static int brings_descriptors(int fd)
-{
-	char byte;
-	struct iovec part = {.iov_base = &byte, .iov_len = sizeof(byte)};
-	struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1};
-
-	if (recvmsg(fd, &packet, MSG_PEEK | MSG_DONTWAIT) < 0)
-		return errno == EINTR ? -EAGAIN : -errno;
-	return !!(packet.msg_flags & MSG_CTRUNC);
-}
-
 static int receive(struct gcr_message *ret_message)
 {
-	int brings = brings_descriptors(connection.socket.fd);
-	int r;
+	struct gcr_message_header unused_header;
+	bool has_fds = false;
+	int r = gcr_message_peek(connection.socket.fd, 0, -1, &unused_header, &has_fds);
 
-	if (brings == -EAGAIN)
-		return -ETIMEDOUT;
+	if (r < 0)
+		return r;
 	/*
 	 * Room for them, whatever the program has open. What the program starts at that moment
 	 * (posix_spawn(3), vfork(2)) begins with the higher limit: so it is not done otherwise.
 	 */
-	if (brings == 1)
+	if (has_fds)
 		gcr_descriptor_raise_limit();
 	r = gcr_message_receive(connection.socket.fd, 0, -1, ret_message);
-	if (brings == 1)
+	if (has_fds)
 		gcr_descriptor_lower_limit();
 	return r;
 }

@@ -351,6 +351,8 @@ int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struc
 
 	/* A question changes nothing: another helper may be asked. */
 	for (int i = 0; i < QUERY_ATTEMPTS && result < 0 && result != -EINTR; i++) {
+		if (i && gcr_drive_must_leave(drive))
+			break;
 		asked_usec = gcr_clock_usec();
 		result = gcr_drive_need_helper(drive, &words);
 		if (result < 0)

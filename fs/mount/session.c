@@ -684,12 +684,14 @@ static void do_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent,
 /*
  * The kernel sends so many requests that nobody waits for (reads ahead, closes) at a time, of all
  * users together: 12, if nothing is said, which one user could hold. Those of one user wait for
- * each other here.
+ * each other here. Reads and writes of io_submit(2) are not among them: the kernel would send more
+ * at once than may wait here.
  */
 #define MAX_BACKGROUND 4096
 
 static void do_init(void *data, struct fuse_conn_info *connection)
 {
+	connection->want &= ~(unsigned int)FUSE_CAP_ASYNC_DIO;
 	connection->max_background = MAX_BACKGROUND;
 	connection->congestion_threshold = MAX_BACKGROUND;
 	ready_function(data);
