@@ -607,9 +607,9 @@ int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error 
 	*ret_state = task->from;
 	if (gcr_task_is_first(task))
 		result = prepare(task, &dump, error);
-	result = gcr_task_meet(task, result, error);
+	result = gcr_task_barrier(task, result, error);
 	if (!result)
-		result = gcr_task_meet(task, freeze(task, ret_state, error), error);
+		result = gcr_task_barrier(task, freeze(task, ret_state, error), error);
 	if (result < 0 && dump)
 		give_up(dump);
 	if (!result) {
@@ -620,7 +620,7 @@ int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error 
 			result = explain(dump, result, error);
 			give_up(dump);
 		}
-		result = gcr_task_meet(task, result, error);
+		result = gcr_task_barrier(task, result, error);
 	}
 	if (result < 0)
 		go_back(task, ret_state, error);
@@ -633,12 +633,12 @@ int gcr_freeze_and_park(struct gcr_task *task, enum gcr_state *ret_state, struct
 {
 	int result = freeze(task, ret_state, error);
 
-	result = gcr_task_meet(task, result, error);
+	result = gcr_task_barrier(task, result, error);
 	if (!result) {
 		atomic_store(&task->phase, "park");
 		if (has_library(task->process))
 			result = gcr_park(task->process, PARK_MSEC, error);
-		result = gcr_task_meet(task, result, error);
+		result = gcr_task_barrier(task, result, error);
 	}
 	if (result < 0) {
 		gcr_unpark(task->process);

@@ -190,7 +190,7 @@ void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 		gcr_operation_stop_locked(operation, error->number);
 	}
 	last = ++operation->ended == operation->count;
-	gcr_operation_end_meeting_locked(operation);
+	gcr_operation_end_barrier_locked(operation);
 	pthread_mutex_unlock(&operation->lock);
 	if (last)
 		gcr_operation_complete(operation);

@@ -35,9 +35,9 @@ struct gcr_operation {
 	bool committed;
 	unsigned int votes;
 	unsigned int ended;
-	unsigned int met;	/* of those that wait in gcr_task_meet() */
-	unsigned int meetings;	/* that are over */
-	bool meeting_failed;	/* the last one */
+	unsigned int at_barrier; /* tasks that wait in gcr_task_barrier() */
+	unsigned int barriers_passed;
+	bool barrier_failed;	/* the last one */
 	struct gcr_error error; /* the first task's that failed */
 	bool detached;		/* wanted whoever waits: opened O_NONBLOCK */
 	bool answered;		/* the waiters have had their answer */
@@ -59,8 +59,8 @@ void gcr_operation_stop(struct gcr_operation *operation, int reason);
 void gcr_operation_stop_locked(struct gcr_operation *operation, int reason);
 /* When it has to be over by default, with so many bytes to move; monotonic. */
 int64_t gcr_operation_deadline(const struct gcr_operation *operation, uint64_t bytes);
-/* End the meeting if every task that has not ended has come to it. Lock: operation. */
-void gcr_operation_end_meeting_locked(struct gcr_operation *operation);
+/* Let all tasks go on if each one that has not ended is at the barrier. Lock: operation. */
+void gcr_operation_end_barrier_locked(struct gcr_operation *operation);
 
 /* ---- operation_waiters.c ---- */
 

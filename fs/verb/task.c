@@ -184,23 +184,23 @@ int gcr_task_commit(struct gcr_task *task)
 	return reason ? -ECANCELED : 0;
 }
 
-void gcr_operation_end_meeting_locked(struct gcr_operation *operation)
+void gcr_operation_end_barrier_locked(struct gcr_operation *operation)
 {
-	if (!operation->met || operation->met + operation->ended < operation->count)
+	if (!operation->at_barrier || operation->at_barrier + operation->ended < operation->count)
 		return;
-	operation->meeting_failed = operation->stop || operation->ended;
-	operation->met = 0;
-	operation->meetings++;
+	operation->barrier_failed = operation->stop || operation->ended;
+	operation->at_barrier = 0;
+	operation->barriers_passed++;
 	/* What comes now can be stopped, and ends with a vote of its own if it has one. */
 	operation->committed = false;
 	operation->votes = 0;
 	pthread_cond_broadcast(&operation->decided);
 }
 
-int gcr_task_meet(struct gcr_task *task, int result, struct gcr_error *error)
+int gcr_task_barrier(struct gcr_task *task, int result, struct gcr_error *error)
 {
 	struct gcr_operation *operation = task->operation;
-	unsigned int meeting;
+	unsigned int passed;
 	bool failed;
 
 	atomic_store(&task->phase, "vote");
@@ -212,12 +212,12 @@ int gcr_task_meet(struct gcr_task *task, int result, struct gcr_error *error)
 		if (!operation->error.number && result != -ECANCELED)
 			operation->error = *error;
 	}
-	meeting = operation->meetings;
-	operation->met++;
-	gcr_operation_end_meeting_locked(operation);
-	while (operation->meetings == meeting)
+	passed = operation->barriers_passed;
+	operation->at_barrier++;
+	gcr_operation_end_barrier_locked(operation);
+	while (operation->barriers_passed == passed)
 		pthread_cond_wait(&operation->decided, &operation->lock);
-	failed = operation->meeting_failed;
+	failed = operation->barrier_failed;
 	pthread_mutex_unlock(&operation->lock);
 	return result < 0 ? result : failed ? -ECANCELED : 0;
 }

@@ -73,10 +73,10 @@ int gcr_task_commit(struct gcr_task *task);
  * what has become of its part. 0: all went well, and what follows may be stopped again. Otherwise a
  * negative errno, @result itself if that is one: -ECANCELED, another's failed.
  */
-int gcr_task_meet(struct gcr_task *task, int result, struct gcr_error *error);
+int gcr_task_barrier(struct gcr_task *task, int result, struct gcr_error *error);
 
 /*
- * For one that acts for all, while the others wait in gcr_task_meet(): what comes now cannot be
+ * For one that acts for all, while the others wait in gcr_task_barrier(): what comes now cannot be
  * taken back. 0: nobody can stop it any more; -ECANCELED: it was stopped before.
  */
 int gcr_task_decide(struct gcr_task *task);

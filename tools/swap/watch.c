@@ -70,7 +70,7 @@ static struct peer *find_peer(struct watch *watch, int pid)
 	return NULL;
 }
 
-static int meet(struct watch *watch, const struct swap_process *process)
+static int note_seen(struct watch *watch, const struct swap_process *process)
 {
 	struct peer *peer = find_peer(watch, process->pid);
 
@@ -100,7 +100,7 @@ static int meet_all(struct watch *watch)
 	for (size_t i = 0; i < watch->peers_count; i++)
 		watch->peers[i].is_seen = false;
 	for (size_t i = 0; i < watch->view.situation.count; i++)
-		if (meet(watch, &watch->view.processes[i]) < 0)
+		if (note_seen(watch, &watch->view.processes[i]) < 0)
 			return -ENOMEM;
 	for (size_t i = 0; i < watch->peers_count; i++)
 		if (watch->peers[i].is_seen)
