@@ -56,7 +56,7 @@ struct gcr_options {
 	unsigned int spill_percent;	 /* of the disk, if it says so; else 0 */
 	unsigned int user_spill_percent; /* of these, for one user; 0: user_limits says it */
 	char *criu;			 /* -o criu=PATH: the program; NULL: it is looked for */
-	int swap;			 /* -o swap */
+	int allow_swap;			 /* -o allow_swap */
 	char *user_most[GCR_QUOTA_KINDS_COUNT]; /* -o user_KIND=, as written; NULL: not given */
 	char *user_timeout;			/* -o user_timeout=SEC, likewise */
 	char *user_subuids;			/* -o user_subuids=FILE */

@@ -57,7 +57,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"user_dumps", "N", "dumps of one user under way (default 16)"},
 	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
 	{"user_subuids", "FILE", "whose subordinate ids are whose (default /etc/subuid)"},
-	{"swap", NULL, "allow VRAM that is held to be swapped to disk"},
+	{"allow_swap", NULL, "allow VRAM that is held to be swapped to disk"},
 	{"nopassthrough", NULL, "serve all reads of snapshots by the daemon"},
 	{NULL, NULL, NULL},
 };
@@ -90,7 +90,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("user_dumps=%s", user_most[GCR_QUOTA_DUMPS], 0),
 	OPTION("user_timeout=%s", user_timeout, 0),
 	OPTION("user_subuids=%s", user_subuids, 0),
-	OPTION("swap", swap, 1),
+	OPTION("allow_swap", allow_swap, 1),
 	OPTION("nopassthrough", no_passthrough, 1),
 	FUSE_OPT_KEY("-h", KEY_HELP),
 	FUSE_OPT_KEY("--help", KEY_HELP),

@@ -50,7 +50,7 @@ static bool has_swap(void)
 
 static void warn_of_swap(const struct gcr_daemon *daemon, const char *where)
 {
-	if (!daemon->options.swap && has_swap())
+	if (!daemon->options.allow_swap && has_swap())
 		gcr_log(LOG_WARNING, 0,
 			"%s cannot be kept out of swap: contents of VRAM may get to a disk", where);
 }
@@ -149,7 +149,7 @@ static int attach_mount(struct gcr_daemon *daemon, struct gcr_store *store, stru
 	if (fstat(daemon->runtime_fd, &runtime) < 0 || fstat(fd, &stat) < 0)
 		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
 	if (runtime.st_dev == stat.st_dev) {
-		result = mount_tmpfs(daemon->options.swap, path, bytes);
+		result = mount_tmpfs(daemon->options.allow_swap, path, bytes);
 		if (!result)
 			warn_of_swap(daemon, "the store");
 		if (result < 0) {
@@ -168,7 +168,7 @@ static int attach_mount(struct gcr_daemon *daemon, struct gcr_store *store, stru
 	if (result < 0)
 		return result;
 	store->survives_restart = in_first_namespace(false);
-	store->may_swap = daemon->options.swap;
+	store->may_swap = daemon->options.allow_swap;
 	store->fd = TAKE_FD(fd);
 	store->mountpoint = strdup(path);
 	store->path = TAKE_PTR(path);

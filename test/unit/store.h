@@ -45,7 +45,7 @@ static inline void start(uint64_t size, uint64_t pool)
 
 	daemon_.options.store_bytes = size;
 	daemon_.options.pool_bytes = pool;
-	daemon_.options.swap = 1; /* no warning where the machine has some */
+	daemon_.options.allow_swap = 1; /* no warning where the machine has some */
 	if (gcr_store_create(&daemon_, &store, &error) < 0) {
 		fprintf(stderr, "%s\n", error.words);
 		exit(1);
