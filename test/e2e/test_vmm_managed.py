@@ -14,11 +14,13 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [TESTS, f'{TESTS}/fs']
 import harness
 import vendor
 import vmm
 from harness import BUILD, Skip, check, equal, needs_cuda, same_for_both, wait_for
+from test_passthrough import Mapping
 
 CYCLES = 10
 WRITES = 'thread=gpucr-agent'
@@ -107,6 +109,25 @@ def test_cycles():
             writers.wait_ticks(1)
         writers.say(b'after')
         equal(writers.hear(), b'after')
+
+
+def test_files_that_others_have_mapped():
+    """They are emptied when they are gone, under whoever maps them. The program has its memory."""
+    needs_cuda('managed memory, with which no freeze is possible')
+    with vmm.machine() as machine:
+        if machine.status_of_all()['passthrough'] != 'yes':
+            raise harness.Skip('files cannot be mapped here')
+        demo = vmm.demo(machine, '--buffers', 1, '--managed', 2, '--bytes', '4M')
+        for _ in range(3):
+            machine.must(demo.pid, 'freeze')
+            directory = machine.path(demo.pid, 'snapshot', 'vram')
+            mappings = [Mapping(f'{directory}/{name}') for name in os.listdir(directory)
+                        if name.startswith('managed')]
+            check(mappings, os.listdir(directory))
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks(3)
+            for mapping in mappings:
+                mapping.close()
 
 
 def test_touching_is_wanting():
