@@ -153,8 +153,7 @@ static int check_allocations(const struct gcr_manifest *manifest, struct gcr_err
 					     "allocations[%zu].kind: device memory comes first", i);
 		if (i && extents[i].gpu_index != extents[i - 1].gpu_index)
 			gpus_before |= UINT64_C(1) << extents[i - 1].gpu_index;
-		if (extents[i].kind == GCR_MEMORY_DEVICE &&
-		    gpus_before >> extents[i].gpu_index & 1)
+		if (extents[i].kind == GCR_MEMORY_DEVICE && gpus_before >> extents[i].gpu_index & 1)
 			return gcr_error_set(error, EPROTO,
 					     "allocations[%zu].gpu: device memory is listed GPU by "
 					     "GPU",
