@@ -37,10 +37,12 @@ int main(int argc, char **argv)
 	if (device < 0 || setgid((gid_t)uid) < 0 || setuid((uid_t)uid) < 0 ||
 	    mmap(NULL, 4096, PROT_NONE, MAP_SHARED, device, 0) == MAP_FAILED)
 		return 4;
+	/* Whoever looks meanwhile does not find it among few. */
+	close(device);
 	for (unsigned long i = 0; i < descriptors; i++)
 		if (dup(0) < 0)
 			return 5;
-	if (!strcmp(argv[5], "last") && dup(device) < 0)
+	if (!strcmp(argv[5], "last") && open(argv[1], O_RDWR | O_CLOEXEC) < 0)
 		return 6;
 	if (argc > 6) {
 		int file = open(argv[6], O_RDONLY | O_CLOEXEC);
@@ -49,7 +51,6 @@ int main(int argc, char **argv)
 			return 8;
 		close(file);
 	}
-	close(device);
 	for (unsigned long i = 0; i < processes; i++) {
 		pid_t pid =
 			(pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL);
