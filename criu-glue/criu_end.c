@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The end of a run of CRIU: by our hand, or its own; what it has restored, or why it has failed. */
+/* The end of a run of CRIU: the daemon stops CRIU, or finds the process that it has restored, or
+ * explains its failure. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

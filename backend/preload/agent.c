@@ -18,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/preload/wakeup.h"
 #include "backend/preload/connection.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/device.h"
@@ -30,6 +29,7 @@
 #include "backend/preload/memory.h"
 #include "backend/preload/park.h"
 #include "backend/preload/preload.h"
+#include "backend/preload/wakeup.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/error.h"
@@ -201,20 +201,19 @@ static int take_files(const struct gcr_message *message, struct answer *answer)
  */
 static int send_handles(uint32_t sequence, struct gcr_error *error)
 {
-	ssize_t count = gcr_memory_describe(NULL, 0);
+	ssize_t described = gcr_memory_describe(NULL, 0);
+	size_t count = described < 0 ? 0 : (size_t)described, batch = FIRST_BATCH;
 	int fds[GCR_MESSAGE_FDS_MAX];
-	size_t batch = FIRST_BATCH;
 
-	if (count < 0)
-		return gcr_error_set(error, (int)-count, "out of memory");
-	for (size_t first = 0; first < (size_t)count; first += batch, batch *= 2) {
+	if (described < 0)
+		return gcr_error_set(error, (int)-described, "out of memory");
+	for (size_t first = 0; first < count; first += batch, batch *= 2) {
 		struct gcr_range range = {.first = (uint32_t)first};
 		int r;
 
 		if (batch > GCR_MESSAGE_FDS_MAX)
 			batch = GCR_MESSAGE_FDS_MAX;
-		range.count =
-			(uint32_t)((size_t)count - first < batch ? (size_t)count - first : batch);
+		range.count = (uint32_t)(count - first < batch ? count - first : batch);
 		r = gcr_memory_export(range.first, range.count, fds, error);
 		if (r < 0)
 			return r;

@@ -17,11 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/preload/wakeup.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hold.h"
 #include "backend/preload/preload.h"
+#include "backend/preload/wakeup.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

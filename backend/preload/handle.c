@@ -74,7 +74,7 @@ void gcr_handle_watch(CUmemGenericAllocationHandle *handle, int device, size_t b
 		if (shared)
 			gcr_table_share(memory);
 	}
-	/* Memory that is apart has nothing that would have to be buried outside the lock. */
+	/* Memory that is apart has nothing that would have to be released outside the lock. */
 	if (memory && !known)
 		gcr_table_unref(memory, &dead);
 	gcr_table_release_dead(dead);

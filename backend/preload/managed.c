@@ -15,8 +15,8 @@
 #include "backend/preload/green.h"
 #include "backend/preload/managed_file.h"
 #include "backend/preload/managed_table.h"
-#include "backend/preload/obstacle.h"
 #include "backend/preload/mmap_hook.h"
+#include "backend/preload/obstacle.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 

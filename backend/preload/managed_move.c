@@ -39,8 +39,8 @@
 #include "backend/preload/managed_hold.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/managed_trial.h"
-#include "backend/preload/place.h"
 #include "backend/preload/mmap_hook.h"
+#include "backend/preload/place.h"
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 

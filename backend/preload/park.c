@@ -12,11 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/preload/wakeup.h"
 #include "backend/preload/connection.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/ipc.h"
 #include "backend/preload/managed.h"
+#include "backend/preload/wakeup.h"
 #include "lib/procfs.h"
 
 #define NAP_MSEC 50

@@ -19,12 +19,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "backend/preload/wakeup.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_begin.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/preload.h"
+#include "backend/preload/wakeup.h"
 #include "lib/cleanup.h"
 #include "lib/thread_name.h"
 

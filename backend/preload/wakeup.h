@@ -12,8 +12,7 @@ void gcr_wakeup_prepare(void);
 /* Any thread, also in the handler of a signal. Never waits. */
 void gcr_wakeup_send(void);
 
-/* For the agent: what to wait on, -1 if there is none; and, when it has rung, to let it be still.
- */
+/* For the agent: the pipe to wait on, -1 if there is none; and to empty it, once it is readable. */
 int gcr_wakeup_fd(void);
 void gcr_wakeup_drain(void);
 

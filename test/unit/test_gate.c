@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-#include "backend/preload/wakeup.h"
 #include "backend/preload/context.h"
 #include "backend/preload/memory.h"
+#include "backend/preload/wakeup.h"
 #include "test/unit/test_gate.h"
 
 /* ---- a driver's function that looks whether it may be called ---- */

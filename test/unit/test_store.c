@@ -160,6 +160,17 @@ enum going {
 	GOINGS_COUNT,
 };
 
+static struct gcr_snapshot *create_settled(uint64_t bytes)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+
+	CHECK(!try_create(1, bytes, &snapshot, &error));
+	write_pattern(snapshot, 0, 7);
+	gcr_snapshot_settle(snapshot);
+	return snapshot;
+}
+
 /* A mapping alone keeps no memory; one whose file somebody has open does, which counts. */
 static void test_mapped(enum going going)
 {
@@ -168,13 +179,10 @@ static void test_mapped(enum going going)
 	struct gcr_folder_file *file = NULL;
 	struct gcr_snapshot *snapshot;
 	struct gcr_folder_entry made;
-	struct gcr_error error;
 	void *map;
 
 	start(256 * MIB, 0);
-	CHECK(!try_create(1, bytes, &snapshot, &error));
-	write_pattern(snapshot, 0, 7);
-	gcr_snapshot_settle(snapshot);
+	snapshot = create_settled(bytes);
 	map = map_outside(snapshot, is_open ? &file : NULL);
 	if (going == WITH_TOUCHED_SNAPSHOT) {
 		CHECK(!gcr_folder_mkdir(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "made",
@@ -212,9 +220,7 @@ static void test_mapped_by_two_names(void)
 	void *map;
 
 	start(256 * MIB, 0);
-	CHECK(!try_create(1, bytes, &snapshot, &error));
-	write_pattern(snapshot, 0, 7);
-	gcr_snapshot_settle(snapshot);
+	snapshot = create_settled(bytes);
 	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION,
 				  gcr_snapshot_extent(snapshot, 0), 1, snapshot->files_fd, &other,
 				  &error));
