@@ -30,7 +30,6 @@ static void folder_free(struct gcr_folder *folder)
 {
 	gcr_folder_items_finish(folder);
 	gcr_folder_packed_finish(folder);
-	free(folder->passed);
 	if (folder->root_fd >= 0)
 		close(folder->root_fd);
 	pthread_cond_destroy(&folder->is_settled);
@@ -131,44 +130,6 @@ int gcr_folder_find(uint32_t number, struct gcr_folder **ret_folder)
 		*ret_folder = gcr_folder_ref(folder);
 	pthread_mutex_unlock(&folders.lock);
 	return folder ? 0 : -ESTALE;
-}
-
-/* Has anybody opened the file with this inode number by any folder? One file may be in two. */
-static bool is_open_anywhere(ino_t ino)
-{
-	struct gcr_folder *folder;
-	bool is_open = false;
-
-	pthread_mutex_lock(&folders.lock);
-	folder = folders.list ? gcr_folder_ref(folders.list) : NULL;
-	pthread_mutex_unlock(&folders.lock);
-	while (folder) {
-		struct gcr_folder *next = NULL;
-
-		is_open = is_open || gcr_folder_has_open(folder, ino);
-		pthread_mutex_lock(&folders.lock);
-		if (!is_open && folder->next)
-			next = gcr_folder_ref(folder->next);
-		pthread_mutex_unlock(&folders.lock);
-		gcr_folder_unref(folder);
-		folder = next;
-	}
-	return is_open;
-}
-
-void gcr_folder_free_removed(int fd)
-{
-	char path[sizeof("/proc/self/fd/") + 16];
-	struct stat stat;
-
-	if (fstat(fd, &stat) < 0 || !S_ISREG(stat.st_mode) || stat.st_nlink ||
-	    is_open_anywhere(stat.st_ino))
-		return;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (truncate(path, 0) < 0)
-		gcr_log(LOG_WARNING, 0,
-			"the memory of a removed file stays as long as somebody has it mapped: %s",
-			strerror(errno));
 }
 
 /* ---- verbs and changes ---- */
@@ -311,6 +272,11 @@ struct gcr_room *gcr_folder_take_room(struct gcr_folder *folder)
 	room = TAKE_PTR(folder->room);
 	pthread_mutex_unlock(&folder->lock);
 	return room;
+}
+
+uid_t gcr_folder_owner(const struct gcr_folder *folder)
+{
+	return atomic_load(&folder->owner);
 }
 
 uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder)

@@ -67,6 +67,8 @@ bool gcr_folder_is_touched(const struct gcr_folder *folder);
 /* Do as if. Errors are those of config->touch. */
 int gcr_folder_touch(struct gcr_folder *folder);
 
+/* For whom its bytes count. */
+uid_t gcr_folder_owner(const struct gcr_folder *folder);
 /* What its files take, as its account says; 0 without one. */
 uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder);
 
@@ -76,18 +78,6 @@ uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder);
 void gcr_folder_retire(struct gcr_folder *folder);
 /* Of one that is retired: its account, which is the caller's now; NULL: it had none. */
 struct gcr_room *gcr_folder_take_room(struct gcr_folder *folder);
-/*
- * May somebody have mapped this file, or any, since this daemon began? Earlier daemons' readers go
- * on: nobody knows which of them have a file open.
- */
-bool gcr_folder_may_be_mapped(struct gcr_folder *folder, ino_t ino);
-bool gcr_folder_may_have_mapped(struct gcr_folder *folder);
-/*
- * The file of @fd (O_PATH is enough) was removed, and somebody may have it mapped, whom nobody
- * knows: free its memory now. A process that reads its mapping from then on gets SIGBUS. Nothing
- * is done while the file has a name, or is open by any folder: whoever is the last calls this.
- */
-void gcr_folder_free_removed(int fd);
 /* Is the file with this inode number open? */
 bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino);
 /*
@@ -164,14 +154,12 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file); /* stays its own */
 void gcr_folder_opened_by(struct gcr_folder_file *file, uid_t uid);
 /*
  * May the kernel read it by itself, and others map it? It is GCR_FOLDER_PASSED_BYTES or more, in a
- * directory below the root (what stands in that is written anew by the daemon), and has no holes: a
- * mapping would fill them, uncounted. On true it gets none from now on, whatever is done to it.
+ * directory below the root (what stands in that is written anew by the daemon), has no other name,
+ * by which it could be changed at this moment, and no holes: a mapping would fill them, uncounted.
+ * On true it gets none from now on, whatever is done to it, by this name or another. A file of an
+ * earlier daemon, which may have passed it, gets none either.
  */
 bool gcr_folder_pass(struct gcr_folder_file *file);
-/* An earlier daemon had it, and may have let any file pass: those without holes get none. */
-void gcr_folder_expect_mappings(struct gcr_folder *folder);
-/* Its files have names in another folder, too, by which somebody may map them. */
-void gcr_folder_expect_other_names(struct gcr_folder *folder);
 
 /* What a read gives: valid until gcr_folder_read_done(), which has to come soon. */
 struct gcr_folder_bytes {

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "fs/store/inodes.h"
 #include "fs/store/store.h"
 #include "lib/lock.h"
 
-#define PASSED_MAX	 4096  /* of a folder; further files are not */
 #define MAPPINGS_DEFAULT 65530 /* of a process: DEFAULT_MAX_MAP_COUNT in the kernel's mm.h */
 
 static atomic_int mappings; /* of all files; others are read by pread(2) */
@@ -176,6 +176,9 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	result = gcr_folder_packed_open(folder, inode->ino, (uint64_t)stat.st_size, &inode->packed);
 	if (result < 0)
 		return result;
+	result = gcr_inodes_open(&stat);
+	if (result < 0)
+		return result;
 	inode->counted_bytes =
 		gcr_folder_blocks_bytes(&stat) + gcr_folder_packed_bytes(inode->packed);
 	inode->next = folder->inodes;
@@ -305,44 +308,27 @@ int gcr_folder_create_file(struct gcr_folder *folder, uint32_t parent, const cha
 	return result;
 }
 
-void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino)
+void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t bytes, bool closes)
 {
-	for (size_t i = 0; i < folder->passed_count; i++)
-		if (folder->passed[i] == ino) {
-			folder->passed[i] = folder->passed[--folder->passed_count];
-			return;
-		}
-}
+	struct gcr_inodes_bytes counted = {
+		.bytes = bytes,
+		.uid = atomic_load(&folder->owner),
+	};
+	struct stat stat;
+	bool is_held;
 
-static bool is_passed_locked(const struct gcr_folder *folder, ino_t ino)
-{
-	size_t i = 0;
-
-	while (i < folder->passed_count && folder->passed[i] != ino)
-		i++;
-	return i < folder->passed_count;
-}
-
-bool gcr_folder_may_be_mapped_locked(const struct gcr_folder *folder, ino_t ino)
-{
-	return folder->has_other_names || is_passed_locked(folder, ino);
-}
-
-bool gcr_folder_may_be_mapped(struct gcr_folder *folder, ino_t ino)
-{
-	GCR_LOCK_SCOPE(&folder->lock);
-	return gcr_folder_may_be_mapped_locked(folder, ino);
-}
-
-bool gcr_folder_may_have_mapped(struct gcr_folder *folder)
-{
-	GCR_LOCK_SCOPE(&folder->lock);
-	return folder->has_other_names || folder->passed_count;
+	if (bytes && !fstat(fd, &stat) && gcr_inodes_folders(&stat) > (closes ? 1 : 0))
+		counted.store = folder->store;
+	if (counted.store)
+		gcr_store_hold(counted.store, bytes);
+	is_held = closes ? gcr_inodes_close(fd, &counted) : gcr_inodes_removed(fd, &counted);
+	if (counted.store && !is_held)
+		gcr_store_let_go(counted.store, bytes);
 }
 
 /* The last one that had it open has closed it, and it is in no list any more. */
 static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
-		   struct gcr_folder_packed *packed, struct gcr_room *room, bool may_be_mapped)
+		   struct gcr_folder_packed *packed, struct gcr_room *room)
 {
 	bool is_orphan = inode->is_orphan;
 	uint64_t orphan_bytes = inode->orphan_bytes;
@@ -350,8 +336,7 @@ static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = inode->orphan_charge;
 
 	/* Before it counts no longer. */
-	if (may_be_mapped)
-		gcr_folder_free_removed(inode->fd);
+	gcr_folder_settle_inode(folder, inode->fd, is_orphan ? orphan_bytes : gone_bytes, true);
 	inode_free(inode);
 	gcr_folder_packed_discard(folder, packed);
 	if (is_orphan && folder->store)
@@ -368,7 +353,6 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	struct gcr_folder *folder;
 	struct gcr_folder_inode **link;
 	struct gcr_room *room;
-	bool may_be_mapped;
 	bool is_last;
 	bool trims;
 
@@ -381,9 +365,6 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	inode->writers -= file->is_writable;
 	folder->writers -= file->is_writable;
 	is_last = !--inode->files;
-	may_be_mapped = is_last && gcr_folder_may_be_mapped_locked(folder, inode->ino);
-	if (is_last && inode->is_unlinked)
-		gcr_folder_forget_passed(folder, inode->ino);
 	if (is_last && (inode->is_unlinked || folder->is_going))
 		packed = gcr_folder_packed_take(folder, inode->ino);
 	else if (is_last && inode->packed)
@@ -401,7 +382,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	pthread_mutex_unlock(&folder->lock);
 	gcr_pack_table_unref(table);
 	if (is_last)
-		let_go(folder, inode, packed, room, may_be_mapped);
+		let_go(folder, inode, packed, room);
 	if (room && trims)
 		gcr_room_trim(room);
 	gcr_folder_end_change(folder);
@@ -419,50 +400,17 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file)
 	return file->fd;
 }
 
-void gcr_folder_expect_mappings(struct gcr_folder *folder)
-{
-	pthread_mutex_lock(&folder->lock);
-	folder->may_be_mapped = true;
-	pthread_mutex_unlock(&folder->lock);
-}
-
-void gcr_folder_expect_other_names(struct gcr_folder *folder)
-{
-	pthread_mutex_lock(&folder->lock);
-	folder->has_other_names = true;
-	pthread_mutex_unlock(&folder->lock);
-}
-
 bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 {
 	struct stat stat;
-	bool may_be;
-	bool is;
 
-	pthread_mutex_lock(&file->folder->lock);
-	is = is_passed_locked(file->folder, file->inode->ino);
-	may_be = file->folder->may_be_mapped;
-	pthread_mutex_unlock(&file->folder->lock);
-	/* SEEK_HOLE takes pages that nobody has written to for holes. */
-	return is || (may_be && !fstat(file->fd, &stat) &&
-		      gcr_folder_blocks_bytes(&stat) >= (uint64_t)stat.st_size);
-}
-
-/* Lock: folder. False: no memory, or there are too many. */
-static bool add_passed_locked(struct gcr_folder *folder, ino_t ino)
-{
-	ino_t *passed;
-
-	if (is_passed_locked(folder, ino))
+	if (fstat(file->fd, &stat) < 0)
 		return true;
-	if (folder->passed_count == PASSED_MAX)
-		return false;
-	passed = reallocarray(folder->passed, folder->passed_count + 1, sizeof(*passed));
-	if (!passed)
-		return false;
-	folder->passed = passed;
-	folder->passed[folder->passed_count++] = ino;
-	return true;
+	if (gcr_inodes_is_passed(&stat))
+		return true;
+	/* SEEK_HOLE takes pages that nobody has written to for holes. */
+	return gcr_folder_blocks_bytes(&stat) >= (uint64_t)stat.st_size &&
+	       gcr_inodes_is_left(file->fd);
 }
 
 bool gcr_folder_pass(struct gcr_folder_file *file)
@@ -472,16 +420,15 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 	struct stat stat;
 	bool passes;
 
-	/* Nobody waits here for who changes it. */
+	/* Nobody waits here for who changes it. Another folder has another lock for that. */
 	if (pthread_mutex_trylock(&inode->change_lock))
 		return false;
 	passes = !inode->packed && !fstat(file->fd, &stat) &&
-		 stat.st_size >= GCR_FOLDER_PASSED_BYTES &&
+		 stat.st_size >= GCR_FOLDER_PASSED_BYTES && stat.st_nlink == 1 &&
 		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
 	pthread_mutex_lock(&folder->lock);
-	passes = passes && inode->item < folder->items_count &&
-		 folder->items[inode->item].parent != GCR_FOLDER_ROOT &&
-		 add_passed_locked(folder, inode->ino);
+	passes = passes && !folder->is_retired && inode->item < folder->items_count &&
+		 folder->items[inode->item].parent != GCR_FOLDER_ROOT && !gcr_inodes_pass(&stat);
 	pthread_mutex_unlock(&folder->lock);
 	pthread_mutex_unlock(&inode->change_lock);
 	return passes;

@@ -28,7 +28,6 @@ struct removal {
 	struct stat stat;
 	uint32_t item;
 	struct gcr_folder_packed *packed; /* of one that is not open */
-	bool may_be_mapped;
 };
 
 /* -EMFILE, -ENOMEM, ...: what it is cannot be told now. That nothing has the name is no error. */
@@ -68,8 +67,6 @@ static void removal_done(struct gcr_folder *folder, struct removal *removal)
 		inode->is_unlinked = true;
 		return;
 	}
-	removal->may_be_mapped = gcr_folder_may_be_mapped_locked(folder, removal->stat.st_ino);
-	gcr_folder_forget_passed(folder, removal->stat.st_ino);
 	removal->packed = gcr_folder_packed_take(folder, removal->stat.st_ino);
 	folder->changes++; /* until removal_finish() */
 }
@@ -82,8 +79,8 @@ static void removal_finish(struct gcr_folder *folder, struct removal *removal, b
 
 	if (removal->fd < 0)
 		return;
-	if (removal->may_be_mapped)
-		gcr_folder_free_removed(removal->fd);
+	/* Of one that it has open, the folder counts the bytes until it closes it. */
+	gcr_folder_settle_inode(folder, removal->fd, was_open ? 0 : bytes, false);
 	close(TAKE_FD(removal->fd));
 	if (was_open || !S_ISREG(removal->stat.st_mode))
 		return;

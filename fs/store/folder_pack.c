@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "fs/pack/packs.h"
+#include "fs/store/inodes.h"
 #include "fs/store/store.h"
 #include "lib/pack.h"
 
@@ -381,9 +382,7 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 		return 0;
 	if (!is_ours_alone(file))
 		return -ETXTBSY;
-	pthread_mutex_lock(&file->folder->lock);
-	gcr_folder_forget_passed(file->folder, inode->ino);
-	pthread_mutex_unlock(&file->folder->lock);
+	gcr_inodes_unpass(&stat);
 	return 0;
 }
 

@@ -109,10 +109,6 @@ struct gcr_folder {
 	uint64_t directories_made; /* or moved: how often */
 	struct gcr_room *room;
 	struct gcr_folder_inode *inodes;
-	ino_t *passed; /* files that may be mapped, open or not: they get no holes */
-	size_t passed_count;
-	bool may_be_mapped;	 /* any of them, since an earlier daemon */
-	bool has_other_names;	 /* its files have names in another folder, too */
 	struct gcr_packs *packs; /* NULL: nothing is packed */
 	int tables_fd;
 	bool is_going;			  /* what is packed goes with who has it open */
@@ -195,14 +191,16 @@ static inline uint64_t gcr_folder_blocks_bytes(const struct stat *stat)
 
 /* The open inode of this number, or NULL. Lock: folder. */
 struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino);
-/* May somebody have mapped it since this daemon began? Lock: folder. */
-bool gcr_folder_may_be_mapped_locked(const struct gcr_folder *folder, ino_t ino);
-/* It has no name any more, and is not open, or nobody maps it: it can get holes. Lock: folder. */
-void gcr_folder_forget_passed(struct gcr_folder *folder, ino_t ino);
+/*
+ * A name of the file of @fd has gone, or the folder has closed it: what that means for the file
+ * whatever its name is (fs/store/inodes.h). The folder counts @bytes of it no longer after this. No
+ * lock.
+ */
+void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t bytes, bool closes);
 /* @is_packer: see struct gcr_folder_file. Lock: folder. */
 int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, bool is_packer,
 			   struct gcr_folder_file **ret_file);
-/* May somebody map it? Lock: the inode's change_lock. */
+/* May somebody have it mapped? Lock: the inode's change_lock. */
 bool gcr_folder_is_passed(const struct gcr_folder_file *file);
 /* From here on nobody is answered from a mapping; those who are have their answer first. */
 void gcr_folder_unmap(struct gcr_folder_inode *inode);

@@ -265,7 +265,7 @@ void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *ol
 		uint64_t count = gcr_digest_count(extent->bytes);
 
 		if (name && extent->kind == GCR_MEMORY_DEVICE &&
-		    !gcr_snapshot_is_file_open(old, name->index))
+		    !gcr_snapshot_is_file_read(old, name->index))
 			files[i] = take_file(old, name->index);
 		if (files[i] && files[i]->is_known) {
 			snapshot->files[i].is_known = true;

@@ -184,8 +184,6 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat 
 			&folder);
 	if (result < 0)
 		return result;
-	if (opening.sum.entries)
-		gcr_folder_expect_mappings(folder);
 	/* Before anybody else has it: `opening` is not needed any more then. */
 	result = gcr_folder_touch(folder);
 	if (result < 0) {

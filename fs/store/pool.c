@@ -379,7 +379,7 @@ void gcr_store_return_to_pool(struct gcr_snapshot *snapshot)
 		return;
 	/* Nobody can open one any more. */
 	for (size_t i = 0; i < snapshot->count; i++)
-		is_read[i] = gcr_snapshot_is_file_open(snapshot, i);
+		is_read[i] = gcr_snapshot_is_file_read(snapshot, i);
 	pthread_mutex_lock(&store->lock);
 	/* If it has ended since, its pool is dropped after this. */
 	if (!store->stopping && is_alive(snapshot->pid, snapshot->start_ticks) &&

@@ -486,7 +486,6 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		pthread_mutex_unlock(&store->lock);
 		return result;
 	}
-	gcr_folder_expect_other_names(snapshot->folder);
 	*ret_snapshot = TAKE_PTR(snapshot);
 	return 0;
 }
@@ -584,7 +583,6 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 				     snapshot->name);
 	free(leftover);
 	gcr_snapshot_settle(snapshot);
-	gcr_folder_expect_mappings(snapshot->folder);
 	/* Nobody knows what was done to it before. */
 	if (gcr_folder_touch(snapshot->folder) < 0)
 		gcr_snapshot_taint(snapshot);

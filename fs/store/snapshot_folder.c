@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "fs/store/folder.h"
+#include "fs/store/inodes.h"
 #include "lib/beneath.h"
 
 struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot)
@@ -84,10 +85,10 @@ void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot)
 	gcr_folder_end_verb(snapshot->folder);
 }
 
-bool gcr_snapshot_is_file_open(const struct gcr_snapshot *snapshot, size_t index)
+bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index)
 {
 	struct stat stat;
 
 	return !gcr_snapshot_stat(snapshot, index, &stat) &&
-	       gcr_folder_has_open(snapshot->folder, stat.st_ino);
+	       (gcr_inodes_folders(&stat) || gcr_inodes_is_passed(&stat));
 }

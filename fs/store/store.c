@@ -16,6 +16,7 @@
 #include <sys/statfs.h>
 
 #include "fs/base/log.h"
+#include "fs/store/inodes.h"
 #include "fs/store/record.h"
 #include "lib/beneath.h"
 #include "lib/pack_file.h"
@@ -245,6 +246,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	store->threads_max = processors < POPULATORS_MAX ? processors : POPULATORS_MAX;
 	pthread_mutex_init(&store->lock, NULL);
 	pthread_cond_init(&store->changed, NULL);
+	gcr_inodes_begin();
 	result = gcr_store_attach(daemon, store, error);
 	if (result < 0)
 		return result;

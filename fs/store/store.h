@@ -132,7 +132,10 @@ void gcr_room_shrink(struct gcr_room *room, uint64_t bytes);
 uint64_t gcr_room_resident_bytes(const struct gcr_room *room);
 /* Nobody writes just now: what was taken in advance goes back. */
 void gcr_room_trim(struct gcr_room *room);
-/* What was removed while somebody had it open is closed. */
+/*
+ * A file is about to lose its last name, and somebody has it open; and then: it has been closed.
+ */
+void gcr_store_hold(struct gcr_store *store, uint64_t bytes);
 void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
 
 /* ---- store_claim.c: room that is made before a snapshot is (see fs/verb/reclaim.h) ---- */
@@ -263,10 +266,14 @@ void gcr_store_close_place(struct gcr_folder *folder);
 int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder);
 /* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
-/* For each in the tree @name that is no directory, as far as it can be read; it may remove it. */
-typedef void gcr_store_visit(void *data, int directory_fd, const char *name,
-			     const struct stat *stat);
-void gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data);
+/*
+ * For each in the tree @name that is no directory; @visit may remove it, and ends all of it by a
+ * non-zero result, which is that of the call. -EMFILE, -ENOMEM, ...; that @name is gone, or no
+ * directory, is no error.
+ */
+typedef int gcr_store_visit(void *data, int directory_fd, const char *name,
+			    const struct stat *stat);
+int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data);
 
 /* Directories that users of the mount make may be nested so deep. */
 #define GCR_STORE_DEPTH_MAX 32

@@ -104,8 +104,9 @@ struct gcr_store_removal {
 	struct gcr_snapshot *snapshot;
 	struct gcr_folder *folder; /* what of its files is open counts on; a reference, or NULL */
 	uint64_t cost_bytes;
-	int64_t due_usec; /* monotonic: of one that has failed, when it is tried again */
-	bool is_logged;	  /* that it has failed */
+	uint64_t held_bytes; /* of these: files that other folders have open */
+	int64_t due_usec;    /* monotonic: of one that has failed, when it is tried again */
+	bool is_logged;	     /* that it has failed */
 	char name[GCR_STORE_NAME_BYTES];
 };
 
@@ -414,7 +415,8 @@ void gcr_store_stop_filler(struct gcr_store *store);
 uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count);
 /* snapshot_folder.c */
 int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
-bool gcr_snapshot_is_file_open(const struct gcr_snapshot *snapshot, size_t index);
+/* Does somebody have it open, or may have it mapped? Then its bytes must not change. */
+bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index);
 
 /* snapshot.c */
 void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,

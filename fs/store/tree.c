@@ -117,30 +117,33 @@ int gcr_store_remove_directory(int parent_fd, const char *name)
 	return remove_below(parent_fd, name, LEVELS_MAX);
 }
 
-static void visit_below(int parent_fd, const char *name, int levels, gcr_store_visit *visit,
-			void *data)
+static int visit_below(int parent_fd, const char *name, int levels, gcr_store_visit *visit,
+		       void *data)
 {
 	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
 	struct stat stat;
-	int unused_error;
 	mode_t mode;
+	int result = 0;
 
-	dir = levels ? open_directory(parent_fd, name, &mode, &unused_error) : NULL;
-	while (dir && (entry = readdir(dir))) {
+	dir = levels ? open_directory(parent_fd, name, &mode, &result) : NULL;
+	/* It is gone, or no directory any more. */
+	if (result == -ENOENT || result == -ENOTDIR || result == -ELOOP)
+		result = 0;
+	while (dir && !result && (entry = readdir(dir))) {
 		if (is_dots(entry->d_name) ||
 		    fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
 			continue;
-		if (S_ISDIR(stat.st_mode))
-			visit_below(dirfd(dir), entry->d_name, levels - 1, visit, data);
-		else
-			visit(data, dirfd(dir), entry->d_name, &stat);
+		result = S_ISDIR(stat.st_mode)
+				 ? visit_below(dirfd(dir), entry->d_name, levels - 1, visit, data)
+				 : visit(data, dirfd(dir), entry->d_name, &stat);
 	}
+	return result;
 }
 
-void gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data)
+int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data)
 {
-	visit_below(parent_fd, name, LEVELS_MAX, visit, data);
+	return visit_below(parent_fd, name, LEVELS_MAX, visit, data);
 }
 
 static int add_up(DIR *dir, int levels, struct gcr_tree_sum *sum)

@@ -100,7 +100,6 @@ def test_without_the_daemon():
         check(os.pread(fd, frozen.size, 0) == frozen.bytes, 'without a daemon')
         machine.start()
         machine.wait_status(frozen.pid, 'state', 'frozen')
-        os.close(fd)
         # The next daemon does not know who may have it mapped: no holes in what has none.
         with harness.open_both(frozen.path) as file:
             harness.LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64,
@@ -109,7 +108,13 @@ def test_without_the_daemon():
             equal(os.pread(file.fileno(), 4 * MIB, 0), bytes(4 * MIB))
             check(os.fstat(file.fileno()).st_blocks * 512 >= frozen.size, 'it is all there')
             equal(os.pwrite(file.fileno(), frozen.bytes[:4 * MIB], 0), 4 * MIB)
-        frozen.thaw()
+        # Nor who else reads it, when it has let another one pass.
+        with open(frozen.path, 'rb') as file:
+            check(passes_through(file.fileno()), 'it does not pass')
+            frozen.thaw()
+        wait_for(lambda: used(machine) == 0, 'its removal')
+        check(os.pread(fd, frozen.size, 0) == frozen.bytes, 'who read before')
+        os.close(fd)
         check(mapping[:] == frozen.bytes, 'after the thaw')
         mapping.close()
 

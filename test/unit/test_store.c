@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The store: files of a snapshot, what is promised, and what stands in its way. */
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
@@ -60,7 +61,23 @@ static void test_settled(void)
 	stop();
 }
 
-static atomic_bool has_no_memory; /* to remove a directory */
+static atomic_bool has_no_memory;     /* to remove a directory */
+static atomic_bool has_no_descriptor; /* to find out whether a name is the last one */
+
+int openat(int parent_fd, const char *path, int flags, ...)
+{
+	va_list arguments;
+	mode_t mode;
+
+	va_start(arguments, flags);
+	mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(arguments, mode_t) : 0;
+	va_end(arguments);
+	if (atomic_load(&has_no_descriptor) && flags & O_PATH) {
+		errno = EMFILE;
+		return -1;
+	}
+	return (int)syscall(SYS_openat, parent_fd, path, flags, mode);
+}
 
 int unlinkat(int parent_fd, const char *path, int flags)
 {
@@ -171,6 +188,37 @@ static struct gcr_snapshot *create_settled(uint64_t bytes)
 	return snapshot;
 }
 
+/* A file that cannot be looked at stays, and counts, until it can. */
+static void test_mapped_without_descriptors(bool is_touched)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_snapshot *snapshot;
+	struct gcr_folder_entry made;
+	bool has_failed = false;
+	void *map;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	map = map_outside(snapshot, NULL);
+	if (is_touched)
+		CHECK(!gcr_folder_mkdir(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "made",
+					0700, geteuid(), getegid(), &made));
+	atomic_store(&has_no_descriptor, true);
+	gcr_snapshot_discard(snapshot);
+	while (!has_failed) {
+		usleep(1000);
+		pthread_mutex_lock(&store->lock);
+		has_failed = store->left_removals;
+		pthread_mutex_unlock(&store->lock);
+	}
+	CHECK(figures().used_bytes >= bytes && has_bytes(map, bytes));
+	atomic_store(&has_no_descriptor, false);
+	wait_used(0);
+	CHECK(!has_bytes(map, bytes));
+	CHECK(!munmap(map, bytes));
+	stop();
+}
+
 /* A mapping alone keeps no memory; one whose file somebody has open does, which counts. */
 static void test_mapped(enum going going)
 {
@@ -210,33 +258,98 @@ static void test_mapped(enum going going)
 	stop();
 }
 
+/* Another snapshot of the same file, as a restore makes it of a place's: that costs nothing. */
+static struct gcr_snapshot *adopt(struct gcr_snapshot *snapshot)
+{
+	struct gcr_snapshot *other;
+	struct gcr_error error;
+
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION,
+				  gcr_snapshot_extent(snapshot, 0), 1, snapshot->files_fd, &other,
+				  &error));
+	return other;
+}
+
 /* The same file as part of a place, and of what is restored from it. */
 static void test_mapped_by_two_names(void)
 {
 	uint64_t bytes = 8 * MIB;
 	struct gcr_folder_file *file = NULL;
 	struct gcr_snapshot *snapshot, *other;
-	struct gcr_error error;
 	void *map;
 
 	start(256 * MIB, 0);
 	snapshot = create_settled(bytes);
-	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION,
-				  gcr_snapshot_extent(snapshot, 0), 1, snapshot->files_fd, &other,
-				  &error));
 	map = map_outside(snapshot, NULL);
-	CHECK(!open_outside(other, 0, O_RDONLY, &file));
+	other = adopt(snapshot);
+	/* Another folder has another lock for changes. */
+	CHECK(!open_outside(other, 0, O_RDONLY, &file) && !gcr_folder_pass(file));
 	gcr_snapshot_discard(snapshot);
 	wait_used(other->cost_bytes);
 	CHECK(has_bytes(map, bytes));
 	gcr_snapshot_discard(other);
-	while (gcr_store_wait_going(store, false))
-		;
+	wait_used(bytes);
 	CHECK(has_bytes(map, bytes));
 	gcr_folder_close(file);
 	wait_used(0);
 	CHECK(!has_bytes(map, bytes));
 	CHECK(!munmap(map, bytes));
+	stop();
+}
+
+/* Who opened it by a name that cost nothing goes on when the name that did is gone, too. */
+static void test_held_by_other_name(bool is_touched)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	struct gcr_folder_entry made;
+	uint64_t cost;
+	void *map;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	map = map_outside(snapshot, NULL);
+	other = adopt(snapshot);
+	CHECK(!open_outside(other, 0, O_RDONLY, &file));
+	gcr_snapshot_discard(other);
+	if (is_touched)
+		CHECK(!gcr_folder_mkdir(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "made",
+					0700, geteuid(), getegid(), &made));
+	cost = snapshot->cost_bytes;
+	wait_used(cost);
+	gcr_snapshot_discard(snapshot);
+	wait_used(bytes);
+	CHECK(has_bytes(map, bytes));
+	gcr_folder_close(file);
+	wait_used(0);
+	CHECK(!has_bytes(map, bytes));
+	CHECK(!munmap(map, bytes));
+	stop();
+}
+
+/* The same where a user removes that name, and the folder goes on. */
+static void test_removed_by_other_name(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	uint64_t cost;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	other = adopt(snapshot);
+	CHECK(!open_outside(other, 0, O_RDONLY, &file));
+	gcr_snapshot_discard(other);
+	cost = snapshot->cost_bytes;
+	wait_used(cost);
+	remove_first(snapshot);
+	/* What the snapshot may take stays promised to it. */
+	CHECK(figures().used_bytes == cost + bytes);
+	gcr_folder_close(file);
+	CHECK(figures().used_bytes == cost);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
 	stop();
 }
 
@@ -548,7 +661,12 @@ static void test_all(void)
 	test_removed_in_the_end();
 	for (int going = 0; going < GOINGS_COUNT; going++)
 		test_mapped((enum going)going);
+	for (int is_touched = 0; is_touched < 2; is_touched++) {
+		test_mapped_without_descriptors(is_touched);
+		test_held_by_other_name(is_touched);
+	}
 	test_mapped_by_two_names();
+	test_removed_by_other_name();
 	test_populate_and_write();
 	test_populate_then_stop();
 	test_room();

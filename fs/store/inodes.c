@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: MIT */
+#include "fs/store/inodes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fs/base/log.h"
+#include "fs/base/quota.h"
+#include "fs/store/store.h"
+#include "lib/cleanup.h"
+#include "lib/lock.h"
+
+#define BUCKETS_MIN 64 /* a power of two */
+
+/* A file that is passed, or open in @folders folders. */
+struct entry {
+	struct entry *next; /* with the same hash */
+	dev_t device;
+	ino_t inode;
+	unsigned int folders;
+	bool is_passed;
+	/* What gcr_inodes_hold() counts, of @store; all zeros: nothing. */
+	struct gcr_store *store;
+	uint64_t held_bytes;
+	struct gcr_quota_charge charge;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct entry **buckets;
+	size_t buckets_count; /* a power of two, or 0 */
+	size_t count;
+	struct timespec began; /* see gcr_inodes_begin() */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- the table; all with its lock held ---- */
+
+static struct entry **bucket_locked(ino_t inode)
+{
+	return &table.buckets[(inode * 0x9e3779b97f4a7c15) >> 32 & (table.buckets_count - 1)];
+}
+
+/* Where its entry is, or would be; NULL: there is no table yet. */
+static struct entry **find_locked(const struct stat *stat)
+{
+	struct entry **link = table.buckets_count ? bucket_locked(stat->st_ino) : NULL;
+
+	while (link && *link && ((*link)->inode != stat->st_ino || (*link)->device != stat->st_dev))
+		link = &(*link)->next;
+	return link;
+}
+
+static struct entry *get_locked(const struct stat *stat)
+{
+	struct entry **link = find_locked(stat);
+
+	return link ? *link : NULL;
+}
+
+/* -ENOMEM only while there is no table: a full one is slower. */
+static int grow_locked(void)
+{
+	size_t old_count = table.buckets_count;
+	size_t count = old_count ? 2 * old_count : BUCKETS_MIN;
+	struct entry **old = table.buckets;
+	struct entry **buckets;
+
+	if (table.count < old_count)
+		return 0;
+	buckets = calloc(count, sizeof(struct entry *));
+	if (!buckets)
+		return old_count ? 0 : -ENOMEM;
+	table.buckets = buckets;
+	table.buckets_count = count;
+	for (size_t i = 0; i < old_count; i++) {
+		while (old[i]) {
+			struct entry *entry = old[i];
+			struct entry **bucket = bucket_locked(entry->inode);
+
+			old[i] = entry->next;
+			entry->next = *bucket;
+			*bucket = entry;
+		}
+	}
+	free(old);
+	return 0;
+}
+
+static int add_locked(const struct stat *stat, struct entry **ret_entry)
+{
+	struct entry *entry = get_locked(stat);
+	struct entry **bucket;
+
+	if (!entry) {
+		if (grow_locked() < 0)
+			return -ENOMEM;
+		entry = calloc(1, sizeof(*entry));
+		if (!entry)
+			return -ENOMEM;
+		entry->device = stat->st_dev;
+		entry->inode = stat->st_ino;
+		bucket = bucket_locked(stat->st_ino);
+		entry->next = *bucket;
+		*bucket = entry;
+		table.count++;
+	}
+	*ret_entry = entry;
+	return 0;
+}
+
+/* Unless there is still something to know of it. */
+static void drop_locked(const struct stat *stat)
+{
+	struct entry **link = find_locked(stat);
+	struct entry *entry = link ? *link : NULL;
+
+	if (!entry || entry->folders || entry->is_passed)
+		return;
+	*link = entry->next;
+	table.count--;
+	free(entry);
+}
+
+/* ---- what was before ---- */
+
+static bool is_later(const struct timespec *left, const struct timespec *right)
+{
+	return left->tv_sec != right->tv_sec ? left->tv_sec > right->tv_sec
+					     : left->tv_nsec > right->tv_nsec;
+}
+
+static void forget_closed_locked(void)
+{
+	for (size_t i = 0; i < table.buckets_count; i++) {
+		struct entry **link = &table.buckets[i];
+
+		while (*link) {
+			struct entry *entry = *link;
+
+			if (entry->folders) {
+				link = &entry->next;
+				continue;
+			}
+			*link = entry->next;
+			table.count--;
+			free(entry);
+		}
+	}
+}
+
+void gcr_inodes_begin(void)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+	struct timespec began;
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &began);
+	pthread_mutex_lock(&table.lock);
+	table.began = began;
+	forget_closed_locked();
+	pthread_mutex_unlock(&table.lock);
+	/* Files get the time of this clock, which moves with the timer interrupt. */
+	do {
+		nanosleep(&pause, NULL);
+		clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	} while (now.tv_sec <= began.tv_sec && !is_later(&now, &began) &&
+		 began.tv_sec - now.tv_sec < 1);
+}
+
+bool gcr_inodes_is_left(int fd)
+{
+	struct timespec made;
+	struct statx statx_of;
+	bool is_left;
+
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &statx_of) < 0 ||
+	    !(statx_of.stx_mask & STATX_BTIME))
+		return true;
+	made.tv_sec = statx_of.stx_btime.tv_sec;
+	made.tv_nsec = statx_of.stx_btime.tv_nsec;
+	pthread_mutex_lock(&table.lock);
+	is_left = !is_later(&made, &table.began);
+	pthread_mutex_unlock(&table.lock);
+	return is_left;
+}
+
+/* ---- open and passed files ---- */
+
+int gcr_inodes_open(const struct stat *stat)
+{
+	struct entry *entry;
+	int result;
+
+	pthread_mutex_lock(&table.lock);
+	result = add_locked(stat, &entry);
+	if (!result)
+		entry->folders++;
+	pthread_mutex_unlock(&table.lock);
+	return result;
+}
+
+int gcr_inodes_pass(const struct stat *stat)
+{
+	struct entry *entry;
+	int result;
+
+	pthread_mutex_lock(&table.lock);
+	result = add_locked(stat, &entry);
+	if (!result)
+		entry->is_passed = true;
+	pthread_mutex_unlock(&table.lock);
+	return result;
+}
+
+void gcr_inodes_unpass(const struct stat *stat)
+{
+	struct entry *entry;
+
+	pthread_mutex_lock(&table.lock);
+	entry = get_locked(stat);
+	if (entry)
+		entry->is_passed = false;
+	drop_locked(stat);
+	pthread_mutex_unlock(&table.lock);
+}
+
+bool gcr_inodes_is_passed(const struct stat *stat)
+{
+	const struct entry *entry;
+
+	GCR_LOCK_SCOPE(&table.lock);
+	entry = get_locked(stat);
+	return entry && entry->is_passed;
+}
+
+unsigned int gcr_inodes_folders(const struct stat *stat)
+{
+	const struct entry *entry;
+
+	GCR_LOCK_SCOPE(&table.lock);
+	entry = get_locked(stat);
+	return entry ? entry->folders : 0;
+}
+
+/* ---- the end of a file ---- */
+
+/* Nobody has a name or a descriptor of it. */
+static void free_memory(int fd)
+{
+	char path[sizeof("/proc/self/fd/") + 16];
+
+	if (gcr_inodes_is_left(fd))
+		return;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (truncate(path, 0) < 0)
+		gcr_log(LOG_WARNING, 0,
+			"the memory of a removed file stays as long as somebody has it mapped: %s",
+			strerror(errno));
+}
+
+static bool get_stat(int fd, struct stat *ret_stat)
+{
+	if (fstat(fd, ret_stat) < 0) {
+		gcr_log(LOG_WARNING, 0, "a removed file cannot be looked at: %s", strerror(errno));
+		return false;
+	}
+	return S_ISREG(ret_stat->st_mode);
+}
+
+/* What is to be done without the lock. */
+struct ending {
+	bool frees;
+	struct gcr_store *store; /* that @bytes count for no longer; NULL: none */
+	uint64_t bytes;
+	struct gcr_quota_charge charge;
+};
+
+static void carry_out(struct ending *ending, int fd)
+{
+	/* Before it counts no longer. */
+	if (ending->frees)
+		free_memory(fd);
+	gcr_quota_release(&ending->charge);
+	if (ending->store)
+		gcr_store_let_go(ending->store, ending->bytes);
+}
+
+/* Of a file that may have lost its last name, or its last folder. True: its bytes are held. */
+static bool settle_locked(const struct stat *stat, const struct gcr_inodes_bytes *bytes,
+			  struct ending *ret_ending)
+{
+	struct entry *entry = get_locked(stat);
+	bool is_held = false;
+
+	if (!entry)
+		return false;
+	if (!entry->folders) {
+		ret_ending->store = TAKE_PTR(entry->store);
+		ret_ending->bytes = entry->held_bytes;
+		ret_ending->charge = entry->charge;
+		entry->charge = (struct gcr_quota_charge){0};
+		if (!stat->st_nlink) {
+			ret_ending->frees = entry->is_passed;
+			entry->is_passed = false;
+		}
+		drop_locked(stat);
+	} else if (!stat->st_nlink && bytes->store && !entry->store) {
+		is_held = true;
+		entry->store = bytes->store;
+		entry->held_bytes = bytes->bytes;
+		gcr_quota_count(gcr_store_quota(bytes->store), GCR_QUOTA_STORE, bytes->uid,
+				bytes->bytes, &entry->charge);
+	}
+	return is_held;
+}
+
+static bool settle(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
+{
+	struct ending ending = {0};
+	struct entry *entry;
+	struct stat stat;
+	bool is_held;
+
+	if (!get_stat(fd, &stat))
+		return false;
+	pthread_mutex_lock(&table.lock);
+	entry = get_locked(&stat);
+	if (entry && closes)
+		entry->folders--;
+	is_held = settle_locked(&stat, bytes, &ending);
+	pthread_mutex_unlock(&table.lock);
+	carry_out(&ending, fd);
+	return is_held;
+}
+
+bool gcr_inodes_removed(int fd, const struct gcr_inodes_bytes *bytes)
+{
+	return settle(fd, false, bytes);
+}
+
+bool gcr_inodes_close(int fd, const struct gcr_inodes_bytes *bytes)
+{
+	return settle(fd, true, bytes);
+}
