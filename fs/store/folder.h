@@ -87,9 +87,10 @@ bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino);
 bool gcr_folder_orphan(struct gcr_folder *folder, ino_t ino, uint64_t bytes);
 /*
  * All of the tree of one that is retired is about to be removed: what is packed goes, as long as
- * there are its tables; of what is open when it is closed.
+ * there are its tables; of what is open when it is closed. -EMFILE, -ENFILE, -ENOMEM: some may be
+ * left, and this is to be called again.
  */
-void gcr_folder_discard_packed(struct gcr_folder *folder);
+int gcr_folder_discard_packed(struct gcr_folder *folder);
 /* It has been: as gcr_folder_orphan() for all that is open; the sum of their bytes. */
 uint64_t gcr_folder_orphan_all(struct gcr_folder *folder);
 

@@ -99,6 +99,13 @@ static uid_t writer_of(const struct gcr_folder_file *file)
 	return file->opener == (uid_t)-1 ? 0 : file->opener;
 }
 
+static bool has_other_name(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+
+	return !fstat(file->fd, &stat) && stat.st_nlink > 1;
+}
+
 /* Lock: the inode's change_lock. */
 static int take_room(struct change *change, enum gcr_folder_change kind, uint64_t offset,
 		     uint64_t end)
@@ -117,6 +124,9 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	if (result < 0)
 		return result;
 	change->taken_bytes = bytes + change->plan.further_bytes;
+	/* Each of two folders counts it as it was, or not at all. */
+	if (change->taken_bytes && has_other_name(file))
+		return -EBUSY;
 	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
 }
 

@@ -177,8 +177,11 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	if (result < 0)
 		return result;
 	result = gcr_inodes_open(&stat);
-	if (result < 0)
+	if (result < 0) {
+		if (inode->packed)
+			gcr_pack_table_unref(gcr_folder_packed_close(inode->packed));
 		return result;
+	}
 	inode->counted_bytes =
 		gcr_folder_blocks_bytes(&stat) + gcr_folder_packed_bytes(inode->packed);
 	inode->next = folder->inodes;
@@ -317,7 +320,9 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 	struct stat stat;
 	bool is_held;
 
-	if (bytes && !fstat(fd, &stat) && gcr_inodes_folders(&stat) > (closes ? 1 : 0))
+	/* Only if another one may have it: it is counted twice for a moment then, not never. */
+	if (bytes && !fstat(fd, &stat) &&
+	    (gcr_inodes_folders(&stat) > (closes ? 1 : 0) || stat.st_nlink))
 		counted.store = folder->store;
 	if (counted.store)
 		gcr_store_hold(counted.store, bytes);
@@ -328,11 +333,11 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 
 /* The last one that had it open has closed it, and it is in no list any more. */
 static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
-		   struct gcr_folder_packed *packed, struct gcr_room *room)
+		   struct gcr_folder_packed *packed, struct gcr_room *room, bool is_going)
 {
 	bool is_orphan = inode->is_orphan;
 	uint64_t orphan_bytes = inode->orphan_bytes;
-	uint64_t gone_bytes = inode->is_unlinked ? inode->counted_bytes : 0;
+	uint64_t gone_bytes = inode->is_unlinked || is_going ? inode->counted_bytes : 0;
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = inode->orphan_charge;
 
 	/* Before it counts no longer. */
@@ -353,6 +358,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	struct gcr_folder *folder;
 	struct gcr_folder_inode **link;
 	struct gcr_room *room;
+	bool is_going;
 	bool is_last;
 	bool trims;
 
@@ -365,6 +371,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	inode->writers -= file->is_writable;
 	folder->writers -= file->is_writable;
 	is_last = !--inode->files;
+	is_going = folder->is_going;
 	if (is_last && (inode->is_unlinked || folder->is_going))
 		packed = gcr_folder_packed_take(folder, inode->ino);
 	else if (is_last && inode->packed)
@@ -382,7 +389,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 	pthread_mutex_unlock(&folder->lock);
 	gcr_pack_table_unref(table);
 	if (is_last)
-		let_go(folder, inode, packed, room);
+		let_go(folder, inode, packed, room, is_going);
 	if (room && trims)
 		gcr_room_trim(room);
 	gcr_folder_end_change(folder);
@@ -410,7 +417,7 @@ bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 		return true;
 	/* SEEK_HOLE takes pages that nobody has written to for holes. */
 	return gcr_folder_blocks_bytes(&stat) >= (uint64_t)stat.st_size &&
-	       gcr_inodes_is_left(file->fd);
+	       gcr_inodes_is_older(file->fd);
 }
 
 bool gcr_folder_pass(struct gcr_folder_file *file)
@@ -427,7 +434,8 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 		 stat.st_size >= GCR_FOLDER_PASSED_BYTES && stat.st_nlink == 1 &&
 		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
 	pthread_mutex_lock(&folder->lock);
-	passes = passes && !folder->is_retired && inode->item < folder->items_count &&
+	passes = passes && !folder->is_retired && !inode->is_unlinked &&
+		 inode->item < folder->items_count &&
 		 folder->items[inode->item].parent != GCR_FOLDER_ROOT && !gcr_inodes_pass(&stat);
 	pthread_mutex_unlock(&folder->lock);
 	pthread_mutex_unlock(&inode->change_lock);

@@ -270,9 +270,11 @@ static void punch_again(struct gcr_folder_file *file)
 {
 	const struct gcr_pack_table *table = file->inode->packed->table;
 	uint64_t pieces = gcr_pack_table_pieces(table);
+	struct stat stat;
 	off_t at = 0;
 
-	if (gcr_folder_is_passed(file) && !is_ours_alone(file))
+	if (fstat(file->fd, &stat) < 0 || gcr_inodes_folders(&stat) > 1 ||
+	    (gcr_folder_is_passed(file) && !is_ours_alone(file)))
 		return;
 	gcr_folder_unmap(file->inode);
 	while ((at = lseek(file->fd, at, SEEK_DATA)) >= 0 && (uint64_t)at / PIECE_BYTES < pieces) {
@@ -378,6 +380,9 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 	if (inode->writes != writes ||
 	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))
 		return -EAGAIN;
+	/* Who removed the other name may still read by it. */
+	if (gcr_inodes_folders(&stat) > 1)
+		return -ETXTBSY;
 	if (!gcr_folder_is_passed(file))
 		return 0;
 	if (!is_ours_alone(file))

@@ -114,6 +114,12 @@ void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed 
 	gcr_packs_drop(folder->packs, entries, count);
 }
 
+/* Other threads give back soon what there is too little of now. */
+static bool may_be_tried_again(int result)
+{
+	return result == -EMFILE || result == -ENFILE || result == -ENOMEM;
+}
+
 /* Files that are gone, and their chunks with them. */
 struct going {
 	unsigned int attempts; /* that are left, for all of them */
@@ -127,8 +133,7 @@ static int open_going(struct gcr_folder *folder, struct gcr_folder_packed *packe
 {
 	int result = packed->table ? 0 : open_table(folder, packed);
 
-	/* What there is too little of just now, others give back. */
-	for (; result < 0 && result != -EIO && going->attempts; going->attempts--) {
+	for (; may_be_tried_again(result) && going->attempts; going->attempts--) {
 		poll(NULL, 0, ATTEMPT_MSEC);
 		result = open_table(folder, packed);
 	}
@@ -171,11 +176,24 @@ void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_pack
 	tell_lost(&going);
 }
 
-void gcr_folder_discard_packed(struct gcr_folder *folder)
+/* Lock: folder. */
+static void put_back_locked(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+{
+	while (packed) {
+		struct gcr_folder_packed *next = packed->next;
+
+		packed->next = folder->packed;
+		folder->packed = packed;
+		packed = next;
+	}
+}
+
+int gcr_folder_discard_packed(struct gcr_folder *folder)
 {
 	struct gcr_folder_packed *gone = NULL;
-	struct going going = {.attempts = ATTEMPTS};
 	struct gcr_folder_packed **link;
+	struct going going = {0};
+	int result = 0;
 
 	pthread_mutex_lock(&folder->lock);
 	folder->is_going = true;
@@ -194,10 +212,18 @@ void gcr_folder_discard_packed(struct gcr_folder *folder)
 	while (gone) {
 		struct gcr_folder_packed *packed = gone;
 
+		result = packed->table ? 0 : open_table(folder, packed);
+		if (may_be_tried_again(result))
+			break;
 		gone = packed->next;
 		discard(folder, packed, &going);
+		result = 0;
 	}
+	pthread_mutex_lock(&folder->lock);
+	put_back_locked(folder, gone);
+	pthread_mutex_unlock(&folder->lock);
 	tell_lost(&going);
+	return result;
 }
 
 void gcr_folder_packed_finish(struct gcr_folder *folder)

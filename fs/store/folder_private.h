@@ -192,9 +192,8 @@ static inline uint64_t gcr_folder_blocks_bytes(const struct stat *stat)
 /* The open inode of this number, or NULL. Lock: folder. */
 struct gcr_folder_inode *gcr_folder_inode_find(struct gcr_folder *folder, ino_t ino);
 /*
- * A name of the file of @fd has gone, or the folder has closed it: what that means for the file
- * whatever its name is (fs/store/inodes.h). The folder counts @bytes of it no longer after this. No
- * lock.
+ * gcr_inodes_removed(), or gcr_inodes_close(), of the file of @fd, whose @bytes the folder is about
+ * to count no longer: whoever still has it may. No lock.
  */
 void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t bytes, bool closes);
 /* @is_packer: see struct gcr_folder_file. Lock: folder. */

@@ -19,14 +19,15 @@
 
 #define BUCKETS_MIN 64 /* a power of two */
 
-/* A file that is passed, or open in @folders folders. */
+/* A file that is passed, open, or has names that cost nothing. */
 struct entry {
 	struct entry *next; /* with the same hash */
 	dev_t device;
 	ino_t inode;
-	unsigned int folders;
+	unsigned int folders;	 /* in which it is open */
+	unsigned int free_names; /* see gcr_inodes_adopt() */
 	bool is_passed;
-	/* What gcr_inodes_hold() counts, of @store; all zeros: nothing. */
+	/* Bytes that count on for it, in going_bytes of @store; NULL: none. */
 	struct gcr_store *store;
 	uint64_t held_bytes;
 	struct gcr_quota_charge charge;
@@ -121,7 +122,7 @@ static void drop_locked(const struct stat *stat)
 	struct entry **link = find_locked(stat);
 	struct entry *entry = link ? *link : NULL;
 
-	if (!entry || entry->folders || entry->is_passed)
+	if (!entry || entry->folders || entry->free_names || entry->is_passed)
 		return;
 	*link = entry->next;
 	table.count--;
@@ -130,10 +131,10 @@ static void drop_locked(const struct stat *stat)
 
 /* ---- what was before ---- */
 
-static bool is_later(const struct timespec *left, const struct timespec *right)
+static bool is_later(const struct timespec *time, const struct timespec *other)
 {
-	return left->tv_sec != right->tv_sec ? left->tv_sec > right->tv_sec
-					     : left->tv_nsec > right->tv_nsec;
+	return time->tv_sec != other->tv_sec ? time->tv_sec > other->tv_sec
+					     : time->tv_nsec > other->tv_nsec;
 }
 
 static void forget_closed_locked(void)
@@ -166,19 +167,21 @@ void gcr_inodes_begin(void)
 	table.began = began;
 	forget_closed_locked();
 	pthread_mutex_unlock(&table.lock);
-	/* Files get the time of this clock, which moves with the timer interrupt. */
+	/*
+	 * Files get the time of this clock, which moves with the timer interrupt. If it is far
+	 * behind, somebody has set it back.
+	 */
 	do {
 		nanosleep(&pause, NULL);
 		clock_gettime(CLOCK_REALTIME_COARSE, &now);
-	} while (now.tv_sec <= began.tv_sec && !is_later(&now, &began) &&
-		 began.tv_sec - now.tv_sec < 1);
+	} while (!is_later(&now, &began) && began.tv_sec - now.tv_sec <= 1);
 }
 
-bool gcr_inodes_is_left(int fd)
+bool gcr_inodes_is_older(int fd)
 {
 	struct timespec made;
 	struct statx statx_of;
-	bool is_left;
+	bool is_older;
 
 	if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &statx_of) < 0 ||
 	    !(statx_of.stx_mask & STATX_BTIME))
@@ -186,9 +189,9 @@ bool gcr_inodes_is_left(int fd)
 	made.tv_sec = statx_of.stx_btime.tv_sec;
 	made.tv_nsec = statx_of.stx_btime.tv_nsec;
 	pthread_mutex_lock(&table.lock);
-	is_left = !is_later(&made, &table.began);
+	is_older = !is_later(&made, &table.began);
 	pthread_mutex_unlock(&table.lock);
-	return is_left;
+	return is_older;
 }
 
 /* ---- open and passed files ---- */
@@ -209,12 +212,27 @@ int gcr_inodes_open(const struct stat *stat)
 int gcr_inodes_pass(const struct stat *stat)
 {
 	struct entry *entry;
+	int result = 0;
+
+	pthread_mutex_lock(&table.lock);
+	entry = get_locked(stat);
+	if (entry && entry->folders == 1)
+		entry->is_passed = true;
+	else
+		result = -EBUSY;
+	pthread_mutex_unlock(&table.lock);
+	return result;
+}
+
+int gcr_inodes_adopt(const struct stat *stat)
+{
+	struct entry *entry;
 	int result;
 
 	pthread_mutex_lock(&table.lock);
 	result = add_locked(stat, &entry);
 	if (!result)
-		entry->is_passed = true;
+		entry->free_names++;
 	pthread_mutex_unlock(&table.lock);
 	return result;
 }
@@ -240,6 +258,12 @@ bool gcr_inodes_is_passed(const struct stat *stat)
 	return entry && entry->is_passed;
 }
 
+bool gcr_inodes_is_known(const struct stat *stat)
+{
+	GCR_LOCK_SCOPE(&table.lock);
+	return get_locked(stat);
+}
+
 unsigned int gcr_inodes_folders(const struct stat *stat)
 {
 	const struct entry *entry;
@@ -256,7 +280,7 @@ static void free_memory(int fd)
 {
 	char path[sizeof("/proc/self/fd/") + 16];
 
-	if (gcr_inodes_is_left(fd))
+	if (gcr_inodes_is_older(fd))
 		return;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (truncate(path, 0) < 0)
@@ -277,7 +301,7 @@ static bool get_stat(int fd, struct stat *ret_stat)
 /* What is to be done without the lock. */
 struct ending {
 	bool frees;
-	struct gcr_store *store; /* that @bytes count for no longer; NULL: none */
+	struct gcr_store *store; /* in which @bytes count no longer; NULL: none */
 	uint64_t bytes;
 	struct gcr_quota_charge charge;
 };
@@ -292,49 +316,60 @@ static void carry_out(struct ending *ending, int fd)
 		gcr_store_let_go(ending->store, ending->bytes);
 }
 
-/* Of a file that may have lost its last name, or its last folder. True: its bytes are held. */
-static bool settle_locked(const struct stat *stat, const struct gcr_inodes_bytes *bytes,
-			  struct ending *ret_ending)
+/* Whoever still has it has not counted it: its names cost nothing, or it has none. */
+static bool is_uncounted(const struct entry *entry, const struct stat *stat)
+{
+	return stat->st_nlink ? entry->free_names >= stat->st_nlink : entry->folders;
+}
+
+/* It has lost a name, or a folder that had it open. True: @bytes are the entry's. */
+static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *bytes,
+			struct ending *ret_ending)
 {
 	struct entry *entry = get_locked(stat);
-	bool is_held = false;
 
 	if (!entry)
 		return false;
-	if (!entry->folders) {
-		ret_ending->store = TAKE_PTR(entry->store);
-		ret_ending->bytes = entry->held_bytes;
-		ret_ending->charge = entry->charge;
-		entry->charge = (struct gcr_quota_charge){0};
-		if (!stat->st_nlink) {
-			ret_ending->frees = entry->is_passed;
-			entry->is_passed = false;
-		}
-		drop_locked(stat);
-	} else if (!stat->st_nlink && bytes->store && !entry->store) {
-		is_held = true;
+	if (bytes->was_free && entry->free_names)
+		entry->free_names--;
+	if (entry->free_names > stat->st_nlink)
+		entry->free_names = (unsigned int)stat->st_nlink;
+	if (is_uncounted(entry, stat)) {
+		if (!bytes->store || !bytes->bytes || entry->store)
+			return false;
 		entry->store = bytes->store;
 		entry->held_bytes = bytes->bytes;
 		gcr_quota_count(gcr_store_quota(bytes->store), GCR_QUOTA_STORE, bytes->uid,
 				bytes->bytes, &entry->charge);
+		return true;
 	}
-	return is_held;
+	if (stat->st_nlink || entry->folders)
+		return false;
+	ret_ending->store = entry->store;
+	ret_ending->bytes = entry->held_bytes;
+	ret_ending->charge = entry->charge;
+	ret_ending->frees = entry->is_passed;
+	entry->is_passed = false;
+	drop_locked(stat);
+	return false;
 }
 
-static bool settle(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
+static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 {
 	struct ending ending = {0};
 	struct entry *entry;
+	bool is_held = false;
 	struct stat stat;
-	bool is_held;
 
-	if (!get_stat(fd, &stat))
-		return false;
+	/* Of two that are here at the same time, the second one sees what both have done. */
 	pthread_mutex_lock(&table.lock);
-	entry = get_locked(&stat);
-	if (entry && closes)
-		entry->folders--;
-	is_held = settle_locked(&stat, bytes, &ending);
+	if (get_stat(fd, &stat)) {
+		entry = get_locked(&stat);
+		if (entry && closes)
+			entry->folders--;
+		is_held = lose_locked(&stat, bytes, &ending);
+		drop_locked(&stat);
+	}
 	pthread_mutex_unlock(&table.lock);
 	carry_out(&ending, fd);
 	return is_held;
@@ -342,10 +377,10 @@ static bool settle(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 
 bool gcr_inodes_removed(int fd, const struct gcr_inodes_bytes *bytes)
 {
-	return settle(fd, false, bytes);
+	return lose(fd, false, bytes);
 }
 
 bool gcr_inodes_close(int fd, const struct gcr_inodes_bytes *bytes)
 {
-	return settle(fd, true, bytes);
+	return lose(fd, true, bytes);
 }

@@ -10,7 +10,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,10 +20,6 @@
 #include "fs/pack/spill.h"
 #include "fs/store/folder.h"
 #include "lib/beneath.h"
-
-/* So often it is tried again to open the tables of what is removed, and so long between. */
-#define ATTEMPTS     50
-#define ATTEMPT_MSEC 20
 
 /* ---- the account ---- */
 
@@ -215,19 +210,18 @@ static bool may_be_tried_again(int result)
 	return result == -EMFILE || result == -ENFILE || result == -ENOMEM;
 }
 
-void gcr_store_drop_tables(struct gcr_store *store, const char *name)
+int gcr_store_drop_tables(struct gcr_store *store, const char *name)
 {
 	int result = use_tables(store, name, drop);
 
-	for (int i = 0; i < ATTEMPTS && may_be_tried_again(result); i++) {
-		poll(NULL, 0, ATTEMPT_MSEC);
-		result = use_tables(store, name, drop);
-	}
+	if (may_be_tried_again(result))
+		return result;
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0,
 			"packed chunks of %s in the store, which is removed, stay until the next "
 			"start: its tables cannot be read: %s",
 			name, strerror(-result));
+	return 0;
 }
 
 /* ---- life ---- */

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +16,10 @@
 #include "fs/base/log.h"
 #include "fs/store/folder.h"
 #include "lib/beneath.h"
+
+/* So often it is tried to remove one that has not been finished, and so long between. */
+#define ATTEMPTS     50
+#define ATTEMPT_MSEC 100
 
 #define TEMPORARY_BYTES (GCR_STORE_NAME_BYTES + sizeof(".new-"))
 
@@ -75,9 +80,11 @@ int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid
 void gcr_store_abort_place(struct gcr_store *store, const char *name)
 {
 	char temporary[TEMPORARY_BYTES];
+	int attempts = ATTEMPTS;
 
 	make_temporary(name, temporary);
-	gcr_store_remove_directory(store->fd, temporary);
+	while (gcr_store_remove_tree(store, temporary) < 0 && --attempts)
+		poll(NULL, 0, ATTEMPT_MSEC);
 }
 
 int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)

@@ -35,79 +35,71 @@ static int open_name(int directory_fd, const char *name, int *ret_fd)
 	return *ret_fd < 0 && errno != ENOENT ? -errno : 0;
 }
 
-static bool is_known(const struct stat *stat)
-{
-	return gcr_inodes_folders(stat) || gcr_inodes_is_passed(stat);
-}
-
-/* A tree that goes, file by file where files are known. */
-struct going_tree {
+/* What goes, and who knows of its files. */
+struct going {
 	struct gcr_store *store;
-	struct gcr_folder *folder; /* what it has open it counts itself; NULL: nothing */
-	uid_t uid;		   /* for whom it counts */
-	uint64_t held_bytes;	   /* so much stays in going_bytes */
+	struct gcr_folder *folder; /* NULL: none that knows of them */
+	bool is_tree;	 /* gcr_folder_orphan_all() follows for what the folder has open */
+	bool is_adopted; /* its names of files cost nothing */
+	uid_t uid;	 /* for whom it counts */
 };
 
-/* gcr_store_visit. What the folder itself has open, gcr_folder_orphan_all() is for. */
-static int remove_if_known(void *data, int directory_fd, const char *name, const struct stat *stat)
+/*
+ * Remove a file of which something is known; of what it costs, nothing is given back. If others
+ * still have it, the bytes that they keep are in going_bytes besides. -EMFILE, -ENOMEM, ...: it is
+ * still there.
+ */
+static int remove_known(const struct going *going, int directory_fd, const char *name,
+			uint64_t cost)
 {
-	struct going_tree *tree = data;
-	struct gcr_inodes_bytes bytes = {
-		.store = tree->store,
-		.bytes = (uint64_t)stat->st_blocks * 512,
-		.uid = tree->uid,
-	};
+	struct gcr_inodes_bytes bytes = {.uid = going->uid, .was_free = going->is_adopted};
+	bool is_orphan = false;
+	struct stat stat;
 	_cleanup_close_ int fd = -1;
-	int result;
+	int result = open_name(directory_fd, name, &fd);
 
-	if (!S_ISREG(stat->st_mode) || !is_known(stat))
-		return 0;
-	result = open_name(directory_fd, name, &fd);
 	if (result < 0 || fd < 0)
 		return result;
-	if (tree->folder && gcr_folder_has_open(tree->folder, stat->st_ino))
-		bytes.store = NULL;
 	unlinkat(directory_fd, name, 0);
-	if (gcr_inodes_removed(fd, &bytes))
-		tree->held_bytes += bytes.bytes;
+	if (fstat(fd, &stat) < 0)
+		return 0;
+	/* With the last name the file is nobody else's, who may have counted its memory so far. */
+	bytes.bytes = (uint64_t)stat.st_blocks * 512;
+	if (stat.st_nlink || bytes.bytes < cost)
+		bytes.bytes = cost;
+	gcr_store_hold(going->store, bytes.bytes);
+	if (going->folder && !going->is_tree)
+		is_orphan = gcr_folder_orphan(going->folder, stat.st_ino, cost);
+	if (is_orphan)
+		bytes.bytes -= cost;
+	if (!going->is_tree || !going->folder || !gcr_folder_has_open(going->folder, stat.st_ino))
+		bytes.store = going->store;
+	if (!gcr_inodes_removed(fd, &bytes))
+		gcr_store_let_go(going->store, bytes.bytes);
 	return 0;
 }
 
-/* A file of a snapshot that nobody has changed; it is open or passed. *ret_held: its cost stays. */
-static int remove_known(struct gcr_snapshot *snapshot, const char *name, const struct stat *stat,
-			uint64_t cost, bool *ret_held)
+/* gcr_store_visit */
+static int remove_if_known(void *data, int directory_fd, const char *name, const struct stat *stat)
 {
-	struct gcr_store *store = snapshot->store;
-	/* Another folder has counted the memory of one that was adopted, until that name went. */
-	uint64_t blocks_bytes = stat->st_nlink == 1 ? (uint64_t)stat->st_blocks * 512 : 0;
-	uint64_t more_bytes = blocks_bytes > cost ? blocks_bytes - cost : 0;
-	struct gcr_inodes_bytes bytes = {
-		.store = store,
-		.bytes = cost + more_bytes,
-		.uid = gcr_folder_owner(snapshot->folder),
-	};
-	_cleanup_close_ int fd = -1;
-	int result = open_name(snapshot->files_fd, name, &fd);
+	if (!S_ISREG(stat->st_mode) || !gcr_inodes_is_known(stat))
+		return 0;
+	return remove_known(data, directory_fd, name, (uint64_t)stat->st_blocks * 512);
+}
 
-	if (result < 0 || fd < 0)
-		return result;
-	gcr_store_hold(store, more_bytes);
-	*ret_held = gcr_folder_orphan(snapshot->folder, stat->st_ino, bytes.bytes);
-	if (*ret_held)
-		bytes.store = NULL;
-	unlinkat(snapshot->files_fd, name, 0);
-	if (gcr_inodes_removed(fd, &bytes))
-		*ret_held = true;
-	if (!*ret_held)
-		gcr_store_let_go(store, more_bytes);
-	return 0;
+int gcr_store_remove_tree(struct gcr_store *store, const char *name)
+{
+	struct going going = {.store = store, .is_tree = true};
+	int result = gcr_store_each_file(store->fd, name, remove_if_known, &going);
+
+	return result < 0 ? result : gcr_store_remove_directory(store->fd, name);
 }
 
 /*
  * The files one by one, so that each one's bytes are free as soon as it is gone. An error is the
  * first one's; its file, and maybe others, are still there.
  */
-static int remove_files(struct gcr_snapshot *snapshot)
+static int remove_files(const struct going *going, struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
 	int first_error = 0;
@@ -116,7 +108,6 @@ static int remove_files(struct gcr_snapshot *snapshot)
 		struct gcr_snapshot_file *file = &snapshot->files[i];
 		uint64_t cost = snapshot->files[i].cost_bytes;
 		char name[GCR_EXTENT_NAME_BYTES];
-		bool is_held = false;
 		struct stat stat;
 		int result = 0;
 
@@ -128,8 +119,8 @@ static int remove_files(struct gcr_snapshot *snapshot)
 		pthread_mutex_unlock(&store->lock);
 		gcr_extent_name(&snapshot->extents[i], name);
 		if (!fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
-		    is_known(&stat))
-			result = remove_known(snapshot, name, &stat, cost, &is_held);
+		    gcr_inodes_is_known(&stat))
+			result = remove_known(going, snapshot->files_fd, name, cost);
 		else
 			unlinkat(snapshot->files_fd, name, 0);
 		if (result < 0) {
@@ -139,8 +130,7 @@ static int remove_files(struct gcr_snapshot *snapshot)
 		pthread_mutex_lock(&store->lock);
 		file->unlinked = true;
 		gcr_store_note_unlinked_locked(store);
-		if (!is_held)
-			store->going_bytes -= cost;
+		store->going_bytes -= cost;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
 	}
@@ -206,30 +196,36 @@ static void removal_free(struct gcr_store_removal *removal)
 
 static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
 {
-	struct going_tree tree = {.store = store, .folder = removal->folder};
-	uint64_t held_bytes;
+	struct gcr_snapshot *snapshot = removal->snapshot;
+	struct gcr_folder *folder = removal->folder;
+	struct going going = {
+		.store = store,
+		.folder = folder,
+		.is_tree = folder,
+		.is_adopted = snapshot && snapshot->is_adopted,
+		.uid = removal->uid,
+	};
+	uint64_t held_bytes = 0;
 	int result = 0;
 
-	if (removal->folder || removal->snapshot)
-		tree.uid = gcr_folder_owner(removal->folder ? removal->folder
-							    : removal->snapshot->folder);
-	if (removal->snapshot && !removal->folder)
-		result = remove_files(removal->snapshot);
-	if (removal->folder)
-		gcr_folder_discard_packed(removal->folder);
-	else
-		gcr_store_drop_tables(store, removal->name);
+	if (!folder && snapshot)
+		going.folder = snapshot->folder;
+	if (going.folder)
+		going.uid = gcr_folder_owner(going.folder);
+	if (!folder && snapshot)
+		result = remove_files(&going, snapshot);
 	if (!result)
-		result = gcr_store_each_file(store->fd, removal->name, remove_if_known, &tree);
+		result = folder ? gcr_folder_discard_packed(folder)
+				: gcr_store_drop_tables(store, removal->name);
+	if (!result)
+		result = gcr_store_each_file(store->fd, removal->name, remove_if_known, &going);
 	if (!result)
 		result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0 && !removal->is_logged)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
-	removal->held_bytes += tree.held_bytes;
-	held_bytes = removal->held_bytes;
-	if (!result && removal->folder)
-		held_bytes += gcr_folder_orphan_all(removal->folder);
+	if (!result && folder)
+		held_bytes = gcr_folder_orphan_all(folder);
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		gcr_store_note_unlinked_locked(store);

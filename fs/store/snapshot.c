@@ -14,6 +14,7 @@
 
 #include "fs/base/digest_buffer.h"
 #include "fs/store/folder.h"
+#include "fs/store/inodes.h"
 #include "lib/beneath.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -411,6 +412,8 @@ static int link_file(struct gcr_snapshot *snapshot, size_t index, int vram_fd,
 				     strerror(errno));
 	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size != extent->bytes)
 		return gcr_error_set(error, EIO, "vram/%s has another size", name);
+	if (gcr_inodes_adopt(&stat) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
 	return 0;
 }
 
@@ -470,6 +473,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		snapshot->files[i].cost_bytes = 0;
 	}
 	snapshot->is_tainted = true;
+	snapshot->is_adopted = true;
 	find_owner(snapshot, &owner);
 	pthread_mutex_lock(&store->lock);
 	snapshot->uid = owner.uid ? owner.uid : snapshot->root_uid;

@@ -47,6 +47,7 @@ int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot)
 		&(struct gcr_folder_config){
 			.root_fd = snapshot->root_fd,
 			.store = snapshot->store,
+			.owner = snapshot->root_uid,
 			.touch = touch,
 			.data = snapshot,
 		},

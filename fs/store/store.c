@@ -468,6 +468,7 @@ static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_lef
 	if (renameat(store->fd, leftover->name, store->fd, removal->name) < 0)
 		memcpy(removal->name, leftover->name, sizeof(removal->name));
 	removal->cost_bytes = leftover->cost_bytes;
+	removal->uid = leftover->uid;
 	store->snapshots_bytes -= leftover->cost_bytes;
 	store->going_bytes += leftover->cost_bytes;
 	gcr_store_remove_later_locked(store, removal);

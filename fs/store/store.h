@@ -266,6 +266,8 @@ void gcr_store_close_place(struct gcr_folder *folder);
 int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder);
 /* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
+/* The same of a tree of the store whose files may be open or mapped: see fs/store/inodes.h. */
+int gcr_store_remove_tree(struct gcr_store *store, const char *name);
 /*
  * For each in the tree @name that is no directory; @visit may remove it, and ends all of it by a
  * non-zero result, which is that of the call. -EMFILE, -ENOMEM, ...; that @name is gone, or no

@@ -77,6 +77,7 @@ struct gcr_snapshot {
 	uid_t root_uid; /* for whom root's files count: GCR_QUOTA_OTHER_ROOT in a container */
 	bool discarded;
 	bool is_tainted; /* its files do not go to the pool */
+	bool is_adopted; /* they are a place's, too, which counts them */
 	bool is_touched; /* somebody may have changed its tree: the folder has the account */
 	bool has_pages;	 /* all of its files */
 
@@ -104,9 +105,9 @@ struct gcr_store_removal {
 	struct gcr_snapshot *snapshot;
 	struct gcr_folder *folder; /* what of its files is open counts on; a reference, or NULL */
 	uint64_t cost_bytes;
-	uint64_t held_bytes; /* of these: files that other folders have open */
-	int64_t due_usec;    /* monotonic: of one that has failed, when it is tried again */
-	bool is_logged;	     /* that it has failed */
+	uid_t uid;	  /* for whom they count; with a folder, that says it */
+	int64_t due_usec; /* monotonic: of one that has failed, when it is tried again */
+	bool is_logged;	  /* that it has failed */
 	char name[GCR_STORE_NAME_BYTES];
 };
 
@@ -328,8 +329,11 @@ void gcr_store_stop_packs(struct gcr_store *store);
  * caller's. -ENOENT: there is none.
  */
 int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_uid);
-/* Nobody has opened this snapshot, which is about to be removed: its references to chunks go. */
-void gcr_store_drop_tables(struct gcr_store *store, const char *name);
+/*
+ * Nobody has opened this snapshot, which is about to be removed: its references to chunks go.
+ * -EMFILE, -ENFILE, -ENOMEM: some may be left, and this is to be called again.
+ */
+int gcr_store_drop_tables(struct gcr_store *store, const char *name);
 /* To a snapshot that is just being opened. */
 int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error);
 

@@ -7,7 +7,7 @@
 #ifndef GCR_TEST_STORE_H
 #define GCR_TEST_STORE_H
 
-#include "fs/store/store.h"
+#include "fs/store/store_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -244,6 +244,19 @@ static inline void wait_populated(const struct gcr_snapshot *snapshot)
 	while (resident(snapshot) < gcr_snapshot_bytes(snapshot) || figures().pending_bytes) {
 		CHECK(gcr_clock_usec() < deadline);
 		usleep(1000);
+	}
+}
+
+/* A removal has failed, and is to be tried again. */
+static inline void wait_left_removal(void)
+{
+	bool has_failed = false;
+
+	while (!has_failed) {
+		usleep(1000);
+		pthread_mutex_lock(&store->lock);
+		has_failed = store->left_removals;
+		pthread_mutex_unlock(&store->lock);
 	}
 }
 

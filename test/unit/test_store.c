@@ -92,18 +92,12 @@ int unlinkat(int parent_fd, const char *path, int flags)
 static void test_removed_in_the_end(void)
 {
 	struct gcr_snapshot *snapshot;
-	bool has_failed = false;
 
 	start(256 * MIB, 0);
 	snapshot = create(getpid(), GENERATION);
 	atomic_store(&has_no_memory, true);
 	gcr_snapshot_discard(snapshot);
-	while (!has_failed) {
-		usleep(1000);
-		pthread_mutex_lock(&store->lock);
-		has_failed = store->left_removals;
-		pthread_mutex_unlock(&store->lock);
-	}
+	wait_left_removal();
 	CHECK(figures().used_bytes);
 	atomic_store(&has_no_memory, false);
 	wait_used(0);
@@ -194,7 +188,6 @@ static void test_mapped_without_descriptors(bool is_touched)
 	uint64_t bytes = 8 * MIB;
 	struct gcr_snapshot *snapshot;
 	struct gcr_folder_entry made;
-	bool has_failed = false;
 	void *map;
 
 	start(256 * MIB, 0);
@@ -205,12 +198,7 @@ static void test_mapped_without_descriptors(bool is_touched)
 					0700, geteuid(), getegid(), &made));
 	atomic_store(&has_no_descriptor, true);
 	gcr_snapshot_discard(snapshot);
-	while (!has_failed) {
-		usleep(1000);
-		pthread_mutex_lock(&store->lock);
-		has_failed = store->left_removals;
-		pthread_mutex_unlock(&store->lock);
-	}
+	wait_left_removal();
 	CHECK(figures().used_bytes >= bytes && has_bytes(map, bytes));
 	atomic_store(&has_no_descriptor, false);
 	wait_used(0);
@@ -285,7 +273,8 @@ static void test_mapped_by_two_names(void)
 	/* Another folder has another lock for changes. */
 	CHECK(!open_outside(other, 0, O_RDONLY, &file) && !gcr_folder_pass(file));
 	gcr_snapshot_discard(snapshot);
-	wait_used(other->cost_bytes);
+	/* What is left costs nothing itself. */
+	wait_used(other->cost_bytes + bytes);
 	CHECK(has_bytes(map, bytes));
 	gcr_snapshot_discard(other);
 	wait_used(bytes);
@@ -325,6 +314,57 @@ static void test_held_by_other_name(bool is_touched)
 	wait_used(0);
 	CHECK(!has_bytes(map, bytes));
 	CHECK(!munmap(map, bytes));
+	stop();
+}
+
+/* Both have it open, and one is closed while its tree is being removed. */
+static void test_closed_while_going(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL, *other_file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	struct gcr_folder_entry made;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	other = adopt(snapshot);
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
+	CHECK(!open_outside(other, 0, O_RDONLY, &other_file));
+	gcr_snapshot_discard(other);
+	CHECK(!gcr_folder_mkdir(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "made", 0700,
+				geteuid(), getegid(), &made));
+	wait_used(snapshot->cost_bytes);
+	atomic_store(&has_no_memory, true);
+	gcr_snapshot_discard(snapshot);
+	wait_left_removal();
+	gcr_folder_close(file);
+	atomic_store(&has_no_memory, false);
+	wait_used(bytes);
+	gcr_folder_close(other_file);
+	wait_used(0);
+	stop();
+}
+
+/* What each of two folders counts as it was does not grow. */
+static void test_grown_by_one_name(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	other = adopt(snapshot);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
+	CHECK(gcr_folder_write(file, "x", 1, 5) == 1);
+	gcr_snapshot_discard(other);
+	while (gcr_store_wait_going(store, false))
+		;
+	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == 1);
+	gcr_folder_close(file);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
 	stop();
 }
 
@@ -667,6 +707,8 @@ static void test_all(void)
 	}
 	test_mapped_by_two_names();
 	test_removed_by_other_name();
+	test_closed_while_going();
+	test_grown_by_one_name();
 	test_populate_and_write();
 	test_populate_then_stop();
 	test_room();

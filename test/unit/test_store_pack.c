@@ -143,6 +143,42 @@ static void test_open_when_discarded(void)
 	stop();
 }
 
+/* Who opened a file by a name of another snapshot's that is gone reads on: no holes. */
+static void test_open_by_other_name(void)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_folder_file *reader, *file;
+	struct gcr_folder_entry vram;
+	struct gcr_snapshot *snapshot, *other;
+	struct gcr_folder *folder;
+	struct gcr_packs *packs;
+	struct gcr_error error;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(getpid(), GENERATION);
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
+				  gcr_snapshot_extent(snapshot, 2), 1, snapshot->files_fd, &other,
+				  &error));
+	folder = gcr_snapshot_folder(other);
+	CHECK(!open_outside(other, 0, O_RDONLY, &reader));
+	packs = begin_packing(snapshot);
+	file = open_to_pack(snapshot, 2);
+	CHECK(pack_piece(packs, file, 0) == -EMLINK);
+	gcr_extent_name(gcr_snapshot_extent(other, 0), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
+	gcr_folder_forget(folder, vram.item, 1);
+	CHECK(pack_piece(packs, file, 0) == -ETXTBSY);
+	CHECK(has_pattern(reader, sizes[2], 2));
+	gcr_folder_close(reader);
+	CHECK(!pack_piece(packs, file, 0));
+	gcr_folder_close(file);
+	gcr_snapshot_discard(other);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
 /* ---- a daemon that is killed ---- */
 
 #define LEFT_PID   1
@@ -230,6 +266,45 @@ static void test_swept(void)
 	start(256 * MIB, 0);
 	CHECK(packs_bytes());
 	gcr_store_sweep(store);
+	wait_used(0);
+	CHECK(!packs_bytes());
+	stop();
+}
+
+static void set_descriptors(rlim_t most)
+{
+	struct rlimit limit;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
+	limit.rlim_cur = most;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+/* Without descriptors nobody knows which chunks go: they do when there are some, or a next daemon.
+ */
+static void test_removed_without_descriptors(bool was_opened, bool is_stopped)
+{
+	struct gcr_snapshot *snapshot;
+	struct rlimit before;
+
+	in_killed_daemon();
+	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+	start(256 * MIB, 0);
+	snapshot = was_opened ? open_left() : NULL;
+	set_descriptors(3);
+	if (was_opened)
+		gcr_snapshot_discard(snapshot);
+	else
+		gcr_store_drop_left(store, LEFT_PID, LEFT_TICKS);
+	wait_left_removal();
+	CHECK(packs_bytes());
+	if (is_stopped)
+		stop();
+	set_descriptors(before.rlim_cur);
+	if (is_stopped) {
+		start(256 * MIB, 0);
+		gcr_store_sweep(store);
+	}
 	wait_used(0);
 	CHECK(!packs_bytes());
 	stop();
@@ -452,31 +527,6 @@ static void test_many(void)
 	CHECK(!setrlimit(RLIMIT_NOFILE, &before));
 }
 
-/* Not one can be opened as it is removed: what is left goes with the next start. */
-static void test_removed_without_descriptors(void)
-{
-	struct gcr_snapshot *snapshot;
-	struct rlimit before;
-	struct rlimit few;
-
-	start(256 * MIB, 0);
-	snapshot = create_full(LEFT_PID, GENERATION);
-	pack_files(snapshot);
-	CHECK(!getrlimit(RLIMIT_NOFILE, &before));
-	few = before;
-	few.rlim_cur = 0;
-	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
-	gcr_snapshot_discard(snapshot);
-	wait_removed();
-	CHECK(packs_bytes() && !setrlimit(RLIMIT_NOFILE, &before));
-	stop();
-	start(256 * MIB, 0);
-	gcr_store_sweep(store);
-	wait_used(0);
-	CHECK(!packs_bytes());
-	stop();
-}
-
 /* ---- what is damaged ---- */
 
 /* Without it nobody can say what the file was, nor which chunks were its. */
@@ -622,12 +672,14 @@ static void tests(void)
 	test_account();
 	test_shared();
 	test_open_when_discarded();
+	test_open_by_other_name();
 	test_killed();
 	test_swept();
+	for (int i = 0; i < 4; i++)
+		test_removed_without_descriptors(i & 1, i & 2);
 	test_no_descriptors();
 	test_unpack_of_nothing();
 	test_many();
-	test_removed_without_descriptors();
 	test_no_table();
 	test_damaged();
 	test_some_fail();
