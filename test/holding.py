@@ -12,15 +12,21 @@ LEGAL_SEC = 60  # GCR_WATCHDOG_LEGAL_USEC
 class Holding:
     def __init__(self, directory, disk=''):
         self.path = f'{directory}/holding'
-        self.set(False, 0)
+        with open(self.path, 'wb') as file:
+            file.write(bytes(4 * 8))
         self.env = {'LD_PRELOAD': f'{BUILD}/test/fs/libholding.so', 'GPUCR_TEST_HOLDING': self.path,
                     'GPUCR_TEST_HOLDING_DISK': disk or '/nowhere'}
         self.thread = None
 
     def set(self, is_held, ahead_sec, is_disk_held=False):
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        fd = os.open(self.path, os.O_WRONLY)
         os.write(fd, struct.pack('=qqq', is_held, ahead_sec, is_disk_held))
         os.close(fd)
+
+    def held_writes(self):
+        """How many writes to the disk have been held so far."""
+        with open(self.path, 'rb') as file:
+            return struct.unpack('=4q', file.read())[3]
 
     def ask(self, machine):
         """In a thread of the test: the answer is held up."""

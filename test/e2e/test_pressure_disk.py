@@ -155,7 +155,7 @@ def test_disk_that_does_not_answer():
                 pieces.freeze()
             held.set(False, 0, is_disk_held=True)
             writer = machine.writer(fourth.pid, 'freeze').wait_waiting()
-            wait_for(lambda: os.listdir(disk.path), 'the disk to be written to')
+            wait_for(held.held_writes, 'the disk to be written to')
             began = time.monotonic()
             equal(machine.write(fifth.pid, 'freeze'), 'ENOSPC')
             print(f'refused after {time.monotonic() - began:.1f} s: {machine.error(fifth.pid)}',

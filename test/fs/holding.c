@@ -2,9 +2,10 @@
 /*
  * holding: preloaded into the daemon, it holds up the thread that answers a statfs(2), and makes
  * its watchdog believe that time has passed; and a disk that does not answer. The file that
- * GPUCR_TEST_HOLDING names has three numbers of 64 bits: while the first is not 0 the thread stays;
+ * GPUCR_TEST_HOLDING names has numbers of 64 bits: while the first is not 0 the thread stays;
  * the second is by how many seconds the monotonic clock is ahead, for the watchdog's thread alone;
- * while the third is not 0 nothing is written to files below GPUCR_TEST_HOLDING_DISK.
+ * while the third is not 0 nothing is written to files below GPUCR_TEST_HOLDING_DISK. It counts in
+ * a fourth one how many writes that has held.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,6 +25,7 @@ struct words {
 	_Atomic int64_t is_held;
 	_Atomic int64_t ahead_sec;
 	_Atomic int64_t is_disk_held;
+	_Atomic int64_t held_writes; /* how often it has held one */
 };
 
 static struct words none;
@@ -99,7 +101,10 @@ ssize_t pwrite64(int fd, const void *bytes, size_t size, off64_t at)
 	ssize_t (*next)(int, const void *, size_t, off64_t) =
 		(__typeof__(next))dlsym(RTLD_NEXT, "pwrite64");
 
-	while (atomic_load(&words->is_disk_held) && is_on_disk(fd))
-		usleep(1000);
+	if (atomic_load(&words->is_disk_held) && is_on_disk(fd)) {
+		atomic_fetch_add(&words->held_writes, 1);
+		while (atomic_load(&words->is_disk_held))
+			usleep(1000);
+	}
 	return next(fd, bytes, size, at);
 }
