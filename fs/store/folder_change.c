@@ -99,11 +99,16 @@ static uid_t writer_of(const struct gcr_folder_file *file)
 	return file->opener == (uid_t)-1 ? 0 : file->opener;
 }
 
+/* Has the file a name in another folder? */
 static bool has_other_name(const struct gcr_folder_file *file)
 {
+	bool is_unlinked;
 	struct stat stat;
 
-	return !fstat(file->fd, &stat) && stat.st_nlink > 1;
+	pthread_mutex_lock(&file->folder->lock);
+	is_unlinked = file->inode->is_unlinked;
+	pthread_mutex_unlock(&file->folder->lock);
+	return !fstat(file->fd, &stat) && stat.st_nlink > (is_unlinked ? 0 : 1);
 }
 
 /* Lock: the inode's change_lock. */
@@ -209,7 +214,9 @@ static int fill_up_to(struct change *change, uint64_t end)
 	if ((uint64_t)stat.st_size >= end)
 		return 0;
 	if (change->room) {
-		result = growth(change->file, (uint64_t)stat.st_size, end, &bytes);
+		result = has_other_name(change->file)
+				 ? -EBUSY
+				 : growth(change->file, (uint64_t)stat.st_size, end, &bytes);
 		if (!result)
 			result = gcr_room_take(change->room, writer_of(change->file), bytes);
 		if (result < 0)

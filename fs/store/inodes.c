@@ -343,11 +343,13 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 				bytes->bytes, &entry->charge);
 		return true;
 	}
-	if (stat->st_nlink || entry->folders)
-		return false;
-	ret_ending->store = entry->store;
+	/* Nobody has it, or somebody who has counted it. */
+	ret_ending->store = TAKE_PTR(entry->store);
 	ret_ending->bytes = entry->held_bytes;
 	ret_ending->charge = entry->charge;
+	entry->charge = (struct gcr_quota_charge){0};
+	if (stat->st_nlink || entry->folders)
+		return false;
 	ret_ending->frees = entry->is_passed;
 	entry->is_passed = false;
 	drop_locked(stat);

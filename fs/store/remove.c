@@ -60,7 +60,8 @@ static int remove_known(const struct going *going, int directory_fd, const char 
 
 	if (result < 0 || fd < 0)
 		return result;
-	unlinkat(directory_fd, name, 0);
+	if (unlinkat(directory_fd, name, 0) < 0 && errno != ENOENT)
+		return -errno;
 	if (fstat(fd, &stat) < 0)
 		return 0;
 	/* With the last name the file is nobody else's, who may have counted its memory so far. */

@@ -358,6 +358,8 @@ static void test_grown_by_one_name(void)
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
 	CHECK(gcr_folder_write(file, "x", 1, 5) == 1);
+	remove_first(snapshot);
+	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
 	gcr_snapshot_discard(other);
 	while (gcr_store_wait_going(store, false))
 		;
