@@ -129,7 +129,8 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	if (result < 0)
 		return result;
 	change->taken_bytes = bytes + change->plan.further_bytes;
-	/* Each of two folders counts it as it was, or not at all. */
+	/* The other folder goes on to count it as it was: memory that it gets here would be
+	 * nobody's. */
 	if (change->taken_bytes && has_other_name(file))
 		return -EBUSY;
 	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);

@@ -320,7 +320,7 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 	struct stat stat;
 	bool is_held;
 
-	/* Only if another one may have it: it is counted twice for a moment then, not never. */
+	/* If another folder may have it, its bytes count twice for a moment, never not at all. */
 	if (bytes && !fstat(fd, &stat) &&
 	    (gcr_inodes_folders(&stat) > (closes ? 1 : 0) || stat.st_nlink))
 		counted.store = folder->store;
@@ -427,7 +427,7 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 	struct stat stat;
 	bool passes;
 
-	/* Nobody waits here for who changes it. Another folder has another lock for that. */
+	/* The opener does not wait for a change. A change by another folder has another lock. */
 	if (pthread_mutex_trylock(&inode->change_lock))
 		return false;
 	passes = !inode->packed && !fstat(file->fd, &stat) &&

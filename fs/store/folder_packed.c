@@ -114,12 +114,6 @@ void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed 
 	gcr_packs_drop(folder->packs, entries, count);
 }
 
-/* Other threads give back soon what there is too little of now. */
-static bool may_be_tried_again(int result)
-{
-	return result == -EMFILE || result == -ENFILE || result == -ENOMEM;
-}
-
 /* Files that are gone, and their chunks with them. */
 struct going {
 	unsigned int attempts; /* that are left, for all of them */
@@ -133,7 +127,7 @@ static int open_going(struct gcr_folder *folder, struct gcr_folder_packed *packe
 {
 	int result = packed->table ? 0 : open_table(folder, packed);
 
-	for (; may_be_tried_again(result) && going->attempts; going->attempts--) {
+	for (; gcr_store_may_try_again(result) && going->attempts; going->attempts--) {
 		poll(NULL, 0, ATTEMPT_MSEC);
 		result = open_table(folder, packed);
 	}
@@ -213,7 +207,7 @@ int gcr_folder_discard_packed(struct gcr_folder *folder)
 		struct gcr_folder_packed *packed = gone;
 
 		result = packed->table ? 0 : open_table(folder, packed);
-		if (may_be_tried_again(result))
+		if (gcr_store_may_try_again(result))
 			break;
 		gone = packed->next;
 		discard(folder, packed, &going);

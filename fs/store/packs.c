@@ -204,17 +204,11 @@ static int use_tables(struct gcr_store *store, const char *name, use_piece *use)
 	return fd < 0 ? fd : use_directory(store, fd, uid, name, use);
 }
 
-/* Other threads give back soon what there is too little of now. */
-static bool may_be_tried_again(int result)
-{
-	return result == -EMFILE || result == -ENFILE || result == -ENOMEM;
-}
-
 int gcr_store_drop_tables(struct gcr_store *store, const char *name)
 {
 	int result = use_tables(store, name, drop);
 
-	if (may_be_tried_again(result))
+	if (gcr_store_may_try_again(result))
 		return result;
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0,

@@ -64,7 +64,7 @@ static int remove_known(const struct going *going, int directory_fd, const char 
 		return -errno;
 	if (fstat(fd, &stat) < 0)
 		return 0;
-	/* With the last name the file is nobody else's, who may have counted its memory so far. */
+	/* With its last name goes the place that may have counted its memory so far. */
 	bytes.bytes = (uint64_t)stat.st_blocks * 512;
 	if (stat.st_nlink || bytes.bytes < cost)
 		bytes.bytes = cost;

@@ -8,6 +8,7 @@
 #ifndef GCR_FS_STORE_STORE_H
 #define GCR_FS_STORE_STORE_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -133,7 +134,8 @@ uint64_t gcr_room_resident_bytes(const struct gcr_room *room);
 /* Nobody writes just now: what was taken in advance goes back. */
 void gcr_room_trim(struct gcr_room *room);
 /*
- * A file is about to lose its last name, and somebody has it open; and then: it has been closed.
+ * Bytes of a removed file that somebody still has count as going from gcr_store_hold() to
+ * gcr_store_let_go().
  */
 void gcr_store_hold(struct gcr_store *store, uint64_t bytes);
 void gcr_store_let_go(struct gcr_store *store, uint64_t bytes);
@@ -276,6 +278,12 @@ int gcr_store_remove_tree(struct gcr_store *store, const char *name);
 typedef int gcr_store_visit(void *data, int directory_fd, const char *name,
 			    const struct stat *stat);
 int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data);
+
+/* Descriptors or memory are missing at the moment; other threads give some back soon. */
+static inline bool gcr_store_may_try_again(int result)
+{
+	return result == -EMFILE || result == -ENFILE || result == -ENOMEM;
+}
 
 /* Directories that users of the mount make may be nested so deep. */
 #define GCR_STORE_DEPTH_MAX 32
