@@ -176,7 +176,7 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	result = gcr_folder_packed_open(folder, inode->ino, (uint64_t)stat.st_size, &inode->packed);
 	if (result < 0)
 		return result;
-	result = gcr_inodes_open(&stat);
+	result = gcr_inodes_open(fd);
 	if (result < 0) {
 		if (inode->packed)
 			gcr_pack_table_unref(gcr_folder_packed_close(inode->packed));
@@ -316,6 +316,7 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 	struct gcr_inodes_bytes counted = {
 		.bytes = bytes,
 		.uid = atomic_load(&folder->owner),
+		.was_free = !closes && folder->is_adopted,
 	};
 	struct stat stat;
 	bool is_held;
@@ -411,34 +412,53 @@ bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 {
 	struct stat stat;
 
-	if (fstat(file->fd, &stat) < 0)
+	return fstat(file->fd, &stat) < 0 || gcr_inodes_is_passed(&stat) ||
+	       gcr_inodes_is_shared(&stat);
+}
+
+/* Lock: change_lock. */
+static bool mark_passed(const struct gcr_folder_file *file, const struct stat *stat,
+			bool *ret_was_passed)
+{
+	struct gcr_folder *folder = file->folder;
+	const struct gcr_folder_inode *inode = file->inode;
+
+	GCR_LOCK_SCOPE(&folder->lock);
+	return !inode->packed && !folder->is_retired && !inode->is_unlinked &&
+	       inode->item < folder->items_count &&
+	       folder->items[inode->item].parent != GCR_FOLDER_ROOT &&
+	       !gcr_inodes_pass(stat, ret_was_passed);
+}
+
+/*
+ * Once it is marked, nobody makes holes: changes by this folder wait for the change_lock, and
+ * another folder that has it open refuses the mark. Lock: change_lock.
+ */
+static bool pass(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+	bool was_passed;
+
+	if (fstat(file->fd, &stat) < 0 || stat.st_size < GCR_FOLDER_PASSED_BYTES ||
+	    stat.st_nlink != 1 || !mark_passed(file, &stat, &was_passed))
+		return false;
+	if (lseek(file->fd, 0, SEEK_HOLE) == stat.st_size)
 		return true;
-	if (gcr_inodes_is_passed(&stat))
-		return true;
-	/* SEEK_HOLE takes pages that nobody has written to for holes. */
-	return gcr_folder_blocks_bytes(&stat) >= (uint64_t)stat.st_size &&
-	       gcr_inodes_is_older(file->fd);
+	if (!was_passed)
+		gcr_inodes_unpass(&stat);
+	return false;
 }
 
 bool gcr_folder_pass(struct gcr_folder_file *file)
 {
-	struct gcr_folder *folder = file->folder;
-	struct gcr_folder_inode *inode = file->inode;
-	struct stat stat;
+	pthread_mutex_t *change_lock = &file->inode->change_lock;
 	bool passes;
 
-	/* The opener does not wait for a change. A change by another folder has another lock. */
-	if (pthread_mutex_trylock(&inode->change_lock))
+	/* The opener does not wait for a change. */
+	if (pthread_mutex_trylock(change_lock))
 		return false;
-	passes = !inode->packed && !fstat(file->fd, &stat) &&
-		 stat.st_size >= GCR_FOLDER_PASSED_BYTES && stat.st_nlink == 1 &&
-		 lseek(file->fd, 0, SEEK_HOLE) == stat.st_size;
-	pthread_mutex_lock(&folder->lock);
-	passes = passes && !folder->is_retired && !inode->is_unlinked &&
-		 inode->item < folder->items_count &&
-		 folder->items[inode->item].parent != GCR_FOLDER_ROOT && !gcr_inodes_pass(&stat);
-	pthread_mutex_unlock(&folder->lock);
-	pthread_mutex_unlock(&inode->change_lock);
+	passes = pass(file);
+	pthread_mutex_unlock(change_lock);
 	return passes;
 }
 
@@ -466,6 +486,14 @@ static void map(struct gcr_folder_inode *inode, int fd)
 	inode->mapping_bytes = (size_t)stat.st_size;
 }
 
+/* Another folder may make holes in it, which a mapping would fill, or cut it off. */
+static bool is_shared(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+
+	return fstat(file->fd, &stat) < 0 || gcr_inodes_is_shared(&stat);
+}
+
 /* Has the answer been found in the mapping? */
 static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t size,
 			struct gcr_folder_bytes *bytes)
@@ -480,7 +508,7 @@ static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t si
 	if (is_written)
 		return false;
 	pthread_mutex_lock(&inode->map_lock);
-	if (!inode->changes) {
+	if (!inode->changes && !is_shared(file)) {
 		map(inode, file->fd);
 		is_mapped = inode->mapping;
 	}

@@ -387,7 +387,7 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 		return 0;
 	if (!is_ours_alone(file))
 		return -ETXTBSY;
-	gcr_inodes_unpass(&stat);
+	gcr_inodes_unmapped(&stat);
 	return 0;
 }
 

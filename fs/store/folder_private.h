@@ -3,7 +3,7 @@
  * What the files of a folder share. folder->lock guards items, names, open inodes and verbs; the
  * tree's names change only under it. An inode's change_lock comes before it, its map_lock after;
  * its pack_lock after the change_lock, and the folder's is not taken under it.
- * The store's lock is not taken under any of them.
+ * The store's lock is not taken under any of them; that of the table of inodes is, and comes last.
  */
 #ifndef GCR_FS_STORE_FOLDER_PRIVATE_H
 #define GCR_FS_STORE_FOLDER_PRIVATE_H
@@ -92,6 +92,7 @@ struct gcr_folder {
 	atomic_uint owner; /* for whom it counts */
 	uid_t root_owner;  /* the same when its directory is root's */
 	bool gives_away;   /* we may make files somebody else's */
+	bool is_adopted;   /* its files' names may be those of gcr_inodes_adopt() */
 	struct gcr_store *store;
 	int (*touch)(void *data, struct gcr_room **ret_room);
 	void *data;
@@ -199,7 +200,10 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 /* @is_packer: see struct gcr_folder_file. Lock: folder. */
 int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, bool is_packer,
 			   struct gcr_folder_file **ret_file);
-/* May somebody have it mapped? Lock: the inode's change_lock. */
+/*
+ * May somebody read it without this folder: by a mapping, or by another folder? Then it gets no
+ * holes. Lock: the inode's change_lock.
+ */
 bool gcr_folder_is_passed(const struct gcr_folder_file *file);
 /* From here on nobody is answered from a mapping; those who are have their answer first. */
 void gcr_folder_unmap(struct gcr_folder_inode *inode);

@@ -19,7 +19,7 @@
 
 #define BUCKETS_MIN 64 /* a power of two */
 
-/* A file that is passed, open, or has names that cost nothing. */
+/* A file that is passed, open, has names that cost nothing, or is older and has grown. */
 struct entry {
 	struct entry *next; /* with the same hash */
 	dev_t device;
@@ -27,6 +27,10 @@ struct entry {
 	unsigned int folders;	 /* in which it is open */
 	unsigned int free_names; /* see gcr_inodes_adopt() */
 	bool is_passed;
+	bool is_older;	/* it was made before gcr_inodes_begin() */
+	bool has_grown; /* it is older, and has more than @older_bytes */
+	/* So many from its start on readers of the daemon before us may have mapped. */
+	uint64_t older_bytes;
 	/* Bytes that count on for it, in going_bytes of @store; NULL: none. */
 	struct gcr_store *store;
 	uint64_t held_bytes;
@@ -94,7 +98,7 @@ static int grow_locked(void)
 	return 0;
 }
 
-static int add_locked(const struct stat *stat, struct entry **ret_entry)
+static int add_locked(const struct stat *stat, bool is_older, struct entry **ret_entry)
 {
 	struct entry *entry = get_locked(stat);
 	struct entry **bucket;
@@ -107,6 +111,10 @@ static int add_locked(const struct stat *stat, struct entry **ret_entry)
 			return -ENOMEM;
 		entry->device = stat->st_dev;
 		entry->inode = stat->st_ino;
+		entry->is_older = is_older;
+		/* Of a file with holes the daemon before us has passed nothing. */
+		if (is_older && (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size)
+			entry->older_bytes = (uint64_t)stat->st_size;
 		bucket = bucket_locked(stat->st_ino);
 		entry->next = *bucket;
 		*bucket = entry;
@@ -122,7 +130,8 @@ static void drop_locked(const struct stat *stat)
 	struct entry **link = find_locked(stat);
 	struct entry *entry = link ? *link : NULL;
 
-	if (!entry || entry->folders || entry->free_names || entry->is_passed)
+	if (!entry || entry->folders || entry->free_names || entry->is_passed ||
+	    (entry->has_grown && stat->st_nlink))
 		return;
 	*link = entry->next;
 	table.count--;
@@ -177,76 +186,102 @@ void gcr_inodes_begin(void)
 	} while (!is_later(&now, &began) && began.tv_sec - now.tv_sec <= 1);
 }
 
-bool gcr_inodes_is_older(int fd)
+void gcr_inodes_begin_after(const struct timespec *made)
+{
+	pthread_mutex_lock(&table.lock);
+	if (is_later(made, &table.began))
+		table.began = *made;
+	pthread_mutex_unlock(&table.lock);
+}
+
+/*
+ * Was the file of @fd made before the daemon began? True when nobody can tell; but not when its
+ * file system notes no such time: a kernel whose tmpfs does not (before 5.18) passes no files
+ * (before 6.9).
+ */
+static bool is_older(int fd)
 {
 	struct timespec made;
 	struct statx statx_of;
-	bool is_older;
 
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &statx_of) < 0 ||
-	    !(statx_of.stx_mask & STATX_BTIME))
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &statx_of) < 0)
 		return true;
+	if (!(statx_of.stx_mask & STATX_BTIME))
+		return false;
 	made.tv_sec = statx_of.stx_btime.tv_sec;
 	made.tv_nsec = statx_of.stx_btime.tv_nsec;
-	pthread_mutex_lock(&table.lock);
-	is_older = !is_later(&made, &table.began);
-	pthread_mutex_unlock(&table.lock);
-	return is_older;
+	GCR_LOCK_SCOPE(&table.lock);
+	return !is_later(&made, &table.began);
 }
 
 /* ---- open and passed files ---- */
 
-int gcr_inodes_open(const struct stat *stat)
+/* An entry of the file of @fd, with @folders and @free_names more. */
+static int add(int fd, unsigned int folders, unsigned int free_names)
 {
 	struct entry *entry;
+	struct stat stat;
+	bool older;
 	int result;
 
+	if (fstat(fd, &stat) < 0)
+		return -EIO;
+	older = is_older(fd);
 	pthread_mutex_lock(&table.lock);
-	result = add_locked(stat, &entry);
-	if (!result)
-		entry->folders++;
+	result = add_locked(&stat, older, &entry);
+	if (!result) {
+		entry->folders += folders;
+		entry->free_names += free_names;
+	}
 	pthread_mutex_unlock(&table.lock);
 	return result;
 }
 
-int gcr_inodes_pass(const struct stat *stat)
+int gcr_inodes_open(int fd)
+{
+	return add(fd, 1, 0);
+}
+
+int gcr_inodes_adopt(int fd)
+{
+	return add(fd, 0, 1);
+}
+
+int gcr_inodes_pass(const struct stat *stat, bool *ret_was_passed)
 {
 	struct entry *entry;
-	int result = 0;
 
-	pthread_mutex_lock(&table.lock);
+	GCR_LOCK_SCOPE(&table.lock);
 	entry = get_locked(stat);
-	if (entry && entry->folders == 1)
-		entry->is_passed = true;
-	else
-		result = -EBUSY;
-	pthread_mutex_unlock(&table.lock);
-	return result;
-}
-
-int gcr_inodes_adopt(const struct stat *stat)
-{
-	struct entry *entry;
-	int result;
-
-	pthread_mutex_lock(&table.lock);
-	result = add_locked(stat, &entry);
-	if (!result)
-		entry->free_names++;
-	pthread_mutex_unlock(&table.lock);
-	return result;
+	if (!entry || entry->folders != 1)
+		return -EBUSY;
+	*ret_was_passed = entry->is_passed;
+	entry->is_passed = true;
+	return 0;
 }
 
 void gcr_inodes_unpass(const struct stat *stat)
 {
 	struct entry *entry;
 
-	pthread_mutex_lock(&table.lock);
+	GCR_LOCK_SCOPE(&table.lock);
 	entry = get_locked(stat);
 	if (entry)
 		entry->is_passed = false;
 	drop_locked(stat);
-	pthread_mutex_unlock(&table.lock);
+}
+
+void gcr_inodes_unmapped(const struct stat *stat)
+{
+	struct entry *entry;
+
+	GCR_LOCK_SCOPE(&table.lock);
+	entry = get_locked(stat);
+	if (entry) {
+		entry->is_passed = false;
+		entry->older_bytes = 0;
+	}
+	drop_locked(stat);
 }
 
 bool gcr_inodes_is_passed(const struct stat *stat)
@@ -255,7 +290,12 @@ bool gcr_inodes_is_passed(const struct stat *stat)
 
 	GCR_LOCK_SCOPE(&table.lock);
 	entry = get_locked(stat);
-	return entry && entry->is_passed;
+	return entry && (entry->is_passed || entry->older_bytes);
+}
+
+bool gcr_inodes_is_shared(const struct stat *stat)
+{
+	return stat->st_nlink > 1 || gcr_inodes_folders(stat) > 1;
 }
 
 bool gcr_inodes_is_known(const struct stat *stat)
@@ -275,15 +315,16 @@ unsigned int gcr_inodes_folders(const struct stat *stat)
 
 /* ---- the end of a file ---- */
 
-/* Nobody has a name or a descriptor of it. */
-static void free_memory(int fd)
+/* Nobody has a name or a descriptor of it. The first @older_bytes stay. */
+static void free_memory(int fd, uint64_t older_bytes)
 {
 	char path[sizeof("/proc/self/fd/") + 16];
+	struct stat stat;
 
-	if (gcr_inodes_is_older(fd))
+	if (older_bytes && !fstat(fd, &stat) && (uint64_t)stat.st_size <= older_bytes)
 		return;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (truncate(path, 0) < 0)
+	if (truncate(path, (off_t)older_bytes) < 0)
 		gcr_log(LOG_WARNING, 0,
 			"the memory of a removed file stays as long as somebody has it mapped: %s",
 			strerror(errno));
@@ -300,7 +341,8 @@ static bool get_stat(int fd, struct stat *ret_stat)
 
 /* What is to be done without the lock. */
 struct ending {
-	bool frees;
+	bool frees; /* all memory of the file but the first @older_bytes */
+	uint64_t older_bytes;
 	struct gcr_store *store; /* in which @bytes count no longer; NULL: none */
 	uint64_t bytes;
 	struct gcr_quota_charge charge;
@@ -310,13 +352,16 @@ static void carry_out(struct ending *ending, int fd)
 {
 	/* Before it counts no longer. */
 	if (ending->frees)
-		free_memory(fd);
+		free_memory(fd, ending->older_bytes);
 	gcr_quota_release(&ending->charge);
 	if (ending->store)
 		gcr_store_let_go(ending->store, ending->bytes);
 }
 
-/* Whoever still has it has not counted it: its names cost nothing, or it has none. */
+/*
+ * Has nobody counted it who still has it? Each name that is left is one of gcr_inodes_adopt(), or
+ * none is left and it is open.
+ */
 static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 {
 	return stat->st_nlink ? entry->free_names >= stat->st_nlink : entry->folders;
@@ -351,6 +396,7 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 	if (stat->st_nlink || entry->folders)
 		return false;
 	ret_ending->frees = entry->is_passed;
+	ret_ending->older_bytes = entry->older_bytes;
 	entry->is_passed = false;
 	drop_locked(stat);
 	return false;
@@ -367,8 +413,11 @@ static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 	pthread_mutex_lock(&table.lock);
 	if (get_stat(fd, &stat)) {
 		entry = get_locked(&stat);
-		if (entry && closes)
+		if (entry && closes) {
 			entry->folders--;
+			entry->has_grown = entry->is_older &&
+					   entry->older_bytes < (uint64_t)stat.st_size;
+		}
 		is_held = lose_locked(&stat, bytes, &ending);
 		drop_locked(&stat);
 	}

@@ -6,10 +6,11 @@
  * that the kernel reads it by itself and somebody may have it mapped (a mapping does not count as
  * open); and the bytes of one that somebody has without having counted them.
  *
- * A passed file gets no holes. When nobody has a name or a descriptor of it any more, its memory is
- * freed, mapped or not: a process that reads such a mapping gets SIGBUS. Files that were made
- * before this daemon began are left alone: its predecessor's readers go on, and nobody knows of
- * them.
+ * A passed file gets no holes, nor does one that another folder may have, too: who reads a hole
+ * through a mapping gives it memory, which nobody has counted. When nobody has a name or a
+ * descriptor of a passed file any more, its memory is freed, mapped or not: a process that reads
+ * such a mapping gets SIGBUS. Of a file that was made before this daemon began, what it had then
+ * stays: its predecessor's readers go on, and nobody knows of them.
  *
  * The table has one lock. Under it, only a quota's is taken.
  */
@@ -20,6 +21,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 
 struct gcr_store;
 
@@ -28,30 +30,43 @@ struct gcr_store;
  * known of those that are not open. It takes up to 10 ms, so that what is made after it is later.
  */
 void gcr_inodes_begin(void);
-/* Was the file of @fd made before that? True also when nobody can tell. */
-bool gcr_inodes_is_older(int fd);
+/* There is a file that was made at @made (of the clock of its file system): it is older, too. */
+void gcr_inodes_begin_after(const struct timespec *made);
 
-/* It is open in one more folder. -ENOMEM. */
-int gcr_inodes_open(const struct stat *stat);
-/* It is open, and passed from now on. -EBUSY: another folder has it open, too. */
-int gcr_inodes_pass(const struct stat *stat);
-/* Nobody has it mapped, as a lease has shown. */
+/* The file of @fd is open in one more folder. -ENOMEM, -EIO. */
+int gcr_inodes_open(int fd);
+/*
+ * It is open, and passed from now on; @ret_was_passed says whether it was before. -EBUSY: another
+ * folder has it open, too.
+ */
+int gcr_inodes_pass(const struct stat *stat, bool *ret_was_passed);
+/* It has not been passed after all. */
 void gcr_inodes_unpass(const struct stat *stat);
-/* It has got a name that costs nothing, as another folder counts its bytes. -ENOMEM. */
-int gcr_inodes_adopt(const struct stat *stat);
+/* Nobody has it mapped, as a lease has shown. */
+void gcr_inodes_unmapped(const struct stat *stat);
+/*
+ * The file of @fd (O_PATH is enough) has got a name that costs nothing, as another folder counts
+ * its bytes. -ENOMEM, -EIO.
+ */
+int gcr_inodes_adopt(int fd);
 
-/* Was it passed by this daemon? */
+/* Was it passed by this daemon; or, if it has an entry, maybe by the one before? */
 bool gcr_inodes_is_passed(const struct stat *stat);
+/* May another folder than the one that has it open read it, or change it? */
+bool gcr_inodes_is_shared(const struct stat *stat);
 /* In how many folders is it open? */
 unsigned int gcr_inodes_folders(const struct stat *stat);
-/* Is it passed, open or adopted? Then whoever removes a name of it calls gcr_inodes_removed(). */
+/* Is there an entry of it? Then whoever removes a name of it calls gcr_inodes_removed(). */
 bool gcr_inodes_is_known(const struct stat *stat);
 
-/* Bytes of a file that the caller will count no longer. */
+/*
+ * Memory of a file that the caller has counted, and will count no longer: if somebody else still
+ * has the file, the table takes it over.
+ */
 struct gcr_inodes_bytes {
-	struct gcr_store *store; /* its going_bytes have them already; NULL: there are none */
+	struct gcr_store *store; /* whose going_bytes have @bytes already; NULL: nothing to take */
 	uint64_t bytes;
-	uid_t uid;     /* for whom they count */
+	uid_t uid;     /* the user for whom they count */
 	bool was_free; /* the name that has gone was one of gcr_inodes_adopt() */
 };
 

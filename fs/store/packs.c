@@ -135,7 +135,10 @@ static int use_table(struct gcr_packs *packs, int tables_fd, const char *table_n
 	for (uint64_t piece = 0; piece < gcr_pack_table_pieces(table) && !result; piece++)
 		if (gcr_pack_table_is_packed(table, piece))
 			result = use(packs, name, table, piece);
-	/* What is tried again goes on behind it. Who reads its file has it mapped. */
+	/*
+	 * When the removal is tried again, it does not come to this table any more. A reader of the
+	 * packed file has the table mapped.
+	 */
 	if (!result && use == drop)
 		unlinkat(tables_fd, table_name, 0);
 	return result;

@@ -7,8 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,10 +14,7 @@
 #include "fs/base/log.h"
 #include "fs/store/folder.h"
 #include "lib/beneath.h"
-
-/* So often it is tried to remove one that has not been finished, and so long between. */
-#define ATTEMPTS     50
-#define ATTEMPT_MSEC 100
+#include "lib/lock.h"
 
 #define TEMPORARY_BYTES (GCR_STORE_NAME_BYTES + sizeof(".new-"))
 
@@ -79,12 +74,27 @@ int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid
 
 void gcr_store_abort_place(struct gcr_store *store, const char *name)
 {
+	struct gcr_store_removal *removal;
 	char temporary[TEMPORARY_BYTES];
-	int attempts = ATTEMPTS;
+	int result;
 
 	make_temporary(name, temporary);
-	while (gcr_store_remove_tree(store, temporary) < 0 && --attempts)
-		poll(NULL, 0, ATTEMPT_MSEC);
+	result = gcr_store_remove_tree(store, store->fd, temporary, false);
+	if (!result)
+		return;
+	/* Another one of this name may be begun before this one has gone. */
+	removal = calloc(1, sizeof(*removal));
+	GCR_LOCK_SCOPE(&store->lock);
+	if (removal) {
+		gcr_store_name_removal_locked(store, removal);
+		if (!renameat(store->fd, temporary, store->fd, removal->name)) {
+			gcr_store_remove_later_locked(store, removal);
+			return;
+		}
+		free(removal);
+	}
+	gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", temporary,
+		strerror(-result));
 }
 
 int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)
@@ -224,9 +234,7 @@ int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_f
 	}
 	make_path(name, path);
 	pthread_mutex_lock(&store->lock);
-	if (!++store->last_number)
-		store->last_number++;
-	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, store->last_number);
+	gcr_store_name_removal_locked(store, removal);
 	if (room)
 		removal->cost_bytes = gcr_room_destroy_locked(room);
 	store->going_bytes += removal->cost_bytes;

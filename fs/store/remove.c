@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,6 +20,13 @@
 
 /* What could not be removed is tried again after this time. */
 #define AGAIN_USEC (2 * GCR_USEC_PER_SEC)
+
+void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal)
+{
+	if (!++store->last_number)
+		store->last_number++;
+	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, store->last_number);
+}
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {
@@ -39,15 +47,15 @@ static int open_name(int directory_fd, const char *name, int *ret_fd)
 struct going {
 	struct gcr_store *store;
 	struct gcr_folder *folder; /* NULL: none that knows of them */
-	bool is_tree;	 /* gcr_folder_orphan_all() follows for what the folder has open */
+	bool is_tree;	 /* all of the folder goes: what it has open is made orphans at the end */
 	bool is_adopted; /* its names of files cost nothing */
 	uid_t uid;	 /* for whom it counts */
 };
 
 /*
- * Remove a file of which something is known; of what it costs, nothing is given back. If others
- * still have it, the bytes that they keep are in going_bytes besides. -EMFILE, -ENOMEM, ...: it is
- * still there.
+ * Remove the name of a file that has an entry in the table of inodes. Its @cost goes on to count;
+ * the caller lets go of it. If somebody else still has the file, the memory that he keeps is added
+ * to going_bytes. -EMFILE, -ENOMEM, ...: the name is still there.
  */
 static int remove_known(const struct going *going, int directory_fd, const char *name,
 			uint64_t cost)
@@ -88,12 +96,12 @@ static int remove_if_known(void *data, int directory_fd, const char *name, const
 	return remove_known(data, directory_fd, name, (uint64_t)stat->st_blocks * 512);
 }
 
-int gcr_store_remove_tree(struct gcr_store *store, const char *name)
+int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name, bool is_adopted)
 {
-	struct going going = {.store = store, .is_tree = true};
-	int result = gcr_store_each_file(store->fd, name, remove_if_known, &going);
+	struct going going = {.store = store, .is_tree = true, .is_adopted = is_adopted};
+	int result = gcr_store_each_file(parent_fd, name, remove_if_known, &going);
 
-	return result < 0 ? result : gcr_store_remove_directory(store->fd, name);
+	return result < 0 ? result : gcr_store_remove_directory(parent_fd, name);
 }
 
 /*

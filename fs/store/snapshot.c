@@ -403,16 +403,18 @@ static int link_file(struct gcr_snapshot *snapshot, size_t index, int vram_fd,
 {
 	const struct gcr_extent *extent = &snapshot->extents[index];
 	char name[GCR_EXTENT_NAME_BYTES];
+	_cleanup_close_ int fd = -1;
 	struct stat stat;
 
 	gcr_extent_name(extent, name);
-	if (linkat(vram_fd, name, snapshot->files_fd, name, 0) < 0 ||
-	    fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+	if (!linkat(vram_fd, name, snapshot->files_fd, name, 0))
+		fd = openat(snapshot->files_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &stat) < 0)
 		return gcr_error_set(error, EIO, "vram/%s cannot be taken: %s", name,
 				     strerror(errno));
 	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size != extent->bytes)
 		return gcr_error_set(error, EIO, "vram/%s has another size", name);
-	if (gcr_inodes_adopt(&stat) < 0)
+	if (gcr_inodes_adopt(fd) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	return 0;
 }
@@ -483,7 +485,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	snprintf(temporary, sizeof(temporary), ".new-%s", snapshot->name);
 	result = make_links(snapshot, temporary, vram_fd, error);
 	if (result < 0) {
-		gcr_store_remove_directory(store->fd, temporary);
+		gcr_store_remove_tree(store, store->fd, temporary, true);
 		pthread_mutex_lock(&store->lock);
 		unlist_locked(snapshot);
 		store->snapshots_bytes -= snapshot->cost_bytes;

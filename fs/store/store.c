@@ -9,7 +9,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -225,6 +224,22 @@ static void leave(struct gcr_store *store)
 		detach(store);
 }
 
+/*
+ * What is there is older than we are, also if somebody has set the clock back since. If not all of
+ * it can be looked at, nothing that will be made is known to be ours.
+ */
+static void begin_after_all(struct gcr_store *store)
+{
+	const struct timespec never = {.tv_sec = INT64_MAX};
+	struct gcr_tree_sum sum;
+	int result = gcr_store_sum_tree(store->fd, &sum);
+
+	if (result < 0)
+		gcr_log(LOG_WARNING, 0, "the store in %s cannot be looked through: %s", store->path,
+			strerror(-result));
+	gcr_inodes_begin_after(result < 0 ? &never : &sum.last_made);
+}
+
 int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error)
 {
@@ -250,6 +265,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	result = gcr_store_attach(daemon, store, error);
 	if (result < 0)
 		return result;
+	begin_after_all(store);
 	gcr_store_set_reserve(store);
 	result = gcr_store_start_spill(store, &daemon->options, error);
 	if (result < 0) {
@@ -462,9 +478,7 @@ static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_lef
 		return false;
 	*link = leftover->next;
 	/* Its references to chunks go before it does: a daemon that comes between takes none. */
-	if (!++store->last_number)
-		store->last_number++;
-	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, store->last_number);
+	gcr_store_name_removal_locked(store, removal);
 	if (renameat(store->fd, leftover->name, store->fd, removal->name) < 0)
 		memcpy(removal->name, leftover->name, sizeof(removal->name));
 	removal->cost_bytes = leftover->cost_bytes;

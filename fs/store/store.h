@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "fs/daemon.h"
 #include "fs/store/place_name.h"
@@ -89,8 +90,9 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 
 /* What there is below a directory. */
 struct gcr_tree_sum {
-	uint64_t bytes;	  /* memory that the files have taken */
-	uint64_t entries; /* files and directories */
+	uint64_t bytes;		   /* memory that the files have taken */
+	uint64_t entries;	   /* files and directories */
+	struct timespec last_made; /* when the last one of them was made; 0: nobody knows */
 };
 
 #define GCR_ROOM_ENTRIES_MAX (1 << 20)
@@ -244,6 +246,7 @@ int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_byte
  */
 int gcr_store_begin_place(struct gcr_store *store, const char *name);
 int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
+/* What cannot be removed at once is by the store's thread: another one can be begun. */
 void gcr_store_abort_place(struct gcr_store *store, const char *name);
 
 /* An empty one, with this owner. -EEXIST, -ENOSPC, ... */
@@ -268,8 +271,12 @@ void gcr_store_close_place(struct gcr_folder *folder);
 int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder);
 /* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
-/* The same of a tree of the store whose files may be open or mapped: see fs/store/inodes.h. */
-int gcr_store_remove_tree(struct gcr_store *store, const char *name);
+/*
+ * The same of a tree of the store whose files may be open or mapped by other names; @is_adopted:
+ * its names are those of gcr_inodes_adopt(). See fs/store/inodes.h.
+ */
+int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name,
+			  bool is_adopted);
 /*
  * For each in the tree @name that is no directory; @visit may remove it, and ends all of it by a
  * non-zero result, which is that of the call. -EMFILE, -ENOMEM, ...; that @name is gone, or no

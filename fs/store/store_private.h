@@ -351,6 +351,8 @@ uint64_t gcr_room_destroy_locked(struct gcr_room *room);
 uint64_t gcr_room_pending_locked(const struct gcr_room *room);
 
 /* store_remove.c */
+/* Under which name what is removed waits for the thread: no daemon takes it for anything. */
+void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal);
 /* Have the thread do it. Takes @removal. Lock: store. */
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal);
 int gcr_store_start_remover(struct gcr_store *store);

@@ -131,9 +131,12 @@ static int visit_below(int parent_fd, const char *name, int levels, gcr_store_vi
 	if (result == -ENOENT || result == -ENOTDIR || result == -ELOOP)
 		result = 0;
 	while (dir && !result && (entry = readdir(dir))) {
-		if (is_dots(entry->d_name) ||
-		    fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		if (is_dots(entry->d_name))
 			continue;
+		if (fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) < 0) {
+			result = errno == ENOENT ? 0 : -errno;
+			continue;
+		}
 		result = S_ISDIR(stat.st_mode)
 				 ? visit_below(dirfd(dir), entry->d_name, levels - 1, visit, data)
 				 : visit(data, dirfd(dir), entry->d_name, &stat);
@@ -146,6 +149,15 @@ int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit,
 	return visit_below(parent_fd, name, LEVELS_MAX, visit, data);
 }
 
+static void note_time(const struct statx_timestamp *made, struct gcr_tree_sum *sum)
+{
+	if (made->tv_sec < sum->last_made.tv_sec ||
+	    (made->tv_sec == sum->last_made.tv_sec && made->tv_nsec <= sum->last_made.tv_nsec))
+		return;
+	sum->last_made.tv_sec = made->tv_sec;
+	sum->last_made.tv_nsec = made->tv_nsec;
+}
+
 static int add_up(DIR *dir, int levels, struct gcr_tree_sum *sum)
 {
 	const struct dirent *entry;
@@ -153,18 +165,21 @@ static int add_up(DIR *dir, int levels, struct gcr_tree_sum *sum)
 
 	while (!result && (entry = readdir(dir))) {
 		_cleanup_closedir_ DIR *below = NULL;
-		struct stat stat;
+		struct statx stat;
 		mode_t mode;
 
 		if (is_dots(entry->d_name))
 			continue;
-		if (fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) < 0) {
+		if (statx(dirfd(dir), entry->d_name, AT_SYMLINK_NOFOLLOW,
+			  STATX_BASIC_STATS | STATX_BTIME, &stat) < 0) {
 			result = errno == ENOENT ? 0 : -errno;
 			continue;
 		}
-		sum->bytes += (uint64_t)stat.st_blocks * 512;
+		sum->bytes += stat.stx_blocks * 512;
 		sum->entries++;
-		if (!S_ISDIR(stat.st_mode))
+		if (stat.stx_mask & STATX_BTIME)
+			note_time(&stat.stx_btime, sum);
+		if (!S_ISDIR(stat.stx_mode))
 			continue;
 		below = levels ? open_directory(dirfd(dir), entry->d_name, &mode, &result) : NULL;
 		if (!levels)

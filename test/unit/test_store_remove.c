@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The store: files that are removed while they are mapped, open, or have another name; what the
+ * daemon before had; removals that fail.
+ */
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+#include "fs/store/inodes.h"
+#include "fs/store/store_private.h"
+#include "test/unit/store.h"
+
+/* ---- what the kernel refuses, and what its clock says ---- */
+
+static atomic_bool has_no_memory;     /* to remove a directory */
+static atomic_bool has_no_descriptor; /* to find out whether a name is the last one */
+static atomic_bool has_no_btime;      /* the file system does not note when a file was made */
+static atomic_int set_back_sec;	      /* somebody has set the clock back */
+
+int openat(int parent_fd, const char *path, int flags, ...)
+{
+	va_list arguments;
+	mode_t mode;
+
+	va_start(arguments, flags);
+	mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(arguments, mode_t) : 0;
+	va_end(arguments);
+	if (atomic_load(&has_no_descriptor) && flags & O_PATH) {
+		errno = EMFILE;
+		return -1;
+	}
+	return (int)syscall(SYS_openat, parent_fd, path, flags, mode);
+}
+
+int unlinkat(int parent_fd, const char *path, int flags)
+{
+	if (atomic_load(&has_no_memory) && flags & AT_REMOVEDIR) {
+		errno = ENOMEM;
+		return -1;
+	}
+	return (int)syscall(SYS_unlinkat, parent_fd, path, flags);
+}
+
+int statx(int parent_fd, const char *path, int flags, unsigned int mask, struct statx *ret_statx)
+{
+	int result = (int)syscall(SYS_statx, parent_fd, path, flags, mask, ret_statx);
+
+	if (!result && atomic_load(&has_no_btime))
+		ret_statx->stx_mask &= ~STATX_BTIME;
+	return result;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *ret_time)
+{
+	int result = (int)syscall(SYS_clock_gettime, clock, ret_time);
+
+	if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
+		ret_time->tv_sec -= atomic_load(&set_back_sec);
+	return result;
+}
+
+/* ---- removals that fail ---- */
+
+/* What cannot be removed counts, and is tried again. */
+static void test_removed_in_the_end(void)
+{
+	struct gcr_snapshot *snapshot;
+
+	start(256 * MIB, 0);
+	snapshot = create(getpid(), GENERATION);
+	atomic_store(&has_no_memory, true);
+	gcr_snapshot_discard(snapshot);
+	wait_left_removal();
+	CHECK(figures().used_bytes);
+	atomic_store(&has_no_memory, false);
+	wait_used(0);
+	stop();
+	/* Not at the end: the next daemon does it. */
+	start(256 * MIB, 0);
+	atomic_store(&has_no_memory, true);
+	gcr_snapshot_discard(create(getpid(), GENERATION));
+	stop();
+	atomic_store(&has_no_memory, false);
+	start(256 * MIB, 0);
+	CHECK(!figures().used_bytes);
+	stop();
+}
+
+/* ---- mapped files ---- */
+
+/* As one that the kernel reads by itself is opened, mapped and closed. */
+static void *map_outside(struct gcr_snapshot *snapshot, struct gcr_folder_file **ret_file)
+{
+	uint64_t bytes = gcr_snapshot_extent(snapshot, 0)->bytes;
+	_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
+	struct gcr_folder_file *file;
+	void *map;
+
+	CHECK(fd >= 0 && !open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
+	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	CHECK(map != MAP_FAILED);
+	if (ret_file)
+		*ret_file = file;
+	else
+		gcr_folder_close(file);
+	return map;
+}
+
+static void remove_first(struct gcr_snapshot *snapshot)
+{
+	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_folder_entry vram;
+
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
+	gcr_folder_forget(folder, vram.item, 1);
+}
+
+/* In a child, as this process is to go on. */
+static bool has_bytes(const uint64_t *map, uint64_t bytes)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		signal(SIGBUS, SIG_DFL);
+		for (uint64_t at = 0; at < bytes; at += PAGE)
+			if (map[at / sizeof(*map)] != pattern(at, 7))
+				_exit(1);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status) ? WTERMSIG(status) == SIGBUS : !status);
+	return !status;
+}
+
+enum going {
+	WITH_SNAPSHOT,	       /* as a thaw does it */
+	WITH_TOUCHED_SNAPSHOT, /* in which somebody has made something */
+	REMOVED,
+	REMOVED_WHILE_OPEN,
+	OPEN_WITH_SNAPSHOT,
+	GOINGS_COUNT,
+};
+
+static struct gcr_snapshot *create_settled(uint64_t bytes)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+
+	CHECK(!try_create(1, bytes, &snapshot, &error));
+	write_pattern(snapshot, 0, 7);
+	gcr_snapshot_settle(snapshot);
+	return snapshot;
+}
+
+/* Somebody makes something in it. */
+static void touch(struct gcr_snapshot *snapshot)
+{
+	struct gcr_folder_entry made;
+
+	CHECK(!gcr_folder_mkdir(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "made", 0700,
+				geteuid(), getegid(), &made));
+	CHECK(snapshot->is_touched);
+}
+
+/* A file that cannot be looked at stays, and counts, until it can. */
+static void test_mapped_without_descriptors(bool is_touched)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_snapshot *snapshot;
+	void *map;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	map = map_outside(snapshot, NULL);
+	if (is_touched)
+		touch(snapshot);
+	atomic_store(&has_no_descriptor, true);
+	gcr_snapshot_discard(snapshot);
+	wait_left_removal();
+	CHECK(figures().used_bytes >= bytes && has_bytes(map, bytes));
+	atomic_store(&has_no_descriptor, false);
+	wait_used(0);
+	CHECK(!has_bytes(map, bytes));
+	CHECK(!munmap(map, bytes));
+	stop();
+}
+
+/* A mapping alone keeps no memory; one whose file somebody has open does, which counts. */
+static void test_mapped(enum going going)
+{
+	bool is_open = going == REMOVED_WHILE_OPEN || going == OPEN_WITH_SNAPSHOT;
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot;
+	void *map;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	map = map_outside(snapshot, is_open ? &file : NULL);
+	if (going == WITH_TOUCHED_SNAPSHOT)
+		touch(snapshot);
+	CHECK(has_bytes(map, bytes));
+	if (going == REMOVED || going == REMOVED_WHILE_OPEN) {
+		remove_first(snapshot);
+		CHECK(has_bytes(map, bytes) == is_open);
+	}
+	if (going == REMOVED_WHILE_OPEN) {
+		gcr_folder_close(file);
+		CHECK(!has_bytes(map, bytes));
+	}
+	gcr_snapshot_discard(snapshot);
+	if (going == OPEN_WITH_SNAPSHOT) {
+		wait_used(bytes);
+		CHECK(has_bytes(map, bytes));
+		gcr_folder_close(file);
+	}
+	wait_used(0);
+	CHECK(!has_bytes(map, bytes));
+	CHECK(!munmap(map, bytes));
+	stop();
+}
+
+/* ---- files with two names ---- */
+
+/* Another snapshot of the same file, as a restore makes it of a place's: that costs nothing. */
+static struct gcr_snapshot *adopt(struct gcr_snapshot *snapshot)
+{
+	struct gcr_snapshot *other;
+	struct gcr_error error;
+
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION,
+				  gcr_snapshot_extent(snapshot, 0), 1, snapshot->files_fd, &other,
+				  &error));
+	return other;
+}
+
+/* The same file as part of a place, and of what is restored from it. */
+static void test_mapped_by_two_names(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	void *map;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	map = map_outside(snapshot, NULL);
+	other = adopt(snapshot);
+	/* Another folder has another lock for changes. */
+	CHECK(!open_outside(other, 0, O_RDONLY, &file) && !gcr_folder_pass(file));
+	gcr_snapshot_discard(snapshot);
+	/* What is left costs nothing itself. */
+	wait_used(other->cost_bytes + bytes);
+	CHECK(has_bytes(map, bytes));
+	gcr_snapshot_discard(other);
+	wait_used(bytes);
+	CHECK(has_bytes(map, bytes));
+	gcr_folder_close(file);
+	wait_used(0);
+	CHECK(!has_bytes(map, bytes));
+	CHECK(!munmap(map, bytes));
+	stop();
+}
+
+/* Who opened it by a name that cost nothing goes on when the name that did is gone, too. */
+static void test_held_by_other_name(bool is_touched)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	uint64_t cost;
+	void *map;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	map = map_outside(snapshot, NULL);
+	other = adopt(snapshot);
+	CHECK(!open_outside(other, 0, O_RDONLY, &file));
+	gcr_snapshot_discard(other);
+	if (is_touched)
+		touch(snapshot);
+	cost = snapshot->cost_bytes;
+	wait_used(cost);
+	gcr_snapshot_discard(snapshot);
+	wait_used(bytes);
+	CHECK(has_bytes(map, bytes));
+	gcr_folder_close(file);
+	wait_used(0);
+	CHECK(!has_bytes(map, bytes));
+	CHECK(!munmap(map, bytes));
+	stop();
+}
+
+/* Both have it open, and one is closed while its tree is being removed. */
+static void test_closed_while_going(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL, *other_file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	other = adopt(snapshot);
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
+	CHECK(!open_outside(other, 0, O_RDONLY, &other_file));
+	gcr_snapshot_discard(other);
+	touch(snapshot);
+	wait_used(snapshot->cost_bytes);
+	atomic_store(&has_no_memory, true);
+	gcr_snapshot_discard(snapshot);
+	wait_left_removal();
+	gcr_folder_close(file);
+	atomic_store(&has_no_memory, false);
+	wait_used(bytes);
+	gcr_folder_close(other_file);
+	wait_used(0);
+	stop();
+}
+
+/* What each of two folders counts as it was does not grow. */
+static void test_grown_by_one_name(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	other = adopt(snapshot);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
+	CHECK(gcr_folder_write(file, "x", 1, 5) == 1);
+	remove_first(snapshot);
+	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
+	gcr_snapshot_discard(other);
+	while (gcr_store_wait_going(store, false))
+		;
+	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == 1);
+	gcr_folder_close(file);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* The same where a user removes that name, and the folder goes on. */
+static void test_removed_by_other_name(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	uint64_t cost;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	other = adopt(snapshot);
+	CHECK(!open_outside(other, 0, O_RDONLY, &file));
+	gcr_snapshot_discard(other);
+	cost = snapshot->cost_bytes;
+	wait_used(cost);
+	remove_first(snapshot);
+	/* What the snapshot may take stays promised to it. */
+	CHECK(figures().used_bytes == cost + bytes);
+	gcr_folder_close(file);
+	CHECK(figures().used_bytes == cost);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+static uint64_t memory_of(struct gcr_snapshot *snapshot)
+{
+	struct stat stat;
+
+	CHECK(!gcr_snapshot_stat(snapshot, 0, &stat));
+	return (uint64_t)stat.st_blocks * 512;
+}
+
+static void punch(struct gcr_snapshot *snapshot, uint64_t bytes)
+{
+	struct gcr_folder_file *file = NULL;
+
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes));
+	gcr_folder_close(file);
+}
+
+/*
+ * Who makes a hole by one name gives back nothing: reading it by a mapping of the other would take
+ * it again. And who cuts the file off cuts off what the other reads.
+ */
+static void test_punched_by_other_name(bool punches_adopted)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL, *changed = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	uint64_t used;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	if (punches_adopted) {
+		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
+		CHECK(has_pattern(file, bytes, 7)); /* by a mapping, as it has one name yet */
+		other = adopt(snapshot);
+	} else {
+		other = adopt(snapshot);
+		CHECK(!open_outside(other, 0, O_RDONLY, &file));
+		CHECK(has_pattern(file, bytes, 7));
+	}
+	touch(snapshot);
+	touch(other);
+	used = figures().used_bytes;
+	punch(punches_adopted ? other : snapshot, bytes);
+	CHECK(memory_of(snapshot) == bytes && figures().used_bytes == used);
+	CHECK(read_size(file, 0, 4096) == 4096 && !has_pattern(file, bytes, 7));
+	CHECK(!open_outside(punches_adopted ? other : snapshot, 0, O_RDWR, &changed));
+	CHECK(!gcr_folder_truncate(changed, 0));
+	CHECK(read_size(file, 0, 4096) == 0 && !memory_of(snapshot));
+	gcr_folder_close(changed);
+	gcr_folder_close(file);
+	gcr_snapshot_discard(other);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* A name that costs nothing goes, by a user or with an adoption that fails: no bytes count twice.
+ */
+static void test_names_that_cost_nothing(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_snapshot *snapshot, *other;
+	struct gcr_extent extents[2];
+	struct gcr_error error;
+	uint64_t cost;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	cost = snapshot->cost_bytes;
+	other = adopt(snapshot);
+	remove_first(other);
+	gcr_snapshot_discard(other);
+	wait_used(cost);
+
+	extents[0] = *gcr_snapshot_extent(snapshot, 0);
+	extents[1] = extents[0];
+	extents[1].address += extents[0].bytes;
+	CHECK(gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION, extents, 2,
+				 snapshot->files_fd, &other, &error) == -EIO);
+	other = adopt(snapshot);
+	gcr_snapshot_discard(other);
+	wait_used(cost);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* ---- files of the daemon before ---- */
+
+/*
+ * What such a file had stays for those who have it mapped; what it has got since does not. One that
+ * had holes was not passed, and nobody has it mapped.
+ */
+static void test_grown_since(bool had_holes)
+{
+	uint64_t bytes = 8 * MIB;
+	_cleanup_free_ uint64_t *words = malloc(2 * bytes);
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+	uint64_t *map;
+
+	start(256 * MIB, 0);
+	if (had_holes)
+		CHECK(!try_create(1, bytes, &snapshot, &error));
+	else
+		snapshot = create_settled(bytes);
+	gcr_inodes_begin();
+	CHECK(words);
+	for (uint64_t at = 0; at < 2 * bytes; at += sizeof(*words))
+		words[at / sizeof(*words)] = pattern(at, 7);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(gcr_folder_write(file, words, 2 * bytes, 0) == (ssize_t)(2 * bytes));
+	gcr_folder_close(file);
+	{
+		_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
+
+		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
+		map = mmap(NULL, 2 * bytes, PROT_READ, MAP_SHARED, fd, 0);
+		CHECK(fd >= 0 && map != MAP_FAILED);
+	}
+	gcr_folder_close(file);
+	remove_first(snapshot);
+	CHECK(has_bytes(map, bytes) == !had_holes);
+	CHECK(!has_bytes(map, bytes + PAGE) && !has_bytes(map, 2 * bytes));
+	CHECK(!munmap(map, 2 * bytes));
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* Also if its clock was ahead of ours. */
+static void test_clock_set_back(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+	void *map;
+
+	for (int is_set_back = 0; is_set_back < 2; is_set_back++) {
+		start(256 * MIB, 0);
+		gcr_snapshot_unref(create_settled(bytes));
+		stop();
+		atomic_store(&set_back_sec, is_set_back * 3600);
+		start(256 * MIB, 0);
+		CHECK(!gcr_snapshot_open(store, 1, 77, GENERATION, &snapshot, &error));
+		map = map_outside(snapshot, NULL);
+		gcr_snapshot_discard(snapshot);
+		wait_used(0);
+		CHECK(has_bytes(map, bytes));
+		CHECK(!munmap(map, bytes));
+		stop();
+		atomic_store(&set_back_sec, 0);
+	}
+}
+
+/* What may be mapped gets no holes. Where there are no times, the kernel has passed nothing. */
+static void test_punched_since(bool without_times)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_snapshot *snapshot;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	gcr_inodes_begin();
+	atomic_store(&has_no_btime, without_times);
+	punch(snapshot, bytes);
+	CHECK(memory_of(snapshot) == (without_times ? 0 : bytes));
+	atomic_store(&has_no_btime, false);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* ---- places that are given up ---- */
+
+static unsigned int count_names(void)
+{
+	struct gcr_tree_sum sum;
+
+	CHECK(!gcr_store_sum_tree(store->fd, &sum));
+	return (unsigned int)sum.entries;
+}
+
+/* One that cannot be removed at once keeps nobody waiting, and no name. */
+static void test_aborted_place(void)
+{
+	unsigned int before;
+	int64_t begun_usec;
+	int fd;
+
+	start(256 * MIB, 0);
+	before = count_names();
+	fd = gcr_store_begin_place(store, "one");
+	CHECK(fd >= 0 && !mkdirat(fd, "snapshot/made", 0700) && !close(fd));
+	atomic_store(&has_no_memory, true);
+	begun_usec = gcr_clock_usec();
+	gcr_store_abort_place(store, "one");
+	CHECK(gcr_clock_usec() - begun_usec < GCR_USEC_PER_SEC);
+	fd = gcr_store_begin_place(store, "one");
+	CHECK(fd >= 0 && !close(fd));
+	wait_left_removal();
+	CHECK(count_names() > before);
+	atomic_store(&has_no_memory, false);
+	gcr_store_abort_place(store, "one");
+	while (count_names() > before)
+		usleep(1000);
+	stop();
+}
+
+static void test_all(void)
+{
+	test_removed_in_the_end();
+	for (int going = 0; going < GOINGS_COUNT; going++)
+		test_mapped((enum going)going);
+	for (int yes = 0; yes < 2; yes++) {
+		test_mapped_without_descriptors(yes);
+		test_held_by_other_name(yes);
+		test_punched_by_other_name(yes);
+		test_grown_since(yes);
+		test_punched_since(yes);
+	}
+	test_mapped_by_two_names();
+	test_removed_by_other_name();
+	test_closed_while_going();
+	test_grown_by_one_name();
+	test_names_that_cost_nothing();
+	test_clock_set_back();
+	test_aborted_place();
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	return run_tests(argv, test_all, NULL);
+}
