@@ -50,22 +50,27 @@ struct going {
 	bool is_tree;	 /* all of the folder goes: what it has open is made orphans at the end */
 	bool is_adopted; /* its names of files cost nothing */
 	uid_t uid;	 /* for whom it counts */
+	uint64_t tree_bytes; /* of going_bytes, for all of the tree */
 };
 
 /*
- * Remove the name of a file that has an entry in the table of inodes. Its @cost goes on to count;
- * the caller lets go of it. If somebody else still has the file, the memory that he keeps is added
- * to going_bytes. -EMFILE, -ENOMEM, ...: the name is still there.
+ * Remove the name of a file that has an entry in the table of inodes. Of its memory, going_bytes
+ * have @cost so far. *@ret_kept of that stays there for others, who still have the file; whatever
+ * they keep beyond it is added. The rest of @cost is the caller's to let go of. -EMFILE, -ENOMEM,
+ * ...: the name is still there.
  */
 static int remove_known(const struct going *going, int directory_fd, const char *name,
-			uint64_t cost)
+			uint64_t cost, uint64_t *ret_kept)
 {
 	struct gcr_inodes_bytes bytes = {.uid = going->uid, .was_free = going->is_adopted};
 	bool is_orphan = false;
+	bool is_held;
+	uint64_t more;
 	struct stat stat;
 	_cleanup_close_ int fd = -1;
 	int result = open_name(directory_fd, name, &fd);
 
+	*ret_kept = 0;
 	if (result < 0 || fd < 0)
 		return result;
 	if (unlinkat(directory_fd, name, 0) < 0 && errno != ENOENT)
@@ -76,24 +81,36 @@ static int remove_known(const struct going *going, int directory_fd, const char 
 	bytes.bytes = (uint64_t)stat.st_blocks * 512;
 	if (stat.st_nlink || bytes.bytes < cost)
 		bytes.bytes = cost;
-	gcr_store_hold(going->store, bytes.bytes);
+	more = bytes.bytes - cost;
+	gcr_store_hold(going->store, more);
 	if (going->folder && !going->is_tree)
 		is_orphan = gcr_folder_orphan(going->folder, stat.st_ino, cost);
 	if (is_orphan)
-		bytes.bytes -= cost;
+		bytes.bytes = more;
 	if (!going->is_tree || !going->folder || !gcr_folder_has_open(going->folder, stat.st_ino))
 		bytes.store = going->store;
-	if (!gcr_inodes_removed(fd, &bytes))
-		gcr_store_let_go(going->store, bytes.bytes);
+	is_held = gcr_inodes_removed(fd, &bytes);
+	if (!is_held)
+		gcr_store_let_go(going->store, more);
+	*ret_kept = is_held || is_orphan ? cost : 0;
 	return 0;
 }
 
 /* gcr_store_visit */
 static int remove_if_known(void *data, int directory_fd, const char *name, const struct stat *stat)
 {
+	struct going *going = data;
+	uint64_t cost = (uint64_t)stat->st_blocks * 512;
+	uint64_t kept;
+	int result;
+
 	if (!S_ISREG(stat->st_mode) || !gcr_inodes_is_known(stat))
 		return 0;
-	return remove_known(data, directory_fd, name, (uint64_t)stat->st_blocks * 512);
+	if (cost > going->tree_bytes)
+		cost = going->tree_bytes;
+	result = remove_known(going, directory_fd, name, cost, &kept);
+	going->tree_bytes -= kept;
+	return result;
 }
 
 int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name, bool is_adopted)
@@ -117,6 +134,7 @@ static int remove_files(const struct going *going, struct gcr_snapshot *snapshot
 		struct gcr_snapshot_file *file = &snapshot->files[i];
 		uint64_t cost = snapshot->files[i].cost_bytes;
 		char name[GCR_EXTENT_NAME_BYTES];
+		uint64_t kept = 0;
 		struct stat stat;
 		int result = 0;
 
@@ -129,7 +147,7 @@ static int remove_files(const struct going *going, struct gcr_snapshot *snapshot
 		gcr_extent_name(&snapshot->extents[i], name);
 		if (!fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
 		    gcr_inodes_is_known(&stat))
-			result = remove_known(going, snapshot->files_fd, name, cost);
+			result = remove_known(going, snapshot->files_fd, name, cost, &kept);
 		else
 			unlinkat(snapshot->files_fd, name, 0);
 		if (result < 0) {
@@ -139,7 +157,7 @@ static int remove_files(const struct going *going, struct gcr_snapshot *snapshot
 		pthread_mutex_lock(&store->lock);
 		file->unlinked = true;
 		gcr_store_note_unlinked_locked(store);
-		store->going_bytes -= cost;
+		store->going_bytes -= cost - kept;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
 	}
@@ -213,6 +231,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		.is_tree = folder,
 		.is_adopted = snapshot && snapshot->is_adopted,
 		.uid = removal->uid,
+		.tree_bytes = removal->cost_bytes,
 	};
 	uint64_t held_bytes = 0;
 	int result = 0;
@@ -235,6 +254,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 			strerror(-result));
 	if (!result && folder)
 		held_bytes = gcr_folder_orphan_all(folder);
+	removal->cost_bytes = going.tree_bytes;
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		gcr_store_note_unlinked_locked(store);

@@ -60,6 +60,17 @@ int clock_gettime(clockid_t clock, struct timespec *ret_time)
 	return result;
 }
 
+static atomic_uint_least64_t most_used; /* while the memory of a file is being freed */
+
+int truncate(const char *path, off_t bytes)
+{
+	uint64_t used = figures().used_bytes;
+
+	if (used > atomic_load(&most_used))
+		atomic_store(&most_used, used);
+	return (int)syscall(SYS_truncate, path, bytes);
+}
+
 /* ---- removals that fail ---- */
 
 /* What cannot be removed counts, and is tried again. */
@@ -196,6 +207,7 @@ static void test_mapped(enum going going)
 {
 	bool is_open = going == REMOVED_WHILE_OPEN || going == OPEN_WITH_SNAPSHOT;
 	uint64_t bytes = 8 * MIB;
+	uint64_t before;
 	struct gcr_folder_file *file = NULL;
 	struct gcr_snapshot *snapshot;
 	void *map;
@@ -206,6 +218,8 @@ static void test_mapped(enum going going)
 	if (going == WITH_TOUCHED_SNAPSHOT)
 		touch(snapshot);
 	CHECK(has_bytes(map, bytes));
+	before = figures().used_bytes;
+	atomic_store(&most_used, 0);
 	if (going == REMOVED || going == REMOVED_WHILE_OPEN) {
 		remove_first(snapshot);
 		CHECK(has_bytes(map, bytes) == is_open);
@@ -223,6 +237,8 @@ static void test_mapped(enum going going)
 	wait_used(0);
 	CHECK(!has_bytes(map, bytes));
 	CHECK(!munmap(map, bytes));
+	/* It counts until it is free, and not twice. */
+	CHECK(atomic_load(&most_used) >= bytes && atomic_load(&most_used) <= before);
 	stop();
 }
 
