@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "fs/store/inodes.h"
 #include "fs/store/store.h"
 
 #define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */
@@ -99,8 +100,8 @@ static uid_t writer_of(const struct gcr_folder_file *file)
 	return file->opener == (uid_t)-1 ? 0 : file->opener;
 }
 
-/* Has the file a name in another folder? */
-static bool has_other_name(const struct gcr_folder_file *file)
+/* Has another folder a name of the file, or has it open? */
+static bool has_other_folder(const struct gcr_folder_file *file)
 {
 	bool is_unlinked;
 	struct stat stat;
@@ -108,7 +109,8 @@ static bool has_other_name(const struct gcr_folder_file *file)
 	pthread_mutex_lock(&file->folder->lock);
 	is_unlinked = file->inode->is_unlinked;
 	pthread_mutex_unlock(&file->folder->lock);
-	return !fstat(file->fd, &stat) && stat.st_nlink > (is_unlinked ? 0 : 1);
+	return !fstat(file->fd, &stat) &&
+	       (stat.st_nlink > (is_unlinked ? 0 : 1) || gcr_inodes_folders(&stat) > 1);
 }
 
 /* Lock: the inode's change_lock. */
@@ -131,7 +133,7 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	change->taken_bytes = bytes + change->plan.further_bytes;
 	/* The other folder goes on to count it as it was: memory that it gets here would be
 	 * nobody's. */
-	if (change->taken_bytes && has_other_name(file))
+	if (change->taken_bytes && has_other_folder(file))
 		return -EBUSY;
 	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
 }
@@ -215,7 +217,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 	if ((uint64_t)stat.st_size >= end)
 		return 0;
 	if (change->room) {
-		result = has_other_name(change->file)
+		result = has_other_folder(change->file)
 				 ? -EBUSY
 				 : growth(change->file, (uint64_t)stat.st_size, end, &bytes);
 		if (!result)
@@ -311,23 +313,12 @@ int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
 	return result;
 }
 
-/* What a hole would read as. */
-static int write_zeros(struct gcr_folder *folder, int fd, uint64_t offset, uint64_t bytes)
+static int write_zeros(struct gcr_folder *folder, int fd, const char *zeros, uint64_t offset,
+		       uint64_t end)
 {
-	_cleanup_free_ char *zeros = calloc(1, GCR_FOLDER_BLOCK_BYTES);
-	struct stat stat;
-
-	if (!zeros)
-		return -ENOMEM;
-	if (fstat(fd, &stat) < 0)
-		return -errno;
-	if (offset >= (uint64_t)stat.st_size)
-		return 0;
-	if (bytes > (uint64_t)stat.st_size - offset)
-		bytes = (uint64_t)stat.st_size - offset;
-	while (bytes) {
-		size_t size = bytes < GCR_FOLDER_BLOCK_BYTES ? (size_t)bytes
-							     : GCR_FOLDER_BLOCK_BYTES;
+	while (offset < end) {
+		uint64_t left = end - offset;
+		size_t size = left < GCR_FOLDER_BLOCK_BYTES ? (size_t)left : GCR_FOLDER_BLOCK_BYTES;
 		ssize_t written;
 
 		if (gcr_folder_is_unwanted(folder))
@@ -336,9 +327,45 @@ static int write_zeros(struct gcr_folder *folder, int fd, uint64_t offset, uint6
 		if (written <= 0)
 			return written < 0 ? (int)written : -EIO;
 		offset += (uint64_t)written;
-		bytes -= (uint64_t)written;
 	}
 	return 0;
+}
+
+/* What is data becomes zeros, as a hole would read. Holes stay: nothing more is taken. */
+static int write_over(struct gcr_folder *folder, int fd, uint64_t offset, uint64_t end)
+{
+	_cleanup_free_ char *zeros = calloc(1, GCR_FOLDER_BLOCK_BYTES);
+	int result = 0;
+
+	if (!zeros)
+		return -ENOMEM;
+	while (offset < end && !result) {
+		off_t data = lseek(fd, (off_t)offset, SEEK_DATA);
+		off_t hole;
+
+		if (data < 0)
+			return errno == ENXIO ? 0 : -errno;
+		if ((uint64_t)data >= end)
+			break;
+		hole = lseek(fd, data, SEEK_HOLE);
+		if (hole < 0) /* somebody has cut it off */
+			break;
+		offset = (uint64_t)hole < end ? (uint64_t)hole : end;
+		result = gcr_folder_is_unwanted(folder)
+				 ? -EBUSY
+				 : write_zeros(folder, fd, zeros, (uint64_t)data, offset);
+	}
+	return result;
+}
+
+/* Others may read it through a mapping: it gets no hole that it has not. */
+static int punch_without_holes(struct change *change, uint64_t offset, uint64_t end)
+{
+	struct gcr_folder_file *file = change->file;
+	int result = write_over(file->folder, file->fd, offset, end);
+
+	pthread_rwlock_wrlock(&file->inode->pack_lock);
+	return drop_gone(change, result);
 }
 
 static int allocate(struct change *change, int mode, uint64_t offset, uint64_t bytes)
@@ -436,7 +463,7 @@ int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_all
 	if (!result && grows)
 		result = fill_up_to(&change, offset);
 	if (!result && !takes && gcr_folder_is_passed(file))
-		result = write_zeros(file->folder, file->fd, offset, end_offset - offset);
+		result = punch_without_holes(&change, offset, end_offset);
 	else if (!result)
 		result = allocate(&change, mode, offset, end_offset - offset);
 	if (result < 0)

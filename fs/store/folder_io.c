@@ -486,12 +486,14 @@ static void map(struct gcr_folder_inode *inode, int fd)
 	inode->mapping_bytes = (size_t)stat.st_size;
 }
 
-/* Another folder may make holes in it, which a mapping would fill, or cut it off. */
-static bool is_shared(const struct gcr_folder_file *file)
+/* Another folder may cut the file off, or may have done so. Lock: map_lock. */
+static bool may_map(const struct gcr_folder_file *file)
 {
+	const struct gcr_folder_inode *inode = file->inode;
 	struct stat stat;
 
-	return fstat(file->fd, &stat) < 0 || gcr_inodes_is_shared(&stat);
+	return !fstat(file->fd, &stat) && !gcr_inodes_is_shared(&stat) &&
+	       (!inode->mapping || inode->mapping_bytes == (size_t)stat.st_size);
 }
 
 /* Has the answer been found in the mapping? */
@@ -508,7 +510,7 @@ static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t si
 	if (is_written)
 		return false;
 	pthread_mutex_lock(&inode->map_lock);
-	if (!inode->changes && !is_shared(file)) {
+	if (!inode->changes && may_map(file)) {
 		map(inode, file->fd);
 		is_mapped = inode->mapping;
 	}

@@ -315,16 +315,20 @@ unsigned int gcr_inodes_folders(const struct stat *stat)
 
 /* ---- the end of a file ---- */
 
-/* Nobody has a name or a descriptor of it. The first @older_bytes stay. */
+/*
+ * Nobody has a name or a descriptor of it. The first @older_bytes stay. What is behind the end of
+ * the file goes, too, although its length may not change.
+ */
 static void free_memory(int fd, uint64_t older_bytes)
 {
 	char path[sizeof("/proc/self/fd/") + 16];
 	struct stat stat;
+	off_t bytes = (off_t)older_bytes;
 
-	if (older_bytes && !fstat(fd, &stat) && (uint64_t)stat.st_size <= older_bytes)
-		return;
+	if (!fstat(fd, &stat) && stat.st_size < bytes)
+		bytes = stat.st_size;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (truncate(path, (off_t)older_bytes) < 0)
+	if (truncate(path, bytes) < 0)
 		gcr_log(LOG_WARNING, 0,
 			"the memory of a removed file stays as long as somebody has it mapped: %s",
 			strerror(errno));
@@ -395,7 +399,7 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 	entry->charge = (struct gcr_quota_charge){0};
 	if (stat->st_nlink || entry->folders)
 		return false;
-	ret_ending->frees = entry->is_passed;
+	ret_ending->frees = entry->is_passed || entry->is_older;
 	ret_ending->older_bytes = entry->older_bytes;
 	entry->is_passed = false;
 	drop_locked(stat);
@@ -416,7 +420,8 @@ static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 		if (entry && closes) {
 			entry->folders--;
 			entry->has_grown = entry->is_older &&
-					   entry->older_bytes < (uint64_t)stat.st_size;
+					   (entry->older_bytes < (uint64_t)stat.st_size ||
+					    entry->older_bytes < (uint64_t)stat.st_blocks * 512);
 		}
 		is_held = lose_locked(&stat, bytes, &ending);
 		drop_locked(&stat);

@@ -4,15 +4,19 @@
  * and in that of a place, after `dump leave` and during a restore. What is true of the file,
  * whatever its name is, is here: in how many folders it is open; whether it was passed, which means
  * that the kernel reads it by itself and somebody may have it mapped (a mapping does not count as
- * open); and the bytes of one that somebody has without having counted them.
+ * open); and how many bytes nobody else counts. For instance, a place counts the bytes of its
+ * files, and a process that is restored from it does not; when the place is removed and the process
+ * goes on to read them, they are counted here.
  *
  * A passed file gets no holes, nor does one that another folder may have, too: who reads a hole
  * through a mapping gives it memory, which nobody has counted. When nobody has a name or a
  * descriptor of a passed file any more, its memory is freed, mapped or not: a process that reads
- * such a mapping gets SIGBUS. Of a file that was made before this daemon began, what it had then
- * stays: its predecessor's readers go on, and nobody knows of them.
+ * such a mapping gets SIGBUS. Of a file that was made before this daemon began, the bytes that it
+ * had when this daemon first opened it stay: its predecessor's readers may have them mapped.
  *
- * The table has one lock. Under it, only a quota's is taken.
+ * The table has one lock. Under it, only a quota's is taken. gcr_inodes_removed() and
+ * gcr_inodes_close() take the store's lock after it, and are called with no lock; all others may be
+ * called under a folder's.
  */
 #ifndef GCR_FS_STORE_INODES_H
 #define GCR_FS_STORE_INODES_H
@@ -46,11 +50,14 @@ void gcr_inodes_unpass(const struct stat *stat);
 void gcr_inodes_unmapped(const struct stat *stat);
 /*
  * The file of @fd (O_PATH is enough) has got a name that costs nothing, as another folder counts
- * its bytes. -ENOMEM, -EIO.
+ * its bytes. Whoever removes such a name says so by was_free. -ENOMEM, -EIO.
  */
 int gcr_inodes_adopt(int fd);
 
-/* Was it passed by this daemon; or, if it has an entry, maybe by the one before? */
+/*
+ * Was it passed by this daemon, or may the one before have passed it? That is only known of a file
+ * that has an entry: of others the answer is no.
+ */
 bool gcr_inodes_is_passed(const struct stat *stat);
 /* May another folder than the one that has it open read it, or change it? */
 bool gcr_inodes_is_shared(const struct stat *stat);
@@ -64,7 +71,7 @@ bool gcr_inodes_is_known(const struct stat *stat);
  * has the file, the table takes it over.
  */
 struct gcr_inodes_bytes {
-	struct gcr_store *store; /* whose going_bytes have @bytes already; NULL: nothing to take */
+	struct gcr_store *store; /* it has added @bytes to its going_bytes; NULL: nothing to take */
 	uint64_t bytes;
 	uid_t uid;     /* the user for whom they count */
 	bool was_free; /* the name that has gone was one of gcr_inodes_adopt() */
@@ -73,9 +80,10 @@ struct gcr_inodes_bytes {
 /*
  * A name of the file of @fd (O_PATH is enough) has gone; or, for gcr_inodes_close(), it is open in
  * one folder less, where @fd was its last descriptor. If no name is left and no folder has it open,
- * the memory of a passed file is freed. If those who still have it have not counted it, @bytes go
- * on to count, also for the user, until nobody has it: true, and gcr_store_let_go() is called then.
- * False: they are still the caller's.
+ * the memory of a passed file is freed. If those who still have it have not counted it, the table
+ * takes @bytes over: true. They go on to count, also for the user, until nobody has the file; then
+ * the table calls gcr_store_let_go(). False: they are still the caller's; so they are if the table
+ * has taken over those of another name.
  */
 bool gcr_inodes_removed(int fd, const struct gcr_inodes_bytes *bytes);
 bool gcr_inodes_close(int fd, const struct gcr_inodes_bytes *bytes);

@@ -14,7 +14,6 @@
 #include "fs/base/log.h"
 #include "fs/store/folder.h"
 #include "lib/beneath.h"
-#include "lib/lock.h"
 
 #define TEMPORARY_BYTES (GCR_STORE_NAME_BYTES + sizeof(".new-"))
 
@@ -74,27 +73,10 @@ int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid
 
 void gcr_store_abort_place(struct gcr_store *store, const char *name)
 {
-	struct gcr_store_removal *removal;
 	char temporary[TEMPORARY_BYTES];
-	int result;
 
 	make_temporary(name, temporary);
-	result = gcr_store_remove_tree(store, store->fd, temporary, false);
-	if (!result)
-		return;
-	/* Another one of this name may be begun before this one has gone. */
-	removal = calloc(1, sizeof(*removal));
-	GCR_LOCK_SCOPE(&store->lock);
-	if (removal) {
-		gcr_store_name_removal_locked(store, removal);
-		if (!renameat(store->fd, temporary, store->fd, removal->name)) {
-			gcr_store_remove_later_locked(store, removal);
-			return;
-		}
-		free(removal);
-	}
-	gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", temporary,
-		strerror(-result));
+	gcr_store_remove_tree_or_later(store, temporary, false);
 }
 
 int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)

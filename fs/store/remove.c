@@ -17,6 +17,7 @@
 #include "fs/store/inodes.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /* What could not be removed is tried again after this time. */
 #define AGAIN_USEC (2 * GCR_USEC_PER_SEC)
@@ -119,6 +120,28 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
 	int result = gcr_store_each_file(parent_fd, name, remove_if_known, &going);
 
 	return result < 0 ? result : gcr_store_remove_directory(parent_fd, name);
+}
+
+void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, bool is_adopted)
+{
+	int result = gcr_store_remove_tree(store, store->fd, name, is_adopted);
+	struct gcr_store_removal *removal;
+
+	if (!result)
+		return;
+	/* Another one of this name may be begun before this one has gone. */
+	removal = calloc(1, sizeof(*removal));
+	GCR_LOCK_SCOPE(&store->lock);
+	if (removal) {
+		gcr_store_name_removal_locked(store, removal);
+		removal->is_adopted = is_adopted;
+		if (!renameat(store->fd, name, store->fd, removal->name)) {
+			gcr_store_remove_later_locked(store, removal);
+			return;
+		}
+		free(removal);
+	}
+	gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", name, strerror(-result));
 }
 
 /*
@@ -229,7 +252,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		.store = store,
 		.folder = folder,
 		.is_tree = folder,
-		.is_adopted = snapshot && snapshot->is_adopted,
+		.is_adopted = removal->is_adopted || (snapshot && snapshot->is_adopted),
 		.uid = removal->uid,
 		.tree_bytes = removal->cost_bytes,
 	};

@@ -398,25 +398,38 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 
 /* ---- one of what is in a place ---- */
 
+static int adopt_name(const struct gcr_snapshot *snapshot, const char *name, uint64_t bytes,
+		      struct gcr_error *error)
+{
+	_cleanup_close_ int fd = openat(snapshot->files_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	struct stat stat;
+
+	if (fd < 0 || fstat(fd, &stat) < 0)
+		return gcr_error_set(error, EIO, "vram/%s cannot be taken: %s", name,
+				     strerror(errno));
+	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size != bytes)
+		return gcr_error_set(error, EIO, "vram/%s has another size", name);
+	if (gcr_inodes_adopt(fd) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	return 0;
+}
+
 static int link_file(struct gcr_snapshot *snapshot, size_t index, int vram_fd,
 		     struct gcr_error *error)
 {
 	const struct gcr_extent *extent = &snapshot->extents[index];
 	char name[GCR_EXTENT_NAME_BYTES];
-	_cleanup_close_ int fd = -1;
-	struct stat stat;
+	int result;
 
 	gcr_extent_name(extent, name);
-	if (!linkat(vram_fd, name, snapshot->files_fd, name, 0))
-		fd = openat(snapshot->files_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &stat) < 0)
+	if (linkat(vram_fd, name, snapshot->files_fd, name, 0) < 0)
 		return gcr_error_set(error, EIO, "vram/%s cannot be taken: %s", name,
 				     strerror(errno));
-	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size != extent->bytes)
-		return gcr_error_set(error, EIO, "vram/%s has another size", name);
-	if (gcr_inodes_adopt(fd) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	return 0;
+	result = adopt_name(snapshot, name, extent->bytes, error);
+	/* Names that are left are those that were adopted. */
+	if (result < 0)
+		unlinkat(snapshot->files_fd, name, 0);
+	return result;
 }
 
 /* As make_files(), with links instead of files. */
@@ -485,7 +498,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	snprintf(temporary, sizeof(temporary), ".new-%s", snapshot->name);
 	result = make_links(snapshot, temporary, vram_fd, error);
 	if (result < 0) {
-		gcr_store_remove_tree(store, store->fd, temporary, true);
+		gcr_store_remove_tree_or_later(store, temporary, true);
 		pthread_mutex_lock(&store->lock);
 		unlist_locked(snapshot);
 		store->snapshots_bytes -= snapshot->cost_bytes;

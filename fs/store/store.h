@@ -278,6 +278,11 @@ int gcr_store_remove_directory(int parent_fd, const char *name);
 int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name,
 			  bool is_adopted);
 /*
+ * The same of a tree that was being made in the store, of which nothing counts: what cannot be
+ * removed at once gets another name, and is the store's thread's.
+ */
+void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, bool is_adopted);
+/*
  * For each in the tree @name that is no directory; @visit may remove it, and ends all of it by a
  * non-zero result, which is that of the call. -EMFILE, -ENOMEM, ...; that @name is gone, or no
  * directory, is no error.

@@ -108,6 +108,7 @@ struct gcr_store_removal {
 	uid_t uid;	  /* for whom they count; with a folder, that says it */
 	int64_t due_usec; /* monotonic: of one that has failed, when it is tried again */
 	bool is_logged;	  /* that it has failed */
+	bool is_adopted;  /* its files' names are those of gcr_inodes_adopt() */
 	char name[GCR_STORE_NAME_BYTES];
 };
 

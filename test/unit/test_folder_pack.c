@@ -5,6 +5,7 @@
  * which there is no room; files that others may have mapped; and changes that a verb ends.
  */
 #include "fs/store/folder_private.h"
+#include "fs/store/inodes.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -611,6 +612,35 @@ static void test_fragments(void)
 	end();
 }
 
+/* ---- files of the daemon before ---- */
+
+/* One that its readers may have mapped gets no holes: packed pieces go all the same. */
+static void test_punched_since(void)
+{
+	struct gcr_pack_figures found;
+
+	begin(512 * MIB, 8 * MIB);
+	CHECK(!pack_piece(packs, packer, 0));
+	gcr_folder_close(TAKE_PTR(packer));
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_folder_allocate(file, FALLOC_FL_KEEP_SIZE, 8 * MIB, 4 * MIB));
+	gcr_folder_close(file);
+	gcr_inodes_begin();
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8 * MIB));
+	for (uint64_t at = 0; at < 8 * MIB; at += 4096) {
+		struct gcr_folder_bytes bytes;
+
+		CHECK(!gcr_folder_read(file, at + 8, 8, &bytes));
+		CHECK(!*(const uint64_t *)bytes.bytes);
+		gcr_folder_read_done(file, &bytes);
+	}
+	gcr_folder_pack_figures(folder, &found);
+	CHECK(!found.pieces);
+	gcr_folder_close(file);
+	end();
+}
+
 /* ---- names ---- */
 
 /* A table goes with its file, whatever that is called; one that is open goes on. */
@@ -674,6 +704,7 @@ static void tests(void)
 	test_looked_up_again();
 	test_linked();
 	test_fragments();
+	test_punched_since();
 	test_names();
 }
 

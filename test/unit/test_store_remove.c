@@ -445,12 +445,94 @@ static void test_punched_by_other_name(bool punches_adopted)
 	stop();
 }
 
+/* Holes stay holes: more than the store has would be taken. */
+static void test_punched_with_holes(void)
+{
+	uint64_t bytes = 400 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot, *other;
+	struct gcr_extent extent;
+	struct gcr_error error;
+
+	start(128 * MIB, 0);
+	snapshot = create_settled(8 * MIB);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_folder_truncate(file, 0) && !gcr_folder_truncate(file, bytes));
+	CHECK(gcr_folder_write(file, "x", 1, 301 * MIB) == 1);
+	gcr_folder_close(file);
+	extent = *gcr_snapshot_extent(snapshot, 0);
+	extent.bytes = bytes;
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION, &extent, 1,
+				  snapshot->files_fd, &other, &error));
+	punch(snapshot, bytes);
+	CHECK(memory_of(snapshot) <= PAGE && figures().used_bytes <= 128 * MIB);
+	CHECK(!open_outside(other, 0, O_RDONLY, &file));
+	CHECK(read_size(file, 301 * MIB, 1) == 1 && gcr_folder_seek(file, 0, SEEK_HOLE) == 0);
+	gcr_folder_close(file);
+	gcr_snapshot_discard(other);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* Nobody has a name any more: as long as two have it open, it does not grow. */
+static void test_grown_without_names(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *files[3];
+	struct gcr_snapshot *snapshots[3];
+
+	start(256 * MIB, 0);
+	snapshots[0] = create_settled(bytes);
+	snapshots[1] = adopt(snapshots[0]);
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
+				  gcr_snapshot_extent(snapshots[0], 0), 1, snapshots[0]->files_fd,
+				  &snapshots[2], &(struct gcr_error){0}));
+	for (size_t i = 0; i < 3; i++)
+		CHECK(!open_outside(snapshots[i], 0, O_RDWR, &files[i]));
+	for (size_t i = 0; i < 3; i++)
+		remove_first(snapshots[i]);
+	gcr_folder_close(files[0]);
+	CHECK(gcr_folder_allocate(files[1], 0, bytes, 64 * MIB) == -EBUSY);
+	gcr_folder_close(files[1]);
+	CHECK(!gcr_folder_allocate(files[2], 0, bytes, 64 * MIB));
+	CHECK(figures().used_bytes >= bytes + 64 * MIB);
+	gcr_folder_close(files[2]);
+	for (size_t i = 0; i < 3; i++)
+		gcr_snapshot_discard(snapshots[i]);
+	wait_used(0);
+	stop();
+}
+
+/* What the daemon has mapped is not used when the other folder has cut the file off meanwhile. */
+static void test_cut_off_by_other_name(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL, *changed = NULL;
+	struct gcr_snapshot *snapshot, *other;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && has_pattern(file, bytes, 7));
+	other = adopt(snapshot);
+	CHECK(!open_outside(other, 0, O_RDWR, &changed));
+	CHECK(!gcr_folder_truncate(changed, bytes / 2));
+	gcr_folder_close(changed);
+	remove_first(other);
+	CHECK(has_pattern(file, bytes / 2, 7) && read_size(file, bytes / 2 + 5, 100) == 0);
+	gcr_folder_close(file);
+	gcr_snapshot_discard(other);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
 /* A name that costs nothing goes, by a user or with an adoption that fails: no bytes count twice.
  */
 static void test_names_that_cost_nothing(void)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_snapshot *snapshot, *other;
+	struct gcr_snapshot *snapshot, *other, *failed;
 	struct gcr_extent extents[2];
 	struct gcr_error error;
 	uint64_t cost;
@@ -471,7 +553,16 @@ static void test_names_that_cost_nothing(void)
 	other = adopt(snapshot);
 	gcr_snapshot_discard(other);
 	wait_used(cost);
+
+	/* One that fails does not take another one's. */
+	other = adopt(snapshot);
+	cost = other->cost_bytes;
+	extents[0].bytes += PAGE;
+	CHECK(gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2, extents, 1,
+				 snapshot->files_fd, &failed, &error) == -EIO);
 	gcr_snapshot_discard(snapshot);
+	wait_used(cost + bytes);
+	gcr_snapshot_discard(other);
 	wait_used(0);
 	stop();
 }
@@ -515,6 +606,38 @@ static void test_grown_since(bool had_holes)
 	CHECK(has_bytes(map, bytes) == !had_holes);
 	CHECK(!has_bytes(map, bytes + PAGE) && !has_bytes(map, 2 * bytes));
 	CHECK(!munmap(map, 2 * bytes));
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* Also if we have never passed it, or if it has not become longer. */
+static void test_allocated_since(int mode, bool passes)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_snapshot *snapshot;
+	_cleanup_close_ int fd = -1;
+	struct stat stat;
+	void *map;
+
+	start(256 * MIB, 0);
+	snapshot = create_settled(bytes);
+	map = map_outside(snapshot, NULL);
+	fd = gcr_snapshot_open_file(snapshot, 0, false);
+	gcr_inodes_begin();
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_folder_allocate(file, mode, bytes, 64 * MIB));
+	gcr_folder_close(file);
+	if (passes) {
+		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
+		gcr_folder_close(file);
+	}
+	CHECK(memory_of(snapshot) == bytes + 64 * MIB);
+	remove_first(snapshot);
+	CHECK(!fstat(fd, &stat) && (uint64_t)stat.st_blocks * 512 == bytes);
+	CHECK(has_bytes(map, bytes));
+	CHECK(!munmap(map, bytes));
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
 	stop();
@@ -615,7 +738,13 @@ static void test_all(void)
 	test_removed_by_other_name();
 	test_closed_while_going();
 	test_grown_by_one_name();
+	test_punched_with_holes();
+	test_grown_without_names();
+	test_cut_off_by_other_name();
 	test_names_that_cost_nothing();
+	test_allocated_since(0, false);
+	test_allocated_since(FALLOC_FL_KEEP_SIZE, false);
+	test_allocated_since(FALLOC_FL_KEEP_SIZE, true);
 	test_clock_set_back();
 	test_aborted_place();
 }
