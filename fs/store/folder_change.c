@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "fs/store/inodes.h"
 #include "fs/store/store.h"
 
 #define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */
@@ -100,17 +99,17 @@ static uid_t writer_of(const struct gcr_folder_file *file)
 	return file->opener == (uid_t)-1 ? 0 : file->opener;
 }
 
-/* Has another folder a name of the file, or has it open? */
-static bool has_other_folder(const struct gcr_folder_file *file)
+/* It would become longer or shorter. */
+static bool resizes(const struct gcr_folder_file *file, enum gcr_folder_change kind, uint64_t end)
 {
-	bool is_unlinked;
 	struct stat stat;
 
-	pthread_mutex_lock(&file->folder->lock);
-	is_unlinked = file->inode->is_unlinked;
-	pthread_mutex_unlock(&file->folder->lock);
-	return !fstat(file->fd, &stat) &&
-	       (stat.st_nlink > (is_unlinked ? 0 : 1) || gcr_inodes_folders(&stat) > 1);
+	if (fstat(file->fd, &stat) < 0)
+		return true;
+	if (kind == GCR_FOLDER_TRUNCATE)
+		return end != (uint64_t)stat.st_size;
+	return (kind == GCR_FOLDER_WRITE || kind == GCR_FOLDER_ALLOCATE) &&
+	       end > (uint64_t)stat.st_size;
 }
 
 /* Lock: the inode's change_lock. */
@@ -119,9 +118,13 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 {
 	bool takes = kind != GCR_FOLDER_TRUNCATE && kind != GCR_FOLDER_PUNCH;
 	struct gcr_folder_file *file = change->file;
+	bool is_shared = gcr_folder_is_shared(file);
 	uint64_t bytes = 0;
 	int result = 0;
 
+	/* The two have different locks; and who has a dump of it would lose what is cut off. */
+	if (is_shared && resizes(file, kind, end))
+		return -EBUSY;
 	if (file->inode->packed)
 		result = gcr_folder_plan(file, kind, offset, end, &change->plan);
 	if (result < 0 || !change->room)
@@ -133,7 +136,7 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	change->taken_bytes = bytes + change->plan.further_bytes;
 	/* The other folder goes on to count it as it was: memory that it gets here would be
 	 * nobody's. */
-	if (change->taken_bytes && has_other_folder(file))
+	if (change->taken_bytes && is_shared)
 		return -EBUSY;
 	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
 }
@@ -217,9 +220,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 	if ((uint64_t)stat.st_size >= end)
 		return 0;
 	if (change->room) {
-		result = has_other_folder(change->file)
-				 ? -EBUSY
-				 : growth(change->file, (uint64_t)stat.st_size, end, &bytes);
+		result = growth(change->file, (uint64_t)stat.st_size, end, &bytes);
 		if (!result)
 			result = gcr_room_take(change->room, writer_of(change->file), bytes);
 		if (result < 0)

@@ -408,12 +408,31 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file)
 	return file->fd;
 }
 
+bool gcr_folder_has_other_name(const struct gcr_folder_file *file)
+{
+	bool is_unlinked;
+	struct stat stat;
+
+	pthread_mutex_lock(&file->folder->lock);
+	is_unlinked = file->inode->is_unlinked;
+	pthread_mutex_unlock(&file->folder->lock);
+	return fstat(file->fd, &stat) < 0 || stat.st_nlink > (is_unlinked ? 0 : 1);
+}
+
+bool gcr_folder_is_shared(const struct gcr_folder_file *file)
+{
+	struct stat stat;
+
+	return gcr_folder_has_other_name(file) || fstat(file->fd, &stat) < 0 ||
+	       gcr_inodes_folders(&stat) > 1;
+}
+
 bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 {
 	struct stat stat;
 
-	return fstat(file->fd, &stat) < 0 || gcr_inodes_is_passed(&stat) ||
-	       gcr_inodes_is_shared(&stat);
+	return gcr_folder_is_shared(file) || fstat(file->fd, &stat) < 0 ||
+	       gcr_inodes_is_passed(&stat);
 }
 
 /* Lock: change_lock. */
@@ -486,16 +505,6 @@ static void map(struct gcr_folder_inode *inode, int fd)
 	inode->mapping_bytes = (size_t)stat.st_size;
 }
 
-/* Another folder may cut the file off, or may have done so. Lock: map_lock. */
-static bool may_map(const struct gcr_folder_file *file)
-{
-	const struct gcr_folder_inode *inode = file->inode;
-	struct stat stat;
-
-	return !fstat(file->fd, &stat) && !gcr_inodes_is_shared(&stat) &&
-	       (!inode->mapping || inode->mapping_bytes == (size_t)stat.st_size);
-}
-
 /* Has the answer been found in the mapping? */
 static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t size,
 			struct gcr_folder_bytes *bytes)
@@ -510,7 +519,7 @@ static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t si
 	if (is_written)
 		return false;
 	pthread_mutex_lock(&inode->map_lock);
-	if (!inode->changes && may_map(file)) {
+	if (!inode->changes) {
 		map(inode, file->fd);
 		is_mapped = inode->mapping;
 	}

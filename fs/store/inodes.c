@@ -27,10 +27,10 @@ struct entry {
 	unsigned int folders;	 /* in which it is open */
 	unsigned int free_names; /* see gcr_inodes_adopt() */
 	bool is_passed;
-	bool is_older;	/* it was made before gcr_inodes_begin() */
-	bool has_grown; /* it is older, and has more than @older_bytes */
-	/* So many from its start on readers of the daemon before us may have mapped. */
-	uint64_t older_bytes;
+	bool is_older;	      /* it was made before gcr_inodes_begin() */
+	bool has_grown;	      /* it is older, and has more than @older_bytes */
+	bool may_be_mapped;   /* by readers of the daemon before us */
+	uint64_t older_bytes; /* if so, that they may have mapped, from its start on */
 	/* Bytes that count on for it, in going_bytes of @store; NULL: none. */
 	struct gcr_store *store;
 	uint64_t held_bytes;
@@ -113,8 +113,9 @@ static int add_locked(const struct stat *stat, bool is_older, struct entry **ret
 		entry->inode = stat->st_ino;
 		entry->is_older = is_older;
 		/* Of a file with holes the daemon before us has passed nothing. */
-		if (is_older && (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size)
-			entry->older_bytes = (uint64_t)stat->st_size;
+		entry->may_be_mapped = is_older &&
+				       (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size;
+		entry->older_bytes = entry->may_be_mapped ? (uint64_t)stat->st_size : 0;
 		bucket = bucket_locked(stat->st_ino);
 		entry->next = *bucket;
 		*bucket = entry;
@@ -279,6 +280,7 @@ void gcr_inodes_unmapped(const struct stat *stat)
 	entry = get_locked(stat);
 	if (entry) {
 		entry->is_passed = false;
+		entry->may_be_mapped = false;
 		entry->older_bytes = 0;
 	}
 	drop_locked(stat);
@@ -290,12 +292,7 @@ bool gcr_inodes_is_passed(const struct stat *stat)
 
 	GCR_LOCK_SCOPE(&table.lock);
 	entry = get_locked(stat);
-	return entry && (entry->is_passed || entry->older_bytes);
-}
-
-bool gcr_inodes_is_shared(const struct stat *stat)
-{
-	return stat->st_nlink > 1 || gcr_inodes_folders(stat) > 1;
+	return entry && (entry->is_passed || entry->may_be_mapped);
 }
 
 bool gcr_inodes_is_known(const struct stat *stat)

@@ -59,8 +59,6 @@ int gcr_inodes_adopt(int fd);
  * that has an entry: of others the answer is no.
  */
 bool gcr_inodes_is_passed(const struct stat *stat);
-/* May another folder than the one that has it open read it, or change it? */
-bool gcr_inodes_is_shared(const struct stat *stat);
 /* In how many folders is it open? */
 unsigned int gcr_inodes_folders(const struct stat *stat);
 /* Is there an entry of it? Then whoever removes a name of it calls gcr_inodes_removed(). */

@@ -52,6 +52,7 @@ struct going {
 	bool is_adopted; /* its names of files cost nothing */
 	uid_t uid;	 /* for whom it counts */
 	uint64_t tree_bytes; /* of going_bytes, for all of the tree */
+	bool is_unfinished;  /* nothing of it has counted yet */
 };
 
 /*
@@ -78,9 +79,12 @@ static int remove_known(const struct going *going, int directory_fd, const char 
 		return -errno;
 	if (fstat(fd, &stat) < 0)
 		return 0;
-	/* With its last name goes the place that may have counted its memory so far. */
+	/*
+	 * With its last name goes the place that may have counted its memory so far. That may have
+	 * gone while the tree was being made, which had a name, too.
+	 */
 	bytes.bytes = (uint64_t)stat.st_blocks * 512;
-	if (stat.st_nlink || bytes.bytes < cost)
+	if ((stat.st_nlink && !going->is_unfinished) || bytes.bytes < cost)
 		bytes.bytes = cost;
 	more = bytes.bytes - cost;
 	gcr_store_hold(going->store, more);
@@ -116,7 +120,12 @@ static int remove_if_known(void *data, int directory_fd, const char *name, const
 
 int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name, bool is_adopted)
 {
-	struct going going = {.store = store, .is_tree = true, .is_adopted = is_adopted};
+	struct going going = {
+		.store = store,
+		.is_tree = true,
+		.is_adopted = is_adopted,
+		.is_unfinished = true,
+	};
 	int result = gcr_store_each_file(parent_fd, name, remove_if_known, &going);
 
 	return result < 0 ? result : gcr_store_remove_directory(parent_fd, name);
@@ -135,6 +144,7 @@ void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, b
 	if (removal) {
 		gcr_store_name_removal_locked(store, removal);
 		removal->is_adopted = is_adopted;
+		removal->is_unfinished = true;
 		if (!renameat(store->fd, name, store->fd, removal->name)) {
 			gcr_store_remove_later_locked(store, removal);
 			return;
@@ -255,6 +265,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		.is_adopted = removal->is_adopted || (snapshot && snapshot->is_adopted),
 		.uid = removal->uid,
 		.tree_bytes = removal->cost_bytes,
+		.is_unfinished = removal->is_unfinished,
 	};
 	uint64_t held_bytes = 0;
 	int result = 0;
