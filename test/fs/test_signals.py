@@ -310,8 +310,10 @@ def test_one_of_two_is_interrupted():
         writers = [machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGINT))
                    for _ in range(3)]
         wait_checkpoint(machine, demo)
+        # All three have come before the first one goes.
         for writer in writers:
             writer.wait_waiting()
+        for writer in writers:
             writer.signal(signal.SIGINT)
         equal([writer.result() for writer in writers], ['EINTR'] * 3)
         must_run_on(machine, demo, 'all three were interrupted')
