@@ -25,7 +25,7 @@
 void gcr_restore_drop_images(struct gcr_restore *restore)
 {
 	int result =
-		gcr_store_remove_tree(restore->daemon->store, restore->place->fd, COPY_NAME, false);
+		gcr_store_remove_tree(restore->daemon->store, restore->place->fd, COPY_NAME, 0);
 
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s: %s in its directory cannot be removed: %s",
@@ -40,7 +40,7 @@ static int open_copy(struct gcr_restore *restore, int images_fd, struct gcr_erro
 	int result;
 
 	/* One may be there that an earlier daemon has left. */
-	result = gcr_store_remove_tree(restore->daemon->store, place_fd, COPY_NAME, false);
+	result = gcr_store_remove_tree(restore->daemon->store, place_fd, COPY_NAME, 0);
 	if (!result && mkdirat(place_fd, COPY_NAME, 0700) < 0)
 		result = -errno;
 	if (!result) {

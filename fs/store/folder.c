@@ -68,7 +68,7 @@ int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder 
 	pthread_mutex_init(&folder->touch_lock, NULL);
 	pthread_cond_init(&folder->is_settled, NULL);
 	folder->store = config->store;
-	folder->is_adopted = config->is_adopted;
+	folder->adopter = config->adopter;
 	folder->touch = config->touch;
 	folder->data = config->data;
 	folder->gives_away = !geteuid();

@@ -316,7 +316,7 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 	struct gcr_inodes_bytes counted = {
 		.bytes = bytes,
 		.uid = atomic_load(&folder->owner),
-		.was_free = !closes && folder->is_adopted,
+		.adopter = closes ? 0 : folder->adopter,
 	};
 	struct stat stat;
 	bool is_held;

@@ -19,13 +19,19 @@
 
 #define BUCKETS_MIN 64 /* a power of two */
 
+/* A name that costs nothing, see gcr_inodes_adopt(). */
+struct free_name {
+	struct free_name *next;
+	uint32_t adopter;
+};
+
 /* A file that is passed, open, has names that cost nothing, or is older and has grown. */
 struct entry {
 	struct entry *next; /* with the same hash */
 	dev_t device;
 	ino_t inode;
-	unsigned int folders;	 /* in which it is open */
-	unsigned int free_names; /* see gcr_inodes_adopt() */
+	unsigned int folders; /* in which it is open */
+	struct free_name *free_names;
 	bool is_passed;
 	bool is_older;	      /* it was made before gcr_inodes_begin() */
 	bool has_grown;	      /* it is older, and has more than @older_bytes */
@@ -98,6 +104,14 @@ static int grow_locked(void)
 	return 0;
 }
 
+static void remove_name(struct free_name **link)
+{
+	struct free_name *name = *link;
+
+	*link = name->next;
+	free(name);
+}
+
 static int add_locked(const struct stat *stat, bool is_older, struct entry **ret_entry)
 {
 	struct entry *entry = get_locked(stat);
@@ -159,6 +173,8 @@ static void forget_closed_locked(void)
 				link = &entry->next;
 				continue;
 			}
+			while (entry->free_names)
+				remove_name(&entry->free_names);
 			*link = entry->next;
 			table.count--;
 			free(entry);
@@ -217,8 +233,8 @@ static bool is_older(int fd)
 
 /* ---- open and passed files ---- */
 
-/* An entry of the file of @fd, with @folders and @free_names more. */
-static int add(int fd, unsigned int folders, unsigned int free_names)
+/* An entry of the file of @fd, open in @folders more, and with the name @free_name, if not NULL. */
+static int add(int fd, unsigned int folders, struct free_name *free_name)
 {
 	struct entry *entry;
 	struct stat stat;
@@ -232,7 +248,10 @@ static int add(int fd, unsigned int folders, unsigned int free_names)
 	result = add_locked(&stat, older, &entry);
 	if (!result) {
 		entry->folders += folders;
-		entry->free_names += free_names;
+		if (free_name) {
+			free_name->next = entry->free_names;
+			entry->free_names = free_name;
+		}
 	}
 	pthread_mutex_unlock(&table.lock);
 	return result;
@@ -240,12 +259,21 @@ static int add(int fd, unsigned int folders, unsigned int free_names)
 
 int gcr_inodes_open(int fd)
 {
-	return add(fd, 1, 0);
+	return add(fd, 1, NULL);
 }
 
-int gcr_inodes_adopt(int fd)
+int gcr_inodes_adopt(int fd, uint32_t adopter)
 {
-	return add(fd, 0, 1);
+	struct free_name *name = calloc(1, sizeof(*name));
+	int result;
+
+	if (!name)
+		return -ENOMEM;
+	name->adopter = adopter;
+	result = add(fd, 0, name);
+	if (result < 0)
+		free(name);
+	return result;
 }
 
 int gcr_inodes_pass(const struct stat *stat, bool *ret_was_passed)
@@ -365,7 +393,24 @@ static void carry_out(struct ending *ending, int fd)
  */
 static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 {
-	return stat->st_nlink ? entry->free_names >= stat->st_nlink : entry->folders;
+	nlink_t count = 0;
+
+	for (const struct free_name *name = entry->free_names; name; name = name->next)
+		count++;
+	return stat->st_nlink ? count >= stat->st_nlink : entry->folders;
+}
+
+static void lose_name_locked(struct entry *entry, const struct stat *stat, uint32_t adopter)
+{
+	struct free_name **link = &entry->free_names;
+
+	while (*link && (*link)->adopter != adopter)
+		link = &(*link)->next;
+	if (*link && adopter)
+		remove_name(link);
+	/* Nobody has said whose the last ones were. */
+	while (!stat->st_nlink && entry->free_names)
+		remove_name(&entry->free_names);
 }
 
 /* It has lost a name, or a folder that had it open. True: @bytes are the entry's. */
@@ -376,10 +421,7 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 
 	if (!entry)
 		return false;
-	if (bytes->was_free && entry->free_names)
-		entry->free_names--;
-	if (entry->free_names > stat->st_nlink)
-		entry->free_names = (unsigned int)stat->st_nlink;
+	lose_name_locked(entry, stat, bytes->adopter);
 	if (is_uncounted(entry, stat)) {
 		if (!bytes->store || !bytes->bytes || entry->store)
 			return false;

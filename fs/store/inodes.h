@@ -50,9 +50,10 @@ void gcr_inodes_unpass(const struct stat *stat);
 void gcr_inodes_unmapped(const struct stat *stat);
 /*
  * The file of @fd (O_PATH is enough) has got a name that costs nothing, as another folder counts
- * its bytes. Whoever removes such a name says so by was_free. -ENOMEM, -EIO.
+ * its bytes. @adopter, not 0, is the number of the snapshot whose name it is: whoever removes that
+ * says it again. -ENOMEM, -EIO.
  */
-int gcr_inodes_adopt(int fd);
+int gcr_inodes_adopt(int fd, uint32_t adopter);
 
 /*
  * Was it passed by this daemon, or may the one before have passed it? That is only known of a file
@@ -71,8 +72,9 @@ bool gcr_inodes_is_known(const struct stat *stat);
 struct gcr_inodes_bytes {
 	struct gcr_store *store; /* it has added @bytes to its going_bytes; NULL: nothing to take */
 	uint64_t bytes;
-	uid_t uid;     /* the user for whom they count */
-	bool was_free; /* the name that has gone was one of gcr_inodes_adopt() */
+	uid_t uid;	  /* the user for whom they count */
+	uint32_t adopter; /* whose name has gone, if gcr_inodes_adopt() was told of it; 0: nobody's
+			   */
 };
 
 /*

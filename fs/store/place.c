@@ -76,7 +76,7 @@ void gcr_store_abort_place(struct gcr_store *store, const char *name)
 	char temporary[TEMPORARY_BYTES];
 
 	make_temporary(name, temporary);
-	gcr_store_remove_tree_or_later(store, temporary, false);
+	gcr_store_remove_tree_or_later(store, temporary, 0);
 }
 
 int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)

@@ -48,9 +48,9 @@ static int open_name(int directory_fd, const char *name, int *ret_fd)
 struct going {
 	struct gcr_store *store;
 	struct gcr_folder *folder; /* NULL: none that knows of them */
-	bool is_tree;	 /* all of the folder goes: what it has open is made orphans at the end */
-	bool is_adopted; /* its names of files cost nothing */
-	uid_t uid;	 /* for whom it counts */
+	bool is_tree;	  /* all of the folder goes: what it has open is made orphans at the end */
+	uint32_t adopter; /* of gcr_inodes_adopt(), for names of its files; 0: there are none */
+	uid_t uid;	  /* for whom it counts */
 	uint64_t tree_bytes; /* of going_bytes, for all of the tree */
 	bool is_unfinished;  /* nothing of it has counted yet */
 };
@@ -64,7 +64,7 @@ struct going {
 static int remove_known(const struct going *going, int directory_fd, const char *name,
 			uint64_t cost, uint64_t *ret_kept)
 {
-	struct gcr_inodes_bytes bytes = {.uid = going->uid, .was_free = going->is_adopted};
+	struct gcr_inodes_bytes bytes = {.uid = going->uid, .adopter = going->adopter};
 	bool is_orphan = false;
 	bool is_held;
 	uint64_t more;
@@ -118,12 +118,13 @@ static int remove_if_known(void *data, int directory_fd, const char *name, const
 	return result;
 }
 
-int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name, bool is_adopted)
+int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name,
+			  uint32_t adopter)
 {
 	struct going going = {
 		.store = store,
 		.is_tree = true,
-		.is_adopted = is_adopted,
+		.adopter = adopter,
 		.is_unfinished = true,
 	};
 	int result = gcr_store_each_file(parent_fd, name, remove_if_known, &going);
@@ -131,9 +132,9 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
 	return result < 0 ? result : gcr_store_remove_directory(parent_fd, name);
 }
 
-void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, bool is_adopted)
+void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, uint32_t adopter)
 {
-	int result = gcr_store_remove_tree(store, store->fd, name, is_adopted);
+	int result = gcr_store_remove_tree(store, store->fd, name, adopter);
 	struct gcr_store_removal *removal;
 
 	if (!result)
@@ -143,7 +144,7 @@ void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, b
 	GCR_LOCK_SCOPE(&store->lock);
 	if (removal) {
 		gcr_store_name_removal_locked(store, removal);
-		removal->is_adopted = is_adopted;
+		removal->adopter = adopter;
 		removal->is_unfinished = true;
 		if (!renameat(store->fd, name, store->fd, removal->name)) {
 			gcr_store_remove_later_locked(store, removal);
@@ -262,7 +263,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		.store = store,
 		.folder = folder,
 		.is_tree = folder,
-		.is_adopted = removal->is_adopted || (snapshot && snapshot->is_adopted),
+		.adopter = snapshot && snapshot->is_adopted ? snapshot->number : removal->adopter,
 		.uid = removal->uid,
 		.tree_bytes = removal->cost_bytes,
 		.is_unfinished = removal->is_unfinished,

@@ -409,7 +409,7 @@ static int adopt_name(const struct gcr_snapshot *snapshot, const char *name, uin
 				     strerror(errno));
 	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size != bytes)
 		return gcr_error_set(error, EIO, "vram/%s has another size", name);
-	if (gcr_inodes_adopt(fd) < 0)
+	if (gcr_inodes_adopt(fd, snapshot->number) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	return 0;
 }
@@ -498,7 +498,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	snprintf(temporary, sizeof(temporary), ".new-%s", snapshot->name);
 	result = make_links(snapshot, temporary, vram_fd, error);
 	if (result < 0) {
-		gcr_store_remove_tree_or_later(store, temporary, true);
+		gcr_store_remove_tree_or_later(store, temporary, snapshot->number);
 		pthread_mutex_lock(&store->lock);
 		unlist_locked(snapshot);
 		store->snapshots_bytes -= snapshot->cost_bytes;

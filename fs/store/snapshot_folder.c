@@ -48,7 +48,7 @@ int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot)
 			.root_fd = snapshot->root_fd,
 			.store = snapshot->store,
 			.owner = snapshot->root_uid,
-			.is_adopted = snapshot->is_adopted,
+			.adopter = snapshot->is_adopted ? snapshot->number : 0,
 			.touch = touch,
 			.data = snapshot,
 		},

@@ -272,16 +272,16 @@ int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_f
 /* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
 /*
- * The same of a tree of the store whose files may be open or mapped by other names; @is_adopted:
- * its names are those of gcr_inodes_adopt(). See fs/store/inodes.h.
+ * The same of a tree of the store whose files may be open or mapped by other names. @adopter, if
+ * not 0, is that of gcr_inodes_adopt() for names of its files.
  */
 int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name,
-			  bool is_adopted);
+			  uint32_t adopter);
 /*
  * The same of a tree that was being made in the store, of which nothing counts: what cannot be
  * removed at once gets another name, and is the store's thread's.
  */
-void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, bool is_adopted);
+void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, uint32_t adopter);
 /*
  * For each in the tree @name that is no directory; @visit may remove it, and ends all of it by a
  * non-zero result, which is that of the call. -EMFILE, -ENOMEM, ...; that @name is gone, or no

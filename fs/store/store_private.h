@@ -108,7 +108,7 @@ struct gcr_store_removal {
 	uid_t uid;	    /* for whom they count; with a folder, that says it */
 	int64_t due_usec;   /* monotonic: of one that has failed, when it is tried again */
 	bool is_logged;	    /* that it has failed */
-	bool is_adopted;    /* its files' names are those of gcr_inodes_adopt() */
+	uint32_t adopter;   /* of gcr_inodes_adopt(), for names of its files; 0: there are none */
 	bool is_unfinished; /* nothing of it has counted yet */
 	char name[GCR_STORE_NAME_BYTES];
 };

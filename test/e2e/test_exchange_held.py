@@ -42,7 +42,7 @@ def check_no_answer(way):
         running, frozen = pair(machine, *FITTING)
         for stuck, other, state, rule in ((running, frozen, 'frozen', HAND_OVER),
                                           (frozen, running, 'running', RECEIVE)):
-            more = f' timeout={2 * harness.SLOW}' if way == 'deadline' else ''
+            more = f' timeout={5 * harness.SLOW}' if way == 'deadline' else ''
             writer = stop_in_exchange(machine, running, frozen, stuck, rule, more)
             if way == 'killed':
                 writer.signal(signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_no_answer_after_the_decision():
     with vmm.machine(**FIT) as machine:
         running, frozen = pair(machine, *FITTING, *vendor.MANAGED)
         writer = stop_in_exchange(machine, running, frozen, frozen, SETTLE,
-                                  f' timeout={2 * harness.SLOW}')
+                                  f' timeout={5 * harness.SLOW}')
         equal(writer.result(), 'ETIMEDOUT')
         machine.wait_status(running.pid, 'verb', '-')
         equal(machine.state(running.pid), 'frozen', machine.error(running.pid))
@@ -135,7 +135,7 @@ def test_no_answer_after_the_decision():
         frozen.wait_ticks(2)
         exchange(machine, frozen, running)
         writer = stop_in_exchange(machine, running, frozen, frozen, SETTLE,
-                                  f' timeout={2 * harness.SLOW}')
+                                  f' timeout={5 * harness.SLOW}')
         equal(writer.result(), 'ETIMEDOUT')
         machine.wait_status(running.pid, 'verb', '-')
         frozen.end(signal.SIGKILL)

@@ -572,6 +572,47 @@ static void test_names_that_cost_nothing(void)
 	stop();
 }
 
+/* A file under the name of one that cost nothing is not that one. */
+static void test_another_file_of_that_name(void)
+{
+	uint64_t bytes = 8 * MIB;
+	struct gcr_snapshot *first, *other, *second;
+	struct gcr_folder_file *file = NULL;
+	struct gcr_folder_entry vram, made;
+	struct gcr_folder *folder;
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_error error;
+	uint64_t cost;
+
+	start(256 * MIB, 0);
+	first = create_settled(bytes);
+	other = adopt(first);
+	/* A file of its own in the place of the one that is the other's, too. */
+	folder = gcr_snapshot_folder(other);
+	gcr_extent_name(gcr_snapshot_extent(first, 0), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_create_file(folder, vram.item, "made", O_RDWR, 0600, geteuid(), getegid(),
+				      &made, &file));
+	CHECK(!gcr_folder_truncate(file, bytes) && !gcr_folder_allocate(file, 0, 0, bytes));
+	gcr_folder_close(file);
+	CHECK(!gcr_folder_rename(folder, vram.item, "made", vram.item, name, 0));
+	gcr_folder_forget(folder, vram.item, 1);
+	/* That file has a name that costs nothing, too, which stays when its own has gone. */
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
+				  gcr_snapshot_extent(first, 0), 1, other->files_fd, &second,
+				  &error));
+	gcr_snapshot_discard(first);
+	while (gcr_store_wait_going(store, false))
+		;
+	remove_first(other);
+	cost = second->cost_bytes;
+	gcr_snapshot_discard(other);
+	wait_used(cost + bytes);
+	gcr_snapshot_discard(second);
+	wait_used(0);
+	stop();
+}
+
 /* ---- files of the daemon before ---- */
 
 /*
@@ -772,6 +813,7 @@ static void test_all(void)
 	test_grown_without_names();
 	test_unfinished_place();
 	test_names_that_cost_nothing();
+	test_another_file_of_that_name();
 	test_allocated_since(0, false);
 	test_allocated_since(FALLOC_FL_KEEP_SIZE, false);
 	test_allocated_since(FALLOC_FL_KEEP_SIZE, true);
