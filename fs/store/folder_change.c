@@ -99,17 +99,12 @@ static uid_t writer_of(const struct gcr_folder_file *file)
 	return file->opener == (uid_t)-1 ? 0 : file->opener;
 }
 
-/* It would become longer or shorter. */
-static bool resizes(const struct gcr_folder_file *file, enum gcr_folder_change kind, uint64_t end)
+/* Would the file become longer or shorter than @size? */
+static bool resizes(enum gcr_folder_change kind, uint64_t end, uint64_t size)
 {
-	struct stat stat;
-
-	if (fstat(file->fd, &stat) < 0)
-		return true;
 	if (kind == GCR_FOLDER_TRUNCATE)
-		return end != (uint64_t)stat.st_size;
-	return (kind == GCR_FOLDER_WRITE || kind == GCR_FOLDER_ALLOCATE) &&
-	       end > (uint64_t)stat.st_size;
+		return end != size;
+	return (kind == GCR_FOLDER_WRITE || kind == GCR_FOLDER_ALLOCATE) && end > size;
 }
 
 /* Lock: the inode's change_lock. */
@@ -118,12 +113,19 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 {
 	bool takes = kind != GCR_FOLDER_TRUNCATE && kind != GCR_FOLDER_PUNCH;
 	struct gcr_folder_file *file = change->file;
-	bool is_shared = gcr_folder_is_shared(file);
+	struct stat stat;
 	uint64_t bytes = 0;
 	int result = 0;
+	bool is_shared;
 
-	/* The two have different locks; and who has a dump of it would lose what is cut off. */
-	if (is_shared && resizes(file, kind, end))
+	if (fstat(file->fd, &stat) < 0)
+		return -errno;
+	/*
+	 * Two folders have two locks, so that one must not change the length while the other relies
+	 * on it. And bytes that one cuts off would be lost to the other.
+	 */
+	is_shared = gcr_folder_is_shared(file, &stat);
+	if (is_shared && resizes(kind, end, (uint64_t)stat.st_size))
 		return -EBUSY;
 	if (file->inode->packed)
 		result = gcr_folder_plan(file, kind, offset, end, &change->plan);
@@ -134,8 +136,8 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	if (result < 0)
 		return result;
 	change->taken_bytes = bytes + change->plan.further_bytes;
-	/* The other folder goes on to count it as it was: memory that it gets here would be
-	 * nobody's. */
+	/* The other folder counts the file as it was: nobody would count memory that it gets here.
+	 */
 	if (change->taken_bytes && is_shared)
 		return -EBUSY;
 	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
@@ -332,7 +334,8 @@ static int write_zeros(struct gcr_folder *folder, int fd, const char *zeros, uin
 	return 0;
 }
 
-/* What is data becomes zeros, as a hole would read. Holes stay: nothing more is taken. */
+/* Write zeros over the file's data, as a hole reads. The file's holes stay, so no memory is taken.
+ */
 static int write_over(struct gcr_folder *folder, int fd, uint64_t offset, uint64_t end)
 {
 	_cleanup_free_ char *zeros = calloc(1, GCR_FOLDER_BLOCK_BYTES);
@@ -359,7 +362,7 @@ static int write_over(struct gcr_folder *folder, int fd, uint64_t offset, uint64
 	return result;
 }
 
-/* Others may read it through a mapping: it gets no hole that it has not. */
+/* Others may read the file through a mapping: it gets no more holes than it has. */
 static int punch_without_holes(struct change *change, uint64_t offset, uint64_t end)
 {
 	struct gcr_folder_file *file = change->file;

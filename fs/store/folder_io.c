@@ -408,30 +408,22 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file)
 	return file->fd;
 }
 
-bool gcr_folder_has_other_name(const struct gcr_folder_file *file)
+bool gcr_folder_has_other_name(const struct gcr_folder_file *file, const struct stat *stat)
 {
-	bool is_unlinked;
-	struct stat stat;
-
-	pthread_mutex_lock(&file->folder->lock);
-	is_unlinked = file->inode->is_unlinked;
-	pthread_mutex_unlock(&file->folder->lock);
-	return fstat(file->fd, &stat) < 0 || stat.st_nlink > (is_unlinked ? 0 : 1);
+	GCR_LOCK_SCOPE(&file->folder->lock);
+	return stat->st_nlink > (file->inode->is_unlinked ? 0 : 1);
 }
 
-bool gcr_folder_is_shared(const struct gcr_folder_file *file)
+bool gcr_folder_is_shared(const struct gcr_folder_file *file, const struct stat *stat)
 {
-	struct stat stat;
-
-	return gcr_folder_has_other_name(file) || fstat(file->fd, &stat) < 0 ||
-	       gcr_inodes_folders(&stat) > 1;
+	return gcr_folder_has_other_name(file, stat) || gcr_inodes_folders(stat) > 1;
 }
 
 bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 {
 	struct stat stat;
 
-	return gcr_folder_is_shared(file) || fstat(file->fd, &stat) < 0 ||
+	return fstat(file->fd, &stat) < 0 || gcr_folder_is_shared(file, &stat) ||
 	       gcr_inodes_is_passed(&stat);
 }
 
@@ -450,8 +442,8 @@ static bool mark_passed(const struct gcr_folder_file *file, const struct stat *s
 }
 
 /*
- * Once it is marked, nobody makes holes: changes by this folder wait for the change_lock, and
- * another folder that has it open refuses the mark. Lock: change_lock.
+ * Nobody makes holes in a file that is marked: changes by this folder wait for the change_lock, and
+ * the table refuses the mark while another folder has the file open. Lock: change_lock.
  */
 static bool pass(const struct gcr_folder_file *file)
 {

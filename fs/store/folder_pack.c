@@ -270,9 +270,11 @@ static void punch_again(struct gcr_folder_file *file)
 {
 	const struct gcr_pack_table *table = file->inode->packed->table;
 	uint64_t pieces = gcr_pack_table_pieces(table);
+	struct stat stat;
 	off_t at = 0;
 
-	if (gcr_folder_is_shared(file) || (gcr_folder_is_passed(file) && !is_ours_alone(file)))
+	if (fstat(file->fd, &stat) < 0 || gcr_folder_is_shared(file, &stat) ||
+	    (gcr_inodes_is_passed(&stat) && !is_ours_alone(file)))
 		return;
 	gcr_folder_unmap(file->inode);
 	while ((at = lseek(file->fd, at, SEEK_DATA)) >= 0 && (uint64_t)at / PIECE_BYTES < pieces) {
@@ -373,7 +375,7 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 	if (fstat(file->fd, &stat) < 0)
 		return -errno;
 	/* Who has the other name finds holes: only this name has a table. */
-	if (gcr_folder_has_other_name(file))
+	if (gcr_folder_has_other_name(file, &stat))
 		return -EMLINK;
 	if (inode->writes != writes ||
 	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))

@@ -200,9 +200,12 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 /* @is_packer: see struct gcr_folder_file. Lock: folder. */
 int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, bool is_packer,
 			   struct gcr_folder_file **ret_file);
-/* Has a file of another folder the same inode: has it a name there; or is it open there, too? */
-bool gcr_folder_has_other_name(const struct gcr_folder_file *file);
-bool gcr_folder_is_shared(const struct gcr_folder_file *file);
+/*
+ * Has another folder a name of the file; and, for gcr_folder_is_shared(), or has it the file open?
+ * @stat is that of the file now. No lock of a folder.
+ */
+bool gcr_folder_has_other_name(const struct gcr_folder_file *file, const struct stat *stat);
+bool gcr_folder_is_shared(const struct gcr_folder_file *file, const struct stat *stat);
 /*
  * May somebody read it without this folder: by a mapping, or by another folder? Then it gets no
  * holes. Lock: the inode's change_lock.

@@ -212,9 +212,9 @@ void gcr_inodes_begin_after(const struct timespec *made)
 }
 
 /*
- * Was the file of @fd made before the daemon began? True when nobody can tell; but not when its
- * file system notes no such time: a kernel whose tmpfs does not (before 5.18) passes no files
- * (before 6.9).
+ * Was the file of @fd made before the daemon began? True also if the file cannot be looked at.
+ * False if its file system does not note when a file was made: a tmpfs without that is that of a
+ * kernel before 5.18, and no kernel before 6.9 passes files.
  */
 static bool is_older(int fd)
 {
@@ -341,8 +341,9 @@ unsigned int gcr_inodes_folders(const struct stat *stat)
 /* ---- the end of a file ---- */
 
 /*
- * Nobody has a name or a descriptor of it. The first @older_bytes stay. What is behind the end of
- * the file goes, too, although its length may not change.
+ * Free the memory of a file of which nobody has a name or a descriptor, but for the first
+ * @older_bytes. Memory behind the end of the file (FALLOC_FL_KEEP_SIZE) is freed, too, even if the
+ * length stays.
  */
 static void free_memory(int fd, uint64_t older_bytes)
 {
@@ -388,8 +389,8 @@ static void carry_out(struct ending *ending, int fd)
 }
 
 /*
- * Has nobody counted it who still has it? Each name that is left is one of gcr_inodes_adopt(), or
- * none is left and it is open.
+ * Does somebody still have the file, but nobody count it? So it is if each name that is left is one
+ * of gcr_inodes_adopt(), or if none is left and a folder has the file open.
  */
 static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 {

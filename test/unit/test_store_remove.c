@@ -245,15 +245,20 @@ static void test_mapped(enum going going)
 /* ---- files with two names ---- */
 
 /* Another snapshot of the same file, as a restore makes it of a place's: that costs nothing. */
-static struct gcr_snapshot *adopt(struct gcr_snapshot *snapshot)
+static struct gcr_snapshot *adopt_as(const char *generation, struct gcr_snapshot *snapshot)
 {
 	struct gcr_snapshot *other;
 	struct gcr_error error;
 
-	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION,
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, generation,
 				  gcr_snapshot_extent(snapshot, 0), 1, snapshot->files_fd, &other,
 				  &error));
 	return other;
+}
+
+static struct gcr_snapshot *adopt(struct gcr_snapshot *snapshot)
+{
+	return adopt_as(GENERATION, snapshot);
 }
 
 /* The same file as part of a place, and of what is restored from it. */
@@ -414,7 +419,7 @@ static void test_punched_by_other_name(bool punches_adopted)
 {
 	uint64_t bytes = 8 * MIB;
 	struct gcr_folder_file *file = NULL, *changed = NULL;
-	struct gcr_snapshot *snapshot, *other;
+	struct gcr_snapshot *snapshot, *other, *changer;
 	uint64_t used;
 
 	start(256 * MIB, 0);
@@ -428,17 +433,17 @@ static void test_punched_by_other_name(bool punches_adopted)
 		CHECK(!open_outside(other, 0, O_RDONLY, &file));
 		CHECK(has_pattern(file, bytes, 7));
 	}
+	changer = punches_adopted ? other : snapshot;
 	touch(snapshot);
 	touch(other);
 	used = figures().used_bytes;
-	punch(punches_adopted ? other : snapshot, bytes);
+	punch(changer, bytes);
 	CHECK(memory_of(snapshot) == bytes && figures().used_bytes == used);
 	CHECK(read_size(file, 0, 4096) == 4096 && !has_pattern(file, bytes, 7));
-	CHECK(!open_outside(punches_adopted ? other : snapshot, 0, O_RDWR, &changed));
+	CHECK(!open_outside(changer, 0, O_RDWR, &changed));
 	CHECK(gcr_folder_truncate(changed, 0) == -EBUSY && !gcr_folder_truncate(changed, bytes));
 	gcr_folder_close(changed);
-	CHECK(open_outside(punches_adopted ? other : snapshot, 0, O_RDWR | O_TRUNC, &changed) ==
-	      -EBUSY);
+	CHECK(open_outside(changer, 0, O_RDWR | O_TRUNC, &changed) == -EBUSY);
 	CHECK(memory_of(snapshot) == bytes && read_size(file, bytes - 5, 4096) == 5);
 	gcr_folder_close(file);
 	gcr_snapshot_discard(other);
@@ -487,9 +492,7 @@ static void test_grown_without_names(void)
 	start(256 * MIB, 0);
 	snapshots[0] = create_settled(bytes);
 	snapshots[1] = adopt(snapshots[0]);
-	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
-				  gcr_snapshot_extent(snapshots[0], 0), 1, snapshots[0]->files_fd,
-				  &snapshots[2], &(struct gcr_error){0}));
+	snapshots[2] = adopt_as(GENERATION2, snapshots[0]);
 	for (size_t i = 0; i < 3; i++)
 		CHECK(!open_outside(snapshots[i], 0, O_RDWR, &files[i]));
 	for (size_t i = 0; i < 3; i++)
@@ -581,7 +584,6 @@ static void test_another_file_of_that_name(void)
 	struct gcr_folder_entry vram, made;
 	struct gcr_folder *folder;
 	char name[GCR_EXTENT_NAME_BYTES];
-	struct gcr_error error;
 	uint64_t cost;
 
 	start(256 * MIB, 0);
@@ -598,9 +600,7 @@ static void test_another_file_of_that_name(void)
 	CHECK(!gcr_folder_rename(folder, vram.item, "made", vram.item, name, 0));
 	gcr_folder_forget(folder, vram.item, 1);
 	/* That file has a name that costs nothing, too, which stays when its own has gone. */
-	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
-				  gcr_snapshot_extent(first, 0), 1, other->files_fd, &second,
-				  &error));
+	second = adopt_as(GENERATION2, other);
 	gcr_snapshot_discard(first);
 	while (gcr_store_wait_going(store, false))
 		;
