@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The store: files that are removed while they are mapped, open, or have another name; what the
- * daemon before had; removals that fail.
+ * The store: files that are removed while they are mapped, open, or have another name; removals
+ * that fail.
  */
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
-#include "fs/store/inodes.h"
 #include "fs/store/store_private.h"
-#include "test/unit/store.h"
+#include "test/unit/mapped.h"
 
-/* ---- what the kernel refuses, and what its clock says ---- */
+/* ---- what the kernel refuses ---- */
 
 static atomic_bool has_no_memory;     /* to remove a directory */
 static atomic_bool has_no_descriptor; /* to find out whether a name is the last one */
-static atomic_bool has_no_btime;      /* the file system does not note when a file was made */
-static atomic_int set_back_sec;	      /* somebody has set the clock back */
 
 int openat(int parent_fd, const char *path, int flags, ...)
 {
@@ -40,24 +37,6 @@ int unlinkat(int parent_fd, const char *path, int flags)
 		return -1;
 	}
 	return (int)syscall(SYS_unlinkat, parent_fd, path, flags);
-}
-
-int statx(int parent_fd, const char *path, int flags, unsigned int mask, struct statx *ret_statx)
-{
-	int result = (int)syscall(SYS_statx, parent_fd, path, flags, mask, ret_statx);
-
-	if (!result && atomic_load(&has_no_btime))
-		ret_statx->stx_mask &= ~STATX_BTIME;
-	return result;
-}
-
-int clock_gettime(clockid_t clock, struct timespec *ret_time)
-{
-	int result = (int)syscall(SYS_clock_gettime, clock, ret_time);
-
-	if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
-		ret_time->tv_sec -= atomic_load(&set_back_sec);
-	return result;
 }
 
 static atomic_uint_least64_t most_used; /* while the memory of a file is being freed */
@@ -100,55 +79,6 @@ static void test_removed_in_the_end(void)
 
 /* ---- mapped files ---- */
 
-/* As one that the kernel reads by itself is opened, mapped and closed. */
-static void *map_outside(struct gcr_snapshot *snapshot, struct gcr_folder_file **ret_file)
-{
-	uint64_t bytes = gcr_snapshot_extent(snapshot, 0)->bytes;
-	_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
-	struct gcr_folder_file *file;
-	void *map;
-
-	CHECK(fd >= 0 && !open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
-	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-	CHECK(map != MAP_FAILED);
-	if (ret_file)
-		*ret_file = file;
-	else
-		gcr_folder_close(file);
-	return map;
-}
-
-static void remove_first(struct gcr_snapshot *snapshot)
-{
-	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
-	char name[GCR_EXTENT_NAME_BYTES];
-	struct gcr_folder_entry vram;
-
-	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
-	gcr_folder_forget(folder, vram.item, 1);
-}
-
-/* In a child, as this process is to go on. */
-static bool has_bytes(const uint64_t *map, uint64_t bytes)
-{
-	pid_t pid = fork();
-	int status;
-
-	CHECK(pid >= 0);
-	if (!pid) {
-		signal(SIGBUS, SIG_DFL);
-		for (uint64_t at = 0; at < bytes; at += PAGE)
-			if (map[at / sizeof(*map)] != pattern(at, 7))
-				_exit(1);
-		_exit(0);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid);
-	CHECK(WIFSIGNALED(status) ? WTERMSIG(status) == SIGBUS : !status);
-	return !status;
-}
-
 enum going {
 	WITH_SNAPSHOT,	       /* as a thaw does it */
 	WITH_TOUCHED_SNAPSHOT, /* in which somebody has made something */
@@ -157,17 +87,6 @@ enum going {
 	OPEN_WITH_SNAPSHOT,
 	GOINGS_COUNT,
 };
-
-static struct gcr_snapshot *create_settled(uint64_t bytes)
-{
-	struct gcr_snapshot *snapshot;
-	struct gcr_error error;
-
-	CHECK(!try_create(1, bytes, &snapshot, &error));
-	write_pattern(snapshot, 0, 7);
-	gcr_snapshot_settle(snapshot);
-	return snapshot;
-}
 
 /* Somebody makes something in it. */
 static void touch(struct gcr_snapshot *snapshot)
@@ -394,23 +313,6 @@ static void test_removed_by_other_name(void)
 	stop();
 }
 
-static uint64_t memory_of(struct gcr_snapshot *snapshot)
-{
-	struct stat stat;
-
-	CHECK(!gcr_snapshot_stat(snapshot, 0, &stat));
-	return (uint64_t)stat.st_blocks * 512;
-}
-
-static void punch(struct gcr_snapshot *snapshot, uint64_t bytes)
-{
-	struct gcr_folder_file *file = NULL;
-
-	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes));
-	gcr_folder_close(file);
-}
-
 /*
  * Who makes a hole by one name gives back nothing: reading it by a mapping of the other would take
  * it again. And nobody cuts the file off.
@@ -613,148 +515,6 @@ static void test_another_file_of_that_name(void)
 	stop();
 }
 
-/* ---- files of the daemon before ---- */
-
-/*
- * What such a file had stays for those who have it mapped; what it has got since does not. One that
- * had holes was not passed, and nobody has it mapped.
- */
-static void test_grown_since(bool had_holes)
-{
-	uint64_t bytes = 8 * MIB;
-	_cleanup_free_ uint64_t *words = malloc(2 * bytes);
-	struct gcr_folder_file *file = NULL;
-	struct gcr_snapshot *snapshot;
-	struct gcr_error error;
-	uint64_t *map;
-
-	start(256 * MIB, 0);
-	if (had_holes)
-		CHECK(!try_create(1, bytes, &snapshot, &error));
-	else
-		snapshot = create_settled(bytes);
-	gcr_inodes_begin();
-	CHECK(words);
-	for (uint64_t at = 0; at < 2 * bytes; at += sizeof(*words))
-		words[at / sizeof(*words)] = pattern(at, 7);
-	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(gcr_folder_write(file, words, 2 * bytes, 0) == (ssize_t)(2 * bytes));
-	gcr_folder_close(file);
-	{
-		_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
-
-		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
-		map = mmap(NULL, 2 * bytes, PROT_READ, MAP_SHARED, fd, 0);
-		CHECK(fd >= 0 && map != MAP_FAILED);
-	}
-	gcr_folder_close(file);
-	remove_first(snapshot);
-	CHECK(has_bytes(map, bytes) == !had_holes);
-	CHECK(!has_bytes(map, bytes + PAGE) && !has_bytes(map, 2 * bytes));
-	CHECK(!munmap(map, 2 * bytes));
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
-}
-
-/* Also if we have never passed it, or if it has not become longer. */
-static void test_allocated_since(int mode, bool passes)
-{
-	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
-	struct gcr_snapshot *snapshot;
-	_cleanup_close_ int fd = -1;
-	struct stat stat;
-	void *map;
-
-	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
-	map = map_outside(snapshot, NULL);
-	fd = gcr_snapshot_open_file(snapshot, 0, false);
-	gcr_inodes_begin();
-	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_allocate(file, mode, bytes, 64 * MIB));
-	gcr_folder_close(file);
-	if (passes) {
-		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
-		gcr_folder_close(file);
-	}
-	CHECK(memory_of(snapshot) == bytes + 64 * MIB);
-	remove_first(snapshot);
-	CHECK(!fstat(fd, &stat) && (uint64_t)stat.st_blocks * 512 == bytes);
-	CHECK(has_bytes(map, bytes));
-	CHECK(!munmap(map, bytes));
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
-}
-
-/* One that is empty now may have been longer, and be mapped so. */
-static void test_emptied_since(void)
-{
-	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
-	struct gcr_snapshot *snapshot;
-
-	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
-	gcr_inodes_begin();
-	for (int again = 0; again < 2; again++) {
-		CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-		CHECK(!gcr_folder_truncate(file, 0));
-		if (again)
-			CHECK(!gcr_folder_truncate(file, bytes));
-		gcr_folder_close(file);
-	}
-	CHECK(memory_of(snapshot) == bytes);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
-}
-
-/* Also if its clock was ahead of ours. */
-static void test_clock_set_back(void)
-{
-	uint64_t bytes = 8 * MIB;
-	struct gcr_snapshot *snapshot;
-	struct gcr_error error;
-	void *map;
-
-	for (int is_set_back = 0; is_set_back < 2; is_set_back++) {
-		start(256 * MIB, 0);
-		gcr_snapshot_unref(create_settled(bytes));
-		stop();
-		atomic_store(&set_back_sec, is_set_back * 3600);
-		start(256 * MIB, 0);
-		CHECK(!gcr_snapshot_open(store, 1, 77, GENERATION, &snapshot, &error));
-		map = map_outside(snapshot, NULL);
-		gcr_snapshot_discard(snapshot);
-		wait_used(0);
-		CHECK(has_bytes(map, bytes));
-		CHECK(!munmap(map, bytes));
-		stop();
-		atomic_store(&set_back_sec, 0);
-	}
-}
-
-/* What may be mapped gets no holes. Where there are no times, the kernel has passed nothing. */
-static void test_punched_since(bool without_times)
-{
-	uint64_t bytes = 8 * MIB;
-	struct gcr_snapshot *snapshot;
-
-	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
-	gcr_inodes_begin();
-	atomic_store(&has_no_btime, without_times);
-	punch(snapshot, bytes);
-	CHECK(memory_of(snapshot) == (without_times ? 0 : bytes));
-	atomic_store(&has_no_btime, false);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
-}
-
 /* ---- places that are given up ---- */
 
 static unsigned int count_names(void)
@@ -802,8 +562,6 @@ static void test_all(void)
 		test_mapped_without_descriptors(yes);
 		test_held_by_other_name(yes);
 		test_punched_by_other_name(yes);
-		test_grown_since(yes);
-		test_punched_since(yes);
 	}
 	test_mapped_by_two_names();
 	test_removed_by_other_name();
@@ -814,11 +572,6 @@ static void test_all(void)
 	test_unfinished_place();
 	test_names_that_cost_nothing();
 	test_another_file_of_that_name();
-	test_allocated_since(0, false);
-	test_allocated_since(FALLOC_FL_KEEP_SIZE, false);
-	test_allocated_since(FALLOC_FL_KEEP_SIZE, true);
-	test_emptied_since();
-	test_clock_set_back();
 	test_aborted_place();
 }
 

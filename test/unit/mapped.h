@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* What the tests of files share that others have mapped: a snapshot of one file, and its memory. */
+#ifndef GCR_TEST_MAPPED_H
+#define GCR_TEST_MAPPED_H
+
+#include "test/unit/store.h"
+
+/* As one that the kernel reads by itself is opened, mapped and closed. */
+UNSEEN static inline void *map_outside(struct gcr_snapshot *snapshot,
+				       struct gcr_folder_file **ret_file)
+{
+	uint64_t bytes = gcr_snapshot_extent(snapshot, 0)->bytes;
+	_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
+	struct gcr_folder_file *file;
+	void *map;
+
+	CHECK(fd >= 0 && !open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
+	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	CHECK(map != MAP_FAILED);
+	if (ret_file)
+		*ret_file = file;
+	else
+		gcr_folder_close(file);
+	return map;
+}
+
+UNSEEN static inline void remove_first(struct gcr_snapshot *snapshot)
+{
+	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_folder_entry vram;
+
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
+	gcr_folder_forget(folder, vram.item, 1);
+}
+
+/* In a child, as this process is to go on. */
+UNSEEN static inline bool has_bytes(const uint64_t *map, uint64_t bytes)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		signal(SIGBUS, SIG_DFL);
+		for (uint64_t at = 0; at < bytes; at += PAGE)
+			if (map[at / sizeof(*map)] != pattern(at, 7))
+				_exit(1);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status) ? WTERMSIG(status) == SIGBUS : !status);
+	return !status;
+}
+
+UNSEEN static inline struct gcr_snapshot *create_settled(uint64_t bytes)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+
+	CHECK(!try_create(1, bytes, &snapshot, &error));
+	write_pattern(snapshot, 0, 7);
+	gcr_snapshot_settle(snapshot);
+	return snapshot;
+}
+
+UNSEEN static inline uint64_t memory_of(struct gcr_snapshot *snapshot)
+{
+	struct stat stat;
+
+	CHECK(!gcr_snapshot_stat(snapshot, 0, &stat));
+	return (uint64_t)stat.st_blocks * 512;
+}
+
+UNSEEN static inline void punch(struct gcr_snapshot *snapshot, uint64_t bytes)
+{
+	struct gcr_folder_file *file = NULL;
+
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes));
+	gcr_folder_close(file);
+}
+
+#endif
