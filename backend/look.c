@@ -134,8 +134,15 @@ static int check_running(const struct gcr_look *look)
 	r = gcr_proc_stat(look->pid, &stat);
 	if (r < 0)
 		return r;
-	if (stat.state == 'Z' || stat.state == 'X')
-		return -ESRCH;
+	if (stat.state == 'Z' || stat.state == 'X') {
+		r = gcr_proc_is_ending(look->pid);
+		if (r)
+			return r < 0 ? r : -ESRCH;
+		return gcr_error_set(look->error, EOPNOTSUPP,
+				     "the main thread of process %d has ended: the kernel does not "
+				     "show what its other threads have open and mapped",
+				     (int)look->pid);
+	}
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)look->pid);
 	tasks = opendir(path);
 	if (!tasks)

@@ -27,7 +27,8 @@
 #include "lib/proc_source.h"
 #include "lib/proc_text.h"
 
-#define LINK_BYTES 4096 /* the kernel cuts a link's text at a page */
+#define LINK_BYTES	4096 /* the kernel cuts a link's text at a page */
+#define TASK_STAT_BYTES 32   /* "task/TID/stat" */
 
 #define PF_EXITING 0x4ul /* linux/sched.h; it stands in /proc/PID/stat as it is */
 
@@ -161,10 +162,57 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 	return 0;
 }
 
+/*
+ * A thread of @pid that goes on: 1, and *ret_owner is the owner of its files in /proc unless
+ * @ret_owner is NULL. 0: there is none. -errno.
+ */
+static int find_living_thread(pid_t pid, struct stat *ret_owner)
+{
+	_cleanup_closedir_ DIR *directory = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+
+	gcr_proc_path(path, pid, "task");
+	directory = opendir(path);
+	if (!directory)
+		return gcr_proc_error(errno);
+	for (;;) {
+		_cleanup_free_ char *text = NULL;
+		const struct dirent *entry;
+		struct gcr_proc_stat thread;
+		char name[TASK_STAT_BYTES];
+		size_t bytes;
+		int r;
+
+		errno = 0;
+		entry = readdir(directory);
+		if (!entry)
+			return errno ? gcr_proc_error(errno) : 0;
+		if (!isdigit((unsigned char)entry->d_name[0]))
+			continue;
+		snprintf(name, sizeof(name), "task/%ld/stat", strtol(entry->d_name, NULL, 10));
+		gcr_proc_path(path, pid, name);
+		/* First: a thread that is not on its way out after that had its memory then. */
+		if (ret_owner && stat(path, ret_owner) < 0)
+			continue;
+		r = gcr_proc_read(pid, name, &text, &bytes);
+		if (gcr_proc_is_silent(r) || r == -ENOMEM)
+			return r;
+		if (!r && bytes && !gcr_proc_parse_stat(text, bytes, &thread) &&
+		    !thread.is_exiting && thread.state != 'Z' && thread.state != 'X')
+			return 1;
+	}
+}
+
+int gcr_proc_is_ending(pid_t pid)
+{
+	int r = pid > 0 ? find_living_thread(pid, NULL) : -ESRCH;
+
+	return r < 0 ? r : !r;
+}
+
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 {
 	char path[GCR_PROC_PATH_BYTES];
-	struct gcr_proc_stat ending;
 	struct stat status, inner;
 
 	if (pid <= 0)
@@ -174,13 +222,20 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 		return gcr_proc_error(errno);
 	/*
 	 * The directory itself is the user's in any case; what is in it is root's if the process is
-	 * not dumpable, but also when its memory has gone.
+	 * not dumpable, but also that of a thread whose memory has gone.
 	 */
 	gcr_proc_path(path, pid, "stat");
 	if (stat(path, &inner) < 0)
 		return gcr_proc_error(errno);
-	if (inner.st_uid != status.st_uid && !gcr_proc_stat(pid, &ending) && !ending.is_exiting)
-		status = inner;
+	if (inner.st_uid != status.st_uid) {
+		int r = find_living_thread(pid, &inner);
+
+		if (r == -ESRCH)
+			return r;
+		/* What does not let itself be looked at is as the last look was. */
+		if (r)
+			status = inner;
+	}
 	*ret_uid = status.st_uid;
 	*ret_gid = status.st_gid;
 	return 0;

@@ -21,8 +21,15 @@ struct gcr_proc_stat {
 	uint64_t start_ticks; /* since boot, in clock ticks: field 22 of /proc/PID/stat */
 };
 
-/* -ESRCH: no such process (or task). */
+/* -ESRCH: no such process (or task). Of a process, this is the line of its main thread. */
 int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
+
+/*
+ * Have all threads of @pid ended, or are they on their way out? The main thread alone may have
+ * (pthread_exit(3) in main()): state 'Z', is_exiting, and nothing in maps, environ and fd, for as
+ * long as the others go on. 1, 0, -ESRCH: no such process.
+ */
+int gcr_proc_is_ending(pid_t pid);
 
 /* Signal sets are those of /proc/TID/status: bit N-1 for signal N. */
 struct gcr_proc_status {
@@ -42,7 +49,10 @@ struct gcr_proc_status {
 
 int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
 
-/* Owner of /proc/PID: root for a process that is not dumpable. -ESRCH. */
+/*
+ * Owner of /proc/PID: root for a process that is not dumpable. One whose threads are all on their
+ * way out, without memory, is its user's. -ESRCH.
+ */
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid);
 
 /*

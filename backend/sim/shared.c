@@ -5,6 +5,7 @@
  */
 #include "backend/sim/shared.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/cleanup.h"
 #include "lib/lock.h"
 
 #define SHARED_MAGIC 0x67707563722d7335ull
@@ -309,6 +311,24 @@ static int64_t boot_offset_ticks(void)
 	return sec * ticks_per_sec + nsec / (1000000000 / ticks_per_sec);
 }
 
+/* Its main thread has ended: has another one not? */
+static bool has_other_threads(int pid)
+{
+	_cleanup_closedir_ DIR *tasks = NULL;
+	const struct dirent *entry;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	while (tasks && (entry = readdir(tasks))) {
+		long tid = strtol(entry->d_name, NULL, 10);
+
+		if (tid > 0 && tid != pid)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process. From
  * another time namespace it may be one tick less or more.
@@ -330,7 +350,9 @@ uint64_t process_start_time(int pid)
 	text[length] = '\0';
 	/* The command name is in parentheses and may hold anything, so count from its end. */
 	field = strrchr(text, ')');
-	if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X')
+	if (!field || field[1] != ' ')
+		return 0;
+	if ((field[2] == 'Z' || field[2] == 'X') && !has_other_threads(pid))
 		return 0;
 	field += 2;
 	for (int i = 3; i < 22 && field; i++) {

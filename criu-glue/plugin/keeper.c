@@ -57,10 +57,9 @@ static bool is_traced(pid_t pid)
 static bool is_doomed(pid_t pid)
 {
 	struct gcr_proc_status status;
-	struct gcr_proc_stat stat;
 
-	return gcr_proc_stat(pid, &stat) < 0 || stat.is_exiting ||
-	       gcr_proc_status(pid, &status) < 0 || status.signals_pending & SIGKILL_MASK;
+	return gcr_proc_is_ending(pid) != 0 || gcr_proc_status(pid, &status) < 0 ||
+	       status.signals_pending & SIGKILL_MASK;
 }
 
 /* CRIU may have been killed in the middle of the freeze, which is ended or rolled back first. */

@@ -120,11 +120,9 @@ static void drop_helper(struct gcr_drive *drive)
  */
 static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 {
-	struct gcr_proc_stat stat;
-
 	if (!answer->error)
 		return false;
-	if (!gcr_proc_stat(drive->process->pid, &stat) && stat.is_exiting)
+	if (gcr_proc_is_ending(drive->process->pid) > 0)
 		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
 	return gcr_process_has_ended(drive->process);
 }

@@ -16,6 +16,7 @@
 #include "lib/clock.h"
 #include "lib/proc_cgroup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_source.h"
 
 /* What has been killed is gone when the kernel has freed its memory. */
 #define END_USEC       (60 * GCR_USEC_PER_SEC)
@@ -105,9 +106,33 @@ static bool is_new_gpu_process(const struct gcr_dump *dump, const struct gcr_dum
 	return is_new;
 }
 
+/* CRIU takes such a process for one that has ended, and its other threads would be ended with it.
+ */
+static int check_main_threads(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	for (size_t i = 0; i < dump->count; i++) {
+		const struct gcr_dump_member *member = &dump->members[i];
+		int result = has_ended(member) ? gcr_proc_is_ending(member->proc.pid) : 1;
+
+		if (!result)
+			return gcr_error_set(error, EOPNOTSUPP,
+					     "the main thread of process %d has ended, and other "
+					     "threads go on: CRIU cannot dump that",
+					     (int)member->proc.pid);
+		if (gcr_proc_is_silent(result))
+			return gcr_error_set(error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
+					     (int)member->proc.pid);
+	}
+	return 0;
+}
+
 int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
 {
 	const struct gcr_process *process;
+	int result = check_main_threads(dump, error);
+
+	if (result < 0)
+		return result;
 
 	for (unsigned int i = 0; (process = gcr_task_sibling(dump->task, i)); i++)
 		if (!is_member(dump, process))

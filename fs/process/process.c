@@ -234,13 +234,12 @@ bool gcr_process_has_ended(struct gcr_process *process)
 
 bool gcr_process_is_going(struct gcr_process *process)
 {
-	struct gcr_proc_stat stat;
 	int result;
 
 	if (gcr_process_has_ended(process))
 		return true;
-	result = gcr_proc_stat(process->pid, &stat);
-	return result < 0 ? !gcr_proc_is_silent(result) : stat.is_exiting;
+	result = gcr_proc_is_ending(process->pid);
+	return result < 0 ? !gcr_proc_is_silent(result) : result;
 }
 
 struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid)

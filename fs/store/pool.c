@@ -306,7 +306,9 @@ static bool is_alive(pid_t pid, uint64_t start_ticks)
 
 	if (r < 0)
 		return gcr_proc_is_silent(r);
-	return stat.start_ticks == start_ticks && !stat.is_exiting;
+	if (stat.start_ticks != start_ticks)
+		return false;
+	return !stat.is_exiting || gcr_proc_is_ending(pid) <= 0;
 }
 
 /* The file @index of it becomes one of the pool, if that has the room. Lock: store. */

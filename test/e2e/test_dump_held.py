@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""A dump of a tree in which a process does not let itself be looked at (test/fs/held.c): it ends, as
-`cancel` and the daemon's end do, and nothing has happened to the tree."""
+"""A dump of a tree in which a process does not let itself be looked at (test/fs/held.c), or has a file
+open that a filesystem of its user's does not give the bytes of: it ends, as `cancel` and the daemon's
+end do, and nothing has happened to the tree."""
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
-from harness import check, equal, needs_cuda, read_file, same_for_both, wait_for
+from harness import NOBODY, check, equal, needs_cuda, read_file, same_for_both, wait_for
 
 
 def children(pid):
@@ -85,6 +87,52 @@ def test_sigterm():
         machine.wait_status(one.pid, 'verb', 'dump')
         harness.time.sleep(1)
         check(writer.is_waiting(), 'nothing is in the way of the dump')
+        equal(machine.stop(seconds=30), 0)
+        check(writer.result(20) != 'ok', 'it cannot have been dumped')
+        one.wait_ticks()
+
+
+@contextlib.contextmanager
+def unread_file():
+    """The path of a file whose reads are never answered, on a FUSE filesystem outside all trees."""
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as target:
+        process = subprocess.Popen(
+            [f'{harness.BUILD}/test/e2e/stuck_write', directory, str(target.fileno()), str(NOBODY)],
+            pass_fds=[target.fileno()], stdout=subprocess.PIPE, text=True)
+        try:
+            equal(process.stdout.readline(), 'stuck\n')
+            yield f'{directory}/source'
+        finally:
+            process.terminate()
+            process.stdout.close()
+            harness.wait_end(process, 10)
+            subprocess.run(['umount', '-l', directory], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_file_that_is_not_read():
+    """Its digest waits for ever, and so does CRIU, which looks whether the file is a program. The dump's
+    end, and that of the daemon, do not."""
+    needs_cuda('what is held has nothing to do with the GPU')
+    same_for_both('digests of open files')
+    if not harness.is_root():
+        raise harness.Skip('another user is needed')
+
+    def hold():
+        os.set_inheritable(os.open(path, os.O_RDONLY), True)
+
+    with unread_file() as path, dump.machine() as machine:
+        one = dump.Program(machine, *dump.SMALL, name='one', prepare=hold).wait_ready()
+        for verb, end in (('dump timeout=3', 'ETIMEDOUT'), ('dump', 'ECANCELED')):
+            writer = machine.writer(one.pid, verb)
+            machine.wait_status(one.pid, 'phase', 'criu')
+            harness.time.sleep(1)  # both wait by then
+            if end == 'ECANCELED':
+                machine.must(one.pid, 'cancel')
+            equal(writer.result(30), end, machine.error(one.pid))
+            goes_on(machine, one)
+        writer = machine.writer(one.pid, 'dump')
+        machine.wait_status(one.pid, 'phase', 'criu')
+        harness.time.sleep(1)
         equal(machine.stop(seconds=30), 0)
         check(writer.result(20) != 'ok', 'it cannot have been dumped')
         one.wait_ticks()

@@ -116,6 +116,37 @@ def test_one_that_fails():
         dump.as_before(machine, *programs)
 
 
+MAIN_ENDS = '''import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+'''
+
+
+def test_one_whose_main_thread_has_ended():
+    """CRIU would take it for one that has ended, and its other threads would be lost."""
+    same_for_both('which processes are dumped')
+    with dump.machine() as machine:
+        script = f"{machine.directory}/main-ends"
+        with open(script, 'w', encoding='utf-8') as file:
+            file.write(MAIN_ENDS)
+        root = dump.Program(machine, name='shell', command=[
+            'sh', '-c', f"{dump.demo_in_shell(machine, 'one')} & {sys.executable} {script} & wait; exit 3"])
+        one = dump.Program.below(root, 'one').wait_ready()
+
+        def zombies():
+            children = harness.read_file(f'/proc/{root.pid}/task/{root.pid}/children').split()
+            return [int(child) for child in children
+                    if ') Z ' in harness.read_file(f'/proc/{child}/stat')]
+
+        wait_for(zombies, 'the end of a main thread')
+        other, = zombies()
+        equal(machine.write(root.pid, 'dump'), 'EOPNOTSUPP')
+        check(f'main thread of process {other}' in machine.error(one.pid), machine.error(one.pid))
+        dump.as_before(machine, one)
+        check(len(os.listdir(f'/proc/{other}/task')) > 1, 'its other thread')
+        os.kill(other, 9)
+
+
 def test_one_that_ends():
     """A member is killed while CRIU is about to begin: the others go on."""
     with dump.machine(wrapped=True) as machine:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""Programs whose main thread ends while other threads go on: /proc then shows nothing of what the
+process has open and mapped, its state is that of a zombie, and it lives (test/e2e/main_ends.c)."""
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+from harness import (BUILD, NOBODY, Demo, Machine, check, equal, is_root, read_file, same_for_both,
+                     wait_for)
+
+
+def start(machine, uid=None, becomes=None):
+    """gpucr-demo, and the file at which its main thread ends."""
+    end = f'{machine.directory}/end'
+    env = {'LD_PRELOAD': f'{BUILD}/test/e2e/libmain_ends.so', 'GPUCR_TEST_MAIN_ENDS': end}
+    if becomes is not None:
+        env['GPUCR_TEST_MAIN_UID'] = str(becomes)
+    os.chmod(machine.directory, 0o755)
+    demo = Demo(machine, ['--bytes', '1M', '--buffers', 2, '--tick', 50], uid=uid, env=env)
+    machine.demos.append(demo)
+    return demo.wait_ready(), end
+
+
+def end_main_thread(demo, end):
+    with open(end, 'w', encoding='utf-8'):
+        pass
+    wait_for(lambda: ') Z ' in read_file(f'/proc/{demo.pid}/stat'), 'the end of the main thread')
+
+
+def test_while_it_is_frozen():
+    """Nothing of it is lost."""
+    for vmm in (True, False):
+        with Machine(vmm=vmm) as machine:
+            demo, end = start(machine)
+            machine.must(demo.pid, 'freeze')
+            demo.wait_standstill()
+            end_main_thread(demo, end)
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+            equal(machine.state(demo.pid), 'running')
+
+
+def test_while_nobody_serves():
+    """The next daemon finds it frozen."""
+    for vmm in (True, False):
+        with Machine(vmm=vmm) as machine:
+            demo, end = start(machine)
+            machine.must(demo.pid, 'freeze')
+            machine.stop(signal.SIGKILL)
+            end_main_thread(demo, end)
+            machine.start()
+            equal(machine.state(demo.pid), 'frozen')
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+
+
+def test_refused():
+    """What it shares with others cannot be seen."""
+    for vmm in (True, False):
+        with Machine(vmm=vmm) as machine:
+            demo, end = start(machine)
+            end_main_thread(demo, end)
+            equal(machine.write(demo.pid, 'freeze'), 'EOPNOTSUPP')
+            check('main thread' in machine.error(demo.pid), machine.error(demo.pid))
+            demo.wait_ticks()
+
+
+def test_whose_it_is():
+    """Having given up root's rights it is root's, as its main thread was: its user's other processes
+    have no right to it."""
+    same_for_both('whose a process is')
+    if not is_root():
+        raise harness.Skip('several users are needed')
+    with Machine() as machine:
+        demo, end = start(machine, becomes=NOBODY)
+        path = machine.path(demo.pid, 'status')
+        for frozen in False, True:
+            if frozen:
+                end_main_thread(demo, end)
+            equal(os.stat(path).st_uid, 0)
+            equal(machine.writer(demo.pid, 'pack', uid=NOBODY).result(), 'EACCES')
+            equal(machine.writer(None, f'pack {demo.pid}', uid=NOBODY).result(), 'EPERM')
+            if not frozen:
+                machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+if __name__ == '__main__':
+    harness.main(globals())
