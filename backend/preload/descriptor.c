@@ -168,7 +168,7 @@ void gcr_descriptor_restored(struct gcr_descriptor *descriptor, const char *name
 
 	if (descriptor->fd < 0)
 		return;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", descriptor->fd);
+	snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", descriptor->fd);
 	length = readlink(path, target, sizeof(target));
 	if (length != (ssize_t)strlen(name) || memcmp(target, name, (size_t)length) != 0 ||
 	    fstat(descriptor->fd, &status) < 0)

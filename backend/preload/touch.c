@@ -25,8 +25,9 @@ void gcr_touch_begin(void)
 	if (gcr_descriptor_valid(&touch.pagemap))
 		return;
 	touch.pagemap.fd = -1;
-	/* Not there for a process that is not dumpable. */
-	fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	/* Not there for a process that is not dumpable. /proc/self has none either once the main
+	 * thread has ended. */
+	fd = open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (fd >= 0)
 		gcr_descriptor_keep_anywhere(fd, &touch.pagemap);
 }

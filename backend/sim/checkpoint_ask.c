@@ -31,8 +31,8 @@ int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_direct
 	*ret_directory_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (*ret_directory_fd < 0)
 		return -errno;
-	snprintf(ret_address->sun_path, sizeof(ret_address->sun_path), "/proc/self/fd/%d/%d.sock",
-		 *ret_directory_fd, pid);
+	snprintf(ret_address->sun_path, sizeof(ret_address->sun_path),
+		 "/proc/thread-self/fd/%d/%d.sock", *ret_directory_fd, pid);
 	return 0;
 }
 

@@ -54,7 +54,7 @@ static inline void checkpoint_knock_read(union sigval value, int *ret_pid, int *
 }
 
 /* Fills the address for process `pid`. A directory whose name is too long for an address is
- * reached through /proc/self/fd; *ret_directory_fd is then to be closed afterwards. */
+ * reached through /proc/thread-self/fd; *ret_directory_fd is then to be closed afterwards. */
 int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd);
 /* Copies the target's entry, if the caller may act on it. */
 CUresult checkpoint_find(int pid, struct shared_process *ret_process);

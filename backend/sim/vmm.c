@@ -315,7 +315,7 @@ static int slot_of_descriptor(int fd)
 	char *name;
 	int slot;
 
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", fd);
 	length = readlink(link, path, sizeof(path) - 1);
 	if (length <= 0 || fstat(fd, &status) < 0)
 		return -EBADF;

@@ -18,7 +18,7 @@ def start(machine, uid=None, becomes=None):
     if becomes is not None:
         env['GPUCR_TEST_MAIN_UID'] = str(becomes)
     os.chmod(machine.directory, 0o755)
-    demo = Demo(machine, ['--bytes', '1M', '--buffers', 2, '--tick', 50], uid=uid, env=env)
+    demo = Demo(machine, ['--bytes', '6M', '--buffers', 2, '--tick', 50], uid=uid, env=env)
     machine.demos.append(demo)
     return demo.wait_ready(), end
 

@@ -2,6 +2,7 @@
 """The part of test_gpu.py about programs that end while they are frozen and thawed."""
 import collections
 import errno
+import os
 import subprocess
 import time
 
@@ -64,7 +65,32 @@ class EndingParts:
                 problems.append(problem)
         return done, answers, problems
 
-    # ---- the part
+    # ---- the parts
+
+    def part_main_thread(self):
+        """programs whose main thread ends while they are frozen"""
+        for preload in (True, False):
+            name = "main-thread-vmm" if preload else "main-thread-driver"
+            end = os.path.join(self.rig.work, name + ".end")
+            program = self.rig.demo(self.sizes.small, name=name, preload=preload,
+                                    LD_PRELOAD=self.options.main_ends, GPUCR_TEST_MAIN_ENDS=end)
+            program.wait_for(3)
+            self.need_verb(program, "freeze", f"freeze, {name}")
+            with open(end, "w", encoding="utf-8"):
+                pass
+            until = time.monotonic() + END_SEC
+            while ") Z " not in open(f"/proc/{program.pid}/stat", encoding="utf-8").read():
+                self.results.need(time.monotonic() < until, "the end of the main thread", name)
+                time.sleep(0.05)
+            number, _ = self.daemon.verb(program.pid, "thaw")
+            self.results.check(number == 0, f"thaw without a main thread, {name}",
+                               self.words_of(program.pid))
+            if number == 0:
+                self.check_goes_on(program)
+                number, _ = self.daemon.verb(program.pid, "freeze")
+                self.results.check(number == errno.EOPNOTSUPP, f"freeze without one, {name}",
+                                   self.words_of(program.pid))
+                self.check_goes_on(program)
 
     def part_ending(self):
         """short programs that end under freezes and thaws without pause"""

@@ -543,10 +543,10 @@ class Rig:
     def tool(self, name):
         return os.path.join(self.options.build, "tools", name)
 
-    def demo(self, size, *arguments, buffers=8, tick=100, name="demo", preload=False):
+    def demo(self, size, *arguments, buffers=8, tick=100, name="demo", preload=False, **variables):
         command = [self.tool("gpucr-demo"), "--bytes", str(size), "--buffers", str(buffers),
                    "--tick", str(tick), *(["--hip"] if self.options.hip else []), *arguments]
-        return self.start(name, command, preload=preload)
+        return self.start(name, command, preload=preload, **variables)
 
     def script(self, script, *arguments, name=None, word="tick", preload=False, **variables):
         command = [sys.executable, os.path.join(HERE, script + ".py"), *arguments]

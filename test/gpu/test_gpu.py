@@ -466,7 +466,7 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, 
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
              "pack", "spill", "swap", "servers", "exchange", "files", "verify", "digest", "store",
-             "dump-small", "dump", "worker", "two", "ending", "probes", "sanitizer", "steps",
+             "dump-small", "dump", "worker", "two", "ending", "main-thread", "probes", "sanitizer", "steps",
              "cycles", "full", "refuse", "interrupt",
              "kill", "daemon"]
     # Those that mean something on an AMD GPU, dumps last: nobody knows how they go there.
@@ -554,6 +554,8 @@ def parse_arguments():
                         help="the program made from digest_rate.c (not with --hip)")
     parser.add_argument("--ending", metavar="FILE[,FILE]",
                         help="the programs made from ending.c and, with nvcc, from ending.cu")
+    parser.add_argument("--main-ends", metavar="FILE",
+                        help="the library made from test/e2e/main_ends.c")
     parser.add_argument("--probes", metavar="FILE", help="the program made from probes.c")
     parser.add_argument("--export-tables", metavar="FILE",
                         help="the library made from export_tables.c")
@@ -578,9 +580,10 @@ def parse_arguments():
     if options.hip:
         # Without it nothing can be frozen there.
         options.preload = True
-    elif not all((options.managed, options.digest_rate, options.ending, options.probes,
-                  options.export_tables)):
-        parser.error("--managed, --digest-rate, --ending, --probes and --export-tables are needed")
+    elif not all((options.managed, options.digest_rate, options.ending, options.main_ends,
+                  options.probes, options.export_tables)):
+        parser.error("--managed, --digest-rate, --ending, --main-ends, --probes and "
+                     "--export-tables are needed")
     options.vram = 2 * GIB
     return options
 
