@@ -163,10 +163,10 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 }
 
 /*
- * A thread of @pid that goes on: 1, and *ret_owner is the owner of its files in /proc unless
- * @ret_owner is NULL. 0: there is none. -errno.
+ * The first thread of @pid that goes on; 0: there is none; -errno. *ret_owner is the owner of its
+ * files in /proc unless @ret_owner is NULL.
  */
-static int find_living_thread(pid_t pid, struct stat *ret_owner)
+static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	char path[GCR_PROC_PATH_BYTES];
@@ -181,6 +181,7 @@ static int find_living_thread(pid_t pid, struct stat *ret_owner)
 		struct gcr_proc_stat thread;
 		char name[TASK_STAT_BYTES];
 		size_t bytes;
+		pid_t tid;
 		int r;
 
 		errno = 0;
@@ -189,7 +190,8 @@ static int find_living_thread(pid_t pid, struct stat *ret_owner)
 			return errno ? gcr_proc_error(errno) : 0;
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
-		snprintf(name, sizeof(name), "task/%ld/stat", strtol(entry->d_name, NULL, 10));
+		tid = (pid_t)strtol(entry->d_name, NULL, 10);
+		snprintf(name, sizeof(name), "task/%d/stat", (int)tid);
 		gcr_proc_path(path, pid, name);
 		/* First: a thread that is not on its way out after that had its memory then. */
 		if (ret_owner && stat(path, ret_owner) < 0)
@@ -199,15 +201,22 @@ static int find_living_thread(pid_t pid, struct stat *ret_owner)
 			return r;
 		if (!r && bytes && !gcr_proc_parse_stat(text, bytes, &thread) &&
 		    !thread.is_exiting && thread.state != 'Z' && thread.state != 'X')
-			return 1;
+			return tid;
 	}
 }
 
 int gcr_proc_is_ending(pid_t pid)
 {
-	int r = pid > 0 ? find_living_thread(pid, NULL) : -ESRCH;
+	pid_t tid = pid > 0 ? find_living_thread(pid, NULL) : -ESRCH;
 
-	return r < 0 ? r : !r;
+	return tid < 0 ? tid : !tid;
+}
+
+pid_t gcr_proc_living_thread(pid_t pid)
+{
+	pid_t tid = pid > 0 ? find_living_thread(pid, NULL) : 0;
+
+	return tid < 0 ? 0 : tid;
 }
 
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
@@ -228,12 +237,12 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 	if (stat(path, &inner) < 0)
 		return gcr_proc_error(errno);
 	if (inner.st_uid != status.st_uid) {
-		int r = find_living_thread(pid, &inner);
+		pid_t tid = find_living_thread(pid, &inner);
 
-		if (r == -ESRCH)
-			return r;
-		/* What does not let itself be looked at is as the last look was. */
-		if (r)
+		if (tid == -ESRCH)
+			return -ESRCH;
+		/* If a thread does not let itself be looked at, too: root's, or it is dumpable. */
+		if (tid)
 			status = inner;
 	}
 	*ret_uid = status.st_uid;

@@ -31,6 +31,9 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
  */
 int gcr_proc_is_ending(pid_t pid);
 
+/* The first thread of @pid that goes on: @pid itself unless its main thread has ended; 0: none. */
+pid_t gcr_proc_living_thread(pid_t pid);
+
 /* Signal sets are those of /proc/TID/status: bit N-1 for signal N. */
 struct gcr_proc_status {
 	char state;	    /* as in stat; this file waits for nobody's locks, and that one may */

@@ -13,6 +13,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/confine.h"
+#include "lib/procfs.h"
 
 /* Restoring onto other GPUs came with CUDA 13.0, driver 580. */
 #define API_VERSION_GPU_PAIRS 13000
@@ -118,17 +119,37 @@ static int check_request(const struct gcr_driver *driver, const struct verb *ver
 }
 
 /* The driver says 304 or 3 where it has not found the process it was asked about (measured). */
-static void explain(CUresult driver_result, const struct gcr_control_request *asked,
-		    struct gcr_error *error)
+static void explain(CUresult driver_result, pid_t pid, struct gcr_error *error)
 {
-	if (kill(asked->pid, 0) < 0 && errno == ESRCH) {
+	if (kill(pid, 0) < 0 && errno == ESRCH) {
 		error->number = ESRCH;
-		gcr_error_prefix(error, "process %d has ended", (int)asked->pid);
+		gcr_error_prefix(error, "process %d has ended", (int)pid);
 	} else if (driver_result == CUDA_ERROR_NOT_INITIALIZED) {
 		error->number = EOPNOTSUPP;
-		gcr_error_prefix(error, "the driver knows no CUDA state of process %d",
-				 (int)asked->pid);
+		gcr_error_prefix(error, "the driver knows no CUDA state of process %d", (int)pid);
 	}
+}
+
+static CUresult run(const struct gcr_driver *driver, const struct verb *verb,
+		    const struct gcr_control_request *asked, uint32_t *ret_state)
+{
+	return verb->run ? verb->run(driver, asked) : get_state(driver, asked, ret_state);
+}
+
+/*
+ * The same of a thread that goes on, if the main thread has ended: the driver does not find the
+ * process by the main thread's id then, but by that of any other thread (measured).
+ */
+static CUresult run_by_thread(const struct gcr_driver *driver, const struct verb *verb,
+			      struct gcr_control_request *asked, CUresult result,
+			      uint32_t *ret_state)
+{
+	pid_t tid = gcr_proc_living_thread(asked->pid);
+
+	if (!tid || tid == asked->pid)
+		return result;
+	asked->pid = tid;
+	return run(driver, verb, asked, ret_state);
 }
 
 static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
@@ -140,6 +161,7 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	CUresult driver_result;
 	struct gcr_error error;
 	int64_t start_usec;
+	pid_t pid;
 
 	gcr_message_payload(request, &asked, sizeof(asked));
 	if (check_request(driver, verb, &asked, &error) < 0) {
@@ -148,11 +170,13 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	}
 
 	start_usec = gcr_clock_usec();
-	driver_result = verb->run ? verb->run(driver, &asked)
-				  : get_state(driver, &asked, &result->state);
+	pid = asked.pid;
+	driver_result = run(driver, verb, &asked, &result->state);
+	if (driver_result == CUDA_ERROR_OPERATING_SYSTEM)
+		driver_result = run_by_thread(driver, verb, &asked, driver_result, &result->state);
 	result->duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
 	if (gcr_driver_check(driver, driver_result, verb->call, &error) < 0) {
-		explain(driver_result, &asked, &error);
+		explain(driver_result, pid, &error);
 		gcr_serve_fail(result, driver_result, &error);
 	}
 	if (verb->run)

@@ -92,18 +92,19 @@ int checkpoint_thread_find(int pid)
 	return tid;
 }
 
-static bool is_stopped(int pid)
+/* Of the thread @tid; NUL: there is none. */
+static char state_of(int tid)
 {
 	_cleanup_close_ int fd = -1;
 	char path[64], text[1024], *field;
 	ssize_t length;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	snprintf(path, sizeof(path), "/proc/%d/stat", tid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
 	text[length > 0 ? length : 0] = '\0';
 	field = strrchr(text, ')');
-	return field && (field[2] == 'T' || field[2] == 't');
+	return field && field[1] ? field[2] : '\0';
 }
 
 static int knock(int pid)
@@ -140,8 +141,9 @@ static int target_reach(int pid, uint64_t start_time)
 			usleep(1000);
 			fd = target_connect(pid);
 		}
-		if (fd < 0 && (process_start_time(pid) != start_time ||
-			       (sim_now_ns() > deadline_ns && !is_stopped(pid))))
+		if (fd < 0 &&
+		    (process_start_time(pid) != start_time ||
+		     (sim_now_ns() > deadline_ns && state_of(pid) != 'T' && state_of(pid) != 't')))
 			return -ESRCH;
 	}
 	return fd;
@@ -223,12 +225,29 @@ static CUresult find(int pid, struct shared_process *ret_process)
 	return no_target(pid);
 }
 
+/* Measured: the id of any thread names its process. */
+static int group_of(int tid)
+{
+	_cleanup_close_ int fd = -1;
+	char path[64], text[1024];
+	const char *line;
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+	text[length > 0 ? length : 0] = '\0';
+	line = strstr(text, "\nTgid:");
+	return line ? (int)strtol(line + strlen("\nTgid:"), NULL, 10) : tid;
+}
+
 CUresult checkpoint_find(int pid, struct shared_process *ret_process)
 {
 	CUresult result;
 
 	if (pid <= 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
+	pid = group_of(pid);
 	/* The caller may be checkpointed itself. */
 	if (shared_attach() < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
@@ -242,5 +261,9 @@ CUresult checkpoint_ask(int pid, const struct checkpoint_request *request)
 	struct shared_process target;
 	CUresult result = checkpoint_find(pid, &target);
 
-	return result ? result : ask(pid, request);
+	/* Measured: a main thread that has ended is not found by its id, but by others' of the
+	 * process. */
+	if (!result && state_of(pid) == 'Z')
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	return result ? result : ask(group_of(pid), request);
 }
