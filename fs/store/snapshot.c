@@ -143,17 +143,17 @@ static void unlist_locked(struct gcr_snapshot *snapshot)
 
 /* Whose a snapshot's files are to be: the process's, if we may give them away. */
 struct owner {
-	bool is_other;
+	bool is_given;
 	uid_t uid;
 	gid_t gid;
 };
 
 static void find_owner(const struct gcr_snapshot *snapshot, struct owner *ret_owner)
 {
-	*ret_owner = (struct owner){0};
-	if (geteuid() || gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid) < 0)
-		return;
-	ret_owner->is_other = ret_owner->uid || ret_owner->gid;
+	*ret_owner = (struct owner){.is_given = !geteuid()};
+	if (ret_owner->is_given &&
+	    gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid) < 0)
+		*ret_owner = (struct owner){.is_given = true};
 }
 
 static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_file *const *files,
@@ -230,7 +230,7 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 
 static int give(int directory_fd, const char *name, const struct owner *owner)
 {
-	if (!owner->is_other)
+	if (!owner->is_given)
 		return 0;
 	return fchownat(directory_fd, name, owner->uid, owner->gid, AT_SYMLINK_NOFOLLOW) < 0
 		       ? -errno

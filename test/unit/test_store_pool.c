@@ -147,6 +147,40 @@ static void *freeze_and_thaw(void *data)
 	return NULL;
 }
 
+/* A process may have become root's since its files were a user's. */
+static void test_pool_of_another_user(void)
+{
+	struct gcr_extent extents[COUNT];
+	struct gcr_snapshot *snapshot, *other;
+	const struct dirent *entry;
+	struct stat stat;
+	DIR *dir;
+
+	if (geteuid())
+		return;
+	fill_extents(extents);
+	start(256 * MIB, 128 * MIB);
+	gcr_store_pool(store, getpid(), our_ticks, extents, COUNT);
+	wait_pool(FILES_COST);
+	other = create(4711, GENERATION);
+	wait_filled(other, FILES_COST - PAGE + 12288);
+	gcr_snapshot_discard(other);
+	dir = fdopendir(dup(store->pool_fd));
+	CHECK(dir);
+	while ((entry = readdir(dir)))
+		if (entry->d_type == DT_REG)
+			CHECK(!fchownat(dirfd(dir), entry->d_name, NOBODY, NOBODY, 0));
+	closedir(dir);
+	snapshot = create(getpid(), GENERATION);
+	CHECK(!figures().pool_bytes);
+	for (size_t i = 0; i < COUNT; i++)
+		CHECK(!gcr_snapshot_stat(snapshot, i, &stat) && !stat.st_uid && !stat.st_gid);
+	gcr_snapshot_discard(snapshot);
+	gcr_store_pool_drop(store, getpid(), our_ticks);
+	wait_used(0);
+	stop();
+}
+
 static void test_pool_in_parallel(void)
 {
 	static char generations[3][40] = {GENERATION, GENERATION2, "2"};
@@ -176,6 +210,7 @@ static void test_pool_in_parallel(void)
 static void test_all(void)
 {
 	test_pool();
+	test_pool_of_another_user();
 	test_pool_in_parallel();
 }
 
