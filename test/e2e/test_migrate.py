@@ -155,6 +155,39 @@ def test_other_place_of_that_name():
         pair.here.must_run('rmdir', pair.here.inner_path('moved'))
 
 
+REPLACING = '''#!/bin/sh
+{rsh} "$@"
+result=$?
+case $* in
+*'thawed yes'*) rmdir {place} && mkdir {place} && touch {done} ;;
+esac
+exit $result
+'''
+
+
+def test_other_place_at_the_end():
+    """The owner drops the place that has been copied, and somebody else has one of that name then:
+    it stays."""
+    same_for_both('what the script does')
+    with Pair(env=criu.find().env) as pair:
+        program = pair.program(pair.here)
+        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
+            raise Skip('this daemon dumps no process')
+        program.wait_ticks()
+        replacing, done = f'{pair.directory}/replacing', f'{pair.shared}/done'
+        with open(replacing, 'w', encoding='utf-8') as script:
+            script.write(REPLACING.format(place=pair.here.inner_path('moved'), done=done,
+                                          rsh=f'{pair.directory}/rsh'))
+        os.chmod(replacing, 0o755)
+        status, out, err = pair.migrate(pair.here, pair.there, program.pid, '--rsh', replacing,
+                                        '--name', 'moved')
+        check(os.path.exists(done), f'{status}: {out}{err}')
+        equal(status, 0, err)
+        equal(pair.here.status('moved')['state'], 'incoming')
+        program.wait_ticks()
+        pair.here.must_run('rmdir', pair.here.inner_path('moved'))
+
+
 def test_several_at_once():
     """Several rsyncs share the files, one of which may be cut off: what it left is sent."""
     same_for_both('how files are sent')

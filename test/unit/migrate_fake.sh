@@ -61,6 +61,7 @@ carry_out() {
         ;;
     thaw:frozen) set_state "$directory" running ;;
     thaw:running) ;;
+    drop:dumped) remove_place "$directory" ;;
     dump:running | dump:frozen)
         place=${directory%/*}/default-name
         for option; do
@@ -131,6 +132,7 @@ perform() {
     cat)
         file=$(readlink "/proc/$$/fd/1")
         case $file in
+        *' (deleted)') refuse 'No such process' ;;
         */ctl)
             IFS= read -r words
             # shellcheck disable=SC2086 # a verb and its options
