@@ -13,6 +13,7 @@
 #include <linux/kcmp.h>
 #include <linux/nsfs.h>
 #include <search.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,9 +163,19 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 	return 0;
 }
 
+/* In an exit of the process the kernel kills its other threads: they go on until they see it. */
+static bool is_killed(pid_t tid)
+{
+	struct gcr_proc_status status;
+
+	return !gcr_proc_status(tid, &status) && status.signals_pending & UINT64_C(1)
+										  << (SIGKILL - 1);
+}
+
 /*
  * The first thread of @pid that goes on; 0: there is none; -errno. *ret_owner is the owner of its
- * files in /proc unless @ret_owner is NULL.
+ * files in /proc unless @ret_owner is NULL: one that has been killed counts for that, as it has its
+ * memory until it is on its way out.
  */
 static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 {
@@ -200,7 +211,8 @@ static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 		if (gcr_proc_is_silent(r) || r == -ENOMEM)
 			return r;
 		if (!r && bytes && !gcr_proc_parse_stat(text, bytes, &thread) &&
-		    !thread.is_exiting && thread.state != 'Z' && thread.state != 'X')
+		    !thread.is_exiting && thread.state != 'Z' && thread.state != 'X' &&
+		    (ret_owner || !is_killed(tid)))
 			return tid;
 	}
 }

@@ -25,9 +25,9 @@ struct gcr_proc_stat {
 int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
 
 /*
- * Have all threads of @pid ended, or are they on their way out? The main thread alone may have
- * (pthread_exit(3) in main()): state 'Z', is_exiting, and nothing in maps, environ and fd, for as
- * long as the others go on. 1, 0, -ESRCH: no such process.
+ * Have all threads of @pid ended, or been killed, or are they on their way out? The main thread
+ * alone may have (pthread_exit(3) in main()): state 'Z', is_exiting, and nothing in maps, environ
+ * and fd, for as long as the others go on. 1, 0, -ESRCH: no such process.
  */
 int gcr_proc_is_ending(pid_t pid);
 

@@ -160,6 +160,23 @@ static int say_ending(struct gcr_drive *drive, struct gcr_error *error)
 	return gcr_error_set(error, ESRCH, "process %d is ending", (int)drive->process->pid);
 }
 
+/*
+ * The process may have lost its main thread alone, and go on. In an exit the others follow, and one
+ * that has just seen that looks for a moment as if it went on.
+ */
+static bool is_going(struct gcr_drive *drive)
+{
+	struct gcr_process *process = drive->process;
+	struct gcr_proc_stat stat;
+
+	if (gcr_process_is_going(process))
+		return true;
+	if (gcr_proc_stat(process->pid, &stat) < 0 || !stat.is_exiting)
+		return false;
+	gcr_drive_pause(drive, ENDING_WAIT_MSEC);
+	return gcr_process_is_going(process);
+}
+
 int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
@@ -168,7 +185,7 @@ int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error 
 	if (is_ending)
 		gcr_drive_pause(drive, ENDING_WAIT_MSEC);
 	/* Also what is left of one without its library, or without its driver, on its way out. */
-	else if ((result == -EIO || result == -EOPNOTSUPP) && gcr_process_is_going(process))
+	else if ((result == -EIO || result == -EOPNOTSUPP) && is_going(drive))
 		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
 	/* It never had a state, or is past its driver's exit and short of its own. */
 	else if (result == -EOPNOTSUPP && drive->lacks_state)
