@@ -408,15 +408,18 @@ int gcr_folder_file_fd(const struct gcr_folder_file *file)
 	return file->fd;
 }
 
-bool gcr_folder_has_other_name(const struct gcr_folder_file *file, const struct stat *stat)
+bool gcr_folder_has_other_name(const struct gcr_folder_file *file)
 {
+	struct stat stat;
+
+	/* The names are those of this moment: our own one may go at any. */
 	GCR_LOCK_SCOPE(&file->folder->lock);
-	return stat->st_nlink > (file->inode->is_unlinked ? 0 : 1);
+	return fstat(file->fd, &stat) < 0 || stat.st_nlink > (file->inode->is_unlinked ? 0 : 1);
 }
 
 bool gcr_folder_is_shared(const struct gcr_folder_file *file, const struct stat *stat)
 {
-	return gcr_folder_has_other_name(file, stat) || gcr_inodes_folders(stat) > 1;
+	return gcr_folder_has_other_name(file) || gcr_inodes_folders(stat) > 1;
 }
 
 bool gcr_folder_is_passed(const struct gcr_folder_file *file)

@@ -375,7 +375,7 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 	if (fstat(file->fd, &stat) < 0)
 		return -errno;
 	/* Who has the other name finds holes: only this name has a table. */
-	if (gcr_folder_has_other_name(file, &stat))
+	if (gcr_folder_has_other_name(file))
 		return -EMLINK;
 	if (inode->writes != writes ||
 	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))

@@ -202,9 +202,9 @@ int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, 
 			   struct gcr_folder_file **ret_file);
 /*
  * Has another folder a name of the file; and, for gcr_folder_is_shared(), or has it the file open?
- * @stat is that of the file now. No lock of a folder.
+ * @stat says which file it is. No lock of a folder.
  */
-bool gcr_folder_has_other_name(const struct gcr_folder_file *file, const struct stat *stat);
+bool gcr_folder_has_other_name(const struct gcr_folder_file *file);
 bool gcr_folder_is_shared(const struct gcr_folder_file *file, const struct stat *stat);
 /*
  * May somebody read it without this folder: by a mapping, or by another folder? Then it gets no

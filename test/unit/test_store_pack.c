@@ -179,6 +179,41 @@ static void test_open_by_other_name(void)
 	stop();
 }
 
+/* A name removed from the folder that packs: the other folder, which has no table, still has the
+ * file. */
+static void test_own_name_removed(void)
+{
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_folder_file *reader, *file;
+	struct gcr_folder_entry vram;
+	struct gcr_snapshot *snapshot, *other;
+	struct gcr_folder *folder;
+	struct gcr_packs *packs;
+	struct gcr_error error;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(getpid(), GENERATION);
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
+				  gcr_snapshot_extent(snapshot, 2), 1, snapshot->files_fd, &other,
+				  &error));
+	packs = begin_packing(snapshot);
+	file = open_to_pack(snapshot, 2);
+	folder = gcr_snapshot_folder(snapshot);
+	gcr_extent_name(gcr_snapshot_extent(snapshot, 2), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
+	gcr_folder_forget(folder, vram.item, 1);
+	CHECK(pack_piece(packs, file, 0) == -EMLINK);
+	gcr_folder_close(file);
+	CHECK(!open_outside(other, 0, O_RDONLY, &reader));
+	CHECK(has_pattern(reader, sizes[2], 2));
+	gcr_folder_close(reader);
+	gcr_snapshot_discard(other);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
 /* ---- a daemon that is killed ---- */
 
 #define LEFT_PID   1
@@ -673,6 +708,7 @@ static void tests(void)
 	test_shared();
 	test_open_when_discarded();
 	test_open_by_other_name();
+	test_own_name_removed();
 	test_killed();
 	test_swept();
 	for (int i = 0; i < 4; i++)
