@@ -31,6 +31,8 @@
 #define LINK_BYTES	4096 /* the kernel cuts a link's text at a page */
 #define TASK_STAT_BYTES 32   /* "task/TID/stat" */
 
+#define SIGKILL_MASK (UINT64_C(1) << (SIGKILL - 1))
+
 #define PF_EXITING 0x4ul /* linux/sched.h; it stands in /proc/PID/stat as it is */
 
 int gcr_proc_parse_stat(const char *text, size_t bytes, struct gcr_proc_stat *ret_stat)
@@ -163,13 +165,14 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 	return 0;
 }
 
-/* In an exit of the process the kernel kills its other threads: they go on until they see it. */
+/* Also if it has gone. In an exit of a process the kernel kills its other threads, and they go on
+ * until they see the signal. */
 static bool is_killed(pid_t tid)
 {
 	struct gcr_proc_status status;
+	int r = gcr_proc_status(tid, &status);
 
-	return !gcr_proc_status(tid, &status) && status.signals_pending & UINT64_C(1)
-										  << (SIGKILL - 1);
+	return r < 0 ? r == -ESRCH : status.signals_pending & SIGKILL_MASK;
 }
 
 /*
@@ -204,15 +207,17 @@ static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 		tid = (pid_t)strtol(entry->d_name, NULL, 10);
 		snprintf(name, sizeof(name), "task/%d/stat", (int)tid);
 		gcr_proc_path(path, pid, name);
-		/* First: a thread that is not on its way out after that had its memory then. */
+		/*
+		 * The owner is read before the flags: a thread that is not exiting afterwards had
+		 * its memory when the owner was read.
+		 */
 		if (ret_owner && stat(path, ret_owner) < 0)
 			continue;
 		r = gcr_proc_read(pid, name, &text, &bytes);
 		if (gcr_proc_is_silent(r) || r == -ENOMEM)
 			return r;
 		if (!r && bytes && !gcr_proc_parse_stat(text, bytes, &thread) &&
-		    !thread.is_exiting && thread.state != 'Z' && thread.state != 'X' &&
-		    (ret_owner || !is_killed(tid)))
+		    !thread.is_exiting && (ret_owner || !is_killed(tid)))
 			return tid;
 	}
 }
@@ -253,7 +258,10 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 
 		if (tid == -ESRCH)
 			return -ESRCH;
-		/* If a thread does not let itself be looked at, too: root's, or it is dumpable. */
+		/*
+		 * Also if a thread does not let itself be looked at. @inner is of that thread then:
+		 * root's, or the user's because the process is dumpable.
+		 */
 		if (tid)
 			status = inner;
 	}

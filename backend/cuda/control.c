@@ -130,26 +130,29 @@ static void explain(CUresult driver_result, pid_t pid, struct gcr_error *error)
 	}
 }
 
-static CUresult run(const struct gcr_driver *driver, const struct verb *verb,
-		    const struct gcr_control_request *asked, uint32_t *ret_state)
+static CUresult call(const struct gcr_driver *driver, const struct verb *verb,
+		     const struct gcr_control_request *asked, uint32_t *ret_state)
 {
 	return verb->run ? verb->run(driver, asked) : get_state(driver, asked, ret_state);
 }
 
 /*
- * The same of a thread that goes on, if the main thread has ended: the driver does not find the
- * process by the main thread's id then, but by that of any other thread (measured).
+ * If the main thread of the process has ended, the driver does not find the process by the main
+ * thread's id, but finds it by the id of any other thread (measured): @asked has such a one then.
  */
-static CUresult run_by_thread(const struct gcr_driver *driver, const struct verb *verb,
-			      struct gcr_control_request *asked, CUresult result,
-			      uint32_t *ret_state)
+static CUresult run(const struct gcr_driver *driver, const struct verb *verb,
+		    struct gcr_control_request *asked, uint32_t *ret_state)
 {
-	pid_t tid = gcr_proc_living_thread(asked->pid);
+	CUresult result = call(driver, verb, asked, ret_state);
+	pid_t tid;
 
+	if (result != CUDA_ERROR_OPERATING_SYSTEM)
+		return result;
+	tid = gcr_proc_living_thread(asked->pid);
 	if (!tid || tid == asked->pid)
 		return result;
 	asked->pid = tid;
-	return run(driver, verb, asked, ret_state);
+	return call(driver, verb, asked, ret_state);
 }
 
 static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
@@ -172,8 +175,6 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	start_usec = gcr_clock_usec();
 	pid = asked.pid;
 	driver_result = run(driver, verb, &asked, &result->state);
-	if (driver_result == CUDA_ERROR_OPERATING_SYSTEM)
-		driver_result = run_by_thread(driver, verb, &asked, driver_result, &result->state);
 	result->duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
 	if (gcr_driver_check(driver, driver_result, verb->call, &error) < 0) {
 		explain(driver_result, pid, &error);

@@ -92,17 +92,25 @@ int checkpoint_thread_find(int pid)
 	return tid;
 }
 
+/* What /proc has of the thread @tid in the file @name, cut at @size; "": there is none. */
+static void read_proc(int tid, const char *name, char *text, size_t size)
+{
+	_cleanup_close_ int fd = -1;
+	char path[64];
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", tid, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	length = fd < 0 ? 0 : read(fd, text, size - 1);
+	text[length > 0 ? length : 0] = '\0';
+}
+
 /* Of the thread @tid; NUL: there is none. */
 static char state_of(int tid)
 {
-	_cleanup_close_ int fd = -1;
-	char path[64], text[1024], *field;
-	ssize_t length;
+	char text[1024], *field;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", tid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
-	text[length > 0 ? length : 0] = '\0';
+	read_proc(tid, "stat", text, sizeof(text));
 	field = strrchr(text, ')');
 	return field && field[1] ? field[2] : '\0';
 }
@@ -228,15 +236,10 @@ static CUresult find(int pid, struct shared_process *ret_process)
 /* Measured: the id of any thread names its process. */
 static int group_of(int tid)
 {
-	_cleanup_close_ int fd = -1;
-	char path[64], text[1024];
+	char text[1024];
 	const char *line;
-	ssize_t length;
 
-	snprintf(path, sizeof(path), "/proc/%d/status", tid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
-	text[length > 0 ? length : 0] = '\0';
+	read_proc(tid, "status", text, sizeof(text));
 	line = strstr(text, "\nTgid:");
 	return line ? (int)strtol(line + strlen("\nTgid:"), NULL, 10) : tid;
 }

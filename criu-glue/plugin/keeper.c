@@ -24,11 +24,10 @@
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 
-#define LOOK_MS	     20
-#define SETTLE_MS    200   /* who is seen to be let go of may be about to be killed */
-#define LET_GO_MS    60000 /* CRIU does it in much less; then the thaw says what is wrong */
-#define BUSY_MS	     120000
-#define SIGKILL_MASK (1ull << (SIGKILL - 1))
+#define LOOK_MS	  20
+#define SETTLE_MS 200	/* who is seen to be let go of may be about to be killed */
+#define LET_GO_MS 60000 /* CRIU does it in much less; then the thaw says what is wrong */
+#define BUSY_MS	  120000
 
 /* Readable within that time? */
 static bool becomes_readable(int fd, int timeout_ms)
@@ -56,10 +55,7 @@ static bool is_traced(pid_t pid)
 /* It has been killed, and is on its way out. */
 static bool is_doomed(pid_t pid)
 {
-	struct gcr_proc_status status;
-
-	return gcr_proc_is_ending(pid) != 0 || gcr_proc_status(pid, &status) < 0 ||
-	       status.signals_pending & SIGKILL_MASK;
+	return gcr_proc_is_ending(pid) != 0;
 }
 
 /* CRIU may have been killed in the middle of the freeze, which is ended or rolled back first. */

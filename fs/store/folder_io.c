@@ -412,7 +412,7 @@ bool gcr_folder_has_other_name(const struct gcr_folder_file *file)
 {
 	struct stat stat;
 
-	/* The names are those of this moment: our own one may go at any. */
+	/* Under the lock, as this folder may remove its own name at any moment. */
 	GCR_LOCK_SCOPE(&file->folder->lock);
 	return fstat(file->fd, &stat) < 0 || stat.st_nlink > (file->inode->is_unlinked ? 0 : 1);
 }

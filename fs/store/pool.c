@@ -304,11 +304,11 @@ static bool is_alive(pid_t pid, uint64_t start_ticks)
 	struct gcr_proc_stat stat;
 	int r = gcr_proc_stat(pid, &stat);
 
-	if (r < 0)
-		return gcr_proc_is_silent(r);
-	if (stat.start_ticks != start_ticks)
+	if (!r && stat.start_ticks != start_ticks)
 		return false;
-	return !stat.is_exiting || gcr_proc_is_ending(pid) <= 0;
+	if (!r)
+		r = gcr_proc_is_ending(pid);
+	return r < 0 ? gcr_proc_is_silent(r) : !r;
 }
 
 /* The file @index of it becomes one of the pool, if that has the room. Lock: store. */

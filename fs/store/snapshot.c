@@ -151,9 +151,9 @@ struct owner {
 static void find_owner(const struct gcr_snapshot *snapshot, struct owner *ret_owner)
 {
 	*ret_owner = (struct owner){.is_given = !geteuid()};
-	if (ret_owner->is_given &&
-	    gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid) < 0)
-		*ret_owner = (struct owner){.is_given = true};
+	/* Root's, if it has ended. */
+	if (ret_owner->is_given)
+		gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid);
 }
 
 static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_file *const *files,

@@ -34,7 +34,9 @@ static void fail(const char *what)
 	_exit(1);
 }
 
-/* Else whoever opens the file waits for the page that is not read. */
+/* The kernel keeps the page: without that, open(2) of the file waits for the read that is never
+ * answered.
+ */
 static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	info->keep_cache = 1;

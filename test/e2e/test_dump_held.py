@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 from harness import NOBODY, check, equal, needs_cuda, read_file, same_for_both, wait_for
+from stuck import StuckWrite
 
 
 def children(pid):
@@ -96,17 +97,12 @@ def test_sigterm():
 def unread_file():
     """The path of a file whose reads are never answered, on a FUSE filesystem outside all trees."""
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as target:
-        process = subprocess.Popen(
-            [f'{harness.BUILD}/test/e2e/stuck_write', directory, str(target.fileno()), str(NOBODY)],
-            pass_fds=[target.fileno()], stdout=subprocess.PIPE, text=True)
+        os.chmod(directory, 0o755)
+        write = StuckWrite(directory, target.fileno(), NOBODY)
         try:
-            equal(process.stdout.readline(), 'stuck\n')
-            yield f'{directory}/source'
+            yield write.source()
         finally:
-            process.terminate()
-            process.stdout.close()
-            harness.wait_end(process, 10)
-            subprocess.run(['umount', '-l', directory], check=False, stderr=subprocess.DEVNULL)
+            write.end()
 
 
 def test_file_that_is_not_read():

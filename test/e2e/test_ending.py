@@ -83,7 +83,9 @@ class Hammer(threading.Thread):
 
     def one(self):
         program = ending(self.machine, *self.arguments, library=self.library).wait_ready()
-        while program.is_running():
+        for _ in range(10000):
+            if not program.is_running():
+                break
             self.write(program.pid, 'freeze')
             self.write(program.pid, 'thaw')
         ends_well(self.machine, program)

@@ -7,18 +7,18 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import (BUILD, NOBODY, Demo, Machine, check, equal, is_root, read_file, same_for_both,
+from harness import (BUILD, NOBODY, Demo, Machine, check, equal, is_alive, is_root, same_for_both,
                      wait_for)
 
 
-def start(machine, uid=None, becomes=None):
+def start(machine, becomes=None):
     """gpucr-demo, and the file at which its main thread ends."""
     end = f'{machine.directory}/end'
     env = {'LD_PRELOAD': f'{BUILD}/test/e2e/libmain_ends.so', 'GPUCR_TEST_MAIN_ENDS': end}
     if becomes is not None:
         env['GPUCR_TEST_MAIN_UID'] = str(becomes)
     os.chmod(machine.directory, 0o755)
-    demo = Demo(machine, ['--bytes', '6M', '--buffers', 2, '--tick', 50], uid=uid, env=env)
+    demo = Demo(machine, ['--bytes', '6M', '--buffers', 2, '--tick', 50], env=env)
     machine.demos.append(demo)
     return demo.wait_ready(), end
 
@@ -26,7 +26,7 @@ def start(machine, uid=None, becomes=None):
 def end_main_thread(demo, end):
     with open(end, 'w', encoding='utf-8'):
         pass
-    wait_for(lambda: ') Z ' in read_file(f'/proc/{demo.pid}/stat'), 'the end of the main thread')
+    wait_for(lambda: not is_alive(demo.pid), 'the end of the main thread')
 
 
 def test_while_it_is_frozen():

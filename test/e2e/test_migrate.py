@@ -96,12 +96,26 @@ def test_copy():
         pair.there.must_run('rmdir', place)
 
 
+def dumpable_program(pair, *arguments):
+    program = pair.program(pair.here, *arguments)
+    if 'dump' not in pair.here.status(program.pid)['verbs'].split():
+        raise Skip('this daemon dumps no process')
+    return program
+
+
+def remote_shell(pair, name, text, **words):
+    """The path of a script in place of ssh: @text with @words, `rsh` among them, and our place, `moved`."""
+    path = f'{pair.directory}/{name}'
+    with open(path, 'w', encoding='utf-8') as script:
+        script.write(text.format(place=pair.here.inner_path('moved'), rsh=f'{pair.directory}/rsh', **words))
+    os.chmod(path, 0o755)
+    return path
+
+
 def test_there_and_back():
     """It never skips a tick, or makes one twice, and is in one place."""
     with Pair(env=criu.find().env) as pair:
-        program = pair.program(pair.here)
-        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
-            raise Skip('this daemon dumps no process')
+        program = dumpable_program(pair)
         for _ in range(int(os.environ.get('GPUCR_TEST_MIGRATIONS', '2'))):
             for source, target in (pair.here, pair.there), (pair.there, pair.here):
                 program.wait_ticks()
@@ -135,15 +149,10 @@ def test_other_place_of_that_name():
     """What a user puts under the name of a place does not become root's on the other host."""
     same_for_both('what the script does')
     with Pair(env=criu.find().env) as pair:
-        program = pair.program(pair.here)
-        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
-            raise Skip('this daemon dumps no process')
+        program = dumpable_program(pair)
         program.wait_ticks()
-        exchanging, own = f'{pair.directory}/exchanging', f'{pair.shared}/own'
-        with open(exchanging, 'w', encoding='utf-8') as script:
-            script.write(EXCHANGING.format(own=own, place=pair.here.inner_path('moved'),
-                                           rsh=f'{pair.directory}/rsh'))
-        os.chmod(exchanging, 0o755)
+        own = f'{pair.shared}/own'
+        exchanging = remote_shell(pair, 'exchanging', EXCHANGING, own=own)
         status, out, err = pair.migrate(pair.here, pair.there, program.pid, '--rsh', exchanging,
                                         '--name', 'moved')
         check(os.path.exists(f'{own}.done'), f'{status}: {out}{err}')
@@ -170,15 +179,10 @@ def test_other_place_at_the_end():
     it stays."""
     same_for_both('what the script does')
     with Pair(env=criu.find().env) as pair:
-        program = pair.program(pair.here)
-        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
-            raise Skip('this daemon dumps no process')
+        program = dumpable_program(pair)
         program.wait_ticks()
-        replacing, done = f'{pair.directory}/replacing', f'{pair.shared}/done'
-        with open(replacing, 'w', encoding='utf-8') as script:
-            script.write(REPLACING.format(place=pair.here.inner_path('moved'), done=done,
-                                          rsh=f'{pair.directory}/rsh'))
-        os.chmod(replacing, 0o755)
+        done = f'{pair.shared}/done'
+        replacing = remote_shell(pair, 'replacing', REPLACING, done=done)
         status, out, err = pair.migrate(pair.here, pair.there, program.pid, '--rsh', replacing,
                                         '--name', 'moved')
         check(os.path.exists(done), f'{status}: {out}{err}')
@@ -192,9 +196,7 @@ def test_several_at_once():
     """Several rsyncs share the files, one of which may be cut off: what it left is sent."""
     same_for_both('how files are sent')
     with Pair(env=criu.find().env) as pair:
-        program = pair.program(pair.here, '--bytes', '16M', '--buffers', '3')
-        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
-            raise Skip('this daemon dumps no process')
+        program = dumpable_program(pair, '--bytes', '16M', '--buffers', '3')
         program.wait_ticks()
         pair.must_migrate(pair.here, pair.there, program.pid, '--jobs', '3')
         program.wait_ticks()
@@ -219,9 +221,7 @@ exec '{pair.directory}/rsh' "$@"
 def test_refused_there():
     """There is no room for it on the GPU there: it goes on here."""
     with Pair(there={'vram': '4M'}, env=criu.find().env) as pair:
-        program = pair.program(pair.here)
-        if 'dump' not in pair.here.status(program.pid)['verbs'].split():
-            raise Skip('this daemon dumps no process')
+        program = dumpable_program(pair)
         status, _, err = pair.migrate(pair.here, pair.there, program.pid)
         equal(status, 1, err)
         check('thaw on' in err and 'runs here as before' in err, err)

@@ -7,16 +7,15 @@ import fcntl
 import os
 import signal
 import stat
-import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import BUILD, MIB, check, equal, same_for_both, wait_for
+from harness import MIB, check, equal, same_for_both, wait_for
 from library import FILES, LIST, OUT, SETTLE, Library
+from stuck import StuckWrite
 from test_lying_library import MANAGED, gpu_uuid, lists
 from test_vmm_managed import WRITES, Writers, kill_daemon
 
@@ -108,22 +107,6 @@ def wait_empty(library):
     equal(sum(os.fstat(fd).st_blocks for fd in files(library)), 0)
 
 
-class StuckWrite:
-    """A write of a user's into @fd that waits for ever, with the file's lock."""
-
-    def __init__(self, machine, fd):
-        self.mountpoint = tempfile.mkdtemp(dir=machine.directory)
-        self.process = subprocess.Popen(
-            [f'{BUILD}/test/e2e/stuck_write', self.mountpoint, str(fd), str(ALICE)],
-            stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, pass_fds=[fd])
-        equal(self.process.stdout.readline(), b'stuck\n')
-
-    def end(self):
-        self.process.terminate()
-        equal(self.process.wait(), 0, 'stuck_write')
-        self.process.stdout.close()
-
-
 @contextlib.contextmanager
 def stuck_writes(machine, library):
     """From when it has a file for managed memory on, each time."""
@@ -133,7 +116,7 @@ def stuck_writes(machine, library):
         library.on[FILES] = write_and_stick
         if library.phase != OUT:
             os.pwrite(files(library)[-1], content(SIZE)[:SIZE], 0)
-        writes.append(StuckWrite(machine, files(library)[-1]))
+        writes.append(StuckWrite(machine.directory, files(library)[-1], ALICE))
         library.answer(sequence)
 
     library.on[FILES] = write_and_stick

@@ -466,9 +466,8 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, 
     # The most telling first: when the time is up, the last ones are left out.
     PARTS = ["demo", "transformer", "bench", "torch", "managed", "arrays", "kinds", "data",
              "pack", "spill", "swap", "servers", "exchange", "files", "verify", "digest", "store",
-             "dump-small", "dump", "worker", "two", "ending", "main-thread", "probes", "sanitizer", "steps",
-             "cycles", "full", "refuse", "interrupt",
-             "kill", "daemon"]
+             "dump-small", "dump", "worker", "two", "ending", "main-thread", "probes",
+             "sanitizer", "steps", "cycles", "full", "refuse", "interrupt", "kill", "daemon"]
     # Those that mean something on an AMD GPU, dumps last: nobody knows how they go there.
     HIP_PARTS = ["demo", "again", "without", "data", "kinds", "files", "verify", "transformer",
                  "bench", "torch", "arrays", "store", "worker", "two", "steps",

@@ -24,18 +24,6 @@ UNSEEN static inline void *map_outside(struct gcr_snapshot *snapshot,
 	return map;
 }
 
-UNSEEN static inline void remove_first(struct gcr_snapshot *snapshot)
-{
-	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
-	char name[GCR_EXTENT_NAME_BYTES];
-	struct gcr_folder_entry vram;
-
-	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
-	gcr_folder_forget(folder, vram.item, 1);
-}
-
 /* In a child, as this process is to go on. */
 UNSEEN static inline bool has_bytes(const uint64_t *map, uint64_t bytes)
 {

@@ -199,6 +199,19 @@ static inline int open_outside(struct gcr_snapshot *snapshot, size_t index, int 
 	return result;
 }
 
+/* The name of the file @index, as a user removes it. */
+UNSEEN static inline void remove_file(struct gcr_snapshot *snapshot, size_t index)
+{
+	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_folder_entry vram;
+
+	gcr_extent_name(gcr_snapshot_extent(snapshot, index), name);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
+	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
+	gcr_folder_forget(folder, vram.item, 1);
+}
+
 static inline size_t read_size(struct gcr_folder_file *reader, uint64_t offset, size_t size)
 {
 	struct gcr_folder_bytes piece;

@@ -61,7 +61,7 @@ static void test_grown_since(bool had_holes)
 		CHECK(fd >= 0 && map != MAP_FAILED);
 	}
 	gcr_folder_close(file);
-	remove_first(snapshot);
+	remove_file(snapshot, 0);
 	CHECK(has_bytes(map, bytes) == !had_holes);
 	CHECK(!has_bytes(map, bytes + PAGE) && !has_bytes(map, 2 * bytes));
 	CHECK(!munmap(map, 2 * bytes));
@@ -93,7 +93,7 @@ static void test_allocated_since(int mode, bool passes)
 		gcr_folder_close(file);
 	}
 	CHECK(memory_of(snapshot) == bytes + 64 * MIB);
-	remove_first(snapshot);
+	remove_file(snapshot, 0);
 	CHECK(!fstat(fd, &stat) && (uint64_t)stat.st_blocks * 512 == bytes);
 	CHECK(has_bytes(map, bytes));
 	CHECK(!munmap(map, bytes));

@@ -144,74 +144,64 @@ static void test_open_when_discarded(void)
 }
 
 /* Who opened a file by a name of another snapshot's that is gone reads on: no holes. */
-static void test_open_by_other_name(void)
+/* A snapshot, and one that adopts its third file. */
+static void create_two(struct gcr_snapshot **ret_snapshot, struct gcr_snapshot **ret_other)
 {
-	char name[GCR_EXTENT_NAME_BYTES];
-	struct gcr_folder_file *reader, *file;
-	struct gcr_folder_entry vram;
-	struct gcr_snapshot *snapshot, *other;
-	struct gcr_folder *folder;
-	struct gcr_packs *packs;
 	struct gcr_error error;
 
 	start(256 * MIB, 0);
-	snapshot = create_full(getpid(), GENERATION);
+	*ret_snapshot = create_full(getpid(), GENERATION);
 	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
-				  gcr_snapshot_extent(snapshot, 2), 1, snapshot->files_fd, &other,
-				  &error));
-	folder = gcr_snapshot_folder(other);
-	CHECK(!open_outside(other, 0, O_RDONLY, &reader));
-	packs = begin_packing(snapshot);
-	file = open_to_pack(snapshot, 2);
-	CHECK(pack_piece(packs, file, 0) == -EMLINK);
-	gcr_extent_name(gcr_snapshot_extent(other, 0), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
-	gcr_folder_forget(folder, vram.item, 1);
-	CHECK(pack_piece(packs, file, 0) == -ETXTBSY);
-	CHECK(has_pattern(reader, sizes[2], 2));
-	gcr_folder_close(reader);
-	CHECK(!pack_piece(packs, file, 0));
-	gcr_folder_close(file);
+				  gcr_snapshot_extent(*ret_snapshot, 2), 1,
+				  (*ret_snapshot)->files_fd, ret_other, &error));
+}
+
+static void discard_two(struct gcr_snapshot *snapshot, struct gcr_snapshot *other)
+{
 	gcr_snapshot_discard(other);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
 	stop();
 }
 
-/* A name removed from the folder that packs: the other folder, which has no table, still has the
- * file. */
-static void test_own_name_removed(void)
+static void test_open_by_other_name(void)
 {
-	char name[GCR_EXTENT_NAME_BYTES];
 	struct gcr_folder_file *reader, *file;
-	struct gcr_folder_entry vram;
 	struct gcr_snapshot *snapshot, *other;
-	struct gcr_folder *folder;
 	struct gcr_packs *packs;
-	struct gcr_error error;
 
-	start(256 * MIB, 0);
-	snapshot = create_full(getpid(), GENERATION);
-	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION2,
-				  gcr_snapshot_extent(snapshot, 2), 1, snapshot->files_fd, &other,
-				  &error));
+	create_two(&snapshot, &other);
+	CHECK(!open_outside(other, 0, O_RDONLY, &reader));
 	packs = begin_packing(snapshot);
 	file = open_to_pack(snapshot, 2);
-	folder = gcr_snapshot_folder(snapshot);
-	gcr_extent_name(gcr_snapshot_extent(snapshot, 2), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
-	gcr_folder_forget(folder, vram.item, 1);
+	CHECK(pack_piece(packs, file, 0) == -EMLINK);
+	remove_file(other, 0);
+	CHECK(pack_piece(packs, file, 0) == -ETXTBSY);
+	CHECK(has_pattern(reader, sizes[2], 2));
+	gcr_folder_close(reader);
+	CHECK(!pack_piece(packs, file, 0));
+	gcr_folder_close(file);
+	discard_two(snapshot, other);
+}
+
+/* The folder that packs loses its name of the file. The other folder, which has no table, has one.
+ */
+static void test_own_name_removed(void)
+{
+	struct gcr_folder_file *reader, *file;
+	struct gcr_snapshot *snapshot, *other;
+	struct gcr_packs *packs;
+
+	create_two(&snapshot, &other);
+	packs = begin_packing(snapshot);
+	file = open_to_pack(snapshot, 2);
+	remove_file(snapshot, 2);
 	CHECK(pack_piece(packs, file, 0) == -EMLINK);
 	gcr_folder_close(file);
 	CHECK(!open_outside(other, 0, O_RDONLY, &reader));
 	CHECK(has_pattern(reader, sizes[2], 2));
 	gcr_folder_close(reader);
-	gcr_snapshot_discard(other);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
+	discard_two(snapshot, other);
 }
 
 /* ---- a daemon that is killed ---- */

@@ -140,7 +140,7 @@ static void test_mapped(enum going going)
 	before = figures().used_bytes;
 	atomic_store(&most_used, 0);
 	if (going == REMOVED || going == REMOVED_WHILE_OPEN) {
-		remove_first(snapshot);
+		remove_file(snapshot, 0);
 		CHECK(has_bytes(map, bytes) == is_open);
 	}
 	if (going == REMOVED_WHILE_OPEN) {
@@ -276,7 +276,7 @@ static void test_grown_by_one_name(void)
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
 	CHECK(gcr_folder_write(file, "x", 1, 5) == 1);
-	remove_first(snapshot);
+	remove_file(snapshot, 0);
 	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
 	gcr_snapshot_discard(other);
 	while (gcr_store_wait_going(store, false))
@@ -303,7 +303,7 @@ static void test_removed_by_other_name(void)
 	gcr_snapshot_discard(other);
 	cost = snapshot->cost_bytes;
 	wait_used(cost);
-	remove_first(snapshot);
+	remove_file(snapshot, 0);
 	/* What the snapshot may take stays promised to it. */
 	CHECK(figures().used_bytes == cost + bytes);
 	gcr_folder_close(file);
@@ -398,7 +398,7 @@ static void test_grown_without_names(void)
 	for (size_t i = 0; i < 3; i++)
 		CHECK(!open_outside(snapshots[i], 0, O_RDWR, &files[i]));
 	for (size_t i = 0; i < 3; i++)
-		remove_first(snapshots[i]);
+		remove_file(snapshots[i], 0);
 	gcr_folder_close(files[0]);
 	CHECK(gcr_folder_allocate(files[1], 0, bytes, 64 * MIB) == -EBUSY);
 	gcr_folder_close(files[1]);
@@ -451,7 +451,7 @@ static void test_names_that_cost_nothing(void)
 	snapshot = create_settled(bytes);
 	cost = snapshot->cost_bytes;
 	other = adopt(snapshot);
-	remove_first(other);
+	remove_file(other, 0);
 	gcr_snapshot_discard(other);
 	wait_used(cost);
 
@@ -506,7 +506,7 @@ static void test_another_file_of_that_name(void)
 	gcr_snapshot_discard(first);
 	while (gcr_store_wait_going(store, false))
 		;
-	remove_first(other);
+	remove_file(other, 0);
 	cost = second->cost_bytes;
 	gcr_snapshot_discard(other);
 	wait_used(cost + bytes);
