@@ -204,7 +204,7 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 	bool is_staying = dump->task->command->leave;
 
 	gcr_dump_set_phase(dump, "publish");
-	return gcr_place_publish(dump->daemon->places, dump->name, dump->place_fd,
+	return gcr_place_publish(&dump->place_hold, dump->name, dump->place_fd,
 				 &(struct gcr_place_origin){
 					 .pid = root->pid,
 					 .start_ticks = root->start_ticks,
@@ -510,7 +510,7 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	if (!result)
 		result = make_place(dump, error);
 	if (result < 0 && dump->place_fd >= 0)
-		gcr_place_abort(dump->daemon->places, dump->name);
+		gcr_place_abort(&dump->place_hold, dump->name);
 	if (!result)
 		*ret_dump = TAKE_PTR(dump);
 	return result;
@@ -532,7 +532,7 @@ static int explain(struct gcr_dump *dump, int result, struct gcr_error *error)
 static void give_up(struct gcr_dump *dump)
 {
 	unpark_all(dump);
-	gcr_place_abort(dump->daemon->places, dump->name);
+	gcr_place_abort(&dump->place_hold, dump->name);
 }
 
 /* The GPU processes are frozen. */

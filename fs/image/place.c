@@ -257,7 +257,7 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 	if (!result) {
 		result = add_locked(places, name, ret_place);
 		if (result < 0)
-			gcr_store_drop_place(store, name, NULL);
+			gcr_store_drop_place(store, name, 0, NULL);
 	}
 	pthread_mutex_unlock(&places->lock);
 	return result;
@@ -362,7 +362,7 @@ static int drop(struct gcr_place *place, bool even_running)
 	/* Changes that are under way may take a while, and everybody looks for names in the list.
 	 */
 	if (!is_empty)
-		result = gcr_store_drop_place(place->daemon->store, place->name, place->folder);
+		result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->folder);
 	if (result < 0) {
 		/* Until it is moved away, the store has no other of its name. */
 		pthread_mutex_lock(&places->lock);
@@ -421,12 +421,12 @@ static bool is_dump_of_locked(struct gcr_place *place, pid_t pid, uint64_t start
 
 /* A descriptor of the new directory; -EEXIST: the name is taken, *ret_known by what (or NULL). */
 static int try_name_locked(struct gcr_places *places, const char *name, pid_t pid,
-			   uint64_t start_ticks, struct gcr_place **ret_known)
+			   uint64_t start_ticks, struct gcr_place **ret_known, uint32_t *ret_number)
 {
 	*ret_known = find_locked(places, name);
 	if (*ret_known && !is_name_of_locked(*ret_known, pid, start_ticks))
 		return -EEXIST;
-	return gcr_store_begin_place(places->daemon->store, name);
+	return gcr_store_begin_place(places->daemon->store, name, ret_number);
 }
 
 /*
@@ -434,10 +434,10 @@ static int try_name_locked(struct gcr_places *places, const char *name, pid_t pi
  * keep others from their dumps.
  */
 static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
-			pid_t pid, uint64_t start_ticks)
+			pid_t pid, uint64_t start_ticks, uint32_t *ret_number)
 {
 	struct gcr_place *known;
-	int fd = try_name_locked(places, name, pid, start_ticks, &known);
+	int fd = try_name_locked(places, name, pid, start_ticks, &known, ret_number);
 
 	/* Of all these names one is free. */
 	for (unsigned int i = 2; i < 2 * PLACES_MAX && may_rename && fd == -EEXIST; i++) {
@@ -446,7 +446,7 @@ static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTE
 		if (known && is_dump_of_locked(known, pid, start_ticks))
 			break;
 		snprintf(other, sizeof(other), "%.*s-%u", (int)sizeof(other) - 8, name, i);
-		fd = try_name_locked(places, other, pid, start_ticks, &known);
+		fd = try_name_locked(places, other, pid, start_ticks, &known, ret_number);
 		if (fd >= 0)
 			memcpy(name, other, sizeof(other));
 	}
@@ -468,7 +468,7 @@ int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], 
 	}
 	places->begun++;
 	ret_hold->places = places;
-	fd = begin_locked(places, name, may_rename, pid, start_ticks);
+	fd = begin_locked(places, name, may_rename, pid, start_ticks, &ret_hold->number);
 	pthread_mutex_unlock(&places->lock);
 	if (fd < 0) {
 		gcr_place_release(ret_hold);
@@ -481,7 +481,7 @@ int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], 
 	result = gcr_place_origin_write(fd, &origin, NULL, error);
 	if (result < 0) {
 		close(fd);
-		gcr_place_abort(places, name);
+		gcr_place_abort(ret_hold, name);
 		gcr_place_release(ret_hold);
 		return result;
 	}
@@ -501,15 +501,16 @@ void gcr_place_release(struct gcr_place_hold *hold)
 	places->begun--;
 }
 
-void gcr_place_abort(struct gcr_places *places, const char *name)
+void gcr_place_abort(const struct gcr_place_hold *hold, const char *name)
 {
-	gcr_store_abort_place(places->daemon->store, name);
+	gcr_store_abort_place(hold->places->daemon->store, name, hold->number);
 }
 
-int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
+int gcr_place_publish(const struct gcr_place_hold *hold, const char *name, int fd,
 		      const struct gcr_place_origin *origin, char **ret_cgroup,
 		      struct gcr_error *error)
 {
+	struct gcr_places *places = hold->places;
 	struct gcr_store *store = places->daemon->store;
 	struct gcr_place *known;
 	bool is_its_name;
@@ -531,7 +532,9 @@ int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
 	if (!result) {
 		result = add_locked(places, name, NULL);
 		if (result < 0)
-			gcr_store_drop_place(store, name, NULL);
+			gcr_store_drop_place(store, name, hold->number, NULL);
+		else
+			gcr_store_count_place(store, hold->number);
 	}
 	pthread_mutex_unlock(&places->lock);
 	/* Also if it failed: the process has its pid for a name. */
@@ -613,7 +616,7 @@ void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
 	pthread_mutex_unlock(&place->lock);
 	gcr_place_set_state(place, GCR_STATE_RUNNING);
 	/* To a next daemon it is nothing any more. */
-	result = gcr_store_drop_place(place->daemon->store, place->name, place->folder);
+	result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->folder);
 	if (result < 0) {
 		gcr_log(LOG_WARNING, 0, "%s: its files stay: %s", place->name, strerror(-result));
 		pthread_mutex_lock(&place->lock);

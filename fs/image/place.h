@@ -85,6 +85,7 @@ struct gcr_places;
 struct gcr_place_hold {
 	struct gcr_places *places;
 	struct gcr_quota_charge charge;
+	uint32_t number; /* for gcr_snapshot_link() */
 };
 
 /* With those that earlier daemons have left. -ENOMEM; one that cannot be read is left as it is. */
@@ -135,7 +136,7 @@ void gcr_place_release(struct gcr_place_hold *hold); /* once; an empty one is al
  * after an error; it stays as it is if there is none. Errors, with words; the caller then calls
  * gcr_place_abort().
  */
-int gcr_place_publish(struct gcr_places *places, const char *name, int fd,
+int gcr_place_publish(const struct gcr_place_hold *hold, const char *name, int fd,
 		      const struct gcr_place_origin *origin, char **ret_cgroup,
 		      struct gcr_error *error);
 /* Is there a place that is another name of this process? A dump makes it one again. */
@@ -143,7 +144,8 @@ bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t st
 			       char ret_name[GCR_PLACE_NAME_BYTES]);
 /* One that was published, and is not to be: its process lives. */
 void gcr_place_withdraw(struct gcr_places *places, const char *name);
-void gcr_place_abort(struct gcr_places *places, const char *name);
+/* Before its hold is released. */
+void gcr_place_abort(const struct gcr_place_hold *hold, const char *name);
 /* Its tree has ended, or goes on if it is staying. */
 void gcr_place_ended(struct gcr_places *places, const char *name);
 

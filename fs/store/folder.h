@@ -36,7 +36,7 @@ struct gcr_folder_config {
 	int root_fd;		 /* its directory; stays the caller's */
 	struct gcr_store *store; /* whose room it takes; NULL: nobody counts */
 	uid_t owner;		 /* for whom it counts when its directory is root's */
-	uint32_t adopter;	 /* of gcr_inodes_adopt(), for names of its files; 0: none */
+	uint32_t adopter;	 /* of gcr_inodes_link(), for names of its files; 0: none */
 	/*
 	 * Called once, before the first change, with no lock held: the account of the tree, which
 	 * stays the folder's until gcr_folder_take_room(). May be NULL, like @store.

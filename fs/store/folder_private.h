@@ -92,7 +92,7 @@ struct gcr_folder {
 	atomic_uint owner; /* for whom it counts */
 	uid_t root_owner;  /* the same when its directory is root's */
 	bool gives_away;   /* we may make files somebody else's */
-	uint32_t adopter;  /* of gcr_inodes_adopt(), for names of its files; 0: there are none */
+	uint32_t adopter;  /* of gcr_inodes_link(), for names of its files; 0: there are none */
 	struct gcr_store *store;
 	int (*touch)(void *data, struct gcr_room **ret_room);
 	void *data;

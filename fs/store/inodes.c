@@ -19,7 +19,7 @@
 
 #define BUCKETS_MIN 64 /* a power of two */
 
-/* A name that costs nothing, see gcr_inodes_adopt(). */
+/* A name that costs nothing, see gcr_inodes_link(). */
 struct free_name {
 	struct free_name *next;
 	uint32_t adopter;
@@ -139,18 +139,28 @@ static int add_locked(const struct stat *stat, bool is_older, struct entry **ret
 	return 0;
 }
 
-/* Unless there is still something to know of it. */
-static void drop_locked(const struct stat *stat)
+static void remove_entry_locked(struct entry **link)
 {
-	struct entry **link = find_locked(stat);
-	struct entry *entry = link ? *link : NULL;
+	struct entry *entry = *link;
 
-	if (!entry || entry->folders || entry->free_names || entry->is_passed ||
-	    (entry->has_grown && stat->st_nlink))
-		return;
 	*link = entry->next;
 	table.count--;
 	free(entry);
+}
+
+/* Is there nothing to know of it any more? */
+static bool may_drop(const struct entry *entry, bool has_names)
+{
+	return !entry->folders && !entry->free_names && !entry->is_passed &&
+	       !(entry->has_grown && has_names);
+}
+
+static void drop_locked(const struct stat *stat)
+{
+	struct entry **link = find_locked(stat);
+
+	if (link && *link && may_drop(*link, stat->st_nlink))
+		remove_entry_locked(link);
 }
 
 /* ---- what was before ---- */
@@ -175,9 +185,7 @@ static void forget_closed_locked(void)
 			}
 			while (entry->free_names)
 				remove_name(&entry->free_names);
-			*link = entry->next;
-			table.count--;
-			free(entry);
+			remove_entry_locked(link);
 		}
 	}
 }
@@ -216,7 +224,7 @@ void gcr_inodes_begin_after(const struct timespec *made)
  * False if its file system does not note when a file was made: a tmpfs without that is that of a
  * kernel before 5.18, and no kernel before 6.9 passes files.
  */
-static bool is_older(int fd)
+static bool is_older_locked(int fd)
 {
 	struct timespec made;
 	struct statx statx_of;
@@ -227,52 +235,66 @@ static bool is_older(int fd)
 		return false;
 	made.tv_sec = statx_of.stx_btime.tv_sec;
 	made.tv_nsec = statx_of.stx_btime.tv_nsec;
-	GCR_LOCK_SCOPE(&table.lock);
 	return !is_later(&made, &table.began);
 }
 
 /* ---- open and passed files ---- */
 
-/* An entry of the file of @fd, open in @folders more, and with the name @free_name, if not NULL. */
-static int add(int fd, unsigned int folders, struct free_name *free_name)
+int gcr_inodes_open(int fd)
 {
 	struct entry *entry;
 	struct stat stat;
-	bool older;
 	int result;
 
 	if (fstat(fd, &stat) < 0)
 		return -EIO;
-	older = is_older(fd);
-	pthread_mutex_lock(&table.lock);
-	result = add_locked(&stat, older, &entry);
-	if (!result) {
-		entry->folders += folders;
-		if (free_name) {
-			free_name->next = entry->free_names;
-			entry->free_names = free_name;
-		}
-	}
-	pthread_mutex_unlock(&table.lock);
+	GCR_LOCK_SCOPE(&table.lock);
+	result = add_locked(&stat, is_older_locked(fd), &entry);
+	if (!result)
+		entry->folders++;
 	return result;
 }
 
-int gcr_inodes_open(int fd)
-{
-	return add(fd, 1, NULL);
-}
+/* ---- names that cost nothing ---- */
 
-int gcr_inodes_adopt(int fd, uint32_t adopter)
+/* @directory_fd has this name, of a file that may not be in the table yet. */
+static int add_name_locked(int directory_fd, const char *file_name, struct free_name *name,
+			   struct stat *ret_stat)
 {
-	struct free_name *name = calloc(1, sizeof(*name));
+	_cleanup_close_ int fd = openat(directory_fd, file_name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	struct entry *entry;
 	int result;
 
-	if (!name)
-		return -ENOMEM;
-	name->adopter = adopter;
-	result = add(fd, 0, name);
+	if (fd < 0 || fstat(fd, ret_stat) < 0)
+		return -errno;
+	if (!S_ISREG(ret_stat->st_mode))
+		return -EINVAL;
+	result = add_locked(ret_stat, is_older_locked(fd), &entry);
 	if (result < 0)
-		free(name);
+		return result;
+	name->next = entry->free_names;
+	entry->free_names = name;
+	return 0;
+}
+
+int gcr_inodes_link(int from_fd, const char *name, int to_fd, uint32_t adopter,
+		    struct stat *ret_stat)
+{
+	_cleanup_free_ struct free_name *free_name = calloc(1, sizeof(*free_name));
+	int result;
+
+	if (!free_name)
+		return -ENOMEM;
+	free_name->adopter = adopter;
+	/* Who loses another name sees both, the name and that it is free, or neither. */
+	GCR_LOCK_SCOPE(&table.lock);
+	if (linkat(from_fd, name, to_fd, name, 0) < 0)
+		return -errno;
+	result = add_name_locked(to_fd, name, free_name, ret_stat);
+	if (result < 0)
+		unlinkat(to_fd, name, 0);
+	else
+		TAKE_PTR(free_name);
 	return result;
 }
 
@@ -390,7 +412,7 @@ static void carry_out(struct ending *ending, int fd)
 
 /*
  * Does somebody still have the file, but nobody count it? So it is if each name that is left is one
- * of gcr_inodes_adopt(), or if none is left and a folder has the file open.
+ * of gcr_inodes_link(), or if none is left and a folder has the file open.
  */
 static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 {
@@ -401,14 +423,22 @@ static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 	return stat->st_nlink ? count >= stat->st_nlink : entry->folders;
 }
 
-static void lose_name_locked(struct entry *entry, const struct stat *stat, uint32_t adopter)
+static bool remove_name_of(struct entry *entry, uint32_t adopter)
 {
 	struct free_name **link = &entry->free_names;
 
 	while (*link && (*link)->adopter != adopter)
 		link = &(*link)->next;
-	if (*link && adopter)
-		remove_name(link);
+	if (!*link)
+		return false;
+	remove_name(link);
+	return true;
+}
+
+static void lose_name_locked(struct entry *entry, const struct stat *stat, uint32_t adopter)
+{
+	if (adopter)
+		remove_name_of(entry, adopter);
 	/* Nobody has said whose the last ones were. */
 	while (!stat->st_nlink && entry->free_names)
 		remove_name(&entry->free_names);
@@ -479,4 +509,37 @@ bool gcr_inodes_removed(int fd, const struct gcr_inodes_bytes *bytes)
 bool gcr_inodes_close(int fd, const struct gcr_inodes_bytes *bytes)
 {
 	return lose(fd, true, bytes);
+}
+
+void gcr_inodes_count_names(struct gcr_store *store, uint32_t adopter)
+{
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&table.lock);
+	for (size_t i = 0; i < table.buckets_count; i++) {
+		struct entry **link = &table.buckets[i];
+
+		while (*link) {
+			struct entry *entry = *link;
+
+			if (!remove_name_of(entry, adopter)) {
+				link = &entry->next;
+				continue;
+			}
+			while (remove_name_of(entry, adopter))
+				;
+			if (entry->store == store) {
+				entry->store = NULL;
+				bytes += entry->held_bytes;
+				gcr_quota_release(&entry->charge);
+			}
+			if (may_drop(entry, true))
+				remove_entry_locked(link);
+			else
+				link = &entry->next;
+		}
+	}
+	pthread_mutex_unlock(&table.lock);
+	if (bytes)
+		gcr_store_let_go(store, bytes);
 }

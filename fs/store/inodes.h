@@ -14,9 +14,9 @@
  * such a mapping gets SIGBUS. Of a file that was made before this daemon began, the bytes that it
  * had when this daemon first opened it stay: its predecessor's readers may have them mapped.
  *
- * The table has one lock. Under it, only a quota's is taken. gcr_inodes_removed() and
- * gcr_inodes_close() take the store's lock after it, and are called with no lock; all others may be
- * called under a folder's.
+ * The table has one lock. Under it, only a quota's is taken. gcr_inodes_removed(),
+ * gcr_inodes_close() and gcr_inodes_count_names() take the store's lock after it, and are called
+ * without that; all others may be called under a folder's.
  */
 #ifndef GCR_FS_STORE_INODES_H
 #define GCR_FS_STORE_INODES_H
@@ -49,11 +49,19 @@ void gcr_inodes_unpass(const struct stat *stat);
 /* Nobody has it mapped, as a lease has shown. */
 void gcr_inodes_unmapped(const struct stat *stat);
 /*
- * The file of @fd (O_PATH is enough) has got a name that costs nothing, as another folder counts
- * its bytes. @adopter, not 0, is the number of the snapshot whose name it is: whoever removes that
- * says it again. -ENOMEM, -EIO.
+ * The file @name in @from_fd gets the same name in @to_fd, a directory that nobody else can reach
+ * yet. The new name costs nothing, as somebody else counts the file's bytes. @adopter, not 0, is
+ * the number of the snapshot or place whose name it is: whoever removes the name says it again.
+ * *ret_stat: the file's. -EINVAL: it is no regular file; -ENOENT, -ENOMEM, -EIO, ...: @to_fd has no
+ * such name.
  */
-int gcr_inodes_adopt(int fd, uint32_t adopter);
+int gcr_inodes_link(int from_fd, const char *name, int to_fd, uint32_t adopter,
+		    struct stat *ret_stat);
+/*
+ * All names with this number are counted from now on, by their place in @store, and are like any
+ * other. What the table has counted for their files so far, it counts no longer.
+ */
+void gcr_inodes_count_names(struct gcr_store *store, uint32_t adopter);
 
 /*
  * Was it passed by this daemon, or may the one before have passed it? That is only known of a file
@@ -73,8 +81,7 @@ struct gcr_inodes_bytes {
 	struct gcr_store *store; /* it has added @bytes to its going_bytes; NULL: nothing to take */
 	uint64_t bytes;
 	uid_t uid;	  /* the user for whom they count */
-	uint32_t adopter; /* whose name has gone, if gcr_inodes_adopt() was told of it; 0: nobody's
-			   */
+	uint32_t adopter; /* whose name has gone, if gcr_inodes_link() made it; 0: nobody's */
 };
 
 /*

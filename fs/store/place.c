@@ -13,7 +13,9 @@
 
 #include "fs/base/log.h"
 #include "fs/store/folder.h"
+#include "fs/store/inodes.h"
 #include "lib/beneath.h"
+#include "lib/lock.h"
 
 #define TEMPORARY_BYTES (GCR_STORE_NAME_BYTES + sizeof(".new-"))
 
@@ -34,7 +36,16 @@ static void make_temporary(const char *name, char temporary[TEMPORARY_BYTES])
 	snprintf(temporary, TEMPORARY_BYTES, GCR_STORE_NEW_PLACE "%s", name);
 }
 
-int gcr_store_begin_place(struct gcr_store *store, const char *name)
+/* Names of its files say it, see gcr_inodes_link(). */
+static uint32_t make_number(struct gcr_store *store)
+{
+	GCR_LOCK_SCOPE(&store->lock);
+	if (!++store->last_number)
+		store->last_number++;
+	return store->last_number;
+}
+
+int gcr_store_begin_place(struct gcr_store *store, const char *name, uint32_t *ret_number)
 {
 	char temporary[TEMPORARY_BYTES];
 	_cleanup_close_ int fd = -1;
@@ -49,6 +60,7 @@ int gcr_store_begin_place(struct gcr_store *store, const char *name)
 		gcr_store_remove_directory(store->fd, temporary);
 		return result;
 	}
+	*ret_number = make_number(store);
 	return TAKE_FD(fd);
 }
 
@@ -71,23 +83,29 @@ int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid
 	return 0;
 }
 
-void gcr_store_abort_place(struct gcr_store *store, const char *name)
+void gcr_store_count_place(struct gcr_store *store, uint32_t number)
+{
+	gcr_inodes_count_names(store, number);
+}
+
+void gcr_store_abort_place(struct gcr_store *store, const char *name, uint32_t number)
 {
 	char temporary[TEMPORARY_BYTES];
 
 	make_temporary(name, temporary);
-	gcr_store_remove_tree_or_later(store, temporary, 0);
+	gcr_store_remove_tree_or_later(store, temporary, number);
 }
 
 int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid)
 {
-	_cleanup_close_ int fd = gcr_store_begin_place(store, name);
+	uint32_t number;
+	_cleanup_close_ int fd = gcr_store_begin_place(store, name, &number);
 	int result = fd < 0 ? fd : give(fd, "snapshot", uid, gid);
 
 	if (!result)
 		result = gcr_store_publish_place(store, name, uid, gid);
 	if (result < 0 && fd >= 0)
-		gcr_store_abort_place(store, name);
+		gcr_store_abort_place(store, name, number);
 	return result;
 }
 
@@ -201,7 +219,8 @@ void gcr_store_close_place(struct gcr_folder *folder)
 	gcr_room_destroy(gcr_folder_take_room(folder));
 }
 
-int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder)
+int gcr_store_drop_place(struct gcr_store *store, const char *name, uint32_t number,
+			 struct gcr_folder *folder)
 {
 	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
 	char path[GCR_STORE_NAME_BYTES];
@@ -214,6 +233,7 @@ int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_f
 		room = gcr_folder_take_room(folder);
 		removal->folder = gcr_folder_ref(folder);
 	}
+	removal->adopter = number;
 	make_path(name, path);
 	pthread_mutex_lock(&store->lock);
 	gcr_store_name_removal_locked(store, removal);

@@ -49,10 +49,9 @@ struct going {
 	struct gcr_store *store;
 	struct gcr_folder *folder; /* NULL: none that knows of them */
 	bool is_tree;	  /* all of the folder goes: what it has open is made orphans at the end */
-	uint32_t adopter; /* of gcr_inodes_adopt(), for names of its files; 0: there are none */
+	uint32_t adopter; /* of gcr_inodes_link(), for names of its files; 0: there are none */
 	uid_t uid;	  /* for whom it counts */
 	uint64_t tree_bytes; /* of going_bytes, for all of the tree */
-	bool is_unfinished;  /* nothing of it has counted yet */
 };
 
 /*
@@ -79,12 +78,9 @@ static int remove_known(const struct going *going, int directory_fd, const char 
 		return -errno;
 	if (fstat(fd, &stat) < 0)
 		return 0;
-	/*
-	 * With its last name goes the place that may have counted its memory so far. That may have
-	 * gone while the tree was being made, which had a name, too.
-	 */
+	/* With its last name goes the place that may have counted its memory so far. */
 	bytes.bytes = (uint64_t)stat.st_blocks * 512;
-	if ((stat.st_nlink && !going->is_unfinished) || bytes.bytes < cost)
+	if (stat.st_nlink || bytes.bytes < cost)
 		bytes.bytes = cost;
 	more = bytes.bytes - cost;
 	gcr_store_hold(going->store, more);
@@ -125,7 +121,6 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
 		.store = store,
 		.is_tree = true,
 		.adopter = adopter,
-		.is_unfinished = true,
 	};
 	int result = gcr_store_each_file(parent_fd, name, remove_if_known, &going);
 
@@ -145,7 +140,6 @@ void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, u
 	if (removal) {
 		gcr_store_name_removal_locked(store, removal);
 		removal->adopter = adopter;
-		removal->is_unfinished = true;
 		if (!renameat(store->fd, name, store->fd, removal->name)) {
 			gcr_store_remove_later_locked(store, removal);
 			return;
@@ -266,7 +260,6 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		.adopter = snapshot && snapshot->is_adopted ? snapshot->number : removal->adopter,
 		.uid = removal->uid,
 		.tree_bytes = removal->cost_bytes,
-		.is_unfinished = removal->is_unfinished,
 	};
 	uint64_t held_bytes = 0;
 	int result = 0;

@@ -398,20 +398,13 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 
 /* ---- one of what is in a place ---- */
 
-static int adopt_name(const struct gcr_snapshot *snapshot, const char *name, uint64_t bytes,
-		      struct gcr_error *error)
+int gcr_snapshot_link(const struct gcr_snapshot *snapshot, size_t index, int to_fd, uint32_t number)
 {
-	_cleanup_close_ int fd = openat(snapshot->files_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	char name[GCR_EXTENT_NAME_BYTES];
 	struct stat stat;
 
-	if (fd < 0 || fstat(fd, &stat) < 0)
-		return gcr_error_set(error, EIO, "vram/%s cannot be taken: %s", name,
-				     strerror(errno));
-	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size != bytes)
-		return gcr_error_set(error, EIO, "vram/%s has another size", name);
-	if (gcr_inodes_adopt(fd, snapshot->number) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	return 0;
+	gcr_extent_name(&snapshot->extents[index], name);
+	return gcr_inodes_link(snapshot->files_fd, name, to_fd, number, &stat);
 }
 
 static int link_file(struct gcr_snapshot *snapshot, size_t index, int vram_fd,
@@ -419,17 +412,19 @@ static int link_file(struct gcr_snapshot *snapshot, size_t index, int vram_fd,
 {
 	const struct gcr_extent *extent = &snapshot->extents[index];
 	char name[GCR_EXTENT_NAME_BYTES];
+	struct stat stat;
 	int result;
 
 	gcr_extent_name(extent, name);
-	if (linkat(vram_fd, name, snapshot->files_fd, name, 0) < 0)
-		return gcr_error_set(error, EIO, "vram/%s cannot be taken: %s", name,
-				     strerror(errno));
-	result = adopt_name(snapshot, name, extent->bytes, error);
-	/* Names that are left are those that were adopted. */
+	result = gcr_inodes_link(vram_fd, name, snapshot->files_fd, snapshot->number, &stat);
+	if (result == -ENOMEM)
+		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (result < 0)
-		unlinkat(snapshot->files_fd, name, 0);
-	return result;
+		return gcr_error_set(error, EIO, "vram/%s cannot be taken: %s", name,
+				     strerror(-result));
+	if ((uint64_t)stat.st_size != extent->bytes)
+		return gcr_error_set(error, EIO, "vram/%s has another size", name);
+	return 0;
 }
 
 /* As make_files(), with links instead of files. */

@@ -242,12 +242,15 @@ int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_byte
 
 /*
  * One that is not there yet, as a descriptor of its directory, with an empty `snapshot` in it: it
- * is published when all is in it, or given up. -EEXIST: another one is being made under this name.
+ * is published when all is in it, or given up. *ret_number is for gcr_snapshot_link(). -EEXIST:
+ * another one is being made under this name.
  */
-int gcr_store_begin_place(struct gcr_store *store, const char *name);
+int gcr_store_begin_place(struct gcr_store *store, const char *name, uint32_t *ret_number);
 int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
+/* It has been published and opened, so its folder counts the files that were linked into it. */
+void gcr_store_count_place(struct gcr_store *store, uint32_t number);
 /* What cannot be removed at once is by the store's thread: another one can be begun. */
-void gcr_store_abort_place(struct gcr_store *store, const char *name);
+void gcr_store_abort_place(struct gcr_store *store, const char *name, uint32_t number);
 
 /* An empty one, with this owner. -EEXIST, -ENOSPC, ... */
 int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
@@ -267,13 +270,17 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat 
 			 int *ret_fd, struct gcr_folder **ret_folder);
 /* The daemon ends: nothing can be done with it any more, and it stays. */
 void gcr_store_close_place(struct gcr_folder *folder);
-/* It is removed, by the store's thread; @folder is NULL if it was not opened. -ENOMEM. */
-int gcr_store_drop_place(struct gcr_store *store, const char *name, struct gcr_folder *folder);
+/*
+ * It is removed, by the store's thread. @folder is NULL if it was not opened; @number is that of
+ * gcr_store_begin_place() if gcr_store_count_place() was not called, else 0. -ENOMEM.
+ */
+int gcr_store_drop_place(struct gcr_store *store, const char *name, uint32_t number,
+			 struct gcr_folder *folder);
 /* Remove @name and, if it is a directory, what is in it. 0 if there is none. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
 /*
  * The same of a tree of the store whose files may be open or mapped by other names. @adopter, if
- * not 0, is that of gcr_inodes_adopt() for names of its files.
+ * not 0, is that of gcr_inodes_link() for names of its files.
  */
 int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *name,
 			  uint32_t adopter);
@@ -320,6 +327,13 @@ void gcr_snapshot_settle(struct gcr_snapshot *snapshot);
 int gcr_snapshot_root(const struct gcr_snapshot *snapshot);
 /* The directory `vram` in it, which holds the files; likewise. */
 int gcr_snapshot_directory(const struct gcr_snapshot *snapshot);
+
+/*
+ * A file of it gets its name in @to_fd, too, a directory in a place that was begun with @number.
+ * -errno: it has not got it.
+ */
+int gcr_snapshot_link(const struct gcr_snapshot *snapshot, size_t index, int to_fd,
+		      uint32_t number);
 
 size_t gcr_snapshot_count(const struct gcr_snapshot *snapshot);
 const struct gcr_extent *gcr_snapshot_extent(const struct gcr_snapshot *snapshot, size_t index);

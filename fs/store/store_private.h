@@ -105,11 +105,10 @@ struct gcr_store_removal {
 	struct gcr_snapshot *snapshot;
 	struct gcr_folder *folder; /* what of its files is open counts on; a reference, or NULL */
 	uint64_t cost_bytes;
-	uid_t uid;	    /* for whom they count; with a folder, that says it */
-	int64_t due_usec;   /* monotonic: of one that has failed, when it is tried again */
-	bool is_logged;	    /* that it has failed */
-	uint32_t adopter;   /* of gcr_inodes_adopt(), for names of its files; 0: there are none */
-	bool is_unfinished; /* nothing of it has counted yet */
+	uid_t uid;	  /* for whom they count; with a folder, that says it */
+	int64_t due_usec; /* monotonic: of one that has failed, when it is tried again */
+	bool is_logged;	  /* that it has failed */
+	uint32_t adopter; /* of gcr_inodes_link(), for names of its files; 0: there are none */
 	char name[GCR_STORE_NAME_BYTES];
 };
 

@@ -427,7 +427,7 @@ static void test_closed_directories(void)
 		CHECK(!lstat(path, &stat) && (stat.st_mode & 0777) == modes[i]);
 	}
 	CHECK(!chmod(place, 0));
-	CHECK(!gcr_store_drop_place(store, "closed", folder));
+	CHECK(!gcr_store_drop_place(store, "closed", 0, folder));
 	gcr_folder_unref(folder);
 	wait_used(0);
 	stop();

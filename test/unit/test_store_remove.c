@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
+#include "fs/base/quota.h"
 #include "fs/store/store_private.h"
 #include "test/unit/mapped.h"
 
@@ -411,30 +412,160 @@ static void test_grown_without_names(void)
 	stop();
 }
 
-/* The place that counts a file goes while another one is being made of it, which is given up. */
-static void test_unfinished_place(void)
+/* ---- a place that is being made of files that another one counts ---- */
+
+#define USER_MOST (100 * MIB)
+
+/* Of the store, whoever counts it. The user who is the daemon's own has no limit. */
+static bool user_has(uid_t uid, uint64_t bytes)
 {
-	uint64_t bytes = 8 * MIB;
-	struct gcr_snapshot *snapshot, *other;
-	char name[GCR_EXTENT_NAME_BYTES];
-	uint64_t cost;
+	struct gcr_error error;
+
+	if (uid == geteuid())
+		return true;
+	return !gcr_store_check_user(store, uid, USER_MOST - bytes, &error) &&
+	       gcr_store_check_user(store, uid, USER_MOST - bytes + 1, &error) == -EDQUOT;
+}
+
+static void wait_user_has(uid_t uid, uint64_t bytes)
+{
+	int64_t deadline = gcr_clock_usec() + PATIENCE_USEC;
+
+	while (!user_has(uid, bytes)) {
+		CHECK(gcr_clock_usec() < deadline);
+		usleep(1000);
+	}
+}
+
+struct test_place {
+	struct gcr_folder *folder;
+	uint64_t cost; /* of the store */
+};
+
+static void open_place(const char *name, struct test_place *ret_place)
+{
+	uint64_t before = figures().used_bytes;
+	struct stat stat;
 	int fd;
 
-	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
-	other = adopt(snapshot);
-	cost = other->cost_bytes;
-	fd = gcr_store_begin_place(store, "one");
-	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
-	CHECK(fd >= 0 && !linkat(other->files_fd, name, fd, "linked", 0) && !close(fd));
-	gcr_snapshot_discard(snapshot);
+	CHECK(!gcr_store_open_place(store, name, &stat, &fd, &ret_place->folder) && !close(fd));
+	ret_place->cost = figures().used_bytes - before;
+}
+
+static void drop_place(const char *name, struct test_place *place)
+{
+	CHECK(!gcr_store_drop_place(store, name, 0, place->folder));
+	gcr_folder_unref(place->folder);
 	while (gcr_store_wait_going(store, false))
 		;
-	gcr_store_abort_place(store, "one");
-	wait_used(cost + bytes);
-	gcr_snapshot_discard(other);
+}
+
+static int begin_place(const char *name, uint32_t *ret_number)
+{
+	_cleanup_close_ int place_fd = gcr_store_begin_place(store, name, ret_number);
+	int fd;
+
+	CHECK(place_fd >= 0);
+	fd = openat(place_fd, "snapshot", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	return fd;
+}
+
+/* The user's place `first`, of one file; what is restored from it, and no longer has it. */
+static struct gcr_snapshot *restore_place(uid_t uid, uint64_t bytes, struct test_place *ret_place)
+{
+	struct gcr_extent extent = {.address = PAGE, .bytes = bytes, .kind = GCR_MEMORY_DEVICE};
+	uint32_t number;
+	_cleanup_close_ int fd = begin_place("first", &number);
+	_cleanup_close_ int file_fd = -1;
+	struct gcr_snapshot *snapshot;
+	char name[GCR_EXTENT_NAME_BYTES];
+	struct gcr_error error;
+
+	gcr_extent_name(&extent, name);
+	file_fd = openat(fd, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(file_fd >= 0 && !posix_fallocate(file_fd, 0, (off_t)bytes));
+	CHECK(!gcr_store_publish_place(store, "first", uid, uid));
+	open_place("first", ret_place);
+	CHECK(user_has(uid, ret_place->cost) && ret_place->cost >= bytes);
+	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION, &extent, 1, fd, &snapshot,
+				  &error));
+	return snapshot;
+}
+
+enum end {
+	ABORTED,
+	PUBLISHED,
+	PUBLISHED_FIRST, /* before the other place goes */
+	NOT_OPENED,
+	ENDS_COUNT,
+};
+
+/*
+ * The place that counts a file goes while another one is being made of it. The file's bytes are
+ * then the first owner's until the other place counts them, or has gone.
+ */
+static void test_unfinished_place(enum end end)
+{
+	const struct gcr_quota_limits limits = {.most = {[GCR_QUOTA_STORE] = USER_MOST}};
+	uid_t uid = geteuid() ? geteuid() : NOBODY;
+	uid_t second_uid = geteuid() ? uid : NOBODY - 1;
+	uint64_t bytes = 8 * MIB;
+	struct test_place first, second = {0};
+	struct gcr_snapshot *snapshot;
+	uint64_t cost;
+	uint32_t number;
+	int fd;
+
+	CHECK(!gcr_quota_create(&limits, "/nowhere/subuid", 0, &daemon_.quota));
+	start(256 * MIB, 0);
+	snapshot = restore_place(uid, bytes, &first);
+	cost = snapshot->cost_bytes;
+	CHECK(user_has(uid, first.cost));
+	fd = begin_place("second", &number);
+	CHECK(!gcr_snapshot_link(snapshot, 0, fd, number) && !close(fd));
+	if (end == PUBLISHED_FIRST) {
+		CHECK(!gcr_store_publish_place(store, "second", second_uid, second_uid));
+		open_place("second", &second);
+		gcr_store_count_place(store, number);
+		CHECK(user_has(uid, first.cost));
+	}
+	drop_place("first", &first);
+	switch (end) {
+	case ABORTED:
+		wait_user_has(uid, bytes);
+		CHECK(figures().used_bytes == cost + bytes);
+		gcr_store_abort_place(store, "second", number);
+		CHECK(user_has(uid, bytes) && figures().used_bytes == cost + bytes);
+		break;
+	case NOT_OPENED:
+		wait_user_has(uid, bytes);
+		CHECK(!gcr_store_publish_place(store, "second", second_uid, second_uid));
+		CHECK(!gcr_store_drop_place(store, "second", number, NULL));
+		while (gcr_store_wait_going(store, false))
+			;
+		CHECK(user_has(uid, bytes) && figures().used_bytes == cost + bytes);
+		break;
+	case PUBLISHED:
+		wait_user_has(uid, bytes);
+		CHECK(!gcr_store_publish_place(store, "second", second_uid, second_uid));
+		open_place("second", &second);
+		gcr_store_count_place(store, number);
+		/* fall through */
+	default:
+		CHECK(second.cost >= bytes);
+		wait_user_has(second_uid, second.cost);
+		CHECK(second_uid == uid || user_has(uid, 0));
+		CHECK(figures().used_bytes == cost + second.cost);
+		drop_place("second", &second);
+		/* What has been restored still has the file. */
+		wait_user_has(second_uid, bytes);
+	}
+	gcr_snapshot_discard(snapshot);
 	wait_used(0);
+	CHECK(user_has(uid, 0) && user_has(second_uid, 0));
 	stop();
+	gcr_quota_destroy(TAKE_PTR(daemon_.quota));
 }
 
 /* A name that costs nothing goes, by a user or with an adoption that fails: no bytes count twice.
@@ -532,22 +663,23 @@ static void test_aborted_place(void)
 {
 	unsigned int before;
 	int64_t begun_usec;
+	uint32_t number;
 	int fd;
 
 	start(256 * MIB, 0);
 	before = count_names();
-	fd = gcr_store_begin_place(store, "one");
+	fd = gcr_store_begin_place(store, "one", &number);
 	CHECK(fd >= 0 && !mkdirat(fd, "snapshot/made", 0700) && !close(fd));
 	atomic_store(&has_no_memory, true);
 	begun_usec = gcr_clock_usec();
-	gcr_store_abort_place(store, "one");
+	gcr_store_abort_place(store, "one", number);
 	CHECK(gcr_clock_usec() - begun_usec < GCR_USEC_PER_SEC);
-	fd = gcr_store_begin_place(store, "one");
+	fd = gcr_store_begin_place(store, "one", &number);
 	CHECK(fd >= 0 && !close(fd));
 	wait_left_removal();
 	CHECK(count_names() > before);
 	atomic_store(&has_no_memory, false);
-	gcr_store_abort_place(store, "one");
+	gcr_store_abort_place(store, "one", number);
 	while (count_names() > before)
 		usleep(1000);
 	stop();
@@ -569,7 +701,8 @@ static void test_all(void)
 	test_grown_by_one_name();
 	test_punched_with_holes();
 	test_grown_without_names();
-	test_unfinished_place();
+	for (int end = 0; end < ENDS_COUNT; end++)
+		test_unfinished_place((enum end)end);
 	test_names_that_cost_nothing();
 	test_another_file_of_that_name();
 	test_aborted_place();
