@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A user's FUSE filesystem with one file, "file", that never answers FLUSH, nor, once it has been
- * opened, GETATTR and STATFS, nor, with "dirty", WRITE of what has been written to its cache:
+ * A user's FUSE filesystem with one file, "file", that never answers FLUSH nor, once it has been
+ * opened, GETATTR and STATFS. With "dirty" it answers these, but never WRITE of what has been
+ * written to its cache, for which the kernel waits whenever somebody closes the file:
  * unflushed MOUNTPOINT [dirty]. SIGTERM answers all and ends it.
  */
 #define FUSE_USE_VERSION 314
@@ -99,7 +100,10 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 
 static void do_flush(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
-	hold(request);
+	if (state.is_dirty)
+		fuse_reply_err(request, 0);
+	else
+		hold(request);
 }
 
 static void do_statfs(fuse_req_t request, fuse_ino_t node)
