@@ -332,6 +332,23 @@ def test_thaw_fails_once():
         equal(watch.end(), 130)
 
 
+def test_thaw_fails_once_beside_others():
+    """One is frozen for it, and its thaw fails all the same, for a reason that passes: it has its
+    turns from then on."""
+    with Machine(**SMALL) as machine:
+        waiting = frozen_models(machine, 1)[0]
+        running = machine.ready_demo(*MODEL)
+        wait_for(lambda: wanted(machine, waiting.pid), 'it to want its GPU')
+        machine.watch_faults()
+        machine.faults('cuMemMap thread=gpucr-agent nth=1 error=CUDA_ERROR_OUT_OF_MEMORY')
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.2')
+        machine.wait_faulted()
+        for demo in waiting, running:
+            watch.wait(rf'^{demo.pid} thawed$')
+            demo.wait_ticks()
+        equal(watch.end(), 130)
+
+
 def test_log_is_cut():
     """Much is told again then, and nobody is forgotten for it."""
     harness.same_for_both('the log of events')
