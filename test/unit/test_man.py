@@ -303,7 +303,7 @@ def check_tools(verbs, verb_options):
 
 def check_nccl(abi):
     """One or two of them are not enough: ranks share memory all the same."""
-    for name, text in (abi.name, read(f'man/{abi.name}.scd')), ('README.md', read('README.md')):
+    for name, text in (abi.name, read(f'man/{abi.name}.scd')), ('doc/limits.md', read('doc/limits.md')):
         for variable in 'NCCL_P2P_DISABLE=1', 'NCCL_CUMEM_HOST_ENABLE=0', 'NCCL_NVLS_ENABLE=0':
             check(variable in text, f'{name}: {variable} is missing')
 
