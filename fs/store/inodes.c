@@ -23,6 +23,7 @@
 struct free_name {
 	struct free_name *next;
 	uint32_t adopter;
+	bool is_pending; /* it may be there, or not be there yet */
 };
 
 /* A file that is passed, open, has names that cost nothing, or is older and has grown. */
@@ -49,7 +50,8 @@ static struct {
 	size_t buckets_count; /* a power of two, or 0 */
 	size_t count;
 	struct timespec began; /* see gcr_inodes_begin() */
-} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	pthread_cond_t linked; /* a name is not pending any more */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER, .linked = PTHREAD_COND_INITIALIZER};
 
 /* ---- the table; all with its lock held ---- */
 
@@ -257,44 +259,75 @@ int gcr_inodes_open(int fd)
 
 /* ---- names that cost nothing ---- */
 
-/* @directory_fd has this name, of a file that may not be in the table yet. */
-static int add_name_locked(int directory_fd, const char *file_name, struct free_name *name,
-			   struct stat *ret_stat)
+static bool has_pending(const struct entry *entry)
 {
-	_cleanup_close_ int fd = openat(directory_fd, file_name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	for (const struct free_name *name = entry->free_names; name; name = name->next)
+		if (name->is_pending)
+			return true;
+	return false;
+}
+
+static int begin_link(int fd, struct free_name *name, struct stat *ret_stat)
+{
 	struct entry *entry;
 	int result;
 
-	if (fd < 0 || fstat(fd, ret_stat) < 0)
+	if (fstat(fd, ret_stat) < 0)
 		return -errno;
 	if (!S_ISREG(ret_stat->st_mode))
 		return -EINVAL;
+	GCR_LOCK_SCOPE(&table.lock);
 	result = add_locked(ret_stat, is_older_locked(fd), &entry);
 	if (result < 0)
 		return result;
+	name->is_pending = true;
 	name->next = entry->free_names;
 	entry->free_names = name;
 	return 0;
 }
 
+/* @name is there, or is freed. */
+static void end_link(int fd, struct stat *stat, struct free_name *name, bool is_there)
+{
+	struct free_name **link;
+
+	GCR_LOCK_SCOPE(&table.lock);
+	/* As it is now; if that cannot be found out, its number is the same. */
+	fstat(fd, stat);
+	link = &get_locked(stat)->free_names;
+	while (*link != name)
+		link = &(*link)->next;
+	name->is_pending = false;
+	if (!is_there)
+		remove_name(link);
+	drop_locked(stat);
+	pthread_cond_broadcast(&table.linked);
+}
+
 int gcr_inodes_link(int from_fd, const char *name, int to_fd, uint32_t adopter,
 		    struct stat *ret_stat)
 {
-	_cleanup_free_ struct free_name *free_name = calloc(1, sizeof(*free_name));
+	_cleanup_close_ int fd = openat(from_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	char path[sizeof("/proc/self/fd/") + 16];
+	struct free_name *free_name;
 	int result;
 
+	if (fd < 0)
+		return -errno;
+	free_name = calloc(1, sizeof(*free_name));
 	if (!free_name)
 		return -ENOMEM;
 	free_name->adopter = adopter;
-	/* Who loses another name sees both, the name and that it is free, or neither. */
-	GCR_LOCK_SCOPE(&table.lock);
-	if (linkat(from_fd, name, to_fd, name, 0) < 0)
-		return -errno;
-	result = add_name_locked(to_fd, name, free_name, ret_stat);
-	if (result < 0)
-		unlinkat(to_fd, name, 0);
-	else
-		TAKE_PTR(free_name);
+	result = begin_link(fd, free_name, ret_stat);
+	if (result < 0) {
+		free(free_name);
+		return result;
+	}
+	/* Without the lock: it waits for whoever changes the file's length at the moment. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (linkat(AT_FDCWD, path, to_fd, name, AT_SYMLINK_FOLLOW) < 0)
+		result = -errno;
+	end_link(fd, ret_stat, free_name, !result);
 	return result;
 }
 
@@ -476,6 +509,21 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 	return false;
 }
 
+/*
+ * The entry, if there is one, and the file as it is with each name of which is known whether it is
+ * there: others are waited for. False: it is no file, or cannot be looked at.
+ */
+static bool get_settled_locked(int fd, struct stat *ret_stat, struct entry **ret_entry)
+{
+	while (get_stat(fd, ret_stat)) {
+		*ret_entry = get_locked(ret_stat);
+		if (!*ret_entry || !has_pending(*ret_entry))
+			return true;
+		pthread_cond_wait(&table.linked, &table.lock);
+	}
+	return false;
+}
+
 static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 {
 	struct ending ending = {0};
@@ -485,8 +533,7 @@ static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 
 	/* Of two that are here at the same time, the second one sees what both have done. */
 	pthread_mutex_lock(&table.lock);
-	if (get_stat(fd, &stat)) {
-		entry = get_locked(&stat);
+	if (get_settled_locked(fd, &stat, &entry)) {
 		if (entry && closes) {
 			entry->folders--;
 			entry->has_grown = entry->is_older &&

@@ -52,8 +52,9 @@ void gcr_inodes_unmapped(const struct stat *stat);
  * The file @name in @from_fd gets the same name in @to_fd, a directory that nobody else can reach
  * yet. The new name costs nothing, as somebody else counts the file's bytes. @adopter, not 0, is
  * the number of the snapshot or place whose name it is: whoever removes the name says it again.
- * *ret_stat: the file's. -EINVAL: it is no regular file; -ENOENT, -ENOMEM, -EIO, ...: @to_fd has no
- * such name.
+ * *ret_stat: the file's. It waits for whoever truncates the file at the moment;
+ * gcr_inodes_removed() and gcr_inodes_close() of the same file wait for it. -EINVAL: it is no
+ * regular file; -ENOENT, -ENOMEM, -EIO, ...: @to_fd has no such name.
  */
 int gcr_inodes_link(int from_fd, const char *name, int to_fd, uint32_t adopter,
 		    struct stat *ret_stat);

@@ -40,6 +40,27 @@ int unlinkat(int parent_fd, const char *path, int flags)
 	return (int)syscall(SYS_unlinkat, parent_fd, path, flags);
 }
 
+/* ---- a name that takes long ---- */
+
+static atomic_bool is_slow;	/* half of the time before it is there, half after that */
+static atomic_uint links_stage; /* 1: before, 2: after */
+
+#define SLOW_LINK_USEC 300000
+
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
+{
+	int result;
+
+	if (!atomic_load(&is_slow))
+		return (int)syscall(SYS_linkat, from_fd, from, to_fd, to, flags);
+	atomic_store(&links_stage, 1);
+	usleep(SLOW_LINK_USEC);
+	result = (int)syscall(SYS_linkat, from_fd, from, to_fd, to, flags);
+	atomic_store(&links_stage, 2);
+	usleep(SLOW_LINK_USEC);
+	return result;
+}
+
 static atomic_uint_least64_t most_used; /* while the memory of a file is being freed */
 
 int truncate(const char *path, off_t bytes)
@@ -568,6 +589,55 @@ static void test_unfinished_place(enum end end)
 	gcr_quota_destroy(TAKE_PTR(daemon_.quota));
 }
 
+struct linking {
+	struct gcr_snapshot *snapshot;
+	int fd;
+	uint32_t number;
+};
+
+static void *link_slowly(void *data)
+{
+	const struct linking *linking = data;
+
+	CHECK(!gcr_snapshot_link(linking->snapshot, 0, linking->fd, linking->number));
+	return NULL;
+}
+
+/* The place that counts goes while the file gets its name in another one. */
+static void test_link_meanwhile(unsigned int stage)
+{
+	const struct gcr_quota_limits limits = {.most = {[GCR_QUOTA_STORE] = USER_MOST}};
+	uid_t uid = geteuid() ? geteuid() : NOBODY;
+	uint64_t bytes = 8 * MIB;
+	struct linking linking;
+	struct test_place first;
+	pthread_t thread;
+	uint64_t cost;
+
+	CHECK(!gcr_quota_create(&limits, "/nowhere/subuid", 0, &daemon_.quota));
+	start(256 * MIB, 0);
+	linking.snapshot = restore_place(uid, bytes, &first);
+	cost = linking.snapshot->cost_bytes;
+	linking.fd = begin_place("second", &linking.number);
+	atomic_store(&links_stage, 0);
+	atomic_store(&is_slow, true);
+	CHECK(!pthread_create(&thread, NULL, link_slowly, &linking));
+	while (atomic_load(&links_stage) < stage)
+		usleep(1000);
+	drop_place("first", &first);
+	CHECK(!pthread_join(thread, NULL) && !close(linking.fd));
+	atomic_store(&is_slow, false);
+	wait_user_has(uid, bytes);
+	CHECK(figures().used_bytes == cost + bytes);
+	gcr_store_abort_place(store, "second", linking.number);
+	CHECK(user_has(uid, bytes) && figures().used_bytes == cost + bytes);
+	gcr_snapshot_discard(linking.snapshot);
+	wait_used(0);
+	CHECK(user_has(uid, 0));
+	stop();
+	gcr_quota_destroy(TAKE_PTR(daemon_.quota));
+}
+
 /* A name that costs nothing goes, by a user or with an adoption that fails: no bytes count twice.
  */
 static void test_names_that_cost_nothing(void)
@@ -703,6 +773,8 @@ static void test_all(void)
 	test_grown_without_names();
 	for (int end = 0; end < ENDS_COUNT; end++)
 		test_unfinished_place((enum end)end);
+	for (unsigned int stage = 0; stage <= 2; stage++)
+		test_link_meanwhile(stage);
 	test_names_that_cost_nothing();
 	test_another_file_of_that_name();
 	test_aborted_place();
