@@ -189,6 +189,7 @@ static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot,
 		     struct gcr_error *error)
 {
 	_cleanup_close_ int vram_fd = -1;
+	char name[GCR_EXTENT_NAME_BYTES];
 	int result = make_directory(dump, root_fd, VRAM_NAME, &vram_fd, error);
 
 	if (!result && (fchown(vram_fd, gcr_dump_place_uid(dump), gcr_dump_place_gid(dump)) < 0 ||
@@ -198,8 +199,9 @@ static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot,
 	gcr_snapshot_taint(snapshot);
 	for (size_t i = 0; i < gcr_snapshot_count(snapshot) && !result; i++) {
 		result = gcr_snapshot_link(snapshot, i, vram_fd, dump->place_hold.number);
+		gcr_extent_name(gcr_snapshot_extent(snapshot, i), name);
 		if (result < 0)
-			fail(error, -result, "file of VRAM");
+			result = fail(error, -result, name);
 	}
 	return result;
 }

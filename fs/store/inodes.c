@@ -568,19 +568,16 @@ void gcr_inodes_count_names(struct gcr_store *store, uint32_t adopter)
 
 		while (*link) {
 			struct entry *entry = *link;
+			bool has_lost = false;
 
-			if (!remove_name_of(entry, adopter)) {
-				link = &entry->next;
-				continue;
-			}
 			while (remove_name_of(entry, adopter))
-				;
-			if (entry->store == store) {
+				has_lost = true;
+			if (has_lost && entry->store == store) {
 				entry->store = NULL;
 				bytes += entry->held_bytes;
 				gcr_quota_release(&entry->charge);
 			}
-			if (may_drop(entry, true))
+			if (has_lost && may_drop(entry, true))
 				remove_entry_locked(link);
 			else
 				link = &entry->next;

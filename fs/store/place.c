@@ -36,15 +36,6 @@ static void make_temporary(const char *name, char temporary[TEMPORARY_BYTES])
 	snprintf(temporary, TEMPORARY_BYTES, GCR_STORE_NEW_PLACE "%s", name);
 }
 
-/* Names of its files say it, see gcr_inodes_link(). */
-static uint32_t make_number(struct gcr_store *store)
-{
-	GCR_LOCK_SCOPE(&store->lock);
-	if (!++store->last_number)
-		store->last_number++;
-	return store->last_number;
-}
-
 int gcr_store_begin_place(struct gcr_store *store, const char *name, uint32_t *ret_number)
 {
 	char temporary[TEMPORARY_BYTES];
@@ -60,7 +51,8 @@ int gcr_store_begin_place(struct gcr_store *store, const char *name, uint32_t *r
 		gcr_store_remove_directory(store->fd, temporary);
 		return result;
 	}
-	*ret_number = make_number(store);
+	GCR_LOCK_SCOPE(&store->lock);
+	*ret_number = gcr_store_next_number_locked(store);
 	return TAKE_FD(fd);
 }
 

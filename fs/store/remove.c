@@ -24,9 +24,8 @@
 
 void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {
-	if (!++store->last_number)
-		store->last_number++;
-	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32, store->last_number);
+	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32,
+		 gcr_store_next_number_locked(store));
 }
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)

@@ -121,9 +121,7 @@ static void list_locked(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
 
-	if (!++store->last_number)
-		store->last_number++;
-	snapshot->number = store->last_number;
+	snapshot->number = gcr_store_next_number_locked(store);
 	snapshot->next = store->snapshots;
 	store->snapshots = snapshot;
 }

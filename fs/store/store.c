@@ -346,6 +346,13 @@ static uint64_t pending_locked(struct gcr_store *store)
 	return pending;
 }
 
+uint32_t gcr_store_next_number_locked(struct gcr_store *store)
+{
+	if (!++store->last_number)
+		store->last_number++;
+	return store->last_number;
+}
+
 void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
 {
 	uint64_t limit;

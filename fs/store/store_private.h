@@ -202,7 +202,7 @@ struct gcr_store {
 	struct gcr_room *packs_room;   /* of the packed chunks; fixed for life */
 	struct gcr_packs_users *packs; /* likewise */
 	struct gcr_spill *spill;       /* likewise; NULL as the store is made */
-	uint32_t last_number;
+	uint32_t last_number;	       /* see gcr_store_next_number_locked() */
 	uint64_t last_pool_number;
 	struct gcr_snapshot *snapshots;
 	struct gcr_store_leftover *leftovers;
@@ -266,6 +266,12 @@ int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_
  * other pieces. Lock: store.
  */
 int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing);
+
+/*
+ * store.c: the number of a snapshot, a place that is being made, or a removal: never 0, and no
+ * other's since the daemon began. Lock: store.
+ */
+uint32_t gcr_store_next_number_locked(struct gcr_store *store);
 
 /* store_reserve.c */
 /* Once the size is known. */

@@ -473,6 +473,15 @@ static void open_place(const char *name, struct test_place *ret_place)
 	ret_place->cost = figures().used_bytes - before;
 }
 
+/* One that was begun, with all that is in it. */
+static void publish_place(const char *name, uid_t uid, uint32_t number,
+			  struct test_place *ret_place)
+{
+	CHECK(!gcr_store_publish_place(store, name, uid, uid));
+	open_place(name, ret_place);
+	gcr_store_count_place(store, number);
+}
+
 static void drop_place(const char *name, struct test_place *place)
 {
 	CHECK(!gcr_store_drop_place(store, name, 0, place->folder));
@@ -492,6 +501,20 @@ static int begin_place(const char *name, uint32_t *ret_number)
 	return fd;
 }
 
+static void start_with_limit(void)
+{
+	const struct gcr_quota_limits limits = {.most = {[GCR_QUOTA_STORE] = USER_MOST}};
+
+	CHECK(!gcr_quota_create(&limits, "/nowhere/subuid", 0, &daemon_.quota));
+	start(256 * MIB, 0);
+}
+
+static void stop_with_limit(void)
+{
+	stop();
+	gcr_quota_destroy(TAKE_PTR(daemon_.quota));
+}
+
 /* The user's place `first`, of one file; what is restored from it, and no longer has it. */
 static struct gcr_snapshot *restore_place(uid_t uid, uint64_t bytes, struct test_place *ret_place)
 {
@@ -506,8 +529,7 @@ static struct gcr_snapshot *restore_place(uid_t uid, uint64_t bytes, struct test
 	gcr_extent_name(&extent, name);
 	file_fd = openat(fd, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	CHECK(file_fd >= 0 && !posix_fallocate(file_fd, 0, (off_t)bytes));
-	CHECK(!gcr_store_publish_place(store, "first", uid, uid));
-	open_place("first", ret_place);
+	publish_place("first", uid, number, ret_place);
 	CHECK(user_has(uid, ret_place->cost) && ret_place->cost >= bytes);
 	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION, &extent, 1, fd, &snapshot,
 				  &error));
@@ -528,7 +550,6 @@ enum end {
  */
 static void test_unfinished_place(enum end end)
 {
-	const struct gcr_quota_limits limits = {.most = {[GCR_QUOTA_STORE] = USER_MOST}};
 	uid_t uid = geteuid() ? geteuid() : NOBODY;
 	uid_t second_uid = geteuid() ? uid : NOBODY - 1;
 	uint64_t bytes = 8 * MIB;
@@ -538,17 +559,14 @@ static void test_unfinished_place(enum end end)
 	uint32_t number;
 	int fd;
 
-	CHECK(!gcr_quota_create(&limits, "/nowhere/subuid", 0, &daemon_.quota));
-	start(256 * MIB, 0);
+	start_with_limit();
 	snapshot = restore_place(uid, bytes, &first);
 	cost = snapshot->cost_bytes;
 	CHECK(user_has(uid, first.cost));
 	fd = begin_place("second", &number);
 	CHECK(!gcr_snapshot_link(snapshot, 0, fd, number) && !close(fd));
 	if (end == PUBLISHED_FIRST) {
-		CHECK(!gcr_store_publish_place(store, "second", second_uid, second_uid));
-		open_place("second", &second);
-		gcr_store_count_place(store, number);
+		publish_place("second", second_uid, number, &second);
 		CHECK(user_has(uid, first.cost));
 	}
 	drop_place("first", &first);
@@ -569,9 +587,7 @@ static void test_unfinished_place(enum end end)
 		break;
 	case PUBLISHED:
 		wait_user_has(uid, bytes);
-		CHECK(!gcr_store_publish_place(store, "second", second_uid, second_uid));
-		open_place("second", &second);
-		gcr_store_count_place(store, number);
+		publish_place("second", second_uid, number, &second);
 		/* fall through */
 	default:
 		CHECK(second.cost >= bytes);
@@ -585,8 +601,7 @@ static void test_unfinished_place(enum end end)
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
 	CHECK(user_has(uid, 0) && user_has(second_uid, 0));
-	stop();
-	gcr_quota_destroy(TAKE_PTR(daemon_.quota));
+	stop_with_limit();
 }
 
 struct linking {
@@ -606,7 +621,6 @@ static void *link_slowly(void *data)
 /* The place that counts goes while the file gets its name in another one. */
 static void test_link_meanwhile(unsigned int stage)
 {
-	const struct gcr_quota_limits limits = {.most = {[GCR_QUOTA_STORE] = USER_MOST}};
 	uid_t uid = geteuid() ? geteuid() : NOBODY;
 	uint64_t bytes = 8 * MIB;
 	struct linking linking;
@@ -614,8 +628,7 @@ static void test_link_meanwhile(unsigned int stage)
 	pthread_t thread;
 	uint64_t cost;
 
-	CHECK(!gcr_quota_create(&limits, "/nowhere/subuid", 0, &daemon_.quota));
-	start(256 * MIB, 0);
+	start_with_limit();
 	linking.snapshot = restore_place(uid, bytes, &first);
 	cost = linking.snapshot->cost_bytes;
 	linking.fd = begin_place("second", &linking.number);
@@ -634,8 +647,7 @@ static void test_link_meanwhile(unsigned int stage)
 	gcr_snapshot_discard(linking.snapshot);
 	wait_used(0);
 	CHECK(user_has(uid, 0));
-	stop();
-	gcr_quota_destroy(TAKE_PTR(daemon_.quota));
+	stop_with_limit();
 }
 
 /* A name that costs nothing goes, by a user or with an adoption that fails: no bytes count twice.
